@@ -17,7 +17,9 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use queue::{Change, DelayedRefCounters, Discarded, ExtentKind, Freed, RefQueue};
+pub use queue::{
+    Change, DelayedRefCounters, Discarded, ExtentKind, Freed, PRESENT_BUCKETS, RefQueue,
+};
 pub use reference::{Action, ExtentOp, RefKey};
 pub use running::{FinishedHead, RunStep, Running};
 pub use shared::{Busy, DelayedRefs, PendingState};

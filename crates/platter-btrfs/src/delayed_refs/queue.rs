@@ -94,6 +94,48 @@ pub struct DelayedRefCounters {
     pub forgotten: u64,
     /// Heads that changed while their last reference was run.
     pub retries: u64,
+    /// How many heads were inserted while so many were there, by powers of two: none or one, then up to three, up to
+    /// seven, and so on.
+    pub present: [u64; PRESENT_BUCKETS],
+}
+
+/// Powers of two that numbers of heads are counted by.
+pub const PRESENT_BUCKETS: usize = 24;
+
+impl DelayedRefCounters {
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut present = self.present;
+        for (count, before) in present.iter_mut().zip(&earlier.present) {
+            *count -= before;
+        }
+        Self {
+            heads: self.heads - earlier.heads,
+            merged_heads: self.merged_heads - earlier.merged_heads,
+            refs: self.refs - earlier.refs,
+            merged_refs: self.merged_refs - earlier.merged_refs,
+            cancelled: self.cancelled - earlier.cancelled,
+            run: self.run - earlier.run,
+            forgotten: self.forgotten - earlier.forgotten,
+            retries: self.retries - earlier.retries,
+            present,
+        }
+    }
+
+    /// The least number of heads that were there for this part of all insertions, in percent.
+    #[must_use]
+    pub fn present_at(&self, percent: u64) -> u64 {
+        let all: u64 = self.present.iter().sum();
+        let mut left = all * percent / 100;
+        for (bucket, count) in self.present.iter().enumerate() {
+            if left < *count {
+                return (1 << bucket) & !1;
+            }
+            left -= count;
+        }
+        0
+    }
 }
 
 /// An extent that was dropped before it had an item.
@@ -185,6 +227,10 @@ impl<I: HeadIndex> RefQueue<I> {
         let signed = signed.ok_or(DelayedRefRule::Count)?;
         let (slot, is_new) = self.head(change.address, change.len_bytes, change.kind)?;
         let result = self.apply(slot, change, signed);
+        if is_new && result.is_ok() {
+            let bucket = self.heads.len().saturating_sub(1).max(1).ilog2() as usize;
+            self.counters.present[bucket.min(PRESENT_BUCKETS - 1)] += 1;
+        }
         if result.is_err() && is_new {
             self.heads.remove(slot);
             return result;

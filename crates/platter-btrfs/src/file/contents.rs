@@ -15,6 +15,9 @@ use crate::tree::Tree;
 /// From so many bytes of compressed extents on, several threads decompress.
 const SHARED_BYTES_MIN: u64 = 256 << 10;
 
+/// Extents that are listed with the trees kept as they are.
+const LISTED_MAX: usize = 64;
+
 /// A part of a read that one run backs.
 struct Piece<'b> {
     run: FileRun,
@@ -225,16 +228,39 @@ impl Contents<'_> {
         }
     }
 
-    /// Passes what backs `range` to `sink`; holes are left out.
+    /// Passes what backs `range` to `sink`; holes are left out. Meanwhile no tree is kept as it is.
     pub fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        let mut start = range.start;
+        loop {
+            let found = self.first_extents(start..range.end)?;
+            let Some(last) = found.last() else {
+                return Ok(());
+            };
+            start = last.file.end;
+            for extent in found {
+                if sink(extent).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The first extents of a range; none if there are no more.
+    fn first_extents(&self, range: Range<u64>) -> Result<Vec<Extent>> {
+        let mut found = Vec::new();
         let mut sharing = Sharing::new(self.context, self.tree, self.reader)?;
         self.each_run(range, |run, mut extent| {
             if let (Some(place), Some(sharing)) = (run.backing.place(), &mut sharing) {
                 let (at, bytes) = (place.logical, place.disk_bytes);
                 extent.shared = sharing.is_shared(at, bytes, run.file.start)?;
             }
-            Ok(sink(extent))
-        })
+            found.push(extent);
+            if found.len() == LISTED_MAX {
+                return Ok(ControlFlow::Break(()));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(found)
     }
 
     /// Passes the written extents of `range` to `sink`, without finding out which are shared.

@@ -9,6 +9,7 @@ use crate::chunk::{Member, Members};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ops::SuperBlock;
+use crate::txn::WriteContext;
 
 pub(super) fn describe(fs: &SuperBlock) -> Description {
     let superblock = &fs.context().superblock;
@@ -26,6 +27,70 @@ pub(super) fn describe(fs: &SuperBlock) -> Description {
             .collect(),
         details: details(fs),
     }
+}
+
+/// What the last commit of this mount counted.
+fn last_commit(writing: &WriteContext) -> Vec<Detail> {
+    let report = writing.last_commit();
+    let refs = &report.references;
+    let mut groups = report.groups_before;
+    groups += report.groups;
+    let counts = [
+        ("commit_generation", "last commit", report.generation.0),
+        ("commit_heads", "heads of references inserted", refs.heads),
+        (
+            "commit_heads_median",
+            "heads present at insertion, median",
+            refs.present_at(50),
+        ),
+        ("commit_references", "references queued", refs.refs),
+        ("commit_cancelled", "references cancelled", refs.cancelled),
+        (
+            "commit_extent_searches",
+            "searches of the extent tree",
+            report.extent_searches,
+        ),
+        ("commit_groups_dirty", "block groups changed", groups.dirty),
+        (
+            "commit_groups_skipped",
+            "block groups skipped",
+            groups.skipped,
+        ),
+        (
+            "commit_groups_written",
+            "block groups written",
+            groups.written,
+        ),
+        (
+            "commit_groups_inserted",
+            "block groups inserted",
+            groups.inserted,
+        ),
+        (
+            "commit_blocks_copied",
+            "tree blocks copied",
+            report.blocks_copied,
+        ),
+        (
+            "commit_blocks_written",
+            "tree blocks written",
+            report.blocks_written,
+        ),
+        (
+            "commit_loop_nanoseconds",
+            "block group loop, ns",
+            groups.nanoseconds,
+        ),
+        (
+            "commit_critical_nanoseconds",
+            "critical section, ns",
+            report.critical_nanoseconds,
+        ),
+    ];
+    let detail = |(key, label, count): (&'static str, &'static str, u64)| {
+        Detail::new(key, label, count.into())
+    };
+    counts.into_iter().map(detail).collect()
 }
 
 fn details(fs: &SuperBlock) -> Vec<Detail> {
@@ -54,6 +119,7 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
         number("devices", "devices", superblock.device_count),
         number("root_subvolume", "root subvolume", fs.root().tree),
     ];
+    details.extend(fs.writing().into_iter().flat_map(last_commit));
     let members = fs.context().blocks.store().members();
     let allocation = Allocation::of(fs);
     details.extend(device_totals(members, &allocation));

@@ -15,6 +15,8 @@ mod writing;
 mod subvolume_tests;
 #[cfg(test)]
 mod write_tests;
+#[cfg(test)]
+mod load_tests;
 
 use std::sync::Arc;
 
@@ -26,6 +28,7 @@ use platter_vfs::{
 
 use crate::ondisk::Superblock;
 use crate::ops::{MountedSubvolumes, SuperBlock};
+use crate::txn::CommitReport;
 use writing::Writing;
 
 pub(crate) use open::{open, open_for_check};
@@ -95,6 +98,12 @@ impl Btrfs {
     #[must_use]
     pub fn super_block(&self) -> &Arc<SuperBlock> {
         &self.fs
+    }
+
+    /// What the last commit of this mount did; `None` if nothing is written.
+    #[must_use]
+    pub fn last_commit(&self) -> Option<CommitReport> {
+        Some(self.fs.writing()?.last_commit())
     }
 
     /// Its superblock: of the devices' superblocks, the newest.

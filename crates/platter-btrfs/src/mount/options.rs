@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::ops::DataPolicy;
+use crate::txn::WriteOptions;
 
 /// Which subvolume becomes the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -74,6 +75,8 @@ pub struct MountOptions {
     pub commit_interval: Option<Duration>,
     /// `compress`, `compress-force`, `nodatacow`, `nodatasum`.
     pub data: DataPolicy,
+    /// How transactions are made.
+    pub transactions: WriteOptions,
 }
 
 #[cfg(test)]

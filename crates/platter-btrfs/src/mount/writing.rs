@@ -16,7 +16,6 @@ use super::write::open_for_writing;
 use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ops::SuperBlock;
-use crate::txn::WriteOptions;
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -73,7 +72,7 @@ pub(super) fn begin(
     if devices.iter().any(|device| device.geometry().read_only) {
         return Err(Condition::ReadOnly.into());
     }
-    let transactions = WriteOptions::default();
+    let transactions = options.transactions;
     let writing = open_for_writing(devices, options, transactions, &budget, Arc::clone(&clock))?;
     let context = writing.context();
     refuse_unwritable(context)?;

@@ -3,6 +3,7 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use platter_cache::Mapping;
 use platter_cache::page::WritableSpace;
@@ -48,7 +49,8 @@ impl BtrfsInode {
     ) -> Result<()> {
         let mut start = range.start;
         loop {
-            let dropped = self.change(EXTENT_CREDITS, Purpose::Free, |handle, item| {
+            let handle = self.begin_freeing(EXTENT_CREDITS)?;
+            let dropped = self.change_in(&handle, |handle, item| {
                 let extents = self.extents_in(handle);
                 let dropped = extents.drop_range(start..range.end, DROPPED_MAX)?;
                 item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
@@ -73,6 +75,9 @@ impl BtrfsInode {
     /// Drops all marks and reservations: the object goes.
     pub(super) fn release_all(&self) {
         FileBlocks::release(self, 0..u64::MAX);
+        if let Some(writing) = self.fs.writing() {
+            writing.release_kept(self.kept_bytes.swap(0, Ordering::AcqRel));
+        }
     }
 }
 
@@ -325,12 +330,12 @@ impl FileBlocks for BtrfsInode {
         })
     }
 
-    /// Shows that a handle can begin, while the cache has what is to be truncated.
+    /// Keeps space for the first handle, while the cache has what is to be truncated.
     fn prepare_truncate(&self, _first: u64) -> Result<()> {
         if !self.can_change() {
             return Err(Condition::ReadOnly.into());
         }
-        self.fs.begin(EXTENT_CREDITS, Purpose::Free).map(drop)
+        self.keep_for_freeing(EXTENT_CREDITS)
     }
 
     /// Also what a crash left: contents beyond the end must not come into view.

@@ -26,7 +26,7 @@ use std::fmt;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
@@ -105,7 +105,7 @@ pub struct SuperBlock {
     /// The numbers of the next inodes, of subvolumes that got some.
     // Lock rank leaf.
     next_numbers: Mutex<BTreeMap<TreeId, u64>>,
-    /// The checksums of sectors that were written and have no items yet.
+    /// The checksums of what was written and has no items yet, by where it begins.
     // Lock rank leaf.
     checksums: Mutex<BTreeMap<LogicalAddr, Vec<u8>>>,
     /// Handles that were begun.
@@ -147,6 +147,8 @@ pub struct BtrfsInode {
     // Lock rank leaf.
     property: Mutex<KnownProperty>,
     lists: InodeLists,
+    /// What is reserved for the truncation that was prepared.
+    kept_bytes: AtomicU64,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
@@ -270,32 +272,50 @@ impl SuperBlock {
             writing.write_data(address, bufs)
         })?;
         let is_whole = |buf: &IoSlice<'_>| buf.len().is_multiple_of(sector_bytes);
-        let joined;
-        let bufs = if bufs.iter().all(is_whole) {
-            bufs
+        let found = if bufs.iter().all(is_whole) {
+            let each = bufs.iter().map(|buf| writing.checksums_of(buf));
+            each.collect::<Vec<_>>().concat()
         } else {
-            joined = bufs
-                .iter()
-                .flat_map(|buf| buf.iter().copied())
-                .collect::<Vec<u8>>();
-            &[IoSlice::new(&joined)][..]
+            let joined = bufs.iter().flat_map(|buf| buf.iter().copied());
+            writing.checksums_of(&joined.collect::<Vec<u8>>())
         };
-        let mut at = address;
-        let mut checksums = self.checksums.lock();
-        for sector in bufs.iter().flat_map(|buf| buf.chunks(sector_bytes)) {
-            checksums.insert(at, writing.checksums_of(sector));
-            at = LogicalAddr(at.0.saturating_add(sector.len() as u64));
-        }
+        self.checksums.lock().insert(address, found);
         Ok(())
     }
 
     /// Takes the checksums of data that was written.
     fn take_checksums(&self, address: LogicalAddr, len_bytes: u64) -> Vec<u8> {
-        let mut checksums = self.checksums.lock();
-        let mut later = checksums.split_off(&address);
-        let mut rest = later.split_off(&LogicalAddr(address.0.saturating_add(len_bytes)));
-        checksums.append(&mut rest);
-        later.into_values().flatten().collect()
+        let sector = u64::from(self.context().sector_bytes());
+        let each = self.context().superblock.checksum_kind.len_bytes();
+        let place = |bytes: u64| usize::try_from(bytes / sector).unwrap_or(usize::MAX) * each;
+        let end = address.0.saturating_add(len_bytes);
+        let (mut at, mut taken) = (address.0, Vec::new());
+        let mut written = self.checksums.lock();
+        // What was written by one request may be mapped in several parts.
+        while at < end {
+            let before = written.range(..=LogicalAddr(at)).next_back();
+            let Some((start, mut found)) = before.map(|(start, _)| *start).and_then(|start| {
+                let found = written.remove(&start)?;
+                Some((start, found))
+            }) else {
+                break;
+            };
+            let (from, to) = (place(at - start.0), place(end - start.0));
+            if from >= found.len() {
+                written.insert(start, found);
+                break;
+            }
+            if to < found.len() {
+                written.insert(LogicalAddr(end), found.split_off(to));
+            }
+            let part = found.split_off(from);
+            if !found.is_empty() {
+                written.insert(start, found);
+            }
+            at += (part.len() / each) as u64 * sector;
+            taken.extend(part);
+        }
+        taken
     }
 
     /// The root directory.
@@ -400,6 +420,7 @@ impl SuperBlock {
             state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
             pages: Mapping::new(Arc::clone(&self.budget)),
             lists: InodeLists::default(),
+            kept_bytes: AtomicU64::new(0),
             is_deleted: AtomicBool::new(false),
             _seat: seat,
         }

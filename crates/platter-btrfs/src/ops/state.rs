@@ -80,6 +80,29 @@ impl SuperBlock {
 }
 
 impl BtrfsInode {
+    /// Begins a handle that frees space, with what was kept for it if there is something.
+    pub(super) fn begin_freeing(&self, credits: u32) -> Result<Handle<'_>> {
+        let kept = self.kept_bytes.swap(0, Ordering::AcqRel);
+        if kept == 0 {
+            return self.fs.begin(credits, Purpose::Free);
+        }
+        let writing = self.fs.transactions()?;
+        if self.fs.writes.is_closed() {
+            writing.release_kept(kept);
+            return Err(Condition::ReadOnly.into());
+        }
+        self.fs.changes.fetch_add(1, Ordering::Relaxed);
+        writing.begin_kept(credits, kept)
+    }
+
+    /// Keeps space for a handle that will free some.
+    pub(super) fn keep_for_freeing(&self, credits: u32) -> Result<()> {
+        let writing = self.fs.transactions()?;
+        let bytes = writing.keep_for_freeing(credits)?;
+        writing.release_kept(self.kept_bytes.swap(bytes, Ordering::AcqRel));
+        Ok(())
+    }
+
     /// Whether it may be changed.
     pub(super) fn can_change(&self) -> bool {
         self.fs.can_write() && self.subvolume.takes_changes()
@@ -96,6 +119,18 @@ impl BtrfsInode {
         change: impl FnOnce(&Handle<'_>, &mut InodeItem) -> Result<R>,
     ) -> Result<R> {
         let handle = self.fs.begin(credits, purpose)?;
+        self.change_in(&handle, change)
+    }
+
+    /// Changes the inode in a handle that was begun for that.
+    ///
+    /// # Errors
+    /// Those of [`change`](Self::change).
+    pub(super) fn change_in<R>(
+        &self,
+        handle: &Handle<'_>,
+        change: impl FnOnce(&Handle<'_>, &mut InodeItem) -> Result<R>,
+    ) -> Result<R> {
         let mut state = self.state.write();
         let mut item = state.item;
         let result = handle.whole(|handle| {

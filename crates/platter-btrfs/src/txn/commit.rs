@@ -1,6 +1,7 @@
 //! Commits.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use platter_cache::Buffer;
@@ -108,10 +109,21 @@ impl WriteContext {
         self.count_global_reserve()?;
         let took = self.clock.monotonic().saturating_sub(begin);
         report.critical_nanoseconds = nanoseconds(took);
+        self.report_counts(&mut report);
         *self.last_commit.lock() = report;
         let closed = self.transactions.close_running(|running| running)?;
         self.transactions.set_committed(generation, &closed, took);
         Ok(())
+    }
+
+    /// Reports what was counted since the last commit.
+    fn report_counts(&self, report: &mut CommitReport) {
+        let searches = self.extent_searches.load(Ordering::Relaxed);
+        let now = (self.refs.counters(), searches, self.copied());
+        let before = std::mem::replace(&mut *self.reported.lock(), now);
+        report.references = now.0.since(&before.0);
+        report.extent_searches = now.1 - before.1;
+        report.blocks_copied = now.2 - before.2;
     }
 
     /// Returns the error of a failure, after which nothing is written.

@@ -32,7 +32,7 @@ use platter_vfs::{Clock, Condition, Error, Result};
 
 use crate::block_group::{BlockGroupCounters, BlockGroups, Ranges};
 use crate::context::FsContext;
-use crate::delayed_refs::DelayedRefs;
+use crate::delayed_refs::{DelayedRefCounters, DelayedRefs};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::tree::TreeBlocks;
@@ -90,6 +90,12 @@ pub struct CommitReport {
     pub requests: u64,
     /// The time when no handle could begin.
     pub critical_nanoseconds: u64,
+    /// What was queued and run since the commit before.
+    pub references: DelayedRefCounters,
+    /// Searches of the extent tree to run references since the commit before.
+    pub extent_searches: u64,
+    /// Tree blocks that were copied since the commit before.
+    pub blocks_copied: u64,
 }
 
 /// The running transaction, as handles count it.
@@ -180,6 +186,11 @@ pub struct WriteContext {
     clock: Arc<dyn Clock>,
     /// Tree blocks that were copied, since the mount.
     copied: AtomicU64,
+    /// Searches of the extent tree to run references, since the mount.
+    extent_searches: AtomicU64,
+    /// What was counted up to the last commit: references, searches, copies.
+    // Lock rank leaf.
+    reported: Mutex<(DelayedRefCounters, u64, u64)>,
     /// Updates of block groups of the running transaction before its commit.
     // Lock rank leaf.
     prepared: Mutex<BlockGroupCounters>,
@@ -215,6 +226,32 @@ impl WriteContext {
     /// Those of [`begin`](Self::begin).
     pub fn begin_freeing(&self, credits: u32) -> Result<Handle<'_>> {
         self.begin_with(credits, Urgency::Freeing)
+    }
+
+    /// Reserves the space of a handle that will free space. Returns how much.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub fn keep_for_freeing(&self, credits: u32) -> Result<u64> {
+        let bytes = u64::from(credits.min(self.transactions.blocks_max())) * self.node_bytes();
+        self.reserve_metadata(bytes, Urgency::Freeing)?;
+        Ok(bytes)
+    }
+
+    /// Returns a reservation that was kept for a handle.
+    pub fn release_kept(&self, bytes: u64) {
+        self.release_metadata(bytes);
+    }
+
+    /// Begins the handle for which space was [kept](Self::keep_for_freeing).
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin), but for `ENOSPC`.
+    pub fn begin_kept(&self, credits: u32, bytes: u64) -> Result<Handle<'_>> {
+        let begun = self.begin_unreserved(credits);
+        let mut handle = begun.inspect_err(|_| self.release_metadata(bytes))?;
+        handle.reserved_bytes = bytes;
+        Ok(handle)
     }
 
     /// Begins a handle for which nothing is reserved.

@@ -82,6 +82,8 @@ impl WriteContext {
             options,
             clock,
             copied: AtomicU64::new(0),
+            extent_searches: AtomicU64::new(0),
+            reported: Mutex::default(),
             prepared: Mutex::default(),
             last_commit: Mutex::new(CommitReport::default()),
             context,

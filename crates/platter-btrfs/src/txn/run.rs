@@ -1,10 +1,12 @@
 //! Running of delayed references: changes of the extent tree and what follows from them.
 
+use std::sync::atomic::Ordering;
+
 use platter_vfs::Result;
 
 use super::extents::Extent;
 use super::free_space::GroupSpace;
-use super::{WriteContext, checksums};
+use super::{Editor, WriteContext, checksums};
 use crate::block_group::BlockGroup;
 use crate::delayed_refs::{Action, ExtentKind, FinishedHead, RunStep, Running};
 use crate::ondisk::item::ItemFormat;
@@ -75,7 +77,7 @@ impl WriteContext {
                         len_bytes,
                         kind,
                     };
-                    self.edit(generation, TreeId::EXTENT, |editor| extent.set(editor, op))?;
+                    self.edit_extents(generation, |editor| extent.set(editor, op))?;
                 }
                 RunStep::Reference { .. } => self.run_reference(generation, running, &step)?,
             }
@@ -107,7 +109,7 @@ impl WriteContext {
         };
         if must_insert {
             let op = op.unwrap_or_default();
-            self.edit(generation, TreeId::EXTENT, |editor| {
+            self.edit_extents(generation, |editor| {
                 extent.insert(editor, key, count, op, generation, self.is_skinny())
             })?;
             return self.allocated(generation, &extent);
@@ -115,20 +117,29 @@ impl WriteContext {
         match action {
             Action::Add => {
                 let node_bytes = self.context.superblock.node_bytes;
-                self.edit(generation, TreeId::EXTENT, |editor| {
+                self.edit_extents(generation, |editor| {
                     extent.add(editor, key, count, op, node_bytes)
                 })
             }
             Action::Drop => {
-                let is_last = self.edit(generation, TreeId::EXTENT, |editor| {
-                    extent.drop_ref(editor, key, count, op)
-                })?;
+                let is_last = self
+                    .edit_extents(generation, |editor| extent.drop_ref(editor, key, count, op))?;
                 if is_last {
                     self.freed(generation, &extent)?;
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Changes the extent tree, with one search for it counted.
+    fn edit_extents<R>(
+        &self,
+        generation: Generation,
+        change: impl FnOnce(&mut Editor<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        self.extent_searches.fetch_add(1, Ordering::Relaxed);
+        self.edit(generation, TreeId::EXTENT, change)
     }
 
     /// An extent got its item.

@@ -103,6 +103,49 @@ fn random_changes_agree_with_a_model() {
     on_all_indexes!(agree_with_the_model);
 }
 
+/// What came of random changes, in the order in which it was run.
+fn outcome<I: HeadIndex>(changes: u64) -> (u64, DelayedRefCounters) {
+    let mut random = Random(changes);
+    let mut queue = RefQueue::<I>::default();
+    let mut digest = 0_u64;
+    let mut note = |value: u64| digest = (digest ^ value).wrapping_mul(0x0100_0000_01b3);
+    for _ in 0..changes {
+        let place = random.below(1 << 14);
+        if random.below(3) == 0 {
+            if let Some(running) = queue.select() {
+                note(running.address().0);
+                let (steps, finished) = run(&mut queue, running);
+                for step in &steps {
+                    note(format!("{step:?}").len() as u64);
+                }
+                note(u64::from(finished.must_insert));
+            }
+        } else {
+            let action = [Action::Add, Action::Drop][usize::try_from(random.below(2)).unwrap()];
+            let inode = 257 + random.below(4);
+            queue
+                .queue(&of_file((place + 1) * BLOCK, inode, action, 1))
+                .unwrap();
+            note(queue.len() as u64);
+        }
+    }
+    (digest, queue.counters())
+}
+
+/// Long: a million changes for each.
+#[test]
+fn indexes_agree_on_random_changes() {
+    let is_long = std::env::var_os("PLATTER_BTRFS_REFS").is_some();
+    let changes = if is_long { 1_000_000 } else { 40_000 };
+    let expected = outcome::<TreeIndex<SplitHead>>(changes);
+    assert!(expected.1.cancelled > 0 && expected.1.merged_heads > 0);
+    assert_eq!(outcome::<TreeIndex<HotHead>>(changes), expected);
+    assert_eq!(outcome::<TreeIndex<AlignedHead>>(changes), expected);
+    assert_eq!(outcome::<TreeIndex<LineHead>>(changes), expected);
+    assert_eq!(outcome::<SideIndex>(changes), expected);
+    assert_eq!(outcome::<ArrayIndex>(changes), expected);
+}
+
 fn heads_run_in_order<I: HeadIndex>() {
     let mut random = Random(1);
     let mut queue = RefQueue::<I>::default();
