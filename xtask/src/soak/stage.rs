@@ -161,7 +161,7 @@ impl Stage {
         command::run(self.program().arg("umount").arg(self.mounted()))
     }
 
-    /// Has the filesystem's own program check the unmounted image.
+    /// Checks the unmounted image by the filesystem's own program.
     pub(super) fn check(&self) -> Result<()> {
         let loops = Loops::of(&self.images())?;
         if self.kind == Kind::Btrfs {
@@ -240,7 +240,7 @@ impl Drop for Loops {
             let _ = command::output(command("btrfs").args(["device", "scan", "--forget", name]));
             let _ = command::output(command("losetup").arg("--detach").arg(name));
         }
-        // The kernel lets go of them late, and platter takes no image that a loop device has.
+        // The kernel releases them late, and platter takes no image that a loop device has.
         for _ in 0..WAITS_MAX {
             let list = command::output(command("losetup").args(["--list", "--noheadings"]));
             let list = list.unwrap_or_default();
