@@ -226,7 +226,8 @@ impl Inode {
         self.data.extend(self.state.read().inode.size_bytes);
         drop(alone);
         let end = to + (next - blocks.start);
-        self.pages.remove_range(to << bits..end << bits);
+        // Pages that a smaller block is a part of have other bytes as well: they are read again as a whole.
+        self.pages.invalidate(to << bits..end << bits);
         Ok(next)
     }
 
