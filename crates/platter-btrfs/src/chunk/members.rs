@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use platter_block::BlockDevice;
 use platter_ondisk::Uuid;
 
-use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::Stripe;
+use crate::ondisk::{DeviceId, Generation};
 
 /// A device of the filesystem.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub struct Member {
     pub fsid: Uuid,
     /// Its size as the filesystem knows it, if that is known.
     pub total_bytes: Option<u64>,
+    /// The last commit that reached it; not known if it is missing.
+    pub generation: Option<Generation>,
     /// Its position among the devices that were given.
     pub index: u16,
     /// The device; `None` if it is missing.
@@ -60,6 +62,7 @@ impl Members {
         if known.device.is_none() {
             known.device = member.device;
             known.index = member.index;
+            known.generation = member.generation;
         }
     }
 
@@ -104,6 +107,7 @@ mod tests {
             uuid: Uuid::from_bytes(u128::from(number).to_le_bytes()),
             fsid: Uuid::from_u128(0),
             total_bytes: Some(number),
+            generation: None,
             index: 0,
             device: None,
         }

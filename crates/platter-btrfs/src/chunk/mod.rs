@@ -1,11 +1,12 @@
-//! From logical addresses to devices: the map of chunks, the profiles' geometry, parity, and reading
-//! of any copy.
+//! From logical addresses to devices: the map of chunks, the profiles' geometry, parity, reading
+//! of any copy, and writing.
 
 mod layout;
 mod map;
 mod members;
 pub mod parity;
 mod store;
+mod rows;
 mod superblocks;
 mod write;
 #[cfg(test)]
@@ -14,4 +15,5 @@ pub(crate) mod tests;
 pub use layout::{Placement, Segment};
 pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
+pub use rows::{FindVerifier, RowVerifier};
 pub use store::ChunkStore;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use platter_block::{BlockDevice, IoError, Operation};
@@ -13,7 +13,9 @@ use super::layout::{Placement, Segment};
 use super::map::{ChunkMap, ChunkMapRule};
 use super::members::{Member, Members};
 use super::parity;
+use super::rows::RowLocks;
 use crate::ondisk::chunk_item::{ChunkItem, Profile};
+use crate::ondisk::tree_block::TreeBlockFormat;
 use crate::ondisk::{DeviceAddr, LogicalAddr};
 
 /// The devices of a filesystem as one space of logical addresses.
@@ -28,6 +30,9 @@ pub struct ChunkStore {
     // Lock rank leaf.
     map: RwLock<Arc<ChunkMap>>,
     members: Members,
+    rows: RowLocks,
+    /// What tree blocks in it have in common, once that is known.
+    format: OnceLock<TreeBlockFormat>,
 }
 
 impl ChunkStore {
@@ -38,7 +43,22 @@ impl ChunkStore {
             name,
             map: RwLock::new(Arc::new(map)),
             members,
+            rows: RowLocks::default(),
+            format: OnceLock::new(),
         }
+    }
+
+    /// Says what all tree blocks in it have in common.
+    pub fn set_format(&self, format: TreeBlockFormat) {
+        let _ = self.format.set(format);
+    }
+
+    pub(super) fn format(&self) -> Option<&TreeBlockFormat> {
+        self.format.get()
+    }
+
+    pub(super) fn rows(&self) -> &RowLocks {
+        &self.rows
     }
 
     /// The name of the filesystem in errors.
@@ -147,6 +167,7 @@ impl ChunkStore {
                     offset: segment.offset,
                     len_bytes,
                 };
+                let _stay = self.rows.read(chunk, *row);
                 let bytes = rebuild.data(*data, without)?;
                 copy_into(&bytes, bufs);
                 Ok(())
@@ -155,7 +176,7 @@ impl ChunkStore {
         }
     }
 
-    fn read_stripe(
+    pub(super) fn read_stripe(
         &self,
         chunk: &ChunkItem,
         stripe: usize,
@@ -198,7 +219,7 @@ impl ChunkStore {
     }
 
     /// The error of a segment that no device that is present can give.
-    fn all_missing(&self, chunk: &ChunkItem, segment: &Segment) -> BufferError {
+    pub(super) fn all_missing(&self, chunk: &ChunkItem, segment: &Segment) -> BufferError {
         let stripe = match segment.placement {
             Placement::Copies { first, .. } => first,
             Placement::Parity { row, data } => chunk.stripe_of_role(row, data),
@@ -209,7 +230,7 @@ impl ChunkStore {
     }
 
     /// The ways to read a segment, in the order in which they are tried.
-    fn ways(&self, chunk: &ChunkItem, segment: &Segment) -> Vec<Way> {
+    pub(super) fn ways(&self, chunk: &ChunkItem, segment: &Segment) -> Vec<Way> {
         let is_present = |stripe: &usize| self.device(chunk, *stripe).is_some();
         let (row, data) = match segment.placement {
             Placement::Copies { first, count } => {
@@ -277,7 +298,7 @@ impl MetadataStore for ChunkStore {
 
 /// A way to read a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// From this stripe.
     Direct(usize),
     /// From the others of its row, but for those with the roles `without`.
@@ -289,17 +310,17 @@ enum Way {
 }
 
 /// A range of a row that is reconstructed.
-struct Rebuild<'s> {
-    store: &'s ChunkStore,
-    chunk: &'s ChunkItem,
-    row: u64,
-    offset: u64,
-    len_bytes: usize,
+pub(super) struct Rebuild<'s> {
+    pub(super) store: &'s ChunkStore,
+    pub(super) chunk: &'s ChunkItem,
+    pub(super) row: u64,
+    pub(super) offset: u64,
+    pub(super) len_bytes: usize,
 }
 
 impl Rebuild<'_> {
     /// The data number `lost`, without the use of the roles `without`.
-    fn data(&self, lost: usize, without: &[usize]) -> Result<Vec<u8>, BufferError> {
+    pub(super) fn data(&self, lost: usize, without: &[usize]) -> Result<Vec<u8>, BufferError> {
         let count = self.chunk.data_stripes();
         let (p_role, q_role) = (count, count + 1);
         let other = without.iter().copied().find(|&role| role < count);

@@ -1,6 +1,6 @@
 //! Chunks of all profiles on devices in memory, with devices missing and copies corrupted.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, MemoryDevice};
@@ -67,6 +67,7 @@ fn store(chunk: &ChunkItem, devices: Vec<Option<Vec<u8>>>) -> ChunkStore {
         uuid: Uuid::from_u128(index as u128 + 1),
         fsid: Uuid::from_u128(0),
         total_bytes: None,
+        generation: None,
         index: u16::try_from(index).unwrap(),
         device: bytes
             .map(|bytes| -> Arc<dyn BlockDevice> { Arc::new(MemoryDevice::new("member", bytes)) }),
@@ -200,4 +201,175 @@ fn addresses_outside_chunks_are_errors() {
     let error = read(&store, (1 << 20) - 10, 0, 100).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("unable to find chunk map"), "{text}");
+}
+
+/// A chunk with parity whose rows were written, and what it holds.
+fn parity_chunks() -> [ChunkItem; 4] {
+    let of = |profile, stripes| {
+        let mut chunk = sample(START, profile, stripes);
+        // Whole rows.
+        let data = u64::from(stripes - profile.parity());
+        chunk.len_bytes = 4 * data * STRIPE_BYTES;
+        chunk
+    };
+    [
+        of(Profile::Raid5, 2),
+        of(Profile::Raid5, 3),
+        of(Profile::Raid6, 3),
+        of(Profile::Raid6, 5),
+    ]
+}
+
+/// Verifies sectors against what they should be.
+#[derive(Debug, Clone)]
+struct Model(Vec<u8>);
+
+impl RowVerifier for Model {
+    fn unit_bytes(&self) -> u64 {
+        4096
+    }
+
+    fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool> {
+        let at = usize::try_from(logical.0 - START).unwrap();
+        Some(self.0[at..at + bytes.len()] == *bytes)
+    }
+}
+
+/// Writes at random, in pieces of sectors.
+fn write_at_random(store: &ChunkStore, model: &mut Model, seed: u64, count: u32) {
+    let mut random = crate::txn::tests::Random(seed);
+    let sectors = model.0.len() as u64 / 4096;
+    for _ in 0..count {
+        let at = random.below(sectors);
+        let most = if random.below(3) == 0 { 64 } else { 5 };
+        let len = (random.below(most) + 1).min(sectors - at) * 4096;
+        let bytes = random.bytes(len);
+        let (first, second) = bytes.split_at(bytes.len() / 3);
+        let bufs = [IoSlice::new(first), IoSlice::new(second)];
+        let before = model.clone();
+        let address = LogicalAddr(START + at * 4096);
+        store
+            .write_with(address, &bufs, &|_| Box::new(before.clone()))
+            .unwrap();
+        let at = usize::try_from(at * 4096).unwrap();
+        model.0[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+}
+
+fn contents(store: &ChunkStore, devices: usize) -> Vec<Option<Vec<u8>>> {
+    let member = |index| store.members().iter().nth(index).unwrap().device.clone();
+    let read = |device: Arc<dyn BlockDevice>| {
+        let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes).unwrap()];
+        device.read_at(0, &mut bytes).unwrap();
+        bytes
+    };
+    (0..devices).map(|index| member(index).map(read)).collect()
+}
+
+/// Each set of so many devices at most.
+fn losses(devices: usize, most: u16) -> impl Iterator<Item = Vec<usize>> {
+    let sets = (0..1u32 << devices).filter(move |set| set.count_ones() <= u32::from(most));
+    sets.map(move |set| (0..devices).filter(|it| set >> it & 1 != 0).collect())
+}
+
+fn without(mut devices: Vec<Option<Vec<u8>>>, lost: &[usize]) -> Vec<Option<Vec<u8>>> {
+    for index in lost {
+        devices[*index] = None;
+    }
+    devices
+}
+
+#[test]
+fn rows_that_are_written_in_part_can_do_without_devices() {
+    for chunk in parity_chunks() {
+        let count = chunk.stripes.len();
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        let mut model = Model(expected(0, len));
+        let store_of = |devices| store(&chunk, devices);
+        let writing = store_of(written(&chunk).into_iter().map(Some).collect());
+        write_at_random(&writing, &mut model, 5, 60);
+        let tolerated = chunk.profile.tolerated_failures();
+        for lost in losses(count, tolerated) {
+            let devices = without(contents(&writing, count), &lost);
+            let bytes = read(&store_of(devices), 0, 0, len).unwrap();
+            assert!(bytes == model.0, "{:?} without {lost:?}", chunk.profile);
+        }
+    }
+}
+
+#[test]
+fn rows_are_written_without_devices() {
+    for chunk in parity_chunks() {
+        let count = chunk.stripes.len();
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        let tolerated = chunk.profile.tolerated_failures();
+        let whole: Vec<_> = written(&chunk).into_iter().map(Some).collect();
+        for lost in losses(count, tolerated) {
+            let mut model = Model(expected(0, len));
+            let writing = store(&chunk, without(whole.clone(), &lost));
+            write_at_random(&writing, &mut model, 6, 25);
+            for more in losses(count, tolerated) {
+                let all: Vec<usize> = lost.iter().chain(&more).copied().collect();
+                let mut distinct = all.clone();
+                distinct.sort_unstable();
+                distinct.dedup();
+                if distinct.len() > usize::from(tolerated) {
+                    continue;
+                }
+                let left = without(contents(&writing, count), &more);
+                let bytes = read(&store(&chunk, left), 0, 0, len).unwrap();
+                assert!(bytes == model.0, "{:?} without {all:?}", chunk.profile);
+            }
+        }
+        let devices = without(whole, &(0..=usize::from(tolerated)).collect::<Vec<_>>());
+        let refused = store(&chunk, devices).write(LogicalAddr(START), &[IoSlice::new(&[7; 4096])]);
+        assert!(refused.unwrap_err().to_string().contains("is missing"));
+    }
+}
+
+#[test]
+fn corrupt_neighbours_do_not_spoil_parity() {
+    for chunk in parity_chunks() {
+        if chunk.data_stripes() < 2 {
+            continue;
+        }
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        let mut model = Model(expected(0, len));
+        let mut devices: Vec<_> = written(&chunk).into_iter().map(Some).collect();
+        // The second data of the first row.
+        let stripe = chunk.stripe_of_role(0, 1);
+        let at = usize::try_from(chunk.device_addr(stripe, 8192).0).unwrap();
+        devices[stripe].as_mut().unwrap()[at..at + 4096].fill(0xee);
+        let writing = store(&chunk, devices);
+        let before = model.clone();
+        let bytes = [7; 16384];
+        writing
+            .write_with(LogicalAddr(START + 4096), &[IoSlice::new(&bytes)], &|_| {
+                Box::new(before.clone())
+            })
+            .unwrap();
+        model.0[4096..4096 + bytes.len()].copy_from_slice(&bytes);
+        for lost in losses(chunk.stripes.len(), 1) {
+            let left = without(contents(&writing, chunk.stripes.len()), &lost);
+            let found = read(&store(&chunk, left), 0, 0, len).unwrap();
+            assert!(found == model.0, "{:?} without {lost:?}", chunk.profile);
+        }
+    }
+}
+
+#[test]
+fn whole_rows_are_written_without_reading() {
+    for chunk in parity_chunks() {
+        let row = usize::try_from(chunk.data_stripes() as u64 * STRIPE_BYTES).unwrap();
+        let store = store(&chunk, written(&chunk).into_iter().map(Some).collect());
+        let bytes = vec![9; 2 * row];
+        store
+            .write_with(LogicalAddr(START), &[IoSlice::new(&bytes)], &|_| {
+                panic!("nothing is to be verified")
+            })
+            .unwrap();
+        for copy in 0..store.copies(LogicalAddr(START), 1) {
+            assert!(read(&store, 0, copy, bytes.len()).unwrap() == bytes);
+        }
+    }
 }

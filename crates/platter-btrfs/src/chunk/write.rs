@@ -1,4 +1,4 @@
-//! Writing of logical addresses: to all copies, on all devices that hold one.
+//! Writing of logical addresses: to all copies, on all devices that hold one, or with parity.
 
 use std::io::IoSlice;
 
@@ -7,16 +7,37 @@ use platter_cache::BufferError;
 use platter_ondisk::Corruption;
 
 use super::layout::Placement;
+use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified};
 use super::store::ChunkStore;
 use crate::ondisk::LogicalAddr;
-use crate::ondisk::chunk_item::ChunkItem;
+use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
 
 impl ChunkStore {
-    /// Writes `bufs` to all copies of what follows `logical`.
+    /// Writes tree blocks to all copies on devices that are present of what follows `logical`. Where they fill rows with parity by half, the others
+    /// in these are verified as tree blocks.
     ///
     /// # Errors
-    /// Those of the devices. Fails for chunks with parity, and where a device is missing.
+    /// Those of the devices. Fails where more devices are missing than the profile can do without.
     pub fn write(&self, logical: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<(), BufferError> {
+        self.write_with(logical, bufs, &|_| -> Box<dyn RowVerifier> {
+            match self.format() {
+                Some(format) => Box::new(*format),
+                None => Box::new(Unverified),
+            }
+        })
+    }
+
+    /// Writes `bufs` to all copies on devices that are present of what follows `logical`. `find` finds what verifies the rest of rows with parity
+    /// that are written in part.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    pub fn write_with(
+        &self,
+        logical: LogicalAddr,
+        bufs: &[IoSlice<'_>],
+        find: FindVerifier<'_>,
+    ) -> Result<(), BufferError> {
         let mut left: Vec<&[u8]> = bufs.iter().map(|buf| &**buf).collect();
         let mut at = logical;
         let map = self.map();
@@ -24,19 +45,45 @@ impl ChunkStore {
             let chunk = map.find(at).map_err(Corruption::from)?;
             let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
             let segment = chunk.segment(at, wanted);
-            let (now, later) = split(left, segment.len_bytes);
-            let Placement::Copies { first, count } = segment.placement else {
-                let len_bytes = segment.len_bytes;
-                let error = IoError::read_only(self.name(), Operation::Write, at.0, len_bytes);
-                return Err(error.into());
+            let (len_bytes, later) = match segment.placement {
+                Placement::Copies { first, count } => {
+                    let (now, later) = split(left, segment.len_bytes);
+                    let stripes = first..first + count;
+                    let present = stripes.filter(|it| self.device(chunk, *it).is_some());
+                    let present: Vec<_> = present.collect();
+                    // With no copy at all, the error is that of the first device.
+                    for stripe in if present.is_empty() {
+                        vec![first]
+                    } else {
+                        present
+                    } {
+                        self.write_stripe(chunk, stripe, segment.offset, &now)?;
+                    }
+                    (segment.len_bytes, later)
+                }
+                Placement::Parity { row, .. } => {
+                    let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
+                    let inside = (at.0 - chunk.start.0).saturating_sub(row * row_bytes);
+                    if !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+                        return Err(self.broken_row(at, segment.len_bytes).into());
+                    }
+                    let len_bytes = wanted.min(row_bytes - inside);
+                    let (now, later) = split(left, len_bytes);
+                    let store = self;
+                    let row = RowWrite { store, chunk, row };
+                    row.write(inside, &gather(&now), find)?;
+                    (len_bytes, later)
+                }
             };
-            for stripe in first..first + count {
-                self.write_stripe(chunk, stripe, segment.offset, &now)?;
-            }
             left = later;
-            at = LogicalAddr(at.0.saturating_add(segment.len_bytes));
+            at = LogicalAddr(at.0.saturating_add(len_bytes));
         }
         Ok(())
+    }
+
+    /// The error of a chunk with parity whose last row is incomplete.
+    fn broken_row(&self, at: LogicalAddr, len_bytes: u64) -> IoError {
+        IoError::read_only(self.name(), Operation::Write, at.0, len_bytes)
     }
 
     fn write_stripe(
@@ -66,6 +113,12 @@ impl ChunkStore {
             .filter_map(|member| member.device.as_ref())
             .try_for_each(|device| device.flush())
     }
+}
+
+/// The bytes of buffers, one after the other.
+fn gather(bufs: &[IoSlice<'_>]) -> Vec<u8> {
+    let slices: Vec<&[u8]> = bufs.iter().map(|buf| &**buf).collect();
+    slices.concat()
 }
 
 /// Splits a list of buffers after its first `count` bytes.

@@ -116,6 +116,7 @@ impl Given {
             uuid: item.uuid,
             fsid: item.fsid,
             total_bytes: Some(item.total_bytes),
+            generation: Some(self.superblock.generation),
             index: self.index,
             device: Some(Arc::clone(&self.device)),
         }
@@ -212,6 +213,7 @@ fn missing(item: &DevItem) -> Member {
         uuid: item.uuid,
         fsid: item.fsid,
         total_bytes: None,
+        generation: None,
         index: 0,
         device: None,
     }

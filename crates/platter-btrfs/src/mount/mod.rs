@@ -17,6 +17,8 @@ mod subvolume_tests;
 mod write_tests;
 #[cfg(test)]
 mod load_tests;
+#[cfg(test)]
+mod pool_tests;
 
 use std::sync::Arc;
 

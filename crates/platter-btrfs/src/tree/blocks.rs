@@ -72,6 +72,7 @@ impl TreeBlocks {
     #[must_use]
     pub fn new(store: Arc<ChunkStore>, format: TreeBlockFormat, budget: Arc<MemoryBudget>) -> Self {
         let usual = BlockSize::new(format.node_bytes).expect("nodesize is from 4 to 64 KiB");
+        store.set_format(format);
         let unit_bytes = 1;
         let addressing = Addressing { unit_bytes, usual };
         Self {

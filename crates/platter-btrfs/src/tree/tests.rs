@@ -94,6 +94,7 @@ impl Sample {
             uuid: Uuid::from_u128(1),
             fsid: Uuid::from_u128(0),
             total_bytes: None,
+            generation: None,
             index: 0,
             device: Some(Arc::new(MemoryDevice::new("device", self.device))),
         };

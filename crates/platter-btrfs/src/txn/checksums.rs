@@ -1,5 +1,6 @@
 //! Checksums of data: insertion for what was written, deletion for what was freed.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use platter_vfs::Result;
@@ -11,6 +12,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::EXTENT_CSUM_OBJECT;
 use crate::ondisk::{Key, LogicalAddr};
 use crate::tree::edit::TreeEditor;
+use crate::tree::{Cursor, Tree, TreeBlocks};
 
 /// The most bytes of checksums in one item.
 const ITEM_BYTES_MAX: usize = 4096;
@@ -57,6 +59,37 @@ pub(super) fn insert(
         at += (piece.len() / kind.len_bytes() * sector) as u64;
     }
     Ok(())
+}
+
+/// The checksums that are stored of the sectors of a range, by address.
+pub(super) fn stored(
+    blocks: &TreeBlocks,
+    tree: Tree,
+    range: &Range<u64>,
+    format: ItemFormat,
+) -> Result<BTreeMap<u64, Vec<u8>>> {
+    let mut stored = BTreeMap::new();
+    let mut cursor = Cursor::new(blocks, tree);
+    if !cursor.seek_at_or_before(at_key(range.start))? {
+        cursor.seek(at_key(range.start))?;
+    }
+    while let Some((key, data)) = cursor.item()
+        && (key.object, key.kind) <= (EXTENT_CSUM_OBJECT, ItemKind::EXTENT_CSUM)
+        && (key.kind != ItemKind::EXTENT_CSUM || key.offset < range.end)
+    {
+        if key.kind == ItemKind::EXTENT_CSUM {
+            let kind = format.checksum_kind;
+            let locus = tree.locus(key);
+            let item = CsumItem::decode(key, data, kind, format.sector_bytes, locus)?;
+            let first = item.start.0.max(range.start);
+            let sectors = (first..item.end.0.min(range.end)).step_by(format.sector_bytes as usize);
+            stored.extend(
+                sectors.filter_map(|at| Some((at, item.checksum(LogicalAddr(at))?.to_vec()))),
+            );
+        }
+        cursor.step()?;
+    }
+    Ok(stored)
 }
 
 fn at_key(at: u64) -> Key {

@@ -37,9 +37,11 @@ const STRIPE_BYTES_MAX: u64 = 1 << 30;
 const LARGE_BYTES: u64 = 50 << 30;
 
 /// Profiles in the order in which one is chosen of several that a type has.
-const PREFERRED: [Profile; 6] = [
+const PREFERRED: [Profile; 8] = [
     Profile::Raid1C4,
+    Profile::Raid6,
     Profile::Raid1C3,
+    Profile::Raid5,
     Profile::Raid10,
     Profile::Raid1,
     Profile::Dup,
@@ -227,7 +229,8 @@ impl WriteContext {
     fn flags_of_new(&self, kind: BlockGroupFlags) -> BlockGroupFlags {
         let groups = self.groups.iter().filter(|group| group.holds(kind));
         let all = groups.fold(kind, |all, group| all | group.flags());
-        let count = self.blocks().store().members().iter().count();
+        let members = self.blocks().store().members();
+        let count = members.iter().filter(|it| it.device.is_some()).count();
         let is_possible = |profile: &&Profile| {
             all.contains(profile.flags()) && Shape::of(**profile).devices_min <= count
         };
@@ -282,7 +285,8 @@ impl WriteContext {
         let on_device = shape.on_device as u64;
         let most = stripe_max * on_device;
         let removed = self.chunks.removed.lock();
-        let holes = members.iter().filter_map(|member| {
+        let present = members.iter().filter(|member| member.device.is_some());
+        let holes = present.filter_map(|member| {
             let free = free_of(map, &removed, member);
             hole(&free, member, most)
         });
@@ -297,7 +301,8 @@ impl WriteContext {
         }
         holes.truncate(count);
         let stripes = count * shape.on_device;
-        let data = (stripes / usize::from(profile.copies())).max(1) as u64;
+        let data = stripes.saturating_sub(profile.parity().into()) / usize::from(profile.copies());
+        let data = data.max(1) as u64;
         let available = holes.last()?.len_bytes / on_device;
         let mut stripe_bytes = available;
         if stripe_bytes.saturating_mul(data) > chunk_max {

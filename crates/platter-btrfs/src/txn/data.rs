@@ -1,5 +1,6 @@
 //! Data: space for it, its bytes on all copies, its checksums, and references to it.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -9,10 +10,12 @@ use platter_vfs::{Condition, Error, Result};
 
 use super::{Handle, WriteContext, checksums};
 use crate::block_group::BlockGroup;
+use crate::chunk::RowVerifier;
 use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::file_extent::{Compression, ExtentPlace};
+use crate::ondisk::item::ItemFormat;
 use crate::ondisk::{LogicalAddr, TreeId};
 
 /// The rules of data that is written.
@@ -41,6 +44,24 @@ pub struct FileRange {
     pub inode: u64,
     /// The key's offset.
     pub offset: u64,
+}
+
+/// Verifies sectors of data that have checksums.
+#[derive(Debug)]
+struct SectorVerifier {
+    format: ItemFormat,
+    stored: BTreeMap<u64, Vec<u8>>,
+}
+
+impl RowVerifier for SectorVerifier {
+    fn unit_bytes(&self) -> u64 {
+        self.format.sector_bytes.into()
+    }
+
+    fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool> {
+        let stored = self.stored.get(&logical.0)?;
+        Some(self.format.checksum_kind.matches(bytes, stored))
+    }
 }
 
 impl WriteContext {
@@ -86,7 +107,21 @@ impl WriteContext {
         if !end.is_some_and(|end| self.may_write(&(address.0..end.0))) {
             return Err(Corrupt::new(Locus::block(address.0), DataRule::NotAllocated).into());
         }
-        Ok(self.blocks().store().write(address, bufs)?)
+        let store = self.blocks().store();
+        Ok(store.write_with(address, bufs, &|row| self.verifier_of(row))?)
+    }
+
+    /// What verifies the data of a range: the checksums that it has now. What cannot be read is not verified.
+    fn verifier_of(&self, range: &Range<u64>) -> Box<dyn RowVerifier> {
+        let format = self.item_format();
+        let stored = self.stored_checksums(range).unwrap_or_default();
+        Box::new(SectorVerifier { format, stored })
+    }
+
+    fn stored_checksums(&self, range: &Range<u64>) -> Result<BTreeMap<u64, Vec<u8>>> {
+        let open = self.tree(TreeId::CSUM)?;
+        let versions = open.view();
+        checksums::stored(self.blocks(), versions.now.tree, range, self.item_format())
     }
 
     /// Whether each sector of a range was allocated since it last had an item, or is written in place.

@@ -15,6 +15,7 @@ use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ende
 use crate::block_group::{BlockGroups, load_groups};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
+use crate::ondisk::chunk_item::{STRIPE_BYTES, Stripe};
 use crate::ondisk::dev_replace::{DevReplace, ReplaceState};
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::key::ItemKind;
@@ -51,7 +52,7 @@ impl WriteContext {
         refuse_unwritable(&context)?;
         let superblock = context.superblock.clone();
         let first = Running {
-            generation: Generation(superblock.generation.0.saturating_add(1)),
+            generation: first_generation(&context),
             blocks: 0,
         };
         let has_group_tree = superblock.features.compat_ro;
@@ -99,6 +100,21 @@ impl WriteContext {
         opened.count_global_reserve()?;
         Ok(opened)
     }
+}
+
+/// How far a device's generation may be behind that of others: superblocks are written one after the other.
+const BEHIND_MAX: u64 = 1;
+
+/// The generation of the first transaction. Without all devices one is left out, so that those that were missing are
+/// known from it however few commits there are.
+fn first_generation(context: &FsContext) -> Generation {
+    let mut missing = context.blocks.store().members().missing();
+    let step = if missing.next().is_some() {
+        BEHIND_MAX + 1
+    } else {
+        1
+    };
+    Generation(context.superblock.generation.0.saturating_add(step))
 }
 
 /// Refuses a filesystem that would not be right after it was written.
@@ -158,7 +174,7 @@ fn refuse_replacement(context: &FsContext) -> Result<()> {
     }
 }
 
-/// Refuses devices that are missing or are those of a seed, and chunks with parity.
+/// Refuses devices that are behind or are those of a seed, missing ones that are needed, and chunks that are not written.
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
     let superblock = &context.superblock;
@@ -168,17 +184,32 @@ fn refuse_devices(context: &FsContext) -> Result<()> {
             None,
         ));
     }
-    if store.members().missing().next().is_some() {
-        return Err(unsupported("writing without all devices", None));
+    for member in store.members().iter() {
+        let is_behind = |generation: Generation| {
+            generation.0.saturating_add(BEHIND_MAX) < superblock.generation.0
+        };
+        if member.generation.is_some_and(is_behind) {
+            let reason = "leave it out, with -o degraded, or replace it";
+            let feature = format!("writing with device {}, which is behind", member.id);
+            return Err(unsupported(&feature, Some(reason)));
+        }
     }
     for chunk in store.map().iter() {
-        if chunk.profile.parity() > 0 {
-            let feature = format!("writing to {} chunks", chunk.profile.name());
+        let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
+        if chunk.profile.parity() > 0 && !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+            let name = chunk.profile.name();
+            let feature = format!("writing to {name} chunks with an incomplete row");
             return Err(unsupported(&feature, None));
         }
-        let is_bad = |stripe| store.members().of_stripe(stripe).is_none();
-        if chunk.stripes.iter().any(is_bad) {
-            return Err(unsupported("writing without all devices", None));
+        let is_present = |stripe: &Stripe| {
+            let member = store.members().of_stripe(stripe);
+            member.is_some_and(|member| member.device.is_some())
+        };
+        let missing = chunk.stripes.iter().filter(|it| !is_present(it)).count();
+        if missing > chunk.profile.tolerated_failures().into() {
+            let name = chunk.profile.name();
+            let feature = format!("writing to {name} chunks without {missing} devices");
+            return Err(unsupported(&feature, None));
         }
     }
     Ok(())

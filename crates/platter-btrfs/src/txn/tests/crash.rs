@@ -134,3 +134,9 @@ fn crash_leaves_one_of_the_commits() {
 fn crash_between_two_mirrors_leaves_one_of_the_commits() {
     examine(2, &["-d", "raid1", "-m", "raid1"], 3, 60);
 }
+
+#[test]
+fn crash_within_rows_with_parity_leaves_one_of_the_commits() {
+    examine(3, &["-d", "raid5", "-m", "raid5"], 2, 60);
+    examine(4, &["-d", "raid6", "-m", "raid6"], 2, 90);
+}

@@ -106,6 +106,16 @@ impl Pool {
         &self.images
     }
 
+    /// Takes the image at a position away.
+    pub(crate) fn lose(&mut self, index: usize) -> PathBuf {
+        self.images.remove(index)
+    }
+
+    /// Adds an image that was taken away.
+    pub(crate) fn regain(&mut self, image: PathBuf) {
+        self.images.push(image);
+    }
+
     /// Opens it for transactions.
     pub(crate) fn open(&self, writing: WriteOptions) -> WriteContext {
         self.try_open(writing).unwrap()

@@ -364,8 +364,6 @@ fn what_is_not_written_is_refused_by_name() {
     };
     let quota = refused(&["-R", "quota"], 1, "");
     assert!(quota.contains("quota groups"), "{quota}");
-    let parity = refused(&["-d", "raid5", "-m", "raid5"], 3, "");
-    assert!(parity.contains("RAID5 chunks"), "{parity}");
     let sprout = refused(&[], 2, SPROUT);
     assert!(sprout.contains("seed devices"), "{sprout}");
 }

@@ -291,5 +291,7 @@ layouts! {
     chunks_fill_raid1: 2 x 220, ["-d", "raid1", "-m", "raid1"], false;
     chunks_fill_raid1c3: 3 x 220, ["-d", "raid1c3", "-m", "raid1c3"], false;
     chunks_fill_raid1c4: 4 x 220, ["-d", "single", "-m", "raid1c4"], false;
+    chunks_fill_raid5: 3 x 160, ["-d", "raid5", "-m", "raid5"], false;
+    chunks_fill_raid6: 4 x 160, ["-d", "raid6", "-m", "raid6"], false;
     chunks_fill_raid10: 4 x 140, ["-d", "raid10", "-m", "raid10"], false;
 }

@@ -1,0 +1,353 @@
+//! Writing of rows with parity: whole ones at once, others after what they hold was read and verified.
+//!
+//! A row is locked while it is written, and while a part of it is reconstructed.
+
+use std::ops::Range;
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use platter_block::Operation;
+use platter_cache::BufferError;
+
+use super::layout::{Placement, Segment};
+use super::parity;
+use super::store::{ChunkStore, Rebuild, Way};
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
+use crate::ondisk::tree_block::TreeBlockFormat;
+
+const LOCKS: usize = 64;
+
+/// Locks of rows, many rows to one lock. A thread holds one at a time.
+// Lock rank 15.
+#[derive(Debug)]
+pub(super) struct RowLocks([RwLock<()>; LOCKS]);
+
+impl Default for RowLocks {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| RwLock::default()))
+    }
+}
+
+impl RowLocks {
+    fn of(&self, chunk: &ChunkItem, row: u64) -> &RwLock<()> {
+        let number = (chunk.start.0 / STRIPE_BYTES).wrapping_add(row);
+        &self.0[usize::try_from(number % LOCKS as u64).unwrap_or_default()]
+    }
+
+    /// Keeps a row as it is.
+    pub(super) fn read(&self, chunk: &ChunkItem, row: u64) -> RwLockReadGuard<'_, ()> {
+        self.of(chunk, row).read()
+    }
+
+    /// Locks a row to change it.
+    pub(super) fn write(&self, chunk: &ChunkItem, row: u64) -> RwLockWriteGuard<'_, ()> {
+        self.of(chunk, row).write()
+    }
+}
+
+/// Verifies what a row holds besides what is written: new parity is made of it.
+pub trait RowVerifier {
+    /// The size of what is verified at once, at multiples of it.
+    fn unit_bytes(&self) -> u64;
+
+    /// Whether these are the bytes of the unit at an address; `None` if that is not known.
+    fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool>;
+}
+
+/// Finds what verifies a range of addresses. It is called with no row locked.
+pub type FindVerifier<'f> = &'f dyn Fn(&Range<u64>) -> Box<dyn RowVerifier>;
+
+/// Verifies tree blocks.
+impl RowVerifier for TreeBlockFormat {
+    fn unit_bytes(&self) -> u64 {
+        self.node_bytes.into()
+    }
+
+    fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool> {
+        Some(Self::verify(self, logical, bytes).is_ok())
+    }
+}
+
+/// Verifies nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unverified;
+
+impl RowVerifier for Unverified {
+    fn unit_bytes(&self) -> u64 {
+        STRIPE_BYTES
+    }
+
+    fn verify(&self, _: LogicalAddr, _: &[u8]) -> Option<bool> {
+        None
+    }
+}
+
+/// A part of a stripe's piece of a row, and its bytes.
+struct Piece {
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+/// A row that is written.
+pub(super) struct RowWrite<'s> {
+    pub(super) store: &'s ChunkStore,
+    pub(super) chunk: &'s ChunkItem,
+    pub(super) row: u64,
+}
+
+impl RowWrite<'_> {
+    fn row_bytes(&self) -> u64 {
+        self.chunk.data_stripes() as u64 * STRIPE_BYTES
+    }
+
+    /// The address of the first byte of the row.
+    fn start(&self) -> u64 {
+        self.chunk.start.0 + self.row * self.row_bytes()
+    }
+
+    /// Writes `bytes`, which begin `inside` the row and end in it.
+    pub(super) fn write(
+        &self,
+        inside: u64,
+        bytes: &[u8],
+        find: FindVerifier<'_>,
+    ) -> Result<(), BufferError> {
+        let end = inside + bytes.len() as u64;
+        let (first, last) = (inside / STRIPE_BYTES, (end - 1) / STRIPE_BYTES);
+        // The same part of each stripe: all of it if several are written.
+        let columns = if first == last {
+            inside % STRIPE_BYTES..(end - 1) % STRIPE_BYTES + 1
+        } else {
+            0..STRIPE_BYTES
+        };
+        let new = self.divide(inside, bytes, &columns);
+        let is_whole = new
+            .iter()
+            .all(|piece| piece.bytes.len() as u64 == columns.end - columns.start);
+        if is_whole {
+            let _turn = self.store.rows().write(self.chunk, self.row);
+            return self.store_row(&columns, &new, new.iter().map(|it| &it.bytes[..]), &[]);
+        }
+        let row = self.start()..self.start() + self.row_bytes();
+        let verifier = find(&row);
+        let _turn = self.store.rows().write(self.chunk, self.row);
+        let mut old = Vec::with_capacity(new.len());
+        let mut repaired = Vec::new();
+        for (data, piece) in new.iter().enumerate() {
+            let found = self.read_data(data, &columns, piece, &*verifier)?;
+            repaired.extend(found.repaired.into_iter().map(|range| (data, range)));
+            old.push(found.bytes);
+        }
+        for (old, piece) in old.iter_mut().zip(&new) {
+            if let Some(place) = old.get_mut(piece.offset..piece.offset + piece.bytes.len()) {
+                place.copy_from_slice(&piece.bytes);
+            }
+        }
+        let data = old.iter().map(|bytes| &bytes[..]);
+        let repairs: Vec<_> = repaired
+            .into_iter()
+            .filter_map(|(data, range): (usize, Range<usize>)| {
+                Some((data, range.start, old.get(data)?.get(range)?))
+            })
+            .collect();
+        self.store_row(&columns, &new, data, &repairs)
+    }
+
+    /// What is written of each data of the row, from the beginning of the columns.
+    fn divide(&self, inside: u64, bytes: &[u8], columns: &Range<u64>) -> Vec<Piece> {
+        let end = inside + bytes.len() as u64;
+        let to_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let piece = |data: usize| {
+            let from = data as u64 * STRIPE_BYTES;
+            let (start, stop) = (from + columns.start, from + columns.end);
+            let (start, stop) = (start.max(inside), stop.min(end));
+            if start >= stop {
+                return Piece {
+                    offset: 0,
+                    bytes: Vec::new(),
+                };
+            }
+            let own = bytes.get(to_usize(start - inside)..to_usize(stop - inside));
+            Piece {
+                offset: to_usize(start - from - columns.start),
+                bytes: own.unwrap_or_default().to_vec(),
+            }
+        };
+        (0..self.chunk.data_stripes()).map(piece).collect()
+    }
+
+    /// The columns of one data as they are, except for the piece that is written.
+    fn read_data(
+        &self,
+        data: usize,
+        columns: &Range<u64>,
+        piece: &Piece,
+        verifier: &dyn RowVerifier,
+    ) -> Result<Found, BufferError> {
+        let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
+        let mut found = Found {
+            bytes: vec![0; len],
+            repaired: Vec::new(),
+        };
+        let written = piece.offset..piece.offset + piece.bytes.len();
+        if written == (0..len) {
+            return Ok(found);
+        }
+        let is_read = self
+            .read_role(data, columns.start, &mut found.bytes)
+            .is_ok();
+        let unit = usize::try_from(verifier.unit_bytes()).unwrap_or(len).max(1);
+        let mut at = 0;
+        while at < len {
+            let units = at..(at + unit).min(len);
+            at = units.end;
+            // What is written by half is not verified: nothing is known of the other half.
+            let is_new = units.start < written.end && written.start < units.end;
+            if is_read && is_new || written.start <= units.start && units.end <= written.end {
+                continue;
+            }
+            let offset = columns.start + units.start as u64;
+            let logical = LogicalAddr(self.start() + data as u64 * STRIPE_BYTES + offset);
+            let Some(bytes) = found.bytes.get_mut(units.clone()) else {
+                continue;
+            };
+            if is_read && verifier.verify(logical, bytes) != Some(false) {
+                continue;
+            }
+            let segment = Segment {
+                len_bytes: bytes.len() as u64,
+                placement: Placement::Parity {
+                    row: self.row,
+                    data,
+                },
+                offset: self.row * STRIPE_BYTES + offset,
+            };
+            let verifier = (!is_new).then_some(verifier);
+            match self.rebuild(&segment, logical, verifier) {
+                Ok((good, is_right)) if is_right || !is_read => {
+                    bytes.copy_from_slice(&good);
+                    found.repaired.extend(is_right.then_some(units));
+                }
+                Err(error) if !is_read => return Err(error),
+                // It stays as it is, and is found bad by those that read it.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reconstructs a unit: the first reconstruction that is right, or of which that is not known; else one that is
+    /// wrong. Returns whether it is not wrong.
+    fn rebuild(
+        &self,
+        segment: &Segment,
+        logical: LogicalAddr,
+        verifier: Option<&dyn RowVerifier>,
+    ) -> Result<(Vec<u8>, bool), BufferError> {
+        let mut failure = None;
+        let mut wrong = None;
+        for way in self.store.ways(self.chunk, segment) {
+            let Way::Rebuilt { row, data, without } = way else {
+                continue;
+            };
+            let rebuild = Rebuild {
+                store: self.store,
+                chunk: self.chunk,
+                row,
+                offset: segment.offset,
+                len_bytes: usize::try_from(segment.len_bytes).unwrap_or(usize::MAX),
+            };
+            match rebuild.data(data, &without) {
+                Ok(bytes) => {
+                    let verdict = verifier.and_then(|verifier| verifier.verify(logical, &bytes));
+                    if verdict != Some(false) {
+                        return Ok((bytes, true));
+                    }
+                    wrong = wrong.or(Some(bytes));
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match wrong {
+            Some(bytes) => Ok((bytes, false)),
+            None => Err(failure.unwrap_or_else(|| self.store.all_missing(self.chunk, segment))),
+        }
+    }
+
+    fn read_role(&self, role: usize, column: u64, bytes: &mut [u8]) -> Result<(), BufferError> {
+        let stripe = self.chunk.stripe_of_role(self.row, role);
+        let offset = self.row * STRIPE_BYTES + column;
+        let bufs = &mut [std::io::IoSliceMut::new(bytes)];
+        self.store.read_stripe(self.chunk, stripe, offset, bufs)
+    }
+
+    /// Writes the new pieces, what was found bad, and the parity of the columns of `data`.
+    fn store_row<'d>(
+        &self,
+        columns: &Range<u64>,
+        new: &[Piece],
+        data: impl Iterator<Item = &'d [u8]>,
+        repairs: &[(usize, usize, &[u8])],
+    ) -> Result<(), BufferError> {
+        let count = self.chunk.data_stripes();
+        let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
+        let has_q = self.chunk.profile.parity() > 1;
+        let mut p = vec![0; len];
+        let mut q = vec![0; if has_q { len } else { 0 }];
+        for (index, bytes) in data.enumerate() {
+            parity::add(&mut p, bytes);
+            if has_q {
+                parity::add_weighted(&mut q, bytes, index);
+            }
+        }
+        self.refuse_loss(columns)?;
+        let pieces = new.iter().enumerate();
+        for (role, piece) in pieces.filter(|(_, piece)| !piece.bytes.is_empty()) {
+            self.write_role(role, columns.start + piece.offset as u64, &piece.bytes)?;
+        }
+        for (role, offset, bytes) in repairs {
+            self.write_role(*role, columns.start + *offset as u64, bytes)?;
+        }
+        self.write_role(count, columns.start, &p)?;
+        if has_q {
+            self.write_role(count + 1, columns.start, &q)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to write to a row of which more devices are missing than it can do without.
+    fn refuse_loss(&self, columns: &Range<u64>) -> Result<(), BufferError> {
+        let stripes = 0..self.chunk.stripes.len();
+        let mut missing = stripes.filter(|stripe| self.store.device(self.chunk, *stripe).is_none());
+        let tolerated = usize::from(self.chunk.profile.tolerated_failures());
+        let Some(stripe) = missing.nth(tolerated) else {
+            return Ok(());
+        };
+        let at = self
+            .chunk
+            .device_addr(stripe, self.row * STRIPE_BYTES + columns.start);
+        let len_bytes = columns.end - columns.start;
+        let store = self.store;
+        let error = store.missing(self.chunk, stripe, Operation::Write, at.0, len_bytes);
+        Err(error.into())
+    }
+
+    /// Writes a part of the row's piece of one device, unless the device is missing.
+    fn write_role(&self, role: usize, column: u64, bytes: &[u8]) -> Result<(), BufferError> {
+        let stripe = self.chunk.stripe_of_role(self.row, role);
+        let at = self
+            .chunk
+            .device_addr(stripe, self.row * STRIPE_BYTES + column);
+        match self.store.device(self.chunk, stripe) {
+            Some(device) => Ok(device.write_at(at.0, bytes)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the columns of one data hold.
+struct Found {
+    bytes: Vec<u8>,
+    /// What was reconstructed.
+    repaired: Vec<Range<usize>>,
+}

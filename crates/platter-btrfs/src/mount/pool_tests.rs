@@ -1,0 +1,159 @@
+//! Mounts for writing of several devices, of which some are missing then, or while they are written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use platter_cache::MemoryBudget;
+use platter_vfs::{Context, CreateKind, Filesystem, Result, SystemClock};
+
+use super::write_tests::{name, read};
+use super::{Btrfs, MountOptions};
+use crate::txn::tests::Random;
+use crate::txn::tests::image::Pool;
+
+type Model = BTreeMap<String, Vec<u8>>;
+
+fn options() -> MountOptions {
+    MountOptions {
+        degraded: true,
+        ..MountOptions::default()
+    }
+}
+
+fn mount(pool: &Pool) -> Result<Btrfs> {
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    Btrfs::mount_writable(
+        &pool.devices(),
+        &options(),
+        budget,
+        Arc::new(SystemClock::new()),
+    )
+}
+
+/// Writes files of all sizes at random places, with a commit after some.
+fn change(pool: &Pool, model: &mut Model, seed: u64) {
+    let mounted = mount(pool).unwrap();
+    let root = mounted.root().unwrap();
+    let context = Context::root();
+    let mut random = Random(seed);
+    for _ in 0..60 {
+        let path = format!("file{}", random.below(20));
+        let file = match root.lookup(name(&path)) {
+            Ok(file) => file,
+            Err(_) => root
+                .create(&context, name(&path), CreateKind::Regular, 0o644)
+                .unwrap(),
+        };
+        let most = if random.below(4) == 0 {
+            600_000
+        } else {
+            30_000
+        };
+        let (at, len) = (random.below(100_000), random.below(most) + 1);
+        let bytes = random.bytes(len);
+        file.write_at(at, &bytes).unwrap();
+        let known = model.entry(path).or_default();
+        let start = usize::try_from(at).unwrap();
+        known.resize(known.len().max(start + bytes.len()), 0);
+        known[start..start + bytes.len()].copy_from_slice(&bytes);
+        if random.below(6) == 0 {
+            mounted.sync().unwrap();
+        }
+    }
+    drop(root);
+    mounted.unmount().unwrap();
+}
+
+/// Compares the files that a mount for reading finds with the model, and those of the kernel.
+fn assert_reads(pool: &Pool, model: &Model) {
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let mounted = Btrfs::mount(&pool.devices(), &options(), budget, clock).unwrap();
+    let root = mounted.root().unwrap();
+    let folder = pool.images()[0].with_extension("model");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (path, bytes) in model {
+        let file = root.lookup(name(path)).unwrap();
+        assert!(read(&*file) == *bytes, "{path}");
+        std::fs::write(folder.join(path), bytes).unwrap();
+    }
+    pool.run(&format!(
+        "mount -t btrfs -o \"degraded,ro,$options\" \"$device\" \"$root\"\ndiff -r \"$root\" {}\n",
+        folder.display()
+    ));
+}
+
+fn examine(devices: usize, profile: &str, tolerated: usize) {
+    let mut pool = Pool::make(devices, 200, &["-d", profile, "-m", profile]);
+    let mut model = Model::new();
+    change(&pool, &mut model, 3);
+    pool.assert_clean();
+    assert_reads(&pool, &model);
+    // What was written can be read without devices.
+    let lost: Vec<_> = (0..tolerated).map(|_| pool.lose(1)).collect();
+    assert_reads(&pool, &model);
+    // Without them, it is written.
+    change(&pool, &mut model, 4);
+    assert_reads(&pool, &model);
+    // The checker of btrfs-progs 6.2 does not reconstruct RAID6.
+    if profile != "raid6" {
+        pool.assert_clean();
+    }
+    // The kernel goes on.
+    pool.run("mount -t btrfs -o \"degraded,$options\" $device $root; echo more > $root/more; rm $root/more");
+    assert_reads(&pool, &model);
+    // The device that was missing does not have what was written: it is not taken for whole.
+    for image in lost {
+        pool.regain(image);
+    }
+    let refused = mount(&pool).unwrap_err().to_string();
+    assert!(refused.contains("is behind"), "{refused}");
+}
+
+#[test]
+fn mirrors_are_written_without_a_device() {
+    examine(3, "raid1", 1);
+    examine(4, "raid10", 1);
+}
+
+#[test]
+fn raid5_is_written_without_a_device() {
+    examine(3, "raid5", 1);
+}
+
+#[test]
+fn raid6_is_written_without_one_and_two_devices() {
+    examine(4, "raid6", 1);
+    examine(5, "raid6", 2);
+}
+
+#[test]
+fn devices_that_are_needed_are_demanded() {
+    let mut pool = Pool::make(2, 160, &["-d", "raid0", "-m", "raid1"]);
+    pool.lose(1);
+    let refused = mount(&pool).unwrap_err().to_string();
+    assert!(
+        refused.contains("RAID0 chunks without 1 devices"),
+        "{refused}"
+    );
+}
+
+/// One commit is enough to know the device that missed it.
+#[test]
+fn device_that_missed_one_commit_is_behind() {
+    let mut pool = Pool::make(2, 160, &["-d", "raid1", "-m", "raid1"]);
+    let lost = pool.lose(0);
+    let mounted = mount(&pool).unwrap();
+    let root = mounted.root().unwrap();
+    root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644)
+        .unwrap();
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    // Chunks on the one device that is left have no second copy.
+    pool.assert_clean();
+    pool.regain(lost);
+    let refused = mount(&pool).unwrap_err().to_string();
+    assert!(refused.contains("device 1, which is behind"), "{refused}");
+}
