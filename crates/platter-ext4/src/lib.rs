@@ -5,6 +5,7 @@
 
 pub mod ondisk;
 pub mod txn;
+pub mod quota;
 pub mod volume;
 pub mod superblock;
 pub mod groups;
@@ -12,6 +13,7 @@ pub mod alloc;
 pub mod inode;
 pub mod mapping;
 pub mod file;
+pub mod quota_file;
 pub mod xattr;
 pub mod directory;
 pub mod recovery;

@@ -73,12 +73,12 @@ fn what_cannot_be_written_is_refused_for_writing_only() {
     fs::create_dir(workshop.path("mnt")).unwrap();
     run_tool(
         Command::new("tune2fs")
-            .args(["-O", "quota"])
+            .args(["-O", "read-only"])
             .arg(workshop.path("disk.img")),
         "",
     );
     let ran = workshop.run(&["mount", "disk.img", "mnt"]);
-    let expected = "platter: disk.img: ext4: quota is not supported (only reading is)\n";
+    let expected = "platter: disk.img: ext4: read-only is not supported (only reading is)\n";
     assert_eq!((ran.status, &*ran.err), (32, expected));
     workshop.read(&["mount", "-o", "ro", "disk.img", "mnt"]);
     let mounted = Mounted(&workshop);

@@ -357,6 +357,13 @@ impl Space {
         u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX)
     }
 
+    /// Whether `count` blocks from `first` are in the filesystem, and none of them is fixed metadata.
+    #[must_use]
+    pub fn may_hold_contents(&self, first: BlockNr, count: u64) -> bool {
+        let blocks = first.0..first.0.saturating_add(count);
+        self.geometry.contains(first, count) && self.fixed.within(blocks).next().is_none()
+    }
+
     /// Returns corruption found since the last call that failed no operation: an unusable group was
     /// skipped.
     pub fn take_damage(&self) -> Option<Error> {

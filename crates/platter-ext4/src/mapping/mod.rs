@@ -5,6 +5,7 @@ mod extents;
 mod indirect;
 mod inline;
 mod recent;
+mod fill;
 #[cfg(test)]
 mod tests;
 

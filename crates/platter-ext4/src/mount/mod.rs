@@ -21,7 +21,8 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Clock, Condition, Description, Error, Filesystem, InodeId, Result, StatFs, Trim, Unsupported,
+    Clock, Condition, Description, Error, Filesystem, InodeId, Quotas, Result, StatFs, Trim,
+    Unsupported,
 };
 
 use crate::Volume;
@@ -89,7 +90,15 @@ impl Ext4 {
         let Some(lifetime) = lifetime else {
             let orphans = Orphans::collect(&volume)?;
             return Ok(Self {
-                tree: Tree::new(volume, None, orphans, budget, clock, OnError::Continue),
+                tree: Tree::new(
+                    volume,
+                    None,
+                    None,
+                    orphans,
+                    budget,
+                    clock,
+                    OnError::Continue,
+                ),
                 recovery,
                 writing: None,
             });
@@ -220,6 +229,10 @@ impl Filesystem for Ext4 {
 
     fn shutdown(&self) -> Result<()> {
         self.writing.as_ref().map_or(Ok(()), Writing::shut_down)
+    }
+
+    fn quotas(&self) -> Option<&dyn Quotas> {
+        self.tree.quotas()
     }
 
     fn unmount(&self) -> Result<()> {

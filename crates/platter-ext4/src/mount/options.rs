@@ -51,6 +51,9 @@ pub struct MountOptions {
     /// Have files share blocks of equal attributes, and attributes share large values, found by a
     /// cache of this design (`-o no_mbcache` for not).
     pub mbcache: Option<Design>,
+    /// Whether the limits of users, groups and projects apply, with the `quota` feature (`-o usrquota`,
+    /// `grpquota`, `prjquota`). Usage is counted either way.
+    pub quota_limits: [bool; 3],
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -70,6 +73,7 @@ impl Default for MountOptions {
             share: ContentsShare::default(),
             unjournaled: false,
             mbcache: Some(Design::default()),
+            quota_limits: [false; 3],
             node_name: b"platter".to_vec(),
         }
     }

@@ -13,10 +13,11 @@ use super::{DataMode, MountOptions, OnError, Opened, Recovery, flusher, mmp, uns
 use crate::Volume;
 use crate::alloc::Space;
 use crate::ondisk::Creator;
-use crate::ondisk::features::{Incompat, RoCompat};
+use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::jbd2::Sequence;
 use crate::ops::Tree;
 use crate::orphan::Orphans;
+use crate::quota_file::QuotaFiles;
 use crate::recovery::open_journal;
 use crate::superblock;
 use crate::txn::{Journal, Log};
@@ -53,10 +54,6 @@ pub(super) fn refuse_unwritable(
     }
     let features = &opened.superblock.features;
     let mut names = features.unwritable();
-    // Usage would have to be counted; a kernel without quotas refuses it, too.
-    if features.ro_compat.contains(RoCompat::QUOTA) {
-        names.push("quota".into());
-    }
     // Their fields, or their seals, lie where inodes of GNU/Hurd have others.
     if opened.geometry.creator == Creator::Hurd {
         let has = |named: bool, name: &str| named.then(|| format!("{name} of GNU/Hurd"));
@@ -77,6 +74,12 @@ pub(super) fn refuse_unwritable(
     if opened.needs_recovery() && options.recovery == Recovery::Skip {
         let reason = "only reading is, until the journal is replayed";
         return Err(unsupported("norecovery".into(), Some(reason)));
+    }
+    // They have no part of the quota files: e2fsck counts usage anew.
+    let has_fast_commits = features.compat.contains(Compat::FAST_COMMIT);
+    if features.ro_compat.contains(RoCompat::QUOTA) && has_fast_commits && opened.needs_recovery() {
+        let reason = "only reading is, until e2fsck has replayed them";
+        return Err(unsupported("quota after fast commits".into(), Some(reason)));
     }
     Ok(())
 }
@@ -102,13 +105,26 @@ pub(super) fn begin(
         volume = volume.with_sharing(Sharing::new(design, &budget));
     }
     let space = Arc::new(Space::open(&volume)?.with_share(options.share));
+    let quotas = QuotaFiles::open(&volume, &space, options.quota_limits, Arc::clone(&clock))?;
+    let (quota_files, quota_table) = quotas.unzip();
+    if let Some(table) = quota_table {
+        volume = volume.with_quotas(table);
+    }
     let on_error = options
         .on_error
         .unwrap_or(OnError::of_superblock(volume.superblock.errors));
     let now = clock.now();
     superblock::rewrite(&volume, |disk| disk.begin_mount(now))?;
     let orphans = Orphans::default();
-    let tree = Tree::new(volume, Some(space), orphans, budget, clock, on_error);
+    let tree = Tree::new(
+        volume,
+        Some(space),
+        quota_files,
+        orphans,
+        budget,
+        clock,
+        on_error,
+    );
     tree.finish_orphans()?;
     Ok(tree)
 }
@@ -178,6 +194,7 @@ impl WritableMount for Mounted {
         let tree = &self.tree;
         let volume = &tree.volume;
         tree.sync()?;
+        tree.remove_unused_owners()?;
         tree.close_orphans()?;
         if let Some(log) = volume.log() {
             log.close()?;

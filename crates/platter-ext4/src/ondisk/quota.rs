@@ -14,6 +14,11 @@ pub const QUOTA_ROOT_BLOCK: u32 = 1;
 pub const QUOTA_TREE_LEVELS: u32 = 4;
 /// `dqh_version` with 64-bit limits.
 const VERSION: u32 = 1;
+/// Grace period of a new quota file in seconds: a week.
+const GRACE_SECONDS: u32 = 604_800;
+/// Entries of a leaf.
+pub const ENTRIES_PER_LEAF: usize =
+    (QUOTA_BLOCK_BYTES - size_of::<DiskQuotaLeafHead>()) / size_of::<DiskQuotaEntry>();
 
 /// The kinds of quota files, in the order of the superblock's three inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,6 +34,26 @@ pub enum QuotaKind {
 impl QuotaKind {
     /// All kinds, in order.
     pub const ALL: [Self; 3] = [Self::User, Self::Group, Self::Project];
+
+    /// Its position in [`ALL`](Self::ALL).
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Self::User => 0,
+            Self::Group => 1,
+            Self::Project => 2,
+        }
+    }
+
+    /// Its owners, as a noun.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "users",
+            Self::Group => "groups",
+            Self::Project => "projects",
+        }
+    }
 
     fn magic(self) -> u32 {
         match self {
@@ -63,8 +88,25 @@ pub struct DiskQuotaHead {
 
 const _: () = assert!(size_of::<DiskQuotaHead>() == 32);
 
+impl DiskQuotaHead {
+    /// Returns the header of a file with nothing but a root.
+    #[must_use]
+    pub fn new(kind: QuotaKind) -> Self {
+        Self {
+            magic: kind.magic().into(),
+            version: VERSION.into(),
+            space_grace: GRACE_SECONDS.into(),
+            inode_grace: GRACE_SECONDS.into(),
+            flags: 0.into(),
+            blocks: (QUOTA_ROOT_BLOCK + 1).into(),
+            free_block: 0.into(),
+            free_entry: 0.into(),
+        }
+    }
+}
+
 /// The header of a leaf as stored: `qt_disk_dqdbheader`.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskQuotaLeafHead {
     /// `dqdh_next_free`.
@@ -80,7 +122,7 @@ pub struct DiskQuotaLeafHead {
 const _: () = assert!(size_of::<DiskQuotaLeafHead>() == 16);
 
 /// An entry as stored: `v2r1_disk_dqblk`. An unused one is all zeros.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskQuotaEntry {
     /// `dqb_id`.
@@ -107,6 +149,33 @@ pub struct DiskQuotaEntry {
 
 const _: () = assert!(size_of::<DiskQuotaEntry>() == 72);
 
+impl DiskQuotaEntry {
+    /// Whether nothing of it is set but perhaps the mark of [`marked`](Self::marked).
+    fn is_empty(&self) -> bool {
+        let mut rest = *self;
+        rest.inode_time = 0.into();
+        self.inode_time.get() <= 1 && rest.as_bytes().iter().all(|&byte| byte == 0)
+    }
+
+    /// Returns the entry as it is stored: zeros, of the id 0, would be an unused slot.
+    #[must_use]
+    pub fn marked(mut self) -> Self {
+        if self.is_empty() {
+            self.inode_time = 1.into();
+        }
+        self
+    }
+
+    /// Returns the entry without that mark.
+    #[must_use]
+    pub fn unmarked(mut self) -> Self {
+        if self.is_empty() {
+            self.inode_time = 0.into();
+        }
+        self
+    }
+}
+
 /// The rules of a quota file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaRule {
@@ -118,6 +187,10 @@ pub enum QuotaRule {
     Length,
     /// References of the tree are within the file, and no block is referenced twice.
     Reference,
+    /// No id has two entries.
+    Duplicate,
+    /// Lists of free blocks and entries name blocks of the file with free space.
+    FreeList,
 }
 
 impl Rule for QuotaRule {
@@ -129,6 +202,8 @@ impl Rule for QuotaRule {
             Self::Version => "dqh_version is not 1",
             Self::Length => "shorter than dqi_blocks",
             Self::Reference => "tree block is outside the file or multiply claimed",
+            Self::Duplicate => "two entries of one id",
+            Self::FreeList => "list of free blocks or entries is corrupt",
         }
     }
 }
@@ -142,8 +217,23 @@ pub struct QuotaUsage {
     pub inodes: u64,
 }
 
-/// Validates the header of a quota file of `len_bytes`.
-pub fn decode_head(bytes: &[u8], kind: QuotaKind, len_bytes: u64) -> Result<(), QuotaRule> {
+impl QuotaUsage {
+    /// Returns the usage that an entry records.
+    #[must_use]
+    pub fn of(entry: &DiskQuotaEntry) -> Self {
+        Self {
+            space_bytes: entry.space_bytes.get(),
+            inodes: entry.inodes.get(),
+        }
+    }
+}
+
+/// Validates the header of a quota file of `len_bytes`, and returns it.
+pub fn decode_head(
+    bytes: &[u8],
+    kind: QuotaKind,
+    len_bytes: u64,
+) -> Result<DiskQuotaHead, QuotaRule> {
     let (head, _) = DiskQuotaHead::ref_from_prefix(bytes).map_err(|_| QuotaRule::Length)?;
     if head.magic.get() != kind.magic() {
         return Err(QuotaRule::Magic);
@@ -155,7 +245,7 @@ pub fn decode_head(bytes: &[u8], kind: QuotaKind, len_bytes: u64) -> Result<(), 
     if blocks.saturating_mul(QUOTA_BLOCK_BYTES as u64) > len_bytes {
         return Err(QuotaRule::Length);
     }
-    Ok(())
+    Ok(*head)
 }
 
 /// Returns the blocks that a tree block references.
@@ -167,21 +257,35 @@ pub fn references(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
         .filter(|&block| block != 0)
 }
 
-/// Returns the ids in a leaf with their recorded usage.
-pub fn entries(bytes: &[u8]) -> impl Iterator<Item = (u32, QuotaUsage)> + '_ {
-    let rest = bytes
-        .get(size_of::<DiskQuotaLeafHead>()..)
-        .unwrap_or_default();
-    let slots = rest.chunks_exact(size_of::<DiskQuotaEntry>());
-    let in_use = slots.filter(|slot| slot.iter().any(|&byte| byte != 0));
-    in_use.filter_map(|slot| {
-        let entry = DiskQuotaEntry::ref_from_bytes(slot).ok()?;
-        let usage = QuotaUsage {
-            space_bytes: entry.space_bytes.get(),
-            inodes: entry.inodes.get(),
-        };
-        Some((entry.id.get(), usage))
+/// Returns the entries in use of a leaf, each with the offset of its slot.
+pub fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, DiskQuotaEntry)> + '_ {
+    let in_use = slots(bytes).filter(|(_, slot)| slot.iter().any(|&byte| byte != 0));
+    in_use.filter_map(|(offset, slot)| {
+        let entry = DiskQuotaEntry::read_from_bytes(slot).ok()?;
+        Some((offset, entry.unmarked()))
     })
+}
+
+/// Returns the offset of an unused slot of a leaf.
+#[must_use]
+pub fn unused_slot(bytes: &[u8]) -> Option<usize> {
+    let mut unused = slots(bytes).filter(|(_, slot)| slot.iter().all(|&byte| byte == 0));
+    unused.next().map(|(offset, _)| offset)
+}
+
+/// The slots of a leaf, with their offsets.
+fn slots(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let first = size_of::<DiskQuotaLeafHead>();
+    let len = size_of::<DiskQuotaEntry>();
+    let slots = bytes.get(first..).unwrap_or_default().chunks_exact(len);
+    (first..).step_by(len).zip(slots)
+}
+
+/// Returns the position of the reference of an id in a tree block `level` levels below the root.
+#[must_use]
+pub fn reference_index(id: u32, level: u32) -> usize {
+    let bytes = id.to_be_bytes();
+    usize::from(bytes.get(level as usize).copied().unwrap_or_default())
 }
 
 /// Returns the report of a quota file that breaks `rule`, in its block `block` if known.
@@ -210,7 +314,7 @@ mod tests {
     #[test]
     fn header_is_validated_by_kind_version_and_length() {
         let len_bytes = 6 * 1024;
-        assert_eq!(decode_head(&head(6), QuotaKind::Group, len_bytes), Ok(()));
+        assert!(decode_head(&head(6), QuotaKind::Group, len_bytes).is_ok());
         let wrong = |bytes: &[u8], kind| decode_head(bytes, kind, len_bytes).unwrap_err();
         assert_eq!(wrong(&head(6), QuotaKind::User), QuotaRule::Magic);
         assert_eq!(wrong(&head(6), QuotaKind::Project), QuotaRule::Magic);
@@ -228,11 +332,34 @@ mod tests {
         entry.id.set(1000);
         entry.inodes.set(3);
         entry.space_bytes.set(12288);
+        let found: Vec<_> = entries(&block).collect();
+        let (offset, found) = found[0];
+        assert_eq!((offset, found.id.get()), (16 + 72, 1000));
         let usage = QuotaUsage {
             space_bytes: 12288,
             inodes: 3,
         };
-        assert_eq!(entries(&block).collect::<Vec<_>>(), [(1000, usage)]);
+        assert_eq!(QuotaUsage::of(&found), usage);
+        assert_eq!(entries(&block).count(), 1);
+        assert_eq!(unused_slot(&block), Some(16));
+    }
+
+    #[test]
+    fn entry_of_id_0_without_usage_is_in_use() {
+        let mut block = vec![0; QUOTA_BLOCK_BYTES];
+        let stored = DiskQuotaEntry::default().marked();
+        block[16..88].copy_from_slice(stored.as_bytes());
+        let found: Vec<_> = entries(&block).collect();
+        assert_eq!((found.len(), found[0].1.inode_time.get()), (1, 0));
+        assert_eq!(unused_slot(&block), Some(88));
+    }
+
+    #[test]
+    fn references_of_an_id_follow_its_bytes() {
+        let indices: Vec<_> = (0..4)
+            .map(|level| reference_index(0x0102_03ff, level))
+            .collect();
+        assert_eq!(indices, [1, 2, 3, 255]);
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl Node {
         let _order = self.order.write();
         let flags = self.flags_after(changes)?;
         self.refuse_project(changes)?;
+        self.add_new_owners(changes)?;
         let old = self.core.read().inode.flags;
         if old
             .symmetric_difference(flags)
@@ -149,6 +150,7 @@ impl Node {
         {
             return Err(Condition::NotSupported.into());
         }
+        self.check_new_owners(context, core, changes)?;
         if let Some(permissions) = changes.permissions {
             let mut change = self.xattr_change(context, handle, core)?;
             change.set_permissions(permissions & 0o7777)?;

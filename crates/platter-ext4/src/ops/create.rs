@@ -6,6 +6,7 @@ use platter_vfs::namei::NewInode;
 use platter_vfs::{FileKind, Name, Result};
 
 use super::new_inode::Blueprint;
+use super::quotas::add_charge;
 use super::{Core, Node};
 use crate::Volume;
 use crate::alloc::{ALLOC_INODE_CREDITS, Portion};
@@ -48,7 +49,7 @@ impl Node {
         let volume = self.volume();
         inode::read_slot(volume, self.number)?;
         let space = self.tree.space()?.portion(self.reserve_of(new.context));
-        let blueprint = self.plan_new(space, &new)?;
+        let (blueprint, _held) = self.plan_counted(space, &new)?;
         let made = self.make(space, (name, vacancy), blueprint);
         self.tree.adopt(made?, false)
     }
@@ -72,10 +73,11 @@ impl Node {
             }
         };
         let mut core = self.core.write();
+        let limited = self.limited(space, &core, blueprint.context);
         let (mut inode, mut map) = self.take_inode(space, &mut handle, &core, blueprint)?;
         let (number, kind) = (inode.number, inode.kind);
         let added = core
-            .directory_mut(volume, &space, &mut handle)
+            .directory_mut(volume, &limited, &mut handle)
             .and_then(|mut directory| directory.insert_at(vacancy, name, number, kind));
         if let Err(error) = added {
             self.undo(space, &mut handle, (&mut inode, &mut map))?;
@@ -87,10 +89,20 @@ impl Node {
             core.count_directory();
         }
         core.touch_names(inode.changed);
-        let stored = inode::initialize(volume, &mut handle, &inode);
-        stored.map_err(|error| handle.abort(error))?;
+        self.initialize(&mut handle, &inode)?;
         self.store_later(&mut handle, &mut core, keeper)?;
         Ok((inode, map))
+    }
+
+    /// Stores a new inode, and adds it to the usage of its owners.
+    ///
+    /// # Errors
+    /// The handle was aborted.
+    pub(super) fn initialize(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+        let volume = self.volume();
+        let stored = add_charge(volume, handle, inode)
+            .and_then(|()| inode::initialize(volume, handle, inode));
+        stored.map_err(|error| handle.abort(error))
     }
 
     /// Takes an inode for a file in this directory, with what is in it from the start. Nothing is
@@ -142,14 +154,13 @@ impl Node {
         let space = tree.space()?.portion(self.reserve_of(new.context));
         // A directory whose files are not encrypted.
         self.core.read().directory(volume)?.refuse_encrypted()?;
-        let blueprint = self.plan_new(space, &new)?;
+        let (blueprint, _held) = self.plan_counted(space, &new)?;
         let credits = new_inode_credits(volume, &blueprint) + ORPHAN_CREDITS;
         let mut handle = volume.begin(credits)?;
         let core = self.core.read();
         let (inode, map) = self.take_inode(space, &mut handle, &core, blueprint)?;
         drop(core);
-        let stored = inode::initialize(volume, &mut handle, &inode);
-        stored.map_err(|error| handle.abort(error))?;
+        self.initialize(&mut handle, &inode)?;
         tree.register()?.add(volume, &mut handle, inode.number)?;
         drop(handle);
         tree.adopt((inode, map), true)

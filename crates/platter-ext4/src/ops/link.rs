@@ -53,7 +53,8 @@ impl Node {
         let space = tree.space()?.portion(self.reserve_of(context));
         let (number, kind) = (file.number, file.kind);
         let dir = cores.of(self);
-        dir.directory_mut(volume, &space, &mut handle)?
+        let limited = self.limited(space, dir, context);
+        dir.directory_mut(volume, &limited, &mut handle)?
             .insert_at(vacancy, name, number, kind)?;
         let now = tree.clock.now();
         dir.touch_names(now);

@@ -10,6 +10,7 @@ mod data;
 mod names;
 mod link;
 mod new_inode;
+mod quotas;
 mod create;
 mod whole;
 mod remove;
@@ -49,6 +50,8 @@ use crate::mapping::BlockMap;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, OrphanRegister, Orphans};
+use crate::quota::Charge;
+use crate::quota_file::QuotaFiles;
 use crate::txn::{Handle, Log};
 use damage::DamageNotes;
 use data::{Delayed, FileState};
@@ -67,6 +70,8 @@ pub struct Tree {
     pub volume: Volume,
     /// Its space; absent where nothing may be changed.
     pub space: Option<Arc<Space>>,
+    /// Its quota files, where usage is counted and may change.
+    quota_files: Option<QuotaFiles>,
     /// What a crash left half done.
     pub orphans: CachePadded<Orphans>,
     /// Serialises cross-directory renames (`s_vfs_rename_mutex`).
@@ -93,7 +98,7 @@ pub struct Tree {
 platter_cache::layout!(
     /// Of a mounted filesystem.
     pub LAYOUT: Tree {
-        ReadOnly: space, clock, budget, on_error;
+        ReadOnly: space, quota_files, clock, budget, on_error;
         Rare: register, damage;
         Hot: orphans, renames, nodes, dirty, overwrites, unstored;
         Apart: volume, writes;
@@ -134,6 +139,10 @@ struct Core {
     sync: Sequence,
     /// The last transaction that changed what is needed to reach its contents.
     data_sync: Sequence,
+    /// What it counts for in the quota files.
+    charge: Charge,
+    /// Reserved space of its owners that is in use since it was stored last.
+    claimed_bytes: u64,
 }
 
 impl Tree {
@@ -142,6 +151,7 @@ impl Tree {
     pub fn new(
         volume: Volume,
         space: Option<Arc<Space>>,
+        quota_files: Option<QuotaFiles>,
         orphans: Orphans,
         budget: Arc<MemoryBudget>,
         clock: Arc<dyn Clock>,
@@ -150,6 +160,7 @@ impl Tree {
         let tree = Arc::new(Self {
             volume,
             space,
+            quota_files,
             orphans: orphans.into(),
             renames: CachePadded::default(),
             clock,
@@ -222,6 +233,7 @@ impl Tree {
     fn load(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Node>, LoadError> {
         let id = number.id();
         let node = self.nodes.get_or_load(id, |seat| self.read(number, seat))?;
+        self.count_owners_of(&node);
         if self.is_closed() {
             self.nodes.release(id);
         }
@@ -260,6 +272,7 @@ impl Tree {
         let register = self.register.get();
         let is_orphan = register.is_some_and(|register| register.contains(inode.number));
         let is_cut_left = is_orphan && inode.links > 0;
+        let charge = quotas::charge_of(&self.volume, &inode);
         Node {
             tree: Arc::clone(self),
             number: inode.number,
@@ -282,6 +295,8 @@ impl Tree {
                     may_get_first_name: false,
                     sync: latest,
                     data_sync: latest,
+                    charge,
+                    claimed_bytes: 0,
                 },
             ),
             _seat: seat,
@@ -388,6 +403,7 @@ impl Core {
         let inode = &mut self.inode;
         inode.modified = inode.storable(inode.modified);
         inode.changed = inode.storable(inode.changed);
+        self.store_charge(volume, handle)?;
         inode::store(volume, handle, &self.inode).map_err(|error| handle.abort(error))
     }
 

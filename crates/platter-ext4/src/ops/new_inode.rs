@@ -15,6 +15,7 @@ use crate::mapping::{Backing, BlockMap, BlockSource, MapChange, Run};
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{FileBlock, Geometry, Inode, InodeFlags, InodeNr};
+use crate::quota::Owners;
 use crate::txn::Handle;
 use crate::xattr::{self, XattrChange};
 
@@ -48,6 +49,12 @@ impl Blueprint<'_> {
         if let Some(taken) = self.target_block {
             space.space.give_back(taken);
         }
+    }
+
+    /// The owners of the file.
+    pub(super) fn owners(&self, dir: &Inode, geometry: &Geometry) -> Owners {
+        let new = self.new_file(dir, geometry);
+        [new.uid, new.gid, inherited_project(dir, geometry)]
     }
 
     /// What the file takes from its maker and from its directory.
@@ -162,10 +169,7 @@ impl Node {
         let now = inode.storable(now);
         (inode.accessed, inode.modified, inode.changed) = (now, now, now);
         inode.flags = inherited_flags(dir.flags, kind);
-        let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
-        if has_projects && dir.flags.contains(InodeFlags::PROJECT_INHERIT) {
-            inode.project = dir.project;
-        }
+        inode.project = inherited_project(dir, geometry);
         let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
         let has_map = matches!(kind, FileKind::Regular | FileKind::Directory)
             || blueprint.target_block.is_some();
@@ -209,7 +213,7 @@ impl Node {
         }
         if let Some(acl) = &blueprint.default_acl {
             let new = blueprint.new_file(dir, &volume.geometry);
-            let mut change = self.new_xattrs(space, handle, inode);
+            let mut change = self.new_xattrs(blueprint.context, space, handle, inode);
             if let Err(error) = change.inherit(&new, Some(acl)) {
                 // One of two lists may be there already.
                 let _ = change.release()?;
@@ -222,7 +226,8 @@ impl Node {
         let begun = DirectoryMut::open(volume, &space, handle, inode, map)
             .and_then(|mut directory| directory.begin(self.number));
         if begun.is_err() {
-            let _ = self.new_xattrs(space, handle, inode).release()?;
+            let context = blueprint.context;
+            let _ = self.new_xattrs(context, space, handle, inode).release()?;
         }
         begun
     }
@@ -260,6 +265,7 @@ impl Node {
     /// A change of the attributes of a new inode.
     fn new_xattrs<'a, 'h>(
         &'a self,
+        context: &Context,
         space: Portion<'a>,
         handle: &'a mut Handle<'h>,
         inode: &'a mut Inode,
@@ -271,6 +277,7 @@ impl Node {
             from: space.from,
             now: inode.changed,
             clock: &*self.tree.clock,
+            holding: self.hold_for_xattrs(context, inode),
             inode,
         }
     }
@@ -284,7 +291,8 @@ impl Node {
     ) -> Result<()> {
         let volume = self.volume();
         let (number, is_directory) = (inode.number, inode.kind == FileKind::Directory);
-        let _ = self.new_xattrs(space, handle, inode).release()?;
+        let context = Context::root();
+        let _ = self.new_xattrs(&context, space, handle, inode).release()?;
         let mut change = MapChange {
             volume,
             space: &space,
@@ -295,6 +303,16 @@ impl Node {
         let freed =
             emptied.and_then(|_| space.space.free_inode(volume, handle, number, is_directory));
         freed.map_err(|error| handle.abort(error))
+    }
+}
+
+/// The project of what is made in a directory.
+fn inherited_project(dir: &Inode, geometry: &Geometry) -> u32 {
+    let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
+    if has_projects && dir.flags.contains(InodeFlags::PROJECT_INHERIT) {
+        dir.project
+    } else {
+        0
     }
 }
 

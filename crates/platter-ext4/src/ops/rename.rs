@@ -9,6 +9,7 @@ use super::Node;
 use super::create::new_inode_credits;
 use super::names::Cores;
 use super::new_inode::Blueprint;
+use super::quotas::Limited;
 use crate::alloc::Portion;
 use crate::directory::{CHANGE_CREDITS, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
@@ -57,19 +58,22 @@ impl Move<'_, '_> {
             let _ = self.moved.write_back();
         }
         let mut credits = RENAME_CREDITS + insert_credits(&self.to.dir.core.read().map);
-        let mut blueprint = None;
+        let (mut blueprint, mut _held) = (None, None);
         if self.mode == RenameMode::Whiteout {
             let whiteout = NewInode {
                 context: self.context,
                 kind: &WHITEOUT,
                 permissions: 0,
             };
-            let whiteout = self.from.dir.plan_new(space, &whiteout)?;
+            let (whiteout, held) = self.from.dir.plan_counted(space, &whiteout)?;
+            _held = held;
             credits += new_inode_credits(volume, &whiteout);
             blueprint = Some(whiteout);
         }
         let mut handle = volume.begin(credits)?;
         let mut cores = Cores::lock(&nodes);
+        let to = self.to.dir;
+        let limited = to.limited(space, cores.of(to), self.context);
         let now = tree.clock.now();
         let is_gone = match self.mode {
             RenameMode::Exchange => {
@@ -77,7 +81,7 @@ impl Move<'_, '_> {
                 false
             }
             RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout => {
-                self.put_new_name(space, &mut handle, &mut cores, blueprint)?;
+                self.put_new_name((space, &limited), &mut handle, &mut cores, blueprint)?;
                 let finished = self.finish(space, &mut handle, &mut cores, now);
                 finished.map_err(|error| handle.abort(error))?
             }
@@ -127,7 +131,7 @@ impl Move<'_, '_> {
     /// With an error, nothing was changed.
     fn put_new_name(
         &self,
-        space: Portion<'_>,
+        (space, limited): (Portion<'_>, &Limited<'_>),
         handle: &mut Handle<'_>,
         cores: &mut Cores<'_>,
         blueprint: Option<Blueprint<'_>>,
@@ -144,7 +148,7 @@ impl Move<'_, '_> {
             Some(_) => replace(space, handle, cores, self.to, &self.moved),
             None => cores
                 .of(self.to.dir)
-                .directory_mut(volume, &space, handle)
+                .directory_mut(volume, limited, handle)
                 .and_then(|mut directory| {
                     directory.insert(self.to.name, self.moved.number, self.moved.kind)
                 }),
@@ -159,7 +163,7 @@ impl Move<'_, '_> {
             Some((mut inode, _)) => {
                 inode.links = 1;
                 let (number, kind) = (inode.number, inode.kind);
-                inode::initialize(volume, handle, &inode).and_then(|()| {
+                self.from.dir.initialize(handle, &inode).and_then(|()| {
                     let mut directory = cores
                         .of(self.from.dir)
                         .directory_mut(volume, &space, handle)?;

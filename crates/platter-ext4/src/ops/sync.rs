@@ -122,6 +122,7 @@ impl Node {
         }
         core.sync = handle.transaction();
         core.data_sync = handle.transaction();
+        core.store_charge(self.volume(), handle)?;
         let Some(keeper) = keeper.filter(|_| !is_unstored) else {
             return Ok(());
         };

@@ -73,6 +73,7 @@ impl Node {
             .incompat
             .contains(Incompat::INLINE_DATA);
         flags.is_empty()
+            && volume.quotas().is_none()
             && !has_inline
             && !volume.journals_contents(flags)
             && !core.inode.has_attributes()

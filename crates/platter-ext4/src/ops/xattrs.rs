@@ -45,14 +45,17 @@ impl Node {
     ) -> Result<()> {
         let _order = self.order.write();
         self.with_room(|| {
-            self.change(change_credits(self.volume()), |handle, core| {
+            // What is reserved of a quota is so until the inode is stored.
+            let _holding = self.change(change_credits(self.volume()), |handle, core| {
                 let mut changing = self.xattr_change(context, handle, core)?;
-                if change(&mut changing)? {
-                    let now = changing.now;
+                let is_changed = change(&mut changing)?;
+                let (now, holding) = (changing.now, changing.holding);
+                if is_changed {
                     core.inode.changed = core.inode.storable(now);
                 }
-                Ok(())
-            })
+                Ok(holding)
+            })?;
+            Ok(())
         })
     }
 
@@ -74,6 +77,7 @@ impl Node {
             volume: self.volume(),
             space: self.tree.space()?,
             handle,
+            holding: self.hold_for_xattrs(context, &core.inode),
             inode: &mut core.inode,
             from: self.reserve_of(context),
             now: self.tree.clock.now(),

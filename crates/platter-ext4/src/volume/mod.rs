@@ -13,6 +13,7 @@ use platter_ondisk::{Corrupt, Locus, Rule, Verify};
 use platter_vfs::{Condition, FileKind, Result};
 
 use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
+use crate::quota::QuotaTable;
 use crate::txn::{Handle, Log};
 
 pub use inode_tables::InodeTables;
@@ -33,12 +34,14 @@ pub struct Volume {
     data_mode: DataMode,
     /// Absent where nothing is shared anew.
     sharing: Option<Sharing>,
+    /// Absent where usage is not counted, or nothing may be changed.
+    quotas: Option<Arc<QuotaTable>>,
 }
 
 platter_cache::layout!(
     /// Of the volume.
     pub LAYOUT: Volume {
-        ReadOnly: geometry, superblock, buffers, inode_tables, data_mode, log;
+        ReadOnly: geometry, superblock, buffers, inode_tables, data_mode, log, quotas;
         Apart: sharing;
     }
 );
@@ -103,6 +106,7 @@ impl Volume {
             log: None,
             data_mode: DataMode::default(),
             sharing: None,
+            quotas: None,
         }
     }
 
@@ -131,6 +135,19 @@ impl Volume {
     #[must_use]
     pub fn sharing(&self) -> Option<&Sharing> {
         self.sharing.as_ref()
+    }
+
+    /// The same volume, with usage counted in `quotas`.
+    #[must_use]
+    pub fn with_quotas(mut self, quotas: QuotaTable) -> Self {
+        self.quotas = Some(Arc::new(quotas));
+        self
+    }
+
+    /// The usage of owners, where it is counted.
+    #[must_use]
+    pub fn quotas(&self) -> Option<&Arc<QuotaTable>> {
+        self.quotas.as_ref()
     }
 
     /// The same volume, with the contents of files written in this way.
@@ -188,7 +205,8 @@ impl Volume {
     /// `ReadOnly` where nothing may be changed.
     pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
         let log = self.log.as_ref().ok_or(Condition::ReadOnly)?;
-        log.begin(credits)
+        let of_quota = self.quotas.as_ref().map_or(0, |quotas| quotas.credits());
+        log.begin(credits.saturating_add(of_quota))
     }
 
     /// The device below.

@@ -19,7 +19,7 @@ use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule
 use names::AttributeName;
 
 pub use acl::AclRule;
-pub use change::{Released, XattrChange, change_credits};
+pub use change::{Holding, Released, XattrChange, change_credits};
 pub use ea_inode::EaInodeRule;
 pub use set::acl;
 
@@ -68,6 +68,27 @@ pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         names.extend(space.entries().iter().filter_map(full_name));
     }
     Ok(names)
+}
+
+/// Returns the number of attributes whose values are in EA inodes.
+///
+/// # Errors
+/// `Corrupt`.
+pub fn ea_inode_count(volume: &Volume, inode: &Inode) -> Result<u64> {
+    if !has_ea_inode(volume) || !inode.has_attributes() {
+        return Ok(0);
+    }
+    let count = |space: &XattrSpace<'_>| {
+        let entries = space.entries().iter();
+        let in_inodes = entries.filter(|entry| matches!(entry.value, ValuePlace::Inode { .. }));
+        in_inodes.count() as u64
+    };
+    let inside = inode_space(volume, inode)?;
+    let mut found = inside.as_ref().map_or(0, count);
+    if let Some(block) = read_block(volume, inode)? {
+        found += count(&block_space(volume, inode, &block)?);
+    }
+    Ok(found)
 }
 
 /// Returns the in-inode attributes, if any.

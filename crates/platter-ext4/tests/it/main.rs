@@ -9,6 +9,7 @@ mod contents;
 mod directories;
 mod features;
 mod journal;
+mod quotas;
 mod scale;
 mod sharing;
 mod space;

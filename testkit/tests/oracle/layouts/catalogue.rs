@@ -19,8 +19,6 @@ pub(super) struct Layout {
     pub(super) size_kib: u64,
     /// The size after `platter resize`; zero where it is not grown.
     pub(super) grown_kib: u64,
-    /// Platter writes to it.
-    pub(super) is_written: bool,
     /// A kernel without Unicode tables or with small pages mounts it.
     pub(super) is_mounted: bool,
     /// A kernel without quotas writes to it.
@@ -41,7 +39,6 @@ const fn theirs(options: &'static [&'static str]) -> Layout {
         options,
         size_kib: 64 * MIB,
         grown_kib: 100 * MIB,
-        is_written: true,
         is_mounted: true,
         is_written_by_kernel: true,
         has_journal_device: false,
@@ -70,13 +67,6 @@ impl Layout {
 
     const fn ordinary(mut self) -> Self {
         self.is_ordinary = true;
-        self
-    }
-
-    const fn read_only(mut self) -> Self {
-        self.is_written = false;
-        self.is_written_by_kernel = false;
-        self.grown_kib = 0;
         self
     }
 
@@ -316,7 +306,9 @@ pub(super) const LAYOUTS: &[Layout] = &[
     theirs(&["-t", "ext4", "-O", "encrypt"]),
     theirs(&["-t", "ext4", "-O", "verity"]),
     theirs(&["-t", "ext4", "-O", "project", "-I", "256"]).unwritable(),
-    theirs(&["-t", "ext4", "-O", "quota"]).read_only(),
+    theirs(&["-t", "ext4", "-O", "quota"])
+        .unwritable()
+        .ordinary(),
     theirs(&[
         "-t",
         "ext4",
@@ -325,7 +317,10 @@ pub(super) const LAYOUTS: &[Layout] = &[
         "-E",
         "quotatype=usrquota:grpquota:prjquota",
     ])
-    .read_only(),
+    .unwritable(),
+    theirs(&["-t", "ext4", "-O", "quota,project,ea_inode", "-b", "1024"]).unwritable(),
+    theirs(&["-t", "ext4", "-O", "quota,bigalloc"]).unwritable(),
+    theirs(&["-t", "ext3", "-O", "quota", "-b", "1024"]).unwritable(),
     theirs(&["-t", "ext4", "-E", "root_owner=1000:1000"]),
     // Journals.
     theirs(&["-t", "ext4", "-O", "^has_journal"]).ordinary(),
@@ -374,6 +369,11 @@ pub(super) const LAYOUTS: &[Layout] = &[
     ours(&["ext2"]).ordinary(),
     ours(&["ext3", "-b", "1024"]),
     ours(&["ext4"]).ordinary(),
+    ours(&["ext4", "-O", "quota"]).unwritable(),
+    ours(&["ext4", "-O", "quota,project", "-b", "1024"])
+        .unwritable()
+        .ordinary(),
+    ours(&["ext2", "-O", "quota"]).unwritable(),
     ours(&["ext4", "-b", "1024"]),
     ours(&["ext4", "-b", "2048", "-I", "512"]),
     ours(&[

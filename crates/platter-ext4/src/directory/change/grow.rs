@@ -6,7 +6,7 @@ use platter_vfs::{Condition, Result};
 
 use super::DirectoryMut;
 use crate::alloc::gathering_group;
-use crate::mapping::{Backing, BlockMap, MapChange, Progress, Run, SPACE_CREDITS};
+use crate::mapping::{BlockMap, MapChange, Progress, SPACE_CREDITS};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, FileBlock};
 
@@ -58,59 +58,20 @@ impl DirectoryMut<'_, '_> {
     }
 
     fn fill_hole(&mut self, block: FileBlock, goal: BlockNr) -> Result<BlockNr> {
-        let shared = self.place_in_shared_cluster(block)?;
-        let ratio = self.volume.geometry.cluster_blocks;
-        let place = if let Some(place) = shared {
-            place
-        } else {
-            let number = self.inode.number;
-            let cluster = if block == FileBlock(0) {
-                self.space.alloc(self.volume, self.handle, goal)
-            } else {
-                self.space
-                    .alloc_for_directory(self.volume, self.handle, number, goal)
-            }?;
-            BlockNr(cluster.0.saturating_add(u64::from(block.0 % ratio)))
-        };
-        let cluster_sectors =
-            u64::from(self.volume.geometry.block_bytes >> 9).saturating_mul(u64::from(ratio));
-        let run = Run {
-            first: block,
-            count: 1,
-            backing: Backing::Written(place),
-        };
+        let (volume, space, number) = (self.volume, self.space, self.inode.number);
         let mut change = MapChange {
-            volume: self.volume,
-            space: self.space,
+            volume,
+            space,
             handle: self.handle,
             inode: self.inode,
         };
-        let mapped = self.map.insert(&mut change, run);
-        if shared.is_some() {
-            return mapped.map(|_| place);
-        }
-        if let Err(error) = mapped {
-            let start = BlockNr(place.0 - place.0 % u64::from(ratio));
-            let cluster = start..BlockNr(start.0.saturating_add(u64::from(ratio)));
-            let freed = self.space.free(self.volume, self.handle, cluster);
-            self.abort_on_error(freed)?;
-            return Err(error);
-        }
-        self.inode.sectors = self.inode.sectors.saturating_add(cluster_sectors);
-        Ok(place)
-    }
-
-    /// Returns the physical block of a hole whose cluster is already allocated to the directory.
-    fn place_in_shared_cluster(&self, block: FileBlock) -> Result<Option<BlockNr>> {
-        let ratio = self.volume.geometry.cluster_blocks;
-        let first = block.0 - block.0 % ratio;
-        for other in (first..first.saturating_add(ratio)).map(FileBlock) {
-            if let Some(place) = self.map.block(self.volume, other)? {
-                let start = place.0.checked_sub(u64::from(other.0 - first));
-                return Ok(start.map(|start| BlockNr(start + u64::from(block.0 - first))));
+        self.map.fill_hole(&mut change, block, |change| {
+            if block == FileBlock(0) {
+                space.alloc(volume, change.handle, goal)
+            } else {
+                space.alloc_for_directory(volume, change.handle, number, goal)
             }
-        }
-        Ok(None)
+        })
     }
 
     /// Returns the allocation goal of a block: the one after its predecessor.

@@ -23,6 +23,22 @@ pub(in crate::ops) struct Delayed {
     rows: BTreeMap<u32, u32>,
 }
 
+/// Clusters whose reservation ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Reserved {
+    /// For data.
+    pub(super) clusters: u32,
+    /// For indirect blocks.
+    pub(super) indirect: u32,
+}
+
+impl Reserved {
+    /// Returns their number.
+    pub(super) fn count(self) -> u32 {
+        self.clusters.saturating_add(self.indirect)
+    }
+}
+
 impl Delayed {
     /// The dirty blocks.
     pub(in crate::ops) fn dirty(&self) -> &RangeSet<u32> {
@@ -84,31 +100,35 @@ impl Delayed {
 
     /// Returns the space of all reservations in blocks.
     pub(in crate::ops) fn reserved_blocks(&self, geometry: &Geometry) -> u64 {
-        let clusters: u64 = self
-            .clusters
-            .within(0..u32::MAX)
-            .map(|range| u64::from(range.end - range.start))
-            .sum();
         let of_rows: u64 = self.rows.values().map(|&count| u64::from(count)).sum();
-        clusters * u64::from(geometry.cluster_blocks) + of_rows
+        self.reserved_clusters() * u64::from(geometry.cluster_blocks) + of_rows
+    }
+
+    /// Returns the number of clusters with a reservation.
+    pub(in crate::ops) fn reserved_clusters(&self) -> u64 {
+        let ranges = self.clusters.within(0..u32::MAX);
+        ranges.map(|range| u64::from(range.end - range.start)).sum()
     }
 
     /// Removes blocks of one row that are on the device now, and the reservations of the clusters and
     /// the row that they lie in. Returns how much was reserved.
-    pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {
+    pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> Reserved {
         self.dirty.remove(blocks.start.0..blocks.end.0);
         let of_row = self.rows.remove(&row_of(geometry, blocks.start));
         let clusters = clusters_of(geometry, &blocks);
-        self.clusters.remove(clusters) + of_row.unwrap_or(0)
+        Reserved {
+            clusters: self.clusters.remove(clusters),
+            indirect: of_row.unwrap_or(0),
+        }
     }
 
     /// Removes blocks that are no longer to be written, and the reservations of clusters and rows in
     /// which nothing is dirty any more. Returns how much was reserved.
-    pub(super) fn forget(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {
+    pub(super) fn forget(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> Reserved {
         self.dirty.remove(blocks.start.0..blocks.end.0);
         let clusters = clusters_of(geometry, &blocks);
         let reserved: Vec<u32> = self.clusters.within(clusters).flatten().collect();
-        let mut count = 0;
+        let mut count = Reserved::default();
         let ratio = geometry.cluster_blocks;
         for cluster in reserved {
             let first = cluster * ratio;
@@ -117,7 +137,7 @@ impl Delayed {
                 dirty.next().is_some()
             };
             if !is_dirty {
-                count += self.clusters.remove(cluster..cluster + 1);
+                count.clusters += self.clusters.remove(cluster..cluster + 1);
             }
         }
         let rows = row_of(geometry, blocks.start)..=row_of(geometry, blocks.end);
@@ -125,7 +145,7 @@ impl Delayed {
         for row in rows {
             let mut dirty = self.dirty.within(blocks_of_row(geometry, row));
             if dirty.next().is_none() {
-                count += self.rows.remove(&row).unwrap_or(0);
+                count.indirect += self.rows.remove(&row).unwrap_or(0);
             }
         }
         count

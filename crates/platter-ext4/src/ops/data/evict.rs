@@ -69,6 +69,7 @@ impl Node {
         core.inode.size_bytes = 0;
         core.inode.changed = core.inode.storable(now);
         (core.sync, core.data_sync) = (handle.transaction(), handle.transaction());
+        core.drop_charge(volume, handle)?;
         register.remove_deleted(volume, handle, &core.inode, time)?;
         // From here on the number may be another file's.
         let was_dir = self.kind == FileKind::Directory;

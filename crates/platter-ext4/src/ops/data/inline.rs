@@ -118,8 +118,9 @@ impl Node {
             contents.read_at(0, &mut bytes[..len.min(block_bytes)]);
             len == 0
         };
-        let mut taken = None;
+        let (mut taken, mut _held) = (None, None);
         if !is_empty {
+            _held = self.hold_cluster()?;
             let goal = space.first_goal(self.number, self.kind);
             let block = space.take(volume, goal, 1, space.contents_from())?;
             let at = volume.geometry.offset_bytes(block.start());

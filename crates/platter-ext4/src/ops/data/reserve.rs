@@ -76,7 +76,13 @@ impl Core {
             .map(|run| u64::from(run.end - run.start))
             .sum();
         let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
-        space.reserve_delayed(of_clusters + of_rows, space.contents_from())?;
+        // As in Linux, indirect blocks are counted when they are allocated.
+        self.reserve_quota(volume, space, of_clusters)?;
+        let reserved = space.reserve_delayed(of_clusters + of_rows, space.contents_from());
+        if let Err(error) = reserved {
+            self.release_quota(volume, of_clusters);
+            return Err(error);
+        }
         for run in clusters {
             self.delayed.reserve(run);
         }
@@ -134,7 +140,8 @@ impl Core {
     ) {
         if blocks.start < blocks.end {
             let reserved = self.delayed.forget(&volume.geometry, blocks);
-            space.release_delayed(u64::from(reserved));
+            space.release_delayed(u64::from(reserved.count()));
+            self.release_quota(volume, u64::from(reserved.clusters));
         }
     }
 }

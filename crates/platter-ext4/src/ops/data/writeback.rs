@@ -373,7 +373,8 @@ impl Core {
         used: u32,
     ) {
         let reserved = self.delayed.place(&volume.geometry, run.first..run.end());
-        let left = reserved.saturating_sub(used);
+        let left = reserved.count().saturating_sub(used);
+        self.claim_quota(volume, u64::from(reserved.clusters));
         space.release_delayed(u64::from(left));
     }
 }

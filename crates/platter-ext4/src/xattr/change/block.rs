@@ -94,6 +94,9 @@ impl XattrChange<'_, '_> {
         {
             return Ok(Outside::Same);
         }
+        if old.is_none() {
+            self.holding.add(self.cluster_bytes(), 0)?;
+        }
         let shared = self.share_block(&draft)?;
         let old = old.map(AttributeBlock::into_number);
         let (block, outside) = if let Some(shared) = shared {

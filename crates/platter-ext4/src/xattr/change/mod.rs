@@ -18,6 +18,7 @@ use crate::inode::STORE_CREDITS;
 use crate::ondisk::features::Compat;
 use crate::ondisk::xattr::{Attribute, AttributeValue};
 use crate::ondisk::{BlockNr, Inode};
+use crate::quota::Held;
 use crate::superblock;
 use crate::txn::Handle;
 use block::Outside;
@@ -55,6 +56,28 @@ pub struct XattrChange<'a, 'h> {
     pub now: Timestamp,
     /// Source of the generation of a new EA inode.
     pub clock: &'a dyn Clock,
+    /// What is reserved of the quotas of the inode's owners.
+    pub holding: Holding,
+}
+
+/// Space and EA inodes that a change reserves of the quotas of an inode's owners.
+#[derive(Debug, Default)]
+pub struct Holding {
+    /// The reservation; `None` where nothing is counted.
+    pub held: Option<Held>,
+    /// Whether limits do not apply.
+    pub may_exceed: bool,
+}
+
+impl Holding {
+    /// # Errors
+    /// `QuotaExceeded`.
+    fn add(&mut self, space_bytes: u64, inodes: u64) -> Result<()> {
+        match &mut self.held {
+            Some(held) => held.add(space_bytes, inodes, self.may_exceed),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Returns the credits of setting or removing an attribute, without storing the inode.
@@ -156,6 +179,8 @@ impl XattrChange<'_, '_> {
         if !may_have_inode || !places.has_room(&attribute) {
             return Err(Condition::NoSpace.into());
         }
+        let space_bytes = self.owner_sectors(value.len() as u64) << 9;
+        self.holding.add(space_bytes, 1)?;
         let mut taken = match self.share_value(&wanted)? {
             Some(taken) => taken,
             None => self.make_value(&wanted)?,

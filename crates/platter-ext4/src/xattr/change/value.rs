@@ -79,7 +79,7 @@ impl<'v> Wanted<'v> {
 
 impl XattrChange<'_, '_> {
     /// Returns the sectors of a value that count towards this inode's `i_blocks`.
-    fn owner_sectors(&self, size_bytes: u64) -> u64 {
+    pub(super) fn owner_sectors(&self, size_bytes: u64) -> u64 {
         size_bytes.next_multiple_of(self.cluster_bytes().max(1)) >> 9
     }
 

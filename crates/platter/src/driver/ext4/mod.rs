@@ -180,6 +180,7 @@ fn mount_options(request: &MountRequest, cut_off: bool) -> MountOptions {
             ContentsShare::Unreserved
         },
         unjournaled: request.purpose == Purpose::EditOnScratch,
+        quota_limits: own.quota_limits,
         node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
     }
 }

@@ -14,10 +14,6 @@ const UNSUPPORTED: &[&str] = &[
     "journal_async_commit",
     "data_err",
     "discard",
-    "quota",
-    "usrquota",
-    "grpquota",
-    "prjquota",
     "usrjquota",
     "grpjquota",
     "jqfmt",
@@ -37,6 +33,8 @@ pub(super) struct ExtOptions {
     pub(super) data_mode: Option<DataMode>,
     /// Whether equal xattr blocks are shared; `no_mbcache` for not.
     pub(super) mbcache: bool,
+    /// Whether limits of users, groups and projects are enforced: `usrquota`, `grpquota`, `prjquota`.
+    pub(super) quota_limits: [bool; 3],
 }
 
 impl Default for ExtOptions {
@@ -44,6 +42,7 @@ impl Default for ExtOptions {
         Self {
             data_mode: None,
             mbcache: true,
+            quota_limits: [false; 3],
         }
     }
 }
@@ -72,6 +71,10 @@ impl ExtOptions {
                 });
             }
             "no_mbcache" => self.mbcache = false,
+            "quota" | "usrquota" => self.quota_limits[0] = true,
+            "grpquota" => self.quota_limits[1] = true,
+            "prjquota" => self.quota_limits[2] = true,
+            "noquota" => self.quota_limits = [false; 3],
             "acl" | "user_xattr" | "barrier" | "delalloc" => {}
             name if UNSUPPORTED.contains(&name) => return Err(OptionError::Unsupported),
             _ => return Err(OptionError::Unknown),
@@ -86,15 +89,25 @@ mod tests {
 
     #[test]
     fn options_are_taken_in_order_and_others_are_refused() {
-        let options = ["data=journal", "no_mbcache", "acl", "data=writeback"];
+        let options = [
+            "data=journal",
+            "no_mbcache",
+            "acl",
+            "data=writeback",
+            "grpquota",
+        ];
         let own = ExtOptions::of(&options.map(MountOption::parse));
         let expected = ExtOptions {
             data_mode: Some(DataMode::Writeback),
             mbcache: false,
+            quota_limits: [false, true, false],
         };
         assert_eq!(own, expected);
         let refused = |word| ExtOptions::default().set(&MountOption::parse(word));
-        assert_eq!(refused("usrquota"), Err(OptionError::Unsupported));
+        assert_eq!(
+            refused("usrjquota=aquota.user"),
+            Err(OptionError::Unsupported)
+        );
         assert_eq!(refused("subvol=/"), Err(OptionError::Unknown));
         assert!(matches!(refused("data"), Err(OptionError::Invalid(_))));
     }

@@ -65,7 +65,7 @@ fn tree_of(sample: Sample) -> Arc<Tree> {
     let orphans = Orphans::default();
     let space = Some(sample.space);
     let on_error = OnError::Continue;
-    Tree::new(sample.volume, space, orphans, budget, clock, on_error)
+    Tree::new(sample.volume, space, None, orphans, budget, clock, on_error)
 }
 
 impl File {
