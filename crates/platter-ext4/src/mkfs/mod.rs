@@ -81,7 +81,8 @@ pub fn mkfs(
 ) -> Result<()> {
     let mut shape = Shape::choose(device.geometry().len_bytes, options, clock)?;
     let layout = Layout::place(&shape.geometry, GroupNr(0))?;
-    let reserved = lost_found(&shape.geometry).map_or(0, InodeNr::get);
+    let last = lost_found(&shape.geometry).max(shape.superblock.quota_inodes[2]);
+    let reserved = last.map_or(0, InodeNr::get);
     let old = match (is_zero, options.zero_inode_tables) {
         (true, _) => OldTables::Zeros,
         (false, false) => OldTables::MayStay,

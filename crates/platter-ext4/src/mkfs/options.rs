@@ -28,6 +28,7 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::EXTRA_ISIZE)
     .union(RoCompat::BIGALLOC)
     .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::QUOTA)
     .union(RoCompat::PROJECT)
     .union(RoCompat::VERITY);
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use platter_ondisk::endian::Le32;
 use platter_ondisk::verify::Unverified;
+use platter_vfs::clock::FixedClock;
 use platter_vfs::{Clock, FileKind, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -15,10 +16,13 @@ use crate::groups::backups::backup_groups;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
 use crate::ondisk::dir_entry::{DirBlockVerifier, EntryFormat, split_new_tail};
-use crate::ondisk::features::{Compat, Incompat};
+use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::inode::InodeFlags;
 use crate::ondisk::jbd2::superblock::DiskJournalSuperblock;
+use crate::ondisk::quota::QuotaKind;
 use crate::ondisk::{BlockNr, FileBlock, Geometry, Inode, InodeNr};
+use crate::quota::Charge;
+use crate::quota_file::{QuotaFile, QuotaFiles};
 use crate::txn::{CommitClient, Handle};
 use crate::{Volume, groups, superblock};
 
@@ -76,6 +80,7 @@ impl<'a> OwnFiles<'a> {
         if let Some(blocks) = shape.journal_blocks {
             self.make_journal(blocks)?;
         }
+        self.make_quota_files()?;
         let overhead = groups::metadata_clusters(self.volume)?
             + shape
                 .journal_blocks
@@ -151,6 +156,38 @@ impl<'a> OwnFiles<'a> {
         }
         inode.size_bytes = u64::from(blocks) * u64::from(geometry.block_bytes);
         inode::initialize(self.volume, &mut handle, &inode)
+    }
+
+    /// Makes the quota files, with the usage of the two directories.
+    fn make_quota_files(&self) -> Result<()> {
+        let volume = self.volume;
+        if !volume.geometry.features.ro_compat.contains(RoCompat::QUOTA) {
+            return Ok(());
+        }
+        for (kind, number) in QuotaKind::ALL
+            .into_iter()
+            .zip(volume.superblock.quota_inodes)
+        {
+            let Some(number) = number else { continue };
+            let mut inode = self.new_inode(number, FileKind::Regular, 0o600);
+            inode.links = 1;
+            inode.flags |= InodeFlags::IMMUTABLE;
+            let mut handle = volume.begin(CREDITS)?;
+            QuotaFile::begin(volume, &self.space, &mut handle, kind, inode)?;
+        }
+        let clock = Arc::new(FixedClock::new(self.clock.now(), 0));
+        let files = QuotaFiles::open(volume, &self.space, [false; 3], clock)?;
+        let Some((files, table)) = files else {
+            return Ok(());
+        };
+        let directories = [Some(InodeNr::ROOT), lost_found(&volume.geometry)];
+        for number in directories.into_iter().flatten() {
+            let charge = Charge::of(&inode::read(volume, number)?, 0);
+            files.add_missing(volume, &self.space, &table, &charge.owners)?;
+            let mut handle = volume.begin(CREDITS)?;
+            table.change(&mut handle, &charge.nothing(), &charge, 0)?;
+        }
+        Ok(())
     }
 
     fn make_journal(&self, blocks: u32) -> Result<()> {

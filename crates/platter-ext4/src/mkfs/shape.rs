@@ -8,10 +8,10 @@ use zerocopy::FromZeros;
 
 use super::options::{MkfsOptions, SizeClass, cannot_make, journal_blocks};
 use crate::groups::layout::head_blocks;
-use crate::ondisk::features::{Compat, Features, Incompat};
+use crate::ondisk::features::{Compat, Features, Incompat, RoCompat};
 use crate::ondisk::geometry::{DESCRIPTOR_SIZE_MIN, INODE_SIZE_MIN};
 use crate::ondisk::superblock::DiskSuperblock;
-use crate::ondisk::{Geometry, GroupNr, Superblock};
+use crate::ondisk::{Geometry, GroupNr, InodeNr, Superblock};
 
 /// `EXT2_MAGIC`.
 const MAGIC: u16 = 0xef53;
@@ -19,6 +19,8 @@ const MAGIC: u16 = 0xef53;
 const WIDE_DESCRIPTOR_BYTES: u16 = 64;
 /// The last reserved inode plus one; it is that of `lost+found`.
 const FIRST_INODE: u32 = 11;
+/// The inode of project quota: none is reserved for it, and it follows that of `lost+found`.
+pub(super) const PROJECT_QUOTA_INODE: u32 = FIRST_INODE + 1;
 /// Length of the inode fields after the first 128 bytes.
 const EXTRA_INODE_BYTES: u16 = 32;
 /// Maximum growth factor that the reserved descriptor blocks allow.
@@ -226,6 +228,13 @@ impl Sizes {
         if self.inode_bytes > INODE_SIZE_MIN {
             disk.min_extra_isize.set(EXTRA_INODE_BYTES);
             disk.want_extra_isize.set(EXTRA_INODE_BYTES);
+        }
+        if self.features.ro_compat.contains(RoCompat::QUOTA) {
+            disk.user_quota_inode.set(InodeNr::USER_QUOTA.get());
+            disk.group_quota_inode.set(InodeNr::GROUP_QUOTA.get());
+            if self.features.ro_compat.contains(RoCompat::PROJECT) {
+                disk.project_quota_inode.set(PROJECT_QUOTA_INODE);
+            }
         }
         name(&mut disk, self.features, options, clock)?;
         Ok(disk)
