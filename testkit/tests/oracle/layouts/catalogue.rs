@@ -19,6 +19,8 @@ pub(super) struct Layout {
     pub(super) size_kib: u64,
     /// The size after `platter resize`; zero where it is not grown.
     pub(super) grown_kib: u64,
+    /// Platter writes to it.
+    pub(super) is_written: bool,
     /// A kernel without Unicode tables or with small pages mounts it.
     pub(super) is_mounted: bool,
     /// A kernel without quotas writes to it.
@@ -39,6 +41,7 @@ const fn theirs(options: &'static [&'static str]) -> Layout {
         options,
         size_kib: 64 * MIB,
         grown_kib: 100 * MIB,
+        is_written: true,
         is_mounted: true,
         is_written_by_kernel: true,
         has_journal_device: false,
@@ -67,6 +70,13 @@ impl Layout {
 
     const fn ordinary(mut self) -> Self {
         self.is_ordinary = true;
+        self
+    }
+
+    const fn read_only(mut self) -> Self {
+        self.is_written = false;
+        self.is_written_by_kernel = false;
+        self.grown_kib = 0;
         self
     }
 

@@ -76,8 +76,10 @@ pub(super) fn run(layout: &Layout) -> Result<()> {
     };
     course.make().context("made")?;
     course.assert_clean("made")?;
-    course.write(&write_first).context("written")?;
-    course.assert_clean("written")?;
+    if layout.is_written {
+        course.write(&write_first).context("written")?;
+        course.assert_clean("written")?;
+    }
     if layout.is_mounted {
         course.compare_with_kernel().context("beside the kernel")?;
     }
@@ -110,7 +112,19 @@ impl Course<'_> {
             device = self.make_journal()?;
             options.extend(["-J", &device]);
         }
-        mke2fs::make(&self.image, layout.size_kib, &options, None)
+        // A filesystem that platter does not write to is filled where it is made.
+        let contents = if layout.is_written {
+            None
+        } else {
+            write_first(&self.tree)?;
+            Some(&*self.tree)
+        };
+        mke2fs::make(&self.image, layout.size_kib, &options, contents)?;
+        if contents.is_some() {
+            // mke2fs counts quotas before it copies files.
+            e2fsck::repair(&self.image, &["-f", "-y"])?;
+        }
+        Ok(())
     }
 
     /// Makes a journal on a device of its own; the option of `mke2fs` that names it.
