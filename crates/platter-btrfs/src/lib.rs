@@ -22,6 +22,8 @@ pub mod log;
 pub mod ops;
 pub mod mount;
 pub mod check;
+pub mod scrub;
+pub mod pool;
 
 pub use compress::Method;
 pub use mount::{
@@ -29,3 +31,5 @@ pub use mount::{
     identify_all, open_for_writing,
 };
 pub use ops::DataPolicy;
+pub use pool::{BalanceArgs, BalanceFilter, Moved, Moving, PoolRequest};
+pub use scrub::ScrubCounts;

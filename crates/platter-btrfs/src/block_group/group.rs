@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use platter_vfs::Result;
@@ -37,7 +38,8 @@ pub struct BlockGroup {
     start: LogicalAddr,
     len_bytes: u64,
     chunk_object: u64,
-    flags: BlockGroupFlags,
+    /// Bits of [`BlockGroupFlags`].
+    flags: AtomicU64,
     /// The logical ranges that copies of the superblock make unusable.
     superblocks: Vec<Range<u64>>,
     /// Free space of the group.
@@ -81,7 +83,7 @@ impl BlockGroup {
             start: item.start,
             len_bytes: item.len_bytes,
             chunk_object: item.chunk_object,
-            flags: item.flags,
+            flags: AtomicU64::new(item.flags.bits()),
             superblocks,
             state: Mutex::new(State {
                 used: item.used_bytes,
@@ -117,13 +119,18 @@ impl BlockGroup {
     /// What it holds, and how.
     #[must_use]
     pub fn flags(&self) -> BlockGroupFlags {
-        self.flags
+        BlockGroupFlags::from_bits_retain(self.flags.load(Ordering::Acquire))
+    }
+
+    /// Changes its profile.
+    pub fn set_flags(&self, flags: BlockGroupFlags) {
+        self.flags.store(flags.bits(), Ordering::Release);
     }
 
     /// Whether it can hold extents of such a type.
     #[must_use]
     pub fn holds(&self, kind: BlockGroupFlags) -> bool {
-        self.flags.contains(kind)
+        self.flags().contains(kind)
     }
 
     /// How its space is used.
@@ -149,6 +156,12 @@ impl BlockGroup {
         self.state.lock().is_read_only = is_read_only;
     }
 
+    /// Whether nothing is allocated in it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.state.lock().is_read_only
+    }
+
     /// What a tree says of it.
     #[must_use]
     pub fn persisted(&self) -> Persisted {
@@ -162,7 +175,7 @@ impl BlockGroup {
             len_bytes: self.len_bytes,
             used_bytes: state.used,
             chunk_object: self.chunk_object,
-            flags: self.flags,
+            flags: self.flags(),
         }
     }
 
@@ -351,7 +364,7 @@ impl fmt::Debug for BlockGroup {
         out.debug_struct("BlockGroup")
             .field("start", &self.start)
             .field("len_bytes", &self.len_bytes)
-            .field("flags", &self.flags)
+            .field("flags", &self.flags())
             .finish_non_exhaustive()
     }
 }

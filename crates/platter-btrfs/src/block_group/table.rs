@@ -130,8 +130,26 @@ impl BlockGroups {
         true
     }
 
+    /// Lets nothing be allocated in a group, nor be counted as free.
+    pub fn hold(&self, group: &BlockGroup) {
+        let space = group.space();
+        let held = space.used + space.reserved + space.pinned;
+        let free = group.usable_bytes().saturating_sub(held);
+        self.count_free(group, |sum| sum.saturating_sub(free));
+        group.set_read_only(true);
+    }
+
+    /// Puts a group in the place of one that is [held](Self::hold).
+    pub fn replace(&self, group: BlockGroup) {
+        self.groups.write().retain(|it| it.start() != group.start());
+        self.add(group);
+    }
+
     /// Changes how much can be allocated of the types that a group holds.
     fn count_free(&self, group: &BlockGroup, change: impl Fn(u64) -> u64) {
+        if group.is_read_only() {
+            return;
+        }
         for (kind, free) in KINDS.iter().zip(&self.free) {
             if group.holds(*kind) {
                 let update = |sum| Some(change(sum));

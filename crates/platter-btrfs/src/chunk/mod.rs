@@ -15,5 +15,5 @@ pub(crate) mod tests;
 pub use layout::{Placement, Segment};
 pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
-pub use rows::{FindVerifier, RowVerifier};
+pub use rows::{FindVerifier, RowVerifier, Unverified};
 pub use store::ChunkStore;

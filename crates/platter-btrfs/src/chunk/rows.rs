@@ -11,9 +11,9 @@ use platter_cache::BufferError;
 use super::layout::{Placement, Segment};
 use super::parity;
 use super::store::{ChunkStore, Rebuild, Way};
-use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
 use crate::ondisk::tree_block::TreeBlockFormat;
+use crate::ondisk::{DeviceId, LogicalAddr};
 
 const LOCKS: usize = 64;
 
@@ -70,7 +70,7 @@ impl RowVerifier for TreeBlockFormat {
 
 /// Verifies nothing.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unverified;
+pub struct Unverified;
 
 impl RowVerifier for Unverified {
     fn unit_bytes(&self) -> u64 {
@@ -291,15 +291,7 @@ impl RowWrite<'_> {
     ) -> Result<(), BufferError> {
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
-        let has_q = self.chunk.profile.parity() > 1;
-        let mut p = vec![0; len];
-        let mut q = vec![0; if has_q { len } else { 0 }];
-        for (index, bytes) in data.enumerate() {
-            parity::add(&mut p, bytes);
-            if has_q {
-                parity::add_weighted(&mut q, bytes, index);
-            }
-        }
+        let [p, q] = self.parity_of(len, data);
         self.refuse_loss(columns)?;
         let pieces = new.iter().enumerate();
         for (role, piece) in pieces.filter(|(_, piece)| !piece.bytes.is_empty()) {
@@ -309,10 +301,60 @@ impl RowWrite<'_> {
             self.write_role(*role, columns.start + *offset as u64, bytes)?;
         }
         self.write_role(count, columns.start, &p)?;
-        if has_q {
+        if !q.is_empty() {
             self.write_role(count + 1, columns.start, &q)?;
         }
         Ok(())
+    }
+
+    /// P and Q of data of one length; an empty Q where there is none.
+    fn parity_of<'d>(&self, len: usize, data: impl Iterator<Item = &'d [u8]>) -> [Vec<u8>; 2] {
+        let has_q = self.chunk.profile.parity() > 1;
+        let mut p = vec![0; len];
+        let mut q = vec![0; if has_q { len } else { 0 }];
+        for (index, bytes) in data.enumerate() {
+            parity::add(&mut p, bytes);
+            if has_q {
+                parity::add_weighted(&mut q, bytes, index);
+            }
+        }
+        [p, q]
+    }
+
+    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Returns the devices whose parity was wrong.
+    pub(super) fn check_parity(
+        &self,
+        columns: &Range<u64>,
+        repairs: bool,
+    ) -> Result<Vec<DeviceId>, BufferError> {
+        let _turn = self.store.rows().write(self.chunk, self.row);
+        let count = self.chunk.data_stripes();
+        let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
+        let mut data = Vec::with_capacity(count);
+        for role in 0..count {
+            let mut bytes = vec![0; len];
+            if self.read_role(role, columns.start, &mut bytes).is_err() {
+                return Ok(Vec::new());
+            }
+            data.push(bytes);
+        }
+        let right = self.parity_of(len, data.iter().map(|bytes| &bytes[..]));
+        let mut wrong = Vec::new();
+        let roles = (count..).zip(right).filter(|(_, right)| !right.is_empty());
+        for (role, right) in roles {
+            let stripe = self.chunk.stripe_of_role(self.row, role);
+            if self.store.device(self.chunk, stripe).is_none() {
+                continue;
+            }
+            let mut bytes = vec![0; len];
+            if self.read_role(role, columns.start, &mut bytes).is_err() || bytes != right {
+                wrong.extend(self.chunk.stripes.get(stripe).map(|it| it.device));
+                if repairs {
+                    self.write_role(role, columns.start, &right)?;
+                }
+            }
+        }
+        Ok(wrong)
     }
 
     /// Refuses to write to a row of which more devices are missing than it can do without.

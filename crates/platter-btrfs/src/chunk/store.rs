@@ -80,6 +80,13 @@ impl ChunkStore {
         Ok(())
     }
 
+    /// Puts a chunk in the place of the one with its addresses.
+    pub fn replace_chunk(&self, chunk: ChunkItem) -> Result<(), Corrupt<ChunkMapRule>> {
+        let mut map = self.map.write();
+        *map = Arc::new(map.without(chunk.start).with(chunk)?);
+        Ok(())
+    }
+
     /// Removes the chunk at an address.
     pub fn remove_chunk(&self, start: LogicalAddr) {
         let mut map = self.map.write();

@@ -1,6 +1,7 @@
 //! Writing of logical addresses: to all copies, on all devices that hold one, or with parity.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use platter_block::{IoError, Operation};
 use platter_cache::BufferError;
@@ -8,9 +9,9 @@ use platter_ondisk::Corruption;
 
 use super::layout::Placement;
 use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified};
-use super::store::ChunkStore;
-use crate::ondisk::LogicalAddr;
+use super::store::{ChunkStore, Way};
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
+use crate::ondisk::{DeviceId, LogicalAddr};
 
 impl ChunkStore {
     /// Writes tree blocks to all copies on devices that are present of what follows `logical`. Where they fill rows with parity by half, the others
@@ -44,6 +45,32 @@ impl ChunkStore {
         while !left.is_empty() {
             let chunk = map.find(at).map_err(Corruption::from)?;
             let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
+            let len_bytes = wanted.min(chunk.len_bytes - (at.0 - chunk.start.0));
+            let (now, later) = split(left, len_bytes);
+            self.write_chunk(chunk, at, &now, find, &[])?;
+            left = later;
+            at = LogicalAddr(at.0.saturating_add(len_bytes));
+        }
+        Ok(())
+    }
+
+    /// Writes `bufs`, which end in `chunk`, to its stripes, though others may be read from. Of copies, the stripes with
+    /// the numbers `kept` are not written.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    pub fn write_chunk(
+        &self,
+        chunk: &ChunkItem,
+        logical: LogicalAddr,
+        bufs: &[IoSlice<'_>],
+        find: FindVerifier<'_>,
+        kept: &[usize],
+    ) -> Result<(), BufferError> {
+        let mut left: Vec<&[u8]> = bufs.iter().map(|buf| &**buf).collect();
+        let mut at = logical;
+        while !left.is_empty() {
+            let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
             let segment = chunk.segment(at, wanted);
             let (len_bytes, later) = match segment.placement {
                 Placement::Copies { first, count } => {
@@ -52,11 +79,12 @@ impl ChunkStore {
                     let present = stripes.filter(|it| self.device(chunk, *it).is_some());
                     let present: Vec<_> = present.collect();
                     // With no copy at all, the error is that of the first device.
-                    for stripe in if present.is_empty() {
+                    let stripes = if present.is_empty() {
                         vec![first]
                     } else {
                         present
-                    } {
+                    };
+                    for stripe in stripes.into_iter().filter(|it| !kept.contains(it)) {
                         self.write_stripe(chunk, stripe, segment.offset, &now)?;
                     }
                     (segment.len_bytes, later)
@@ -104,6 +132,53 @@ impl ChunkStore {
                     .into())
             }
         }
+    }
+
+    /// Writes one copy of what follows `logical`, as far as a device has it as it is: parity stays.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub fn repair_copy(
+        &self,
+        logical: LogicalAddr,
+        copy: u16,
+        bytes: &[u8],
+    ) -> Result<(), BufferError> {
+        let mut left = bytes;
+        let mut at = logical;
+        let map = self.map();
+        while !left.is_empty() {
+            let chunk = map.find(at).map_err(Corruption::from)?;
+            let segment = chunk.segment(at, left.len() as u64);
+            let len = usize::try_from(segment.len_bytes).unwrap_or(left.len());
+            let (now, later) = left.split_at(len.min(left.len()));
+            if let Some(Way::Direct(stripe)) = self.ways(chunk, &segment).get(usize::from(copy)) {
+                self.write_stripe(chunk, *stripe, segment.offset, &[IoSlice::new(now)])?;
+            }
+            left = later;
+            at = LogicalAddr(at.0.saturating_add(segment.len_bytes.max(1)));
+        }
+        Ok(())
+    }
+
+    /// Compares the parity of some bytes of each stripe, in the row of an address, with the data, and rewrites it with
+    /// `repairs`. Returns the devices whose parity was wrong: none where data of the row is not there.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn check_parity(
+        &self,
+        logical: LogicalAddr,
+        columns: &Range<u64>,
+        repairs: bool,
+    ) -> Result<Vec<DeviceId>, BufferError> {
+        let map = self.map();
+        let chunk = map.find(logical).map_err(Corruption::from)?;
+        let Placement::Parity { row, .. } = chunk.segment(logical, 1).placement else {
+            return Ok(Vec::new());
+        };
+        let store = self;
+        RowWrite { store, chunk, row }.check_parity(columns, repairs)
     }
 
     /// Makes durable what was written to all devices.

@@ -60,7 +60,7 @@ pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
+pub(crate) fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
     let unsupported = Unsupported {
         filesystem: "btrfs",
         feature,

@@ -33,6 +33,7 @@ use crate::ops::{MountedSubvolumes, SuperBlock};
 use crate::txn::CommitReport;
 use writing::Writing;
 
+pub(crate) use devices::unsupported;
 pub(crate) use open::{open, open_for_check};
 
 pub use devices::{find_superblock_copy, identify};

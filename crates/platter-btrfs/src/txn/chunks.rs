@@ -4,7 +4,7 @@
 //! inserted before a reference to something in it is run, when no tree is locked.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -13,12 +13,12 @@ use platter_vfs::{Condition, Error, Result};
 use zerocopy::IntoBytes;
 
 use super::WriteContext;
+use super::placing::Placing;
 use crate::block_group::{BlockGroup, Ranges};
 use crate::chunk::{ChunkMap, Member};
 use crate::context::TreesRule;
 use crate::ondisk::block_group::BlockGroupItem;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
-use crate::ondisk::dev_extent::DevExtent;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use crate::ondisk::key::ItemKind;
@@ -67,7 +67,16 @@ pub(super) struct ChunkAllocator {
     system: Mutex<Vec<ChunkItem>>,
     /// Chunks that the running transaction removed: the last commit has them.
     // Lock rank leaf.
-    removed: Mutex<Vec<ChunkItem>>,
+    pub(super) removed: Mutex<Vec<ChunkItem>>,
+    /// Where chunks are placed.
+    // Lock rank leaf.
+    pub(super) placing: Mutex<Placing>,
+    /// Lengths of devices that were changed.
+    // Lock rank leaf.
+    pub(super) sizes: Mutex<BTreeMap<DeviceId, u64>>,
+    /// Devices that were removed: nothing is written to them.
+    // Lock rank leaf.
+    pub(super) removed_devices: Mutex<Vec<DeviceId>>,
     /// No new chunk begins below it: the addresses of removed ones are not used again.
     end: AtomicU64,
 }
@@ -81,6 +90,9 @@ impl ChunkAllocator {
             uncreated: AtomicUsize::new(0),
             system: Mutex::new(superblock.sys_chunks.clone()),
             removed: Mutex::default(),
+            placing: Mutex::default(),
+            sizes: Mutex::default(),
+            removed_devices: Mutex::default(),
             end: AtomicU64::new(0),
         }
     }
@@ -88,6 +100,28 @@ impl ChunkAllocator {
     /// Says that the running transaction is durable.
     pub(super) fn set_committed(&self) {
         self.removed.lock().clear();
+    }
+
+    /// Lets the stripes of a chunk that has others now be as they are until the next commit.
+    pub(super) fn keep_old_stripes(&self, chunk: &ChunkItem) {
+        self.removed.lock().push(chunk.clone());
+    }
+
+    /// Replaces a chunk of the chunk tree.
+    ///
+    /// # Errors
+    /// `ENOSPC` if the superblock has no space for its stripes.
+    pub(super) fn replace_system(&self, chunk: &ChunkItem) -> Result<()> {
+        let mut system = self.system.lock();
+        let mut changed = system.clone();
+        for known in changed.iter_mut().filter(|it| it.start == chunk.start) {
+            *known = chunk.clone();
+        }
+        if !fit_sys_chunk_array(&changed) {
+            return Err(Condition::NoSpace.into());
+        }
+        *system = changed;
+        Ok(())
     }
 
     /// The chunks of the chunk tree, which the superblock lists.
@@ -98,18 +132,18 @@ impl ChunkAllocator {
 
 /// How the stripes of a chunk are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+pub(super) struct Shape {
     profile: Profile,
     /// Stripes on each device.
-    on_device: usize,
-    devices_min: usize,
-    devices_max: usize,
+    pub(super) on_device: usize,
+    pub(super) devices_min: usize,
+    pub(super) devices_max: usize,
     /// The number of devices is a multiple of this.
-    step: usize,
+    pub(super) step: usize,
 }
 
 impl Shape {
-    fn of(profile: Profile) -> Self {
+    pub(super) fn of(profile: Profile) -> Self {
         let (on_device, devices_min, devices_max, step) = match profile {
             Profile::Single => (1, 1, 1, 1),
             Profile::Dup => (2, 1, 1, 1),
@@ -133,18 +167,22 @@ impl Shape {
 
 /// The longest free piece of a device, up to what a chunk takes of it.
 #[derive(Debug, Clone, Copy)]
-struct Hole<'m> {
-    member: &'m Member,
-    start: u64,
-    len_bytes: u64,
+pub(super) struct Hole<'m> {
+    pub(super) member: &'m Member,
+    pub(super) start: u64,
+    pub(super) len_bytes: u64,
     /// All that is free on the device.
-    free_bytes: u64,
+    pub(super) free_bytes: u64,
 }
 
-/// The free ranges of a device, which neither a chunk uses nor one of `removed`.
-fn free_of(map: &ChunkMap, removed: &[ChunkItem], member: &Member) -> Ranges {
+/// The ranges of a device of `total` bytes that neither a chunk uses nor one of `removed`.
+pub(super) fn free_of(
+    map: &ChunkMap,
+    removed: &[ChunkItem],
+    member: &Member,
+    total: u64,
+) -> Ranges {
     let mut free = Ranges::default();
-    let total = member.total_bytes.unwrap_or_default();
     if total > RESERVED_OF_DEVICE_BYTES {
         free.add(RESERVED_OF_DEVICE_BYTES..total);
     }
@@ -157,7 +195,7 @@ fn free_of(map: &ChunkMap, removed: &[ChunkItem], member: &Member) -> Ranges {
     free
 }
 
-fn hole<'m>(free: &Ranges, member: &'m Member, most: u64) -> Option<Hole<'m>> {
+pub(super) fn hole<'m>(free: &Ranges, member: &'m Member, most: u64) -> Option<Hole<'m>> {
     let aligned = |range: std::ops::Range<u64>| {
         let start = range.start.next_multiple_of(STRIPE_BYTES);
         (start, range.end.saturating_sub(start))
@@ -220,7 +258,7 @@ impl WriteContext {
 
     /// Adds a chunk for a type, unless others did since `free_before` bytes were free. Returns whether there is
     /// more space.
-    pub(super) fn grow_space(&self, kind: BlockGroupFlags, free_before: u64) -> Result<bool> {
+    pub(crate) fn grow_space(&self, kind: BlockGroupFlags, free_before: u64) -> Result<bool> {
         let _turn = self.chunks.turn.lock();
         Ok(self.groups.free_bytes(kind) > free_before || self.add_chunk(kind)?)
     }
@@ -234,9 +272,10 @@ impl WriteContext {
         let is_possible = |profile: &&Profile| {
             all.contains(profile.flags()) && Shape::of(**profile).devices_min <= count
         };
-        let profile = PREFERRED.iter().find(is_possible);
+        let target = self.chunks.placing.lock().profile_of(kind);
+        let profile = target.or_else(|| PREFERRED.iter().find(is_possible).copied());
         all.intersection(BlockGroupFlags::TYPES)
-            | profile.map_or(BlockGroupFlags::empty(), |profile| profile.flags())
+            | profile.map_or(BlockGroupFlags::empty(), Profile::flags)
     }
 
     /// Adds a chunk in memory. Returns `false` if the devices have no space for one.
@@ -281,13 +320,17 @@ impl WriteContext {
         let shape = Shape::of(profile);
         let members = self.blocks().store().members();
         let sizes = members.iter().map(|member| member.total_bytes.unwrap_or(0));
+        let placing = self.chunks.placing.lock().clone();
         let (stripe_max, chunk_max) = limits(flags, sizes.fold(0, u64::saturating_add));
+        let chunk_max = placing.bytes_max.unwrap_or(u64::MAX).min(chunk_max);
         let on_device = shape.on_device as u64;
         let most = stripe_max * on_device;
         let removed = self.chunks.removed.lock();
-        let present = members.iter().filter(|member| member.device.is_some());
+        let present = members
+            .iter()
+            .filter(|member| member.device.is_some() && !placing.without.contains(&member.id));
         let holes = present.filter_map(|member| {
-            let free = free_of(map, &removed, member);
+            let free = free_of(map, &removed, member, self.limit_of(member, &placing));
             hole(&free, member, most)
         });
         let mut holes: Vec<_> = holes
@@ -370,21 +413,7 @@ impl WriteContext {
             editor.insert(chunk_key, &chunk.encode())
         })?;
         self.update_devices(generation, chunk)?;
-        let extent = DevExtent {
-            device: DeviceId(0),
-            start: DeviceAddr(0),
-            len_bytes: chunk.stripe_len_bytes(),
-            chunk: chunk.start,
-            chunk_tree: TreeId::CHUNK.0,
-            chunk_object: CHUNK_OBJECT,
-            chunk_tree_uuid: self.chunk_tree_uuid()?,
-        };
-        for stripe in &chunk.stripes {
-            let key = Key::new(stripe.device.0, ItemKind::DEV_EXTENT, stripe.offset.0);
-            self.edit(generation, TreeId::DEV, |editor| {
-                editor.insert(key, extent.encode().as_bytes())
-            })?;
-        }
+        self.insert_device_extents(generation, chunk, &chunk.stripes)?;
         let (start, len_bytes) = (chunk.start.0, chunk.len_bytes);
         if self.has_free_space_tree() {
             let info = FreeSpaceInfo {
@@ -435,7 +464,7 @@ impl WriteContext {
     }
 
     /// The UUID of the chunk tree, which all tree blocks have.
-    fn chunk_tree_uuid(&self) -> Result<platter_ondisk::Uuid> {
+    pub(super) fn chunk_tree_uuid(&self) -> Result<platter_ondisk::Uuid> {
         let root = self.tree(TreeId::CHUNK)?.lock().now.tree.root.logical;
         let block = self.blocks().read(root, &Expected::default())?;
         let missing = || Corrupt::new(Locus::tree(TreeId::CHUNK.0), TreesRule::MissingTree);

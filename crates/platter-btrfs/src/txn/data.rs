@@ -21,6 +21,8 @@ use crate::ondisk::{LogicalAddr, TreeId};
 /// The rules of data that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum DataRule {
+    /// What is moved has a copy that is right.
+    NoCopy,
     /// Only what nothing durable refers to is written.
     NotAllocated,
 }
@@ -30,6 +32,7 @@ impl Rule for DataRule {
 
     fn text(self) -> &'static str {
         match self {
+            Self::NoCopy => "no copy has the right checksum",
             Self::NotAllocated => "write outside of allocated extents",
         }
     }
@@ -118,7 +121,7 @@ impl WriteContext {
         Box::new(SectorVerifier { format, stored })
     }
 
-    fn stored_checksums(&self, range: &Range<u64>) -> Result<BTreeMap<u64, Vec<u8>>> {
+    pub(super) fn stored_checksums(&self, range: &Range<u64>) -> Result<BTreeMap<u64, Vec<u8>>> {
         let open = self.tree(TreeId::CSUM)?;
         let versions = open.view();
         checksums::stored(self.blocks(), versions.now.tree, range, self.item_format())

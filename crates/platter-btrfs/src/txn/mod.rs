@@ -1,5 +1,6 @@
 //! Transactions: trees that are changed by copy-on-write, delayed references, and commits.
 
+mod placing;
 mod chunks;
 mod cow;
 mod checksums;
@@ -20,6 +21,8 @@ mod superblocks;
 pub(crate) mod tests;
 mod trees;
 mod unused;
+mod restripe;
+mod devices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -40,7 +43,9 @@ use crate::tree::edit::TreeEditor;
 
 pub use cow::Cow;
 pub use data::FileRange;
+pub use devices::{clear_superblocks, write_superblocks};
 pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
+pub use placing::Placing;
 pub use prune::PruneProgress;
 pub use snapshots::Snapshot;
 pub use trees::OpenTree;

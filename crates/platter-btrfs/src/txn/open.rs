@@ -189,7 +189,7 @@ fn refuse_devices(context: &FsContext) -> Result<()> {
             generation.0.saturating_add(BEHIND_MAX) < superblock.generation.0
         };
         if member.generation.is_some_and(is_behind) {
-            let reason = "leave it out, with -o degraded, or replace it";
+            let reason = "scrub it, or leave it out, with -o degraded";
             let feature = format!("writing with device {}, which is behind", member.id);
             return Err(unsupported(&feature, Some(reason)));
         }

@@ -17,10 +17,16 @@ impl WriteContext {
         let store = self.blocks().store();
         store.flush()?;
         let superblock = self.next_superblock(generation)?;
-        for member in store.members().iter() {
+        let removed = self.chunks.removed_devices.lock().clone();
+        for member in store
+            .members()
+            .iter()
+            .filter(|it| !removed.contains(&it.id))
+        {
             if let Some(device) = &member.device {
                 let used = self.allocated_bytes(member.id);
-                write_copies(&**device, &superblock, member.total_bytes, used)?;
+                let total_bytes = self.total_of(member);
+                write_copies(&**device, &superblock, total_bytes, used)?;
             }
         }
         store.flush()?;
@@ -70,7 +76,7 @@ impl WriteContext {
 fn write_copies(
     device: &dyn BlockDevice,
     superblock: &Superblock,
-    total_bytes: Option<u64>,
+    total_bytes: u64,
     bytes_used: u64,
 ) -> Result<()> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
@@ -79,13 +85,14 @@ fn write_copies(
     let own = Superblock::decode(&old, SUPERBLOCK_OFFSETS[0])?;
     let superblock = Superblock {
         dev_item: DevItem {
+            total_bytes,
             bytes_used,
             ..own.dev_item
         },
         ..superblock.clone()
     };
     let len_bytes = device.geometry().len_bytes;
-    let len_bytes = total_bytes.map_or(len_bytes, |total| total.min(len_bytes));
+    let len_bytes = total_bytes.min(len_bytes);
     for offset in SUPERBLOCK_OFFSETS {
         if offset + (SUPERBLOCK_BYTES as u64) < len_bytes {
             let disk = superblock.encode(&old, offset);

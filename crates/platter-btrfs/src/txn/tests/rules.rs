@@ -16,6 +16,7 @@ use crate::ondisk::{Key, LogicalAddr, TreeId};
 use crate::tree::edit::TreeEditor;
 use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
+use crate::txn::data::DataRule;
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
 use crate::txn::{FileRange, WriteContext, WriteOptions};
@@ -399,4 +400,35 @@ fn options_of_damaged_filesystems_are_refused() {
         let refused = pool.open_with(&options).unwrap_err();
         assert!(refused.to_string().contains(name), "{refused}");
     }
+}
+
+/// A chunk with something in it that has no right copy stays where it is.
+#[test]
+fn chunk_that_cannot_be_copied_is_not_moved() {
+    use std::os::unix::fs::FileExt;
+    let (pool, fs) = opened();
+    super::files::create(&fs, TreeId::FS, "file", &vec![7; 90_000], 4096);
+    fs.sync().unwrap();
+    let data = fs
+        .groups()
+        .iter()
+        .find(|group| group.holds(BlockGroupFlags::DATA) && group.space().used > 0);
+    let start = data.unwrap().start();
+    let chunk = fs.blocks().store().map().find(start).unwrap().clone();
+    let image = std::fs::File::options()
+        .write(true)
+        .open(&pool.images()[0])
+        .unwrap();
+    image
+        .write_all_at(&vec![1; 90_000], chunk.stripes[0].offset.0)
+        .unwrap();
+    let moved = fs.restripe(start, chunk.profile);
+    assert_eq!(rule(moved), DataRule::NoCopy.text());
+    assert!(fs.failure().is_none());
+    assert_eq!(*fs.blocks().store().map().find(start).unwrap(), chunk);
+    // It is used as before.
+    super::files::create(&fs, TreeId::FS, "more", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    drop(fs);
+    pool.assert_clean();
 }

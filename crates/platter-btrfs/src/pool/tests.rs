@@ -1,0 +1,323 @@
+//! Chunks that are moved and converted, devices that come and go: the checker with data checksums finds nothing, and the
+//! kernel reads the same files and goes on.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
+use platter_block::{Access, BlockDevice, FileDevice, MemoryDevice, OpenOptions};
+use platter_cache::MemoryBudget;
+use platter_vfs::{CheckSink, Finding, Result, SystemClock};
+
+use super::{BalanceArgs, BalanceFilter, Moved, PoolRequest};
+use crate::mount::{Btrfs, MountOptions};
+use crate::ondisk::DeviceId;
+use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
+use crate::scrub::tests::{FILL, SUMS, scrub};
+use crate::txn::WriteOptions;
+use crate::txn::tests::crash::store;
+use crate::txn::tests::image::Pool;
+
+/// The kernel changes files, and the checker reads all data.
+const GO_ON: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+head -c 300000 /dev/urandom > "$root"/more
+sync -f "$root"
+rm "$root"/more
+"#;
+
+const CHECK_DATA: &str = r#"
+set --
+for it in $devices; do
+    set -- "$@" "$it" "0x$(stat -c %t $it)" "0x$(stat -c %T $it)"
+done
+BLKID_FILE=/dev/null unshare --mount sh -c '
+    mount -t tmpfs none /dev
+    first=$1
+    while [ $# -gt 0 ]; do
+        mknod "$1" b "$2" "$3"
+        shift 3
+    done
+    exec btrfs check --readonly --check-data-csum "$first" 2>&1
+' sh "$@"
+"#;
+
+fn request_of(devices: Vec<Arc<dyn BlockDevice>>) -> PoolRequest {
+    PoolRequest {
+        devices,
+        options: MountOptions {
+            degraded: true,
+            ..MountOptions::default()
+        },
+        budget: Arc::new(MemoryBudget::new(16 << 20)),
+        clock: Arc::new(SystemClock::new()),
+    }
+}
+
+fn request(pool: &Pool) -> PoolRequest {
+    request_of(pool.devices())
+}
+
+fn to_the_end(_: u64, _: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn filter_to(profile: Profile) -> BalanceFilter {
+    BalanceFilter {
+        convert: Some(profile),
+        is_soft: true,
+        ..BalanceFilter::default()
+    }
+}
+
+fn convert(request: &PoolRequest, data: Profile, metadata: Profile) -> Result<Moved> {
+    let args = BalanceArgs {
+        data: Some(filter_to(data)),
+        metadata: Some(filter_to(metadata)),
+        system: Some(filter_to(metadata)),
+        is_forced: true,
+    };
+    Btrfs::balance(request, &args, &mut to_the_end)
+}
+
+/// The profiles of all chunks, of data and of others.
+fn profiles(pool: &Pool) -> (Vec<Profile>, Vec<Profile>) {
+    let fs = request(pool).open().unwrap();
+    let map = fs.blocks().store().map();
+    let (data, others): (Vec<_>, Vec<_>) = map
+        .iter()
+        .partition(|chunk| chunk.flags.contains(BlockGroupFlags::DATA));
+    let of = |chunks: Vec<&crate::ondisk::chunk_item::ChunkItem>| {
+        let mut profiles: Vec<_> = chunks.into_iter().map(|chunk| chunk.profile).collect();
+        profiles.sort_unstable();
+        profiles.dedup();
+        profiles
+    };
+    (of(data), of(others))
+}
+
+fn assert_same(pool: &Pool, sums: &str) {
+    let checked = pool.run(CHECK_DATA);
+    let is_clean = checked.contains("no error found") && !checked.contains("ERROR");
+    assert!(is_clean, "{checked}");
+    assert_eq!(pool.run(SUMS), sums);
+}
+
+/// As [`assert_same`], and every copy and all parity is right.
+fn assert_whole(pool: &Pool, sums: &str) {
+    assert_same(pool, sums);
+    let counts = scrub(pool, false);
+    assert_eq!(counts.errors(), 0, "{counts:?}");
+}
+
+fn filled(devices: usize, size_mib: u64, mkfs: &[&str]) -> (Pool, String) {
+    let pool = Pool::make(devices, size_mib, mkfs);
+    pool.run(FILL);
+    let sums = pool.run(SUMS);
+    (pool, sums)
+}
+
+#[test]
+fn chunks_are_converted_to_every_profile() {
+    use Profile::{Dup, Raid0, Raid1, Raid1C3, Raid1C4, Raid5, Raid6, Raid10, Single};
+    let (pool, sums) = filled(4, 1000, &["-d", "single", "-m", "raid1"]);
+    let steps = [
+        (Raid5, Raid6),
+        (Raid10, Raid1C3),
+        (Raid6, Raid1C4),
+        (Raid0, Raid10),
+        (Raid1C3, Raid5),
+        (Single, Dup),
+        (Raid1, Raid1),
+    ];
+    for (data, metadata) in steps {
+        let moved = convert(&request(&pool), data, metadata).unwrap();
+        assert!(moved.moved >= 3, "{moved:?}");
+        assert_eq!(profiles(&pool), (vec![data], vec![metadata]));
+        assert_whole(&pool, &sums);
+        pool.run(GO_ON);
+        // What is as it should be is left alone.
+        let again = convert(&request(&pool), data, metadata).unwrap();
+        assert_eq!(again.moved, 0);
+    }
+}
+
+#[test]
+fn metadata_keeps_its_copies_unless_forced() {
+    let (pool, sums) = filled(2, 300, &["-d", "single", "-m", "raid1"]);
+    let args = BalanceArgs {
+        metadata: Some(filter_to(Profile::Single)),
+        ..BalanceArgs::default()
+    };
+    let refused = Btrfs::balance(&request(&pool), &args, &mut to_the_end);
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("without its copies")
+    );
+    // More copies than there are devices.
+    let args = BalanceArgs {
+        data: Some(filter_to(Profile::Raid1C3)),
+        ..BalanceArgs::default()
+    };
+    Btrfs::balance(&request(&pool), &args, &mut to_the_end).unwrap_err();
+    assert_whole(&pool, &sums);
+}
+
+#[test]
+fn devices_are_added_and_removed() {
+    for (data, metadata) in [("raid1", "raid1"), ("single", "dup"), ("raid5", "raid1c3")] {
+        let (mut pool, sums) = filled(3, 320, &["-d", data, "-m", metadata]);
+        let image = pool.images()[0].with_extension("added");
+        File::create(&image).unwrap().set_len(400 << 20).unwrap();
+        let device = open(&image);
+        assert_eq!(Btrfs::add_device(&request(&pool), &device).unwrap(), 4);
+        drop(device);
+        pool.regain(image);
+        assert_whole(&pool, &sums);
+        pool.run(GO_ON);
+        let device = DeviceId(2);
+        Btrfs::remove_device(&request(&pool), device, &mut to_the_end).unwrap();
+        let removed = pool.lose(1);
+        assert!(crate::identify(&*open(&removed)).is_err());
+        assert_whole(&pool, &sums);
+        pool.run(GO_ON);
+        assert_whole(&pool, &sums);
+    }
+}
+
+#[test]
+fn missing_device_is_removed() {
+    let (mut pool, sums) = filled(3, 320, &["-d", "raid1", "-m", "raid1"]);
+    pool.lose(1);
+    Btrfs::remove_device(&request(&pool), DeviceId(2), &mut to_the_end).unwrap();
+    assert_whole(&pool, &sums);
+    pool.run(GO_ON);
+}
+
+#[test]
+fn device_that_is_needed_is_not_removed() {
+    let (pool, sums) = filled(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    Btrfs::remove_device(&request(&pool), DeviceId(1), &mut to_the_end).unwrap_err();
+    assert_whole(&pool, &sums);
+}
+
+fn open(image: &Path) -> Arc<dyn BlockDevice> {
+    let options = OpenOptions {
+        access: Access::Write,
+        direct: false,
+    };
+    Arc::new(FileDevice::open(image, options).unwrap())
+}
+
+struct Ignore;
+
+impl CheckSink for Ignore {
+    fn finding(&mut self, _: Finding) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+fn replace(devices: usize, profile: &str, is_missing: bool) {
+    let (mut pool, sums) = filled(devices, 200, &["-d", profile, "-m", profile]);
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(240 << 20).unwrap();
+    let target = open(&image);
+    let lost = is_missing.then(|| pool.lose(1));
+    let request = request(&pool);
+    let device = DeviceId(if devices == 1 { 1 } else { 2 });
+    let (counts, _) = Btrfs::replace_device(&request, device, &target, &mut Ignore).unwrap();
+    assert_eq!(counts.uncorrectable_errors, 0, "{counts:?}");
+    drop((request, target));
+    if lost.is_none() {
+        let old = pool.lose(devices.min(2) - 1);
+        assert!(crate::identify(&*open(&old)).is_err());
+    }
+    pool.regain(image);
+    assert_whole(&pool, &sums);
+    pool.run(GO_ON);
+    assert_whole(&pool, &sums);
+}
+
+#[test]
+fn devices_are_replaced() {
+    replace(1, "single", false);
+    replace(3, "raid0", false);
+    replace(3, "raid5", false);
+}
+
+#[test]
+fn missing_devices_are_replaced() {
+    replace(2, "raid1", true);
+    replace(3, "raid5", true);
+    replace(4, "raid6", true);
+}
+
+#[test]
+fn devices_become_shorter_and_longer() {
+    let (pool, sums) = filled(2, 700, &["-d", "single", "-m", "raid1"]);
+    // A chunk near the end.
+    let fs = pool.open(WriteOptions::default());
+    for _ in 0..8 {
+        let kind = BlockGroupFlags::DATA;
+        assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+    }
+    crate::txn::tests::files::create(&fs, crate::ondisk::TreeId::FS, "x", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    drop(fs);
+    let sums_with = pool.run(SUMS);
+    assert_ne!(sums, sums_with);
+    for size_mib in [420, 300, 700] {
+        for device in [1, 2] {
+            let bytes = size_mib << 20;
+            Btrfs::resize_device(&request(&pool), DeviceId(device), bytes, &mut to_the_end)
+                .unwrap();
+        }
+        let fs = pool.open(WriteOptions::default());
+        assert_eq!(fs.superblock().total_bytes, 2 * (size_mib << 20));
+        drop(fs);
+        assert_whole(&pool, &sums_with);
+        pool.run(GO_ON);
+    }
+    let least = Btrfs::resize_device(&request(&pool), DeviceId(1), 100 << 20, &mut to_the_end);
+    assert!(least.unwrap_err().to_string().contains("256 MiB"));
+    let beyond = Btrfs::resize_device(&request(&pool), DeviceId(1), 1 << 40, &mut to_the_end);
+    beyond.unwrap_err();
+}
+
+/// Power fails while chunks are converted: each state is a valid filesystem with all files, and the conversion goes on.
+#[test]
+fn conversion_that_is_cut_goes_on() {
+    let (pool, sums) = filled(2, 200, &["-d", "single", "-m", "dup", "-n", "4096"]);
+    let base = |path: &PathBuf| -> Arc<dyn BlockDevice> {
+        Arc::new(MemoryDevice::new("base", std::fs::read(path).unwrap()).with_blocks(4096))
+    };
+    let recorder = Recorder::new(pool.images().iter().map(base).collect());
+    let recorded = recorder.devices().iter();
+    let recorded: Vec<Arc<dyn BlockDevice>> = recorded
+        .map(|device| -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(device) })
+        .collect();
+    convert(&request_of(recorded), Profile::Raid1, Profile::Raid1).unwrap();
+    let recording = recorder.recording();
+    let judged = Pool::empty(2);
+    let count = recording.crash_states(CrashOptions::default()).count();
+    let step = (count / 7).max(1);
+    let states = recording.crash_states(CrashOptions::default());
+    for (index, state) in states.step_by(step).enumerate() {
+        let devices = state.unwrap().devices().unwrap();
+        for (device, path) in devices.into_iter().zip(judged.images()) {
+            store(&device, path);
+        }
+        assert_same(&judged, &sums);
+        if index % 3 == 1 {
+            convert(&request(&judged), Profile::Raid1, Profile::Raid1).unwrap();
+            let all = (vec![Profile::Raid1], vec![Profile::Raid1]);
+            assert_eq!(profiles(&judged), all);
+            assert_same(&judged, &sums);
+        }
+    }
+    assert!(count > 100, "{count} states");
+}
