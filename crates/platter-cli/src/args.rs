@@ -15,8 +15,9 @@ use platter::{DeviceRole, MountOption, MountOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
-    cat, check, chmod, chown, completions, cp, info, ln, ls, man, mkdir, mkfs, mount, mv, resize,
-    rm, stat, subvolume, tar, touch, tree, truncate, tune, umount, write_batch, xattr,
+    balance, cat, check, chmod, chown, completions, cp, device, info, ln, ls, man, mkdir, mkfs,
+    mount, mv, resize, rm, scrub, stat, subvolume, tar, touch, tree, truncate, tune, umount,
+    write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -74,6 +75,9 @@ pub(crate) enum Command {
     Umount(umount::Umount),
     Check(check::Check),
     Mkfs(Box<mkfs::Mkfs>),
+    Scrub(scrub::Scrub),
+    Balance(balance::Balance),
+    Device(device::Device),
     Resize(resize::Resize),
     Tune(tune::Tune),
     Completions(completions::Completions),
@@ -198,6 +202,9 @@ impl Command {
             | Self::Truncate(_)
             | Self::Touch(_)
             | Self::Mkfs(_)
+            | Self::Scrub(_)
+            | Self::Balance(_)
+            | Self::Device(_)
             | Self::Resize(_)
             | Self::Tune(_)
             | Self::Completions(_)

@@ -55,6 +55,7 @@ pub mod open;
 pub mod archive;
 pub mod populate;
 pub mod make;
+pub mod pool;
 pub mod resize;
 pub mod accounts;
 pub mod copy;

@@ -1,11 +1,13 @@
 //! The commands: one module for each, with its arguments.
 
+pub(crate) mod balance;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod chmod;
 pub(crate) mod chown;
 pub(crate) mod completions;
 pub(crate) mod cp;
+pub(crate) mod device;
 pub(crate) mod info;
 pub(crate) mod ln;
 pub(crate) mod ls;
@@ -16,6 +18,7 @@ pub(crate) mod mount;
 pub(crate) mod mv;
 pub(crate) mod resize;
 pub(crate) mod rm;
+pub(crate) mod scrub;
 pub(crate) mod stat;
 pub(crate) mod subvolume;
 pub(crate) mod tar;
@@ -59,6 +62,9 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Umount(umount) => Ok(umount.run()),
         Command::Check(check) => check.run(options),
         Command::Mkfs(mkfs) => mkfs.run(options),
+        Command::Balance(balance) => balance.run(options),
+        Command::Device(device) => device.run(options),
+        Command::Scrub(scrub) => scrub.run(options),
         Command::Resize(resize) => resize.run(options),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),

@@ -30,6 +30,9 @@ fn help_and_version_are_there() {
         "check",
         "mkfs",
         "resize",
+        "scrub",
+        "balance",
+        "device",
         "tune",
     ] {
         assert!(

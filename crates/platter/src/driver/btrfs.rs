@@ -8,7 +8,7 @@ use platter_btrfs::{Btrfs, Method, MountOptions, Rescue, SubvolumeChoice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
-use super::{Driver, Identity, MountRequest, unsupported};
+use super::{Driver, Identity, MountRequest, Pool, unsupported};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices, Member, Members};
 use crate::options::{MountOption, OptionError, Recovery};
@@ -82,6 +82,10 @@ impl Driver for BtrfsDriver {
         Btrfs::check(&devices, &options_of(&request), &request.budget, sink)
     }
 
+    fn pool(&self) -> Option<&dyn Pool> {
+        Some(self)
+    }
+
     fn verify_data(&self, request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
         let devices = devices_of(&request)?;
         Btrfs::verify_data(&devices, &options_of(&request), &request.budget, sink)
@@ -89,7 +93,7 @@ impl Driver for BtrfsDriver {
 }
 
 /// How to mount.
-fn options_of(request: &MountRequest) -> MountOptions {
+pub(super) fn options_of(request: &MountRequest) -> MountOptions {
     let mut options = MountOptions {
         superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
         commit_interval: request
@@ -107,7 +111,7 @@ fn options_of(request: &MountRequest) -> MountOptions {
 }
 
 /// The devices of the filesystem.
-fn devices_of(request: &MountRequest) -> Result<Vec<Arc<dyn BlockDevice>>> {
+pub(super) fn devices_of(request: &MountRequest) -> Result<Vec<Arc<dyn BlockDevice>>> {
     if request.devices.of_role(DeviceRole::Log).is_some() {
         return Err(unsupported(Format::Btrfs, "an external log"));
     }

@@ -1,8 +1,10 @@
 //! The seam between the facade and the drivers: one line for each.
 
-mod btrfs;
 mod edit;
 mod mkfs;
+mod pool;
+mod btrfs;
+mod btrfs_pool;
 mod resize;
 mod ext4;
 #[cfg(test)]
@@ -23,11 +25,13 @@ use crate::options::{MountOption, OptionError, Recovery, WriteOptions};
 
 pub(crate) use edit::{EditStrategy, FreeRanges, ImageCommit, JournaledEdits, Purpose};
 pub(crate) use mkfs::{FillRequest, Mkfs, MkfsRequest, OnDevice};
+pub(crate) use pool::Pool;
 pub(crate) use resize::{Resize, ResizeRequest};
 
 use ext4::random_uuid;
 pub use ext4::{Generation, MkfsOptions};
 pub use mkfs::NewFilesystem;
+pub use pool::{Balance, Moved, Moving, Scrubbed};
 pub use resize::Resized;
 
 /// All drivers, in the order in which they are asked.
@@ -100,6 +104,11 @@ pub(crate) trait Driver: Sync {
 
     /// The defaults of a new filesystem of one of [these types](Self::mkfs_types).
     fn mkfs(&self, _kind: &str) -> Option<Box<dyn Mkfs>> {
+        None
+    }
+
+    /// What it can do with the devices of its filesystems, if it can.
+    fn pool(&self) -> Option<&dyn Pool> {
         None
     }
 
