@@ -32,21 +32,42 @@ impl SuperBlock {
 
     fn list_subvolumes(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
         let mut broken = None;
-        let all = self.context().subvolumes()?;
-        for subvolume in &all {
-            self.follow(subvolume.id)?;
+        let mut all = Vec::new();
+        for subvolume in self.context().subvolumes()? {
+            if self
+                .unless_gone(subvolume.id, self.follow(subvolume.id))?
+                .is_some()
+            {
+                all.push(subvolume);
+            }
         }
         for subvolume in all {
-            match describe(self.context(), &subvolume) {
-                Ok(described) => {
+            let described = describe(self.context(), &subvolume);
+            match self.unless_gone(subvolume.id, described) {
+                Ok(Some(described)) => {
                     if sink(described) == ControlFlow::Break(()) {
                         return Ok(());
                     }
                 }
+                Ok(None) => {}
                 Err(error) => broken = broken.or(Some(error)),
             }
         }
         broken.map_or(Ok(()), Err)
+    }
+
+    /// What was found of a subvolume; `None` instead of an error if it was deleted meanwhile.
+    fn unless_gone<T>(&self, id: TreeId, found: Result<T>) -> Result<Option<T>> {
+        let error = match found {
+            Ok(found) => return Ok(Some(found)),
+            Err(error) => error,
+        };
+        // As it is now: others may remember what was there.
+        let item = self.context().read_root_item(id)?;
+        match item.map(|item| context::Subvolume { id, item }) {
+            Some(subvolume) if !subvolume.is_deleted() => Err(error),
+            Some(_) | None => Ok(None),
+        }
     }
 }
 
@@ -59,10 +80,14 @@ impl Subvolumes for MountedSubvolumes {
         let context = self.0.context();
         let item = context.subvolume(TreeId(id))?.ok_or(Condition::NotFound)?;
         let now = context.read_root_item(TreeId(id))?.unwrap_or(item.item);
-        for above in context.ancestors(TreeId(id))? {
-            self.0.follow(above)?;
-        }
-        describe(context, &context::Subvolume { item: now, ..item })
+        let found = (|| {
+            for above in context.ancestors(TreeId(id))? {
+                self.0.follow(above)?;
+            }
+            describe(context, &context::Subvolume { item: now, ..item })
+        })();
+        let found = self.0.unless_gone(TreeId(id), found)?;
+        Ok(found.ok_or(Condition::NotFound)?)
     }
 
     fn default_id(&self) -> Result<u64> {
@@ -186,8 +211,10 @@ mod tests {
     use crate::ondisk::root_ref::RootRef;
     use crate::ondisk::superblock::RootPointer;
     use crate::tree::tests::Sample;
+    use platter_cache::MemoryBudget;
     use platter_ondisk::Rule;
     use platter_vfs::Error;
+    use platter_vfs::SystemClock;
     use zerocopy::IntoBytes;
 
     fn named(dir: u64, name: &[u8]) -> Vec<u8> {
@@ -292,5 +319,27 @@ mod tests {
         let top = context.subvolume(TreeId::FS).unwrap().unwrap();
         let described = describe(&context, &top).unwrap();
         assert_eq!((described.path, described.parent), (Vec::new(), None));
+    }
+
+    #[test]
+    fn subvolume_that_was_deleted_meanwhile_is_not_corrupt() {
+        let key = Key::new(300, ItemKind::ROOT_ITEM, 0);
+        let item = root_item(RootPointer::default()).encode(None);
+        let mut dead = root_item(RootPointer::default());
+        dead.refs = 0;
+        let dead = dead.encode(None);
+        let dead_key = Key::new(301, ItemKind::ROOT_ITEM, 0);
+        let roots = [(key, item.as_bytes()), (dead_key, dead.as_bytes())];
+        let any = Key::new(256, ItemKind::ORPHAN_ITEM, 0);
+        let context = sample(&[(any, b"")], &roots);
+        let root = context.subvolume(TreeId::FS).unwrap().unwrap();
+        let budget = Arc::new(MemoryBudget::new(1 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let fs = SuperBlock::new(context, &root, &[], budget, clock);
+        let found = |id| fs.unless_gone(id, path(fs.context(), id));
+        assert_eq!(rule(found(TreeId(300))), TreesRule::Parent.text());
+        for gone in [301, 302] {
+            assert_eq!(found(TreeId(gone)).unwrap(), None);
+        }
     }
 }
