@@ -168,6 +168,7 @@ impl Replay<'_> {
                 extents.drop(end..u64::MAX)?;
             }
             for (key, data) in logged.remove(&inode).unwrap_or_default() {
+                self.take_data(key, &data)?;
                 extents.replace(key.offset, &data, self.log.locus(key), has_holes)?;
             }
             let allocated_bytes = extents.allocated_bytes()?;
@@ -181,7 +182,19 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes over the checksums of sectors that have none.
+    /// Notes the data of an extent, of which the checksums count.
+    fn take_data(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        let (sector_bytes, locus) = (self.context.sector_bytes(), self.log.locus(key));
+        let extent = FileExtent::decode(data, key.offset, sector_bytes, locus)?;
+        if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind {
+            let end = place.logical.0.saturating_add(place.disk_bytes);
+            self.data.add(place.logical.0..end);
+        }
+        Ok(())
+    }
+
+    /// Takes over the checksums of sectors that have none, of extents that the log has: it may have others of
+    /// extents that were dropped since.
     pub(super) fn checksums(&self, checksums: &mut Overlay) -> Result<()> {
         let sector = u64::from(self.context.sector_bytes());
         let kind = self.context.superblock.checksum_kind;
@@ -196,7 +209,8 @@ impl Replay<'_> {
                 let at = item.start.0 + index * sector;
                 let checksum = item.checksum(LogicalAddr(at));
                 let is_known = known.is_stored(usize::try_from(index).unwrap_or(usize::MAX));
-                match checksum.filter(|_| !is_known) {
+                let is_used = self.data.contains(&(at..at.saturating_add(sector)));
+                match checksum.filter(|_| is_used && !is_known) {
                     Some(checksum) => {
                         let (_, bytes) = run.get_or_insert_with(|| (at, Vec::new()));
                         bytes.extend_from_slice(checksum);

@@ -293,7 +293,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Sets an inode's number of names to what its references say.
+    /// Sets an inode's number of names to what its references say. A directory without a name loses its entries.
     pub(super) fn count_links(&mut self, inode: u64) -> Result<()> {
         let Some(item) = self.item(inode)? else {
             return Ok(());
@@ -312,6 +312,12 @@ impl Replay<'_> {
             count
         };
         self.set_item(inode, &InodeItem { links, ..item });
+        if links == 0 && item.kind == FileKind::Directory {
+            let kinds = ItemKind::DIR_INDEX..=ItemKind::DIR_INDEX;
+            for (key, data) in self.items_of(false, inode, &kinds)? {
+                self.remove_entry(key, &data)?;
+            }
+        }
         Ok(())
     }
 }

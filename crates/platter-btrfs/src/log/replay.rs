@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use platter_vfs::{FileKind, Result};
 use zerocopy::IntoBytes;
 
+use crate::block_group::Ranges;
 use crate::context::FsContext;
 use crate::items::{ItemCursor, Overlay};
 use crate::ondisk::dir_log::DirLog;
@@ -25,6 +26,8 @@ pub(super) struct Replay<'c> {
     /// Files with the first byte that has no extent: all of a file's extents before it were logged, or
     /// are those of the subvolume.
     pub(super) ends: BTreeMap<u64, u64>,
+    /// Data of extents that the log has.
+    pub(super) data: Ranges,
 }
 
 impl<'c> Replay<'c> {
@@ -36,6 +39,7 @@ impl<'c> Replay<'c> {
             overlay: Overlay::default(),
             relinked: BTreeSet::new(),
             ends: BTreeMap::new(),
+            data: Ranges::default(),
         }
     }
 
@@ -60,7 +64,7 @@ impl<'c> Replay<'c> {
         }
         self.extents()?;
         self.checksums(checksums)?;
-        for inode in std::mem::take(&mut self.relinked) {
+        while let Some(inode) = self.relinked.pop_first() {
             self.count_links(inode)?;
         }
         Ok(())
