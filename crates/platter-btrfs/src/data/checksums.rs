@@ -91,6 +91,14 @@ impl Checksums {
         stored.is_some_and(|stored| stored.iter().any(|byte| *byte != 0))
     }
 
+    /// The checksums of all sectors; `None` where one has none stored.
+    #[must_use]
+    pub fn all(&self) -> Option<&[u8]> {
+        let count = self.bytes.len() / self.kind.len_bytes();
+        let is_whole = (0..count).all(|index| self.is_stored(index));
+        is_whole.then_some(&self.bytes)
+    }
+
     /// Whether the sector number `index` of the range has these bytes.
     #[must_use]
     pub fn matches(&self, index: usize, sector: &[u8]) -> bool {

@@ -9,6 +9,7 @@ mod replay;
 mod extents;
 mod names;
 mod apply;
+pub mod write;
 #[cfg(test)]
 mod tests;
 

@@ -87,8 +87,9 @@ pub(super) fn group(given: Vec<Given>) -> Result<Found> {
     let (own, others): (Vec<_>, Vec<_>) = given
         .into_iter()
         .partition(|it| identity(&it.superblock) == named);
-    let newest =
-        |best: &Given, next: &Given| best.superblock.generation < next.superblock.generation;
+    // A log that was about to be written when the power failed may be known to one device alone.
+    let age = |it: &Given| (it.superblock.generation, it.superblock.log_root.is_some());
+    let newest = |best: &Given, next: &Given| age(best) < age(next);
     let superblock = own
         .iter()
         .reduce(|best, next| if newest(best, next) { next } else { best });

@@ -19,6 +19,8 @@ mod write_tests;
 mod load_tests;
 #[cfg(test)]
 mod pool_tests;
+#[cfg(test)]
+mod log_tests;
 
 use std::sync::Arc;
 

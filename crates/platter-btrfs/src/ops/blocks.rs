@@ -51,6 +51,7 @@ impl BtrfsInode {
         loop {
             let handle = self.begin_freeing(EXTENT_CREDITS)?;
             let dropped = self.change_in(&handle, |handle, item| {
+                self.note_lost_extents(handle);
                 let extents = self.extents_in(handle);
                 let dropped = extents.drop_range(start..range.end, DROPPED_MAX)?;
                 item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
@@ -406,7 +407,7 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn commit(&self, _data_only: bool) -> Result<()> {
-        self.commit_all()
+        self.commit_with_contents()
     }
 }
 

@@ -185,6 +185,7 @@ impl BtrfsInode {
                 inode: source.id.number,
             };
             let into = self.extents_in(handle);
+            self.note_lost_extents(handle);
             // The references come first: an extent of the target must not lose its last one to get it again.
             let shared = from.share(range.clone(), SHARED_MAX, &into, to)?;
             let replaced = to..to + (shared.next - range.start);

@@ -243,12 +243,16 @@ impl BtrfsInode {
             name: name.as_bytes(),
             inode,
         };
-        entry.add(editor, handle.generation(), (kind, index), has_extended)
+        entry.add(editor, handle.generation(), (kind, index), has_extended)?;
+        let notes = &self.fs.log_notes;
+        notes.add_name(handle.generation(), self.tree_id(), inode);
+        Ok(())
     }
 
     /// Removes a name from this directory.
     pub(super) fn remove_entry(
         &self,
+        handle: &Handle<'_>,
         editor: &mut Editor<'_, '_>,
         name: Name<'_>,
         inode: u64,
@@ -258,7 +262,12 @@ impl BtrfsInode {
             name: name.as_bytes(),
             inode,
         };
-        entry.remove(editor).map(drop)
+        let index = entry.remove(editor)?;
+        let (notes, place) = (&self.fs.log_notes, (self.id.number, index));
+        if !notes.remove_name(handle.generation(), self.tree_id(), place, inode) {
+            handle.require_commit();
+        }
+        Ok(())
     }
 
     /// Adds a name of `file` to this directory. The caller holds both inode locks.

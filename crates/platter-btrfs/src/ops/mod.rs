@@ -46,6 +46,7 @@ use crate::compress::Compressor;
 use crate::context::{FsContext, Subvolume};
 use crate::data::{DataReader, DecompressedCache};
 use crate::inode;
+use crate::log::write::LogNotes;
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
 use crate::ondisk::{LogicalAddr, TreeId};
@@ -108,6 +109,8 @@ pub struct SuperBlock {
     /// The checksums of what was written and has no items yet, by where it begins.
     // Lock rank leaf.
     checksums: Mutex<BTreeMap<LogicalAddr, Vec<u8>>>,
+    /// What the log trees of the running transaction have.
+    log_notes: LogNotes,
     /// Handles that were begun.
     changes: AtomicU32,
     /// Subvolumes with inodes in memory.
@@ -149,6 +152,8 @@ pub struct BtrfsInode {
     lists: InodeLists,
     /// What is reserved for the truncation that was prepared.
     kept_bytes: AtomicU64,
+    /// The last transaction in which it may have lost extents.
+    lost_extents: AtomicU64,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
@@ -224,6 +229,7 @@ impl SuperBlock {
             dirty: DirtyList::default(),
             next_numbers: Mutex::default(),
             checksums: Mutex::default(),
+            log_notes: LogNotes::default(),
             changes: AtomicU32::new(0),
             in_use: SubvolumesInUse::default(),
             subvolume_changes: Mutex::default(),
@@ -421,6 +427,7 @@ impl SuperBlock {
             pages: Mapping::new(Arc::clone(&self.budget)),
             lists: InodeLists::default(),
             kept_bytes: AtomicU64::new(0),
+            lost_extents: AtomicU64::new(item.transaction.0),
             is_deleted: AtomicBool::new(false),
             _seat: seat,
         }

@@ -326,7 +326,8 @@ impl BtrfsInode {
         if let Stored::InPlace { was_prealloc, .. } = new.stored
             && !was_prealloc
         {
-            // The size is set when all is written.
+            // No transaction knows of it. The size is set when all is written.
+            self.data.sync.writes.record();
             return Ok(());
         }
         self.change(EXTENT_CREDITS, Purpose::Free, |handle, item| {

@@ -23,7 +23,7 @@ impl BtrfsInode {
         let name = name.as_name();
         let is_gone = handle.whole(|handle| {
             handle.edit(self.tree_id(), |editor| {
-                self.remove_entry(editor, name, victim.id.number)
+                self.remove_entry(handle, editor, name, victim.id.number)
             })?;
             self.count_name(&mut states, name, false);
             let is_gone = drop_link(handle, &mut states, victim)?;
@@ -117,8 +117,10 @@ fn exchange(rename: &Rename<'_, BtrfsInode>, handle: &Handle<'_>) -> Result<()> 
         return Ok(());
     };
     handle.edit(from.dir.tree_id(), |editor| {
-        from.dir.remove_entry(editor, from.name, moved.id.number)?;
-        to.dir.remove_entry(editor, to.name, there.id.number)?;
+        from.dir
+            .remove_entry(handle, editor, from.name, moved.id.number)?;
+        to.dir
+            .remove_entry(handle, editor, to.name, there.id.number)?;
         let (moved, there) = ((moved.id.number, moved.kind), (there.id.number, there.kind));
         to.dir.add_entry(handle, editor, to.name, moved)?;
         from.dir.add_entry(handle, editor, from.name, there)
@@ -135,12 +137,14 @@ fn replace(
     let (from, to, moved) = (rename.from, rename.to, &rename.moved);
     handle.edit(from.dir.tree_id(), |editor| {
         if let Some(there) = &rename.there {
-            to.dir.remove_entry(editor, to.name, there.id.number)?;
+            to.dir
+                .remove_entry(handle, editor, to.name, there.id.number)?;
         }
         // Where nothing was there, only this can be refused.
         let named = (moved.id.number, moved.kind);
         to.dir.add_entry(handle, editor, to.name, named)?;
-        from.dir.remove_entry(editor, from.name, moved.id.number)
+        from.dir
+            .remove_entry(handle, editor, from.name, moved.id.number)
     })?;
     let mut is_gone = false;
     if let Some(there) = &rename.there {

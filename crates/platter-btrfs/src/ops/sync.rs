@@ -1,4 +1,4 @@
-//! Making changes durable: by a commit of all that was done.
+//! Making changes durable: all that was done by a commit, and single inodes by the log.
 
 use std::sync::atomic::Ordering;
 
@@ -7,6 +7,31 @@ use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::{BtrfsInode, SuperBlock};
+use crate::log;
+use crate::log::write::Target;
+use crate::ondisk::Generation;
+use crate::txn::{Handle, WriteContext};
+
+/// Tree blocks that logging an inode is expected to take.
+const LOG_CREDITS: u32 = 32;
+
+/// What logging an inode came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Logged {
+    /// It has not changed since the last commit, or the log that has it.
+    Nothing,
+    /// The log is on the devices.
+    Durable,
+    /// Only a commit makes it durable.
+    NeedsCommit,
+}
+
+/// Whether the devices were flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flushed {
+    Yes,
+    No,
+}
 
 impl SuperBlock {
     /// Makes all that was done so far durable.
@@ -85,7 +110,84 @@ impl BtrfsInode {
         if self.kind == FileKind::Regular {
             return file::sync_data(self, data_only);
         }
-        self.commit_all()
+        self.make_durable().map(drop)
+    }
+
+    /// Makes the inode durable, and what of it was written where it was.
+    pub(super) fn commit_with_contents(&self) -> Result<()> {
+        let writes = &self.data.sync.writes;
+        let flush = || {
+            if self.make_durable()? == Flushed::No {
+                let store = self.fs.transactions()?.blocks().store();
+                store.flush()?;
+            }
+            Ok(())
+        };
+        writes.sync(|| self.make_durable().map(drop), flush)
+    }
+
+    /// Makes all of the inode durable that transactions know: by the log, or by a commit where the log cannot
+    /// say it.
+    fn make_durable(&self) -> Result<Flushed> {
+        let writing = self.fs.transactions()?;
+        if let Some(error) = writing.failure() {
+            return Err(error);
+        }
+        match self.log_changes(writing)? {
+            Logged::Nothing => Ok(Flushed::No),
+            Logged::Durable => Ok(Flushed::Yes),
+            Logged::NeedsCommit => {
+                self.commit_all()?;
+                Ok(Flushed::Yes)
+            }
+        }
+    }
+
+    fn log_changes(&self, writing: &WriteContext) -> Result<Logged> {
+        if self.is_in(writing.committed()) {
+            return Ok(Logged::Nothing);
+        }
+        let handle = match writing.begin(LOG_CREDITS) {
+            Err(Error::Condition(Condition::NoSpace)) => return Ok(Logged::NeedsCommit),
+            handle => handle?,
+        };
+        let generation = handle.generation();
+        let item = self.item();
+        if item.transaction < generation {
+            return Ok(Logged::Nothing);
+        }
+        let (notes, tree) = (&self.fs.log_notes, self.tree_id());
+        let (number, sequence) = (self.id.number, item.sequence);
+        let known = notes.log_of(generation, tree, number, sequence);
+        let log = if known.is_some() {
+            known
+        } else {
+            // Extents are not found between a drop and what comes instead.
+            let _state = self.state.read();
+            let target = Target {
+                inode: number,
+                lost_extents: self.lost_extents.load(Ordering::Acquire) >= generation.0,
+            };
+            log::write::log_inode(writing, &handle, notes, tree, target)?
+        };
+        let is_durable = log.is_some_and(|log| handle.write_log(log));
+        Ok(match (is_durable, known) {
+            (false, _) => Logged::NeedsCommit,
+            // The devices may have been flushed before contents were written in place.
+            (true, Some(_)) => Logged::Nothing,
+            (true, None) => Logged::Durable,
+        })
+    }
+
+    /// Whether all changes of the inode are in a transaction, which is durable, or in those before.
+    fn is_in(&self, transaction: Generation) -> bool {
+        self.state.read().item.transaction <= transaction
+    }
+
+    /// Says that extents of the file go in a transaction: its log has to say that they are gone.
+    pub(super) fn note_lost_extents(&self, handle: &Handle<'_>) {
+        let generation = handle.generation().0;
+        self.lost_extents.fetch_max(generation, Ordering::AcqRel);
     }
 
     /// Commits the running transaction, with all that others did in it.

@@ -5,13 +5,12 @@ use std::ops::Range;
 
 use platter_vfs::Result;
 
-use super::Cow;
 use crate::ondisk::csum_item::CsumItem;
 use crate::ondisk::item::ItemFormat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::EXTENT_CSUM_OBJECT;
 use crate::ondisk::{Key, LogicalAddr};
-use crate::tree::edit::TreeEditor;
+use crate::tree::edit::{CopyOnWrite, TreeEditor};
 use crate::tree::{Cursor, Tree, TreeBlocks};
 
 /// The most bytes of checksums in one item.
@@ -27,8 +26,8 @@ pub(super) fn of(bytes: &[u8], format: ItemFormat) -> Vec<u8> {
 
 /// Inserts checksums of the sectors from `address` on. They go on with the item before as long as that is not too
 /// long.
-pub(super) fn insert(
-    editor: &mut TreeEditor<'_, Cow<'_>>,
+pub(super) fn insert<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
     address: LogicalAddr,
     checksums: Vec<u8>,
     format: ItemFormat,
@@ -97,8 +96,8 @@ fn at_key(at: u64) -> Key {
 }
 
 /// Deletes the checksums of a range of logical addresses.
-pub(super) fn delete(
-    editor: &mut TreeEditor<'_, Cow<'_>>,
+pub(super) fn delete<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
     range: &Range<u64>,
     format: ItemFormat,
 ) -> Result<()> {

@@ -408,6 +408,7 @@ impl WriteContext {
     }
 
     fn create_group(&self, generation: Generation, chunk: &ChunkItem) -> Result<()> {
+        self.logs.require_commit(generation);
         let chunk_key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, chunk.start.0);
         self.edit(generation, TreeId::CHUNK, |editor| {
             editor.insert(chunk_key, &chunk.encode())

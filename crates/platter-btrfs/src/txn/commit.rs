@@ -33,7 +33,7 @@ impl Rule for CommitRule {
 }
 
 /// Blocks that are written in one call.
-const WRITE_BLOCKS_MAX: usize = 512;
+pub(super) const WRITE_BLOCKS_MAX: usize = 512;
 
 impl WriteContext {
     /// Returns when `transaction` and all before it are durable. The caller has no handle.
@@ -105,6 +105,7 @@ impl WriteContext {
         for range in pinned.iter() {
             self.groups.unpin(&range)?;
         }
+        self.drop_logs()?;
         self.chunks.set_committed();
         self.count_global_reserve()?;
         let took = self.clock.monotonic().saturating_sub(begin);
@@ -127,7 +128,7 @@ impl WriteContext {
     }
 
     /// Returns the error of a failure, after which nothing is written.
-    fn refuse_after_failure(&self) -> Result<()> {
+    pub(super) fn refuse_after_failure(&self) -> Result<()> {
         self.transactions.failure().map_or(Ok(()), Err)
     }
 

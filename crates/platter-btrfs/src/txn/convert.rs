@@ -99,13 +99,13 @@ impl WriteContext {
     }
 
     /// The header of the first block of a tree, with what all blocks have in common.
-    fn new_header(
+    pub(super) fn new_header(
         &self,
         generation: Generation,
         owner: TreeId,
         root: RootPointer,
     ) -> Result<Header> {
-        let other = self.tree(TreeId::CHUNK)?.lock().now.tree.root.logical;
+        let other = self.tree(TreeId::CHUNK)?.view().now.tree.root.logical;
         let other = self.blocks().read(other, &Expected::default())?;
         let missing = || Error::from(Corrupt::new(Locus::tree(owner.0), TreesRule::MissingTree));
         let other = other.header().ok_or_else(missing)?;

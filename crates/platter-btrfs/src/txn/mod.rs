@@ -13,6 +13,7 @@ mod free_space;
 mod run;
 mod space;
 mod stripes;
+mod log_trees;
 mod open;
 mod prune;
 mod snapshots;
@@ -45,6 +46,7 @@ pub use cow::Cow;
 pub use data::FileRange;
 pub use devices::{clear_superblocks, write_superblocks};
 pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
+pub use log_trees::{LogCow, LogEditor, LogTurn};
 pub use placing::Placing;
 pub use prune::PruneProgress;
 pub use snapshots::Snapshot;
@@ -54,6 +56,7 @@ pub use trees::OpenTree;
 pub type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
 use chunks::ChunkAllocator;
+use log_trees::Logs;
 use space::{Reservations, Urgency};
 use stripes::StripedLocks;
 
@@ -180,6 +183,7 @@ pub struct WriteContext {
     /// Held while the references of a block are counted that several trees may share.
     shared: StripedLocks,
     in_place: InPlaceGate,
+    logs: Logs,
     /// What was freed in the running transaction.
     // Lock rank 11.
     pinned: Mutex<Ranges>,
@@ -289,6 +293,12 @@ impl WriteContext {
         self.transactions.running()
     }
 
+    /// The last transaction that is durable.
+    #[must_use]
+    pub fn committed(&self) -> Generation {
+        self.transactions.committed()
+    }
+
     /// The superblock of the last commit.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
@@ -312,10 +322,11 @@ impl WriteContext {
         self.abort(error);
     }
 
-    /// Ends all writing, and returns when no commit is in progress. What was not committed is lost.
+    /// Ends all writing, and returns when no commit is in progress and no log is written. What was not committed is lost.
     pub fn end(&self) {
         self.abort(&ended());
         self.transactions.wait_for_commit();
+        self.wait_for_log();
     }
 
     /// The block groups.
@@ -413,6 +424,9 @@ impl Handle<'_> {
         id: TreeId,
         change: impl FnOnce(&mut Editor<'_, '_>) -> Result<R>,
     ) -> Result<R> {
+        if !id.is_subvolume() && id != TreeId::CSUM {
+            self.require_commit();
+        }
         let mut has_begun = false;
         let result = self.fs.edit(self.generation, id, |editor| {
             let result = change(editor);

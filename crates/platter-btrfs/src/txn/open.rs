@@ -9,6 +9,7 @@ use platter_cache::commit::Transactions;
 use platter_vfs::{Clock, Error, Result, Unsupported};
 
 use super::chunks::ChunkAllocator;
+use super::log_trees::Logs;
 use super::space::Reservations;
 use super::stripes::StripedLocks;
 use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ended};
@@ -77,6 +78,7 @@ impl WriteContext {
             new_data: Mutex::default(),
             shared: StripedLocks::default(),
             in_place: InPlaceGate::default(),
+            logs: Logs::default(),
             pinned: Mutex::default(),
             new_blocks: Mutex::new(BTreeSet::new()),
             transactions: Transactions::new(first, options.blocks_max, ended()),

@@ -35,6 +35,7 @@ impl Handle<'_> {
     /// Makes the commit of this transaction take a snapshot. Its names are changed in this handle; there is no root
     /// item before the commit.
     pub fn take_snapshot(&self, snapshot: Snapshot) {
+        self.require_commit();
         self.has_changed
             .store(true, std::sync::atomic::Ordering::Relaxed);
         self.fs.snapshots.lock().push(snapshot);

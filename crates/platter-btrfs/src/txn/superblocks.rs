@@ -11,6 +11,14 @@ use crate::ondisk::superblock::{
 };
 use crate::ondisk::{Generation, Superblock, TreeId};
 
+/// What became of the logs that superblocks lead to.
+struct LogRootsSet {
+    /// One of them led to another log.
+    is_changed: bool,
+    /// All of them lead to this one.
+    are_set: bool,
+}
+
 impl WriteContext {
     /// Makes the tree blocks durable, then the superblocks that lead to them.
     pub(super) fn write_superblocks(&self, generation: Generation) -> Result<()> {
@@ -32,6 +40,61 @@ impl WriteContext {
         store.flush()?;
         *self.superblock.lock() = superblock;
         Ok(())
+    }
+
+    /// Makes log trees durable, then the superblocks of the last commit that lead to them: on each device the first
+    /// copy alone, as in the kernel. Returns `false` if one of them is not that of the last commit.
+    pub(super) fn write_log_superblocks(&self, log_root: RootPointer) -> Result<bool> {
+        let store = self.blocks().store();
+        store.flush()?;
+        let are_set = self.set_log_root(Some(log_root))?.are_set;
+        store.flush()?;
+        Ok(are_set)
+    }
+
+    /// Has all devices lead to the log that is replayed, before its blocks can be written over where others do not.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub fn agree_on_log(&self) -> Result<()> {
+        if self
+            .set_log_root(self.context.superblock.log_root)?
+            .is_changed
+        {
+            self.blocks().store().flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sets the log of each device's first superblock, if that is of the last commit. One that is damaged gets its
+    /// contents by the next commit.
+    fn set_log_root(&self, log_root: Option<RootPointer>) -> Result<LogRootsSet> {
+        let mut found = LogRootsSet {
+            is_changed: false,
+            are_set: true,
+        };
+        let generation = self.superblock.lock().generation;
+        for member in self.blocks().store().members().iter() {
+            let Some(device) = &member.device else {
+                continue;
+            };
+            let offset = SUPERBLOCK_OFFSETS[0];
+            let mut bytes = [0; SUPERBLOCK_BYTES];
+            device.read_at(offset, &mut bytes)?;
+            let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+            let old = Superblock::decode(&disk, offset).ok();
+            let Some(old) = old.filter(|old| old.generation == generation) else {
+                found.are_set = false;
+                continue;
+            };
+            if old.log_root != log_root {
+                let superblock = Superblock { log_root, ..old };
+                let disk = superblock.encode(&disk, offset);
+                device.write_at(offset, disk.as_bytes())?;
+                found.is_changed = true;
+            }
+        }
+        Ok(found)
     }
 
     /// The superblock of this commit. Its device item is that of some device.

@@ -78,6 +78,17 @@ impl WriteContext {
         self.tree(id).map(drop)
     }
 
+    /// Looks at a tree as it is now, which stays so meanwhile, beside what the last commit has.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    pub fn look_at<R>(&self, id: TreeId, look: impl FnOnce(Tree, Tree) -> Result<R>) -> Result<R> {
+        let open = self.tree(id)?;
+        let versions = open.view();
+        let root = open.committed();
+        look(versions.now.tree, Tree { id, root })
+    }
+
     /// A tree, which is opened if it is not.
     pub(super) fn tree(&self, id: TreeId) -> Result<Arc<OpenTree>> {
         if let Some(open) = self.trees.lock().get(&id) {

@@ -52,6 +52,7 @@ impl BtrfsInode {
         is_stub: bool,
     ) -> Result<()> {
         let entry = self.subvolume_name(&name, child);
+        handle.require_commit();
         handle.edit(self.tree_id(), |editor| entry.remove(editor))?;
         if !is_stub {
             subvolume::remove_name(handle, self.tree_id(), child)?;

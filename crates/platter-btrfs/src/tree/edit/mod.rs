@@ -79,6 +79,12 @@ pub trait CopyOnWrite {
     /// The number of the transaction.
     fn generation(&self) -> Generation;
 
+    /// Whether a block of this generation is changed in place.
+    fn owns(&self, logical: LogicalAddr, generation: Generation) -> bool {
+        let _ = logical;
+        generation == self.generation()
+    }
+
     /// Allocates a block, and adds the reference of the tree to it.
     fn allocate(
         &self,

@@ -81,7 +81,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
     /// Makes the root belong to the transaction.
     pub(super) fn own_root(&mut self) -> Result<(LogicalAddr, u8)> {
         let root = self.root();
-        if root.generation == self.cow.generation() {
+        if self.cow.owns(root.logical, root.generation) {
             return Ok((root.logical, root.level));
         }
         let expected = Expected {
@@ -128,7 +128,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
     ) -> Result<LogicalAddr> {
         let block = self.child(pointer, level, end)?;
         let generation = self.cow.generation();
-        if pointer.generation == generation {
+        if self.cow.owns(pointer.logical, pointer.generation) {
             return Ok(pointer.logical);
         }
         let logical = self.copy(&block, false)?;

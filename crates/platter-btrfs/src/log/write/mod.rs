@@ -1,0 +1,74 @@
+//! Logging of inodes: what makes one durable without a commit, as `fsync` asks for it.
+//!
+//! The log of a subvolume says what a replay changes of the last commit. It has inodes as they were when they were
+//! logged, with their names as they are when the log is written. Whatever is in doubt is left to a commit.
+
+mod notes;
+mod view;
+mod plan;
+mod file;
+mod inode;
+
+use platter_vfs::Result;
+
+use crate::context::FsContext;
+use crate::ondisk::TreeId;
+use crate::ondisk::features::Incompat;
+use crate::txn::{Handle, WriteContext};
+use inode::Planner;
+use plan::Plan;
+use view::View;
+
+pub use inode::Target;
+pub use notes::LogNotes;
+
+/// Logs an inode of a subvolume. Returns the number of the log that has it, which is to be written; `None` where only
+/// a commit makes the inode durable.
+///
+/// # Errors
+/// Those of reading the trees.
+pub fn log_inode(
+    fs: &WriteContext,
+    handle: &Handle<'_>,
+    notes: &LogNotes,
+    tree: TreeId,
+    target: Target,
+) -> Result<Option<u64>> {
+    let Some(mut turn) = handle.log() else {
+        return Ok(None);
+    };
+    let generation = handle.generation();
+    let context: &FsContext = fs.context();
+    let superblock = &context.superblock;
+    let planned = fs.look_at(tree, |now, committed| {
+        let mut planner = Planner {
+            view: View {
+                blocks: fs.blocks(),
+                now,
+                committed,
+                generation,
+                sector_bytes: superblock.sector_bytes,
+                leaves_holes: superblock.features.incompat.contains(Incompat::NO_HOLES),
+            },
+            notes,
+            log: turn.number(),
+            plan: Plan::default(),
+        };
+        planner.run(target)?;
+        Ok(planner.plan)
+    });
+    let is_logged = match planned {
+        Ok(plan) if plan.needs_commit() => Ok(false),
+        Ok(plan) => plan.log(context, &mut turn, (tree, generation)),
+        Err(error) => Err(error),
+    };
+    if !matches!(is_logged, Ok(true)) {
+        // The log may have a part of it.
+        turn.require_commit();
+    }
+    match is_logged {
+        Ok(true) => Ok(Some(turn.number())),
+        Ok(false) | Err(platter_vfs::Error::Condition(platter_vfs::Condition::NoSpace)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,254 @@
+//! What `fsync` costs at a mount, and what becomes of its logs: threads share them, commits drop them, failures are
+//! made up for or reported.
+
+use std::sync::Arc;
+
+use platter_block::sim::{Effect, Fault, FaultDevice, When};
+use platter_block::{BlockDevice, CountingDevice, Operation};
+use platter_cache::MemoryBudget;
+use platter_vfs::{Context, CreateKind, Filesystem, Inode, SetAttr, SystemClock};
+
+use super::write_tests::{name, read};
+use super::{Btrfs, MountOptions};
+use crate::log::write::Target;
+use crate::ondisk::TreeId;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::txn::WriteContext;
+use crate::txn::tests::image::Pool;
+
+struct Mounted {
+    fs: Btrfs,
+    device: Arc<CountingDevice>,
+    faults: Arc<FaultDevice>,
+}
+
+impl Mounted {
+    fn new(pool: &Pool) -> Self {
+        let faults = Arc::new(FaultDevice::new(pool.devices().remove(0)));
+        let below: Arc<dyn BlockDevice> = Arc::clone(&faults) as _;
+        let device = Arc::new(CountingDevice::new(below));
+        let devices = [Arc::clone(&device) as Arc<dyn BlockDevice>];
+        let budget = Arc::new(MemoryBudget::new(16 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let options = MountOptions::default();
+        let fs = Btrfs::mount_writable(&devices, &options, budget, clock).unwrap();
+        Self { fs, device, faults }
+    }
+
+    fn create(&self, path: &str) -> Arc<dyn Inode> {
+        let root = self.fs.root().unwrap();
+        let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
+        file.unwrap()
+    }
+
+    fn writing(&self) -> &WriteContext {
+        self.fs.super_block().writing().unwrap()
+    }
+
+    /// What `count` calls of `fsync` ask of the device: writes and flushes.
+    fn asked(&self, call: impl FnOnce()) -> (u64, u64) {
+        let before = self.device.counts();
+        call();
+        let counts = self.device.counts();
+        (
+            counts.writes - before.writes,
+            counts.flushes - before.flushes,
+        )
+    }
+}
+
+fn pool() -> Pool {
+    Pool::make(1, 128, &["-m", "single"])
+}
+
+#[test]
+fn fsync_without_a_change_asks_nothing_of_the_device() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let file = mounted.create("file");
+    file.write_at(0, &[1; 5000]).unwrap();
+    let (writes, flushes) = mounted.asked(|| file.sync(false).unwrap());
+    assert!(writes <= 4, "{writes}");
+    assert_eq!(flushes, 2);
+    assert_eq!(mounted.writing().logs_written(), 1);
+    assert_eq!(mounted.asked(|| file.sync(false).unwrap()), (0, 0));
+    assert_eq!(mounted.asked(|| file.sync(true).unwrap()), (0, 0));
+    mounted.fs.sync().unwrap();
+    assert_eq!(mounted.asked(|| file.sync(false).unwrap()), (0, 0));
+    drop(file);
+    mounted.fs.unmount().unwrap();
+}
+
+#[test]
+fn commit_drops_the_log_and_frees_its_blocks() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    mounted.fs.sync().unwrap();
+    let metadata = BlockGroupFlags::METADATA;
+    let groups = mounted.writing().groups();
+    let reserved = groups.space(metadata).reserved;
+    for number in 0..20u8 {
+        let file = mounted.create(&format!("file{number}"));
+        file.write_at(0, &[number; 9000]).unwrap();
+        file.sync(false).unwrap();
+    }
+    assert_eq!(mounted.writing().logs_written(), 20);
+    let blocks = (groups.space(metadata).reserved - reserved) / 16384;
+    assert!(
+        blocks < 60,
+        "replaced blocks of logs are used again: {blocks}"
+    );
+    mounted.fs.sync().unwrap();
+    assert_eq!(groups.space(metadata).reserved, reserved);
+    mounted.fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+#[test]
+fn threads_share_logs() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let files: Vec<_> = (0..4)
+        .map(|it| mounted.create(&format!("file{it}")))
+        .collect();
+    mounted.fs.sync().unwrap();
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(move || {
+                for call in 0..50u64 {
+                    file.write_at(call * 4096, &[7; 4096]).unwrap();
+                    file.sync(false).unwrap();
+                }
+            });
+        }
+    });
+    let logs = mounted.writing().logs_written();
+    println!("200 calls by four threads: {logs} logs");
+    assert!((50..=200).contains(&logs), "{logs}");
+    // What was logged is there after a crash.
+    mounted.fs.super_block().cut();
+    drop(files);
+    drop(mounted);
+    let again = Mounted::new(&pool);
+    let root = again.fs.root().unwrap();
+    for number in 0..4 {
+        let file = root.lookup(name(&format!("file{number}"))).unwrap();
+        assert!(read(&*file) == [7; 50 * 4096]);
+    }
+    drop(root);
+    again.fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+#[test]
+fn failed_write_of_a_log_is_made_up_for_by_a_commit() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let file = mounted.create("file");
+    mounted.fs.sync().unwrap();
+    // Contents, then blocks of the log.
+    file.write_at(0, &[1; 5000]).unwrap();
+    mounted.faults.arm(Fault {
+        operation: Operation::Write,
+        when: When::Nth(2),
+        effect: Effect::Tear { seed: 0 },
+    });
+    file.sync(false).unwrap();
+    assert_eq!(mounted.writing().logs_written(), 0);
+    let superblock = mounted.writing().superblock();
+    assert_eq!(superblock.log_root, None);
+    file.write_at(5000, &[2; 10]).unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(mounted.writing().logs_written(), 1);
+    drop(file);
+    mounted.fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+#[test]
+fn what_the_last_commit_does_not_know_is_committed() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let file = mounted.create("file");
+    let writing = mounted.writing();
+    let notes = crate::log::write::LogNotes::default();
+    let handle = writing.begin(4).unwrap();
+    let target = |inode| Target {
+        inode,
+        lost_extents: false,
+    };
+    let log = |inode| {
+        let tree = TreeId::FS;
+        crate::log::write::log_inode(writing, &handle, &notes, tree, target(inode)).unwrap()
+    };
+    assert!(log(file.id().number).is_some());
+    // There is no such inode; and nothing is logged from then on.
+    assert_eq!(log(999), None);
+    assert_eq!(log(file.id().number), None);
+    assert!(!handle.write_log(1));
+    drop(handle);
+    let committed = writing.committed();
+    file.sync(false).unwrap();
+    assert!(writing.committed() > committed);
+    drop(file);
+    mounted.fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+#[test]
+fn contents_written_in_place_are_flushed() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let file = mounted.create("file");
+    let flags = SetAttr {
+        flags: Some(0x80_0000),
+        ..SetAttr::default()
+    };
+    file.set_attr(&Context::root(), &flags).unwrap();
+    file.write_at(0, &[1; 8192]).unwrap();
+    mounted.fs.sync().unwrap();
+    for call in 0..20 {
+        let committed = mounted.writing().committed();
+        let (_, flushes) = mounted.asked(|| {
+            file.write_at(0, &[call; 4096]).unwrap();
+            file.sync(true).unwrap();
+        });
+        assert!(flushes > 0, "call {call}, {committed:?}");
+    }
+    drop(file);
+    mounted.fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+#[test]
+fn log_that_one_of_two_devices_knows_is_replayed() {
+    const SUPERBLOCK: u64 = 64 << 10;
+    let pool = Pool::make(2, 160, &["-m", "raid1", "-d", "raid1"]);
+    let budget = || Arc::new(MemoryBudget::new(16 << 20));
+    let clock = || Arc::new(SystemClock::new());
+    let options = MountOptions::default();
+    let devices = pool.devices();
+    let fs = Btrfs::mount_writable(&devices, &options, budget(), clock()).unwrap();
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    fs.sync().unwrap();
+    let mut before = [0; 4096];
+    devices[1].read_at(SUPERBLOCK, &mut before).unwrap();
+    file.write_at(0, &[5; 6000]).unwrap();
+    file.sync(false).unwrap();
+    fs.super_block().cut();
+    drop((file, root, fs));
+    devices[1].write_at(SUPERBLOCK, &before).unwrap();
+    drop(devices);
+    // Whichever device is named first.
+    let mut devices = pool.devices();
+    devices.reverse();
+    let fs = Btrfs::mount_writable(&devices, &options, budget(), clock()).unwrap();
+    let file = fs.root().unwrap().lookup(name("file")).unwrap();
+    assert!(read(&*file) == [5; 6000]);
+    drop(file);
+    fs.unmount().unwrap();
+    drop(devices);
+    pool.assert_clean();
+}

@@ -1,0 +1,430 @@
+//! The log trees of the running transaction, which make single inodes durable without a commit.
+//!
+//! Their blocks are allocated, but have no extent items: nothing knows of them after the next commit. One that was
+//! written is not changed in place, as the superblock may lead to it. Spec: `btrfs/dir_log`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use platter_cache::Buffer;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+use zerocopy::IntoBytes;
+
+use super::commit::{CommitRule, WRITE_BLOCKS_MAX};
+use super::{Handle, WriteContext, checksums};
+use crate::block_group::BlockGroup;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::leaf;
+use crate::ondisk::root_item::RootItem;
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
+use crate::tree::edit::{CopyOnWrite, TreeEditor, TreeState};
+use crate::tree::{Tree, TreeBlock};
+
+/// A log tree that is being changed.
+pub type LogEditor<'e, 'f> = TreeEditor<'e, LogCow<'f>>;
+
+/// The logs of a filesystem.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    /// The log trees of the running transaction. Held while an inode is logged.
+    // Lock rank 7.1.
+    trees: Mutex<LogTrees>,
+    /// The blocks of all log trees.
+    // Lock rank 11.
+    blocks: Mutex<LogBlocks>,
+    /// The writing of log trees.
+    // Lock rank leaf.
+    writing: Mutex<LogWriting>,
+    ended: Condvar,
+    /// The last transaction of which something is made durable by its commit alone.
+    commit_only: AtomicU64,
+    /// Logs that were written, since the mount.
+    written: AtomicU64,
+}
+
+/// The log trees of one transaction.
+#[derive(Debug, Default)]
+struct LogTrees {
+    /// The tree of their roots.
+    roots: Option<TreeState>,
+    trees: BTreeMap<TreeId, LogTree>,
+    /// The number of the log that is written next (`log_transid`).
+    next: u64,
+}
+
+#[derive(Debug)]
+struct LogTree {
+    now: TreeState,
+    /// What the tree of roots says.
+    stored: Option<RootPointer>,
+}
+
+#[derive(Debug, Default)]
+struct LogBlocks {
+    /// Those that the transaction allocated for logs and did not free.
+    all: BTreeSet<LogicalAddr>,
+    /// Those of them that are in memory alone.
+    unwritten: BTreeSet<LogicalAddr>,
+    /// Those that only the log on the devices refers to.
+    replaced: Vec<LogicalAddr>,
+}
+
+#[derive(Debug, Default)]
+struct LogWriting {
+    is_writing: bool,
+    /// The last log that is durable, or of a transaction that is.
+    done: u64,
+}
+
+/// What a log consists of when it is written.
+struct ClosedLog {
+    number: u64,
+    root: RootPointer,
+    blocks: Vec<(LogicalAddr, Buffer)>,
+    replaced: Vec<LogicalAddr>,
+}
+
+/// Copy-on-write in log trees.
+#[derive(Debug, Clone, Copy)]
+pub struct LogCow<'f> {
+    fs: &'f WriteContext,
+    generation: Generation,
+}
+
+/// The right to change log trees.
+#[derive(Debug)]
+pub struct LogTurn<'h> {
+    fs: &'h WriteContext,
+    generation: Generation,
+    trees: MutexGuard<'h, LogTrees>,
+}
+
+/// The duty to write a log. Threads that wait look again when it ends, however it does.
+struct WritingTurn<'f>(&'f Logs);
+
+impl Logs {
+    /// Says that something of a transaction is made durable by its commit alone.
+    pub(super) fn require_commit(&self, generation: Generation) {
+        self.commit_only.fetch_max(generation.0, Ordering::AcqRel);
+    }
+
+    fn is_commit_only(&self, generation: Generation) -> bool {
+        self.commit_only.load(Ordering::Acquire) >= generation.0
+    }
+
+    /// Logs that were written since the mount.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for WritingTurn<'_> {
+    fn drop(&mut self) {
+        self.0.writing.lock().is_writing = false;
+        self.0.ended.notify_all();
+    }
+}
+
+impl CopyOnWrite for LogCow<'_> {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn owns(&self, logical: LogicalAddr, _generation: Generation) -> bool {
+        self.fs.logs.blocks.lock().unwritten.contains(&logical)
+    }
+
+    fn allocate(
+        &self,
+        _tree: &TreeState,
+        _level: u8,
+        _first_key: Key,
+        _near: LogicalAddr,
+    ) -> Result<LogicalAddr> {
+        let fs = self.fs;
+        let len_bytes = fs.node_bytes();
+        let read = |group: &BlockGroup| fs.read_free_space(group);
+        // Not in a new chunk, which the last commit does not know.
+        let kind = BlockGroupFlags::METADATA;
+        let logical = fs.groups.allocate(kind, len_bytes, len_bytes, &read)?;
+        let mut blocks = fs.logs.blocks.lock();
+        blocks.all.insert(logical);
+        blocks.unwritten.insert(logical);
+        Ok(logical)
+    }
+
+    fn copied(&self, _: &TreeState, old: &TreeBlock, _new: &[u8], _is_root: bool) -> Result<()> {
+        self.fs.logs.blocks.lock().replaced.push(old.logical());
+        Ok(())
+    }
+
+    fn freed(&self, _tree: &TreeState, logical: LogicalAddr, _level: u8) -> Result<()> {
+        let mut blocks = self.fs.logs.blocks.lock();
+        if !blocks.unwritten.remove(&logical) {
+            blocks.replaced.push(logical);
+            return Ok(());
+        }
+        blocks.all.remove(&logical);
+        drop(blocks);
+        self.fs.release_log_block(logical)
+    }
+}
+
+impl LogTurn<'_> {
+    /// Changes the log of a subvolume. After an error, only a commit makes what was done durable.
+    ///
+    /// # Errors
+    /// `ENOSPC`, and those of `change`.
+    pub fn edit<R>(
+        &mut self,
+        subvolume: TreeId,
+        change: impl FnOnce(&mut LogEditor<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let result = self.try_edit(subvolume, change);
+        if result.is_err() {
+            self.fs.logs.require_commit(self.generation);
+        }
+        result
+    }
+
+    fn try_edit<R>(
+        &mut self,
+        subvolume: TreeId,
+        change: impl FnOnce(&mut LogEditor<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let cow = self.fs.log_cow(self.generation);
+        if !self.trees.trees.contains_key(&subvolume) {
+            let now = self.fs.new_log_tree(&cow)?;
+            let tree = LogTree { now, stored: None };
+            self.trees.trees.insert(subvolume, tree);
+        }
+        let missing = || Corrupt::new(Locus::tree(TreeId::TREE_LOG.0), CommitRule::Block);
+        let tree = self.trees.trees.get_mut(&subvolume).ok_or_else(missing)?;
+        let blocks = self.fs.blocks();
+        change(&mut TreeEditor::new(blocks, &cow, &mut tree.now))
+    }
+
+    /// Logs the checksums of data of whole sectors, instead of those that the log has of it.
+    ///
+    /// # Errors
+    /// Those of [`edit`](Self::edit).
+    pub fn set_checksums(
+        &mut self,
+        subvolume: TreeId,
+        address: LogicalAddr,
+        checksums: Vec<u8>,
+    ) -> Result<()> {
+        let format = self.fs.item_format();
+        let count = (checksums.len() / format.checksum_kind.len_bytes()) as u64;
+        let end = address.0 + count * u64::from(format.sector_bytes);
+        self.edit(subvolume, |editor| {
+            checksums::delete(editor, &(address.0..end), format)?;
+            checksums::insert(editor, address, checksums, format)
+        })
+    }
+
+    /// The number of the log that all changes so far are in.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.trees.next + 1
+    }
+
+    /// Says that something of the transaction cannot be logged.
+    pub fn require_commit(&self) {
+        self.fs.logs.require_commit(self.generation);
+    }
+}
+
+impl Handle<'_> {
+    /// Says that what this handle does is made durable by a commit alone.
+    pub fn require_commit(&self) {
+        self.fs.logs.require_commit(self.generation);
+    }
+
+    /// Takes the turn to change log trees; `None` where the transaction has what only a commit makes durable.
+    #[must_use]
+    pub fn log(&self) -> Option<LogTurn<'_>> {
+        let fs = self.fs;
+        if fs.takes_no_log(self.generation) {
+            return None;
+        }
+        let trees = fs.logs.trees.lock();
+        // While this thread waited, another one may have failed.
+        (!fs.takes_no_log(self.generation)).then_some(LogTurn {
+            fs,
+            generation: self.generation,
+            trees,
+        })
+    }
+
+    /// Makes the log of this number durable, together with other threads that wait for one. Returns `false` where
+    /// only a commit makes what was logged durable.
+    #[must_use]
+    pub fn write_log(&self, number: u64) -> bool {
+        let (fs, logs) = (self.fs, &self.fs.logs);
+        let mut writing = logs.writing.lock();
+        loop {
+            if writing.done >= number {
+                return true;
+            }
+            if fs.takes_no_log(self.generation) {
+                return false;
+            }
+            if !writing.is_writing {
+                break;
+            }
+            logs.ended.wait(&mut writing);
+        }
+        writing.is_writing = true;
+        drop(writing);
+        let turn = WritingTurn(logs);
+        let written = fs.write_closed_log(self.generation);
+        match written {
+            Ok(Some(done)) => logs.writing.lock().done = done,
+            // The commit that follows meets the same error, or makes up for it.
+            Ok(None) | Err(_) => logs.require_commit(self.generation),
+        }
+        drop(turn);
+        matches!(written, Ok(Some(done)) if done >= number)
+    }
+}
+
+impl WriteContext {
+    /// Logs that were written since the mount.
+    #[must_use]
+    pub fn logs_written(&self) -> u64 {
+        self.logs.written()
+    }
+
+    fn log_cow(&self, generation: Generation) -> LogCow<'_> {
+        LogCow {
+            fs: self,
+            generation,
+        }
+    }
+
+    /// Waits for a log that is being written.
+    pub(super) fn wait_for_log(&self) {
+        let mut writing = self.logs.writing.lock();
+        while writing.is_writing {
+            self.logs.ended.wait(&mut writing);
+        }
+    }
+
+    /// Whether what is done in a transaction cannot all be logged: chunks, features and subvolumes that the last
+    /// commit does not know.
+    fn takes_no_log(&self, generation: Generation) -> bool {
+        let is_known = *self.features.lock() == self.superblock.lock().features;
+        self.logs.is_commit_only(generation)
+            || self.has_uncreated_groups()
+            || !is_known
+            || self.failure().is_some()
+    }
+
+    /// Creates an empty log tree.
+    fn new_log_tree(&self, cow: &LogCow<'_>) -> Result<TreeState> {
+        let id = TreeId::TREE_LOG;
+        let mut state = TreeState {
+            tree: Tree {
+                id,
+                root: RootPointer {
+                    generation: cow.generation,
+                    ..RootPointer::default()
+                },
+            },
+            last_snapshot: Generation(0),
+            is_shareable: false,
+            used_bytes: self.node_bytes(),
+        };
+        let near = self.context.superblock.root.logical;
+        let logical = cow.allocate(&state, 0, Key::MIN, near)?;
+        state.tree.root.logical = logical;
+        let mut bytes = vec![0; self.blocks().format().node_bytes as usize].into_boxed_slice();
+        let header = self.new_header(cow.generation, id, state.tree.root)?;
+        leaf::encode(&mut bytes, &header, []);
+        self.blocks().create(logical, bytes)?;
+        Ok(state)
+    }
+
+    /// Writes what was logged so far. Returns the number of that log; `None` if not all devices lead to it.
+    fn write_closed_log(&self, generation: Generation) -> Result<Option<u64>> {
+        let log = self.close_log(generation)?;
+        for run in log.blocks.chunks(WRITE_BLOCKS_MAX) {
+            self.blocks().write(run)?;
+        }
+        drop(log.blocks);
+        self.refuse_after_failure()?;
+        if !self.write_log_superblocks(log.root)? {
+            return Ok(None);
+        }
+        self.logs.written.fetch_add(1, Ordering::Relaxed);
+        for logical in log.replaced {
+            self.logs.blocks.lock().all.remove(&logical);
+            self.release_log_block(logical)?;
+        }
+        Ok(Some(log.number))
+    }
+
+    /// Stores the roots of log trees that changed, and takes the blocks to write: they do not change any more.
+    fn close_log(&self, generation: Generation) -> Result<ClosedLog> {
+        let mut turn = self.logs.trees.lock();
+        let trees = &mut *turn;
+        let cow = self.log_cow(generation);
+        let roots = match &mut trees.roots {
+            Some(roots) => roots,
+            none => none.insert(self.new_log_tree(&cow)?),
+        };
+        for (id, tree) in &mut trees.trees {
+            let root = tree.now.tree.root;
+            if tree.stored == Some(root) {
+                continue;
+            }
+            let item = RootItem::of_new_tree(root, tree.now.used_bytes);
+            let key = Key::new(TreeId::TREE_LOG.0, ItemKind::ROOT_ITEM, id.0);
+            TreeEditor::new(self.blocks(), &cow, roots).set(key, item.encode(None).as_bytes())?;
+            tree.stored = Some(root);
+        }
+        let mut blocks = self.logs.blocks.lock();
+        let unwritten = std::mem::take(&mut blocks.unwritten);
+        let replaced = std::mem::take(&mut blocks.replaced);
+        drop(blocks);
+        let mut finished = Vec::with_capacity(unwritten.len());
+        for logical in unwritten {
+            let missing = || Corrupt::new(Locus::block(logical.0), CommitRule::Block);
+            let buffer = self.blocks().finish(logical)?;
+            finished.push((logical, buffer.ok_or_else(missing)?));
+        }
+        trees.next += 1;
+        Ok(ClosedLog {
+            number: trees.next,
+            root: roots.tree.root,
+            blocks: finished,
+            replaced,
+        })
+    }
+
+    fn release_log_block(&self, logical: LogicalAddr) -> Result<()> {
+        self.blocks().forget(logical);
+        self.groups.release(logical, self.node_bytes())
+    }
+
+    /// Drops the log trees of a transaction that is durable now.
+    pub(super) fn drop_logs(&self) -> Result<()> {
+        let mut trees = self.logs.trees.lock();
+        // Numbers go on: a thread that waits for one of this transaction waits for no log.
+        trees.next += 1;
+        self.logs.writing.lock().done = trees.next;
+        trees.roots = None;
+        trees.trees.clear();
+        drop(trees);
+        let blocks = std::mem::take(&mut *self.logs.blocks.lock());
+        for logical in blocks.all {
+            self.release_log_block(logical)?;
+        }
+        Ok(())
+    }
+}
