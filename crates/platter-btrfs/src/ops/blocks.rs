@@ -76,6 +76,11 @@ impl BtrfsInode {
     /// Drops all marks and reservations: the object goes.
     pub(super) fn release_all(&self) {
         FileBlocks::release(self, 0..u64::MAX);
+        self.release_kept_bytes();
+    }
+
+    /// Returns what is kept for a handle that will free space.
+    fn release_kept_bytes(&self) {
         if let Some(writing) = self.fs.writing() {
             writing.release_kept(self.kept_bytes.swap(0, Ordering::AcqRel));
         }
@@ -339,6 +344,10 @@ impl FileBlocks for BtrfsInode {
         self.keep_for_freeing(EXTENT_CREDITS)
     }
 
+    fn prepare_punch(&self) -> Result<()> {
+        self.keep_for_freeing(EXTENT_CREDITS)
+    }
+
     /// Also what a crash left: contents beyond the end must not come into view.
     fn is_truncation_left(&self) -> bool {
         let size = self.data.size_bytes();
@@ -376,6 +385,7 @@ impl FileBlocks for BtrfsInode {
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
         self.release(blocks.clone());
         if blocks.is_empty() {
+            self.release_kept_bytes();
             return Ok(());
         }
         self.drop_extents(bytes_of(&blocks), |_| {})
@@ -383,7 +393,9 @@ impl FileBlocks for BtrfsInode {
 
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
         self.release(blocks.clone());
-        self.drop_written(bytes_of(&blocks))
+        let dropped = self.drop_written(bytes_of(&blocks));
+        self.release_kept_bytes();
+        dropped
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {

@@ -59,6 +59,7 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
             .unwrap_or(size),
     );
     file.write_back_shared_reservations(0..u64::MAX)?;
+    file.prepare_punch()?;
     let inner = clear_edges(file, &(range.start..end))?;
     drop_cached(file, &inner)?;
     {
@@ -71,6 +72,7 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
 }
 
 fn zero<F: FileBlocks>(file: &F, range: Range<u64>, keep_size: bool) -> Result<()> {
+    file.prepare_punch()?;
     let inner = clear_edges(file, &range)?;
     drop_cached(file, &inner)?;
     {

@@ -235,6 +235,11 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// before the pages are gone.
     fn prepare_truncate(&self, first: u64) -> Result<()>;
 
+    /// Makes what could keep a hole from the disk fail before the pages are gone.
+    fn prepare_punch(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether a truncation left blocks mapped beyond the end.
     fn is_truncation_left(&self) -> bool;
 
