@@ -135,7 +135,7 @@ impl Faults {
             let state = state?;
             let devices = shared(state.devices()?);
             let images = match self.scene.durability() {
-                Durability::Journaled => devices,
+                Durability::Journaled | Durability::Logged => devices,
                 Durability::Synced => {
                     let image = ImageFiles::of(&devices)?;
                     image.repair(self.scene)?;
@@ -186,7 +186,7 @@ impl Faults {
             add(Request::Write, When::Nth(place), fail);
             add(Request::Write, When::From(place), fail);
             // Without a journal nothing brings a torn block back.
-            if self.scene.durability() == Durability::Journaled {
+            if self.scene.durability() != Durability::Synced {
                 let seed = self.seed ^ place;
                 add(Request::Write, When::Nth(place), Effect::Tear { seed });
             }
@@ -244,9 +244,10 @@ impl Faults {
             }
             Ok(fs) => {
                 counts.read_only += usize::from(fs.is_read_only());
-                if self.scene.durability() == Durability::Journaled {
+                let durability = self.scene.durability();
+                if durability != Durability::Synced {
                     let found = match Tree::read(&*fs, Some(history.now())) {
-                        Ok(tree) => history.judge(cut, &tree, Durability::Journaled),
+                        Ok(tree) => history.judge(cut, &tree, durability),
                         Err(error) => vec![format!("{error:#}")],
                     };
                     let found = found.into_iter();
@@ -311,7 +312,7 @@ impl Faults {
         let left = self.keep.is_some().then(|| ImageFiles::of(devices));
         let left = left.transpose()?;
         let devices = match durability {
-            Durability::Journaled => {
+            Durability::Journaled | Durability::Logged => {
                 let found = image.recover_from_errors(self.scene)?.into_iter();
                 lines.extend(found.map(|line| format!("fsck's replay: {line}")));
                 lines.extend(self.judge_tree(&image.devices(Access::Write)?, history, cut));

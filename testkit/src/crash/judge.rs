@@ -9,6 +9,9 @@ use super::image::ImageFiles;
 use crate::subject::{Devices, Scene, overlays, shared};
 use crate::workload::{Durability, Tree};
 
+/// What our mount is called.
+const OURS: &str = "our mount";
+
 /// One state of a cut.
 pub(super) struct Judge<'a> {
     pub(super) scene: &'a Scene,
@@ -22,6 +25,8 @@ pub(super) struct Judge<'a> {
 pub(super) struct Judged {
     /// Errors, independent of the durability guarantees.
     pub(super) complaints: Vec<String>,
+    /// Whether it had a log of what single files were synced to.
+    pub(super) has_file_log: bool,
     /// Its contents, by the judge that read them.
     trees: Vec<(&'static str, Tree)>,
 }
@@ -64,7 +69,8 @@ impl Judge<'_> {
         let mut judged = Judged::default();
         let devices = shared(self.state.devices()?);
         match self.scene.durability() {
-            Durability::Journaled => {
+            Durability::Journaled | Durability::Logged => {
+                judged.has_file_log = self.scene.subject.has_file_log(&devices)?;
                 let ours = overlays(&devices);
                 self.judge_ours(&ours, &mut judged);
                 if by_fsck {
@@ -72,7 +78,11 @@ impl Judge<'_> {
                     judged.complain("fsck after us", found);
                     let image = ImageFiles::of(&devices)?;
                     judged.complain("fsck's replay", image.recover(self.scene)?);
-                    judged.note("fsck's replay", self.read(&image));
+                    let replayed = self.read(&image);
+                    if let Ok(theirs) = &replayed {
+                        self.compare_replays(theirs, &mut judged);
+                    }
+                    judged.note("fsck's replay", replayed);
                 }
                 if by_kernel {
                     self.judge_kernel(&ImageFiles::of(&devices)?, &mut judged)?;
@@ -100,7 +110,7 @@ impl Judge<'_> {
 
     /// Mounts for writing, which replays, reads everything, unmounts and checks.
     fn judge_ours(&self, devices: &Devices, judged: &mut Judged) {
-        judged.note("our mount", self.mount(devices));
+        judged.note(OURS, self.mount(devices));
         match self.scene.check(devices) {
             Ok(found) => judged.complain("our check", found),
             Err(error) => judged.complain("our check", [error.to_string()]),
@@ -120,8 +130,22 @@ impl Judge<'_> {
     }
 
     fn judge_kernel(&self, image: &ImageFiles, judged: &mut Judged) -> Result<()> {
-        judged.note("the kernel's mount", image.kernel_view(self.scene));
+        let view = image.kernel_view(self.scene);
+        if let Ok(theirs) = &view {
+            self.compare_replays(theirs, judged);
+        }
+        judged.note("the kernel's mount", view);
         judged.complain("fsck after the kernel", image.complaints(self.scene)?);
         Ok(())
+    }
+
+    /// Where replays of single files may come to different moments, all come to the same one: but for several
+    /// devices, of which some may know a log that others do not.
+    fn compare_replays(&self, theirs: &Tree, judged: &mut Judged) {
+        if self.scene.durability() == Durability::Logged && self.scene.members == 1 {
+            let ours = judged.trees.iter().find(|(name, _)| *name == OURS);
+            let lines = ours.map(|(_, ours)| ours.differences(theirs));
+            judged.complain("our replay beside another", lines.unwrap_or_default());
+        }
     }
 }

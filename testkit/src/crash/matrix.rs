@@ -62,6 +62,8 @@ pub struct Counts {
     /// States that were judged: mounted, compared, unmounted and checked. No two of them have the
     /// same contents, in whatever workloads.
     pub states: usize,
+    /// States with a log of what single files were synced to, over what the last commit has.
+    pub logs: usize,
     /// How often such a state recurred after a later guarantee, and was compared again.
     pub again: usize,
     /// States judged by the checker of Linux: after our mount, and after its own replay; without a
@@ -81,6 +83,7 @@ impl AddAssign for Counts {
         self.operations += other.operations;
         self.syncs += other.syncs;
         self.states += other.states;
+        self.logs += other.logs;
         self.again += other.again;
         self.by_fsck += other.by_fsck;
         self.by_kernel += other.by_kernel;
@@ -94,11 +97,12 @@ impl fmt::Display for Counts {
         write!(
             out,
             "{} workloads of {} operations, {} of them syncs; {} distinct states judged, {} of \
-             them again later, {} by fsck, {} by the kernel; {} failures",
+             them with logs of files, {} again later, {} by fsck, {} by the kernel; {} failures",
             self.workloads,
             self.operations,
             self.syncs,
             self.states,
+            self.logs,
             self.again,
             self.by_fsck,
             self.by_kernel,
@@ -239,6 +243,7 @@ impl Matrix {
                 judge.compare(judged)
             } else {
                 let judged = judge.judge(due.by_fsck, due.by_kernel)?;
+                counts.logs += usize::from(judged.has_file_log);
                 let mut lines = judged.complaints.clone();
                 lines.extend(judge.compare(&judged));
                 if remembered.len() == REMEMBERED_MAX {

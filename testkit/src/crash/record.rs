@@ -96,6 +96,7 @@ fn broken(recorded: &Arc<RecordingDevice>, breakage: Breakage) -> Arc<dyn BlockD
 pub(super) fn mix(scene: &Scene, one_sync_in: u64) -> Mix {
     Mix {
         one_sync_in,
+        one_whole_sync_in: scene.subject.one_whole_sync_in(),
         one_refused_in: 25,
         abilities: scene.abilities(),
         names: true,

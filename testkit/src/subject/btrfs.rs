@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use platter_block::BlockDevice;
 use platter_btrfs::{Btrfs, Method, MountOptions};
-use platter_vfs::{CheckSink, Filesystem};
+use platter_cache::MemoryBudget;
+use platter_vfs::{CheckSink, Filesystem, SystemClock};
 
 use super::{Mode, MountRequest, Scene, Subject};
 use crate::fs_type::FsType;
@@ -24,8 +25,18 @@ const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
 pub(super) const SCENES: &[Scene] = &[
     scene_of("btrfs", SINGLE, 1, 64),
     Scene {
-        subject: &BtrfsSubject { compresses: true },
+        subject: &BtrfsSubject {
+            compresses: true,
+            syncs_files: false,
+        },
         ..scene_of("btrfs_zstd", HOLES, 1, 64)
+    },
+    Scene {
+        subject: &BtrfsSubject {
+            compresses: false,
+            syncs_files: true,
+        },
+        ..scene_of("btrfs_log", SINGLE, 1, 64)
     },
     scene_of("btrfs_4k", SMALL_NODES, 1, 64),
     scene_of("btrfs_mixed", MIXED, 1, 32),
@@ -42,7 +53,10 @@ const fn scene_of(
     Scene {
         name,
         mode: Mode::Btrfs,
-        subject: &BtrfsSubject { compresses: false },
+        subject: &BtrfsSubject {
+            compresses: false,
+            syncs_files: false,
+        },
         options,
         members,
         size_kib: size_mib << 10,
@@ -54,6 +68,8 @@ const fn scene_of(
 pub struct BtrfsSubject {
     /// `compress-force=zstd`.
     pub compresses: bool,
+    /// Syncs are mostly of single files and directories.
+    pub syncs_files: bool,
 }
 
 impl Subject for BtrfsSubject {
@@ -62,7 +78,7 @@ impl Subject for BtrfsSubject {
     }
 
     fn durability(&self, _: &Scene) -> Durability {
-        Durability::Journaled
+        Durability::Logged
     }
 
     fn abilities(&self, _: &Scene) -> Abilities {
@@ -72,6 +88,17 @@ impl Subject for BtrfsSubject {
             clones: true,
             ..Abilities::default()
         }
+    }
+
+    fn one_whole_sync_in(&self) -> u64 {
+        if self.syncs_files { 40 } else { 5 }
+    }
+
+    fn has_file_log(&self, devices: &[Arc<dyn BlockDevice>]) -> Result<bool> {
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let mounted = Btrfs::mount(devices, &MountOptions::default(), budget, clock)?;
+        Ok(mounted.superblock().log_root.is_some())
     }
 
     /// Of a superblock that is torn, no other copy is looked for.

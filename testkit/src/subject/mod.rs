@@ -94,6 +94,17 @@ pub trait Subject: Sync + Debug {
         sink: &mut dyn CheckSink,
     ) -> platter_vfs::Result<()>;
 
+    /// Of so many syncs in a workload, one is of everything.
+    fn one_whole_sync_in(&self) -> u64 {
+        5
+    }
+
+    /// Whether devices have a log of what single files were synced to, over what the last commit has.
+    fn has_file_log(&self, devices: &[Arc<dyn BlockDevice>]) -> Result<bool> {
+        let _ = devices;
+        Ok(false)
+    }
+
     /// Returns the area of the log, if the format has one in a fixed place.
     fn log_area(&self, device: &Arc<dyn BlockDevice>) -> Result<Option<LogArea>> {
         let _ = device;

@@ -50,6 +50,8 @@ pub struct Abilities {
 pub struct Mix {
     /// One of so many operations is a sync; 0 for none.
     pub one_sync_in: u64,
+    /// One of so many syncs is of everything.
+    pub one_whole_sync_in: u64,
     /// One of so many operations is one that must fail; 0 for none.
     pub one_refused_in: u64,
     /// What the filesystem supports.
@@ -395,10 +397,13 @@ impl Generator {
 
     fn sync(&mut self, now: &Tree) -> Option<Operation> {
         let data_only = self.is_one_in(3);
-        Some(match self.below(5) {
-            0 => Operation::Sync,
-            1 => Operation::Fsync(self.any(now, |kind| kind == FileKind::Directory)?, false),
-            _ => Operation::Fsync(self.any_file(now)?, data_only),
+        let roll = self.prng.below(self.mix.one_whole_sync_in.max(1));
+        Some(if roll == 0 {
+            Operation::Sync
+        } else if roll % 4 == 1 {
+            Operation::Fsync(self.any(now, |kind| kind == FileKind::Directory)?, false)
+        } else {
+            Operation::Fsync(self.any_file(now)?, data_only)
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use platter_vfs::FileKind;
 
-use super::operation::Operation;
+use super::operation::{Operation, parent_of};
 use super::session::Session;
 use super::tree::{Entry, Tree};
 
@@ -21,6 +21,9 @@ const LINES_MAX: usize = 12;
 pub enum Durability {
     /// After a power cut, names and attributes are what they were at some moment.
     Journaled,
+    /// What was synced as a whole and not touched since is certain, and what single files and directories
+    /// were synced, which need not be of one moment.
+    Logged,
     /// Only what was synced and not touched since is certain. A file that grows may be found
     /// longer, up to the end of a block.
     Synced,
@@ -136,6 +139,7 @@ impl History {
         let mut lines = match durability {
             Durability::Journaled => self.judge_whole(cut, begun, left),
             Durability::Synced => self.judge_synced(cut, begun, left),
+            Durability::Logged => self.judge_logged(cut, begun, left),
         };
         lines.truncate(LINES_MAX);
         lines
@@ -335,6 +339,144 @@ impl History {
             }
         }
         lines
+    }
+
+    /// What the last sync of everything found is there, unless it was changed since, and what later syncs of
+    /// single files found.
+    fn judge_logged(&self, cut: usize, begun: usize, left: &Tree) -> Vec<String> {
+        let mut lines = self.judge_synced(cut, begun, left);
+        let base = self.base(cut, begun);
+        for (number, step) in self.returned(cut, begun) {
+            let Operation::Fsync(path, _) = &step.operation else {
+                continue;
+            };
+            let Some(entry) = self.after(number).entries.get(path) else {
+                continue;
+            };
+            if number < base || !self.has_firm_path(path, base, number) {
+                continue;
+            }
+            lines.extend(self.judge_logged_file(path, entry, number..=begun, left));
+            if entry.kind == FileKind::Directory {
+                lines.extend(self.judge_logged_names(path, number..=begun, left));
+            }
+        }
+        lines.extend(self.judge_made_of_versions(base..=begun, left));
+        lines
+    }
+
+    /// The moment of the last sync of everything that had returned.
+    fn base(&self, cut: usize, begun: usize) -> usize {
+        let mut returned = self.returned(cut, begun);
+        let whole = returned.find(|(_, step)| step.operation == Operation::Sync);
+        whole.map_or(0, |(number, _)| number)
+    }
+
+    /// Whether the directories above a path had their paths for as long as they were there since a moment: the
+    /// names of others are not synced with what is in them.
+    fn has_firm_path(&self, path: &str, base: usize, number: usize) -> bool {
+        let above = path.char_indices().filter(|(_, char)| *char == '/');
+        above.map(|(at, _)| &path[..at]).all(|dir| {
+            let Some(file) = self.after(number).entries.get(dir).map(|it| it.file) else {
+                return false;
+            };
+            (base..=number).all(|moment| {
+                let mut entries = self.after(moment).entries.iter();
+                entries.all(|(path, entry)| entry.file != file || path == dir)
+            })
+        })
+    }
+
+    /// A file that was synced, unless it was changed since but for its contents.
+    fn judge_logged_file(
+        &self,
+        path: &str,
+        entry: &Entry,
+        moments: std::ops::RangeInclusive<usize>,
+        left: &Tree,
+    ) -> Option<String> {
+        let number = *moments.start();
+        let is_same = |moment: usize| self.is_untouched(path, entry, moment);
+        if path.is_empty() || !moments.clone().all(is_same) {
+            return None;
+        }
+        let Some(found) = left.entries.get(path) else {
+            return Some(format!("/{path} was synced by {number} and is gone"));
+        };
+        let mut expected = entry.clone();
+        expected.file = found.file;
+        expected.content.clone_from(&found.content);
+        let moved = moments
+            .clone()
+            .any(|moment| self.is_named_otherwise(entry, number, moment));
+        if entry.kind == FileKind::Directory || moved {
+            expected.links = found.links;
+        }
+        if *found != expected {
+            return Some(format!(
+                "/{path} was synced by {number} and is another: {found:?}"
+            ));
+        }
+        found.content.as_ref()?;
+        self.judge_content(path, found, entry.file, moments, 1)
+    }
+
+    /// The names of a directory that was synced, unless they were changed since.
+    fn judge_logged_names(
+        &self,
+        dir: &str,
+        moments: std::ops::RangeInclusive<usize>,
+        left: &Tree,
+    ) -> Vec<String> {
+        let number = *moments.start();
+        let is_in = |path: &str| parent_of(path) == dir && !path.is_empty();
+        let there = |moment: usize, path: &str| {
+            let found = self.after(moment).entries.get(path);
+            found.map(|entry| entry.file)
+        };
+        let mut lines = Vec::new();
+        // It may be elsewhere by now.
+        let file = there(number, dir);
+        if !moments.clone().all(|moment| there(moment, dir) == file) {
+            return lines;
+        }
+        for (path, entry) in &self.after(number).entries {
+            let stays = |moment| there(moment, path) == Some(entry.file);
+            if !is_in(path) || !moments.clone().all(stays) {
+                continue;
+            }
+            if left.entries.get(path).map(|it| it.kind) != Some(entry.kind) {
+                lines.push(format!("/{path} was in a directory synced by {number}"));
+            }
+        }
+        for path in left.entries.keys().filter(|path| is_in(path)) {
+            if moments.clone().all(|moment| there(moment, path).is_none()) {
+                lines.push(format!("/{path} was gone from what {number} synced"));
+            }
+        }
+        lines
+    }
+
+    /// What is left of each file is made of what some file had under its path.
+    fn judge_made_of_versions(
+        &self,
+        moments: std::ops::RangeInclusive<usize>,
+        left: &Tree,
+    ) -> Vec<String> {
+        let judge = |(path, entry): (&str, &Entry)| {
+            let named = moments.clone().filter_map(|moment| {
+                let known = self.after(moment).entries.get(path)?;
+                (known.kind == FileKind::Regular).then_some(known.file)
+            });
+            let files: std::collections::BTreeSet<u64> = named.collect();
+            let wrong = files
+                .iter()
+                .map(|file| self.judge_content(path, entry, *file, moments.clone(), 1));
+            let wrong: Vec<_> = wrong.collect();
+            let is_one = wrong.iter().any(Option::is_none);
+            wrong.into_iter().flatten().next().filter(|_| !is_one)
+        };
+        left.files().filter_map(judge).collect()
     }
 
     /// Whether a file had other names at `moment` than at `number`.

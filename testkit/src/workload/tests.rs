@@ -10,6 +10,7 @@ use super::*;
 
 const MIX: Mix = Mix {
     one_sync_in: 8,
+    one_whole_sync_in: 5,
     one_refused_in: 0,
     abilities: Abilities {
         shift_bytes: 4096,
@@ -139,6 +140,7 @@ fn a_sector_of_no_version_and_a_wrong_attribute_are_found() {
 #[test]
 fn refused_operations_change_nothing() {
     let mix = Mix {
+        one_whole_sync_in: 5,
         one_refused_in: 3,
         ..MIX
     };

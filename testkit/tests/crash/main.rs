@@ -7,10 +7,10 @@
 
 mod mirror;
 
-use testkit::crash::{Breakage, Cost, Faults, Matrix, Threads, costs, run_threads};
+use testkit::crash::{Breakage, Cost, Counts, Faults, Matrix, Threads, costs, run_threads};
 use testkit::subject::{Mode, scene};
 
-fn cut(name: &str, one_in: usize) {
+fn cut(name: &str, one_in: usize) -> Counts {
     let matrix = Matrix {
         scene: scene(name).unwrap(),
         seeds: 0..4,
@@ -27,6 +27,7 @@ fn cut(name: &str, one_in: usize) {
     println!("{name}: {counts}");
     counts.demand_none().unwrap();
     assert!(counts.by_fsck > 0 && counts.by_kernel > 0, "{name}");
+    counts
 }
 
 #[test]
@@ -76,7 +77,8 @@ fn xfs_crash_states_keep_synced_data() {
 #[test]
 fn btrfs_crash_states_keep_synced_data() {
     for scene in Mode::Btrfs.scenes() {
-        cut(scene.name, 6);
+        let counts = cut(scene.name, 6);
+        assert!(counts.logs > counts.states / 4, "{counts}");
     }
 }
 

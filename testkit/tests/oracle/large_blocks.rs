@@ -64,6 +64,7 @@ fn workload_on_blocks_above_a_page_leaves_no_error() {
         let is_clustered = options.contains(&"bigalloc");
         let mix = Mix {
             one_sync_in: 10,
+            one_whole_sync_in: 5,
             one_refused_in: 25,
             abilities: Abilities {
                 fallocate: has_extents,

@@ -9,6 +9,7 @@ mod image;
 mod layouts;
 mod log;
 mod log_cuts;
+mod log_write;
 mod requests;
 mod rescue;
 mod scrub;
