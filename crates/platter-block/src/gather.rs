@@ -23,6 +23,8 @@ const BLOCK_BYTES: u64 = 4096;
 const WINDOWS_MAX: usize = 4096;
 /// What was read and is kept until it is asked for. The oldest is forgotten.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
+/// Memory of windows that is used again for others.
+const SPARE_MAX: usize = 2;
 
 /// Passes every request to the device below, but reads short ranges that were
 /// [announced](Self::announce) together with their neighbours, once. What is never announced is read as it is
@@ -45,6 +47,8 @@ struct Windows {
     /// Windows that were read, the oldest first. Some may be forgotten.
     read: VecDeque<Arc<Window>>,
     kept_bytes: u64,
+    /// Memory of as many bytes as the largest window has.
+    spare: Vec<Vec<u8>>,
 }
 
 /// Ranges that are read together.
@@ -86,7 +90,7 @@ enum Contents {
     Unread,
     /// A caller reads it; others wait.
     Reading,
-    Read(Arc<[u8]>),
+    Read(Arc<Vec<u8>>),
     /// It cannot be read as a whole.
     Failed,
 }
@@ -182,8 +186,11 @@ impl GatheringDevice {
             rest = later;
         }
         if is_done {
+            // A reader that comes now reads below.
+            window.state.lock().contents = Contents::Failed;
             let mut windows = self.windows.lock();
             windows.remove(&window);
+            windows.keep_memory(contents);
             self.count.store(windows.by_start.len(), Ordering::Release);
         }
         true
@@ -191,7 +198,7 @@ impl GatheringDevice {
 
     /// What a window holds, and whether all of it was asked for once `len_bytes` of it are. `None` if it
     /// cannot be read.
-    fn contents(&self, window: &Arc<Window>, len_bytes: u64) -> Option<(Arc<[u8]>, bool)> {
+    fn contents(&self, window: &Arc<Window>, len_bytes: u64) -> Option<(Arc<Vec<u8>>, bool)> {
         let mut state = window.state.lock();
         loop {
             match &state.contents {
@@ -216,14 +223,35 @@ impl GatheringDevice {
     fn fill(&self, window: &Arc<Window>) {
         // Left as failed by a panic below.
         let mut filled = Filled(window, Contents::Failed);
-        let len_bytes = window.range.end - window.range.start;
-        let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
-        if self.base.read_at(window.range.start, &mut bytes).is_ok() {
-            filled.1 = Contents::Read(bytes.into());
+        let len = usize::try_from(window.len_bytes()).unwrap_or_default();
+        let spare = if is_large(len) {
+            self.windows.lock().spare.pop()
+        } else {
+            None
+        };
+        let mut bytes = spare.unwrap_or_else(|| vec![0; memory_of(len)]);
+        let read = bytes.get_mut(..len);
+        let read = read.is_some_and(|part| self.base.read_at(window.range.start, part).is_ok());
+        if read {
+            filled.1 = Contents::Read(Arc::new(bytes));
             let mut windows = self.windows.lock();
             windows.keep(window);
             self.count.store(windows.by_start.len(), Ordering::Release);
         }
+    }
+}
+
+/// Whether a window takes as much memory as the largest.
+fn is_large(len: usize) -> bool {
+    len as u64 > WINDOW_BYTES_MAX / 8 * 7
+}
+
+/// How much memory a window takes.
+fn memory_of(len: usize) -> usize {
+    if is_large(len) {
+        len.max(usize::try_from(WINDOW_BYTES_MAX).unwrap_or(len))
+    } else {
+        len
     }
 }
 
@@ -297,6 +325,16 @@ impl Windows {
                 break;
             };
             self.remove(&oldest);
+        }
+    }
+
+    /// Keeps the memory of a window that no reader needs any more.
+    fn keep_memory(&mut self, contents: Arc<Vec<u8>>) {
+        if let Some(bytes) = Arc::into_inner(contents)
+            && self.spare.len() < SPARE_MAX
+            && bytes.len() as u64 == WINDOW_BYTES_MAX
+        {
+            self.spare.push(bytes);
         }
     }
 

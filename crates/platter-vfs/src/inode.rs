@@ -210,6 +210,12 @@ pub trait Inode: Send + Sync + Debug {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
+    /// As [`read_at`](Self::read_at), of contents that are read from the beginning to the end once: they need not be
+    /// cached.
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buf)
+    }
+
     /// The first data or hole at or after `offset`. The end of the file counts as a hole.
     ///
     /// # Errors
@@ -218,6 +224,16 @@ pub trait Inode: Send + Sync + Debug {
 
     /// Passes what backs `range` of the file to `sink` in order; holes are left out.
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()>;
+
+    /// Passes the written extents of `range` to `sink` in order. Whether they are shared need not be found out.
+    fn written_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.extents(range, &mut |extent| {
+            if extent.unwritten {
+                return ControlFlow::Continue(());
+            }
+            sink(extent)
+        })
+    }
 
     /// The value of an attribute by its full name, such as `user.comment`.
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;

@@ -49,10 +49,7 @@ impl DataMap {
         head_bytes: u64,
         on_device: &mut dyn FnMut(Place, u64),
     ) -> Result<()> {
-        inode.extents(0..self.size_bytes, &mut |extent| {
-            if extent.unwritten {
-                return ControlFlow::Continue(());
-            }
+        inode.written_extents(0..self.size_bytes, &mut |extent| {
             let head = extent.file.start..extent.file.end.min(head_bytes);
             if let Some(place) = extent.place.filter(|_| !head.is_empty()) {
                 on_device(place, head.end - head.start);

@@ -18,9 +18,12 @@ pub(crate) struct Missing {
 }
 
 /// Fills `buf` from `offset`, where the file must have as many bytes, with zeros where they cannot
-/// be read.
+/// be read. The caller reads all of the file, once.
 pub(crate) fn read(inode: &dyn Inode, offset: u64, buf: &mut [u8]) -> Option<Missing> {
-    if read_exact(inode, offset, buf).is_ok() {
+    if inode
+        .read_once(offset, buf)
+        .is_ok_and(|filled| filled == buf.len())
+    {
         return None;
     }
     let mut missing: Option<Missing> = None;

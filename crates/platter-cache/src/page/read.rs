@@ -54,6 +54,44 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         Ok(done)
     }
 
+    /// As [`read_at`](Self::read_at), for a reader that reads all of a file once: a range of it that begins with a page
+    /// and ends with the file goes past the cache if nothing of the file is in it.
+    pub fn read_once<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let range = within(source, offset, buf.len());
+        let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
+        let bytes = bytes_of(pages.clone());
+        let is_last = range.end == source.size_bytes();
+        let is_whole = bytes.start == offset && is_last && !range.is_empty();
+        if !is_whole || self.page_count() > 0 || source.fill_range(bytes.clone()) != bytes {
+            return self.read_at(source, offset, buf);
+        }
+        let core = self.core();
+        let shared = core.fills.read();
+        let missing = core.missing_at(pages.clone());
+        if missing != pages || core.pages.get_item(pages.start).is_some() {
+            drop(shared);
+            return self.read_at(source, offset, buf);
+        }
+        let count = usize::try_from(range.end - range.start).unwrap_or_default();
+        let (whole, tail) = buf[..count].split_at_mut(count - count % PAGE_BYTES);
+        if tail.is_empty() {
+            source.read_folios(offset, &mut [IoSliceMut::new(whole)])?;
+            return Ok(count);
+        }
+        let mut last = [0; PAGE_BYTES];
+        if whole.is_empty() {
+            source.read_folios(offset, &mut [IoSliceMut::new(&mut last)])?;
+        } else {
+            let bufs = &mut [IoSliceMut::new(whole), IoSliceMut::new(&mut last)];
+            source.read_folios(offset, bufs)?;
+        }
+        tail.copy_from_slice(&last[..tail.len()]);
+        Ok(count)
+    }
+
     /// Shows up to `len` bytes at `offset` in place, one slice after the other, to `visit`.
     ///
     /// There are fewer bytes at the end of the file, or when they would be more than 2 MiB: then

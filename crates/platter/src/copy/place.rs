@@ -15,6 +15,9 @@ use rustix::io::Errno;
 use super::{errno, host_error};
 use crate::Error;
 
+/// The access control list that what is made in a directory gets.
+const ACL_DEFAULT: &str = "system.posix_acl_default";
+
 /// Longer paths cannot be linked to.
 const PATH_BYTES_MAX: usize = 4000;
 
@@ -30,6 +33,8 @@ pub(super) struct Directory {
     below_top: Vec<u8>,
     /// If it was made for the copy: owner and group that it got, as all that is made in it gets them.
     made_for: Option<(u32, u32)>,
+    /// What is made in it gets the permissions that are asked for, but for those of the umask.
+    keeps_permissions: bool,
 }
 
 /// Where something is to be made.
@@ -77,6 +82,7 @@ impl Place {
             path: path.to_owned(),
             below_top: Vec::new(),
             made_for: None,
+            keeps_permissions: false,
         };
         Self {
             dir: Arc::new(dir),
@@ -92,6 +98,11 @@ impl Place {
     /// Whether what is made here belongs to this owner and group from the beginning.
     pub(super) fn is_made_for(&self, uid: u32, gid: u32) -> bool {
         self.dir.made_for == Some((uid, gid))
+    }
+
+    /// Whether a file that is made here with these permissions has them.
+    pub(super) fn makes_with(&self, permissions: u32, umask: u32) -> bool {
+        permissions & !(0o777 & !umask) == 0 && self.dir.keeps_permissions
     }
 
     /// The path on the host, for messages.
@@ -180,12 +191,16 @@ impl Place {
         } else {
             None
         };
+        // One of a new directory is inherited.
+        let acl = rustix::fs::fgetxattr(&file, ACL_DEFAULT, &mut [0; 0]);
+        let has_acl = !matches!(acl, Err(Errno::NODATA | Errno::NOTSUP));
         Ok(Directory {
             top: Arc::clone(&self.dir.top),
             file: Arc::new(file),
             path: self.path(),
             below_top: [&self.dir.below_top, self.name.as_bytes(), b"/"].concat(),
             made_for,
+            keeps_permissions: is_new && !has_acl,
         })
     }
 

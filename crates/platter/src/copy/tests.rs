@@ -436,3 +436,62 @@ fn files_of_other_owners_get_them() {
         assert_eq!(owner("copy/dir/own"), (0, 0));
     }
 }
+
+#[test]
+fn permissions_are_those_of_the_source_whatever_files_inherit() {
+    let fs = sample::empty();
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let owned = SetAttr {
+        uid: Some(uid.as_raw()),
+        gid: Some(gid.as_raw()),
+        ..SetAttr::default()
+    };
+    let modes = [
+        0, 0o400, 0o600, 0o644, 0o666, 0o755, 0o777, 0o4755, 0o2711, 0o1777,
+    ];
+    for dir in ["/dir", "/dir/below"] {
+        sample::set(&sample::dir(&fs, dir.as_bytes()), owned);
+        for mode in modes {
+            let path = format!("{dir}/{mode:o}");
+            let file = sample::regular(&fs, path.as_bytes(), b"x");
+            let permissions = Some(mode);
+            sample::set(
+                &file,
+                SetAttr {
+                    permissions,
+                    ..owned
+                },
+            );
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Entries for the owner, the user 1000, the group, the mask and others.
+    let mut acl = vec![2, 0, 0, 0];
+    for (tag, rights, id) in [
+        (1, 7, None),
+        (2, 7, Some(1000)),
+        (4, 5, None),
+        (16, 7, None),
+        (32, 5, None),
+    ] {
+        let id: u32 = id.unwrap_or(u32::MAX);
+        acl.extend([tag, 0, rights, 0]);
+        acl.extend(id.to_le_bytes());
+    }
+    for inherits in [false, true] {
+        let to = dir.path().join(inherits.to_string());
+        fs::create_dir(&to).unwrap();
+        if inherits {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&to, "system.posix_acl_default", &acl, flags).unwrap();
+        }
+        copy(fs.clone(), "/dir", &to, "copy", ALL).unwrap();
+        for below in ["copy", "copy/below"] {
+            for mode in modes {
+                let path = to.join(below).join(format!("{mode:o}"));
+                let found = path.metadata().unwrap().mode() & 0o7777;
+                assert_eq!(found, mode, "{}", path.display());
+            }
+        }
+    }
+}

@@ -31,6 +31,8 @@ pub(super) struct Worker {
     pub(super) progress: Progress,
     /// Contents on their way, as large as they ever were.
     pub(super) buf: Vec<u8>,
+    /// The process' umask, if it is known.
+    umask: Option<u32>,
 }
 
 /// What became of a file.
@@ -77,6 +79,7 @@ impl Worker {
             options,
             progress,
             buf: Vec::new(),
+            umask: umask(),
         }
     }
 
@@ -188,7 +191,8 @@ impl Worker {
 
     /// Makes a regular file where nothing is, which is to be filled.
     pub(super) fn create(&self, source: &mut Source, place: &Place) -> Result<Filling> {
-        let permissions = if self.options.preserve.mode {
+        let is_final = self.makes_with_mode(source, place);
+        let permissions = if self.options.preserve.mode && !is_final {
             0o600
         } else {
             source.attr.permissions
@@ -209,9 +213,17 @@ impl Worker {
     ) -> Option<Remembered> {
         problems.extend(lost.problem(&source.file));
         let target = Target::Open(filling.target(), place);
-        let preserve = self.options.preserve;
+        let mut preserve = self.options.preserve;
+        preserve.mode &= !self.makes_with_mode(source, place);
         put_attributes(preserve, &source.file, &source.attr, &target, problems);
         self.remembered(source, place)
+    }
+
+    /// Whether a regular file has its permissions and its owner from the beginning.
+    fn makes_with_mode(&self, source: &Source, place: &Place) -> bool {
+        let Source { attr, .. } = source;
+        let has_mode = (self.umask).is_some_and(|umask| place.makes_with(attr.permissions, umask));
+        self.options.preserve.mode && has_mode && place.is_made_for(attr.uid, attr.gid)
     }
 
     /// What a file with several names is known by, where they are preserved.
@@ -224,6 +236,15 @@ impl Worker {
     fn remembered(&self, source: &Source, place: &Place) -> Option<Remembered> {
         self.key_of(source).and_then(|_| place.remembered())
     }
+}
+
+/// The umask of the process, which nobody changes meanwhile.
+fn umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
 }
 
 /// Leaves no part of a file where the copy was cancelled.

@@ -75,6 +75,47 @@ fn a_large_read_is_one_request() {
 }
 
 #[test]
+fn file_that_is_read_once_is_not_cached() {
+    for size in [1, 4095, 4096, 4097, 20_000, 300_000] {
+        let content: Vec<u8> = (0u8..=250).cycle().take(size).collect();
+        let file = File::new(content.clone());
+        let (mapping, budget) = mapping(1 << 20);
+        let mut buf = vec![0; size];
+        assert_eq!(mapping.read_once(&file, 0, &mut buf).unwrap(), size);
+        assert_eq!(buf, content);
+        assert_eq!(file.reads(), one(0..(size as u64).div_ceil(PAGE)));
+        assert_eq!((mapping.page_count(), budget.used_bytes()), (0, 0));
+        // The end of it, with more space than there is.
+        let start = content.len() / PAGE_BYTES * PAGE_BYTES;
+        let mut rest = vec![0; 3 * PAGE_BYTES];
+        let count = mapping.read_once(&file, start as u64, &mut rest).unwrap();
+        assert_eq!(rest[..count], content[start..]);
+        assert_eq!(mapping.read_once(&file, size as u64, &mut rest), Ok(0));
+        assert_eq!(mapping.page_count(), 0);
+        // What is cached is used.
+        file.reads();
+        read(&mapping, &file, 0, 1).unwrap();
+        file.reads();
+        assert_eq!(mapping.read_once(&file, 0, &mut buf).unwrap(), size);
+        assert_eq!(buf, content);
+        if size <= PAGE_BYTES {
+            assert!(file.reads().is_empty());
+        }
+    }
+}
+
+#[test]
+fn part_of_a_file_that_is_read_once_is_cached() {
+    let file = File::of_pages(16);
+    let (mapping, _) = mapping(1 << 20);
+    let mut buf = vec![0; 2 * PAGE_BYTES];
+    for offset in [0, PAGE, PAGE + 1] {
+        mapping.read_once(&file, offset, &mut buf).unwrap();
+        assert!(mapping.page_count() > 0, "{offset}");
+    }
+}
+
+#[test]
 fn readahead_ends_at_the_first_cached_page() {
     let file = File::of_pages(64);
     let (mapping, _) = mapping(4 << 20);
