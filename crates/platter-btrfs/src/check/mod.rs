@@ -97,6 +97,7 @@ fn open(
     let mut options = options.clone();
     options.rescue.skips_log = true;
     options.rescue.ignores_bad_roots = true;
+    options.rescue.ignores_superblock_flags = true;
     mount::open_for_check(devices, &options, budget)
 }
 

@@ -39,6 +39,8 @@ rules! {
         SysArray => "sys_chunk_array mismatches the chunk tree",
         /// The device item is that of the chunk tree.
         DevItem => "dev_item mismatches the chunk tree",
+        /// No change of the whole filesystem is in progress, and there are no flags that are not known.
+        Flags => "unrecognized or unsupported super flag",
         /// There is a log.
         Log => "log tree present: fsync of files is to be replayed",
     }

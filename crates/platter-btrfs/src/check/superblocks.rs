@@ -1,6 +1,6 @@
 //! The superblocks of all devices and their copies, and the log.
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 use platter_vfs::check::{Finding, Severity};
 
@@ -51,6 +51,18 @@ impl Checker<'_> {
         let newest = &self.context.superblock;
         match Superblock::decode(&disk, at) {
             Ok(found) => {
+                if found.flags.refused().is_some() {
+                    let flags = locus.at_offset(at);
+                    let severity = if copy == 0 {
+                        Severity::Error
+                    } else {
+                        Severity::Notice
+                    };
+                    let corrupt = Corrupt::new(flags, SuperblockUseRule::Flags);
+                    let mut finding = Finding::error(corrupt.into());
+                    finding.severity = severity;
+                    self.report_finding(finding)?;
+                }
                 // A seed stays as it was when it became one.
                 if found.flags.contains(SuperblockFlags::SEEDING) && found.fsid != newest.fsid {
                     return Ok(());

@@ -29,11 +29,13 @@ impl ChunkTree {
         found: &Found,
         superblock: &Superblock,
         budget: &Arc<MemoryBudget>,
+        ignores_checksums: bool,
     ) -> Result<Self> {
         let map = ChunkMap::new(superblock.sys_chunks.clone())?;
         let store = ChunkStore::new(name(superblock), map, found.all());
         let format = format(superblock, &found.seeds())?;
-        let blocks = TreeBlocks::new(Arc::new(store), format, Arc::clone(budget));
+        let blocks = TreeBlocks::new(Arc::new(store), format, Arc::clone(budget))
+            .ignoring_checksums(ignores_checksums);
         let tree = Tree {
             id: TreeId::CHUNK,
             root: superblock.chunk_root,

@@ -4,6 +4,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result, Unsupported};
 
+use super::options::Rescue;
 use crate::ondisk::Superblock;
 use crate::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags, SuperblockRule,
@@ -40,22 +41,18 @@ pub(super) fn read(device: &dyn BlockDevice, at: u64) -> Result<Superblock> {
 }
 
 /// Refuses a filesystem by what its superblock says.
-pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
+pub(super) fn refuse_unreadable(superblock: &Superblock, rescue: Rescue) -> Result<()> {
     let names = superblock.features.unreadable();
     if !names.is_empty() {
         return Err(unsupported(names.join(", "), None));
     }
-    let changing = SuperblockFlags::CHANGING_FSID | SuperblockFlags::CHANGING_FSID_V2;
-    if superblock.flags.intersects(changing) {
-        let reason = "btrfstune was interrupted; run it again";
-        let feature = "a change of the UUID that is in progress";
-        return Err(unsupported(feature.to_owned(), Some(reason)));
-    }
-    let dumps = SuperblockFlags::METADUMP | SuperblockFlags::METADUMP_V2;
-    if superblock.flags.intersects(dumps) {
-        let reason = "restore it with btrfs-image";
-        let feature = "a metadata dump without data";
-        return Err(unsupported(feature.to_owned(), Some(reason)));
+    // As in the kernel, whatever is to be ignored.
+    let is_final = superblock.flags.contains(SuperblockFlags::CHANGING_FSID_V2);
+    if let Some(flag) = superblock.flags.refused()
+        && (is_final || !rescue.ignores_superblock_flags)
+    {
+        let reason = "let btrfstune finish it, or mount with rescue=ignoresuperflags";
+        return Err(unsupported(flag, Some(reason)));
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub fn identify_all(devices: &[Arc<dyn BlockDevice>]) -> Result<Identity> {
     let found = group(given)?;
     let superblock = found.superblock.clone();
     let budget = Arc::new(MemoryBudget::new(BUDGET_BYTES));
-    let members = match ChunkTree::read(&found, &superblock, &budget) {
+    let members = match ChunkTree::read(&found, &superblock, &budget, false) {
         Ok(tree) => found.named(&tree.devices),
         Err(_) => found.own(),
     };

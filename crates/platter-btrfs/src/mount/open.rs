@@ -51,7 +51,7 @@ fn open_with(
     unnamed: Unnamed,
 ) -> Result<FsContext> {
     let found = members::find(devices, options.superblock_offset)?;
-    devices::refuse_unreadable(&found.superblock)?;
+    devices::refuse_unreadable(&found.superblock, options.rescue)?;
     let latest = try_open(&found, found.superblock.clone(), options, budget, unnamed);
     let Err(error) = latest else {
         return latest;
@@ -88,7 +88,8 @@ fn try_open(
     budget: &Arc<MemoryBudget>,
     unnamed: Unnamed,
 ) -> Result<FsContext> {
-    let tree = ChunkTree::read(found, &superblock, budget)?;
+    let ignores_checksums = options.rescue.ignores_metadata_checksums;
+    let tree = ChunkTree::read(found, &superblock, budget, ignores_checksums)?;
     let mut members = found.members(&tree.devices)?;
     let stray = match unnamed {
         Unnamed::Kept => found.unnamed(&tree.devices),
@@ -105,7 +106,8 @@ fn try_open(
     let store = ChunkStore::new(name, ChunkMap::new(tree.chunks)?, members);
     let seeds = seeds_of(&tree.devices, superblock.metadata_uuid);
     let format = chunks::format(&superblock, &seeds)?;
-    let blocks = TreeBlocks::new(Arc::new(store), format, Arc::clone(budget));
+    let blocks = TreeBlocks::new(Arc::new(store), format, Arc::clone(budget))
+        .ignoring_checksums(ignores_checksums);
     let leniency = Leniency {
         ignores_data_checksums: options.rescue.ignores_data_checksums,
         ignores_bad_roots: options.rescue.ignores_bad_roots,
@@ -147,7 +149,7 @@ fn refuse_missing(members: &Members, options: &MountOptions) -> Result<()> {
     if missing.is_empty() || options.degraded {
         return Ok(());
     }
-    let reason = "give all devices, or mount with -o degraded";
+    let reason = "give all devices, or the option degraded";
     let feature = format!("mounting without {}", missing.join(", "));
     Err(unsupported(feature, Some(reason)))
 }

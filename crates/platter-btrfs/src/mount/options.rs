@@ -29,6 +29,10 @@ pub struct Rescue {
     pub ignores_bad_roots: bool,
     /// `ignoredatacsums`: do not verify data.
     pub ignores_data_checksums: bool,
+    /// `ignoremetacsums`: take tree blocks of which no copy matches its checksum.
+    pub ignores_metadata_checksums: bool,
+    /// `ignoresuperflags`: ignore flags of the superblock that are not known.
+    pub ignores_superblock_flags: bool,
 }
 
 impl Rescue {
@@ -38,6 +42,8 @@ impl Rescue {
         skips_log: true,
         ignores_bad_roots: true,
         ignores_data_checksums: true,
+        ignores_metadata_checksums: true,
+        ignores_superblock_flags: true,
     };
 
     /// Adds what a value of the option asks for: names with colons between them. Returns `false` if one
@@ -53,6 +59,8 @@ impl Rescue {
             "nologreplay" => self.skips_log = true,
             "ignorebadroots" | "ibadroots" => self.ignores_bad_roots = true,
             "ignoredatacsums" | "idatacsums" => self.ignores_data_checksums = true,
+            "ignoremetacsums" | "imetacsums" => self.ignores_metadata_checksums = true,
+            "ignoresuperflags" | "isuperflags" => self.ignores_superblock_flags = true,
             "all" => *self = Self::ALL,
             _ => return false,
         }
@@ -90,6 +98,8 @@ mod tests {
         assert!(rescue.uses_backup_root && rescue.ignores_data_checksums);
         assert!(!rescue.skips_log && !rescue.ignores_bad_roots);
         assert!(rescue.add("nologreplay:ibadroots"));
+        assert_ne!(rescue, Rescue::ALL);
+        assert!(rescue.add("imetacsums:isuperflags"));
         assert_eq!(rescue, Rescue::ALL);
         assert!(!rescue.add("all:other"));
     }

@@ -10,6 +10,7 @@ use super::devices::unsupported;
 use super::open;
 use super::options::{MountOptions, Rescue};
 use crate::log;
+use crate::ondisk::superblock::SuperblockFlags;
 use crate::txn::{WriteContext, WriteOptions};
 
 /// Opens the filesystem on `devices` for transactions.
@@ -25,6 +26,11 @@ pub fn open_for_writing(
 ) -> Result<WriteContext> {
     refuse_read_only_options(options)?;
     let mut context = open::open(devices, options, budget)?;
+    let dumps = SuperblockFlags::METADUMP | SuperblockFlags::METADUMP_V2;
+    if context.superblock.flags.intersects(dumps) {
+        let feature = "writing to a metadata dump without data".to_owned();
+        return Err(unsupported(feature, None));
+    }
     let overlays = context.take_overlays();
     let log_root = context.superblock.log_root;
     let opened = WriteContext::open_with_log(context, writing, clock)?;

@@ -103,19 +103,36 @@ impl TreeBlockFormat {
     /// Checks the rules of the block at `logical` that its bytes alone decide: checksum, address,
     /// filesystem, and those of a leaf or node.
     pub fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Result<Header, Corruption> {
-        let locus = Locus::block(logical.0);
-        let broken = |rule| Corruption::from(Corrupt::new(locus, rule));
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let header = DiskHeader::ref_from_prefix(bytes).ok();
-        let (header, _) = header
-            .filter(|_| len == self.node_bytes)
-            .ok_or_else(|| broken(TreeBlockRule::Size))?;
+        let header = self.header(logical, bytes)?;
         let summed = bytes.get(CHECKSUM_BYTES_MAX..).unwrap_or_default();
         let checksum = header.checksum;
         if !self.checksum_kind.matches(summed, &checksum) {
-            return Err(broken(TreeBlockRule::Checksum));
+            return Err(Corrupt::new(Locus::block(logical.0), TreeBlockRule::Checksum).into());
         }
-        let header = Header::decode(header);
+        self.verify_unsummed(logical, bytes)
+    }
+
+    fn header<'b>(
+        &self,
+        logical: LogicalAddr,
+        bytes: &'b [u8],
+    ) -> Result<&'b DiskHeader, Corrupt<TreeBlockRule>> {
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let header = DiskHeader::ref_from_prefix(bytes).ok();
+        let header = header.filter(|_| len == self.node_bytes);
+        let broken = || Corrupt::new(Locus::block(logical.0), TreeBlockRule::Size);
+        Ok(header.ok_or_else(broken)?.0)
+    }
+
+    /// As [`verify`](Self::verify), whatever the checksum is.
+    pub fn verify_unsummed(
+        &self,
+        logical: LogicalAddr,
+        bytes: &[u8],
+    ) -> Result<Header, Corruption> {
+        let locus = Locus::block(logical.0);
+        let broken = |rule| Corruption::from(Corrupt::new(locus, rule));
+        let header = Header::decode(self.header(logical, bytes)?);
         if header.logical != logical {
             return Err(broken(TreeBlockRule::Address));
         }

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use platter_cache::buffer::{BadCopies, Edit, Edited};
-use platter_cache::{Addressing, BlockSize, Buffer, BufferCache, MemoryBudget};
+use platter_cache::{Addressing, BlockSize, Buffer, BufferCache, BufferError, MemoryBudget};
 use platter_ondisk::{Corruption, VerifierKey, Verify};
 use platter_vfs::Result;
 use zerocopy::FromBytes;
@@ -29,10 +29,14 @@ pub struct TreeBlock {
 pub struct TreeBlocks {
     cache: BufferCache<ChunkStore>,
     verifier: TreeBlockVerifier,
+    /// A block of which no copy matches its checksum is taken if it keeps all other rules.
+    ignores_checksums: bool,
 }
 
-/// The number of tree blocks among the structures with verifiers.
+/// The number of tree blocks among the structures with verifiers,
 const STRUCTURE: u32 = 1;
+/// and of those whose checksum is ignored.
+const UNSUMMED_STRUCTURE: u32 = 2;
 
 /// Leaves read at once for a reader that follows their order.
 const READ_AHEAD_BYTES: u32 = 256 << 10;
@@ -64,6 +68,32 @@ impl Verify for TreeBlockVerifier {
     }
 }
 
+/// Verifies tree blocks whose checksum is ignored.
+#[derive(Debug, Clone, Copy)]
+struct UnsummedVerifier(TreeBlockFormat);
+
+impl Verify for UnsummedVerifier {
+    fn key(&self) -> VerifierKey {
+        VerifierKey {
+            structure: UNSUMMED_STRUCTURE,
+            seed: 0,
+        }
+    }
+
+    fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        let verified = self.0.verify_unsummed(LogicalAddr(block), bytes);
+        verified.map(drop)
+    }
+
+    fn seal(&self, _block: u64, bytes: &mut [u8]) {
+        self.0.seal(bytes);
+    }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
+    }
+}
+
 impl TreeBlocks {
     /// The tree blocks in `store`, cached within `budget`.
     ///
@@ -78,7 +108,15 @@ impl TreeBlocks {
         Self {
             cache: BufferCache::over(store, addressing, budget),
             verifier: TreeBlockVerifier(format),
+            ignores_checksums: false,
         }
+    }
+
+    /// The same blocks, with or without regard to their checksums.
+    #[must_use]
+    pub fn ignoring_checksums(mut self, ignores_checksums: bool) -> Self {
+        self.ignores_checksums = ignores_checksums;
+        self
     }
 
     /// The devices below.
@@ -103,10 +141,14 @@ impl TreeBlocks {
     /// the next.
     pub fn read(&self, logical: LogicalAddr, expected: &Expected) -> Result<TreeBlock> {
         let expect = |bytes: &[u8]| expected.check(bytes).map_err(Corruption::from);
-        let (bytes, _) = self
+        let mut read = self
             .cache
-            .read_expecting(logical.0, &self.verifier, &expect)?;
-        Ok(TreeBlock::new(bytes, logical))
+            .read_expecting(logical.0, &self.verifier, &expect);
+        if self.ignores_checksums && matches!(read, Err(BufferError::Corrupt(_))) {
+            let unsummed = UnsummedVerifier(self.verifier.0);
+            read = self.cache.read_expecting(logical.0, &unsummed, &expect);
+        }
+        Ok(TreeBlock::new(read?.0, logical))
     }
 
     /// Makes `bytes` the block at `logical`, which was allocated. It is in memory until it is
@@ -288,6 +330,7 @@ impl fmt::Debug for TreeBlocks {
         out.debug_struct("TreeBlocks")
             .field("cache", &self.cache)
             .field("verifier", &self.verifier)
+            .field("ignores_checksums", &self.ignores_checksums)
             .finish()
     }
 }

@@ -141,7 +141,8 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
             let mut rescue: Rescue = options.rescue;
             if !rescue.add(names) {
                 return Err(OptionError::Invalid(
-                    "usebackuproot, nologreplay, ignorebadroots, ignoredatacsums or all",
+                    "usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, ignoremetacsums, \
+                     ignoresuperflags or all",
                 ));
             }
             options.rescue = rescue;

@@ -54,6 +54,7 @@ const EXPLAINED: &[(&str, &str)] = &[
     ("invalid location key", ITEM),
     ("tree 18446744073709551610", LOG),
     ("invalid nodesize or leafsize", SUPERBLOCK),
+    ("unrecognized or unsupported super flag", SUPERBLOCK),
     ("parent transid verify failed", POINTER),
     ("invalid owner", POINTER),
     ("compressed extent exceeds 128 KiB", COMPRESSED),
@@ -63,7 +64,7 @@ const CHUNK: &str =
 const SHARED: &str = "a pointer to a shared block with another generation, level or first key";
 const POINTER: &str = "keys, generation or owner of a block that are not those of its pointer";
 const LOG: &str = "a corrupt block of the log, but for its root";
-const SUPERBLOCK: &str = "leaf size of the superblock";
+const SUPERBLOCK: &str = "leaf size and flags of the superblock";
 const RELOCATION: &str = "inodes and names of the data relocation tree";
 const FREE_SPACE: &str = "keys, flags, places and number of free space items";
 const ITEM: &str = "hash, key, flags, alignment, generation or lengths of an item";

@@ -4,12 +4,16 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use anyhow::Result;
+use platter_btrfs::ondisk::superblock::{
+    DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags,
+};
 use platter_btrfs::ondisk::tree_block::Expected;
-use platter_btrfs::ondisk::{LogicalAddr, TreeId};
+use platter_btrfs::ondisk::{LogicalAddr, Superblock, TreeId};
 use platter_btrfs::{Btrfs, MountOptions, Rescue};
 use testkit::compare::compare;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::image::{Pool, RULES, mount};
 
@@ -75,6 +79,8 @@ const IGNORES_BAD_ROOTS: Rescue = Rescue {
     skips_log: false,
     ignores_bad_roots: true,
     ignores_data_checksums: false,
+    ignores_metadata_checksums: false,
+    ignores_superblock_flags: false,
 };
 
 #[test]
@@ -117,4 +123,76 @@ fn block_groups_after_a_corrupt_leaf_count_as_full() -> Result<()> {
     let options = "rescue=ignorebadroots";
     let kernel = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::Replay)?;
     super::space::same_space(&ours, &kernel)
+}
+
+/// Changes the checksum of all copies of a tree block.
+fn unsum(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr) -> Result<()> {
+    let store = btrfs.super_block().context().blocks.store();
+    for copy in 0..2 {
+        let (member, at) = store.location(logical, copy).unwrap();
+        let image = &pool.images[usize::from(member.index)];
+        File::options()
+            .write(true)
+            .open(image)?
+            .write_all_at(&[0x77; 4], at.0)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn blocks_without_a_matching_checksum_are_taken() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &["-n", "4096"])?;
+    pool.fill("compress=zstd")?;
+    let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
+    let context = btrfs.super_block().context();
+    let tree = context.required_tree(TreeId::FS)?;
+    let root = (context.blocks).read(tree.root.logical, &Expected::default())?;
+    let mut blocks = vec![context.superblock.chunk_root.logical];
+    blocks.extend([context.superblock.root.logical, tree.root.logical]);
+    blocks.extend(root.node().iter().map(|pointer| pointer.logical));
+    for logical in blocks {
+        unsum(&btrfs, &pool, logical)?;
+    }
+    let mut rescue = Rescue::default();
+    assert!(rescue.add("ignoremetacsums"));
+    agree(&pool, rescue, "rescue=ignoremetacsums")?;
+    agree(&pool, Rescue::ALL, "rescue=all")
+}
+
+#[test]
+fn flags_of_the_superblock_are_refused_and_ignored_as_by_the_kernel() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &[])?;
+    pool.fill("")?;
+    let image = File::options()
+        .read(true)
+        .write(true)
+        .open(&pool.images[0])?;
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    image.read_exact_at(&mut bytes, SUPERBLOCK_OFFSETS[0])?;
+    let disk = DiskSuperblock::read_from_bytes(&bytes).unwrap();
+    let whole = Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
+    let ignoring = Rescue {
+        ignores_superblock_flags: true,
+        ..Rescue::default()
+    };
+    for bit in [1, 2, 5, 31, 33, 34, 35, 36, 37, 38, 39, 40, 41, 63] {
+        let mut changed = whole.clone();
+        changed.flags |= SuperblockFlags::from_bits_retain(1 << bit);
+        let encoded = changed.encode(&disk, SUPERBLOCK_OFFSETS[0]);
+        image.write_all_at(encoded.as_bytes(), SUPERBLOCK_OFFSETS[0])?;
+        for (rescue, options) in [
+            (Rescue::default(), ""),
+            (ignoring, "rescue=ignoresuperflags"),
+        ] {
+            let kernel = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::ReadOnly);
+            let ours = mount(&pool.devices()?, &with(rescue));
+            let name = format!("bit {bit}, {options}");
+            assert_eq!(ours.is_ok(), kernel.is_ok(), "{name}: {ours:?} {kernel:?}");
+            if let (Ok(ours), Ok(kernel)) = (ours, kernel) {
+                let outcome = compare(&ours, kernel.root(), RULES)?;
+                assert_eq!(outcome.differences, 0, "{name}: {outcome}");
+            }
+        }
+    }
+    Ok(())
 }

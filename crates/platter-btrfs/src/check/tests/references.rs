@@ -7,7 +7,7 @@ use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentRef};
 use crate::ondisk::header::HeaderFlags;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::superblock::{RootPointer, SUPERBLOCK_OFFSETS};
+use crate::ondisk::superblock::{RootPointer, SUPERBLOCK_OFFSETS, SuperblockFlags};
 use crate::ondisk::tree_block::TreeBlockRule;
 use crate::ondisk::types::DEV_ITEMS_OBJECT;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
@@ -68,6 +68,12 @@ fn superblocks_are_compared() {
     });
     notices(SuperblockUseRule::TotalBytes, |maker| {
         maker.superblock.total_bytes += NODE;
+    });
+    breaks(SuperblockUseRule::Flags, |maker| {
+        maker.superblock.flags |= SuperblockFlags::CHANGING_META_CSUM;
+    });
+    breaks(SuperblockUseRule::Flags, |maker| {
+        maker.superblock.flags |= SuperblockFlags::from_bits_retain(1 << 50);
     });
     breaks(SuperblockUseRule::BytesUsed, |maker| {
         maker.superblock.bytes_used += NODE;

@@ -47,6 +47,49 @@ bitflags! {
         const CHANGING_FSID = 1 << 35;
         /// A change of `fsid` alone was interrupted.
         const CHANGING_FSID_V2 = 1 << 36;
+        /// A change to or from a tree of block groups was interrupted.
+        const CHANGING_BG_TREE = 1 << 38;
+        /// A change of the checksums of data was interrupted.
+        const CHANGING_DATA_CSUM = 1 << 39;
+        /// A change of the checksums of metadata was interrupted.
+        const CHANGING_META_CSUM = 1 << 40;
+    }
+}
+
+/// Flags that a driver must know to open the filesystem, unless it ignores them, and what they say.
+const CHANGES: [(SuperblockFlags, &str); 5] = [
+    (
+        SuperblockFlags::CHANGING_FSID,
+        "a change of the UUID that is in progress",
+    ),
+    (
+        SuperblockFlags::CHANGING_FSID_V2,
+        "a change of the UUID that is in progress",
+    ),
+    (
+        SuperblockFlags::CHANGING_BG_TREE,
+        "a change of the block group tree that is in progress",
+    ),
+    (
+        SuperblockFlags::CHANGING_DATA_CSUM,
+        "a change of data checksums that is in progress",
+    ),
+    (
+        SuperblockFlags::CHANGING_META_CSUM,
+        "a change of metadata checksums that is in progress",
+    ),
+];
+
+impl SuperblockFlags {
+    /// What flags say with which the kernel mounts no filesystem; a flag without a name by its number.
+    #[must_use]
+    pub fn refused(self) -> Option<String> {
+        let named = CHANGES.iter().find(|(flag, _)| self.contains(*flag));
+        let unknown = self.difference(Self::all()).bits();
+        match named {
+            Some((_, text)) => Some((*text).to_owned()),
+            None => (unknown != 0).then(|| format!("superblock flag {unknown:#x}")),
+        }
     }
 }
 
