@@ -19,6 +19,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("xfs_db", "xfsprogs"),
+    ("fsverity", "fsverity"),
     ("fusermount3", "fuse3"),
     ("getfattr", "attr"),
     ("setfattr", "attr"),

@@ -15,6 +15,7 @@ pub mod compress;
 pub mod data;
 pub mod inode;
 pub mod file;
+pub mod verity;
 pub mod directory;
 pub mod xattr;
 pub mod subvolume;

@@ -11,6 +11,7 @@ use crate::data::Reader;
 use crate::file::Contents;
 use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeFlags;
+use crate::verity::Verity;
 
 /// How many extents of a range are announced to the devices.
 const ANNOUNCED_EXTENTS_MAX: usize = 64;
@@ -42,6 +43,25 @@ impl BtrfsInode {
             | FileKind::Fifo
             | FileKind::Socket => Err(Condition::InvalidArgument.into()),
         }
+    }
+
+    /// Verifies what was read of a file with fs-verity.
+    fn verify(
+        &self,
+        contents: &Contents<'_>,
+        offset: u64,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<()> {
+        if !self.item().flags.contains(InodeFlags::VERITY) {
+            return Ok(());
+        }
+        let verity = if let Some(verity) = self.verity.get() {
+            verity
+        } else {
+            let read = Box::new(Verity::read(contents)?);
+            self.verity.get_or_init(|| read)
+        };
+        verity.verify(contents, &self.fs.merkle, offset, bufs)
     }
 
     /// Announces to the devices what of them will be read. A hint: what fails here fails when it is read.
@@ -83,7 +103,9 @@ impl AddressSpace for BtrfsInode {
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let _stay = self.data.mapping.read();
-        self.contents().fill(offset, bufs)
+        let contents = self.contents();
+        contents.fill(offset, bufs)?;
+        self.verify(&contents, offset, bufs)
     }
 
     fn fill_range(&self, range: Range<u64>) -> Range<u64> {

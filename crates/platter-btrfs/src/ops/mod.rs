@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
@@ -52,6 +52,7 @@ use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
 use crate::ondisk::{LogicalAddr, TreeId};
 use crate::tree::Tree;
 use crate::txn::WriteContext;
+use crate::verity::{MerkleCache, Verity};
 use crate::xattr;
 use inline::InlineRule;
 use placing::Ahead;
@@ -85,6 +86,8 @@ pub struct SuperBlock {
     pub data: DataReader,
     /// The extents that were decompressed last.
     pub decompressed: DecompressedCache,
+    /// The blocks of Merkle trees that were verified last.
+    merkle: MerkleCache,
     compressor: Compressor,
     policy: DataPolicy,
     budget: Arc<MemoryBudget>,
@@ -146,6 +149,8 @@ pub struct BtrfsInode {
     pages: Mapping<Error>,
     data: FileData<Ahead>,
     inline: InlineRule,
+    /// Of a file with fs-verity that was read, how it is verified.
+    verity: OnceLock<Box<Verity>>,
     /// What the property `btrfs.compression` asks for, if that was looked up.
     // Lock rank leaf.
     property: Mutex<KnownProperty>,
@@ -215,6 +220,7 @@ impl SuperBlock {
             below,
             data: DataReader::default(),
             decompressed: DecompressedCache::default(),
+            merkle: MerkleCache::default(),
             compressor: Compressor::default(),
             policy,
             inodes: InodeCache::sparing(recent_max(&budget), BtrfsInode::is_cheap),
@@ -422,6 +428,7 @@ impl SuperBlock {
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             data: FileData::new(item.size_bytes, false),
             inline: InlineRule::default(),
+            verity: OnceLock::new(),
             property: Mutex::default(),
             state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
             pages: Mapping::new(Arc::clone(&self.budget)),
@@ -500,6 +507,11 @@ impl platter_vfs::Inode for BtrfsInode {
         self.pages.read_at(self, offset, buf)
     }
 
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.refuse_without_contents()?;
+        self.pages.read_once(self, offset, buf)
+    }
+
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
         self.refuse_without_contents()?;
         self.write_back_contents()?;
@@ -509,6 +521,11 @@ impl platter_vfs::Inode for BtrfsInode {
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
         self.write_back_contents()?;
         self.contents().extents(range, sink)
+    }
+
+    fn written_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.write_back_contents()?;
+        self.contents().written(range, sink)
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {

@@ -18,3 +18,4 @@ mod space;
 mod subvolumes;
 mod user_mount;
 mod usr;
+mod verity;
