@@ -89,7 +89,9 @@ impl Found {
         let mut volume = None;
         let can_open = |signature: &Signature| {
             let members = signature.members.as_ref();
-            signature.supported && !members.is_some_and(Members::is_incomplete)
+            // With options it may open although members are missing.
+            let is_incomplete = members.is_some_and(Members::is_incomplete);
+            signature.supported && (!is_incomplete || !options.fs_options.is_empty())
         };
         if probe.signature.as_ref().is_some_and(can_open) || options.superblock.is_some() {
             match options.open_options().mount(&image) {

@@ -214,3 +214,54 @@ fn space_is_reported_by_profile_and_device() {
     assert_eq!(metadata["device_bytes"], 2 * total);
     assert_eq!(metadata["devices"][0]["bytes"], 2 * total);
 }
+
+#[test]
+fn partitions_are_members_and_one_may_be_missing() {
+    let workshop = Workshop::new();
+    let part_bytes = 120 << 20;
+    let members = ["first.img", "second.img"].map(|name| workshop.path(name));
+    for member in &members {
+        fs::File::create(member)
+            .unwrap()
+            .set_len(part_bytes)
+            .unwrap();
+    }
+    let mut mkfs = Command::new("mkfs.btrfs");
+    mkfs.args(["-q", "-L", "pool", "-d", "raid1", "-m", "raid1"]);
+    run_tool(mkfs.args(&members), "");
+    let disk = workshop.path("two.img");
+    fs::File::create(&disk).unwrap().set_len(260 << 20).unwrap();
+    let mut sgdisk = Command::new("sgdisk");
+    sgdisk.args(["-n", "1:2048:+120M", "-n", "2:0:+120M"]);
+    run_tool(sgdisk.arg(&disk), "");
+    let file = fs::File::options().write(true).open(&disk).unwrap();
+    for (index, member) in (0..).zip(&members) {
+        let at = (1 << 20) + index * part_bytes;
+        file.write_all_at(&fs::read(member).unwrap(), at).unwrap();
+    }
+    let whole = ["info", "two.img@1", "--device", "two.img@2"];
+    let text = workshop.read(&whole);
+    assert!(text.contains("Devices:               2\n"), "{text}");
+    assert!(text.contains("data, RAID1: "), "{text}");
+    // Of one alone, what is missing is printed.
+    let text = workshop.read(&["info", "two.img@2"]);
+    assert!(
+        text.contains("1 of 2") && text.contains("missing"),
+        "{text}"
+    );
+    assert!(!text.contains("RAID1"), "{text}");
+    let ran = workshop.run(&["ls", "two.img@2"]);
+    assert_eq!(ran.status, 1);
+    assert!(ran.err.contains("the option degraded"), "{}", ran.err);
+    let degraded = ["info", "two.img@2", "--option", "degraded"];
+    let text = workshop.read(&degraded);
+    assert!(text.contains("data, RAID1: "), "{text}");
+    assert!(
+        text.contains(&format!("Device missing:        {part_bytes}\n")),
+        "{text}"
+    );
+    assert_eq!(
+        workshop.read(&["ls", "two.img@1", "--option", "degraded"]),
+        ""
+    );
+}
