@@ -32,7 +32,9 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
                     `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
-                    or `layouts` (each combination of options made, written and checked);
+                    or `layouts` (each combination of options made, written and checked), or, of
+                    btrfs, `combinations` (60 of its features), `verdicts` (1,000 corruptions beside
+                    btrfs check), `logs` (200 log trees beside the kernel);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
@@ -57,7 +59,7 @@ struct Request {
 const CUTS: [&str; 5] = ["crash", "unflushed", "faults", "threads", "edits"];
 
 /// Tests that run in full here: their name, what makes them whole.
-const WHOLE: [(&str, &str, [&str; 2]); 3] = [
+const WHOLE: [(&str, &str, [&str; 2]); 6] = [
     (
         "many",
         "trees::many_files_become_an_image",
@@ -65,6 +67,17 @@ const WHOLE: [(&str, &str, [&str; 2]); 3] = [
     ),
     ("usr", "usr::", ["PLATTER_TEST_WHOLE_USR", "1"]),
     ("layouts", "layouts::", ["PLATTER_TEST_ALL_LAYOUTS", "1"]),
+    (
+        "combinations",
+        "btrfs::layouts::combinations",
+        ["PLATTER_BTRFS_LAYOUTS", "0..60"],
+    ),
+    (
+        "verdicts",
+        "btrfs::check::verdicts",
+        ["PLATTER_BTRFS_VERDICTS", "0..1000"],
+    ),
+    ("logs", "btrfs::log_cuts", ["PLATTER_TEST_LOGS", "200"]),
 ];
 
 impl Request {

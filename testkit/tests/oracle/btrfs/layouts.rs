@@ -1,8 +1,17 @@
 //! Profiles, checksums, compression, sizes of tree blocks and other features of new filesystems.
+//!
+//! Combinations of all of these at random, so many or one again: `PLATTER_BTRFS_LAYOUTS=FIRST..END`, before
+//! `cargo test -p testkit --test oracle btrfs::layouts::combinations -- --nocapture`.
 
-use anyhow::Result;
-use platter_btrfs::MountOptions;
-use platter_vfs::PathWalk;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
+use platter_btrfs::txn::WriteOptions;
+use platter_btrfs::{MountOptions, open_for_writing};
+use platter_cache::MemoryBudget;
+use platter_vfs::{PathWalk, SystemClock};
+use testkit::prng::Prng;
 
 use super::check;
 use super::image::{Pool, mount};
@@ -61,5 +70,128 @@ fn properties_are_attributes() -> Result<()> {
     let inode = PathWalk::new(&ours).resolve(b"file")?;
     assert_eq!(inode.list_xattrs()?, [b"btrfs.compression"]);
     assert_eq!(inode.get_xattr(b"btrfs.compression")?, b"zlib");
+    Ok(())
+}
+
+/// Combinations of a test run.
+const COMBINATIONS: u64 = 2;
+
+/// Profiles, and on how many devices they are made.
+const PROFILES: [(&str, usize); 9] = [
+    ("single", 1),
+    ("dup", 1),
+    ("raid0", 3),
+    ("raid1", 2),
+    ("raid1c3", 3),
+    ("raid1c4", 4),
+    ("raid10", 4),
+    ("raid5", 3),
+    ("raid6", 4),
+];
+
+/// How a filesystem is made and mounted.
+#[derive(Debug)]
+struct Combination {
+    devices: usize,
+    size_mib: u64,
+    mkfs: Vec<&'static str>,
+    mount: String,
+    has_group_tree: bool,
+}
+
+impl Combination {
+    fn new(seed: u64) -> Self {
+        let mut prng = Prng::new(seed);
+        let mut pick = |count: usize| usize::try_from(prng.below(count as u64)).unwrap_or(0);
+        let is_mixed = pick(8) == 0;
+        // Each profile of data comes before one comes again.
+        let data = PROFILES[usize::try_from(seed).unwrap_or(0) % PROFILES.len()];
+        let metadata = if is_mixed {
+            data
+        } else {
+            PROFILES[pick(PROFILES.len())]
+        };
+        let node = if is_mixed { 0 } else { pick(3) };
+        let mut mkfs = vec!["-d", data.0, "-m", metadata.0];
+        mkfs.extend(["-n", ["4096", "16384", "65536"][node]]);
+        mkfs.extend(["--csum", ["crc32c", "xxhash", "sha256", "blake2"][pick(4)]]);
+        if is_mixed {
+            mkfs.push("-M");
+        }
+        let (has_holes, space) = (pick(4) == 0, pick(4));
+        if has_holes {
+            mkfs.extend(["-O", "^no-holes"]);
+        }
+        if space == 0 {
+            mkfs.extend(["-R", "^free-space-tree"]);
+        }
+        let compression = [
+            "",
+            "compress=zlib",
+            "compress-force=lzo",
+            "compress-force=zstd:9",
+        ];
+        let mut mount = compression[pick(4)].to_owned();
+        if space == 0 {
+            mount.push_str(",space_cache");
+        }
+        let is_parity = [data, metadata]
+            .iter()
+            .any(|it| it.0.len() == 5 && it.0 > "raid4");
+        Self {
+            devices: data.1.max(metadata.1),
+            size_mib: if node == 2 || data.1 == 1 { 500 } else { 200 },
+            mkfs,
+            mount: mount.trim_start_matches(',').to_owned(),
+            has_group_tree: !has_holes && space > 1 && !is_parity,
+        }
+    }
+
+    fn examine(&self) -> Result<()> {
+        let pool = Pool::make(self.devices, self.size_mib << 10, &self.mkfs)?;
+        if self.has_group_tree {
+            convert_to_group_tree(&pool)?;
+        }
+        pool.fill(&self.mount)?;
+        pool.agree()?;
+        check::is_clean(&pool.paths())
+    }
+}
+
+/// Moves block groups to a tree of their own: `mkfs.btrfs` 6.2 makes none.
+fn convert_to_group_tree(pool: &Pool) -> Result<()> {
+    let options = OpenOptions {
+        access: DeviceAccess::Write,
+        direct: false,
+    };
+    let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    for image in &pool.images {
+        devices.push(Arc::new(FileDevice::open(image, options)?));
+    }
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let writing = WriteOptions::default();
+    let opened = open_for_writing(&devices, &MountOptions::default(), writing, &budget, clock);
+    opened?.convert_to_block_group_tree()?;
+    drop(devices);
+    let names = mount(&pool.devices()?, &MountOptions::default())?;
+    let names = names.superblock().features.compat_ro_names();
+    assert!(names.contains(&"block-group-tree"), "{names:?}");
+    Ok(())
+}
+
+#[test]
+fn combinations_of_features() -> Result<()> {
+    let numbers = std::env::var("PLATTER_BTRFS_LAYOUTS").map_or(0..COMBINATIONS, |text| {
+        let (first, end) = text.split_once("..").unwrap();
+        first.parse().unwrap()..end.parse().unwrap()
+    });
+    for number in numbers {
+        let combination = Combination::new(number);
+        println!("{number}: {combination:?}");
+        combination
+            .examine()
+            .with_context(|| format!("{number}: {combination:?}"))?;
+    }
     Ok(())
 }

@@ -91,6 +91,9 @@ fn whole() -> impl Iterator<Item = Step> {
         let title = match name {
             "many" => "200,000 files made into an image, compared and checked",
             "usr" => "all of /usr made into an image, compared and checked",
+            "combinations" => "features of btrfs, combined at random, beside the kernel",
+            "verdicts" => "corruptions of btrfs beside btrfs check",
+            "logs" => "log trees of btrfs beside the kernel's replay",
             _ => "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
         };
         Step::new(name, title, 120.0, vec![portion]).demanding("tests", 1)
