@@ -1,9 +1,9 @@
 //! Opening a filesystem: devices, superblock, chunks, roots; and what is asked of it as a whole.
 
+mod options;
 mod devices;
 mod members;
 mod chunks;
-mod options;
 mod identity;
 mod open;
 mod statfs;

@@ -327,7 +327,12 @@ fn put(bufs: &mut [IoSliceMut<'_>], offset: u64, start: u64, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::{FromZeros, IntoBytes};
+
     use super::*;
+    use crate::context::tests::{rule, sample};
+    use crate::data::{DataReader, DecompressedCache, Reader};
+    use crate::ondisk::verity::{DiskFsVerity, DiskVerityDescriptor};
 
     #[test]
     fn parts_of_buffers_are_found_and_replaced() {
@@ -359,5 +364,62 @@ mod tests {
         }
         assert!(cache.find(name(1)).is_none());
         assert_eq!(cache.blocks.lock().len(), BLOCKS_MAX);
+    }
+
+    /// What is found of a file of `size_bytes` with these items.
+    fn found(about: Option<u64>, others: &[(Key, &[u8])], size_bytes: u64) -> String {
+        let mut disk = DiskVerityDescriptor::new_zeroed();
+        disk.len_bytes.set(about.unwrap_or_default());
+        let first = Key::new(INODE, ItemKind::VERITY_DESC, 0);
+        let mut items = vec![(Key::new(256, ItemKind::ORPHAN_ITEM, 0), &b""[..])];
+        items.extend(about.map(|_| (first, disk.as_bytes())));
+        items.extend_from_slice(others);
+        let context = sample(&items, &[]);
+        let (data, decompressed) = (DataReader::default(), DecompressedCache::default());
+        let contents = Contents {
+            context: &context,
+            data: &data,
+            decompressed: &decompressed,
+            tree: context.required_tree(TreeId::FS).unwrap(),
+            reader: Reader {
+                tree: TreeId::FS,
+                inode: INODE,
+                is_summed: true,
+            },
+            size_bytes,
+        };
+        rule(Verity::read(&contents).and_then(|verity| {
+            let mut bytes = [0; 2048];
+            let bufs = &mut [IoSliceMut::new(&mut bytes)];
+            verity.verify(&contents, &MerkleCache::default(), 0, bufs)
+        }))
+    }
+
+    const INODE: u64 = 257;
+
+    #[test]
+    fn rules_of_files_are_checked() {
+        let mut disk = DiskFsVerity::new_zeroed();
+        (disk.version, disk.algorithm, disk.block_log2) = (1, 2, 10);
+        disk.data_bytes.set(1 << 60);
+        let huge = disk;
+        disk.data_bytes.set(2000);
+        let key = |kind| Key::new(INODE, kind, u64::from(kind == ItemKind::VERITY_DESC));
+        let descriptor = (key(ItemKind::VERITY_DESC), disk.as_bytes());
+        let tree = (key(ItemKind::VERITY_MERKLE), &[0; 1024][..]);
+        let is = |rule: VerityUseRule| rule.text().to_owned();
+        assert_eq!(found(None, &[], 0), is(VerityUseRule::NoDescriptor));
+        let large = DESCRIPTOR_BYTES_MAX + 1;
+        assert_eq!(
+            found(Some(large), &[], 0),
+            is(VerityUseRule::DescriptorSize)
+        );
+        assert_eq!(found(Some(256), &[], 0), is(VerityUseRule::Incomplete));
+        let of = |others: &[(Key, &[u8])], size| found(Some(256), others, size);
+        assert_eq!(of(&[descriptor], 2001), is(VerityUseRule::DataSize));
+        assert_eq!(of(&[descriptor], 2000), is(VerityUseRule::Incomplete));
+        assert_eq!(of(&[descriptor, tree], 2000), is(VerityUseRule::Hash));
+        let huge = (descriptor.0, huge.as_bytes());
+        assert_eq!(of(&[huge], 1 << 60), is(VerityUseRule::Levels));
     }
 }

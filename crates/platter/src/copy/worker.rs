@@ -238,7 +238,7 @@ impl Worker {
     }
 }
 
-/// The umask of the process, which nobody changes meanwhile.
+/// The umask of the process, which no thread changes meanwhile.
 fn umask() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

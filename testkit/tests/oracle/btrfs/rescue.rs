@@ -160,7 +160,7 @@ fn blocks_without_a_matching_checksum_are_taken() -> Result<()> {
 }
 
 #[test]
-fn flags_of_the_superblock_are_refused_and_ignored_as_by_the_kernel() -> Result<()> {
+fn superblock_flags_are_refused_and_ignored_as_by_the_kernel() -> Result<()> {
     let pool = Pool::make(1, 200 << 10, &[])?;
     pool.fill("")?;
     let image = File::options()
