@@ -373,3 +373,17 @@ fn whole_rows_are_written_without_reading() {
         }
     }
 }
+
+/// What follows the last row of a chunk on its devices may be of another one.
+#[test]
+fn parity_of_incomplete_rows_is_left_alone() {
+    let mut chunk = sample(START, Profile::Raid5, 3);
+    chunk.len_bytes = 3 * STRIPE_BYTES;
+    let devices: Vec<_> = (1..=3).map(|byte| Some(vec![byte; 4 << 20])).collect();
+    let store = store(&chunk, devices.clone());
+    let last = LogicalAddr(START + 2 * STRIPE_BYTES);
+    let wrong = store.check_parity(last, &(0..STRIPE_BYTES), true).unwrap();
+    assert_eq!(wrong, []);
+    store.write(last, &[IoSlice::new(&[7; 4096])]).unwrap_err();
+    assert!(contents(&store, 3) == devices);
+}

@@ -177,6 +177,11 @@ impl ChunkStore {
         let Placement::Parity { row, .. } = chunk.segment(logical, 1).placement else {
             return Ok(Vec::new());
         };
+        // Of a row that is incomplete, the rest of the columns is of something else.
+        let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
+        if !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+            return Ok(Vec::new());
+        }
         let store = self;
         RowWrite { store, chunk, row }.check_parity(columns, repairs)
     }
