@@ -11,9 +11,10 @@ use platter_btrfs::ondisk::file_extent::{Compression, FileExtent};
 use platter_btrfs::ondisk::free_space::{DiskFreeSpaceEntry, FreeSpaceEntry};
 use platter_btrfs::ondisk::item::ItemFormat;
 use platter_btrfs::ondisk::key::{DiskKey, ItemKind};
+use platter_btrfs::ondisk::send_stream::{Command, Source, StreamReader, StreamWriter};
 use platter_btrfs::ondisk::superblock::{DiskSuperblock, RootBackup};
 use platter_btrfs::ondisk::tree_block::{Expected, SEEDS_MAX, TreeBlockFormat};
-use platter_btrfs::ondisk::{ChecksumKind, Key, LogicalAddr, Superblock, TreeId};
+use platter_btrfs::ondisk::{ChecksumKind, Generation, Key, LogicalAddr, Superblock, TreeId};
 use platter_ondisk::{Locus, Uuid};
 use zerocopy::FromBytes;
 
@@ -167,5 +168,45 @@ pub(super) fn compressed(bytes: &[u8]) {
             let result = decompressor.decompress(compression, bytes, &mut output, 4096);
             black_box(result.is_ok());
         }
+    }
+}
+
+/// The first bytes choose a command and a version, whose attributes follow; all of it is a stream, too.
+pub(super) fn send_stream(bytes: &[u8]) {
+    let mut input = bytes;
+    if let Ok(Some(mut stream)) = StreamReader::begin(&mut input) {
+        while let Ok(Some(command)) = stream.next_command() {
+            black_box(command);
+        }
+    }
+    let [kind, version, attributes @ ..] = bytes else {
+        return;
+    };
+    let version = u32::from(version % 2) + 1;
+    let Ok(command) = Command::decode(u16::from(kind % 30), attributes, version) else {
+        return;
+    };
+    // What was decoded is decoded again from what it is encoded as.
+    let mut encoded = Vec::new();
+    let begin = Command::Subvolume {
+        path: b"subvolume",
+        source: Source {
+            uuid: Uuid::nil(),
+            generation: Generation(0),
+        },
+    };
+    let written = StreamWriter::begin(&mut encoded, version);
+    let written = written.and_then(|mut writer| {
+        writer.put(&begin)?;
+        writer.put(&command)
+    });
+    if written.is_ok() {
+        let mut input = &encoded[..];
+        let stream = StreamReader::begin(&mut input).ok().flatten();
+        let again = stream.is_some_and(|mut stream| {
+            let is_begun = stream.next_command().is_ok();
+            is_begun && matches!(stream.next_command(), Ok(Some(again)) if again == command)
+        });
+        assert!(again, "{command:?}");
     }
 }

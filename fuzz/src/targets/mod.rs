@@ -36,6 +36,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("btrfs_item", btrfs::item),
     ("btrfs_chunk", btrfs::chunk),
     ("btrfs_compressed", btrfs::compressed),
+    ("btrfs_send_stream", btrfs::send_stream),
     ("xfs_superblock", xfs::superblock),
     ("xfs_group_headers", xfs::group_headers),
     ("xfs_inode", xfs::inode),

@@ -62,6 +62,7 @@ pub mod block_group;
 pub mod free_space;
 pub mod dir_log;
 pub mod uuid_item;
+pub mod send_stream;
 pub mod qgroup;
 pub mod balance;
 pub mod dev_replace;

@@ -1,0 +1,144 @@
+//! Reading a stream.
+
+use std::fmt;
+use std::io::{ErrorKind, Read};
+use std::sync::Arc;
+
+use platter_block::{IoError, Operation};
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Error, Result, Unsupported};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{
+    COMMAND_BYTES_MAX, Command, DiskCommandHeader, DiskStreamHeader, MAGIC, StreamRule,
+    VERSION_MAX, checksum,
+};
+
+/// Reads the commands of a stream.
+pub struct StreamReader<'r> {
+    input: &'r mut dyn Read,
+    name: Arc<str>,
+    /// How much was read.
+    at: u64,
+    version: u32,
+    /// A subvolume was named, whose end was not read.
+    is_inside: bool,
+    /// The attributes of the last command.
+    attributes: Vec<u8>,
+}
+
+impl<'r> StreamReader<'r> {
+    /// Reads the header of a stream. `None` if there is no stream any more.
+    ///
+    /// # Errors
+    /// `Unsupported` for a version that is not known.
+    pub fn begin(input: &'r mut dyn Read) -> Result<Option<Self>> {
+        let mut stream = Self {
+            input,
+            name: "send stream".into(),
+            at: 0,
+            version: 0,
+            is_inside: false,
+            attributes: Vec::new(),
+        };
+        Ok(stream.next_stream()?.then_some(stream))
+    }
+
+    /// Reads the header of a stream that follows the end of one. Returns whether there is one.
+    pub fn next_stream(&mut self) -> Result<bool> {
+        let mut header = DiskStreamHeader::new_zeroed();
+        if !self.fill(header.as_mut_bytes())? {
+            return Ok(false);
+        }
+        if header.magic != MAGIC {
+            return Err(self.corrupt(StreamRule::Magic));
+        }
+        self.version = header.version.get();
+        if !(1..=VERSION_MAX).contains(&self.version) {
+            let feature = format!("send stream version {}", self.version);
+            return Err(Unsupported {
+                filesystem: "btrfs",
+                feature,
+                reason: None,
+            }
+            .into());
+        }
+        Ok(true)
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The next command; `None` at the end of the stream, with or without the command that says so.
+    pub fn next_command(&mut self) -> Result<Option<Command<'_>>> {
+        let mut header = DiskCommandHeader::new_zeroed();
+        if !self.fill(header.as_mut_bytes())? {
+            return Ok(None);
+        }
+        let len = usize::try_from(header.len_bytes.get()).unwrap_or(usize::MAX);
+        if len > COMMAND_BYTES_MAX {
+            return Err(self.corrupt(StreamRule::CommandSize));
+        }
+        let mut attributes = std::mem::take(&mut self.attributes);
+        attributes.resize(len, 0);
+        if len > 0 && !self.fill(&mut attributes)? {
+            return Err(self.corrupt(StreamRule::Truncated));
+        }
+        self.attributes = attributes;
+        if checksum(header, &self.attributes) != header.checksum.get() {
+            return Err(self.corrupt(StreamRule::Checksum));
+        }
+        let command = Command::decode(header.kind.get(), &self.attributes, self.version);
+        let command = command.map_err(|rule| corrupt(self.at, rule))?;
+        if let Command::Subvolume { .. } | Command::Snapshot { .. } = command {
+            self.is_inside = true;
+        } else if command == Command::End {
+            self.is_inside = false;
+        } else if !self.is_inside {
+            return Err(corrupt(self.at, StreamRule::Order));
+        }
+        Ok(Some(command))
+    }
+
+    fn corrupt(&self, rule: StreamRule) -> Error {
+        corrupt(self.at, rule)
+    }
+
+    /// Fills `bytes`. Returns `false` if nothing is left.
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<bool> {
+        let mut done = 0;
+        while let Some(left) = bytes.get_mut(done..).filter(|left| !left.is_empty()) {
+            match self.input.read(left) {
+                Ok(0) if done == 0 => return Ok(false),
+                Ok(0) => return Err(self.corrupt(StreamRule::Truncated)),
+                Ok(count) => {
+                    done = done.saturating_add(count);
+                    self.at = self.at.saturating_add(count as u64);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let len = left.len() as u64;
+                    let error = IoError::new(&self.name, Operation::Read, self.at, len, error);
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn corrupt(at: u64, rule: StreamRule) -> Error {
+    Corrupt::new(Locus::UNKNOWN.at_offset(at), rule).into()
+}
+
+impl fmt::Debug for StreamReader<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("StreamReader")
+            .field("at", &self.at)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
