@@ -19,6 +19,7 @@ pub mod verity;
 pub mod directory;
 pub mod xattr;
 pub mod subvolume;
+pub mod send;
 pub mod log;
 pub mod ops;
 pub mod mount;

@@ -16,8 +16,8 @@ use serde_json::json;
 
 use crate::commands::{
     balance, cat, check, chmod, chown, completions, cp, device, info, ln, ls, man, mkdir, mkfs,
-    mount, mv, resize, rm, scrub, stat, subvolume, tar, touch, tree, truncate, tune, umount,
-    write_batch, xattr,
+    mount, mv, receive, resize, rm, scrub, send, stat, subvolume, tar, touch, tree, truncate, tune,
+    umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Chown(chown::Chown),
     Xattr(xattr::Xattr),
     Subvolume(subvolume::Subvolume),
+    Send(send::Send),
+    Receive(receive::Receive),
     Truncate(truncate::Truncate),
     Touch(touch::Touch),
     Tar(tar::Tar),
@@ -199,6 +201,8 @@ impl Command {
             | Self::Chown(_)
             | Self::Xattr(_)
             | Self::Subvolume(_)
+            | Self::Send(_)
+            | Self::Receive(_)
             | Self::Truncate(_)
             | Self::Touch(_)
             | Self::Mkfs(_)

@@ -1,7 +1,7 @@
 //! Subvolumes: trees of inodes of their own in one filesystem, and snapshots of them.
 
 use std::fmt::Debug;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -59,6 +59,21 @@ pub struct SendOptions {
     pub clone_sources: Vec<u64>,
     /// The version of the stream; `None` for the newest that can be made.
     pub version: Option<u32>,
+    /// Compressed extents as they are stored, in streams from version 2 on.
+    pub compressed: bool,
+    /// Which ranges of files differ, without their data.
+    pub no_data: bool,
+}
+
+/// A subvolume that was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// The number of its tree.
+    pub id: u64,
+    /// Its name in the directory that it was received into.
+    pub name: Vec<u8>,
+    /// How many commands it was made by.
+    pub commands: u64,
 }
 
 fn not_supported<T>() -> Result<T> {
@@ -115,6 +130,19 @@ pub trait Subvolumes: Send + Sync + Debug {
     /// Has a subvolume refuse changes, or take them.
     fn set_read_only(&self, id: u64, read_only: bool) -> Result<()> {
         let _ = (id, read_only);
+        not_supported()
+    }
+
+    /// Receives the subvolumes of send streams into the directory `parent`: each is read-only when it is
+    /// complete. After an error, the one that was begun is deleted; those before it stay.
+    fn receive(
+        &self,
+        context: &Context,
+        parent: InodeId,
+        input: &mut dyn Read,
+        sink: &mut dyn FnMut(Received),
+    ) -> Result<()> {
+        let _ = (context, parent, input, sink);
         not_supported()
     }
 

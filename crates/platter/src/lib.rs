@@ -89,4 +89,6 @@ pub use problem::{Effect, Problem};
 pub use progress::Progress;
 pub use signature::{Format, FormatClass};
 pub use spec::{ImageSpec, PartitionSelector};
-pub use volume::{DirEntry, File, LoadedEntry, Metadata, OpenOptions, ReadDir, Volume};
+pub use volume::{
+    DirEntry, File, LoadedEntry, Metadata, OpenOptions, ReadDir, SendRequest, Volume,
+};

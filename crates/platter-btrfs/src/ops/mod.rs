@@ -9,6 +9,7 @@ mod attr;
 mod contents;
 mod blocks;
 mod clone;
+mod encoded;
 mod evict;
 mod inline;
 mod placing;

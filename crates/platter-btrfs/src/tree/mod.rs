@@ -2,6 +2,7 @@
 
 mod blocks;
 mod cursor;
+mod compare;
 pub mod edit;
 mod live;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Key, TreeId};
 
 pub use blocks::{TreeBlock, TreeBlocks};
+pub use compare::{Difference, compare};
 pub use cursor::Cursor;
 pub use live::{LiveTrees, Versions};
 

@@ -16,9 +16,11 @@ pub(crate) mod mkdir;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mv;
+pub(crate) mod receive;
 pub(crate) mod resize;
 pub(crate) mod rm;
 pub(crate) mod scrub;
+pub(crate) mod send;
 pub(crate) mod stat;
 pub(crate) mod subvolume;
 pub(crate) mod tar;
@@ -54,6 +56,8 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Chown(chown) => chown.run(options),
         Command::Xattr(xattr) => xattr.run(options),
         Command::Subvolume(subvolume) => subvolume.run(options),
+        Command::Send(send) => send.run(options),
+        Command::Receive(receive) => receive.run(options),
         Command::Truncate(truncate) => truncate.run(options),
         Command::Tune(tune) => tune.run(options),
         Command::Touch(touch) => touch.run(options),

@@ -265,3 +265,66 @@ fn partitions_are_members_and_one_may_be_missing() {
         ""
     );
 }
+
+/// A subvolume that is changed between two snapshots.
+const CHANGED: &str = "
+btrfs subvolume create sub
+head -c 100000 /dev/urandom > sub/random
+mkdir sub/dir
+echo one > sub/dir/one
+btrfs subvolume snapshot -r sub first
+mv sub/dir sub/moved
+echo two > sub/two
+cp --reflink=always sub/random sub/clone
+btrfs subvolume snapshot -r sub second
+";
+
+#[test]
+fn subvolumes_are_sent_and_received() {
+    let workshop = Workshop::new();
+    workshop.btrfs(CHANGED);
+    let image = workshop.path("pool.img");
+    fs::copy(&image, workshop.path("source.img")).unwrap();
+    fs::remove_file(&image).unwrap();
+    workshop.btrfs("mkdir backup");
+    workshop.read(&["send", "source.img:/first", "-f", "full"]);
+    let changed = ["send", "source.img:/second", "-p", "source.img:/first"];
+    workshop.read(&[&changed[..], &["--proto", "2", "-f", "changed"]].concat());
+    let text = workshop.read(&["receive", "pool.img:/backup", "-f", "full"]);
+    assert_eq!(text, "received first as subvolume 256\n");
+    let document = workshop.document(
+        "receive",
+        &["receive", "--json", "pool.img:/backup", "-f", "changed"],
+    );
+    assert_eq!(document["received"][0]["name"], "second");
+    for file in ["moved/one", "two", "random", "clone"] {
+        let read = |image: &str, dir: &str| {
+            let path = format!("{image}:/{dir}/{file}");
+            let ran = workshop.command(&["cat", &path]).output().unwrap();
+            assert!(ran.status.success(), "{path}");
+            ran.stdout
+        };
+        let received = read("pool.img", "backup/second");
+        assert_eq!(received, read("source.img", "second"), "{file}");
+    }
+    let text = workshop.read(&["check", "pool.img"]);
+    assert!(text.contains("clean"), "{text}");
+
+    // What cannot be sent or received leaves nothing.
+    let ran = workshop.run(&["send", "source.img:/sub", "-f", "none"]);
+    assert!(ran.err.contains("operation not permitted"), "{}", ran.err);
+    let ran = workshop.run(&["send", "source.img:/first/dir", "-f", "none"]);
+    assert!(ran.err.contains("invalid argument"), "{}", ran.err);
+    let ran = workshop.run(&["send", "source.img:/second", "-p", "pool.img:/backup/first"]);
+    assert_eq!(ran.status, 2);
+    let whole = fs::read(workshop.path("full")).unwrap();
+    fs::write(workshop.path("cut"), &whole[..whole.len() / 2]).unwrap();
+    workshop.btrfs("mkdir backup");
+    for stream in ["cut", "changed"] {
+        let ran = workshop.run(&["receive", "pool.img:/backup", "-f", stream]);
+        assert_eq!(ran.status, 1, "{stream}: {}", ran.err);
+        assert_eq!(workshop.read(&["ls", "pool.img:/backup"]), "", "{stream}");
+    }
+    let text = workshop.read(&["check", "pool.img"]);
+    assert!(text.contains("clean"), "{text}");
+}

@@ -22,6 +22,8 @@ fn help_and_version_are_there() {
         "chown",
         "xattr",
         "subvolume",
+        "send",
+        "receive",
         "truncate",
         "touch",
         "tar",

@@ -8,6 +8,7 @@ pub(crate) mod removal;
 mod open_options;
 mod names;
 mod read_dir;
+mod streams;
 #[cfg(test)]
 mod std_fs_tests;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use metadata::Metadata;
 pub use names::WHOLE_FILE_BYTES_MAX;
 pub use open_options::OpenOptions;
 pub use read_dir::{DirEntry, ReadDir};
+pub use streams::SendRequest;
 
 use crate::counting::Counting;
 use crate::entries::EntrySource;

@@ -15,6 +15,8 @@ mod rescue;
 mod scrub;
 mod sharing;
 mod space;
+mod streams;
+mod stream_trees;
 mod subvolumes;
 mod user_mount;
 mod usr;

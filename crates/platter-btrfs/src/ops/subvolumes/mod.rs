@@ -4,13 +4,16 @@ pub(super) mod in_use;
 mod create;
 pub(super) mod delete;
 mod flags;
+mod send;
+mod receive;
 
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::path::PATH_MAX;
-use platter_vfs::subvolumes::{Subvolume, SubvolumeSink, Transfer};
+use platter_vfs::subvolumes::{Received, SendOptions, Subvolume, SubvolumeSink, Transfer};
 use platter_vfs::{
     Condition, Context, FileKind, Inode, InodeId, Name, Result, Subvolumes, Timestamp, namei,
 };
@@ -133,6 +136,20 @@ impl Subvolumes for MountedSubvolumes {
 
     fn set_read_only(&self, id: u64, read_only: bool) -> Result<()> {
         self.0.set_subvolume_read_only(TreeId(id), read_only)
+    }
+
+    fn send(&self, id: u64, options: &SendOptions, out: &mut dyn Write) -> Result<()> {
+        self.0.send_subvolume(TreeId(id), options, out)
+    }
+
+    fn receive(
+        &self,
+        _: &Context,
+        parent: InodeId,
+        input: &mut dyn Read,
+        sink: &mut dyn FnMut(Received),
+    ) -> Result<()> {
+        self.0.receive_subvolumes(parent, input, sink)
     }
 
     fn set_received(&self, id: u64, uuid: Uuid, generation: u64) -> Result<()> {

@@ -1,0 +1,118 @@
+//! Data that comes compressed, and is stored so.
+
+use std::io::IoSlice;
+
+use platter_vfs::Result;
+use platter_vfs::file::{self, FileBlocks};
+
+use super::BtrfsInode;
+use super::blocks::EXTENT_CREDITS;
+use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::file_extent::{
+    COMPRESSED_BYTES_MAX, Compression, ExtentPlace, FileExtent, FileExtentKind,
+};
+use crate::ondisk::inode_item::InodeFlags;
+use crate::ondisk::send_stream::EncodedData;
+
+impl BtrfsInode {
+    /// Writes a part of compressed data at an offset, as one extent. Returns whether that is possible; else nothing is
+    /// changed. The data was found to be that of its form.
+    pub(super) fn write_compressed(
+        &self,
+        offset: u64,
+        encoded: &EncodedData<'_>,
+        compression: Compression,
+    ) -> Result<bool> {
+        let disk_bytes = (encoded.data.len() as u64).next_multiple_of(SECTOR_BYTES);
+        let is_whole = |bytes: u64| bytes.is_multiple_of(SECTOR_BYTES);
+        let fits = disk_bytes > 0
+            && disk_bytes < encoded.ram_bytes
+            && encoded.ram_bytes <= COMPRESSED_BYTES_MAX
+            && encoded.file_bytes > 0
+            && [offset, encoded.ram_bytes, encoded.offset]
+                .into_iter()
+                .all(is_whole);
+        let flags = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+        if !fits || self.item().flags.intersects(flags) {
+            return Ok(false);
+        }
+        self.check_write()?;
+        let _order = self.order.write();
+        let end = offset.saturating_add(encoded.file_bytes);
+        // Only the end of the file is within a sector.
+        if (!is_whole(end) && end < self.data.size_bytes()) || end > self.size_bytes_max() {
+            return Ok(false);
+        }
+        self.leave_inline()?;
+        if end > self.data.size_bytes() {
+            file::finish_truncation(self)?;
+        }
+        if offset > self.data.size_bytes() {
+            file::resize(self, offset)?;
+        }
+        file::write_back(self)?;
+        self.store_compressed(offset..end, encoded, (compression, disk_bytes))?;
+        Ok(true)
+    }
+
+    fn store_compressed(
+        &self,
+        range: std::ops::Range<u64>,
+        encoded: &EncodedData<'_>,
+        (compression, disk_bytes): (Compression, u64),
+    ) -> Result<()> {
+        let writing = self.fs.transactions()?;
+        let blocks = range.start >> SECTOR_BITS..range.end.div_ceil(SECTOR_BYTES);
+        let sectors = blocks.start << SECTOR_BITS..blocks.end << SECTOR_BITS;
+        let mut bytes = encoded.data.to_vec();
+        bytes.resize(usize::try_from(disk_bytes).unwrap_or_default(), 0);
+        writing.reserve_data(disk_bytes)?;
+        writing.use_compression(compression);
+        let alone = self.data.mapping.write();
+        let stored = (|| {
+            let address: LogicalAddr = {
+                let handle = self.fs.begin(0, Purpose::Free)?;
+                handle.allocate_data(disk_bytes)?
+            };
+            let written = self.fs.write_data(address, &[IoSlice::new(&bytes)]);
+            let checksums = self.fs.take_checksums(address, disk_bytes);
+            let mapped = written.and_then(|()| {
+                self.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
+                    handle.insert_checksums(address, checksums)?;
+                    let extents = self.extents_in(handle);
+                    let dropped = extents.drop_range(sectors.clone(), usize::MAX)?;
+                    let len_bytes = sectors.end - sectors.start;
+                    let extent = FileExtent {
+                        generation: handle.generation(),
+                        ram_bytes: encoded.ram_bytes,
+                        compression,
+                        file_bytes: len_bytes,
+                        kind: FileExtentKind::Regular(ExtentPlace {
+                            logical: address,
+                            disk_bytes,
+                            offset: encoded.offset,
+                        }),
+                    };
+                    extents.insert(sectors.start, &extent, true)?;
+                    let kept = item.allocated_bytes.saturating_sub(dropped.bytes);
+                    item.allocated_bytes = kept.saturating_add(len_bytes);
+                    item.size_bytes = item.size_bytes.max(range.end);
+                    touch_contents(item, self.fs.clock.now());
+                    self.data.extend(range.end);
+                    Ok(())
+                })
+            });
+            if mapped.is_err() && self.fs.can_write() {
+                let handle = self.fs.begin(0, Purpose::Free)?;
+                handle.release_data(address, disk_bytes)?;
+            }
+            mapped
+        })();
+        drop(alone);
+        writing.release_reserved_data(disk_bytes);
+        stored?;
+        self.pages.remove_range(sectors);
+        Ok(())
+    }
+}

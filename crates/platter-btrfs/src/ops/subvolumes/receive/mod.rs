@@ -1,0 +1,178 @@
+//! Receiving send streams: each makes a subvolume, which is read-only when it is complete.
+
+mod paths;
+mod sources;
+mod contents;
+mod apply;
+
+use std::io::Read;
+use std::sync::Arc;
+
+use platter_vfs::subvolumes::{Received, Transfer};
+use platter_vfs::{Context, Inode, InodeId, Name, Result, Subvolumes, Timestamp, Unsupported};
+
+use super::MountedSubvolumes;
+use crate::ondisk::TreeId;
+use crate::ondisk::send_stream::{Command, Source, StreamReader, StreamRule};
+use crate::ops::SuperBlock;
+use paths::Recent;
+use sources::Sources;
+
+/// The error of a stream that this driver does not receive.
+fn unsupported(feature: impl Into<String>) -> platter_vfs::Error {
+    Unsupported {
+        filesystem: "btrfs",
+        feature: feature.into(),
+        reason: None,
+    }
+    .into()
+}
+
+/// A subvolume that is being received.
+struct Current {
+    name: Vec<u8>,
+    id: TreeId,
+    root: Arc<dyn Inode>,
+    /// What it is received from.
+    source: Source,
+    commands: u64,
+    recent: Recent,
+}
+
+/// Applies the commands of streams.
+struct Receiver<'f> {
+    fs: &'f Arc<SuperBlock>,
+    /// All files are made as by the superuser, whose their owners are set by.
+    context: Context,
+    /// Where subvolumes are received.
+    parent: InodeId,
+    current: Option<Current>,
+    sources: Sources,
+}
+
+impl SuperBlock {
+    /// See [`platter_vfs::Subvolumes::receive`].
+    pub(super) fn receive_subvolumes(
+        self: &Arc<Self>,
+        parent: InodeId,
+        input: &mut dyn Read,
+        sink: &mut dyn FnMut(Received),
+    ) -> Result<()> {
+        self.transactions()?;
+        let mut receiver = Receiver {
+            fs: self,
+            context: Context::root(),
+            parent,
+            current: None,
+            sources: Sources::default(),
+        };
+        let received = receiver.receive_all(input, sink);
+        if received.is_err() {
+            receiver.discard();
+        }
+        received
+    }
+}
+
+impl Receiver<'_> {
+    fn receive_all(&mut self, input: &mut dyn Read, sink: &mut dyn FnMut(Received)) -> Result<()> {
+        let Some(mut stream) = StreamReader::begin(input)? else {
+            return Err(truncated());
+        };
+        loop {
+            let mut is_last = true;
+            while let Some(command) = stream.next_command()? {
+                if let Command::End = command {
+                    is_last = false;
+                    break;
+                }
+                self.receive(&command, sink)?;
+            }
+            self.finish(sink)?;
+            if is_last || !stream.next_stream()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive(&mut self, command: &Command<'_>, sink: &mut dyn FnMut(Received)) -> Result<()> {
+        if let Command::Subvolume { path, source } = *command {
+            self.finish(sink)?;
+            let subvolumes = MountedSubvolumes(Arc::clone(self.fs));
+            let name = Name::new(path)?;
+            let root = subvolumes.create(&self.context, self.parent, name)?;
+            self.begin(path, source, root);
+            return Ok(());
+        }
+        if let Command::Snapshot {
+            path,
+            source,
+            parent,
+        } = *command
+        {
+            self.finish(sink)?;
+            let found = self.sources.find(self.fs.context(), parent)?;
+            let (dir, name) = (self.parent, Name::new(path)?);
+            let root = self.fs.snapshot_subvolume(found, dir, name, false)?;
+            self.begin(path, source, root);
+            return Ok(());
+        }
+        self.apply(command)
+    }
+
+    fn begin(&mut self, name: &[u8], source: Source, root: Arc<dyn Inode>) {
+        self.current = Some(Current {
+            name: name.to_vec(),
+            id: TreeId(root.id().tree),
+            root,
+            source,
+            commands: 0,
+            recent: Recent::default(),
+        });
+    }
+
+    /// Makes the subvolume that is complete read-only, and durable.
+    fn finish(&mut self, sink: &mut dyn FnMut(Received)) -> Result<()> {
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        current.recent.forget();
+        let sent = Transfer {
+            generation: current.source.generation.0,
+            time: Timestamp::default(),
+        };
+        let (id, uuid) = (current.id, current.source.uuid);
+        self.fs.set_received_subvolume(id, uuid, sent)?;
+        self.fs.set_subvolume_read_only(id, true)?;
+        self.fs.sync()?;
+        self.sources.forget();
+        if let Some(done) = self.current.take() {
+            sink(Received {
+                id: done.id.0,
+                name: done.name,
+                commands: done.commands,
+            });
+        }
+        Ok(())
+    }
+
+    /// Deletes what is not complete.
+    fn discard(&mut self) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        let Current { name, root, .. } = current;
+        drop(root);
+        let subvolumes = MountedSubvolumes(Arc::clone(self.fs));
+        // What cannot be deleted stays, and is not marked as received.
+        if let Ok(name) = Name::new(&name) {
+            let _ = subvolumes.delete(&self.context, self.parent, name);
+        }
+    }
+}
+
+/// The error of no stream at all.
+fn truncated() -> platter_vfs::Error {
+    let locus = platter_ondisk::Locus::UNKNOWN.at_offset(0);
+    platter_ondisk::Corrupt::new(locus, StreamRule::Truncated).into()
+}

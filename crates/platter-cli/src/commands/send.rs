@@ -1,0 +1,92 @@
+//! `platter send`: a subvolume of a btrfs as a stream.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use platter::{Escaped, ImageSpec, SendRequest};
+
+use super::operands::{Volumes, parse};
+use crate::args::ImageOptions;
+use crate::console::raw_stdout;
+use crate::output::error::misuse;
+
+/// Write a read-only subvolume of a btrfs as a send stream
+///
+/// `btrfs receive` and `platter receive` make a copy of the subvolume from it. With a parent, the stream holds what
+/// differs from that, which the receiver must have received before. All of them are read-only subvolumes of one image.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Send {
+    /// The subvolume, as IMAGE[@PARTITION]:PATH
+    #[arg(value_name = "IMAGE:PATH")]
+    subvolume: OsString,
+    /// The subvolume that the receiver has, as IMAGE[@PARTITION]:PATH
+    #[arg(short, long, value_name = "IMAGE:PATH")]
+    parent: Option<OsString>,
+    /// Another one that the receiver has, whose extents may be referred to; can be given several times
+    #[arg(short = 'c', long = "clone-source", value_name = "IMAGE:PATH")]
+    clone_sources: Vec<OsString>,
+    /// Write to this file instead of standard output
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The version of the stream: 2 has holes, preallocated space, flags and times of creation
+    #[arg(long, value_name = "VERSION", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    proto: u32,
+    /// Write compressed extents as they are stored; the version is 2 then
+    #[arg(long)]
+    compressed_data: bool,
+    /// Write which ranges of files differ, without their data; cannot be received
+    #[arg(long)]
+    no_data: bool,
+}
+
+impl Send {
+    pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        let mut volumes = Volumes::new(options);
+        let (spec, volume) = volumes.find(&self.subvolume)?;
+        let sources = self.clone_sources.iter();
+        let parent = self.parent.as_ref();
+        let request = SendRequest {
+            parent: parent.map(|operand| beside(&spec, operand)).transpose()?,
+            clone_sources: sources
+                .map(|operand| beside(&spec, operand))
+                .collect::<anyhow::Result<_>>()?,
+            version: Some(if self.compressed_data { 2 } else { self.proto }),
+            compressed: self.compressed_data,
+            no_data: self.no_data,
+        };
+        let mut out = BufWriter::new(self.open_output()?);
+        volume.send(spec.path_or_root(), &request, &mut out)?;
+        out.flush()?;
+        Ok(0)
+    }
+
+    fn open_output(&self) -> anyhow::Result<File> {
+        match &self.file {
+            Some(path) if path.as_os_str() != "-" => {
+                let shown = Escaped(path.as_os_str().as_encoded_bytes()).to_string();
+                File::create(path).context(shown)
+            }
+            _ if std::io::stdout().is_terminal() => {
+                misuse!("a send stream is not for a terminal: use -f or a pipe")
+            }
+            _ => Ok(raw_stdout()?),
+        }
+    }
+}
+
+/// The path of an operand, which is in the same image as `spec`.
+fn beside(spec: &ImageSpec, operand: &OsStr) -> anyhow::Result<Vec<u8>> {
+    let other = parse(operand)?;
+    let image = |spec: &ImageSpec| ImageSpec {
+        path: None,
+        ..spec.clone()
+    };
+    if image(spec) != image(&other) {
+        let operand = Escaped(operand.as_encoded_bytes());
+        misuse!("{operand}: is not in the image of the subvolume that is sent");
+    }
+    Ok(other.path_or_root().to_vec())
+}
