@@ -117,17 +117,15 @@ fn cluster_of(context: &FsContext, ag: AgNr, block: AgBlock) -> Result<AgBlock> 
     if cluster == 1 {
         return Ok(block);
     }
-    let chunk = if geometry.inode_alignment >= cluster {
-        // Chunks, and clusters in them, begin at multiples of the alignment.
-        AgBlock(block.0 - block.0 % geometry.inode_alignment)
-    } else {
-        let first = geometry.first_ag_inode(block);
-        let Some(chunk) = chunk_of(context, ag, first)? else {
-            let number = geometry.inode_nr(ag, first).map_or(0, InodeNr::get);
-            return Err(Corrupt::new(Locus::inode(number), InodeNumberRule::NoChunk).into());
-        };
-        geometry.locate_ag_inode(chunk.start).0
+    if geometry.inode_alignment >= cluster {
+        return Ok(geometry.aligned_cluster(block));
+    }
+    let first = geometry.first_ag_inode(block);
+    let Some(chunk) = chunk_of(context, ag, first)? else {
+        let number = geometry.inode_nr(ag, first).map_or(0, InodeNr::get);
+        return Err(Corrupt::new(Locus::inode(number), InodeNumberRule::NoChunk).into());
     };
+    let chunk = geometry.locate_ag_inode(chunk.start).0;
     let within = block.0.saturating_sub(chunk.0);
     Ok(AgBlock(block.0 - within % cluster))
 }

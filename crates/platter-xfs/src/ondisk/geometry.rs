@@ -176,6 +176,20 @@ impl Geometry {
             .max(1)
     }
 
+    /// The first block of the cluster of a block of inodes, in a filesystem whose chunks are aligned: they, and the
+    /// clusters in them, begin at multiples of the alignment.
+    #[must_use]
+    pub fn aligned_cluster(&self, block: AgBlock) -> AgBlock {
+        let within = block
+            .0
+            .checked_rem(self.inode_alignment)
+            .unwrap_or_default();
+        let skipped = within
+            .checked_rem(self.cluster_blocks())
+            .unwrap_or_default();
+        AgBlock(block.0.saturating_sub(skipped))
+    }
+
     /// Blocks of a whole inode chunk; at least one.
     #[must_use]
     pub fn chunk_blocks(&self) -> u32 {

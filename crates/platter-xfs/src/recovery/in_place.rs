@@ -1,12 +1,14 @@
 //! Recovery on the device itself, for a mount that writes: the log is replayed, which may be repeated after
-//! another crash, and then ended. What it leaves to free is freed by transactions of the mount.
+//! another crash; its intents are finished in one checkpoint; and it is ended. What it leaves to free is freed by
+//! transactions of the mount.
 
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_vfs::{Result, Unsupported};
+use platter_vfs::Result;
 
-use super::{Counters, RecoveryReport, mark_clean};
+use super::checkpoint::finish_in_log;
+use super::{Counters, RecoveryReport, finish, mark_clean};
 use crate::ondisk::Geometry;
 use crate::superblock;
 use crate::txn::{self, LogDevice, LogState};
@@ -14,7 +16,7 @@ use crate::txn::{self, LogDevice, LogState};
 /// Brings what the log holds to its place, and ends the log.
 ///
 /// # Errors
-/// `Unsupported` where the log has unfinished intents: finishing them is not repeatable.
+/// `Unsupported` where intents of the log cannot be finished, by name.
 pub fn recover_in_place(
     data: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -23,14 +25,7 @@ pub fn recover_in_place(
     let log = LogDevice::open(&primary, data, external)?;
     let position = txn::find_position(&log, primary.features.is_v5())?;
     let scan = txn::scan(&log, &position, &primary)?;
-    if !scan.open_intents.is_empty() {
-        return Err(Unsupported {
-            filesystem: "xfs",
-            feature: "writing beside a log with unfinished intents".to_owned(),
-            reason: Some("mount read-only, or let the kernel recover it"),
-        }
-        .into());
-    }
+    finish::check(&scan.open_intents)?;
     let replayed = txn::replay(&log, &position, &primary, scan, &**data)?;
     let report = RecoveryReport {
         position,
@@ -38,6 +33,12 @@ pub fn recover_in_place(
         inodes_freed: 0,
     };
     if report.position.state == LogState::Dirty {
+        let intents = &report.log.open_intents;
+        if !intents.is_empty() {
+            txn::clear_stale_records(&log, &report.position)?;
+            finish_in_log(data, &log, &report.position, intents)?;
+            return Ok(report);
+        }
         let primary = superblock::read(&**data)?;
         let geometry = Geometry::new(&primary);
         if geometry.features.has_lazy_count() {

@@ -5,6 +5,7 @@ pub mod counters;
 mod rules;
 mod finish;
 mod unlinked;
+mod checkpoint;
 mod in_place;
 
 use std::sync::Arc;

@@ -19,6 +19,9 @@ const CUTS: usize = 4;
 /// Recordings of a long run.
 const RECORDINGS: usize = 50;
 
+/// States of the device while a mount for writing finishes intents, which are recovered again.
+const CUTS_OF_RECOVERY: usize = 3;
+
 /// What was compared.
 #[derive(Debug, Default)]
 struct Tally {
@@ -26,6 +29,9 @@ struct Tally {
     /// Open intents by type.
     intents: BTreeMap<String, usize>,
     inodes_freed: u64,
+    /// Logs whose intents a mount for writing finished, and states of the device on the way there.
+    finished: usize,
+    cuts: usize,
     /// Logs that the kernel refuses to recover.
     refused: usize,
     differences: Vec<String>,
@@ -140,13 +146,37 @@ fn compare_one(scene: &Scene, tally: &mut Tally) -> Result<()> {
     }
     let intents = report.log.open_intents.iter();
     // The last step of an exchange has only changes of mappings left.
-    if intents
+    let moves_mappings = intents
         .map(platter_xfs::ondisk::log::Intent::kind)
-        .any(|kind| matches!(kind, ItemKind::Exchange | ItemKind::Bmap))
-    {
+        .any(|kind| matches!(kind, ItemKind::Exchange | ItemKind::Bmap));
+    if moves_mappings {
         ours = ours.with_tree_blocks_of(&theirs);
     }
-    listing::compare(&ours, &theirs)
+    listing::compare(&ours, &theirs)?;
+    let (mut mounted, recording) = scene.mounted_by_platter()?;
+    if moves_mappings {
+        mounted = mounted.with_tree_blocks_of(&theirs);
+    }
+    listing::compare(&mounted, &theirs).context("mounted for writing")?;
+    if report.log.open_intents.is_empty() {
+        return Ok(());
+    }
+    tally.finished += 1;
+    for cut in 1..=CUTS_OF_RECOVERY {
+        let at = recording.events().len() * cut / (CUTS_OF_RECOVERY + 1);
+        let scene = Scene::of_position(&scene.shape(), &recording, at)?;
+        let by_the_kernel = scene.recovered_by_the_kernel()?;
+        let (by_platter, _) = scene.mounted_by_platter()?;
+        for mut found in [by_the_kernel, by_platter] {
+            if moves_mappings {
+                found = found.with_tree_blocks_of(&theirs);
+            }
+            let what = || format!("recovery cut at {at}");
+            listing::compare(&found, &theirs).with_context(what)?;
+        }
+        tally.cuts += 1;
+    }
+    Ok(())
 }
 
 #[test]
@@ -162,5 +192,6 @@ fn many_logs_recover_as_in_the_kernel() {
     assert!(tally.logs >= count, "{tally:?}");
     assert!(tally.refused <= 1 + tally.logs / 100, "{tally:?}");
     assert!(tally.logs < 100 || tally.intents.len() >= 4, "{tally:?}");
+    assert!(tally.logs < LOGS || tally.cuts > 0, "{tally:?}");
     println!("{tally:?}");
 }

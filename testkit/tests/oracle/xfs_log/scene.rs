@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use platter_block::sim::{CrashState, Event, Recording, Request};
+use platter_block::sim::{CrashState, Event, Recorder, Recording, Request};
 use platter_block::{BlockDevice, MemoryDevice, OverlayDevice, OverlayOptions};
+use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
+use platter_vfs::Filesystem;
+use platter_vfs::clock::SystemClock;
 use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
 use platter_xfs::recovery::{self, RecoveryReport};
 use platter_xfs::txn::{LogDevice, LogState, find_position};
+use platter_xfs::{MountOptions, Xfs};
 use testkit::fs_type::FsType;
 use testkit::kernel_recording::KernelRecording;
 use testkit::loopdev::{Access, Mount};
@@ -143,6 +147,11 @@ impl Scene {
         recording.power_off()
     }
 
+    /// How it was made.
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// Whether there is something to recover.
     pub(crate) fn is_dirty(&self) -> Result<bool> {
         let images = self.images("");
@@ -248,7 +257,38 @@ impl Scene {
         for (device, image) in devices.iter().zip(self.images(".ours")) {
             store(&**device, &image)?;
         }
-        let images = self.images(".ours");
+        Ok((self.judged(".ours")?, report))
+    }
+
+    /// What the kernel finds in a copy that platter mounted for writing, and unmounted. With all that was written.
+    pub(crate) fn mounted_by_platter(&self) -> Result<(Listing, Recording)> {
+        let mut initial: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        for image in self.images("") {
+            initial.push(Arc::new(MemoryDevice::new("image", std::fs::read(image)?)));
+        }
+        let recorder = Recorder::new(initial);
+        let devices = recorder.devices().iter();
+        let devices = devices.map(|device| -> Arc<dyn BlockDevice> { Arc::clone(device) as _ });
+        let devices: Vec<_> = devices.collect();
+        let options = MountOptions {
+            log: devices.get(1).cloned(),
+            ..MountOptions::default()
+        };
+        let budget = Arc::new(MemoryBudget::new(32 << 20));
+        let clock = Arc::new(SystemClock::default());
+        let mounted = Xfs::mount_writable(Arc::clone(&devices[0]), &options, budget, clock)
+            .with_context(|| format!("mount of {}", self.shape.name))?;
+        mounted.unmount()?;
+        drop(mounted);
+        for (device, image) in devices.iter().zip(self.images(".mounted")) {
+            store(&**device, &image)?;
+        }
+        Ok((self.judged(".mounted")?, recorder.recording()))
+    }
+
+    /// What the kernel finds in copies that platter brought to rest, which `xfs_repair` and it accept.
+    fn judged(&self, suffix: &str) -> Result<Listing> {
+        let images = self.images(suffix);
         if self.shape.exchange {
             set_exchange(&images[0], false)?;
         }
@@ -272,7 +312,7 @@ impl Scene {
         mount.unmount_all(&paths)?;
         let (after, text) = xfs::report(&paths)?;
         ensure!(problems(&after) == problems(&verdict), "afterwards: {text}");
-        Ok((listing, report))
+        Ok(listing)
     }
 
     /// What `xfs_repair` finds in a copy after the kernel recovered it.

@@ -23,6 +23,8 @@ pub(super) struct Grants {
     pending: u64,
     reserve: u64,
     write: u64,
+    /// The tail does not move, whatever is written back.
+    keeps_tail: bool,
 }
 
 /// What a transaction has reserved.
@@ -79,6 +81,7 @@ impl Grants {
             pending: 0,
             reserve: 0,
             write: 0,
+            keeps_tail: false,
         }
     }
 
@@ -124,9 +127,15 @@ impl Grants {
         }
     }
 
-    /// Whether the log holds nothing that is not in its place, and no checkpoint is to be written.
+    /// Whether the log holds nothing that could leave it, and no checkpoint is to be written.
     pub(super) fn is_empty(&self) -> bool {
-        self.pending == 0 && self.live() == 0
+        self.pending == 0 && (self.live() == 0 || self.keeps_tail)
+    }
+
+    /// The log holds what is needed from this record on.
+    pub(super) fn keep_tail(&mut self, tail: Lsn) {
+        self.tail = tail;
+        self.keeps_tail = true;
     }
 
     /// A transaction added so much to the running checkpoint; false if it has not reserved as much.
@@ -181,6 +190,12 @@ impl Grants {
     /// The oldest item that is not in its place.
     pub(super) fn set_tail(&mut self, tail: Option<Lsn>) {
         self.tail = tail.unwrap_or(self.head);
+    }
+
+    /// What was [kept](Self::keep_tail) may leave the log.
+    pub(super) fn release_tail(&mut self, tail: Option<Lsn>) {
+        self.keeps_tail = false;
+        self.set_tail(tail);
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Lists {
     shape: Shape,
     items: HashMap<ItemKey, Item>,
     active: BTreeSet<(Lsn, ItemKey)>,
+    /// What recovery has to begin with, whatever is active.
+    kept_tail: Option<Lsn>,
     /// The running checkpoint: its number, items in the order of their first commit, and bytes.
     sequence: u64,
     running: BTreeMap<u64, ItemKey>,
@@ -72,6 +74,7 @@ impl Lists {
             shape,
             items: HashMap::new(),
             active: BTreeSet::new(),
+            kept_tail: None,
             sequence: 1,
             running: BTreeMap::new(),
             next: 0,
@@ -226,7 +229,13 @@ impl Lists {
 
     /// What recovery has to begin with; `None` if everything is in its place.
     pub(super) fn tail(&self) -> Option<Lsn> {
-        self.active.first().map(|(lsn, _)| *lsn)
+        let active = self.active.first().map(|(lsn, _)| *lsn);
+        self.kept_tail.or(active)
+    }
+
+    /// Has recovery begin with what the log held when it was opened; `None` ends that.
+    pub(super) fn keep_tail(&mut self, tail: Option<Lsn>) {
+        self.kept_tail = tail;
     }
 
     /// The LSN that the first `1 / parts` of the active items have at most.

@@ -150,6 +150,37 @@ impl Log {
         })
     }
 
+    /// Opens a log whose items are in their places but for open intents: until its tail is
+    /// [released](Self::release_tail), records to come keep all of it. Sectors behind its end are clear.
+    ///
+    /// # Errors
+    /// `Unsupported` for a log of version 1.
+    pub fn open_replayed(
+        device: LogDevice,
+        data: Arc<dyn BlockDevice>,
+        buffers: Arc<BufferCache>,
+        geometry: &Geometry,
+        position: &LogPosition,
+    ) -> Result<Self> {
+        let clean = LogPosition {
+            state: LogState::Clean,
+            torn: false,
+            ..*position
+        };
+        let log = Self::open(device, data, buffers, geometry, &clean)?;
+        let tail = position.tail_lsn();
+        lock(&log.lists).keep_tail(Some(tail));
+        lock(&log.grants).keep_tail(tail);
+        Ok(log)
+    }
+
+    /// What the log held when it was opened is not needed any more.
+    pub fn release_tail(&self) {
+        let mut lists = lock(&self.lists);
+        lists.keep_tail(None);
+        lock(&self.grants).release_tail(lists.tail());
+    }
+
     /// The metadata buffers.
     pub(super) fn buffers(&self) -> &BufferCache {
         &self.buffers

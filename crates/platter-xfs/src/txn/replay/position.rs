@@ -278,6 +278,16 @@ impl LogPosition {
         Lsn::new(self.cycle, self.head)
     }
 
+    /// The position of the oldest record that recovery needs.
+    #[must_use]
+    pub fn tail_lsn(&self) -> Lsn {
+        let has_wrapped = self.tail >= self.head;
+        Lsn::new(
+            self.cycle - u32::from(has_wrapped).min(self.cycle),
+            self.tail,
+        )
+    }
+
     /// The position of the last record.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {
