@@ -17,7 +17,7 @@ use crate::ondisk::inode::edit::StoredFork;
 use crate::ondisk::{FileBlock, Fork, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr};
 use crate::tree::{self as records, Node, TreeBlocks, TreeHost};
 
-pub use attrs::{Attr, AttrSet};
+pub use attrs::{Attr, AttrEdit, AttrKey};
 pub use inode::InodeEdit;
 
 /// Which B-tree the mappings are in.
@@ -225,8 +225,9 @@ impl ForkEdit {
             }
             self.blocks = self.blocks.saturating_sub_unsigned(middle.count);
             gone.push(middle);
+            // Before the last block of the tree is empty.
+            self.fit(groups)?;
         }
-        self.fit(groups)?;
         Ok(gone)
     }
 

@@ -114,7 +114,10 @@ impl Inode {
         if *changes == SetAttr::default() {
             return Ok(());
         }
-        let cost = self.xattr_cost(changes.permissions.is_some())?;
+        let cost = match changes.permissions {
+            Some(_) => self.xattr_cost(0),
+            None => Cost::default(),
+        };
         let now = self.superblock.clock.now();
         self.change(cost, |change, edit, _| apply(change, edit, changes, now))
     }

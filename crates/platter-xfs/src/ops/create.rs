@@ -64,7 +64,7 @@ impl Blueprint<'_> {
         };
         match (&self.file.access_acl, &self.default_acl) {
             (None, None) => made,
-            _ => made.and(inode.new_xattr_cost()),
+            _ => made.and(inode.new_acl_cost()),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Extended attributes, and the access control lists among them. All attributes of an inode are written anew
-//! when one changes.
+//! Extended attributes, and the access control lists among them.
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::writing::retry_no_space;
@@ -8,44 +7,39 @@ use platter_vfs::{Condition, Context, FileKind, Result, XattrMode};
 use super::Inode;
 use super::state::{Times, touch};
 use crate::change::{Change, Cost};
-use crate::fork::{Attr, AttrSet, InodeEdit};
+use crate::fork::{Attr, AttrEdit, AttrKey, InodeEdit};
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{InodeNr, attr};
 use crate::xattr::{AttrName, acl};
 
 const SET_GROUP_ID: u32 = 0o2000;
 const PERMISSION_BITS: u32 = 0o777;
+/// An access control list that most inodes have at most.
+const ACL_BYTES_MAX: usize = 4096;
 /// `XATTR_SIZE_MAX`.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
 impl Inode {
-    /// What a change of the attributes takes; less where it will most likely stay in the inode.
-    pub(super) fn xattr_cost(&self, may_change_attributes: bool) -> Result<Cost> {
-        if !may_change_attributes {
-            return Ok(Cost::default());
+    /// What a change of an attribute takes whose value has so many bytes, before and after.
+    pub(super) fn xattr_cost(&self, value_bytes: usize) -> Cost {
+        let geometry = self.context().geometry();
+        let capacity = u64::from(attr::remote::capacity(geometry).max(1));
+        let value_bytes = u64::try_from(value_bytes).unwrap_or(u64::MAX);
+        // A leaf that is split, and the node above it.
+        let blocks = value_bytes.div_ceil(capacity) + 4;
+        Cost {
+            extents: 4,
+            forks: 2,
+            directory_blocks: 0,
+            inodes: 1,
+            bytes: blocks * (u64::from(geometry.block_bytes()) + 512),
         }
-        let inode = self.state.read().inode.clone();
-        let map = crate::mapping::ForkMap::of_attrs(self.context(), &inode)?;
-        let blocks = map.end(self.context())?.0;
-        let blocks = u32::try_from(blocks).map_err(|_| Condition::NoSpace)?;
-        Ok(Cost {
-            extents: 2 * inode.attr_extents,
-            bytes: u64::from(blocks) * (u64::from(self.context().geometry().block_bytes()) + 512),
-            ..self.new_xattr_cost()
-        })
     }
 
-    /// What a value of the largest size takes in an inode that has no other.
-    pub(super) fn new_xattr_cost(&self) -> Cost {
-        let capacity = attr::remote::capacity(self.context().geometry()).max(1);
-        let blocks = (VALUE_BYTES_MAX as u64).div_ceil(capacity.into()) + 4;
-        Cost {
-            extents: 8,
-            forks: 2,
-            directory_blocks: 2,
-            inodes: 1,
-            bytes: blocks * (u64::from(self.context().geometry().block_bytes()) + 512),
-        }
+    /// What access control lists of the largest size take in an inode that has no attribute.
+    pub(super) fn new_acl_cost(&self) -> Cost {
+        let one = self.xattr_cost(ACL_BYTES_MAX);
+        one.and(one)
     }
 
     pub(super) fn set_named_xattr(
@@ -60,9 +54,10 @@ impl Inode {
             return Err(Condition::TooBig.into());
         }
         if !parsed.is_acl {
-            let value = Some(value.to_vec());
-            return self
-                .change_xattrs(|change, edit| set(change, edit, &parsed, value.clone(), mode));
+            let value = Some(value);
+            return self.change_xattrs(value, |change, edit| {
+                set(change, edit, &parsed, value, mode)
+            });
         }
         if self.kind == FileKind::Symlink {
             return Err(Condition::NotSupported.into());
@@ -72,10 +67,10 @@ impl Inode {
         }
         let list = PosixAcl::decode(value)?;
         let credentials = &context.credentials;
-        self.change_xattrs(|change, edit| {
+        self.change_xattrs(Some(value), |change, edit| {
             if name == ACL_DEFAULT_NAME {
                 let stored = acl::to_stored(&list);
-                return set(change, edit, &parsed, Some(stored), mode);
+                return set(change, edit, &parsed, Some(&stored), mode);
             }
             let gid = edit.inode().gid;
             let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
@@ -91,11 +86,14 @@ impl Inode {
 
     pub(super) fn remove_named_xattr(&self, name: &[u8]) -> Result<()> {
         let parsed = AttrName::parse(name)?;
-        self.change_xattrs(|change, edit| set(change, edit, &parsed, None, XattrMode::Replace))
+        self.change_xattrs(None, |change, edit| {
+            set(change, edit, &parsed, None, XattrMode::Replace)
+        })
     }
 
     fn change_xattrs(
         &self,
+        value: Option<&[u8]>,
         work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<()>,
     ) -> Result<()> {
         if !self.superblock.can_write() {
@@ -103,7 +101,7 @@ impl Inode {
         }
         let _order = self.order.write();
         let now = self.superblock.clock.now();
-        let cost = self.xattr_cost(true)?;
+        let cost = self.xattr_cost(value.map_or(0, <[u8]>::len));
         retry_no_space(&*self.superblock, || {
             self.change(cost, |change, edit, _| {
                 work(change, edit)?;
@@ -118,40 +116,39 @@ fn set(
     change: &mut Change<'_>,
     edit: &mut InodeEdit,
     name: &AttrName<'_>,
-    value: Option<Vec<u8>>,
+    value: Option<&[u8]>,
     mode: XattrMode,
 ) -> Result<()> {
-    let mut all = if edit.inode().attr_format.is_some() {
-        AttrSet::read(&mut change.groups, edit)?
-    } else {
-        AttrSet::default()
+    let has_fork = edit.inode().attr_format.is_some();
+    let key = AttrKey::new(name.namespace, name.name, &[]);
+    let is_there = match (has_fork, mode) {
+        (false, _) => false,
+        (true, XattrMode::Set) => true,
+        (true, _) => AttrEdit::open(&mut change.groups, edit)?.has(&key)?,
     };
-    let is_it = |attr: &Attr| attr.namespace == name.namespace && attr.name == name.name;
-    let there = all.0.iter().position(is_it);
-    match (there, mode) {
-        (Some(_), XattrMode::Create) => return Err(Condition::Exists.into()),
-        (None, XattrMode::Replace) => return Err(Condition::NoAttribute.into()),
+    match (is_there, mode) {
+        (true, XattrMode::Create) => return Err(Condition::Exists.into()),
+        (false, XattrMode::Replace) => return Err(Condition::NoAttribute.into()),
         _ => {}
     }
-    match (there, value) {
-        (Some(at), Some(value)) => {
-            if let Some(attr) = all.0.get_mut(at) {
-                attr.value = value;
-            }
+    if !has_fork {
+        if value.is_none() {
+            return Ok(());
         }
-        (Some(at), None) => drop(all.0.remove(at)),
-        (None, Some(value)) => all.0.push(Attr {
-            namespace: name.namespace,
-            name: name.name.to_vec(),
-            value,
-        }),
-        (None, None) => return Ok(()),
-    }
-    if edit.inode().attr_format.is_none() {
         change.add_attr_fork(edit)?;
     }
-    all.write(&mut change.groups, edit)?;
-    edit.refresh(change.geometry())
+    let mut attrs = AttrEdit::open(&mut change.groups, edit)?;
+    match value {
+        Some(value) => attrs.set(&Attr {
+            namespace: name.namespace,
+            name: name.name.to_vec(),
+            value: value.to_vec(),
+        })?,
+        None => {
+            attrs.remove(&key)?;
+        }
+    }
+    attrs.finish()
 }
 
 fn store_permissions(edit: &mut InodeEdit, permissions: u32) -> Result<()> {
@@ -172,7 +169,7 @@ fn set_access_acl(
     mode: XattrMode,
 ) -> Result<()> {
     if !list.is_minimal() {
-        return set(change, edit, name, Some(acl::to_stored(list)), mode);
+        return set(change, edit, name, Some(&acl::to_stored(list)), mode);
     }
     match set(change, edit, name, None, XattrMode::Replace) {
         Err(platter_vfs::Error::Condition(Condition::NoAttribute)) => Ok(()),
@@ -189,8 +186,8 @@ pub(super) fn set_acl(
 ) -> Result<()> {
     let name = AttrName::parse(name)?;
     let mut edit = change.inode(number)?;
-    let stored = Some(acl::to_stored(list));
-    set(change, &mut edit, &name, stored, XattrMode::Set)?;
+    let stored = acl::to_stored(list);
+    set(change, &mut edit, &name, Some(&stored), XattrMode::Set)?;
     change.put(edit);
     Ok(())
 }
@@ -203,12 +200,12 @@ pub(super) fn set_permissions(
 ) -> Result<()> {
     if edit.inode().attr_format.is_some() {
         let name = AttrName::parse(ACL_ACCESS_NAME)?;
-        let all = AttrSet::read(&mut change.groups, edit)?;
-        let is_it = |attr: &&Attr| attr.namespace == name.namespace && attr.name == name.name;
-        if let Some(attr) = all.0.iter().find(is_it) {
-            let list = PosixAcl::decode(&acl::to_attribute(edit.inode(), &attr.value)?)?;
+        let key = AttrKey::new(name.namespace, name.name, &[]);
+        let found = AttrEdit::open(&mut change.groups, edit)?.get(&key)?;
+        if let Some(value) = found {
+            let list = PosixAcl::decode(&acl::to_attribute(edit.inode(), &value)?)?;
             let stored = acl::to_stored(&list.with_mode(permissions));
-            set(change, edit, &name, Some(stored), XattrMode::Replace)?;
+            set(change, edit, &name, Some(&stored), XattrMode::Replace)?;
         }
     }
     store_permissions(edit, permissions)

@@ -10,6 +10,7 @@ mod writing;
 mod sharing;
 mod resized;
 mod large_forks;
+mod attributes;
 mod made;
 mod check;
 mod corruption;

@@ -17,7 +17,7 @@ use platter_vfs::clock::SystemClock;
 use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
 use platter_xfs::recovery::{self, RecoveryReport};
-use platter_xfs::txn::{LogDevice, LogState, find_position};
+use platter_xfs::txn::{LogDevice, LogState, find_position, scan};
 use platter_xfs::{MountOptions, Xfs};
 use testkit::fs_type::FsType;
 use testkit::kernel_recording::KernelRecording;
@@ -335,6 +335,22 @@ fn problems(verdict: &Verdict) -> BTreeSet<String> {
         Verdict::NotClean(lines) => lines.iter().cloned().collect(),
         other @ Verdict::Refused(_) => BTreeSet::from([format!("{other:?}")]),
     }
+}
+
+/// Whether the internal log of a filesystem, as a power failure left it, has intents that are open.
+pub(crate) fn has_open_intents(recording: &Recording, at: usize) -> Result<bool> {
+    let devices = recording.replay(at)?;
+    let data: Arc<dyn BlockDevice> = match devices.into_iter().next() {
+        Some(data) => Arc::new(data),
+        None => bail!("no device"),
+    };
+    let mut sector = vec![0; 4096];
+    data.read_at(0, &mut sector)?;
+    let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
+    let log = LogDevice::open(&superblock, &data, None)?;
+    let position = find_position(&log, true)?;
+    let scanned = scan(&log, &position, &superblock)?;
+    Ok(!scanned.open_intents.is_empty())
 }
 
 /// Writes a device into a sparse file.

@@ -1,25 +1,43 @@
-//! Attributes that change, beside what they should be.
+//! Attributes that change one by one, beside what they should be.
 
-use super::super::attrs::{Attr, AttrSet, levels};
+use super::super::attrs::{Attr, AttrEdit};
 use super::*;
 use crate::ondisk::attr::Namespace;
 
-/// Changes the attributes of an inode to others.
-fn write(sample: &Sample, number: InodeNr, attrs: &[Attr]) {
+/// Changes the attributes of an inode.
+fn edit_attributes<T>(
+    sample: &Sample,
+    number: InodeNr,
+    change: impl FnOnce(&mut AttrEdit<'_>) -> T,
+) -> T {
     let mut groups = sample.groups();
     let mut inode = InodeEdit::read(&groups, number).unwrap();
-    let set = AttrSet(attrs.to_vec());
-    set.write(&mut groups, &mut inode).unwrap();
+    let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
+    let result = change(&mut attrs);
+    attrs.finish().unwrap();
     inode.store(&mut groups);
     groups.write_all().unwrap();
+    result
+}
+
+fn sorted(mut attrs: Vec<Attr>) -> Vec<Attr> {
+    attrs.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
+    attrs
 }
 
 pub(crate) fn read(sample: &Sample, number: InodeNr) -> Vec<Attr> {
     let mut groups = sample.groups();
-    let inode = InodeEdit::read(&groups, number).unwrap();
-    let mut found = AttrSet::read(&mut groups, &inode).unwrap().0;
-    found.sort_by(|one, other| one.name.cmp(&other.name));
-    found
+    let mut inode = InodeEdit::read(&groups, number).unwrap();
+    if inode.inode().attr_format.is_none() {
+        return Vec::new();
+    }
+    let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
+    sorted(attrs.all().unwrap())
+}
+
+fn free_blocks(sample: &Sample) -> u32 {
+    let free: Vec<DiskFreeExtent> = sample.records(BtreeKind::Bno);
+    free.iter().map(|free| free.count.get()).sum()
 }
 
 #[test]
@@ -28,55 +46,116 @@ fn attributes_survive_all_their_forms() {
     let mut numbers = Numbers(3);
     let mut model: Vec<Attr> = Vec::new();
     let mut forms = std::collections::BTreeSet::new();
-    for round in 0..40 {
-        for step in 0..5 {
-            if round < 25 {
+    for round in 0..90 {
+        for step in 0..8 {
+            let grows = round < 50 && numbers.below(4) > 0;
+            if grows || model.is_empty() && round < 80 {
                 let name_len = usize::try_from(1 + numbers.below(200)).unwrap();
-                let most = [20, 20, 300, 9000][usize::try_from(numbers.below(4)).unwrap()];
+                let most = [20, 20, 300, 3000, 9000][usize::try_from(numbers.below(5)).unwrap()];
                 let value_len = usize::try_from(numbers.below(most)).unwrap();
-                let spaces = [Namespace::User, Namespace::Root, Namespace::Parent];
                 let mut name = format!("{round}-{step}").into_bytes();
                 name.resize(name_len.max(name.len()), b'n');
-                model.push(Attr {
+                let spaces = [Namespace::User, Namespace::Root, Namespace::Secure];
+                let new = Attr {
                     namespace: spaces[usize::try_from(numbers.below(3)).unwrap()],
                     name,
                     value: vec![u8::try_from(step).unwrap(); value_len],
-                });
+                };
+                edit_attributes(&sample, number, |attrs| attrs.set(&new).unwrap());
+                model.push(new);
             } else if !model.is_empty() {
-                let at = numbers.below(model.len() as u64);
-                model.swap_remove(usize::try_from(at).unwrap());
+                let at = usize::try_from(numbers.below(model.len() as u64)).unwrap();
+                if numbers.below(3) == 0 {
+                    let value_len = usize::try_from(numbers.below(5000)).unwrap();
+                    model[at].value = vec![77; value_len];
+                    edit_attributes(&sample, number, |attrs| attrs.set(&model[at]).unwrap());
+                } else {
+                    let gone = model.swap_remove(at);
+                    let was_there = edit_attributes(&sample, number, |attrs| {
+                        let was_there = attrs.remove(&gone.key()).unwrap();
+                        assert!(!attrs.remove(&gone.key()).unwrap());
+                        was_there
+                    });
+                    assert!(was_there);
+                }
             }
         }
-        if round == 37 {
-            model = vec![Attr {
-                namespace: Namespace::User,
-                name: b"short".to_vec(),
-                value: vec![1; 255],
-            }];
-        }
-        if round == 39 {
-            model.clear();
-        }
-        write(&sample, number, &model);
-        model.sort_by(|one, other| one.name.cmp(&other.name));
-        assert_eq!(read(&sample, number), model, "round {round}");
+        assert_eq!(
+            read(&sample, number),
+            sorted(model.clone()),
+            "round {round}"
+        );
         let inode = InodeEdit::read(&sample.groups(), number).unwrap();
         let form = inode.inode().attr_format.unwrap() as u8;
-        forms.insert((form, inode.inode().blocks > 1));
+        forms.insert((form, inode.inode().blocks.min(30) / 2));
     }
-    // In the inode, in leaves below a node, and nothing.
-    assert!(forms.is_superset(&[(1, false), (2, true), (2, false)].into()));
+    while let Some(gone) = model.pop() {
+        edit_attributes(&sample, number, |attrs| attrs.remove(&gone.key()).unwrap());
+    }
+    // In a leaf, in leaves below a node, and with a B-tree of mappings.
+    assert!(
+        forms.is_superset(&[(2, 0), (2, 15), (3, 15)].into()),
+        "{forms:?}"
+    );
     let inode = InodeEdit::read(&sample.groups(), number).unwrap();
     assert_eq!((inode.inode().attr_extents, inode.inode().blocks), (0, 0));
-    let free: Vec<DiskFreeExtent> = sample.records(BtreeKind::Bno);
-    let free: u32 = free.iter().map(|free| free.count.get()).sum();
-    assert_eq!(free, 1000);
+    assert_eq!(free_blocks(&sample), 1000);
+    let short = Attr {
+        namespace: Namespace::User,
+        name: b"short".to_vec(),
+        value: vec![1; 255],
+    };
+    let form = || {
+        let inode = InodeEdit::read(&sample.groups(), number).unwrap();
+        inode.inode().attr_format.unwrap() as u8
+    };
+    edit_attributes(&sample, number, |attrs| attrs.set(&short).unwrap());
+    assert_eq!(form(), 1);
+    let second = Attr {
+        name: b"second".to_vec(),
+        ..short.clone()
+    };
+    edit_attributes(&sample, number, |attrs| attrs.set(&second).unwrap());
+    assert_eq!(form(), 2);
+    edit_attributes(&sample, number, |attrs| attrs.remove(&short.key()).unwrap());
+    assert_eq!((form(), read(&sample, number)), (1, vec![second]));
+    assert_eq!(free_blocks(&sample), 1000);
 }
 
 #[test]
-fn nodes_stand_above_as_many_leaves_as_there_are() {
-    assert_eq!(levels(1, 504), []);
-    assert_eq!(levels(2, 504), [1]);
-    assert_eq!(levels(505, 504), [2, 1]);
-    assert_eq!(levels(300_000, 504), [596, 2, 1]);
+fn pointers_to_parents_of_one_name_are_told_apart() {
+    let (sample, number) = sample(56);
+    let parent = |parent: u64| Attr {
+        namespace: Namespace::Parent,
+        name: b"name".to_vec(),
+        value: [&parent.to_be_bytes()[..], &[0, 0, 0, 1]].concat(),
+    };
+    // Hashes mix both halves of the number: these have one.
+    let twins = [parent(0x1_0000_0002), parent(0x2_0000_0001)];
+    let all: Vec<Attr> = twins.into_iter().chain((10..200).map(parent)).collect();
+    for one in &all {
+        edit_attributes(&sample, number, |attrs| attrs.set(one).unwrap());
+    }
+    assert_eq!(read(&sample, number), sorted(all.clone()));
+    edit_attributes(&sample, number, |attrs| {
+        assert!(attrs.remove(&all[1].key()).unwrap());
+        assert!(attrs.has(&all[0].key()).unwrap() && !attrs.has(&all[1].key()).unwrap());
+    });
+    assert_eq!(read(&sample, number).len(), all.len() - 1);
+}
+
+#[test]
+fn attribute_between_two_large_ones_gets_a_leaf_of_its_own() {
+    let (sample, number) = sample(56);
+    let sized = |name: &[u8], len: usize| Attr {
+        namespace: Namespace::User,
+        name: name.to_vec(),
+        value: vec![1; len],
+    };
+    // By hash: a, b, c.
+    let all = [sized(b"a", 1000), sized(b"c", 2900), sized(b"b", 3000)];
+    for one in &all {
+        edit_attributes(&sample, number, |attrs| attrs.set(one).unwrap());
+    }
+    assert_eq!(read(&sample, number), sorted(all.to_vec()));
 }

@@ -113,7 +113,7 @@ pub fn leaf(attrs: &[(u32, AttrEntry<'_>)], links: DaLinks, site: &Site<'_>) -> 
         let start = first_used.checked_sub(size)?;
         let slot = bytes.get_mut(start..first_used)?;
         first_used = start;
-        let mut flags = attr.namespace.flag();
+        let mut flags = attr.namespace.flag() | attr.flags & AttrFlags::INCOMPLETE;
         let name_len = u8::try_from(attr.name.len()).ok()?;
         let (rest, value) = match attr.value {
             AttrValue::Local(value) => {

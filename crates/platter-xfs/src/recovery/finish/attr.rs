@@ -5,7 +5,7 @@ use platter_ondisk::Locus;
 use platter_vfs::Result;
 
 use super::{Finisher, broken, inode_nr};
-use crate::fork::{Attr, AttrSet, InodeEdit};
+use crate::fork::{Attr, AttrEdit, InodeEdit};
 use crate::ondisk::attr::Namespace;
 use crate::ondisk::log::intent::{AttrFilter, AttrIntent, AttrOp};
 use crate::recovery::rules::IntentRule;
@@ -36,22 +36,22 @@ impl Finisher {
             name: intent.name.clone(),
             value: intent.value.clone().unwrap_or_default(),
         };
-        let mut set = AttrSet::read(&mut self.groups, &inode)?;
-        // Pointers to several parents may have one name.
-        set.0.retain(|attr| {
-            let is_same = attr.namespace == namespace && attr.name == old.name;
-            !is_same || is_parent && attr.value != old.value
-        });
+        let mut attrs = AttrEdit::open(&mut self.groups, &mut inode)?;
         match intent.op {
-            AttrOp::Set | AttrOp::Replace | AttrOp::ParentSet => set.0.push(old),
-            AttrOp::Remove | AttrOp::ParentRemove => {}
-            AttrOp::ParentReplace => set.0.push(Attr {
-                namespace,
-                name: intent.new_name.clone().unwrap_or_default(),
-                value: intent.new_value.clone().unwrap_or_default(),
-            }),
+            AttrOp::Set | AttrOp::Replace | AttrOp::ParentSet => attrs.set(&old)?,
+            AttrOp::Remove | AttrOp::ParentRemove => {
+                attrs.remove(&old.key())?;
+            }
+            AttrOp::ParentReplace => {
+                attrs.remove(&old.key())?;
+                attrs.set(&Attr {
+                    namespace,
+                    name: intent.new_name.clone().unwrap_or_default(),
+                    value: intent.new_value.clone().unwrap_or_default(),
+                })?;
+            }
         }
-        set.write(&mut self.groups, &mut inode)?;
+        attrs.finish()?;
         inode.store(&mut self.groups);
         Ok(())
     }
