@@ -63,6 +63,8 @@ pub struct Holds {
     pub(crate) claims: RangeSet<u32>,
     /// Freed blocks, each extent with the checkpoint that freed it.
     busy: Vec<(u64, Range<u32>)>,
+    /// Those of them that metadata may not have either: they are claimed until then.
+    withheld: Vec<(u64, Range<u32>)>,
     /// What the headers of the group hold, as it was last committed.
     pub(crate) headers: Option<Arc<Headers>>,
 }
@@ -205,8 +207,33 @@ impl Held {
         self.space.busy.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets freed blocks that may be overwritten.
-    pub(crate) fn finish(&mut self, log: &Log) {
+    /// Blocks were freed in a checkpoint, which nothing may have before it is durable.
+    pub(crate) fn withhold(&mut self, sequence: u64, start: AgBlock, count: u32) {
+        self.claim(start, count);
+        let blocks = start.0..start.0.saturating_add(count);
+        self.holds().withheld.push((sequence, blocks));
+    }
+
+    /// Forgets freed blocks that may be overwritten. Returns those that are not claimed any more.
+    pub(crate) fn finish(&mut self, log: &Log) -> Vec<Range<u32>> {
+        let reusable = log.reusable();
+        let holds = self.holds();
+        let mut released = Vec::new();
+        holds.withheld.retain(|(sequence, blocks)| {
+            let stays = *sequence > reusable;
+            if !stays {
+                released.push(blocks.clone());
+            }
+            stays
+        });
+        for blocks in &released {
+            holds.claims.remove(blocks.clone());
+        }
+        self.finish_busy(reusable);
+        released
+    }
+
+    fn finish_busy(&mut self, reusable: u64) {
         if self.space.keeps_old() {
             return;
         }
@@ -215,7 +242,6 @@ impl Held {
         if before == 0 {
             return;
         }
-        let reusable = log.reusable();
         busy.retain(|(sequence, _)| *sequence > reusable);
         let gone = before - busy.len();
         if gone > 0 {

@@ -16,6 +16,7 @@ use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
 use crate::ondisk::{AgBlock, AgNr, Geometry, checksum};
 use crate::space::{Claim, Headers, Held, Space};
+use crate::txn::Log;
 
 /// The headers, by their sector.
 const AGF_SECTOR: u64 = 1;
@@ -39,6 +40,8 @@ pub struct Groups {
     conflict: Option<AgNr>,
     /// Claims whose blocks were taken.
     taken: Vec<Claim>,
+    /// Blocks that are freed, and which nothing may have before that is durable.
+    withheld: Vec<Claim>,
 }
 
 /// Blocks that were freed.
@@ -111,6 +114,7 @@ impl Groups {
             space,
             conflict: None,
             taken: Vec::new(),
+            withheld: Vec::new(),
         }
     }
 
@@ -146,6 +150,31 @@ impl Groups {
         Ok(())
     }
 
+    /// Withholds blocks that are about to be freed from all allocations, until the checkpoint that frees them is
+    /// durable.
+    pub fn withhold(&mut self, blocks: Claim) -> Result<()> {
+        self.open(blocks.ag)?;
+        if let Some(open) = self.open.get_mut(&blocks.ag) {
+            let end = blocks.start.0.saturating_add(blocks.count);
+            open.claims.insert(blocks.start.0..end);
+        }
+        self.withheld.push(blocks);
+        Ok(())
+    }
+
+    /// Looks for freed blocks of a group that may be allocated again.
+    pub(crate) fn finish_freed(&mut self, ag: AgNr, log: &Log) -> Result<()> {
+        self.open(ag)?;
+        let Some(open) = self.open.get_mut(&ag) else {
+            return Ok(());
+        };
+        let released = open.held.as_mut().map(|held| held.finish(log));
+        for blocks in released.into_iter().flatten() {
+            open.claims.remove(blocks);
+        }
+        Ok(())
+    }
+
     /// What the superblock counts of a group.
     pub fn counts(&mut self, ag: AgNr) -> Result<GroupCounts> {
         self.get(ag)?;
@@ -173,6 +202,7 @@ impl Groups {
     pub fn committed(&mut self, sequence: u64) {
         let freed = std::mem::take(&mut self.freed);
         let taken = std::mem::take(&mut self.taken);
+        let withheld = std::mem::take(&mut self.withheld);
         for (ag, open) in std::mem::take(&mut self.open) {
             let Some(mut held) = open.held else { continue };
             held.holds().headers = Some(open.stored);
@@ -181,6 +211,9 @@ impl Groups {
             }
             for freed in freed.iter().filter(|freed| freed.ag == ag) {
                 held.note_freed(sequence, freed.start, freed.count);
+            }
+            for blocks in withheld.iter().filter(|blocks| blocks.ag == ag) {
+                held.withhold(sequence, blocks.start, blocks.count);
             }
         }
     }

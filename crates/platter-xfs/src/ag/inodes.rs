@@ -106,6 +106,128 @@ impl Group<'_> {
         Ok(Some(start))
     }
 
+    /// Allocates the blocks of a part of a chunk, all inodes of which are free, where there is no space for a
+    /// whole one. Returns the first block and their number; `None` if there are none, or chunks have no holes.
+    pub fn alloc_sparse_chunk(&mut self) -> Result<Option<(AgBlock, u32)>> {
+        let geometry = &self.geometry;
+        let (align, blocks) = (geometry.inode_alignment, geometry.sparse_inode_alignment);
+        let is_whole = blocks == 0 || blocks >= geometry.chunk_blocks();
+        if !geometry.features.has_sparse_inodes() || align != geometry.chunk_blocks() || is_whole {
+            return Ok(None);
+        }
+        if self.available() < blocks {
+            return Ok(None);
+        }
+        let bounds = geometry.inode_blocks(self.ag, geometry.sector_units_bits());
+        // The numbers of the whole chunk lie within the group.
+        let end = bounds
+            .end
+            .saturating_sub(bounds.end.checked_rem(align).unwrap_or_default());
+        let Some(start) = self.alloc_aligned(blocks, blocks, &(bounds.start.max(align)..end))?
+        else {
+            return Ok(None);
+        };
+        self.add_owner(&Owner::special(start, blocks, RmapOwner::INODES))?;
+        self.add_sparse(start, blocks)?;
+        Ok(Some((start, blocks)))
+    }
+
+    /// Adds inodes of a part of a chunk to its record, or makes one.
+    fn add_sparse(&mut self, start: AgBlock, blocks: u32) -> Result<()> {
+        const INODES_PER_HOLE: u32 = 4;
+        let geometry = &self.geometry;
+        let broken = Corrupt::new(Locus::group(self.ag.0.into()), GroupRule::Inode);
+        let whole = geometry.chunk_blocks();
+        let skipped = start.0.checked_rem(whole).ok_or(broken)?;
+        let first = geometry.first_ag_inode(AgBlock(start.0 - skipped));
+        let count = blocks * geometry.inodes_per_block();
+        let units = (1_u32 << (count / INODES_PER_HOLE).min(16)) - 1;
+        let units = units << (skipped * geometry.inodes_per_block() / INODES_PER_HOLE);
+        let mask = u16::try_from(units).map_err(|_| broken)?;
+        let order = (u64::from(first.0), 0, 0);
+        let found: Option<DiskInodeChunk> = self.lookup_ge(BtreeKind::Inobt, order)?;
+        let old = found.map(|record| InodeChunk::decode(&record, true));
+        let old = old.filter(|old| old.start == first);
+        if old.is_some_and(|old| old.holes & mask != mask || !old.is_consistent()) {
+            return Err(broken.into());
+        }
+        let new = InodeChunk {
+            start: first,
+            holes: old.map_or(u16::MAX, |old| old.holes) & !mask,
+            count: old.map_or(0, |old| old.count) + count,
+            free_count: old.map_or(0, |old| old.free_count) + count,
+            free: old.map_or(u64::MAX, |old| old.free),
+        };
+        let record = new.encode(true);
+        let was_free = old.is_some_and(|old| old.free_count > 0);
+        for (tree, is_there) in [
+            (BtreeKind::Inobt, old.is_some()),
+            (BtreeKind::Finobt, was_free),
+        ] {
+            if tree == BtreeKind::Finobt && self.agi.finobt.is_none() {
+                continue;
+            }
+            if is_there {
+                self.replace(tree, order, record)?;
+            } else {
+                self.insert(tree, record)?;
+            }
+        }
+        self.agi.count = self.agi.count.saturating_add(count);
+        self.agi.free_count = self.agi.free_count.saturating_add(count);
+        self.agi.newest = Some(first);
+        Ok(())
+    }
+
+    /// The chunk of an inode, if none of its inodes is in use and its blocks hold no other's.
+    pub fn unused_chunk(&self, inode: AgInode) -> Result<Option<InodeChunk>> {
+        if self.geometry.inodes_per_block() > CHUNK_INODES {
+            return Ok(None);
+        }
+        let is_sparse = self.geometry.features.has_sparse_inodes();
+        let order = (u64::from(inode.0) + 1, 0, 0);
+        let record: Option<DiskInodeChunk> = self.lookup_lt(BtreeKind::Inobt, order)?;
+        let chunk = record.map(|record| InodeChunk::decode(&record, is_sparse));
+        Ok(chunk.filter(|chunk| {
+            inode.0 - chunk.start.0 < CHUNK_INODES
+                && chunk.is_consistent()
+                && chunk.free == u64::MAX
+                && chunk.count == chunk.free_count
+        }))
+    }
+
+    /// The blocks of a chunk: the first of each run, and how many they are.
+    #[must_use]
+    pub fn chunk_extents(&self, chunk: &InodeChunk) -> Vec<(AgBlock, u32)> {
+        let per_block = self.geometry.inodes_per_block();
+        let runs = chunk.runs().into_iter();
+        let extents = runs.map(|(index, count)| {
+            let first = AgInode(chunk.start.0.saturating_add(index));
+            let start = self.geometry.locate_ag_inode(first).0;
+            (start, count.checked_div(per_block).unwrap_or_default())
+        });
+        extents.collect()
+    }
+
+    /// Frees a chunk that is [unused](Self::unused_chunk), with its blocks.
+    pub fn free_chunk(&mut self, chunk: &InodeChunk) -> Result<()> {
+        let broken = Corrupt::new(Locus::group(self.ag.0.into()), GroupRule::Inode);
+        let order = (u64::from(chunk.start.0), 0, 0);
+        self.remove::<DiskInodeChunk>(BtreeKind::Inobt, order)?;
+        if self.agi.finobt.is_some() {
+            self.remove::<DiskInodeChunk>(BtreeKind::Finobt, order)?;
+        }
+        let count = self.agi.count.checked_sub(chunk.count);
+        self.agi.count = count.ok_or(broken)?;
+        let free_count = self.agi.free_count.checked_sub(chunk.free_count);
+        self.agi.free_count = free_count.ok_or(broken)?;
+        for (start, count) in self.chunk_extents(chunk) {
+            self.remove_owner(&Owner::special(start, count, RmapOwner::INODES))?;
+            self.free_extent(start, count)?;
+        }
+        Ok(())
+    }
+
     /// The first inode of a list of unlinked inodes.
     #[must_use]
     pub fn unlinked_head(&self, bucket: usize) -> Option<AgInode> {

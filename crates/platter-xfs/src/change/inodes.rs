@@ -8,12 +8,14 @@ use super::Change;
 use crate::ag::GroupRule;
 use crate::fork::InodeEdit;
 use crate::ondisk::agi::UNLINKED_BUCKETS;
+use crate::ondisk::btree::InodeChunk;
 use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::inode::edit::{self, FreshInode};
 use crate::ondisk::inode::free::{initialise, next_unlinked};
 use crate::ondisk::inode::mark_free;
 use crate::ondisk::log::InodeCreate;
 use crate::ondisk::{AgBlock, AgInode, AgNr, InodeNr};
+use crate::space::Claim;
 
 /// Where an inode goes, and what it is.
 #[derive(Debug, Clone, Copy)]
@@ -75,10 +77,18 @@ impl Change<'_> {
         if !self.may_add_chunk() {
             return Ok(None);
         }
-        let Some(block) = self.groups.get(ag)?.alloc_chunk()? else {
-            return Ok(None);
+        if let Some(log) = self.context.log() {
+            self.groups.finish_freed(ag, log)?;
+        }
+        let mut group = self.groups.get(ag)?;
+        let (block, len) = match group.alloc_chunk()? {
+            Some(block) => (block, self.geometry().chunk_blocks()),
+            None => match group.alloc_sparse_chunk()? {
+                Some(part) => part,
+                None => return Ok(None),
+            },
         };
-        self.initialise_chunk(ag, block, generation);
+        self.initialise_chunk(ag, (block, len), generation);
         let first = self.geometry().first_ag_inode(block);
         self.groups.get(ag)?.alloc_inode(first)
     }
@@ -92,13 +102,12 @@ impl Change<'_> {
         u64::try_from(after).is_ok_and(|after| after <= most)
     }
 
-    fn initialise_chunk(&mut self, ag: AgNr, first: AgBlock, generation: u32) {
+    fn initialise_chunk(&mut self, ag: AgNr, (first, len): (AgBlock, u32), generation: u32) {
         let geometry = self.geometry();
-        let len = geometry.chunk_blocks();
         let create = InodeCreate {
             ag,
             block: first,
-            count: CHUNK_INODES,
+            count: len * geometry.inodes_per_block(),
             len,
             generation,
         };
@@ -120,14 +129,46 @@ impl Change<'_> {
         self.transaction.create_inodes(&create, clusters);
     }
 
-    /// Frees an inode without a name that has no blocks any more. It is in no list.
+    /// Frees an inode without a name that has no blocks any more, with its chunk if that has no other. It is in no
+    /// list.
     pub fn free_inode(&mut self, edit: InodeEdit) -> Result<()> {
         let number = edit.inode().number;
         let mut image = edit.into_image();
         mark_free(&mut image);
         self.inodes.insert(number, image);
         let (ag, inode) = self.geometry().split_inode(number);
-        self.groups.get(ag)?.free_inode(inode)
+        let mut group = self.groups.get(ag)?;
+        group.free_inode(inode)?;
+        match group.unused_chunk(inode)? {
+            Some(chunk) => self.free_chunk(ag, &chunk),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees a chunk of inodes none of which is in use. What the log holds of them is not replayed.
+    fn free_chunk(&mut self, ag: AgNr, chunk: &InodeChunk) -> Result<()> {
+        let geometry = self.geometry();
+        let extents = self.groups.get(ag)?.chunk_extents(chunk);
+        for &(start, count) in &extents {
+            // What the log has of the inodes concerns all that comes to these blocks before that leaves it.
+            self.groups.withhold(Claim { ag, start, count })?;
+            let cluster = geometry.cluster_blocks().min(count);
+            let starts = (start.0..start.0.saturating_add(count)).step_by(cluster as usize);
+            let clusters = starts.map(|block| {
+                let place = geometry.basic_block(geometry.fs_block(ag, AgBlock(block)));
+                (place, cluster << geometry.block_bits)
+            });
+            let inodes = count * geometry.inodes_per_block();
+            let first = geometry.first_ag_inode(start).0;
+            let numbers = (first..first.saturating_add(inodes)).map(AgInode);
+            let numbers = numbers.filter_map(|inode| geometry.inode_nr(ag, inode));
+            let numbers: Vec<InodeNr> = numbers.collect();
+            for number in &numbers {
+                self.inodes.remove(number);
+            }
+            self.transaction.free_inodes(clusters.collect(), numbers)?;
+        }
+        self.groups.get(ag)?.free_chunk(chunk)
     }
 
     /// Puts an inode without a name on its list.

@@ -55,6 +55,8 @@ pub struct Geometry {
     pub rt_group_count: u32,
     /// Alignment of inode chunks in blocks; zero for none.
     pub inode_alignment: u32,
+    /// Alignment and length of chunks with holes in blocks (`sb_spino_align`).
+    pub sparse_inode_alignment: u32,
 }
 
 /// Where an inode lies.
@@ -94,6 +96,7 @@ impl Geometry {
             rt_group_blocks: group_blocks,
             rt_group_count: superblock.rt_group_count,
             inode_alignment: superblock.inode_alignment,
+            sparse_inode_alignment: superblock.sparse_inode_alignment,
         }
     }
 

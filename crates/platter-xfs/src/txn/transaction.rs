@@ -18,7 +18,7 @@ use super::log::{InodePlace, Log};
 use crate::ondisk::inode::free::next_unlinked;
 use crate::ondisk::inode::{DiskInodeV3, InodeRule};
 use crate::ondisk::log::{InodeCreate, Intent};
-use crate::ondisk::{BasicBlock, Inode};
+use crate::ondisk::{BasicBlock, Inode, InodeNr};
 use crate::xfs_mount::{Mount, Running};
 
 /// More than an item takes in the log beside the bytes of its block, and a sixteenth of those for the headers of
@@ -33,6 +33,8 @@ pub struct Transaction<'m> {
     blocks: BTreeMap<BasicBlock, Block>,
     inodes: BTreeMap<u64, LoggedInode>,
     chunks: Vec<NewChunk>,
+    /// Items of inodes that are gone with their chunks.
+    gone: Vec<ItemKey>,
     intents: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     /// Blocks that were freed, with their lengths.
@@ -93,6 +95,7 @@ impl<'m> Transaction<'m> {
             blocks: BTreeMap::new(),
             inodes: BTreeMap::new(),
             chunks: Vec::new(),
+            gone: Vec::new(),
             intents: Vec::new(),
             done: Vec::new(),
             cancelled: BTreeSet::new(),
@@ -212,6 +215,26 @@ impl<'m> Transaction<'m> {
     pub fn create_inodes(&mut self, create: &InodeCreate, clusters: Vec<(BasicBlock, Vec<u8>)>) {
         let region = create.encode(self.log.geometry().inode_bytes());
         self.chunks.push(NewChunk { region, clusters });
+    }
+
+    /// Frees inodes with their clusters, of so many bytes: what was logged of them must not be replayed, nor
+    /// reach its place.
+    pub fn free_inodes(
+        &mut self,
+        clusters: Vec<(BasicBlock, u32)>,
+        inodes: Vec<InodeNr>,
+    ) -> Result<()> {
+        for (at, len) in clusters {
+            let locus = Locus::block(at.0);
+            let broken = || Corruption::new("cluster", locus, "has no length of a block");
+            self.cancel(at, BlockSize::new(len).ok_or_else(broken)?);
+            self.gone.push(ItemKey::Chunk(at));
+        }
+        for number in inodes {
+            self.inodes.remove(&number.get());
+            self.gone.push(ItemKey::Inode(number));
+        }
+        Ok(())
     }
 
     /// An inode as this transaction sees it.
@@ -338,6 +361,15 @@ impl<'m> Transaction<'m> {
                 },
                 dirty: Dirty::of_chunks(chunks),
             });
+        }
+        for key in std::mem::take(&mut self.gone) {
+            if self.log.has_item(key) {
+                changes.push(Change {
+                    key,
+                    content: Content::Gone,
+                    dirty: Dirty::default(),
+                });
+            }
         }
         for chunk in std::mem::take(&mut self.chunks) {
             changes.extend(self.publish_chunk(chunk)?);

@@ -94,7 +94,7 @@ classed!(Written<L> {
 classed!(Geometry {
     ReadOnly: features, meta_uuid, sector_bits, block_bits, inode_bits, dir_block_bits, ag_block_bits,
         ag_blocks, rt_blocks, rt_extent_blocks, rt_group_block_bits, rt_group_blocks, rt_group_count,
-        inode_alignment;
+        inode_alignment, sparse_inode_alignment;
     Rare: growth;
 });
 

@@ -11,6 +11,7 @@ mod sharing;
 mod resized;
 mod large_forks;
 mod attributes;
+mod chunks;
 mod made;
 mod check;
 mod corruption;

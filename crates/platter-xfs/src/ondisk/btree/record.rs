@@ -174,6 +174,22 @@ impl InodeChunk {
             .fold(0, |mask, index| mask | bit(index))
     }
 
+    /// Runs of inodes that exist: the index of the first, and how many there are.
+    #[must_use]
+    pub fn runs(&self) -> Vec<(u32, u32)> {
+        let existing = self.existing();
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for index in (0..CHUNK_INODES).filter(|&index| existing & bit(index) != 0) {
+            match runs.last_mut() {
+                Some((first, count)) if first.saturating_add(*count) == index => {
+                    *count = count.saturating_add(1);
+                }
+                _ => runs.push((index, 1)),
+            }
+        }
+        runs
+    }
+
     /// Whether the inode with this index exists and is not free.
     #[must_use]
     pub fn is_allocated(&self, index: u32) -> bool {

@@ -48,6 +48,8 @@ pub(in crate::txn) enum Content {
     Cancelled {
         len_bytes: u32,
     },
+    /// The inodes were freed with their clusters, which are cancelled: earlier items never reach their place.
+    Gone,
     Inode {
         place: InodePlace,
         /// The inode as it lies on the disk.
@@ -209,7 +211,7 @@ impl Content {
                 items
             }
             (Self::Intent(regions) | Self::Chunk { regions, .. }, _) => vec![regions.to_vec()],
-            (Self::Block { .. } | Self::Cancelled { .. }, _) => Vec::new(),
+            (Self::Block { .. } | Self::Cancelled { .. } | Self::Gone, _) => Vec::new(),
         }
     }
 
@@ -233,6 +235,7 @@ impl Content {
                 let len = usize::try_from(*len_bytes).unwrap_or(usize::MAX);
                 BufferFormat::encoded_bytes(len) + OPERATION_BYTES
             }
+            Self::Gone => 0,
             Self::Inode { .. } | Self::Intent(_) | Self::Chunk { .. } => {
                 let items = self.items(key, dirty, geometry);
                 let regions = items.iter().flatten();

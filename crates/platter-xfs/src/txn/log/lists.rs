@@ -201,7 +201,7 @@ impl Lists {
             };
             item.is_closing = false;
             let before = match &content {
-                Content::Cancelled { .. } => item.logged.take(),
+                Content::Cancelled { .. } | Content::Gone => item.logged.take(),
                 Content::Block { .. }
                 | Content::Inode { .. }
                 | Content::Chunk { .. }
@@ -282,9 +282,15 @@ impl Lists {
             Content::Inode { image, .. } => Some(Arc::clone(image)),
             Content::Block { .. }
             | Content::Cancelled { .. }
+            | Content::Gone
             | Content::Chunk { .. }
             | Content::Intent(_) => None,
         }
+    }
+
+    /// Whether something is logged, or to be logged, under this key.
+    pub(super) fn has(&self, key: ItemKey) -> bool {
+        self.items.contains_key(&key)
     }
 
     /// How many items the active item list has, and how many the running checkpoint.

@@ -196,6 +196,11 @@ impl Log {
         lock(&self.lists).inode(number)
     }
 
+    /// Whether something is logged, or to be logged, under this key.
+    pub(super) fn has_item(&self, key: ItemKey) -> bool {
+        lock(&self.lists).has(key)
+    }
+
     /// The number of the running checkpoint: [forcing](Self::force) it makes all that was committed durable.
     #[must_use]
     pub fn running(&self) -> u64 {

@@ -1,0 +1,198 @@
+//! Chunks of inodes that are freed with their last inode, and such with holes where space is in small pieces, beside
+//! `xfs_repair` and the kernel.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use platter::Volume;
+use platter_ondisk::Locus;
+use platter_vfs::{Context, CreateKind};
+use platter_xfs::ondisk::Superblock;
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
+use testkit::oracle::xfs;
+
+use super::writing::{assert_clean, assert_equal, name, open};
+
+const SHAPES: &[&[&str]] = &[
+    &["-m", "rmapbt=1"],
+    &["-m", "finobt=0,reflink=0", "-i", "sparse=0"],
+    &["-b", "size=1024", "-m", "inobtcount=1"],
+    &["-i", "size=2048"],
+];
+/// Files of a directory.
+const FILES: usize = 300;
+const DIRECTORIES: usize = 6;
+
+fn inode_count(image: &Path) -> u64 {
+    let mut sector = vec![0; 512];
+    let file = File::open(image).unwrap();
+    file.read_exact_at(&mut sector, 0).unwrap();
+    Superblock::decode(&sector, Locus::UNKNOWN)
+        .unwrap()
+        .inode_count
+}
+
+fn make_files(volume: &Volume, round: usize) {
+    let context = Context::root();
+    let root = volume.filesystem().root().unwrap();
+    for directory in 0..DIRECTORIES {
+        let text = format!("directory-{directory}");
+        let made = root.create(&context, name(&text), CreateKind::Directory, 0o755);
+        let made = made.unwrap();
+        for file in 0..FILES {
+            let text = format!("file-{file}");
+            let made = made.create(&context, name(&text), CreateKind::Regular, 0o644);
+            if file % 40 == round % 40 {
+                made.unwrap().write_at(0, &[1; 9000]).unwrap();
+            }
+        }
+    }
+}
+
+fn remove_files(volume: &Volume, kept: usize) {
+    let context = Context::root();
+    let root = volume.filesystem().root().unwrap();
+    for directory in 0..DIRECTORIES {
+        let text = format!("directory-{directory}");
+        let made = root.lookup(name(&text)).unwrap();
+        for file in (0..FILES).filter(|file| *file >= kept) {
+            made.unlink(&context, name(&format!("file-{file}")))
+                .unwrap();
+        }
+        if kept == 0 {
+            drop(made);
+            root.remove_dir(&context, name(&text)).unwrap();
+        }
+    }
+}
+
+/// Fills free space with contents that would show if inodes of before were written to it.
+fn fill(volume: &Volume) -> Vec<u8> {
+    let contents = vec![0xab; 40 << 20];
+    let root = volume.filesystem().root().unwrap();
+    let context = Context::root();
+    let file = root.create(&context, name("contents"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    file.write_at(0, &contents).unwrap();
+    file.sync(false).unwrap();
+    contents
+}
+
+#[test]
+fn chunks_are_freed_with_their_last_inode() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for options in SHAPES {
+        let what = |state| (options[1], state);
+        xfs::make(&image, 96 << 10, options).unwrap();
+        let before = inode_count(&image);
+        let volume = open(&image);
+        for round in 0..3 {
+            make_files(&volume, round);
+            if round == 1 {
+                // Inodes reach their places before they are freed.
+                volume.filesystem().sync().unwrap();
+            }
+            remove_files(&volume, if round == 2 { 3 } else { 0 });
+        }
+        let contents = fill(&volume);
+        volume.filesystem().sync().unwrap();
+        let copy = folder.path().join("copy");
+        fs::copy(&image, &copy).unwrap();
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        let count = inode_count(&image);
+        assert!(count < before + 64 * 3 * DIRECTORIES as u64, "{count}");
+        assert_clean(&image, what("unmounted"));
+        assert_equal(&image, what("unmounted"));
+        let found = fs::read(&image).unwrap().len();
+        assert!(found > contents.len());
+
+        let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+        assert!(fs::read(mount.root().join("contents")).unwrap() == contents);
+        for file in 0..500 {
+            fs::write(mount.root().join(format!("new-{file}")), b"new").unwrap();
+        }
+        fs::remove_dir_all(mount.root().join("directory-0")).unwrap();
+        mount.unmount_all(&[&copy]).unwrap();
+        assert_clean(&copy, what("replayed by the kernel"));
+        let volume = open(&copy);
+        remove_kernels(&volume);
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert_clean(&copy, what("the kernel's chunks are freed"));
+    }
+}
+
+fn remove_kernels(volume: &Volume) {
+    let root = volume.filesystem().root().unwrap();
+    for file in 0..500 {
+        let text = format!("new-{file}");
+        root.unlink(&Context::root(), name(&text)).unwrap();
+    }
+}
+
+#[test]
+fn chunks_have_holes_where_free_space_is_in_small_pieces() {
+    const BLOCK: usize = 4096;
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for options in [
+        &["-m", "rmapbt=1"][..],
+        &["-m", "finobt=0,rmapbt=0,reflink=0"],
+    ] {
+        xfs::make(&image, 64 << 10, options).unwrap();
+        let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
+        let filling = mount.root().join("filling");
+        fs::create_dir(&filling).unwrap();
+        let mut count = 0;
+        // Pieces in which a part of a chunk fits, and no whole one.
+        for blocks in [7, 1] {
+            while fs::write(filling.join(count.to_string()), vec![1; blocks * BLOCK]).is_ok() {
+                count += 1;
+            }
+            rustix::fs::sync();
+        }
+        for index in (0..count).step_by(3) {
+            let path = filling.join(index.to_string());
+            if path
+                .metadata()
+                .is_ok_and(|found| found.len() == 7 * BLOCK as u64)
+            {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        mount.unmount_all(&[&image]).unwrap();
+        let before = inode_count(&image);
+        let volume = open(&image);
+        let root = volume.filesystem().root().unwrap();
+        let context = Context::root();
+        let made = root.create(&context, name("made"), CreateKind::Directory, 0o755);
+        let made = made.unwrap();
+        for file in 0..2000 {
+            let text = format!("file-{file}");
+            made.create(&context, name(&text), CreateKind::Regular, 0o644)
+                .unwrap();
+        }
+        for file in (0..2000).filter(|file| file % 500 < 450) {
+            made.unlink(&context, name(&format!("file-{file}")))
+                .unwrap();
+        }
+        drop((made, root));
+        volume.filesystem().sync().unwrap();
+        let copy = folder.path().join("copy");
+        fs::copy(&image, &copy).unwrap();
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        let what = |state| (options[1], state);
+        assert!(inode_count(&image) != before);
+        assert_clean(&image, what("holes"));
+        assert_equal(&image, what("holes"));
+        let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+        fs::remove_dir_all(mount.root().join("made")).unwrap();
+        mount.unmount_all(&[&copy]).unwrap();
+        assert_clean(&copy, what("holes, removed by the kernel"));
+    }
+}
