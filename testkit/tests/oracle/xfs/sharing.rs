@@ -236,8 +236,40 @@ fn extent_size_hints_are_kept_and_inherited() {
     file.write_at(0, &[1; 5000]).unwrap();
     file.sync(false).unwrap();
     assert!(file.set_attr(&context, &hint(0x800, 131_072)).is_err());
-    drop((file, directory, root));
+    // Two files grow in turn, each by whole hints.
+    let other = directory
+        .create(&context, name("other"), CreateKind::Regular, 0o644)
+        .unwrap();
+    for at in (1..200_000_u64).step_by(3000) {
+        for (file, byte) in [(&file, 2), (&other, 3)] {
+            file.write_at(at, &[byte; 3000]).unwrap();
+            file.sync(false).unwrap();
+        }
+    }
+    for file in [&file, &other] {
+        let mut pieces: Vec<(u64, u64, u64)> = Vec::new();
+        file.extents(0..1 << 30, &mut |extent| {
+            let place = extent.place.unwrap().offset;
+            let len = extent.file.end - extent.file.start;
+            match pieces.last_mut() {
+                Some((start, at, known)) if *at + *known == place => {
+                    assert_eq!(*start + *known, extent.file.start);
+                    *known += len;
+                }
+                _ => pieces.push((extent.file.start, place, len)),
+            }
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+        for (start, _, len) in &pieces {
+            assert_eq!((start % 65536, len % 65536), (0, 0), "{pieces:?}");
+        }
+        let total: u64 = pieces.iter().map(|(_, _, len)| len).sum();
+        assert_eq!(total, 4 * 65536, "{pieces:?}");
+    }
+    drop((file, other, directory, root));
     volume.filesystem().unmount().unwrap();
     drop(volume);
     assert_eq!(xfs::check(&[&image]).unwrap(), Verdict::Clean);
+    super::writing::assert_equal(&image, ("hints", "unmounted"));
 }

@@ -154,6 +154,7 @@ impl FileBlocks for Inode {
     }
 
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
+        self.follow_hint(&blocks)?;
         let mut state = self.state.write();
         let (mut delayed, mut missing) = (Vec::new(), Vec::new());
         let mut at = blocks.start;
@@ -326,26 +327,8 @@ impl FileBlocks for Inode {
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
-        let placement = &mut *self.data.placement.lock();
-        {
-            let mut state = self.state.write();
-            let mut holes = Vec::new();
-            let mut at = blocks.start;
-            while at < blocks.end {
-                let run = state.run(self.context(), at)?;
-                let run = run.truncated(blocks.end - at);
-                at = run.end();
-                if run.backing == Backing::Hole {
-                    holes.extend(state.delayed.unreserved(run.first..run.end()));
-                }
-            }
-            self.reserve_blocks(&mut state, holes)?;
-        }
-        let filled = self.fill_unwritten(blocks.clone(), placement);
-        if filled.is_err() {
-            self.release(blocks);
-        }
-        filled
+        self.fill_holes(blocks.clone())?;
+        self.follow_hint(&blocks)
     }
 
     fn collapse_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
@@ -435,26 +418,6 @@ impl Inode {
             let ahead = block.checked_sub(last)?;
             place.0.checked_add(ahead).map(FsBlock)
         }))
-    }
-
-    fn fill_unwritten(&self, blocks: Range<u64>, placement: &mut Placement) -> Result<()> {
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let run = self.state.read().run(self.context(), at)?;
-            let run = run.truncated(blocks.end - at);
-            at = run.end();
-            if run.backing != Backing::Hole {
-                continue;
-            }
-            let mut claimed = self.claim(&(run.first..run.end()), placement)?;
-            if let Err(error) = self.map_claimed(&mut claimed, 0, true) {
-                self.give_back(claimed)?;
-                return Err(error);
-            }
-            self.note_placed(placement, &claimed.run);
-            at = claimed.run.end();
-        }
-        Ok(())
     }
 }
 

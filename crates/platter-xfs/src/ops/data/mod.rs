@@ -3,6 +3,7 @@
 mod blocks;
 mod delayed;
 mod steps;
+mod unwritten;
 mod evict;
 mod ranges;
 
