@@ -92,6 +92,8 @@ impl MkfsOptions {
             "inobtcount" => features.ro_compat.set(RoCompat::INOBTCNT, on),
             "sparse" => features.incompat.set(Incompat::SPINODES, on),
             "bigtime" => features.incompat.set(Incompat::BIGTIME, on),
+            "parent" => features.incompat.set(Incompat::PARENT, on),
+            "exchange" => features.incompat.set(Incompat::EXCHRANGE, on),
             "nrext64" => features.incompat.set(Incompat::NREXT64, on),
             "crc" | "ftype" | "lazy-count" | "attr2" | "projid32bit" | "align" if on => {}
             name if on => return Err(refused(format!("making a filesystem with {name}"))),

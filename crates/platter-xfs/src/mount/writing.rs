@@ -69,7 +69,6 @@ pub(crate) fn refuse_unwritable(
         superblock.rt_blocks > 0 || superblock.rt_group_count > 0,
         "realtime",
     );
-    refuse(features.has_parent(), "parent");
     refuse(features.has_metadir(), "metadir");
     refuse(features.has_ascii_ci(), "ascii-ci");
     refuse(!features.has_lazy_count(), "counters that are not lazy");

@@ -9,7 +9,7 @@ use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
 
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
-use super::{Inode, SuperBlock};
+use super::{Inode, SuperBlock, parents};
 use crate::change::{self, Change, Cost};
 use crate::directory::change::{DirectoryChange, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
@@ -126,6 +126,7 @@ impl Inode {
         let superblock = &self.superblock;
         let blueprint = self.plan_new(new)?;
         let cost = NAME_COST.and(blueprint.cost(self));
+        let cost = cost.and(parents::cost(&superblock.context, 1));
         let is_directory = blueprint.kind() == FileKind::Directory;
         let number = superblock.change(&cost, &[self], |changing, _| {
             let links = u32::from(name.is_some());
@@ -142,6 +143,7 @@ impl Inode {
                 kind: blueprint.kind(),
             };
             change_directory(changing, self.number, |dir| dir.insert(&entry))?;
+            parents::add(changing, number, (self.number, &name))?;
             let mut edit = changing.inode(self.number)?;
             touch(&mut edit, Times::of_contents(superblock.clock.now()))?;
             if is_directory {
@@ -159,7 +161,7 @@ impl Inode {
         let superblock = &self.superblock;
         let cost = NAME_COST.and(Cost {
             inodes: 3,
-            ..Cost::default()
+            ..parents::cost(&superblock.context, 1)
         });
         let now = superblock.clock.now();
         let entry = NewEntry {
@@ -180,6 +182,7 @@ impl Inode {
             set_links(&mut edit, links.saturating_add(1))?;
             touch(&mut edit, Times::of_attributes(now))?;
             changing.put(edit);
+            parents::add(changing, file.number, (self.number, &name))?;
             states.of(file).may_get_first_name = false;
             Ok(links)
         })?;
@@ -271,8 +274,12 @@ impl SuperBlock {
             chunk_generation: u32::from_le_bytes([g0, g1, g2, g3]),
             fresh: &fresh,
         };
-        let edit = changing.alloc_inode(&new)?;
+        let mut edit = changing.alloc_inode(&new)?;
         let number = edit.inode().number;
+        if changing.geometry().features.has_parent() {
+            // Before anything fills the inode.
+            changing.add_attr_fork(&mut edit)?;
+        }
         fill(changing, edit, parent, blueprint)?;
         if let Some(acl) = &blueprint.file.access_acl {
             super::xattrs::set_acl(changing, number, ACL_ACCESS_NAME, acl)?;

@@ -4,6 +4,7 @@
 
 mod sync;
 mod attr_fork;
+mod parents;
 mod state;
 mod data;
 mod link;

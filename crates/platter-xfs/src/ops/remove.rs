@@ -6,7 +6,7 @@ use platter_vfs::{FileKind, NameBuf, Result, Timestamp};
 
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
-use super::{Inode, SuperBlock};
+use super::{Inode, SuperBlock, parents};
 use crate::change::{Change, Cost};
 use crate::inode;
 use crate::ondisk::InodeNr;
@@ -39,7 +39,7 @@ impl Inode {
         let superblock = &self.superblock;
         let cost = NAME_COST.and(Cost {
             inodes: 3,
-            ..Cost::default()
+            ..parents::cost(&superblock.context, 1)
         });
         let now = superblock.clock.now();
         let name = name.as_name();
@@ -52,6 +52,7 @@ impl Inode {
                 set_links(&mut edit, links)?;
             }
             changing.put(edit);
+            parents::remove(changing, victim.number, (self.number, &name))?;
             drop_link(changing, victim.number, now)
         })?;
         if is_gone {

@@ -5,13 +5,14 @@ use std::ops::Deref;
 use platter_vfs::namei::{self, NewInode, Rename};
 use platter_vfs::{CreateKind, FileKind, RenameMode, Result, Timestamp, file};
 
-use super::Inode;
 use super::create::Blueprint;
 use super::names::{NAME_COST, change_directory};
 use super::remove::drop_link;
 use super::state::{Times, set_links, touch};
+use super::{Inode, parents};
 use crate::change::{Change, Cost};
 use crate::directory::change::NewEntry;
+use crate::ondisk::InodeNr;
 
 /// A whiteout: a character device without a number.
 const WHITEOUT: CreateKind =
@@ -48,7 +49,7 @@ impl Move<'_, '_> {
         let mut cost = NAME_COST.and(NAME_COST).and(Cost {
             directory_blocks: 2,
             inodes: 5,
-            ..Cost::default()
+            ..parents::cost(&superblock.context, 5)
         });
         let mut whiteout = None;
         if self.mode == RenameMode::Whiteout {
@@ -90,6 +91,10 @@ impl Move<'_, '_> {
         };
         name(changing, self.to, &self.moved, true)?;
         name(changing, self.from, there, true)?;
+        parents::remove(changing, self.moved.number, named(&self.from))?;
+        parents::remove(changing, there.number, named(&self.to))?;
+        parents::add(changing, self.moved.number, named(&self.to))?;
+        parents::add(changing, there.number, named(&self.from))?;
         self.set_parent(changing, &self.moved, self.to)?;
         self.set_parent(changing, there, self.from)?;
         // Of two directories that trade places, none is one more anywhere.
@@ -124,13 +129,19 @@ impl Move<'_, '_> {
             }),
             None => dir.remove(&old),
         })?;
+        parents::remove(changing, self.moved.number, named(&self.from))?;
+        if let Some(whiteout) = whiteout {
+            parents::add(changing, whiteout, named(&self.from))?;
+        }
         let mut is_gone = false;
         if let Some(there) = &self.there {
+            parents::remove(changing, there.number, named(&self.to))?;
             if there.kind == FileKind::Directory {
                 add_links(changing, self.to.dir, -1)?;
             }
             is_gone = drop_link(changing, there.number, now)?;
         }
+        parents::add(changing, self.moved.number, named(&self.to))?;
         self.set_parent(changing, &self.moved, self.to)?;
         self.count_move(changing, &self.moved, self.from, self.to)?;
         Ok(is_gone)
@@ -163,6 +174,11 @@ impl Move<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// The directory and the name of a place.
+fn named<'p>(place: &'p Place<'_>) -> (InodeNr, &'p [u8]) {
+    (place.dir.number, &place.name)
 }
 
 fn touched(changing: &mut Change<'_>, inode: &Inode, times: Times) -> Result<()> {

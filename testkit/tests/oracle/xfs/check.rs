@@ -92,6 +92,16 @@ fn check(image: &Path, log: Option<&Path>) -> Result<(CheckReport, Findings)> {
     Ok((report, findings))
 }
 
+/// What is found in an image.
+pub(super) fn findings_in(image: &Path) -> Result<Vec<String>> {
+    let (_, findings) = check(image, None)?;
+    Ok(findings
+        .0
+        .iter()
+        .map(|found| format!("{found:?}"))
+        .collect())
+}
+
 /// A filesystem that `xfs_repair` finds clean is clean here.
 pub(super) fn assert_clean(image: &Path, log: Option<&Path>) -> Result<()> {
     let images: Vec<&Path> = std::iter::once(image).chain(log).collect();

@@ -14,6 +14,7 @@ mod attributes;
 mod chunks;
 mod made;
 mod check;
+mod parents;
 mod corruption;
 mod trash;
 mod user_mount;
