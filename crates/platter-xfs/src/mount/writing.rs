@@ -12,7 +12,7 @@ use super::{Logging, MountOptions, Recovery};
 use crate::ag::{kept_blocks, withheld_blocks};
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
-use crate::ondisk::{Geometry, Superblock, superblock};
+use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
 use crate::ops::SuperBlock;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
@@ -64,7 +64,6 @@ pub(crate) fn refuse_unwritable(
         }
     };
     refuse(!features.is_v5(), "version 4");
-    refuse(features.has_quota() && superblock.quota_flags != 0, "quota");
     refuse(
         superblock.rt_blocks > 0 || superblock.rt_group_count > 0,
         "realtime",
@@ -102,6 +101,7 @@ pub(super) fn begin(
     let context = FsContext::new(device, None, found, Arc::clone(&budget));
     open_log(&context, log, position, options.logging)?;
     keep_blocks(&context)?;
+    reset_quota(&context)?;
     let superblock = SuperBlock::new(context, budget, clock);
     superblock.finish_unlinked()?;
     free_staged(&superblock.context)?;
@@ -146,6 +146,29 @@ fn keep_blocks(context: &FsContext) -> Result<()> {
     let kept = i64::try_from(kept).unwrap_or(i64::MAX);
     let floor = context.space().add_to_floor(kept);
     context.mount().free_blocks().set_exact_below(floor);
+    Ok(())
+}
+
+/// Says in the superblock that quotas are not up to date, since changes here do not count in them: a kernel that has
+/// them on counts anew. One without quotas does the same.
+fn reset_quota(context: &FsContext) -> Result<()> {
+    if context.superblock.quota_flags == 0 {
+        return Ok(());
+    }
+    let len = context.geometry().sector_bytes();
+    let cost = Cost {
+        bytes: 2 * u64::from(len),
+        ..Cost::default()
+    };
+    let reset = |change: &mut Change<'_>| {
+        // The superblock is changed by the thread that has the first group.
+        change.groups.get(AgNr(0))?;
+        let mut sector = change.groups.blocks().read(0, len)?;
+        superblock::reset_quota_flags(&mut sector);
+        change.groups.blocks_mut().write(0, sector);
+        Ok(())
+    };
+    context.change(&cost, || (), |change, ()| reset(change))?;
     Ok(())
 }
 

@@ -9,13 +9,14 @@ use platter_vfs::{
     Condition, Context, CreateKind, DirCursor, Error, FallocateMode, Inode, Name, RenameMode,
     SetAttr, XattrMode, inode::read_dir_all,
 };
-use platter_xfs::ondisk::{Geometry, Superblock};
+use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
 use platter_xfs::txn::{LogDevice, LogState, find_position};
 use testkit::compare::{Rules, compare};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
 use testkit::subject::devices_of_files;
+use zerocopy::FromBytes;
 
 /// Options of `mkfs.xfs`, and how many names its directory gets.
 const SHAPES: &[(&str, &[&str], usize)] = &[
@@ -455,6 +456,51 @@ fn what_is_not_written_is_refused_by_name() {
         assert!(error.contains(feature), "{error}");
         assert!(fs::read(&image).unwrap() == before, "{feature}");
     }
+}
+
+/// The quota flags of the primary superblock, which are set first, with the feature, if some are given.
+fn quota_flags(image: &Path, set: Option<u16>) -> u16 {
+    const QUOTA: u16 = 0x40;
+    let mut bytes = fs::read(image).unwrap();
+    let (disk, _) = DiskSuperblock::mut_from_prefix(&mut bytes[..512]).unwrap();
+    let found = disk.quota_flags.get();
+    if let Some(flags) = set {
+        let version = disk.version.get();
+        disk.version.set(if flags == 0 {
+            version & !QUOTA
+        } else {
+            version | QUOTA
+        });
+        disk.quota_flags.set(flags);
+        DiskSuperblock::seal(&mut bytes[..512]);
+        fs::write(image, bytes).unwrap();
+    }
+    found
+}
+
+#[test]
+fn quotas_count_anew_after_a_mount_for_writing() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    xfs::make(&image, 64 << 10, &[]).unwrap();
+    // Of users: counted, enforced, and counted for all files.
+    quota_flags(&image, Some(0x7));
+    assert_eq!(quota_flags(&image, None), 0x7);
+    let volume = open(&image);
+    fill(&volume, 50);
+    volume.filesystem().sync().unwrap();
+    let copy = folder.path().join("copy");
+    fs::copy(&image, &copy).unwrap();
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_eq!(quota_flags(&image, Some(0)), 0);
+    assert_clean(&image, ("quota", "unmounted"));
+    assert_equal(&image, ("quota", "unmounted"));
+    // The flags are cleared in the log, before what is not counted.
+    let volume = open(&copy);
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_eq!(quota_flags(&copy, None), 0);
 }
 
 /// Names move between directories of different groups, so that changes meet that have one group and want another.

@@ -94,6 +94,13 @@ pub fn set_counters(sector: &mut [u8], counters: [u64; 3]) {
     }
 }
 
+/// Clears `sb_qflags` in a sector. The checksum is still to be brought up to date.
+pub fn reset_quota_flags(sector: &mut [u8]) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.quota_flags.set(0);
+    }
+}
+
 /// Sets `sb_dblocks` and `sb_agcount` in a sector. The checksum is still to be brought up to date.
 pub fn set_size(sector: &mut [u8], data_blocks: u64, ag_count: u32) {
     if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
