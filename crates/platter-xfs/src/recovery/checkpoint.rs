@@ -186,10 +186,10 @@ fn inode_place(geometry: &Geometry, ag: AgNr, block: AgBlock, index: u32) -> Res
 }
 
 fn too_large(error: Error, intents: usize) -> Error {
-    match error {
-        Error::Unsupported(_) => no_space(intents),
-        other => other,
+    if matches!(error, Error::Unsupported(_)) {
+        return no_space(intents);
     }
+    error
 }
 
 fn no_space(intents: usize) -> Error {

@@ -140,7 +140,7 @@ impl<'g> Blocks<'g> {
     fn unused(&mut self, count: u32) -> Result<u32> {
         let end = self.fork.last_before(self.groups, FileBlock::MAX)?;
         let end = end.map_or(0, |last| last.end().0);
-        let fits = |at: u64| at.saturating_add(count.into()) <= u64::from(u32::MAX);
+        let fits = |at: u64| u32::try_from(at.saturating_add(count.into())).is_ok();
         let mut most = HOLE_SEARCH_MAPPINGS;
         if !fits(end) {
             most = u32::MAX;

@@ -172,7 +172,12 @@ impl<'g> AttrEdit<'g> {
                 Form::Short(attrs)
             }
             ForkFormat::Extents if fork.extents == 0 => Form::Short(Vec::new()),
-            _ => Form::Blocks(ForkEdit::open(&fork, owner, groups.geometry())?),
+            ForkFormat::Device
+            | ForkFormat::Extents
+            | ForkFormat::Btree
+            | ForkFormat::MetaBtree => {
+                Form::Blocks(ForkEdit::open(&fork, owner, groups.geometry())?)
+            }
         };
         Ok(Self {
             groups,
