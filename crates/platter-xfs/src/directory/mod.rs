@@ -27,8 +27,6 @@ rules! {
         Missing => "data block is not mapped",
         /// It is not larger than the part of the fork for entries.
         Size => "bad size",
-        /// The inode of a name has a pointer to the directory, where inodes have them.
-        Pointer => "name without a pointer of its inode to the directory",
     }
 }
 

@@ -1,13 +1,12 @@
 //! Pointers of inodes to the directories that name them, which are attributes, one for each name.
 //! Spec: `xfs-headers/xfs_da_format.h`.
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corruption, Locus};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
-use crate::directory::DirectoryRule;
 use crate::fork::{Attr, AttrEdit};
 use crate::ondisk::InodeNr;
 use crate::ondisk::attr::{DiskParent, Namespace};
@@ -71,7 +70,8 @@ pub(super) fn remove(
     if !change.geometry().features.has_parent() {
         return Ok(());
     }
-    let missing = || Corrupt::new(Locus::inode(inode.get()), DirectoryRule::Pointer);
+    let locus = Locus::inode(inode.get());
+    let missing = || Corruption::new("parent pointer", locus, "is missing for a name");
     let pointer = pointer(change, directory, name)?;
     let mut edit = change.inode(inode)?;
     if edit.inode().attr_format.is_none() {

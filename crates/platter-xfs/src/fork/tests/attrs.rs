@@ -123,7 +123,7 @@ fn attributes_survive_all_their_forms() {
 }
 
 #[test]
-fn pointers_to_parents_of_one_name_are_told_apart() {
+fn pointers_to_parents_of_one_name_are_distinct() {
     let (sample, number) = sample(56);
     let parent = |parent: u64| Attr {
         namespace: Namespace::Parent,
