@@ -67,7 +67,7 @@ pub fn apply(
         Ok(())
     })?;
     drop(handle);
-    fs.sync()
+    fs.sync_all()
 }
 
 /// The blocks of all log trees.

@@ -9,6 +9,7 @@ mod open;
 mod statfs;
 mod describe;
 mod subvolume;
+mod tune;
 mod write;
 mod writing;
 #[cfg(test)]
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Clock, Condition, Description, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes,
+    Clock, Condition, Description, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes, Tune,
 };
 
 use crate::ondisk::Superblock;
@@ -164,6 +165,22 @@ impl Filesystem for Btrfs {
 
     fn sync(&self) -> Result<()> {
         self.fs.sync()
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        let writing = self.fs.writing();
+        Ok(match writing {
+            Some(writing) => writing.superblock().label,
+            None => self.fs.context().superblock.label.clone(),
+        })
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.tune(&[Tune::Label(label.to_vec())])
+    }
+
+    fn tune(&self, changes: &[Tune]) -> Result<()> {
+        tune::tune(&self.fs, changes)
     }
 
     fn shutdown(&self) -> Result<()> {

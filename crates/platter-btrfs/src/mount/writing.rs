@@ -142,12 +142,12 @@ impl WritableMount for Mounted {
     type Guard = ();
 
     fn sync(&self) -> Result<()> {
-        self.fs.sync()
+        self.fs.sync_all()
     }
 
     /// Every commit leaves the filesystem clean.
     fn mark_clean(&self) -> Result<()> {
-        self.fs.sync()
+        self.fs.sync_all()
     }
 
     fn end_writes(&self) {

@@ -159,7 +159,8 @@ impl BtrfsInode {
         let at = blocks.start << SECTOR_BITS;
         let run = Runs::new(self.context(), self.tree(), self.id.number).at(at)?;
         blocks.end = blocks.end.min(run.file.end.div_ceil(SECTOR_BYTES));
-        let Some((place, generation, was_prealloc)) = over(&run, item.flags) else {
+        let keeps_data = self.fs.transactions()?.is_one_transaction();
+        let Some((place, generation, was_prealloc)) = over(&run, item.flags, keeps_data) else {
             return Ok(None);
         };
         if !self.is_alone(&run, place, generation)? {
@@ -195,10 +196,11 @@ impl BtrfsInode {
         if !flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
             return Ok(false);
         }
+        let keeps_data = self.fs.transactions()?.is_one_transaction();
         let mut at = blocks.start << SECTOR_BITS;
         while at < blocks.end << SECTOR_BITS {
             let run = Runs::new(self.context(), self.tree(), self.id.number).at(at)?;
-            let Some((place, generation, _)) = over(&run, flags) else {
+            let Some((place, generation, _)) = over(&run, flags, keeps_data) else {
                 return Ok(false);
             };
             if !self.is_alone(&run, place, generation)? {
@@ -236,24 +238,13 @@ impl BtrfsInode {
         if !is_whole || self.inline.goes_long() || !self.may_be_inline(size)? {
             return Ok(None);
         }
-        let mut bytes = gather(data, 0..size);
-        let node_bytes = self.context().superblock.node_bytes;
-        let capacity = leaf_edit::capacity(node_bytes) / 2;
-        let most = usize::try_from(INLINE_BYTES_MAX).unwrap_or(0).min(capacity);
-        let mut compression = Compression::None;
-        if let Some((method, is_forced)) = self.compression(item)?
-            && (is_forced || looks_compressible(&bytes))
-        {
-            let less = bytes.len().saturating_sub(1).min(most);
-            let sector = self.context().sector_bytes() as usize;
-            let compressor = &self.fs.compressor;
-            if let Some(output) = compressor.compress(method, &bytes, less, sector) {
-                (bytes, compression) = (output, method.compression);
-                self.fs.transactions()?.use_compression(compression);
-            }
-        }
-        if bytes.len() > most {
+        let bytes = gather(data, 0..size);
+        let method = self.compression(item)?;
+        let Some((compression, bytes)) = self.inline_form(&bytes, method) else {
             return Ok(None);
+        };
+        if compression != Compression::None {
+            self.fs.transactions()?.use_compression(compression);
         }
         Ok(Some(Allocated {
             run: FileRun {
@@ -265,6 +256,29 @@ impl BtrfsInode {
             is_mapped: false,
             stored: Stored::Inline(size, compression, bytes),
         }))
+    }
+
+    /// All contents of a file as they are stored in its item, if they go there.
+    pub(super) fn inline_form(
+        &self,
+        contents: &[u8],
+        method: Option<(Method, bool)>,
+    ) -> Option<(Compression, Vec<u8>)> {
+        let sector = self.context().sector_bytes() as usize;
+        let node_bytes = self.context().superblock.node_bytes;
+        let capacity = leaf_edit::capacity(node_bytes) / 2;
+        let most = usize::try_from(INLINE_BYTES_MAX).unwrap_or(0).min(capacity);
+        if let Some((method, is_forced)) = method
+            && contents.len() <= sector
+            && (is_forced || looks_compressible(contents))
+        {
+            let less = contents.len().saturating_sub(1).min(most);
+            let compressor = &self.fs.compressor;
+            if let Some(output) = compressor.compress(method, contents, less, sector) {
+                return Some((method.compression, output));
+            }
+        }
+        (contents.len() <= most).then(|| (Compression::None, contents.to_vec()))
     }
 
     /// The next chunk of a request. Several are compressed at the same time where threads are free.
@@ -430,17 +444,19 @@ fn allocated(blocks: &Range<u64>, count: u64, address: LogicalAddr, stored: Stor
     }
 }
 
-/// The extent of a run that may be written if nothing else refers to it, and whether it is preallocated.
+/// The extent of a run that may be written if nothing else refers to it, and whether it is preallocated. One that
+/// `keeps_data` has to be preallocated: it reads as zeros until the commit.
 fn over(
     run: &file::FileRun,
     flags: InodeFlags,
+    keeps_data: bool,
 ) -> Option<(&ExtentPlace, crate::ondisk::Generation, bool)> {
     let unsummed = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
     match &run.backing {
         file::Backing::Prealloc(place) => Some((place, run.generation, true)),
         file::Backing::Data {
             place, compression, ..
-        } if *compression == Compression::None && flags.contains(unsummed) => {
+        } if *compression == Compression::None && flags.contains(unsummed) && !keeps_data => {
             Some((place, run.generation, false))
         }
         file::Backing::Data { .. } | file::Backing::Hole | file::Backing::Inline { .. } => None,

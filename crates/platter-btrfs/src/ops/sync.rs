@@ -34,8 +34,17 @@ enum Flushed {
 }
 
 impl SuperBlock {
-    /// Makes all that was done so far durable.
+    /// Makes all that was done so far durable, unless all is to be one transaction.
     pub fn sync(&self) -> Result<()> {
+        self.sync_by(WriteContext::sync)
+    }
+
+    /// Makes all that was done so far durable.
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync_by(WriteContext::sync_all)
+    }
+
+    fn sync_by(&self, sync: impl FnOnce(&WriteContext) -> Result<()>) -> Result<()> {
         let Some(writing) = self.writing() else {
             return Ok(());
         };
@@ -46,7 +55,7 @@ impl SuperBlock {
                 dropped => dropped?,
             }
         }
-        written.and(writing.sync())
+        written.and_then(|()| sync(writing))
     }
 
     /// Has trees of deleted subvolumes dropped by syncs: no thread does.
@@ -132,6 +141,9 @@ impl BtrfsInode {
         let writing = self.fs.transactions()?;
         if let Some(error) = writing.failure() {
             return Err(error);
+        }
+        if writing.is_one_transaction() {
+            return Ok(Flushed::No);
         }
         match self.log_changes(writing)? {
             Logged::Nothing => Ok(Flushed::No),

@@ -12,8 +12,8 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result};
 use zerocopy::IntoBytes;
 
-use super::WriteContext;
 use super::placing::Placing;
+use super::{CHUNK_PARTS, WriteContext};
 use crate::block_group::{BlockGroup, Ranges};
 use crate::chunk::{ChunkMap, Member};
 use crate::context::TreesRule;
@@ -31,6 +31,8 @@ use crate::ondisk::{DeviceAddr, DeviceId, Generation, Key, LogicalAddr, Superblo
 const RESERVED_OF_DEVICE_BYTES: u64 = 1 << 20;
 /// What lengths of stripes are rounded up to where the chunk is limited.
 const STRIPE_ROUND_BYTES: u64 = 16 << 20;
+/// The same where chunks are to be small.
+const STRIPE_ROUND_SMALL_BYTES: u64 = 1 << 20;
 /// The longest stripe.
 const STRIPE_BYTES_MAX: u64 = 1 << 30;
 /// From this size of all devices on, chunks of metadata are larger.
@@ -132,18 +134,18 @@ impl ChunkAllocator {
 
 /// How the stripes of a chunk are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     profile: Profile,
     /// Stripes on each device.
-    pub(super) on_device: usize,
-    pub(super) devices_min: usize,
-    pub(super) devices_max: usize,
+    pub(crate) on_device: usize,
+    pub(crate) devices_min: usize,
+    pub(crate) devices_max: usize,
     /// The number of devices is a multiple of this.
-    pub(super) step: usize,
+    pub(crate) step: usize,
 }
 
 impl Shape {
-    pub(super) fn of(profile: Profile) -> Self {
+    pub(crate) fn of(profile: Profile) -> Self {
         let (on_device, devices_min, devices_max, step) = match profile {
             Profile::Single => (1, 1, 1, 1),
             Profile::Dup => (2, 1, 1, 1),
@@ -212,7 +214,7 @@ pub(super) fn hole<'m>(free: &Ranges, member: &'m Member, most: u64) -> Option<H
 }
 
 /// The most bytes of a stripe and of a chunk, on devices of `total` bytes.
-fn limits(kind: BlockGroupFlags, total: u64) -> (u64, u64) {
+fn limits(kind: BlockGroupFlags, total: u64, parts: u64) -> (u64, u64) {
     let most = if kind.contains(BlockGroupFlags::DATA) {
         10 << 30
     } else if kind.contains(BlockGroupFlags::SYSTEM) {
@@ -222,7 +224,7 @@ fn limits(kind: BlockGroupFlags, total: u64) -> (u64, u64) {
     } else {
         256 << 20
     };
-    (most.min(STRIPE_BYTES_MAX), most.min(total / 10))
+    (most.min(STRIPE_BYTES_MAX), most.min(total / parts.max(1)))
 }
 
 impl WriteContext {
@@ -321,7 +323,8 @@ impl WriteContext {
         let members = self.blocks().store().members();
         let sizes = members.iter().map(|member| member.total_bytes.unwrap_or(0));
         let placing = self.chunks.placing.lock().clone();
-        let (stripe_max, chunk_max) = limits(flags, sizes.fold(0, u64::saturating_add));
+        let total = sizes.fold(0, u64::saturating_add);
+        let (stripe_max, chunk_max) = limits(flags, total, self.options.chunk_parts);
         let chunk_max = placing.bytes_max.unwrap_or(u64::MAX).min(chunk_max);
         let on_device = shape.on_device as u64;
         let most = stripe_max * on_device;
@@ -349,7 +352,12 @@ impl WriteContext {
         let available = holes.last()?.len_bytes / on_device;
         let mut stripe_bytes = available;
         if stripe_bytes.saturating_mul(data) > chunk_max {
-            let limited = (chunk_max / data).next_multiple_of(STRIPE_ROUND_BYTES);
+            let round_bytes = if self.options.chunk_parts > CHUNK_PARTS {
+                STRIPE_ROUND_SMALL_BYTES
+            } else {
+                STRIPE_ROUND_BYTES
+            };
+            let limited = (chunk_max / data).next_multiple_of(round_bytes);
             stripe_bytes = limited.min(available);
         }
         stripe_bytes -= stripe_bytes % STRIPE_BYTES;
@@ -450,7 +458,7 @@ impl WriteContext {
     }
 
     /// Brings the item of a device up to date.
-    fn update_device(&self, generation: Generation, device: DeviceId) -> Result<()> {
+    pub(super) fn update_device(&self, generation: Generation, device: DeviceId) -> Result<()> {
         let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
         self.edit(generation, TreeId::CHUNK, |editor| {
             let locus = editor.tree().locus(key);
@@ -480,13 +488,13 @@ mod tests {
     #[test]
     fn chunks_are_limited_by_type_and_devices() {
         let gib = 1 << 30;
-        assert_eq!(limits(BlockGroupFlags::DATA, 1000 * gib), (gib, 10 * gib));
-        assert_eq!(limits(BlockGroupFlags::DATA, 10 * gib), (gib, gib));
-        let large = limits(BlockGroupFlags::METADATA, 60 * gib);
+        assert_eq!(limits(BlockGroupFlags::DATA, 1000 * gib, CHUNK_PARTS), (gib, 10 * gib));
+        assert_eq!(limits(BlockGroupFlags::DATA, 10 * gib, CHUNK_PARTS), (gib, gib));
+        let large = limits(BlockGroupFlags::METADATA, 60 * gib, CHUNK_PARTS);
         assert_eq!(large, (gib, gib));
-        let small = limits(BlockGroupFlags::METADATA, 40 * gib);
+        let small = limits(BlockGroupFlags::METADATA, 40 * gib, CHUNK_PARTS);
         assert_eq!(small, (256 << 20, 256 << 20));
-        let system = limits(BlockGroupFlags::SYSTEM, 40 * gib);
+        let system = limits(BlockGroupFlags::SYSTEM, 40 * gib, CHUNK_PARTS);
         assert_eq!(system, (32 << 20, 32 << 20));
     }
 }

@@ -50,8 +50,16 @@ impl WriteContext {
         })
     }
 
-    /// Makes durable all that was done.
+    /// Makes durable all that was done, unless all is [one transaction](super::WriteOptions::one_transaction).
     pub fn sync(&self) -> Result<()> {
+        if self.options.one_transaction {
+            return self.transactions.failure().map_or(Ok(()), Err);
+        }
+        self.sync_all()
+    }
+
+    /// Makes durable all that was done.
+    pub fn sync_all(&self) -> Result<()> {
         self.commit(self.transactions.latest())
     }
 

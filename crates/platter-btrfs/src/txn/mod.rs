@@ -42,6 +42,7 @@ use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::tree::TreeBlocks;
 use crate::tree::edit::TreeEditor;
 
+pub(crate) use chunks::Shape as ChunkShape;
 pub use cow::Cow;
 pub use data::FileRange;
 pub use devices::{clear_superblocks, write_superblocks};
@@ -60,6 +61,9 @@ use log_trees::Logs;
 use space::{Reservations, Urgency};
 use stripes::StripedLocks;
 
+/// The part of all devices that a chunk takes at most, as in the kernel.
+const CHUNK_PARTS: u64 = 10;
+
 /// How transactions are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
@@ -69,6 +73,22 @@ pub struct WriteOptions {
     pub blocks_max: u32,
     /// The number of heads of delayed references from which on handles run some when they end.
     pub heads_max: usize,
+    /// All changes are one transaction, which only a caller that asks for it commits: a transaction that is full, and
+    /// space that is freed by a commit only, are `ENOSPC`. No data that the last commit has is overwritten.
+    pub one_transaction: bool,
+    /// A new chunk takes at most this part of all devices. Smaller parts than a tenth leave less unused.
+    pub chunk_parts: u64,
+}
+
+impl WriteOptions {
+    /// For changes that are made together or not at all.
+    pub const TOGETHER: Self = Self {
+        skips_unchanged_groups: true,
+        blocks_max: 32_768,
+        heads_max: 16_384,
+        one_transaction: true,
+        chunk_parts: CHUNK_PARTS,
+    };
 }
 
 impl Default for WriteOptions {
@@ -77,6 +97,8 @@ impl Default for WriteOptions {
             skips_unchanged_groups: true,
             blocks_max: 4096,
             heads_max: 16_384,
+            one_transaction: false,
+            chunk_parts: CHUNK_PARTS,
         }
     }
 }
@@ -266,7 +288,12 @@ impl WriteContext {
     /// Begins a handle for which nothing is reserved.
     fn begin_unreserved(&self, credits: u32) -> Result<Handle<'_>> {
         let credits = credits.min(self.transactions.blocks_max());
-        let commit = |generation| self.commit(generation);
+        let commit = |generation| {
+            if self.options.one_transaction {
+                return Err(Condition::NoSpace.into());
+            }
+            self.commit(generation)
+        };
         let generation = self.transactions.begin(credits, commit)?;
         Ok(Handle {
             fs: self,
@@ -345,6 +372,12 @@ impl WriteContext {
     #[must_use]
     pub fn last_commit(&self) -> CommitReport {
         *self.last_commit.lock()
+    }
+
+    /// Whether all changes are one transaction.
+    #[must_use]
+    pub fn is_one_transaction(&self) -> bool {
+        self.options.one_transaction
     }
 
     /// Why nothing is written any more.

@@ -180,7 +180,11 @@ fn refuse_replacement(context: &FsContext) -> Result<()> {
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
     let superblock = &context.superblock;
-    if store.members().iter().any(|it| it.fsid != superblock.fsid) {
+    if store
+        .members()
+        .iter()
+        .any(|it| it.fsid != superblock.metadata_uuid)
+    {
         return Err(unsupported(
             "writing to a filesystem with seed devices",
             None,

@@ -153,7 +153,10 @@ impl WriteContext {
             }
             // What was freed can be allocated when the commit is durable, by other types if groups went.
             let removes = step % 2 == 1;
-            if step == STEPS_MAX || removes && self.remove_unused_groups()? == 0 {
+            if self.options.one_transaction
+                || step == STEPS_MAX
+                || removes && self.remove_unused_groups()? == 0
+            {
                 return Err(Condition::NoSpace.into());
             }
             step += 1;

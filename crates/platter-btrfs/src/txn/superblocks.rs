@@ -1,11 +1,15 @@
 //! Writing of superblocks: the end of a commit.
 
+use std::sync::atomic::Ordering;
+
 use platter_block::BlockDevice;
+use platter_ondisk::Uuid;
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::WriteContext;
+use super::{Handle, WriteContext};
 use crate::ondisk::dev_item::DevItem;
+use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{
     DiskSuperblock, RootBackup, RootPointer, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
 };
@@ -17,6 +21,44 @@ struct LogRootsSet {
     is_changed: bool,
     /// All of them lead to this one.
     are_set: bool,
+}
+
+impl Handle<'_> {
+    /// Has the commit of this transaction set the label.
+    ///
+    /// # Errors
+    /// Those of the trees; the transaction is aborted.
+    pub fn set_label(&self, label: Vec<u8>) -> Result<()> {
+        self.fs.superblock.lock().label = label;
+        self.write_device_items()
+    }
+
+    /// Has the commit of this transaction set the UUID that users see. Tree blocks keep theirs.
+    ///
+    /// # Errors
+    /// Those of the trees; the transaction is aborted.
+    pub fn set_uuid(&self, uuid: Uuid) -> Result<()> {
+        let is_other = {
+            let mut superblock = self.fs.superblock.lock();
+            superblock.fsid = uuid;
+            uuid != superblock.metadata_uuid
+        };
+        let mut features = self.fs.features.lock();
+        features.incompat.set(Incompat::METADATA_UUID, is_other);
+        drop(features);
+        self.write_device_items()
+    }
+
+    /// Has the transaction not be empty: the items of devices are written anew.
+    fn write_device_items(&self) -> Result<()> {
+        let members = self.fs.blocks().store().members();
+        let ids: Vec<_> = members.iter().map(|member| member.id).collect();
+        self.whole(|handle| {
+            handle.has_changed.store(true, Ordering::Relaxed);
+            let mut ids = ids.into_iter();
+            ids.try_for_each(|id| self.fs.update_device(self.generation, id))
+        })
+    }
 }
 
 impl WriteContext {

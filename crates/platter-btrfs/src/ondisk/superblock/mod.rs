@@ -24,6 +24,8 @@ pub use disk::{
 
 /// The smallest size of sectors and tree blocks.
 pub const BLOCK_BYTES_MIN: u32 = 4096;
+/// The longest label.
+pub const LABEL_LEN_MAX: usize = 255;
 /// The largest size of sectors and tree blocks.
 pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
 
