@@ -61,7 +61,7 @@ impl Blueprint<'_> {
 }
 
 /// What a new inode has of the flags of its directory.
-fn inherited_flags(directory: InodeFlags, kind: FileKind) -> InodeFlags {
+pub(super) fn inherited_flags(directory: InodeFlags, kind: FileKind) -> InodeFlags {
     let mut flags = directory & (InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW);
     if !directory.contains(InodeFlags::NOCOMPRESS) {
         flags |= directory & InodeFlags::COMPRESS;
@@ -305,7 +305,7 @@ impl BtrfsInode {
 
 impl SuperBlock {
     /// The number of a new inode: none of this mount has it, be it that it was deleted.
-    fn next_number(&self, tree: TreeId, editor: &Editor<'_, '_>) -> Result<u64> {
+    pub(super) fn next_number(&self, tree: TreeId, editor: &Editor<'_, '_>) -> Result<u64> {
         // The caller has the tree locked: no other thread gives numbers in it.
         let known = self.next_numbers.lock().get(&tree).copied();
         let next = match known {

@@ -17,6 +17,7 @@ mod prealloc;
 mod link;
 mod xattrs;
 mod create;
+mod whole;
 mod stub;
 mod subvolumes;
 mod rename;
@@ -40,7 +41,7 @@ use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, RangeSet, WriteGa
 use platter_vfs::{
     AccessTimes, Attr, Clock, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, Error,
     ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
-    Timestamp, XattrMode,
+    Timestamp, Unmade, WholeFile, XattrMode,
 };
 
 use crate::compress::Compressor;
@@ -623,6 +624,10 @@ impl platter_vfs::Inode for BtrfsInode {
             permissions,
         };
         Ok(namei::create(self, name, new)?)
+    }
+
+    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
+        self.create_whole_files(files)
     }
 
     fn create_unnamed(
