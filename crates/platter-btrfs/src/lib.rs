@@ -23,6 +23,7 @@ pub mod send;
 pub mod log;
 pub mod ops;
 pub mod mount;
+pub mod mkfs;
 pub mod check;
 pub mod scrub;
 pub mod pool;

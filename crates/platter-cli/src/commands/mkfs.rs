@@ -27,7 +27,7 @@ const SPOOL_BYTES: u64 = 64 << 20;
 
 /// Make a filesystem in an image, a partition or a new file
 ///
-/// Defaults are those of mke2fs(8) or mkfs.xfs(8) for the type and size. The same command makes the same bytes with
+/// Defaults are those of mke2fs(8), mkfs.xfs(8) or mkfs.btrfs(8) for the type and size. The same command makes the same bytes with
 /// `SOURCE_DATE_EPOCH` in the environment, which all times are then, and with --seed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mkfs {
@@ -118,6 +118,15 @@ pub(crate) struct Mkfs {
     /// Features to switch on, or with ^ off
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',')]
     features: Vec<String>,
+    /// The same, as mkfs.btrfs names some of them
+    #[arg(
+        short = 'R',
+        long,
+        value_name = "FEATURE",
+        value_delimiter = ',',
+        hide = true
+    )]
+    runtime_features: Vec<String>,
     /// Write zeros to all inode tables, which the kernel does later otherwise
     #[arg(long)]
     no_lazy_init: bool,
@@ -127,7 +136,7 @@ pub(crate) struct Mkfs {
     /// Blocks of data in a RAID array's stripe
     #[arg(long, value_name = "BLOCKS")]
     stripe_width: Option<u32>,
-    /// Size of a sector in bytes, of XFS
+    /// Size of a sector in bytes, of XFS; of btrfs, 4096
     #[arg(long, value_name = "BYTES")]
     sector_size: Option<u32>,
     /// Size of a directory block in bytes, of XFS
@@ -148,6 +157,24 @@ pub(crate) struct Mkfs {
     /// The most space for inodes in percent, of XFS
     #[arg(long, value_name = "PERCENT")]
     inode_percent: Option<u8>,
+    /// Size of a tree block in bytes, of btrfs
+    #[arg(long, value_name = "BYTES")]
+    node_size: Option<u32>,
+    /// Profile of data, of btrfs: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5 or raid6
+    #[arg(long, value_name = "PROFILE")]
+    data: Option<String>,
+    /// Profile of metadata, of btrfs
+    #[arg(long, value_name = "PROFILE")]
+    metadata: Option<String>,
+    /// Share block groups between data and metadata, of btrfs
+    #[arg(long)]
+    mixed: bool,
+    /// Checksums, of btrfs: crc32c, xxhash, sha256 or blake2
+    #[arg(long, value_name = "TYPE")]
+    csum: Option<String>,
+    /// Compress contents, of btrfs: zlib, lzo or zstd, with :LEVEL
+    #[arg(long, requires = "from", value_name = "METHOD[:LEVEL]")]
+    compress: Option<String>,
     /// Owner of the root directory; of an empty filesystem, the caller by default
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     root_owner: Option<(u32, u32)>,
@@ -272,7 +299,9 @@ impl Mkfs {
         let Some(mut new) = NewFilesystem::of_type(&self.kind) else {
             misuse!("{}: no such type of filesystem", self.kind);
         };
-        for word in &self.features {
+        let mixed = self.mixed.then(|| "mixed-bg".to_owned());
+        let features = self.features.iter().chain(&self.runtime_features);
+        for word in features.chain(&mixed) {
             match word.strip_prefix('^') {
                 Some(name) => new.set_feature(name, false)?,
                 None => new.set_feature(word, true)?,
@@ -297,9 +326,21 @@ impl Mkfs {
             ("log-size", self.log_size),
             ("log-stripe-unit", self.log_stripe_unit),
             ("inode-percent", self.inode_percent.map(u64::from)),
+            ("node-size", self.node_size.map(u64::from)),
         ] {
             let Some(value) = value else { continue };
             if let Err(error) = new.set_number(name, value) {
+                misuse!("--{name} {error} for {}", self.kind);
+            }
+        }
+        for (name, value) in [
+            ("data", &self.data),
+            ("metadata", &self.metadata),
+            ("csum", &self.csum),
+            ("compress", &self.compress),
+        ] {
+            let Some(value) = value else { continue };
+            if let Err(error) = new.set_word(name, value) {
                 misuse!("--{name} {error} for {}", self.kind);
             }
         }

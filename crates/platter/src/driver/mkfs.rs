@@ -56,6 +56,14 @@ pub(crate) trait Mkfs: fmt::Debug + Send + Sync {
     /// Has at least so many inodes, where their number is fixed.
     fn require_inodes(&mut self, inodes: u32);
 
+    /// Bytes that an image has beyond what its content takes, so that the filesystem can be written, too.
+    fn spare_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Has it leave as little space unused as it can: its image is to be as short as its content allows.
+    fn set_minimal(&mut self) {}
+
     /// Chooses what is random, so that it is the same however often it is made.
     fn choose_random(&mut self, clock: &dyn Clock);
 
@@ -74,7 +82,7 @@ pub(crate) trait Mkfs: fmt::Debug + Send + Sync {
     fn mount(&self, request: FillRequest<'_>) -> Result<Arc<dyn Filesystem>>;
 
     /// The free bytes of a filesystem that is not mounted, by its superblock.
-    fn free_bytes(&self, device: &dyn BlockDevice) -> Result<u64>;
+    fn free_bytes(&self, device: &Arc<dyn BlockDevice>) -> Result<u64>;
 
     /// Lengths within which the content takes the same space.
     fn length_classes(&self) -> Vec<Range<u64>>;

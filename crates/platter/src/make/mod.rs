@@ -107,6 +107,7 @@ impl FormatOptions {
     /// takes about three times as long.
     #[must_use]
     pub fn minimal_size(mut self) -> Self {
+        self.new.driver_mut().set_minimal();
         self.size = Size::Minimal;
         self
     }
@@ -291,7 +292,10 @@ impl FormatOptions {
         let own = inodes.saturating_mul(INODE_BYTES).saturating_add(data);
         // Longer is no file.
         let own = own.min(i64::MAX.unsigned_abs() / 2);
-        let spare = own / 10 + SPARE_BYTES;
+        let mut spare = own / 10 + SPARE_BYTES;
+        if self.size != Size::Minimal {
+            spare += self.new.driver().spare_bytes();
+        }
         let classes = self.new.driver().length_classes();
         let least = classes.first().map_or(0, |class| class.start);
         Ok((own + spare).max(least).next_multiple_of(SIZE_UNIT_BYTES))

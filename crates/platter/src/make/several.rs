@@ -132,7 +132,7 @@ mod tests {
             Ok(Arc::new(MemFs::new(request.clock, MemFsLimits::default())))
         }
 
-        fn free_bytes(&self, _: &dyn BlockDevice) -> platter_vfs::Result<u64> {
+        fn free_bytes(&self, _: &Arc<dyn BlockDevice>) -> platter_vfs::Result<u64> {
             Ok(0)
         }
 

@@ -145,7 +145,7 @@ impl FormatOptions {
     }
 
     fn free_bytes_of(&self, image: &Image) -> Result<u64> {
-        let free = self.new.driver().free_bytes(&**image.device());
+        let free = self.new.driver().free_bytes(image.device());
         free.map_err(|error| Error::new(image.name(), error))
     }
 }

@@ -10,6 +10,8 @@ mod layouts;
 mod log;
 mod log_cuts;
 mod log_write;
+mod made;
+mod populated;
 mod requests;
 mod rescue;
 mod scrub;

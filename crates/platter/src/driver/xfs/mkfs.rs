@@ -125,8 +125,8 @@ impl Mkfs for NewXfs {
         Ok(Arc::new(mounted))
     }
 
-    fn free_bytes(&self, device: &dyn BlockDevice) -> Result<u64> {
-        free_bytes(device)
+    fn free_bytes(&self, device: &Arc<dyn BlockDevice>) -> Result<u64> {
+        free_bytes(&**device)
     }
 
     fn length_classes(&self) -> Vec<Range<u64>> {

@@ -1,5 +1,7 @@
 //! btrfs.
 
+mod mkfs;
+
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -8,7 +10,7 @@ use platter_btrfs::{Btrfs, Method, MountOptions, Rescue, SubvolumeChoice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
-use super::{Driver, Identity, MountRequest, Pool, unsupported};
+use super::{Driver, Identity, Mkfs, MountRequest, Pool, unsupported};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices, Member, Members};
 use crate::options::{MountOption, OptionError, Recovery};
@@ -63,6 +65,14 @@ impl Driver for BtrfsDriver {
 
     fn gathers_reads(&self) -> bool {
         true
+    }
+
+    fn mkfs_types(&self) -> &'static [&'static str] {
+        &["btrfs"]
+    }
+
+    fn mkfs(&self, kind: &str) -> Option<Box<dyn Mkfs>> {
+        (kind == "btrfs").then(|| -> Box<dyn Mkfs> { Box::new(mkfs::NewBtrfs::new()) })
     }
 
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
