@@ -5,6 +5,7 @@ mod listing;
 mod command;
 
 use std::fmt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use platter_vfs::clock::{Clock, SystemClock};
 use crate::fs_type::FsType;
 use crate::loopdev::{Access, Mount};
 use crate::oracle::mke2fs;
-use crate::oracle::{Verdict, e2fsck, xfs};
+use crate::oracle::{Verdict, btrfs, e2fsck, xfs};
 use crate::prng::Prng;
 use crate::{program, tool};
 use command::Edit;
@@ -24,6 +25,7 @@ use command::Edit;
 /// The size of the images.
 const SIZE_KIB: u64 = 24 << 10;
 const XFS_SIZE_KIB: u64 = 64 << 10;
+const BTRFS_SIZE_KIB: u64 = 110 << 10;
 /// A command that takes longer did not end.
 const LONGEST: Duration = Duration::from_mins(1);
 
@@ -37,6 +39,8 @@ pub enum Maker {
     Ext(&'static [&'static str]),
     /// `mkfs.xfs` with these options, and `xfs_repair`.
     Xfs(&'static [&'static str]),
+    /// `mkfs.btrfs` with these options, and `btrfs check`.
+    Btrfs(&'static [&'static str]),
 }
 
 impl Maker {
@@ -44,6 +48,20 @@ impl Maker {
         match self {
             Self::Ext(options) => mke2fs::make(image, SIZE_KIB, options, None),
             Self::Xfs(options) => xfs::make(image, XFS_SIZE_KIB, options),
+            Self::Btrfs(options) => btrfs::make(&[image], BTRFS_SIZE_KIB, options),
+        }
+    }
+
+    /// What stays the same to the byte when an edit is refused: edits of btrfs write to free space before they are
+    /// committed.
+    fn kept(self, image: &Path) -> Result<Vec<u8>> {
+        match self {
+            Self::Ext(_) | Self::Xfs(_) => Ok(std::fs::read(image)?),
+            Self::Btrfs(_) => {
+                let mut superblock = vec![0; 4096];
+                std::fs::File::open(image)?.read_exact_at(&mut superblock, 64 << 10)?;
+                Ok(superblock)
+            }
         }
     }
 
@@ -55,6 +73,7 @@ impl Maker {
                 (Verdict::Refused(_), _) => report_replayed(image),
                 report => Ok(report),
             },
+            Self::Btrfs(_) => btrfs::report(&[image]),
         }
     }
 }
@@ -175,7 +194,7 @@ impl Stage {
 
     /// Has both sides make an edit.
     fn make(&mut self, edit: &Edit, counts: &mut Counts) -> Result<()> {
-        let before = std::fs::read(self.image())?;
+        let before = self.maker.kept(&self.image())?;
         let started = self.clock.monotonic();
         let output = self.start(edit)?.wait_with_output()?;
         let took = self.clock.monotonic().saturating_sub(started);
@@ -196,7 +215,7 @@ impl Stage {
         ensure!(message.lines().count() == 1, "not one line: {message}");
         ensure!(by_host.is_err(), "the host does it, but: {message}");
         ensure!(
-            std::fs::read(self.image())? == before,
+            self.maker.kept(&self.image())? == before,
             "the image changed, but: {message}"
         );
         counts.refused += 1;

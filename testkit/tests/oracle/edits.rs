@@ -34,6 +34,16 @@ fn edits_of_xfs_match_the_host_and_survive_kills() {
 }
 
 #[test]
+fn edits_of_btrfs_match_the_host_and_survive_kills() {
+    edits_match_the_host(Maker::Btrfs(&[]), 6);
+}
+
+#[test]
+fn edits_of_a_mixed_btrfs_survive_kills() {
+    edits_match_the_host(Maker::Btrfs(&["--mixed", "--csum", "xxhash"]), 7);
+}
+
+#[test]
 fn edits_of_xfs_with_small_blocks_survive_kills() {
     let options = &["-b", "size=1024", "-n", "size=8192", "-i", "sparse=0"];
     edits_match_the_host(Maker::Xfs(options), 5);

@@ -488,8 +488,14 @@ mod tests {
     #[test]
     fn chunks_are_limited_by_type_and_devices() {
         let gib = 1 << 30;
-        assert_eq!(limits(BlockGroupFlags::DATA, 1000 * gib, CHUNK_PARTS), (gib, 10 * gib));
-        assert_eq!(limits(BlockGroupFlags::DATA, 10 * gib, CHUNK_PARTS), (gib, gib));
+        assert_eq!(
+            limits(BlockGroupFlags::DATA, 1000 * gib, CHUNK_PARTS),
+            (gib, 10 * gib)
+        );
+        assert_eq!(
+            limits(BlockGroupFlags::DATA, 10 * gib, CHUNK_PARTS),
+            (gib, gib)
+        );
         let large = limits(BlockGroupFlags::METADATA, 60 * gib, CHUNK_PARTS);
         assert_eq!(large, (gib, gib));
         let small = limits(BlockGroupFlags::METADATA, 40 * gib, CHUNK_PARTS);

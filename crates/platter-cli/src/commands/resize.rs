@@ -1,4 +1,4 @@
-//! `platter resize`: a larger filesystem.
+//! `platter resize`: a larger or smaller filesystem.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::console::{self, Console};
 use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
 
-/// Enlarge a filesystem that is not mounted
+/// Change the size of a filesystem that is not mounted
 ///
 /// An image file grows with it. With a journal, the filesystem has its old or its new size whatever
 /// happens meanwhile; so has one in a file, which needs room for a copy where there is no journal.
-/// Nothing can be made smaller.
+/// XFS becomes smaller as far as nothing lies at its end, btrfs down to 256 MiB; others do not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resize {
     /// The image, as IMAGE[@PARTITION]

@@ -17,10 +17,6 @@ pub(crate) enum EditStrategy<'d> {
     Journaled(&'d dyn JournaledEdits),
     /// The filesystem is mounted on its own devices, as [`Purpose::EditInPlace`] says. What it writes
     /// goes to free space, and its last superblock makes all of it visible at once.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for drivers that write to free space only")
-    )]
     InPlace,
 }
 

@@ -3,10 +3,10 @@
 mod edit;
 mod mkfs;
 mod pool;
-mod btrfs;
-mod btrfs_pool;
 mod resize;
 mod ext4;
+mod btrfs;
+mod btrfs_pool;
 #[cfg(test)]
 pub(crate) mod samples;
 mod xfs;

@@ -1,16 +1,20 @@
 //! btrfs.
 
 mod mkfs;
+mod resize;
 
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_btrfs::ondisk::DeviceId;
+use platter_btrfs::txn::WriteOptions;
 use platter_btrfs::{Btrfs, Method, MountOptions, Rescue, SubvolumeChoice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
-use super::{Driver, Identity, Mkfs, MountRequest, Pool, unsupported};
+use super::{
+    Driver, EditStrategy, Identity, Mkfs, MountRequest, Pool, Purpose, Resize, unsupported,
+};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices, Member, Members};
 use crate::options::{MountOption, OptionError, Recovery};
@@ -67,6 +71,14 @@ impl Driver for BtrfsDriver {
         true
     }
 
+    fn edit_strategy(&self) -> EditStrategy<'_> {
+        EditStrategy::InPlace
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        Some(self)
+    }
+
     fn mkfs_types(&self) -> &'static [&'static str] {
         &["btrfs"]
     }
@@ -110,6 +122,10 @@ pub(super) fn options_of(request: &MountRequest) -> MountOptions {
             .writing
             .as_ref()
             .and_then(|writing| writing.commit_interval),
+        transactions: match request.purpose {
+            Purpose::EditInPlace => WriteOptions::TOGETHER,
+            Purpose::Use | Purpose::EditOnScratch => WriteOptions::default(),
+        },
         ..MountOptions::default()
     };
     options.rescue.skips_log = request.recovery == Recovery::Skip;

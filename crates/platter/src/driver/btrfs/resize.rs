@@ -1,0 +1,43 @@
+//! Longer and shorter btrfs.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_btrfs::{Btrfs, MountOptions, PoolRequest};
+use platter_vfs::Result;
+
+use super::BtrfsDriver;
+use crate::Format;
+use crate::driver::{Resize, ResizeRequest, Resized, unsupported};
+
+impl Resize for BtrfsDriver {
+    fn len_bytes(&self, device: &dyn BlockDevice) -> Result<u64> {
+        Ok(platter_btrfs::identify(device)?.dev_item.total_bytes)
+    }
+
+    fn is_atomic(&self, _: &dyn BlockDevice) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn resize(&self, request: ResizeRequest<'_>) -> Result<Resized> {
+        let superblock = platter_btrfs::identify(&**request.device)?;
+        if superblock.device_count != 1 {
+            let feature = "changing the size of several devices; name one with `device resize`";
+            return Err(unsupported(Format::Btrfs, feature));
+        }
+        let pool = PoolRequest {
+            devices: vec![Arc::clone(request.device)],
+            options: MountOptions::default(),
+            budget: Arc::clone(request.budget),
+            clock: Arc::clone(request.clock),
+        };
+        let id = superblock.dev_item.id;
+        let mut to_the_end = |_, _| ControlFlow::Continue(());
+        Btrfs::resize_device(&pool, id, request.len_bytes, &mut to_the_end)?;
+        Ok(Resized {
+            before_bytes: superblock.dev_item.total_bytes,
+            after_bytes: self.len_bytes(&**request.device)?,
+        })
+    }
+}
