@@ -11,6 +11,7 @@ mod owner;
 mod attributes;
 mod contents;
 mod copy_in;
+mod subvolumes;
 #[cfg(test)]
 mod removal_tests;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use choices::{Creation, Existing, Missing, Removal, Scope, Symlinks, Target}
 pub use copy_in::{CopyIn, CopyInEvent, CopyInObserver, CopySource};
 pub use mode::{ModeChange, ModeError};
 pub use owner::Owner;
+pub use subvolumes::Access as SubvolumeAccess;
 
 /// Changes of one filesystem that are made together.
 ///

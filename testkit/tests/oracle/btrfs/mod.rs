@@ -5,6 +5,7 @@ mod check;
 mod corrupt;
 mod damage;
 mod devices;
+mod edited;
 mod image;
 mod layouts;
 mod log;

@@ -1,5 +1,7 @@
 //! `platter subvolume`: the subvolumes and snapshots of a btrfs.
 
+mod change;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -18,7 +20,7 @@ use crate::output::error::misuse;
 use crate::output::json::{JsonArray, put_name, write_object};
 use crate::output::time::TimeFormat;
 
-/// List and show the subvolumes and snapshots of a btrfs
+/// List, show, make and delete the subvolumes and snapshots of a btrfs
 ///
 /// Files in them are named by their paths from the root that is opened, which is the default
 /// subvolume. Another one becomes the root with --option subvol=PATH or --option subvolid=ID.
@@ -48,12 +50,15 @@ enum Action {
         #[arg(long, value_name = "ID", conflicts_with = "path")]
         id: Option<u64>,
     },
+    #[command(flatten)]
+    Change(change::Change),
 }
 
 impl Subvolume {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         let image = match &self.action {
             Action::List { image } | Action::Show { image, .. } => image,
+            Action::Change(change) => return change.run(options),
         };
         parse_image(image)?;
         let mut volumes = Volumes::new(options);
@@ -85,6 +90,7 @@ impl Subvolume {
                 })?;
                 show(&mut console, &volume, found, &all)?;
             }
+            Action::Change(_) => {}
         }
         if let Err(error) = complete {
             console.trouble(1, listed(error))?;
