@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
+use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Condition, Result};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -39,23 +39,6 @@ const GENERATION: Generation = Generation(1);
 const SIGNATURE_BYTES: (u64, u64) = (1 << 20, 128 << 10);
 /// Zeros that are written at once.
 const ZEROS_BYTES: u64 = 1 << 20;
-
-/// The rules of a new filesystem.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum NewTreeRule {
-    /// Each block holds the items that were counted for it.
-    Size,
-}
-
-impl Rule for NewTreeRule {
-    const STRUCTURE: &'static str = "tree block";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Size => "items of a new tree do not fit",
-        }
-    }
-}
 
 /// What a filesystem is made on.
 #[derive(Debug, Clone, Copy)]
@@ -239,8 +222,7 @@ fn write_trees(
                 .tree
                 .encode(index, &placed.addresses, header, &mut bytes)
             {
-                let locus = Locus::block(logical.0).in_tree(placed.tree.id.0);
-                return Err(Corrupt::new(locus, NewTreeRule::Size).into());
+                return Err(Condition::NoSpace.into());
             }
             format.seal(&mut bytes);
             format.verify(logical, &bytes)?;

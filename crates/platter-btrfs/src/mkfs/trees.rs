@@ -116,7 +116,7 @@ impl Contents<'_> {
         Err(Condition::NoSpace.into())
     }
 
-    /// Gives each block an address: one after the other in the chunks of its type.
+    /// Assigns each block an address: one after the other in the chunks of its type.
     fn allocate(&self, placed: &mut [PlacedTree]) -> Result<()> {
         for flags in [BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA] {
             let mut chunks = self.layout.chunks.iter();

@@ -11,7 +11,7 @@ const REASON: &str = "the label and, on one device, the UUID can change";
 /// Tree blocks that device items are in.
 const DEVICE_CREDITS: u32 = 16;
 
-/// Has the next commit change what the superblock says.
+/// Changes what the superblock says, with the next commit.
 pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
     let writing = fs.writing().ok_or(Condition::ReadOnly)?;
     for change in changes {

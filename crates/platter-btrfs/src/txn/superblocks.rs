@@ -24,7 +24,7 @@ struct LogRootsSet {
 }
 
 impl Handle<'_> {
-    /// Has the commit of this transaction set the label.
+    /// Sets the label, with the commit of this transaction.
     ///
     /// # Errors
     /// Those of the trees; the transaction is aborted.
@@ -33,7 +33,7 @@ impl Handle<'_> {
         self.write_device_items()
     }
 
-    /// Has the commit of this transaction set the UUID that users see. Tree blocks keep theirs.
+    /// Sets the UUID that users see, with the commit of this transaction. Tree blocks keep theirs.
     ///
     /// # Errors
     /// Those of the trees; the transaction is aborted.
@@ -49,7 +49,7 @@ impl Handle<'_> {
         self.write_device_items()
     }
 
-    /// Has the transaction not be empty: the items of devices are written anew.
+    /// Writes the items of devices anew, so that the transaction is not empty.
     fn write_device_items(&self) -> Result<()> {
         let members = self.fs.blocks().store().members();
         let ids: Vec<_> = members.iter().map(|member| member.id).collect();
