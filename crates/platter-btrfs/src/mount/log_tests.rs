@@ -133,7 +133,7 @@ fn threads_share_logs() {
     let root = again.fs.root().unwrap();
     for number in 0..4 {
         let file = root.lookup(name(&format!("file{number}"))).unwrap();
-        assert!(read(&*file) == [7; 50 * 4096]);
+        assert!(read(&*file) == vec![7; 50 * 4096]);
     }
     drop(root);
     again.fs.unmount().unwrap();
