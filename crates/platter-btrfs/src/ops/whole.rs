@@ -226,7 +226,7 @@ impl BtrfsInode {
         let sector = usize::try_from(SECTOR_BYTES).unwrap_or_default();
         let mut sums = Vec::new();
         let mut last = Vec::new();
-        for buf in forms.iter().flat_map(|form| match form {
+        for buf in forms.iter().filter_map(|form| match form {
             Form::Nothing | Form::Inline(..) => None,
             Form::Plain(bytes) => Some(*bytes),
             Form::Compressed(_, bytes) => Some(bytes.as_slice()),
