@@ -30,6 +30,10 @@ const SPOOL_BYTES: u64 = 64 << 20;
 /// Defaults are those of mke2fs(8), mkfs.xfs(8) or mkfs.btrfs(8) for the type and size. The same command makes the same bytes with
 /// `SOURCE_DATE_EPOCH` in the environment, which all times are then, and with --seed.
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct Mkfs {
     /// The type
     #[arg(value_name = "TYPE", value_parser = types())]

@@ -74,7 +74,7 @@ type Pointers = BTreeMap<u64, BTreeSet<(u64, String)>>;
 /// The pointers that inodes should have, and those that the kernel finds.
 fn pointers(root: &Path) -> (Pointers, Pointers) {
     let mut expected = Pointers::new();
-    let mut paths = String::new();
+    let mut paths = Vec::new();
     let mut seen = BTreeSet::new();
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {
@@ -90,7 +90,7 @@ fn pointers(root: &Path) -> (Pointers, Pointers) {
             // Links and devices cannot be opened for this.
             let is_open = metadata.is_file() || metadata.is_dir();
             if is_open && seen.insert(metadata.ino()) {
-                paths += &format!("{}\n", entry.path().display());
+                paths.push(entry.path().display().to_string());
             }
             if metadata.is_dir() {
                 directories.push(entry.path());
@@ -99,7 +99,8 @@ fn pointers(root: &Path) -> (Pointers, Pointers) {
     }
     expected.retain(|inode, _| seen.contains(inode));
     let mut list = tempfile::tempfile().unwrap();
-    list.write_all(paths.as_bytes()).unwrap();
+    paths.push(String::new());
+    list.write_all(paths.join("\n").as_bytes()).unwrap();
     list.seek(SeekFrom::Start(0)).unwrap();
     let mut perl = tool::command("perl");
     perl.args(["-e", LIST_PARENTS]);
