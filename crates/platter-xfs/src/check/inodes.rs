@@ -307,7 +307,7 @@ impl Checker<'_> {
                 if superblock.rt_bitmap_inode == Some(inode.number) {
                     size != bitmap
                 } else if superblock.rt_summary_inode == Some(inode.number) {
-                    size != super::realtime::summary_bytes(superblock)
+                    size != crate::realtime::summary_bytes(superblock)
                 } else {
                     false
                 }

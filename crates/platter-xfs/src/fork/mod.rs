@@ -30,6 +30,8 @@ const ROOT: u64 = u64::MAX;
 pub struct ForkEdit {
     owner: InodeNr,
     kind: ForkKind,
+    /// Where what is mapped lies. Blocks of a B-tree are on the data device.
+    device: ExtentDevice,
     form: Form,
     /// Number of mappings.
     extents: u64,
@@ -53,7 +55,21 @@ impl ForkEdit {
     /// # Errors
     /// `Unsupported` for a fork without mappings.
     pub fn open(fork: &Fork<'_>, owner: InodeNr, geometry: &Geometry) -> Result<Self> {
+        Self::open_on(ExtentDevice::Data, fork, owner, geometry)
+    }
+
+    /// The fork of an inode that maps blocks of a device.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_on(
+        device: ExtentDevice,
+        fork: &Fork<'_>,
+        owner: InodeNr,
+        geometry: &Geometry,
+    ) -> Result<Self> {
         let mut edit = Self {
+            device,
             extents: fork.extents,
             ..Self::empty(fork.kind, owner, fork.bytes.len())
         };
@@ -96,6 +112,7 @@ impl ForkEdit {
         Self {
             owner,
             kind,
+            device: ExtentDevice::Data,
             form: Form::Extents(Vec::new()),
             extents: 0,
             len,
@@ -109,7 +126,7 @@ impl ForkEdit {
 
     fn checked(&self, disk: &DiskMapping, geometry: &Geometry) -> Result<Mapping> {
         let mapping = Mapping::unpack(disk);
-        let checked = mapping.check(geometry, ExtentDevice::Data);
+        let checked = mapping.check(geometry, self.device);
         checked.map_err(|rule| self.broken(rule))?;
         Ok(mapping)
     }
@@ -164,7 +181,7 @@ impl ForkEdit {
 
     /// Maps file blocks that are not mapped, as one mapping with those next to it.
     pub fn map(&mut self, groups: &mut Groups, new: Mapping) -> Result<()> {
-        let checked = new.check(groups.geometry(), ExtentDevice::Data);
+        let checked = new.check(groups.geometry(), self.device);
         checked.map_err(|rule| self.broken(rule))?;
         let left = self.before(groups, new.end().0)?;
         if left.is_some_and(|left| left.end() > new.offset) {

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use platter_vfs::{Description, Detail, DetailValue};
 
 use crate::context::FsContext;
+use crate::ondisk::AgNr;
 use crate::ondisk::dquot::QuotaKind;
 use crate::quota;
 use crate::recovery::RecoveryReport;
@@ -22,6 +23,9 @@ const QUOTA_FLAGS: [(u16, &str); 9] = [
     (0x200, "project enforcement"),
     (0x400, "project checked"),
 ];
+
+/// Use is shown of each of up to so many groups.
+const GROUPS_LISTED_MAX: u32 = 64;
 
 type NamedKind = (QuotaKind, &'static str, &'static str);
 
@@ -106,6 +110,9 @@ fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail
         number("stripe_width", "stripe width", superblock.stripe_width),
         Detail::new("log", "log", log(context, recovery)),
     ];
+    if geometry.ag_count() <= GROUPS_LISTED_MAX {
+        details.extend(geometry.groups().map(|ag| group(context, ag)));
+    }
     let realtime = superblock.rt_blocks;
     if realtime > 0 {
         details.push(number("realtime_blocks", "realtime blocks", realtime));
@@ -156,6 +163,32 @@ fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail
         details.insert(0, Detail::new("truncated", "truncated", value));
     }
     details
+}
+
+/// What of a group is free.
+fn group(context: &FsContext, ag: AgNr) -> Detail {
+    let headers = context.agf(ag).and_then(|agf| Ok((agf, context.agi(ag)?)));
+    let value = match headers {
+        Ok((agf, agi)) => DetailValue::Item {
+            text: format!(
+                "{}: {} of {} blocks free, at most {} in a row; {} of {} inodes free",
+                ag.0, agf.free_blocks, agf.length, agf.longest, agi.free_count, agi.count
+            ),
+            fields: vec![
+                number("group", "group", ag.0),
+                number("blocks", "blocks", agf.length),
+                number("free_blocks", "free blocks", agf.free_blocks),
+                number("longest_free", "longest free extent", agf.longest),
+                number("inodes", "inodes", agi.count),
+                number("free_inodes", "free inodes", agi.free_count),
+            ],
+        },
+        Err(error) => DetailValue::Item {
+            text: format!("{}: {error}", ag.0),
+            fields: vec![number("group", "group", ag.0)],
+        },
+    };
+    Detail::new("group_use", "group", value)
 }
 
 fn log(context: &FsContext, recovery: Option<&RecoveryReport>) -> DetailValue {

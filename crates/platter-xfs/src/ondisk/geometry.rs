@@ -319,7 +319,12 @@ impl Geometry {
             .unwrap_or(u64::MAX)
     }
 
-    fn split_rt(&self, block: RtBlock) -> (u64, u64) {
+    /// The realtime group of a block, and its block there; without groups, the first.
+    #[must_use]
+    pub fn split_rt(&self, block: RtBlock) -> (u64, u64) {
+        if self.rt_group_count == 0 {
+            return (0, block.0);
+        }
         let bits = u32::from(self.rt_group_block_bits);
         let group = block.0.checked_shr(bits).unwrap_or_default();
         (group, low_bits(block.0, bits))

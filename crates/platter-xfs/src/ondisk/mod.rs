@@ -28,6 +28,7 @@ pub mod dir;
 pub mod attr;
 pub mod symlink;
 pub mod dquot;
+pub mod realtime;
 pub mod verifier;
 pub mod log;
 

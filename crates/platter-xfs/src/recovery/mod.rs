@@ -2,7 +2,8 @@
 //! counters up to date.
 
 pub mod counters;
-mod rules;
+pub(crate) mod rules;
+pub(crate) mod realtime;
 mod finish;
 mod unlinked;
 mod checkpoint;
@@ -53,9 +54,10 @@ pub fn recover(
     }
     let primary = superblock::read(&**data)?;
     let geometry = Geometry::new(&primary);
-    finish::finish(data, &geometry, &report.open_intents)?;
-    let inodes_freed = unlinked::process(data, &geometry)?;
+    let mut rt_freed = finish::finish(data, &geometry, &report.open_intents)?;
+    let inodes_freed = unlinked::process(data, &geometry, &mut rt_freed)?;
     unlinked::free_staged(data, &geometry)?;
+    realtime::free_extents(data, primary, &rt_freed)?;
     let counters = Counters::read(&**data, &geometry)?;
     if geometry.features.has_lazy_count() {
         counters.store(&**data, &geometry)?;

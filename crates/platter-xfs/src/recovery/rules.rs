@@ -11,6 +11,10 @@ rules! {
         Inode => "bad inode number",
         /// Its inode is still the one that it was logged for.
         Generation => "inode has another generation",
+        /// Its blocks are in use.
+        DoubleFree => "blocks are free already",
+        /// The realtime device has bitmaps and summaries.
+        Bitmap => "can't find realtime bitmap or summary",
         /// Its file blocks lie within the number range of files.
         Offset => "bad file blocks",
     }

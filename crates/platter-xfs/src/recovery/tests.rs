@@ -60,14 +60,17 @@ fn open_intent_frees_its_extents_with_their_owners() {
 
 #[test]
 fn other_intents_are_refused_by_name() {
-    let sample = Sample::new();
-    let realtime = extent_free(Section::Realtime, &sample, &[]);
     let rmap = Intent::Rmap(RmapIntent {
         section: Section::Realtime,
         id: 1,
         updates: Vec::new(),
     });
-    for (intent, name) in [(rmap, "RtRmap"), (realtime, "RtExtentFree")] {
+    let refcount = Intent::Refcount(RefcountIntent {
+        section: Section::Realtime,
+        id: 1,
+        updates: Vec::new(),
+    });
+    for (intent, name) in [(rmap, "RtRmap"), (refcount, "RtRefcount")] {
         let refused = finish::check(&[intent]).unwrap_err();
         assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
         assert!(refused.to_string().contains(name), "{refused}");
@@ -75,7 +78,7 @@ fn other_intents_are_refused_by_name() {
 }
 
 fn finish_all(sample: &Sample, intents: &[Intent]) -> Result<()> {
-    finish::finish(&sample.device, &sample.geometry, intents)
+    finish::finish(&sample.device, &sample.geometry, intents).map(drop)
 }
 
 fn extent(sample: &Sample, owner: u64, (start, len, offset): (u32, u32, u64)) -> MapExtent {
@@ -318,11 +321,11 @@ fn with_unlinked(links: u32, next: u32) -> Sample {
 fn unlinked_inode_is_freed_and_its_list_emptied() {
     let sample = with_unlinked(0, u32::MAX);
     assert_eq!(
-        unlinked::process(&sample.device, &sample.geometry).unwrap(),
+        unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap(),
         1
     );
     assert_eq!(
-        unlinked::process(&sample.device, &sample.geometry).unwrap(),
+        unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap(),
         0
     );
     let again = sample.change(|group| group.free_inode(AgInode(24002)));
@@ -333,7 +336,8 @@ fn unlinked_inode_is_freed_and_its_list_emptied() {
 fn named_inode_or_loop_in_an_unlinked_list_is_found() {
     for (links, next) in [(1, u32::MAX), (0, 24002)] {
         let sample = with_unlinked(links, next);
-        let refused = unlinked::process(&sample.device, &sample.geometry).unwrap_err();
+        let refused =
+            unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap_err();
         assert!(refused.to_string().contains(GroupRule::UnlinkedList.text()));
     }
 }

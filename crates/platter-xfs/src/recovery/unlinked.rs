@@ -8,19 +8,25 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Result, Unsupported};
 
+use super::realtime::RtFreed;
 use crate::ag::{GroupRule, Groups};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::{Owner, RmapOwner};
+use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::inode::{Fork, ForkFormat, ForkKind, InodeFlags2, mark_free};
 use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, Geometry, InodeNr};
 
 /// Frees the inodes in the unlinked lists of all groups, with their blocks. Returns their number.
-pub(super) fn process(device: &Arc<dyn BlockDevice>, geometry: &Geometry) -> Result<u64> {
+pub(super) fn process(
+    device: &Arc<dyn BlockDevice>,
+    geometry: &Geometry,
+    rt_freed: &mut Vec<RtFreed>,
+) -> Result<u64> {
     let mut groups = Groups::new(Arc::clone(device), geometry);
     let mut freed = 0;
     for ag in geometry.groups() {
         for inode in collect(&mut groups, ag)? {
-            free(&mut groups, ag, inode)?;
+            free(&mut groups, ag, inode, rt_freed)?;
             freed += 1;
         }
         groups.get(ag)?.clear_unlinked();
@@ -65,19 +71,28 @@ fn collect(groups: &mut Groups, ag: AgNr) -> Result<Vec<InodeNr>> {
 }
 
 /// Frees one inode and its blocks.
-fn free(groups: &mut Groups, ag: AgNr, number: InodeNr) -> Result<()> {
+fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFreed>) -> Result<()> {
     let mut edit = InodeEdit::read(groups, number)?;
     let inode = edit.inode();
-    if inode.is_realtime() || inode.flags2.contains(InodeFlags2::METADATA) {
+    let features = &groups.geometry().features;
+    let has_rt_trees = features.has_rmapbt() || features.has_rtgroups() && features.has_reflink();
+    let is_realtime = inode.is_realtime();
+    if is_realtime && has_rt_trees || inode.flags2.contains(InodeFlags2::METADATA) {
         return Err(Unsupported {
             filesystem: "xfs",
-            feature: "an unlinked realtime or metadata inode".to_owned(),
+            feature:
+                "an unlinked metadata inode, or a realtime one beside B-trees of realtime groups"
+                    .to_owned(),
             reason: Some("mount read-only with norecovery"),
         }
         .into());
     }
     let shares = inode.flags2.contains(InodeFlags2::REFLINK);
-    free_fork(groups, number, &inode.data_fork(), shares)?;
+    if is_realtime {
+        free_realtime(groups, number, &inode.data_fork(), rt_freed)?;
+    } else {
+        free_fork(groups, number, &inode.data_fork(), shares)?;
+    }
     if let Some(fork) = inode.attr_fork() {
         free_fork(groups, number, &fork, false)?;
     }
@@ -89,6 +104,38 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr) -> Result<()> {
     let inode = groups.geometry().split_inode(number).1;
     groups.get(ag)?.free_inode(inode)?;
     groups.checkpoint()
+}
+
+/// Frees the data fork of a realtime file: blocks of its B-tree are on the data device.
+fn free_realtime(
+    groups: &mut Groups,
+    number: InodeNr,
+    fork: &Fork<'_>,
+    rt_freed: &mut Vec<RtFreed>,
+) -> Result<()> {
+    if !matches!(fork.format, ForkFormat::Extents | ForkFormat::Btree) {
+        return Ok(());
+    }
+    let geometry = groups.geometry().clone();
+    let mut edit = ForkEdit::open_on(ExtentDevice::Realtime, fork, number, &geometry)?;
+    let (mappings, tree) = edit.contents(groups)?;
+    rt_freed.extend(mappings.iter().map(|mapping| RtFreed {
+        start: mapping.start,
+        count: mapping.count,
+    }));
+    for block in tree {
+        let (ag, start) = geometry.split(block);
+        let owner = Owner {
+            is_btree: true,
+            ..Owner::special(start, 1, RmapOwner(number.get()))
+        };
+        let mut group = groups.get(ag)?;
+        group.fill_free_list()?;
+        group.remove_owner(&owner)?;
+        group.free_extent(start, 1)?;
+        groups.checkpoint()?;
+    }
+    Ok(())
 }
 
 fn free_fork(groups: &mut Groups, number: InodeNr, fork: &Fork<'_>, shares: bool) -> Result<()> {

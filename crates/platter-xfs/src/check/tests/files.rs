@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use platter_block::MemoryDevice;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::image::Image;
@@ -17,6 +18,8 @@ use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot};
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::{DiskInode, DiskInodeV3};
 use crate::ondisk::{checksum, dir};
+use crate::recovery::realtime::RtFreed;
+use crate::recovery::rules::IntentRule;
 
 fn inode(path: &[&str], change: impl FnOnce(&mut DiskInodeV3)) -> Vec<String> {
     broken(|image| {
@@ -476,4 +479,46 @@ fn realtime_extents_have_one_owner() {
         disk.core.data_extents.set(0);
     });
     assert!(image.rules().contains(&said(RealtimeRule::Hole)));
+}
+
+#[test]
+fn freed_realtime_extents_are_in_bitmap_summary_and_count() {
+    let mut image = realtime();
+    let bitmap = InodeNr::new(image.find(&[]).get() + 1).unwrap();
+    let at = image.geometry.byte_offset(image.block_of(bitmap, 0));
+    let at = usize::try_from(at).unwrap();
+    for extent in 5..45 {
+        image.bytes[at + extent / 8] &= !(1 << (extent % 8));
+    }
+    let unit = u64::from(image.geometry.rt_extent_blocks);
+    let freed = |extents: std::ops::Range<u64>| RtFreed {
+        start: extents.start * unit,
+        count: (extents.end - extents.start) * unit,
+    };
+    let free = |image: &mut Image, freed: &[RtFreed]| -> platter_vfs::Result<()> {
+        let device: Arc<dyn BlockDevice> =
+            Arc::new(MemoryDevice::new("image", image.bytes.clone()));
+        let primary = crate::superblock::read(&*device)?;
+        crate::recovery::realtime::free_extents(&device, primary, freed)?;
+        device.read_at(0, &mut image.bytes)?;
+        Ok(())
+    };
+    free(&mut image, &[freed(30..45), freed(10..20)]).unwrap();
+    // No file has what is left.
+    let wrong = [
+        said(RealtimeRule::Bitmap),
+        said(RealtimeRule::Summary),
+        said(TotalsRule::FreeRtExtents),
+    ];
+    assert_eq!(image.rules(), wrong);
+    for wrong in [freed(19..21), freed(1 << 40..1 << 41), freed(25..25)] {
+        assert!(free(&mut image, &[wrong]).is_err(), "{wrong:?}");
+    }
+    free(&mut image, &[freed(5..10), freed(20..30)]).unwrap();
+    assert!(image.rules().is_empty(), "{:?}", image.rules());
+    image.change_inode(bitmap, |disk: &mut DiskInodeV3| {
+        disk.core.data_extents.set(0);
+    });
+    let refused = free(&mut image, &[freed(5..10)]).unwrap_err();
+    assert!(refused.to_string().contains(IntentRule::Bitmap.text()));
 }

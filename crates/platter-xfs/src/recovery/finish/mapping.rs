@@ -5,16 +5,15 @@ use platter_vfs::Result;
 
 use super::{Deferred, Finisher, broken, inode_nr, refused};
 use crate::fork::{ForkEdit, InodeEdit};
-use crate::ondisk::extent::Mapping;
+use crate::ondisk::extent::{ExtentDevice, Mapping};
 use crate::ondisk::log::intent::{BmapUpdate, MapExtent, RmapOp, RmapUpdate};
-use crate::ondisk::{FileBlock, ForkKind, InodeNr};
+use crate::ondisk::{FileBlock, ForkKind, InodeNr, RtBlock};
 use crate::recovery::rules::IntentRule;
 
 impl Finisher {
     pub(super) fn bmap(&mut self, update: &BmapUpdate) -> Result<()> {
         let extent = &update.extent;
         let owner = inode_nr(extent.owner)?;
-        self.split(extent.start, extent.len)?;
         let first = FileBlock(extent.offset);
         if first.checked_add(extent.len.into()).is_none() {
             return Err(broken(Locus::inode(extent.owner), IntentRule::Offset));
@@ -25,6 +24,15 @@ impl Finisher {
             ForkKind::Data
         };
         let mut inode = InodeEdit::read(&self.groups, owner)?;
+        let is_realtime = inode.inode().is_realtime() && kind == ForkKind::Data;
+        let is_inside = self
+            .geometry
+            .contains_rt(RtBlock(extent.start), extent.len.into());
+        match (update.realtime, is_realtime) {
+            (false, false) => drop(self.split(extent.start, extent.len)?),
+            (true, true) if is_inside => {}
+            _ => return Err(broken(Locus::inode(extent.owner), IntentRule::Extent)),
+        }
         let mut fork = self.fork(&inode, kind)?;
         if update.unmap {
             self.unmap(&mut fork, (owner, kind), first, extent.len.into())?;
@@ -42,15 +50,19 @@ impl Finisher {
         Ok(())
     }
 
-    /// A fork with mappings on the data device.
+    /// A fork with mappings.
     pub(super) fn fork(&self, inode: &InodeEdit, kind: ForkKind) -> Result<ForkEdit> {
         let number = inode.inode().number;
-        if inode.inode().is_realtime() && kind == ForkKind::Data {
+        let fork = inode.fork(kind)?;
+        if !inode.inode().is_realtime() || kind != ForkKind::Data {
+            return ForkEdit::open(&fork, number, &self.geometry);
+        }
+        if self.geometry.features.has_rmapbt() {
             return Err(refused(format!(
-                "an unfinished intent for realtime inode {number}"
+                "an unfinished intent for realtime inode {number} beside reverse mappings"
             )));
         }
-        ForkEdit::open(&inode.fork(kind)?, number, &self.geometry)
+        ForkEdit::open_on(ExtentDevice::Realtime, &fork, number, &self.geometry)
     }
 
     /// Maps file blocks; the reverse mapping follows.

@@ -13,6 +13,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result, Unsupported};
 
+use super::realtime::RtFreed;
 use super::rules::IntentRule;
 use crate::ag::Groups;
 use crate::ondisk::log::Intent;
@@ -22,11 +23,9 @@ use crate::ondisk::{AgBlock, AgNr, FsBlock, Geometry, InodeNr};
 /// Refuses intents that [`finish`] cannot finish, by name.
 pub(super) fn check(intents: &[Intent]) -> Result<()> {
     let is_finished = |intent: &&Intent| match intent {
-        Intent::ExtentFree(intent) => intent.section == Section::Data,
         Intent::Rmap(intent) => intent.section == Section::Data,
         Intent::Refcount(intent) => intent.section == Section::Data,
-        Intent::Bmap(intent) => !intent.updates.iter().any(|update| update.realtime),
-        Intent::Exchange(_) | Intent::Attr(_) => true,
+        Intent::ExtentFree(_) | Intent::Bmap(_) | Intent::Exchange(_) | Intent::Attr(_) => true,
     };
     match intents.iter().find(|intent| !is_finished(intent)) {
         None => Ok(()),
@@ -50,17 +49,18 @@ fn broken(locus: Locus, rule: IntentRule) -> Error {
     Corrupt::new(locus, rule).into()
 }
 
-/// Finishes intents, in the order of the log.
+/// Finishes intents, in the order of the log. Returns what is to be freed of the realtime device.
 pub(super) fn finish(
     device: &Arc<dyn BlockDevice>,
     geometry: &Geometry,
     intents: &[Intent],
-) -> Result<()> {
+) -> Result<Vec<RtFreed>> {
     check(intents)?;
     let mut finisher = Finisher {
         geometry: geometry.clone(),
         groups: Groups::new(Arc::clone(device), geometry),
         deferred: VecDeque::new(),
+        rt_freed: Vec::new(),
     };
     for intent in intents {
         finisher.intent(intent)?;
@@ -70,7 +70,8 @@ pub(super) fn finish(
         finisher.deferred(&work)?;
         finisher.groups.checkpoint()?;
     }
-    finisher.groups.write_all()
+    finisher.groups.write_all()?;
+    Ok(finisher.rt_freed)
 }
 
 /// What finishing an intent leaves to do after all other intents.
@@ -89,11 +90,19 @@ struct Finisher {
     geometry: Geometry,
     groups: Groups,
     deferred: VecDeque<Deferred>,
+    rt_freed: Vec<RtFreed>,
 }
 
 impl Finisher {
     fn intent(&mut self, intent: &Intent) -> Result<()> {
         match intent {
+            Intent::ExtentFree(intent) if intent.section == Section::Realtime => {
+                let freed = intent.extents.iter().map(|extent| RtFreed {
+                    start: extent.start,
+                    count: extent.len.into(),
+                });
+                self.rt_freed.extend(freed);
+            }
             Intent::ExtentFree(intent) => {
                 for extent in &intent.extents {
                     self.free(extent.start, extent.len)?;
