@@ -23,4 +23,5 @@ pub mod workload;
 pub mod edits;
 pub mod subject;
 pub mod crash;
+pub mod suite;
 pub mod kernel_recording;

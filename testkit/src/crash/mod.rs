@@ -18,4 +18,5 @@ pub use faults::{FaultCounts, Faults};
 pub(crate) use image::ImageFiles;
 pub use matrix::{Counts, Matrix};
 pub use record::{Breakage, Recorded, record};
+pub(crate) use record::{is_same, model};
 pub use threads::{Threads, run_threads};

@@ -104,7 +104,7 @@ pub(super) fn mix(scene: &Scene, one_sync_in: u64) -> Mix {
 }
 
 /// Whether a filesystem and its model came to the same.
-pub(super) fn is_same(ours: &platter_vfs::Result<()>, model: &platter_vfs::Result<()>) -> bool {
+pub(crate) fn is_same(ours: &platter_vfs::Result<()>, model: &platter_vfs::Result<()>) -> bool {
     match (ours, model) {
         (Ok(()), Ok(())) => true,
         (Err(Error::Condition(ours)), Err(Error::Condition(model))) => ours == model,
@@ -113,7 +113,7 @@ pub(super) fn is_same(ours: &platter_vfs::Result<()>, model: &platter_vfs::Resul
 }
 
 /// An empty filesystem in memory.
-pub(super) fn model() -> MemFs {
+pub(crate) fn model() -> MemFs {
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
     MemFs::new(clock, MemFsLimits::default())
 }

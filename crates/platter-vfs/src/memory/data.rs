@@ -277,8 +277,7 @@ impl FileBlocks for MemInode {
     }
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.shared.disk.write(at, bufs);
-        Ok(())
+        Ok(self.shared.disk.write(at, bufs)?)
     }
 
     fn overwrite(&self, request: &Request<'_>, run: &FileRun) -> Result<()> {
@@ -291,7 +290,7 @@ impl FileBlocks for MemInode {
                 count: 1,
                 backing: Backing::Written(address),
             };
-            disk.write(address, &request.blocks(&page, PAGE_BITS));
+            disk.write(address, &request.blocks(&page, PAGE_BITS))?;
             if own.is_none() {
                 let frame = Arc::new(Frame::new(disk, address));
                 self.change_content(|content| content.replace(first, frame))?;

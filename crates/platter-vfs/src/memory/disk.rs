@@ -1,11 +1,13 @@
 //! Where the memory filesystem keeps pages of file contents.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use platter_block::{IoError, Operation};
 
 use crate::file::copy_into;
 
@@ -26,6 +28,8 @@ pub(super) struct Disk {
     /// The pages that were written.
     // Lock rank 16.
     pages: Mutex<Pages>,
+    /// Whether every write fails.
+    fails: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -50,8 +54,27 @@ impl Disk {
         first << PAGE_BITS
     }
 
+    /// Makes every write fail from now on, or none any more.
+    pub(super) fn fail_writes(&self, fails: bool) {
+        self.fails.store(fails, Ordering::Release);
+    }
+
     /// Writes whole pages from an address on.
-    pub(super) fn write(&self, address: u64, bufs: &[IoSlice<'_>]) {
+    ///
+    /// # Errors
+    /// EIO while [writes fail](Self::fail_writes).
+    pub(super) fn write(&self, address: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        if self.fails.load(Ordering::Acquire) {
+            let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+            let error = io::Error::from(io::ErrorKind::Other);
+            return Err(IoError::new(
+                &"memory".into(),
+                Operation::Write,
+                address,
+                len,
+                error,
+            ));
+        }
         let mut pages = self.pages.lock();
         let mut number = address >> PAGE_BITS;
         let mut page = Box::new([0; PAGE_BYTES]);
@@ -71,6 +94,7 @@ impl Disk {
             }
         }
         assert_eq!(filled, 0, "pages are written as a whole");
+        Ok(())
     }
 
     /// Fills `bufs` with pages at their byte offsets in them, and with zeros where there is none.

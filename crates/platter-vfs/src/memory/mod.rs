@@ -135,6 +135,11 @@ impl MemFs {
             .create(&Context::root(), name, kind, permissions)
     }
 
+    /// Makes every write of contents fail from now on, as a broken disk does, or none any more.
+    pub fn fail_writes(&self, fails: bool) {
+        self.shared.disk.fail_writes(fails);
+    }
+
     /// Refuses changes from now on, or takes them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.shared.nodes.write().read_only = read_only;

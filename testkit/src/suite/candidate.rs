@@ -1,0 +1,174 @@
+//! A filesystem that the suite runs on.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use platter_block::sim::{Effect, Fault, FaultDevice, When};
+use platter_block::{BlockDevice, Operation};
+use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_vfs::{Context, CreateKind, Filesystem, FixedClock, Inode, Name, Timestamp};
+use rustix::io::Errno;
+
+use crate::subject::{Devices, Scene, scene};
+use crate::workload::Abilities;
+
+/// Space for what the cases write.
+const SIZE_KIB: u64 = 48 << 10;
+
+/// A way to get a new filesystem.
+#[derive(Debug, Clone, Copy)]
+pub enum Candidate {
+    /// The one in memory.
+    Memory,
+    /// A driver on devices.
+    Scene(&'static Scene),
+}
+
+/// A new filesystem, mounted for writing.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    candidate: Candidate,
+    seed: u64,
+    /// Absent only while it is mounted anew.
+    fs: Option<Arc<dyn Filesystem>>,
+    memory: Option<Arc<MemFs>>,
+    faults: Vec<Arc<FaultDevice>>,
+}
+
+impl Candidate {
+    /// Returns the scene of that name, or `memory`.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "memory" => Ok(Self::Memory),
+            name => Ok(Self::Scene(scene(name)?)),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Scene(scene) => scene.name,
+        }
+    }
+
+    /// The operations it supports.
+    #[must_use]
+    pub fn abilities(self) -> Abilities {
+        match self {
+            Self::Memory => Abilities {
+                shift_bytes: 4096,
+                fallocate: true,
+                copies: true,
+                clones: true,
+                exchanges: true,
+                subvolumes: true,
+            },
+            Self::Scene(scene) => scene.abilities(),
+        }
+    }
+
+    pub(super) fn mount(self, seed: u64) -> Result<Mounted> {
+        let mut mounted = Mounted {
+            candidate: self,
+            seed,
+            fs: None,
+            memory: None,
+            faults: Vec::new(),
+        };
+        match self {
+            Self::Memory => {
+                let clock = Arc::new(FixedClock::new(Timestamp::default(), seed));
+                let memory = Arc::new(MemFs::new(clock, MemFsLimits::default()));
+                mounted.memory = Some(Arc::clone(&memory));
+                mounted.fs = Some(memory);
+            }
+            Self::Scene(scene) => {
+                let devices = scene.devices_of(SIZE_KIB.max(scene.size_kib))?;
+                mounted.faults = devices
+                    .into_iter()
+                    .map(|device| Arc::new(FaultDevice::new(device)))
+                    .collect();
+                mounted.fs = Some(scene.mount(&mounted.devices(), seed)?);
+            }
+        }
+        Ok(mounted)
+    }
+}
+
+impl Mounted {
+    pub(super) fn fs(&self) -> &dyn Filesystem {
+        &**self.fs.as_ref().expect("it is mounted")
+    }
+
+    pub(super) fn root(&self) -> Result<Arc<dyn Inode>> {
+        Ok(self.fs().root()?)
+    }
+
+    /// Makes a regular file in the root directory.
+    pub(super) fn file(&self, name: &str) -> Result<Arc<dyn Inode>> {
+        let name = Name::new(name.as_bytes())?;
+        let context = Context::root();
+        Ok(self
+            .root()?
+            .create(&context, name, CreateKind::Regular, 0o644)?)
+    }
+
+    /// Returns a file of the root directory.
+    pub(super) fn lookup(&self, name: &str) -> Result<Arc<dyn Inode>> {
+        Ok(self.root()?.lookup(Name::new(name.as_bytes())?)?)
+    }
+
+    fn devices(&self) -> Devices {
+        let faults = self.faults.iter();
+        faults
+            .map(|device| Arc::clone(device) as Arc<dyn BlockDevice>)
+            .collect()
+    }
+
+    /// Makes every write of contents fail, or none any more.
+    pub(super) fn fail_writes(&self, fails: bool) {
+        if let Some(memory) = &self.memory {
+            memory.fail_writes(fails);
+        }
+        for device in &self.faults {
+            device.disarm();
+            if fails {
+                device.arm(Fault {
+                    operation: Operation::Write,
+                    when: When::Always,
+                    effect: Effect::Fail(Errno::IO),
+                });
+            }
+        }
+    }
+
+    /// Unmounts it, checks it, and mounts it anew; one in memory is synced. No inode is in use.
+    pub(super) fn remount(&mut self) -> Result<()> {
+        match self.candidate {
+            Candidate::Memory => Ok(self.fs().sync()?),
+            Candidate::Scene(scene) => {
+                self.unmount(scene)?;
+                self.fs = Some(scene.mount(&self.devices(), self.seed)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Unmounts it, and demands that its check finds nothing.
+    pub(super) fn finish(mut self) -> Result<()> {
+        match self.candidate {
+            Candidate::Memory => Ok(self.fs().sync()?),
+            Candidate::Scene(scene) => self.unmount(scene),
+        }
+    }
+
+    fn unmount(&mut self, scene: &Scene) -> Result<()> {
+        self.fs().unmount()?;
+        self.fs = None;
+        let found = scene.check(&self.devices())?;
+        ensure!(found.is_empty(), "our check: {}", found.join("\n"));
+        Ok(())
+    }
+}

@@ -1,0 +1,18 @@
+//! One suite of tests for every filesystem: the one in memory, which is the model of the others, and each
+//! driver on devices. What it demands is written in it, or comes from a model in the test itself.
+//!
+//! Each case takes a [`Candidate`], and fails with what went wrong.
+
+mod candidate;
+mod model;
+mod contents;
+mod renames;
+mod writeback;
+mod syncs;
+
+pub use candidate::Candidate;
+pub use contents::contents_equal_a_model;
+pub use model::operations_equal_a_model;
+pub use renames::renames_follow_the_rules;
+pub use syncs::failed_writes_are_reported;
+pub use writeback::written_data_survives_writeback;

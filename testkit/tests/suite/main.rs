@@ -1,0 +1,57 @@
+//! One suite for all filesystems: each case runs on the one in memory and on every driver.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use testkit::suite::{
+    Candidate, contents_equal_a_model, failed_writes_are_reported, operations_equal_a_model,
+    renames_follow_the_rules, written_data_survives_writeback,
+};
+
+/// The filesystem in memory, and a scene of each format.
+const CANDIDATES: [&str; 6] = [
+    "memory",
+    "ext4",
+    "ext4_data_journal",
+    "ext2",
+    "xfs",
+    "btrfs",
+];
+
+/// Those whose contents are compared with a model: XFS fails, as the open faults of its writing say.
+const CANDIDATES_OF_CONTENTS: [&str; 4] = ["memory", "ext4", "ext4_data_journal", "ext2"];
+
+fn on_each(case: impl Fn(Candidate) -> anyhow::Result<()>) {
+    on(&CANDIDATES, case);
+}
+
+fn on(candidates: &[&str], case: impl Fn(Candidate) -> anyhow::Result<()>) {
+    for name in candidates {
+        case(Candidate::named(name).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn operations_equal_a_model_on_each() {
+    on_each(|candidate| (0..3).try_for_each(|seed| operations_equal_a_model(candidate, seed, 80)));
+}
+
+#[test]
+fn contents_equal_a_model_on_most() {
+    on(&CANDIDATES_OF_CONTENTS, |candidate| {
+        (0..2).try_for_each(|seed| contents_equal_a_model(candidate, seed, 3))
+    });
+}
+
+#[test]
+fn renames_follow_the_rules_on_each() {
+    on_each(renames_follow_the_rules);
+}
+
+#[test]
+fn written_data_survives_writeback_on_each() {
+    on_each(written_data_survives_writeback);
+}
+
+#[test]
+fn failed_writes_are_reported_on_each() {
+    on_each(failed_writes_are_reported);
+}
