@@ -218,7 +218,7 @@ fn space_is_reported_by_profile_and_device() {
 #[test]
 fn partitions_are_members_and_one_may_be_missing() {
     let workshop = Workshop::new();
-    let part_bytes = 120 << 20;
+    let part_bytes = 128 << 20;
     let members = ["first.img", "second.img"].map(|name| workshop.path(name));
     for member in &members {
         fs::File::create(member)
@@ -230,9 +230,9 @@ fn partitions_are_members_and_one_may_be_missing() {
     mkfs.args(["-q", "-L", "pool", "-d", "raid1", "-m", "raid1"]);
     run_tool(mkfs.args(&members), "");
     let disk = workshop.path("two.img");
-    fs::File::create(&disk).unwrap().set_len(260 << 20).unwrap();
+    fs::File::create(&disk).unwrap().set_len(280 << 20).unwrap();
     let mut sgdisk = Command::new("sgdisk");
-    sgdisk.args(["-n", "1:2048:+120M", "-n", "2:0:+120M"]);
+    sgdisk.args(["-n", "1:2048:+128M", "-n", "2:0:+128M"]);
     run_tool(sgdisk.arg(&disk), "");
     let file = fs::File::options().write(true).open(&disk).unwrap();
     for (index, member) in (0..).zip(&members) {

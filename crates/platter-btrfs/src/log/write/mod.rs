@@ -34,12 +34,16 @@ pub fn log_inode(
     tree: TreeId,
     target: Target,
 ) -> Result<Option<u64>> {
+    let context: &FsContext = fs.context();
+    let superblock = &context.superblock;
+    // After a crash, one device may know of a log that another does not.
+    if superblock.device_count > 1 {
+        return Ok(None);
+    }
     let Some(mut turn) = handle.log() else {
         return Ok(None);
     };
     let generation = handle.generation();
-    let context: &FsContext = fs.context();
-    let superblock = &context.superblock;
     let planned = fs.look_at(tree, |now, committed| {
         let mut planner = Planner {
             view: View {
