@@ -251,7 +251,7 @@ fn partitions_are_members_and_one_may_be_missing() {
     );
     assert!(!text.contains("RAID1"), "{text}");
     let ran = workshop.run(&["ls", "two.img@2"]);
-    assert_eq!(ran.status, 1);
+    assert_eq!(ran.status, 2);
     assert!(ran.err.contains("the option degraded"), "{}", ran.err);
     let degraded = ["info", "two.img@2", "--option", "degraded"];
     let text = workshop.read(&degraded);
