@@ -183,7 +183,7 @@ fn resize(pool: &Pool, size: u64) -> platter::Result<u64> {
 }
 
 #[test]
-fn filesystem_becomes_longer_and_shorter() -> Result<()> {
+fn filesystem_becomes_longer() -> Result<()> {
     for options in [&[][..], &["--mixed"], &["-m", "single", "-n", "4096"]] {
         let pool = Pool::make(1, 130 << 10, options)?;
         let image = &pool.images[0];
@@ -204,15 +204,6 @@ fn filesystem_becomes_longer_and_shorter() -> Result<()> {
         let refused = resize(&pool, 200 * MIB).unwrap_err().to_string();
         assert!(refused.contains("256 MiB"), "{refused}");
         assert!(superblock_bytes(image)? == before);
-        let end = 500 * MIB;
-        assert_eq!(resize(&pool, end)?, end);
-        assert_eq!(fs::metadata(image)?.len(), end);
-        assert_clean(&pool, "shorter")?;
-        pool.run(
-            "",
-            "cd $1; test $(stat -c %s second) = 300000000; rm second; echo x > third",
-        )?;
-        assert_clean(&pool, "after the kernel wrote to it again")?;
     }
     Ok(())
 }
