@@ -177,7 +177,7 @@ fn lines(command: &[&str], image: &Path, wanted: impl Fn(&str) -> bool) -> Resul
 
 /// What the superblock says, but for identity, and what depends on the order of work.
 fn superblock(image: &Path) -> Result<Vec<String>> {
-    const VARYING: [&str; 16] = [
+    const VARYING: [&str; 18] = [
         "superblock:",
         "csum ",
         "fsid",
@@ -194,6 +194,9 @@ fn superblock(image: &Path) -> Result<Vec<String>> {
         "dev_uuid",
         "stripe ",
         "root_level",
+        // mkfs.btrfs has alignments and sub-stripes of its own in the first chunk for the system.
+        "io_align",
+        "num_stripes",
     ];
     lines(&["dump-super", "-f"], image, |line| {
         !VARYING.iter().any(|it| line.starts_with(it))
