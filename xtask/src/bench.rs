@@ -25,11 +25,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 
 /// The counts that are part of every test; they need no release build to be exact.
 pub(crate) fn count_requests(workspace: &Workspace) -> Result<()> {
-    command::run(
-        command::cargo(&workspace.root)
-            .args(["run", "--quiet", "--locked", "--package", "platter-bench"])
-            .args(["--", "requests"]),
-    )
+    command::run(workspace.program_of_tests("platter-bench")?.arg("requests"))
 }
 
 /// Every benchmark on very little: it fails where one breaks down, or a count is more than it may
@@ -37,12 +33,9 @@ pub(crate) fn count_requests(workspace: &Workspace) -> Result<()> {
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     prepare()?;
     for arguments in [["all", "--quick"], ["report", "--check"]] {
-        let mut cargo = command::cargo(&workspace.root);
-        cargo
-            .args(["run", "--quiet", "--locked", "--package", "platter-bench"])
-            .arg("--")
-            .args(arguments);
-        command::run(&mut command::in_mount_namespace(&cargo))?;
+        let mut bench = workspace.program_of_tests("platter-bench")?;
+        bench.args(arguments);
+        command::run(&mut command::in_mount_namespace(&bench))?;
     }
     Ok(())
 }

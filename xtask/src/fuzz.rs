@@ -38,9 +38,8 @@ pub(crate) fn of_test(workspace: &Workspace) -> Result<()> {
             ["--operations", operations],
             ["--seed", SEED_OF_TEST],
         ];
-        let arguments = arguments.as_flattened().iter();
-        let arguments: Vec<_> = arguments.map(|&word| word.to_owned()).collect();
-        run(workspace, &arguments)?;
+        let mut fuzz = workspace.program_of_tests("platter-fuzz")?;
+        command::run(fuzz.args(arguments.as_flattened()))?;
     }
     Ok(())
 }

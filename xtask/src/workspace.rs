@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -89,6 +90,18 @@ impl Workspace {
     /// Where cargo puts what it builds.
     pub(crate) fn target(&self) -> PathBuf {
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from)
+    }
+
+    /// A program of the workspace, built with the features of dependencies that the tests have, so that what
+    /// those compiled is used again.
+    pub(crate) fn program_of_tests(&self, program: &str) -> Result<Command> {
+        let mut build = command::cargo(&self.root);
+        build.args(["build", "--quiet", "--locked", "--workspace"]);
+        command::run(build.args(["--bins", "--tests"]))?;
+        let path = self.root.join(self.target()).join("debug").join(program);
+        let mut built = command::command(path);
+        built.current_dir(&self.root);
+        Ok(built)
     }
 
     /// Packages of the workspace alone.
