@@ -14,7 +14,6 @@ mod cost;
 
 pub use cost::{Cost, costs};
 pub use faults::{FaultCounts, Faults};
-#[cfg(test)]
 pub(crate) use image::ImageFiles;
 pub use matrix::{Counts, Matrix};
 pub use record::{Breakage, Recorded, record};

@@ -9,6 +9,7 @@ use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{Context, CreateKind, Filesystem, FixedClock, Inode, Name, Timestamp};
 use rustix::io::Errno;
 
+use crate::crash::ImageFiles;
 use crate::subject::{Devices, Scene, scene};
 use crate::workload::Abilities;
 
@@ -156,11 +157,16 @@ impl Mounted {
         }
     }
 
-    /// Unmounts it, and demands that its check finds nothing.
+    /// Unmounts it, and demands that its check finds nothing, and the checker of Linux neither.
     pub(super) fn finish(mut self) -> Result<()> {
         match self.candidate {
             Candidate::Memory => Ok(self.fs().sync()?),
-            Candidate::Scene(scene) => self.unmount(scene),
+            Candidate::Scene(scene) => {
+                self.unmount(scene)?;
+                let found = ImageFiles::of(&self.devices())?.complaints(scene)?;
+                ensure!(found.is_empty(), "fsck: {}", found.join("\n"));
+                Ok(())
+            }
         }
     }
 

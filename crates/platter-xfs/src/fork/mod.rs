@@ -220,9 +220,11 @@ impl ForkEdit {
     ) -> Result<Vec<Mapping>> {
         let end = FileBlock(first.0.saturating_add(count));
         let mut gone = Vec::new();
-        while let Some(found) = self
-            .lookup(groups, first)?
-            .filter(|found| found.offset < end)
+        // Of no blocks, the mapping that they would lie in must not become two.
+        while first < end
+            && let Some(found) = self
+                .lookup(groups, first)?
+                .filter(|found| found.offset < end)
         {
             let head = first.0.saturating_sub(found.offset.0);
             let tail = found.end().0.saturating_sub(end.0);

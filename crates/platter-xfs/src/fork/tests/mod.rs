@@ -85,6 +85,19 @@ fn by_block(mappings: &[Mapping]) -> BTreeMap<u64, u64> {
 }
 
 #[test]
+fn no_blocks_are_unmapped_within_a_mapping() {
+    let (sample, number) = sample(40);
+    change(&sample, number, |fork, groups| {
+        let whole = mapping(&sample, 10, 500, 20);
+        fork.map(groups, whole).unwrap();
+        for first in [9, 10, 15, 30] {
+            assert_eq!(fork.unmap(groups, FileBlock(first), 0).unwrap(), []);
+        }
+        assert_eq!(fork.contents(groups).unwrap().0, [whole]);
+    });
+}
+
+#[test]
 fn fork_maps_what_was_mapped_in_any_order() {
     let (sample, number) = sample(40);
     let mut numbers = Numbers(1);
