@@ -8,15 +8,12 @@ use platter_vfs::Result;
 use platter_vfs::writing::RangeSet;
 
 use super::Group;
+use super::reserve::{SLACK_BLOCKS, kept_blocks};
 use super::rules::GroupRule;
-use super::space::{free_list_max, min_free_list};
-use crate::ondisk::agf::Agf;
+use super::space::min_free_list;
+use crate::ondisk::AgBlock;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent};
-use crate::ondisk::{AgBlock, Geometry};
 use crate::tree::TreeRecord;
-
-/// Blocks that every change may take beside what it allocates.
-const SLACK_BLOCKS: u32 = 4;
 
 fn range_of(extent: DiskFreeExtent) -> Range<u32> {
     let start = extent.start.get();
@@ -30,12 +27,6 @@ fn place_in(range: &Range<u32>, count: u32, align: u32) -> Option<(AgBlock, u32)
     Some((AgBlock(start), len.min(count)))
 }
 
-/// Free blocks of a group that no change allocates for anything but its free list, whatever that holds.
-#[must_use]
-pub fn withheld_blocks(agf: &Agf, geometry: &Geometry) -> u64 {
-    free_list_max(agf, geometry) as u64 + u64::from(SLACK_BLOCKS)
-}
-
 impl Group<'_> {
     /// The blocks that may be allocated: those that are free, without what its B-trees may come to need.
     #[must_use]
@@ -46,7 +37,7 @@ impl Group<'_> {
         let wanted = min_free_list(self.agf, &self.geometry);
         let missing = wanted.saturating_sub(self.free_list.len());
         let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        let kept = super::reserve::kept_blocks(self.agf, self.agi, &self.geometry);
+        let kept = kept_blocks(self.agf, self.agi, &self.geometry);
         let others = missing.saturating_add(kept).saturating_add(SLACK_BLOCKS);
         let claimed: u32 = self
             .claims

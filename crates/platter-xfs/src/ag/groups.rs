@@ -10,7 +10,7 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 use zerocopy::FromBytes;
 
-use super::{BlockChanges, Blocks, Group, GroupRule};
+use super::{BlockChanges, Blocks, Group, GroupRule, reserved_blocks};
 use crate::ondisk::agf::{Agf, DiskAgf};
 use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
@@ -64,8 +64,8 @@ pub struct GroupCounts {
     pub inodes: i64,
     /// Inodes that exist and are free.
     pub free_inodes: i64,
-    /// Blocks of the free space B-trees, which count as free.
-    pub tree_blocks: i64,
+    /// Those of the free blocks that reservations of space leave to the B-trees.
+    pub kept: i64,
 }
 
 /// A group as it is, and as it is stored.
@@ -79,14 +79,14 @@ struct Open {
     held: Option<Held>,
 }
 
-fn counts_of(headers: &Headers) -> GroupCounts {
+fn counts_of(headers: &Headers, geometry: &Geometry) -> GroupCounts {
     let (agf, agi) = (&headers.agf, &headers.agi);
     let list = i64::try_from(headers.free_list.len()).unwrap_or(i64::MAX);
     GroupCounts {
         free_blocks: i64::from(agf.free_blocks) + i64::from(agf.btree_blocks) + list,
         inodes: agi.count.into(),
         free_inodes: agi.free_count.into(),
-        tree_blocks: i64::from(agf.btree_blocks) - i64::from(agf.rmap_blocks),
+        kept: i64::try_from(reserved_blocks(agf, agi, geometry)).unwrap_or(i64::MAX),
     }
 }
 
@@ -180,7 +180,7 @@ impl Groups {
         self.get(ag)?;
         let open = self.open.get(&ag);
         Ok(open
-            .map(|open| counts_of(&open.headers))
+            .map(|open| counts_of(&open.headers, &self.geometry))
             .unwrap_or_default())
     }
 
@@ -188,11 +188,12 @@ impl Groups {
     pub fn take_changes(&mut self) -> Result<(BlockChanges, GroupCounts)> {
         let mut counts = GroupCounts::default();
         for open in self.open.values() {
-            let (after, before) = (counts_of(&open.headers), counts_of(&open.stored));
+            let of = |headers| counts_of(headers, &self.geometry);
+            let (after, before) = (of(&open.headers), of(&open.stored));
             counts.free_blocks += after.free_blocks - before.free_blocks;
             counts.inodes += after.inodes - before.inodes;
             counts.free_inodes += after.free_inodes - before.free_inodes;
-            counts.tree_blocks += after.tree_blocks - before.tree_blocks;
+            counts.kept += after.kept - before.kept;
         }
         self.store_all()?;
         Ok((self.blocks.take_changes(), counts))

@@ -5,8 +5,8 @@ mod rules;
 mod blocks;
 mod groups;
 mod host;
-mod reserve;
 mod space;
+mod reserve;
 mod alloc;
 mod rmap;
 mod refcount;
@@ -20,10 +20,9 @@ use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
 
-pub use alloc::withheld_blocks;
 pub use blocks::{BlockChanges, Blocks};
 pub use groups::{Freed, GroupCounts, Groups};
-pub use reserve::kept_blocks;
+pub use reserve::reserved_blocks;
 pub use rules::GroupRule;
 pub use space::{free_list_max, levels_max, min_free_list};
 

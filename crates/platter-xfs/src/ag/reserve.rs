@@ -1,11 +1,15 @@
 //! Blocks of a group that stay free for the B-trees that grow with what is allocated, as Linux keeps them:
 //! without them, a full group could not record what changes in it.
 
+use super::space::free_list_max;
 use crate::ondisk::Geometry;
 use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
 use crate::ondisk::btree::BtreeKind;
 use crate::ondisk::geometry::CHUNK_INODES;
+
+/// Blocks that every change may take beside what it allocates.
+pub(super) const SLACK_BLOCKS: u32 = 4;
 
 /// Blocks of a tree with so many records, whose blocks are half full.
 fn tree_blocks(kind: BtreeKind, geometry: &Geometry, records: u64) -> u64 {
@@ -21,7 +25,7 @@ fn tree_blocks(kind: BtreeKind, geometry: &Geometry, records: u64) -> u64 {
 
 /// The blocks that the trees of a group may need beyond those that they have.
 #[must_use]
-pub fn kept_blocks(agf: &Agf, agi: &Agi, geometry: &Geometry) -> u32 {
+pub(super) fn kept_blocks(agf: &Agf, agi: &Agi, geometry: &Geometry) -> u32 {
     let length = u64::from(agf.length);
     let mut kept = 0_u64;
     let mut keep = |asked: u64, used: u32| kept += asked.saturating_sub(used.into());
@@ -40,4 +44,17 @@ pub fn kept_blocks(agf: &Agf, agi: &Agi, geometry: &Geometry) -> u32 {
         keep(asked, agi.free_btree_blocks);
     }
     u32::try_from(kept).unwrap_or(u32::MAX)
+}
+
+/// Free blocks of a group that no change allocates for anything but its free list, whatever that holds.
+pub(super) fn withheld_blocks(agf: &Agf, geometry: &Geometry) -> u64 {
+    free_list_max(agf, geometry) as u64 + u64::from(SLACK_BLOCKS)
+}
+
+/// Those of the free blocks of a group that reservations of space leave to its B-trees: what they may come to need,
+/// what those of free space and of owners have, and what no change allocates.
+#[must_use]
+pub fn reserved_blocks(agf: &Agf, agi: &Agi, geometry: &Geometry) -> u64 {
+    let kept = u64::from(kept_blocks(agf, agi, geometry));
+    kept + u64::from(agf.btree_blocks) + withheld_blocks(agf, geometry)
 }

@@ -17,22 +17,17 @@ use crate::tree::TreeRecord;
 /// More blocks than a free list gets or loses when it is filled.
 const FILL_MAX: usize = 1024;
 
-/// Owners of each block, where the levels of their tree are estimated.
-const OWNERS_EACH: u64 = 4;
-
 /// How many blocks the free list holds before a change: enough for two splits on all levels of each tree
 /// that takes its blocks from there.
 #[must_use]
 pub fn min_free_list(agf: &Agf, geometry: &Geometry) -> usize {
-    list_blocks(trees(agf, geometry, u32::MAX).map(|(levels, most)| (levels + 1).min(most)))
+    list_blocks(trees(agf, geometry).map(|(levels, most)| (levels + 1).min(most.max(levels))))
 }
 
-/// The most that [`min_free_list`] comes to while blocks have a few owners each.
+/// The most that [`min_free_list`] comes to, whatever the group holds.
 #[must_use]
 pub fn free_list_max(agf: &Agf, geometry: &Geometry) -> usize {
-    let shared = u64::from(geometry.ag_blocks) * OWNERS_EACH;
-    let most = levels_max(BtreeKind::Rmap, geometry, shared);
-    list_blocks(trees(agf, geometry, most).map(|(levels, most)| most.max(levels + 1)))
+    list_blocks(trees(agf, geometry).map(|(levels, most)| most.max(levels)))
 }
 
 fn list_blocks(levels: impl Iterator<Item = u32>) -> usize {
@@ -40,9 +35,8 @@ fn list_blocks(levels: impl Iterator<Item = u32>) -> usize {
     sum as usize
 }
 
-/// The levels of the trees that take their blocks from the free list, and the most that they may have:
-/// that of owners `rmap_max` where blocks have any number of them.
-fn trees(agf: &Agf, geometry: &Geometry, rmap_max: u32) -> impl Iterator<Item = (u32, u32)> {
+/// The levels of the trees that take their blocks from the free list, and the most that they may have.
+fn trees(agf: &Agf, geometry: &Geometry) -> impl Iterator<Item = (u32, u32)> {
     let extents = u64::from(geometry.ag_blocks).div_ceil(2);
     let mut trees = vec![
         (
@@ -55,9 +49,9 @@ fn trees(agf: &Agf, geometry: &Geometry, rmap_max: u32) -> impl Iterator<Item = 
         ),
     ];
     if let Some(rmap) = agf.rmap {
-        // Shared blocks have any number of records.
+        // Shared blocks have any number of records, but the tree lies in the group.
         let most = if geometry.features.has_reflink() {
-            rmap_max
+            levels_within(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
         } else {
             levels_max(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
         };
@@ -77,6 +71,21 @@ pub fn levels_max(kind: BtreeKind, geometry: &Geometry, records: u64) -> u32 {
         levels += 1;
     }
     levels
+}
+
+/// The most levels of a tree that takes no more than so many blocks, which are half full.
+fn levels_within(kind: BtreeKind, geometry: &Geometry, blocks: u64) -> u32 {
+    let half = (kind.records_max(1, geometry) / 2).max(2) as u64;
+    // Below the root there are two blocks at least.
+    let (mut levels, mut width, mut total) = (1, 2, 1_u64);
+    loop {
+        total = total.saturating_add(width);
+        if total > blocks {
+            return levels;
+        }
+        levels += 1;
+        width = width.saturating_mul(half);
+    }
 }
 
 impl Group<'_> {

@@ -231,8 +231,8 @@ impl<'f> Change<'f> {
         mount.free_blocks().add(counts.free_blocks + reserved);
         mount.inodes().add(counts.inodes);
         mount.free_inodes().add(counts.free_inodes);
-        if counts.tree_blocks != 0 {
-            let floor = self.context.space().add_to_floor(counts.tree_blocks);
+        if counts.kept != 0 {
+            let floor = self.context.space().add_to_floor(counts.kept);
             mount.free_blocks().set_exact_below(floor);
         }
         self.groups.committed(sequence);

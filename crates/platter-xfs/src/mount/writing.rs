@@ -9,7 +9,7 @@ use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
 use super::{Logging, MountOptions, Recovery};
-use crate::ag::{kept_blocks, withheld_blocks};
+use crate::ag::reserved_blocks;
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
@@ -139,9 +139,7 @@ fn keep_blocks(context: &FsContext) -> Result<()> {
     let mut kept = 0_u64;
     for ag in geometry.groups() {
         let (agf, agi) = (context.agf(ag)?, context.agi(ag)?);
-        kept = kept.saturating_add(kept_blocks(&agf, &agi, geometry).into());
-        kept = kept.saturating_add(agf.btree_blocks.into());
-        kept = kept.saturating_add(withheld_blocks(&agf, geometry));
+        kept = kept.saturating_add(reserved_blocks(&agf, &agi, geometry));
     }
     let kept = i64::try_from(kept).unwrap_or(i64::MAX);
     let floor = context.space().add_to_floor(kept);

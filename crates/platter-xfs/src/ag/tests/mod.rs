@@ -5,7 +5,9 @@ mod rules;
 
 use std::collections::BTreeMap;
 
-use super::{Group, kept_blocks, withheld_blocks};
+use super::Group;
+use super::reserve::{kept_blocks, withheld_blocks};
+use super::space::{free_list_max, min_free_list};
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, Owner, Refcount, RmapOwner,
 };
@@ -132,6 +134,29 @@ fn group_withholds_no_more_than_is_set_aside() {
                 check(change);
             }
         });
+    }
+}
+
+/// Blocks that many clones share have more owners than there are blocks in the group.
+#[test]
+fn free_list_of_any_tree_of_owners_is_set_aside() {
+    let sample = Sample::new();
+    let mut groups = sample.groups();
+    let mut agf = groups.get(sample::AG).unwrap().agf().clone();
+    let mut geometry = sample.geometry.clone();
+    geometry.ag_blocks = 1 << 18;
+    let half = (BtreeKind::Rmap.records_max(1, &geometry) / 2) as u64;
+    let most = free_list_max(&agf, &geometry);
+    let (mut blocks, mut width) = (1, 2);
+    for levels in 1.. {
+        agf.rmap.as_mut().unwrap().levels = levels;
+        assert!(min_free_list(&agf, &geometry) <= most, "{levels}");
+        blocks += width;
+        width *= half;
+        if blocks > u64::from(geometry.ag_blocks) {
+            assert_eq!(levels, 5);
+            break;
+        }
     }
 }
 
