@@ -77,22 +77,43 @@ impl Entry {
 
 /// Where `numbers` has the blocks of an entry, in sectors.
 const BLOCKS: usize = 6;
-/// By how many sectors the blocks of B-trees of an exchanged file may differ: two blocks of 4 KiB.
-const TREE_SECTORS: i128 = 16;
+/// Where `numbers` has the inode.
+const INODE: usize = 0;
 
 impl Listing {
-    /// The same, where the mapping B-tree of a file may have up to two blocks more or less than that of `other`:
-    /// each way to split and merge its blocks is a valid one.
-    pub(crate) fn with_tree_blocks_of(mut self, other: &Self) -> Self {
+    /// The same, where those of the files that are not as in `other` have lost their ends as there. A file that an
+    /// exchange makes longer has its former size in the memory of the kernel that finishes the exchange in a recovery,
+    /// and so loses what lies beyond that when the kernel puts the inode away.
+    pub(crate) fn with_lost_ends_of(mut self, other: &Self, inodes: &[u64]) -> Self {
         for (path, entry) in &mut self.0 {
-            if let Some(theirs) = other.0.get(path) {
-                let (ours, theirs) = (&mut entry.numbers[BLOCKS], theirs.numbers[BLOCKS]);
-                if (*ours - theirs).abs() <= TREE_SECTORS {
-                    *ours = theirs;
-                }
+            let is_exchanged = inodes
+                .iter()
+                .any(|&inode| entry.numbers[INODE] == inode.into());
+            if let Some(theirs) = other.0.get(path).filter(|_| is_exchanged) {
+                entry.lose_end_of(theirs);
             }
         }
         self
+    }
+}
+
+impl Entry {
+    fn lose_end_of(&mut self, other: &Self) {
+        let (ours, theirs) = (&mut self.contents, &other.contents);
+        let same = ours.iter().zip(theirs).take_while(|(one, two)| one == two);
+        let same = same.count();
+        let is_lost = ours.len() == theirs.len() && theirs[same..].iter().all(|&byte| byte == 0);
+        if !is_lost || same == theirs.len() {
+            return;
+        }
+        ours.clone_from(theirs);
+        // What is lost, and a block of the mapping B-tree for it.
+        let sectors = (theirs.len() - same).div_ceil(512) + 16;
+        let lost = i128::try_from(sectors).unwrap_or(i128::MAX);
+        let (ours, theirs) = (&mut self.numbers[BLOCKS], other.numbers[BLOCKS]);
+        if (theirs..=theirs + lost).contains(ours) {
+            *ours = theirs;
+        }
     }
 }
 

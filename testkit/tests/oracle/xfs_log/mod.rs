@@ -6,6 +6,7 @@ mod listing;
 mod work;
 mod chains;
 mod shapes;
+mod cut;
 mod many;
 mod written;
 
