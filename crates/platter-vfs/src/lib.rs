@@ -38,6 +38,7 @@ pub mod namei;
 pub mod tree_walk;
 pub mod memory;
 
+pub use platter_block::{MountEntry, MountTable, MountedDevice};
 pub use platter_ondisk::{Corruption, Locus};
 
 pub use access_time::{AccessTimes, FileTimes};

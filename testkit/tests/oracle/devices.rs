@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use platter_block::file::{Holder, Refusal};
+use platter_block::file::{ImageUser, Refusal};
 use platter_block::{Access, BlockDevice, FileDevice, OpenError, OpenOptions};
 use tempfile::TempDir;
 use testkit::loopdev::{self, LoopDevice, Mount};
@@ -127,10 +127,10 @@ fn a_second_writer_of_a_block_device_is_refused() -> Result<()> {
     let (_folder, path) = image(1 << 20)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let writer = FileDevice::open(device.path(), WRITE)?;
-    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(Holder::Claim));
+    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(ImageUser::Claim));
     assert!(matches!(
         refusal(device.path(), READ),
-        Refusal::InUse(Holder::Writer(_))
+        Refusal::InUse(ImageUser::Writer(_))
     ));
     drop(writer);
     let reader = FileDevice::open(device.path(), READ)?;
@@ -138,7 +138,7 @@ fn a_second_writer_of_a_block_device_is_refused() -> Result<()> {
     let mut attempts = (0..100).map(|_| refusal(device.path(), WRITE));
     assert!(attempts.any(|refusal| {
         std::thread::sleep(std::time::Duration::from_millis(10));
-        matches!(refusal, Refusal::InUse(Holder::Reader(_)))
+        matches!(refusal, Refusal::InUse(ImageUser::Reader(_)))
     }));
     drop(reader);
     FileDevice::open(device.path(), WRITE)?;
@@ -152,7 +152,7 @@ fn what_the_kernel_has_mounted_is_not_written_to() -> Result<()> {
     mke2fs::make(&path, 4096, &["-t", "ext4"], None)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let mount = Mount::device(device.path(), "", loopdev::Access::ReadWrite)?;
-    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(Holder::Claim));
+    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(ImageUser::Claim));
     FileDevice::open(device.path(), READ)?;
     // The kernel takes no lock on the image below, so that has to be found out otherwise.
     let name = device
@@ -160,8 +160,8 @@ fn what_the_kernel_has_mounted_is_not_written_to() -> Result<()> {
         .file_name()
         .context("no name")?
         .to_string_lossy();
-    let holder = Holder::Loop((*name).into());
-    assert_eq!(refusal(&path, WRITE), Refusal::InUse(holder));
+    let user = ImageUser::Loop((*name).into());
+    assert_eq!(refusal(&path, WRITE), Refusal::InUse(user));
     FileDevice::open(&path, READ)?;
     drop(mount);
     Ok(())
@@ -189,7 +189,7 @@ fn a_loop_device_and_its_file_are_not_written_at_once() -> Result<()> {
     }
     let refused = refusal(&path, READ);
     assert!(
-        matches!(refused, Refusal::InUse(Holder::Writer(_))),
+        matches!(refused, Refusal::InUse(ImageUser::Writer(_))),
         "{refused:?}"
     );
     drop(writer);

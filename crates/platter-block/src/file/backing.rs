@@ -22,17 +22,17 @@ impl Backing {
     /// Returns the backing file of `device`; `None` unless it is a loop device that has one.
     pub(super) fn of(device: &Stat) -> Option<Self> {
         let (major, minor) = (major(device.st_rdev), minor(device.st_rdev));
-        let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-        Self::read(&folder)
+        let directory = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+        Self::read(&directory)
     }
 
     /// Reads the attributes in the device's sysfs directory.
-    fn read(folder: &Path) -> Option<Self> {
-        let is_partition = folder.join("partition").exists();
+    fn read(directory: &Path) -> Option<Self> {
+        let is_partition = directory.join("partition").exists();
         let whole = if is_partition {
-            folder.parent()?
+            directory.parent()?
         } else {
-            folder
+            directory
         };
         let settings = whole.join("loop");
         let path = fs::read(settings.join("backing_file")).ok()?;
@@ -40,9 +40,9 @@ impl Backing {
         let path = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(path);
         let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
         let offset = number(settings.join("offset")).unwrap_or(0);
-        let sectors = number(folder.join("size"))?;
+        let sectors = number(directory.join("size"))?;
         let first = if is_partition {
-            number(folder.join("start"))?
+            number(directory.join("start"))?
         } else {
             0
         };

@@ -1,20 +1,24 @@
 //! Finding the process or device that has an image in use.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::Stat;
+use rustix::fs::{Stat, major, minor};
+
+use crate::mounts::{MountTable, MountedDevice};
 
 /// Maximum length of a process name or a directory in a message, in characters.
 const NAME_CHARS_MAX: usize = 256;
 
 /// The current user of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
+pub enum ImageUser {
     /// A process with an exclusive lock; `None` if it cannot be determined.
     Writer(Option<Process>),
     /// Processes with a shared lock; one of them, if it can be determined.
@@ -28,7 +32,7 @@ pub enum Holder {
         /// The backing file.
         file: Arc<str>,
         /// Its user.
-        holder: Box<Holder>,
+        user: Box<ImageUser>,
     },
 }
 
@@ -43,15 +47,15 @@ pub struct Process {
     pub mountpoint: Option<Arc<str>>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for ImageUser {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, process) = match self {
             Self::Writer(process) => ("another writer", process),
             Self::Reader(process) => ("another reader", process),
             Self::Claim => return out.write_str("a mount, or by another program that claimed it"),
             Self::Loop(name) => return write!(out, "loop device {name}"),
-            Self::Backing { file, holder } => {
-                return write!(out, "{holder}, of its backing file {file}");
+            Self::Backing { file, user } => {
+                return write!(out, "{user}, of its backing file {file}");
             }
         };
         out.write_str(kind)?;
@@ -72,37 +76,98 @@ impl fmt::Display for Process {
     }
 }
 
+/// The mounts that lead to an open file. By them, paths that lie on other filesystems are recognised without
+/// touching those, which may not respond.
+struct FileMounts {
+    table: MountTable,
+    /// The filesystem of the file, if its mount is listed.
+    device: Option<MountedDevice>,
+    /// The filesystems that the lookup of the file crosses.
+    crossed: Vec<MountedDevice>,
+}
+
+impl FileMounts {
+    fn of(file: BorrowedFd<'_>) -> Option<Self> {
+        let table = MountTable::read().ok()?;
+        let number = file.as_raw_fd();
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+        let mount = table.by_id(id.trim().parse().ok()?);
+        let device = mount.map(|mount| mount.device);
+        let path = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+        let crossed = table.crossed(&path).into_iter();
+        let crossed = crossed.map(|mount| mount.device).collect();
+        Some(Self {
+            table,
+            device,
+            crossed,
+        })
+    }
+
+    /// Whether an absolute path lies on the filesystem of the file, and its lookup crosses no filesystem that the
+    /// lookup of the file does not cross.
+    fn reach(&self, path: &Path) -> bool {
+        let crossed = self.table.crossed(path);
+        let is_crossed =
+            |device: MountedDevice| Some(device) == self.device || self.crossed.contains(&device);
+        crossed.last().map(|mount| mount.device) == self.device
+            && crossed.iter().all(|mount| is_crossed(mount.device))
+    }
+}
+
 /// Returns the loop device that a file is attached to, if sysfs shows it.
-pub(super) fn attached_loop_device(file: &Stat) -> Option<Arc<str>> {
+pub(super) fn attached_loop_device(file: BorrowedFd<'_>, found: &Stat) -> Option<Arc<str>> {
     let devices = fs::read_dir("/sys/block").ok()?;
-    devices.flatten().find_map(|device| {
-        let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        let backing = fs::metadata(Path::new(backing.trim_end_matches('\n'))).ok()?;
-        let same = (backing.dev(), backing.ino()) == (file.st_dev, file.st_ino);
-        same.then(|| device.file_name().to_string_lossy().into())
-    })
+    let mut mounts = None;
+    for device in devices.flatten() {
+        let Ok(backing) = fs::read(device.path().join("loop/backing_file")) else {
+            continue;
+        };
+        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+        let backing = Path::new(OsStr::from_bytes(backing));
+        if mounts.is_none() {
+            mounts = Some(FileMounts::of(file)?);
+        }
+        if !mounts.as_ref().is_some_and(|mounts| mounts.reach(backing)) {
+            continue;
+        }
+        let is_same = fs::metadata(backing).is_ok_and(|backing| is_file(&backing, found));
+        if is_same {
+            return Some(device.file_name().to_string_lossy().into());
+        }
+    }
+    None
+}
+
+fn is_file(other: &fs::Metadata, file: &Stat) -> bool {
+    (other.dev(), other.ino()) == (file.st_dev, file.st_ino)
 }
 
 /// Returns a process that has a lock on the file, an exclusive one if `writes`, as far as this user
 /// may see it in `/proc`. The file is open as `path`.
-pub(super) fn lock_holder(path: &Path, file: &Stat, writes: bool) -> Option<Process> {
+pub(super) fn lock_owner(
+    path: &Path,
+    file: BorrowedFd<'_>,
+    found: &Stat,
+    writes: bool,
+) -> Option<Process> {
     let table = fs::read_to_string("/proc/locks").ok()?;
     let own = std::process::id();
-    let mut locks: Vec<Lock> = table.lines().filter_map(Lock::parse).collect();
-    locks.retain(|lock| lock.inode == file.st_ino);
-    // For range locks, `/proc/locks` shows no process; their owners hold a shared `flock` too.
-    let mut found = locks.iter().filter_map(|lock| {
+    let file = LockedFile::new(file, found);
+    // For range locks, `/proc/locks` shows no process; their owners have a shared `flock` too.
+    let locks = table.lines().filter_map(Lock::parse);
+    let mut owners = locks.filter(|lock| file.is_of(lock)).filter_map(|lock| {
         let id = lock.process?;
-        let seen = locks_of(id, file);
+        let seen = locks_of(id, &file);
         let has_lock = match &seen {
             Some(seen) => seen.iter().any(|lock| lock.writes == writes),
             None => lock.writes == writes,
         };
         has_lock.then_some(id)
     });
-    let first = found.next()?;
+    let first = owners.next()?;
     // This process is considered last: it may have opened the file twice.
-    let id = [first].into_iter().chain(found).find(|id| *id != own);
+    let id = [first].into_iter().chain(owners).find(|id| *id != own);
     let id = id.unwrap_or(first);
     let name = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
     Some(Process {
@@ -112,11 +177,37 @@ pub(super) fn lock_holder(path: &Path, file: &Stat, writes: bool) -> Option<Proc
     })
 }
 
+/// The file whose locks are looked for.
+struct LockedFile<'a> {
+    found: &'a Stat,
+    /// The device number that the kernel shows with its locks: that of the filesystem, where its mount is listed.
+    device: MountedDevice,
+}
+
+impl<'a> LockedFile<'a> {
+    fn new(file: BorrowedFd<'_>, found: &'a Stat) -> Self {
+        let mounts = FileMounts::of(file);
+        let device = mounts.and_then(|mounts| mounts.device);
+        let device = device.unwrap_or(MountedDevice {
+            major: major(found.st_dev),
+            minor: minor(found.st_dev),
+        });
+        Self { found, device }
+    }
+
+    /// Whether a lock is of the file, or of one with its number in another subvolume.
+    fn is_of(&self, lock: &Lock) -> bool {
+        lock.device == self.device && lock.inode == self.found.st_ino
+    }
+}
+
 /// A line of `/proc/locks`, or a `lock:` line in `fdinfo`.
 #[derive(Debug, PartialEq, Eq)]
 struct Lock {
     writes: bool,
     process: Option<u32>,
+    /// The filesystem of the file.
+    device: MountedDevice,
     inode: u64,
 }
 
@@ -130,30 +221,36 @@ impl Lock {
         }
         let writes = words.nth(1)? == "WRITE";
         let process = words.next()?.parse().ok().filter(|&id: &u32| id != 0);
-        let inode = words.next()?.rsplit(':').next()?.parse().ok()?;
+        let mut file = words.next()?.split(':');
+        let device = MountedDevice {
+            major: u32::from_str_radix(file.next()?, 16).ok()?,
+            minor: u32::from_str_radix(file.next()?, 16).ok()?,
+        };
         Some(Self {
             writes,
             process,
-            inode,
+            device,
+            inode: file.next()?.parse().ok()?,
         })
     }
 }
 
-/// Returns the locks of a process on the file; `None` if this user may not see them.
-fn locks_of(process: u32, file: &Stat) -> Option<Vec<Lock>> {
+/// Returns the locks of a process on the file; `None` if this user may not see them. Other files that the process
+/// has open are not touched.
+fn locks_of(process: u32, file: &LockedFile<'_>) -> Option<Vec<Lock>> {
     let mut locks = Vec::new();
     for descriptor in fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten() {
-        let Ok(open) = fs::metadata(descriptor.path()) else {
-            continue;
-        };
-        if (open.dev(), open.ino()) != (file.st_dev, file.st_ino) {
-            continue;
-        }
         let number = descriptor.file_name();
         let info = format!("/proc/{process}/fdinfo/{}", number.to_string_lossy());
         let info = fs::read_to_string(info).unwrap_or_default();
         let lines = info.lines().filter(|line| line.starts_with("lock:"));
-        locks.extend(lines.filter_map(Lock::parse));
+        let found = lines.filter_map(Lock::parse);
+        let mut found = found.filter(|lock| file.is_of(lock)).peekable();
+        if found.peek().is_some()
+            && fs::metadata(descriptor.path()).is_ok_and(|open| is_file(&open, file.found))
+        {
+            locks.extend(found);
+        }
     }
     Some(locks)
 }
@@ -162,34 +259,13 @@ fn locks_of(process: u32, file: &Stat) -> Option<Vec<Lock>> {
 /// source of such a mount is the absolute path, followed by `@` and the partition.
 fn mountpoint_of(path: &Path) -> Option<Arc<str>> {
     let path = path.canonicalize().ok()?;
-    let table = fs::read("/proc/self/mountinfo").ok()?;
-    let mut found = table.split(|&byte| byte == b'\n').filter_map(|line| {
-        let mut words = line.split(|&byte| byte == b' ');
-        let mountpoint = words.nth(4)?;
-        let source = words.skip_while(|word| *word != b"-").nth(2)?;
-        let source = unescaped(source);
-        let rest = source.strip_prefix(path.as_os_str().as_bytes())?;
-        (rest.is_empty() || rest.starts_with(b"@")).then(|| unescaped(mountpoint))
-    });
+    let table = MountTable::read().ok()?;
+    let mut found = table.mounts().iter().filter(|mount| mount.is_of(&path));
     let first = found.next()?;
     found
         .next()
         .is_none()
-        .then(|| shown(&String::from_utf8_lossy(&first)))
-}
-
-/// Decodes a field of the mount table, where blanks and the like are octal escapes.
-fn unescaped(word: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.first_chunk::<3>().filter(|_| first == b'\\');
-        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = number.and_then(|number| u8::from_str_radix(number, 8).ok());
-        bytes.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { &after[3..] } else { after };
-    }
-    bytes
+        .then(|| shown(&first.mountpoint.to_string_lossy()))
 }
 
 fn shown(name: &str) -> Arc<str> {
@@ -210,19 +286,23 @@ mod tests {
             Some(Lock {
                 writes,
                 process,
+                device: MountedDevice {
+                    major: 254,
+                    minor: 16,
+                },
                 inode: 9637,
             })
         };
         let of = |line| Lock::parse(line);
         assert_eq!(
-            of("3: FLOCK  ADVISORY  WRITE 414 fe:00:9637 0 EOF"),
+            of("3: FLOCK  ADVISORY  WRITE 414 fe:10:9637 0 EOF"),
             lock(true, Some(414))
         );
         assert_eq!(
-            of("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:9637 1024 EOF"),
+            of("lock:\t1: OFDLCK ADVISORY  READ -1 fe:10:9637 1024 EOF"),
             lock(false, None)
         );
-        assert_eq!(of("4: POSIX  ADVISORY  WRITE 414 fe:00:9637 0 EOF"), None);
+        assert_eq!(of("4: POSIX  ADVISORY  WRITE 414 fe:10:9637 0 EOF"), None);
         assert_eq!(of("1: -> FLOCK"), None);
     }
 

@@ -25,7 +25,7 @@ use crate::{BlockDevice, Geometry, IoError, Operation};
 use direct::DirectFile;
 use flush::StickyFlush;
 
-pub use in_use::{Holder, Process};
+pub use in_use::{ImageUser, Process};
 pub use open::{Access, OpenError, OpenOptions, Refusal};
 
 /// An open regular file or block device. Closing it releases its locks.

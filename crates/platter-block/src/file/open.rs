@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::backing::Backing;
 use super::direct::{ALIGN_BYTES_MAX, DirectFile};
 use super::flush::StickyFlush;
-use super::in_use::{Holder, attached_loop_device, lock_holder};
+use super::in_use::{ImageUser, attached_loop_device, lock_owner};
 use super::lock::{self, Locked, Share};
 use super::{FileDevice, FileKind};
 use crate::sys::blkdev;
@@ -87,7 +87,7 @@ impl From<OpenError> for IoError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// Another process or device uses it in a conflicting way.
-    InUse(Holder),
+    InUse(ImageUser),
     /// It is a directory.
     Directory,
     /// It is neither a regular file nor a block device, but of the named type.
@@ -101,7 +101,7 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse(holder) => write!(out, "in use by {holder}"),
+            Self::InUse(user) => write!(out, "in use by {user}"),
             Self::Directory => out.write_str("a directory, not an image or a block device"),
             Self::NotAnImage(kind) => write!(out, "a {kind}, not an image or a block device"),
             Self::NoDirect => out.write_str("direct I/O is not supported"),
@@ -192,9 +192,9 @@ pub(super) fn lock_part(device: &FileDevice, part: &Range<u64>) -> Result<(), Op
         return Ok(());
     }
     let io = |source| IoError::new(&device.name, Operation::Open, 0, 0, source);
-    let refused = |holder| OpenError::Refused {
+    let refused = |user| OpenError::Refused {
         device: Arc::clone(&device.name),
-        refusal: Refusal::InUse(holder),
+        refusal: Refusal::InUse(user),
     };
     match lock::lock_part(&device.file, part, device.writes).map_err(io)? {
         Locked::Yes => {}
@@ -207,13 +207,14 @@ pub(super) fn lock_part(device: &FileDevice, part: &Range<u64>) -> Result<(), Op
         Locked::InUse => {
             let found = fstat(&device.file).map_err(|errno| io(errno.into()))?;
             let path = Path::new(&*device.name);
-            let writer = lock_holder(path, &found, true);
+            let file = device.file.as_fd();
+            let writer = lock_owner(path, file, &found, true);
             return Err(refused(match writer {
-                None if device.writes => match lock_holder(path, &found, false) {
-                    None => Holder::Writer(None),
-                    reader => Holder::Reader(reader),
+                None if device.writes => match lock_owner(path, file, &found, false) {
+                    None => ImageUser::Writer(None),
+                    reader => ImageUser::Reader(reader),
                 },
-                writer => Holder::Writer(writer),
+                writer => ImageUser::Writer(writer),
             }));
         }
     }
@@ -229,12 +230,12 @@ fn of_backing(name: &Arc<str>, error: OpenError) -> OpenError {
     match error {
         OpenError::Refused {
             device,
-            refusal: Refusal::InUse(holder),
+            refusal: Refusal::InUse(user),
         } => OpenError::Refused {
             device: Arc::clone(name),
-            refusal: Refusal::InUse(Holder::Backing {
+            refusal: Refusal::InUse(ImageUser::Backing {
                 file: device,
-                holder: Box::new(holder),
+                user: Box::new(user),
             }),
         },
         error @ (OpenError::Refused { .. } | OpenError::Io(_)) => error,
@@ -272,9 +273,9 @@ impl Opening<'_> {
         if writes
             && kind == FileKind::Regular
             && self.depth == 0
-            && let Some(device) = attached_loop_device(found)
+            && let Some(device) = attached_loop_device(file.as_fd(), found)
         {
-            return Err(self.refused(Refusal::InUse(Holder::Loop(device))));
+            return Err(self.refused(Refusal::InUse(ImageUser::Loop(device))));
         }
         let geometry = self.geometry(&file, kind, found)?;
         let direct = if self.options.direct {
@@ -344,7 +345,7 @@ impl Opening<'_> {
 
     fn open_failed(&self, source: Errno, extra: OFlags) -> OpenError {
         match source {
-            Errno::BUSY => self.refused(Refusal::InUse(Holder::Claim)),
+            Errno::BUSY => self.refused(Refusal::InUse(ImageUser::Claim)),
             Errno::INVAL if extra.contains(OFlags::DIRECT) => self.refused(Refusal::NoDirect),
             source => self.io(source).into(),
         }
@@ -360,19 +361,19 @@ impl Opening<'_> {
         let failed = |source| IoError::new(&self.name, Operation::Open, 0, 0, source);
         match lock::lock(file, self.share, writes).map_err(failed)? {
             Locked::Yes => Ok(true),
-            Locked::InUse => Err(self.refused(Refusal::InUse(self.lock_holder(file, found)))),
+            Locked::InUse => Err(self.refused(Refusal::InUse(self.lock_owner(file, found)))),
             Locked::NotPossible if writes => Err(self.refused(Refusal::NoLock)),
             Locked::NotPossible => Ok(false),
         }
     }
 
     /// Returns the user that holds the conflicting lock.
-    fn lock_holder(&self, file: &OwnedFd, found: &Stat) -> Holder {
+    fn lock_owner(&self, file: &OwnedFd, found: &Stat) -> ImageUser {
         lock::unlock(file);
         if self.options.access.writes() && lock::is_shared_with_readers(file) {
-            Holder::Reader(lock_holder(self.path, found, false))
+            ImageUser::Reader(lock_owner(self.path, file.as_fd(), found, false))
         } else {
-            Holder::Writer(lock_holder(self.path, found, true))
+            ImageUser::Writer(lock_owner(self.path, file.as_fd(), found, true))
         }
     }
 

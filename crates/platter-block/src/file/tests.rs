@@ -169,7 +169,7 @@ fn writer_excludes_readers_and_writers() {
     let second = FileDevice::open(&path, READ).unwrap();
     assert!(reader.is_locked());
     let refused = refusal(FileDevice::open(&path, WRITE));
-    let Refusal::InUse(Holder::Reader(Some(process))) = refused else {
+    let Refusal::InUse(ImageUser::Reader(Some(process))) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(process.id, std::process::id());
@@ -220,7 +220,7 @@ fn locked_part_excludes_lock_of_whole_file() {
     for options in [READ, WRITE] {
         let refused = refusal(FileDevice::open(&path, options));
         assert!(
-            matches!(refused, Refusal::InUse(Holder::Writer(_))),
+            matches!(refused, Refusal::InUse(ImageUser::Writer(_))),
             "{refused:?}"
         );
     }
@@ -228,7 +228,7 @@ fn locked_part_excludes_lock_of_whole_file() {
     let whole = FileDevice::open(&path, READ).unwrap();
     let refused = refusal(part(WRITE, 2048..10_000));
     assert!(
-        matches!(refused, Refusal::InUse(Holder::Reader(_))),
+        matches!(refused, Refusal::InUse(ImageUser::Reader(_))),
         "{refused:?}"
     );
     drop((whole, reader));

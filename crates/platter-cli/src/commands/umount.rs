@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use platter::block::Access;
+use platter::block::{Access, MountTable};
 use platter::{Cause, Escaped, Image, ImageSpec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -145,9 +145,8 @@ impl Umount {
 }
 
 /// What platter mounted.
-#[derive(Debug, PartialEq, Eq)]
-struct MountEntry {
-    mountpoint: Vec<u8>,
+#[derive(Debug)]
+struct Served {
     number: DeviceNumber,
     /// The image, as far as the source names it.
     source: Option<ImageSpec>,
@@ -155,37 +154,21 @@ struct MountEntry {
     owner: Option<u32>,
 }
 
-impl MountEntry {
-    /// One line of the table of mounts.
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut words = line.split(|&byte| byte == b' ').map(unescaped);
-        let number = String::from_utf8(words.nth(2)?).ok()?;
-        let (major, minor) = number.split_once(':')?;
-        let mountpoint = words.nth(1)?;
-        let mut behind = words.skip_while(|word| word != b"-").skip(1);
-        if behind.next()? != b"fuse.platter" {
-            return None;
-        }
-        let source = behind.next()?;
-        let options = String::from_utf8(behind.next()?).ok()?;
-        let mut options = options.split(',');
-        let owner = options.find_map(|option| option.strip_prefix("user_id="));
-        Some(Self {
-            mountpoint,
-            number: (major.parse().ok()?, minor.parse().ok()?),
-            source: ImageSpec::parse(Path::new(OsStr::from_bytes(&source))).ok(),
-            owner: owner.and_then(|owner| owner.parse().ok()),
-        })
-    }
-}
-
 /// What platter mounted on `place`, if that is what one sees there.
-fn mounted_on(place: &Path) -> Option<MountEntry> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let lines = table.split(|&byte| byte == b'\n');
-    let mut entries = lines.filter_map(MountEntry::parse);
-    // What was mounted last lies on top.
-    entries.rfind(|entry| entry.mountpoint == place.as_os_str().as_bytes())
+fn mounted_on(place: &Path) -> Option<Served> {
+    let table = MountTable::read().ok()?;
+    let mount = table.at(place)?;
+    if mount.fs_type != "fuse.platter" {
+        return None;
+    }
+    let options = mount.fs_options.to_str().unwrap_or_default();
+    let mut options = options.split(',');
+    let owner = options.find_map(|option| option.strip_prefix("user_id="));
+    Some(Served {
+        number: (mount.device.major, mount.device.minor),
+        source: ImageSpec::parse(Path::new(&mount.source)).ok(),
+        owner: owner.and_then(|owner| owner.parse().ok()),
+    })
 }
 
 /// Whether the server of the mount is gone.
@@ -207,24 +190,6 @@ fn wait_for_outcome(server: Server) -> anyhow::Result<()> {
     }
 }
 
-/// A word of the table of mounts, where blanks and the like are octal numbers.
-fn unescaped(word: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((&first, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|_| first == b'\\');
-        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = number.and_then(|number| u8::from_str_radix(number, 8).ok());
-        bytes.push(byte.unwrap_or(first));
-        rest = if byte.is_some() {
-            behind.get(3..).unwrap_or_default()
-        } else {
-            behind
-        };
-    }
-    bytes
-}
-
 /// Waits until the server of an image has written all of it and released its lock.
 fn wait_for(spec: &ImageSpec) -> anyhow::Result<()> {
     for _ in 0..REST_TRIES_MAX {
@@ -243,15 +208,4 @@ fn is_in_use(error: &platter::Error) -> bool {
         return false;
     };
     error.source.kind() == ErrorKind::ResourceBusy
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blanks_in_the_table_of_mounts_are_numbers() {
-        assert_eq!(unescaped(b"/a\\040b\\134c"), b"/a b\\c");
-        assert_eq!(unescaped(b"odd\\04"), b"odd\\04");
-    }
 }

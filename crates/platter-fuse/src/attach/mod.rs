@@ -2,7 +2,6 @@
 //! `mount(2)`, as anyone else with the help of `fusermount3`.
 
 mod helper;
-mod mount_table;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,12 +9,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use platter_vfs::{MountTable, MountedDevice};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 
-use self::mount_table::MountedDevice;
 use crate::MountOptions;
 
 const DEVICE: &str = "/dev/fuse";
@@ -84,7 +83,7 @@ pub(crate) fn attach(
             true,
         ),
     };
-    let device = mount_table::device_at(&mountpoint)
+    let device = device_at(&mountpoint)
         .map_err(|error| system(&mountpoint, "reading the table of mounts", error))?
         .ok_or_else(|| system(&mountpoint, "mount", Errno::NOENT.into()))?;
     let attachment = Attachment {
@@ -162,7 +161,7 @@ impl Attachment {
 
     /// Whether ours is what is mounted there; what came over it since is not for us to take off.
     pub(crate) fn is_attached(&self) -> bool {
-        let mounted = mount_table::device_at(&self.mountpoint);
+        let mounted = device_at(&self.mountpoint);
         mounted.is_ok_and(|mounted| mounted == Some(self.device))
             && unique_mount_id(&self.mountpoint) == self.unique_id
     }
@@ -182,6 +181,12 @@ impl MountOptions {
     fn source_shown(&self) -> &str {
         self.source.as_deref().unwrap_or("platter")
     }
+}
+
+/// The filesystem that one sees at `mountpoint`, if something is mounted just there.
+fn device_at(mountpoint: &Path) -> io::Result<Option<MountedDevice>> {
+    let table = MountTable::read()?;
+    Ok(table.at(mountpoint).map(|mount| mount.device))
 }
 
 /// The number that no other mount gets until the next boot, unlike its device number
