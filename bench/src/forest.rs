@@ -1,4 +1,4 @@
-//! An image of many small files in many folders, written by the kernel as a system writes them.
+//! An image of many small files in many directories, written by the kernel as a system writes them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use testkit::loopdev::{Access, Mount};
 use testkit::oracle::mke2fs;
 use testkit::prng::Prng;
 
-/// Files in each folder.
-const FILES_PER_FOLDER: u32 = 50;
-/// Folders on each level above.
-const FOLDERS_PER_FOLDER: u32 = 10;
+/// Files in each directory.
+const FILES_PER_DIR: u32 = 50;
+/// Directories on each level above.
+const DIRS_PER_DIR: u32 = 10;
 
-/// The image of `files` files, made in `folder`.
-pub(crate) fn plant(folder: &Path, files: u32) -> Result<PathBuf> {
-    let image = folder.join(format!("forest-{files}.img"));
+/// The image of `files` files, made in `dir`.
+pub(crate) fn plant(dir: &Path, files: u32) -> Result<PathBuf> {
+    let image = dir.join(format!("forest-{files}.img"));
     let size_kib = u64::from(files) * 10 + (64 << 10);
     let inodes = (files + files / 20 + 1000).to_string();
     mke2fs::make(
@@ -27,7 +27,7 @@ pub(crate) fn plant(folder: &Path, files: u32) -> Result<PathBuf> {
     let mut prng = Prng::new(1);
     for number in 0..files {
         let path = mount.root().join(path_of(number));
-        if number % FILES_PER_FOLDER == 0
+        if number % FILES_PER_DIR == 0
             && let Some(parent) = path.parent()
         {
             std::fs::create_dir_all(parent)?;
@@ -41,13 +41,13 @@ pub(crate) fn plant(folder: &Path, files: u32) -> Result<PathBuf> {
 
 /// Where file `number` lies.
 pub(crate) fn path_of(number: u32) -> PathBuf {
-    let mut folder = number / FILES_PER_FOLDER;
+    let mut dir = number / FILES_PER_DIR;
     let mut path = PathBuf::new();
     for level in 0..3 {
-        path.push(format!("level{level}-{}", folder % FOLDERS_PER_FOLDER));
-        folder /= FOLDERS_PER_FOLDER;
+        path.push(format!("level{level}-{}", dir % DIRS_PER_DIR));
+        dir /= DIRS_PER_DIR;
     }
-    path.join(format!("folder{folder}"))
+    path.join(format!("subdir{dir}"))
         .join(format!("file{number}.txt"))
 }
 

@@ -8,7 +8,7 @@ use testkit::fs_type::FsType;
 use testkit::oracle::{mke2fs, xfs};
 
 use crate::measure;
-use crate::place::{Folder, Mode};
+use crate::place::{Directory, Mode};
 use crate::record::{self, Keep};
 use crate::side;
 
@@ -60,7 +60,7 @@ struct Orders {
     format: FsType,
     operation: Operation,
     count: u64,
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,7 +72,7 @@ struct Counted {
 
 /// Counts all operations.
 pub(crate) fn run(keep: Keep) -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let mut counted = Vec::new();
     for (format, name) in FORMATS {
         println!("instructions of one operation of the library, on {name} with 4 KiB blocks:");
@@ -81,7 +81,7 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
                 format,
                 operation,
                 count,
-                folder: folder.path().to_owned(),
+                dir: dir.path().to_owned(),
             };
             let instructions = measure::instructions_each(PART, COUNTS, orders)?;
             println!("{instructions:>10.0}  {operation:?}");
@@ -100,9 +100,9 @@ pub(crate) fn operate(orders: &str) -> Result<()> {
     let orders: Orders = serde_json::from_str(orders)?;
     ensure!(orders.count <= FILES, "there are fewer files");
     let ground = side::Ground {
-        image: orders.folder.join("image"),
+        image: orders.dir.join("image"),
         format: orders.format,
-        folder: orders.folder.clone(),
+        dir: orders.dir.clone(),
         cache_bytes: CACHE_BYTES,
     };
     if orders.format == FsType::Xfs {
@@ -125,20 +125,20 @@ fn name(number: u64) -> String {
     format!("file-{number:08}")
 }
 
-fn prepare(root: &dyn Folder) -> Result<()> {
-    let folder = root.make_folder("folder")?;
+fn prepare(root: &dyn Directory) -> Result<()> {
+    let dir = root.make_dir("subdir")?;
     for number in 0..FILES {
-        folder.create(&name(number))?;
+        dir.create(&name(number))?;
     }
-    let contents = folder.create("contents")?;
+    let contents = dir.create("contents")?;
     let data = vec![7; usize::try_from(CONTENTS_BYTES)?];
     contents.write_at(0, &data)?;
     root.sync()
 }
 
-fn act(root: &dyn Folder, orders: &Orders) -> Result<()> {
-    let folder = root.folder("folder")?;
-    let contents = folder.open("contents", Mode::Write)?;
+fn act(root: &dyn Directory, orders: &Orders) -> Result<()> {
+    let dir = root.dir("subdir")?;
+    let contents = dir.open("contents", Mode::Write)?;
     let mut block = vec![7; BLOCK_BYTES];
     if orders.operation == Operation::Read {
         contents.read_at(0, &mut vec![0; usize::try_from(CONTENTS_BYTES)?])?;
@@ -151,12 +151,12 @@ fn act(root: &dyn Folder, orders: &Orders) -> Result<()> {
         let blocks = CONTENTS_BYTES / BLOCK_BYTES as u64;
         let offset = number * 797 % blocks * BLOCK_BYTES as u64;
         match orders.operation {
-            Operation::Create => drop(folder.create(&name(FILES + number))?),
+            Operation::Create => drop(dir.create(&name(FILES + number))?),
             Operation::Stat | Operation::ColdStat => {
-                ensure!(folder.size_bytes(&name(number))? == 0, "not empty");
+                ensure!(dir.size_bytes(&name(number))? == 0, "not empty");
             }
-            Operation::Unlink => folder.unlink(&name(number))?,
-            Operation::SetXattr => folder
+            Operation::Unlink => dir.unlink(&name(number))?,
+            Operation::SetXattr => dir
                 .open(&name(number), Mode::Write)?
                 .set_xattr("user.bench", b"value")?,
             Operation::Read | Operation::ColdRead => {

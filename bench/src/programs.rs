@@ -14,7 +14,7 @@ use testkit::oracle::e2fsck;
 use testkit::{program, tool};
 
 use crate::measure::{children_cpu_seconds, median, now};
-use crate::place::HostFolder;
+use crate::place::HostDir;
 use crate::record::Extent;
 use crate::stage::Stage;
 use crate::work;
@@ -202,11 +202,11 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>>
     let stage = Stage::new()?;
     let bench = Bench {
         stage: &stage,
-        tree: stage.empty_folder("tree")?,
+        tree: stage.empty_dir("tree")?,
         image: stage.path().join("image"),
         files,
     };
-    let root = HostFolder::open(&bench.tree)?;
+    let root = HostDir::open(&bench.tree)?;
     work::plant(&root, files, |write| write())?;
     let mut platter = program::platter()?;
     platter.args(["mkfs", "ext4"]).arg(&bench.image);

@@ -50,9 +50,9 @@ impl<T> Record<T> {
 impl<T: Serialize> Record<T> {
     /// Writes it as `NAME.json` to where such results go.
     pub(crate) fn keep(&self, name: &str, extent: Extent) -> Result<()> {
-        let folder = folder(extent);
-        fs::create_dir_all(&folder)?;
-        let path = folder.join(format!("{name}.json"));
+        let dir = dir(extent);
+        fs::create_dir_all(&dir)?;
+        let path = dir.join(format!("{name}.json"));
         let mut text = String::new();
         // One sample a line, so that what changes is seen where it changed.
         for piece in serde_json::to_string(self)?.split_inclusive("},{\"side\"") {
@@ -71,7 +71,7 @@ impl<T: Serialize> Record<T> {
 impl<T: DeserializeOwned> Record<T> {
     /// What was kept, if anything was.
     pub(crate) fn load(name: &str, extent: Extent) -> Result<Option<Self>> {
-        let path = folder(extent).join(format!("{name}.json"));
+        let path = dir(extent).join(format!("{name}.json"));
         if !path.exists() {
             return Ok(None);
         }
@@ -82,7 +82,7 @@ impl<T: DeserializeOwned> Record<T> {
 }
 
 /// Where results go.
-pub(crate) fn folder(extent: Extent) -> PathBuf {
+pub(crate) fn dir(extent: Extent) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     match extent {
         Extent::Full => package.join("results"),

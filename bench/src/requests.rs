@@ -45,18 +45,18 @@ struct Change {
 const OPERATIONS: u64 = 200;
 
 pub(crate) fn run(keep: Keep) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let image = forest::plant(folder.path(), FILES)?;
+    let dir = tempfile::tempdir()?;
+    let image = forest::plant(dir.path(), FILES)?;
     let rows = [
         count("open", &image, |_| Ok(()))?,
         count("ls -R", &image, list)?,
-        count("cat of a file 4 folders deep", &image, |volume| {
+        count("cat of a file 4 directories deep", &image, |volume| {
             let path = forest::path_of(FILE);
             volume.open(path)?.read_all(FILE_BYTES_MAX)?;
             Ok(())
         })?,
     ];
-    println!("an image of {FILES} files in {} folders:", FILES / 50);
+    println!("an image of {FILES} files in {} directories:", FILES / 50);
     for row in &rows {
         println!(
             "{:>6} reads {:>9} bytes  {}",
@@ -122,8 +122,8 @@ fn count(
 /// Lists every directory, as `ls -R` does without `-l`.
 fn list(volume: &Volume) -> Result<()> {
     let mut pending = vec![std::path::PathBuf::from("/")];
-    while let Some(folder) = pending.pop() {
-        for entry in volume.read_dir(&folder)? {
+    while let Some(dir) = pending.pop() {
+        for entry in volume.read_dir(&dir)? {
             let entry = entry?;
             if entry.file_type()? == platter::FileKind::Directory {
                 pending.push(entry.path());

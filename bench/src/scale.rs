@@ -51,10 +51,10 @@ const BOTH: &[Every] = &[(Side::Library, 1), (Side::Kernel, 1)];
 const OURS: &[Every] = &[(Side::Library, 1), (Side::Fuse, 1)];
 const MOUNTED: &[Every] = &[(Side::Library, 1), (Side::Kernel, 1), (Side::Fuse, 1)];
 
-/// Empty files in one folder. A server takes minutes for a million.
+/// Empty files in one directory. A server takes minutes for a million.
 const FILES: Growth = Growth {
     name: "files",
-    about: "empty files in one folder",
+    about: "empty files in one directory",
     unit: "files",
     workload: "files",
     what: What::Count,
@@ -67,7 +67,7 @@ const FILES: Growth = Growth {
 pub(crate) const ALL: &[Growth] = &[
     Growth {
         name: "create",
-        about: "empty files made in one folder",
+        about: "empty files made in one directory",
         workload: "create",
         sides: LIBRARY,
         rounds: 5,
@@ -77,7 +77,7 @@ pub(crate) const ALL: &[Growth] = &[
     FILES,
     Growth {
         name: "tree",
-        about: "small files in many folders",
+        about: "small files in many directories",
         workload: "tree",
         ..FILES
     },
@@ -116,7 +116,7 @@ pub(crate) const ALL: &[Growth] = &[
     },
     Growth {
         name: "threads",
-        about: "threads that make, look at and remove files, each in a folder of its own",
+        about: "threads that make, look at and remove files, each in a directory of its own",
         unit: "threads",
         workload: "files",
         what: What::Threads,
@@ -190,7 +190,7 @@ impl Growth {
         for _ in 0..rounds {
             for &(size, side) in &turns {
                 let mut orders = self.orders(side, size, extent)?;
-                orders.folder = stage.empty_folder("ground")?;
+                orders.dir = stage.empty_dir("ground")?;
                 let turn = child::run("run", &orders)
                     .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
                 let sample: Sample = match turn {
@@ -245,7 +245,7 @@ impl Growth {
             },
             threads: 1,
             cache_bytes: CACHE_BYTES,
-            folder: std::path::PathBuf::new(),
+            dir: std::path::PathBuf::new(),
             is_counted: false,
         };
         match self.what {

@@ -1,4 +1,4 @@
-//! Where images lie: on a tmpfs of our own, so that no medium but memory takes part, or on the disk that
+//! Where images lie: on a tmpfs of our own, so that no device but memory takes part, or on the disk that
 //! programs are built on, where a flush is one.
 
 use std::path::{Path, PathBuf};
@@ -10,28 +10,23 @@ use tempfile::TempDir;
 use crate::record;
 use crate::side::MOUNTPOINTS;
 
-/// A folder that goes with its owner, or with the next one, where the owner was killed.
+/// A directory that goes with its owner, or with the next one, where the owner was killed.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    folder: TempDir,
+    dir: TempDir,
     is_mounted: bool,
 }
 
 impl Stage {
     /// A tmpfs.
     pub(crate) fn new() -> Result<Self> {
-        let folder = new_folder(&std::env::temp_dir(), "platter-bench-")?;
+        let dir = new_dir(&std::env::temp_dir(), "platter-bench-")?;
         let options = c"size=90%,mode=0700";
-        let mounted = rustix::mount::mount(
-            "bench",
-            folder.path(),
-            "tmpfs",
-            MountFlags::NOATIME,
-            options,
-        );
+        let mounted =
+            rustix::mount::mount("bench", dir.path(), "tmpfs", MountFlags::NOATIME, options);
         mounted.context("mounting a tmpfs takes root")?;
         Ok(Self {
-            folder,
+            dir,
             is_mounted: true,
         })
     }
@@ -41,17 +36,17 @@ impl Stage {
         let beside = record::tried();
         std::fs::create_dir_all(&beside)?;
         Ok(Self {
-            folder: new_folder(&beside, "stage-")?,
+            dir: new_dir(&beside, "stage-")?,
             is_mounted: false,
         })
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.dir.path()
     }
 
-    /// An empty folder of that name, whatever it was before.
-    pub(crate) fn empty_folder(&self, name: &str) -> Result<PathBuf> {
+    /// An empty directory of that name, whatever it was before.
+    pub(crate) fn empty_dir(&self, name: &str) -> Result<PathBuf> {
         let path = self.path().join(name);
         if path.exists() {
             remove(&path)?;
@@ -61,8 +56,8 @@ impl Stage {
     }
 }
 
-/// A folder of this process in `parent`. Those of processes that are no more go.
-fn new_folder(parent: &Path, prefix: &str) -> Result<TempDir> {
+/// A directory of this process in `parent`. Those of processes that are no more go.
+fn new_dir(parent: &Path, prefix: &str) -> Result<TempDir> {
     for entry in std::fs::read_dir(parent)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -76,20 +71,20 @@ fn new_folder(parent: &Path, prefix: &str) -> Result<TempDir> {
     Ok(TempDir::with_prefix_in(prefix, parent)?)
 }
 
-/// Removes a folder with all that a turn may have left in it when it broke down, mounts included.
-fn remove(folder: &Path) -> Result<()> {
-    let inside = MOUNTPOINTS.iter().map(|name| folder.join(name));
-    for mounted in inside.chain([folder.to_owned()]) {
+/// Removes a directory with all that a turn may have left in it when it broke down, mounts included.
+fn remove(dir: &Path) -> Result<()> {
+    let inside = MOUNTPOINTS.iter().map(|name| dir.join(name));
+    for mounted in inside.chain([dir.to_owned()]) {
         // Mostly nothing is mounted there.
         let _ = rustix::mount::unmount(&mounted, UnmountFlags::DETACH);
     }
-    std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())
+    std::fs::remove_dir_all(dir).with_context(|| dir.display().to_string())
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         if self.is_mounted {
-            // Nothing is left to be done about a failure, and the folder then says what is there.
+            // Nothing is left to be done about a failure, and the directory then says what is there.
             let _ = rustix::mount::unmount(self.path(), UnmountFlags::DETACH);
         }
     }
@@ -100,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_of_the_dead_go_and_those_of_the_living_stay() {
+    fn dirs_of_the_dead_go_and_those_of_the_living_stay() {
         let parent = tempfile::tempdir().unwrap();
         // Numbers of processes end far below.
         let names = [
@@ -112,7 +107,7 @@ mod tests {
         for name in names {
             std::fs::create_dir_all(parent.path().join(name).join("inside")).unwrap();
         }
-        let mine = new_folder(parent.path(), "stage-").unwrap();
+        let mine = new_dir(parent.path(), "stage-").unwrap();
         let left = names.map(|name| parent.path().join(name).exists());
         assert_eq!(left, [false, true, true, true]);
         assert!(mine.path().exists());

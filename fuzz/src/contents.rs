@@ -253,8 +253,8 @@ mod tests {
 
     #[test]
     fn files_have_the_same_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        let paths = ["one", "two"].map(|name| folder.path().join(name));
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["one", "two"].map(|name| dir.path().join(name));
         let mut contents = Contents::from(vec![0; 90_000]);
         contents.put(40_000, &[1; 12_000]);
         contents.write_file(0..50_000, &paths[0]).unwrap();

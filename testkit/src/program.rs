@@ -16,10 +16,10 @@ pub fn platter() -> Result<Command> {
     Ok(tool::command(path()?))
 }
 
-/// A command that runs platter as an ordinary user. The program is copied into `folder`, which
+/// A command that runs platter as an ordinary user. The program is copied into `dir`, which
 /// that user can reach wherever the tree lies.
-pub fn platter_as_user(folder: &Path) -> Result<Command> {
-    let copy = folder.join("platter");
+pub fn platter_as_user(dir: &Path) -> Result<Command> {
+    let copy = dir.join("platter");
     if !copy.exists() {
         std::fs::copy(path()?, &copy)?;
     }
@@ -55,10 +55,10 @@ fn path() -> Result<&'static Path> {
     tool::succeed(&mut cargo)?;
     // Programs lie in target/debug, tests in target/debug/deps.
     let this = std::env::current_exe()?;
-    let mut folder = this.parent().context("a program lies in no folder")?;
-    if folder.ends_with("deps") {
-        folder = folder.parent().context("a test lies in no folder")?;
+    let mut dir = this.parent().context("a program lies in no directory")?;
+    if dir.ends_with("deps") {
+        dir = dir.parent().context("a test lies in no directory")?;
     }
-    let path = folder.join("platter");
+    let path = dir.join("platter");
     Ok(PATH.get_or_init(|| path))
 }

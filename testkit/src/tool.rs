@@ -42,7 +42,7 @@ impl Finished {
     }
 }
 
-/// A program with a fixed time, the C locale, and the system's folders in its path.
+/// A program with a fixed time, the C locale, and the system's directories in its path.
 #[must_use]
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -50,7 +50,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     path.push(SYSTEM_PATH);
     // Started by its full path, a program does not cost a copy of this process.
     let program = program.as_ref();
-    let places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let places = std::env::split_paths(&path).map(|dir| dir.join(program));
     let found = places.into_iter().find(|place| place.is_file());
     let mut command = match found {
         Some(found) if Path::new(program).components().count() == 1 => Command::new(found),

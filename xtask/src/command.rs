@@ -31,8 +31,8 @@ pub(crate) fn in_mount_namespace(inner: &Command) -> Command {
         .args(["--mount", "--propagation", "private", "--"])
         .arg(inner.get_program())
         .args(inner.get_args());
-    if let Some(folder) = inner.get_current_dir() {
-        outer.current_dir(folder);
+    if let Some(dir) = inner.get_current_dir() {
+        outer.current_dir(dir);
     }
     outer
 }
@@ -71,7 +71,7 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
 /// The path of a program, if it is installed.
 pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
     std::env::split_paths(&search_path())
-        .map(|folder| folder.join(program))
+        .map(|dir| dir.join(program))
         .find(|path| path.is_file())
 }
 

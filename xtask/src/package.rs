@@ -31,14 +31,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .iter()
         .find(|package| package.name == "platter-cli");
     let version = &package.context("no package platter-cli")?.version;
-    let folder = workspace.target().join("package");
-    let root = folder.join("root");
+    let dir = workspace.target().join("package");
+    let root = dir.join("root");
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
     let program = workspace.target().join("release/platter");
     stage(workspace, &program, &root)?;
-    let archive = folder.join(format!(
+    let archive = dir.join(format!(
         "platter-{version}-{}.tar.gz",
         std::env::consts::ARCH
     ));
@@ -50,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         println!("no .deb: dpkg-deb is not on this machine");
         return Ok(());
     }
-    println!("{}", deb(&folder, &root, version)?.display());
+    println!("{}", deb(&dir, &root, version)?.display());
     Ok(())
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 fn stage(workspace: &Workspace, program: &Path, root: &Path) -> Result<()> {
     let place = |path: &str, mode: u32, bytes: &[u8]| -> Result<()> {
         let path = root.join(path);
-        fs::create_dir_all(path.parent().context("no folder")?)?;
+        fs::create_dir_all(path.parent().context("no directory")?)?;
         fs::write(&path, bytes)?;
         Ok(fs::set_permissions(path, PermissionsExt::from_mode(mode))?)
     };
@@ -79,7 +79,7 @@ fn stage(workspace: &Workspace, program: &Path, root: &Path) -> Result<()> {
 }
 
 /// Makes a Debian package of what lies below `root`.
-fn deb(folder: &Path, root: &Path, version: &str) -> Result<PathBuf> {
+fn deb(dir: &Path, root: &Path, version: &str) -> Result<PathBuf> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -105,7 +105,7 @@ fn deb(folder: &Path, root: &Path, version: &str) -> Result<PathBuf> {
     );
     fs::create_dir_all(root.join("DEBIAN"))?;
     fs::write(root.join("DEBIAN/control"), control)?;
-    let path = folder.join(format!("platter_{version}_{architecture}.deb"));
+    let path = dir.join(format!("platter_{version}_{architecture}.deb"));
     let mut build = command("dpkg-deb");
     build
         .args(["--root-owner-group", "--build"])

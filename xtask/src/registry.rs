@@ -32,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     for package in own.values().filter(|package| package.is_published()) {
         findings.extend(faults(package, &published));
         for file in LICENCES {
-            let text = std::fs::read(package.folder().join(file)).ok();
+            let text = std::fs::read(package.dir().join(file)).ok();
             if text != std::fs::read(workspace.root.join(file)).ok() {
                 findings.push(format!("{} lacks {file}", package.name));
             }
@@ -67,7 +67,7 @@ fn faults(package: &Package, published: &BTreeSet<&str>) -> Vec<String> {
         }
     }
     let readme = package.readme.as_ref();
-    if !readme.is_some_and(|readme| package.folder().join(readme).is_file()) {
+    if !readme.is_some_and(|readme| package.dir().join(readme).is_file()) {
         find("has no readme".to_owned());
     }
     for (list, entries) in [
@@ -107,9 +107,9 @@ impl Package {
     }
 
     /// Where its manifest is.
-    fn folder(&self) -> PathBuf {
-        let folder = self.manifest_path.parent();
-        folder.map(PathBuf::from).unwrap_or_default()
+    fn dir(&self) -> PathBuf {
+        let dir = self.manifest_path.parent();
+        dir.map(PathBuf::from).unwrap_or_default()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::command;
 /// The source tree this program was built from.
 #[derive(Debug)]
 pub(crate) struct Workspace {
-    /// Its root folder.
+    /// Its root directory.
     pub(crate) root: PathBuf,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Package {
 pub(crate) struct Dependency {
     /// The package's name.
     pub(crate) name: String,
-    /// The folder of a dependency within the workspace.
+    /// The directory of a dependency within the workspace.
     pub(crate) path: Option<PathBuf>,
     /// `dev` or `build`; `None` for what it is built with.
     pub(crate) kind: Option<String>,
@@ -81,7 +81,7 @@ impl Workspace {
     pub(crate) fn find() -> Result<Self> {
         let package = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-        let root = package.parent().context("xtask lies in no folder")?;
+        let root = package.parent().context("xtask lies in no directory")?;
         Ok(Self {
             root: root.to_owned(),
         })
@@ -126,11 +126,11 @@ impl Workspace {
     pub(crate) fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         let mut pending = vec![PathBuf::new()];
-        while let Some(folder) = pending.pop() {
-            for entry in std::fs::read_dir(self.root.join(&folder))? {
+        while let Some(dir) = pending.pop() {
+            for entry in std::fs::read_dir(self.root.join(&dir))? {
                 let entry = entry?;
                 let name = entry.file_name();
-                let path = folder.join(&name);
+                let path = dir.join(&name);
                 if entry.file_type()?.is_file() {
                     files.push(path);
                 } else if entry.file_type()?.is_dir() && name != "target" && name != ".git" {

@@ -26,7 +26,7 @@ const NAME: &[u8] = b"contents";
 /// What is read, after what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Scene {
-    /// Pages anywhere, each once, with room for all: there are no shadows.
+    /// Pages anywhere, each once, with space for all: there are no shadows.
     Fresh,
     /// Pages anywhere, each once, after all were read like that and half of them evicted.
     AfterPages,
@@ -125,8 +125,8 @@ impl Run {
 impl Ground {
     /// A file of `mib` MiB.
     fn new(mib: u64) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("image");
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("image");
         let options = ["-t", "ext4", "-b", "4096", "-O", "^has_journal"];
         mke2fs::make(&path, (mib + mib / 8 + 8) << 10, &options, None)?;
         let device = Arc::new(MemoryDevice::new("memory", std::fs::read(path)?));

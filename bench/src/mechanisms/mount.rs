@@ -27,10 +27,10 @@ const PAUSES: [u32; 4] = [0, 16, 128, 1024];
 const THREADS: usize = 2;
 const IMAGE_KIB: u64 = 640 << 10;
 const CACHE_BYTES: u64 = 256 << 20;
-/// Files that each thread makes and removes, in folders of so many.
+/// Files that each thread makes and removes, in directories of so many.
 const FILES_QUICK: usize = 200;
 const FILES: usize = 100_000;
-const FOLDER_FILES: usize = 500;
+const DIR_FILES: usize = 500;
 
 /// One run of the sweep.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -128,8 +128,8 @@ fn show(pause: u32, runs: &[Sweep]) {
 
 /// The bytes of an image.
 fn make() -> Result<Vec<u8>> {
-    let folder = tempfile::tempdir()?;
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
     xfs::make(&image, IMAGE_KIB, &[])?;
     Ok(std::fs::read(image)?)
 }
@@ -250,12 +250,12 @@ fn on_each<R: Send>(
 
 fn make_tree(top: &dyn Inode, files: usize) -> Result<()> {
     let context = Context::root();
-    for first in (0..files).step_by(FOLDER_FILES) {
-        let text = format!("folder-{first}");
-        let folder = top.create(&context, name(&text)?, CreateKind::Directory, 0o755)?;
-        for file in first..files.min(first + FOLDER_FILES) {
+    for first in (0..files).step_by(DIR_FILES) {
+        let text = format!("subdir-{first}");
+        let dir = top.create(&context, name(&text)?, CreateKind::Directory, 0o755)?;
+        for file in first..files.min(first + DIR_FILES) {
             let text = format!("file-{file:07}");
-            folder.create(&context, name(&text)?, CreateKind::Regular, 0o644)?;
+            dir.create(&context, name(&text)?, CreateKind::Regular, 0o644)?;
         }
     }
     Ok(())
@@ -263,12 +263,12 @@ fn make_tree(top: &dyn Inode, files: usize) -> Result<()> {
 
 fn remove_tree(top: &dyn Inode, files: usize) -> Result<()> {
     let context = Context::root();
-    for first in (0..files).step_by(FOLDER_FILES) {
-        let text = format!("folder-{first}");
-        let folder = top.lookup(name(&text)?)?;
-        for file in first..files.min(first + FOLDER_FILES) {
+    for first in (0..files).step_by(DIR_FILES) {
+        let text = format!("subdir-{first}");
+        let dir = top.lookup(name(&text)?)?;
+        for file in first..files.min(first + DIR_FILES) {
             let text = format!("file-{file:07}");
-            folder.unlink(&context, name(&text)?)?;
+            dir.unlink(&context, name(&text)?)?;
         }
         top.remove_dir(&context, name(&text)?)?;
     }

@@ -2,7 +2,7 @@
 //! its cache was measured with, by every design of the cache, and without any.
 //!
 //! Each thread has files of its own and sets one attribute of theirs, its value drawn from a pool;
-//! values have 64 bytes, and inodes have no room for them.
+//! values have 64 bytes, and inodes have no space for them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,9 +34,9 @@ const SETS_QUICK: u64 = 300;
 const ROUNDS: usize = 5;
 const ROUNDS_OVERSUBSCRIBED: usize = 2;
 const VALUE_BYTES: usize = 64;
-/// Room for all that is set, as the machine of the published figures had.
+/// Space for all that is set, as the machine of the published figures had.
 const CACHE_BYTES: u64 = 1 << 30;
-/// Room for an empty filesystem with its journal, and for each file with a block of its own.
+/// Space for an empty filesystem with its journal, and for each file with a block of its own.
 const IMAGE_KIB: u64 = 24 << 10;
 const FILE_KIB: u64 = 5;
 
@@ -253,10 +253,10 @@ fn show(cell: Cell, runs: &[Run]) {
     println!(" s");
 }
 
-/// A filesystem whose inodes have no room for attributes, with so many empty files.
+/// A filesystem whose inodes have no space for attributes, with so many empty files.
 fn image(kind: &str, files: u64) -> Result<Vec<u8>> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("image");
     let inodes = (files + 1000).to_string();
     let options = ["-t", kind, "-b", "4096", "-I", "128", "-N", &inodes];
     mke2fs::make(&path, IMAGE_KIB + files * FILE_KIB, &options, None)?;
@@ -307,7 +307,7 @@ fn run(image: &[u8], cell: Cell, variant: Variant, work: Work) -> Result<Run> {
     let mut blocks = BTreeSet::new();
     for file in files.iter().flatten() {
         let number = u32::try_from(file.id().number).ok().and_then(InodeNr::new);
-        let inode = platter_ext4::inode::read(fs.volume(), number.context("an inode's number")?)?;
+        let inode = platter_ext4::inode::read(fs.fs(), number.context("an inode's number")?)?;
         users += u64::from(inode.xattr_block.is_some());
         blocks.extend(inode.xattr_block.map(|block| block.0));
     }

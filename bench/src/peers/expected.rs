@@ -17,7 +17,7 @@ pub(crate) struct Bound {
     pub(crate) why: &'static str,
 }
 
-/// Requests that come once for a folder or a run, not for each operation.
+/// Requests that come once for a directory or a run, not for each operation.
 const ONCE: f64 = 24.0;
 
 pub(crate) const BOUNDS: &[Bound] = &[
@@ -25,7 +25,7 @@ pub(crate) const BOUNDS: &[Bound] = &[
         "files",
         "create",
         3.0,
-        "LOOKUP that finds no such name, MKNOD, and GETATTR of the folder, whose permissions \
+        "LOOKUP that finds no such name, MKNOD, and GETATTR of the directory, whose permissions \
          are checked anew once it has changed",
     ),
     bound(
@@ -40,7 +40,12 @@ pub(crate) const BOUNDS: &[Bound] = &[
         1.0,
         "LOOKUP, which tells the attributes too",
     ),
-    bound("files", "unlink", 2.0, "UNLINK, and GETATTR of the folder"),
+    bound(
+        "files",
+        "unlink",
+        2.0,
+        "UNLINK, and GETATTR of the directory",
+    ),
     bound(
         "small",
         "create, write, close",

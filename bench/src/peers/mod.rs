@@ -16,11 +16,11 @@ use crate::measure::Latencies;
 use crate::record::Extent;
 use crate::side::Side;
 use crate::stage::Stage;
-use crate::work::{self, Medium, Workload};
+use crate::work::{self, Storage, Workload};
 
 /// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
 const ROUNDS: usize = 5;
-/// What the caches of platter may take: room for what is worked on, as the kernel has it. What less
+/// What the caches of platter may take: space for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
 const CACHE_BYTES: u64 = 512 << 20;
 
@@ -127,7 +127,7 @@ fn count(extent: Extent, workload: &Workload, threads: usize) -> Result<Sample> 
         },
         threads,
         cache_bytes: CACHE_BYTES,
-        folder: stage.empty_folder("ground")?,
+        dir: stage.empty_dir("ground")?,
         is_counted: true,
     };
     let sample = child::run("run", &orders);
@@ -148,9 +148,9 @@ fn alternate(
         workload.count.full
     };
     let rounds = choice.rounds.unwrap_or(if quick { 1 } else { ROUNDS });
-    let stage = match workload.medium {
-        Medium::Memory => Stage::new()?,
-        Medium::Disk => Stage::on_disk()?,
+    let stage = match workload.storage {
+        Storage::Memory => Stage::new()?,
+        Storage::Disk => Stage::on_disk()?,
     };
     let mut sides = choice.sides();
     sides.retain(|side| side.takes(workload));
@@ -164,7 +164,7 @@ fn alternate(
                 count,
                 threads,
                 cache_bytes: CACHE_BYTES,
-                folder: stage.empty_folder("ground")?,
+                dir: stage.empty_dir("ground")?,
                 is_counted: false,
             };
             let turn = child::run("run", &orders)

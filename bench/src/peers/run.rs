@@ -8,7 +8,7 @@ use testkit::fs_type::FsType;
 use testkit::oracle::{self, Verdict, btrfs, mke2fs, xfs};
 
 use crate::measure::{self, Latencies};
-use crate::side::{Asked, Ground, Live, Medium, Side};
+use crate::side::{Asked, CountedStore, Ground, Live, Side};
 use crate::work::{Phase, Site, Unit, Workload};
 
 /// The workload whose count is no number of files.
@@ -27,8 +27,8 @@ pub(crate) struct Orders {
     pub(crate) count: u64,
     pub(crate) threads: usize,
     pub(crate) cache_bytes: u64,
-    /// An empty folder, on a medium of the caller's choice.
-    pub(crate) folder: PathBuf,
+    /// An empty directory, on a device of the caller's choice.
+    pub(crate) dir: PathBuf,
     /// Whether the image lies where what is asked of it is counted. Times then mean nothing.
     pub(crate) is_counted: bool,
 }
@@ -93,12 +93,12 @@ pub(crate) fn run(orders: &str) -> Result<()> {
 /// Does the workload and measures each phase.
 pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     let workload = Workload::named(&orders.workload)?;
-    let medium = orders.is_counted.then(|| Medium::start(&orders.folder));
-    let mut medium = medium.transpose()?;
-    let beside = || orders.folder.join("image");
+    let store = orders.is_counted.then(|| CountedStore::start(&orders.dir));
+    let mut store = store.transpose()?;
+    let beside = || orders.dir.join("image");
     let ground = Ground {
-        folder: orders.folder.clone(),
-        image: medium.as_ref().map_or_else(beside, Medium::image),
+        dir: orders.dir.clone(),
+        image: store.as_ref().map_or_else(beside, CountedStore::image),
         format: orders.format,
         cache_bytes: orders.cache_bytes,
     };
@@ -120,7 +120,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
                 drop_caches()?;
             }
         }
-        let part = measure_phase((workload, phase), &mut *live, &mut medium, orders)
+        let part = measure_phase((workload, phase), &mut *live, &mut store, orders)
             .with_context(|| format!("{}: {}", orders.side.name(), phase.name))?;
         if phase.unit != Unit::Preparation {
             phases.push(part);
@@ -132,7 +132,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     if orders.side.uses_image() && workload.name != MOUNTED {
         judge(&ground)?;
     }
-    medium.map_or(Ok(()), Medium::end)?;
+    store.map_or(Ok(()), CountedStore::end)?;
     Ok(Sample {
         side: orders.side,
         format: orders.format,
@@ -187,7 +187,7 @@ fn make_image(ground: &Ground, workload: &Workload, count: u64) -> Result<()> {
 fn measure_phase(
     (workload, phase): (&Workload, &Phase),
     live: &mut dyn Live,
-    medium: &mut Option<Medium>,
+    store: &mut Option<CountedStore>,
     orders: &Orders,
 ) -> Result<Part> {
     let root = live.root()?;
@@ -195,13 +195,13 @@ fn measure_phase(
         root: &*root,
         count: orders.count,
         threads: orders.threads,
-        medium: workload.medium,
+        storage: workload.storage,
     };
     let server_cpu = |live: &dyn Live| live.server().map(measure::cpu_seconds).transpose();
     let mut all_asked = |live: &mut dyn Live| {
         let mut asked = live.asked()?;
-        if let Some(medium) = medium {
-            asked.device = Some(medium.asked()?);
+        if let Some(store) = store {
+            asked.device = Some(store.asked()?);
         }
         Ok::<_, anyhow::Error>(asked)
     };

@@ -1,4 +1,4 @@
-//! A folder of the host, by system calls relative to its descriptor.
+//! A directory of the host, by system calls relative to its descriptor.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -8,27 +8,27 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode as Permissions, OFlags, 
 use rustix::io::Errno;
 use testkit::tool;
 
-use super::{Document, Entry, Folder, Mapped, Mode};
+use super::{Directory, Document, Entry, Mapped, Mode};
 
-const FOLDER: OFlags = OFlags::DIRECTORY
+const DIR: OFlags = OFlags::DIRECTORY
     .union(OFlags::RDONLY)
     .union(OFlags::CLOEXEC);
 
-/// A folder of any mounted filesystem.
+/// A directory of any mounted filesystem.
 #[derive(Debug)]
-pub(crate) struct HostFolder(OwnedFd);
+pub(crate) struct HostDir(OwnedFd);
 
 #[derive(Debug)]
 struct HostFile(OwnedFd);
 
-impl HostFolder {
+impl HostDir {
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let opened = rustix::fs::open(path, FOLDER, Permissions::empty());
+        let opened = rustix::fs::open(path, DIR, Permissions::empty());
         Ok(Self(opened.with_context(|| path.display().to_string())?))
     }
 }
 
-impl HostFolder {
+impl HostDir {
     /// What a listed name is. Some servers do not say, and have to be asked.
     fn kind(&self, entry: &DirEntry) -> Result<FileType> {
         if entry.file_type() != FileType::Unknown {
@@ -39,15 +39,15 @@ impl HostFolder {
     }
 }
 
-impl Folder for HostFolder {
-    fn make_folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+impl Directory for HostDir {
+    fn make_dir(&self, name: &str) -> Result<Box<dyn Directory>> {
         rustix::fs::mkdirat(&self.0, name, Permissions::from_raw_mode(0o755))?;
-        self.folder(name)
+        self.dir(name)
     }
 
-    fn folder(&self, name: &str) -> Result<Box<dyn Folder>> {
-        let folder = rustix::fs::openat(&self.0, name, FOLDER, Permissions::empty())?;
-        Ok(Box::new(Self(folder)))
+    fn dir(&self, name: &str) -> Result<Box<dyn Directory>> {
+        let dir = rustix::fs::openat(&self.0, name, DIR, Permissions::empty())?;
+        Ok(Box::new(Self(dir)))
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn Document>> {
@@ -89,7 +89,7 @@ impl Folder for HostFolder {
             if name != "." && name != ".." {
                 entries.push(Entry {
                     name: name.to_owned(),
-                    is_folder: self.kind(&entry)? == FileType::Directory,
+                    is_dir: self.kind(&entry)? == FileType::Directory,
                     inode: entry.ino(),
                 });
             }

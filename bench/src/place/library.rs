@@ -1,4 +1,4 @@
-//! A folder of a filesystem that this process has mounted for itself.
+//! A directory of a filesystem that this process has mounted for itself.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use platter::vfs::{
     self, Context, CreateKind, DirCursor, FileKind, Filesystem, Inode, InodeId, Name, XattrMode,
 };
 
-use super::{Document, Entry, Folder, Mapped, Mode};
+use super::{Directory, Document, Entry, Mapped, Mode};
 
-/// A folder by its inode.
+/// A directory by its inode.
 #[derive(Debug)]
-pub(crate) struct LibraryFolder {
+pub(crate) struct LibraryDir {
     fs: Arc<dyn Filesystem>,
     inode: Arc<dyn Inode>,
     context: Context,
@@ -21,7 +21,7 @@ pub(crate) struct LibraryFolder {
 #[derive(Debug)]
 struct LibraryFile(Arc<dyn Inode>);
 
-impl LibraryFolder {
+impl LibraryDir {
     /// The root.
     pub(crate) fn root(fs: &Arc<dyn Filesystem>) -> Result<Self> {
         Ok(Self::new(fs, fs.root()?))
@@ -45,13 +45,13 @@ impl LibraryFolder {
     }
 }
 
-impl Folder for LibraryFolder {
-    fn make_folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+impl Directory for LibraryDir {
+    fn make_dir(&self, name: &str) -> Result<Box<dyn Directory>> {
         let inode = self.make(name, CreateKind::Directory, 0o755)?;
         Ok(Box::new(Self::new(&self.fs, inode)))
     }
 
-    fn folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+    fn dir(&self, name: &str) -> Result<Box<dyn Directory>> {
         Ok(Box::new(Self::new(&self.fs, self.lookup(name)?)))
     }
 
@@ -87,7 +87,7 @@ impl Folder for LibraryFolder {
             if !entry.name.is_dot_or_dotdot() {
                 entries.push(Entry {
                     name: String::from_utf8_lossy(entry.name.as_bytes()).into_owned(),
-                    is_folder: entry.kind == Some(FileKind::Directory),
+                    is_dir: entry.kind == Some(FileKind::Directory),
                     inode: entry.id.number,
                 });
             }

@@ -1,4 +1,4 @@
-//! Where work is done: folders and files, reached through the library or by system calls, so that
+//! Where work is done: directories and files, reached through the library or by system calls, so that
 //! one generator of work drives both.
 
 mod host;
@@ -8,8 +8,8 @@ mod aligned;
 use anyhow::Result;
 
 pub(crate) use self::aligned::Aligned;
-pub(crate) use self::host::HostFolder;
-pub(crate) use self::library::LibraryFolder;
+pub(crate) use self::host::HostDir;
+pub(crate) use self::library::LibraryDir;
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,22 +20,22 @@ pub(crate) enum Mode {
     WriteDirect,
 }
 
-/// One name of a folder, as listed.
+/// One name of a directory, as listed.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    pub(crate) is_folder: bool,
+    pub(crate) is_dir: bool,
     /// Its inode, by which the library finds it without its name.
     pub(crate) inode: u64,
 }
 
-/// A folder.
-pub(crate) trait Folder: Send + Sync {
-    /// Makes a folder in it.
-    fn make_folder(&self, name: &str) -> Result<Box<dyn Folder>>;
+/// A directory.
+pub(crate) trait Directory: Send + Sync {
+    /// Makes a directory in it.
+    fn make_dir(&self, name: &str) -> Result<Box<dyn Directory>>;
 
-    /// A folder in it.
-    fn folder(&self, name: &str) -> Result<Box<dyn Folder>>;
+    /// A directory in it.
+    fn dir(&self, name: &str) -> Result<Box<dyn Directory>>;
 
     /// Makes a file that was not there, and opens it for writing.
     fn create(&self, name: &str) -> Result<Box<dyn Document>>;

@@ -18,11 +18,11 @@ const ABOUT: &str = "README";
 pub(super) struct Explanations(BTreeMap<String, String>);
 
 impl Explanations {
-    /// All that a folder has: `NAME.md` is about the aim of that name.
-    pub(super) fn load(folder: &Path) -> Result<Self> {
-        let entries = match fs::read_dir(folder) {
+    /// All that a directory has: `NAME.md` is about the aim of that name.
+    pub(super) fn load(dir: &Path) -> Result<Self> {
+        let entries = match fs::read_dir(dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            entries => entries.with_context(|| folder.display().to_string())?,
+            entries => entries.with_context(|| dir.display().to_string())?,
         };
         let mut texts = BTreeMap::new();
         for entry in entries {
@@ -114,19 +114,19 @@ mod tests {
 
     #[test]
     fn every_text_but_the_readme_is_an_explanation() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("a-b.md", "Why.\n"),
             ("README.md", "How."),
             ("c.svg", "<svg"),
         ] {
-            fs::write(folder.path().join(name), text).unwrap();
+            fs::write(dir.path().join(name), text).unwrap();
         }
-        let found = Explanations::load(folder.path()).unwrap();
+        let found = Explanations::load(dir.path()).unwrap();
         assert_eq!(found.of("a-b"), Some("Why."));
         assert_eq!(found.0.len(), 1);
         assert!(
-            Explanations::load(&folder.path().join("none"))
+            Explanations::load(&dir.path().join("none"))
                 .unwrap()
                 .0
                 .is_empty()

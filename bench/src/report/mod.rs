@@ -24,9 +24,9 @@ use self::aims::{Aim, Evidence};
 use self::missed::Explanations;
 use crate::record::{self, Extent, Record};
 
-/// Pictures lie beside the page, in a folder.
+/// Pictures lie beside the page, in a directory.
 const PICTURES: &str = "performance";
-/// In that folder, why aims are missed.
+/// In that directory, why aims are missed.
 const MISSED: &str = "missed";
 const PAGE: &str = "PERFORMANCE.md";
 
@@ -192,16 +192,16 @@ impl Raw {
 /// what is said of missed aims do not belong together.
 pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
     let raw = Raw::load(extent)?;
-    let folder = folder(extent);
+    let dir = dir(extent);
     let has_parts = raw.parts().iter().any(|(_, is_there)| *is_there);
     if !has_parts && raw.reading.is_none() {
-        let page = folder.join(PAGE);
+        let page = dir.join(PAGE);
         ensure!(!page.exists(), "{} has no raw runs", page.display());
         println!("nothing was measured yet: there is nothing to report");
         return Ok(());
     }
     let aims = raw.aims(extent);
-    let missed = folder.join(PICTURES).join(MISSED);
+    let missed = dir.join(PICTURES).join(MISSED);
     // Of times that mean nothing, nothing has to be explained.
     let explanations = match extent {
         Extent::Full => Some(Explanations::load(&missed)?),
@@ -218,10 +218,10 @@ pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
             .iter()
             .flat_map(|texts| texts.complaints(&aims)),
     );
-    let files = page.files(&folder);
+    let files = page.files(&dir);
     match act {
-        Act::Write => write(&folder, &files)?,
-        Act::Check => complaints.extend(differences(&folder, &files)?),
+        Act::Write => write(&dir, &files)?,
+        Act::Check => complaints.extend(differences(&dir, &files)?),
     }
     for complaint in &complaints {
         println!("report: {complaint}");
@@ -234,32 +234,32 @@ pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
 
 impl Page {
     /// What is to be written where.
-    fn files(self, folder: &Path) -> BTreeMap<PathBuf, String> {
+    fn files(self, dir: &Path) -> BTreeMap<PathBuf, String> {
         let text = format!("{}\n", self.text.trim_end());
         let pictures = self.pictures.into_iter();
-        let pictures = pictures.map(|(name, svg)| (folder.join(PICTURES).join(name), svg));
-        pictures.chain([(folder.join(PAGE), text)]).collect()
+        let pictures = pictures.map(|(name, svg)| (dir.join(PICTURES).join(name), svg));
+        pictures.chain([(dir.join(PAGE), text)]).collect()
     }
 }
 
-fn write(folder: &Path, files: &BTreeMap<PathBuf, String>) -> Result<()> {
-    for picture in pictures(folder)? {
+fn write(dir: &Path, files: &BTreeMap<PathBuf, String>) -> Result<()> {
+    for picture in pictures(dir)? {
         if !files.contains_key(&picture) {
             fs::remove_file(picture)?;
         }
     }
-    fs::create_dir_all(folder.join(PICTURES))?;
+    fs::create_dir_all(dir.join(PICTURES))?;
     for (path, text) in files {
         fs::write(path, text)?;
     }
-    println!("report: {}", folder.join(PAGE).display());
+    println!("report: {}", dir.join(PAGE).display());
     Ok(())
 }
 
 /// What is there and should not be, or not as it should be.
-fn differences(folder: &Path, files: &BTreeMap<PathBuf, String>) -> Result<Vec<String>> {
+fn differences(dir: &Path, files: &BTreeMap<PathBuf, String>) -> Result<Vec<String>> {
     let is_stale = |picture: &PathBuf| !files.contains_key(picture);
-    let stale = pictures(folder)?.into_iter().filter(is_stale);
+    let stale = pictures(dir)?.into_iter().filter(is_stale);
     let stale = stale.map(|picture| format!("{} is of no report", picture.display()));
     let is_as_reported =
         |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|found| found == text);
@@ -271,19 +271,19 @@ fn differences(folder: &Path, files: &BTreeMap<PathBuf, String>) -> Result<Vec<S
 }
 
 /// The pictures that lie there.
-fn pictures(folder: &Path) -> Result<BTreeSet<PathBuf>> {
-    let folder = folder.join(PICTURES);
-    if !folder.exists() {
+fn pictures(dir: &Path) -> Result<BTreeSet<PathBuf>> {
+    let dir = dir.join(PICTURES);
+    if !dir.exists() {
         return Ok(BTreeSet::new());
     }
-    let paths: std::io::Result<Vec<PathBuf>> = fs::read_dir(folder)?
+    let paths: std::io::Result<Vec<PathBuf>> = fs::read_dir(dir)?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect();
     let is_picture = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "svg");
     Ok(paths?.into_iter().filter(is_picture).collect())
 }
 
-fn folder(extent: Extent) -> PathBuf {
+fn dir(extent: Extent) -> PathBuf {
     match extent {
         Extent::Full => record::root().join("docs"),
         Extent::Quick => record::tried(),

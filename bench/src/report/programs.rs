@@ -12,7 +12,7 @@ pub(super) fn write(page: &mut Page, record: &Record<Vec<Run>>) {
     page.provenance(record);
     let files = record.result.first().map_or(0, |run| run.files);
     page.paragraph(&format!(
-        "The tree has {files} files of 2 KiB in the mean, 50 in each folder; images and folders lie \
+        "The tree has {files} files of 2 KiB in the mean, 50 in each directory; images and directories lie \
          on tmpfs."
     ));
     let mut bars = Vec::new();

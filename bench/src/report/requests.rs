@@ -43,7 +43,7 @@ pub(super) fn write(page: &mut Page, measured: &Measured) {
         "### Requests that remain\n\nFrom the kernel to platter's FUSE server, for each operation (for \
          each MiB of what is read or written in order), in the run with the most. `FORGET`, which takes \
          a word back when the kernel likes to, is not counted. The tests fail where there are more than \
-         *at most*, but for a few that come once for a folder or a run.",
+         *at most*, but for a few that come once for a directory or a run.",
     );
     page.table(&["work", "at most", "requests", "of which", "why"], &rows);
 }

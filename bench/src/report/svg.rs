@@ -144,7 +144,7 @@ impl Scale {
             (low.min(value), high.max(value))
         });
         let (low, high) = if low > high { (1.0, 10.0) } else { (low, high) };
-        // Some room on both sides, and never a scale of no length.
+        // Some space on both sides, and never a scale of no length.
         let (low, high) = (low.log10() - 0.15, high.log10() + 0.15);
         Self {
             low,

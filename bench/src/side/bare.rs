@@ -1,11 +1,11 @@
-//! The folder of tmpfs itself.
+//! The directory of tmpfs itself.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 
 use super::{Asked, Ground, Live};
-use crate::place::{Folder, HostFolder};
+use crate::place::{Directory, HostDir};
 
 pub(super) struct Bare(PathBuf);
 
@@ -16,8 +16,8 @@ impl Bare {
 }
 
 impl Live for Bare {
-    fn root(&self) -> Result<Box<dyn Folder>> {
-        Ok(Box::new(HostFolder::open(&self.0)?))
+    fn root(&self) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(HostDir::open(&self.0)?))
     }
 
     fn server(&self) -> Option<u32> {

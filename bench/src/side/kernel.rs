@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use testkit::loopdev::{Access, LoopDevice, Mount};
 
 use super::{Asked, DeviceAsked, Ground, Live};
-use crate::place::{Folder, HostFolder};
+use crate::place::{Directory, HostDir};
 
 const SECTOR_BYTES: u64 = 512;
 
@@ -29,8 +29,8 @@ impl Kernel {
 }
 
 impl Live for Kernel {
-    fn root(&self) -> Result<Box<dyn Folder>> {
-        Ok(Box::new(HostFolder::open(self.mount.root())?))
+    fn root(&self) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(HostDir::open(self.mount.root())?))
     }
 
     fn server(&self) -> Option<u32> {

@@ -7,7 +7,7 @@ use platter::block::Access;
 use platter::{Image, MemoryBudget, MountOptions, Volume, WriteOptions};
 
 use super::{Asked, Ground, Live};
-use crate::place::{Folder, LibraryFolder};
+use crate::place::{Directory, LibraryDir};
 
 pub(super) struct Library(Volume);
 
@@ -28,8 +28,8 @@ impl Library {
 }
 
 impl Live for Library {
-    fn root(&self) -> Result<Box<dyn Folder>> {
-        Ok(Box::new(LibraryFolder::root(self.0.filesystem())?))
+    fn root(&self) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(LibraryDir::root(self.0.filesystem())?))
     }
 
     fn server(&self) -> Option<u32> {

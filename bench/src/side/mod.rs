@@ -5,7 +5,7 @@ mod program;
 mod served;
 mod library;
 mod bare;
-mod medium;
+mod store;
 mod mountpoint;
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use platter::block::Counts;
 use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
 
-pub(crate) use self::medium::Medium;
 use self::program::Writes;
 pub(crate) use self::served::{Kind as ServedKind, serve};
-use crate::place::Folder;
+pub(crate) use self::store::CountedStore;
+use crate::place::Directory;
 use crate::work::{self, Workload};
 
 /// One of those compared.
@@ -138,7 +138,7 @@ impl Side {
     /// Whether there is anything new to be seen of it in a workload.
     pub(crate) fn takes(self, workload: &Workload) -> bool {
         // Those without an image have nothing to do with the disk.
-        let is_placed = self.uses_image() || workload.medium == work::Medium::Memory;
+        let is_placed = self.uses_image() || workload.storage == work::Storage::Memory;
         is_placed && (!self.is_particular() || workload.particular.contains(&self))
     }
 
@@ -160,15 +160,15 @@ impl Side {
     }
 }
 
-/// Where a side is mounted, in the folder it stands in.
+/// Where a side is mounted, in the directory it stands in.
 const MOUNTPOINT: &str = "mount";
-/// All places in that folder where something may be mounted, the innermost first.
-pub(crate) const MOUNTPOINTS: [&str; 2] = [MOUNTPOINT, medium::MOUNTPOINT];
+/// All places in that directory where something may be mounted, the innermost first.
+pub(crate) const MOUNTPOINTS: [&str; 2] = [MOUNTPOINT, store::MOUNTPOINT];
 
-/// Where a side stands: an image, and a folder of tmpfs for those that have none.
+/// Where a side stands: an image, and a directory of tmpfs for those that have none.
 #[derive(Debug, Clone)]
 pub(crate) struct Ground {
-    pub(crate) folder: PathBuf,
+    pub(crate) dir: PathBuf,
     pub(crate) image: PathBuf,
     /// What the image holds.
     pub(crate) format: FsType,
@@ -178,15 +178,15 @@ pub(crate) struct Ground {
 
 impl Ground {
     fn backing(&self) -> Result<PathBuf> {
-        folder(self.folder.join("backing"))
+        dir(self.dir.join("backing"))
     }
 
     fn mountpoint(&self) -> Result<PathBuf> {
-        folder(self.folder.join(MOUNTPOINT))
+        dir(self.dir.join(MOUNTPOINT))
     }
 }
 
-fn folder(path: PathBuf) -> Result<PathBuf> {
+fn dir(path: PathBuf) -> Result<PathBuf> {
     std::fs::create_dir_all(&path)?;
     Ok(path)
 }
@@ -194,7 +194,7 @@ fn folder(path: PathBuf) -> Result<PathBuf> {
 /// A side that runs.
 pub(crate) trait Live {
     /// Its root, held open until it is dropped.
-    fn root(&self) -> Result<Box<dyn Folder>>;
+    fn root(&self) -> Result<Box<dyn Directory>>;
 
     /// The process that serves, if that is another one.
     fn server(&self) -> Option<u32>;

@@ -12,29 +12,29 @@ use rustix::mount::UnmountFlags;
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSES_MAX: u32 = 5000;
 
-/// Returns when something is mounted on `folder` by `server`.
-pub(super) fn wait_for(folder: &Path, server: &mut Child) -> Result<()> {
-    let parent = folder.parent().unwrap_or(folder);
+/// Returns when something is mounted on `dir` by `server`.
+pub(super) fn wait_for(dir: &Path, server: &mut Child) -> Result<()> {
+    let parent = dir.parent().unwrap_or(dir);
     let outside = std::fs::metadata(parent)?.dev();
     for _ in 0..PAUSES_MAX {
         if let Some(status) = server.try_wait()? {
-            bail!("the server of {} ended: {status}", folder.display());
+            bail!("the server of {} ended: {status}", dir.display());
         }
-        if std::fs::metadata(folder).is_ok_and(|found| found.dev() != outside) {
+        if std::fs::metadata(dir).is_ok_and(|found| found.dev() != outside) {
             return Ok(());
         }
         std::thread::sleep(PAUSE);
     }
-    bail!("nothing was mounted on {}", folder.display())
+    bail!("nothing was mounted on {}", dir.display())
 }
 
 /// Takes a mount off. The last process that used it may not have exited yet.
-pub(super) fn take_off(folder: &Path) -> Result<()> {
+pub(super) fn take_off(dir: &Path) -> Result<()> {
     for _ in 0..PAUSES_MAX {
-        match rustix::mount::unmount(folder, UnmountFlags::empty()) {
+        match rustix::mount::unmount(dir, UnmountFlags::empty()) {
             Err(Errno::BUSY) => std::thread::sleep(PAUSE),
             done => return Ok(done?),
         }
     }
-    bail!("{} stays busy", folder.display())
+    bail!("{} stays busy", dir.display())
 }

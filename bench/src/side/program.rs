@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use testkit::tool;
 
 use super::{Asked, Ground, Live, mountpoint};
-use crate::place::{Folder, HostFolder};
+use crate::place::{Directory, HostDir};
 
 pub(super) struct Program {
     server: Child,
@@ -54,8 +54,8 @@ impl Program {
 }
 
 impl Live for Program {
-    fn root(&self) -> Result<Box<dyn Folder>> {
-        Ok(Box::new(HostFolder::open(&self.mountpoint)?))
+    fn root(&self) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(HostDir::open(&self.mountpoint)?))
     }
 
     fn server(&self) -> Option<u32> {

@@ -17,7 +17,7 @@ use testkit::fs_type::FsType;
 
 use super::{Asked, Ground, Live, library, mountpoint};
 use crate::child;
-use crate::place::{Folder, HostFolder};
+use crate::place::{Directory, HostDir};
 
 /// Asks a server for its counts. It exits when its input is closed.
 const QUESTION: &str = "counts";
@@ -55,7 +55,7 @@ struct Orders {
     kind: Kind,
     image: PathBuf,
     format: FsType,
-    folder: PathBuf,
+    dir: PathBuf,
     mountpoint: PathBuf,
     cache_bytes: u64,
 }
@@ -67,7 +67,7 @@ impl Served {
             kind,
             image: ground.image.clone(),
             format: ground.format,
-            folder: ground.folder.clone(),
+            dir: ground.dir.clone(),
             mountpoint: mountpoint.clone(),
             cache_bytes: ground.cache_bytes,
         };
@@ -93,8 +93,8 @@ impl Served {
 }
 
 impl Live for Served {
-    fn root(&self) -> Result<Box<dyn Folder>> {
-        Ok(Box::new(HostFolder::open(&self.mountpoint)?))
+    fn root(&self) -> Result<Box<dyn Directory>> {
+        Ok(Box::new(HostDir::open(&self.mountpoint)?))
     }
 
     fn server(&self) -> Option<u32> {
@@ -134,7 +134,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
         }
         Kind::Image | Kind::ImageByDevice | Kind::ImageUnchecked | Kind::ImageGathered => {
             let volume = library::open(&Ground {
-                folder: orders.folder,
+                dir: orders.dir,
                 image: orders.image,
                 format: orders.format,
                 cache_bytes: orders.cache_bytes,

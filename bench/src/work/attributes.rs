@@ -4,7 +4,7 @@
 use anyhow::Result;
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, phase, sync};
+use super::{Amount, Done, MAKE_DIRS, Site, USUAL, Unit, Workload, phase, sync};
 use crate::place::Mode;
 
 /// Values there are, files each thread has, and bytes of a value: more than an inode of 128 bytes
@@ -24,7 +24,7 @@ pub(crate) const XATTR: Workload = Workload {
     inode_bytes: 128,
     image_mib: |_| 256,
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("make files", Unit::Preparation, make_files),
         phase("setxattr", Unit::Operations, set),
         phase("sync after setxattr", Unit::Once, sync),
@@ -37,9 +37,9 @@ fn name(number: u64) -> String {
 }
 
 fn make_files(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, _| {
+    site.in_threads(|_, dir, _| {
         for number in 0..FILES {
-            folder.create(&name(number))?;
+            dir.create(&name(number))?;
         }
         Ok(FILES)
     })
@@ -48,8 +48,8 @@ fn make_files(site: &Site<'_>) -> Result<Done> {
 fn set(site: &Site<'_>) -> Result<Done> {
     let mut prng = Prng::new(4);
     let values: Vec<Vec<u8>> = (0..VALUES).map(|_| prng.bytes(VALUE_BYTES)).collect();
-    site.in_threads(|thread, folder, latencies| {
-        let files = (0..FILES).map(|number| folder.open(&name(number), Mode::Write));
+    site.in_threads(|thread, dir, latencies| {
+        let files = (0..FILES).map(|number| dir.open(&name(number), Mode::Write));
         let files = files.collect::<Result<Vec<_>>>()?;
         let mut prng = Prng::new(thread);
         for _ in 0..site.share() {

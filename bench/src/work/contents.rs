@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_DIRS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::{Aligned, Document, Mode};
 use crate::side::Side;
 
@@ -26,7 +26,7 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
     image_mib: |count| 256 + count + count / 4,
     particular: &[Side::BindfsLong],
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("write", Unit::Bytes, write_in_order),
         phase("fsync", Unit::Once, sync_file),
         phase("read again", Unit::Bytes, read_in_order),
@@ -46,7 +46,7 @@ pub(crate) const RANDOM: Workload = Workload {
     image_mib: |count| 256 + count / 128,
     particular: &[Side::Gathered],
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("lay out", Unit::Preparation, lay_out),
         phase("write", Unit::Operations, write_anywhere),
         phase("fsync", Unit::Once, sync_file),
@@ -68,7 +68,7 @@ pub(crate) const EXTENTS: Workload = Workload {
     },
     image_mib: |count| 256 + count / 200,
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("write", Unit::Operations, write_every_other),
         phase("fsync", Unit::Operations, sync_extents),
         cold("cold read", Unit::Operations, read_every_other),
@@ -100,16 +100,16 @@ fn write_pieces(
 }
 
 fn write_in_order(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
-        let file = folder.create(NAME)?;
+    site.in_threads(|_, dir, latencies| {
+        let file = dir.create(NAME)?;
         write_pieces(&*file, site.share(), |write| latencies.time(write))?;
         Ok(site.share() * PIECE_BYTES as u64)
     })
 }
 
 fn sync_file(site: &Site<'_>) -> Result<Done> {
-    let mut done = site.in_threads(|_, folder, _| {
-        folder.open(NAME, Mode::Write)?.sync()?;
+    let mut done = site.in_threads(|_, dir, _| {
+        dir.open(NAME, Mode::Write)?.sync()?;
         Ok(1)
     })?;
     done.amount = 1;
@@ -117,8 +117,8 @@ fn sync_file(site: &Site<'_>) -> Result<Done> {
 }
 
 fn read_in_order(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
-        let file = folder.open(NAME, Mode::Read)?;
+    site.in_threads(|_, dir, latencies| {
+        let file = dir.open(NAME, Mode::Read)?;
         let mut piece = Aligned::zeroed(PIECE_BYTES);
         let pages = (PIECE_BYTES / PAGE_BYTES) as u64;
         for number in 0..site.share() {
@@ -137,8 +137,8 @@ fn read_in_order(site: &Site<'_>) -> Result<Done> {
 }
 
 fn lay_out(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, _| {
-        let file = folder.create(NAME)?;
+    site.in_threads(|_, dir, _| {
+        let file = dir.create(NAME)?;
         let pieces = site.share().div_ceil((PIECE_BYTES / PAGE_BYTES) as u64);
         write_pieces(&*file, pieces, |write| write())?;
         file.sync()?;
@@ -155,8 +155,8 @@ fn write_directly(site: &Site<'_>) -> Result<Done> {
 }
 
 fn write_pages(site: &Site<'_>, mode: Mode, writes: u64) -> Result<Done> {
-    site.in_threads(|thread, folder, latencies| {
-        let file = folder.open(NAME, mode)?;
+    site.in_threads(|thread, dir, latencies| {
+        let file = dir.open(NAME, mode)?;
         let mut page = Aligned::zeroed(PAGE_BYTES);
         let mut prng = Prng::new(thread);
         for _ in 0..writes {
@@ -170,8 +170,8 @@ fn write_pages(site: &Site<'_>, mode: Mode, writes: u64) -> Result<Done> {
 
 fn read_anywhere(site: &Site<'_>) -> Result<Done> {
     let reads = site.share() * WRITES_PER_PAGE;
-    site.in_threads(|thread, folder, latencies| {
-        let file = folder.open(NAME, Mode::Read)?;
+    site.in_threads(|thread, dir, latencies| {
+        let file = dir.open(NAME, Mode::Read)?;
         let mut page = Aligned::zeroed(PAGE_BYTES);
         let mut prng = Prng::new(thread + 1000);
         for _ in 0..reads {
@@ -191,10 +191,7 @@ fn read_anywhere(site: &Site<'_>) -> Result<Done> {
 /// Faults on a mapping of the file, by a program that maps files. The library has no mappings: there,
 /// pages are read.
 fn read_mapped(site: &Site<'_>) -> Result<Done> {
-    let file = site
-        .root
-        .folder(&super::folder_name(0))?
-        .open(NAME, Mode::Read)?;
+    let file = site.root.dir(&super::dir_name(0))?.open(NAME, Mode::Read)?;
     match file.read_mapped(site.count * PAGE_BYTES as u64)? {
         None => read_anywhere(site),
         Some(mapped) => Ok(Done {
@@ -211,8 +208,8 @@ fn every_other(number: u64) -> u64 {
 }
 
 fn write_every_other(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
-        let file = folder.create(NAME)?;
+    site.in_threads(|_, dir, latencies| {
+        let file = dir.create(NAME)?;
         let mut page = Aligned::zeroed(PAGE_BYTES);
         for number in 0..site.share() {
             page.bytes_mut()[0] = fill(number);
@@ -229,8 +226,8 @@ fn sync_extents(site: &Site<'_>) -> Result<Done> {
 }
 
 fn read_every_other(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|thread, folder, latencies| {
-        let file = folder.open(NAME, Mode::Read)?;
+    site.in_threads(|thread, dir, latencies| {
+        let file = dir.open(NAME, Mode::Read)?;
         let mut page = Aligned::zeroed(PAGE_BYTES);
         let mut prng = Prng::new(thread);
         for _ in 0..site.share() {

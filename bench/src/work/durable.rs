@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, USUAL, Unit, Workload, phase};
+use super::{Amount, Done, MAKE_DIRS, Site, Storage, USUAL, Unit, Workload, phase};
 
 const BYTES: usize = 4096;
 
@@ -15,7 +15,7 @@ pub(crate) const FSYNC: Workload = Workload {
     },
     threads: &[1, 2],
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("create, write, fsync", Unit::Operations, create_durably),
     ],
     ..USUAL
@@ -28,16 +28,16 @@ pub(crate) const DURABLE: Workload = Workload {
         quick: 20,
         full: 500,
     },
-    medium: Medium::Disk,
+    storage: Storage::Disk,
     ..FSYNC
 };
 
 fn create_durably(site: &Site<'_>) -> Result<Done> {
     let contents = [7; BYTES];
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         for number in 0..site.share() {
             latencies.time(|| {
-                let file = folder.create(&format!("file-{number:08}"))?;
+                let file = dir.create(&format!("file-{number:08}"))?;
                 file.write_at(0, &contents)?;
                 file.sync()
             })?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_DIRS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::Mode;
 use crate::side::Side;
 
@@ -10,7 +10,7 @@ const SMALL_BYTES: usize = 4096;
 
 pub(crate) const EMPTY: Workload = Workload {
     name: "files",
-    about: "empty files in one folder for each thread",
+    about: "empty files in one directory for each thread",
     count: Amount {
         quick: 400,
         full: 20_000,
@@ -19,7 +19,7 @@ pub(crate) const EMPTY: Workload = Workload {
     image_mib: |count| 256 + count / 1000,
     particular: &[Side::Unchecked],
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("create", Unit::Operations, create_empty),
         phase("sync after create", Unit::Once, sync),
         phase("stat", Unit::Operations, stat_empty),
@@ -33,23 +33,20 @@ pub(crate) const EMPTY: Workload = Workload {
 /// Only made, so that a million can be made many times.
 pub(crate) const CREATE: Workload = Workload {
     name: "create",
-    about: "empty files made in one folder",
-    phases: &[
-        MAKE_FOLDERS,
-        phase("create", Unit::Operations, create_empty),
-    ],
+    about: "empty files made in one directory",
+    phases: &[MAKE_DIRS, phase("create", Unit::Operations, create_empty)],
     ..EMPTY
 };
 
 pub(crate) const SMALL: Workload = Workload {
     name: "small",
-    about: "files of 4 KiB in one folder",
+    about: "files of 4 KiB in one directory",
     count: Amount {
         quick: 300,
         full: 10_000,
     },
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("create, write, close", Unit::Operations, create_small),
         phase("sync after write", Unit::Once, sync),
         phase("open, read, close", Unit::Operations, read_small),
@@ -84,18 +81,18 @@ fn name(number: u64) -> String {
 }
 
 fn create_empty(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         for number in 0..site.share() {
-            latencies.time(|| folder.create(&name(number)).map(drop))?;
+            latencies.time(|| dir.create(&name(number)).map(drop))?;
         }
         Ok(site.share())
     })
 }
 
 fn stat_empty(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         for number in 0..site.share() {
-            let size = latencies.time(|| folder.size_bytes(&name(number)))?;
+            let size = latencies.time(|| dir.size_bytes(&name(number)))?;
             ensure!(size == 0, "an empty file has {size} bytes");
         }
         Ok(site.share())
@@ -103,9 +100,9 @@ fn stat_empty(site: &Site<'_>) -> Result<Done> {
 }
 
 fn unlink(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         for number in 0..site.share() {
-            latencies.time(|| folder.unlink(&name(number)))?;
+            latencies.time(|| dir.unlink(&name(number)))?;
         }
         Ok(site.share())
     })
@@ -118,21 +115,21 @@ fn contents(number: u64) -> Vec<u8> {
 }
 
 fn create_small(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         for number in 0..site.share() {
             let contents = contents(number);
-            latencies.time(|| folder.create(&name(number))?.write_at(0, &contents))?;
+            latencies.time(|| dir.create(&name(number))?.write_at(0, &contents))?;
         }
         Ok(site.share())
     })
 }
 
 fn read_small(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         let mut buffer = vec![0; 2 * SMALL_BYTES];
         for number in 0..site.share() {
             let length = latencies.time(|| {
-                let file = folder.open(&name(number), Mode::Read)?;
+                let file = dir.open(&name(number), Mode::Read)?;
                 file.read_at(0, &mut buffer)
             })?;
             ensure!(

@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow};
 
 use crate::measure::{Latencies, stay_on_processor};
-use crate::place::Folder;
+use crate::place::Directory;
 use crate::side::Side;
 
 pub(crate) use self::tree::plant;
@@ -24,13 +24,13 @@ pub(crate) struct Workload {
     pub(crate) about: &'static str,
     /// How many of what it counts: for a smoke test, and for measuring.
     pub(crate) count: Amount,
-    /// Threads that do it, each in a folder of its own.
+    /// Threads that do it, each in a directory of its own.
     pub(crate) threads: &'static [usize],
     /// `mke2fs -I`.
     pub(crate) inode_bytes: u32,
-    /// Room the image needs, from the count.
+    /// Space the image needs, from the count.
     pub(crate) image_mib: fn(u64) -> u64,
-    pub(crate) medium: Medium,
+    pub(crate) storage: Storage,
     /// Of the sides that differ from another in some work only, those that do in this.
     pub(crate) particular: &'static [Side],
     pub(crate) phases: &'static [Phase],
@@ -44,14 +44,14 @@ const USUAL: Workload = Workload {
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
-    medium: Medium::Memory,
+    storage: Storage::Memory,
     particular: &[],
     phases: &[],
 };
 
 /// Where images lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Medium {
+pub(crate) enum Storage {
     /// A tmpfs, where a flush has nothing to do.
     Memory,
     /// The machine's disk, where it has.
@@ -91,11 +91,11 @@ pub(crate) enum Unit {
 
 /// Where and how much.
 pub(crate) struct Site<'a> {
-    pub(crate) root: &'a dyn Folder,
+    pub(crate) root: &'a dyn Directory,
     pub(crate) count: u64,
     pub(crate) threads: usize,
     /// Where the images lie.
-    pub(crate) medium: Medium,
+    pub(crate) storage: Storage,
 }
 
 /// What was done.
@@ -146,20 +146,20 @@ impl Site<'_> {
         (self.count / self.threads as u64).max(1)
     }
 
-    /// Lets each thread do its share in its folder, on a processor of its own. The thread that calls
+    /// Lets each thread do its share in its directory, on a processor of its own. The thread that calls
     /// starts servers, which are to run where they like; and where the disk takes part, so are all:
     /// bound to the processor that takes the disk's interrupts, a thread is measured by those.
     fn in_threads(
         &self,
-        work: impl Fn(u64, &dyn Folder, &mut Latencies) -> Result<u64> + Sync,
+        work: impl Fn(u64, &dyn Directory, &mut Latencies) -> Result<u64> + Sync,
     ) -> Result<Done> {
         let one = |number: usize| -> Result<Done> {
-            if self.medium == Medium::Memory {
+            if self.storage == Storage::Memory {
                 stay_on_processor(number)?;
             }
-            let folder = self.root.folder(&folder_name(number))?;
+            let dir = self.root.dir(&dir_name(number))?;
             let mut latencies = Latencies::default();
-            let amount = work(number as u64, &*folder, &mut latencies)?;
+            let amount = work(number as u64, &*dir, &mut latencies)?;
             Ok(Done {
                 amount,
                 latencies,
@@ -185,10 +185,10 @@ impl Site<'_> {
     }
 }
 
-/// Makes the folders of all threads.
-fn make_folders(site: &Site<'_>) -> Result<Done> {
+/// Makes the directories of all threads.
+fn make_dirs(site: &Site<'_>) -> Result<Done> {
     for number in 0..site.threads {
-        site.root.make_folder(&folder_name(number))?;
+        site.root.make_dir(&dir_name(number))?;
     }
     Ok(Done::one())
 }
@@ -196,20 +196,20 @@ fn make_folders(site: &Site<'_>) -> Result<Done> {
 /// Makes all durable, as far as one can ask for it on every side.
 fn sync(site: &Site<'_>) -> Result<Done> {
     for number in 0..site.threads {
-        site.root.folder(&folder_name(number))?.sync()?;
+        site.root.dir(&dir_name(number))?.sync()?;
     }
     Ok(Done::one())
 }
 
-fn folder_name(number: usize) -> String {
+fn dir_name(number: usize) -> String {
     format!("thread{number}")
 }
 
-const MAKE_FOLDERS: Phase = Phase {
-    name: "make folders",
+const MAKE_DIRS: Phase = Phase {
+    name: "make directories",
     unit: Unit::Preparation,
     cold: false,
-    run: make_folders,
+    run: make_dirs,
 };
 
 const fn phase(name: &'static str, unit: Unit, run: fn(&Site<'_>) -> Result<Done>) -> Phase {

@@ -1,30 +1,30 @@
-//! A tree of many small files in many folders, like that of a program's source: unpacked, found,
+//! A tree of many small files in many directories, like that of a program's source: unpacked, found,
 //! listed, and read as a whole.
 
 use anyhow::{Context, Result, ensure};
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
-use crate::place::{Folder, Mode};
+use super::{Amount, Done, MAKE_DIRS, Site, USUAL, Unit, Workload, cold, phase, sync};
+use crate::place::{Directory, Mode};
 use crate::side::Side;
 
-/// Files in each folder at the bottom.
-const FILES_PER_FOLDER: u64 = 50;
-/// Folders in each folder above, but for the root of the tree, which has as many as it takes.
-const FOLDERS_PER_FOLDER: u64 = 10;
+/// Files in each directory at the bottom.
+const FILES_PER_DIR: u64 = 50;
+/// Directories in each directory above, but for the root of the tree, which has as many as it takes.
+const DIRS_PER_DIR: u64 = 10;
 /// More bytes than any file has.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) const TREE: Workload = Workload {
     name: "tree",
-    about: "files of 2 KiB in the mean, 50 in each folder",
+    about: "files of 2 KiB in the mean, 50 in each directory",
     count: Amount {
         quick: 500,
         full: 20_000,
     },
     particular: &[Side::BindfsLong],
     phases: &[
-        MAKE_FOLDERS,
+        MAKE_DIRS,
         phase("unpack", Unit::Operations, unpack),
         phase("sync after unpack", Unit::Once, sync),
         cold("cold find", Unit::Operations, find),
@@ -34,14 +34,14 @@ pub(crate) const TREE: Workload = Workload {
     ..USUAL
 };
 
-/// The folders from the top to a file, and its name.
+/// The directories from the top to a file, and its name.
 fn path_of(number: u64) -> ([String; 3], String) {
-    let folder = number / FILES_PER_FOLDER;
-    let middle = folder / FOLDERS_PER_FOLDER;
+    let dir = number / FILES_PER_DIR;
+    let middle = dir / DIRS_PER_DIR;
     let path = [
-        format!("top{}", middle / FOLDERS_PER_FOLDER),
-        format!("middle{}", middle % FOLDERS_PER_FOLDER),
-        format!("folder{}", folder % FOLDERS_PER_FOLDER),
+        format!("top{}", middle / DIRS_PER_DIR),
+        format!("middle{}", middle % DIRS_PER_DIR),
+        format!("subdir{}", dir % DIRS_PER_DIR),
     ];
     (path, format!("file{number}.txt"))
 }
@@ -58,13 +58,13 @@ fn next_length(prng: &mut Prng) -> Result<usize> {
 
 /// Makes the tree of so many files in `root`, the same one every time.
 pub(crate) fn plant(
-    root: &dyn Folder,
+    root: &dyn Directory,
     files: u64,
     mut each: impl FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>,
 ) -> Result<()> {
     let mut prng = Prng::new(1);
     let bytes = prng.bytes(FILE_BYTES_MAX);
-    let mut at: Vec<(String, Box<dyn Folder>)> = Vec::new();
+    let mut at: Vec<(String, Box<dyn Directory>)> = Vec::new();
     for number in 0..files {
         let (path, name) = path_of(number);
         let same = path
@@ -74,21 +74,21 @@ pub(crate) fn plant(
         let same = same.count();
         at.truncate(same);
         for name in path.into_iter().skip(same) {
-            let above = at.last().map_or(root, |(_, folder)| &**folder);
-            let folder = above.make_folder(&name)?;
-            at.push((name, folder));
+            let above = at.last().map_or(root, |(_, dir)| &**dir);
+            let dir = above.make_dir(&name)?;
+            at.push((name, dir));
         }
-        let (_, folder) = at.last().context("every file has a folder")?;
+        let (_, dir) = at.last().context("every file has a directory")?;
         let length = next_length(&mut prng)?;
         let start = usize::try_from(prng.below((FILE_BYTES_MAX - length) as u64))?;
-        each(&mut || folder.create(&name)?.write_at(0, &bytes[start..][..length]))?;
+        each(&mut || dir.create(&name)?.write_at(0, &bytes[start..][..length]))?;
     }
     Ok(())
 }
 
 fn unpack(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
-        plant(folder, site.share(), |write| latencies.time(write))?;
+    site.in_threads(|_, dir, latencies| {
+        plant(dir, site.share(), |write| latencies.time(write))?;
         Ok(site.share())
     })
 }
@@ -102,14 +102,14 @@ struct Met {
 
 /// Goes through a whole tree; `look` gives the bytes of a file.
 fn walk(
-    folder: &dyn Folder,
+    dir: &dyn Directory,
     met: &mut Met,
-    look: &mut dyn FnMut(&dyn Folder, &crate::place::Entry) -> Result<u64>,
+    look: &mut dyn FnMut(&dyn Directory, &crate::place::Entry) -> Result<u64>,
 ) -> Result<()> {
-    for entry in folder.list()? {
-        let bytes = look(folder, &entry)?;
-        if entry.is_folder {
-            walk(&*folder.folder(&entry.name)?, met, look)?;
+    for entry in dir.list()? {
+        let bytes = look(dir, &entry)?;
+        if entry.is_dir {
+            walk(&*dir.dir(&entry.name)?, met, look)?;
         } else {
             met.files += 1;
             met.bytes += bytes;
@@ -119,20 +119,18 @@ fn walk(
 }
 
 fn find(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, _| {
+    site.in_threads(|_, dir, _| {
         let mut met = Met::default();
-        walk(folder, &mut met, &mut |_, _| Ok(0))?;
+        walk(dir, &mut met, &mut |_, _| Ok(0))?;
         ensure!(met.files == site.share(), "{} files were found", met.files);
         Ok(met.files)
     })
 }
 
 fn list(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, _| {
+    site.in_threads(|_, dir, _| {
         let mut met = Met::default();
-        walk(folder, &mut met, &mut |folder, entry| {
-            folder.size_bytes_of(entry)
-        })?;
+        walk(dir, &mut met, &mut |dir, entry| dir.size_bytes_of(entry))?;
         ensure!(met.files == site.share(), "{} files were found", met.files);
         ensure!(met.bytes == bytes_of(site.share())?, "{} bytes", met.bytes);
         Ok(met.files)
@@ -140,16 +138,16 @@ fn list(site: &Site<'_>) -> Result<Done> {
 }
 
 fn read_all(site: &Site<'_>) -> Result<Done> {
-    site.in_threads(|_, folder, latencies| {
+    site.in_threads(|_, dir, latencies| {
         let mut met = Met::default();
         let mut buffer = vec![0; FILE_BYTES_MAX];
-        walk(folder, &mut met, &mut |folder, entry| {
-            if entry.is_folder {
+        walk(dir, &mut met, &mut |dir, entry| {
+            if entry.is_dir {
                 return Ok(0);
             }
             latencies.time(|| {
-                let size = folder.size_bytes_of(entry)?;
-                let file = folder.open(&entry.name, Mode::Read)?;
+                let size = dir.size_bytes_of(entry)?;
+                let file = dir.open(&entry.name, Mode::Read)?;
                 let length = file.read_at(0, &mut buffer)? as u64;
                 ensure!(length == size, "{length} of {size} bytes");
                 Ok(length)

@@ -12,18 +12,18 @@ use crate::device::total_len;
 use crate::{BlockDevice, Geometry, IoError};
 
 /// The most that is read with one request.
-const WINDOW_BYTES_MAX: u64 = 1 << 20;
+const GROUP_BYTES_MAX: u64 = 1 << 20;
 /// Longer ranges are read by requests of their own.
 const RANGE_BYTES_MAX: u64 = 128 << 10;
 /// Ranges that lie further apart are not read together: what lies between them is read in vain.
 const GAP_BYTES_MAX: u64 = 8 << 10;
 /// Readers ask for whole blocks of so many bytes, whatever part of the last one is announced.
 const BLOCK_BYTES: u64 = 4096;
-/// The windows that are known at once. The oldest are forgotten.
-const WINDOWS_MAX: usize = 4096;
+/// The groups that are known at once. The oldest are forgotten.
+const GROUPS_MAX: usize = 4096;
 /// What was read and is kept until it is asked for. The oldest is forgotten.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
-/// Memory of windows that is used again for others.
+/// Memory of groups that is used again for others.
 const SPARE_MAX: usize = 2;
 
 /// Passes every request to the device below, but reads short ranges that were
@@ -34,26 +34,26 @@ pub struct GatheringDevice {
     base: Arc<dyn BlockDevice>,
     /// What was announced.
     // Lock rank 16.
-    windows: Mutex<Windows>,
-    /// How many windows there are, so that most requests need no lock.
+    groups: Mutex<ReadGroups>,
+    /// How many groups there are, so that most requests need no lock.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Windows {
-    by_start: BTreeMap<u64, Arc<Window>>,
-    /// Where windows begin, the oldest first. Some may be forgotten.
+struct ReadGroups {
+    by_start: BTreeMap<u64, Arc<ReadGroup>>,
+    /// Where groups begin, the oldest first. Some may be forgotten.
     announced: VecDeque<u64>,
-    /// Windows that were read, the oldest first. Some may be forgotten.
-    read: VecDeque<Arc<Window>>,
+    /// Groups that were read, the oldest first. Some may be forgotten.
+    read: VecDeque<Arc<ReadGroup>>,
     kept_bytes: u64,
-    /// Memory of as many bytes as the largest window has.
+    /// Memory of as many bytes as the largest group has.
     spare: Vec<Vec<u8>>,
 }
 
 /// Ranges that are read together.
 #[derive(Debug)]
-struct Window {
+struct ReadGroup {
     range: Range<u64>,
     /// What it holds.
     // Lock rank 16.
@@ -62,7 +62,7 @@ struct Window {
     is_read: Condvar,
 }
 
-/// A window to be.
+/// A group to be.
 #[derive(Debug)]
 struct Plan {
     range: Range<u64>,
@@ -74,7 +74,7 @@ struct Plan {
 impl Plan {
     fn accepts(&self, range: &Range<u64>) -> bool {
         let near = self.range.start..=self.range.end.saturating_add(GAP_BYTES_MAX);
-        near.contains(&range.start) && range.end - self.range.start <= WINDOW_BYTES_MAX
+        near.contains(&range.start) && range.end - self.range.start <= GROUP_BYTES_MAX
     }
 }
 
@@ -101,7 +101,7 @@ impl GatheringDevice {
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         Self {
             base,
-            windows: Mutex::default(),
+            groups: Mutex::default(),
             count: AtomicUsize::new(0),
         }
     }
@@ -109,7 +109,7 @@ impl GatheringDevice {
     /// Says that each of these ranges, which are in ascending order, will be read once. A hint.
     pub fn announce(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
         let device_bytes = self.geometry().len_bytes;
-        let mut windows = self.windows.lock();
+        let mut groups = self.groups.lock();
         let mut open: Option<Plan> = None;
         for range in ranges {
             let end = range.end.checked_next_multiple_of(BLOCK_BYTES);
@@ -135,15 +135,15 @@ impl GatheringDevice {
                     if let Some(mut plan) = before {
                         // A range may be announced longer than it is.
                         plan.range.end = plan.range.end.min(start.max(plan.range.start));
-                        windows.add(plan);
+                        groups.add(plan);
                     }
                 }
             }
         }
         if let Some(plan) = open {
-            windows.add(plan);
+            groups.add(plan);
         }
-        self.count.store(windows.by_start.len(), Ordering::Release);
+        self.count.store(groups.by_start.len(), Ordering::Release);
     }
 
     /// Forgets all that was announced, and what was read.
@@ -151,15 +151,15 @@ impl GatheringDevice {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let mut windows = self.windows.lock();
-        let forgotten = std::mem::take(&mut *windows);
+        let mut groups = self.groups.lock();
+        let forgotten = std::mem::take(&mut *groups);
         self.count.store(0, Ordering::Release);
-        drop(windows);
+        drop(groups);
         drop(forgotten);
     }
 
-    /// Fills `bufs` from a window that has all of it. Returns `false` if there is none.
-    fn read_window(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
+    /// Fills `bufs` from a group that has all of it. Returns `false` if there is none.
+    fn read_group(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -170,13 +170,13 @@ impl GatheringDevice {
         if len_bytes == 0 || len_bytes > RANGE_BYTES_MAX {
             return false;
         }
-        let Some(window) = self.windows.lock().holding(offset..end) else {
+        let Some(group) = self.groups.lock().holding(offset..end) else {
             return false;
         };
-        let Some((contents, is_done)) = self.contents(&window, len_bytes) else {
+        let Some((contents, is_done)) = self.contents(&group, len_bytes) else {
             return false;
         };
-        let inside = usize::try_from(offset - window.range.start).unwrap_or(usize::MAX);
+        let inside = usize::try_from(offset - group.range.start).unwrap_or(usize::MAX);
         let mut rest = contents.get(inside..).unwrap_or_default();
         for buf in bufs {
             let Some((now, later)) = rest.split_at_checked(buf.len()) else {
@@ -187,19 +187,19 @@ impl GatheringDevice {
         }
         if is_done {
             // A reader that comes now reads below.
-            window.state.lock().contents = Contents::Failed;
-            let mut windows = self.windows.lock();
-            windows.remove(&window);
-            windows.keep_memory(contents);
-            self.count.store(windows.by_start.len(), Ordering::Release);
+            group.state.lock().contents = Contents::Failed;
+            let mut groups = self.groups.lock();
+            groups.remove(&group);
+            groups.keep_memory(contents);
+            self.count.store(groups.by_start.len(), Ordering::Release);
         }
         true
     }
 
-    /// What a window holds, and whether all of it was asked for once `len_bytes` of it are. `None` if it
+    /// What a group holds, and whether all of it was asked for once `len_bytes` of it are. `None` if it
     /// cannot be read.
-    fn contents(&self, window: &Arc<Window>, len_bytes: u64) -> Option<(Arc<Vec<u8>>, bool)> {
-        let mut state = window.state.lock();
+    fn contents(&self, group: &Arc<ReadGroup>, len_bytes: u64) -> Option<(Arc<Vec<u8>>, bool)> {
+        let mut state = group.state.lock();
         loop {
             match &state.contents {
                 Contents::Read(bytes) => {
@@ -208,55 +208,55 @@ impl GatheringDevice {
                     return Some((bytes, state.left_bytes == 0));
                 }
                 Contents::Failed => return None,
-                Contents::Reading => window.is_read.wait(&mut state),
+                Contents::Reading => group.is_read.wait(&mut state),
                 Contents::Unread => {
                     state.contents = Contents::Reading;
                     drop(state);
-                    self.fill(window);
-                    state = window.state.lock();
+                    self.fill(group);
+                    state = group.state.lock();
                 }
             }
         }
     }
 
-    /// Reads a window. No lock is held meanwhile.
-    fn fill(&self, window: &Arc<Window>) {
+    /// Reads a group. No lock is held meanwhile.
+    fn fill(&self, group: &Arc<ReadGroup>) {
         // Left as failed by a panic below.
-        let mut filled = Filled(window, Contents::Failed);
-        let len = usize::try_from(window.len_bytes()).unwrap_or_default();
+        let mut filled = Filled(group, Contents::Failed);
+        let len = usize::try_from(group.len_bytes()).unwrap_or_default();
         let spare = if is_large(len) {
-            self.windows.lock().spare.pop()
+            self.groups.lock().spare.pop()
         } else {
             None
         };
         let mut bytes = spare.unwrap_or_else(|| vec![0; memory_of(len)]);
         let read = bytes.get_mut(..len);
-        let read = read.is_some_and(|part| self.base.read_at(window.range.start, part).is_ok());
+        let read = read.is_some_and(|part| self.base.read_at(group.range.start, part).is_ok());
         if read {
             filled.1 = Contents::Read(Arc::new(bytes));
-            let mut windows = self.windows.lock();
-            windows.keep(window);
-            self.count.store(windows.by_start.len(), Ordering::Release);
+            let mut groups = self.groups.lock();
+            groups.keep(group);
+            self.count.store(groups.by_start.len(), Ordering::Release);
         }
     }
 }
 
-/// Whether a window takes as much memory as the largest.
+/// Whether a group takes as much memory as the largest.
 fn is_large(len: usize) -> bool {
-    len as u64 > WINDOW_BYTES_MAX / 8 * 7
+    len as u64 > GROUP_BYTES_MAX / 8 * 7
 }
 
-/// How much memory a window takes.
+/// How much memory a group takes.
 fn memory_of(len: usize) -> usize {
     if is_large(len) {
-        len.max(usize::try_from(WINDOW_BYTES_MAX).unwrap_or(len))
+        len.max(usize::try_from(GROUP_BYTES_MAX).unwrap_or(len))
     } else {
         len
     }
 }
 
-/// The end of a read of a window.
-struct Filled<'w>(&'w Window, Contents);
+/// The end of a read of a group.
+struct Filled<'w>(&'w ReadGroup, Contents);
 
 impl Drop for Filled<'_> {
     fn drop(&mut self) {
@@ -265,28 +265,28 @@ impl Drop for Filled<'_> {
     }
 }
 
-impl Windows {
-    /// Adds a window of several ranges, in place of those that it overlaps.
+impl ReadGroups {
+    /// Adds a group of several ranges, in place of those that it overlaps.
     fn add(&mut self, plan: Plan) {
         let range = plan.range;
         if plan.count < 2 || range.is_empty() {
             return;
         }
-        while let Some(window) = self.last_before(range.end)
-            && window.range.end > range.start
+        while let Some(group) = self.last_before(range.end)
+            && group.range.end > range.start
         {
-            self.remove(&window);
+            self.remove(&group);
         }
-        if self.by_start.len() >= WINDOWS_MAX {
+        if self.by_start.len() >= GROUPS_MAX {
             let by_start = &self.by_start;
             self.announced.retain(|start| by_start.contains_key(start));
             if let Some(oldest) = self.announced.pop_front()
-                && let Some(window) = self.by_start.get(&oldest).cloned()
+                && let Some(group) = self.by_start.get(&oldest).cloned()
             {
-                self.remove(&window);
+                self.remove(&group);
             }
         }
-        if self.announced.len() >= 2 * WINDOWS_MAX {
+        if self.announced.len() >= 2 * GROUPS_MAX {
             let by_start = &self.by_start;
             self.announced.retain(|start| by_start.contains_key(start));
         }
@@ -295,31 +295,31 @@ impl Windows {
             contents: Contents::Unread,
             left_bytes: plan.len_bytes,
         };
-        let window = Window {
+        let group = ReadGroup {
             range: range.clone(),
             state: Mutex::new(state),
             is_read: Condvar::new(),
         };
-        self.by_start.insert(range.start, Arc::new(window));
+        self.by_start.insert(range.start, Arc::new(group));
     }
 
-    fn last_before(&self, end: u64) -> Option<Arc<Window>> {
-        let (_, window) = self.by_start.range(..end).next_back()?;
-        Some(Arc::clone(window))
+    fn last_before(&self, end: u64) -> Option<Arc<ReadGroup>> {
+        let (_, group) = self.by_start.range(..end).next_back()?;
+        Some(Arc::clone(group))
     }
 
-    fn holding(&self, range: Range<u64>) -> Option<Arc<Window>> {
+    fn holding(&self, range: Range<u64>) -> Option<Arc<ReadGroup>> {
         self.last_before(range.end)
-            .filter(|window| window.range.start <= range.start && range.end <= window.range.end)
+            .filter(|group| group.range.start <= range.start && range.end <= group.range.end)
     }
 
     /// Keeps what was read, and forgets what was read long ago.
-    fn keep(&mut self, window: &Arc<Window>) {
-        if !self.has(window) {
+    fn keep(&mut self, group: &Arc<ReadGroup>) {
+        if !self.has(group) {
             return;
         }
-        self.kept_bytes += window.len_bytes();
-        self.read.push_back(Arc::clone(window));
+        self.kept_bytes += group.len_bytes();
+        self.read.push_back(Arc::clone(group));
         while self.kept_bytes > KEPT_BYTES_MAX {
             let Some(oldest) = self.read.front().cloned() else {
                 break;
@@ -328,33 +328,33 @@ impl Windows {
         }
     }
 
-    /// Keeps the memory of a window that no reader needs any more.
+    /// Keeps the memory of a group that no reader needs any more.
     fn keep_memory(&mut self, contents: Arc<Vec<u8>>) {
         if let Some(bytes) = Arc::into_inner(contents)
             && self.spare.len() < SPARE_MAX
-            && bytes.len() as u64 == WINDOW_BYTES_MAX
+            && bytes.len() as u64 == GROUP_BYTES_MAX
         {
             self.spare.push(bytes);
         }
     }
 
-    fn has(&self, window: &Arc<Window>) -> bool {
-        let found = self.by_start.get(&window.range.start);
-        found.is_some_and(|found| Arc::ptr_eq(found, window))
+    fn has(&self, group: &Arc<ReadGroup>) -> bool {
+        let found = self.by_start.get(&group.range.start);
+        found.is_some_and(|found| Arc::ptr_eq(found, group))
     }
 
-    fn remove(&mut self, window: &Arc<Window>) {
-        if self.has(window) {
-            self.by_start.remove(&window.range.start);
+    fn remove(&mut self, group: &Arc<ReadGroup>) {
+        if self.has(group) {
+            self.by_start.remove(&group.range.start);
         }
-        let place = self.read.iter().position(|it| Arc::ptr_eq(it, window));
+        let place = self.read.iter().position(|it| Arc::ptr_eq(it, group));
         if place.and_then(|place| self.read.remove(place)).is_some() {
-            self.kept_bytes -= window.len_bytes();
+            self.kept_bytes -= group.len_bytes();
         }
     }
 }
 
-impl Window {
+impl ReadGroup {
     fn len_bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -370,14 +370,14 @@ impl BlockDevice for GatheringDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        if self.read_window(offset, &mut [IoSliceMut::new(buf)]) {
+        if self.read_group(offset, &mut [IoSliceMut::new(buf)]) {
             return Ok(());
         }
         self.base.read_at(offset, buf)
     }
 
     fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
-        if self.read_window(offset, bufs) {
+        if self.read_group(offset, bufs) {
             return Ok(());
         }
         self.base.read_vectored_at(offset, bufs)
@@ -497,42 +497,42 @@ mod tests {
             read(&device, 8192..12_288);
         }
         assert_eq!(base.counts().reads, 1);
-        assert!(device.windows.lock().by_start.is_empty());
+        assert!(device.groups.lock().by_start.is_empty());
     }
 
     #[test]
-    fn window_read_to_its_end_is_not_kept() {
+    fn group_read_to_its_end_is_not_kept() {
         let (device, _) = gathering();
         let files = files(256, 4096);
         device.announce(files.clone());
         for file in files {
             read(&device, file);
         }
-        let windows = device.windows.lock();
-        assert_eq!((windows.by_start.len(), windows.read.len()), (0, 0));
-        assert_eq!(windows.kept_bytes, 0);
+        let groups = device.groups.lock();
+        assert_eq!((groups.by_start.len(), groups.read.len()), (0, 0));
+        assert_eq!(groups.kept_bytes, 0);
     }
 
     #[test]
     fn memory_is_bounded_whatever_is_announced() {
         let (device, base) = gathering();
         device.announce(files(LEN_BYTES / 4096, 4096));
-        // One file of each window.
+        // One file of each group.
         for start in (0..LEN_BYTES).step_by(1 << 20) {
             read(&device, start..start + 4096);
         }
-        assert!(device.windows.lock().kept_bytes <= KEPT_BYTES_MAX);
+        assert!(device.groups.lock().kept_bytes <= KEPT_BYTES_MAX);
         let reads = base.counts().reads;
         // Forgotten: read again, alone.
         read(&device, 4096..8192);
         assert_eq!(base.counts().reads, reads + 1);
-        for round in 0..3 * WINDOWS_MAX as u64 {
+        for round in 0..3 * GROUPS_MAX as u64 {
             let start = round % 1024 * 12_288;
             device.announce([start..start + 512, start + 512..start + 1024]);
         }
-        let windows = device.windows.lock();
-        assert!(windows.by_start.len() <= WINDOWS_MAX);
-        assert!(windows.announced.len() <= 2 * WINDOWS_MAX);
+        let groups = device.groups.lock();
+        assert!(groups.by_start.len() <= GROUPS_MAX);
+        assert!(groups.announced.len() <= 2 * GROUPS_MAX);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 pub mod ondisk;
 pub mod txn;
 pub mod quota;
-pub mod volume;
+pub mod fs_context;
 pub mod superblock;
 pub mod groups;
 pub mod alloc;
@@ -25,16 +25,16 @@ pub mod resize;
 pub mod check;
 
 pub use alloc::ContentsShare;
+pub use fs_context::{FsContext, SharingStatistics};
 pub use mount::{
     DataMode, Ext4, ImageCommit, MountOptions, OnError, Recovery, Unused, find_superblock_copy,
 };
-pub use volume::{SharingStatistics, Volume};
 
 /// Where the fields of what all threads share lie.
 pub const LAYOUTS: [platter_cache::layout::Layout; 5] = [
     ops::LAYOUT,
-    volume::LAYOUT,
-    volume::SHARING_LAYOUT,
+    fs_context::LAYOUT,
+    fs_context::SHARING_LAYOUT,
     txn::LOG_LAYOUT,
     alloc::LAYOUT,
 ];

@@ -4,7 +4,7 @@
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::superblock::{
     DiskSuperblock, LOCUS, SUPERBLOCK_MAGIC, SuperblockRule, SuperblockVerifier,
 };
@@ -14,12 +14,12 @@ use platter_ondisk::Corrupt;
 /// Changes the superblock as part of a transaction, and seals it. Its copies elsewhere stay as they
 /// are. Takes one credit.
 pub fn edit<R>(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     change: impl FnOnce(&mut DiskSuperblock) -> R,
 ) -> Result<R> {
-    let verifier = SuperblockVerifier::new(&volume.geometry);
-    handle.edit(volume.geometry.superblock_block, &verifier, |bytes| {
+    let verifier = SuperblockVerifier::new(&fs.geometry);
+    handle.edit(fs.geometry.superblock_block, &verifier, |bytes| {
         let disk = verifier.find_mut(bytes);
         Ok(change(
             disk.ok_or(Corrupt::new(LOCUS, SuperblockRule::Magic))?,
@@ -29,33 +29,31 @@ pub fn edit<R>(
 
 /// Changes the superblock on the device at once and durably, past transactions: for before the
 /// first, after the last, and when there are to be no more.
-pub fn rewrite(volume: &Volume, change: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
-    let geometry = &volume.geometry;
-    let mut disk = read(volume)?;
+pub fn rewrite(fs: &FsContext, change: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
+    let geometry = &fs.geometry;
+    let mut disk = read(fs)?;
     change(&mut disk);
     disk.seal();
-    let device = volume.device();
-    device.write_at(offset_bytes(volume), disk.as_bytes())?;
+    let device = fs.device();
+    device.write_at(offset_bytes(fs), disk.as_bytes())?;
     device.flush()?;
     // Nothing that is not on the device is in the cache, or ever will be on the device.
-    volume.buffers().forget(geometry.superblock_block.0);
+    fs.buffers().forget(geometry.superblock_block.0);
     Ok(())
 }
 
 /// The superblock as the device has it, past transactions.
-pub fn read(volume: &Volume) -> Result<DiskSuperblock> {
+pub fn read(fs: &FsContext) -> Result<DiskSuperblock> {
     let mut disk = DiskSuperblock::new_zeroed();
-    volume
-        .device()
-        .read_at(offset_bytes(volume), disk.as_mut_bytes())?;
+    fs.device().read_at(offset_bytes(fs), disk.as_mut_bytes())?;
     if disk.magic.get() != SUPERBLOCK_MAGIC {
         return Err(Corrupt::new(LOCUS, SuperblockRule::Magic).into());
     }
     Ok(disk)
 }
 
-fn offset_bytes(volume: &Volume) -> u64 {
-    let geometry = &volume.geometry;
+fn offset_bytes(fs: &FsContext) -> u64 {
+    let geometry = &fs.geometry;
     let in_block = SuperblockVerifier::new(geometry).offset_bytes();
     let block = geometry.offset_bytes(geometry.superblock_block);
     block.saturating_add(in_block)
@@ -64,24 +62,24 @@ fn offset_bytes(volume: &Volume) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::tests::sample_writable;
+    use crate::fs_context::tests::sample_writable;
 
-    fn state(volume: &Volume) -> u16 {
-        let block = volume.geometry.superblock_block.0;
-        let verifier = SuperblockVerifier::new(&volume.geometry);
-        let buffer = volume.buffers().read(block, &verifier).unwrap();
+    fn state(fs: &FsContext) -> u16 {
+        let block = fs.geometry.superblock_block.0;
+        let verifier = SuperblockVerifier::new(&fs.geometry);
+        let buffer = fs.buffers().read(block, &verifier).unwrap();
         verifier.find(&buffer).unwrap().state.get()
     }
 
     #[test]
     fn edited_superblock_is_sealed_and_committed() {
-        let volume = sample_writable();
-        let mut handle = volume.begin(1).unwrap();
-        edit(&volume, &mut handle, |disk| disk.state.set(5)).unwrap();
+        let fs = sample_writable();
+        let mut handle = fs.begin(1).unwrap();
+        edit(&fs, &mut handle, |disk| disk.state.set(5)).unwrap();
         drop(handle);
-        assert_eq!(state(&volume), 5);
-        volume.log().unwrap().commit_all().unwrap();
-        rewrite(&volume, |disk| disk.state.set(disk.state.get() + 1)).unwrap();
-        assert_eq!(state(&volume), 6);
+        assert_eq!(state(&fs), 5);
+        fs.log().unwrap().commit_all().unwrap();
+        rewrite(&fs, |disk| disk.state.set(disk.state.get() + 1)).unwrap();
+        assert_eq!(state(&fs), 6);
     }
 }

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cheap_makes_room_before_the_map_is_full() {
+    fn what_is_cheap_makes_space_before_the_map_is_full() {
         let mut map = SecondChanceMap::sparing(10, 100);
         let insert = |map: &mut SecondChanceMap<u32, u32>, key| {
             let evicted = map.insert_sparing(key, key, |value| value % 2 == 0);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_plain_map_as_long_as_there_is_room() {
+    fn it_agrees_with_a_plain_map_as_long_as_there_is_space() {
         let (mut map, mut model, mut random) = (SecondChanceMap::new(64), HashMap::new(), 1_u64);
         for _ in 0..20_000 {
             random = random

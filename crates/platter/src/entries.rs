@@ -1,7 +1,7 @@
 //! The entries of a directory with their inodes, for tree walks that read a cold image in long
 //! stretches.
 //!
-//! Entries come in the order asked for. Inodes are loaded a window at a time in the order of their
+//! Entries come in the order asked for. Inodes are loaded a batch at a time in the order of their
 //! numbers, and the contents of a group of files are announced in the order they lie on the
 //! device.
 
@@ -24,7 +24,7 @@ const LISTED_BYTES_MAX: usize = 32 << 20;
 const LOADED_INODES_MAX: usize = 8192;
 
 /// How many inodes are loaded together at least.
-const WINDOW_INODES_MIN: usize = 8;
+const BATCH_INODES_MIN: usize = 8;
 
 /// How many bytes of contents are announced together.
 const ANNOUNCED_BYTES: u64 = 32 << 20;
@@ -58,9 +58,9 @@ pub(crate) struct LoadedEntry {
 #[derive(Debug)]
 pub(crate) struct DirEntries {
     listing: DirListing,
-    window: VecDeque<LoadedEntry>,
-    window_inodes: usize,
-    /// How many of the window's first have been announced.
+    batch: VecDeque<LoadedEntry>,
+    batch_inodes: usize,
+    /// How many of the batch's first have been announced.
     announced: usize,
 }
 
@@ -90,12 +90,12 @@ impl Shares {
     pub(crate) fn open(&mut self, dir: Arc<dyn Inode>, order: WalkOrder) -> DirEntries {
         let share_bytes = self.listed_bytes / 2;
         self.listed_bytes -= share_bytes;
-        let window_inodes = self.loaded_inodes / 2;
-        self.loaded_inodes -= window_inodes;
+        let batch_inodes = self.loaded_inodes / 2;
+        self.loaded_inodes -= batch_inodes;
         DirEntries {
             listing: DirListing::new(dir, share_bytes, order),
-            window: VecDeque::new(),
-            window_inodes,
+            batch: VecDeque::new(),
+            batch_inodes,
             announced: 0,
         }
     }
@@ -103,7 +103,7 @@ impl Shares {
     /// Takes back the share of a directory that is done with.
     pub(crate) fn close(&mut self, entries: &DirEntries) {
         self.listed_bytes += entries.listing.share_bytes();
-        self.loaded_inodes += entries.window_inodes;
+        self.loaded_inodes += entries.batch_inodes;
     }
 }
 
@@ -114,8 +114,8 @@ impl DirEntries {
         &mut self,
         source: &EntrySource<'_>,
     ) -> Option<platter_vfs::Result<LoadedEntry>> {
-        if self.window.is_empty() {
-            let count = self.window_inodes.max(WINDOW_INODES_MIN);
+        if self.batch.is_empty() {
+            let count = self.batch_inodes.max(BATCH_INODES_MIN);
             let mut entries = Vec::new();
             let mut broken_off = None;
             for entry in self.listing.by_ref().take(count) {
@@ -124,15 +124,15 @@ impl DirEntries {
                     Err(error) => broken_off = Some(error),
                 }
             }
-            self.window = source.load(entries);
+            self.batch = source.load(entries);
             if let Some(error) = broken_off {
                 return Some(Err(error));
             }
         }
         if self.announced == 0 && source.contents {
-            self.announced = source.announce(&mut self.window);
+            self.announced = source.announce(&mut self.batch);
         }
-        let entry = self.window.pop_front()?;
+        let entry = self.batch.pop_front()?;
         self.announced = self.announced.saturating_sub(1);
         Some(Ok(entry))
     }
@@ -165,13 +165,13 @@ impl EntrySource<'_> {
         loaded.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    /// Finds out where the contents of the window's first files lie and announces them. Returns
+    /// Finds out where the contents of the batch's first files lie and announces them. Returns
     /// how many entries that were.
-    fn announce(&self, window: &mut VecDeque<LoadedEntry>) -> usize {
+    fn announce(&self, batch: &mut VecDeque<LoadedEntry>) -> usize {
         let mut ranges = Vec::new();
         let (mut total_bytes, mut total_ranges) = (0, 0);
         let mut count = 0;
-        for LoadedEntry { file, map, .. } in window.iter_mut() {
+        for LoadedEntry { file, map, .. } in batch.iter_mut() {
             count += 1;
             let Ok((inode, attr)) = file else { continue };
             if attr.kind == FileKind::Regular && attr.size_bytes > 0 {

@@ -186,7 +186,7 @@ impl Image {
             partition.fault == Some(Fault::BeyondEnd) && partition.range.start < end
         });
         let device = Arc::clone(&self.device);
-        let window = match cut_off {
+        let view = match cut_off {
             Some(partition) => PartitionView::new(&name, device, partition.range.start..end)
                 .map_err(|error| Error::new(&self.name, error))?,
             None => table
@@ -195,7 +195,7 @@ impl Image {
         };
         Ok(Self {
             name: name.into(),
-            ..self.on(Arc::new(window))
+            ..self.on(Arc::new(view))
         })
     }
 
@@ -210,9 +210,9 @@ impl Image {
             };
             return Err(Error::new(&self.name, cause));
         }
-        let window = PartitionView::new(&self.name, Arc::clone(&self.device), range)
+        let view = PartitionView::new(&self.name, Arc::clone(&self.device), range)
             .map_err(|error| Error::new(&self.name, error))?;
-        Ok(self.on(Arc::new(window)))
+        Ok(self.on(Arc::new(view)))
     }
 
     /// The partition table, if there is one.

@@ -27,8 +27,8 @@ pub(crate) struct Pipeline<J, R> {
     work: Condvar,
     /// The oldest job's result may be there, or there will be none.
     ready: Condvar,
-    /// The queue may have room.
-    room: Condvar,
+    /// The queue may have space.
+    not_full: Condvar,
 }
 
 #[derive(Debug)]
@@ -74,15 +74,15 @@ impl<J, R: Footprint> Pipeline<J, R> {
             }),
             work: Condvar::new(),
             ready: Condvar::new(),
-            room: Condvar::new(),
+            not_full: Condvar::new(),
         }
     }
 
-    /// Adds a job, waiting for room. Returns whether the pipeline still runs.
+    /// Adds a job, waiting for space. Returns whether the pipeline still runs.
     pub(crate) fn push(&self, job: J) -> bool {
         let mut state = self.state.lock();
         while state.queue.len() >= QUEUE_JOBS_MAX && !state.stopped {
-            self.room.wait(&mut state);
+            self.not_full.wait(&mut state);
         }
         if state.stopped {
             return false;
@@ -120,7 +120,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
         self.state.lock().stopped = true;
         self.work.notify_all();
         self.ready.notify_all();
-        self.room.notify_all();
+        self.not_full.notify_all();
     }
 
     /// The next job to do, or `None` when there will be no more.
@@ -136,7 +136,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
             {
                 let ticket = Ticket(state.oldest + started);
                 drop(state);
-                self.room.notify_one();
+                self.not_full.notify_one();
                 return Some((ticket, job));
             }
             self.work.wait(&mut state);

@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn a_file_grows_with_its_filesystem_and_keeps_its_contents() {
-        let folder = tempfile::tempdir().unwrap();
-        let tree = folder.path().join("tree");
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
         fs::create_dir(&tree).unwrap();
         fs::write(tree.join("file"), vec![7; 100_000]).unwrap();
         for generation in GENERATIONS {
-            let path = folder.path().join(format!("{generation:?}"));
+            let path = dir.path().join(format!("{generation:?}"));
             let spec = ImageSpec::parse(&path).unwrap();
             let maker = FormatOptions::new(MkfsOptions::new(generation)).size_bytes(9 << 20);
-            let maker = maker.content(Content::of_folder(&tree).unwrap());
+            let maker = maker.content(Content::of_dir(&tree).unwrap());
             maker.make(&spec).unwrap();
             let before = fs::read(&path).unwrap();
             let shrunk = grown(&path, 8 << 20).unwrap_err().to_string();
@@ -216,13 +216,13 @@ mod tests {
             checked.unwrap();
             assert!(findings.0.is_empty(), "{generation:?}: {:?}", findings.0);
         }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
     }
 
     #[test]
     fn what_is_no_filesystem_stays_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("letter");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("letter");
         fs::write(&path, b"a letter").unwrap();
         assert!(grown(&path, 1 << 20).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"a letter");

@@ -20,7 +20,7 @@ const QUOTA_LEN: usize = 136;
 const RECORD_LEN: usize = 328;
 const RECORD_SUM: usize = 32;
 const RECORD_MAGIC: u32 = 0xfeed_babe;
-/// Bytes of a record that one header has room for.
+/// Bytes of a record that one header has space for.
 const RECORD_BYTES_PER_HEADER: u32 = 32 << 10;
 
 /// Magic numbers of structures of one sector, with the places of their checksums.

@@ -59,7 +59,7 @@ pub(crate) const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Where the images and what is copied lie.
 #[derive(Debug)]
 pub struct Desk {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     cache_bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl Desk {
     /// An empty desk, and a small tree to copy from.
     pub fn new(cache_bytes: u64) -> Result<Self> {
         let desk = Self {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             cache_bytes,
         };
         let inner = desk.source().join("inner");
@@ -110,7 +110,7 @@ impl Desk {
     }
 
     fn path_of(&self, number: usize) -> PathBuf {
-        self.folder.path().join(format!("image{number}"))
+        self.dir.path().join(format!("image{number}"))
     }
 
     /// The files of all images.
@@ -121,12 +121,12 @@ impl Desk {
 
     /// What is copied into images.
     fn source(&self) -> PathBuf {
-        self.folder.path().join("source")
+        self.dir.path().join("source")
     }
 
     /// Where files of images are copied to.
     fn target(&self) -> PathBuf {
-        self.folder.path().join("target")
+        self.dir.path().join("target")
     }
 
     fn spec(&self) -> ImageSpec {
@@ -147,7 +147,7 @@ impl Desk {
 
     /// Where files lie that only live as long as a run: in memory, if there is such a place.
     #[must_use]
-    pub fn temporary_folder() -> PathBuf {
+    pub fn temporary_dir() -> PathBuf {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() {
             return memory.to_owned();

@@ -17,7 +17,7 @@ const RESTARTS_MAX: u32 = 10;
 pub fn run(job: Job, processes: u64) -> Result<Tallies> {
     ensure!(processes > 0, "no processes");
     // What a killed worker leaves goes with the run.
-    let folder = tempfile::tempdir_in(Desk::temporary_folder())?;
+    let dir = tempfile::tempdir_in(Desk::temporary_dir())?;
     let mut workers = Vec::new();
     for index in 0..processes.min(job.count.max(1)) {
         let share = Job {
@@ -26,7 +26,7 @@ pub fn run(job: Job, processes: u64) -> Result<Tallies> {
             step: job.step.wrapping_mul(processes),
             ..job
         };
-        workers.push(Worker::start(share, folder.path().join(index.to_string()))?);
+        workers.push(Worker::start(share, dir.path().join(index.to_string()))?);
     }
     let mut tallies = Tallies::default();
     for worker in workers {
@@ -86,14 +86,14 @@ impl Worker {
 
 fn spawn(job: Job, progress: &Path) -> Result<Child> {
     let numbers = [job.first, job.count, job.step].map(|number| number.to_string());
-    let folder = progress.parent().context("a folder")?;
+    let dir = progress.parent().context("a directory")?;
     Command::new(std::env::current_exe()?)
         .arg("worker")
         .arg(job.format.kernel_name())
         .arg(job.part.name())
         .args(numbers)
         .arg(progress)
-        .env("TMPDIR", folder)
+        .env("TMPDIR", dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

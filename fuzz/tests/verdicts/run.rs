@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
 impl Corpus {
     pub(crate) fn find() -> Self {
         let is_wanted = |fixture: &&Fixture| {
-            let is_reproducible = matches!(fixture.fill, Fill::Nothing | Fill::Folder(_));
+            let is_reproducible = matches!(fixture.fill, Fill::Nothing | Fill::Directory(_));
             is_reproducible && fixture.place == Place::Whole && !fixture.name.contains("dirty")
         };
         Self {

@@ -71,9 +71,9 @@ impl HostFile {
     /// All names but `.` and `..`.
     pub(super) fn listing(&self) -> Result<Listing> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let dir = rustix::fs::open(&self.path, flags, Mode::empty())?;
         let mut names = BTreeMap::new();
-        for entry in rustix::fs::Dir::new(folder)? {
+        for entry in rustix::fs::Dir::new(dir)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {

@@ -41,8 +41,8 @@ impl Rules {
         statfs: true,
     };
 
-    /// The host's tree is a folder that `mke2fs -d` copied from.
-    pub const SOURCE_FOLDER: Self = Self {
+    /// The host's tree is a directory that `mke2fs -d` copied from.
+    pub const SOURCE_DIR: Self = Self {
         numbers: false,
         layout: false,
         holes: false,

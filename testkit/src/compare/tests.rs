@@ -16,7 +16,7 @@ const MTIME: Timestamp = Timestamp {
     nanoseconds: 0,
 };
 
-/// The same small tree in memory and in a folder of the host.
+/// The same small tree in memory and in a directory of the host.
 fn twins() -> (MemFs, tempfile::TempDir) {
     let clock = FixedClock::new(MTIME, 0);
     let filesystem = MemFs::new(Arc::new(clock), MemFsLimits::default());
@@ -41,14 +41,14 @@ fn twins() -> (MemFs, tempfile::TempDir) {
     file.set_attr(&context, &times).unwrap();
     plant("/link", CreateKind::Symlink(b"dir/file".to_vec()), 0o777);
 
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
     mode(root, 0o755);
     std::fs::create_dir(root.join("dir")).unwrap();
     mode(&root.join("dir"), 0o750);
     write_file(&root.join("dir/file"), b"content");
     std::os::unix::fs::symlink("dir/file", root.join("link")).unwrap();
-    (filesystem, folder)
+    (filesystem, dir)
 }
 
 fn mode(path: &Path, mode: u32) {
@@ -69,13 +69,13 @@ fn write_file(path: &Path, head: &[u8]) {
 /// Modification times of links are the host's.
 const RULES: Rules = Rules {
     modified_seconds: false,
-    ..Rules::SOURCE_FOLDER
+    ..Rules::SOURCE_DIR
 };
 
 #[test]
 fn equal_trees_show_no_difference() {
-    let (filesystem, folder) = twins();
-    let outcome = super::compare(&filesystem, folder.path(), RULES).unwrap();
+    let (filesystem, dir) = twins();
+    let outcome = super::compare(&filesystem, dir.path(), RULES).unwrap();
     outcome.assert_equal();
     assert_eq!((outcome.files, outcome.xattrs), (4, 1));
     assert!(outcome.bytes > 7);
@@ -83,9 +83,9 @@ fn equal_trees_show_no_difference() {
 
 #[track_caller]
 fn assert_found(change: impl FnOnce(&Path), expected: &str) {
-    let (filesystem, folder) = twins();
-    change(folder.path());
-    let outcome = super::compare(&filesystem, folder.path(), RULES).unwrap();
+    let (filesystem, dir) = twins();
+    change(dir.path());
+    let outcome = super::compare(&filesystem, dir.path(), RULES).unwrap();
     let text = outcome.to_string();
     assert!(outcome.differences > 0 && text.contains(expected), "{text}");
 }
@@ -141,12 +141,12 @@ fn different_targets_kinds_and_attributes_are_found() {
 
 #[test]
 fn hard_link_that_is_a_copy_is_found() {
-    let (filesystem, folder) = twins();
+    let (filesystem, dir) = twins();
     for path in ["/one", "/two"] {
         let inode = filesystem.plant(path.as_bytes(), CreateKind::Regular, 0o644);
         inode.unwrap().write_at(0, b"same").unwrap();
     }
-    let root = folder.path();
+    let root = dir.path();
     std::fs::write(root.join("one"), "same").unwrap();
     mode(&root.join("one"), 0o644);
     std::fs::hard_link(root.join("one"), root.join("two")).unwrap();

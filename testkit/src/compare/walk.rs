@@ -17,7 +17,7 @@ use super::rules::Rules;
 const DEPTH_MAX: usize = 200;
 /// The inode flags that Linux shows to programs and that an image keeps.
 const FLAGS_COMPARED: u32 = 0x3000_0000 | 0x000f_ffff;
-/// A directory that `mke2fs` makes and no folder has.
+/// A directory that `mke2fs` makes and no directory has.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Compares the whole of `filesystem` with the tree below `root`.
@@ -141,7 +141,7 @@ impl Walk<'_> {
             outcome.same("owner", ours.uid, theirs.uid);
             outcome.same("group", ours.gid, theirs.gid);
         }
-        // The image's root has lost+found, which no folder has.
+        // The image's root has lost+found, which no directory has.
         if rules.links && (rules.layout || !outcome.path().is_empty()) {
             outcome.same("links", ours.links, theirs.links);
         }

@@ -339,10 +339,10 @@ impl Faults {
         if !lines.is_empty() {
             let listing = history.listing();
             lines.extend(listing.into_iter().rev().take(6).rev());
-            if let (Some(folder), Some(left)) = (&self.keep, left) {
+            if let (Some(dir), Some(left)) = (&self.keep, left) {
                 lines.push(format!(
                     "kept in {}",
-                    left.keep_numbered(folder, self.scene.name)?
+                    left.keep_numbered(dir, self.scene.name)?
                 ));
             }
         }

@@ -296,15 +296,15 @@ impl Matrix {
         seed: u64,
         head: &str,
     ) -> Result<()> {
-        let Some(folder) = &self.keep else {
+        let Some(dir) = &self.keep else {
             return Ok(());
         };
-        std::fs::create_dir_all(folder)?;
+        std::fs::create_dir_all(dir)?;
         let name = format!("{}-{seed}-{}", self.scene.name, state.position);
-        ImageFiles::of(&shared(state.devices()?))?.keep(&folder.join(format!("{name}.img")))?;
+        ImageFiles::of(&shared(state.devices()?))?.keep(&dir.join(format!("{name}.img")))?;
         let text = recorded.history.listing().join("\n");
         let text = format!("{text}\n{head}\n{:?}\n", state.losses);
-        std::fs::write(folder.join(format!("{name}.txt")), text)?;
+        std::fs::write(dir.join(format!("{name}.txt")), text)?;
         Ok(())
     }
 }

@@ -10,10 +10,10 @@ use super::record::{is_same, mix, model};
 use crate::subject::{Devices, Scene};
 use crate::workload::{Generator, Mix, Operation, Session, Tree};
 
-/// Room for what two threads keep.
+/// Space for what two threads keep.
 const SIZE_KIB: u64 = 24 << 10;
 /// Directories: one for each thread, and one for both.
-const FOLDERS: [&str; 3] = ["first", "second", "shared"];
+const DIRS: [&str; 3] = ["first", "second", "shared"];
 
 /// What the threads do.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ pub fn run_threads(threads: &Threads) -> Result<()> {
 fn rounds(threads: &Threads) -> Result<()> {
     let scene = threads.scene;
     let devices = scene.devices_of(SIZE_KIB.max(scene.size_kib))?;
-    let mut lanes = [("first", "f"), ("second", "s")].map(|(home, prefix)| {
+    let mut lanes = [("first", "f"), ("second", "s")].map(|(base, prefix)| {
         let mix = Mix {
             one_refused_in: 12,
             ..mix(scene, 25)
@@ -54,13 +54,13 @@ fn rounds(threads: &Threads) -> Result<()> {
         let seed = threads.seed.wrapping_mul(2) + u64::from(prefix == "s");
         Lane {
             model: model(),
-            generator: Generator::new(seed, mix, &[home, "shared"], prefix),
+            generator: Generator::new(seed, mix, &[base, "shared"], prefix),
             now: Tree::default(),
         }
     });
     let fs = scene.mount(&devices, threads.seed)?;
-    for folder in FOLDERS {
-        let create = Operation::Create(folder.to_owned(), CreateKind::Directory, 0o755);
+    for dir in DIRS {
+        let create = Operation::Create(dir.to_owned(), CreateKind::Directory, 0o755);
         create.apply(&*fs)?;
         for lane in &mut lanes {
             create.apply(&lane.model)?;

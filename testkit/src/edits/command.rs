@@ -12,7 +12,7 @@ use rustix::fs::XattrFlags;
 use crate::prng::Prng;
 use crate::tool;
 
-/// Files and folders of the host that are copied in.
+/// Files and directories of the host that are copied in.
 const SOURCES: &[&str] = &["empty", "small", "blocks", "sparse", "tree"];
 const NAMES: &[&str] = &["a", "b", "c", "d", "e", "long-name-of-a-file", "x y"];
 /// Deeper paths are not made up.
@@ -24,7 +24,7 @@ const IMAGE: &str = "disk.img";
 enum Word {
     /// The same for both.
     Plain(String),
-    /// A path in the image, and below the folder.
+    /// A path in the image, and below the directory.
     Inside(String),
     /// A file of the host that is copied.
     Source(&'static str),
@@ -47,14 +47,14 @@ impl fmt::Display for Edit {
 }
 
 /// Makes what is copied in.
-pub(super) fn make_sources(folder: &Path, dice: &mut Prng) -> Result<()> {
-    fs::write(folder.join("empty"), "")?;
-    fs::write(folder.join("small"), dice.bytes(700))?;
-    fs::write(folder.join("blocks"), dice.bytes(150_000))?;
-    let sparse = fs::File::create(folder.join("sparse"))?;
+pub(super) fn make_sources(dir: &Path, dice: &mut Prng) -> Result<()> {
+    fs::write(dir.join("empty"), "")?;
+    fs::write(dir.join("small"), dice.bytes(700))?;
+    fs::write(dir.join("blocks"), dice.bytes(150_000))?;
+    let sparse = fs::File::create(dir.join("sparse"))?;
     sparse.set_len(300_000)?;
     sparse.write_all_at(&dice.bytes(5000), 100_000)?;
-    let tree = folder.join("tree");
+    let tree = dir.join("tree");
     fs::create_dir_all(tree.join("below/more"))?;
     for number in 0..12 {
         let len = usize::try_from(dice.below(9000))?;
@@ -86,9 +86,9 @@ impl Edit {
         words
     }
 
-    /// Runs the same command below `mirror`, with the sources in `folder`. Returns its error output
+    /// Runs the same command below `mirror`, with the sources in `dir`. Returns its error output
     /// if it failed.
-    pub(super) fn make_on_host(&self, mirror: &Path, folder: &Path) -> Result<Result<(), String>> {
+    pub(super) fn make_on_host(&self, mirror: &Path, dir: &Path) -> Result<Result<(), String>> {
         if self.command == "xattr" {
             return Ok(self.set_xattr(mirror));
         }
@@ -97,7 +97,7 @@ impl Edit {
             match word {
                 Word::Plain(text) => command.arg(text),
                 Word::Inside(path) => command.arg(format!(".{path}")),
-                Word::Source(name) => command.arg(folder.join(name)),
+                Word::Source(name) => command.arg(dir.join(name)),
             };
         }
         let finished = tool::finish(command.current_dir(mirror))?;
@@ -124,8 +124,8 @@ struct Known {
     is_symlink: bool,
 }
 
-fn collect(folder: &Path, below: &str, known: &mut Vec<Known>) -> Result<()> {
-    let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+fn collect(dir: &Path, below: &str, known: &mut Vec<Known>) -> Result<()> {
+    let mut entries = fs::read_dir(dir)?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = format!("{below}/{}", entry.file_name().to_string_lossy());

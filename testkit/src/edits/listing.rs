@@ -41,16 +41,16 @@ impl Line<'_> {
     }
 }
 
-/// What is below a folder.
-pub(super) fn of_folder(folder: &Path) -> Result<Vec<String>> {
+/// What is below a directory.
+pub(super) fn of_dir(dir: &Path) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    add_folder(folder, b"", &mut lines)?;
+    add_dir(dir, b"", &mut lines)?;
     lines.sort_unstable();
     Ok(lines)
 }
 
-fn add_folder(folder: &Path, below: &[u8], lines: &mut Vec<String>) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
+fn add_dir(dir: &Path, below: &[u8], lines: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
         let path = [below, b"/", entry.file_name().as_bytes()].concat();
@@ -73,7 +73,7 @@ fn add_folder(folder: &Path, below: &[u8], lines: &mut Vec<String>) -> Result<()
         };
         lines.push(line.text());
         if metadata.is_dir() {
-            add_folder(&entry.path(), &path, lines)?;
+            add_dir(&entry.path(), &path, lines)?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Sessions of random edits with the command line: each one as the host's own commands do it on a
-//! folder, some of them killed, and all of them leaving an image that its checker finds clean.
+//! directory, some of them killed, and all of them leaving an image that its checker finds clean.
 
 mod listing;
 mod command;
@@ -132,20 +132,20 @@ impl fmt::Display for Counts {
 }
 
 impl Session {
-    /// Runs it, and demands that the image and the folder hold the same and that the checker of the format
+    /// Runs it, and demands that the image and the directory hold the same and that the checker of the format
     /// finds the image clean, after every edit.
     pub fn run(&self) -> Result<Counts> {
-        let folder = tempfile::tempdir()?;
+        let dir = tempfile::tempdir()?;
         let mut stage = Stage {
             maker: self.maker,
-            folder: folder.path().to_owned(),
+            dir: dir.path().to_owned(),
             clock: SystemClock::new(),
             usual: Duration::from_millis(50),
             dice: Prng::new(self.seed),
         };
         self.maker.make(&stage.image())?;
         std::fs::create_dir(stage.mirror())?;
-        command::make_sources(&stage.folder, &mut stage.dice)?;
+        command::make_sources(&stage.dir, &mut stage.dice)?;
         let mut counts = Counts::default();
         for number in 0..self.edits {
             let edit = Edit::choose(&stage.mirror(), &mut stage.dice)?;
@@ -162,10 +162,10 @@ impl Session {
     }
 }
 
-/// An image, a folder that holds the same, and what is copied to both.
+/// An image, a directory that holds the same, and what is copied to both.
 struct Stage {
     maker: Maker,
-    folder: PathBuf,
+    dir: PathBuf,
     clock: SystemClock,
     /// How long an edit takes.
     usual: Duration,
@@ -174,18 +174,18 @@ struct Stage {
 
 impl Stage {
     fn image(&self) -> PathBuf {
-        self.folder.join("disk.img")
+        self.dir.join("disk.img")
     }
 
     fn mirror(&self) -> PathBuf {
-        self.folder.join("mirror")
+        self.dir.join("mirror")
     }
 
     fn start(&self, edit: &Edit) -> Result<Child> {
         let mut command = program::platter()?;
         command
             .args(edit.for_platter())
-            .current_dir(&self.folder)
+            .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -200,7 +200,7 @@ impl Stage {
         let took = self.clock.monotonic().saturating_sub(started);
         self.usual = ((self.usual * 7 + took) / 8).min(LONGEST);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        let by_host = edit.make_on_host(&self.mirror(), &self.folder)?;
+        let by_host = edit.make_on_host(&self.mirror(), &self.dir)?;
         if output.status.success() {
             ensure!(message.is_empty(), "all is well, but: {message}");
             by_host.map_err(|message| anyhow::anyhow!("the host refuses: {message}"))?;
@@ -232,12 +232,12 @@ impl Stage {
         child.wait()?;
         self.wait_for_writer()?;
         self.demand_clean()?;
-        let kept = self.folder.join("kept");
+        let kept = self.dir.join("kept");
         copy(&self.mirror(), &kept)?;
-        let before = listing::of_folder(&kept)?;
+        let before = listing::of_dir(&kept)?;
         // What the host refuses has happened on neither side.
-        let _ = edit.make_on_host(&self.mirror(), &self.folder)?;
-        let after = listing::of_folder(&self.mirror())?;
+        let _ = edit.make_on_host(&self.mirror(), &self.dir)?;
+        let after = listing::of_dir(&self.mirror())?;
         let found = listing::of_image(&self.image())?;
         if found == after {
             counts.killed_after += 1;
@@ -273,8 +273,8 @@ impl Stage {
     fn judge(&self) -> Result<()> {
         self.demand_clean()?;
         let image = listing::of_image(&self.image())?;
-        let folder = listing::of_folder(&self.mirror())?;
-        ensure!(image == folder, "{}", differences(&folder, &image));
+        let dir = listing::of_dir(&self.mirror())?;
+        ensure!(image == dir, "{}", differences(&dir, &image));
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use crate::fs_type::FsType;
 use crate::oracle::{self, Verdict, e2fsck, mke2fs};
 use crate::tool;
 
-fn image(folder: &Path) -> std::path::PathBuf {
-    let image = folder.join("image");
+fn image(dir: &Path) -> std::path::PathBuf {
+    let image = dir.join("image");
     mke2fs::make(&image, 4096, &["-t", "ext4"], None).unwrap();
     image
 }
@@ -31,8 +31,8 @@ fn is_let_go(image: &Path) -> bool {
 
 #[test]
 fn mount_and_device_go_with_their_owner_even_in_a_panic() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = image(folder.path());
+    let dir = tempfile::tempdir().unwrap();
+    let image = image(dir.path());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();
         std::fs::write(mount.root().join("file"), "content").unwrap();
@@ -52,8 +52,8 @@ fn mount_and_device_go_with_their_owner_even_in_a_panic() {
 
 #[test]
 fn programs_reach_the_mount() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = image(folder.path());
+    let dir = tempfile::tempdir().unwrap();
+    let image = image(dir.path());
     let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();
     let script = "mkdir \"$1/made\" && ls \"$1\"";
     let mut sh = tool::command("sh");
@@ -63,8 +63,8 @@ fn programs_reach_the_mount() {
 
 #[test]
 fn refused_mount_says_why() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("zeros");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("zeros");
     std::fs::write(&image, vec![0; 1 << 20]).unwrap();
     assert!(Mount::image(&image, "", Access::ReadOnly).is_err());
     assert!(is_let_go(&image));
@@ -72,18 +72,18 @@ fn refused_mount_says_why() {
 
 /// Mounts a copy of `images`, writes `contents` into a file of it, and unmounts.
 fn written(fs_type: FsType, images: &[&Path], contents: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let copies = copies(images, folder.path());
+    let dir = tempfile::tempdir().unwrap();
+    let copies = copies(images, dir.path());
     let copies: Vec<&Path> = copies.iter().map(|copy| &**copy).collect();
     let mount = Mount::images(fs_type, &copies, "", Access::ReadWrite).unwrap();
     std::fs::write(mount.root().join("file"), contents).unwrap();
     mount.unmount_all(&copies).unwrap();
-    folder
+    dir
 }
 
-fn copies(images: &[&Path], folder: &Path) -> Vec<std::path::PathBuf> {
+fn copies(images: &[&Path], dir: &Path) -> Vec<std::path::PathBuf> {
     let copy = |image: &&Path| {
-        let copy = folder.join(image.file_name().unwrap());
+        let copy = dir.join(image.file_name().unwrap());
         tool::succeed(
             tool::command("cp")
                 .arg("--sparse=always")
@@ -100,10 +100,10 @@ fn copies(images: &[&Path], folder: &Path) -> Vec<std::path::PathBuf> {
 fn examine_copies(fs_type: FsType, images: &[&Path]) {
     let written =
         ["first", "second"].map(|contents| (contents, written(fs_type, images, contents)));
-    for (contents, folder) in &written {
+    for (contents, dir) in &written {
         let paths: Vec<_> = images
             .iter()
-            .map(|image| folder.path().join(image.file_name().unwrap()))
+            .map(|image| dir.path().join(image.file_name().unwrap()))
             .collect();
         let paths: Vec<&Path> = paths.iter().map(|path| &**path).collect();
         assert!(is_clean(fs_type, &paths).unwrap());
@@ -116,8 +116,8 @@ fn examine_copies(fs_type: FsType, images: &[&Path]) {
 
 #[test]
 fn kernel_does_not_mix_copies_of_a_btrfs() {
-    let folder = tempfile::tempdir().unwrap();
-    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     oracle::btrfs::make(&[&one, &two], 160 << 10, &["-d", "raid1", "-m", "raid1"]).unwrap();
     examine_copies(FsType::Btrfs, &[&one, &two]);
     oracle::btrfs::make(&[&one], 160 << 10, &[]).unwrap();
@@ -126,8 +126,8 @@ fn kernel_does_not_mix_copies_of_a_btrfs() {
 
 #[test]
 fn kernel_mounts_copies_of_an_xfs() {
-    let folder = tempfile::tempdir().unwrap();
-    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    let dir = tempfile::tempdir().unwrap();
+    let (data, log) = (dir.path().join("data"), dir.path().join("log"));
     oracle::xfs::make(&data, 32 << 10, &[]).unwrap();
     examine_copies(FsType::Xfs, &[&data]);
     std::fs::File::create(&log)
@@ -141,8 +141,8 @@ fn kernel_mounts_copies_of_an_xfs() {
 
 #[test]
 fn mounted_xfs_and_synced_btrfs_are_not_clean() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     oracle::xfs::make(&image, 32 << 10, &[]).unwrap();
     assert!(is_clean(FsType::Xfs, &[&image]).unwrap());
     let fsync = |mount: &Mount| {

@@ -47,8 +47,8 @@ mod tests {
 
     #[test]
     fn failed_command_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
         mke2fs::make(&image, 256, &["-t", "ext2"], None).unwrap();
         change(&image, &["mkdir made"]).unwrap();
         let listing = ask(&image, "ls -p /").unwrap();

@@ -9,11 +9,11 @@ use crate::tool;
 /// The UUID of every filesystem made here; it seeds the directory hash too.
 pub const UUID: &str = "6f1c2a70-59d3-4b1e-8f0a-c0ffee000001";
 
-/// Makes a filesystem of `size_kib` in a new sparse file, filled from `folder` when one is given.
-pub fn make(image: &Path, size_kib: u64, options: &[&str], folder: Option<&Path>) -> Result<()> {
+/// Makes a filesystem of `size_kib` in a new sparse file, filled from `dir` when one is given.
+pub fn make(image: &Path, size_kib: u64, options: &[&str], dir: Option<&Path>) -> Result<()> {
     let file = std::fs::File::create(image)?;
     file.set_len(size_kib * 1024)?;
-    make_in_place(image, size_kib, options, folder)
+    make_in_place(image, size_kib, options, dir)
 }
 
 /// Makes a filesystem of `size_kib` at the start of a file or device that exists.
@@ -21,7 +21,7 @@ pub fn make_in_place(
     device: &Path,
     size_kib: u64,
     options: &[&str],
-    folder: Option<&Path>,
+    dir: Option<&Path>,
 ) -> Result<()> {
     let mut extended = format!("hash_seed={UUID},root_owner=0:0,lazy_itable_init=0");
     let mut arguments = Vec::new();
@@ -37,8 +37,8 @@ pub fn make_in_place(
     let mut mke2fs = tool::command("mke2fs");
     mke2fs.args(["-q", "-F", "-U", UUID, "-E", &extended]);
     mke2fs.args(&arguments);
-    if let Some(folder) = folder {
-        mke2fs.arg("-d").arg(folder);
+    if let Some(dir) = dir {
+        mke2fs.arg("-d").arg(dir);
     }
     mke2fs.arg(device).arg(format!("{size_kib}k"));
     tool::succeed(&mut mke2fs)?;
@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn equal_options_make_equal_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        let images = ["a", "b"].map(|name| folder.path().join(name));
+        let dir = tempfile::tempdir().unwrap();
+        let images = ["a", "b"].map(|name| dir.path().join(name));
         for image in &images {
             make(image, 1024, &["-t", "ext4", "-O", "^has_journal"], None).unwrap();
         }

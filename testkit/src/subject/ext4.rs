@@ -167,7 +167,7 @@ impl Subject for Ext4Subject {
             clock: Arc::new(FixedClock::new(Timestamp::default(), 1)),
         };
         let ext4 = open(std::slice::from_ref(device), request)?;
-        let volume = ext4.volume();
+        let volume = ext4.fs();
         if !volume.geometry.features.has_journal() {
             return Ok(None);
         }

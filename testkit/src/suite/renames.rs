@@ -90,11 +90,11 @@ fn run(candidate: Candidate) -> Result<()> {
                         mode,
                         is_between: other,
                     };
-                    let home = make_directory(&*mounted.root()?, &format!("home{number}"))?;
-                    case.run(&home).with_context(|| format!("{case:?}"))?;
-                    clear(&home)?;
-                    drop(home);
-                    let called = format!("home{number}");
+                    let base = make_directory(&*mounted.root()?, &format!("base{number}"))?;
+                    case.run(&base).with_context(|| format!("{case:?}"))?;
+                    clear(&base)?;
+                    drop(base);
+                    let called = format!("base{number}");
                     mounted
                         .root()?
                         .remove_dir(&Context::root(), name(&called))?;
@@ -118,13 +118,13 @@ struct Case {
 }
 
 impl Case {
-    fn run(&self, home: &Arc<dyn Inode>) -> Result<()> {
+    fn run(&self, base: &Arc<dyn Inode>) -> Result<()> {
         let context = Context::root();
-        let from = Arc::clone(home);
+        let from = Arc::clone(base);
         let to = if self.is_between {
-            make_directory(&**home, "other")?
+            make_directory(&**base, "other")?
         } else {
-            Arc::clone(home)
+            Arc::clone(base)
         };
         let (old, new) = (name("old"), name("new"));
         make(&from, "old", self.moved)?;

@@ -69,7 +69,7 @@ const SUBVOLUMES_MAX: usize = 3;
 #[derive(Debug)]
 struct OpenFile {
     number: u32,
-    /// The subvolume it is in; empty for the one that homes are in.
+    /// The subvolume it is in; empty for the one that bases are in.
     volume: String,
     /// Whether it never had a name, and may get one.
     is_unnamed: bool,
@@ -81,7 +81,7 @@ pub struct Generator {
     prng: Prng,
     mix: Mix,
     /// Directories that are never removed, where names are made.
-    homes: Vec<String>,
+    bases: Vec<String>,
     /// What every name begins with, so that two generators can share a directory.
     prefix: &'static str,
     names: u64,
@@ -89,18 +89,18 @@ pub struct Generator {
     opened: u32,
     /// What comes next, whatever is drawn.
     script: VecDeque<Operation>,
-    /// Paths of subvolumes, which lie in homes.
+    /// Paths of subvolumes, which lie in bases.
     subvolumes: Vec<String>,
 }
 
 impl Generator {
-    /// Names are made in and below `homes`, and begin with `prefix` there.
+    /// Names are made in and below `bases`, and begin with `prefix` there.
     #[must_use]
-    pub fn new(seed: u64, mix: Mix, homes: &[&str], prefix: &'static str) -> Self {
+    pub fn new(seed: u64, mix: Mix, bases: &[&str], prefix: &'static str) -> Self {
         Self {
             prng: Prng::new(seed),
             mix,
-            homes: homes.iter().map(|&home| home.to_owned()).collect(),
+            bases: bases.iter().map(|&base| base.to_owned()).collect(),
             prefix,
             names: 0,
             open: Vec::new(),
@@ -150,9 +150,9 @@ impl Generator {
             return self.open_or_close(now);
         }
         if self.mix.names && mine < PATHS_MAX && self.is_one_in(60) {
-            let home = self.home();
+            let base = self.base();
             self.names += 1;
-            let name = join(&home, &format!("{}{}", self.prefix, self.names));
+            let name = join(&base, &format!("{}{}", self.prefix, self.names));
             self.script = script::exchange_of_roles(&name, self.prng.next_u64());
             return self.script.pop_front();
         }
@@ -266,7 +266,7 @@ impl Generator {
         }
         let is_unnamed = self.is_one_in(3);
         let path = if is_unnamed {
-            self.home()
+            self.base()
         } else {
             self.any(now, |kind| kind == FileKind::Regular)?
         };
@@ -290,9 +290,9 @@ impl Generator {
         Some(Operation::Open(path, number))
     }
 
-    fn home(&mut self) -> String {
-        let which = self.below(self.homes.len());
-        self.homes[which].clone()
+    fn base(&mut self) -> String {
+        let which = self.below(self.bases.len());
+        self.bases[which].clone()
     }
 
     /// A regular file, by a name or as it is open.
@@ -444,19 +444,19 @@ impl Generator {
         paths.filter(|path| self.is_mine(path))
     }
 
-    /// Whether the path goes on below a home with a name of this generator.
+    /// Whether the path goes on below a base with a name of this generator.
     fn is_mine(&self, path: &str) -> bool {
-        let is_home = self.homes.iter().any(|home| home == path);
-        let is_below = |home: &String| {
-            let rest = path.strip_prefix(&**home).unwrap_or_default();
-            let rest = if home.is_empty() {
+        let is_base = self.bases.iter().any(|base| base == path);
+        let is_below = |base: &String| {
+            let rest = path.strip_prefix(&**base).unwrap_or_default();
+            let rest = if base.is_empty() {
                 Some(path)
             } else {
                 rest.strip_prefix('/')
             };
             rest.is_some_and(|rest| !rest.is_empty() && rest.starts_with(self.prefix))
         };
-        !is_home && self.homes.iter().any(is_below)
+        !is_base && self.bases.iter().any(is_below)
     }
 
     fn any(&mut self, now: &Tree, fits: impl Fn(FileKind) -> bool) -> Option<String> {
@@ -475,7 +475,7 @@ impl Generator {
         (is_removable(now, &path) && !self.subvolumes.contains(&path)).then_some(path)
     }
 
-    /// The subvolume that a path is in; empty for the one that homes are in.
+    /// The subvolume that a path is in; empty for the one that bases are in.
     fn volume_of(&self, path: &str) -> &str {
         let is_in = |volume: &&String| {
             path.strip_prefix(&***volume)
@@ -565,7 +565,7 @@ impl Generator {
             return Some(Operation::DeleteSubvolume(self.subvolumes.remove(which)));
         }
         self.names += 1;
-        let path = join(&self.home(), &format!("{}{}", self.prefix, self.names));
+        let path = join(&self.base(), &format!("{}{}", self.prefix, self.names));
         if now.entries.contains_key(&path) {
             return None;
         }
@@ -584,7 +584,7 @@ impl Generator {
             let depth = path.matches('/').count();
             now.entries[path].kind == FileKind::Directory && depth < DEPTH_MAX
         });
-        let mut directories = self.homes.clone();
+        let mut directories = self.bases.clone();
         directories.extend(own.map(str::to_owned));
         let directory = &directories[self.below(directories.len())];
         self.names += 1;

@@ -15,7 +15,7 @@ use crate::attributes;
 const DEPTH_MAX: usize = 32;
 
 impl Tree {
-    /// Everything below `root`, a folder of the host.
+    /// Everything below `root`, a directory of the host.
     pub fn read_host(root: &Path) -> Result<Self> {
         let mut tree = Self::default();
         tree.add_host(&root.join("."), "", 0)?;

@@ -143,8 +143,8 @@ fn by_platter(image: &Path, mountpoint: &Path, options: &str) -> Seen {
 
 #[test]
 fn reads_change_times_of_access_as_mount_options_say() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let dir = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (dir.path().join("image"), dir.path().join("mount"));
     for (options, as_the_kernel_with) in [
         ("", "relatime"),
         ("relatime,lazytime", "relatime,lazytime"),
@@ -200,8 +200,8 @@ fn openings(root: &Path) -> Vec<(&'static str, &'static str, bool)> {
 
 #[test]
 fn frozen_files_are_opened_as_by_the_kernel() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let dir = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (dir.path().join("image"), dir.path().join("mount"));
     mke2fs::make(&image, IMAGE_KIB, LAYOUT, None).unwrap();
     let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();
     let expected = openings(mount.root());

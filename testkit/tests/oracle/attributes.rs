@@ -95,8 +95,8 @@ fn populate(root: &Path, value_max: usize) {
 }
 
 fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(&path, 16 << 10, options, None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     populate(mount.root(), value_max);
@@ -164,8 +164,8 @@ fn values_in_inodes_are_read_as_the_kernel_does() {
 
 #[test]
 fn inline_contents_are_no_attribute() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(&path, 4 << 10, &["-t", "ext4", "-O", "inline_data"], None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     fs::write(mount.root().join("inline"), [b'x'; 100]).unwrap();
@@ -183,8 +183,8 @@ fn inline_contents_are_no_attribute() {
 
 #[test]
 fn changed_value_in_an_inode_does_not_pass() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(
         &path,
         4 << 10,

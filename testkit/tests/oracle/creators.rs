@@ -49,8 +49,8 @@ fn fill(volume: &Volume) {
 
 #[test]
 fn inodes_of_other_creators_are_written_in_their_form() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for layout in CREATORS {
         mke2fs::make(&image, 16 << 10, layout, None).unwrap();
         let volume = open_for_writing(&image);
@@ -72,8 +72,8 @@ fn inodes_of_other_creators_are_written_in_their_form() {
 /// The kernel neither looks at the checksums of such inodes nor writes them.
 #[test]
 fn unchecksummed_inodes_of_other_creators_are_used() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     mke2fs::make(&image, 16 << 10, &["-o", "freebsd", "-t", "ext4"], None).unwrap();
     let mount = Mount::image(&image, "", loopdev::Access::ReadWrite).unwrap();
     fs::write(mount.root().join("theirs"), "theirs").unwrap();
@@ -90,8 +90,8 @@ fn unchecksummed_inodes_of_other_creators_are_used() {
 
 #[test]
 fn what_the_hurd_cannot_have_is_not_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     mke2fs::make(
         &image,
         16 << 10,
@@ -113,8 +113,8 @@ fn what_the_hurd_cannot_have_is_not_written() {
 
 #[test]
 fn uninit_flags_without_feature_are_cleared() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     mke2fs::make(&image, 4 << 10, &["-t", "ext2", "-b", "1024"], None).unwrap();
     let damage = ["flags 3", "itable_unused 400"].map(|field| format!("set_bg 0 {field}"));
     debugfs::change(&image, &damage.each_ref().map(String::as_str)).unwrap();

@@ -21,11 +21,11 @@ const WRITE: OpenOptions = OpenOptions {
 };
 
 fn image(len_bytes: usize) -> Result<(TempDir, PathBuf)> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("image");
     let pattern: Vec<u8> = (0..251).cycle().take(len_bytes).collect();
     std::fs::write(&path, pattern)?;
-    Ok((folder, path))
+    Ok((dir, path))
 }
 
 fn refusal(path: &Path, options: OpenOptions) -> Refusal {
@@ -37,7 +37,7 @@ fn refusal(path: &Path, options: OpenOptions) -> Refusal {
 
 #[test]
 fn block_device_reports_its_geometry() -> Result<()> {
-    let (_folder, path) = image(3 << 20)?;
+    let (_dir, path) = image(3 << 20)?;
     for sector_bytes in [512, 4096] {
         let device = LoopDevice::with_sectors(&path, sector_bytes, loopdev::Access::ReadWrite)?;
         for options in [READ, WRITE] {
@@ -56,7 +56,7 @@ fn block_device_reports_its_geometry() -> Result<()> {
 #[test]
 fn writes_to_a_block_device_reach_its_backing_file() -> Result<()> {
     for direct in [false, true] {
-        let (_folder, path) = image(3 << 20)?;
+        let (_dir, path) = image(3 << 20)?;
         let mut model = std::fs::read(&path)?;
         let device = LoopDevice::with_sectors(&path, 4096, loopdev::Access::ReadWrite)?;
         let opened = FileDevice::open(device.path(), OpenOptions { direct, ..WRITE })?;
@@ -80,7 +80,7 @@ fn writes_to_a_block_device_reach_its_backing_file() -> Result<()> {
 
 #[test]
 fn discard_punches_the_backing_file() -> Result<()> {
-    let (_folder, path) = image(8 << 20)?;
+    let (_dir, path) = image(8 << 20)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let opened = FileDevice::open(device.path(), WRITE)?;
     let before = std::fs::metadata(&path)?.blocks();
@@ -104,7 +104,7 @@ fn discard_punches_the_backing_file() -> Result<()> {
 
 #[test]
 fn a_device_that_the_kernel_guards_is_read_only() -> Result<()> {
-    let (_folder, path) = image(1 << 20)?;
+    let (_dir, path) = image(1 << 20)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadOnly)?;
     assert!(FileDevice::open(device.path(), READ)?.geometry().read_only);
     match FileDevice::open(device.path(), WRITE) {
@@ -124,10 +124,13 @@ fn a_device_that_the_kernel_guards_is_read_only() -> Result<()> {
 
 #[test]
 fn a_second_writer_of_a_block_device_is_refused() -> Result<()> {
-    let (_folder, path) = image(1 << 20)?;
+    let (_dir, path) = image(1 << 20)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let writer = FileDevice::open(device.path(), WRITE)?;
-    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(ImageUser::Claim));
+    assert_eq!(
+        refusal(device.path(), WRITE),
+        Refusal::InUse(ImageUser::Claim)
+    );
     assert!(matches!(
         refusal(device.path(), READ),
         Refusal::InUse(ImageUser::Writer(_))
@@ -147,12 +150,15 @@ fn a_second_writer_of_a_block_device_is_refused() -> Result<()> {
 
 #[test]
 fn what_the_kernel_has_mounted_is_not_written_to() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("image");
     mke2fs::make(&path, 4096, &["-t", "ext4"], None)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let mount = Mount::device(device.path(), "", loopdev::Access::ReadWrite)?;
-    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(ImageUser::Claim));
+    assert_eq!(
+        refusal(device.path(), WRITE),
+        Refusal::InUse(ImageUser::Claim)
+    );
     FileDevice::open(device.path(), READ)?;
     // The kernel takes no lock on the image below, so that has to be found out otherwise.
     let name = device
@@ -169,7 +175,7 @@ fn what_the_kernel_has_mounted_is_not_written_to() -> Result<()> {
 
 #[test]
 fn a_loop_device_and_its_file_are_not_written_at_once() -> Result<()> {
-    let (_folder, path) = image(4 << 20)?;
+    let (_dir, path) = image(4 << 20)?;
     let writer = FileDevice::open(&path, WRITE)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     for options in [READ, WRITE] {
@@ -199,14 +205,14 @@ fn a_loop_device_and_its_file_are_not_written_at_once() -> Result<()> {
 
 #[test]
 fn a_failed_flush_stays_failed() -> Result<()> {
-    // A loop device over a file that its filesystem has no room for: writes succeed in the page
+    // A loop device over a file that its filesystem has no space for: writes succeed in the page
     // cache, and are lost when they are written back.
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let mut mount = tool::command("mount");
     mount.args(["-t", "tmpfs", "-o", "size=256k", "platter"]);
-    tool::succeed(mount.arg(folder.path()))?;
-    let _unmount = Unmount(folder.path().to_owned());
-    let path = folder.path().join("image");
+    tool::succeed(mount.arg(dir.path()))?;
+    let _unmount = Unmount(dir.path().to_owned());
+    let path = dir.path().join("image");
     std::fs::File::create(&path)?.set_len(4 << 20)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let opened = FileDevice::open(device.path(), WRITE)?;

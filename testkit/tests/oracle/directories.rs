@@ -15,8 +15,8 @@ use crate::image::{Image, Listed, Opened};
 /// What the kernel lists, in its order.
 fn kernel_listing(path: &Path) -> Vec<Listed> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let folder = rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap();
-    let entries = rustix::fs::Dir::new(folder).unwrap();
+    let dir = rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap();
+    let entries = rustix::fs::Dir::new(dir).unwrap();
     entries
         .map(|entry| {
             let entry = entry.unwrap();
@@ -63,11 +63,11 @@ fn name(number: usize, length: usize) -> String {
 }
 
 /// Files by link: many names take few inodes.
-fn fill(folder: &Path, count: usize, length: impl Fn(usize) -> usize) {
-    fs::create_dir(folder).unwrap();
+fn fill(dir: &Path, count: usize, length: impl Fn(usize) -> usize) {
+    fs::create_dir(dir).unwrap();
     let mut source = None;
     for number in 0..count {
-        let path = folder.join(name(number, length(number)));
+        let path = dir.join(name(number, length(number)));
         match &source {
             Some(source) if number % 50_000 != 0 => fs::hard_link(source, &path).unwrap(),
             _ => {
@@ -107,36 +107,36 @@ fn populate(root: &Path) {
     fs::write(kinds.join(std::ffi::OsStr::from_bytes(&bytes)), b"").unwrap();
 }
 
-const FOLDERS: [&str; 9] = [
+const DIRS: [&str; 9] = [
     "", "empty", "one", "few", "some", "many", "long", "gaps", "kinds",
 ];
 
 fn assert_listed_as_the_kernel_does(options: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(&path, 24 << 10, options, None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     populate(mount.root());
     mount.unmount(&path).unwrap();
-    assert_image_listed_as_the_kernel_does(&path, &FOLDERS, options);
+    assert_image_listed_as_the_kernel_does(&path, &DIRS, options);
 }
 
-fn assert_image_listed_as_the_kernel_does(path: &Path, folders: &[&str], options: &[&str]) {
+fn assert_image_listed_as_the_kernel_does(path: &Path, dirs: &[&str], options: &[&str]) {
     let mount = Mount::image(path, "noload", Access::ReadOnly).unwrap();
     let image = Image::open(path);
-    for folder in folders {
-        let expected = kernel_listing(&mount.root().join(folder));
-        let opened = image.at(folder);
+    for dir in dirs {
+        let expected = kernel_listing(&mount.root().join(dir));
+        let opened = image.at(dir);
         let (found, result) = opened.list();
         result.unwrap();
-        assert_eq!(found, expected, "{options:?} {folder}");
+        assert_eq!(found, expected, "{options:?} {dir}");
         for step in [1, 7, 300]
             .into_iter()
             .filter(|&step| step * 400 >= found.len())
         {
             let (in_steps, result) = opened.list_in_steps(step);
             result.unwrap();
-            assert_eq!(in_steps, expected, "{options:?} {folder} by {step}");
+            assert_eq!(in_steps, expected, "{options:?} {dir} by {step}");
         }
         assert_all_found(&opened, &found);
     }
@@ -151,9 +151,9 @@ fn indexed_directories_are_listed_as_the_kernel_does() {
 
 #[test]
 fn every_hash_orders_as_the_kernel_does() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for hash in ["legacy", "half_md4", "tea"] {
-        let path = folder.path().join(hash);
+        let path = dir.path().join(hash);
         mke2fs::make(&path, 16 << 10, &["-t", "ext4", "-b", "1024"], None).unwrap();
         mke2fs::tune(&path, &["-E", &format!("hash_alg={hash}")]).unwrap();
         let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
@@ -189,8 +189,8 @@ fn inline_directories_are_listed_as_the_kernel_does() {
 
 #[test]
 fn a_hundred_thousand_names_are_listed_and_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(&path, 32 << 10, &["-t", "ext4"], None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     fill(&mount.root().join("huge"), 100_000, |_| 20);
@@ -200,8 +200,8 @@ fn a_hundred_thousand_names_are_listed_and_found() {
 
 #[test]
 fn index_of_three_levels_is_listed_and_searched() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     let options = ["-t", "ext4", "-b", "1024", "-O", "large_dir"];
     mke2fs::make(&path, 96 << 10, &options, None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
@@ -218,16 +218,16 @@ fn index_of_three_levels_is_listed_and_searched() {
 
 #[test]
 fn blocks_of_64_kib_hold_directories() {
-    let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("source");
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
     fill(&source.join("many"), 4000, |_| 60);
     fill(&source.join("few"), 3, |_| 3);
-    let path = folder.path().join("image");
+    let path = dir.path().join("image");
     let options = ["-t", "ext4", "-b", "65536"];
     mke2fs::make(&path, 64 << 10, &options, Some(&source)).unwrap();
     let linear = Image::open(&path);
-    // The kernel here takes no such blocks, so the folder itself is the judge.
+    // The kernel here takes no such blocks, so the directory itself is the judge.
     let expected: BTreeSet<Vec<u8>> = (0..4000).map(|n| name(n, 60).into_bytes()).collect();
     e2fsck::repair(&path, &["-fyD"]).unwrap();
     let indexed = Image::open(&path);
@@ -244,8 +244,8 @@ fn blocks_of_64_kib_hold_directories() {
 
 #[test]
 fn encrypted_names_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(&path, 4 << 10, &["-t", "ext4", "-O", "encrypt"], None).unwrap();
     let commands = ["mkdir secret", "set_inode_field secret flags 0x80800"];
     debugfs::change(&path, &commands).unwrap();
@@ -277,8 +277,8 @@ fn casefolded(path: &Path, options: &[&str], names: &[String]) {
 
 #[test]
 fn casefolded_names_are_found_in_any_case() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     let mut names = vec!["Stra\u{df}e".to_owned(), "\u{c5}ngstr\u{f6}m".to_owned()];
     names.extend((0..800).map(|number| format!("Name-{number}-\u{c4}\u{3a3}")));
     let options = [
@@ -322,8 +322,8 @@ fn casefolded_names_are_found_in_any_case() {
 
 #[test]
 fn strict_encoding_refuses_names_that_are_no_utf8() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     let options = [
         "-t",
         "ext4",

@@ -40,7 +40,7 @@ fixtures! {
     revision0,
     no_filetype,
     no_extents,
-    from_folder,
+    from_dir,
     tiny,
     block_8k,
     block_16k,
@@ -147,10 +147,10 @@ fn examine(fixture: &Fixture) -> Result<()> {
             let view = KernelView::of(fixture, &built)?;
             compare(&**volume.filesystem(), view.root(), Rules::KERNEL_MOUNT)?
         }
-        Truth::Folder => {
-            let folder = tempfile::tempdir()?;
-            fixture.fill_folder(folder.path())?;
-            compare(&**volume.filesystem(), folder.path(), Rules::SOURCE_FOLDER)?
+        Truth::Directory => {
+            let dir = tempfile::tempdir()?;
+            fixture.fill_dir(dir.path())?;
+            compare(&**volume.filesystem(), dir.path(), Rules::SOURCE_DIR)?
         }
     };
     outcome.assert_equal();

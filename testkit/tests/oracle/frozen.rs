@@ -187,8 +187,11 @@ fn outcomes(root: &Path) -> Vec<(String, Option<i32>)> {
 
 #[test]
 fn what_must_not_change_is_refused_as_by_the_kernel() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let directory = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (
+        directory.path().join("image"),
+        directory.path().join("mount"),
+    );
     for layout in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext2"]] {
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();
         let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();

@@ -198,8 +198,11 @@ fn by_the_kernel<R>(image: &Path, play: impl FnOnce(&Tried<'_>) -> R) -> R {
 
 #[test]
 fn files_are_opened_by_their_handles() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let directory = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (
+        directory.path().join("image"),
+        directory.path().join("mount"),
+    );
     mke2fs::make(&image, IMAGE_KIB, LAYOUT, None).unwrap();
     let kept = by_the_kernel(&image, play);
     by_the_kernel(&image, |tried| play_again(tried, &kept));
@@ -213,8 +216,11 @@ fn files_are_opened_by_their_handles() {
 
 #[test]
 fn made_up_handles_lead_nowhere() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let directory = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (
+        directory.path().join("image"),
+        directory.path().join("mount"),
+    );
     mke2fs::make(&image, IMAGE_KIB, LAYOUT, None).unwrap();
     let inodes = 4096;
     // What the table holds of inodes that were never used must not matter.

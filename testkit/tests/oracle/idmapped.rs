@@ -81,8 +81,8 @@ fn modes(image: &Path) -> Vec<(OsString, u32)> {
 
 #[test]
 fn id_mapped_mounts_are_as_the_kernels() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let dir = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (dir.path().join("image"), dir.path().join("mount"));
     let make = || mke2fs::make(&image, 8 << 10, &["-t", "ext4"], None).unwrap();
     make();
     let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();

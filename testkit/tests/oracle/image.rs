@@ -10,7 +10,7 @@ use platter_ext4::directory::Directory;
 use platter_ext4::mapping::BlockMap;
 use platter_ext4::ondisk::superblock::DiskSuperblock;
 use platter_ext4::ondisk::{Geometry, Inode, InodeNr, Superblock};
-use platter_ext4::{Volume, inode};
+use platter_ext4::{FsContext, inode};
 use platter_vfs::{DirCursor, FileKind, Name, Result};
 use zerocopy::FromBytes;
 
@@ -19,7 +19,7 @@ const BUDGET_BYTES: u64 = 16 << 20;
 
 /// An opened image.
 pub(crate) struct Image {
-    pub(crate) volume: Volume,
+    pub(crate) volume: FsContext,
 }
 
 /// One entry of a listing.
@@ -49,7 +49,7 @@ impl Image {
         let geometry = Geometry::decode(&disk, &superblock).ok()?;
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", bytes));
         let budget = Arc::new(MemoryBudget::new(BUDGET_BYTES));
-        let volume = Volume::new(device, superblock, geometry, budget);
+        let volume = FsContext::new(device, superblock, geometry, budget);
         Some(Self { volume })
     }
 

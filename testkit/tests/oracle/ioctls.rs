@@ -35,10 +35,10 @@ const LABEL_BYTES: usize = 256;
 type Play<'p> = &'p dyn Fn(&Path);
 
 fn by_platter(image: &Path, play: Play<'_>) {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let open = MountOptions::new().writing(WriteOptions::default());
-    let mut session = served::mount(image, &open, folder.path(), "allow_other").unwrap();
-    play(folder.path());
+    let mut session = served::mount(image, &open, dir.path(), "allow_other").unwrap();
+    play(dir.path());
     served::unmount(&mut session).unwrap();
 }
 
@@ -75,8 +75,8 @@ fn label_buffer(label: &str) -> Vec<u8> {
 
 #[test]
 fn the_label_is_shown_and_set_with_all_its_copies() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     let longest = "sixteen bytes in";
     let play = |root: &Path| {
         let get_as = |uid| -> Result<_, Errno> {
@@ -131,8 +131,8 @@ fn the_label_is_shown_and_set_with_all_its_copies() {
 
 #[test]
 fn generations_are_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     let make = || mke2fs::make(&image, 8 << 10, &["-t", "ext4"], None).unwrap();
     let play = |root: &Path| {
         let path = root.join("file");
@@ -177,8 +177,8 @@ fn allocated_bytes(image: &Path) -> u64 {
 fn free_space_is_discarded_and_nothing_else() {
     const FILE_BYTES: usize = 3 << 20;
     const ALL: u64 = u64::MAX;
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     let mut random = Prng::named(b"trimmed");
     let files: Vec<_> = (0..12).map(|_| random.bytes(FILE_BYTES)).collect();
     let layouts: [&[&str]; 3] = [
@@ -242,8 +242,8 @@ fn free_space_is_discarded_and_nothing_else() {
 fn what_is_written_while_free_space_is_discarded_stays() {
     const FILES: usize = 40;
     const ROUNDS: usize = 6;
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     mke2fs::make(&image, 24 << 10, &["-t", "ext4", "-b", "1024"], None).unwrap();
     let contents = |number: usize, round: usize| {
         let seed = format!("{number} {round}");
@@ -282,8 +282,8 @@ fn what_is_written_while_free_space_is_discarded_stays() {
 
 #[test]
 fn a_shutdown_ends_everything_until_the_next_mount() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for layout in ["ext4", "ext2"] {
         for by_kernel in [true, false] {
             mke2fs::make(&image, 8 << 10, &["-t", layout], None).unwrap();
@@ -361,8 +361,8 @@ const RESERVED: u32 = 0x8000_0000;
 
 #[test]
 fn flags_that_are_not_given_back_are_as_the_kernel_takes_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     let make = || mke2fs::make(&image, 16 << 10, &["-t", "ext4", "-b", "1024"], None).unwrap();
     let outcomes = std::sync::Mutex::new(Vec::new());
     let play = |root: &Path| {

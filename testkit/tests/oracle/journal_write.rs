@@ -17,7 +17,7 @@ use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
 use platter_ext4::ondisk::{BlockNr, InodeNr};
 use platter_ext4::recovery::open_journal;
 use platter_ext4::txn::{Journal, Log};
-use platter_ext4::{Volume, inode};
+use platter_ext4::{FsContext, inode};
 use platter_vfs::SystemClock;
 use testkit::oracle::{Verdict, e2fsck};
 use testkit::prng::Prng;
@@ -41,7 +41,7 @@ enum Forced {
 struct Writer {
     image: Arc<MemoryDevice>,
     journal: Option<Arc<MemoryDevice>>,
-    volume: Volume,
+    volume: FsContext,
     /// Where the file's blocks lie.
     blocks: Vec<u64>,
     /// What they hold as of the last commit, and now.
@@ -50,7 +50,7 @@ struct Writer {
     prng: Prng,
 }
 
-fn open(device: &Arc<dyn BlockDevice>) -> Result<Volume> {
+fn open(device: &Arc<dyn BlockDevice>) -> Result<FsContext> {
     open_volume(device, &Arc::new(MemoryBudget::new(32 << 20)))
 }
 
@@ -246,7 +246,7 @@ impl Writer {
     }
 }
 
-fn blocks_of_file(volume: &Volume) -> Result<Vec<u64>> {
+fn blocks_of_file(volume: &FsContext) -> Result<Vec<u64>> {
     let inode = inode::read(volume, InodeNr::new(FILE).unwrap())?;
     let mut blocks = Vec::new();
     BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
@@ -266,12 +266,12 @@ fn examine(scene: &Scene, forced: Forced, features: &[&str]) -> Result<()> {
     writer.close()
 }
 
-/// A folder with one file of as many blocks as are written.
+/// A directory with one file of as many blocks as are written.
 fn files(block_bytes: &str) -> Result<tempfile::TempDir> {
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let content = vec![0x55; FILE_BLOCKS * block_bytes.parse::<usize>()?];
-    std::fs::write(folder.path().join("file"), content)?;
-    Ok(folder)
+    std::fs::write(dir.path().join("file"), content)?;
+    Ok(dir)
 }
 
 fn examine_made(block_bytes: &str, off: &str, forced: Forced, features: &[&str]) -> Result<()> {

@@ -236,8 +236,11 @@ fn differences(volume: &Volume, root: &Path, fields: &[Field], when: &str) -> Ve
 
 #[test]
 fn cached_attributes_are_current_after_every_change() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let directory = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (
+        directory.path().join("image"),
+        directory.path().join("mount"),
+    );
     let open = MountOptions::new().writing(WriteOptions::default());
     for layout in LAYOUTS {
         for fields in FIELDS.chunks(1).chain([FIELDS]) {

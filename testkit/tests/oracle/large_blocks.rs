@@ -53,8 +53,8 @@ fn open(image: &Path, cache_bytes: u64) -> Volume {
 
 #[test]
 fn workload_on_blocks_above_a_page_leaves_no_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for (seed, (block_bytes, options, mount_options)) in (1..).zip(LAYOUTS) {
         make(&image, *block_bytes, options);
         if !mount_options.is_empty() {
@@ -257,8 +257,8 @@ impl File {
 
 #[test]
 fn file_of_blocks_above_a_page_holds_what_was_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for block_bytes in [16384, 65536] {
         make(&image, block_bytes, &["-t", "ext4"]);
         let volume = open(&image, 16 << 20);

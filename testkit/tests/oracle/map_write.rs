@@ -246,9 +246,9 @@ fn assert_judged_clean_with(
     unit: u64,
     data_mode: Option<DataMode>,
 ) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
-    let contents = folder.path().join("contents");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let contents = dir.path().join("contents");
     let mut random = Prng::named(options.concat().as_bytes());
     fs::create_dir(&contents).unwrap();
     let models: Vec<_> = [0, 40, 100, 20_000].map(|len| random.bytes(len)).into();
@@ -306,9 +306,9 @@ fn files_whose_contents_are_journaled_are_what_was_written() {
 /// A journal as small as can be, and groups so many that freeing a file takes several transactions.
 #[test]
 fn files_are_cut_and_freed_in_several_transactions() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
-    let contents = folder.path().join("contents");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let contents = dir.path().join("contents");
     fs::create_dir(&contents).unwrap();
     fs::write(contents.join("file"), b"contents").unwrap();
     let options = ["-t", "ext4", "-b", "1024", "-g", "256", "-J", "size=1"];

@@ -67,8 +67,8 @@ fn assert_made_as_mke2fs_does(
     arguments: &[&str],
     change: impl FnOnce(&mut MkfsOptions),
 ) {
-    let folder = tempfile::tempdir().unwrap();
-    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     let mut options = MkfsOptions::new(generation);
     change(&mut options);
     make(&ours, size_kib, &options);
@@ -167,8 +167,8 @@ fn options_are_those_of_mke2fs() {
 
 #[test]
 fn the_kernel_writes_to_what_was_made() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for (generation, size_kib) in [(Generation::Ext2, 8 << 10), (Generation::Ext4, 600 << 10)] {
         make(&image, size_kib, &MkfsOptions::new(generation));
         let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();
@@ -198,8 +198,8 @@ fn patiently<T>(run: impl Fn() -> platter::Result<T>) -> platter::Result<T> {
 
 #[test]
 fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     let file = fs::File::create(&image).unwrap();
     file.set_len(40 << 20).unwrap();
     // Whatever it held is no filesystem.
@@ -237,8 +237,8 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
 
 #[test]
 fn the_same_seed_makes_the_same_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
     for path in [&first, &second] {
         make(path, 8 << 10, &MkfsOptions::new(Generation::Ext4));
     }

@@ -29,8 +29,8 @@ const LAYOUTS: &[&[&str]] = &[
 
 #[test]
 fn each_goes_on_where_the_other_unmounted() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for layout in LAYOUTS {
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();
         for round in 0..3 {
@@ -59,8 +59,8 @@ fn each_goes_on_where_the_other_unmounted() {
 
 #[test]
 fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for layout in LAYOUTS.iter().skip(1) {
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();
         let volume = open_for_writing(&image);
@@ -68,7 +68,7 @@ fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
         volume.filesystem().sync().unwrap();
         write(&volume, "lost", &vec![8; 50_000]);
         drop(volume);
-        let copy = folder.path().join("copy");
+        let copy = dir.path().join("copy");
         fs::copy(&image, &copy).unwrap();
         let mount = Mount::image(&copy, "", loopdev::Access::ReadWrite).unwrap();
         let found = fs::read(mount.root().join("synced")).unwrap();
@@ -86,8 +86,8 @@ fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
 
 #[test]
 fn only_the_superusers_mounts_write_into_the_reserve() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for layout in LAYOUTS {
         let mut options = layout.to_vec();
         options.extend(["-m", "25"]);
@@ -125,8 +125,8 @@ fn only_the_superusers_mounts_write_into_the_reserve() {
 #[test]
 fn unmounting_takes_less_than_a_second() {
     // In memory: what flushes of a busy disk take is not ours to answer for.
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let image = dir.path().join("image");
     mke2fs::make(&image, 64 << 10, &["-t", "ext4"], None).unwrap();
     let spec = platter::ImageSpec::parse(&image).unwrap();
     let options = MountOptions::new().writing(WriteOptions::default());
@@ -143,8 +143,8 @@ fn unmounting_takes_less_than_a_second() {
 
 #[test]
 fn what_changed_is_in_the_image_soon_after_the_last_change() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for layout in [["-t", "ext2"], ["-t", "ext4"]] {
         mke2fs::make(&image, 16 << 10, &layout, None).unwrap();
         let options = WriteOptions {

@@ -19,19 +19,19 @@ use testkit::loopdev::{self, Mount};
 use testkit::oracle::{debugfs, e2fsck, mke2fs};
 use testkit::prng::Prng;
 
-/// A filesystem of its own in a folder of its own.
+/// A filesystem of its own in a directory of its own.
 struct Image {
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Image {
     fn make(size_kib: u64, options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("image");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
         mke2fs::make(&path, size_kib, options, None).unwrap();
         Self {
-            _folder: folder,
+            _dir: directory,
             path,
         }
     }
@@ -120,11 +120,15 @@ fn large_directories_go_back_and_forth_with_the_kernel() {
         let image = Image::make(40_000, options);
         let access = loopdev::Access::ReadWrite;
         let kernel = Mount::image(&image.path, "", access).unwrap();
-        let folder = kernel.root().join("large");
-        fs::create_dir(&folder).unwrap();
-        fs::write(folder.join(long_name(0)), b"").unwrap();
+        let directory = kernel.root().join("large");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(long_name(0)), b"").unwrap();
         for number in 1..6000 {
-            fs::hard_link(folder.join(long_name(0)), folder.join(long_name(number))).unwrap();
+            fs::hard_link(
+                directory.join(long_name(0)),
+                directory.join(long_name(number)),
+            )
+            .unwrap();
         }
         kernel.unmount(&image.path).unwrap();
 
@@ -148,10 +152,10 @@ fn large_directories_go_back_and_forth_with_the_kernel() {
         image.assert_clean("changed by us");
 
         let kernel = Mount::image(&image.path, "", access).unwrap();
-        let folder = kernel.root().join("large");
+        let directory = kernel.root().join("large");
         for number in (6001..12_000).step_by(3) {
             let (old, new) = (long_name(number), long_name(number + 20_000));
-            fs::rename(folder.join(old), folder.join(new)).unwrap();
+            fs::rename(directory.join(old), directory.join(new)).unwrap();
         }
         kernel.unmount(&image.path).unwrap();
         image.assert_clean("changed by the kernel again");

@@ -368,8 +368,8 @@ fn tree(filesystem: &dyn Filesystem) -> BTreeMap<String, String> {
 
 /// Changes a new filesystem beside the model, `steps` times in each round.
 fn assert_like_the_model(size_kib: u64, options: &[&str], steps: usize, kernel_reads: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let path = host_dir.path().join("image");
     mke2fs::make(&path, size_kib, options, None).unwrap();
     let name_len_max = if options.contains(&"1024") { 250 } else { 60 };
     let mut bench = Bench::new(&path, options.concat().as_bytes(), name_len_max);

@@ -284,8 +284,8 @@ fn taken(image: &Path) -> String {
 
 #[test]
 fn open_files_outlive_their_names_and_what_memory_keeps_of_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name| directory.path().join(name);
     let [kernels, ours, plain] = ["kernels", "ours", "plain"].map(path);
     for layout in LAYOUTS {
         mke2fs::make(&kernels, IMAGE_KIB, layout, None).unwrap();

@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 
 /// A disk of 64 MiB in a sparse file.
 struct Disk {
-    _folder: TempDir,
+    _dir: TempDir,
     path: PathBuf,
     sector_bytes: u32,
 }
@@ -27,11 +27,11 @@ struct Disk {
 impl Disk {
     /// A disk that `sfdisk` partitions by a script.
     fn new(script: &str, sector_bytes: u32) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("disk");
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("disk");
         std::fs::File::create(&path)?.set_len(64 * MIB as u64)?;
         let disk = Self {
-            _folder: folder,
+            _dir: dir,
             path,
             sector_bytes,
         };
@@ -299,8 +299,8 @@ fn a_truncated_disk_keeps_its_first_partitions() -> Result<()> {
 
 #[test]
 fn bare_filesystems_have_no_table() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("bare");
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("bare");
     let boot_code: Vec<u8> = (0..1024).map(|i: u32| i.to_le_bytes()[0] | 1).collect();
     for label in ["", "hybrid boot sector"] {
         testkit::oracle::mke2fs::make(&path, 4096, &["-t", "ext4", "-L", label], None)?;

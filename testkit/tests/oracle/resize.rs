@@ -75,7 +75,7 @@ const ALIKE: &[Case] = &[
 
 /// What `resize2fs` lays out otherwise.
 const OTHERS: &[Case] = &[
-    // The table of descriptors has no room: it goes on with the groups.
+    // The table of descriptors has no space: it goes on with the groups.
     case(&["-t", "ext4", "-O", "^resize_inode"], 16 << 10, 300 << 10),
     case(&["-t", "ext4", "-E", "resize=40960"], 16 << 10, 600 << 10),
     case(
@@ -123,13 +123,13 @@ fn clock() -> Arc<dyn Clock> {
 }
 
 fn source() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("dir")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("dir")).unwrap();
     for number in 0..30 {
-        let path = folder.path().join(format!("dir/{number}"));
+        let path = dir.path().join(format!("dir/{number}"));
         fs::write(path, vec![7; number * 700]).unwrap();
     }
-    folder
+    dir
 }
 
 fn make(image: &Path, case: &Case, source: &Path) {
@@ -148,7 +148,7 @@ fn grow_file(image: &Path, size_kib: u64) -> Grown {
     grow(&device, size_kib << 10, &budget(), &clock()).unwrap()
 }
 
-/// A kernel finds what was there, and has room for as much as it says is free.
+/// A kernel finds what was there, and has space for as much as it says is free.
 fn assert_kernel_fills(image: &Path, source: &Path, what: &str) {
     let mount = Mount::image(image, "", Access::ReadWrite).unwrap();
     for number in 0..30 {
@@ -211,13 +211,13 @@ fn number_of(image: &Path, heading: &str) -> u64 {
 
 #[test]
 fn grown_as_resize2fs_grows_it() {
-    let (folder, source) = (tempfile::tempdir().unwrap(), source());
+    let (dir, source) = (tempfile::tempdir().unwrap(), source());
     for case in ALIKE {
         let what = format!(
             "{:?} {} to {}",
             case.options, case.before_kib, case.after_kib
         );
-        let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+        let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
         make(&ours, case, source.path());
         fs::copy(&ours, &theirs).unwrap();
         let grown = grow_file(&ours, case.after_kib);
@@ -244,13 +244,13 @@ fn grown_as_resize2fs_grows_it() {
 
 #[test]
 fn grown_where_the_table_or_the_clusters_are_others() {
-    let (folder, source) = (tempfile::tempdir().unwrap(), source());
+    let (dir, source) = (tempfile::tempdir().unwrap(), source());
     for case in OTHERS {
         let what = format!(
             "{:?} {} to {}",
             case.options, case.before_kib, case.after_kib
         );
-        let image = folder.path().join("image");
+        let image = dir.path().join("image");
         make(&image, case, source.path());
         let grown = grow_file(&image, case.after_kib);
         assert!(
@@ -267,9 +267,9 @@ fn grown_where_the_table_or_the_clusters_are_others() {
 
 #[test]
 fn a_backup_brings_a_grown_filesystem_back() {
-    let (folder, source) = (tempfile::tempdir().unwrap(), source());
+    let (dir, source) = (tempfile::tempdir().unwrap(), source());
     for case in [&ALIKE[0], &ALIKE[1], &OTHERS[1]] {
-        let image = folder.path().join("image");
+        let image = dir.path().join("image");
         make(&image, case, source.path());
         grow_file(&image, case.after_kib);
         let blocks = number_of(&image, "Block count");
@@ -293,8 +293,8 @@ fn number_of_group(block_bytes: u64) -> u64 {
 
 #[test]
 fn shrinking_and_damage_are_refused() {
-    let (folder, source) = (tempfile::tempdir().unwrap(), source());
-    let image = folder.path().join("image");
+    let (dir, source) = (tempfile::tempdir().unwrap(), source());
+    let image = dir.path().join("image");
     let refused = |image: &Path, len: u64| {
         let before = fs::read(image).unwrap();
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", before.clone()));
@@ -350,8 +350,8 @@ const CUT: &[Case] = &[
 
 #[test]
 fn a_cut_leaves_the_old_or_the_new_size() {
-    let (folder, source) = (tempfile::tempdir().unwrap(), source());
-    let image = folder.path().join("image");
+    let (dir, source) = (tempfile::tempdir().unwrap(), source());
+    let image = dir.path().join("image");
     for case in CUT {
         make(&image, case, source.path());
         let [old, new] = cut(&image, case, "-p", 1);
@@ -361,8 +361,8 @@ fn a_cut_leaves_the_old_or_the_new_size() {
 
 #[test]
 fn crash_without_a_journal_is_repairable() {
-    let (folder, source) = (tempfile::tempdir().unwrap(), source());
-    let image = folder.path().join("image");
+    let (dir, source) = (tempfile::tempdir().unwrap(), source());
+    let image = dir.path().join("image");
     let case = case(&["-t", "ext2", "-g", "512"], 5 << 10, 14 << 10);
     make(&image, &case, source.path());
     let [old, new] = cut(&image, &case, "-y", 3);

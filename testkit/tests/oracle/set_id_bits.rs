@@ -87,8 +87,8 @@ fn modes(root: &Path) -> BTreeMap<String, [u32; 2]> {
 
 #[test]
 fn set_id_bits_go_as_on_the_kernels_filesystem() {
-    let folder = tempfile::tempdir().unwrap();
-    let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
+    let dir = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (dir.path().join("image"), dir.path().join("mount"));
     mke2fs::make(&image, IMAGE_KIB, LAYOUT, None).unwrap();
     let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();
     let expected = modes(mount.root());

@@ -1,4 +1,4 @@
-//! Space and inodes taken and freed on filesystems of every layout, with `e2fsck` as the judge.
+//! Allocator and inodes taken and freed on filesystems of every layout, with `e2fsck` as the judge.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,11 +6,13 @@ use std::sync::{Arc, Weak};
 
 use platter::block::{Access, BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
-use platter_ext4::alloc::{ALLOC_INODE_CREDITS, FREE_INODE_CREDITS, Reserve, Space, SpaceCounts};
+use platter_ext4::alloc::{
+    ALLOC_INODE_CREDITS, Allocator, FREE_INODE_CREDITS, Reserve, SpaceCounts,
+};
 use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
 use platter_ext4::ondisk::{BlockNr, Geometry, Inode, InodeNr, Superblock};
 use platter_ext4::txn::{CommitClient, Log};
-use platter_ext4::{Volume, inode};
+use platter_ext4::{FsContext, inode};
 use platter_vfs::FileKind;
 use testkit::oracle::Verdict;
 use testkit::oracle::{e2fsck, mke2fs};
@@ -21,8 +23,8 @@ use crate::images::assert_clean;
 
 /// An image that is changed without a journal.
 struct Bench {
-    volume: Volume,
-    space: Arc<Space>,
+    volume: FsContext,
+    space: Arc<Allocator>,
 }
 
 impl Bench {
@@ -39,10 +41,10 @@ impl Bench {
         let superblock = Superblock::decode(&disk).unwrap();
         let geometry = Geometry::decode(&disk, &superblock).unwrap();
         let budget = Arc::new(MemoryBudget::new(32 << 20));
-        let volume = Volume::new(device, superblock, geometry, budget);
+        let volume = FsContext::new(device, superblock, geometry, budget);
         let volume = volume.writable(Log::without_journal);
-        let space = Arc::new(Space::open(&volume).unwrap());
-        let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&space);
+        let space = Arc::new(Allocator::open(&volume).unwrap());
+        let client: Weak<dyn CommitClient> = Arc::<Allocator>::downgrade(&space);
         volume.log().unwrap().attach(client);
         Self { volume, space }
     }
@@ -113,8 +115,8 @@ fn assert_marked_only(path: &Path) {
 /// Takes a part of everything and gives it back, then all there is. `e2fsck` agrees when nothing is
 /// left, and in between finds the bitmaps to be the only thing that is wrong.
 fn assert_judged_clean(size_kib: u64, options: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     mke2fs::make(&path, size_kib, options, None).unwrap();
     let before = take_some_and_free(&path, options);
     assert_clean(&path, "some");

@@ -188,9 +188,9 @@ fn long_names(root: &Path) {
 fn links(root: &Path) {
     fs::write(root.join("m-first"), b"linked").unwrap();
     for number in 0..1000 {
-        let folder = root.join(format!("{}", number % 10));
-        fs::create_dir_all(&folder).unwrap();
-        fs::hard_link(root.join("m-first"), folder.join(number.to_string())).unwrap();
+        let dir = root.join(format!("{}", number % 10));
+        fs::create_dir_all(&dir).unwrap();
+        fs::hard_link(root.join("m-first"), dir.join(number.to_string())).unwrap();
     }
     symlink("nowhere", root.join("symlink")).unwrap();
     fs::hard_link(root.join("symlink"), root.join("a symlink")).unwrap();
@@ -314,8 +314,8 @@ fn special_names(root: &Path) {
     ];
     for name in names {
         fs::write(root.join(OsStr::from_bytes(name)), name).unwrap();
-        let folder = [b"dir ", name].concat();
-        fs::create_dir(root.join(OsStr::from_bytes(&folder))).unwrap();
+        let dir = [b"dir ", name].concat();
+        fs::create_dir(root.join(OsStr::from_bytes(&dir))).unwrap();
     }
     fs::create_dir(root.join("b")).unwrap();
     fs::write(root.join("b/inside"), b"").unwrap();
@@ -368,8 +368,8 @@ fn large_file(root: &Path) {
     fs::write(root.join("large"), bytes).unwrap();
 }
 
-/// A folder that keeps all that a tree can have.
-fn folder() -> tempfile::TempDir {
+/// A directory that keeps all that a tree can have.
+fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
@@ -497,12 +497,12 @@ fn assert_same(image: &Path, source: &Path, what: &str) {
 #[test]
 fn directory_and_archive_make_the_same_image() {
     for tree in TREES {
-        let folder = folder();
-        let at = |name: &str| folder.path().join(name);
+        let dir = dir();
+        let at = |name: &str| dir.path().join(name);
         let source = at("source");
         fs::create_dir(&source).unwrap();
         (tree.grow)(&source);
-        let content = || Content::of_folder(&source).unwrap();
+        let content = || Content::of_dir(&source).unwrap();
         make(&at("first"), options(tree), content()).unwrap();
         assert_same(&at("first"), &source, tree.name);
         let first = fs::read(at("first")).unwrap();
@@ -523,28 +523,28 @@ fn directory_and_archive_make_the_same_image() {
 
 #[test]
 fn targets_of_links_fill_a_block() {
-    let folder = folder();
-    let source = folder.path().join("source");
+    let dir = dir();
+    let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
     for len in [1024, 4000, 4095] {
         symlink("t".repeat(len), source.join(len.to_string())).unwrap();
     }
-    let image = folder.path().join("image");
+    let image = dir.path().join("image");
     let mut options = MkfsOptions::new(Generation::Ext4);
     options.block_bytes = Some(4096);
-    make(&image, options, Content::of_folder(&source).unwrap()).unwrap();
+    make(&image, options, Content::of_dir(&source).unwrap()).unwrap();
     assert_same(&image, &source, "targets");
 }
 
 #[test]
-fn attributes_that_have_no_room_are_refused() {
-    let folder = folder();
-    let source = folder.path().join("source");
+fn attributes_that_have_no_space_are_refused() {
+    let dir = dir();
+    let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
     fs::write(source.join("file"), b"").unwrap();
     set_xattr(&source.join("file"), b"user.x", &[1; 5000]);
-    let image = folder.path().join("image");
-    let content = || Content::of_folder(&source).unwrap();
+    let image = dir.path().join("image");
+    let content = || Content::of_dir(&source).unwrap();
     let refused = make(&image, MkfsOptions::new(Generation::Ext4), content());
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("/file"), "{refused}");
@@ -555,8 +555,8 @@ fn attributes_that_have_no_room_are_refused() {
 fn many_files_become_an_image() {
     let count = std::env::var("PLATTER_TEST_MANY_FILES").ok();
     let count = count.map_or(MANY_FILES, |count| count.parse().unwrap());
-    let folder = folder();
-    let at = |name: &str| folder.path().join(name);
+    let dir = dir();
+    let at = |name: &str| dir.path().join(name);
     let source = at("source");
     for number in 0..count {
         let inside = source.join(format!("{}/{}", number % 37, number / 37 % 53));
@@ -565,7 +565,7 @@ fn many_files_become_an_image() {
         }
         fs::write(inside.join(format!("file{number}")), number.to_string()).unwrap();
     }
-    let content = || Content::of_folder(&source).unwrap();
+    let content = || Content::of_dir(&source).unwrap();
     make(&at("first"), MkfsOptions::new(Generation::Ext4), content()).unwrap();
     assert_same(&at("first"), &source, "many files");
     archive(&source, &at("tar"));
@@ -577,14 +577,14 @@ fn many_files_become_an_image() {
 /// The program on one processor and on two.
 #[test]
 fn the_number_of_processors_changes_nothing() {
-    let folder = folder();
-    let at = |name: &str| folder.path().join(name);
+    let dir = dir();
+    let at = |name: &str| dir.path().join(name);
     let source = at("source");
     fs::create_dir(&source).unwrap();
     small_directories(&source);
     fs::create_dir(source.join("sizes")).unwrap();
     sizes(&source.join("sizes"));
-    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let platter = program::platter().unwrap();
     for (image, processors) in [("one", "0"), ("two", "0,1")] {
         let mut command = tool::command("taskset");

@@ -50,13 +50,13 @@ exec "$@"
 struct Served(Child);
 
 impl Served {
-    fn new(arguments: &[&OsStr], folder: &Path, at: &Path) -> Result<Self> {
-        let device = folder.join("fuse");
+    fn new(arguments: &[&OsStr], dir: &Path, at: &Path) -> Result<Self> {
+        let device = dir.join("fuse");
         let mode = Mode::from_raw_mode(0o666);
         let number = makedev(10, 229);
         mknodat(CWD, &device, FileType::CharacterDevice, mode, number)?;
         std::fs::set_permissions(&device, Permissions::from_mode(0o666))?;
-        let mut platter = program::platter_as_user(folder)?;
+        let mut platter = program::platter_as_user(dir)?;
         platter.args(["mount", "-f", "-o", "ro"]);
         platter.args(arguments).arg(at);
         let mut unshare = Command::new("unshare");
@@ -118,14 +118,14 @@ pub(crate) fn read_as_user(
     open: impl FnOnce() -> Result<Arc<dyn Filesystem>> + Send,
     expected: &Tree,
 ) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-    let at = folder.path().join("mount");
+    let dir = tempfile::tempdir()?;
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
+    let at = dir.path().join("mount");
     std::fs::create_dir(&at)?;
     chown(&at, Some(USER), Some(USER))?;
     for image in images {
         std::fs::set_permissions(image, Permissions::from_mode(0o444))?;
-        let parent = image.parent().context("a folder")?;
+        let parent = image.parent().context("a directory")?;
         std::fs::set_permissions(parent, Permissions::from_mode(0o755))?;
     }
     // The kernel chooses sizes of I/O, and asks for no flags.
@@ -133,7 +133,7 @@ pub(crate) fn read_as_user(
         layout: false,
         ..rules
     };
-    let served = Served::new(arguments, folder.path(), &at)?;
+    let served = Served::new(arguments, dir.path(), &at)?;
     let read = || -> Result<()> {
         served.join()?;
         let differences = Tree::read_host(&at)?.differences(expected);

@@ -19,26 +19,26 @@ const BYTES_MAX: u64 = 512 << 20;
 /// Links and times of directories differ where only a part of the tree is copied.
 const RULES: Rules = Rules {
     links: false,
-    ..Rules::SOURCE_FOLDER
+    ..Rules::SOURCE_DIR
 };
 
 #[test]
 fn usr_is_read_back_byte_for_byte() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
+    let dir = tempfile::tempdir()?;
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))?;
     let parts = parts(Path::new("/usr"))?;
-    let image = make_image(folder.path(), &parts)?;
+    let image = make_image(dir.path(), &parts)?;
     as_root(&image, &parts)?;
-    as_ordinary_user(folder.path(), &image)
+    as_ordinary_user(dir.path(), &image)
 }
 
 #[test]
 fn archive_of_usr_round_trips_through_an_image() -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let all = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(folder.path(), all)?;
+    std::fs::set_permissions(dir.path(), all)?;
     let parts = parts(Path::new("/usr"))?;
-    let (archive, image) = (folder.path().join("usr.tar"), folder.path().join("usr.img"));
+    let (archive, image) = (dir.path().join("usr.tar"), dir.path().join("usr.img"));
     let mut tar = tool::command("tar");
     tar.args([
         "--format=posix",
@@ -54,7 +54,7 @@ fn archive_of_usr_round_trips_through_an_image() -> Result<()> {
     }
     tool::succeed(&mut tar)?;
     let before = listing(tool::command("cat").arg(&archive))?;
-    let mut platter = program::platter_as_user(folder.path())?;
+    let mut platter = program::platter_as_user(dir.path())?;
     platter
         .args(["mkfs", "ext4", "-m", "0", "--from"])
         .arg(&archive);
@@ -66,7 +66,7 @@ fn archive_of_usr_round_trips_through_an_image() -> Result<()> {
     std::fs::remove_file(&archive)?;
     let (verdict, said) = e2fsck::report(&image)?;
     ensure!(verdict.is_clean(), "{said}");
-    let mut platter = program::platter_as_user(folder.path())?;
+    let mut platter = program::platter_as_user(dir.path())?;
     let after = listing(platter.arg("tar").arg(&image))?;
     let missing = before.difference(&after).take(20);
     let missing: Vec<_> = missing.collect();
@@ -77,7 +77,7 @@ fn archive_of_usr_round_trips_through_an_image() -> Result<()> {
         .filter(|line| !line.starts_with('d'));
     let more: Vec<_> = more.take(20).collect();
     ensure!(more.is_empty(), "more: {more:#?}");
-    as_ordinary_user(folder.path(), &image)
+    as_ordinary_user(dir.path(), &image)
 }
 
 /// The listing of `tar`, a line for each member except `lost+found`. Of the names of a file, the
@@ -130,7 +130,7 @@ fn listing(archiver: &mut Command) -> Result<BTreeSet<String>> {
     Ok(lines.filter(|line| !line.contains("lost+found")).collect())
 }
 
-/// A folder below `/usr`, and what it takes.
+/// A directory below `/usr`, and what it takes.
 struct Part {
     path: PathBuf,
     bytes: u64,
@@ -141,7 +141,7 @@ fn is_whole() -> bool {
     std::env::var_os("PLATTER_TEST_WHOLE_USR").is_some()
 }
 
-/// The folders of `root` that fit together; of one that does not fit, its own folders.
+/// The directories of `root` that fit together; of one that does not fit, its own directories.
 fn parts(root: &Path) -> Result<Vec<Part>> {
     let mut left = if is_whole() { u64::MAX } else { BYTES_MAX };
     let mut parts = Vec::new();
@@ -153,34 +153,34 @@ fn parts(root: &Path) -> Result<Vec<Part>> {
         }
         fits
     };
-    for folder in folders(root)? {
-        if !take(Part::measure(&folder)?) {
-            for folder in folders(&folder)? {
-                take(Part::measure(&folder)?);
+    for dir in dirs(root)? {
+        if !take(Part::measure(&dir)?) {
+            for dir in dirs(&dir)? {
+                take(Part::measure(&dir)?);
             }
         }
     }
     Ok(parts)
 }
 
-fn folders(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut folders = Vec::new();
+fn dirs(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut dirs = Vec::new();
     for entry in std::fs::read_dir(root)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            folders.push(entry.path());
+            dirs.push(entry.path());
         }
     }
-    folders.sort();
-    Ok(folders)
+    dirs.sort();
+    Ok(dirs)
 }
 
 impl Part {
     fn measure(path: &Path) -> Result<Self> {
         let (mut bytes, mut files) = (0, 0);
         let mut pending = vec![path.to_owned()];
-        while let Some(folder) = pending.pop() {
-            for entry in std::fs::read_dir(folder)? {
+        while let Some(dir) = pending.pop() {
+            for entry in std::fs::read_dir(dir)? {
                 let entry = entry?;
                 files += 1;
                 if entry.file_type()?.is_dir() {
@@ -195,7 +195,7 @@ impl Part {
 }
 
 /// Has `mke2fs` copy the parts, brought together by bind mounts that go with its namespace.
-fn make_image(folder: &Path, parts: &[Part]) -> Result<PathBuf> {
+fn make_image(dir: &Path, parts: &[Part]) -> Result<PathBuf> {
     const SCRIPT: &str = r#"
 set -e
 root=$1; image=$2; size=$3; inodes=$4; shift 4
@@ -205,7 +205,7 @@ for part; do
 done
 mke2fs -q -F -t ext4 -b 4096 -m 0 -N "$inodes" -d "$root/usr" "$image" "$size"
 "#;
-    let image = folder.join("usr.img");
+    let image = dir.join("usr.img");
     let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
     let files: u64 = parts.iter().map(|part| part.files).sum();
     let size = format!("{}k", (bytes + bytes / 8 + files * 512) / 1024 + 65_536);
@@ -220,7 +220,7 @@ mke2fs -q -F -t ext4 -b 4096 -m 0 -N "$inodes" -d "$root/usr" "$image" "$size"
         SCRIPT,
         "sh",
     ])
-    .arg(folder.join("root"))
+    .arg(dir.join("root"))
     .arg(&image)
     .args([size, (files + files / 10 + 1000).to_string()])
     .args(parts.iter().map(|part| &part.path));
@@ -247,8 +247,8 @@ fn as_root(image: &Path, parts: &[Part]) -> Result<()> {
 }
 
 /// `tar --compare` reads what the program, run by an ordinary user, makes of the image.
-fn as_ordinary_user(folder: &Path, image: &Path) -> Result<()> {
-    let mut platter = program::platter_as_user(folder)?;
+fn as_ordinary_user(dir: &Path, image: &Path) -> Result<()> {
+    let mut platter = program::platter_as_user(dir)?;
     let mut platter = platter
         .arg("tar")
         .arg(image)

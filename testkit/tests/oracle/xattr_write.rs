@@ -82,7 +82,7 @@ fn populate(root: &Path) {
     fs::create_dir(root.join("dir")).unwrap();
 }
 
-/// Sets and removes attributes at random; what has no room is left.
+/// Sets and removes attributes at random; what has no space is left.
 fn change(file: &dyn Inode, random: &mut Prng) {
     let prefixes = [&b"user."[..], b"trusted.", b"security."];
     for _ in 0..40 {
@@ -106,8 +106,8 @@ fn change(file: &dyn Inode, random: &mut Prng) {
 
 #[test]
 fn kernel_reads_and_changes_our_attributes() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
     let mut random = Prng::named(b"xattr_write");
     for layout in LAYOUTS {
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();

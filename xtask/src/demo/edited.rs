@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::stage::{Stage, verify_with_e2fsck};
 use crate::command::{self, command};
 
-/// The copy, whose folder belongs to the ordinary user.
+/// The copy, whose directory belongs to the ordinary user.
 const IMAGE: &str = "changed/edited.img";
 
 /// Edits it, and demands that it is sound, and holds what it should.

@@ -1,4 +1,4 @@
-//! What platter does, shown on a real image: it is made from a folder, listed, copied out of,
+//! What platter does, shown on a real image: it is made from a directory, listed, copied out of,
 //! streamed, mounted and changed, and everything that comes out is compared with what went in.
 
 mod stage;
@@ -19,7 +19,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         "building the program `platter` for the demonstration, which takes minutes the first time"
     );
     let stage = Stage::set(workspace)?;
-    title("A disk image is made from a folder");
+    title("A disk image is made from a directory");
     source::fill(workspace, &stage.source())?;
     stage.make_image()?;
     title("What is in it");
@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let cat = stage.output(&["cat", "disk.img:/project/README.md"])?;
     let readme = std::fs::read(stage.source().join("project/README.md"))?;
     ensure!(cat == readme, "cat gives other bytes than went in");
-    println!("cat: {} bytes, the same as in the folder", cat.len());
+    println!("cat: {} bytes, the same as in the directory", cat.len());
     stage.platter(&["cp", "-a", "disk.img:/", "copied"])?;
     stage.compare("copied")?;
     stage.verify_hole("copied/odd/sparse")?;

@@ -9,7 +9,7 @@ use super::stage::{Stage, verify_with_e2fsck};
 use crate::command::{self, command};
 use crate::packages;
 
-/// Mounts, compares with the folder through the kernel, and unmounts. Where the device is closed
+/// Mounts, compares with the directory through the kernel, and unmounts. Where the device is closed
 /// to users, as in many containers, root opens a copy of it in a mount namespace of its own.
 const SCRIPT: &str = r#"
 set -e
@@ -33,7 +33,7 @@ grep mountpoint /proc/self/mounts
 echo "$ ls -l mountpoint/odd | head -5"
 ls -l mountpoint/odd | head -5
 diff --recursive --no-dereference --exclude lost+found source mountpoint
-echo "diff: the mount is the same as the folder the image was made from"
+echo "diff: the mount is the same as the directory the image was made from"
 if touch mountpoint/new 2>/dev/null; then echo "a read-only mount took a file"; exit 1; fi
 trap - EXIT
 echo "$ platter umount mountpoint"
@@ -93,16 +93,16 @@ pub(super) fn change(stage: &Stage) -> Result<()> {
 }
 
 fn play(stage: &Stage, script: &str) -> Result<()> {
-    let folder = stage.path("");
+    let dir = stage.path("");
     let user = stage.as_user(Path::new("sh"));
     let mut scene = command("sh");
     if packages::is_root()? {
         scene = command("unshare");
         scene.args(["--mount", "--propagation", "private", "--", "sh"]);
     }
-    scene.args(["-c", SCRIPT, "sh"]).arg(&folder);
+    scene.args(["-c", SCRIPT, "sh"]).arg(&dir);
     scene.arg(user.get_program()).args(user.get_args());
-    scene.args(["-c", script, "sh"]).arg(&folder);
+    scene.args(["-c", script, "sh"]).arg(&dir);
     let output = command::output(&mut scene)?;
     print!("{}", String::from_utf8_lossy(&output));
     Ok(())

@@ -8,9 +8,9 @@ use anyhow::Result;
 use crate::command::{self, command};
 use crate::workspace::Workspace;
 
-/// Fills an empty folder.
-pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let project = folder.join("project");
+/// Fills an empty directory.
+pub(super) fn fill(workspace: &Workspace, dir: &Path) -> Result<()> {
+    let project = dir.join("project");
     std::fs::create_dir(&project)?;
     for part in [
         "README.md",
@@ -26,7 +26,7 @@ pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
             .arg(&project);
         command::output(&mut cp)?;
     }
-    let odd = folder.join("odd");
+    let odd = dir.join("odd");
     std::fs::create_dir(&odd)?;
     symlink("../project/README.md", odd.join("symlink"))?;
     std::fs::write(odd.join("two names"), "one file\n")?;
@@ -42,9 +42,9 @@ pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
     for number in 0..3000 {
         std::fs::write(many.join(format!("file {number:04}")), number.to_string())?;
     }
-    open_to_everyone(folder)?;
+    open_to_everyone(dir)?;
     // Writable by all users.
-    let open = folder.join("open");
+    let open = dir.join("open");
     std::fs::create_dir(&open)?;
     Ok(std::fs::set_permissions(
         open,
@@ -53,7 +53,7 @@ pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
 }
 
 /// Makes the files readable for all users, whatever the umask of the checkout was.
-fn open_to_everyone(folder: &Path) -> Result<()> {
-    command::output(command("chmod").args(["--recursive", "a+rX"]).arg(folder))?;
+fn open_to_everyone(dir: &Path) -> Result<()> {
+    command::output(command("chmod").args(["--recursive", "a+rX"]).arg(dir))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Where the demonstration takes place: a folder with the program, the image and what comes out.
+//! Where the demonstration takes place: a directory with the program, the image and what comes out.
 //!
 //! As root, everything platter does is done by an ordinary user.
 
@@ -18,30 +18,30 @@ const ORDINARY_USER: u32 = 65_534;
 const LINES_SHOWN: usize = 24;
 const IMAGE_SIZE: &str = "96M";
 
-/// The folder, which goes when this does.
+/// The directory, which goes when this does.
 pub(super) struct Stage {
-    folder: PathBuf,
+    dir: PathBuf,
     is_root: bool,
     digest: std::cell::OnceCell<Vec<u8>>,
 }
 
 impl Stage {
-    /// Builds the program and makes a folder with it.
+    /// Builds the program and makes a directory with it.
     pub(super) fn set(workspace: &Workspace) -> Result<Self> {
         let mut build = command::cargo(&workspace.root);
         command::run(build.args(["build", "--quiet", "--locked", "--package", "platter-cli"]))?;
-        let folder = command::output(command("mktemp").args([
+        let dir = command::output(command("mktemp").args([
             "--directory",
             "--tmpdir",
             "platter-demo.XXXXXX",
         ]))?;
-        let folder = PathBuf::from(String::from_utf8(folder)?.trim_end());
+        let dir = PathBuf::from(String::from_utf8(dir)?.trim_end());
         let stage = Self {
-            folder,
+            dir,
             is_root: packages::is_root()?,
             digest: std::cell::OnceCell::new(),
         };
-        std::fs::set_permissions(&stage.folder, std::fs::Permissions::from_mode(0o755))?;
+        std::fs::set_permissions(&stage.dir, std::fs::Permissions::from_mode(0o755))?;
         std::fs::copy(
             workspace.target().join("debug/platter"),
             stage.path("platter"),
@@ -56,13 +56,13 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The folder that the image is made from.
+    /// The directory that the image is made from.
     pub(super) fn source(&self) -> PathBuf {
         self.path("source")
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.dir.join(name)
     }
 
     fn give_away(&self, name: &str) -> Result<()> {
@@ -72,7 +72,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes the image from the folder.
+    /// Makes the image from the directory.
     pub(super) fn make_image(&self) -> Result<()> {
         self.platter(&[
             "mkfs",
@@ -90,7 +90,7 @@ impl Stage {
         verify_with_e2fsck(&image)?;
         std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o444))?;
         let digest = self.digest_of_image()?;
-        println!("{} files and folders", self.count_source()?);
+        println!("{} files and directories", self.count_source()?);
         let _ = self.digest.set(digest);
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Stage {
         } else {
             user = command(program);
         }
-        user.current_dir(&self.folder);
+        user.current_dir(&self.dir);
         user
     }
 
@@ -152,16 +152,16 @@ impl Stage {
         command::run(&mut tar)
     }
 
-    /// Demands that a folder holds what the image was made from.
-    pub(super) fn compare(&self, folder: &str) -> Result<()> {
+    /// Demands that a directory holds what the image was made from.
+    pub(super) fn compare(&self, dir: &str) -> Result<()> {
         let mut diff = command("diff");
-        diff.current_dir(&self.folder)
+        diff.current_dir(&self.dir)
             .args(["--recursive", "--no-dereference", "--exclude", "lost+found"])
-            .args(["source", folder]);
+            .args(["source", dir]);
         let output =
-            command::output(&mut diff).with_context(|| format!("{folder} is not what went in"))?;
-        ensure!(output.is_empty(), "{folder} is not what went in");
-        println!("diff: {folder} is the same as the folder the image was made from");
+            command::output(&mut diff).with_context(|| format!("{dir} is not what went in"))?;
+        ensure!(output.is_empty(), "{dir} is not what went in");
+        println!("diff: {dir} is the same as the directory the image was made from");
         Ok(())
     }
 
@@ -194,7 +194,7 @@ pub(super) fn verify_with_e2fsck(image: &Path) -> Result<()> {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // A folder that is left in the temporary folder does no harm.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        // A directory that is left in the temporary directory does no harm.
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

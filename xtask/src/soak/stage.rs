@@ -28,10 +28,10 @@ find . -mindepth 1 -path ./lost+found -prune -o -type d -printf '%P %y %m %U %G 
 find . -type f -print0 | sort -z | xargs -0 -r sha256sum
 "#;
 
-/// A folder with an image and its mount points. All that is mounted there is unmounted, and the
-/// folder removed, when it is dropped.
+/// A directory with an image and its mount points. All that is mounted there is unmounted, and the
+/// directory removed, when it is dropped.
 pub(super) struct Stage {
-    folder: PathBuf,
+    dir: PathBuf,
     pub(super) root: PathBuf,
     program: PathBuf,
     tools: [PathBuf; 2],
@@ -44,10 +44,9 @@ impl Stage {
     /// Makes the image, which `program` is to mount.
     pub(super) fn set(workspace: &Workspace, cell: &Cell, program: &Path) -> Result<Self> {
         let mut mktemp = command("mktemp");
-        let folder =
-            command::output(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
-        let folder = PathBuf::from(String::from_utf8(folder)?.trim_end());
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
+        let dir = command::output(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
+        let dir = PathBuf::from(String::from_utf8(dir)?.trim_end());
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
         let stage = Self {
             root: workspace.root.clone(),
             program: program.to_owned(),
@@ -55,7 +54,7 @@ impl Stage {
             has_extents: !matches!(cell.generation(), "ext2" | "ext3"),
             kind: cell.kind,
             devices: cell.devices,
-            folder,
+            dir,
         };
         for place in ["mounted", "kernel"] {
             std::fs::create_dir(stage.path(place))?;
@@ -87,7 +86,7 @@ impl Stage {
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.dir.join(name)
     }
 
     /// Where platter mounts.
@@ -257,9 +256,9 @@ impl Drop for Loops {
     }
 }
 
-fn listing(folder: &Path) -> Result<String> {
+fn listing(dir: &Path) -> Result<String> {
     let mut sh = command("sh");
-    let listing = command::output(sh.args(["-c", LISTING, "sh"]).arg(folder))?;
+    let listing = command::output(sh.args(["-c", LISTING, "sh"]).arg(dir))?;
     Ok(String::from_utf8_lossy(&listing).into_owned())
 }
 
@@ -269,6 +268,6 @@ impl Drop for Stage {
         for place in ["mounted", "kernel"] {
             let _ = command::output(command("umount").arg("--lazy").arg(self.path(place)));
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

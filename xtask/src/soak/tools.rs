@@ -1,4 +1,4 @@
-//! The suites that come from the crate registry, kept under cargo's target folder.
+//! The suites that come from the crate registry, kept under cargo's target directory.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub(super) fn install(workspace: &Workspace) -> Result<()> {
                 version,
                 "--root",
             ])
-            .arg(folder(workspace));
+            .arg(dir(workspace));
         command::run(&mut cargo)?;
     }
     Ok(())
@@ -34,9 +34,9 @@ pub(super) fn install(workspace: &Workspace) -> Result<()> {
 
 /// Where a tool lies.
 pub(super) fn path(workspace: &Workspace, tool: &str) -> PathBuf {
-    folder(workspace).join("bin").join(tool)
+    dir(workspace).join("bin").join(tool)
 }
 
-fn folder(workspace: &Workspace) -> PathBuf {
+fn dir(workspace: &Workspace) -> PathBuf {
     workspace.target().join("tools")
 }

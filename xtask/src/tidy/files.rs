@@ -8,7 +8,7 @@ use super::Finding;
 use super::source::{Source, has_word};
 use crate::workspace::Workspace;
 
-/// Where `unsafe` may stand: a file, or a folder with all below it.
+/// Where `unsafe` may stand: a file, or a directory with all below it.
 const UNSAFE_PLACES: &[&str] = &[
     "crates/platter-block/src/sys",
     "crates/platter-cli/src/startup.rs",

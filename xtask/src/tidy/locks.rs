@@ -130,8 +130,8 @@ fn locks(sources: &[Source]) -> Vec<Lock<'_>> {
         .iter()
         .filter(|source| {
             let is_listed = |name: &str| {
-                let folder = format!("crates/platter-{name}/src");
-                source.path.starts_with(folder)
+                let dir = format!("crates/platter-{name}/src");
+                source.path.starts_with(dir)
             };
             let is_type = LOCK_TYPES.iter().any(|file| source.path == Path::new(file));
             CRATES.iter().any(|name| is_listed(name)) && !is_type

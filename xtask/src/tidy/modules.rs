@@ -32,8 +32,8 @@ fn orphans(roots: Vec<PathBuf>, sources: &[Source]) -> Vec<Finding> {
             continue;
         };
         if reached.insert(path.clone()) {
-            let folder = module_folder(&path, root_files.contains(&path));
-            pending.extend(declared(source, &folder));
+            let dir = module_dir(&path, root_files.contains(&path));
+            pending.extend(declared(source, &dir));
         }
     }
     sources
@@ -43,17 +43,17 @@ fn orphans(roots: Vec<PathBuf>, sources: &[Source]) -> Vec<Finding> {
         .collect()
 }
 
-/// The folder where the modules that a file declares are looked for.
-fn module_folder(path: &Path, is_root: bool) -> PathBuf {
-    let folder = path.parent().unwrap_or(Path::new(""));
+/// The directory where the modules that a file declares are looked for.
+fn module_dir(path: &Path, is_root: bool) -> PathBuf {
+    let dir = path.parent().unwrap_or(Path::new(""));
     match path.file_stem() {
-        Some(stem) if !is_root && stem != "mod" => folder.join(stem),
-        _ => folder.to_owned(),
+        Some(stem) if !is_root && stem != "mod" => dir.join(stem),
+        _ => dir.to_owned(),
     }
 }
 
 /// The files that the declarations of `source` can mean.
-fn declared(source: &Source, folder: &Path) -> Vec<PathBuf> {
+fn declared(source: &Source, dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut path_attribute = None;
     for ((_, code), (_, text)) in source.code_lines().zip(source.text_lines()) {
@@ -64,10 +64,10 @@ fn declared(source: &Source, folder: &Path) -> Vec<PathBuf> {
             continue;
         };
         if let Some(path) = path_attribute.take() {
-            files.push(source.path.parent().unwrap_or(folder).join(path));
+            files.push(source.path.parent().unwrap_or(dir).join(path));
         } else {
-            files.push(folder.join(format!("{name}.rs")));
-            files.push(folder.join(name).join("mod.rs"));
+            files.push(dir.join(format!("{name}.rs")));
+            files.push(dir.join(name).join("mod.rs"));
         }
     }
     files

@@ -91,14 +91,14 @@ impl Modules {
                 continue;
             };
             let module = Module::read(source);
-            let folder = match path.file_stem() {
+            let dir = match path.file_stem() {
                 Some(stem) if stem != "mod" && path != root => path.with_extension(""),
                 _ => path.parent().unwrap_or(Path::new("")).to_owned(),
             };
             for name in &module.submodules {
                 let below = [place.as_slice(), std::slice::from_ref(name)].concat();
-                pending.push((below.clone(), folder.join(format!("{name}.rs"))));
-                pending.push((below, folder.join(name).join("mod.rs")));
+                pending.push((below.clone(), dir.join(format!("{name}.rs"))));
+                pending.push((below, dir.join(name).join("mod.rs")));
             }
             by_place.insert(place, module);
         }

@@ -39,7 +39,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The folder above `src` or `tests`.
+/// The directory above `src` or `tests`.
 fn package(path: &Path) -> PathBuf {
     path.iter()
         .take_while(|part| *part != "src" && *part != "tests")

@@ -13,6 +13,14 @@ const RETIRED: &[(&str, &str)] = &[
     ("committer", "commit thread"),
     ("committers", "commit threads"),
     ("everybody", "all callers, all threads"),
+    ("folder", "directory"),
+    ("folders", "directories"),
+    ("holder", "owner, user, EA inode"),
+    ("holders", "owners, users, EA inodes"),
+    ("home", "checkpoint, location in the filesystem"),
+    ("homes", "locations"),
+    ("medium", "disk, device"),
+    ("mediums", "disks, devices"),
     ("mend", "repair"),
     ("mended", "repaired"),
     ("nobody", "no caller, no thread"),
@@ -26,6 +34,8 @@ const RETIRED: &[(&str, &str)] = &[
     ("relieve", "throttle, release"),
     ("relieved", "throttled, released"),
     ("relieves", "throttles, releases"),
+    ("room", "space, capacity"),
+    ("rooms", "space, capacity"),
     ("settle", "finish, seal"),
     ("settled", "finished, sealed"),
     ("settles", "finishes, seals"),
@@ -44,6 +54,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("who", "the caller, a thread that"),
     ("whoever", "the caller, callers that"),
     ("whom", "the caller"),
+    ("window", "preallocation, partition view"),
 ];
 
 /// Phrases that are refused, and what to write instead.
@@ -62,6 +73,41 @@ const RETIRED_PHRASES: &[(&str, &str)] = &[
     ("let go of", "release"),
     ("lets go of", "releases"),
     ("the medium", "the disk, the device"),
+];
+
+/// Words that have another sense in some files, or below some directories.
+const ALLOWED: &[(&str, &[&str])] = &[
+    (
+        "home",
+        &[
+            "crates/platter-block/src/partition/kind.rs",
+            "crates/platter-cli/tests/it/readme.rs",
+            "crates/platter/src/spec/tests.rs",
+            "crates/platter/tests/it/open.rs",
+        ],
+    ),
+    // Of readers that read ahead, and of compressed data.
+    (
+        "window",
+        &[
+            "crates/platter-btrfs/src/compress",
+            "crates/platter-cache/src/page",
+        ],
+    ),
+];
+
+/// Types with a standard name, what to call them, and where.
+const RETIRED_TYPES: &[(&str, &str, &[&str])] = &[
+    ("Core", "InodeState", DRIVERS),
+    ("Space", "Allocator", &["crates/platter-ext4/src"]),
+    ("Tree", "SuperBlock", &["crates/platter-ext4/src"]),
+    ("Volume", "FsContext", DRIVERS),
+];
+
+const DRIVERS: &[&str] = &[
+    "crates/platter-btrfs/src",
+    "crates/platter-ext4/src",
+    "crates/platter-xfs/src",
 ];
 
 /// Beginnings of documentation comments that are refused, and what to write instead.
@@ -104,7 +150,9 @@ fn check_source(source: &Source) -> Vec<Finding> {
         let mut find = |message: String| findings.push(Finding::at(&source.path, line, message));
         let lower = text.to_lowercase();
         for word in lower.split(|letter: char| !letter.is_ascii_alphabetic()) {
-            if let Ok(at) = RETIRED.binary_search_by_key(&word, |&(retired, _)| retired) {
+            if let Ok(at) = RETIRED.binary_search_by_key(&word, |&(retired, _)| retired)
+                && !is_allowed(word, &source.path)
+            {
                 find(format!("has the word `{word}`: {}", RETIRED[at].1));
             }
         }
@@ -118,6 +166,11 @@ fn check_source(source: &Source) -> Vec<Finding> {
             if documentation.is_some_and(|text| text.starts_with(beginning)) && begins(source, line)
             {
                 find(format!("begins with `{}`: {instead}", beginning.trim_end()));
+            }
+        }
+        for (name, instead, places) in RETIRED_TYPES {
+            if is_below(&source.path, places) && declares(code, name) {
+                find(format!("the type `{name}`: {instead}"));
             }
         }
         if let Some(name) = function_name(code)
@@ -135,6 +188,31 @@ fn begins(source: &Source, line: usize) -> bool {
         .checked_sub(2)
         .and_then(|at| source.text.lines().nth(at));
     !before.is_some_and(|before| before.trim_start().starts_with("///"))
+}
+
+/// Whether a retired word has another sense in a file.
+fn is_allowed(word: &str, path: &Path) -> bool {
+    let found = ALLOWED.iter().find(|(allowed, _)| *allowed == word);
+    found.is_some_and(|(_, places)| is_below(path, places))
+}
+
+fn is_below(path: &Path, places: &[&str]) -> bool {
+    places.iter().any(|place| path.starts_with(place))
+}
+
+/// Whether a line declares a type of this name.
+fn declares(code: &str, name: &str) -> bool {
+    let is_declared = |keyword: &str| {
+        let (before, after) = code.split_once(keyword)?;
+        let is_keyword = before.is_empty() || before.ends_with(' ');
+        let is_all = |rest: &str| {
+            !rest.starts_with(|letter: char| letter == '_' || letter.is_alphanumeric())
+        };
+        Some(is_keyword && after.strip_prefix(name).is_some_and(is_all))
+    };
+    ["struct ", "enum "]
+        .into_iter()
+        .any(|keyword| is_declared(keyword) == Some(true))
 }
 
 /// The name of the function that a line declares.
@@ -163,6 +241,7 @@ mod tests {
         assert!(RETIRED.is_sorted());
         assert!(RETIRED_PHRASES.is_sorted());
         assert!(QUOTING.is_sorted());
+        assert!(ALLOWED.is_sorted());
     }
 
     #[test]
@@ -186,6 +265,29 @@ mod tests {
             "has the words `at rest`: offline",
         ];
         assert_eq!(messages(text), expected);
+    }
+
+    #[test]
+    fn word_with_another_sense_is_allowed_in_its_place() {
+        let text = "/// A window.".to_owned();
+        let found = |path| check(&[Source::new(path, text.clone())]).len();
+        assert_eq!(found("crates/platter-cache/src/page/fill.rs"), 0);
+        assert_eq!(found("crates/platter-cache/src/buffer/mod.rs"), 1);
+    }
+
+    #[test]
+    fn retired_type_is_found_in_drivers() {
+        let found = |path, text: &str| check(&[Source::new(path, text.to_owned())]).len();
+        assert_eq!(found("crates/platter-xfs/src/x.rs", "pub struct Core {"), 1);
+        assert_eq!(
+            found("crates/platter-xfs/src/x.rs", "pub struct CoreMap {"),
+            0
+        );
+        assert_eq!(
+            found("crates/platter-xfs/src/x.rs", "let a = Core::new();"),
+            0
+        );
+        assert_eq!(found("crates/platter/src/x.rs", "pub struct Volume;"), 0);
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn rate_over(
 fn create(evidence: Evidence<'_>) -> Aim {
     let [few, many] = scale::ends("create", evidence.extent);
     let what = format!(
-        "library: rate of create at {} files in a folder over that at {}",
+        "library: rate of create at {} files in a directory over that at {}",
         short(float(many)),
         short(float(few))
     );
@@ -79,7 +79,7 @@ fn image(evidence: Evidence<'_>) -> [Aim; 2] {
 
 fn threads(evidence: Evidence<'_>) -> [Aim; 3] {
     ["create", "stat", "unlink"].map(|phase| {
-        let what = format!("library: {phase} by 2 threads in different folders over 1");
+        let what = format!("library: {phase} by 2 threads in different directories over 1");
         let key = ["growth threads", phase];
         let (reached, runs) = rate_over(evidence, "threads", phase, [2, 1]);
         Aim::new(GROUP, &key, what, (Bound::AtLeast(1.6), "x")).reaching(reached, runs)

@@ -13,10 +13,10 @@ use crate::report::number::short;
 const ABOUT: &str = "\
 ### Metadata block cache: files that share blocks of attributes
 
-A file whose attributes have no room in its inode gets a block for them; files whose attributes are equal
+A file whose attributes have no space in its inode gets a block for them; files whose attributes are equal
 can share one. The cache that finds such blocks was rewritten in Linux 4.6, and the grid that it was
 measured with then is measured here: each of P threads sets an attribute of one of its own F files to one
-of V values, 50,000 times; values have 64 bytes, which inodes of 128 bytes have no room for. With more
+of V values, 50,000 times; values have 64 bytes, which inodes of 128 bytes have no space for. With more
 threads than processors each sets fewer, after all files were given an attribute, and the time is scaled to
 50,000 sets. Filesystems lie on a device in memory and are used by the library. What was
 published is of processes on 24 processors, means of 5 runs: the cache before, with an LRU list, with one
@@ -28,7 +28,7 @@ What can be concluded: how much space sharing saves (files for each block), whic
 of the designs with one thread and two. What cannot, on two processors: the collapse of the cache before,
 which took 16 processes and more, and the cells where the machine died of it. `one lock` stands for that
 cache here, all entries in one list under one lock, without being it: its times are no times of Linux. With more threads than processors (oversubscribed) a table shows what
-happens when the holder of a lock loses its processor, and not what more processors would give.";
+happens when the thread with a lock loses its processor, and not what more processors would give.";
 
 pub(super) fn write(page: &mut Page, measured: &Measured, processors: u64) {
     let runs = &measured.sharing;

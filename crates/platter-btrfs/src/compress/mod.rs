@@ -155,8 +155,8 @@ fn lzo(input: &[u8], output: &mut [u8], sector_bytes: usize) -> Result<usize, Co
         });
         let segment = segment.ok_or(CompressedDataRule::LzoSegment)?;
         at += segment.len();
-        let room = sector_bytes.min(output.len() - done);
-        let target = &mut output[done..done + room];
+        let space = sector_bytes.min(output.len() - done);
+        let target = &mut output[done..done + space];
         let count = lzokay::decompress::decompress(segment, target);
         done += count.map_err(|_| CompressedDataRule::LzoSegment)?;
     }

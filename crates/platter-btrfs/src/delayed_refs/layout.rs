@@ -144,7 +144,7 @@ macro_rules! linked_head {
 pub struct SplitHead {
     address: u64,
     len_bytes: u64,
-    _holders: u32,
+    _users: u32,
     _hole: u32,
     _mutex: [u64; 4],
     _lock: u32,
@@ -180,7 +180,7 @@ pub struct HotHead {
     len_bytes: u64,
     links: WideLinks,
     _mutex: [u64; 4],
-    _holders: u32,
+    _users: u32,
     _lock: u32,
     refs: RbTree,
     _first_ref: [u32; 3],
@@ -199,7 +199,7 @@ const _: () = assert!(size_of::<HotHead>() == 136 && align_of::<HotHead>() == 8)
 const _: () = assert!(offset_of!(HotHead, links) == 16);
 const _: () = assert!(offset_of!(HotHead, links) + size_of::<WideLinks>() <= CACHE_LINE_BYTES);
 const _: () = assert!(offset_of!(HotHead, _mutex) == 40);
-const _: () = assert!(offset_of!(HotHead, _holders) == 72);
+const _: () = assert!(offset_of!(HotHead, _users) == 72);
 const _: () = assert!(offset_of!(HotHead, refs) == 80);
 const _: () = assert!(offset_of!(HotHead, adds) == 96);
 const _: () = assert!(offset_of!(HotHead, extent_op) == 112);
@@ -214,7 +214,7 @@ pub struct AlignedHead {
     address: u64,
     len_bytes: u64,
     links: WideLinks,
-    _holders: u32,
+    _users: u32,
     _lock: u32,
     _mutex: u64,
     _owner: u64,
@@ -263,7 +263,7 @@ pub struct ColdHead {
     address: u64,
     len_bytes: u64,
     _mutex: [u64; 4],
-    _holders: u32,
+    _users: u32,
     _lock: u32,
     refs: RbTree,
     _first_ref: [u32; 3],

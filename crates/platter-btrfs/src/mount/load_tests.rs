@@ -47,14 +47,13 @@ fn references_of_many_new_files_wait_in_heads() {
         for thread in 0..2 {
             let (root, context) = (&root, &context);
             scope.spawn(move || {
-                let folder = name(&format!("thread{thread}")).as_bytes().to_vec();
-                let folder = Name::new(&folder).unwrap();
-                let folder = root.create(context, folder, CreateKind::Directory, 0o755);
-                let folder = folder.unwrap();
+                let dir = name(&format!("thread{thread}")).as_bytes().to_vec();
+                let dir = Name::new(&dir).unwrap();
+                let dir = root.create(context, dir, CreateKind::Directory, 0o755);
+                let dir = dir.unwrap();
                 for number in 0..files() / 2 {
                     let path = format!("{:016x}", u64::from(number).wrapping_mul(0x9e37_79b9));
-                    folder
-                        .create(context, name(&path), CreateKind::Regular, 0o644)
+                    dir.create(context, name(&path), CreateKind::Regular, 0o644)
                         .unwrap();
                 }
             });

@@ -70,17 +70,17 @@ fn assert_reads(pool: &Pool, model: &Model) {
     let clock = Arc::new(SystemClock::new());
     let mounted = Btrfs::mount(&pool.devices(), &options(), budget, clock).unwrap();
     let root = mounted.root().unwrap();
-    let folder = pool.images()[0].with_extension("model");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    let dir = pool.images()[0].with_extension("model");
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
     for (path, bytes) in model {
         let file = root.lookup(name(path)).unwrap();
         assert!(read(&*file) == *bytes, "{path}");
-        std::fs::write(folder.join(path), bytes).unwrap();
+        std::fs::write(dir.join(path), bytes).unwrap();
     }
     pool.run(&format!(
         "mount -t btrfs -o \"degraded,ro,$options\" \"$device\" \"$root\"\ndiff -r \"$root\" {}\n",
-        folder.display()
+        dir.display()
     ));
 }
 

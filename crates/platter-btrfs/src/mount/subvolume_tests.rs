@@ -186,8 +186,8 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
     let ops = subvolumes(&mounted);
     let one = ops.create(&context, root.id(), name("one")).unwrap();
     let two = ops.create(&context, one.id(), name("two")).unwrap();
-    let folder = root
-        .create(&context, name("folder"), CreateKind::Directory, 0o755)
+    let directory = root
+        .create(&context, name("subdir"), CreateKind::Directory, 0o755)
         .unwrap();
     write(&*two, "file", b"contents");
     let rename = |from: &dyn Inode, old: &str, to: &dyn Inode, new: &str| {
@@ -209,9 +209,9 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
         &ops.delete(&context, root.id(), name("one")),
         Condition::NotEmpty
     ));
-    rename(&*one, "two", &*folder, "moved").unwrap();
+    rename(&*one, "two", &*directory, "moved").unwrap();
     assert!(is(
-        &rename(&*folder, "moved", &*two, "loop"),
+        &rename(&*directory, "moved", &*two, "loop"),
         Condition::InvalidArgument
     ));
     assert!(is(
@@ -220,7 +220,7 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
     ));
     snap.remove_dir(&context, name("two")).unwrap();
     root.remove_dir(&context, name("snap")).unwrap();
-    assert_eq!(all(&mounted)[&b"folder/moved"[..]].id, two.id().tree);
+    assert_eq!(all(&mounted)[&b"subdir/moved"[..]].id, two.id().tree);
     root.remove_dir(&context, name("one")).unwrap();
     assert!(is(
         &one.create(&context, name("new"), CreateKind::Regular, 0o644)
@@ -228,25 +228,25 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
         Condition::ReadOnly
     ));
     assert!(is(
-        &folder.remove_dir(&context, name("moved")),
+        &directory.remove_dir(&context, name("moved")),
         Condition::NotEmpty
     ));
     assert!(is(
-        &ops.delete(&context, root.id(), name("folder")),
+        &ops.delete(&context, root.id(), name("subdir")),
         Condition::InvalidArgument
     ));
     ops.set_default(two.id().tree).unwrap();
     assert!(is(
-        &ops.delete(&context, folder.id(), name("moved")),
+        &ops.delete(&context, directory.id(), name("moved")),
         Condition::NotPermitted
     ));
-    drop((one, two, snap, folder, root));
+    drop((one, two, snap, directory, root));
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
-    let listed = pool.run("mount -t btrfs -o subvolid=5 \"$device\" \"$root\"\nbtrfs subvolume list \"$root\"\ncat \"$root\"/folder/moved/file\nbtrfs subvolume get-default \"$root\"\n");
+    let listed = pool.run("mount -t btrfs -o subvolid=5 \"$device\" \"$root\"\nbtrfs subvolume list \"$root\"\ncat \"$root\"/subdir/moved/file\nbtrfs subvolume get-default \"$root\"\n");
     assert!(
-        listed.contains("path folder/moved") && listed.contains("contents"),
+        listed.contains("path subdir/moved") && listed.contains("contents"),
         "{listed}"
     );
     assert!(

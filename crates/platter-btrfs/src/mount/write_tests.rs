@@ -66,15 +66,15 @@ fn assert_reads(root: &dyn Inode, model: &Model) {
 
 /// Compares the files that the kernel reads with the model.
 fn assert_kernel_reads(pool: &Pool, model: &Model) {
-    let folder = pool.images()[0].with_extension("model");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    let dir = pool.images()[0].with_extension("model");
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
     for (path, bytes) in model {
-        std::fs::write(folder.join(path), bytes).unwrap();
+        std::fs::write(dir.join(path), bytes).unwrap();
     }
     pool.run(&format!(
         "mount -t btrfs -o ro \"$device\" \"$root\"\ndiff -r \"$root\" {}\n",
-        folder.display()
+        dir.display()
     ));
 }
 
@@ -449,11 +449,11 @@ fn names_of_all_kinds_are_those_that_were_made() {
     let context = Context::root();
     let mounted = mount(&pool);
     let root = mounted.root().unwrap();
-    let folder = CreateKind::Directory;
+    let dir = CreateKind::Directory;
     let one = root
-        .create(&context, name("one"), folder.clone(), 0o755)
+        .create(&context, name("one"), dir.clone(), 0o755)
         .unwrap();
-    let two = root.create(&context, name("two"), folder, 0o755).unwrap();
+    let two = root.create(&context, name("two"), dir, 0o755).unwrap();
     let target = vec![b't'; 3000];
     let link = CreateKind::Symlink(target.clone());
     let link = one.create(&context, name("link"), link, 0o777).unwrap();

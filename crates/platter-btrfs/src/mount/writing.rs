@@ -32,7 +32,7 @@ pub(super) struct Mounted {
 /// How long subvolumes are dropped before other work of the flusher is looked at.
 const DROPPING: Duration = Duration::from_millis(500);
 
-/// Generations that leave room for those of commits.
+/// Generations that leave space for those of commits.
 const GENERATION_MAX: u64 = u64::MAX >> 1;
 
 /// The threads of a mount.

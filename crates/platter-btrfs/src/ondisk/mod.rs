@@ -1,6 +1,6 @@
 //! The bytes on the device: one file per structure of the format, with its rules.
 //!
-//! Nothing outside this folder knows an offset. Bytes here are hostile: they never panic, and
+//! Nothing outside this directory knows an offset. Bytes here are hostile: they never panic, and
 //! what breaks a rule becomes [`platter_ondisk::Corrupt`]. Spec: `btrfs` (structures and constants).
 #![cfg_attr(
     not(test),

@@ -113,7 +113,7 @@ impl Core {
                 Some(Claim::Cached(version)) if version.is_validated_by(verifier.key()) => {
                     return Ok((turn, version));
                 }
-                // The budget has no room for it.
+                // The budget has no space for it.
                 None if is_read => return Ok((turn, read()?)),
                 _ => {}
             }

@@ -344,7 +344,7 @@ impl Core {
         self.budget.take_block(key.len_bytes() as usize)
     }
 
-    /// A version of `bytes`, charged if the budget has room.
+    /// A version of `bytes`, charged if the budget has space.
     fn charged(&self, bytes: Box<[u8]>) -> Version {
         let charge = self.budget.charge(cost_bytes(&bytes));
         Version::new(bytes, charge)

@@ -30,7 +30,7 @@ pub(super) struct Version {
     more_proofs: Mutex<Vec<VerifierKey>>,
     /// The rules of bytes that were changed, and not sealed since.
     unsealed: Option<Box<dyn Verify>>,
-    /// Absent when the budget had no room: then no cache holds the version.
+    /// Absent when the budget had no space: then no cache holds the version.
     charge: Option<Charge>,
 }
 

@@ -17,7 +17,7 @@ const RUN_BLOCKS_MAX: usize = 512;
 impl<S> BufferCache<S> {
     /// Makes `bytes` the block's current version, sealed and validated by `verifier`, and dirty.
     ///
-    /// Holders of an older version keep it. The new one stays in memory, beyond the budget if need
+    /// References to an older version keep it. The new one stays in memory, beyond the budget if need
     /// be, until [`written`](Self::written), [`write_dirty`](Self::write_dirty) or
     /// [`forget`](Self::forget). Bytes that break a rule are refused: nothing changes.
     ///

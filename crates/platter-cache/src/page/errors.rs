@@ -35,7 +35,7 @@ impl<E: Clone> ErrorSequence<E> {
         ErrorCursor(self.sequence - u64::from(!self.is_seen))
     }
 
-    /// The last error, if it is news to the holder of `cursor`.
+    /// The last error, if `cursor` has not seen it.
     pub(super) fn check(&mut self, cursor: &mut ErrorCursor) -> Result<(), E> {
         if cursor.0 == self.sequence {
             return Ok(());
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_holder_sees_an_error_once() {
+    fn each_cursor_sees_an_error_once() {
         let mut errors = ErrorSequence::default();
         let (mut first, mut second) = (errors.cursor(), errors.cursor());
         errors.record("a");
@@ -76,10 +76,10 @@ mod tests {
     #[test]
     fn unseen_errors_are_one() {
         let mut errors = ErrorSequence::default();
-        let mut holder = errors.cursor();
+        let mut cursor = errors.cursor();
         errors.record("a");
         errors.record("b");
-        assert_eq!(errors.check(&mut holder), Err("b"));
-        assert_eq!(errors.check(&mut holder), Ok(()));
+        assert_eq!(errors.check(&mut cursor), Err("b"));
+        assert_eq!(errors.check(&mut cursor), Ok(()));
     }
 }

@@ -17,8 +17,8 @@ pub(super) enum Filled<E: 'static> {
     Folio(Ref<Folio<E>>),
     /// Another thread was faster, or has just undone its own attempt: look again.
     Raced,
-    /// The budget has no room for a single page.
-    NoRoom,
+    /// The budget has no space for a single page.
+    NoSpace,
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
@@ -39,7 +39,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
                 match self.fill(source, index, needed)? {
                     Filled::Folio(folio) => return Ok(Some(folio)),
                     Filled::Raced => continue,
-                    Filled::NoRoom => return Ok(None),
+                    Filled::NoSpace => return Ok(None),
                 }
             };
             debug_assert!(folio.covers(index), "the index leads to the right folio");
@@ -122,7 +122,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let start = self.missing_before(units.start, index);
         let mut folios = self.new_folios(start..end);
         if start < index && !folios.iter().any(|folio| folio.covers(index)) {
-            // There is no room for the whole unit.
+            // There is no space for the whole unit.
             folios = self.new_folios(index..end);
         }
         if folios.is_empty() {
@@ -130,7 +130,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             return Ok(if is_present {
                 Filled::Raced
             } else {
-                Filled::NoRoom
+                Filled::NoSpace
             });
         }
         self.fill_folios(source, &folios, index)
@@ -216,21 +216,21 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         window
     }
 
-    /// New folios for the pages of `window`, as far as the budget has room.
+    /// New folios for the pages of `window`, as far as the budget has space.
     fn new_folios(&self, window: Range<u64>) -> Vec<Ref<Folio<E>>> {
         let mut folios = Vec::new();
         let mut index = window.start;
         while index < window.end {
-            let mut room = false;
+            let mut has_space = false;
             for order in folio_orders(index..window.end, self.min_order) {
                 let Some(folio) = Folio::new(&self.budget, index, order) else {
                     break;
                 };
-                room = true;
+                has_space = true;
                 index += order.span();
                 folios.push(folio);
             }
-            if room {
+            if has_space {
                 continue;
             }
             // No large folio is to be had; one of the smallest may be.
@@ -270,7 +270,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             }
             match self.fill_window(source, missing.clone()) {
                 Ok(Filled::Folio(_) | Filled::Raced) => index = missing.end,
-                Ok(Filled::NoRoom) | Err(_) => return,
+                Ok(Filled::NoSpace) | Err(_) => return,
             }
         }
     }

@@ -57,7 +57,7 @@ pub(crate) struct Content<E> {
 }
 
 impl<E> Folio<E> {
-    /// A folio with unspecified contents, charged; `None` if the budget has no room for one of
+    /// A folio with unspecified contents, charged; `None` if the budget has no space for one of
     /// this order.
     pub(crate) fn new(budget: &Arc<MemoryBudget>, index: u64, order: Order) -> Option<Ref<Self>> {
         let charge = budget.charge(cost_bytes(order))?;

@@ -10,7 +10,7 @@ use crate::xarray::Ref;
 
 /// The most that is shown in place at once.
 const SHOW_BYTES_MAX: usize = 2 << 20;
-/// Pages that are read at once when the budget has no room to cache them.
+/// Pages that are read at once when the budget has no space to cache them.
 const UNCACHED_PAGES: usize = 16;
 /// A read of so many missing pages at once gets them from the file, without a second copy: 128 KiB.
 const PAST_PAGES_MIN: usize = 32;
@@ -173,7 +173,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         Ok(bytes)
     }
 
-    /// Reads at `offset` past the cache, because the budget has no room for a page. Bytes of
+    /// Reads at `offset` past the cache, because the budget has no space for a page. Bytes of
     /// cached pages are not touched: the read ends before the first of them, and gives at least
     /// one byte, or none if the first page was cached meanwhile.
     fn read_uncached<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>

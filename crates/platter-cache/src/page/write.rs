@@ -188,7 +188,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     {
         match self.fill_window(source, index..index + self.min_order.span())? {
             Filled::Folio(_) | Filled::Raced => {}
-            Filled::NoRoom => {
+            Filled::NoSpace => {
                 self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
                 if let Some(folio) = Folio::new_beyond(&self.budget, index, self.min_order) {
                     self.fill_folios(source, &[folio], index)?;

@@ -307,7 +307,7 @@ impl<T> fmt::Debug for XArray<T> {
 pub struct Locked<'x, T: 'static> {
     array: &'x XArray<T>,
     _lock: MutexGuard<'x, ()>,
-    /// Keeps the nodes that this holder unlinks alive until it unlocks.
+    /// Keeps the nodes that the owner of this lock unlinks alive until it unlocks.
     pin: Guard,
 }
 

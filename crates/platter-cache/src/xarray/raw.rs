@@ -127,7 +127,7 @@ impl<T> Drop for Ref<T> {
         if self.counter().fetch_sub(1, Ordering::Release) & !FROZEN != 1 {
             return;
         }
-        // Whatever other holders did with the item happened before it is dropped.
+        // Whatever other owners did with the item happened before it is dropped.
         self.counter().load(Ordering::Acquire);
         // SAFETY: the allocation is live until the deferred deallocation below.
         let value = unsafe { &mut (*self.counted.as_ptr()).value };

@@ -18,7 +18,7 @@ use crate::output::json::{put_name, write_object};
 /// Change the size of a filesystem that is not mounted
 ///
 /// An image file grows with it. With a journal, the filesystem has its old or its new size whatever
-/// happens meanwhile; so has one in a file, which needs room for a copy where there is no journal.
+/// happens meanwhile; so has one in a file, which needs space for a copy where there is no journal.
 /// XFS becomes smaller as far as nothing lies at its end, btrfs down to 256 MiB; others do not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resize {

@@ -9,8 +9,8 @@ use super::*;
 fn two_partitions_of_a_disk_are_used_at_once() {
     let workshop = Workshop::new();
     two_partitions(&workshop);
-    for folder in ["mnt", "mnt2"] {
-        fs::create_dir(workshop.path(folder)).unwrap();
+    for dir in ["mnt", "mnt2"] {
+        fs::create_dir(workshop.path(dir)).unwrap();
     }
     workshop.read(&["mount", "two.img@1", "mnt"]);
     let first = Mounted(&workshop);

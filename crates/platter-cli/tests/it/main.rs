@@ -31,7 +31,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
-/// A folder with images, in which the command runs.
+/// A directory with images, in which the command runs.
 struct Workshop(TempDir);
 
 /// What the command did.
@@ -47,7 +47,7 @@ const UUID: &str = "11111111-2222-4333-8444-555555555555";
 const MODIFIED: u64 = 981_173_106;
 
 impl Workshop {
-    /// A folder with `disk.img`, an ext4 filesystem with a small tree.
+    /// A directory with `disk.img`, an ext4 filesystem with a small tree.
     fn new() -> Self {
         let workshop = Self(tempfile::tempdir().unwrap());
         let source = workshop.path("source");

@@ -99,19 +99,19 @@ fn a_directory_and_its_archive_make_the_same_image() {
         assert!(made.unwrap().success());
         fs::read(workshop.path(image)).unwrap()
     };
-    let of_folder = make("folder.img", "source");
-    assert!(make("archive.img", "source.tar") == of_folder);
-    assert!(make("input.img", "-") == of_folder);
+    let of_dir = make("subdir.img", "source");
+    assert!(make("archive.img", "source.tar") == of_dir);
+    assert!(make("input.img", "-") == of_dir);
     assert!(
         workshop
-            .read(&["check", "folder.img"])
-            .starts_with("folder.img: clean")
+            .read(&["check", "subdir.img"])
+            .starts_with("subdir.img: clean")
     );
     assert_eq!(
-        workshop.read(&["cat", "folder.img:/dir/file"]),
+        workshop.read(&["cat", "subdir.img:/dir/file"]),
         "contents\n"
     );
-    let stat = workshop.read(&["stat", "folder.img:/sparse"]);
+    let stat = workshop.read(&["stat", "subdir.img:/sparse"]);
     assert!(stat.contains("1048576"), "{stat}");
 }
 

@@ -39,8 +39,8 @@ fn lines_below(heading: &str) -> Vec<Line> {
     lines
 }
 
-/// Runs lines one after the other in `folder`, and returns what each printed.
-fn run_as_user(workshop: &Workshop, folder: &str, lines: &[Line]) -> Vec<String> {
+/// Runs lines one after the other in `directory`, and returns what each printed.
+fn run_as_user(workshop: &Workshop, directory: &str, lines: &[Line]) -> Vec<String> {
     let bin = workshop.path("bin");
     fs::create_dir(&bin).unwrap();
     // The build directory may be closed to others.
@@ -55,7 +55,7 @@ fn run_as_user(workshop: &Workshop, folder: &str, lines: &[Line]) -> Vec<String>
         let _ = writeln!(script, "{{ {}\n}} > {}", line.command, out.display());
     }
     fs::write(workshop.path("script"), script).unwrap();
-    let owned = [workshop.path(folder), printed.clone()];
+    let owned = [workshop.path(directory), printed.clone()];
     let owner = format!("{USER}:{USER}");
     run_tool(Command::new("chown").arg("-R").arg(owner).args(owned), "");
     let namespace = "set -eu\n\
@@ -66,7 +66,7 @@ fn run_as_user(workshop: &Workshop, folder: &str, lines: &[Line]) -> Vec<String>
             timeout 120 sh \"$2/script\"";
     let output = Command::new("unshare")
         .args(["--mount", "--propagation=private", "sh", "-c", namespace])
-        .args(["sh", folder])
+        .args(["sh", directory])
         .arg(workshop.path(""))
         .arg(USER)
         .current_dir(workshop.path(""))
@@ -116,6 +116,6 @@ fn the_other_lines_work_on_a_disk_with_a_system() {
     let lines = lines_below("What works today");
     assert!(lines.len() > 5);
     run_as_user(&workshop, "work", &lines);
-    let home = fs::read_to_string(workshop.path("work").join("home/user/file"));
-    assert_eq!(home.unwrap(), "contents\n");
+    let copied = fs::read_to_string(workshop.path("work").join("home/user/file"));
+    assert_eq!(copied.unwrap(), "contents\n");
 }

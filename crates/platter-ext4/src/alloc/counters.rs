@@ -30,7 +30,7 @@ pub(super) struct Counters {
     /// Preallocated clusters of growing files. They count as available.
     pub(super) kept: Count,
     /// The number of the next preallocation.
-    windows: Count,
+    preallocations: Count,
     /// Free inodes according to the descriptors.
     pub(super) free_inodes: Count,
     /// Directories according to the descriptors.
@@ -58,8 +58,9 @@ const _: () = assert!(offset_of!(Counters, delayed) - offset_of!(Counters, free)
 const _: () = assert!(offset_of!(Counters, pending) - offset_of!(Counters, delayed) == LINE);
 const _: () = assert!(offset_of!(Counters, returned) - offset_of!(Counters, pending) == LINE);
 const _: () = assert!(offset_of!(Counters, kept) - offset_of!(Counters, returned) == LINE);
-const _: () = assert!(offset_of!(Counters, windows) - offset_of!(Counters, kept) == LINE);
-const _: () = assert!(offset_of!(Counters, free_inodes) - offset_of!(Counters, windows) == LINE);
+const _: () = assert!(offset_of!(Counters, preallocations) - offset_of!(Counters, kept) == LINE);
+const _: () =
+    assert!(offset_of!(Counters, free_inodes) - offset_of!(Counters, preallocations) == LINE);
 const _: () = assert!(offset_of!(Counters, floors) - offset_of!(Counters, directories) == LINE);
 const _: () = assert!(align_of::<Counters>() == LINE);
 
@@ -92,7 +93,7 @@ impl Counters {
             pending: Count::default(),
             returned: Count::default(),
             kept: Count::default(),
-            windows: Count::default(),
+            preallocations: Count::default(),
             free_inodes: Count::new(free_inodes),
             directories: Count::new(directories),
             floors,
@@ -170,8 +171,8 @@ impl Counters {
     }
 
     /// Returns a unique number for a preallocation.
-    pub(super) fn next_window(&self) -> u64 {
-        self.windows.0.fetch_add(1, Ordering::Relaxed)
+    pub(super) fn next_preallocation(&self) -> u64 {
+        self.preallocations.0.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the clusters that are neither allocated nor reserved.

@@ -6,7 +6,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::SpaceRule;
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::layout;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{Geometry, GroupDesc, GroupNr};
@@ -40,10 +40,10 @@ impl FixedBuilder {
     }
 
     /// Checks that no two structures share a block.
-    pub(super) fn build(mut self, volume: &Volume) -> Result<FixedBlocks> {
-        let block = volume.superblock.mmp_block;
-        let has_mmp = volume.geometry.features.incompat.contains(Incompat::MMP);
-        if has_mmp && block < volume.geometry.blocks_count {
+    pub(super) fn build(mut self, fs: &FsContext) -> Result<FixedBlocks> {
+        let block = fs.superblock.mmp_block;
+        let has_mmp = fs.geometry.features.incompat.contains(Incompat::MMP);
+        if has_mmp && block < fs.geometry.blocks_count {
             self.ranges.push(block..block.saturating_add(1));
         }
         let last = self.own.into_iter().chain([self.heads]);

@@ -10,7 +10,7 @@ use super::SpaceRule;
 use super::fixed::FixedBlocks;
 use super::free_map::FreeMap;
 use super::recording::Recording;
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
@@ -49,9 +49,9 @@ pub(super) struct Request {
 
 impl Clusters {
     /// Reads the bitmap of a group, or computes an uninitialized one.
-    pub(super) fn load(volume: &Volume, fixed: &FixedBlocks, group: GroupNr) -> Result<Self> {
-        let geometry = &volume.geometry;
-        let desc = groups::read_descriptor(volume, group)?;
+    pub(super) fn load(fs: &FsContext, fixed: &FixedBlocks, group: GroupNr) -> Result<Self> {
+        let geometry = &fs.geometry;
+        let desc = groups::read_descriptor(fs, group)?;
         let corrupt = |rule| {
             let locus = Locus::group(u64::from(group.0)).at_block(desc.block_bitmap.0);
             Error::from(Corrupt::new(locus, rule))
@@ -63,9 +63,9 @@ impl Clusters {
         let recorded = if is_new {
             layout::fresh_bitmap(geometry, group, fixed)
         } else {
-            read_ahead(volume, group, &desc);
+            read_ahead(fs, group, &desc);
             let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-            let mut bits = volume.read_block(desc.block_bitmap, &verifier)?.to_vec();
+            let mut bits = fs.read_block(desc.block_bitmap, &verifier)?.to_vec();
             let mut own = layout::clusters(geometry, group, fixed);
             if !own.all(|clusters| bitmap::has_range(&bits, clusters, true)) {
                 return Err(corrupt(SpaceRule::MetadataFree));
@@ -153,11 +153,11 @@ pub(super) fn count(clusters: &Range<u32>) -> u32 {
 }
 
 /// Reads adjacent bitmaps along with the needed one, as they are usually needed next.
-fn read_ahead(volume: &Volume, group: GroupNr, desc: &GroupDesc) {
-    let geometry = &volume.geometry;
+fn read_ahead(fs: &FsContext, group: GroupNr, desc: &GroupDesc) {
+    let geometry = &fs.geometry;
     let flex = geometry.groups_per_flex;
     let rest = (flex - group.0 % flex).min(geometry.groups_count - group.0);
     if rest > 1 {
-        volume.read_ahead_of(desc.block_bitmap, desc.block_bitmap, rest);
+        fs.read_ahead_of(desc.block_bitmap, desc.block_bitmap, rest);
     }
 }

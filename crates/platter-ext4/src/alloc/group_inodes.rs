@@ -5,7 +5,7 @@ use platter_vfs::{Error, Result};
 
 use super::SpaceRule;
 use super::recording::Recording;
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
@@ -33,15 +33,15 @@ pub(super) struct Inodes {
 
 impl Inodes {
     /// Reads the bitmap of a group, or initializes an uninitialized one.
-    pub(super) fn load(volume: &Volume, group: GroupNr) -> Result<Self> {
-        let geometry = &volume.geometry;
-        let desc = groups::read_descriptor(volume, group)?;
+    pub(super) fn load(fs: &FsContext, group: GroupNr) -> Result<Self> {
+        let geometry = &fs.geometry;
+        let desc = groups::read_descriptor(fs, group)?;
         let is_new = desc.flags.contains(GroupFlags::INODE_UNINIT);
         let mut bits = if is_new {
             vec![0; geometry.block_bytes as usize]
         } else {
             let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
-            volume.read_block(desc.inode_bitmap, &verifier)?.to_vec()
+            fs.read_block(desc.inode_bitmap, &verifier)?.to_vec()
         };
         let count = geometry.inodes_per_group;
         layout::pad(&mut bits, count);

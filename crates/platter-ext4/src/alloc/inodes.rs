@@ -5,20 +5,20 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::group_inodes::Inodes;
-use super::{Space, SpaceRule};
-use crate::Volume;
+use super::{Allocator, SpaceRule};
+use crate::FsContext;
 use crate::ondisk::{GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
-/// Whether an inode is marked in use in the bitmaps of a read-only volume.
-pub fn is_inode_in_use(volume: &Volume, number: InodeNr) -> Result<bool> {
-    let Some((group, index)) = volume.geometry.group_of_inode(number) else {
+/// Whether an inode is marked in use in the bitmaps of a read-only filesystem.
+pub fn is_inode_in_use(fs: &FsContext, number: InodeNr) -> Result<bool> {
+    let Some((group, index)) = fs.geometry.group_of_inode(number) else {
         return Ok(false);
     };
-    Ok(Inodes::load(volume, group)?.is_taken(index))
+    Ok(Inodes::load(fs, group)?.is_taken(index))
 }
 
-impl Space {
+impl Allocator {
     /// Allocates an inode for a new file of directory `parent`, near it; directories in a top-level
     /// directory are spread over the groups by `random`. The contents of the inode's slot are
     /// undefined. Modifies [`ALLOC_INODE_CREDITS`](super::ALLOC_INODE_CREDITS) blocks.
@@ -28,7 +28,7 @@ impl Space {
     /// groups. Nothing is changed.
     pub fn alloc_inode(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         parent: &Inode,
         kind: FileKind,
@@ -37,7 +37,7 @@ impl Space {
         let first = self.inode_group(parent, kind, random).0;
         let mut failure = None;
         for group in (first..self.geometry.groups_count).chain(0..first) {
-            match self.alloc_inode_in(volume, handle, GroupNr(group), kind) {
+            match self.alloc_inode_in(fs, handle, GroupNr(group), kind) {
                 Ok(Some(number)) => {
                     self.pass_by(failure);
                     return Ok(number);
@@ -58,7 +58,7 @@ impl Space {
 
     pub(super) fn alloc_inode_in(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         group: GroupNr,
         kind: FileKind,
@@ -68,7 +68,7 @@ impl Space {
             return Ok(None);
         }
         let geometry = &self.geometry;
-        let mut held = self.inodes(volume, group)?;
+        let mut held = self.inodes(fs, group)?;
         if held.free() == 0 {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl Space {
         let untouched = held.untouched(geometry, index)?;
         if !held.has_block_bitmap {
             // A group in use has both bitmaps.
-            self.initialize_bitmap(volume, handle, group)?;
+            self.initialize_bitmap(fs, handle, group)?;
             held.has_block_bitmap = true;
         }
         self.join(handle, group, &mut held.recording)?;
@@ -106,7 +106,7 @@ impl Space {
     /// `Corrupt` if it is free already or cannot be freed: nothing is changed.
     pub fn free_inode(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         number: InodeNr,
         was_dir: bool,
@@ -118,10 +118,10 @@ impl Space {
             return Err(Corrupt::new(locus, SpaceRule::FreedReserved).into());
         };
         if was_dir {
-            let mut window = self.directories.lock().remove(number);
-            self.close_window(&mut window);
+            let mut preallocation = self.directories.lock().remove(number);
+            self.close_preallocation(&mut preallocation);
         }
-        let mut held = self.inodes(volume, group)?;
+        let mut held = self.inodes(fs, group)?;
         if !held.is_taken(index) {
             return Err(Corrupt::new(locus, SpaceRule::InodeFreedTwice).into());
         }
@@ -142,11 +142,11 @@ impl Space {
     }
 
     /// Whether an inode is marked in use.
-    pub fn is_inode_in_use(&self, volume: &Volume, number: InodeNr) -> Result<bool> {
+    pub fn is_inode_in_use(&self, fs: &FsContext, number: InodeNr) -> Result<bool> {
         let Some((group, index)) = self.geometry.group_of_inode(number) else {
             return Ok(false);
         };
-        Ok(self.inodes(volume, group)?.is_taken(index))
+        Ok(self.inodes(fs, group)?.is_taken(index))
     }
 
     /// Returns the first allocatable inode of a group.

@@ -1,8 +1,8 @@
 //! The block and inode allocator. Spec: `ext4/bitmaps`, `ext4/blockgroup`, `ext4/bigalloc`.
 //!
 //! Data blocks are allocated in two steps, so that a crash between them leaves no reference to
-//! blocks without their data: clusters are [allocated in memory](Space::take), and
-//! [marked](Space::record) in bitmap and descriptor once the data is written.
+//! blocks without their data: clusters are [allocated in memory](Allocator::take), and
+//! [marked](Allocator::record) in bitmap and descriptor once the data is written.
 
 mod counters;
 mod fixed;
@@ -12,7 +12,7 @@ mod group;
 mod group_inodes;
 mod slot;
 mod search;
-mod window;
+mod preallocation;
 mod record;
 mod orlov;
 mod inodes;
@@ -28,7 +28,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use platter_vfs::{Condition, Error, FileKind, Result, Unsupported};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
@@ -37,19 +37,19 @@ use platter_ondisk::Rule;
 use slot::Slot;
 
 pub use inodes::is_inode_in_use;
-use window::DirectoryWindows;
-pub use window::Window;
+use preallocation::DirectoryPreallocations;
+pub use preallocation::Preallocation;
 
 /// Maximum memory for bitmaps of groups in use, in bytes.
 const LOADED_BYTES_MAX: usize = 16 << 20;
 /// Minimum number of groups of a flex group whose first group is not used for files.
 const FLEX_GROUPS_MIN: u32 = 4;
 
-/// Maximum number of blocks modified by [`Space::record`] and [`Space::alloc`].
+/// Maximum number of blocks modified by [`Allocator::record`] and [`Allocator::alloc`].
 pub const RECORD_CREDITS: u32 = 2;
-/// Maximum number of blocks modified by [`Space::alloc_inode`], including the new inode's block.
+/// Maximum number of blocks modified by [`Allocator::alloc_inode`], including the new inode's block.
 pub const ALLOC_INODE_CREDITS: u32 = 4;
-/// Maximum number of blocks modified by [`Space::free_inode`].
+/// Maximum number of blocks modified by [`Allocator::free_inode`].
 pub const FREE_INODE_CREDITS: u32 = 2;
 
 /// The kind of a request, which determines the space it must leave.
@@ -61,7 +61,7 @@ pub enum Reserve {
     Privileged,
     /// Metadata needed to write reserved data; may use all unreserved space.
     Split,
-    /// Data with a reservation by [`Space::reserve_delayed`], which this request consumes.
+    /// Data with a reservation by [`Allocator::reserve_delayed`], which this request consumes.
     Delayed,
 }
 
@@ -189,7 +189,7 @@ impl Rule for SpaceRule {
 /// Each group has its own lock, taken with or without a handle and held while its bitmap is read;
 /// no thread begins a handle or waits for a commit while holding one.
 #[derive(Debug)]
-pub struct Space {
+pub struct Allocator {
     geometry: Geometry,
     fixed: FixedBlocks,
     /// The kind of requests for file data.
@@ -205,7 +205,7 @@ pub struct Space {
     pending: CachePadded<Mutex<BTreeSet<GroupNr>>>,
     /// Preallocations of directories.
     // Lock rank 8.3.
-    directories: CachePadded<Mutex<DirectoryWindows>>,
+    directories: CachePadded<Mutex<DirectoryPreallocations>>,
     /// Free blocks and inodes as stored in the superblock.
     // Lock rank 13.
     stored: CachePadded<Mutex<(u64, u64)>>,
@@ -215,22 +215,22 @@ pub struct Space {
 }
 
 platter_cache::layout!(
-    /// Of [`Space`].
-    pub LAYOUT: Space {
+    /// Of [Allocator].
+    pub LAYOUT: Allocator {
         ReadOnly: geometry, fixed, contents_from, loaded_max, slots;
         Rare: damage;
         Hot: counters, loaded, pending, directories, stored;
     }
 );
 
-impl Space {
-    /// Opens the allocator of a volume, reading all descriptors.
+impl Allocator {
+    /// Opens the allocator of a filesystem, reading all descriptors.
     ///
     /// # Errors
     /// `Corrupt` if a descriptor is corrupt: then the filesystem must not be modified.
     /// `Unsupported` with too many groups.
-    pub fn open(volume: &Volume) -> Result<Self> {
-        let geometry = volume.geometry.clone();
+    pub fn open(fs: &FsContext) -> Result<Self> {
+        let geometry = fs.geometry.clone();
         if geometry.groups_count > GROUPS_SUMMED_MAX {
             let unsupported = Unsupported {
                 filesystem: "ext4",
@@ -242,7 +242,7 @@ impl Space {
         let mut fixed = FixedBuilder::default();
         let mut slots = Vec::with_capacity(geometry.groups_count as usize);
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
-        groups::visit_descriptors(volume, |group, desc| {
+        groups::visit_descriptors(fs, |group, desc| {
             let desc = desc?;
             free += u64::from(desc.free_clusters);
             free_inodes += u64::from(desc.free_inodes);
@@ -251,15 +251,15 @@ impl Space {
             slots.push(Slot::new(&desc));
             Ok(())
         })?;
-        let counters = Counters::new(free, free_inodes, directories, floors(volume));
+        let counters = Counters::new(free, free_inodes, directories, floors(fs));
         let partial_cluster = !geometry
             .blocks_count
             .is_multiple_of(u64::from(geometry.cluster_blocks));
         counters.write_off(u64::from(partial_cluster));
         let group_bytes = geometry.block_bytes as usize * 3;
-        let superblock = &volume.superblock;
+        let superblock = &fs.superblock;
         Ok(Self {
-            fixed: fixed.build(volume)?,
+            fixed: fixed.build(fs)?,
             contents_from: Reserve::Ordinary,
             loaded_max: (LOADED_BYTES_MAX / group_bytes).max(16),
             slots: slots.into(),
@@ -416,15 +416,15 @@ pub fn gathering_group(geometry: &Geometry, group: GroupNr) -> GroupNr {
 #[derive(Debug, Clone, Copy)]
 pub struct Portion<'s> {
     /// The allocator.
-    pub space: &'s Space,
+    pub space: &'s Allocator,
     /// The kind of the requests.
     pub from: Reserve,
 }
 
-fn floors(volume: &Volume) -> Floors {
-    let ratio = u64::from(volume.geometry.cluster_blocks);
+fn floors(fs: &FsContext) -> Floors {
+    let ratio = u64::from(fs.geometry.cluster_blocks);
     Floors {
-        reserved: volume.superblock.reserved_blocks / ratio,
-        split: groups::split_reserve_clusters(volume),
+        reserved: fs.superblock.reserved_blocks / ratio,
+        split: groups::split_reserve_clusters(fs),
     }
 }

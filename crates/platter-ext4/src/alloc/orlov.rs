@@ -6,7 +6,7 @@
 
 use platter_vfs::FileKind;
 
-use super::{FLEX_GROUPS_MIN, Space};
+use super::{Allocator, FLEX_GROUPS_MIN};
 use crate::ondisk::{GroupNr, Inode, InodeFlags, InodeNr};
 
 /// A flex group may be below average in one resource by this fraction.
@@ -20,11 +20,11 @@ struct Region {
 }
 
 impl Region {
-    /// Returns its groups, from `home` on, in a permutation that depends on `home`: if their number
+    /// Returns its groups, from `goal` on, in a permutation that depends on `goal`: if their number
     /// is a power of two, directories of different groups that outgrow them at the same rate do not
     /// collide in the next one.
-    fn groups_from(self, home: GroupNr) -> impl Iterator<Item = u32> {
-        let place = home.0.saturating_sub(self.first);
+    fn groups_from(self, goal: GroupNr) -> impl Iterator<Item = u32> {
+        let place = goal.0.saturating_sub(self.first);
         let places = (0..self.groups.next_power_of_two()).map(move |step| place ^ step);
         let groups = places.filter(move |&place| place < self.groups);
         groups.map(move |place| self.first + place)
@@ -33,35 +33,35 @@ impl Region {
 
 /// The free resources of a flex group.
 #[derive(Debug, Clone, Copy, Default)]
-struct Room {
+struct FreeCounts {
     free_inodes: u64,
     free_clusters: u64,
     directories: u64,
 }
 
-impl Space {
+impl Allocator {
     /// Returns the group in which a new inode is searched first.
     pub(super) fn inode_group(&self, parent: &Inode, kind: FileKind, random: u64) -> GroupNr {
         let place = self.geometry.group_of_inode(parent.number);
-        let home = place.map_or(GroupNr(0), |(group, _)| group);
+        let goal = place.map_or(GroupNr(0), |(group, _)| group);
         if kind != FileKind::Directory {
-            return self.group_of_file(parent.number, home);
+            return self.group_of_file(parent.number, goal);
         }
         let is_top = parent.number == InodeNr::ROOT || parent.flags.contains(InodeFlags::TOP_DIR);
         let region = if is_top {
-            self.roomiest_region(random)
+            self.best_region(random)
         } else {
             None
         };
-        let region = region.or_else(|| self.near_region(home));
-        let region = region.or_else(|| self.any_region(home));
+        let region = region.or_else(|| self.near_region(goal));
+        let region = region.or_else(|| self.any_region(goal));
         // The caller continues with the following groups in any case.
-        region.map_or(home, |region| self.emptiest_group(region).unwrap_or(home))
+        region.map_or(goal, |region| self.emptiest_group(region).unwrap_or(goal))
     }
 
     /// Returns the flex group with the fewest directories among those near or above average in
     /// inodes and space; a random one of several.
-    fn roomiest_region(&self, random: u64) -> Option<Region> {
+    fn best_region(&self, random: u64) -> Option<Region> {
         let regions = u64::from(self.regions());
         let start = random % regions;
         let average = self.average();
@@ -69,20 +69,20 @@ impl Space {
         let mut best: Option<(u64, Region)> = None;
         for step in 0..regions {
             let region = self.region((start + step) % regions);
-            let room = self.room(region);
-            let has_share = room.free_inodes > 0
-                && room.free_inodes >= nearly(average.free_inodes)
-                && room.free_clusters >= nearly(average.free_clusters);
-            let is_better = best.is_none_or(|(fewest, _)| room.directories < fewest);
+            let free = self.free_counts(region);
+            let has_share = free.free_inodes > 0
+                && free.free_inodes >= nearly(average.free_inodes)
+                && free.free_clusters >= nearly(average.free_clusters);
+            let is_better = best.is_none_or(|(fewest, _)| free.directories < fewest);
             if has_share && is_better {
-                best = Some((room.directories, region));
+                best = Some((free.directories, region));
             }
         }
         best.map(|(_, region)| region)
     }
 
     /// Returns the next flex group from the parent's on that is not crowded.
-    fn near_region(&self, home: GroupNr) -> Option<Region> {
+    fn near_region(&self, goal: GroupNr) -> Option<Region> {
         let average = self.average();
         let groups = u64::from(self.region_groups());
         let inodes = u64::from(self.geometry.inodes_per_group) * groups;
@@ -90,28 +90,28 @@ impl Space {
         let directories_max = average.directories + inodes / 16;
         let inodes_min = average.free_inodes.saturating_sub(inodes / 4).max(1);
         let clusters_min = average.free_clusters.saturating_sub(clusters / 4);
-        self.regions_from(home).find(|&region| {
-            let room = self.room(region);
-            room.directories < directories_max
-                && room.free_inodes >= inodes_min
-                && room.free_clusters >= clusters_min
+        self.regions_from(goal).find(|&region| {
+            let free = self.free_counts(region);
+            free.directories < directories_max
+                && free.free_inodes >= inodes_min
+                && free.free_clusters >= clusters_min
         })
     }
 
-    fn any_region(&self, home: GroupNr) -> Option<Region> {
+    fn any_region(&self, goal: GroupNr) -> Option<Region> {
         let average = self.average().free_inodes;
         let with = |least: u64| {
-            let mut regions = self.regions_from(home);
-            regions.find(|&region| self.room(region).free_inodes >= least.max(1))
+            let mut regions = self.regions_from(goal);
+            regions.find(|&region| self.free_counts(region).free_inodes >= least.max(1))
         };
         with(average).or_else(|| with(1))
     }
 
     /// Returns the directory's group, or another one of its flex group; failing that, groups in an
     /// order that is the same for all files of one directory and differs between directories.
-    fn group_of_file(&self, parent: InodeNr, home: GroupNr) -> GroupNr {
-        let near = self.region(u64::from(home.0 / self.region_groups()));
-        let mut in_region = near.groups_from(home);
+    fn group_of_file(&self, parent: InodeNr, goal: GroupNr) -> GroupNr {
+        let near = self.region(u64::from(goal.0 / self.region_groups()));
+        let mut in_region = near.groups_from(goal);
         let fits = |group: &u32| {
             let slot = self.slot(GroupNr(*group));
             slot.has_inodes() && slot.free() > 0
@@ -120,7 +120,7 @@ impl Space {
             return GroupNr(group);
         }
         let count = u64::from(self.geometry.groups_count);
-        let mut group = (u64::from(home.0) + u64::from(parent.get())) % count;
+        let mut group = (u64::from(goal.0) + u64::from(parent.get())) % count;
         let mut step = 1;
         while step < count {
             group = (group + step) % count;
@@ -130,7 +130,7 @@ impl Space {
             }
             step *= 2;
         }
-        home
+        goal
     }
 
     /// Returns the group with the fewest directories among those of a flex group with free inodes.
@@ -163,28 +163,28 @@ impl Space {
         }
     }
 
-    /// Returns all flex groups, that of `home` first.
-    fn regions_from(&self, home: GroupNr) -> impl Iterator<Item = Region> + '_ {
+    /// Returns all flex groups, that of `goal` first.
+    fn regions_from(&self, goal: GroupNr) -> impl Iterator<Item = Region> + '_ {
         let regions = u64::from(self.regions());
-        let start = u64::from(home.0 / self.region_groups());
+        let start = u64::from(goal.0 / self.region_groups());
         (0..regions).map(move |step| self.region((start + step) % regions))
     }
 
-    fn room(&self, region: Region) -> Room {
-        let mut room = Room::default();
+    fn free_counts(&self, region: Region) -> FreeCounts {
+        let mut free = FreeCounts::default();
         for group in region.first..region.first + region.groups {
             let slot = self.slot(GroupNr(group));
-            room.free_inodes += u64::from(slot.free_inodes());
-            room.free_clusters += u64::from(slot.free());
-            room.directories += u64::from(slot.directories());
+            free.free_inodes += u64::from(slot.free_inodes());
+            free.free_clusters += u64::from(slot.free());
+            free.directories += u64::from(slot.directories());
         }
-        room
+        free
     }
 
     /// Returns the average free resources of a flex group.
-    fn average(&self) -> Room {
+    fn average(&self) -> FreeCounts {
         let regions = u64::from(self.regions());
-        Room {
+        FreeCounts {
             free_inodes: self.counters.free_inodes.get() / regions,
             free_clusters: self.counters.available() / regions,
             directories: self.counters.directories.get() / regions,
@@ -203,12 +203,12 @@ mod tests {
             groups: 13,
         };
         let orders: Vec<Vec<u32>> = (32..45)
-            .map(|home| region.groups_from(GroupNr(home)).collect())
+            .map(|goal| region.groups_from(GroupNr(goal)).collect())
             .collect();
-        for (home, order) in (32..45).zip(&orders) {
+        for (goal, order) in (32..45).zip(&orders) {
             let mut sorted = order.clone();
             sorted.sort_unstable();
-            assert_eq!(order[0], home);
+            assert_eq!(order[0], goal);
             assert_eq!(sorted, (32..45).collect::<Vec<u32>>());
         }
         let whole = Region {
@@ -217,7 +217,7 @@ mod tests {
         };
         for step in 0..16 {
             let mut reached: Vec<u32> = (32..48)
-                .filter_map(|home| whole.groups_from(GroupNr(home)).nth(step))
+                .filter_map(|goal| whole.groups_from(GroupNr(goal)).nth(step))
                 .collect();
             reached.sort_unstable();
             assert_eq!(reached, (32..48).collect::<Vec<u32>>());

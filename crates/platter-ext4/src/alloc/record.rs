@@ -6,22 +6,22 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::group::{Clusters, count};
-use super::{Space, SpaceRule, Taken};
-use crate::Volume;
+use super::{Allocator, SpaceRule, Taken};
+use crate::FsContext;
 use crate::ondisk::bitmap;
 use crate::ondisk::superblock::SuperblockVerifier;
 use crate::ondisk::{BlockNr, GroupNr};
 use crate::txn::{CommitClient, Handle};
 
-impl Space {
+impl Allocator {
     /// Marks blocks allocated in memory in the bitmap and counts, as part of a transaction.
     /// Modifies [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
     ///
     /// # Errors
     /// The blocks are freed, unless the transaction was aborted.
-    pub fn record(&self, volume: &Volume, handle: &mut Handle<'_>, taken: Taken) -> Result<()> {
+    pub fn record(&self, fs: &FsContext, handle: &mut Handle<'_>, taken: Taken) -> Result<()> {
         for (group, clusters) in self.clusters_of(taken.clusters.clone()) {
-            let recorded = self.record_in(volume, handle, group, clusters);
+            let recorded = self.record_in(fs, handle, group, clusters);
             if let Err(error) = recorded {
                 self.give_back(taken);
                 return Err(error);
@@ -32,12 +32,12 @@ impl Space {
 
     fn record_in(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         group: GroupNr,
         clusters: Range<u32>,
     ) -> Result<()> {
-        let mut held = self.clusters(volume, group)?;
+        let mut held = self.clusters(fs, group)?;
         let recorded = count(&clusters);
         self.assign(handle, group, &mut held, clusters, true)?;
         held.unfinished = held.unfinished.saturating_sub(recorded);
@@ -55,14 +55,14 @@ impl Space {
     /// `Corrupt` if one of them is free already, or not allocatable: nothing is changed.
     pub fn free(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         blocks: Range<BlockNr>,
     ) -> Result<()> {
-        self.check_freeable(volume, &blocks)?;
+        self.check_freeable(fs, &blocks)?;
         let mut is_changed = false;
         for (group, clusters) in self.clusters_of(blocks) {
-            if let Err(error) = self.free_in(volume, handle, group, clusters) {
+            if let Err(error) = self.free_in(fs, handle, group, clusters) {
                 // Only a concurrent free of the same blocks can intervene.
                 return Err(if is_changed {
                     handle.abort(error)
@@ -75,7 +75,7 @@ impl Space {
         Ok(())
     }
 
-    fn check_freeable(&self, volume: &Volume, blocks: &Range<BlockNr>) -> Result<()> {
+    fn check_freeable(&self, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
         let length = blocks.end.0.saturating_sub(blocks.start.0);
         let is_inside = self.geometry.contains(blocks.start, length);
         let own = self.fixed.within(blocks.start.0..blocks.end.0).next();
@@ -84,7 +84,7 @@ impl Space {
             return Err(Corrupt::new(locus, SpaceRule::FreedOwn).into());
         }
         for (group, clusters) in self.clusters_of(blocks.clone()) {
-            let held = self.clusters(volume, group)?;
+            let held = self.clusters(fs, group)?;
             self.check_allocated(group, &held, &clusters)?;
         }
         Ok(())
@@ -106,14 +106,14 @@ impl Space {
 
     fn free_in(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         group: GroupNr,
         clusters: Range<u32>,
     ) -> Result<()> {
         let freed = count(&clusters);
         let blocks = self.blocks_of(group, &clusters);
-        let mut held = self.clusters(volume, group)?;
+        let mut held = self.clusters(fs, group)?;
         self.check_allocated(group, &held, &clusters)?;
         self.assign(handle, group, &mut held, clusters, false)?;
         held.unfinished += freed;
@@ -127,11 +127,11 @@ impl Space {
     /// Initializes the block bitmap of a group without one. Modifies at most two blocks.
     pub(super) fn initialize_bitmap(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         group: GroupNr,
     ) -> Result<()> {
-        let mut held = self.clusters(volume, group)?;
+        let mut held = self.clusters(fs, group)?;
         if held.recording.is_absent() {
             self.join(handle, group, &mut held.recording)?;
         }
@@ -172,7 +172,7 @@ impl Space {
     }
 }
 
-impl CommitClient for Space {
+impl CommitClient for Allocator {
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
         self.write_pending(handle)?;
         let geometry = &self.geometry;

@@ -3,7 +3,7 @@
 
 use platter_vfs::Result;
 
-use super::Space;
+use super::Allocator;
 use super::group::Clusters;
 use super::group_inodes::Inodes;
 use crate::groups;
@@ -62,7 +62,7 @@ impl Recording {
     }
 }
 
-impl Space {
+impl Allocator {
     /// Adds the bitmap of a group and its descriptor to the transaction before they are modified.
     /// Modifies two blocks.
     ///

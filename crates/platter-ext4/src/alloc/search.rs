@@ -5,9 +5,9 @@ use std::ops::Range;
 use platter_vfs::{Condition, Error, Result};
 
 use super::group::{Request, count};
-use super::window::{Kept, Window};
-use super::{Reserve, Space, Taken};
-use crate::Volume;
+use super::preallocation::{Kept, Preallocation};
+use super::{Allocator, Reserve, Taken};
+use crate::FsContext;
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 use crate::txn::Handle;
 
@@ -46,7 +46,7 @@ pub(super) enum Outcome {
     Missed,
 }
 
-impl Space {
+impl Allocator {
     /// Allocates up to `want` adjacent blocks in memory, as near to `goal` as possible. Freed
     /// blocks may have to be made durable first: the caller has no handle, nor a lock that a thread
     /// with a handle may wait for.
@@ -56,31 +56,31 @@ impl Space {
     ///
     /// # Errors
     /// `NoSpace`. `Corrupt` or `Io` if the only free blocks are in unusable groups.
-    pub fn take(&self, volume: &Volume, goal: BlockNr, want: u32, from: Reserve) -> Result<Taken> {
-        self.take_growing(volume, &mut Window::default(), goal, want, from)
+    pub fn take(&self, fs: &FsContext, goal: BlockNr, want: u32, from: Reserve) -> Result<Taken> {
+        self.take_growing(fs, &mut Preallocation::default(), goal, want, from)
     }
 
     /// Like [`take`](Self::take), for a file that may grow: if `goal` directly follows the last
-    /// allocation with this window, more clusters are preallocated after the new one.
+    /// allocation with this preallocation, more clusters are preallocated after the new one.
     pub fn take_growing(
         &self,
-        volume: &Volume,
-        window: &mut Window,
+        fs: &FsContext,
+        preallocation: &mut Preallocation,
         goal: BlockNr,
         want: u32,
         from: Reserve,
     ) -> Result<Taken> {
         let mut search = self.search_for(goal, want, from);
-        self.look_ahead(window, &mut search);
+        self.look_ahead(preallocation, &mut search);
         for _ in 0..SEARCHES_MAX {
-            match self.search(volume, search)? {
+            match self.search(fs, search)? {
                 Outcome::Found(group, clusters, kept) => {
                     let taken = self.taken(group, &clusters, want, from);
-                    window.follow(&taken, count(&clusters), kept);
+                    preallocation.follow(&taken, count(&clusters), kept);
                     return Ok(taken);
                 }
                 Outcome::Refused => break,
-                Outcome::Missed => self.finish(volume)?,
+                Outcome::Missed => self.finish(fs)?,
             }
         }
         Err(Condition::NoSpace.into())
@@ -94,15 +94,15 @@ impl Space {
     /// retry](platter_vfs::writing::NoSpaceRetry) may help.
     pub fn alloc(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         goal: BlockNr,
         want: u32,
         from: Reserve,
     ) -> Result<Range<BlockNr>> {
-        let taken = self.take_now(volume, &mut Window::default(), goal, want, from)?;
+        let taken = self.take_now(fs, &mut Preallocation::default(), goal, want, from)?;
         let blocks = taken.blocks();
-        self.record(volume, handle, taken)?;
+        self.record(fs, handle, taken)?;
         Ok(blocks)
     }
 
@@ -110,40 +110,40 @@ impl Space {
     /// preallocated after it.
     pub fn alloc_for_directory(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         directory: InodeNr,
         goal: BlockNr,
         from: Reserve,
     ) -> Result<BlockNr> {
-        let mut window = self.directories.lock().remove(directory);
-        let taken = self.take_now(volume, &mut window, goal, 1, from);
-        let oldest = self.directories.lock().insert(directory, window);
+        let mut preallocation = self.directories.lock().remove(directory);
+        let taken = self.take_now(fs, &mut preallocation, goal, 1, from);
+        let oldest = self.directories.lock().insert(directory, preallocation);
         if let Some(mut oldest) = oldest {
-            self.close_window(&mut oldest);
+            self.close_preallocation(&mut oldest);
         }
         let taken = taken?;
         let start = taken.start();
-        self.record(volume, handle, taken)?;
+        self.record(fs, handle, taken)?;
         Ok(start)
     }
 
     /// Like [`take_growing`](Self::take_growing), from clusters that can be allocated now.
     fn take_now(
         &self,
-        volume: &Volume,
-        window: &mut Window,
+        fs: &FsContext,
+        preallocation: &mut Preallocation,
         goal: BlockNr,
         want: u32,
         from: Reserve,
     ) -> Result<Taken> {
         let mut search = self.search_for(goal, want, from);
-        self.look_ahead(window, &mut search);
-        let Outcome::Found(group, clusters, kept) = self.search(volume, search)? else {
+        self.look_ahead(preallocation, &mut search);
+        let Outcome::Found(group, clusters, kept) = self.search(fs, search)? else {
             return Err(Condition::NoSpace.into());
         };
         let taken = self.taken(group, &clusters, want, from);
-        window.follow(&taken, count(&clusters), kept);
+        preallocation.follow(&taken, count(&clusters), kept);
         Ok(taken)
     }
 
@@ -172,8 +172,8 @@ impl Space {
 
     /// Waits until the blocks freed so far can be allocated. The caller has no handle or lock, as
     /// for [`take`](Self::take).
-    pub fn finish(&self, volume: &Volume) -> Result<()> {
-        match volume.log() {
+    pub fn finish(&self, fs: &FsContext) -> Result<()> {
+        match fs.log() {
             Some(log) if self.has_pending() => log.commit_all(),
             _ => Ok(()),
         }
@@ -195,28 +195,28 @@ impl Space {
     }
 
     /// Searches outside preallocations, and then in them as well.
-    fn search(&self, volume: &Volume, mut search: Search) -> Result<Outcome> {
+    fn search(&self, fs: &FsContext, mut search: Search) -> Result<Outcome> {
         let claimable = self.counters.claimable(search.from);
         if claimable == 0 {
             self.close(search.kept);
             return Ok(Outcome::Refused);
         }
         search.want = u32::try_from(claimable).map_or(search.want, |most| most.min(search.want));
-        let outcome = self.search_all(volume, search);
-        if matches!(outcome, Ok(Outcome::Missed)) && self.close_all_windows() {
+        let outcome = self.search_all(fs, search);
+        if matches!(outcome, Ok(Outcome::Missed)) && self.close_all_preallocations() {
             search.ahead = 0;
-            return self.search_all(volume, search);
+            return self.search_all(fs, search);
         }
         outcome
     }
 
     /// Passes over all groups, each with a lower minimum length than the one before.
-    fn search_all(&self, volume: &Volume, search: Search) -> Result<Outcome> {
+    fn search_all(&self, fs: &FsContext, search: Search) -> Result<Outcome> {
         let good_run = (GOOD_RUN_BLOCKS / self.geometry.cluster_blocks).max(1);
         let mut need = search.want.min(good_run);
         let mut failure = None;
         loop {
-            let outcome = self.pass(volume, search, need, &mut failure)?;
+            let outcome = self.pass(fs, search, need, &mut failure)?;
             if !matches!(outcome, Outcome::Missed) {
                 self.pass_by(failure);
                 return Ok(outcome);
@@ -231,7 +231,7 @@ impl Space {
     /// Passes over all groups once. A group that cannot be read is skipped and its error recorded.
     fn pass(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         search: Search,
         need: u32,
         failure: &mut Option<Error>,
@@ -251,7 +251,7 @@ impl Space {
                     continue;
                 }
             }
-            match self.take_in(volume, group, search, need) {
+            match self.take_in(fs, group, search, need) {
                 Ok(Outcome::Missed) => {}
                 Ok(outcome) => return Ok(outcome),
                 Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
@@ -266,12 +266,12 @@ impl Space {
     /// Allocates clusters of one group, if it has suitable ones.
     fn take_in(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         group: GroupNr,
         search: Search,
         need: u32,
     ) -> Result<Outcome> {
-        let mut held = self.clusters(volume, group)?;
+        let mut held = self.clusters(fs, group)?;
         if let Some(kept) = search.kept.filter(|kept| kept.group == group) {
             self.unkeep(&mut held, kept);
         }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use platter_vfs::{Error, Result};
 
-use super::Space;
+use super::Allocator;
 use super::group::Clusters;
 use super::group_inodes::Inodes;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::{GroupDesc, GroupNr};
 
 /// The largest free chunk is unknown: the bitmap was not read yet.
@@ -119,7 +119,7 @@ impl Slot {
     }
 }
 
-impl Space {
+impl Allocator {
     pub(super) fn slot(&self, group: GroupNr) -> &Slot {
         &self.slots[group.0 as usize]
     }
@@ -127,13 +127,13 @@ impl Space {
     /// Locks the clusters of a group, reading the bitmap if necessary, with the lock held.
     pub(super) fn clusters(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         group: GroupNr,
     ) -> Result<MappedMutexGuard<'_, Clusters>> {
         let slot = self.slot(group);
         let mut held = slot.clusters.lock();
         if held.is_none() {
-            match Clusters::load(volume, &self.fixed, group) {
+            match Clusters::load(fs, &self.fixed, group) {
                 Ok(clusters) => {
                     slot.note(&clusters);
                     *held = Some(Box::new(clusters));
@@ -156,12 +156,12 @@ impl Space {
     /// Locks the inodes of a group, reading the bitmap if necessary, with the lock held.
     pub(super) fn inodes(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         group: GroupNr,
     ) -> Result<MappedMutexGuard<'_, Inodes>> {
         let mut held = self.slot(group).inodes.lock();
         if held.is_none() {
-            *held = Some(Box::new(Inodes::load(volume, group)?));
+            *held = Some(Box::new(Inodes::load(fs, group)?));
             self.keep_bounded(group);
         }
         Ok(MutexGuard::map(held, |held| {

@@ -4,29 +4,29 @@ use std::ops::Range;
 
 use platter_vfs::{Error, Result};
 
-use super::Space;
+use super::Allocator;
 use super::group::count;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::{BlockNr, GroupNr};
 
 /// Clusters discarded at once, with the group's lock held.
 const DISCARD_CLUSTERS_MAX: u32 = 8192;
 
-impl Space {
+impl Allocator {
     /// Discards the free blocks among `blocks` on the device, in runs of at least `need` clusters.
     /// Returns their number.
     ///
     /// Blocks freed by a transaction count as free only after its commit, so no durable metadata
     /// refers to a discarded block; while the lock of its group is held, it is not allocated. A
     /// group with a corrupt bitmap is skipped.
-    pub fn trim(&self, volume: &Volume, blocks: Range<BlockNr>, need: u32) -> Result<u64> {
+    pub fn trim(&self, fs: &FsContext, blocks: Range<BlockNr>, need: u32) -> Result<u64> {
         let ratio = u64::from(self.geometry.cluster_blocks);
         let mut trimmed = 0;
         for (group, within) in self.clusters_of(blocks) {
             if !self.slot(group).may_hold(need) {
                 continue;
             }
-            match self.trim_group(volume, group, within, need) {
+            match self.trim_group(fs, group, within, need) {
                 Ok(clusters) => trimmed += u64::from(clusters) * ratio,
                 Err(error @ Error::Corrupt(_)) => self.pass_by(Some(error)),
                 Err(error) => return Err(error),
@@ -37,7 +37,7 @@ impl Space {
 
     fn trim_group(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         group: GroupNr,
         within: Range<u32>,
         need: u32,
@@ -46,7 +46,7 @@ impl Space {
         // The end of the last discarded run, which may continue there.
         let mut last_end = None;
         while at < within.end {
-            let held = self.clusters(volume, group)?;
+            let held = self.clusters(fs, group)?;
             let goes_on = last_end == Some(at) && held.free.is_free(at..at + 1);
             let start = if goes_on {
                 at
@@ -64,7 +64,7 @@ impl Space {
             let blocks = self.blocks_of(group, &(run.start..end));
             let geometry = &self.geometry;
             let bytes = geometry.offset_bytes(blocks.start)..geometry.offset_bytes(blocks.end);
-            volume.device().discard(bytes)?;
+            fs.device().discard(bytes)?;
             drop(held);
             trimmed += end - run.start;
             (at, last_end) = (end, Some(end));

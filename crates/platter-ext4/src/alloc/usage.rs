@@ -1,18 +1,18 @@
 //! Queries for unused blocks, for writers that bypass the mount.
 
-use super::Space;
-use crate::Volume;
+use super::Allocator;
+use crate::FsContext;
 use crate::ondisk::BlockNr;
 
-impl Space {
+impl Allocator {
     /// Whether a block is free; `false` if its group's bitmap is corrupt.
     #[must_use]
-    pub fn is_free(&self, volume: &Volume, block: BlockNr) -> bool {
-        let geometry = &volume.geometry;
+    pub fn is_free(&self, fs: &FsContext, block: BlockNr) -> bool {
+        let geometry = &fs.geometry;
         let Some(group) = geometry.group_of_block(block) else {
             return false;
         };
-        let Ok(clusters) = self.clusters(volume, group) else {
+        let Ok(clusters) = self.clusters(fs, group) else {
             return false;
         };
         let first = geometry.group_first_block(group).0;

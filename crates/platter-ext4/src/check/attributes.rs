@@ -69,7 +69,7 @@ impl Checker<'_> {
             }
         }
         if let Some(block) = inode.xattr_block {
-            let compat = self.volume.geometry.features.compat;
+            let compat = self.fs.geometry.features.compat;
             if !compat.contains(Compat::EXT_ATTR) {
                 self.found(locus, AttributeUseRule::Feature)?;
             }
@@ -79,7 +79,7 @@ impl Checker<'_> {
     }
 
     fn values(&self, space: &XattrSpace<'_>) -> Values {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let cluster_bytes = u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks);
         let mut values = Values::default();
         for reference in space.entries().iter().filter_map(value_reference) {
@@ -92,7 +92,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn has_ea_inode(&self) -> bool {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         features.incompat.contains(Incompat::EA_INODE)
     }
 
@@ -101,12 +101,12 @@ impl Checker<'_> {
             known.found += 1;
             return Ok(self.values_again(block));
         }
-        let volume = self.volume;
+        let fs = self.fs;
         let locus = locus_of(inode.number).at_block(block.0);
-        if self.claims.claim(&volume.geometry, block, 1).count > 0 {
+        if self.claims.claim(&fs.geometry, block, 1).count > 0 {
             self.found(locus, InodeUseRule::SharedBlock)?;
         }
-        let read = volume.read_block(block, &self.block_verifier());
+        let read = fs.read_block(block, &self.block_verifier());
         let buffer = self.tolerate("extended attributes", locus, read)?;
         let mut values = Values::default();
         let mut known = AttributeBlock {
@@ -131,7 +131,7 @@ impl Checker<'_> {
         if !self.has_ea_inode() {
             return Values::default();
         }
-        let Ok(buffer) = self.volume.read_block(block, &self.block_verifier()) else {
+        let Ok(buffer) = self.fs.read_block(block, &self.block_verifier()) else {
             return Values::default(); // Reported at its first reference.
         };
         let Ok(space) = XattrSpace::decode_block(&buffer, true) else {
@@ -141,7 +141,7 @@ impl Checker<'_> {
     }
 
     fn block_verifier(&self) -> XattrBlockVerifier {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let has_checksum = geometry.features.has_metadata_csum();
         XattrBlockVerifier {
             checksum_seed: has_checksum.then_some(geometry.checksum_seed),
@@ -194,21 +194,21 @@ impl Checker<'_> {
         let number = reference.number;
         *self.attribute_values.entry(number).or_default() += 1;
         let known = self.ea_inodes.get(&number).copied();
-        let holder = if let Some(known) = known {
+        let ea_inode = if let Some(known) = known {
             known
         } else {
-            let holder = self.read_ea_inode(number, at)?;
-            self.ea_inodes.insert(number, holder);
-            holder
+            let ea_inode = self.read_ea_inode(number, at)?;
+            self.ea_inodes.insert(number, ea_inode);
+            ea_inode
         };
-        let Some(holder) = holder else {
+        let Some(ea_inode) = ea_inode else {
             return Ok(()); // Reported at its first reference.
         };
-        let is_valid = match holder.hash {
+        let is_valid = match ea_inode.hash {
             Some(hash) => entry.verify_hash_of_inode(hash).is_ok(),
-            None => holder.owner == (u64::from(owner.number.get()), owner.generation),
+            None => ea_inode.owner == (u64::from(owner.number.get()), owner.generation),
         };
-        if holder.size_bytes != u64::from(reference.size_bytes) {
+        if ea_inode.size_bytes != u64::from(reference.size_bytes) {
             self.found(at, EaInodeRule::Size)?;
         } else if !is_valid {
             self.found(at, EaInodeRule::Hash)?;
@@ -218,21 +218,21 @@ impl Checker<'_> {
 
     /// Reads an EA inode and its value.
     fn read_ea_inode(&mut self, number: InodeNr, at: Locus) -> Flow<Option<EaInode>> {
-        let volume = self.volume;
+        let fs = self.fs;
         let Some(inode) = self.inode(number) else {
             self.found(at, EaInodeRule::Flag)?;
             return Ok(None);
         };
-        let read = BlockMap::decode(volume, &inode).and_then(|map| {
+        let read = BlockMap::decode(fs, &inode).and_then(|map| {
             let size = inode.size_bytes.min(u64::from(VALUE_BYTES_MAX));
             let mut value = vec![0; usize::try_from(size).unwrap_or(0)];
             let contents = Contents {
-                volume,
+                fs,
                 inode: &inode,
                 map: &map,
             };
             contents.read_at(0, &mut value)?;
-            Ok(value_hash(volume.geometry.checksum_seed, &value))
+            Ok(value_hash(fs.geometry.checksum_seed, &value))
         });
         let Some(hash) = self.tolerate("EA inode", at, read)? else {
             return Ok(None);
@@ -265,13 +265,9 @@ impl Checker<'_> {
                 self.found(Locus::block(block), AttributeUseRule::References)?;
             }
         }
-        let mut holders: Vec<_> = self
-            .attribute_holders
-            .iter()
-            .map(|(&h, &n)| (h, n))
-            .collect();
-        holders.sort_unstable();
-        for (number, stored) in holders {
+        let mut ea_inodes: Vec<_> = self.ea_inode_counts.iter().map(|(&h, &n)| (h, n)).collect();
+        ea_inodes.sort_unstable();
+        for (number, stored) in ea_inodes {
             let found = self.attribute_values.get(&number).copied().unwrap_or(0);
             if found == 0 {
                 self.found(locus_of(number), InodeUseRule::Unattached)?;

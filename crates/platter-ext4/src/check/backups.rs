@@ -15,15 +15,15 @@ const COPIES_MAX: usize = 32;
 
 impl Checker<'_> {
     pub(super) fn check_backups(&mut self) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         let groups = (1..geometry.groups_count).map(GroupNr);
-        let holders = groups.filter(|&group| geometry.has_superblock(group));
-        for group in holders.take(COPIES_MAX) {
+        let backups = groups.filter(|&group| geometry.has_superblock(group));
+        for group in backups.take(COPIES_MAX) {
             let block = geometry.group_first_block(group);
             let locus = Locus::group(u64::from(group.0)).at_block(block.0);
             // The filesystem may end within the few blocks of the last group.
-            let Ok(buffer) = volume.read_block(block, &Unverified) else {
+            let Ok(buffer) = fs.read_block(block, &Unverified) else {
                 continue;
             };
             if !self.is_copy(&buffer, group) {
@@ -48,7 +48,7 @@ impl Checker<'_> {
         let Ok(decoded) = Geometry::decode(&disk, &superblock) else {
             return false;
         };
-        let own = &self.volume.geometry;
+        let own = &self.fs.geometry;
         let as_own = Geometry {
             superblock_block: own.superblock_block,
             features: own.features,
@@ -59,14 +59,14 @@ impl Checker<'_> {
 
     /// Whether the metadata locations of all groups are equal in the backup.
     fn are_descriptors_copied(&self, group: GroupNr) -> bool {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         let table = geometry.group_first_block(group).0 + 1;
         let size = usize::from(geometry.descriptor_bytes);
         let mut groups = (0u32..).map(GroupNr).zip(&self.groups);
         (0..geometry.descriptor_blocks()).all(|index| {
             let block = BlockNr(table + u64::from(index));
-            let Ok(buffer) = volume.read_block(block, &Unverified) else {
+            let Ok(buffer) = fs.read_block(block, &Unverified) else {
                 return false;
             };
             // The end of the block ends the pairs before a group is consumed for it.

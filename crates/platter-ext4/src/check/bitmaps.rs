@@ -35,7 +35,7 @@ impl Checker<'_> {
             self.progress("bitmaps", u64::from(number), groups.len() as u64)?;
             let mut tally = Tally::default();
             let in_group = |inode: &InodeNr| {
-                let place = self.volume.geometry.group_of_inode(*inode);
+                let place = self.fs.geometry.group_of_inode(*inode);
                 place.filter(|(of, _)| *of == group).map(|(_, index)| index)
             };
             while let Some((inode, state)) = states.peek().copied() {
@@ -53,13 +53,13 @@ impl Checker<'_> {
     }
 
     fn check_totals(&mut self, free_clusters: u64, free_inodes: u64) -> Flow {
-        let volume = self.volume;
-        let locus = Locus::block(volume.geometry.superblock_block.0);
-        let cluster_blocks = u64::from(volume.geometry.cluster_blocks);
-        if volume.superblock.free_blocks != free_clusters.saturating_mul(cluster_blocks) {
+        let fs = self.fs;
+        let locus = Locus::block(fs.geometry.superblock_block.0);
+        let cluster_blocks = u64::from(fs.geometry.cluster_blocks);
+        if fs.superblock.free_blocks != free_clusters.saturating_mul(cluster_blocks) {
             self.wrong_total(locus, TotalsRule::FreeBlocks)?;
         }
-        if u64::from(volume.superblock.free_inodes) != free_inodes {
+        if u64::from(fs.superblock.free_inodes) != free_inodes {
             self.wrong_total(locus, TotalsRule::FreeInodes)?;
         }
         Ok(())
@@ -75,8 +75,8 @@ impl Checker<'_> {
     }
 
     fn check_block_bitmap(&mut self, group: GroupNr, desc: &GroupDesc) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         let locus = Locus::group(u64::from(group.0));
         let clusters = geometry
             .group_blocks(group)
@@ -120,8 +120,8 @@ impl Checker<'_> {
     }
 
     fn check_inode_bitmap(&mut self, group: GroupNr, desc: &GroupDesc, tally: &Tally) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         let locus = Locus::group(u64::from(group.0));
         let inodes = geometry.inodes_per_group;
         if desc.free_inodes != inodes.saturating_sub(tally.used_inodes) {
@@ -161,12 +161,12 @@ impl Checker<'_> {
         verifier: &BitmapVerifier,
         locus: Locus,
     ) -> Flow<Option<platter_cache::Buffer>> {
-        let volume = self.volume;
-        let read = volume.read_block(block, verifier);
+        let fs = self.fs;
+        let read = fs.read_block(block, verifier);
         if let Some(buffer) = self.tolerate("bitmap", locus.at_block(block.0), read)? {
             return Ok(Some(buffer));
         }
-        Ok(volume.read_block(block, &Unverified).ok())
+        Ok(fs.read_block(block, &Unverified).ok())
     }
 }
 

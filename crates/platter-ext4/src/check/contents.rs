@@ -39,11 +39,11 @@ impl Checker<'_> {
     /// Claims the blocks of an inode and compares them with its counts. `values` are its attribute
     /// values in EA inodes.
     pub(super) fn check_contents(&mut self, inode: &Inode, values: Values) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         if self.is_resize_inode(inode.number) {
             return self.check_resize_inode(inode);
         }
-        let map = BlockMap::decode(volume, inode);
+        let map = BlockMap::decode(fs, inode);
         let Some(map) = self.tolerate("block map", locus_of(inode.number), map)? else {
             self.is_blind = true;
             return Ok(());
@@ -55,7 +55,7 @@ impl Checker<'_> {
             self.is_blind = true;
             return Ok(());
         }
-        let geometry = &volume.geometry;
+        let geometry = &fs.geometry;
         let translator = inode.translator(geometry);
         if let Some(block) = translator {
             self.claim_translator(inode, block)?;
@@ -72,7 +72,7 @@ impl Checker<'_> {
     }
 
     fn claim_translator(&mut self, inode: &Inode, block: BlockNr) -> Flow {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let locus = locus_of(inode.number).at_block(block.0);
         if !geometry.contains(block, 1) {
             return self.found(locus, InodeUseRule::Translator);
@@ -86,7 +86,7 @@ impl Checker<'_> {
     fn report_map(&mut self, inode: &Inode, extent: &Extent) -> Flow {
         let locus = locus_of(inode.number);
         if let Some(block) = extent.shared {
-            let features = self.volume.geometry.features;
+            let features = self.fs.geometry.features;
             let may_share = features.ro_compat.contains(RoCompat::SHARED_BLOCKS)
                 && inode.kind == FileKind::Regular;
             if !may_share {
@@ -106,7 +106,7 @@ impl Checker<'_> {
     }
 
     fn is_resize_inode(&self, inode: InodeNr) -> bool {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         inode == InodeNr::RESIZE && features.compat.contains(Compat::RESIZE_INODE)
     }
 
@@ -124,9 +124,9 @@ impl Checker<'_> {
     }
 
     fn claim_map(&mut self, number: InodeNr, map: &BlockMap) -> Flow<Extent> {
-        let volume = self.volume;
+        let fs = self.fs;
         let mut extent = Extent::default();
-        map.visit_sound(volume, &mut |met| match met {
+        map.visit_sound(fs, &mut |met| match met {
             Ok(piece) => self.claim_piece(piece, &mut extent),
             Err(error) => {
                 extent.broken = extent.broken.saturating_add(1);
@@ -170,7 +170,7 @@ impl Checker<'_> {
         count: u64,
         extent: &mut Extent,
     ) -> ControlFlow<()> {
-        let ratio = u64::from(self.volume.geometry.cluster_blocks);
+        let ratio = u64::from(self.fs.geometry.cluster_blocks);
         let first = u64::from(first.0);
         if ratio == 1 {
             return self.claim(start, count, extent);
@@ -187,7 +187,7 @@ impl Checker<'_> {
     }
 
     fn claim(&mut self, first: BlockNr, count: u64, extent: &mut Extent) -> ControlFlow<()> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let ratio = u64::from(geometry.cluster_blocks);
         let end = first.0.saturating_add(count).div_ceil(ratio);
         extent.clusters += end.saturating_sub(first.0 / ratio);
@@ -202,7 +202,7 @@ impl Checker<'_> {
     }
 
     fn check_size(&mut self, inode: &Inode, map: &BlockMap, extent: &Extent) -> Flow {
-        let block_bytes = u64::from(self.volume.geometry.block_bytes);
+        let block_bytes = u64::from(self.fs.geometry.block_bytes);
         let locus = locus_of(inode.number);
         let is_inline = inode.flags.contains(InodeFlags::INLINE_DATA);
         if inode.size_bytes > self.size_bytes_max(inode) {
@@ -228,7 +228,7 @@ impl Checker<'_> {
                     self.found(locus, InodeUseRule::SizeTooSmall)?;
                 }
             }
-            FileKind::Symlink if inode.has_target_inside(&self.volume.geometry) => {
+            FileKind::Symlink if inode.has_target_inside(&self.fs.geometry) => {
                 if inode.flags.contains(InodeFlags::EXTENTS) {
                     self.found(locus, InodeUseRule::LinkExtents)?;
                 }
@@ -246,17 +246,17 @@ impl Checker<'_> {
 
     /// Checks the target of a symbolic link that is stored in a block or as inline data.
     fn check_target(&mut self, inode: &Inode, map: &BlockMap) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         let locus = locus_of(inode.number);
         // Linux requires that the target and a NUL fit one block.
-        if !(1..u64::from(volume.geometry.block_bytes)).contains(&inode.size_bytes) {
+        if !(1..u64::from(fs.geometry.block_bytes)).contains(&inode.size_bytes) {
             return self.found(locus, InodeUseRule::LinkTarget);
         }
         if inode.is_encrypted() {
             return Ok(());
         }
         let mut target = vec![0; usize::try_from(inode.size_bytes).unwrap_or_default()];
-        let contents = Contents { volume, inode, map };
+        let contents = Contents { fs, inode, map };
         let read = contents.read_at(0, &mut target);
         let is_read = self.tolerate("symbolic link", locus, read)?.is_some();
         if is_read && target.contains(&0) {
@@ -267,13 +267,13 @@ impl Checker<'_> {
 
     fn check_inline_size(&mut self, inode: &Inode) -> Flow {
         let locus = locus_of(inode.number);
-        let decoded = InlineData::decode(inode, &self.volume.geometry);
+        let decoded = InlineData::decode(inode, &self.fs.geometry);
         let Some(data) = self.tolerate("inline data", locus, decoded)? else {
             return Ok(());
         };
-        let room = (data.first.len() + data.rest.len()) as u64;
-        let is_whole = inode.kind != FileKind::Directory || inode.size_bytes == room;
-        if inode.size_bytes > room || !is_whole {
+        let capacity = (data.first.len() + data.rest.len()) as u64;
+        let is_whole = inode.kind != FileKind::Directory || inode.size_bytes == capacity;
+        if inode.size_bytes > capacity || !is_whole {
             self.found(locus, InodeUseRule::InlineSize)?;
         }
         Ok(())
@@ -281,7 +281,7 @@ impl Checker<'_> {
 
     /// Returns the largest size that an inode's mapping supports.
     pub(super) fn size_bytes_max(&self, inode: &Inode) -> u64 {
-        let block_bytes = u64::from(self.volume.geometry.block_bytes);
+        let block_bytes = u64::from(self.fs.geometry.block_bytes);
         let blocks = if inode.flags.contains(InodeFlags::EXTENTS) {
             u64::from(u32::MAX)
         } else {

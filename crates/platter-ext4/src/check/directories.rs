@@ -44,7 +44,7 @@ impl Checker<'_> {
     }
 
     fn check_directory(&mut self, inode: &Inode) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         let mut scan = Scan {
             inode,
             index: None,
@@ -54,17 +54,17 @@ impl Checker<'_> {
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
             return self.check_inline(&mut scan);
         }
-        let Ok(map) = BlockMap::decode(volume, inode) else {
+        let Ok(map) = BlockMap::decode(fs, inode) else {
             return Ok(()); // Reported with the inode.
         };
         if inode.flags.contains(InodeFlags::INDEX) {
             scan.index = self.check_index(inode, &map)?;
         }
-        let block_bytes = u64::from(volume.geometry.block_bytes);
+        let block_bytes = u64::from(fs.geometry.block_bytes);
         let end = u32::try_from(inode.size_bytes / block_bytes).unwrap_or(u32::MAX);
         let mut block = FileBlock(0);
         while block.0 < end {
-            let Ok(run) = map.lookup(volume, block) else {
+            let Ok(run) = map.lookup(fs, block) else {
                 return Ok(()); // Reported with the inode.
             };
             let run_end = FileBlock(run.end().0.min(end));
@@ -82,7 +82,7 @@ impl Checker<'_> {
                         return self.found(locus, DirectoryUseRule::TooLarge);
                     }
                     self.dir_blocks_left -= count;
-                    volume.read_ahead(start, count);
+                    fs.read_ahead(start, count);
                     for block in (block.0..run_end.0).map(FileBlock) {
                         self.check_dir_block(&mut scan, &map, block)?;
                     }
@@ -100,20 +100,20 @@ impl Checker<'_> {
         map: &BlockMap,
         block: FileBlock,
     ) -> Flow<Option<Buffer>> {
-        let volume = self.volume;
+        let fs = self.fs;
         let locus = locus_of(inode.number);
-        let found = map.block(volume, block);
+        let found = map.block(fs, block);
         let Some(Some(place)) = self.tolerate("directory", locus, found)? else {
             return Ok(None);
         };
-        let has_checksum = volume.geometry.features.has_metadata_csum();
+        let has_checksum = fs.geometry.features.has_metadata_csum();
         let verifier = DirBlockVerifier {
             inode: inode.number,
             checksum_seed: has_checksum.then_some(inode.checksum_seed),
             is_indexed: inode.flags.contains(InodeFlags::INDEX),
             is_first: block == FileBlock(0),
         };
-        let read = volume.read_block(place, &verifier);
+        let read = fs.read_block(place, &verifier);
         self.tolerate("directory block", locus.at_block(place.0), read)
     }
 
@@ -129,7 +129,7 @@ impl Checker<'_> {
             return Ok(());
         };
         let locus = locus_of(scan.inode.number);
-        let offset = u64::from(block.0) * u64::from(self.volume.geometry.block_bytes);
+        let offset = u64::from(block.0) * u64::from(self.fs.geometry.block_bytes);
         if !is_node
             && scan
                 .index
@@ -149,9 +149,9 @@ impl Checker<'_> {
     }
 
     fn check_inline(&mut self, scan: &mut Scan<'_>) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         let locus = locus_of(scan.inode.number);
-        let decoded = InlineData::decode(scan.inode, &volume.geometry);
+        let decoded = InlineData::decode(scan.inode, &fs.geometry);
         let Some(data) = self.tolerate("inline data", locus, decoded)? else {
             return Ok(());
         };
@@ -182,7 +182,7 @@ impl Checker<'_> {
     ) -> Flow {
         let locus = locus_of(scan.inode.number);
         let has_hash = scan.inode.is_encrypted() && scan.inode.flags.contains(InodeFlags::CASEFOLD);
-        let format = EntryFormat::new(&self.volume.geometry, has_hash);
+        let format = EntryFormat::new(&self.fs.geometry, has_hash);
         for (position, entry) in format.entries(bytes).enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -297,7 +297,7 @@ impl Checker<'_> {
     }
 
     fn check_kind(&mut self, target: InodeNr, entry: &Entry<'_>, at: Locus) -> Flow {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         let has_kind = features
             .incompat
             .contains(crate::ondisk::features::Incompat::FILETYPE);

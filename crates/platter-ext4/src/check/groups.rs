@@ -20,16 +20,16 @@ struct Fixed {
 
 impl Checker<'_> {
     pub(super) fn check_groups(&mut self) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         let mut fixed = Vec::new();
         for number in 0..geometry.groups_count {
             let group = GroupNr(number);
             let locus = Locus::group(u64::from(number));
-            let read = groups::read_descriptor(volume, group);
+            let read = groups::read_descriptor(fs, group);
             let mut desc = self.tolerate("group descriptor", locus, read)?;
             if desc.is_none() {
-                desc = groups::read_unsummed_descriptor(volume, group)
+                desc = groups::read_unsummed_descriptor(fs, group)
                     .ok()
                     .map(trusted);
             }
@@ -66,11 +66,11 @@ impl Checker<'_> {
 
     /// Returns the multiple mount protection block.
     fn mmp_block(&self) -> Option<Fixed> {
-        let volume = self.volume;
-        let block = BlockNr(volume.superblock.mmp_block);
-        let group = volume.geometry.group_of_block(block)?;
-        let has_mmp = volume.geometry.features.incompat.contains(Incompat::MMP);
-        let is_set = has_mmp && volume.geometry.contains(block, 1);
+        let fs = self.fs;
+        let block = BlockNr(fs.superblock.mmp_block);
+        let group = fs.geometry.group_of_block(block)?;
+        let has_mmp = fs.geometry.features.incompat.contains(Incompat::MMP);
+        let is_set = has_mmp && fs.geometry.contains(block, 1);
         is_set.then_some(Fixed {
             first: block,
             count: 1,
@@ -81,12 +81,12 @@ impl Checker<'_> {
 
     /// Checks the MMP block: a corrupt one prevents read-write mounts.
     fn check_mmp(&mut self) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         if !geometry.features.incompat.contains(Incompat::MMP) {
             return Ok(());
         }
-        let block = BlockNr(volume.superblock.mmp_block);
+        let block = BlockNr(fs.superblock.mmp_block);
         let locus = Locus::block(block.0);
         if !geometry.contains(block, 1) {
             return self.found(locus, MmpRule::Place);
@@ -95,13 +95,13 @@ impl Checker<'_> {
         let rules = MmpRules {
             checksum_seed: has_checksum.then_some(geometry.checksum_seed),
         };
-        let read = volume.read_block(block, &rules);
+        let read = fs.read_block(block, &rules);
         self.tolerate("multiple mount protection block", locus, read)?;
         Ok(())
     }
 
     fn claim_fixed(&mut self, fixed: &[Fixed]) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         let mut claimed_to = 0;
         for structure in fixed {
             if structure.first.0 < claimed_to {
@@ -115,7 +115,7 @@ impl Checker<'_> {
             let end = structure.first.0.saturating_add(structure.count);
             let blocks = structure.count;
             self.claims
-                .claim_fixed(&volume.geometry, structure.first, blocks);
+                .claim_fixed(&fs.geometry, structure.first, blocks);
             claimed_to = claimed_to.max(end);
         }
         Ok(())

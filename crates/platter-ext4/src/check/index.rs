@@ -51,17 +51,17 @@ impl Index {
 impl Checker<'_> {
     /// Reads the whole index of a directory; `None` if it is corrupt.
     pub(super) fn check_index(&mut self, inode: &Inode, map: &BlockMap) -> Flow<Option<Index>> {
-        let volume = self.volume;
+        let fs = self.fs;
         let locus = locus_of(inode.number);
         let Some(root) = self.read_dir_block(inode, map, FileBlock(0))? else {
             return Ok(None);
         };
-        let decoded = HtreeRoot::decode(&root, &volume.geometry);
+        let decoded = HtreeRoot::decode(&root, &fs.geometry);
         let decoded = decoded.map_err(|rule| Corrupt::new(locus, rule).into());
         let Some(root) = self.tolerate("directory index", locus, decoded)? else {
             return Ok(None);
         };
-        let unsigned = volume.superblock.flags & 0x2 != 0;
+        let unsigned = fs.superblock.flags & 0x2 != 0;
         let version = HashVersion::of_directory(root.hash_version, unsigned);
         if version.is_none() {
             self.found(locus, HtreeRule::HashVersion)?;
@@ -71,7 +71,7 @@ impl Checker<'_> {
         let is_hidden = is_casefolded && inode.is_encrypted();
         let mut index = Index {
             version: version.filter(|_| !is_hidden),
-            seed: HashSeed(volume.superblock.hash_seed),
+            seed: HashSeed(fs.superblock.hash_seed),
             is_casefolded,
             nodes: HashSet::from([FileBlock(0)]),
             leaves: HashMap::new(),
@@ -128,7 +128,7 @@ impl Checker<'_> {
             let Some(buffer) = self.read_dir_block(inode, map, block)? else {
                 continue;
             };
-            let node = decode_node(&buffer, &self.volume.geometry);
+            let node = decode_node(&buffer, &self.fs.geometry);
             let node = node.map_err(|rule| Corrupt::new(locus, rule).into());
             if let Some(node) = self.tolerate("directory index", locus, node)? {
                 self.take_entries(inode, map, node, levels - 1, start..end, index)?;

@@ -19,8 +19,8 @@ const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
 
 impl Checker<'_> {
     pub(super) fn check_inodes(&mut self) -> Flow {
-        let total = u64::from(self.volume.geometry.groups_count);
-        for group in 0..self.volume.geometry.groups_count {
+        let total = u64::from(self.fs.geometry.groups_count);
+        for group in 0..self.fs.geometry.groups_count {
             self.progress("inodes", u64::from(group), total)?;
             if let Some(desc) = self.groups[group as usize] {
                 self.check_table(group, &desc)?;
@@ -32,8 +32,8 @@ impl Checker<'_> {
     }
 
     fn check_table(&mut self, group: u32, desc: &GroupDesc) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         if desc.flags.contains(GroupFlags::INODE_UNINIT) {
             return Ok(());
         }
@@ -48,10 +48,10 @@ impl Checker<'_> {
             let block = BlockNr(desc.inode_table.0 + u64::from(table_block));
             if table_block.is_multiple_of(TABLE_READ_AHEAD_BLOCKS) {
                 let rest = used.div_ceil(geometry.inodes_per_block) - table_block;
-                volume.read_ahead(block, u64::from(rest.min(TABLE_READ_AHEAD_BLOCKS)));
+                fs.read_ahead(block, u64::from(rest.min(TABLE_READ_AHEAD_BLOCKS)));
             }
             let locus = Locus::group(u64::from(group)).at_block(block.0);
-            let read = volume.read_block(block, &Unverified);
+            let read = fs.read_block(block, &Unverified);
             let Some(buffer) = self.tolerate("inode table", locus, read)? else {
                 continue;
             };
@@ -70,7 +70,7 @@ impl Checker<'_> {
         let Ok((disk, _)) = DiskInode::ref_from_prefix(bytes) else {
             return Ok(());
         };
-        let is_own = is_reserved(self.volume, number);
+        let is_own = is_reserved(self.fs, number);
         let has_mode = disk.mode.get() != 0;
         let is_orphan = self.orphans.contains(&number);
         if is_own {
@@ -82,7 +82,7 @@ impl Checker<'_> {
             if has_mode && disk.deleted.get() == 0 {
                 self.found(locus_of(number), InodeUseRule::DeletedWithoutTime)?;
             }
-            let verified = Inode::verify_checksum(bytes, number, &self.volume.geometry);
+            let verified = Inode::verify_checksum(bytes, number, &self.fs.geometry);
             self.tolerate("inode", locus_of(number), verified.map_err(Into::into))?;
             return Ok(());
         } else {
@@ -90,7 +90,7 @@ impl Checker<'_> {
             state.used_as = Use::Named;
             state.links = disk.links.get();
         }
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         // A mount ignores these checksums if the creator is not Linux; e2fsck verifies them.
         let verified = Inode::verify_checksum(bytes, number, geometry);
         let decoded = Inode::decode_unsummed(bytes, number, geometry);
@@ -107,7 +107,7 @@ impl Checker<'_> {
             // The upper half of the reference count is stored in `i_ctime`, the lower in
             // `i_version`.
             let count = join_u32(disk.changed.get(), disk.version_lo.get());
-            self.attribute_holders.insert(number, count);
+            self.ea_inode_counts.insert(number, count);
         }
         self.check_high_halves(&inode, disk)?;
         self.check_inode(&inode, is_own, is_orphan)
@@ -115,12 +115,12 @@ impl Checker<'_> {
 
     /// Checks that fields of missing features are zero.
     fn check_high_halves(&mut self, inode: &Inode, disk: &DiskInode) -> Flow {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         let is_large_dir =
             inode.kind == FileKind::Directory && features.incompat.contains(Incompat::LARGE_DIR);
         let has_high_size = inode.kind == FileKind::Regular || is_large_dir;
         let wide = features.incompat.contains(Incompat::BIT64);
-        let is_hurd = self.volume.geometry.creator == Creator::Hurd;
+        let is_hurd = self.fs.geometry.creator == Creator::Hurd;
         let huge = features.ro_compat.contains(RoCompat::HUGE_FILE);
         let is_unused = disk.fragment.get() == 0
             && (has_high_size || disk.size_hi.get() == 0)
@@ -134,7 +134,7 @@ impl Checker<'_> {
 
     /// Checks a reserved inode that is not in use.
     fn check_idle(&mut self, number: InodeNr, bytes: &[u8], disk: &DiskInode) -> Flow {
-        let verified = Inode::verify_checksum(bytes, number, &self.volume.geometry);
+        let verified = Inode::verify_checksum(bytes, number, &self.fs.geometry);
         let verified = verified.map_err(Into::into);
         self.tolerate("inode", locus_of(number), verified)?;
         if number == InodeNr::BAD_BLOCKS {
@@ -176,7 +176,7 @@ impl Checker<'_> {
     }
 
     fn has_flag_without_feature(&self, inode: &Inode) -> bool {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         let incompat = [
             (InodeFlags::EXTENTS, Incompat::EXTENTS),
             (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
@@ -208,7 +208,7 @@ impl Checker<'_> {
     }
 
     fn has_dir_nlink(&self) -> bool {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         features.ro_compat.contains(RoCompat::DIR_NLINK)
     }
 }

@@ -11,9 +11,9 @@ const LEN_BLOCKS_MIN: u64 = 1024;
 
 impl Checker<'_> {
     pub(super) fn check_journal(&mut self) -> Flow {
-        let volume = self.volume;
-        let features = volume.geometry.features;
-        let number = volume
+        let fs = self.fs;
+        let features = fs.geometry.features;
+        let number = fs
             .superblock
             .journal_inode
             .filter(|_| features.has_journal());
@@ -25,11 +25,11 @@ impl Checker<'_> {
         let Some(inode) = self.inode(number) else {
             return Ok(());
         };
-        let len_blocks = inode.size_bytes >> volume.geometry.block_bits;
+        let len_blocks = inode.size_bytes >> fs.geometry.block_bits;
         if len_blocks < LEN_BLOCKS_MIN {
             self.found(locus, JournalUseRule::Length)?;
         }
-        let opened = open_internal_journal(volume, &inode);
+        let opened = open_internal_journal(fs, &inode);
         let Some(journal) = self.tolerate("journal", locus, opened)? else {
             return Ok(());
         };

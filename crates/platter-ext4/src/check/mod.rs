@@ -32,7 +32,7 @@ use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
 use platter_vfs::{Error, Result};
 
 use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeNr};
-use crate::{Ext4, Volume};
+use crate::{Ext4, FsContext};
 use attributes::{AttributeBlock, EaInode};
 use claims::Claims;
 use inode_states::InodeStates;
@@ -46,7 +46,7 @@ impl Ext4 {
     /// skipped. Nothing is written.
     pub fn check(&self, sink: &mut dyn CheckSink) -> CheckReport {
         let was_replayed = self.recovery().is_some();
-        check(self.volume(), &self.orphans().all(), was_replayed, sink)
+        check(self.fs(), &self.orphans().all(), was_replayed, sink)
     }
 }
 
@@ -55,13 +55,13 @@ impl Ext4 {
 ///
 /// The volume has its journal replayed, as in a mount.
 fn check(
-    volume: &Volume,
+    fs: &FsContext,
     orphans: &BTreeSet<InodeNr>,
     was_replayed: bool,
     sink: &mut dyn CheckSink,
 ) -> CheckReport {
     let mut checker = Checker {
-        volume,
+        fs,
         orphans,
         was_replayed,
         report: CheckReporter::new(sink),
@@ -70,12 +70,12 @@ fn check(
         inodes: InodeStates::default(),
         directories: Vec::new(),
         dotdots: HashMap::new(),
-        dir_blocks_left: volume.geometry.blocks_count.saturating_mul(2),
-        shared_left: volume.geometry.blocks_count.saturating_mul(2),
+        dir_blocks_left: fs.geometry.blocks_count.saturating_mul(2),
+        shared_left: fs.geometry.blocks_count.saturating_mul(2),
         is_blind: false,
         attribute_blocks: HashMap::new(),
         attribute_values: HashMap::new(),
-        attribute_holders: HashMap::new(),
+        ea_inode_counts: HashMap::new(),
         ea_inodes: HashMap::new(),
         usages: Usages::default(),
         paths: Paths::default(),
@@ -92,7 +92,7 @@ struct Cancelled;
 type Flow<T = ()> = std::result::Result<T, Cancelled>;
 
 struct Checker<'a> {
-    volume: &'a Volume,
+    fs: &'a FsContext,
     orphans: &'a BTreeSet<InodeNr>,
     was_replayed: bool,
     report: CheckReporter<'a>,
@@ -114,7 +114,7 @@ struct Checker<'a> {
     /// References found to EA inodes.
     attribute_values: HashMap<InodeNr, u64>,
     /// The reference counts stored in EA inodes.
-    attribute_holders: HashMap<InodeNr, u64>,
+    ea_inode_counts: HashMap<InodeNr, u64>,
     /// The EA inodes that were read; `None` if corrupt.
     ea_inodes: HashMap<InodeNr, Option<EaInode>>,
     usages: Usages,
@@ -186,12 +186,12 @@ impl Checker<'_> {
     /// Reads an inode even if its checksum or its group's does not match. Returns `None` if it is
     /// corrupt, which was reported with its table.
     fn inode(&self, number: InodeNr) -> Option<Inode> {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         let (group, index) = geometry.group_of_inode(number)?;
         let desc = self.groups.get(group.0 as usize)?.as_ref()?;
         let block = BlockNr(desc.inode_table.0 + u64::from(index / geometry.inodes_per_block));
-        let buffer = volume.read_block(block, &Unverified).ok()?;
+        let buffer = fs.read_block(block, &Unverified).ok()?;
         let offset = (index % geometry.inodes_per_block) as usize;
         let bytes = buffer.get(offset * usize::from(geometry.inode_bytes)..)?;
         Inode::decode_unsummed(bytes, number, geometry).ok()
@@ -199,7 +199,7 @@ impl Checker<'_> {
 
     /// Whether an inode is unknown because its table was not found.
     fn is_lost(&self, number: InodeNr) -> bool {
-        let place = self.volume.geometry.group_of_inode(number);
+        let place = self.fs.geometry.group_of_inode(number);
         place.is_some_and(|(group, _)| matches!(self.groups.get(group.0 as usize), Some(None)))
     }
 }

@@ -14,12 +14,12 @@ const BLOCKS_MAX: u64 = 512;
 
 impl Checker<'_> {
     pub(super) fn check_orphan_file(&mut self) -> Flow {
-        let volume = self.volume;
-        let geometry = &volume.geometry;
+        let fs = self.fs;
+        let geometry = &fs.geometry;
         if !geometry.features.compat.contains(Compat::ORPHAN_FILE) {
             return Ok(());
         }
-        let Some(number) = volume.superblock.orphan_file_inode else {
+        let Some(number) = fs.superblock.orphan_file_inode else {
             let locus = platter_ondisk::Locus::block(geometry.superblock_block.0);
             return self.found(locus, OrphanFileRule::Missing);
         };
@@ -28,7 +28,7 @@ impl Checker<'_> {
         let Some(inode) = self.inode(number) else {
             return Ok(());
         };
-        let map = BlockMap::decode(volume, &inode);
+        let map = BlockMap::decode(fs, &inode);
         let Some(map) = self.tolerate("orphan file", locus, map)? else {
             return Ok(());
         };
@@ -50,7 +50,7 @@ impl Checker<'_> {
             .ro_compat
             .contains(RoCompat::ORPHAN_PRESENT);
         for block in (0..u32::try_from(blocks).unwrap_or(0)).map(FileBlock) {
-            let found = map.lookup(volume, block);
+            let found = map.lookup(fs, block);
             let Some(run) = self.tolerate("orphan file", locus, found)? else {
                 return Ok(());
             };
@@ -58,7 +58,7 @@ impl Checker<'_> {
                 self.found(locus, OrphanFileRule::Hole)?;
                 continue;
             };
-            let read = volume.read_block(place, &rules);
+            let read = fs.read_block(place, &rules);
             let at = locus.at_block(place.0);
             let Some(buffer) = self.tolerate("orphan file block", at, read)? else {
                 continue;

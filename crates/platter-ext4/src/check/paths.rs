@@ -117,10 +117,10 @@ impl Checker<'_> {
 
     /// Returns the name of an inode in a directory.
     fn name_in(&mut self, directory: InodeNr, wanted: InodeNr) -> Option<Vec<u8>> {
-        let volume = self.volume;
+        let fs = self.fs;
         let inode = self.inode(directory)?;
-        let map = BlockMap::decode(volume, &inode).ok()?;
-        let directory = Directory::open(volume, &inode, &map).ok()?;
+        let map = BlockMap::decode(fs, &inode).ok()?;
+        let directory = Directory::open(fs, &inode, &map).ok()?;
         let mut found = None;
         let seen = &mut self.paths.entries_seen;
         let mut sink = |entry: platter_vfs::DirEntry<'_>| {

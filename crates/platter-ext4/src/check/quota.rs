@@ -16,7 +16,7 @@ impl Checker<'_> {
     /// Adds the usage of an inode. `ea_inodes` is the number of its EA inodes.
     pub(super) fn count_usage(&mut self, inode: &Inode, space_bytes: u64, ea_inodes: u64) {
         let holds_value = inode.flags.contains(InodeFlags::EA_INODE);
-        if holds_value || crate::inode::is_reserved(self.volume, inode.number) {
+        if holds_value || crate::inode::is_reserved(self.fs, inode.number) {
             return;
         }
         let ids = [inode.uid, inode.gid, inode.project];
@@ -28,13 +28,13 @@ impl Checker<'_> {
     }
 
     pub(super) fn check_quota(&mut self) -> Flow {
-        let volume = self.volume;
-        let ro_compat = volume.geometry.features.ro_compat;
+        let fs = self.fs;
+        let ro_compat = fs.geometry.features.ro_compat;
         if !ro_compat.contains(RoCompat::QUOTA) {
             return Ok(());
         }
         let usages = std::mem::take(&mut self.usages);
-        let inodes = volume.superblock.quota_inodes;
+        let inodes = fs.superblock.quota_inodes;
         for ((kind, number), usages) in QuotaKind::ALL.into_iter().zip(inodes).zip(usages.0) {
             if let Some(number) = number {
                 self.progress("quota", 0, 0)?;
@@ -50,13 +50,13 @@ impl Checker<'_> {
         number: InodeNr,
         usages: &BTreeMap<u32, QuotaUsage>,
     ) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         let locus = locus_of(number);
         // A corrupt one is reported with its table.
         let Some(inode) = self.inode(number) else {
             return Ok(());
         };
-        let file = QuotaFile::open(volume, kind, inode);
+        let file = QuotaFile::open(fs, kind, inode);
         let Some(file) = self.tolerate("quota file", locus, file)? else {
             return Ok(());
         };
@@ -72,7 +72,7 @@ impl Checker<'_> {
             wrong += u64::from(found.copied().unwrap_or_default() != stored);
             Ok(())
         };
-        let walked = file.visit(volume, &mut stored);
+        let walked = file.visit(fs, &mut stored);
         if self.tolerate("quota file", locus, walked)?.is_none() {
             return Ok(());
         }

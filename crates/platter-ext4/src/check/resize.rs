@@ -32,12 +32,12 @@ impl Checker<'_> {
         let root = numbers
             .get(DOUBLY_INDIRECT)
             .map_or(0, |number| number.get());
-        let reserved = u64::from(self.volume.geometry.reserved_gdt_blocks);
+        let reserved = u64::from(self.fs.geometry.reserved_gdt_blocks);
         if root == 0 && reserved == 0 && !has_others {
             return self.check_resize_blocks(inode, 0);
         }
         let root = BlockNr(u64::from(root));
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         if has_others || !geometry.contains(root, 1) {
             return self.found(locus, InodeUseRule::ResizeMap);
         }
@@ -59,7 +59,7 @@ impl Checker<'_> {
 
     /// Returns the slots of the doubly indirect block for the reserved blocks, and those blocks.
     fn slots(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let table = u64::from(geometry.descriptor_blocks()) + 1;
         let numbers = (geometry.block_bytes / 4) as usize;
         // Also if a backup superblock is in use.
@@ -72,7 +72,7 @@ impl Checker<'_> {
 
     /// Whether the mapping has blocks that are not reserved.
     fn has_strays(&self, root: BlockNr) -> bool {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         if geometry.features.incompat.contains(Incompat::META_BG) {
             return false;
         }
@@ -84,7 +84,7 @@ impl Checker<'_> {
 
     /// Checks that `i_size` covers the mapped blocks and is possible for a mapping.
     fn check_resize_size(&mut self, inode: &Inode) -> Flow {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let locus = locus_of(inode.number);
         let block_bytes = u64::from(geometry.block_bytes);
         let numbers = block_bytes / 4;
@@ -102,7 +102,7 @@ impl Checker<'_> {
 
     /// Returns the groups with a copy of the descriptor table.
     fn backup_groups(&self) -> Vec<GroupNr> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let groups = (1..geometry.groups_count).map(GroupNr);
         groups
             .filter(|&group| geometry.has_superblock(group))
@@ -111,7 +111,7 @@ impl Checker<'_> {
 
     /// Whether the mapping is the one that the geometry implies.
     fn is_resize_map(&self, root: BlockNr) -> bool {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         if geometry.features.incompat.contains(Incompat::META_BG) {
             return true;
         }
@@ -143,7 +143,7 @@ impl Checker<'_> {
     }
 
     fn read_numbers(&self, block: BlockNr) -> Option<Vec<u64>> {
-        let buffer = self.volume.read_block(block, &Unverified).ok()?;
+        let buffer = self.fs.read_block(block, &Unverified).ok()?;
         let numbers = <[Le32]>::ref_from_bytes(&buffer).ok()?;
         Some(
             numbers
@@ -154,7 +154,7 @@ impl Checker<'_> {
     }
 
     fn check_resize_blocks(&mut self, inode: &Inode, blocks: u64) -> Flow {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let sectors = blocks.saturating_mul(u64::from(geometry.block_bytes >> 9));
         // With larger clusters, tools count differently.
         if geometry.cluster_blocks == 1 && inode.sectors != sectors {

@@ -3,7 +3,7 @@
 use platter_ondisk::Locus;
 
 use super::{Checker, Flow, SuperblockUseRule};
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::InodeNr;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
@@ -27,9 +27,9 @@ const REVISION_MAX: u32 = 1;
 
 impl Checker<'_> {
     pub(super) fn check_superblock(&mut self) -> Flow {
-        let volume = self.volume;
-        let superblock = &volume.superblock;
-        let locus = Locus::block(volume.geometry.superblock_block.0);
+        let fs = self.fs;
+        let superblock = &fs.superblock;
+        let locus = Locus::block(fs.geometry.superblock_block.0);
         if superblock.revision > REVISION_MAX {
             self.found(locus, SuperblockUseRule::Revision)?;
         }
@@ -47,7 +47,7 @@ impl Checker<'_> {
         if !superblock.state.is_clean() {
             self.noticed(locus, SuperblockUseRule::Unclean)?;
         }
-        let read = read_stored(volume).map_err(Into::into);
+        let read = read_stored(fs).map_err(Into::into);
         match self.tolerate("superblock", locus, read)? {
             Some(disk) => self.check_stored(locus, &disk),
             None => Ok(()),
@@ -56,7 +56,7 @@ impl Checker<'_> {
 
     /// Reports unknown features, which may have changed the meaning of other structures.
     fn check_features(&mut self, locus: Locus) -> Flow {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         if !CHECKED_COMPAT.contains(features.compat)
             || !CHECKED_RO_COMPAT.contains(features.ro_compat)
         {
@@ -67,7 +67,7 @@ impl Checker<'_> {
 
     /// Checks fields that a mount ignores as redundant.
     fn check_stored(&mut self, locus: Locus, disk: &DiskSuperblock) -> Flow {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let is_equal = disk.log_cluster_size == disk.log_block_size
             && disk.clusters_per_group == disk.blocks_per_group;
         if !geometry.features.has_bigalloc() && !is_equal {
@@ -85,16 +85,11 @@ impl Checker<'_> {
         if tail > 0 && !extra.into_iter().all(is_extra) {
             self.found(locus, SuperblockUseRule::ExtraSize)?;
         }
-        let reserved_blocks = self.volume.superblock.reserved_blocks;
-        if reserved_blocks > self.volume.geometry.blocks_count / 2 {
+        let reserved_blocks = self.fs.superblock.reserved_blocks;
+        if reserved_blocks > self.fs.geometry.blocks_count / 2 {
             self.found(locus, SuperblockUseRule::ReservedBlocks)?;
         }
-        let wide = self
-            .volume
-            .geometry
-            .features
-            .incompat
-            .contains(Incompat::BIT64);
+        let wide = self.fs.geometry.features.incompat.contains(Incompat::BIT64);
         let is_wide = disk.blocks_count_hi.get() != 0 || disk.free_blocks_count_hi.get() != 0;
         if !wide && is_wide {
             self.found(locus, SuperblockUseRule::HighHalves)?;
@@ -106,7 +101,7 @@ impl Checker<'_> {
 impl Checker<'_> {
     /// Whether each quota file has its reserved inode or an ordinary one.
     fn are_quota_inodes(&self, disk: &DiskSuperblock) -> bool {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         if !geometry.features.ro_compat.contains(RoCompat::QUOTA) {
             return true;
         }
@@ -127,8 +122,8 @@ impl Checker<'_> {
 }
 
 /// Reads the superblock in use as it is stored.
-fn read_stored(volume: &Volume) -> Result<DiskSuperblock, platter_block::IoError> {
-    let geometry = &volume.geometry;
+fn read_stored(fs: &FsContext) -> Result<DiskSuperblock, platter_block::IoError> {
+    let geometry = &fs.geometry;
     let primary = SUPERBLOCK_OFFSET_BYTES >> geometry.block_bits;
     let at = if geometry.superblock_block.0 == primary {
         SUPERBLOCK_OFFSET_BYTES
@@ -136,6 +131,6 @@ fn read_stored(volume: &Volume) -> Result<DiskSuperblock, platter_block::IoError
         geometry.offset_bytes(geometry.superblock_block)
     };
     let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
-    volume.device().read_at(at, &mut bytes)?;
+    fs.device().read_at(at, &mut bytes)?;
     Ok(zerocopy::transmute!(bytes))
 }

@@ -37,12 +37,12 @@ impl Checker<'_> {
 
     /// Checks `lost+found`, to which repairs attach unconnected inodes.
     fn check_lost_found(&mut self) -> Flow {
-        let volume = self.volume;
+        let fs = self.fs;
         let Some(inode) = self.inode(InodeNr::ROOT) else {
             return Ok(());
         };
-        let found = BlockMap::decode(volume, &inode).and_then(|map| {
-            let directory = Directory::open(volume, &inode, &map)?;
+        let found = BlockMap::decode(fs, &inode).and_then(|map| {
+            let directory = Directory::open(fs, &inode, &map)?;
             directory.lookup(Name::new(b"lost+found")?)
         });
         let is_missing = matches!(found, Err(Error::Condition(Condition::NotFound)));

@@ -8,7 +8,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::DirectoryRule;
-use crate::Volume;
+use crate::FsContext;
 use crate::mapping::{Backing, BlockMap, InlineData};
 use crate::ondisk::dir_entry::DirBlockVerifier;
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
@@ -47,7 +47,7 @@ pub(super) struct Inline<'a> {
 
 /// The blocks of a directory, each validated as one of this directory.
 pub(super) struct DirBlocks<'a> {
-    volume: &'a Volume,
+    fs: &'a FsContext,
     inode: &'a Inode,
     map: &'a BlockMap,
     count: u32,
@@ -57,8 +57,8 @@ pub(super) struct DirBlocks<'a> {
 
 impl<'a> Contents<'a> {
     /// Returns the entries of the inline directory `inode`.
-    pub(super) fn inline(volume: &Volume, inode: &'a Inode) -> Result<Self> {
-        let data = InlineData::decode(inode, &volume.geometry)?;
+    pub(super) fn inline(fs: &FsContext, inode: &'a Inode) -> Result<Self> {
+        let data = InlineData::decode(inode, &fs.geometry)?;
         let (parent, area) = data
             .first
             .split_first_chunk::<INLINE_PARENT_BYTES>()
@@ -110,7 +110,7 @@ impl<'a> Contents<'a> {
     pub(super) fn base(&self, number: u32) -> u64 {
         match self {
             Self::Blocks(blocks) => {
-                u64::from(number).saturating_mul(u64::from(blocks.volume.geometry.block_bytes))
+                u64::from(number).saturating_mul(u64::from(blocks.fs.geometry.block_bytes))
             }
             Self::Inline(inline) => {
                 let before = inline.regions.iter().take(number as usize);
@@ -124,7 +124,7 @@ impl<'a> Contents<'a> {
     pub(super) fn chunk_at(&self, byte: u64) -> u32 {
         match self {
             Self::Blocks(blocks) => {
-                let number = byte >> blocks.volume.geometry.block_bits;
+                let number = byte >> blocks.fs.geometry.block_bits;
                 u32::try_from(number).unwrap_or(u32::MAX)
             }
             Self::Inline(_) => u32::from(byte >= self.base(1)),
@@ -133,17 +133,17 @@ impl<'a> Contents<'a> {
 }
 
 impl<'a> DirBlocks<'a> {
-    pub(super) fn new(volume: &'a Volume, inode: &'a Inode, map: &'a BlockMap) -> Result<Self> {
-        let count = inode.size_bytes >> volume.geometry.block_bits;
+    pub(super) fn new(fs: &'a FsContext, inode: &'a Inode, map: &'a BlockMap) -> Result<Self> {
+        let count = inode.size_bytes >> fs.geometry.block_bits;
         let count = u32::try_from(count)
             .ok()
-            .filter(|&count| u64::from(count) <= volume.geometry.blocks_count)
+            .filter(|&count| u64::from(count) <= fs.geometry.blocks_count)
             .ok_or_else(|| {
                 let locus = Locus::inode(u64::from(inode.number.get()));
                 Corrupt::new(locus, DirectoryRule::Size)
             })?;
         Ok(Self {
-            volume,
+            fs,
             inode,
             map,
             count,
@@ -160,11 +160,11 @@ impl<'a> DirBlocks<'a> {
         if block.0 >= self.count {
             return Ok(None);
         }
-        let Some(device) = self.map.block(self.volume, block)? else {
+        let Some(device) = self.map.block(self.fs, block)? else {
             return Ok(None);
         };
-        let verifier = verifier(self.volume, self.inode, block);
-        Ok(Some(self.volume.read_block(device, &verifier)?))
+        let verifier = verifier(self.fs, self.inode, block);
+        Ok(Some(self.fs.read_block(device, &verifier)?))
     }
 
     /// Starts readahead from `block` on, unless that was done.
@@ -172,8 +172,8 @@ impl<'a> DirBlocks<'a> {
         if block.0 < self.ahead.get() {
             return;
         }
-        let window = (READ_AHEAD_BYTES >> self.volume.geometry.block_bits).max(1);
-        let end = block.0.saturating_add(window).min(self.count);
+        let ahead = (READ_AHEAD_BYTES >> self.fs.geometry.block_bits).max(1);
+        let end = block.0.saturating_add(ahead).min(self.count);
         // A single block is read when it is needed.
         if end.saturating_sub(block.0) > 1 {
             self.announce(block.0, end);
@@ -196,12 +196,12 @@ impl<'a> DirBlocks<'a> {
     fn announce(&self, from: u32, end: u32) {
         let mut at = from;
         while at < end {
-            let Ok(run) = self.map.lookup(self.volume, FileBlock(at)) else {
+            let Ok(run) = self.map.lookup(self.fs, FileBlock(at)) else {
                 return;
             };
             let count = run.count.min(end - at);
             if let Backing::Written(device) = run.backing {
-                self.volume.read_ahead(device, u64::from(count));
+                self.fs.read_ahead(device, u64::from(count));
             }
             at = at.saturating_add(count);
         }
@@ -209,8 +209,8 @@ impl<'a> DirBlocks<'a> {
 }
 
 /// Returns the verifier of a block of the directory `inode`.
-pub(super) fn verifier(volume: &Volume, inode: &Inode, block: FileBlock) -> DirBlockVerifier {
-    let has_checksum = volume.geometry.features.has_metadata_csum();
+pub(super) fn verifier(fs: &FsContext, inode: &Inode, block: FileBlock) -> DirBlockVerifier {
+    let has_checksum = fs.geometry.features.has_metadata_csum();
     DirBlockVerifier {
         inode: inode.number,
         checksum_seed: has_checksum.then_some(inode.checksum_seed),

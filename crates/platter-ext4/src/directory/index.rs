@@ -85,7 +85,7 @@ impl<'a, 'b> Walker<'a, 'b> {
     /// Opens the index at its validated root.
     pub(super) fn open(directory: &'a Directory<'b>) -> Result<Self> {
         let (blocks, buffer) = read_root(directory)?;
-        let root = HtreeRoot::decode(&buffer, &directory.volume.geometry)
+        let root = HtreeRoot::decode(&buffer, &directory.fs.geometry)
             .map_err(|rule| directory.broken_index(FileBlock(0), rule))?;
         let levels = usize::from(root.levels);
         let hash_version = root.hash_version;
@@ -138,7 +138,7 @@ impl<'a, 'b> Walker<'a, 'b> {
                 .blocks
                 .read(block)?
                 .ok_or_else(|| broken(HtreeRule::Block))?;
-            let entries = decode_node(&buffer, &self.directory.volume.geometry).map_err(broken)?;
+            let entries = decode_node(&buffer, &self.directory.fs.geometry).map_err(broken)?;
             let last = entries.len().saturating_sub(1);
             let is_within = last == 0
                 || entries.hash(1) >= lower
@@ -250,7 +250,7 @@ impl<'a, 'b> Walker<'a, 'b> {
     }
 
     fn entries<'f>(&self, frame: &'f Frame) -> Result<IndexEntries<'f>> {
-        IndexEntries::decode_validated(&frame.buffer, &self.directory.volume.geometry)
+        IndexEntries::decode_validated(&frame.buffer, &self.directory.fs.geometry)
             .map_err(|rule| self.directory.broken_index(frame.block, rule))
     }
 }

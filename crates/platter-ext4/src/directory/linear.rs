@@ -119,7 +119,7 @@ impl Directory<'_> {
         if matches!(self.contents, Contents::Inline(_)) {
             return bytes.len();
         }
-        let verifier = verifier(self.volume, self.inode, FileBlock(chunk));
+        let verifier = verifier(self.fs, self.inode, FileBlock(chunk));
         if verifier.checksum_seed.is_some() && verifier.is_index_block(bytes) {
             return 0;
         }

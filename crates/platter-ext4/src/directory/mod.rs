@@ -16,7 +16,7 @@ mod change;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name, Result};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::mapping::BlockMap;
 use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat, Gap, TAIL_BYTES};
 use crate::ondisk::features::Compat;
@@ -97,7 +97,7 @@ enum Survey {
 /// A directory opened for reading.
 #[derive(Debug)]
 pub struct Directory<'a> {
-    volume: &'a Volume,
+    fs: &'a FsContext,
     inode: &'a Inode,
     format: EntryFormat,
     contents: Contents<'a>,
@@ -108,7 +108,7 @@ impl<'a> Directory<'a> {
     ///
     /// # Errors
     /// `NotDirectory` for other inodes.
-    pub fn open(volume: &'a Volume, inode: &'a Inode, map: &'a BlockMap) -> Result<Self> {
+    pub fn open(fs: &'a FsContext, inode: &'a Inode, map: &'a BlockMap) -> Result<Self> {
         if inode.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());
         }
@@ -116,14 +116,14 @@ impl<'a> Directory<'a> {
             .flags
             .contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD);
         let contents = if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            Contents::inline(volume, inode)?
+            Contents::inline(fs, inode)?
         } else {
-            Contents::Blocks(DirBlocks::new(volume, inode, map)?)
+            Contents::Blocks(DirBlocks::new(fs, inode, map)?)
         };
         Ok(Self {
-            volume,
+            fs,
             inode,
-            format: EntryFormat::new(&volume.geometry, has_hash),
+            format: EntryFormat::new(&fs.geometry, has_hash),
             contents,
         })
     }
@@ -270,11 +270,11 @@ impl<'a> Directory<'a> {
 
     /// `EXT4_ENC_STRICT_MODE_FL`: names in casefolded directories are valid UTF-8.
     fn is_strict(&self) -> bool {
-        self.volume.superblock.encoding_flags & 1 != 0
+        self.fs.superblock.encoding_flags & 1 != 0
     }
 
     fn has_dir_index(&self) -> bool {
-        let compat = self.volume.geometry.features.compat;
+        let compat = self.fs.geometry.features.compat;
         compat.contains(Compat::DIR_INDEX)
     }
 
@@ -285,7 +285,7 @@ impl<'a> Directory<'a> {
 
     /// Bytes of a block available for entries.
     fn content_len(&self) -> usize {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let tail = if geometry.features.has_metadata_csum() {
             TAIL_BYTES
         } else {
@@ -297,14 +297,14 @@ impl<'a> Directory<'a> {
     fn hashing(&self, version: Option<HashVersion>) -> Option<Hashing> {
         Some(Hashing {
             version: version?,
-            seed: hash::HashSeed(self.volume.superblock.hash_seed),
+            seed: hash::HashSeed(self.fs.superblock.hash_seed),
             casefold: self.is_casefolded(),
         })
     }
 
     /// `EXT2_FLAGS_UNSIGNED_HASH`.
     fn hashes_unsigned(&self) -> bool {
-        self.volume.superblock.flags & 2 != 0
+        self.fs.superblock.flags & 2 != 0
     }
 
     /// Returns the index and its hash function; `None` without an index, with an unknown hash, or
@@ -336,7 +336,7 @@ impl<'a> Directory<'a> {
         if !self.has_dir_index() || !self.contents.is_small() {
             return Ok(None);
         }
-        let number = self.volume.superblock.default_hash_version;
+        let number = self.fs.superblock.default_hash_version;
         Ok(self.hashing(HashVersion::of_superblock(number, self.hashes_unsigned())))
     }
 

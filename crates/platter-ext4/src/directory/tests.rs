@@ -5,11 +5,11 @@ use zerocopy::IntoBytes;
 use std::ops::ControlFlow;
 
 use super::*;
+use crate::fs_context::tests::sample_fs;
 use crate::ondisk::dir_entry::{DirBlockVerifier, DiskDirEntry};
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::inode::tests::sample;
-use crate::volume::tests::sample_volume;
 use platter_ondisk::Rule;
 
 const BLOCK: usize = 1024;
@@ -24,7 +24,7 @@ const LEGACY: u8 = 0;
 const NONE: &str = "";
 
 struct Sample {
-    volume: Volume,
+    fs: FsContext,
     inode: Inode,
     map: BlockMap,
 }
@@ -36,25 +36,25 @@ impl Sample {
         let on_device: Vec<_> = (u64::from(DEVICE)..)
             .zip(blocks.iter().map(Vec::as_slice))
             .collect();
-        let mut volume = sample_volume(&on_device);
-        volume.geometry.features.compat |= Compat::DIR_INDEX;
-        volume.geometry.features.incompat |= Incompat::INLINE_DATA | Incompat::LARGE_DIR;
-        volume.geometry.features.ro_compat -= RoCompat::METADATA_CSUM;
-        volume.superblock.default_hash_version = LEGACY;
+        let mut fs = sample_fs(&on_device);
+        fs.geometry.features.compat |= Compat::DIR_INDEX;
+        fs.geometry.features.incompat |= Incompat::INLINE_DATA | Incompat::LARGE_DIR;
+        fs.geometry.features.ro_compat -= RoCompat::METADATA_CSUM;
+        fs.superblock.default_hash_version = LEGACY;
         let count = u16::try_from(blocks.len()).unwrap();
-        let bytes = sample(&volume.geometry, number, |disk, _| {
+        let bytes = sample(&fs.geometry, number, |disk, _| {
             disk.mode.set(0o04_0755);
             disk.flags.set((InodeFlags::EXTENTS | flags).bits());
             disk.size_lo.set(u32::from(count) * 1024);
             disk.block.copy_from_slice(&leaf(60, &[(0, count, DEVICE)]));
         });
-        let inode = Inode::decode(&bytes, number, &volume.geometry).unwrap();
-        let map = BlockMap::decode(&volume, &inode).unwrap();
-        Self { volume, inode, map }
+        let inode = Inode::decode(&bytes, number, &fs.geometry).unwrap();
+        let map = BlockMap::decode(&fs, &inode).unwrap();
+        Self { fs, inode, map }
     }
 
     fn directory(&self) -> Directory<'_> {
-        Directory::open(&self.volume, &self.inode, &self.map).unwrap()
+        Directory::open(&self.fs, &self.inode, &self.map).unwrap()
     }
 
     fn lookup(&self, name: &[u8]) -> Result<u32> {
@@ -406,10 +406,10 @@ fn directory_without_dots_or_too_big_is_corrupt() {
     assert_eq!(sample.lookup(b"a").unwrap(), TARGET);
     let mut sample = sample;
     sample.inode.size_bytes = 8193 << 10;
-    let opened = Directory::open(&sample.volume, &sample.inode, &sample.map);
+    let opened = Directory::open(&sample.fs, &sample.inode, &sample.map);
     assert_eq!(rule_of(opened), DirectoryRule::Size.text());
     sample.inode.kind = FileKind::Regular;
-    assert!(Directory::open(&sample.volume, &sample.inode, &sample.map).is_err());
+    assert!(Directory::open(&sample.fs, &sample.inode, &sample.map).is_err());
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn inline_directory_without_a_parent_is_corrupt() {
     tail.extend(b"data\0\0\0\0");
     sample.inode.tail = tail.into();
     sample.inode.block = [0; 60];
-    let opened = Directory::open(&sample.volume, &sample.inode, &sample.map);
+    let opened = Directory::open(&sample.fs, &sample.inode, &sample.map);
     assert_eq!(rule_of(opened), DirectoryRule::InlineParent.text());
     sample.inode.block[..4].copy_from_slice(&7u32.to_le_bytes());
     sample.inode.block[4..].copy_from_slice(&entry(TARGET, b"name", 56));
@@ -448,7 +448,7 @@ fn holes_are_skipped() {
 fn checksums_are_verified_by_every_reader() {
     let (blocks, names) = indexed();
     let mut sample = Sample::new(InodeFlags::INDEX, &blocks);
-    sample.volume.geometry.features.ro_compat |= RoCompat::METADATA_CSUM;
+    sample.fs.geometry.features.ro_compat |= RoCompat::METADATA_CSUM;
     assert!(sample.lookup(&names[0]).is_err());
     let (found, result) = sample.names();
     assert!(found.is_empty() && result.is_err());

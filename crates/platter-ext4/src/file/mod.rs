@@ -13,7 +13,7 @@ use platter_vfs::file::{BlockRuns, FileMap, FileRun, Piece, RunBudget, Sources, 
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Error, Extent, ExtentSink, Result, SeekTarget, file};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::mapping::{Backing, BlockMap, InlineData, Run};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 
@@ -41,7 +41,7 @@ impl Rule for BlockMapRule {
 #[derive(Debug, Clone, Copy)]
 pub struct Contents<'a> {
     /// The filesystem.
-    pub volume: &'a Volume,
+    pub fs: &'a FsContext,
     /// The file.
     pub inode: &'a Inode,
     /// Its map.
@@ -62,7 +62,7 @@ impl Contents<'_> {
     fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let sources = self.sources(offset, len_bytes, self.inode.size_bytes)?;
-        sources.read(&**self.volume.device(), bufs)
+        sources.read(&**self.fs.device(), bufs)
     }
 
     /// Where the bytes of a file that ends at `size` lie, `len_bytes` from `offset` on.
@@ -77,7 +77,7 @@ impl Contents<'_> {
         let wanted = size.saturating_sub(offset).min(len_bytes);
         if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
             let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(usize::MAX)];
-            InlineData::decode(self.inode, &self.volume.geometry)?.read_at(offset, &mut bytes);
+            InlineData::decode(self.inode, &self.fs.geometry)?.read_at(offset, &mut bytes);
             return Ok(Sources::Inline(bytes));
         }
         let first = self.piece(offset, wanted)?;
@@ -94,7 +94,7 @@ impl Contents<'_> {
     /// Where the inline contents end: at the size, or where the inode holds no more. What a larger
     /// size claims behind that is a hole.
     fn inline_end(&self) -> Result<u64> {
-        let data = InlineData::decode(self.inode, &self.volume.geometry)?;
+        let data = InlineData::decode(self.inode, &self.fs.geometry)?;
         let held = data.first.len().saturating_add(data.rest.len());
         Ok(self.inode.size_bytes.min(held as u64))
     }
@@ -102,15 +102,15 @@ impl Contents<'_> {
     /// The longest piece from byte `offset` on, of at most `len_max` bytes: neighbouring runs that
     /// are neighbours on the device too are one piece.
     fn piece(&self, offset: u64, len_max: u64) -> Result<Piece> {
-        let bits = self.volume.geometry.block_bits;
-        let inside = offset & (u64::from(self.volume.geometry.block_bytes) - 1);
+        let bits = self.fs.geometry.block_bits;
+        let inside = offset & (u64::from(self.fs.geometry.block_bytes) - 1);
         let Ok(first) = u32::try_from(offset >> bits) else {
             return Ok(Piece {
                 len_bytes: len_max,
                 device: None,
             });
         };
-        let run = self.map.lookup(self.volume, FileBlock(first))?;
+        let run = self.map.lookup(self.fs, FileBlock(first))?;
         let mut blocks = u64::from(run.count);
         loop {
             let len_bytes = (blocks << bits) - inside;
@@ -119,7 +119,7 @@ impl Contents<'_> {
             }
             let next = u32::try_from(u64::from(first) + blocks).ok();
             // A file block that cannot be looked up is reported when it is read.
-            let next = next.and_then(|next| self.map.lookup(self.volume, FileBlock(next)).ok());
+            let next = next.and_then(|next| self.map.lookup(self.fs, FileBlock(next)).ok());
             let Some(next) = next.filter(|next| follows(&run, blocks, next)) else {
                 break;
             };
@@ -140,7 +140,7 @@ impl Contents<'_> {
         blocks: Range<FileBlock>,
         sink: &mut dyn FnMut(Run) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut budget = RunBudget::new(self.volume.geometry.blocks_count);
+        let mut budget = RunBudget::new(self.fs.geometry.blocks_count);
         let mut at = blocks.start;
         while at < blocks.end {
             let run = self.counted_run(at, &mut budget)?;
@@ -154,7 +154,7 @@ impl Contents<'_> {
 
     /// The run that `block` lies in, from `block` on, within what `budget` allows.
     fn counted_run(&self, block: FileBlock, budget: &mut RunBudget) -> Result<Run> {
-        let run = self.map.lookup(self.volume, block)?;
+        let run = self.map.lookup(self.fs, block)?;
         let spent = budget.spend(run.backing == Backing::Hole, u64::from(run.count));
         spent.map_err(|TooManyBlocks| self.too_many_blocks())?;
         Ok(run)
@@ -206,7 +206,7 @@ impl Contents<'_> {
         if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
             return;
         }
-        let device = self.volume.device();
+        let device = self.fs.device();
         file::announce(&self.mapped(delayed), range, &mut |place, length| {
             device.will_need(place.offset..place.offset + length);
         });
@@ -233,14 +233,14 @@ struct Mapped<'a> {
 
 impl BlockRuns for Mapped<'_> {
     fn block_bits(&self) -> u32 {
-        self.contents.volume.geometry.block_bits
+        self.contents.fs.geometry.block_bits
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
         let Some(block) = file_block(block) else {
             return Ok(None);
         };
-        let run = self.contents.map.lookup(self.contents.volume, block)?;
+        let run = self.contents.map.lookup(self.contents.fs, block)?;
         Ok(Some(file_run(&run, self.block_bits())))
     }
 
@@ -251,7 +251,7 @@ impl BlockRuns for Mapped<'_> {
 
 impl FileMap for Mapped<'_> {
     fn filesystem_blocks(&self) -> u64 {
-        self.contents.volume.geometry.blocks_count
+        self.contents.fs.geometry.blocks_count
     }
 
     fn too_many_blocks(&self) -> Error {

@@ -6,16 +6,16 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Extent, SeekTarget};
 
 use super::*;
+use crate::fs_context::tests::sample_fs;
 use crate::mapping::store_inline;
 use crate::ondisk::InodeNr;
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::geometry::tests::sample_geometry;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::inode::tests::sample;
-use crate::volume::tests::sample_volume;
 
 struct File {
-    volume: Volume,
+    fs: FsContext,
     inode: Inode,
     map: BlockMap,
 }
@@ -25,7 +25,7 @@ impl File {
     fn new(flags: InodeFlags, size: u32, block: &[u8]) -> Self {
         let blocks: Vec<_> = (100..=255).map(|n: u8| (u64::from(n), [n; 1024])).collect();
         let blocks: Vec<_> = blocks.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
-        let volume = sample_volume(&blocks);
+        let fs = sample_fs(&blocks);
         let geometry = sample_geometry();
         let number = InodeNr::new(12).unwrap();
         let bytes = sample(&geometry, number, |disk, _| {
@@ -34,8 +34,8 @@ impl File {
             disk.block[..block.len()].copy_from_slice(block);
         });
         let inode = Inode::decode(&bytes, number, &geometry).unwrap();
-        let map = BlockMap::decode(&volume, &inode).unwrap();
-        Self { volume, inode, map }
+        let map = BlockMap::decode(&fs, &inode).unwrap();
+        Self { fs, inode, map }
     }
 
     fn extents(size: u32, extents: &[(u32, u16, u32)]) -> Self {
@@ -44,7 +44,7 @@ impl File {
 
     fn contents(&self) -> Contents<'_> {
         Contents {
-            volume: &self.volume,
+            fs: &self.fs,
             inode: &self.inode,
             map: &self.map,
         }
@@ -177,7 +177,7 @@ fn encrypted_contents_need_a_key() {
 fn file_that_maps_one_block_again_and_again_is_corrupt() {
     // A tree of indirect blocks that all are the same block, full of its own number.
     let own = 300u32.to_le_bytes().repeat(256);
-    let volume = sample_volume(&[(300, &own)]);
+    let fs = sample_fs(&[(300, &own)]);
     let geometry = sample_geometry();
     let number = InodeNr::new(12).unwrap();
     let bytes = sample(&geometry, number, |disk, _| {
@@ -186,9 +186,9 @@ fn file_that_maps_one_block_again_and_again_is_corrupt() {
         disk.block.copy_from_slice(&own[..60]);
     });
     let inode = Inode::decode(&bytes, number, &geometry).unwrap();
-    let map = BlockMap::decode(&volume, &inode).unwrap();
+    let map = BlockMap::decode(&fs, &inode).unwrap();
     let contents = Contents {
-        volume: &volume,
+        fs: &fs,
         inode: &inode,
         map: &map,
     };
@@ -204,15 +204,15 @@ fn file_that_maps_one_block_again_and_again_is_corrupt() {
 #[test]
 fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
     let row = |number: u32| number.to_le_bytes().repeat(256);
-    let volume = sample_volume(&[(110, &row(111)), (111, &row(112))]);
+    let fs = sample_fs(&[(110, &row(111)), (111, &row(112))]);
     let number = InodeNr::new(12).unwrap();
-    let bytes = sample(&volume.geometry, number, |disk, _| {
+    let bytes = sample(&fs.geometry, number, |disk, _| {
         disk.size_hi.set(4);
         disk.block[56..].copy_from_slice(&110u32.to_le_bytes());
     });
-    let inode = Inode::decode(&bytes, number, &volume.geometry).unwrap();
-    let map = BlockMap::decode(&volume, &inode).unwrap();
-    let file = File { volume, inode, map };
+    let inode = Inode::decode(&bytes, number, &fs.geometry).unwrap();
+    let map = BlockMap::decode(&fs, &inode).unwrap();
+    let file = File { fs, inode, map };
     let rule = |result: Result<()>| match result {
         Err(Error::Corrupt(report)) => report.rule.into_owned(),
         other => panic!("expected corruption, got {other:?}"),

@@ -13,18 +13,18 @@ const BACKUP_STATE: u16 = 0;
 
 /// Copies the superblock and the descriptors of an offline filesystem to all backup groups.
 pub(crate) fn write_backups(device: &dyn BlockDevice, geometry: &Geometry) -> Result<()> {
-    let holders = backup_groups(geometry);
+    let backups = backup_groups(geometry);
     let mut bytes = vec![0; geometry.block_bytes as usize];
     for index in 0..geometry.descriptor_blocks() {
         let first = geometry.descriptor_block(index);
         device.read_at(geometry.offset_bytes(first), &mut bytes)?;
-        for copy in descriptor_copies(geometry, &holders, index) {
+        for copy in descriptor_copies(geometry, &backups, index) {
             device.write_at(geometry.offset_bytes(copy), &bytes)?;
         }
     }
     let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
     device.read_at(SUPERBLOCK_OFFSET_BYTES, &mut bytes)?;
-    for group in holders {
+    for group in backups {
         let Ok(disk) = DiskSuperblock::mut_from_bytes(&mut bytes) else {
             break;
         };
@@ -46,17 +46,17 @@ pub(crate) fn backup_groups(geometry: &Geometry) -> Vec<GroupNr> {
         .collect()
 }
 
-/// Returns the copies of a descriptor block. `holders` are the groups with a superblock.
+/// Returns the copies of a descriptor block. `backups` are the groups with a superblock.
 pub(crate) fn descriptor_copies(
     geometry: &Geometry,
-    holders: &[GroupNr],
+    backups: &[GroupNr],
     index: u32,
 ) -> Vec<BlockNr> {
     let is_meta = geometry.features.incompat.contains(Incompat::META_BG);
     if !is_meta || index < geometry.first_meta_block_group {
         let skipped = 1 + u64::from(index);
         let place = |&group: &GroupNr| BlockNr(geometry.group_first_block(group).0 + skipped);
-        return holders.iter().map(place).collect();
+        return backups.iter().map(place).collect();
     }
     let per_block = geometry.descriptors_per_block;
     let first = index.saturating_mul(per_block);
@@ -88,10 +88,10 @@ mod tests {
         geometry.descriptors_per_block = 16;
         geometry.first_meta_block_group = 1;
         geometry.groups_count = 40;
-        let holders = backup_groups(&geometry);
-        assert_eq!(holders, [GroupNr(1)]);
+        let backups = backup_groups(&geometry);
+        assert_eq!(backups, [GroupNr(1)]);
         let copies = |index| {
-            let copies = descriptor_copies(&geometry, &holders, index);
+            let copies = descriptor_copies(&geometry, &backups, index);
             copies.iter().map(|block| block.0).collect::<Vec<_>>()
         };
         assert_eq!(copies(0), [514]);

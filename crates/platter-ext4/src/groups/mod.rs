@@ -11,7 +11,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::group_desc::GroupDescRule;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, InodeNr};
 use crate::txn::Handle;
@@ -25,24 +25,24 @@ pub use space::{
 const INODE_READ_AHEAD_BLOCKS: u32 = 32;
 
 /// Reads the descriptor of a group.
-pub fn read_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
-    read_with(volume, group, GroupDesc::decode)
+pub fn read_descriptor(fs: &FsContext, group: GroupNr) -> Result<GroupDesc> {
+    read_with(fs, group, GroupDesc::decode)
 }
 
 /// Reads the descriptor of a group without verifying its checksum, for the check.
-pub fn read_unsummed_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
-    read_with(volume, group, GroupDesc::decode_unsummed)
+pub fn read_unsummed_descriptor(fs: &FsContext, group: GroupNr) -> Result<GroupDesc> {
+    read_with(fs, group, GroupDesc::decode_unsummed)
 }
 
 type DecodeDescriptor =
     fn(&[u8], GroupNr, &Geometry) -> std::result::Result<GroupDesc, Corrupt<GroupDescRule>>;
 
-fn read_with(volume: &Volume, group: GroupNr, decode: DecodeDescriptor) -> Result<GroupDesc> {
-    let geometry = &volume.geometry;
+fn read_with(fs: &FsContext, group: GroupNr, decode: DecodeDescriptor) -> Result<GroupDesc> {
+    let geometry = &fs.geometry;
     let (block, offset) = descriptor_place(geometry, group);
     // Descriptors of one block are validated one by one, so that a corrupt one does not affect
     // others.
-    let buffer = volume.read_block(block, &Unverified)?;
+    let buffer = fs.read_block(block, &Unverified)?;
     let bytes = buffer.get(offset..).ok_or(cut_off(group))?;
     Ok(decode(bytes, group, geometry)?)
 }
@@ -91,16 +91,16 @@ pub struct InodeSlot {
 }
 
 /// Finds the slot of an inode; `None` for a number beyond the last inode.
-pub fn find_inode(volume: &Volume, inode: InodeNr) -> Result<Option<InodeSlot>> {
-    let geometry = &volume.geometry;
+pub fn find_inode(fs: &FsContext, inode: InodeNr) -> Result<Option<InodeSlot>> {
+    let geometry = &fs.geometry;
     let Some((group, index)) = geometry.group_of_inode(inode) else {
         return Ok(None);
     };
-    let table = if let Some(table) = volume.inode_tables().get(group) {
+    let table = if let Some(table) = fs.inode_tables().get(group) {
         table
     } else {
-        let table = read_descriptor(volume, group)?.inode_table;
-        volume.inode_tables().note(group, table);
+        let table = read_descriptor(fs, group)?.inode_table;
+        fs.inode_tables().note(group, table);
         table
     };
     let in_block = (index % geometry.inodes_per_block) as usize;
@@ -111,12 +111,12 @@ pub fn find_inode(volume: &Volume, inode: InodeNr) -> Result<Option<InodeSlot>> 
 }
 
 /// Reads the block of an inode's slot with adjacent ones that contain inodes ever used.
-pub fn read_inodes_ahead(volume: &Volume, inode: InodeNr) -> Result<()> {
-    let geometry = &volume.geometry;
+pub fn read_inodes_ahead(fs: &FsContext, inode: InodeNr) -> Result<()> {
+    let geometry = &fs.geometry;
     let Some((group, index)) = geometry.group_of_inode(inode) else {
         return Ok(());
     };
-    let desc = read_descriptor(volume, group)?;
+    let desc = read_descriptor(fs, group)?;
     let table_block = index / geometry.inodes_per_block;
     let used_inodes = if geometry.features.has_group_csum() {
         geometry.inodes_per_group.saturating_sub(desc.unused_inodes)
@@ -129,6 +129,6 @@ pub fn read_inodes_ahead(volume: &Volume, inode: InodeNr) -> Result<()> {
         .saturating_add(INODE_READ_AHEAD_BLOCKS)
         .min(used_blocks);
     let start = BlockNr(desc.inode_table.0 + u64::from(first));
-    volume.read_ahead(start, u64::from(end.saturating_sub(first)));
+    fs.read_ahead(start, u64::from(end.saturating_sub(first)));
     Ok(())
 }

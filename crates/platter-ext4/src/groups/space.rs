@@ -5,7 +5,7 @@ use platter_vfs::{Error, Result};
 
 use super::layout::head_blocks;
 use super::{cut_off, descriptor_place};
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr};
 
@@ -28,16 +28,16 @@ pub struct FreeSpace {
 }
 
 /// Sums up free space. A group with a corrupt descriptor has none.
-pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
-    let geometry = &volume.geometry;
+pub fn free_space(fs: &FsContext) -> Result<FreeSpace> {
+    let geometry = &fs.geometry;
     if geometry.groups_count > GROUPS_SUMMED_MAX {
         return Ok(FreeSpace {
-            clusters: volume.superblock.free_blocks / u64::from(geometry.cluster_blocks),
-            inodes: u64::from(volume.superblock.free_inodes),
+            clusters: fs.superblock.free_blocks / u64::from(geometry.cluster_blocks),
+            inodes: u64::from(fs.superblock.free_inodes),
         });
     }
     let mut free = FreeSpace::default();
-    visit_descriptors(volume, |_, desc| {
+    visit_descriptors(fs, |_, desc| {
         if let Some(desc) = unless_damaged(desc)? {
             free.clusters += u64::from(desc.free_clusters);
             free.inodes += u64::from(desc.free_inodes);
@@ -49,16 +49,16 @@ pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
 
 /// Passes the descriptors of all groups to `each` in order, reading each block of the table once.
 pub fn visit_descriptors(
-    volume: &Volume,
+    fs: &FsContext,
     mut each: impl FnMut(GroupNr, Result<GroupDesc>) -> Result<()>,
 ) -> Result<()> {
-    let geometry = &volume.geometry;
+    let geometry = &fs.geometry;
     let mut table = None;
     for group in (0..geometry.groups_count).map(GroupNr) {
         let (block, offset) = descriptor_place(geometry, group);
         if offset == 0 {
-            read_table_ahead(volume, group);
-            table = Some(volume.read_block(block, &Unverified));
+            read_table_ahead(fs, group);
+            table = Some(fs.read_block(block, &Unverified));
         }
         let desc = match &table {
             Some(Ok(buffer)) => {
@@ -82,24 +82,24 @@ fn unless_damaged(desc: Result<GroupDesc>) -> Result<Option<GroupDesc>> {
 }
 
 /// Starts readahead of the descriptor table from `group` on, for sequential readers.
-pub fn read_table_ahead(volume: &Volume, group: GroupNr) {
-    let geometry = &volume.geometry;
+pub fn read_table_ahead(fs: &FsContext, group: GroupNr) {
+    let geometry = &fs.geometry;
     let in_a_row = !geometry.features.incompat.contains(Incompat::META_BG);
     let at_once = u64::from(geometry.descriptors_per_block) * u64::from(TABLE_READ_AHEAD_BLOCKS);
     if in_a_row && u64::from(group.0).is_multiple_of(at_once) {
         let block = group.0 / geometry.descriptors_per_block;
         let rest = geometry.descriptor_blocks() - block;
         let count = rest.min(TABLE_READ_AHEAD_BLOCKS);
-        volume.read_ahead(geometry.descriptor_block(block), u64::from(count));
+        fs.read_ahead(geometry.descriptor_block(block), u64::from(count));
     }
 }
 
 /// Returns the superblock's overhead (clusters of metadata, including the journal) if recomputing
 /// it is inexact or slow: with bigalloc, and with very many groups.
 #[must_use]
-pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
-    let geometry = &volume.geometry;
-    let stored = u64::from(volume.superblock.overhead_clusters);
+pub fn stored_overhead_clusters(fs: &FsContext) -> Option<u64> {
+    let geometry = &fs.geometry;
+    let stored = u64::from(fs.superblock.overhead_clusters);
     if geometry.groups_count > GROUPS_SUMMED_MAX {
         return Some(stored);
     }
@@ -109,8 +109,8 @@ pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
 
 /// Returns the clusters reserved for the metadata of delayed data.
 #[must_use]
-pub fn split_reserve_clusters(volume: &Volume) -> u64 {
-    let geometry = &volume.geometry;
+pub fn split_reserve_clusters(fs: &FsContext) -> u64 {
+    let geometry = &fs.geometry;
     if !geometry.features.incompat.contains(Incompat::EXTENTS) {
         return 0;
     }
@@ -119,10 +119,10 @@ pub fn split_reserve_clusters(volume: &Volume) -> u64 {
 }
 
 /// Returns the clusters of metadata, except an internal journal.
-pub fn metadata_clusters(volume: &Volume) -> Result<u64> {
-    let geometry = &volume.geometry;
+pub fn metadata_clusters(fs: &FsContext) -> Result<u64> {
+    let geometry = &fs.geometry;
     if geometry.cluster_blocks > 1 {
-        return count_metadata_clusters(volume);
+        return count_metadata_clusters(fs);
     }
     let groups = (0..geometry.groups_count).map(GroupNr);
     let tables = u64::from(geometry.inode_table_blocks) + 2;
@@ -132,10 +132,10 @@ pub fn metadata_clusters(volume: &Volume) -> Result<u64> {
     Ok(geometry.first_data_block.0 + blocks)
 }
 
-fn count_metadata_clusters(volume: &Volume) -> Result<u64> {
-    let geometry = &volume.geometry;
+fn count_metadata_clusters(fs: &FsContext) -> Result<u64> {
+    let geometry = &fs.geometry;
     let mut used = Vec::new();
-    visit_descriptors(volume, |group, desc| {
+    visit_descriptors(fs, |group, desc| {
         let first = geometry.group_first_block(group);
         used.push((first, head_blocks(geometry, group)));
         if let Some(desc) = unless_damaged(desc)? {

@@ -7,7 +7,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::Result;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups;
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
@@ -48,10 +48,10 @@ impl Rule for InodeNumberRule {
 }
 
 /// The inode with this number, whatever its use; it may have no links.
-pub fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
-    find(volume, number)?.ok_or_else(|| {
+pub fn read(fs: &FsContext, number: InodeNr) -> Result<Inode> {
+    find(fs, number)?.ok_or_else(|| {
         let locus = Locus::inode(u64::from(number.get()));
-        match volume.geometry.group_of_inode(number) {
+        match fs.geometry.group_of_inode(number) {
             Some(_) => Corrupt::new(locus, InodeRule::Unused).into(),
             None => Corrupt::new(locus, InodeNumberRule::OutOfRange).into(),
         }
@@ -59,17 +59,17 @@ pub fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
 }
 
 /// The inode with this number; `None` if there is no such number, or it is not in use.
-pub fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
-    let Some(slot) = groups::find_inode(volume, number)? else {
+pub fn find(fs: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+    let Some(slot) = groups::find_inode(fs, number)? else {
         return Ok(None);
     };
-    if !volume.buffers().contains(slot.block.0) {
-        groups::read_inodes_ahead(volume, number)?;
+    if !fs.buffers().contains(slot.block.0) {
+        groups::read_inodes_ahead(fs, number)?;
     }
     // Inodes of one block are validated one by one, so that a corrupt one does not affect the others.
-    let buffer = volume.read_block(slot.block, &Unverified)?;
+    let buffer = fs.read_block(slot.block, &Unverified)?;
     let bytes = buffer.get(slot.offset..).unwrap_or_default();
-    match Inode::decode(bytes, number, &volume.geometry) {
+    match Inode::decode(bytes, number, &fs.geometry) {
         Err(corrupt) if corrupt.rule == InodeRule::Unused => Ok(None),
         decoded => Ok(Some(decoded?)),
     }
@@ -77,11 +77,11 @@ pub fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
 
 /// Whether no directory may name this inode: it is one of the filesystem's own.
 #[must_use]
-pub fn is_reserved(volume: &Volume, number: InodeNr) -> bool {
-    let superblock = &volume.superblock;
+pub fn is_reserved(fs: &FsContext, number: InodeNr) -> bool {
+    let superblock = &fs.superblock;
     let own = [superblock.orphan_file_inode, superblock.journal_inode];
     let own = own.iter().chain(&superblock.quota_inodes);
-    volume.geometry.is_reserved(number) || own.flatten().any(|&special| special == number)
+    fs.geometry.is_reserved(number) || own.flatten().any(|&special| special == number)
 }
 
 /// Why a directory must not name an inode that is not [reserved](is_reserved), if it must not.

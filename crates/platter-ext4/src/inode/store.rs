@@ -4,7 +4,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::{self, InodeSlot};
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::inode::{InodeRule, put_deleted};
@@ -20,31 +20,29 @@ pub const STORE_CREDITS: u32 = 2;
 const SMALL_FILE_BYTES_MAX: u64 = 0x7fff_ffff;
 
 /// Takes an inode as it is now into its table. What this driver does not know of it stays.
-pub fn store(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-    put(volume, handle, inode, |slot| {
-        inode.encode(slot, &volume.geometry)
-    })
+pub fn store(fs: &FsContext, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    put(fs, handle, inode, |slot| inode.encode(slot, &fs.geometry))
 }
 
 /// Takes an inode that is deleted at `time`, in seconds, into its table for the last time. Takes
 /// [`STORE_CREDITS`].
 pub fn store_deletion(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     inode: &Inode,
     time: u32,
 ) -> Result<()> {
-    let geometry = &volume.geometry;
-    put(volume, handle, inode, |slot| {
+    let geometry = &fs.geometry;
+    put(fs, handle, inode, |slot| {
         inode.encode_deletion(slot, time, geometry)
     })
 }
 
 /// Takes a new inode into its table, over whatever was there.
-pub fn initialize(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-    put(volume, handle, inode, |slot| {
+pub fn initialize(fs: &FsContext, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    put(fs, handle, inode, |slot| {
         let mut new = vec![0; slot.len()];
-        inode.encode(&mut new, &volume.geometry)?;
+        inode.encode(&mut new, &fs.geometry)?;
         slot.copy_from_slice(&new);
         Ok(())
     })
@@ -52,13 +50,13 @@ pub fn initialize(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Re
 
 /// Stores the time of an inode's deletion, or the next inode of the orphan list. Takes one credit.
 pub fn store_deleted(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     number: InodeNr,
     deleted: u32,
 ) -> Result<()> {
-    let geometry = &volume.geometry;
-    let InodeSlot { block, offset, .. } = slot(volume, number)?;
+    let geometry = &fs.geometry;
+    let InodeSlot { block, offset, .. } = slot(fs, number)?;
     handle.edit(block, &Unverified, |bytes| {
         let bytes = bytes.get_mut(offset..).unwrap_or_default();
         Ok(put_deleted(bytes, number, deleted, geometry)?)
@@ -67,25 +65,23 @@ pub fn store_deleted(
 
 /// Changes an inode that is not in memory. Takes one credit.
 pub fn edit<R>(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     number: InodeNr,
     change: impl FnOnce(&mut Inode) -> Result<R>,
 ) -> Result<R> {
-    edit_or_keep(volume, handle, number, |inode| {
-        change(inode).map(Edit::Changed)
-    })
+    edit_or_keep(fs, handle, number, |inode| change(inode).map(Edit::Changed))
 }
 
 /// As [`edit`], of an inode that `change` may also leave as it is.
 pub fn edit_or_keep<R>(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     number: InodeNr,
     change: impl FnOnce(&mut Inode) -> Result<Edit<R>>,
 ) -> Result<R> {
-    let geometry = &volume.geometry;
-    let InodeSlot { block, offset, .. } = slot(volume, number)?;
+    let geometry = &fs.geometry;
+    let InodeSlot { block, offset, .. } = slot(fs, number)?;
     handle.edit_or_keep(block, &Unverified, |bytes| {
         let bytes = bytes.get_mut(offset..).unwrap_or_default();
         let mut inode = Inode::decode(bytes, number, geometry)?;
@@ -98,31 +94,31 @@ pub fn edit_or_keep<R>(
 }
 
 /// Brings the block of an inode's slot into memory, so that [`store`] finds it there.
-pub fn read_slot(volume: &Volume, number: InodeNr) -> Result<()> {
-    let place = slot(volume, number)?;
-    if !volume.buffers().contains(place.block.0) {
-        volume.read_block(place.block, &Unverified)?;
+pub fn read_slot(fs: &FsContext, number: InodeNr) -> Result<()> {
+    let place = slot(fs, number)?;
+    if !fs.buffers().contains(place.block.0) {
+        fs.read_block(place.block, &Unverified)?;
     }
     Ok(())
 }
 
 /// Makes the block of an inode's slot part of the transaction, as it is: the inode will be stored before
 /// it closes. Takes one credit.
-pub fn join_slot(volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
-    let place = slot(volume, number)?;
+pub fn join_slot(fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+    let place = slot(fs, number)?;
     handle.edit(place.block, &Unverified, |_| Ok(()))
 }
 
 /// Has `encode` change the slot of an inode in its table.
 fn put(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     inode: &Inode,
     encode: impl FnOnce(&mut [u8]) -> Result<(), Corrupt<InodeRule>>,
 ) -> Result<()> {
-    let geometry = &volume.geometry;
-    announce_large_file(volume, handle, inode)?;
-    let InodeSlot { block, offset, .. } = slot(volume, inode.number)?;
+    let geometry = &fs.geometry;
+    announce_large_file(fs, handle, inode)?;
+    let InodeSlot { block, offset, .. } = slot(fs, inode.number)?;
     handle.edit(block, &Unverified, |bytes| {
         let end = offset.saturating_add(usize::from(geometry.inode_bytes));
         let bytes = bytes
@@ -132,8 +128,8 @@ fn put(
     })
 }
 
-fn slot(volume: &Volume, number: InodeNr) -> Result<InodeSlot> {
-    let slot = groups::find_inode(volume, number)?;
+fn slot(fs: &FsContext, number: InodeNr) -> Result<InodeSlot> {
+    let slot = groups::find_inode(fs, number)?;
     Ok(slot.ok_or(broken(number, InodeRule::Truncated))?)
 }
 
@@ -142,13 +138,13 @@ fn broken(number: InodeNr, rule: InodeRule) -> Corrupt<InodeRule> {
 }
 
 /// A filesystem says in its superblock whether it ever had a file of 2 GiB.
-fn announce_large_file(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+fn announce_large_file(fs: &FsContext, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
     let is_large = inode.kind == FileKind::Regular && inode.size_bytes > SMALL_FILE_BYTES_MAX;
-    let features = volume.geometry.features.ro_compat;
+    let features = fs.geometry.features.ro_compat;
     if !is_large || features.contains(RoCompat::LARGE_FILE) {
         return Ok(());
     }
-    superblock::edit(volume, handle, |disk| {
+    superblock::edit(fs, handle, |disk| {
         disk.leave_revision_0();
         let bits = disk.feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
         disk.feature_ro_compat.set(bits);
@@ -161,35 +157,35 @@ mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
+    use crate::fs_context::tests::sample_writable;
     use crate::inode;
     use crate::ondisk::inode::DiskInode;
     use crate::ondisk::superblock::DiskSuperblock;
-    use crate::volume::tests::sample_writable;
 
     #[test]
     fn an_inode_is_found_as_it_was_stored() {
-        let volume = sample_writable();
+        let fs = sample_writable();
         let number = InodeNr::new(12).unwrap();
-        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, &volume.geometry);
+        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, &fs.geometry);
         inode.links = 1;
         inode.uid = 0x1_0002;
         inode.created = Some(Timestamp::default());
-        let mut handle = volume.begin(STORE_CREDITS).unwrap();
-        initialize(&volume, &mut handle, &inode).unwrap();
+        let mut handle = fs.begin(STORE_CREDITS).unwrap();
+        initialize(&fs, &mut handle, &inode).unwrap();
         inode.modified = Timestamp {
             seconds: 1 << 33,
             nanoseconds: 5,
         };
         inode.size_bytes = 1 << 31;
-        store(&volume, &mut handle, &inode).unwrap();
-        store_deleted(&volume, &mut handle, number, 99).unwrap();
-        store(&volume, &mut handle, &inode).unwrap();
+        store(&fs, &mut handle, &inode).unwrap();
+        store_deleted(&fs, &mut handle, number, 99).unwrap();
+        store(&fs, &mut handle, &inode).unwrap();
         drop(handle);
         inode.deleted = 99;
-        let found = inode::read(&volume, number).unwrap();
+        let found = inode::read(&fs, number).unwrap();
         assert_eq!(format!("{found:?}"), format!("{inode:?}"));
-        let superblock = volume.geometry.superblock_block.0;
-        let superblock = volume.buffers().read(superblock, &Unverified).unwrap();
+        let superblock = fs.geometry.superblock_block.0;
+        let superblock = fs.buffers().read(superblock, &Unverified).unwrap();
         let (disk, _) = DiskSuperblock::ref_from_prefix(&superblock).unwrap();
         let features = disk.feature_ro_compat.get();
         assert_ne!(features & RoCompat::LARGE_FILE.bits(), 0);
@@ -198,12 +194,12 @@ mod tests {
 
     #[test]
     fn what_is_not_known_of_an_inode_stays_when_it_is_stored() {
-        let volume = sample_writable();
+        let fs = sample_writable();
         let number = InodeNr::new(12).unwrap();
-        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, &volume.geometry);
+        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, &fs.geometry);
         inode.links = 1;
-        let place = slot(&volume, number).unwrap();
-        let mut handle = volume.begin(STORE_CREDITS).unwrap();
+        let place = slot(&fs, number).unwrap();
+        let mut handle = fs.begin(STORE_CREDITS).unwrap();
         for (is_new, expected) in [(false, 9), (true, 0)] {
             handle
                 .edit(place.block, &Unverified, |bytes| {
@@ -212,8 +208,8 @@ mod tests {
                 })
                 .unwrap();
             let take = if is_new { initialize } else { store };
-            take(&volume, &mut handle, &inode).unwrap();
-            let buffer = volume.read_block(place.block, &Unverified).unwrap();
+            take(&fs, &mut handle, &inode).unwrap();
+            let buffer = fs.read_block(place.block, &Unverified).unwrap();
             let (disk, _) = DiskInode::ref_from_prefix(&buffer[place.offset..]).unwrap();
             assert_eq!(disk.fragment.get() & 0xff, expected);
         }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use platter_vfs::{FileKind, Result};
 
-use crate::Volume;
-use crate::alloc::{self, Portion, Reserve, Space};
+use crate::FsContext;
+use crate::alloc::{self, Allocator, Portion, Reserve};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
@@ -20,7 +20,7 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// `NoSpace`.
-    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr>;
+    fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr>;
 
     /// Like [`alloc`](Self::alloc), for a further block of a directory.
     ///
@@ -28,59 +28,59 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
     /// `NoSpace`.
     fn alloc_for_directory(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         _directory: InodeNr,
         goal: BlockNr,
     ) -> Result<BlockNr> {
-        self.alloc(volume, handle, goal)
+        self.alloc(fs, handle, goal)
     }
 
     /// Frees whole clusters.
     ///
     /// # Errors
     /// `Corrupt` if they are free already.
-    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()>;
+    fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()>;
 }
 
 /// For the mapping of a file, whose data has a reservation or is allocated already.
-impl BlockSource for Space {
-    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
-        self.portion(Reserve::Split).alloc(volume, handle, goal)
+impl BlockSource for Allocator {
+    fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+        self.portion(Reserve::Split).alloc(fs, handle, goal)
     }
 
-    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
-        Space::free(self, volume, handle, blocks)
+    fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        Allocator::free(self, fs, handle, blocks)
     }
 }
 
 /// For allocations without a reservation, such as a directory that grows.
 impl BlockSource for Portion<'_> {
-    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
-        let taken = self.space.alloc(volume, handle, goal, 1, self.from)?;
+    fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+        let taken = self.space.alloc(fs, handle, goal, 1, self.from)?;
         Ok(taken.start)
     }
 
     fn alloc_for_directory(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         directory: InodeNr,
         goal: BlockNr,
     ) -> Result<BlockNr> {
         self.space
-            .alloc_for_directory(volume, handle, directory, goal, self.from)
+            .alloc_for_directory(fs, handle, directory, goal, self.from)
     }
 
-    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
-        self.space.free(volume, handle, blocks)
+    fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        self.space.free(fs, handle, blocks)
     }
 }
 
 /// A block source that uses a reservation of a block mapping first.
 #[derive(Debug)]
 pub struct ReservedSource<'a> {
-    space: &'a Space,
+    space: &'a Allocator,
     left: AtomicU32,
     /// Blocks allocated from the reservation.
     // Lock rank leaf.
@@ -90,7 +90,7 @@ pub struct ReservedSource<'a> {
 impl<'a> ReservedSource<'a> {
     /// Uses up to `reserved` clusters of a reservation before others.
     #[must_use]
-    pub fn new(space: &'a Space, reserved: u32) -> Self {
+    pub fn new(space: &'a Allocator, reserved: u32) -> Self {
         let left = AtomicU32::new(reserved);
         Self {
             space,
@@ -107,18 +107,18 @@ impl<'a> ReservedSource<'a> {
 }
 
 impl BlockSource for ReservedSource<'_> {
-    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+    fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         let left = self.left();
         if left == 0 {
-            return BlockSource::alloc(self.space, volume, handle, goal);
+            return BlockSource::alloc(self.space, fs, handle, goal);
         }
-        let taken = Space::alloc(self.space, volume, handle, goal, 1, Reserve::Delayed)?;
+        let taken = Allocator::alloc(self.space, fs, handle, goal, 1, Reserve::Delayed)?;
         self.left.store(left - 1, Ordering::Relaxed);
         self.taken.lock().push(taken.start);
         Ok(taken.start)
     }
 
-    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+    fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         let mut taken = self.taken.lock();
         let own = taken.iter().position(|block| blocks.contains(block));
         if let Some(own) = own {
@@ -126,7 +126,7 @@ impl BlockSource for ReservedSource<'_> {
             self.space.renew_delayed(1);
             self.left.fetch_add(1, Ordering::Relaxed);
         }
-        self.space.free(volume, handle, blocks)
+        self.space.free(fs, handle, blocks)
     }
 }
 
@@ -136,7 +136,7 @@ impl BlockSource for ReservedSource<'_> {
 #[derive(Debug)]
 pub struct MapChange<'a, 'h> {
     /// The filesystem.
-    pub volume: &'a Volume,
+    pub fs: &'a FsContext,
     /// The source of blocks.
     pub space: &'a dyn BlockSource,
     /// The handle.
@@ -165,7 +165,7 @@ impl MapChange<'_, '_> {
 
     /// Allocates a block for the mapping itself.
     pub(super) fn alloc_node(&mut self, goal: BlockNr) -> Result<BlockNr> {
-        let block = self.space.alloc(self.volume, self.handle, goal)?;
+        let block = self.space.alloc(self.fs, self.handle, goal)?;
         self.inode.sectors = self.inode.sectors.saturating_add(self.cluster_sectors());
         Ok(block)
     }
@@ -178,21 +178,20 @@ impl MapChange<'_, '_> {
     /// Frees the clusters of data blocks.
     pub(super) fn free_data(&mut self, first: BlockNr, count: u64) -> Result<()> {
         // The journal may have copies of directories, link targets and journaled data.
-        let is_metadata =
-            self.inode.kind != FileKind::Regular || self.volume.journals_data(self.inode);
+        let is_metadata = self.inode.kind != FileKind::Regular || self.fs.journals_data(self.inode);
         self.free_clusters(first, count, is_metadata)
     }
 
     fn free_clusters(&mut self, first: BlockNr, count: u64, is_metadata: bool) -> Result<()> {
-        let ratio = u64::from(self.volume.geometry.cluster_blocks);
+        let ratio = u64::from(self.fs.geometry.cluster_blocks);
         let start = first.0 - first.0 % ratio;
         let end = (first.0 + count).next_multiple_of(ratio);
-        let end = end.min(self.volume.geometry.blocks_count);
+        let end = end.min(self.fs.geometry.blocks_count);
         let blocks = BlockNr(start)..BlockNr(end);
         if is_metadata {
             self.handle.forget(blocks.clone());
         }
-        self.space.free(self.volume, self.handle, blocks)?;
+        self.space.free(self.fs, self.handle, blocks)?;
         let clusters = (end - start).div_ceil(ratio);
         let freed = clusters.saturating_mul(self.cluster_sectors());
         self.inode.sectors = self.inode.sectors.saturating_sub(freed);
@@ -202,14 +201,14 @@ impl MapChange<'_, '_> {
     /// Returns the size of a cluster in units of 512 bytes.
     #[must_use]
     pub fn cluster_sectors(&self) -> u64 {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         u64::from(geometry.block_bytes >> 9) * u64::from(geometry.cluster_blocks)
     }
 
     /// Returns the last part of the `count` blocks from `first` that is within one group: its
     /// number of blocks, and the group.
     pub(super) fn last_piece(&self, first: BlockNr, count: u32) -> (u32, GroupNr) {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let last = BlockNr(first.0 + u64::from(count) - 1);
         let group = geometry.group_of_block(last).unwrap_or_default();
         let start = geometry.group_first_block(group).max(first);
@@ -226,15 +225,15 @@ mod tests {
     #[test]
     fn freed_blocks_return_to_the_reservation() {
         let sample = Sample::new(Shape::PLAIN);
-        let (volume, space) = (&sample.volume, &sample.space);
+        let (fs, space) = (&sample.fs, &sample.space);
         let before = space.stat();
         space.reserve_delayed(2, Reserve::Ordinary).unwrap();
         let source = ReservedSource::new(space, 2);
-        let mut handle = volume.begin(10).unwrap();
-        let block = source.alloc(volume, &mut handle, BlockNr(0)).unwrap();
+        let mut handle = fs.begin(10).unwrap();
+        let block = source.alloc(fs, &mut handle, BlockNr(0)).unwrap();
         assert_eq!(source.left(), 1);
         let blocks = block..BlockNr(block.0 + 1);
-        source.free(volume, &mut handle, blocks).unwrap();
+        source.free(fs, &mut handle, blocks).unwrap();
         assert_eq!(source.left(), 2);
         drop(handle);
         sample.commit();

@@ -3,7 +3,7 @@
 use platter_vfs::Result;
 
 use super::{Backing, BlockMap, MapChange, Run};
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::{BlockNr, FileBlock};
 
 impl BlockMap {
@@ -18,8 +18,8 @@ impl BlockMap {
         block: FileBlock,
         alloc: impl FnOnce(&mut MapChange<'_, '_>) -> Result<BlockNr>,
     ) -> Result<BlockNr> {
-        let shared = self.place_in_shared_cluster(change.volume, block)?;
-        let ratio = change.volume.geometry.cluster_blocks;
+        let shared = self.place_in_shared_cluster(change.fs, block)?;
+        let ratio = change.fs.geometry.cluster_blocks;
         let place = if let Some(place) = shared {
             place
         } else {
@@ -38,7 +38,7 @@ impl BlockMap {
         if let Err(error) = mapped {
             let start = BlockNr(place.0 - place.0 % u64::from(ratio));
             let cluster = start..BlockNr(start.0.saturating_add(u64::from(ratio)));
-            let freed = change.space.free(change.volume, change.handle, cluster);
+            let freed = change.space.free(change.fs, change.handle, cluster);
             freed.map_err(|error| change.handle.abort(error))?;
             return Err(error);
         }
@@ -48,15 +48,11 @@ impl BlockMap {
     }
 
     /// Returns the physical block of a hole whose cluster is already allocated to the inode.
-    fn place_in_shared_cluster(
-        &self,
-        volume: &Volume,
-        block: FileBlock,
-    ) -> Result<Option<BlockNr>> {
-        let ratio = volume.geometry.cluster_blocks;
+    fn place_in_shared_cluster(&self, fs: &FsContext, block: FileBlock) -> Result<Option<BlockNr>> {
+        let ratio = fs.geometry.cluster_blocks;
         let first = block.0 - block.0 % ratio;
         for other in (first..first.saturating_add(ratio)).map(FileBlock) {
-            if let Some(place) = self.block(volume, other)? {
+            if let Some(place) = self.block(fs, other)? {
                 let start = place.0.checked_sub(u64::from(other.0 - first));
                 return Ok(start.map(|start| BlockNr(start + u64::from(block.0 - first))));
             }

@@ -186,8 +186,8 @@ mod tests {
         let mut inode = inode(b"tail", |entry| entry.name_index = 1);
         let geometry = sample_geometry();
         // The space after the fields, except the magic, two entries with names, and the terminator.
-        let room = BLOCK_AREA_BYTES + inode.tail.len() - 4 - 2 * 20 - 4 - 4;
-        for len in [0, 10, 60, 61, room, 5] {
+        let capacity = BLOCK_AREA_BYTES + inode.tail.len() - 4 - 2 * 20 - 4 - 4;
+        for len in [0, 10, 60, 61, capacity, 5] {
             let contents: Vec<u8> = (1..=u8::try_from(len).unwrap()).collect();
             assert!(store_inline(&mut inode, &geometry, &contents).unwrap());
             let mut buf = vec![0; len + 1];
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(other.value, ValuePlace::Here(b"tail"));
         }
         let before = inode.clone();
-        let contents = vec![7; room + 1];
+        let contents = vec![7; capacity + 1];
         assert!(!store_inline(&mut inode, &geometry, &contents).unwrap());
         assert_eq!(inode.tail, before.tail);
         assert_eq!(inode.block, before.block);

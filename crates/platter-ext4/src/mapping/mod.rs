@@ -13,7 +13,7 @@ use std::ops::{ControlFlow, Range};
 
 use platter_vfs::{Condition, FileKind, Result};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::extent::Extent;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
@@ -131,11 +131,11 @@ enum Form {
 
 impl BlockMap {
     /// Decodes the mapping of an inode.
-    pub fn decode(volume: &Volume, inode: &Inode) -> Result<Self> {
-        let form = if !has_blocks(volume, inode) {
+    pub fn decode(fs: &FsContext, inode: &Inode) -> Result<Self> {
+        let form = if !has_blocks(fs, inode) {
             Form::Empty
         } else if inode.flags.contains(InodeFlags::EXTENTS) {
-            Form::Extents(ExtentMap::decode(volume, inode)?)
+            Form::Extents(ExtentMap::decode(fs, inode)?)
         } else {
             Form::Indirect(IndirectMap::decode(inode.number, &inode.block))
         };
@@ -153,15 +153,15 @@ impl BlockMap {
     }
 
     /// Returns the run that contains `block`, from `block` on. A hole may continue after the run.
-    pub fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
+    pub fn lookup(&self, fs: &FsContext, block: FileBlock) -> Result<Run> {
         if let Some(run) = self.recent.find(block) {
             return Ok(run.starting_at(block));
         }
         let mut run = match &self.form {
             Form::Empty => Run::hole(block, None),
             _ if self.end.is_some_and(|end| block >= end) => Run::hole(block, None),
-            Form::Extents(map) => map.lookup(volume, block)?,
-            Form::Indirect(map) => map.lookup(volume, block)?,
+            Form::Extents(map) => map.lookup(fs, block)?,
+            Form::Indirect(map) => map.lookup(fs, block)?,
         };
         if let Some(end) = self.end.filter(|&end| run.first < end) {
             run = run.truncated(end.0 - run.first.0);
@@ -171,8 +171,8 @@ impl BlockMap {
     }
 
     /// Returns the physical block of one file block; `None` for a hole or an unwritten block.
-    pub fn block(&self, volume: &Volume, block: FileBlock) -> Result<Option<BlockNr>> {
-        Ok(match self.lookup(volume, block)?.backing {
+    pub fn block(&self, fs: &FsContext, block: FileBlock) -> Result<Option<BlockNr>> {
+        Ok(match self.lookup(fs, block)?.backing {
             Backing::Written(start) => Some(start),
             Backing::Hole | Backing::Unwritten(_) => None,
         })
@@ -180,9 +180,9 @@ impl BlockMap {
 
     /// Passes every metadata block and every run to `sink`, in file order and parents first, until
     /// it breaks or an error occurs.
-    pub fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
+    pub fn visit(&self, fs: &FsContext, sink: &mut PieceSink<'_>) -> Result<()> {
         let mut broken = Ok(());
-        self.visit_sound(volume, &mut |met| match met {
+        self.visit_sound(fs, &mut |met| match met {
             Ok(piece) => sink(piece),
             Err(error) => {
                 broken = Err(error);
@@ -196,14 +196,14 @@ impl BlockMap {
     /// place of the parts below it.
     pub fn visit_sound(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         visitor: &mut dyn FnMut(Result<Piece>) -> ControlFlow<()>,
     ) {
         // The visitor knows whether it broke.
         let _ = match &self.form {
             Form::Empty => ControlFlow::Continue(()),
-            Form::Extents(map) => map.visit(volume, visitor),
-            Form::Indirect(map) => map.visit(volume, visitor),
+            Form::Extents(map) => map.visit(fs, visitor),
+            Form::Indirect(map) => map.visit(fs, visitor),
         };
     }
 
@@ -222,8 +222,8 @@ impl BlockMap {
 impl BlockMap {
     /// Creates the mapping of a new inode, and initializes its `i_block`.
     #[must_use]
-    pub fn begin(volume: &Volume, inode: &mut Inode) -> Self {
-        let form = if !has_blocks(volume, inode) {
+    pub fn begin(fs: &FsContext, inode: &mut Inode) -> Self {
+        let form = if !has_blocks(fs, inode) {
             Form::Empty
         } else if inode.flags.contains(InodeFlags::EXTENTS) {
             let map = ExtentMap::empty(inode.number, inode.checksum_seed);
@@ -242,12 +242,12 @@ impl BlockMap {
 
     /// Converts an extent tree to block numbers in the inode, if it is a single run of written
     /// blocks among the first twelve. Returns whether it was converted; else nothing is changed.
-    pub fn leave_extents(&mut self, volume: &Volume, inode: &mut Inode) -> Result<bool> {
+    pub fn leave_extents(&mut self, fs: &FsContext, inode: &mut Inode) -> Result<bool> {
         if !matches!(self.form, Form::Extents(_)) || self.end.is_some() {
             return Ok(false);
         }
         let (mut only, mut is_more) = (None, false);
-        self.visit(volume, &mut |piece| match piece {
+        self.visit(fs, &mut |piece| match piece {
             Piece::Run(run) if only.is_none() => {
                 only = Some(run);
                 ControlFlow::Continue(())
@@ -292,33 +292,33 @@ impl BlockMap {
 
     /// Returns how far a run from `first` can be mapped in one step.
     #[must_use]
-    pub fn step_end(&self, volume: &Volume, first: FileBlock) -> FileBlock {
+    pub fn step_end(&self, fs: &FsContext, first: FileBlock) -> FileBlock {
         match &self.form {
             Form::Empty => first,
             Form::Extents(_) => FileBlock(first.0.saturating_add(Extent::count_max(true))),
             Form::Indirect(_) => {
-                let row = row_of(&volume.geometry, first);
-                FileBlock(blocks_of_row(&volume.geometry, row).end)
+                let row = row_of(&fs.geometry, first);
+                FileBlock(blocks_of_row(&fs.geometry, row).end)
             }
         }
     }
 
     /// Returns how many indirect blocks mapping a block would allocate; zero for extents, whose
     /// blocks come from a reserve.
-    pub fn missing_nodes(&self, volume: &Volume, block: FileBlock) -> Result<u32> {
+    pub fn missing_nodes(&self, fs: &FsContext, block: FileBlock) -> Result<u32> {
         match &self.form {
             Form::Empty | Form::Extents(_) => Ok(0),
-            Form::Indirect(map) => map.missing_nodes(volume, block),
+            Form::Indirect(map) => map.missing_nodes(fs, block),
         }
     }
 
     /// Returns a mapped block of the file in this logical cluster, and its physical block.
     pub fn place_in_cluster(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         cluster: u32,
     ) -> Result<Option<(FileBlock, BlockNr)>> {
-        let ratio = volume.geometry.cluster_blocks;
+        let ratio = fs.geometry.cluster_blocks;
         if ratio == 1 {
             return Ok(None);
         }
@@ -326,7 +326,7 @@ impl BlockMap {
         let end = first.saturating_add(ratio);
         let mut at = FileBlock(first);
         while at.0 < end {
-            let run = self.lookup(volume, at)?;
+            let run = self.lookup(fs, at)?;
             if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
                 return Ok(Some((at, start)));
             }
@@ -336,10 +336,10 @@ impl BlockMap {
     }
 
     /// Whether all mapped blocks can be shifted up by `count` blocks.
-    pub fn has_room_above(&self, volume: &Volume, count: u32) -> Result<bool> {
+    pub fn has_space_above(&self, fs: &FsContext, count: u32) -> Result<bool> {
         match &self.form {
             Form::Empty => Ok(true),
-            Form::Extents(map) => Ok(map.end(volume)?.checked_add(count).is_some()),
+            Form::Extents(map) => Ok(map.end(fs)?.checked_add(count).is_some()),
             Form::Indirect(_) => Ok(false),
         }
     }
@@ -458,13 +458,13 @@ impl BlockMap {
     }
 }
 
-fn has_blocks(volume: &Volume, inode: &Inode) -> bool {
+fn has_blocks(fs: &FsContext, inode: &Inode) -> bool {
     if inode.flags.contains(InodeFlags::INLINE_DATA) {
         return false;
     }
     match inode.kind {
         FileKind::Regular | FileKind::Directory => true,
-        FileKind::Symlink => !inode.has_target_inside(&volume.geometry),
+        FileKind::Symlink => !inode.has_target_inside(&fs.geometry),
         FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => false,
     }
 }

@@ -13,7 +13,7 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Result};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::backups::write_backups;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
 use crate::ondisk::{Geometry, GroupNr, InodeNr, Superblock};
@@ -89,15 +89,15 @@ pub fn mkfs(
         (false, true) => OldTables::Overwritten,
     };
     skeleton::write(&**device, &mut shape, layout, reserved, 2, old)?;
-    let volume = Volume::new(
+    let fs = FsContext::new(
         Arc::clone(device),
         shape.superblock.clone(),
         shape.geometry.clone(),
         budget,
     );
-    let volume = volume.writable(Log::without_journal);
+    let fs = fs.writable(Log::without_journal);
     let root_owner = options.root_owner.unwrap_or_default();
-    OwnFiles::new(&volume, clock, is_zero)?.make(&shape, root_owner)?;
+    OwnFiles::new(&fs, clock, is_zero)?.make(&shape, root_owner)?;
     write_backups(&**device, &shape.geometry)?;
     device.flush()?;
     Ok(())

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::shape::{JOURNAL_BACKUP, Shape};
 use super::skeleton::zero;
-use crate::alloc::{RECORD_CREDITS, Reserve, Space};
+use crate::alloc::{Allocator, RECORD_CREDITS, Reserve};
 use crate::groups::backups::backup_groups;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -24,7 +24,7 @@ use crate::ondisk::{BlockNr, FileBlock, Geometry, Inode, InodeNr};
 use crate::quota::Charge;
 use crate::quota_file::{QuotaFile, QuotaFiles};
 use crate::txn::{CommitClient, Handle};
-use crate::{Volume, groups, superblock};
+use crate::{FsContext, groups, superblock};
 
 /// Length of `lost+found` in bytes: repairs must not need to allocate blocks for it.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
@@ -44,21 +44,21 @@ pub(super) fn lost_found(geometry: &Geometry) -> Option<InodeNr> {
 
 /// Creates the files.
 pub(super) struct OwnFiles<'a> {
-    volume: &'a Volume,
-    space: Arc<Space>,
+    fs: &'a FsContext,
+    space: Arc<Allocator>,
     clock: &'a dyn Clock,
     is_zero: bool,
 }
 
 impl<'a> OwnFiles<'a> {
-    pub(super) fn new(volume: &'a Volume, clock: &'a dyn Clock, is_zero: bool) -> Result<Self> {
-        let space = Arc::new(Space::open(volume)?);
-        if let Some(log) = volume.log() {
-            let client: Weak<Space> = Arc::downgrade(&space);
+    pub(super) fn new(fs: &'a FsContext, clock: &'a dyn Clock, is_zero: bool) -> Result<Self> {
+        let space = Arc::new(Allocator::open(fs)?);
+        if let Some(log) = fs.log() {
+            let client: Weak<Allocator> = Arc::downgrade(&space);
             log.attach(client as Weak<dyn CommitClient>);
         }
         Ok(Self {
-            volume,
+            fs,
             space,
             clock,
             is_zero,
@@ -69,7 +69,7 @@ impl<'a> OwnFiles<'a> {
     pub(super) fn make(&self, shape: &Shape, owner: (u32, u32)) -> Result<()> {
         self.make_directories(owner)?;
         if self
-            .volume
+            .fs
             .geometry
             .features
             .compat
@@ -81,25 +81,25 @@ impl<'a> OwnFiles<'a> {
             self.make_journal(blocks)?;
         }
         self.make_quota_files()?;
-        let overhead = groups::metadata_clusters(self.volume)?
+        let overhead = groups::metadata_clusters(self.fs)?
             + shape
                 .journal_blocks
                 .map_or(0, u64::from)
-                .div_ceil(u64::from(self.volume.geometry.cluster_blocks));
-        let mut handle = self.volume.begin(CREDITS)?;
-        superblock::edit(self.volume, &mut handle, |disk| {
+                .div_ceil(u64::from(self.fs.geometry.cluster_blocks));
+        let mut handle = self.fs.begin(CREDITS)?;
+        superblock::edit(self.fs, &mut handle, |disk| {
             disk.overhead_clusters
                 .set(u32::try_from(overhead).unwrap_or(0));
         })?;
         drop(handle);
-        match self.volume.log() {
+        match self.fs.log() {
             Some(log) => log.close(),
             None => Ok(()),
         }
     }
 
     fn make_directories(&self, (uid, gid): (u32, u32)) -> Result<()> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let Some(lost_found) = lost_found(geometry) else {
             return Ok(());
         };
@@ -122,10 +122,10 @@ impl<'a> OwnFiles<'a> {
         blocks: u32,
         child: Option<InodeNr>,
     ) -> Result<()> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let format = EntryFormat::new(geometry, false);
-        let mut handle = self.volume.begin(CREDITS)?;
-        let mut map = BlockMap::begin(self.volume, &mut inode);
+        let mut handle = self.fs.begin(CREDITS)?;
+        let mut map = BlockMap::begin(self.fs, &mut inode);
         for run in self.map(&mut handle, &mut inode, &mut map, blocks)? {
             for (number, place) in (run.first.0..).zip(run.places()) {
                 let mut bytes = vec![0; geometry.block_bytes as usize];
@@ -155,51 +155,48 @@ impl<'a> OwnFiles<'a> {
             }
         }
         inode.size_bytes = u64::from(blocks) * u64::from(geometry.block_bytes);
-        inode::initialize(self.volume, &mut handle, &inode)
+        inode::initialize(self.fs, &mut handle, &inode)
     }
 
     /// Makes the quota files, with the usage of the two directories.
     fn make_quota_files(&self) -> Result<()> {
-        let volume = self.volume;
-        if !volume.geometry.features.ro_compat.contains(RoCompat::QUOTA) {
+        let fs = self.fs;
+        if !fs.geometry.features.ro_compat.contains(RoCompat::QUOTA) {
             return Ok(());
         }
-        for (kind, number) in QuotaKind::ALL
-            .into_iter()
-            .zip(volume.superblock.quota_inodes)
-        {
+        for (kind, number) in QuotaKind::ALL.into_iter().zip(fs.superblock.quota_inodes) {
             let Some(number) = number else { continue };
             let mut inode = self.new_inode(number, FileKind::Regular, 0o600);
             inode.links = 1;
             inode.flags |= InodeFlags::IMMUTABLE;
-            let mut handle = volume.begin(CREDITS)?;
-            QuotaFile::begin(volume, &self.space, &mut handle, kind, inode)?;
+            let mut handle = fs.begin(CREDITS)?;
+            QuotaFile::begin(fs, &self.space, &mut handle, kind, inode)?;
         }
         let clock = Arc::new(FixedClock::new(self.clock.now(), 0));
-        let files = QuotaFiles::open(volume, &self.space, [false; 3], clock)?;
+        let files = QuotaFiles::open(fs, &self.space, [false; 3], clock)?;
         let Some((files, table)) = files else {
             return Ok(());
         };
-        let directories = [Some(InodeNr::ROOT), lost_found(&volume.geometry)];
+        let directories = [Some(InodeNr::ROOT), lost_found(&fs.geometry)];
         for number in directories.into_iter().flatten() {
-            let charge = Charge::of(&inode::read(volume, number)?, 0);
-            files.add_missing(volume, &self.space, &table, &charge.owners)?;
-            let mut handle = volume.begin(CREDITS)?;
+            let charge = Charge::of(&inode::read(fs, number)?, 0);
+            files.add_missing(fs, &self.space, &table, &charge.owners)?;
+            let mut handle = fs.begin(CREDITS)?;
             table.change(&mut handle, &charge.nothing(), &charge, 0)?;
         }
         Ok(())
     }
 
     fn make_journal(&self, blocks: u32) -> Result<()> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let mut inode = self.new_inode(InodeNr::JOURNAL, FileKind::Regular, 0o600);
         inode.links = 1;
-        let mut map = BlockMap::begin(self.volume, &mut inode);
-        let mut handle = self.volume.begin(CREDITS)?;
+        let mut map = BlockMap::begin(self.fs, &mut inode);
+        let mut handle = self.fs.begin(CREDITS)?;
         let runs = self.map(&mut handle, &mut inode, &mut map, blocks)?;
         inode.size_bytes = u64::from(blocks) * u64::from(geometry.block_bytes);
-        inode::initialize(self.volume, &mut handle, &inode)?;
-        superblock::edit(self.volume, &mut handle, |disk| {
+        inode::initialize(self.fs, &mut handle, &inode)?;
+        superblock::edit(self.fs, &mut handle, |disk| {
             disk.journal_inode.set(InodeNr::JOURNAL.get());
             disk.journal_backup_type = JOURNAL_BACKUP;
             let numbers = <[Le32]>::ref_from_bytes(&inode.block).unwrap_or_default();
@@ -212,7 +209,7 @@ impl<'a> OwnFiles<'a> {
             (*high, *rest) = (low(size >> 32).into(), low(size).into());
         })?;
         drop(handle);
-        let device = self.volume.device();
+        let device = self.fs.device();
         let block_bytes = u64::from(geometry.block_bytes);
         for run in &runs {
             for place in run.places().filter(|_| !self.is_zero) {
@@ -229,11 +226,11 @@ impl<'a> OwnFiles<'a> {
 
     /// Creates the resize inode, which owns the reserved descriptor blocks.
     fn make_resize_inode(&self) -> Result<()> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let mut inode = self.new_inode(InodeNr::RESIZE, FileKind::Regular, 0o600);
         inode.flags -= InodeFlags::EXTENTS;
         inode.links = 1;
-        let mut handle = self.volume.begin(CREDITS)?;
+        let mut handle = self.fs.begin(CREDITS)?;
         let per_block = geometry.block_bytes as usize / size_of::<Le32>();
         let mut root = vec![Le32::default(); per_block];
         let backups = backup_groups(geometry);
@@ -252,7 +249,7 @@ impl<'a> OwnFiles<'a> {
                 );
             }
             // There may be more than a transaction holds, and they are not read meanwhile.
-            let device = self.volume.device();
+            let device = self.fs.device();
             device.write_at(geometry.offset_bytes(BlockNr(block)), copies.as_bytes())?;
         }
         let blocks = self.alloc(&mut handle, 1)?;
@@ -267,11 +264,11 @@ impl<'a> OwnFiles<'a> {
         let held = 1 + u64::from(geometry.reserved_gdt_blocks) * (1 + backups.len() as u64);
         // With larger clusters, each block counts as one.
         inode.sectors = held * cluster_sectors(geometry);
-        inode::initialize(self.volume, &mut handle, &inode)
+        inode::initialize(self.fs, &mut handle, &inode)
     }
 
     fn new_inode(&self, number: InodeNr, kind: FileKind, permissions: u32) -> Inode {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let mut inode = Inode::new(number, kind, 0, EXTRA_INODE_BYTES, geometry);
         let now = self.clock.now();
         inode.permissions = permissions;
@@ -291,7 +288,7 @@ impl<'a> OwnFiles<'a> {
         map: &mut BlockMap,
         count: u32,
     ) -> Result<Vec<Run>> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let mut runs = Vec::new();
         let mut at = 0;
         while at < count {
@@ -308,7 +305,7 @@ impl<'a> OwnFiles<'a> {
             runs.push(run);
             while run.count > 0 {
                 let mut change = MapChange {
-                    volume: self.volume,
+                    fs: self.fs,
                     space: &*self.space,
                     handle,
                     inode,
@@ -322,8 +319,8 @@ impl<'a> OwnFiles<'a> {
     }
 
     fn alloc(&self, handle: &mut Handle<'_>, want: u32) -> Result<Range<BlockNr>> {
-        let (volume, goal) = (self.volume, self.volume.geometry.first_data_block);
-        self.space.alloc(volume, handle, goal, want, Reserve::Split)
+        let (fs, goal) = (self.fs, self.fs.geometry.first_data_block);
+        self.space.alloc(fs, handle, goal, want, Reserve::Split)
     }
 }
 

@@ -61,8 +61,8 @@ mod tests {
     use super::*;
 
     fn made(options: &[&str]) -> Vec<u8> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("image");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(64 << 20).unwrap();
         let made = Command::new("mke2fs")

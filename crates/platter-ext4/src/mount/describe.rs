@@ -9,7 +9,7 @@ use crate::recovery::open_journal;
 
 impl Ext4 {
     pub(super) fn description(&self) -> Description {
-        let superblock = &self.volume().superblock;
+        let superblock = &self.fs().superblock;
         Description {
             kind: superblock.kind(),
             uuid: superblock.uuid,
@@ -20,8 +20,8 @@ impl Ext4 {
     }
 
     fn details(&self) -> Vec<Detail> {
-        let volume = self.volume();
-        let (geometry, superblock) = (&volume.geometry, &volume.superblock);
+        let fs = self.fs();
+        let (geometry, superblock) = (&fs.geometry, &fs.superblock);
         let put = Detail::new;
         let number = |key, label, number: u64| Detail::new(key, label, number.into());
         let time = |key, label, time| Detail::new(key, label, moment(time));
@@ -102,7 +102,7 @@ impl Ext4 {
                 self.hash_seed().into(),
             ),
         ];
-        let held = volume.device().geometry().len_bytes;
+        let held = fs.device().geometry().len_bytes;
         if let Some(missing @ 1..) = geometry.len_bytes().checked_sub(held) {
             let value = DetailValue::Record {
                 text: format!("the last {missing} bytes are missing"),
@@ -116,8 +116,8 @@ impl Ext4 {
 
     /// What only filesystems with certain features have.
     fn details_of_features(&self) -> Vec<Detail> {
-        let volume = self.volume();
-        let (geometry, superblock) = (&volume.geometry, &volume.superblock);
+        let fs = self.fs();
+        let (geometry, superblock) = (&fs.geometry, &fs.superblock);
         let put = Detail::new;
         let number = |key, label, number: u64| Detail::new(key, label, number.into());
         let mut details = Vec::new();
@@ -145,8 +145,8 @@ impl Ext4 {
 
     /// Where the journal is and in which state.
     fn journal_state(&self) -> DetailValue {
-        let volume = self.volume();
-        let superblock = &volume.superblock;
+        let fs = self.fs();
+        let superblock = &fs.superblock;
         let field = Detail::new;
         let record = |text: String, state, more: Vec<Detail>| {
             let is_external = superblock.journal_inode.is_none();
@@ -190,7 +190,7 @@ impl Ext4 {
             let text = format!("external, {}", superblock.journal_uuid);
             return record(text, "not_opened", Vec::new());
         }
-        match open_journal(volume, None) {
+        match open_journal(fs, None) {
             Ok(journal) => {
                 let bytes = journal.state().len_bytes;
                 let size = field("size_bytes", "size", bytes.into());
@@ -205,7 +205,7 @@ impl Ext4 {
     }
 
     fn hash_seed(&self) -> platter_ondisk::Uuid {
-        let words = self.volume().superblock.hash_seed;
+        let words = self.fs().superblock.hash_seed;
         let mut bytes = [0; 16];
         for (to, from) in bytes
             .iter_mut()

@@ -8,40 +8,40 @@ use platter_vfs::Result;
 use platter_vfs::writing::{Flushed, start_flusher};
 
 use super::lifetime::Lifetime;
-use crate::ops::Tree;
+use crate::ops::SuperBlock;
 use crate::txn::Log;
 
 struct Flusher {
-    tree: Weak<Tree>,
+    sb: Weak<SuperBlock>,
     lifetime: Arc<Lifetime>,
 }
 
 impl Flushed for Flusher {
     fn changes(&self) -> Option<u32> {
-        let tree = self.tree.upgrade()?;
-        Some(tree.volume.log().map_or(0, Log::handles_begun))
+        let sb = self.sb.upgrade()?;
+        Some(sb.fs.log().map_or(0, Log::handles_begun))
     }
 
     fn flush(&self, due: CommitDue) {
-        let Some(tree) = self.tree.upgrade() else {
+        let Some(sb) = self.sb.upgrade() else {
             return;
         };
         // An error is recorded in the filesystem, and the next sync returns it.
         if due == CommitDue::Interval {
-            let now = tree.clock.monotonic();
-            let _ = self.lifetime.note_when_due(&tree.volume, now);
+            let now = sb.clock.monotonic();
+            let _ = self.lifetime.note_when_due(&sb.fs, now);
         }
-        let _ = tree.sync();
+        let _ = sb.sync();
     }
 
     fn maintain(&self) {
-        let Some(tree) = self.tree.upgrade() else {
+        let Some(sb) = self.sb.upgrade() else {
             return;
         };
-        if let Some(log) = tree.volume.log() {
+        if let Some(log) = sb.fs.log() {
             let _ = log.maintain();
         }
-        if let Some(sharing) = tree.volume.sharing() {
+        if let Some(sharing) = sb.fs.sharing() {
             sharing.shrink();
         }
     }
@@ -50,16 +50,16 @@ impl Flushed for Flusher {
 /// Starts the thread, which makes changes durable at least once in every `interval`, and frees space in
 /// the journal meanwhile.
 pub(super) fn start(
-    tree: &Arc<Tree>,
+    sb: &Arc<SuperBlock>,
     lifetime: &Arc<Lifetime>,
     interval: Duration,
 ) -> Result<BackgroundWorker> {
     let flusher = Flusher {
-        tree: Arc::downgrade(tree),
+        sb: Arc::downgrade(sb),
         lifetime: Arc::clone(lifetime),
     };
-    let worker = start_flusher("ext4-flusher", flusher, Arc::clone(&tree.clock), interval)?;
-    if let Some(log) = tree.volume.log() {
+    let worker = start_flusher("ext4-flusher", flusher, Arc::clone(&sb.clock), interval)?;
+    if let Some(log) = sb.fs.log() {
         let wake = worker.wake();
         log.on_first_change(move || wake.wake());
     }

@@ -15,8 +15,8 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Result};
 
 use super::{MountOptions, Opened, mmp, recovery, superblock_offset, writing};
-use crate::Volume;
-use crate::alloc::Space;
+use crate::FsContext;
+use crate::alloc::Allocator;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{Remedy, SuperblockVerifier};
@@ -60,65 +60,65 @@ impl ImageCommit<'_> {
         let at = superblock_offset(&self.options);
         let mut opened = Opened::read(&*self.device, at, &self.options)?;
         writing::refuse_unwritable(&*self.device, &opened, &self.options)?;
-        let guard = mmp::Guard::take(&self.volume(&opened), &self.options, &self.clock)?;
+        let guard = mmp::Guard::take(&self.fs(&opened), &self.options, &self.clock)?;
         if opened.needs_recovery() {
             let (device, clock) = (Arc::clone(&self.device), &*self.clock);
             recovery::recover(device, &opened, &self.options, at, &self.budget, clock)?;
             opened = Opened::read(&*self.device, at, &self.options)?;
         }
-        let changed = self.change(self.volume(&opened));
+        let changed = self.change(self.fs(&opened));
         changed.and(guard.map_or(Ok(()), mmp::Guard::release))
     }
 
-    fn volume(&self, opened: &Opened) -> Volume {
-        opened.volume(&self.device, &self.budget)
+    fn fs(&self, opened: &Opened) -> FsContext {
+        opened.fs(&self.device, &self.budget)
     }
 
-    fn change(&self, volume: Volume) -> Result<()> {
-        let has_journal = volume.geometry.features.has_journal();
+    fn change(&self, fs: FsContext) -> Result<()> {
+        let has_journal = fs.geometry.features.has_journal();
         let journal = if has_journal {
-            Some(open_journal(&volume, self.options.journal.as_ref())?)
+            Some(open_journal(&fs, self.options.journal.as_ref())?)
         } else {
             None
         };
-        let mut seen = self.write_unseen(&volume, journal.as_ref())?;
+        let mut seen = self.write_unseen(&fs, journal.as_ref())?;
         if seen.is_empty() {
             return Ok(());
         }
         self.unseen.flush()?;
-        let was_clean = volume.superblock.state.is_clean();
-        let (volume, remedy) = self.with_log(volume, journal, seen.len())?;
-        let block = volume.geometry.superblock_block.0;
+        let was_clean = fs.superblock.state.is_clean();
+        let (fs, remedy) = self.with_log(fs, journal, seen.len())?;
+        let block = fs.geometry.superblock_block.0;
         if let Some(bytes) = seen.get_mut(&block) {
-            let verifier = SuperblockVerifier::new(&volume.geometry);
+            let verifier = SuperblockVerifier::new(&fs.geometry);
             if let Some(disk) = verifier.find_mut(bytes) {
                 disk.begin_change(remedy);
                 disk.seal();
             }
         }
-        superblock::rewrite(&volume, |disk| disk.begin_change(remedy))?;
-        if let Some(log) = volume.log() {
+        superblock::rewrite(&fs, |disk| disk.begin_change(remedy))?;
+        if let Some(log) = fs.log() {
             log.commit_whole(seen)?;
             log.close()?;
         }
-        superblock::rewrite(&volume, |disk| disk.end_change(was_clean))
+        superblock::rewrite(&fs, |disk| disk.end_change(was_clean))
     }
 
     /// The volume with a log for a transaction of `blocks` blocks, and the remedy that is needed when
     /// a crash interrupts it.
     fn with_log(
         &self,
-        volume: Volume,
+        fs: FsContext,
         journal: Option<Journal>,
         blocks: usize,
-    ) -> Result<(Volume, Remedy)> {
+    ) -> Result<(FsContext, Remedy)> {
         let Some(journal) = journal else {
-            return Ok((volume.writable(Log::without_journal), Remedy::Check));
+            return Ok((fs.writable(Log::without_journal), Remedy::Check));
         };
-        let features = volume.geometry.features;
+        let features = fs.geometry.features;
         let clock = Arc::clone(&self.clock);
         let journaled =
-            volume.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?;
+            fs.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?;
         let fits = journaled
             .log()
             .is_some_and(|log| blocks <= log.whole_blocks_max());
@@ -129,23 +129,23 @@ impl ImageCommit<'_> {
     }
 
     /// Writes what changes of blocks that nothing uses, and gives the others that change.
-    fn write_unseen(&self, volume: &Volume, journal: Option<&Journal>) -> Result<Seen> {
-        let space = Space::open(volume)?;
-        let apart = places_apart(volume, journal);
-        let block_bytes = u64::from(volume.geometry.block_bytes);
+    fn write_unseen(&self, fs: &FsContext, journal: Option<&Journal>) -> Result<Seen> {
+        let space = Allocator::open(fs)?;
+        let apart = places_apart(fs, journal);
+        let block_bytes = u64::from(fs.geometry.block_bytes);
         let mut seen = Seen::new();
         let mut next = 0;
         for written in self.new.written() {
             // Places in one block may come as several ranges.
             let start = (written.start / block_bytes * block_bytes).max(next);
             let end = written.end.next_multiple_of(block_bytes);
-            let end = end.min(volume.geometry.len_bytes()).max(start);
+            let end = end.min(fs.geometry.len_bytes()).max(start);
             next = end;
             let mut at = start;
             while at < end {
                 let chunk = at..end.min(at.saturating_add(CHUNK_BYTES));
                 at = chunk.end;
-                self.write_chunk(volume, (&space, &apart), chunk, &mut seen)?;
+                self.write_chunk(fs, (&space, &apart), chunk, &mut seen)?;
             }
         }
         Ok(seen)
@@ -153,12 +153,12 @@ impl ImageCommit<'_> {
 
     fn write_chunk(
         &self,
-        volume: &Volume,
-        (space, apart): (&Space, &[Range<u64>]),
+        fs: &FsContext,
+        (space, apart): (&Allocator, &[Range<u64>]),
         chunk: Range<u64>,
         seen: &mut Seen,
     ) -> Result<()> {
-        let block_bytes = volume.geometry.block_bytes as usize;
+        let block_bytes = fs.geometry.block_bytes as usize;
         let len = usize::try_from(chunk.end - chunk.start).unwrap_or_default();
         let (mut old, mut new) = (vec![0; len], vec![0; len]);
         self.unseen.read_at(chunk.start, &mut old)?;
@@ -170,7 +170,7 @@ impl ImageCommit<'_> {
             let block = first + index as u64;
             let changes = before != after && !lies_in(apart, block);
             let bytes = index * block_bytes..index * block_bytes + after.len();
-            if changes && space.is_free(volume, BlockNr(block)) {
+            if changes && space.is_free(fs, BlockNr(block)) {
                 if run.end == bytes.start {
                     run.end = bytes.end;
                     continue;
@@ -194,13 +194,13 @@ impl ImageCommit<'_> {
 }
 
 /// Blocks that are no part of the filesystem's state: the log and the MMP block.
-fn places_apart(volume: &Volume, journal: Option<&Journal>) -> Vec<Range<u64>> {
+fn places_apart(fs: &FsContext, journal: Option<&Journal>) -> Vec<Range<u64>> {
     let mut apart = Vec::new();
     if let Some(journal) = journal.filter(|journal| journal.is_internal()) {
         apart = journal.map().places();
     }
-    if volume.geometry.features.incompat.contains(Incompat::MMP) {
-        let block = volume.superblock.mmp_block;
+    if fs.geometry.features.incompat.contains(Incompat::MMP) {
+        let block = fs.superblock.mmp_block;
         apart.push(block..block.saturating_add(1));
     }
     apart.sort_unstable_by_key(|range| range.start);

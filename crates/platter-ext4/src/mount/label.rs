@@ -4,10 +4,10 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Result};
 use zerocopy::FromBytes;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::backups::backup_groups;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_MAGIC, SuperblockVerifier, label_of};
-use crate::ops::Tree;
+use crate::ops::SuperBlock;
 use crate::superblock;
 use crate::txn::Edit;
 
@@ -15,33 +15,33 @@ use crate::txn::Edit;
 const LABEL_BYTES_MAX: usize = 16;
 
 /// The label as it is now, without padding.
-pub(super) fn label(volume: &Volume) -> Result<Vec<u8>> {
-    let Some(log) = volume.log() else {
-        return Ok(volume.superblock.label.clone());
+pub(super) fn label(fs: &FsContext) -> Result<Vec<u8>> {
+    let Some(log) = fs.log() else {
+        return Ok(fs.superblock.label.clone());
     };
-    let verifier = SuperblockVerifier::new(&volume.geometry);
-    let block = volume.geometry.superblock_block;
+    let verifier = SuperblockVerifier::new(&fs.geometry);
+    let block = fs.geometry.superblock_block;
     let disk = log.inspect(block, &verifier, |bytes| verifier.find(bytes).map(label_of))?;
     Ok(disk.unwrap_or_default())
 }
 
 /// Sets the label in the superblock, and then in each of its copies that is intact: a crash in between
 /// leaves copies with the old one.
-pub(super) fn set_label(tree: &Tree, label: &[u8]) -> Result<()> {
-    let volume = &tree.volume;
+pub(super) fn set_label(sb: &SuperBlock, label: &[u8]) -> Result<()> {
+    let fs = &sb.fs;
     let mut name = [0; LABEL_BYTES_MAX];
     let Some(start) = name.get_mut(..label.len()) else {
         return Err(Condition::InvalidArgument.into());
     };
     start.copy_from_slice(label);
-    let mut handle = volume.begin(1)?;
-    superblock::edit(volume, &mut handle, |disk| disk.volume_name = name)?;
+    let mut handle = fs.begin(1)?;
+    superblock::edit(fs, &mut handle, |disk| disk.volume_name = name)?;
     drop(handle);
-    for group in backup_groups(&volume.geometry) {
-        let block = volume.geometry.group_first_block(group);
-        let mut handle = volume.begin(1)?;
+    for group in backup_groups(&fs.geometry) {
+        let block = fs.geometry.group_first_block(group);
+        let mut handle = fs.begin(1)?;
         handle.edit_or_keep(block, &Unverified, |bytes| {
-            let copy = copy_in(bytes, volume);
+            let copy = copy_in(bytes, fs);
             let Some(copy) = copy.filter(|copy| copy.volume_name != name) else {
                 return Ok(Edit::Kept(()));
             };
@@ -54,10 +54,10 @@ pub(super) fn set_label(tree: &Tree, label: &[u8]) -> Result<()> {
 }
 
 /// The copy of the superblock that a block begins with, if it is intact and of this filesystem.
-fn copy_in<'b>(bytes: &'b mut [u8], volume: &Volume) -> Option<&'b mut DiskSuperblock> {
+fn copy_in<'b>(bytes: &'b mut [u8], fs: &FsContext) -> Option<&'b mut DiskSuperblock> {
     let (copy, _) = DiskSuperblock::mut_from_prefix(bytes).ok()?;
     let is_ours = copy.magic.get() == SUPERBLOCK_MAGIC
-        && copy.uuid == *volume.superblock.uuid.as_bytes()
+        && copy.uuid == *fs.superblock.uuid.as_bytes()
         && (!copy.features().has_metadata_csum()
             || copy.checksum.get() == copy.expected_checksum());
     is_ours.then_some(copy)

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use platter_block::{BlockDevice, CountingDevice};
 use platter_vfs::Result;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::superblock;
 
@@ -57,14 +57,14 @@ impl Lifetime {
 
     /// As [`note`](Self::note), in a transaction, if enough was written since the last time and that
     /// was long ago.
-    pub(super) fn note_when_due(&self, volume: &Volume, now: Duration) -> Result<()> {
+    pub(super) fn note_when_due(&self, fs: &FsContext, now: Duration) -> Result<()> {
         let is_due = {
             let noted = self.noted.lock();
             now.saturating_sub(noted.at) >= INTERVAL && self.kib() >= noted.kib + KIB_MIN
         };
         if is_due {
-            let mut handle = volume.begin(1)?;
-            superblock::edit(volume, &mut handle, |disk| self.note(disk, now))?;
+            let mut handle = fs.begin(1)?;
+            superblock::edit(fs, &mut handle, |disk| self.note(disk, now))?;
         }
         Ok(())
     }

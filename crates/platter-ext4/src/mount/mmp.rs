@@ -14,11 +14,11 @@ use platter_vfs::{Clock, Condition, Result};
 use zerocopy::FromBytes;
 
 use super::MountOptions;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, DiskMmp, MmpRule, MmpRules, MmpUse};
-use crate::ops::Tree;
+use crate::ops::SuperBlock;
 
 /// Seconds between two updates where the superblock asks for none.
 const UPDATE_SECONDS: u16 = 5;
@@ -51,28 +51,28 @@ struct Place {
 }
 
 impl Guard {
-    /// Takes the right to write `volume`; `None` where it asks for no such protection. When the
+    /// Takes the right to write `fs`; `None` where it asks for no such protection. When the
     /// previous mount ended in a crash, this waits until it is certain that no host updates the block.
     ///
     /// # Errors
     /// `Busy` where another host has it mounted, or checks it.
     pub(super) fn take(
-        volume: &Volume,
+        fs: &FsContext,
         options: &MountOptions,
         clock: &Arc<dyn Clock>,
     ) -> Result<Option<Self>> {
-        let geometry = &volume.geometry;
+        let geometry = &fs.geometry;
         if !geometry.features.incompat.contains(Incompat::MMP) {
             return Ok(None);
         }
-        let seconds = match volume.superblock.mmp_interval {
+        let seconds = match fs.superblock.mmp_interval {
             0 => UPDATE_SECONDS,
             seconds => seconds,
         };
         let has_checksum = geometry.features.has_metadata_csum();
         let place = Place {
-            device: Arc::clone(volume.device()),
-            block: BlockNr(volume.superblock.mmp_block),
+            device: Arc::clone(fs.device()),
+            block: BlockNr(fs.superblock.mmp_block),
             block_bytes: geometry.block_bytes as usize,
             rules: MmpRules {
                 checksum_seed: has_checksum.then_some(geometry.checksum_seed),
@@ -99,8 +99,8 @@ impl Guard {
 
     /// Updates the MMP block from now on, so that others see the mount is alive. When another host turns
     /// out to write it as well, this one writes nothing any more.
-    pub(super) fn keep(&mut self, tree: &Arc<Tree>) -> Result<()> {
-        let (place, tree) = (self.place.clone(), Arc::downgrade(tree));
+    pub(super) fn keep(&mut self, sb: &Arc<SuperBlock>) -> Result<()> {
+        let (place, sb) = (self.place.clone(), Arc::downgrade(sb));
         let mut last = place.clock.monotonic();
         let sequence = Arc::clone(&self.sequence);
         self.worker = Some(
@@ -109,14 +109,14 @@ impl Guard {
                 let is_late = now.saturating_sub(last) > place.check_interval();
                 let expected = sequence.load(Ordering::Acquire);
                 let updated = place.update(is_late.then_some(expected));
-                match (updated, tree.upgrade()) {
+                match (updated, sb.upgrade()) {
                     (Ok(disk), Some(_)) => {
                         last = now;
                         sequence.store(disk.sequence.get(), Ordering::Release);
                         NextRun::In(place.update_interval)
                     }
-                    (Err(error), Some(tree)) => {
-                        tree.end_writing(&error);
+                    (Err(error), Some(sb)) => {
+                        sb.end_writing(&error);
                         NextRun::Never
                     }
                     (_, None) => NextRun::Never,

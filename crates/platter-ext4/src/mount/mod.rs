@@ -25,17 +25,17 @@ use platter_vfs::{
     Unsupported,
 };
 
-use crate::Volume;
+use crate::FsContext;
+use crate::fs_context::SharingStatistics;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{
     DiskSuperblock, ENCODING_UTF8_12_1, LOCUS, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES,
     SuperblockRule,
 };
 use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
-use crate::ops::Tree;
+use crate::ops::SuperBlock;
 use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
-use crate::volume::SharingStatistics;
 use lifetime::Lifetime;
 use platter_ondisk::Corrupt;
 use writing::Writing;
@@ -49,7 +49,7 @@ pub use unused::Unused;
 /// A mounted ext2, ext3 or ext4 filesystem.
 #[derive(Debug)]
 pub struct Ext4 {
-    tree: Arc<Tree>,
+    sb: Arc<SuperBlock>,
     recovery: Option<RecoveryReport>,
     /// Absent where nothing may be changed.
     writing: Option<Writing>,
@@ -77,7 +77,7 @@ impl Ext4 {
             device = counted.device();
             lifetime = Some(counted);
             writing::refuse_unwritable(&*device, &opened, options)?;
-            guard = mmp::Guard::take(&opened.volume(&device, &budget), options, &clock)?;
+            guard = mmp::Guard::take(&opened.fs(&device, &budget), options, &clock)?;
         }
         let mut recovery = None;
         if opened.needs_recovery() && options.recovery != Recovery::Skip {
@@ -86,27 +86,19 @@ impl Ext4 {
             recovery = Some(recovered.report);
             opened = Opened::read(&*device, at, options)?;
         }
-        let volume = opened.volume(&device, &budget);
+        let fs = opened.fs(&device, &budget);
         let Some(lifetime) = lifetime else {
-            let orphans = Orphans::collect(&volume)?;
+            let orphans = Orphans::collect(&fs)?;
             return Ok(Self {
-                tree: Tree::new(
-                    volume,
-                    None,
-                    None,
-                    orphans,
-                    budget,
-                    clock,
-                    OnError::Continue,
-                ),
+                sb: SuperBlock::new(fs, None, None, orphans, budget, clock, OnError::Continue),
                 recovery,
                 writing: None,
             });
         };
-        let tree = writing::begin(volume, options, budget, clock)?;
-        let writing = writing::start(&tree, options, guard, lifetime)?;
+        let sb = writing::begin(fs, options, budget, clock)?;
+        let writing = writing::start(&sb, options, guard, lifetime)?;
         Ok(Self {
-            tree,
+            sb,
             recovery,
             writing: Some(writing),
         })
@@ -121,20 +113,20 @@ impl Ext4 {
 
     /// The filesystem below its inodes, for checks.
     #[must_use]
-    pub fn volume(&self) -> &Volume {
-        &self.tree.volume
+    pub fn fs(&self) -> &FsContext {
+        &self.sb.fs
     }
 
     /// What a crash left half done.
     #[must_use]
     pub fn orphans(&self) -> &Orphans {
-        &self.tree.orphans
+        &self.sb.orphans
     }
 
     /// What the sharing of equal attributes came to; `None` where nothing is shared anew.
     #[must_use]
     pub fn sharing(&self) -> Option<SharingStatistics> {
-        Some(self.volume().sharing()?.statistics())
+        Some(self.fs().sharing()?.statistics())
     }
 
     /// What recovery did, if there was one.
@@ -149,7 +141,7 @@ impl Drop for Ext4 {
         if let Some(writing) = &self.writing {
             writing.abandon();
         }
-        self.tree.close();
+        self.sb.close();
     }
 }
 
@@ -159,16 +151,13 @@ impl Filesystem for Ext4 {
     }
 
     fn is_read_only(&self) -> bool {
-        let has_failed = self
-            .volume()
-            .log()
-            .is_none_or(|log| log.failure().is_some());
+        let has_failed = self.fs().log().is_none_or(|log| log.failure().is_some());
         has_failed || self.writing.as_ref().is_none_or(Writing::has_ended)
     }
 
     fn time_granularity(&self) -> u32 {
         // The part of a second is behind the first 128 bytes.
-        if self.volume().geometry.inode_bytes > 128 {
+        if self.fs().geometry.inode_bytes > 128 {
             1
         } else {
             1_000_000_000
@@ -182,7 +171,7 @@ impl Filesystem for Ext4 {
     fn inode(&self, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
         let number = u32::try_from(id.number).ok().filter(|_| id.tree == 0);
         let found = match number.and_then(InodeNr::new) {
-            Some(number) => self.tree.find(number)?,
+            Some(number) => self.sb.find(number)?,
             None => None,
         };
         match found {
@@ -195,7 +184,7 @@ impl Filesystem for Ext4 {
         let number = u32::try_from(id.number).ok().and_then(InodeNr::new);
         // What the table holds of an inode that was never used may be anything.
         let is_in_use = match number {
-            Some(number) => self.tree.is_in_use(number)?,
+            Some(number) => self.sb.is_in_use(number)?,
             None => false,
         };
         if !is_in_use {
@@ -205,26 +194,26 @@ impl Filesystem for Ext4 {
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
-        statfs::stat_fs(&self.tree)
+        statfs::stat_fs(&self.sb)
     }
 
     fn sync(&self) -> Result<()> {
-        self.tree.sync()
+        self.sb.sync()
     }
 
     fn label(&self) -> Result<Vec<u8>> {
-        label::label(self.volume())
+        label::label(self.fs())
     }
 
     fn set_label(&self, label: &[u8]) -> Result<()> {
         if self.writing.is_none() {
             return Err(Condition::ReadOnly.into());
         }
-        label::set_label(&self.tree, label)
+        label::set_label(&self.sb, label)
     }
 
     fn trim(&self, asked: &Trim) -> Result<u64> {
-        trim::trim(&self.tree, asked)
+        trim::trim(&self.sb, asked)
     }
 
     fn shutdown(&self) -> Result<()> {
@@ -232,12 +221,12 @@ impl Filesystem for Ext4 {
     }
 
     fn quotas(&self) -> Option<&dyn Quotas> {
-        self.tree.quotas()
+        self.sb.quotas()
     }
 
     fn unmount(&self) -> Result<()> {
         let ended = self.writing.as_ref().map_or(Ok(()), Writing::unmount);
-        self.tree.close();
+        self.sb.close();
         ended
     }
 }
@@ -277,9 +266,9 @@ impl Opened {
         })
     }
 
-    fn volume(&self, device: &Arc<dyn BlockDevice>, budget: &Arc<MemoryBudget>) -> Volume {
+    fn fs(&self, device: &Arc<dyn BlockDevice>, budget: &Arc<MemoryBudget>) -> FsContext {
         let (superblock, geometry) = (self.superblock.clone(), self.geometry.clone());
-        Volume::new(Arc::clone(device), superblock, geometry, Arc::clone(budget))
+        FsContext::new(Arc::clone(device), superblock, geometry, Arc::clone(budget))
     }
 
     fn needs_recovery(&self) -> bool {

@@ -8,7 +8,7 @@ use platter_vfs::{Clock, Filesystem, Result};
 
 use super::writing::{open_empty_journal, refuse_unwritable};
 use super::{Ext4, MountOptions, Opened, mmp, unsupported};
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::superblock::{Remedy, SUPERBLOCK_OFFSET_BYTES};
 use crate::superblock;
@@ -16,7 +16,7 @@ use crate::txn::Log;
 
 /// A clean filesystem, whose journal is empty.
 pub(crate) struct Offline {
-    pub(crate) volume: Volume,
+    pub(crate) fs: FsContext,
     options: MountOptions,
     guard: Option<mmp::Guard>,
 }
@@ -55,13 +55,9 @@ impl Offline {
             let feature = "changing a filesystem that is not clean".into();
             return Err(unsupported(feature, Some("check it first")));
         }
-        let volume = opened.volume(device, budget);
-        let guard = mmp::Guard::take(&volume, &options, clock)?;
-        Ok(Self {
-            volume,
-            options,
-            guard,
-        })
+        let fs = opened.fs(device, budget);
+        let guard = mmp::Guard::take(&fs, &options, clock)?;
+        Ok(Self { fs, options, guard })
     }
 
     /// Opens it for changes in one transaction, and marks it as being changed.
@@ -69,26 +65,26 @@ impl Offline {
     /// # Errors
     /// `Unsupported` where the journal lies on another device.
     pub(crate) fn begin(self, clock: &Arc<dyn Clock>) -> Result<Changing> {
-        let features = self.volume.geometry.features;
-        let volume = if features.has_journal() {
-            let journal = open_empty_journal(&self.volume, &self.options)?;
+        let features = self.fs.geometry.features;
+        let fs = if features.has_journal() {
+            let journal = open_empty_journal(&self.fs, &self.options)?;
             let clock = Arc::clone(clock);
-            let volume = self.volume;
-            volume.try_writable(|buffers| {
+            let fs = self.fs;
+            fs.try_writable(|buffers| {
                 let log = Log::with_journal(buffers, journal, &features, clock)?;
                 Ok(log.for_one_transaction())
             })?
         } else {
-            self.volume.writable(Log::without_journal)
+            self.fs.writable(Log::without_journal)
         };
         let remedy = if features.has_journal() {
             Remedy::Replay
         } else {
             Remedy::Check
         };
-        superblock::rewrite(&volume, |disk| disk.begin_change(remedy))?;
+        superblock::rewrite(&fs, |disk| disk.begin_change(remedy))?;
         Ok(Changing {
-            volume,
+            fs,
             guard: self.guard,
         })
     }
@@ -101,7 +97,7 @@ impl Offline {
 
 /// A filesystem that is being changed.
 pub(crate) struct Changing {
-    pub(crate) volume: Volume,
+    pub(crate) fs: FsContext,
     guard: Option<mmp::Guard>,
 }
 
@@ -113,14 +109,14 @@ impl Changing {
 
     /// Checkpoints all changes, and marks it as clean again.
     pub(crate) fn end(self) -> Result<()> {
-        if let Some(log) = self.volume.log() {
+        if let Some(log) = self.fs.log() {
             log.close()?;
         }
         self.leave()
     }
 
     fn leave(self) -> Result<()> {
-        superblock::rewrite(&self.volume, |disk| disk.end_change(true))?;
+        superblock::rewrite(&self.fs, |disk| disk.end_change(true))?;
         self.guard.map_or(Ok(()), mmp::Guard::release)
     }
 }

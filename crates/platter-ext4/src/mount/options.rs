@@ -7,8 +7,8 @@ use platter_block::BlockDevice;
 use platter_cache::mbcache::Design;
 
 use crate::alloc::ContentsShare;
+pub use crate::fs_context::DataMode;
 pub use crate::ops::OnError;
-pub use crate::volume::DataMode;
 
 /// What to do about a journal that holds changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

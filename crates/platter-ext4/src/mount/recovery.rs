@@ -8,7 +8,7 @@ use platter_vfs::{Clock, Condition, Result};
 use zerocopy::IntoBytes;
 
 use super::{MountOptions, Opened, Recovery, read_superblock};
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, MmpRules, MmpUse};
@@ -32,11 +32,11 @@ pub(super) fn recover(
     budget: &Arc<MemoryBudget>,
     clock: &dyn Clock,
 ) -> Result<Recovered> {
-    let volume = |device: &Arc<dyn BlockDevice>| opened.volume(device, budget);
+    let fs = |device: &Arc<dyn BlockDevice>| opened.fs(device, budget);
     // Where the filesystem is to be written, the MMP block was already updated.
     let on_device = !options.read_only || options.recovery == Recovery::OnDevice;
     if on_device && options.read_only {
-        refuse_mounted_elsewhere(&volume(&device))?;
+        refuse_mounted_elsewhere(&fs(&device))?;
     }
     let target = |device: Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
         if on_device {
@@ -47,7 +47,7 @@ pub(super) fn recover(
     // An external journal is marked as empty, too: in memory, it is not to be touched either.
     let external = options.journal.clone().map(target);
     let device = target(device);
-    let mut journal = open_journal(&volume(&device), external.as_ref())?;
+    let mut journal = open_journal(&fs(&device), external.as_ref())?;
     let before = read_superblock(&*device, at)?;
     let report = crate::recovery::recover(&mut journal, &device, at, budget, clock.now())?;
     keep_errors(&*device, at, &before)?;
@@ -55,8 +55,8 @@ pub(super) fn recover(
 }
 
 /// Refuses to write a filesystem that another host has mounted for writing.
-fn refuse_mounted_elsewhere(volume: &Volume) -> Result<()> {
-    let geometry = &volume.geometry;
+fn refuse_mounted_elsewhere(fs: &FsContext) -> Result<()> {
+    let geometry = &fs.geometry;
     if !geometry.features.incompat.contains(Incompat::MMP) {
         return Ok(());
     }
@@ -64,7 +64,7 @@ fn refuse_mounted_elsewhere(volume: &Volume) -> Result<()> {
     let rules = MmpRules {
         checksum_seed: has_checksum.then_some(geometry.checksum_seed),
     };
-    let block = volume.read_block(BlockNr(volume.superblock.mmp_block), &rules)?;
+    let block = fs.read_block(BlockNr(fs.superblock.mmp_block), &rules)?;
     match mmp::decode(&block) {
         MmpUse::Clean => Ok(()),
         MmpUse::Checking | MmpUse::Mounted => Err(Condition::Busy.into()),

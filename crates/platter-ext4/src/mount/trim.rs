@@ -3,13 +3,13 @@
 use platter_vfs::{Condition, Result, Trim};
 
 use crate::ondisk::BlockNr;
-use crate::ops::Tree;
+use crate::ops::SuperBlock;
 
 /// Discards free space. Returns bytes.
-pub(super) fn trim(tree: &Tree, asked: &Trim) -> Result<u64> {
-    let volume = &tree.volume;
-    let geometry = &volume.geometry;
-    let space = tree.space()?;
+pub(super) fn trim(sb: &SuperBlock, asked: &Trim) -> Result<u64> {
+    let fs = &sb.fs;
+    let geometry = &fs.geometry;
+    let space = sb.space()?;
     let bits = geometry.block_bits;
     let start = asked.start_bytes >> bits;
     let need = (asked.min_bytes >> bits) / u64::from(geometry.cluster_blocks);
@@ -21,7 +21,7 @@ pub(super) fn trim(tree: &Tree, asked: &Trim) -> Result<u64> {
         return Err(Condition::InvalidArgument.into());
     }
     // What was freed before the call is discarded, too.
-    if let Some(log) = volume.log() {
+    if let Some(log) = fs.log() {
         log.commit_all()?;
     }
     let end = start.saturating_add(asked.len_bytes >> bits);
@@ -29,6 +29,6 @@ pub(super) fn trim(tree: &Tree, asked: &Trim) -> Result<u64> {
     if blocks.is_empty() {
         return Ok(0);
     }
-    let trimmed = space.trim(volume, BlockNr(blocks.start)..BlockNr(blocks.end), need)?;
+    let trimmed = space.trim(fs, BlockNr(blocks.start)..BlockNr(blocks.end), need)?;
     Ok(trimmed << bits)
 }

@@ -8,15 +8,15 @@ use platter_cache::MemoryBudget;
 use platter_vfs::Result;
 
 use super::{MountOptions, Opened, superblock_offset};
-use crate::Volume;
-use crate::alloc::Space;
+use crate::FsContext;
+use crate::alloc::Allocator;
 use crate::ondisk::BlockNr;
 
 /// The blocks of a device that its filesystem does not use; valid until the filesystem is written.
 #[derive(Debug)]
 pub struct Unused {
-    volume: Volume,
-    space: Space,
+    fs: FsContext,
+    space: Allocator,
 }
 
 impl Unused {
@@ -30,18 +30,18 @@ impl Unused {
         if opened.needs_recovery() {
             return Ok(None);
         }
-        let volume = opened.volume(device, budget);
-        let space = Space::open(&volume)?;
-        Ok(Some(Self { volume, space }))
+        let fs = opened.fs(device, budget);
+        let space = Allocator::open(&fs)?;
+        Ok(Some(Self { fs, space }))
     }
 
     /// Whether nothing uses any of these bytes, which are whole blocks.
     #[must_use]
     pub fn contains(&self, bytes: &Range<u64>) -> bool {
-        let block_bytes = u64::from(self.volume.geometry.block_bytes);
+        let block_bytes = u64::from(self.fs.geometry.block_bytes);
         let is_whole =
             bytes.start.is_multiple_of(block_bytes) && bytes.end.is_multiple_of(block_bytes);
         let mut blocks = bytes.start / block_bytes..bytes.end / block_bytes;
-        is_whole && blocks.all(|block| self.space.is_free(&self.volume, BlockNr(block)))
+        is_whole && blocks.all(|block| self.space.is_free(&self.fs, BlockNr(block)))
     }
 }

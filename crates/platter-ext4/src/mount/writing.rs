@@ -10,18 +10,18 @@ use platter_vfs::{Clock, Condition, Result};
 
 use super::lifetime::Lifetime;
 use super::{DataMode, MountOptions, OnError, Opened, Recovery, flusher, mmp, unsupported};
-use crate::Volume;
-use crate::alloc::Space;
+use crate::FsContext;
+use crate::alloc::Allocator;
+use crate::fs_context::Sharing;
 use crate::ondisk::Creator;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::jbd2::Sequence;
-use crate::ops::Tree;
+use crate::ops::SuperBlock;
 use crate::orphan::Orphans;
 use crate::quota_file::QuotaFiles;
 use crate::recovery::open_journal;
 use crate::superblock;
 use crate::txn::{Journal, Log};
-use crate::volume::Sharing;
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -29,7 +29,7 @@ pub(super) type Writing = MountEnd<Mounted>;
 /// What a mount for writing keeps.
 #[derive(Debug)]
 pub(super) struct Mounted {
-    tree: Arc<Tree>,
+    sb: Arc<SuperBlock>,
     lifetime: Arc<Lifetime>,
 }
 
@@ -86,38 +86,38 @@ pub(super) fn refuse_unwritable(
 
 /// Opens a recovered volume for writing.
 pub(super) fn begin(
-    volume: Volume,
+    fs: FsContext,
     options: &MountOptions,
     budget: Arc<MemoryBudget>,
     clock: Arc<dyn Clock>,
-) -> Result<Arc<Tree>> {
-    let features = volume.geometry.features;
-    let volume = if features.has_journal() && !options.unjournaled {
-        let journal = open_empty_journal(&volume, options)?;
+) -> Result<Arc<SuperBlock>> {
+    let features = fs.geometry.features;
+    let fs = if features.has_journal() && !options.unjournaled {
+        let journal = open_empty_journal(&fs, options)?;
         let clock = Arc::clone(&clock);
-        volume.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?
+        fs.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?
     } else {
-        volume.writable(Log::without_journal)
+        fs.writable(Log::without_journal)
     };
-    let data_mode = DataMode::of_superblock(&volume.superblock);
-    let mut volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
+    let data_mode = DataMode::of_superblock(&fs.superblock);
+    let mut fs = fs.with_data_mode(options.data_mode.unwrap_or(data_mode));
     if let Some(design) = options.mbcache {
-        volume = volume.with_sharing(Sharing::new(design, &budget));
+        fs = fs.with_sharing(Sharing::new(design, &budget));
     }
-    let space = Arc::new(Space::open(&volume)?.with_share(options.share));
-    let quotas = QuotaFiles::open(&volume, &space, options.quota_limits, Arc::clone(&clock))?;
+    let space = Arc::new(Allocator::open(&fs)?.with_share(options.share));
+    let quotas = QuotaFiles::open(&fs, &space, options.quota_limits, Arc::clone(&clock))?;
     let (quota_files, quota_table) = quotas.unzip();
     if let Some(table) = quota_table {
-        volume = volume.with_quotas(table);
+        fs = fs.with_quotas(table);
     }
     let on_error = options
         .on_error
-        .unwrap_or(OnError::of_superblock(volume.superblock.errors));
+        .unwrap_or(OnError::of_superblock(fs.superblock.errors));
     let now = clock.now();
-    superblock::rewrite(&volume, |disk| disk.begin_mount(now))?;
+    superblock::rewrite(&fs, |disk| disk.begin_mount(now))?;
     let orphans = Orphans::default();
-    let tree = Tree::new(
-        volume,
+    let sb = SuperBlock::new(
+        fs,
         Some(space),
         quota_files,
         orphans,
@@ -125,13 +125,13 @@ pub(super) fn begin(
         clock,
         on_error,
     );
-    tree.finish_orphans()?;
-    Ok(tree)
+    sb.finish_orphans()?;
+    Ok(sb)
 }
 
 /// Opens the journal of a recovered volume.
-pub(super) fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Result<Journal> {
-    let mut journal = open_journal(volume, options.journal.as_ref())?;
+pub(super) fn open_empty_journal(fs: &FsContext, options: &MountOptions) -> Result<Journal> {
+    let mut journal = open_journal(fs, options.journal.as_ref())?;
     if journal.needs_recovery() {
         // No replay was requested, so the journal is stale. Its transactions have numbers that no
         // later one gets.
@@ -144,17 +144,17 @@ pub(super) fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Res
 
 /// Starts the threads that a mount for writing needs.
 pub(super) fn start(
-    tree: &Arc<Tree>,
+    sb: &Arc<SuperBlock>,
     options: &MountOptions,
     mut guard: Option<mmp::Guard>,
     lifetime: Arc<Lifetime>,
 ) -> Result<Writing> {
     if let Some(guard) = &mut guard {
-        guard.keep(tree)?;
+        guard.keep(sb)?;
     }
-    let (flusher, commit_thread) = match (options.commit_interval, tree.volume.shared_log()) {
+    let (flusher, commit_thread) = match (options.commit_interval, sb.fs.shared_log()) {
         (Some(interval), Some(log)) => {
-            let flusher = flusher::start(tree, &lifetime, interval)?;
+            let flusher = flusher::start(sb, &lifetime, interval)?;
             let thread = CommitThread::start("ext4-journal", log);
             (
                 Some(flusher),
@@ -164,7 +164,7 @@ pub(super) fn start(
         _ => (None, None),
     };
     let mounted = Mounted {
-        tree: Arc::clone(tree),
+        sb: Arc::clone(sb),
         lifetime,
     };
     let workers = Workers {
@@ -179,11 +179,11 @@ impl WritableMount for Mounted {
     type Guard = mmp::Guard;
 
     fn sync(&self) -> Result<()> {
-        self.tree.sync()
+        self.sb.sync()
     }
 
     fn end_writes(&self) {
-        self.tree.cut();
+        self.sb.cut();
     }
 
     fn release(&self, guard: mmp::Guard) -> Result<()> {
@@ -191,18 +191,18 @@ impl WritableMount for Mounted {
     }
 
     fn mark_clean(&self) -> Result<()> {
-        let tree = &self.tree;
-        let volume = &tree.volume;
-        tree.sync()?;
-        tree.remove_unused_owners()?;
-        tree.close_orphans()?;
-        if let Some(log) = volume.log() {
+        let sb = &self.sb;
+        let fs = &sb.fs;
+        sb.sync()?;
+        sb.remove_unused_owners()?;
+        sb.close_orphans()?;
+        if let Some(log) = fs.log() {
             log.close()?;
         }
-        let was_clean = volume.superblock.state.is_clean();
-        let now = tree.clock.now();
-        superblock::rewrite(volume, |disk| {
-            self.lifetime.note(disk, tree.clock.monotonic());
+        let was_clean = fs.superblock.state.is_clean();
+        let now = sb.clock.now();
+        superblock::rewrite(fs, |disk| {
+            self.lifetime.note(disk, sb.clock.monotonic());
             disk.end_mount(now, was_clean);
         })
     }

@@ -4,7 +4,7 @@ use platter_vfs::{
     AccessTimes, Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
 };
 
-use super::{Core, Node};
+use super::{Ext4Inode, InodeState};
 use crate::file::size_bytes_max;
 use crate::inode;
 use crate::ondisk::features::{Incompat, RoCompat};
@@ -12,19 +12,19 @@ use crate::ondisk::{Inode, InodeFlags};
 use crate::txn::Handle;
 use crate::xattr::change_credits;
 
-impl Node {
+impl Ext4Inode {
     #[expect(clippy::unnecessary_wraps, reason = "as the trait has it")]
     pub(super) fn attributes(&self) -> Result<Attr> {
-        let geometry = &self.volume().geometry;
-        let core = self.core.read();
-        let mut attr = inode::attr(&core.inode, geometry);
+        let geometry = &self.fs().geometry;
+        let state = self.state.read();
+        let mut attr = inode::attr(&state.inode, geometry);
         if self.kind == FileKind::Regular {
             attr.size_bytes = self.size_bytes();
             // Otherwise, programs take a file of which nothing is allocated yet for a hole.
-            let reserved = core.delayed.reserved_blocks(geometry);
+            let reserved = state.delayed.reserved_blocks(geometry);
             attr.sectors += reserved * u64::from(geometry.block_bytes >> 9);
         }
-        if self.kind == FileKind::Directory && core.inode.links == 0 {
+        if self.kind == FileKind::Directory && state.inode.links == 0 {
             // As Linux shows a directory that was removed while open.
             attr.size_bytes = 0;
         }
@@ -41,17 +41,17 @@ impl Node {
             };
             !inode.flags.contains(InodeFlags::NOATIME) && times.is_due(&kept, inode.storable(now))
         };
-        if times == AccessTimes::Never || !self.tree.can_write() {
+        if times == AccessTimes::Never || !self.sb.can_write() {
             return Ok(());
         }
-        let now = self.tree.clock.now();
-        if !is_due(&self.core.read().inode, now) {
+        let now = self.sb.clock.now();
+        if !is_due(&self.state.read().inode, now) {
             return Ok(());
         }
-        self.change(0, |_, core| {
+        self.change(0, |_, state| {
             // Another read may have come first.
-            if is_due(&core.inode, now) {
-                core.inode.accessed = core.inode.storable(now);
+            if is_due(&state.inode, now) {
+                state.inode.accessed = state.inode.storable(now);
             }
             Ok(())
         })
@@ -62,12 +62,12 @@ impl Node {
         let flags = self.flags_after(changes)?;
         self.refuse_project(changes)?;
         self.add_new_owners(changes)?;
-        let old = self.core.read().inode.flags;
+        let old = self.state.read().inode.flags;
         if old
             .symmetric_difference(flags)
             .contains(InodeFlags::JOURNAL_DATA)
         {
-            // What is dirty is written as it was to be, and home before the file changes its way.
+            // What is dirty is written as it was to be, and checkpointed, before the file changes its mode of journaling.
             self.write_back()?;
             self.leave_journal()?;
         }
@@ -97,12 +97,12 @@ impl Node {
             changed: None,
             ..*changes
         };
-        let inode = self.core.read().inode.clone();
+        let inode = self.state.read().inode.clone();
         let flags = self.flags_after(changes)?;
         self.set(context, &rest, flags)?;
         if let Err(error) = self.resize(size_bytes) {
             // As in Linux, the file may be truncated although its blocks could not be freed.
-            let is_cut = self.core.read().inode.size_bytes == size_bytes;
+            let is_cut = self.state.read().inode.size_bytes == size_bytes;
             let before = SetAttr {
                 permissions: rest.permissions.map(|_| inode.permissions),
                 uid: rest.uid.map(|_| inode.uid),
@@ -117,7 +117,7 @@ impl Node {
             }
             return Err(error);
         }
-        let flags = self.core.read().inode.flags;
+        let flags = self.state.read().inode.flags;
         self.set(context, &times, flags)
     }
 
@@ -126,9 +126,9 @@ impl Node {
         if *changes == SetAttr::default() {
             return Ok(());
         }
-        self.with_room(|| {
-            self.change(change_credits(self.volume()), |handle, core| {
-                self.apply(context, handle, core, changes, flags)
+        self.retry_after_enospc(|| {
+            self.change(change_credits(self.fs()), |handle, state| {
+                self.apply(context, handle, state, changes, flags)
             })
         })
     }
@@ -137,22 +137,22 @@ impl Node {
         &self,
         context: &Context,
         handle: &mut Handle<'_>,
-        core: &mut Core,
+        state: &mut InodeState,
         changes: &SetAttr,
         flags: InodeFlags,
     ) -> Result<()> {
-        if core
+        if state
             .inode
             .flags
             .difference(flags)
             .contains(InodeFlags::EXTENTS)
-            && !core.map.leave_extents(self.volume(), &mut core.inode)?
+            && !state.map.leave_extents(self.fs(), &mut state.inode)?
         {
             return Err(Condition::NotSupported.into());
         }
-        self.check_new_owners(context, core, changes)?;
+        self.check_new_owners(context, state, changes)?;
         if let Some(permissions) = changes.permissions {
-            let mut change = self.xattr_change(context, handle, core)?;
+            let mut change = self.xattr_change(context, handle, state)?;
             change.set_permissions(permissions & 0o7777)?;
         }
         let SetAttr {
@@ -170,8 +170,8 @@ impl Node {
             extent_size_bytes: _,
             cow_extent_size_bytes: _,
         } = *changes;
-        let now = self.tree.clock.now();
-        let inode = &mut core.inode;
+        let now = self.sb.clock.now();
+        let inode = &mut state.inode;
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);
         inode.project = project.unwrap_or(inode.project);
@@ -189,8 +189,8 @@ impl Node {
     /// `NotSupported` for flags that are unknown or mean nothing for this file, and for changes that
     /// cannot be made.
     fn flags_after(&self, changes: &SetAttr) -> Result<InodeFlags> {
-        let core = self.core.read();
-        let old = core.inode.flags;
+        let state = self.state.read();
+        let old = state.inode.flags;
         let Some(wanted) = changes.flags else {
             return Ok(old);
         };
@@ -198,7 +198,7 @@ impl Node {
         if !InodeFlags::USER_VISIBLE.contains(wanted) {
             return Err(Condition::NotSupported.into());
         }
-        let shown = inode::attr(&core.inode, &self.volume().geometry).flags;
+        let shown = inode::attr(&state.inode, &self.fs().geometry).flags;
         let toggled = wanted.symmetric_difference(InodeFlags::from_bits_retain(shown))
             & (InodeFlags::USER_MODIFIABLE | InodeFlags::USER_CONVERTIBLE);
         let meaning = match self.kind {
@@ -211,14 +211,14 @@ impl Node {
             | FileKind::Socket => InodeFlags::OF_ANY_FILE,
         };
         let mut simple = toggled;
-        if self.may_leave_extents(&core.inode) {
+        if self.may_leave_extents(&state.inode) {
             simple.remove(InodeFlags::EXTENTS);
         }
         if !meaning.contains(simple) {
             return Err(Condition::NotSupported.into());
         }
         if toggled.contains(InodeFlags::CASEFOLD) {
-            self.check_can_fold(&core)?;
+            self.check_can_fold(&state)?;
         }
         Ok(old.symmetric_difference(toggled))
     }
@@ -226,7 +226,7 @@ impl Node {
     /// Whether a map of block numbers can take the place of this inode's extents, as far as can be said
     /// without a look at them.
     fn may_leave_extents(&self, inode: &Inode) -> bool {
-        let geometry = &self.volume().geometry;
+        let geometry = &self.fs().geometry;
         let mut without = inode.clone();
         without.flags.remove(InodeFlags::EXTENTS);
         inode.flags.contains(InodeFlags::EXTENTS)
@@ -236,13 +236,13 @@ impl Node {
     }
 
     /// Checks that the comparison of names may be changed: only in an empty directory.
-    fn check_can_fold(&self, core: &Core) -> Result<()> {
-        let volume = self.volume();
-        let incompat = volume.geometry.features.incompat;
+    fn check_can_fold(&self, state: &InodeState) -> Result<()> {
+        let fs = self.fs();
+        let incompat = fs.geometry.features.incompat;
         if !incompat.contains(Incompat::CASEFOLD) {
             return Err(Condition::NotSupported.into());
         }
-        if core.directory(volume)?.is_empty()? {
+        if state.directory(fs)?.is_empty()? {
             return Ok(());
         }
         Err(Condition::NotEmpty.into())
@@ -253,12 +253,12 @@ impl Node {
         let Some(project) = changes.project else {
             return Ok(());
         };
-        let geometry = &self.volume().geometry;
+        let geometry = &self.fs().geometry;
         let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
         if project != 0 && !has_projects {
             return Err(Condition::NotSupported.into());
         }
-        if project != 0 && !self.core.read().inode.holds_project() {
+        if project != 0 && !self.state.read().inode.holds_project() {
             return Err(Condition::Overflow.into());
         }
         Ok(())

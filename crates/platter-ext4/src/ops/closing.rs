@@ -4,10 +4,10 @@ use std::io::IoSlice;
 
 use platter_vfs::Result;
 
-use super::Tree;
+use super::SuperBlock;
 use crate::txn::Log;
 
-impl Tree {
+impl SuperBlock {
     /// Whether its mount has ended: nothing is written any more.
     pub(super) fn is_closed(&self) -> bool {
         self.writes.is_closed()
@@ -20,10 +20,10 @@ impl Tree {
     /// writing, if something did: that may be another host that mounted it.
     pub(super) fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.writes.write(|| {
-            if let Some(error) = self.volume.log().and_then(Log::failure) {
+            if let Some(error) = self.fs.log().and_then(Log::failure) {
                 return Err(error);
             }
-            Ok(self.volume.device().write_vectored_at(offset, bufs)?)
+            Ok(self.fs.device().write_vectored_at(offset, bufs)?)
         })
     }
 
@@ -31,7 +31,7 @@ impl Tree {
     /// written is lost, as by a power cut.
     pub(crate) fn cut(&self) {
         self.writes.close();
-        if let Some(log) = self.volume.log() {
+        if let Some(log) = self.fs.log() {
             log.cut();
         }
     }

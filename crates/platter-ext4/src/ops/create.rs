@@ -7,8 +7,8 @@ use platter_vfs::{FileKind, Name, Result};
 
 use super::new_inode::Blueprint;
 use super::quotas::add_charge;
-use super::{Core, Node};
-use crate::Volume;
+use super::{Ext4Inode, InodeState};
+use crate::FsContext;
 use crate::alloc::{ALLOC_INODE_CREDITS, Portion};
 use crate::directory::{Vacancy, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
@@ -20,11 +20,11 @@ use crate::xattr::change_credits;
 
 /// Blocks that making a file changes at most, beside those of its directory: its inode and how it is
 /// taken, its attributes, and its first block, with the block's place in a map of its own.
-pub(super) fn new_inode_credits(volume: &Volume, blueprint: &Blueprint<'_>) -> u32 {
+pub(super) fn new_inode_credits(fs: &FsContext, blueprint: &Blueprint<'_>) -> u32 {
     let mut credits = ALLOC_INODE_CREDITS + STORE_CREDITS;
     if blueprint.default_acl.is_some() {
         // Lists for access and by default.
-        credits += 2 * change_credits(volume);
+        credits += 2 * change_credits(fs);
     }
     if blueprint.file_kind() == FileKind::Directory || blueprint.target_block.is_some() {
         credits += FIRST_BLOCK_CREDITS;
@@ -38,7 +38,7 @@ const FIRST_BLOCK_CREDITS: u32 = 16;
 /// An inode that was made, and its map.
 type New = (Inode, BlockMap);
 
-impl Node {
+impl Ext4Inode {
     /// Creates a file with a name. The caller holds the inode lock.
     pub(super) fn create_at(
         &self,
@@ -46,12 +46,12 @@ impl Node {
         vacancy: Vacancy,
         new: NewInode<'_>,
     ) -> Result<Arc<Self>> {
-        let volume = self.volume();
-        inode::read_slot(volume, self.number)?;
-        let space = self.tree.space()?.portion(self.reserve_of(new.context));
+        let fs = self.fs();
+        inode::read_slot(fs, self.number)?;
+        let space = self.sb.space()?.portion(self.reserve_of(new.context));
         let (blueprint, _held) = self.plan_counted(space, &new)?;
         let made = self.make(space, (name, vacancy), blueprint);
-        self.tree.adopt(made?, false)
+        self.sb.adopt(made?, false)
     }
 
     /// Makes a file as one transaction.
@@ -61,23 +61,23 @@ impl Node {
         (name, vacancy): (Name<'_>, Vacancy),
         blueprint: Blueprint<'_>,
     ) -> Result<New> {
-        let volume = self.volume();
+        let fs = self.fs();
         let keeper = self.keeper();
-        let of_name = insert_credits(&self.core.read().map) + STORE_CREDITS;
-        let credits = of_name + new_inode_credits(volume, &blueprint);
-        let mut handle = match volume.begin(credits) {
+        let of_name = insert_credits(&self.state.read().map) + STORE_CREDITS;
+        let credits = of_name + new_inode_credits(fs, &blueprint);
+        let mut handle = match fs.begin(credits) {
             Ok(handle) => handle,
             Err(error) => {
                 blueprint.give_up(space);
                 return Err(error);
             }
         };
-        let mut core = self.core.write();
-        let limited = self.limited(space, &core, blueprint.context);
-        let (mut inode, mut map) = self.take_inode(space, &mut handle, &core, blueprint)?;
+        let mut state = self.state.write();
+        let limited = self.limited(space, &state, blueprint.context);
+        let (mut inode, mut map) = self.take_inode(space, &mut handle, &state, blueprint)?;
         let (number, kind) = (inode.number, inode.kind);
-        let added = core
-            .directory_mut(volume, &limited, &mut handle)
+        let added = state
+            .directory_mut(fs, &limited, &mut handle)
             .and_then(|mut directory| directory.insert_at(vacancy, name, number, kind));
         if let Err(error) = added {
             self.undo(space, &mut handle, (&mut inode, &mut map))?;
@@ -86,11 +86,11 @@ impl Node {
         inode.links = 1;
         if kind == FileKind::Directory {
             inode.links = 2;
-            core.count_directory();
+            state.count_directory();
         }
-        core.touch_names(inode.changed);
+        state.touch_names(inode.changed);
         self.initialize(&mut handle, &inode)?;
-        self.store_later(&mut handle, &mut core, keeper)?;
+        self.store_later(&mut handle, &mut state, keeper)?;
         Ok((inode, map))
     }
 
@@ -99,9 +99,9 @@ impl Node {
     /// # Errors
     /// The handle was aborted.
     pub(super) fn initialize(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        let volume = self.volume();
-        let stored = add_charge(volume, handle, inode)
-            .and_then(|()| inode::initialize(volume, handle, inode));
+        let fs = self.fs();
+        let stored =
+            add_charge(fs, handle, inode).and_then(|()| inode::initialize(fs, handle, inode));
         stored.map_err(|error| handle.abort(error))
     }
 
@@ -114,20 +114,20 @@ impl Node {
         &self,
         space: Portion<'_>,
         handle: &mut Handle<'_>,
-        dir: &Core,
+        dir: &InodeState,
         blueprint: Blueprint<'_>,
     ) -> Result<New> {
-        let volume = self.volume();
+        let fs = self.fs();
         let kind = blueprint.file_kind();
         // Only directories are placed by chance.
         let random = if kind == FileKind::Directory {
-            self.tree.clock.random_u64()
+            self.sb.clock.random_u64()
         } else {
             0
         };
         let number = space
             .space
-            .alloc_inode(volume, handle, &dir.inode, kind, random);
+            .alloc_inode(fs, handle, &dir.inode, kind, random);
         let number: InodeNr = match number {
             Ok(number) => number,
             Err(error) => {
@@ -140,7 +140,7 @@ impl Node {
         let filled = self.fill(space, handle, &dir.inode, new, blueprint);
         if let Err(error) = filled {
             let is_directory = kind == FileKind::Directory;
-            let freed = space.space.free_inode(volume, handle, number, is_directory);
+            let freed = space.space.free_inode(fs, handle, number, is_directory);
             freed.map_err(|error| handle.abort(error))?;
             return Err(error);
         }
@@ -149,31 +149,35 @@ impl Node {
 
     /// Makes a file without a name, which is an orphan until it gets one. The caller holds the inode lock.
     pub(super) fn create_orphan(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
-        let tree = &self.tree;
-        let volume = &tree.volume;
-        let space = tree.space()?.portion(self.reserve_of(new.context));
+        let sb = &self.sb;
+        let fs = &sb.fs;
+        let space = sb.space()?.portion(self.reserve_of(new.context));
         // A directory whose files are not encrypted.
-        self.core.read().directory(volume)?.refuse_encrypted()?;
+        self.state.read().directory(fs)?.refuse_encrypted()?;
         let (blueprint, _held) = self.plan_counted(space, &new)?;
-        let credits = new_inode_credits(volume, &blueprint) + ORPHAN_CREDITS;
-        let mut handle = volume.begin(credits)?;
-        let core = self.core.read();
-        let (inode, map) = self.take_inode(space, &mut handle, &core, blueprint)?;
-        drop(core);
+        let credits = new_inode_credits(fs, &blueprint) + ORPHAN_CREDITS;
+        let mut handle = fs.begin(credits)?;
+        let state = self.state.read();
+        let (inode, map) = self.take_inode(space, &mut handle, &state, blueprint)?;
+        drop(state);
         self.initialize(&mut handle, &inode)?;
-        tree.register()?.add(volume, &mut handle, inode.number)?;
+        sb.register()?.add(fs, &mut handle, inode.number)?;
         drop(handle);
-        tree.adopt((inode, map), true)
+        sb.adopt((inode, map), true)
     }
 }
 
-impl super::Tree {
+impl super::SuperBlock {
     /// The object of an inode that was just made.
-    fn adopt(self: &Arc<Self>, (inode, map): New, may_get_first_name: bool) -> Result<Arc<Node>> {
+    fn adopt(
+        self: &Arc<Self>,
+        (inode, map): New,
+        may_get_first_name: bool,
+    ) -> Result<Arc<Ext4Inode>> {
         let id = inode.number.id();
         let node = self.nodes.get_or_load(id, |seat| {
             let node = self.node(inode, map, seat);
-            node.core.write().may_get_first_name = may_get_first_name;
+            node.state.write().may_get_first_name = may_get_first_name;
             Ok(node)
         });
         if may_get_first_name {

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use platter_block::Operation;
 use platter_vfs::{Condition, Error, Result};
 
-use super::Tree;
+use super::SuperBlock;
 use crate::ondisk::InodeNr;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::superblock::{ErrorCode, ErrorNote};
@@ -51,11 +51,11 @@ struct Noted {
     last: Option<ErrorNote>,
 }
 
-impl Tree {
+impl SuperBlock {
     /// Records the error of a finished operation if it reports corruption. Called without a handle
     /// or a lock.
     pub(crate) fn met(&self, error: Error) -> Error {
-        let Some(log) = self.volume.log() else {
+        let Some(log) = self.fs.log() else {
             return error;
         };
         if let Error::Corrupt(_) = &error {
@@ -79,7 +79,7 @@ impl Tree {
             return;
         };
         // An error that cannot be recorded was returned to the caller in any case.
-        let Ok(mut handle) = self.volume.begin(1) else {
+        let Ok(mut handle) = self.fs.begin(1) else {
             return;
         };
         {
@@ -92,7 +92,7 @@ impl Tree {
             }
             noted.transaction = transaction;
         }
-        let _ = superblock::edit(&self.volume, &mut handle, |disk| disk.note_error(&note));
+        let _ = superblock::edit(&self.fs, &mut handle, |disk| disk.note_error(&note));
     }
 
     /// Takes what was not noted yet into a transaction that closes.
@@ -104,7 +104,7 @@ impl Tree {
         let Some(last) = last else {
             return Ok(());
         };
-        superblock::edit(&self.volume, handle, |disk| {
+        superblock::edit(&self.fs, handle, |disk| {
             disk.note_errors(&last, more);
         })
     }
@@ -141,7 +141,7 @@ impl Tree {
                     Operation::Flush => "device flush",
                     Operation::Open | Operation::Discard => "device",
                 };
-                note.block = Some(error.offset >> self.volume.geometry.block_bits);
+                note.block = Some(error.offset >> self.fs.geometry.block_bits);
             }
             Error::Condition(Condition::ReadOnly) => return None,
             Error::Condition(_) | Error::Unsupported(_) => {}
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_transaction_counts_all_damage_that_was_met() {
         let device = Sample::new(Shape::PLAIN).device;
-        let tree = mount(&device);
+        let sb = mount(&device);
         let read = || {
             let mut disk = DiskSuperblock::new_zeroed();
             device.read_at(1024, disk.as_mut_bytes()).unwrap();
@@ -173,9 +173,9 @@ mod tests {
         };
         let meet = |block| {
             let damage = Corrupt::new(Locus::block(block), SpaceRule::FreeClusters);
-            tree.met(damage.into());
+            sb.met(damage.into());
         };
-        let log = tree.volume.log().unwrap();
+        let log = sb.fs.log().unwrap();
         (1..=5).for_each(meet);
         log.commit_all().unwrap();
         assert_eq!(read(), (5, 5));

@@ -7,7 +7,7 @@ use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Context, FileKind, InodeId, Name, Result};
 
 use super::names::Cores;
-use super::{Node, Tree};
+use super::{Ext4Inode, SuperBlock};
 use crate::directory::{Vacancy, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
 use crate::ondisk::InodeNr;
@@ -33,7 +33,7 @@ impl Rule for LinkRule {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// Adds a name of `file` to this directory. The caller holds both inode locks.
     pub(super) fn add_link(
         &self,
@@ -42,31 +42,31 @@ impl Node {
         vacancy: Vacancy,
         file: &Self,
     ) -> Result<()> {
-        let tree = &self.tree;
-        let volume = &tree.volume;
-        let register = tree.register()?;
-        inode::read_slot(volume, self.number)?;
-        inode::read_slot(volume, file.number)?;
-        let credits = insert_credits(&self.core.read().map) + 2 * STORE_CREDITS + ORPHAN_CREDITS;
-        let mut handle = volume.begin(credits)?;
+        let sb = &self.sb;
+        let fs = &sb.fs;
+        let register = sb.register()?;
+        inode::read_slot(fs, self.number)?;
+        inode::read_slot(fs, file.number)?;
+        let credits = insert_credits(&self.state.read().map) + 2 * STORE_CREDITS + ORPHAN_CREDITS;
+        let mut handle = fs.begin(credits)?;
         let mut cores = Cores::lock(&[self, file]);
-        let space = tree.space()?.portion(self.reserve_of(context));
+        let space = sb.space()?.portion(self.reserve_of(context));
         let (number, kind) = (file.number, file.kind);
         let dir = cores.of(self);
         let limited = self.limited(space, dir, context);
-        dir.directory_mut(volume, &limited, &mut handle)?
+        dir.directory_mut(fs, &limited, &mut handle)?
             .insert_at(vacancy, name, number, kind)?;
-        let now = tree.clock.now();
+        let now = sb.clock.now();
         dir.touch_names(now);
-        let core = cores.of(file);
-        let is_first = core.inode.links == 0;
-        core.inode.links = core.inode.links.saturating_add(1);
-        core.may_get_first_name = false;
-        core.touch(now);
+        let state = cores.of(file);
+        let is_first = state.inode.links == 0;
+        state.inode.links = state.inode.links.saturating_add(1);
+        state.may_get_first_name = false;
+        state.touch(now);
         if is_first && !file.data.is_cut_left() {
-            register.remove(volume, &mut handle, number)?;
+            register.remove(fs, &mut handle, number)?;
         }
-        cores.store(volume, &mut handle)?;
+        cores.store(fs, &mut handle)?;
         drop(cores);
         drop(handle);
         if is_first {
@@ -80,12 +80,12 @@ impl Node {
         if self.kind != FileKind::Symlink {
             return Err(Condition::InvalidArgument.into());
         }
-        let core = self.core.read();
-        let inode = &core.inode;
+        let state = self.state.read();
+        let inode = &state.inode;
         if inode.is_encrypted() {
             return Err(Condition::NoKey.into());
         }
-        let geometry = &self.volume().geometry;
+        let geometry = &self.fs().geometry;
         if inode.has_target_inside(geometry) {
             return Ok(inode.target_inside().unwrap_or_default().to_vec());
         }
@@ -95,7 +95,7 @@ impl Node {
             return Err(broken(LinkRule::Length).into());
         }
         let mut target = vec![0; usize::try_from(length).unwrap_or_default()];
-        core.contents(self.volume()).read_at(0, &mut target)?;
+        state.contents(self.fs()).read_at(0, &mut target)?;
         // A NUL ends the target, as it does where a path is a string.
         if let Some(end) = target.iter().position(|&byte| byte == 0) {
             target.truncate(end);
@@ -107,9 +107,9 @@ impl Node {
     }
 }
 
-impl Tree {
+impl SuperBlock {
     /// The inode with this identity, also one in use that has no name.
-    pub(super) fn in_use(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<Node>>> {
+    pub(super) fn in_use(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<Ext4Inode>>> {
         if let Some(node) = self.nodes.get(id) {
             return Ok(Some(node));
         }

@@ -42,8 +42,8 @@ use platter_vfs::{
     Unmade, WholeFile, XattrMode,
 };
 
-use crate::Volume;
-use crate::alloc::{self, Space};
+use crate::FsContext;
+use crate::alloc::{self, Allocator};
 use crate::file::Contents;
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::BlockMap;
@@ -65,11 +65,11 @@ const RECENT_BYTES_MAX: u64 = 32 << 20;
 const INODE_OVERHEAD_BYTES: usize = 704;
 
 /// A mounted filesystem as its inodes see it.
-pub struct Tree {
+pub struct SuperBlock {
     /// The filesystem below.
-    pub volume: Volume,
+    pub fs: FsContext,
     /// Its space; absent where nothing may be changed.
-    pub space: Option<Arc<Space>>,
+    pub space: Option<Arc<Allocator>>,
     /// Its quota files, where usage is counted and may change.
     quota_files: Option<QuotaFiles>,
     /// What a crash left half done.
@@ -82,13 +82,13 @@ pub struct Tree {
     /// What a crash would leave half done. Absent where nothing may be changed.
     register: OnceLock<OrphanRegister>,
     budget: Arc<MemoryBudget>,
-    nodes: CachePadded<InodeCache<Node>>,
+    nodes: CachePadded<InodeCache<Ext4Inode>>,
     /// Inodes with contents that are not on the device yet.
-    dirty: CachePadded<DirtyList<Node>>,
+    dirty: CachePadded<DirtyList<Ext4Inode>>,
     /// Writes over blocks that were a file's before, of all files.
     overwrites: CachePadded<UnflushedWrites>,
     /// Directories that the running transaction stores when it closes.
-    unstored: CachePadded<UnstoredInodes<Node>>,
+    unstored: CachePadded<UnstoredInodes<Ext4Inode>>,
     on_error: OnError,
     damage: DamageNotes,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
@@ -97,17 +97,17 @@ pub struct Tree {
 
 platter_cache::layout!(
     /// Of a mounted filesystem.
-    pub LAYOUT: Tree {
+    pub LAYOUT: SuperBlock {
         ReadOnly: space, quota_files, clock, budget, on_error;
         Rare: register, damage;
         Hot: orphans, renames, nodes, dirty, overwrites, unstored;
-        Apart: volume, writes;
+        Apart: fs, writes;
     }
 );
 
 /// One inode in use.
-pub struct Node {
-    tree: Arc<Tree>,
+pub struct Ext4Inode {
+    sb: Arc<SuperBlock>,
     number: InodeNr,
     kind: FileKind,
     /// The inode lock (`i_rwsem`): exclusive to change names, size or mapping; shared to keep them
@@ -116,10 +116,10 @@ pub struct Node {
     order: RankedRwLock<()>,
     /// Never held during a call of the page cache, nor when a handle is begun.
     // Lock rank 7.
-    core: RankedRwLock<Core>,
+    state: RankedRwLock<InodeState>,
     pages: Mapping<Error>,
     data: FileState,
-    /// The lists of the tree that it is on.
+    /// The lists of the filesystem that it is on.
     lists: InodeLists,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
@@ -128,7 +128,7 @@ pub struct Node {
 }
 
 /// The on-disk state of an inode, as of the running transaction.
-struct Core {
+struct InodeState {
     inode: Inode,
     map: BlockMap,
     /// What of the contents has no place on the device yet.
@@ -145,27 +145,27 @@ struct Core {
     claimed_bytes: u64,
 }
 
-impl Tree {
-    /// The tree of a volume.
+impl SuperBlock {
+    /// A mounted filesystem.
     #[must_use]
     pub fn new(
-        volume: Volume,
-        space: Option<Arc<Space>>,
+        fs: FsContext,
+        space: Option<Arc<Allocator>>,
         quota_files: Option<QuotaFiles>,
         orphans: Orphans,
         budget: Arc<MemoryBudget>,
         clock: Arc<dyn Clock>,
         on_error: OnError,
     ) -> Arc<Self> {
-        let tree = Arc::new(Self {
-            volume,
+        let sb = Arc::new(Self {
+            fs,
             space,
             quota_files,
             orphans: orphans.into(),
             renames: CachePadded::default(),
             clock,
             register: OnceLock::new(),
-            nodes: InodeCache::sparing(recent_max(&budget), Node::is_cheap).into(),
+            nodes: InodeCache::sparing(recent_max(&budget), Ext4Inode::is_cheap).into(),
             budget,
             dirty: CachePadded::default(),
             overwrites: CachePadded::default(),
@@ -174,11 +174,11 @@ impl Tree {
             damage: DamageNotes::default(),
             writes: WriteGate::default(),
         });
-        if let Some(log) = tree.volume.log() {
-            let client = Arc::downgrade(&tree);
+        if let Some(log) = sb.fs.log() {
+            let client = Arc::downgrade(&sb);
             log.attach(client);
         }
-        tree
+        sb
     }
 
     /// Has what a crash would leave half done noted in `register`. Once only, before the first change.
@@ -191,7 +191,7 @@ impl Tree {
     ///
     /// # Errors
     /// `ReadOnly` where nothing may be changed.
-    pub fn space(&self) -> Result<&Arc<Space>> {
+    pub fn space(&self) -> Result<&Arc<Allocator>> {
         Ok(self.space.as_ref().ok_or(Condition::ReadOnly)?)
     }
 
@@ -204,7 +204,7 @@ impl Tree {
     }
 
     /// Returns the inode with this number; `None` if it is not in use, or not accessible to callers.
-    pub fn find(self: &Arc<Self>, number: InodeNr) -> Result<Option<Arc<Node>>> {
+    pub fn find(self: &Arc<Self>, number: InodeNr) -> Result<Option<Arc<Ext4Inode>>> {
         match self.load(number) {
             Ok(node) => Ok(Some(node)),
             Err(LoadError::Unfit(_)) => Ok(None),
@@ -215,13 +215,13 @@ impl Tree {
     /// Whether the bitmap marks an inode as in use.
     pub fn is_in_use(&self, number: InodeNr) -> Result<bool> {
         match &self.space {
-            Some(space) => space.is_inode_in_use(&self.volume, number),
-            None => alloc::is_inode_in_use(&self.volume, number),
+            Some(space) => space.is_inode_in_use(&self.fs, number),
+            None => alloc::is_inode_in_use(&self.fs, number),
         }
     }
 
     /// The inode that an entry of a directory names.
-    fn named(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Node>> {
+    fn named(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Ext4Inode>> {
         self.load(number).map_err(|error| match error {
             LoadError::Failed(error) => error,
             LoadError::Unfit(rule) => {
@@ -230,7 +230,7 @@ impl Tree {
         })
     }
 
-    fn load(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Node>, LoadError> {
+    fn load(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Ext4Inode>, LoadError> {
         let id = number.id();
         let node = self.nodes.get_or_load(id, |seat| self.read(number, seat))?;
         self.count_owners_of(&node);
@@ -240,45 +240,47 @@ impl Tree {
         Ok(node)
     }
 
-    fn read(self: &Arc<Self>, number: InodeNr, seat: Seat<Node>) -> Result<Node, LoadError> {
-        let volume = &self.volume;
-        if inode::is_reserved(volume, number) {
+    fn read(
+        self: &Arc<Self>,
+        number: InodeNr,
+        seat: Seat<Ext4Inode>,
+    ) -> Result<Ext4Inode, LoadError> {
+        let fs = &self.fs;
+        if inode::is_reserved(fs, number) {
             return Err(LoadError::Unfit(InodeNumberRule::Reserved));
         }
-        let Some(mut inode) = inode::find(volume, number)? else {
-            return Err(LoadError::Unfit(
-                match volume.geometry.group_of_inode(number) {
-                    Some(_) => InodeNumberRule::Deleted,
-                    None => InodeNumberRule::OutOfRange,
-                },
-            ));
+        let Some(mut inode) = inode::find(fs, number)? else {
+            return Err(LoadError::Unfit(match fs.geometry.group_of_inode(number) {
+                Some(_) => InodeNumberRule::Deleted,
+                None => InodeNumberRule::OutOfRange,
+            }));
         };
         if let Some(rule) = inode::unfit_to_name(&inode) {
             return Err(LoadError::Unfit(rule));
         }
-        let mut map = BlockMap::decode(volume, &inode)?;
+        let mut map = BlockMap::decode(fs, &inode)?;
         if self.orphans.is_truncated(number) {
-            orphan::finish_truncation(volume, &mut inode, &mut map)?;
+            orphan::finish_truncation(fs, &mut inode, &mut map)?;
         }
         Ok(self.node(inode, map, seat))
     }
 
     /// The object of an inode.
-    fn node(self: &Arc<Self>, inode: Inode, map: BlockMap, seat: Seat<Node>) -> Node {
+    fn node(self: &Arc<Self>, inode: Inode, map: BlockMap, seat: Seat<Ext4Inode>) -> Ext4Inode {
         // Changes of an earlier object of this inode may be among the latest.
-        let latest = self.volume.log().map_or(Sequence(0), Log::latest);
-        let is_journaled = self.volume.journals_data(&inode);
+        let latest = self.fs.log().map_or(Sequence(0), Log::latest);
+        let is_journaled = self.fs.journals_data(&inode);
         let may_be_unflushed = !self.overwrites.is_flushed();
         let register = self.register.get();
         let is_orphan = register.is_some_and(|register| register.contains(inode.number));
         let is_cut_left = is_orphan && inode.links > 0;
-        let charge = quotas::charge_of(&self.volume, &inode);
-        Node {
-            tree: Arc::clone(self),
+        let charge = quotas::charge_of(&self.fs, &inode);
+        Ext4Inode {
+            sb: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
-            pages: Mapping::with_min_order(Arc::clone(&self.budget), self.volume.folio_order()),
+            pages: Mapping::with_min_order(Arc::clone(&self.budget), self.fs.folio_order()),
             data: FileState {
                 file: FileData::new(inode.size_bytes, may_be_unflushed),
                 is_journaled: AtomicBool::new(is_journaled),
@@ -286,9 +288,9 @@ impl Tree {
             },
             lists: InodeLists::default(),
             is_deleted: AtomicBool::new(false),
-            core: RankedRwLock::new(
+            state: RankedRwLock::new(
                 LockRank::InodeState,
-                Core {
+                InodeState {
                     inode,
                     map,
                     delayed: Delayed::default(),
@@ -304,7 +306,7 @@ impl Tree {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// Whether it is as good when it is loaded again: it has no pages.
     fn is_cheap(&self) -> bool {
         self.pages.page_count() == 0
@@ -315,7 +317,7 @@ impl Node {
 fn recent_max(budget: &MemoryBudget) -> usize {
     let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<Node>() + INODE_OVERHEAD_BYTES)
+    bytes / (size_of::<Ext4Inode>() + INODE_OVERHEAD_BYTES)
 }
 
 /// Why an inode could not be loaded.
@@ -332,9 +334,9 @@ impl<E: Into<Error>> From<E> for LoadError {
     }
 }
 
-impl Node {
-    fn volume(&self) -> &Volume {
-        &self.tree.volume
+impl Ext4Inode {
+    fn fs(&self) -> &FsContext {
+        &self.sb.fs
     }
 
     /// The size as readers see it.
@@ -349,20 +351,20 @@ impl Node {
     fn change<R>(
         &self,
         credits: u32,
-        change: impl FnOnce(&mut Handle<'_>, &mut Core) -> Result<R>,
+        change: impl FnOnce(&mut Handle<'_>, &mut InodeState) -> Result<R>,
     ) -> Result<R> {
-        let volume = self.volume();
+        let fs = self.fs();
         // What cannot be stored is not changed either.
-        inode::read_slot(volume, self.number)?;
-        let mut handle = volume.begin(credits.saturating_add(STORE_CREDITS))?;
-        let mut core = self.core.write();
-        let result = change(&mut handle, &mut core)?;
-        core.store(volume, &mut handle)?;
+        inode::read_slot(fs, self.number)?;
+        let mut handle = fs.begin(credits.saturating_add(STORE_CREDITS))?;
+        let mut state = self.state.write();
+        let result = change(&mut handle, &mut state)?;
+        state.store(fs, &mut handle)?;
         Ok(result)
     }
 }
 
-impl ListedInode for Node {
+impl ListedInode for Ext4Inode {
     fn id(&self) -> InodeId {
         self.number.id()
     }
@@ -372,24 +374,24 @@ impl ListedInode for Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for Ext4Inode {
     fn drop(&mut self) {
-        let Ok(space) = self.tree.space() else {
+        let Ok(space) = self.sb.space() else {
             return;
         };
         self.data.close(space);
-        let is_gone = self.core.read().inode.links == 0;
-        if is_gone && self.tree.can_write() && !self.tree.is_closed() {
+        let is_gone = self.state.read().inode.links == 0;
+        if is_gone && self.sb.can_write() && !self.sb.is_closed() {
             // What could not be freed is left to the next mount, as after a crash.
             let _ = self.evict();
         }
     }
 }
 
-impl Core {
-    fn contents<'c>(&'c self, volume: &'c Volume) -> Contents<'c> {
+impl InodeState {
+    fn contents<'c>(&'c self, fs: &'c FsContext) -> Contents<'c> {
         Contents {
-            volume,
+            fs,
             inode: &self.inode,
             map: &self.map,
         }
@@ -397,24 +399,24 @@ impl Core {
 
     /// Takes the inode as it is now into its table. Without that, the changes that led to it must
     /// not become durable.
-    fn store(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
+    fn store(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
         self.sync = handle.transaction();
         // What is shown is what will be found again.
         let inode = &mut self.inode;
         inode.modified = inode.storable(inode.modified);
         inode.changed = inode.storable(inode.changed);
-        self.store_charge(volume, handle)?;
-        inode::store(volume, handle, &self.inode).map_err(|error| handle.abort(error))
+        self.store_charge(fs, handle)?;
+        inode::store(fs, handle, &self.inode).map_err(|error| handle.abort(error))
     }
 
     /// As [`store`](Self::store), after a change of size or map.
-    fn store_data(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
+    fn store_data(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
         self.data_sync = handle.transaction();
-        self.store(volume, handle)
+        self.store(fs, handle)
     }
 }
 
-impl platter_vfs::Inode for Node {
+impl platter_vfs::Inode for Ext4Inode {
     fn id(&self) -> InodeId {
         self.number.id()
     }
@@ -424,62 +426,62 @@ impl platter_vfs::Inode for Node {
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        Ok(self.tree.noted(self.lookup_name(name))?)
+        Ok(self.sb.noted(self.lookup_name(name))?)
     }
 
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.tree.noted(self.list_names(from, sink))
+        self.sb.noted(self.list_names(from, sink))
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.tree.noted(self.link_target())
+        self.sb.noted(self.link_target())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.refuse_without_contents()?;
-        self.tree.noted(self.pages.read_at(self, offset, buf))
+        self.sb.noted(self.pages.read_at(self, offset, buf))
     }
 
     fn note_access(&self, times: AccessTimes) -> Result<()> {
-        self.tree.noted(self.update_access_time(times))
+        self.sb.noted(self.update_access_time(times))
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.tree.noted(self.seek_contents(offset, target))
+        self.sb.noted(self.seek_contents(offset, target))
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.tree.noted(self.list_extents(range, sink))
+        self.sb.noted(self.list_extents(range, sink))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = file::write(self, offset, data, WriteTo::Cache);
-        self.tree.noted(written)
+        self.sb.noted(written)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
-        self.tree.noted(file::append(self, data))
+        self.sb.noted(file::append(self, data))
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = file::write(self, offset, data, WriteTo::Device);
-        self.tree.noted(written)
+        self.sb.noted(written)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        self.tree.noted(file::fallocate(self, range, mode))
+        self.sb.noted(file::fallocate(self, range, mode))
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.tree.noted(self.xattr(name))
+        self.sb.noted(self.xattr(name))
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.tree.noted(self.xattr_names())
+        self.sb.noted(self.xattr_names())
     }
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        self.tree.noted(self.set_attributes(context, changes))
+        self.sb.noted(self.set_attributes(context, changes))
     }
 
     fn set_xattr(
@@ -490,11 +492,11 @@ impl platter_vfs::Inode for Node {
         mode: XattrMode,
     ) -> Result<()> {
         let set = self.set_named_xattr(context, name, value, mode);
-        self.tree.noted(set)
+        self.sb.noted(set)
     }
 
     fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
-        self.tree.noted(self.remove_named_xattr(context, name))
+        self.sb.noted(self.remove_named_xattr(context, name))
     }
 
     fn will_need(&self, range: Range<u64>) {
@@ -502,7 +504,7 @@ impl platter_vfs::Inode for Node {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.tree.noted(self.sync_contents(data_only))
+        self.sb.noted(self.sync_contents(data_only))
     }
 
     fn create(
@@ -517,7 +519,7 @@ impl platter_vfs::Inode for Node {
             kind: &kind,
             permissions,
         };
-        Ok(self.tree.noted(namei::create(self, name, new))?)
+        Ok(self.sb.noted(namei::create(self, name, new))?)
     }
 
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
@@ -534,19 +536,19 @@ impl platter_vfs::Inode for Node {
             kind: &CreateKind::Regular,
             permissions,
         };
-        Ok(self.tree.noted(namei::create_unnamed(self, new))?)
+        Ok(self.sb.noted(namei::create_unnamed(self, new))?)
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        self.tree.noted(namei::link(self, context, name, target))
+        self.sb.noted(namei::link(self, context, name, target))
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        self.tree.noted(namei::unlink(self, name))
+        self.sb.noted(namei::unlink(self, name))
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        self.tree.noted(namei::remove_dir(self, name))
+        self.sb.noted(namei::remove_dir(self, name))
     }
 
     fn rename(
@@ -558,22 +560,22 @@ impl platter_vfs::Inode for Node {
         mode: RenameMode,
     ) -> Result<()> {
         let moved = namei::rename(self, context, name, (new_parent, new_name), mode);
-        self.tree.noted(moved)
+        self.sb.noted(moved)
     }
 }
 
-impl fmt::Debug for Tree {
+impl fmt::Debug for SuperBlock {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Tree")
-            .field("device", &self.volume.device().name())
+        out.debug_struct("SuperBlock")
+            .field("device", &self.fs.device().name())
             .field("nodes", &self.nodes)
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for Ext4Inode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Node")
+        out.debug_struct("Ext4Inode")
             .field("number", &self.number)
             .field("kind", &self.kind)
             .finish_non_exhaustive()

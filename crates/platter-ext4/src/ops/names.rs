@@ -10,8 +10,8 @@ use platter_vfs::{
     Condition, Context, DirCursor, DirSink, Error, FileKind, InodeId, Name, Result, Timestamp,
 };
 
-use super::{Core, Node, Tree, rename};
-use crate::Volume;
+use super::{Ext4Inode, InodeState, SuperBlock, rename};
+use crate::FsContext;
 use crate::directory::{Directory, DirectoryMut, Slot, Vacancy};
 use crate::inode::InodeNumberRule;
 use crate::mapping::BlockSource;
@@ -22,12 +22,12 @@ use crate::txn::Handle;
 /// The most names of one file, and the most links of a directory that are counted.
 pub(super) const LINKS_MAX: u32 = 65_000;
 
-impl Node {
+impl Ext4Inode {
     pub(super) fn lookup_name(&self, name: Name<'_>) -> Result<Arc<Self>> {
         let _order = self.order.read();
-        let found = self.core.read().directory(self.volume())?.lookup(name)?;
-        let named = self.tree.named(found.inode);
-        if named.is_err() && self.core.read().inode.links == 0 {
+        let found = self.state.read().directory(self.fs())?.lookup(name)?;
+        let named = self.sb.named(found.inode);
+        if named.is_err() && self.state.read().inode.links == 0 {
             // What was above a directory that was removed may be gone as well.
             return Err(Condition::NotFound.into());
         }
@@ -36,9 +36,9 @@ impl Node {
 
     pub(super) fn list_names(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
         let _order = self.order.read();
-        let core = self.core.read();
-        let directory = core.directory(self.volume())?;
-        if core.inode.links == 0 {
+        let state = self.state.read();
+        let directory = state.directory(self.fs())?;
+        if state.inode.links == 0 {
             // It was removed, and has not even the two names that all have.
             return Ok(());
         }
@@ -47,19 +47,19 @@ impl Node {
 
     /// What `name`, which is neither `.` nor `..`, names in this directory, and its slot.
     fn child_at(&self, name: Name<'_>) -> Result<(Arc<Self>, Slot)> {
-        let slot = self.core.read().directory(self.volume())?.locate(name)?;
+        let slot = self.state.read().directory(self.fs())?.locate(name)?;
         let number = slot.found().inode;
         if number == self.number {
             return Err(self.own_ancestor());
         }
-        Ok((self.tree.named(number)?, slot))
+        Ok((self.sb.named(number)?, slot))
     }
 }
 
-impl NamedInode for Node {
+impl NamedInode for Ext4Inode {
     type Slot = Slot;
     type Vacancy = Vacancy;
-    type Space = Tree;
+    type Space = SuperBlock;
 
     fn id(&self) -> InodeId {
         self.number.id()
@@ -74,16 +74,16 @@ impl NamedInode for Node {
     }
 
     fn rename_lock(&self) -> &Mutex<()> {
-        &self.tree.renames
+        &self.sb.renames
     }
 
     fn link_state(&self) -> LinkState {
-        self.core.read().link_state()
+        self.state.read().link_state()
     }
 
-    fn space(&self) -> Result<&Tree> {
-        self.tree.space()?;
-        Ok(&self.tree)
+    fn space(&self) -> Result<&SuperBlock> {
+        self.sb.space()?;
+        Ok(&self.sb)
     }
 
     fn links_max(&self) -> u32 {
@@ -92,15 +92,15 @@ impl NamedInode for Node {
 
     /// With `dir_nlink`, a directory with an index may have more than can be counted.
     fn takes_directory(&self) -> bool {
-        let core = self.core.read();
-        let ro_compat = self.volume().geometry.features.ro_compat;
-        let may_lose_count =
-            ro_compat.contains(RoCompat::DIR_NLINK) && core.inode.flags.contains(InodeFlags::INDEX);
-        core.inode.links < LINKS_MAX || may_lose_count
+        let state = self.state.read();
+        let ro_compat = self.fs().geometry.features.ro_compat;
+        let may_lose_count = ro_compat.contains(RoCompat::DIR_NLINK)
+            && state.inode.flags.contains(InodeFlags::INDEX);
+        state.inode.links < LINKS_MAX || may_lose_count
     }
 
     fn in_use(&self, id: InodeId) -> Result<Option<Arc<Self>>> {
-        self.tree.in_use(id)
+        self.sb.in_use(id)
     }
 
     fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, Slot)> {
@@ -108,7 +108,7 @@ impl NamedInode for Node {
     }
 
     fn vacancy(&self, name: Name<'_>) -> Result<Vacancy> {
-        self.core.read().directory(self.volume())?.vacancy(name)
+        self.state.read().directory(self.fs())?.vacancy(name)
     }
 
     fn is_root(&self) -> bool {
@@ -125,7 +125,7 @@ impl NamedInode for Node {
     }
 
     fn is_empty_directory(&self) -> Result<bool> {
-        self.core.read().directory(self.volume())?.is_empty()
+        self.state.read().directory(self.fs())?.is_empty()
     }
 
     fn create_child(
@@ -160,18 +160,18 @@ impl NamedInode for Node {
     }
 }
 
-impl Core {
-    pub(super) fn directory<'c>(&'c self, volume: &'c Volume) -> Result<Directory<'c>> {
-        Directory::open(volume, &self.inode, &self.map)
+impl InodeState {
+    pub(super) fn directory<'c>(&'c self, fs: &'c FsContext) -> Result<Directory<'c>> {
+        Directory::open(fs, &self.inode, &self.map)
     }
 
     pub(super) fn directory_mut<'c, 'h>(
         &'c mut self,
-        volume: &'c Volume,
+        fs: &'c FsContext,
         space: &'c dyn BlockSource,
         handle: &'c mut Handle<'h>,
     ) -> Result<DirectoryMut<'c, 'h>> {
-        DirectoryMut::open(volume, space, handle, &mut self.inode, &mut self.map)
+        DirectoryMut::open(fs, space, handle, &mut self.inode, &mut self.map)
     }
 
     pub(super) fn link_state(&self) -> LinkState {
@@ -216,34 +216,34 @@ impl Core {
 
 /// The states of several inodes, locked in the order of their numbers.
 pub(super) struct Cores<'n> {
-    held: Vec<(InodeNr, Ranked<RwLockWriteGuard<'n, Core>>)>,
+    held: Vec<(InodeNr, Ranked<RwLockWriteGuard<'n, InodeState>>)>,
 }
 
 impl<'n> Cores<'n> {
     /// Each of `nodes` may be there more than once.
-    pub(super) fn lock(nodes: &[&'n Node]) -> Self {
+    pub(super) fn lock(nodes: &[&'n Ext4Inode]) -> Self {
         let mut nodes = nodes.to_vec();
         nodes.sort_by_key(|node| node.number);
         nodes.dedup_by_key(|node| node.number);
         let held = (0..).zip(nodes);
-        let held = held.map(|(nth, node)| (node.number, node.core.write_nth(nth)));
+        let held = held.map(|(nth, node)| (node.number, node.state.write_nth(nth)));
         Self {
             held: held.collect(),
         }
     }
 
     /// The state of one of them.
-    pub(super) fn of(&mut self, node: &Node) -> &mut Core {
+    pub(super) fn of(&mut self, node: &Ext4Inode) -> &mut InodeState {
         let held = self.held.iter_mut();
         let mut found = held.filter(|(number, _)| *number == node.number);
-        let (_, core) = found.next().expect("it was among those to lock");
-        core
+        let (_, state) = found.next().expect("it was among those to lock");
+        state
     }
 
     /// Takes all of them into their tables.
-    pub(super) fn store(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
-        for (_, core) in &mut self.held {
-            core.store_data(volume, handle)?;
+    pub(super) fn store(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
+        for (_, state) in &mut self.held {
+            state.store_data(fs, handle)?;
         }
         Ok(())
     }

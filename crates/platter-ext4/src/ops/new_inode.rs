@@ -7,7 +7,7 @@ use platter_vfs::creation::NewFile;
 use platter_vfs::namei::NewInode;
 use platter_vfs::{Condition, Context, CreateKind, FileKind, Result};
 
-use super::Node;
+use super::Ext4Inode;
 use crate::alloc::{Portion, Taken};
 use crate::directory::DirectoryMut;
 use crate::inode;
@@ -77,7 +77,7 @@ pub(super) fn file_kind(kind: &CreateKind) -> FileKind {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// Plans a file to be made in this directory. What lies outside its inode is written to the
     /// device already, where nothing names it yet: the caller has no handle.
     ///
@@ -94,8 +94,8 @@ impl Node {
             permissions,
         } = *new;
         let default_acl = {
-            let core = self.core.read();
-            xattr::acl(self.volume(), &core.inode, ACL_DEFAULT_NAME)?
+            let state = self.state.read();
+            xattr::acl(self.fs(), &state.inode, ACL_DEFAULT_NAME)?
         };
         let target_block = match kind {
             CreateKind::Symlink(target) => self.write_target(space, target)?,
@@ -117,8 +117,8 @@ impl Node {
 
     /// Writes the target of a link to a block, if it is too long for an inode.
     fn write_target(&self, space: Portion<'_>, target: &[u8]) -> Result<Option<Taken>> {
-        let volume = self.volume();
-        let block_bytes = volume.geometry.block_bytes as usize;
+        let fs = self.fs();
+        let block_bytes = fs.geometry.block_bytes as usize;
         if target.is_empty() {
             return Err(Condition::NotFound.into());
         }
@@ -132,11 +132,11 @@ impl Node {
             return Ok(None);
         }
         let goal = space.space.first_goal(self.number, FileKind::Symlink);
-        let taken = space.space.take(volume, goal, 1, space.from)?;
+        let taken = space.space.take(fs, goal, 1, space.from)?;
         let mut block = target.to_vec();
         block.resize(block_bytes, 0);
-        let offset = taken.start().0 << volume.geometry.block_bits;
-        match self.tree.write_data(offset, &[IoSlice::new(&block)]) {
+        let offset = taken.start().0 << fs.geometry.block_bits;
+        match self.sb.write_data(offset, &[IoSlice::new(&block)]) {
             Ok(()) => Ok(Some(taken)),
             Err(error) => {
                 space.space.give_back(taken);
@@ -153,18 +153,18 @@ impl Node {
         number: InodeNr,
         blueprint: &Blueprint<'_>,
     ) -> (Inode, BlockMap) {
-        let volume = self.volume();
-        let geometry = &volume.geometry;
+        let fs = self.fs();
+        let geometry = &fs.geometry;
         let kind = blueprint.file_kind();
         let new = blueprint.new_file(dir, geometry);
-        let [b0, b1, b2, b3, ..] = self.tree.clock.random_u64().to_le_bytes();
+        let [b0, b1, b2, b3, ..] = self.sb.clock.random_u64().to_le_bytes();
         let generation = u32::from_le_bytes([b0, b1, b2, b3]);
-        let extra_bytes = volume.superblock.inode_extra_bytes;
+        let extra_bytes = fs.superblock.inode_extra_bytes;
         let mut inode = Inode::new(number, kind, generation, extra_bytes, geometry);
         (inode.uid, inode.gid) = (new.uid, new.gid);
         inode.permissions = new.permissions;
         inode.version = 1;
-        let now = self.tree.clock.now();
+        let now = self.sb.clock.now();
         inode.created = inode.storable_creation(now);
         let now = inode.storable(now);
         (inode.accessed, inode.modified, inode.changed) = (now, now, now);
@@ -190,7 +190,7 @@ impl Node {
             CreateKind::Regular | CreateKind::Directory | CreateKind::Fifo | CreateKind::Socket => {
             }
         }
-        let map = BlockMap::begin(volume, &mut inode);
+        let map = BlockMap::begin(fs, &mut inode);
         (inode, map)
     }
 
@@ -207,12 +207,12 @@ impl Node {
         (inode, map): (&mut Inode, &mut BlockMap),
         blueprint: Blueprint<'_>,
     ) -> Result<()> {
-        let volume = self.volume();
+        let fs = self.fs();
         if let Some(taken) = blueprint.target_block {
             return self.place_target(space, handle, (inode, map), taken);
         }
         if let Some(acl) = &blueprint.default_acl {
-            let new = blueprint.new_file(dir, &volume.geometry);
+            let new = blueprint.new_file(dir, &fs.geometry);
             let mut change = self.new_xattrs(blueprint.context, space, handle, inode);
             if let Err(error) = change.inherit(&new, Some(acl)) {
                 // One of two lists may be there already.
@@ -223,7 +223,7 @@ impl Node {
         if inode.kind != FileKind::Directory {
             return Ok(());
         }
-        let begun = DirectoryMut::open(volume, &space, handle, inode, map)
+        let begun = DirectoryMut::open(fs, &space, handle, inode, map)
             .and_then(|mut directory| directory.begin(self.number));
         if begun.is_err() {
             let context = blueprint.context;
@@ -240,22 +240,22 @@ impl Node {
         (inode, map): (&mut Inode, &mut BlockMap),
         taken: Taken,
     ) -> Result<()> {
-        let volume = self.volume();
+        let fs = self.fs();
         let blocks = taken.blocks();
-        space.space.record(volume, handle, taken)?;
+        space.space.record(fs, handle, taken)?;
         let run = Run {
             first: FileBlock(0),
             count: 1,
             backing: Backing::Written(blocks.start),
         };
         let mut change = MapChange {
-            volume,
+            fs,
             space: &space,
             handle,
             inode,
         };
         if let Err(error) = map.insert(&mut change, run) {
-            let freed = space.free(volume, handle, blocks);
+            let freed = space.free(fs, handle, blocks);
             freed.map_err(|error| handle.abort(error))?;
             return Err(error);
         }
@@ -271,12 +271,12 @@ impl Node {
         inode: &'a mut Inode,
     ) -> XattrChange<'a, 'h> {
         XattrChange {
-            volume: self.volume(),
+            fs: self.fs(),
             space: space.space,
             handle,
             from: space.from,
             now: inode.changed,
-            clock: &*self.tree.clock,
+            clock: &*self.sb.clock,
             holding: self.hold_for_xattrs(context, inode),
             inode,
         }
@@ -289,19 +289,18 @@ impl Node {
         handle: &mut Handle<'_>,
         (inode, map): (&mut Inode, &mut BlockMap),
     ) -> Result<()> {
-        let volume = self.volume();
+        let fs = self.fs();
         let (number, is_directory) = (inode.number, inode.kind == FileKind::Directory);
         let context = Context::root();
         let _ = self.new_xattrs(&context, space, handle, inode).release()?;
         let mut change = MapChange {
-            volume,
+            fs,
             space: &space,
             handle,
             inode,
         };
         let emptied = map.remove(&mut change, FileBlock(0)..FileBlock::MAX);
-        let freed =
-            emptied.and_then(|_| space.space.free_inode(volume, handle, number, is_directory));
+        let freed = emptied.and_then(|_| space.space.free_inode(fs, handle, number, is_directory));
         freed.map_err(|error| handle.abort(error))
     }
 }

@@ -10,9 +10,9 @@ use platter_vfs::writing::retry_no_space;
 use platter_vfs::{Condition, Context, CreateKind, Quotas, Result, SetAttr};
 
 use super::new_inode::{Blueprint, cluster_sectors};
-use super::{Core, Node, Tree};
-use crate::Volume;
-use crate::alloc::{Portion, Reserve, Space};
+use super::{Ext4Inode, InodeState, SuperBlock};
+use crate::FsContext;
+use crate::alloc::{Allocator, Portion, Reserve};
 use crate::mapping::BlockSource;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
@@ -26,33 +26,33 @@ use crate::xattr;
 const LIMITS_CREDITS: u32 = 1;
 
 /// Returns what an inode counts for. Where its attributes are corrupt, its EA inodes are left out.
-pub(super) fn charge_of(volume: &Volume, inode: &Inode) -> Charge {
-    let ea_inodes = match volume.quotas() {
-        Some(_) => xattr::ea_inode_count(volume, inode).unwrap_or(0),
+pub(super) fn charge_of(fs: &FsContext, inode: &Inode) -> Charge {
+    let ea_inodes = match fs.quotas() {
+        Some(_) => xattr::ea_inode_count(fs, inode).unwrap_or(0),
         None => 0,
     };
     Charge::of(inode, ea_inodes)
 }
 
 /// Returns the size of a cluster in bytes.
-pub(super) fn cluster_bytes(volume: &Volume) -> u64 {
-    cluster_sectors(&volume.geometry) << 9
+pub(super) fn cluster_bytes(fs: &FsContext) -> u64 {
+    cluster_sectors(&fs.geometry) << 9
 }
 
-impl Core {
+impl InodeState {
     /// Changes the usage of the owners to match the inode, as part of the transaction that stores it.
     ///
     /// # Errors
     /// The handle was aborted.
-    pub(super) fn store_charge(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
-        let Some(quotas) = volume.quotas() else {
+    pub(super) fn store_charge(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
+        let Some(quotas) = fs.quotas() else {
             return Ok(());
         };
-        let new = charge_of(volume, &self.inode);
+        let new = charge_of(fs, &self.inode);
         let claimed_bytes = std::mem::take(&mut self.claimed_bytes);
         let old = self.charge.owners;
         if old != new.owners {
-            let reserved = self.delayed.reserved_clusters() * cluster_bytes(volume);
+            let reserved = self.delayed.reserved_clusters() * cluster_bytes(fs);
             quotas.release(&old, reserved.saturating_add(claimed_bytes), 0);
             quotas.reserve(&new.owners, reserved.saturating_add(claimed_bytes), 0, true)?;
         }
@@ -68,31 +68,31 @@ impl Core {
     /// `QuotaExceeded`.
     pub(super) fn reserve_quota(
         &self,
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         clusters: u64,
     ) -> Result<()> {
-        let Some(quotas) = volume.quotas() else {
+        let Some(quotas) = fs.quotas() else {
             return Ok(());
         };
         // The writer is not known here. Where all writers are privileged, so is the space.
         let may_exceed = space.contents_from() == Reserve::Privileged;
-        let bytes = clusters.saturating_mul(cluster_bytes(volume));
+        let bytes = clusters.saturating_mul(cluster_bytes(fs));
         quotas.reserve(&self.charge.owners, bytes, 0, may_exceed)
     }
 
     /// Releases the reservation of clusters.
-    pub(super) fn release_quota(&self, volume: &Volume, clusters: u64) {
-        if let Some(quotas) = volume.quotas().filter(|_| clusters > 0) {
-            let bytes = clusters.saturating_mul(cluster_bytes(volume));
+    pub(super) fn release_quota(&self, fs: &FsContext, clusters: u64) {
+        if let Some(quotas) = fs.quotas().filter(|_| clusters > 0) {
+            let bytes = clusters.saturating_mul(cluster_bytes(fs));
             quotas.release(&self.charge.owners, bytes, 0);
         }
     }
 
     /// Ends the reservation of clusters when the inode, which has them now, is stored.
-    pub(super) fn claim_quota(&mut self, volume: &Volume, clusters: u64) {
-        if volume.quotas().is_some() {
-            let bytes = clusters.saturating_mul(cluster_bytes(volume));
+    pub(super) fn claim_quota(&mut self, fs: &FsContext, clusters: u64) {
+        if fs.quotas().is_some() {
+            let bytes = clusters.saturating_mul(cluster_bytes(fs));
             self.claimed_bytes = self.claimed_bytes.saturating_add(bytes);
         }
     }
@@ -101,8 +101,8 @@ impl Core {
     ///
     /// # Errors
     /// The handle was aborted.
-    pub(super) fn drop_charge(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
-        let Some(quotas) = volume.quotas() else {
+    pub(super) fn drop_charge(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
+        let Some(quotas) = fs.quotas() else {
             return Ok(());
         };
         let nothing = self.charge.nothing();
@@ -117,15 +117,15 @@ impl Core {
 ///
 /// # Errors
 /// Those of changing the quota files.
-pub(super) fn add_charge(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-    let Some(quotas) = volume.quotas() else {
+pub(super) fn add_charge(fs: &FsContext, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    let Some(quotas) = fs.quotas() else {
         return Ok(());
     };
-    let charge = charge_of(volume, inode);
+    let charge = charge_of(fs, inode);
     quotas.change(handle, &charge.nothing(), &charge, 0)
 }
 
-impl Node {
+impl Ext4Inode {
     /// Whether limits do not apply to a user (`CAP_SYS_RESOURCE`).
     fn may_exceed(context: &Context) -> bool {
         context.credentials.is_superuser()
@@ -137,14 +137,14 @@ impl Node {
     /// # Errors
     /// `QuotaExceeded`, and `NoSpace` in the quota files.
     fn hold_new(&self, blueprint: &Blueprint<'_>) -> Result<Option<Held>> {
-        let volume = self.volume();
-        let Some(quotas) = volume.quotas() else {
+        let fs = self.fs();
+        let Some(quotas) = fs.quotas() else {
             return Ok(None);
         };
-        let owners = blueprint.owners(&self.core.read().inode, &volume.geometry);
-        self.tree.add_owners(&owners)?;
+        let owners = blueprint.owners(&self.state.read().inode, &fs.geometry);
+        self.sb.add_owners(&owners)?;
         let has_block = match blueprint.kind {
-            CreateKind::Directory => !volume
+            CreateKind::Directory => !fs
                 .geometry
                 .features
                 .incompat
@@ -156,7 +156,7 @@ impl Node {
             | CreateKind::Fifo
             | CreateKind::Socket => false,
         };
-        let space = if has_block { cluster_bytes(volume) } else { 0 };
+        let space = if has_block { cluster_bytes(fs) } else { 0 };
         let may_exceed = Self::may_exceed(blueprint.context);
         Ok(Some(quotas.hold(owners, space, 1, may_exceed)?))
     }
@@ -184,7 +184,7 @@ impl Node {
     /// Reserves nothing yet for a change of the attributes of an inode.
     pub(super) fn hold_for_xattrs(&self, context: &Context, inode: &Inode) -> xattr::Holding {
         let held = self
-            .volume()
+            .fs()
             .quotas()
             .map(|quotas| Held::nothing(Arc::clone(quotas), owners_of(inode)));
         xattr::Holding {
@@ -198,11 +198,11 @@ impl Node {
     /// # Errors
     /// `QuotaExceeded`.
     pub(super) fn hold_cluster(&self) -> Result<Option<Held>> {
-        let Some(quotas) = self.volume().quotas() else {
+        let Some(quotas) = self.fs().quotas() else {
             return Ok(None);
         };
-        let owners = self.core.read().charge.owners;
-        let space = cluster_bytes(self.volume());
+        let owners = self.state.read().charge.owners;
+        let space = cluster_bytes(self.fs());
         Ok(Some(quotas.hold(owners, space, 0, false)?))
     }
 
@@ -210,13 +210,13 @@ impl Node {
     pub(super) fn limited<'a>(
         &'a self,
         space: Portion<'a>,
-        core: &Core,
+        state: &InodeState,
         context: &Context,
     ) -> Limited<'a> {
         Limited {
             space,
-            quotas: self.volume().quotas().map(|quotas| &**quotas),
-            owners: core.charge.owners,
+            quotas: self.fs().quotas().map(|quotas| &**quotas),
+            owners: state.charge.owners,
             may_exceed: Self::may_exceed(context),
             reserved_bytes: AtomicU64::new(0),
         }
@@ -227,11 +227,11 @@ impl Node {
     /// # Errors
     /// `NoSpace` in the quota files.
     pub(super) fn add_new_owners(&self, changes: &SetAttr) -> Result<()> {
-        if self.volume().quotas().is_none() {
+        if self.fs().quotas().is_none() {
             return Ok(());
         }
-        let owners = owners_after(&self.core.read().inode, changes);
-        self.tree.add_owners(&owners)
+        let owners = owners_after(&self.state.read().inode, changes);
+        self.sb.add_owners(&owners)
     }
 
     /// Checks that new owners may have this inode.
@@ -241,18 +241,18 @@ impl Node {
     pub(super) fn check_new_owners(
         &self,
         context: &Context,
-        core: &Core,
+        state: &InodeState,
         changes: &SetAttr,
     ) -> Result<()> {
-        let Some(quotas) = self.volume().quotas() else {
+        let Some(quotas) = self.fs().quotas() else {
             return Ok(());
         };
-        let owners = owners_after(&core.inode, changes);
+        let owners = owners_after(&state.inode, changes);
         if Self::may_exceed(context) {
             return Ok(());
         }
-        let reserved = core.delayed.reserved_clusters() * cluster_bytes(self.volume());
-        quotas.check_transfer(&core.charge, &owners, reserved)
+        let reserved = state.delayed.reserved_clusters() * cluster_bytes(self.fs());
+        quotas.check_transfer(&state.charge, &owners, reserved)
     }
 }
 
@@ -265,29 +265,27 @@ fn owners_after(inode: &Inode, changes: &SetAttr) -> Owners {
     ]
 }
 
-impl Tree {
+impl SuperBlock {
     /// Adds missing entries of owners to the quota files. The caller has no handle.
     ///
     /// # Errors
     /// `NoSpace`.
     fn add_owners(&self, owners: &Owners) -> Result<()> {
-        let (Some(files), Some(quotas)) = (&self.quota_files, self.volume.quotas()) else {
+        let (Some(files), Some(quotas)) = (&self.quota_files, self.fs.quotas()) else {
             return Ok(());
         };
         if quotas.missing(owners).is_empty() {
             return Ok(());
         }
         let space = self.space()?;
-        retry_no_space(self, || {
-            files.add_missing(&self.volume, space, quotas, owners)
-        })
+        retry_no_space(self, || files.add_missing(&self.fs, space, quotas, owners))
     }
 
     /// Adds missing entries of the owners of an inode, where the quota files were inconsistent. Without
     /// space they get none, and their usage is not recorded.
-    pub(super) fn count_owners_of(&self, node: &Node) {
-        if self.volume.quotas().is_some() && self.can_write() {
-            let owners = node.core.read().charge.owners;
+    pub(super) fn count_owners_of(&self, node: &Ext4Inode) {
+        if self.fs.quotas().is_some() && self.can_write() {
+            let owners = node.state.read().charge.owners;
             let _ = self.add_owners(&owners);
         }
     }
@@ -297,19 +295,19 @@ impl Tree {
     /// # Errors
     /// Those of changing the quota files.
     pub fn remove_unused_owners(&self) -> Result<()> {
-        match (&self.quota_files, self.volume.quotas()) {
-            (Some(files), Some(quotas)) => files.remove_unused(&self.volume, quotas),
+        match (&self.quota_files, self.fs.quotas()) {
+            (Some(files), Some(quotas)) => files.remove_unused(&self.fs, quotas),
             _ => Ok(()),
         }
     }
 
     /// The quotas, where usage is counted.
     pub fn quotas(&self) -> Option<&dyn Quotas> {
-        self.volume.quotas().map(|_| self as &dyn Quotas)
+        self.fs.quotas().map(|_| self as &dyn Quotas)
     }
 
     fn quota_table(&self) -> Result<&QuotaTable> {
-        Ok(self.volume.quotas().ok_or(Condition::NotSupported)?)
+        Ok(self.fs.quotas().ok_or(Condition::NotSupported)?)
     }
 }
 
@@ -327,13 +325,13 @@ pub(super) struct Limited<'a> {
 impl Limited<'_> {
     fn alloc_within(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         alloc: impl FnOnce(&Portion<'_>) -> Result<BlockNr>,
     ) -> Result<BlockNr> {
         let Some(quotas) = self.quotas else {
             return alloc(&self.space);
         };
-        let bytes = cluster_bytes(volume);
+        let bytes = cluster_bytes(fs);
         quotas.reserve(&self.owners, bytes, 0, self.may_exceed)?;
         self.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
         alloc(&self.space)
@@ -350,28 +348,28 @@ impl Drop for Limited<'_> {
 }
 
 impl BlockSource for Limited<'_> {
-    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
-        self.alloc_within(volume, |space| space.alloc(volume, handle, goal))
+    fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+        self.alloc_within(fs, |space| space.alloc(fs, handle, goal))
     }
 
     fn alloc_for_directory(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         directory: InodeNr,
         goal: BlockNr,
     ) -> Result<BlockNr> {
-        self.alloc_within(volume, |space| {
-            space.alloc_for_directory(volume, handle, directory, goal)
+        self.alloc_within(fs, |space| {
+            space.alloc_for_directory(fs, handle, directory, goal)
         })
     }
 
-    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
-        BlockSource::free(&self.space, volume, handle, blocks)
+    fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        BlockSource::free(&self.space, fs, handle, blocks)
     }
 }
 
-impl Quotas for Tree {
+impl Quotas for SuperBlock {
     fn get(&self, owner: QuotaOwner) -> Result<Quota> {
         let (kind, id) = id_of(owner)?;
         let dquot = self.quota_table()?.get(kind, id);
@@ -411,7 +409,7 @@ impl Quotas for Tree {
             inodes_hard: limits.hard_inodes.unwrap_or(0),
             inodes_soft: limits.soft_inodes.unwrap_or(0),
         };
-        let mut handle = self.volume.begin(LIMITS_CREDITS)?;
+        let mut handle = self.fs.begin(LIMITS_CREDITS)?;
         let set = quotas.set_limits(&mut handle, kind, id, &limits);
         set.map_err(|error| handle.abort(error))
     }

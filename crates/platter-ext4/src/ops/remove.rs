@@ -8,9 +8,9 @@ use platter_vfs::{Error, FileKind, Result, Timestamp};
 
 use super::data::DELETE_CREDITS;
 use super::names::Cores;
-use super::{Core, Node, Tree};
-use crate::Volume;
-use crate::alloc::Space;
+use super::{Ext4Inode, InodeState, SuperBlock};
+use crate::FsContext;
+use crate::alloc::Allocator;
 use crate::directory::{CHANGE_CREDITS, Slot};
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::{BlockMap, MapChange, Progress};
@@ -21,23 +21,23 @@ use crate::txn::Handle;
 /// Blocks that removing a name changes at most.
 const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + DELETE_CREDITS;
 
-impl Node {
+impl Ext4Inode {
     /// Takes the name of `victim` at `slot` out of this directory. The caller holds both inode locks.
     pub(super) fn take_name(&self, slot: &Slot, victim: &Arc<Self>) -> Result<()> {
-        let tree = &self.tree;
-        let (volume, space) = (&tree.volume, tree.space()?);
-        let register = tree.register()?;
-        inode::read_slot(volume, self.number)?;
-        inode::read_slot(volume, victim.number)?;
+        let sb = &self.sb;
+        let (fs, space) = (&sb.fs, sb.space()?);
+        let register = sb.register()?;
+        inode::read_slot(fs, self.number)?;
+        inode::read_slot(fs, victim.number)?;
         // An inode without other users is freed at once. Lookups from here on wait until it is gone.
         let is_ours =
-            victim.is_bare() && tree.nodes.withdraw(victim.number.id(), victim) && victim.is_bare();
+            victim.is_bare() && sb.nodes.withdraw(victim.number.id(), victim) && victim.is_bare();
         let keeper = self.keeper();
-        let mut handle = volume.begin(REMOVE_CREDITS)?;
+        let mut handle = fs.begin(REMOVE_CREDITS)?;
         let mut cores = Cores::lock(&[self, victim]);
-        let now = tree.clock.now();
+        let now = sb.clock.now();
         let dir = cores.of(self);
-        dir.directory_mut(volume, &**space, &mut handle)?
+        dir.directory_mut(fs, &**space, &mut handle)?
             .remove_at(slot)?;
         dir.touch_names(now);
         if victim.kind == FileKind::Directory {
@@ -50,40 +50,40 @@ impl Node {
             return deleted.map_err(|error| handle.abort(error));
         }
         if is_gone {
-            register.add(volume, &mut handle, victim.number)?;
+            register.add(fs, &mut handle, victim.number)?;
         }
-        cores.store(volume, &mut handle)?;
+        cores.store(fs, &mut handle)?;
         drop(cores);
         drop(handle);
         if is_gone {
-            tree.drop_unnamed(victim);
+            sb.drop_unnamed(victim);
         }
         Ok(())
     }
 
     /// Takes off what a truncation that a crash broke off left behind the end of the file.
-    fn finish_truncation(&self, space: &Space) -> Result<()> {
-        let tree = &self.tree;
-        let volume = &tree.volume;
-        let register = tree.register()?;
-        inode::read_slot(volume, self.number)?;
-        let block_bytes = u64::from(volume.geometry.block_bytes);
+    fn finish_truncation(&self, space: &Allocator) -> Result<()> {
+        let sb = &self.sb;
+        let fs = &sb.fs;
+        let register = sb.register()?;
+        inode::read_slot(fs, self.number)?;
+        let block_bytes = u64::from(fs.geometry.block_bytes);
         let mut end = FileBlock::MAX;
         loop {
-            let credits = self.core.read().map.step_credits();
-            let mut handle = volume.begin(credits + STORE_CREDITS + ORPHAN_CREDITS)?;
-            let core = &mut *self.core.write();
-            let first = u32::try_from(core.inode.size_bytes.div_ceil(block_bytes));
+            let credits = self.state.read().map.step_credits();
+            let mut handle = fs.begin(credits + STORE_CREDITS + ORPHAN_CREDITS)?;
+            let state = &mut *self.state.write();
+            let first = u32::try_from(state.inode.size_bytes.div_ceil(block_bytes));
             let progress = match first {
                 Ok(first) if self.kind == FileKind::Regular => {
-                    core.remove_blocks(volume, space, &mut handle, FileBlock(first)..end)?
+                    state.remove_blocks(fs, space, &mut handle, FileBlock(first)..end)?
                 }
                 _ => Progress::Done,
             };
             if progress == Progress::Done {
-                register.remove(volume, &mut handle, self.number)?;
+                register.remove(fs, &mut handle, self.number)?;
             }
-            core.store_data(volume, &mut handle)?;
+            state.store_data(fs, &mut handle)?;
             match progress {
                 Progress::Done => return Ok(()),
                 Progress::More(before) => end = before,
@@ -92,7 +92,7 @@ impl Node {
     }
 }
 
-impl Core {
+impl InodeState {
     /// Drops one link of the inode. Returns whether it was the last.
     pub(super) fn drop_link(&mut self, now: Timestamp) -> bool {
         let inode = &mut self.inode;
@@ -108,13 +108,13 @@ impl Core {
 
     fn remove_blocks(
         &mut self,
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         handle: &mut Handle<'_>,
         blocks: Range<FileBlock>,
     ) -> Result<Progress> {
         let mut change = MapChange {
-            volume,
+            fs,
             space,
             handle,
             inode: &mut self.inode,
@@ -122,23 +122,23 @@ impl Core {
         let removed = self.map.remove(&mut change, blocks);
         if removed.is_err() {
             // Steps before the one that failed were taken.
-            self.store(volume, handle)?;
+            self.store(fs, handle)?;
         }
         removed
     }
 }
 
-impl Tree {
+impl SuperBlock {
     /// Ends what a crash broke off: deletes inodes that have no name, and truncates those that were
     /// about to be. Once, before anything else is changed.
     ///
     /// What of it is too damaged is left to a check, and what cannot be read to the next mount.
     pub fn finish_orphans(self: &Arc<Self>) -> Result<()> {
-        let register = OrphanRegister::open(&self.volume)?;
+        let register = OrphanRegister::open(&self.fs)?;
         let orphans = register.all();
         self.note_orphans_in(register);
         // After errors nothing is freed that a check has not seen, as by the kernel.
-        let may_finish = !self.volume.superblock.state.has_errors();
+        let may_finish = !self.fs.superblock.state.has_errors();
         for number in orphans {
             if may_finish {
                 match self.finish_orphan(number) {
@@ -149,8 +149,8 @@ impl Tree {
                     Err(error) => return Err(error),
                 }
             }
-            let mut handle = self.volume.begin(ORPHAN_CREDITS)?;
-            self.register()?.forget(&self.volume, &mut handle, number)?;
+            let mut handle = self.fs.begin(ORPHAN_CREDITS)?;
+            self.register()?.forget(&self.fs, &mut handle, number)?;
         }
         Ok(())
     }
@@ -160,17 +160,17 @@ impl Tree {
         let Some(register) = self.register.get() else {
             return Ok(());
         };
-        let mut handle = self.volume.begin(1)?;
-        register.close(&self.volume, &mut handle)
+        let mut handle = self.fs.begin(1)?;
+        register.close(&self.fs, &mut handle)
     }
 
     fn finish_orphan(self: &Arc<Self>, number: InodeNr) -> Result<()> {
-        if inode::is_reserved(&self.volume, number) {
+        if inode::is_reserved(&self.fs, number) {
             let locus = Locus::inode(u64::from(number.get()));
             return Err(Corrupt::new(locus, InodeNumberRule::Reserved).into());
         }
-        let inode = inode::read(&self.volume, number)?;
-        let map = BlockMap::decode(&self.volume, &inode)?;
+        let inode = inode::read(&self.fs, number)?;
+        let map = BlockMap::decode(&self.fs, &inode)?;
         let is_deleted = inode.links == 0;
         let node = self.nodes.get_or_load(number.id(), |seat| {
             Ok::<_, Error>(self.node(inode, map, seat))
@@ -184,6 +184,6 @@ impl Tree {
     }
 
     pub(super) fn can_write(&self) -> bool {
-        self.volume.log().is_some_and(|log| log.failure().is_none())
+        self.fs.log().is_some_and(|log| log.failure().is_none())
     }
 }

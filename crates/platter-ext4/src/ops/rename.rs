@@ -5,7 +5,7 @@ use std::ops::Deref;
 use platter_vfs::namei::{self, NewInode, Rename};
 use platter_vfs::{CreateKind, FileKind, RenameMode, Result, Timestamp};
 
-use super::Node;
+use super::Ext4Inode;
 use super::create::new_inode_credits;
 use super::names::Cores;
 use super::new_inode::Blueprint;
@@ -24,20 +24,20 @@ const RENAME_CREDITS: u32 = 3 * CHANGE_CREDITS + 4 * STORE_CREDITS + ORPHAN_CRED
 const WHITEOUT: CreateKind =
     CreateKind::CharDevice(platter_vfs::attr::DeviceNumber { major: 0, minor: 0 });
 
-type Place<'a> = namei::Place<'a, Node>;
+type Place<'a> = namei::Place<'a, Ext4Inode>;
 
 /// Makes a rename that is allowed, as one transaction.
-pub(super) fn apply(rename: &Rename<'_, Node>) -> Result<()> {
+pub(super) fn apply(rename: &Rename<'_, Ext4Inode>) -> Result<()> {
     let dir = rename.from.dir;
-    let space = dir.tree.space()?.portion(dir.reserve_of(rename.context));
+    let space = dir.sb.space()?.portion(dir.reserve_of(rename.context));
     Move(rename).apply(space)
 }
 
 /// What is renamed.
-struct Move<'r, 'a>(&'r Rename<'a, Node>);
+struct Move<'r, 'a>(&'r Rename<'a, Ext4Inode>);
 
 impl<'a> Deref for Move<'_, 'a> {
-    type Target = Rename<'a, Node>;
+    type Target = Rename<'a, Ext4Inode>;
 
     fn deref(&self) -> &Self::Target {
         self.0
@@ -46,18 +46,18 @@ impl<'a> Deref for Move<'_, 'a> {
 
 impl Move<'_, '_> {
     fn apply(&self, space: Portion<'_>) -> Result<()> {
-        let tree = &self.from.dir.tree;
-        let volume = &tree.volume;
-        let mut nodes: Vec<&Node> = vec![self.from.dir, self.to.dir, &self.moved];
+        let sb = &self.from.dir.sb;
+        let fs = &sb.fs;
+        let mut nodes: Vec<&Ext4Inode> = vec![self.from.dir, self.to.dir, &self.moved];
         nodes.extend(self.there.as_deref());
         for node in &nodes {
-            inode::read_slot(volume, node.number)?;
+            inode::read_slot(fs, node.number)?;
         }
         if self.replaces_contents() {
             // An error is reported by the next sync of the file.
             let _ = self.moved.write_back();
         }
-        let mut credits = RENAME_CREDITS + insert_credits(&self.to.dir.core.read().map);
+        let mut credits = RENAME_CREDITS + insert_credits(&self.to.dir.state.read().map);
         let (mut blueprint, mut _held) = (None, None);
         if self.mode == RenameMode::Whiteout {
             let whiteout = NewInode {
@@ -67,14 +67,14 @@ impl Move<'_, '_> {
             };
             let (whiteout, held) = self.from.dir.plan_counted(space, &whiteout)?;
             _held = held;
-            credits += new_inode_credits(volume, &whiteout);
+            credits += new_inode_credits(fs, &whiteout);
             blueprint = Some(whiteout);
         }
-        let mut handle = volume.begin(credits)?;
+        let mut handle = fs.begin(credits)?;
         let mut cores = Cores::lock(&nodes);
         let to = self.to.dir;
         let limited = to.limited(space, cores.of(to), self.context);
-        let now = tree.clock.now();
+        let now = sb.clock.now();
         let is_gone = match self.mode {
             RenameMode::Exchange => {
                 self.exchange(space, &mut handle, &mut cores)?;
@@ -93,11 +93,11 @@ impl Move<'_, '_> {
         if let Some(there) = &self.there {
             cores.of(there).touch(now);
         }
-        cores.store(volume, &mut handle)?;
+        cores.store(fs, &mut handle)?;
         drop(cores);
         drop(handle);
         if let (true, Some(there)) = (is_gone, &self.there) {
-            tree.drop_unnamed(there);
+            sb.drop_unnamed(there);
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Move<'_, '_> {
         cores: &mut Cores<'_>,
         blueprint: Option<Blueprint<'_>>,
     ) -> Result<()> {
-        let volume = self.from.dir.volume();
+        let fs = self.from.dir.fs();
         let mut whiteout = match blueprint {
             Some(blueprint) => {
                 let dir = cores.of(self.from.dir);
@@ -148,7 +148,7 @@ impl Move<'_, '_> {
             Some(_) => replace(space, handle, cores, self.to, &self.moved),
             None => cores
                 .of(self.to.dir)
-                .directory_mut(volume, limited, handle)
+                .directory_mut(fs, limited, handle)
                 .and_then(|mut directory| {
                     directory.insert(self.to.name, self.moved.number, self.moved.kind)
                 }),
@@ -164,15 +164,14 @@ impl Move<'_, '_> {
                 inode.links = 1;
                 let (number, kind) = (inode.number, inode.kind);
                 self.from.dir.initialize(handle, &inode).and_then(|()| {
-                    let mut directory = cores
-                        .of(self.from.dir)
-                        .directory_mut(volume, &space, handle)?;
+                    let mut directory =
+                        cores.of(self.from.dir).directory_mut(fs, &space, handle)?;
                     directory.replace(self.from.name, number, kind)
                 })
             }
             None => cores
                 .of(self.from.dir)
-                .directory_mut(volume, &space, handle)
+                .directory_mut(fs, &space, handle)
                 .and_then(|mut directory| directory.remove(self.from.name)),
         };
         old_name.map(|_| ()).map_err(|error| handle.abort(error))
@@ -187,7 +186,7 @@ impl Move<'_, '_> {
         cores: &mut Cores<'_>,
         now: Timestamp,
     ) -> Result<bool> {
-        let tree = &self.from.dir.tree;
+        let sb = &self.from.dir.sb;
         let mut is_gone = false;
         if let Some(there) = &self.there {
             if there.kind == FileKind::Directory {
@@ -195,8 +194,8 @@ impl Move<'_, '_> {
             }
             is_gone = cores.of(there).drop_link(now);
             if is_gone {
-                let register = tree.register()?;
-                register.add(&tree.volume, handle, there.number)?;
+                let register = sb.register()?;
+                register.add(&sb.fs, handle, there.number)?;
             }
         }
         self.set_parent(space, handle, cores, &self.moved, self.to)?;
@@ -210,19 +209,19 @@ impl Move<'_, '_> {
         space: Portion<'_>,
         handle: &mut Handle<'_>,
         cores: &mut Cores<'_>,
-        node: &Node,
+        node: &Ext4Inode,
         to: Place<'_>,
     ) -> Result<()> {
         if !self.moves_directory(node) {
             return Ok(());
         }
-        let volume = node.volume();
-        let mut directory = cores.of(node).directory_mut(volume, &space, handle)?;
+        let fs = node.fs();
+        let mut directory = cores.of(node).directory_mut(fs, &space, handle)?;
         directory.set_parent(to.dir.number)
     }
 
     /// Counts a directory that moved where it came, and where it left.
-    fn count_move(&self, cores: &mut Cores<'_>, node: &Node, from: Place<'_>, to: Place<'_>) {
+    fn count_move(&self, cores: &mut Cores<'_>, node: &Ext4Inode, from: Place<'_>, to: Place<'_>) {
         if self.moves_directory(node) {
             cores.of(from.dir).discount_directory();
             cores.of(to.dir).count_directory();
@@ -236,10 +235,10 @@ fn replace(
     handle: &mut Handle<'_>,
     cores: &mut Cores<'_>,
     place: Place<'_>,
-    node: &Node,
+    node: &Ext4Inode,
 ) -> Result<()> {
-    let volume = place.dir.volume();
-    let mut directory = cores.of(place.dir).directory_mut(volume, &space, handle)?;
+    let fs = place.dir.fs();
+    let mut directory = cores.of(place.dir).directory_mut(fs, &space, handle)?;
     directory.replace(place.name, node.number, node.kind)?;
     Ok(())
 }

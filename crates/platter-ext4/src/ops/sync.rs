@@ -7,17 +7,17 @@ use platter_vfs::file::write_back_files;
 use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, Error, Result};
 
-use super::{Core, Node, OnError, Tree};
+use super::{Ext4Inode, InodeState, OnError, SuperBlock};
 use crate::inode;
 use crate::ondisk::BlockNr;
 use crate::superblock;
 use crate::txn::{CommitClient, Handle};
 
-impl Tree {
+impl SuperBlock {
     /// Makes all changes so far durable. Errors of files that cannot be written are reported by their
     /// own syncs as well.
     pub fn sync(&self) -> Result<()> {
-        let Some(log) = self.volume.log() else {
+        let Some(log) = self.fs.log() else {
             return Ok(());
         };
         let written = self.write_dirty();
@@ -36,7 +36,7 @@ impl Tree {
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written any
     /// more.
-    pub(super) fn drop_unnamed(&self, node: &Node) {
+    pub(super) fn drop_unnamed(&self, node: &Ext4Inode) {
         self.nodes.release(node.number.id());
         self.unstored.remove(node);
         self.dirty.remove(node);
@@ -46,18 +46,18 @@ impl Tree {
     fn store_unstored(&self, handle: &mut Handle<'_>) -> Result<()> {
         let refuse_failed = || {
             // Names must not become durable without the directories that were dropped.
-            if self.volume.log().is_some_and(|log| log.failure().is_some()) {
+            if self.fs.log().is_some_and(|log| log.failure().is_some()) {
                 return Err(Condition::ReadOnly.into());
             }
             Ok(())
         };
         self.unstored.store_all(refuse_failed, |node| {
-            let mut core = node.core.write();
+            let mut state = node.state.write();
             // Without a name it was stored, and its last user takes it off the list and deletes it.
-            if core.inode.links == 0 {
+            if state.inode.links == 0 {
                 return Ok(false);
             }
-            core.store_data(&self.volume, handle)?;
+            state.store_data(&self.fs, handle)?;
             Ok(true)
         })
     }
@@ -65,7 +65,7 @@ impl Tree {
     /// Ends all writing because of `error`. Where that is another host, which took the filesystem, it
     /// is noted nowhere: the journal and the superblock are that host's by now.
     pub(crate) fn end_writing(&self, error: &Error) {
-        let Some(log) = self.volume.log() else {
+        let Some(log) = self.fs.log() else {
             return;
         };
         if matches!(error, Error::Condition(Condition::Busy)) {
@@ -76,26 +76,26 @@ impl Tree {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// Marks the inode as having contents in the cache that the device lacks. Keeps it in memory,
     /// unless it would not be found after a crash.
     ///
     /// Called once the contents are in the cache: before, writeback might come too early.
     pub(super) fn add_to_dirty(&self) {
         let (has_name, may_get_one) = {
-            let core = self.core.read();
-            (core.inode.links != 0, core.may_get_first_name)
+            let state = self.state.read();
+            (state.inode.links != 0, state.may_get_first_name)
         };
         if !has_name && !may_get_one || self.lists.is_dirty() {
             return;
         }
         // The caller uses the inode, so it is there.
-        if let Some(node) = self.tree.nodes.get(self.number.id()) {
+        if let Some(node) = self.sb.nodes.get(self.number.id()) {
             if has_name {
-                // Closing takes the list once, after the tree is marked as closed.
-                self.tree.dirty.add(node, || self.tree.is_closed());
+                // Closing takes the list once, after the filesystem is marked as closed.
+                self.sb.dirty.add(node, || self.sb.is_closed());
             } else {
-                self.tree.dirty.add_unnamed(&node);
+                self.sb.dirty.add_unnamed(&node);
             }
         }
     }
@@ -106,34 +106,34 @@ impl Node {
         if self.lists.is_unstored() {
             return None;
         }
-        self.tree.nodes.get(self.number.id())
+        self.sb.nodes.get(self.number.id())
     }
 
     /// As [`Core::store_data`], but the transaction may store the inode when it closes.
     pub(super) fn store_later(
         &self,
         handle: &mut Handle<'_>,
-        core: &mut Core,
+        state: &mut InodeState,
         keeper: Option<Arc<Self>>,
     ) -> Result<()> {
         let is_unstored = self.lists.is_unstored();
-        if core.inode.links == 0 || !is_unstored && keeper.is_none() {
-            return core.store_data(self.volume(), handle);
+        if state.inode.links == 0 || !is_unstored && keeper.is_none() {
+            return state.store_data(self.fs(), handle);
         }
-        core.sync = handle.transaction();
-        core.data_sync = handle.transaction();
-        core.store_charge(self.volume(), handle)?;
+        state.sync = handle.transaction();
+        state.data_sync = handle.transaction();
+        state.store_charge(self.fs(), handle)?;
         let Some(keeper) = keeper.filter(|_| !is_unstored) else {
             return Ok(());
         };
-        let joined = inode::join_slot(self.volume(), handle, self.number);
+        let joined = inode::join_slot(self.fs(), handle, self.number);
         joined.map_err(|error| handle.abort(error))?;
-        self.tree.unstored.add(keeper);
+        self.sb.unstored.add(keeper);
         Ok(())
     }
 }
 
-impl ReturnsSpace for Tree {
+impl ReturnsSpace for SuperBlock {
     fn returned(&self) -> u64 {
         self.space.as_ref().map_or(0, |space| space.returned())
     }
@@ -141,11 +141,11 @@ impl ReturnsSpace for Tree {
     fn return_freed(&self) -> Result<()> {
         self.space
             .as_ref()
-            .map_or(Ok(()), |space| space.finish(&self.volume))
+            .map_or(Ok(()), |space| space.finish(&self.fs))
     }
 }
 
-impl CommitClient for Tree {
+impl CommitClient for SuperBlock {
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
         let Some(space) = &self.space else {
             return Ok(());
@@ -155,7 +155,7 @@ impl CommitClient for Tree {
                 return Err(damage);
             }
             if let Some(note) = self.note_of(&damage) {
-                superblock::edit(&self.volume, handle, |disk| disk.note_error(&note))?;
+                superblock::edit(&self.fs, handle, |disk| disk.note_error(&note))?;
             }
         }
         self.note_the_rest(handle)?;
@@ -172,7 +172,7 @@ impl CommitClient for Tree {
     fn failed(&self, error: &Error) {
         if let Some(note) = self.note_of(error) {
             // The device may be what failed.
-            let _ = superblock::rewrite(&self.volume, |disk| disk.note_error(&note));
+            let _ = superblock::rewrite(&self.fs, |disk| disk.note_error(&note));
         }
     }
 }

@@ -8,8 +8,8 @@ use platter_vfs::namei::may_create;
 use platter_vfs::{CreateKind, FileKind, Result, Unmade, WholeFile};
 
 use super::new_inode::{Blueprint, cluster_sectors, inherited_flags};
-use super::{Core, Node};
-use crate::alloc::{ALLOC_INODE_CREDITS, Portion, RECORD_CREDITS, Space, Taken};
+use super::{Ext4Inode, InodeState};
+use crate::alloc::{ALLOC_INODE_CREDITS, Allocator, Portion, RECORD_CREDITS, Taken};
 use crate::directory::insert_credits;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -27,7 +27,7 @@ const WHOLE_CREDITS: u32 = ALLOC_INODE_CREDITS + STORE_CREDITS + RECORD_CREDITS 
 /// Where the contents of a file lie, until they are recorded; an empty file has none.
 type Place = Option<Taken>;
 
-impl Node {
+impl Ext4Inode {
     /// See [`platter_vfs::Inode::create_whole`].
     pub(super) fn create_whole_files(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
         let mut made = 0;
@@ -46,7 +46,7 @@ impl Node {
 
     /// Makes as many of the first files as there is no obstacle to. Gives how many.
     fn create_together(&self, files: &[WholeFile<'_>]) -> usize {
-        let Ok(space) = self.tree.space() else {
+        let Ok(space) = self.sb.space() else {
             return 0;
         };
         let _order = self.order.write();
@@ -64,26 +64,26 @@ impl Node {
 
     /// Whether new files need no more than an inode, a name, and blocks of their own.
     fn takes_whole_files(&self) -> bool {
-        let volume = self.volume();
-        let core = self.core.read();
-        let flags = inherited_flags(core.inode.flags, FileKind::Regular);
-        let has_inline = volume
+        let fs = self.fs();
+        let state = self.state.read();
+        let flags = inherited_flags(state.inode.flags, FileKind::Regular);
+        let has_inline = fs
             .geometry
             .features
             .incompat
             .contains(Incompat::INLINE_DATA);
         flags.is_empty()
-            && volume.quotas().is_none()
+            && fs.quotas().is_none()
             && !has_inline
-            && !volume.journals_contents(flags)
-            && !core.inode.has_attributes()
-            && may_create(&core.link_state()).is_ok()
+            && !fs.journals_contents(flags)
+            && !state.inode.has_attributes()
+            && may_create(&state.link_state()).is_ok()
     }
 
-    /// Takes a run of blocks for the first files, as many as find room in it.
-    fn place_contents(&self, space: &Space, files: &[WholeFile<'_>]) -> Vec<Place> {
-        let volume = self.volume();
-        let geometry = &volume.geometry;
+    /// Takes a run of blocks for the first files, as many as find space in it.
+    fn place_contents(&self, space: &Allocator, files: &[WholeFile<'_>]) -> Vec<Place> {
+        let fs = self.fs();
+        let geometry = &fs.geometry;
         let ratio = geometry.cluster_blocks;
         let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
         let blocks_max = if has_extents {
@@ -105,7 +105,7 @@ impl Node {
         let goal = space.first_goal(self.number, FileKind::Regular);
         let mut taken = match all {
             0 => None,
-            _ => space.take(volume, goal, all, space.contents_from()).ok(),
+            _ => space.take(fs, goal, all, space.contents_from()).ok(),
         };
         let mut places = Vec::with_capacity(counts.len());
         for blocks in counts {
@@ -125,8 +125,8 @@ impl Node {
 
     /// Writes contents to their places: those that lie side by side by one request.
     fn write_contents(&self, files: &[WholeFile<'_>], places: &[Place]) -> Result<()> {
-        let volume = self.volume();
-        let geometry = &volume.geometry;
+        let fs = self.fs();
+        let geometry = &fs.geometry;
         let placed: Vec<_> = files
             .iter()
             .zip(places)
@@ -143,13 +143,13 @@ impl Node {
             }
             let start = run.first().map_or(BlockNr(0), |(blocks, _)| blocks.start);
             let offset = geometry.offset_bytes(start);
-            self.tree.write_data(offset, &bufs)?;
+            self.sb.write_data(offset, &bufs)?;
         }
         Ok(())
     }
 
     /// Makes the files that have a place. Gives how many could be made.
-    fn name_all(&self, space: &Space, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
+    fn name_all(&self, space: &Allocator, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
         let mut made = 0;
         while made < places.len() {
             let some = self.name_some(space, &files[made..], &mut places[made..]);
@@ -161,26 +161,27 @@ impl Node {
         made
     }
 
-    /// Makes the first files, as many as the transaction has room for.
-    fn name_some(&self, space: &Space, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
-        let volume = self.volume();
-        if inode::read_slot(volume, self.number).is_err() {
+    /// Makes the first files, as many as the transaction has space for.
+    fn name_some(&self, space: &Allocator, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
+        let fs = self.fs();
+        if inode::read_slot(fs, self.number).is_err() {
             return 0;
         }
-        let needed = |core: &Core| STORE_CREDITS + insert_credits(&core.map) + WHOLE_CREDITS;
-        let credits = needed(&self.core.read());
-        let Ok(mut handle) = volume.begin(credits) else {
+        let needed =
+            |state: &InodeState| STORE_CREDITS + insert_credits(&state.map) + WHOLE_CREDITS;
+        let credits = needed(&self.state.read());
+        let Ok(mut handle) = fs.begin(credits) else {
             return 0;
         };
-        let mut core = self.core.write();
+        let mut state = self.state.write();
         let mut made = 0;
         for (file, place) in files.iter().zip(places) {
-            let missing = needed(&core).saturating_sub(handle.credits());
+            let missing = needed(&state).saturating_sub(handle.credits());
             if missing > 0 && !handle.extend(missing) {
                 break;
             }
             if self
-                .name_one(space, &mut handle, &mut core, file, place)
+                .name_one(space, &mut handle, &mut state, file, place)
                 .is_err()
             {
                 break;
@@ -190,9 +191,9 @@ impl Node {
         if made == 0 {
             return 0;
         }
-        core.touch_names(self.tree.clock.now());
+        state.touch_names(self.sb.clock.now());
         // An error ends all writing, which the next change reports.
-        let stored = core.store_data(volume, &mut handle);
+        let stored = state.store_data(fs, &mut handle);
         stored.map_or(0, |()| made)
     }
 
@@ -200,14 +201,14 @@ impl Node {
     /// With one, nothing was changed, or the transaction was aborted.
     fn name_one(
         &self,
-        space: &Space,
+        space: &Allocator,
         handle: &mut Handle<'_>,
-        core: &mut Core,
+        state: &mut InodeState,
         file: &WholeFile<'_>,
         place: &mut Place,
     ) -> Result<()> {
-        let volume = self.volume();
-        let vacancy = core.directory(volume)?.vacancy(file.name)?;
+        let fs = self.fs();
+        let vacancy = state.directory(fs)?.vacancy(file.name)?;
         let context = file.context();
         let space = space.portion(self.reserve_of(&context));
         let blueprint = Blueprint {
@@ -217,10 +218,10 @@ impl Node {
             default_acl: None,
             target_block: None,
         };
-        let (mut inode, mut map) = self.take_inode(space, handle, core, blueprint)?;
+        let (mut inode, mut map) = self.take_inode(space, handle, state, blueprint)?;
         let (number, kind) = (inode.number, inode.kind);
-        let named = core
-            .directory_mut(volume, &space, handle)
+        let named = state
+            .directory_mut(fs, &space, handle)
             .and_then(|mut directory| directory.insert_at(vacancy, file.name, number, kind));
         if let Err(error) = named {
             self.undo(space, handle, (&mut inode, &mut map))?;
@@ -233,7 +234,7 @@ impl Node {
         (inode.accessed, inode.modified) = (time, time);
         let filled = self
             .fill_whole(space, handle, (&mut inode, &mut map), (file, place))
-            .and_then(|()| inode::initialize(volume, handle, &inode));
+            .and_then(|()| inode::initialize(fs, handle, &inode));
         filled.map_err(|error| handle.abort(error))
     }
 
@@ -245,12 +246,12 @@ impl Node {
         (inode, map): (&mut Inode, &mut BlockMap),
         (file, place): (&WholeFile<'_>, &mut Place),
     ) -> Result<()> {
-        let volume = self.volume();
+        let fs = self.fs();
         inode.size_bytes = file.contents.len() as u64;
         let Some(taken) = place.take() else {
             return Ok(());
         };
-        let geometry = &volume.geometry;
+        let geometry = &fs.geometry;
         let clusters = u64::from(taken.count().div_ceil(geometry.cluster_blocks));
         inode.sectors = clusters.saturating_mul(cluster_sectors(geometry));
         let run = Run {
@@ -259,13 +260,13 @@ impl Node {
             backing: Backing::Written(taken.start()),
         };
         let mut change = MapChange {
-            volume,
+            fs,
             space: &space,
             handle,
             inode,
         };
         let mapped = map.insert(&mut change, run)?;
         debug_assert_eq!(mapped, run.count, "one run goes into an empty map");
-        space.space.record(volume, handle, taken)
+        space.space.record(fs, handle, taken)
     }
 }

@@ -3,20 +3,20 @@
 use platter_vfs::writing::retry_no_space;
 use platter_vfs::{Context, Result, XattrMode};
 
-use super::Node;
+use super::Ext4Inode;
 use crate::alloc::Reserve;
 use crate::txn::Handle;
 use crate::xattr::{self, XattrChange, change_credits};
 
-use super::Core;
+use super::InodeState;
 
-impl Node {
+impl Ext4Inode {
     pub(super) fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        xattr::get(self.volume(), &self.core.read().inode, name)
+        xattr::get(self.fs(), &self.state.read().inode, name)
     }
 
     pub(super) fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        xattr::list(self.volume(), &self.core.read().inode)
+        xattr::list(self.fs(), &self.state.read().inode)
     }
 
     pub(super) fn set_named_xattr(
@@ -44,14 +44,14 @@ impl Node {
         mut change: impl FnMut(&mut XattrChange<'_, '_>) -> Result<bool>,
     ) -> Result<()> {
         let _order = self.order.write();
-        self.with_room(|| {
+        self.retry_after_enospc(|| {
             // What is reserved of a quota is so until the inode is stored.
-            let _holding = self.change(change_credits(self.volume()), |handle, core| {
-                let mut changing = self.xattr_change(context, handle, core)?;
+            let _holding = self.change(change_credits(self.fs()), |handle, state| {
+                let mut changing = self.xattr_change(context, handle, state)?;
                 let is_changed = change(&mut changing)?;
                 let (now, holding) = (changing.now, changing.holding);
                 if is_changed {
-                    core.inode.changed = core.inode.storable(now);
+                    state.inode.changed = state.inode.storable(now);
                 }
                 Ok(holding)
             })?;
@@ -61,9 +61,9 @@ impl Node {
 
     /// Tries again what found no space, once what was freed before may be used. The caller has no
     /// handle.
-    pub(super) fn with_room<R>(&self, attempt: impl FnMut() -> Result<R>) -> Result<R> {
-        self.tree.space()?;
-        retry_no_space(&*self.tree, attempt)
+    pub(super) fn retry_after_enospc<R>(&self, attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        self.sb.space()?;
+        retry_no_space(&*self.sb, attempt)
     }
 
     /// A change of the inode's attributes, on behalf of `context`.
@@ -71,23 +71,23 @@ impl Node {
         &'a self,
         context: &Context,
         handle: &'a mut Handle<'h>,
-        core: &'a mut Core,
+        state: &'a mut InodeState,
     ) -> Result<XattrChange<'a, 'h>> {
         Ok(XattrChange {
-            volume: self.volume(),
-            space: self.tree.space()?,
+            fs: self.fs(),
+            space: self.sb.space()?,
             handle,
-            holding: self.hold_for_xattrs(context, &core.inode),
-            inode: &mut core.inode,
+            holding: self.hold_for_xattrs(context, &state.inode),
+            inode: &mut state.inode,
             from: self.reserve_of(context),
-            now: self.tree.clock.now(),
-            clock: &*self.tree.clock,
+            now: self.sb.clock.now(),
+            clock: &*self.sb.clock,
         })
     }
 
     /// What space a user may take.
     pub(super) fn reserve_of(&self, context: &Context) -> Reserve {
-        let superblock = &self.volume().superblock;
+        let superblock = &self.fs().superblock;
         let credentials = &context.credentials;
         let is_privileged = credentials.is_superuser()
             || credentials.uid == superblock.reserved_uid

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use platter_vfs::{Error, FileKind, Result};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::file::Contents;
 use crate::inode;
 use crate::mapping::{BlockMap, Piece};
@@ -34,30 +34,30 @@ pub struct Orphans {
 impl Orphans {
     /// Collects the orphans in the list and in the file. Like the kernel's, the search ends where
     /// the list or the file is corrupt.
-    pub fn collect(volume: &Volume) -> Result<Self> {
+    pub fn collect(fs: &FsContext) -> Result<Self> {
         let mut orphans = Self::default();
         // The kernel ignores them if it found errors or must not write.
-        let superblock = &volume.superblock;
+        let superblock = &fs.superblock;
         if superblock.state.has_errors() || !superblock.features.unwritable().is_empty() {
             return Ok(orphans);
         }
-        orphans.collect_list(volume)?;
+        orphans.collect_list(fs)?;
         if superblock
             .features
             .ro_compat
             .contains(RoCompat::ORPHAN_PRESENT)
         {
-            orphans.collect_file(volume)?;
+            orphans.collect_file(fs)?;
         }
         Ok(orphans)
     }
 
     /// Collects the list, which is linked through the inodes. Each inode is added once, so a cycle
     /// terminates.
-    fn collect_list(&mut self, volume: &Volume) -> Result<()> {
-        let mut next = volume.superblock.last_orphan;
+    fn collect_list(&mut self, fs: &FsContext) -> Result<()> {
+        let mut next = fs.superblock.last_orphan;
         while let Some(number) = next {
-            let Some(inode) = self.take(volume, number)? else {
+            let Some(inode) = self.take(fs, number)? else {
                 return Ok(());
             };
             next = InodeNr::new(inode.deleted);
@@ -65,33 +65,33 @@ impl Orphans {
         Ok(())
     }
 
-    fn collect_file(&mut self, volume: &Volume) -> Result<()> {
-        let Some(number) = volume.superblock.orphan_file_inode else {
+    fn collect_file(&mut self, fs: &FsContext) -> Result<()> {
+        let Some(number) = fs.superblock.orphan_file_inode else {
             return Ok(());
         };
-        let Some(inode) = sound(inode::find(volume, number))?.flatten() else {
+        let Some(inode) = sound(inode::find(fs, number))?.flatten() else {
             return Ok(());
         };
-        let Some(map) = sound(BlockMap::decode(volume, &inode))? else {
+        let Some(map) = sound(BlockMap::decode(fs, &inode))? else {
             return Ok(());
         };
-        let has_checksum = volume.geometry.features.has_metadata_csum();
+        let has_checksum = fs.geometry.features.has_metadata_csum();
         let rules = OrphanBlockRules {
             inode_seed: has_checksum.then_some(inode.checksum_seed),
         };
         let contents = Contents {
-            volume,
+            fs,
             inode: &inode,
             map: &map,
         };
-        let size_blocks = inode.size_bytes >> volume.geometry.block_bits;
+        let size_blocks = inode.size_bytes >> fs.geometry.block_bits;
         let end = u32::try_from(size_blocks).unwrap_or(u32::MAX);
         let blocks = FileBlock(0)..FileBlock(end.min(ORPHAN_FILE_BLOCKS_MAX));
         let mut taken = Ok(());
         let walked = contents.runs(blocks, &mut |run| {
             taken = run.places().try_for_each(|place| {
-                let block = volume.read_block(place, &rules)?;
-                orphans(&block).try_for_each(|number| self.take(volume, number).map(|_| ()))
+                let block = fs.read_block(place, &rules)?;
+                orphans(&block).try_for_each(|number| self.take(fs, number).map(|_| ()))
             });
             if taken.is_err() {
                 return ControlFlow::Break(());
@@ -103,18 +103,18 @@ impl Orphans {
     }
 
     /// Adds an inode to the orphans, if it is one and was not added before.
-    fn take(&mut self, volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
-        if inode::is_reserved(volume, number) {
+    fn take(&mut self, fs: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+        if inode::is_reserved(fs, number) {
             return Ok(None);
         }
-        let Some(inode) = sound(inode::find(volume, number))?.flatten() else {
+        let Some(inode) = sound(inode::find(fs, number))?.flatten() else {
             return Ok(None);
         };
         let new = if inode.links > 0 {
             self.truncated.insert(number)
         } else {
-            let sectors_per_cluster = u64::from(volume.geometry.block_bytes >> 9)
-                * u64::from(volume.geometry.cluster_blocks);
+            let sectors_per_cluster =
+                u64::from(fs.geometry.block_bytes >> 9) * u64::from(fs.geometry.cluster_blocks);
             let new = self.unlinked.insert(number);
             let clusters = if new {
                 inode.sectors / sectors_per_cluster
@@ -147,11 +147,11 @@ impl Orphans {
 }
 
 /// Unmaps the blocks after an inode's size, which completes its truncation.
-pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap) -> Result<()> {
+pub fn finish_truncation(fs: &FsContext, inode: &mut Inode, map: &mut BlockMap) -> Result<()> {
     if inode.kind != FileKind::Regular {
         return Ok(());
     }
-    let geometry = &volume.geometry;
+    let geometry = &fs.geometry;
     let blocks = inode.size_bytes.div_ceil(u64::from(geometry.block_bytes));
     let Ok(end) = u32::try_from(blocks).map(FileBlock) else {
         return Ok(());
@@ -161,7 +161,7 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
     // A cluster is freed if it is completely after the end; runs may share one.
     let mut counted_to = end.0.div_ceil(ratio);
     let mut budget = geometry.blocks_count;
-    let counted = map.visit(volume, &mut |piece| {
+    let counted = map.visit(fs, &mut |piece| {
         let count = match piece {
             Piece::Node(first, _) => u64::from(first >= end),
             Piece::Run(run) => {

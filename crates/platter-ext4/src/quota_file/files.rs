@@ -8,8 +8,8 @@ use platter_ondisk::Corrupt;
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
 use super::QuotaFile;
-use crate::Volume;
-use crate::alloc::{Space, SpaceRule};
+use crate::FsContext;
+use crate::alloc::{Allocator, SpaceRule};
 use crate::inode;
 use crate::mapping::Backing;
 use crate::ondisk::FileBlock;
@@ -28,17 +28,17 @@ pub struct QuotaFiles {
 }
 
 impl QuotaFiles {
-    /// Reads the files of a volume that counts usage: them, and what they record.
+    /// Reads the files of a filesystem that counts usage: them, and what they record.
     ///
     /// # Errors
     /// `Corrupt` if a file is: then nothing may be changed. `Unsupported` with too many ids.
     pub fn open(
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         enforced: [bool; 3],
         clock: Arc<dyn Clock>,
     ) -> Result<Option<(Self, QuotaTable)>> {
-        let inodes = volume.superblock.quota_inodes;
+        let inodes = fs.superblock.quota_inodes;
         let mut wanted = QuotaKind::ALL.into_iter().zip(enforced).zip(inodes);
         if let Some(((kind, _), _)) = wanted.find(|((_, on), file)| *on && file.is_none()) {
             let unsupported = Unsupported {
@@ -48,19 +48,16 @@ impl QuotaFiles {
             };
             return Err(unsupported.into());
         }
-        if !volume.geometry.features.ro_compat.contains(RoCompat::QUOTA) {
+        if !fs.geometry.features.ro_compat.contains(RoCompat::QUOTA) {
             return Ok(None);
         }
         let mut files = [const { None }; 3];
         let mut usages = [const { None }; 3];
-        for (kind, number) in QuotaKind::ALL
-            .into_iter()
-            .zip(volume.superblock.quota_inodes)
-        {
+        for (kind, number) in QuotaKind::ALL.into_iter().zip(fs.superblock.quota_inodes) {
             let Some(number) = number else { continue };
-            let file = QuotaFile::open(volume, kind, inode::read(volume, number)?)?;
-            file.check_blocks(volume, space)?;
-            usages[kind.index()] = Some(file.usage(volume)?);
+            let file = QuotaFile::open(fs, kind, inode::read(fs, number)?)?;
+            file.check_blocks(fs, space)?;
+            usages[kind.index()] = Some(file.usage(fs)?);
             files[kind.index()] = Some(file);
         }
         let table = QuotaTable::new(usages, enforced, clock);
@@ -76,8 +73,8 @@ impl QuotaFiles {
     /// `NoSpace`: some may have got one.
     pub fn add_missing(
         &self,
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         table: &QuotaTable,
         owners: &Owners,
     ) -> Result<()> {
@@ -90,10 +87,10 @@ impl QuotaFiles {
             let Some(file) = &mut files[kind.index()] else {
                 continue;
             };
-            let mut handle = volume.begin(file.add_credits())?;
-            file.grow(volume, space, &mut handle, id)?;
+            let mut handle = fs.begin(file.add_credits())?;
+            file.grow(fs, space, &mut handle, id)?;
             let added = file
-                .add(volume, &mut handle, id)
+                .add(fs, &mut handle, id)
                 .and_then(|place| table.add_entry(&mut handle, kind, id, place));
             added.map_err(|error| handle.abort(error))?;
         }
@@ -104,7 +101,7 @@ impl QuotaFiles {
     ///
     /// # Errors
     /// Those of changing the files.
-    pub fn remove_unused(&self, volume: &Volume, table: &QuotaTable) -> Result<()> {
+    pub fn remove_unused(&self, fs: &FsContext, table: &QuotaTable) -> Result<()> {
         let mut files = self.files.lock();
         for (kind, file) in QuotaKind::ALL.into_iter().zip(&mut *files) {
             let Some(file) = file else { continue };
@@ -113,8 +110,8 @@ impl QuotaFiles {
                 if id == 0 {
                     continue;
                 }
-                let mut handle = volume.begin(QuotaFile::remove_credits())?;
-                let removed = file.remove(volume, &mut handle, id);
+                let mut handle = fs.begin(QuotaFile::remove_credits())?;
+                let removed = file.remove(fs, &mut handle, id);
                 removed.map_err(|error| handle.abort(error))?;
                 table.remove_entry(kind, id);
             }
@@ -125,9 +122,9 @@ impl QuotaFiles {
 
 impl QuotaFile {
     /// Reads all entries.
-    fn usage(&self, volume: &Volume) -> Result<KindUsage> {
+    fn usage(&self, fs: &FsContext) -> Result<KindUsage> {
         let mut dquots = BTreeMap::new();
-        self.visit(volume, &mut |entry, place| {
+        self.visit(fs, &mut |entry, place| {
             let id = entry.id.get();
             if dquots.insert(id, Dquot::decode(entry, place)).is_some() {
                 return Err(self.broken(QUOTA_ROOT_BLOCK, QuotaRule::Duplicate).into());
@@ -146,14 +143,14 @@ impl QuotaFile {
     }
 
     /// Checks that the file has blocks of its own: what is written to them is no other metadata.
-    fn check_blocks(&self, volume: &Volume, space: &Space) -> Result<()> {
-        let geometry = &volume.geometry;
+    fn check_blocks(&self, fs: &FsContext, space: &Allocator) -> Result<()> {
+        let geometry = &fs.geometry;
         let size = u64::from(self.head.blocks.get()) * QUOTA_BLOCK_BYTES as u64;
         let end = u32::try_from(size.div_ceil(u64::from(geometry.block_bytes)));
         let end = end.map_err(|_| Condition::FileTooLarge)?;
         let mut at = FileBlock(0);
         while at.0 < end {
-            let run = self.map.lookup(volume, at)?.truncated(end - at.0);
+            let run = self.map.lookup(fs, at)?.truncated(end - at.0);
             if let Backing::Written(start) = run.backing
                 && !space.may_hold_contents(start, u64::from(run.count))
             {

@@ -10,7 +10,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::mapping::{Backing, BlockMap};
 use crate::ondisk::quota::{
     DiskQuotaEntry, DiskQuotaHead, QUOTA_BLOCK_BYTES, QUOTA_ROOT_BLOCK, QUOTA_TREE_LEVELS,
@@ -38,13 +38,13 @@ impl QuotaFile {
     ///
     /// # Errors
     /// `Corrupt`.
-    pub fn open(volume: &Volume, kind: QuotaKind, inode: Inode) -> Result<Self> {
+    pub fn open(fs: &FsContext, kind: QuotaKind, inode: Inode) -> Result<Self> {
         let mut file = Self {
-            map: BlockMap::decode(volume, &inode)?,
+            map: BlockMap::decode(fs, &inode)?,
             inode,
             head: DiskQuotaHead::new(kind),
         };
-        let head = file.read(volume, 0)?;
+        let head = file.read(fs, 0)?;
         file.head = decode_head(&head, kind, file.inode.size_bytes)
             .map_err(|rule| broken(file.inode.number.get(), None, rule))?;
         Ok(file)
@@ -60,16 +60,16 @@ impl QuotaFile {
     ///
     /// # Errors
     /// `Corrupt`, and those of `sink`.
-    pub fn visit(&self, volume: &Volume, sink: &mut EntrySink<'_>) -> Result<()> {
+    pub fn visit(&self, fs: &FsContext, sink: &mut EntrySink<'_>) -> Result<()> {
         let mut seen = HashSet::from([0, QUOTA_ROOT_BLOCK]);
-        let root = self.read(volume, QUOTA_ROOT_BLOCK)?;
-        self.descend(volume, &root, QUOTA_TREE_LEVELS, &mut seen, sink)
+        let root = self.read(fs, QUOTA_ROOT_BLOCK)?;
+        self.descend(fs, &root, QUOTA_TREE_LEVELS, &mut seen, sink)
     }
 
     /// Recurses at most [`QUOTA_TREE_LEVELS`] deep, and into no block twice.
     fn descend(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         block: &[u8],
         levels: u32,
         seen: &mut HashSet<u32>,
@@ -84,13 +84,13 @@ impl QuotaFile {
             if !is_new || u64::from(reference) >= self.len_blocks() {
                 return Err(self.broken(reference, QuotaRule::Reference).into());
             }
-            let below = self.read(volume, reference)?;
+            let below = self.read(fs, reference)?;
             if levels > 1 {
-                self.descend(volume, &below, levels - 1, seen, sink)?;
+                self.descend(fs, &below, levels - 1, seen, sink)?;
                 continue;
             }
             for (offset, entry) in entries(&below) {
-                sink(&entry, self.place(volume, reference, offset)?)?;
+                sink(&entry, self.place(fs, reference, offset)?)?;
             }
         }
         Ok(())
@@ -102,30 +102,30 @@ impl QuotaFile {
     }
 
     /// Reads a block; holes read as zeros.
-    fn read(&self, volume: &Volume, block: u32) -> Result<Vec<u8>> {
-        let Some(place) = self.locate(volume, block)? else {
+    fn read(&self, fs: &FsContext, block: u32) -> Result<Vec<u8>> {
+        let Some(place) = self.locate(fs, block)? else {
             return Ok(vec![0; QUOTA_BLOCK_BYTES]);
         };
-        let buffer = volume.read_block(place.block, &Unverified)?;
+        let buffer = fs.read_block(place.block, &Unverified)?;
         let bytes = buffer.get(place.offset..).unwrap_or_default();
         Ok(bytes.iter().copied().take(QUOTA_BLOCK_BYTES).collect())
     }
 
     /// Returns the location of a byte of a block that is not a hole.
-    fn place(&self, volume: &Volume, block: u32, offset: usize) -> Result<EntryPlace> {
-        let place = self.locate(volume, block)?;
+    fn place(&self, fs: &FsContext, block: u32, offset: usize) -> Result<EntryPlace> {
+        let place = self.locate(fs, block)?;
         let mut place = place.ok_or_else(|| self.broken(block, QuotaRule::Reference))?;
         place.offset += offset;
         Ok(place)
     }
 
-    fn locate(&self, volume: &Volume, block: u32) -> Result<Option<EntryPlace>> {
-        let geometry = &volume.geometry;
+    fn locate(&self, fs: &FsContext, block: u32) -> Result<Option<EntryPlace>> {
+        let geometry = &fs.geometry;
         let at = u64::from(block) * QUOTA_BLOCK_BYTES as u64;
         let Ok(first) = u32::try_from(at >> geometry.block_bits) else {
             return Ok(None);
         };
-        let run = self.map.lookup(volume, FileBlock(first))?;
+        let run = self.map.lookup(fs, FileBlock(first))?;
         let Backing::Written(start) = run.backing else {
             return Ok(None);
         };

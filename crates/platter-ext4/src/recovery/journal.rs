@@ -7,7 +7,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{FileKind, Result, Unsupported};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::file::BlockMapRule;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap, Piece, Run};
@@ -36,12 +36,12 @@ impl Rule for JournalInodeRule {
 }
 
 /// Opens the journal of a filesystem that has one. `external` is the device of an external one.
-pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) -> Result<Journal> {
-    match (volume.superblock.journal_inode, external) {
-        (Some(number), _) => open_internal_journal(volume, &inode::read(volume, number)?),
+pub fn open_journal(fs: &FsContext, external: Option<&Arc<dyn BlockDevice>>) -> Result<Journal> {
+    match (fs.superblock.journal_inode, external) {
+        (Some(number), _) => open_internal_journal(fs, &inode::read(fs, number)?),
         (None, Some(device)) => {
             let device = Arc::clone(device);
-            Journal::open_external(device, &volume.superblock, &volume.geometry)
+            Journal::open_external(device, &fs.superblock, &fs.geometry)
         }
         (None, None) => {
             let unsupported = Unsupported {
@@ -55,22 +55,22 @@ pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) ->
 }
 
 /// Opens the journal in an inode.
-pub fn open_internal_journal(volume: &Volume, inode: &Inode) -> Result<Journal> {
+pub fn open_internal_journal(fs: &FsContext, inode: &Inode) -> Result<Journal> {
     let locus = Locus::inode(u64::from(inode.number.get()));
     check_kind(inode).map_err(|rule| Corrupt::new(locus, rule))?;
-    Journal::open(map_of(volume, inode)?)
+    Journal::open(map_of(fs, inode)?)
 }
 
 /// Returns the physical blocks of a journal, from the block mapping of its inode.
-fn map_of(volume: &Volume, inode: &Inode) -> Result<JournalMap> {
+fn map_of(fs: &FsContext, inode: &Inode) -> Result<JournalMap> {
     let locus = Locus::inode(u64::from(inode.number.get()));
-    let geometry = &volume.geometry;
+    let geometry = &fs.geometry;
     let len_blocks = u32::try_from(inode.size_bytes >> geometry.block_bits).unwrap_or(u32::MAX);
-    let mut map = JournalMapBuilder::new(Arc::clone(volume.device()), geometry.block_bytes);
+    let mut map = JournalMapBuilder::new(Arc::clone(fs.device()), geometry.block_bytes);
     let mut pushed = Ok(());
     // A valid mapping has no more parts than the filesystem has blocks.
     let mut pieces_left = geometry.blocks_count;
-    BlockMap::decode(volume, inode)?.visit(volume, &mut |piece| {
+    BlockMap::decode(fs, inode)?.visit(fs, &mut |piece| {
         let Some(left) = pieces_left.checked_sub(1) else {
             pushed = Err(Corrupt::new(locus, BlockMapRule::TooManyBlocks).into());
             return ControlFlow::Break(());
@@ -97,8 +97,8 @@ fn map_of(volume: &Volume, inode: &Inode) -> Result<JournalMap> {
 
 /// Returns the part of a run before `end`.
 fn within(run: Run, end: FileBlock) -> Option<Run> {
-    let room = end.checked_since(run.first).filter(|&room| room > 0)?;
-    Some(run.truncated(room))
+    let space = end.checked_since(run.first).filter(|&space| space > 0)?;
+    Some(run.truncated(space))
 }
 
 fn check_kind(inode: &Inode) -> Result<(), JournalInodeRule> {
@@ -121,10 +121,10 @@ mod tests {
     use platter_vfs::Error;
 
     use super::*;
+    use crate::fs_context::tests::sample_fs;
     use crate::ondisk::InodeNr;
     use crate::ondisk::geometry::tests::sample_geometry;
     use crate::ondisk::inode::tests::sample;
-    use crate::volume::tests::sample_volume;
 
     fn inode(mode: u16, links: u16) -> Inode {
         let geometry = sample_geometry();
@@ -156,13 +156,13 @@ mod tests {
     #[test]
     fn journal_with_cyclic_mapping_is_refused() {
         let row = |number: u32| number.to_le_bytes().repeat(256);
-        let volume = sample_volume(&[(110, &row(111)), (111, &row(112))]);
-        let bytes = sample(&volume.geometry, InodeNr::JOURNAL, |disk, _| {
+        let fs = sample_fs(&[(110, &row(111)), (111, &row(112))]);
+        let bytes = sample(&fs.geometry, InodeNr::JOURNAL, |disk, _| {
             disk.size_hi = 4.into();
             disk.block[56..].copy_from_slice(&110u32.to_le_bytes());
         });
-        let inode = Inode::decode(&bytes, InodeNr::JOURNAL, &volume.geometry).unwrap();
-        let Err(Error::Corrupt(report)) = map_of(&volume, &inode) else {
+        let inode = Inode::decode(&bytes, InodeNr::JOURNAL, &fs.geometry).unwrap();
+        let Err(Error::Corrupt(report)) = map_of(&fs, &inode) else {
             panic!("accepted as a journal");
         };
         assert_eq!(report.rule, BlockMapRule::TooManyBlocks.text());

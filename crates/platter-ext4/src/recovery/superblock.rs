@@ -7,7 +7,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Result, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::DiskSuperblock;
@@ -27,13 +27,13 @@ pub(super) struct Primary<'r> {
 
 impl Primary<'_> {
     /// Opens the volume in its current state.
-    pub(super) fn open(self) -> Result<Volume> {
+    pub(super) fn open(self) -> Result<FsContext> {
         let disk = self.read()?;
         let superblock = Superblock::decode(&disk)?;
         let mut geometry = Geometry::decode(&disk, &superblock)?;
         geometry.superblock_block.0 = self.offset >> geometry.block_bits;
         let (device, budget) = (Arc::clone(self.device), Arc::clone(self.budget));
-        Ok(Volume::new(device, superblock, geometry, budget))
+        Ok(FsContext::new(device, superblock, geometry, budget))
     }
 
     /// Marks the recovery as done, durably.
@@ -42,16 +42,16 @@ impl Primary<'_> {
     /// descriptor is corrupt, they are left unchanged.
     pub(super) fn finish(self, journal_errno: i32, now: Timestamp) -> Result<()> {
         let mut disk = self.read()?;
-        let volume = self.open()?;
+        let fs = self.open()?;
         let recover = Incompat::RECOVER.bits();
         disk.feature_incompat = (disk.feature_incompat.get() & !recover).into();
         if journal_errno != 0 {
             disk.state = (disk.state.get() | STATE_ERRORS).into();
         }
-        if volume.geometry.groups_count <= groups::GROUPS_SUMMED_MAX
-            && let Ok((clusters, inodes)) = free_counts(&volume)
+        if fs.geometry.groups_count <= groups::GROUPS_SUMMED_MAX
+            && let Ok((clusters, inodes)) = free_counts(&fs)
         {
-            let blocks = clusters.saturating_mul(u64::from(volume.geometry.cluster_blocks));
+            let blocks = clusters.saturating_mul(u64::from(fs.geometry.cluster_blocks));
             disk.set_free_counts(blocks, inodes);
         }
         disk.set_write_time(now);
@@ -67,10 +67,10 @@ impl Primary<'_> {
     }
 }
 
-fn free_counts(volume: &Volume) -> Result<(u64, u32)> {
+fn free_counts(fs: &FsContext) -> Result<(u64, u32)> {
     let (mut clusters, mut inodes) = (0u64, 0u32);
-    for group in 0..volume.geometry.groups_count {
-        let desc = groups::read_descriptor(volume, GroupNr(group))?;
+    for group in 0..fs.geometry.groups_count {
+        let desc = groups::read_descriptor(fs, GroupNr(group))?;
         clusters = clusters.saturating_add(u64::from(desc.free_clusters));
         inodes = inodes.saturating_add(desc.free_inodes);
     }

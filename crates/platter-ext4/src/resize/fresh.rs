@@ -35,7 +35,7 @@ pub(super) fn write(device: &dyn BlockDevice, plan: &Plan) -> Result<Fresh> {
         free_clusters: free.clusters,
         free_inodes: free.inodes,
     };
-    let holders = backup_groups(geometry);
+    let backups = backup_groups(geometry);
     for index in 0..geometry.descriptor_blocks() {
         let block = geometry.descriptor_block(index);
         if block.0 < plan.before.blocks_count {
@@ -44,7 +44,7 @@ pub(super) fn write(device: &dyn BlockDevice, plan: &Plan) -> Result<Fresh> {
         let mut bytes = vec![0; geometry.block_bytes as usize];
         fresh.encode_descriptors(plan, index, &mut bytes);
         device.write_at(geometry.offset_bytes(block), &bytes)?;
-        for copy in descriptor_copies(geometry, &holders, index) {
+        for copy in descriptor_copies(geometry, &backups, index) {
             device.write_at(geometry.offset_bytes(copy), &bytes)?;
         }
     }

@@ -15,7 +15,7 @@ use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, GroupNr};
 use crate::txn::Handle;
-use crate::{Volume, superblock};
+use crate::{FsContext, superblock};
 
 /// Credits besides descriptors and the resize inode: the superblock, two bitmaps with their
 /// descriptors, the inode.
@@ -25,27 +25,27 @@ const CREDITS: u32 = 1 + 2 * 2 + STORE_CREDITS;
 ///
 /// # Errors
 /// Nothing was changed. `Unsupported` if the journal is too small for the transaction.
-pub(super) fn change(volume: &Volume, plan: &Plan, fresh: &Fresh, now: Timestamp) -> Result<()> {
+pub(super) fn change(fs: &FsContext, plan: &Plan, fresh: &Fresh, now: Timestamp) -> Result<()> {
     let tables = table_blocks(plan);
     let kept = u32::from(plan.before.reserved_gdt_blocks);
     let credits = CREDITS + 1 + kept + tables.end - tables.start;
-    if volume.log().is_some_and(|log| credits > log.credits_max()) {
+    if fs.log().is_some_and(|log| credits > log.credits_max()) {
         let reason = "the journal is too short for what has to change at once";
         return Err(unsupported("so large a size", Some(reason)));
     }
-    let mut handle = volume.begin(credits)?;
-    let changed = change_all(volume, &mut handle, plan, fresh, now);
+    let mut handle = fs.begin(credits)?;
+    let changed = change_all(fs, &mut handle, plan, fresh, now);
     changed.map_err(|error| handle.abort(error))
 }
 
 fn change_all(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     plan: &Plan,
     fresh: &Fresh,
     now: Timestamp,
 ) -> Result<()> {
-    let mut freed = extend_last_group(volume, handle, plan)?;
+    let mut freed = extend_last_group(fs, handle, plan)?;
     for index in table_blocks(plan) {
         let block = plan.after.descriptor_block(index);
         if index < plan.before.descriptor_blocks() {
@@ -59,16 +59,16 @@ fn change_all(
             handle.replace(block, &Unverified, bytes)?;
         }
     }
-    if let Some(block) = resize_inode::change(volume, handle, plan)? {
-        freed += free_block(volume, handle, plan, block)?;
+    if let Some(block) = resize_inode::change(fs, handle, plan)? {
+        freed += free_block(fs, handle, plan, block)?;
     }
-    superblock::edit(volume, handle, |disk| {
+    superblock::edit(fs, handle, |disk| {
         let geometry = &plan.after;
         plan.apply(disk);
         let clusters = fresh.free_clusters + u64::from(freed);
         let free_blocks = clusters * u64::from(geometry.cluster_blocks);
-        let free_blocks = volume.superblock.free_blocks.saturating_add(free_blocks);
-        let free_inodes = u64::from(volume.superblock.free_inodes) + fresh.free_inodes;
+        let free_blocks = fs.superblock.free_blocks.saturating_add(free_blocks);
+        let free_inodes = u64::from(fs.superblock.free_inodes) + fresh.free_inodes;
         disk.set_free_counts(free_blocks, u32::try_from(free_inodes).unwrap_or(u32::MAX));
         let overhead = u64::from(disk.overhead_clusters.get());
         if overhead > 0 {
@@ -93,23 +93,18 @@ fn table_blocks(plan: &Plan) -> Range<u32> {
 }
 
 /// Extends the last group to its new end, and returns the number of added clusters.
-fn extend_last_group(volume: &Volume, handle: &mut Handle<'_>, plan: &Plan) -> Result<u32> {
+fn extend_last_group(fs: &FsContext, handle: &mut Handle<'_>, plan: &Plan) -> Result<u32> {
     let last = GroupNr(plan.before.groups_count - 1);
     let from = clusters_counted(&plan.before, last);
     let to = clusters_counted(&plan.after, last);
     if to > from {
-        clear_bits(volume, handle, plan, last, from..to)?;
+        clear_bits(fs, handle, plan, last, from..to)?;
     }
     Ok(to - from)
 }
 
 /// Frees a block, with its whole cluster.
-fn free_block(
-    volume: &Volume,
-    handle: &mut Handle<'_>,
-    plan: &Plan,
-    block: BlockNr,
-) -> Result<u32> {
+fn free_block(fs: &FsContext, handle: &mut Handle<'_>, plan: &Plan, block: BlockNr) -> Result<u32> {
     let Some(group) = plan.before.group_of_block(block) else {
         return Ok(0);
     };
@@ -117,25 +112,25 @@ fn free_block(
     let Some(bits) = clusters(&plan.before, group, Some(blocks)).next() else {
         return Ok(0);
     };
-    clear_bits(volume, handle, plan, group, bits)?;
+    clear_bits(fs, handle, plan, group, bits)?;
     Ok(1)
 }
 
 /// Marks clusters of a group as free that were in use, or beyond its end.
 fn clear_bits(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     plan: &Plan,
     group: GroupNr,
     bits: Range<u32>,
 ) -> Result<()> {
     let geometry = &plan.before;
-    let desc = read_descriptor(volume, group)?;
+    let desc = read_descriptor(fs, group)?;
     let mut bytes = if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
-        fresh_bitmap(geometry, group, fixed_blocks(volume)?)
+        fresh_bitmap(geometry, group, fixed_blocks(fs)?)
     } else {
         let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-        volume.read_block(desc.block_bitmap, &verifier)?.to_vec()
+        fs.read_block(desc.block_bitmap, &verifier)?.to_vec()
     };
     let count = bits.end - bits.start;
     bitmap::assign_range(&mut bytes, bits, false);
@@ -150,13 +145,13 @@ fn clear_bits(
 }
 
 /// Returns the metadata blocks of all groups.
-fn fixed_blocks(volume: &Volume) -> Result<Vec<Range<u64>>> {
-    let geometry = &volume.geometry;
+fn fixed_blocks(fs: &FsContext) -> Result<Vec<Range<u64>>> {
+    let geometry = &fs.geometry;
     let mut fixed = Vec::new();
     for group in (0..geometry.groups_count).map(GroupNr) {
-        read_table_ahead(volume, group);
+        read_table_ahead(fs, group);
         fixed.push(head(geometry, group));
-        fixed.extend(own(geometry, &read_descriptor(volume, group)?));
+        fixed.extend(own(geometry, &read_descriptor(fs, group)?));
     }
     Ok(fixed)
 }

@@ -47,8 +47,8 @@ pub fn grow(
         return Err(Condition::NoSpace.into());
     }
     let offline = Offline::open(device, budget, clock)?;
-    let before = offline.volume.geometry.clone();
-    let disk = superblock::read(&offline.volume)?;
+    let before = offline.fs.geometry.clone();
+    let disk = superblock::read(&offline.fs)?;
     let plan = Plan::choose(&disk, &before, len_bytes)?;
     let Some(plan) = plan else {
         offline.leave()?;
@@ -57,7 +57,7 @@ pub fn grow(
     let fresh = fresh::write(&**device, &plan)?;
     device.flush()?;
     let changing = offline.begin(clock)?;
-    if let Err(error) = in_place::change(&changing.volume, &plan, &fresh, clock.now()) {
+    if let Err(error) = in_place::change(&changing.fs, &plan, &fresh, clock.now()) {
         changing.abandon()?;
         return Err(error);
     }

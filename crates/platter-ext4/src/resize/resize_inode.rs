@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::plan::Plan;
 use super::unsupported;
-use crate::Volume;
+use crate::FsContext;
 use crate::groups::backups::backup_groups;
 use crate::groups::find_inode;
 use crate::inode;
@@ -22,7 +22,7 @@ const DOUBLY_INDIRECT: usize = 13;
 /// Updates the inode to the reserved blocks after growing. Without any, it is cleared, and its
 /// doubly indirect block is to be freed.
 pub(super) fn change(
-    volume: &Volume,
+    fs: &FsContext,
     handle: &mut Handle<'_>,
     plan: &Plan,
 ) -> Result<Option<BlockNr>> {
@@ -30,25 +30,25 @@ pub(super) fn change(
     if !before.features.compat.contains(Compat::RESIZE_INODE) {
         return Ok(None);
     }
-    let mut inode = inode::read(volume, InodeNr::RESIZE)?;
+    let mut inode = inode::read(fs, InodeNr::RESIZE)?;
     let numbers = <[Le32]>::ref_from_bytes(&inode.block).unwrap_or_default();
     let root = numbers.get(DOUBLY_INDIRECT).map_or(0, |root| root.get());
     let root = Some(BlockNr(root.into())).filter(|&root| before.contains(root, 1));
     if !plan.has_resize_inode() {
-        clear(volume, handle)?;
+        clear(fs, handle)?;
         return Ok(root);
     }
     let Some(root) = root else {
         return Ok(None);
     };
-    let holders = backup_groups(after);
+    let backups = backup_groups(after);
     let was_held = held(before.reserved_gdt_blocks, backup_groups(before).len());
-    let is_held = held(after.reserved_gdt_blocks, holders.len());
+    let is_held = held(after.reserved_gdt_blocks, backups.len());
     if is_held == was_held {
         return Ok(None);
     }
     let per_block = after.block_bytes as usize / size_of::<Le32>();
-    if holders.len() > per_block {
+    if backups.len() > per_block {
         let reason = "there are too many backups of the descriptors";
         return Err(unsupported("so large a size", Some(reason)));
     }
@@ -67,10 +67,10 @@ pub(super) fn change(
     })?;
     let place = |index: u64| after.superblock_block.0 + 1 + index;
     // Without new backups, their lists are unchanged.
-    let kept = kept.filter(|_| holders.len() > backup_groups(before).len());
+    let kept = kept.filter(|_| backups.len() > backup_groups(before).len());
     for index in kept {
         let mut copies = vec![Le32::default(); per_block];
-        for (copy, group) in copies.iter_mut().zip(&holders) {
+        for (copy, group) in copies.iter_mut().zip(&backups) {
             let apart = u64::from(group.0) * u64::from(after.blocks_per_group);
             copy.set(u32::try_from(place(index) + apart).unwrap_or(0));
         }
@@ -79,19 +79,19 @@ pub(super) fn change(
     // With larger clusters, tools count differently.
     let each = inode.sectors / was_held.max(1);
     inode.sectors = each * is_held;
-    inode::store(volume, handle, &inode)?;
+    inode::store(fs, handle, &inode)?;
     Ok(None)
 }
 
 /// Returns the number of the inode's blocks: the doubly indirect one, and each reserved one with
 /// its copies.
-fn held(kept: u16, holders: usize) -> u64 {
-    1 + u64::from(kept) * (1 + holders as u64)
+fn held(kept: u16, backups: usize) -> u64 {
+    1 + u64::from(kept) * (1 + backups as u64)
 }
 
-fn clear(volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
-    let len = usize::from(volume.geometry.inode_bytes);
-    let Some(slot) = find_inode(volume, InodeNr::RESIZE)? else {
+fn clear(fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
+    let len = usize::from(fs.geometry.inode_bytes);
+    let Some(slot) = find_inode(fs, InodeNr::RESIZE)? else {
         return Ok(());
     };
     handle.edit(slot.block, &Unverified, |bytes| {

@@ -12,7 +12,7 @@ use platter_cache::Buffer;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::Inode;
 use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace};
@@ -33,38 +33,38 @@ pub const VALUE_BYTES_MAX: u32 = 64 << 10;
 /// `NoAttribute`; `NotSupported` for a prefix that ext4 does not know; `InvalidArgument` for a
 /// prefix alone; `OutOfRange` for a name longer than 255 bytes; `TooBig` for a value beyond
 /// [`VALUE_BYTES_MAX`].
-pub fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+pub fn get(fs: &FsContext, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let name = AttributeName::parse(name)?;
     let mut damage = None;
     // Corrupt in-inode attributes do not hide those in the block.
-    match inode_space(volume, inode) {
+    match inode_space(fs, inode) {
         Ok(Some(space)) => {
             if let Some(entry) = space.find(name.index, name.rest) {
-                return value(volume, inode, entry, true);
+                return value(fs, inode, entry, true);
             }
         }
         Ok(None) => {}
         Err(error) => damage = Some(error),
     }
-    if let Some(block) = read_block(volume, inode)? {
-        let space = block_space(volume, inode, &block)?;
-        note_block(volume, inode, &block);
+    if let Some(block) = read_block(fs, inode)? {
+        let space = block_space(fs, inode, &block)?;
+        note_block(fs, inode, &block);
         if let Some(entry) = space.find(name.index, name.rest) {
-            return value(volume, inode, entry, false);
+            return value(fs, inode, entry, false);
         }
     }
     Err(damage.unwrap_or(Condition::NoAttribute.into()))
 }
 
 /// Returns the full names of all attributes except internal ones, in the order they are stored.
-pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+pub fn list(fs: &FsContext, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
-    if let Some(space) = inode_space(volume, inode)? {
+    if let Some(space) = inode_space(fs, inode)? {
         names.extend(space.entries().iter().filter_map(full_name));
     }
-    if let Some(block) = read_block(volume, inode)? {
-        let space = block_space(volume, inode, &block)?;
-        note_block(volume, inode, &block);
+    if let Some(block) = read_block(fs, inode)? {
+        let space = block_space(fs, inode, &block)?;
+        note_block(fs, inode, &block);
         names.extend(space.entries().iter().filter_map(full_name));
     }
     Ok(names)
@@ -74,8 +74,8 @@ pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
 ///
 /// # Errors
 /// `Corrupt`.
-pub fn ea_inode_count(volume: &Volume, inode: &Inode) -> Result<u64> {
-    if !has_ea_inode(volume) || !inode.has_attributes() {
+pub fn ea_inode_count(fs: &FsContext, inode: &Inode) -> Result<u64> {
+    if !has_ea_inode(fs) || !inode.has_attributes() {
         return Ok(0);
     }
     let count = |space: &XattrSpace<'_>| {
@@ -83,54 +83,54 @@ pub fn ea_inode_count(volume: &Volume, inode: &Inode) -> Result<u64> {
         let in_inodes = entries.filter(|entry| matches!(entry.value, ValuePlace::Inode { .. }));
         in_inodes.count() as u64
     };
-    let inside = inode_space(volume, inode)?;
+    let inside = inode_space(fs, inode)?;
     let mut found = inside.as_ref().map_or(0, count);
-    if let Some(block) = read_block(volume, inode)? {
-        found += count(&block_space(volume, inode, &block)?);
+    if let Some(block) = read_block(fs, inode)? {
+        found += count(&block_space(fs, inode, &block)?);
     }
     Ok(found)
 }
 
 /// Returns the in-inode attributes, if any.
-fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<XattrSpace<'a>>> {
-    let Some(space) = XattrSpace::decode_inode(&inode.tail, has_ea_inode(volume)) else {
+fn inode_space<'a>(fs: &FsContext, inode: &'a Inode) -> Result<Option<XattrSpace<'a>>> {
+    let Some(space) = XattrSpace::decode_inode(&inode.tail, has_ea_inode(fs)) else {
         return Ok(None);
     };
     Ok(Some(space.map_err(|broken| corrupt(inode, broken))?))
 }
 
 /// Reads the attribute block of an inode, if it has one.
-fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
+fn read_block(fs: &FsContext, inode: &Inode) -> Result<Option<Buffer>> {
     let Some(block) = inode.xattr_block else {
         return Ok(None);
     };
-    Ok(Some(volume.read_block(block, &block_verifier(volume))?))
+    Ok(Some(fs.read_block(block, &block_verifier(fs))?))
 }
 
 /// Adds the block returned by [`read_block`] to the mbcache.
-fn note_block(volume: &Volume, inode: &Inode, bytes: &Buffer) {
+fn note_block(fs: &FsContext, inode: &Inode, bytes: &Buffer) {
     if let Some(block) = inode.xattr_block {
-        sharing::note_block(volume, block, bytes);
+        sharing::note_block(fs, block, bytes);
     }
 }
 
-fn block_verifier(volume: &Volume) -> XattrBlockVerifier {
-    let geometry = &volume.geometry;
+fn block_verifier(fs: &FsContext) -> XattrBlockVerifier {
+    let geometry = &fs.geometry;
     let has_checksum = geometry.features.has_metadata_csum();
     XattrBlockVerifier {
         checksum_seed: has_checksum.then_some(geometry.checksum_seed),
-        has_ea_inode: has_ea_inode(volume),
+        has_ea_inode: has_ea_inode(fs),
     }
 }
 
 /// Returns the attributes in the block returned by [`read_block`].
-fn block_space<'a>(volume: &Volume, inode: &Inode, block: &'a Buffer) -> Result<XattrSpace<'a>> {
-    Ok(XattrSpace::decode_block(block, has_ea_inode(volume))
+fn block_space<'a>(fs: &FsContext, inode: &Inode, block: &'a Buffer) -> Result<XattrSpace<'a>> {
+    Ok(XattrSpace::decode_block(block, has_ea_inode(fs))
         .map_err(|broken| corrupt(inode, broken))?)
 }
 
-fn has_ea_inode(volume: &Volume) -> bool {
-    let incompat = volume.geometry.features.incompat;
+fn has_ea_inode(fs: &FsContext) -> bool {
+    let incompat = fs.geometry.features.incompat;
     incompat.contains(Incompat::EA_INODE)
 }
 
@@ -145,7 +145,7 @@ fn full_name(entry: &XattrEntry<'_>) -> Option<Vec<u8>> {
 
 /// Returns the value, validated against the entry's hash if it has one: in-inode entries need none.
 fn value(
-    volume: &Volume,
+    fs: &FsContext,
     inode: &Inode,
     entry: &XattrEntry<'_>,
     is_inside: bool,
@@ -160,7 +160,7 @@ fn value(
             value.to_vec()
         }
         ValuePlace::Inode { number, size_bytes } => {
-            ea_inode::read(volume, inode, entry, number, size_bytes)?
+            ea_inode::read(fs, inode, entry, number, size_bytes)?
         }
     };
     if names::is_acl(entry.name_index) {

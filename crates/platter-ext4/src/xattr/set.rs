@@ -8,15 +8,15 @@ use platter_vfs::{Condition, Error, FileKind, Result, XattrMode};
 use super::change::XattrChange;
 use super::names::AttributeName;
 use super::{VALUE_BYTES_MAX, acl as stored_acl, get};
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::Inode;
 
 const SET_GROUP_ID: u32 = 0o2000;
 const PERMISSION_BITS: u32 = 0o777;
 
 /// Returns the ACL under this name, if the inode has one.
-pub fn acl(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<PosixAcl>> {
-    match get(volume, inode, name) {
+pub fn acl(fs: &FsContext, inode: &Inode, name: &[u8]) -> Result<Option<PosixAcl>> {
+    match get(fs, inode, name) {
         Ok(value) => Ok(Some(PosixAcl::decode(&value)?)),
         Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
         Err(error) => Err(error),
@@ -71,7 +71,7 @@ impl XattrChange<'_, '_> {
 
     /// Sets the permission bits, and updates the access ACL accordingly.
     pub fn set_permissions(&mut self, permissions: u32) -> Result<()> {
-        if let Some(acl) = acl(self.volume, self.inode, ACL_ACCESS_NAME)? {
+        if let Some(acl) = acl(self.fs, self.inode, ACL_ACCESS_NAME)? {
             let name = AttributeName::parse(ACL_ACCESS_NAME)?;
             let stored = stored_acl::encode(&acl.with_mode(permissions));
             self.set(&name, Some(&stored), XattrMode::Replace)?;

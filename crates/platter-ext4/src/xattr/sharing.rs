@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use platter_cache::mbcache::Fingerprint;
 
 use super::block_verifier;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::xattr::{
     XATTR_REFERENCES_MAX, XattrSpace, attribute_bytes, references, shared_hash,
 };
@@ -48,8 +48,8 @@ pub(super) fn is_same(one: &[u8], other: &[u8], has_ea_inode: bool) -> bool {
 }
 
 /// Adds an attribute block that was read to the mbcache.
-pub(super) fn note_block(volume: &Volume, block: BlockNr, bytes: &[u8]) {
-    let (Some(sharing), Some(log)) = (volume.sharing(), volume.log()) else {
+pub(super) fn note_block(fs: &FsContext, block: BlockNr, bytes: &[u8]) {
+    let (Some(sharing), Some(log)) = (fs.sharing(), fs.log()) else {
         return;
     };
     let Some(key) = shared_hash(bytes) else {
@@ -58,7 +58,7 @@ pub(super) fn note_block(volume: &Volume, block: BlockNr, bytes: &[u8]) {
     if sharing.blocks.contains(key, block.0) {
         return;
     }
-    let verifier = block_verifier(volume);
+    let verifier = block_verifier(fs);
     let Some(fingerprint) = fingerprint_of_block(bytes, verifier.has_ea_inode) else {
         return;
     };
@@ -71,8 +71,8 @@ pub(super) fn note_block(volume: &Volume, block: BlockNr, bytes: &[u8]) {
 }
 
 /// Adds an EA inode with a value of this hash to the mbcache.
-pub(super) fn note_value(volume: &Volume, number: InodeNr, hash: u32, value: &[u8]) {
-    let Some(sharing) = volume.sharing() else {
+pub(super) fn note_value(fs: &FsContext, number: InodeNr, hash: u32, value: &[u8]) {
+    let Some(sharing) = fs.sharing() else {
         return;
     };
     let place = u64::from(number.get());

@@ -4,18 +4,18 @@ use platter_vfs::Error;
 use zerocopy::IntoBytes;
 
 use super::*;
+use crate::fs_context::tests::sample_fs;
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::inode::DiskInode;
 use crate::ondisk::inode::tests::sample;
 use crate::ondisk::xattr::{DiskXattrEntry, DiskXattrHeader, XATTR_MAGIC, value_hash};
 use crate::ondisk::{InodeFlags, InodeNr};
-use crate::volume::tests::sample_volume;
 use platter_ondisk::Rule;
 
 /// The inode with attributes, and its EA inode.
 const OWNER: u32 = 12;
-const HOLDER: u32 = 13;
+const EA_INODE: u32 = 13;
 /// Physical blocks: group descriptors, inode table, attributes and value.
 const DESCRIPTORS: u64 = 2;
 const INODE_TABLE: u32 = 10;
@@ -24,7 +24,7 @@ const VALUE_BLOCK: u32 = 701;
 const VALUE: &[u8] = b"a value of some length";
 
 struct Sample {
-    volume: Volume,
+    fs: FsContext,
     owner: Inode,
 }
 
@@ -81,7 +81,7 @@ impl Sample {
         geometry.features.ro_compat -= RoCompat::METADATA_CSUM;
         geometry.features.incompat |= Incompat::EA_INODE;
         let hash = value_hash(geometry.checksum_seed, VALUE);
-        let holder = sample(&geometry, number(HOLDER), |disk, _| {
+        let ea_inode = sample(&geometry, number(EA_INODE), |disk, _| {
             let flags = InodeFlags::EXTENTS | InodeFlags::EA_INODE;
             disk.flags.set(flags.bits());
             disk.size_lo.set(u32::try_from(VALUE.len()).unwrap());
@@ -97,32 +97,32 @@ impl Sample {
         let behind = owner.len() - tail.len();
         owner[behind..].copy_from_slice(tail);
         let mut table = vec![0; 3 * 1024];
-        for (inode, bytes) in [(OWNER, &owner), (HOLDER, &holder)] {
+        for (inode, bytes) in [(OWNER, &owner), (EA_INODE, &ea_inode)] {
             let at = (inode as usize - 1) * 256 - 2 * 1024;
             table[at..at + 256].copy_from_slice(bytes);
         }
-        let mut volume = sample_volume(&[
+        let mut fs = sample_fs(&[
             (DESCRIPTORS, &descriptors),
             (u64::from(INODE_TABLE) + 2, &table[..1024]),
             (u64::from(INODE_TABLE) + 3, &table[1024..2048]),
             (u64::from(XATTR_BLOCK), block),
             (u64::from(VALUE_BLOCK), VALUE),
         ]);
-        volume.geometry = geometry;
-        let owner = crate::inode::read(&volume, number(OWNER)).unwrap();
-        Self { volume, owner }
+        fs.geometry = geometry;
+        let owner = crate::inode::read(&fs, number(OWNER)).unwrap();
+        Self { fs, owner }
     }
 
     /// Builds an inode with one attribute, whose value is in the EA inode.
     fn holding(change: impl FnOnce(&mut DiskInode)) -> Self {
         let geometry = crate::ondisk::geometry::tests::sample_geometry();
         let hash = hash_of(b"large", &[value_hash(geometry.checksum_seed, VALUE)]);
-        let block = block_of(&[entry(b"large", HOLDER, VALUE.len(), 0, hash)]);
+        let block = block_of(&[entry(b"large", EA_INODE, VALUE.len(), 0, hash)]);
         Self::new(&[], &block, change)
     }
 
     fn get(&self, name: &[u8]) -> Result<Vec<u8>> {
-        get(&self.volume, &self.owner, name)
+        get(&self.fs, &self.owner, name)
     }
 }
 
@@ -175,11 +175,11 @@ fn inode_as_its_own_ea_inode_is_corrupt() {
 
 #[test]
 fn value_above_the_maximum_is_too_big() {
-    let block = block_of(&[entry(b"huge", HOLDER, 65_537, 0, 0)]);
+    let block = block_of(&[entry(b"huge", EA_INODE, 65_537, 0, 0)]);
     let sample = Sample::new(&[], &block, |disk| disk.size_lo.set(65_537));
     let error = sample.get(b"user.huge").unwrap_err();
     assert!(matches!(error, Error::Condition(Condition::TooBig)));
-    assert_eq!(list(&sample.volume, &sample.owner).unwrap(), [b"user.huge"]);
+    assert_eq!(list(&sample.fs, &sample.owner).unwrap(), [b"user.huge"]);
 }
 
 /// Builds an in-inode space: one attribute without a hash, and the given ones.
@@ -198,7 +198,7 @@ fn hash_is_optional_only_in_the_inode() {
     let sample = Sample::new(&tail, &block, |_| ());
     assert_eq!(sample.get(b"user.in").unwrap(), b"here");
     assert_eq!(rule_of(sample.get(b"user.out")), XattrRule::Hash.text());
-    let names = list(&sample.volume, &sample.owner).unwrap();
+    let names = list(&sample.fs, &sample.owner).unwrap();
     assert_eq!(names, [&b"user.in"[..], b"user.out"]);
 }
 
@@ -212,7 +212,7 @@ fn corrupt_inode_space_does_not_hide_the_block() {
     assert_eq!(sample.get(b"user.out").unwrap(), b"here");
     let rule = rule_of(sample.get(b"user.in"));
     assert_eq!(rule, XattrRule::ValuePlace.text());
-    let rule = rule_of(list(&sample.volume, &sample.owner));
+    let rule = rule_of(list(&sample.fs, &sample.owner));
     assert_eq!(rule, XattrRule::ValuePlace.text());
 }
 
@@ -225,11 +225,14 @@ fn mutated_attributes_never_panic() {
             .wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 33).unwrap() % bound
     };
-    let sound_tail = tail_of(&[entry(b"in", 0, 4, 88, 0), entry(b"large", HOLDER, 22, 0, 0)]);
+    let sound_tail = tail_of(&[
+        entry(b"in", 0, 4, 88, 0),
+        entry(b"large", EA_INODE, 22, 0, 0),
+    ]);
     let sound_block = block_of(&[
         entry(b"one", 0, 9, 1012, 1),
         entry(b"two", 0, 100, 900, 2),
-        entry(b"three", HOLDER, 22, 0, 3),
+        entry(b"three", EA_INODE, 22, 0, 3),
     ]);
     for _ in 0..1000 {
         let (mut tail, mut block) = (sound_tail.clone(), sound_block.clone());
@@ -238,7 +241,7 @@ fn mutated_attributes_never_panic() {
             block[random(100)] = u8::try_from(random(256)).unwrap();
         }
         let sample = Sample::new(&tail, &block, |_| ());
-        if let Ok(names) = list(&sample.volume, &sample.owner) {
+        if let Ok(names) = list(&sample.fs, &sample.owner) {
             for name in names {
                 let _ = sample.get(&name);
             }

@@ -12,10 +12,10 @@ use crate::image::{Image, noise, read_all, walk, write};
 /// How many files `source` makes beside its sparse ones.
 const DENSE_FILES: usize = 12 + 6 + 600 + 1;
 
-/// A folder with files of many shapes.
+/// A directory with files of many shapes.
 fn source() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
     for length in [
         0, 1, 59, 60, 61, 100, 1023, 1024, 4096, 4097, 70_000, 1_200_000,
     ] {
@@ -34,7 +34,7 @@ fn source() -> tempfile::TempDir {
     }
     fs::create_dir_all(root.join("deep/er/and/deeper")).unwrap();
     fs::hard_link(root.join("file-100"), root.join("deep/er/linked")).unwrap();
-    folder
+    dir
 }
 
 /// Adds two sparse files.
@@ -52,7 +52,7 @@ fn add_sparse(root: &Path) {
         .unwrap();
 }
 
-/// Compares a folder with a directory of the image, and all below it. Returns the files seen.
+/// Compares a directory with a directory of the image, and all below it. Returns the files seen.
 fn compare(host: &Path, inode: &dyn Inode, step: usize) -> usize {
     let metadata = fs::symlink_metadata(host).unwrap();
     let attr = inode.attr().unwrap();
@@ -133,8 +133,8 @@ fn matches_source(options: &[&str], size: &str) {
 }
 
 fn compare_image(options: &[&str], size: &str, source: &Path) -> usize {
-    let folder = source.to_str().unwrap();
-    let image = Image::format(&[options, &["-d", folder]].concat(), size);
+    let dir = source.to_str().unwrap();
+    let image = Image::format(&[options, &["-d", dir]].concat(), size);
     let filesystem = image.mount();
     let root = walk(&filesystem, "").unwrap();
     compare_names(source, &*root, 1 << 16)

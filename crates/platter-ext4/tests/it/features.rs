@@ -33,9 +33,9 @@ pub(crate) fn change_superblock(image: &Image, change: impl FnOnce(&mut DiskSupe
 
 /// A small ext4 image with one file, `/file`, of this content.
 pub(crate) fn with_file(options: &[&str], content: &[u8]) -> Image {
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("file"), content);
-    let source = folder.path().to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("file"), content);
+    let source = dir.path().to_str().unwrap();
     Image::format(&[options, &["-d", source]].concat(), "8M")
 }
 
@@ -182,15 +182,15 @@ fn special_files_have_their_kind_and_number() {
 #[test]
 fn encrypted_files_are_refused_without_a_key() {
     let image = with_file(EXT4, b"secret");
-    image.debugfs("mkdir folder\nsymlink link target\n");
+    image.debugfs("mkdir subdir\nsymlink link target\n");
     // 0x800 is the encryption flag.
-    image.debugfs("sif file flags 0x80800\nsif folder flags 0x80800\nsif link flags 0x800\n");
+    image.debugfs("sif file flags 0x80800\nsif subdir flags 0x80800\nsif link flags 0x800\n");
     let filesystem = image.mount();
     let file = walk(&filesystem, "file").unwrap();
     assert_eq!(file.attr().unwrap().size_bytes, 6);
     assert!(is_condition(file.read_at(0, &mut [0; 4]), Condition::NoKey));
     assert!(is_condition(
-        walk(&filesystem, "folder/x"),
+        walk(&filesystem, "subdir/x"),
         Condition::NoKey
     ));
     let link = walk(&filesystem, "link").unwrap();
@@ -251,7 +251,7 @@ fn times_reach_beyond_2038_and_before_1970() {
 #[test]
 fn invalid_inodes_are_corrupt_by_name_and_stale_by_number() {
     let image = with_file(EXT4, b"");
-    image.debugfs("mkdir folder\nlink <8> journal\nlink file again\nclri file\n");
+    image.debugfs("mkdir subdir\nlink <8> journal\nlink file again\nclri file\n");
     image.debugfs("write /dev/null value\nsif value flags 0x280000\n");
     let filesystem = image.mount();
     for (name, rule) in [
@@ -265,7 +265,7 @@ fn invalid_inodes_are_corrupt_by_name_and_stale_by_number() {
         );
     }
     let number = InodeNr::new(1 << 20).unwrap();
-    let error = inode::read(filesystem.volume(), number).unwrap_err();
+    let error = inode::read(filesystem.fs(), number).unwrap_err();
     assert_eq!(broken_rule(error), InodeNumberRule::OutOfRange.text());
     for number in [0, 1, 8, 12, 500, 1 << 20, 1 << 32] {
         let id = InodeId { tree: 0, number };
@@ -274,7 +274,7 @@ fn invalid_inodes_are_corrupt_by_name_and_stale_by_number() {
             "{number}"
         );
     }
-    assert!(walk(&filesystem, "folder").is_ok());
+    assert!(walk(&filesystem, "subdir").is_ok());
 }
 
 #[test]

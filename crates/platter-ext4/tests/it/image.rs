@@ -13,16 +13,16 @@ use platter_vfs::clock::FixedClock;
 use platter_vfs::{Filesystem, Inode, Name, Result, Timestamp};
 use tempfile::TempDir;
 
-/// An image in a folder of its own.
+/// An image in a directory of its own.
 pub(crate) struct Image {
-    folder: TempDir,
+    dir: TempDir,
 }
 
 impl Image {
     /// A file of `size` as mke2fs knows sizes, formatted with `options`.
     pub(crate) fn format(options: &[&str], size: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let image = Self { folder };
+        let dir = tempfile::tempdir().unwrap();
+        let image = Self { dir };
         let path = image.path();
         let mut command = tool("mke2fs");
         command.args(["-q", "-F", "-U", "0d15ea5e-0000-4000-8000-00c0ffee0001"]);
@@ -33,7 +33,7 @@ impl Image {
 
     /// The image itself.
     pub(crate) fn path(&self) -> PathBuf {
-        self.folder.path().join("image")
+        self.dir.path().join("image")
     }
 
     /// Runs these debugfs commands, one a line, on the image.

@@ -37,8 +37,8 @@ fn dirty(content: &[u8], journaled: &[u8]) -> Image {
         .lines()
         .find_map(|line| line.trim().parse::<u64>().ok());
     let block = block.expect("the file has a first block");
-    let folder = tempfile::tempdir().unwrap();
-    let logged = folder.path().join("logged");
+    let dir = tempfile::tempdir().unwrap();
+    let logged = dir.path().join("logged");
     write(&logged, journaled);
     image.debugfs(&format!("jo\njw -b {block} {}\njc\n", logged.display()));
     image
@@ -113,7 +113,7 @@ fn device_in_use_elsewhere_is_read_but_not_recovered() {
         disk.feature_incompat.set(incompat);
     });
     let mark = |sequence| {
-        let superblock = image.mount().volume().superblock.clone();
+        let superblock = image.mount().fs().superblock.clone();
         let rules = MmpRules {
             checksum_seed: Some(superblock.checksum_seed),
         };
@@ -228,8 +228,8 @@ fn orphan_file_is_read_when_it_holds_orphans() {
     let (blocks, inodes) = free(&image);
     image.debugfs("sif file links_count 0\nsif file dtime 0\nunlink file\n");
     let filesystem = image.mount();
-    let number = filesystem.volume().superblock.orphan_file_inode.unwrap();
-    let orphan_file = inode::read(filesystem.volume(), number).unwrap();
+    let number = filesystem.fs().superblock.orphan_file_inode.unwrap();
+    let orphan_file = inode::read(filesystem.fs(), number).unwrap();
     let rules = OrphanBlockRules {
         inode_seed: Some(orphan_file.checksum_seed),
     };

@@ -44,11 +44,11 @@ fn opening_16_tib_reads_no_more_than_opening_a_small_image() {
 
 #[test]
 fn stat_of_neighbours_costs_one_read_for_many() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for number in 0..500 {
-        write(&folder.path().join(number.to_string()), b"");
+        write(&dir.path().join(number.to_string()), b"");
     }
-    let source = folder.path().to_str().unwrap();
+    let source = dir.path().to_str().unwrap();
     let image = Image::format(
         &["-t", "ext4", "-b", "4096", "-I", "256", "-d", source],
         "16M",
@@ -70,9 +70,9 @@ fn stat_of_neighbours_costs_one_read_for_many() {
 
 #[test]
 fn file_in_one_piece_is_read_in_few_requests() {
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("file"), &noise(1, 1 << 20));
-    let source = folder.path().to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("file"), &noise(1, 1 << 20));
+    let source = dir.path().to_str().unwrap();
     let image = Image::format(&["-t", "ext4", "-b", "4096", "-d", source], "16M");
     let device = Arc::new(CountingDevice::new(image.device(Access::Read)));
     let filesystem = mount(

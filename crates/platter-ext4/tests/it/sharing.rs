@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use platter_block::Access;
 use platter_cache::mbcache::{EntryRef, Fingerprint, MbCache, Removal};
+use platter_ext4::fs_context::Sharing;
 use platter_ext4::ondisk::xattr::{
     XattrBlockVerifier, references, set_references, shared_hash, value_hash,
 };
 use platter_ext4::ondisk::{BlockNr, Inode as StoredInode, InodeNr};
-use platter_ext4::volume::Sharing;
 use platter_ext4::xattr::EaInodeRule;
 use platter_ext4::{Ext4, MountOptions};
 use platter_ondisk::Rule;
@@ -71,7 +71,7 @@ fn remove(file: &dyn Inode) {
 
 fn stored(fs: &Ext4, file: &dyn Inode) -> StoredInode {
     let number = InodeNr::new(u32::try_from(file.id().number).unwrap()).unwrap();
-    platter_ext4::inode::read(fs.volume(), number).unwrap()
+    platter_ext4::inode::read(fs.fs(), number).unwrap()
 }
 
 /// The block of a file's attributes.
@@ -80,16 +80,16 @@ fn block_of(fs: &Ext4, file: &dyn Inode) -> BlockNr {
 }
 
 fn sharing(fs: &Ext4) -> &Sharing {
-    fs.volume().sharing().unwrap()
+    fs.fs().sharing().unwrap()
 }
 
 fn users(fs: &Ext4, block: BlockNr) -> u32 {
-    references(&fs.volume().read_block(block, &Unverified).unwrap()).unwrap()
+    references(&fs.fs().read_block(block, &Unverified).unwrap()).unwrap()
 }
 
 /// Takes the entry of a block, as a thread does that is about to share the block.
 fn take(fs: &Ext4, block: BlockNr) -> EntryRef<'_> {
-    let bytes = fs.volume().read_block(block, &Unverified).unwrap();
+    let bytes = fs.fs().read_block(block, &Unverified).unwrap();
     let key = shared_hash(&bytes).unwrap();
     sharing(fs).blocks.get(key, block.0).unwrap()
 }
@@ -187,22 +187,22 @@ fn a_block_about_to_be_shared_is_copied_instead_of_rewritten() {
     finish(&image, fs);
 }
 
-/// Linux a44e84a9b776 and 54b6bd40898d: a full block that was marked as one with room, by a lost
+/// Linux a44e84a9b776 and 54b6bd40898d: a full block that was marked as one with space, by a lost
 /// update or by a corrupted count, was tried for ever.
 #[test]
-fn a_full_block_that_is_said_to_have_room_is_tried_once() {
+fn a_full_block_that_is_said_to_have_space_is_tried_once() {
     let image = Image::format(EXT4, "16M");
     let fs = begin(&image);
     let (one, two) = (create(&fs, "one"), create(&fs, "two"));
     set(&*one, b"value").unwrap();
     let block = block_of(&fs, &*one);
-    let geometry = &fs.volume().geometry;
+    let geometry = &fs.fs().geometry;
     let verifier = XattrBlockVerifier {
         checksum_seed: Some(geometry.checksum_seed),
         has_ea_inode: false,
     };
     let count = |users| {
-        let mut handle = fs.volume().begin(1).unwrap();
+        let mut handle = fs.fs().begin(1).unwrap();
         let counted = handle.edit(block, &verifier, |bytes| {
             set_references(bytes, users);
             Ok(())
@@ -214,7 +214,7 @@ fn a_full_block_that_is_said_to_have_room_is_tried_once() {
     set(&*two, b"value").unwrap();
     assert_ne!(block_of(&fs, &*two), block);
     assert!(!take(&fs, block).is_reusable());
-    // The first to leave it says that there is room again.
+    // The first to leave it says that there is space again.
     remove(&*one);
     assert!(take(&fs, block).is_reusable());
     set(&*one, b"value").unwrap();
@@ -235,13 +235,13 @@ fn a_block_that_cannot_be_read_is_not_left_in_hand() {
     set(&*one, b"value").unwrap();
     let block = block_of(&fs, &*one);
     fs.sync().unwrap();
-    fs.volume().log().unwrap().checkpoint_all().unwrap();
+    fs.fs().log().unwrap().checkpoint_all().unwrap();
     let key = take(&fs, block).fingerprint().key;
-    let device = fs.volume().device();
+    let device = fs.fs().device();
     let mut sound = vec![0; 1024];
     device.read_at(block.0 * 1024, &mut sound).unwrap();
     device.write_at(block.0 * 1024, &[7; 1024]).unwrap();
-    fs.volume().buffers().invalidate(block.0..block.0 + 1);
+    fs.fs().buffers().invalidate(block.0..block.0 + 1);
     assert!(matches!(set(&*two, b"value"), Err(Error::Corrupt(_))));
     // It is not suggested again, and no thread waits for it.
     set(&*two, b"value").unwrap();
@@ -312,16 +312,16 @@ fn a_value_with_an_equal_hash_and_other_contents_is_not_shared() {
     let [one, wanted, two] = ["one", "wanted", "two"].map(|name| create(&fs, name));
     set(&*one, &value).unwrap();
     set(&*wanted, &other).unwrap();
-    let (first, second) = (holder_of(&fs, &*one), holder_of(&fs, &*wanted));
+    let (first, second) = (ea_inode_of(&fs, &*one), ea_inode_of(&fs, &*wanted));
     assert_ne!(first, second);
-    let key = value_hash(fs.volume().geometry.checksum_seed, &other);
-    assert_eq!(key, value_hash(fs.volume().geometry.checksum_seed, &value));
+    let key = value_hash(fs.fs().geometry.checksum_seed, &other);
+    assert_eq!(key, value_hash(fs.fs().geometry.checksum_seed, &value));
     let values = &sharing(&fs).values;
     let collision = values.get(key, second.into()).unwrap().fingerprint();
     remove(&*wanted);
     collide(values, collision, first.into());
     set(&*two, &other).unwrap();
-    assert_ne!(holder_of(&fs, &*two), first);
+    assert_ne!(ea_inode_of(&fs, &*two), first);
     assert_eq!((get(&*one), get(&*two)), (value, other));
     finish(&image, fs);
 }
@@ -350,9 +350,9 @@ fn setting_the_value_that_is_there_changes_nothing() {
 }
 
 /// The inode that holds the value of a file's only attribute.
-fn holder_of(fs: &Ext4, file: &dyn Inode) -> u32 {
+fn ea_inode_of(fs: &Ext4, file: &dyn Inode) -> u32 {
     let block = block_of(fs, file);
-    let bytes = fs.volume().read_block(block, &Unverified).unwrap();
+    let bytes = fs.fs().read_block(block, &Unverified).unwrap();
     u32::from_le_bytes(bytes[36..40].try_into().unwrap())
 }
 
@@ -365,20 +365,20 @@ fn a_value_about_to_be_shared_is_not_freed() {
     let (one, two) = (create(&fs, "one"), create(&fs, "two"));
     let value = [b'v'; 5000];
     set(&*one, &value).unwrap();
-    let holder = holder_of(&fs, &*one);
-    let number = InodeNr::new(holder).unwrap();
-    let stored = platter_ext4::inode::read(fs.volume(), number).unwrap();
+    let ea_inode = ea_inode_of(&fs, &*one);
+    let number = InodeNr::new(ea_inode).unwrap();
+    let stored = platter_ext4::inode::read(fs.fs(), number).unwrap();
     let hash = u32::try_from(stored.accessed.seconds & 0xffff_ffff).unwrap();
-    let take = |holder: u32| sharing(&fs).values.get(hash, holder.into()).unwrap();
-    hold_up(take(holder), || remove(&*one), || ());
+    let take = |ea_inode: u32| sharing(&fs).values.get(hash, ea_inode.into()).unwrap();
+    hold_up(take(ea_inode), || remove(&*one), || ());
     assert!(sharing(&fs).values.is_empty());
     set(&*one, &value).unwrap();
-    let holder = holder_of(&fs, &*one);
+    let ea_inode = ea_inode_of(&fs, &*one);
     let context = Context::root();
     let share = || two.set_xattr(&context, b"user.b", &value, XattrMode::Set);
     // Its block has other attributes, so that only the value is shared.
-    hold_up(take(holder), || remove(&*one), || share().unwrap());
-    assert_eq!(holder_of(&fs, &*two), holder);
+    hold_up(take(ea_inode), || remove(&*one), || share().unwrap());
+    assert_eq!(ea_inode_of(&fs, &*two), ea_inode);
     assert_eq!(two.get_xattr(b"user.b").unwrap(), value);
     assert_eq!(fs.sharing().unwrap().shared_values, 1);
     drop((one, two));
@@ -392,11 +392,11 @@ fn ea_inode_with_a_reference_count_of_zero_is_corrupt() {
     let (one, two) = (create(&fs, "one"), create(&fs, "two"));
     let value = [b'v'; 5000];
     set(&*one, &value).unwrap();
-    let holder = holder_of(&fs, &*one);
+    let ea_inode = ea_inode_of(&fs, &*one);
     drop((one, two));
     fs.unmount().unwrap();
     drop(fs);
-    image.debugfs(&format!("set_inode_field <{holder}> version 0\n"));
+    image.debugfs(&format!("set_inode_field <{ea_inode}> version 0\n"));
     let fs = begin(&image);
     let (one, two) = (walk(&fs, "one").unwrap(), walk(&fs, "two").unwrap());
     assert_eq!(get(&*one), value);

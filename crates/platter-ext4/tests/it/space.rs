@@ -83,7 +83,7 @@ fn space_is_what_dumpe2fs_counts() {
 /// An image whose first group has a bitmap with a wrong checksum.
 fn damaged() -> Image {
     let image = Image::format(&["-b", "1024", "-O", "extent,metadata_csum"], "16M");
-    image.debugfs("mkdir folder\n");
+    image.debugfs("mkdir subdir\n");
     let text = run(tool("dumpe2fs").arg(image.path()), "");
     let place = text.split("Block bitmap at ").nth(1).unwrap();
     let block: u64 = place
@@ -107,13 +107,13 @@ fn group_with_a_damaged_bitmap_is_passed_by_and_noted() {
             ..MountOptions::default()
         };
         let filesystem = mount(image.device(Access::Write), &options).unwrap();
-        let folder = walk(&filesystem, "folder").unwrap();
+        let dir = walk(&filesystem, "subdir").unwrap();
         let value = [7; 900];
-        let set = folder.set_xattr(&Context::root(), b"user.a", &value, XattrMode::Set);
+        let set = dir.set_xattr(&Context::root(), b"user.a", &value, XattrMode::Set);
         set.unwrap();
         assert_eq!(filesystem.sync().is_ok(), goes_on);
         assert_eq!(filesystem.is_read_only(), !goes_on);
-        drop(folder);
+        drop(dir);
         assert_eq!(filesystem.unmount().is_ok(), goes_on);
         drop(filesystem);
         assert!(image.field("Filesystem state").contains("with errors"));
@@ -133,8 +133,8 @@ fn statfs_is_exact_during_changes() {
     let filesystem = mount(image.device(Access::Write), &options).unwrap();
     let before = filesystem.stat_fs().unwrap();
     for (name, value) in [("a", [1; 900]), ("b", [2; 900])] {
-        let folder = walk(&filesystem, name).unwrap();
-        let set = folder.set_xattr(&Context::root(), b"user.a", &value, XattrMode::Set);
+        let dir = walk(&filesystem, name).unwrap();
+        let set = dir.set_xattr(&Context::root(), b"user.a", &value, XattrMode::Set);
         set.unwrap();
     }
     let after = filesystem.stat_fs().unwrap();

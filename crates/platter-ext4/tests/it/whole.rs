@@ -63,7 +63,7 @@ fn whole(plan: &[(String, Vec<u8>)]) -> Vec<WholeFile<'_>> {
     files.collect()
 }
 
-fn folder(root: &dyn Inode, name: &[u8]) -> Arc<dyn Inode> {
+fn directory(root: &dyn Inode, name: &[u8]) -> Arc<dyn Inode> {
     let name = Name::new(name).unwrap();
     root.create(&Context::root(), name, CreateKind::Directory, 0o755)
         .unwrap()
@@ -88,7 +88,7 @@ fn files_made_as_a_whole_are_those_made_step_by_step() {
         };
         let filesystem = mount(image.device(Access::Write), &mount_options).unwrap();
         let root = filesystem.root().unwrap();
-        let (together, alone) = (folder(&*root, b"together"), folder(&*root, b"alone"));
+        let (together, alone) = (directory(&*root, b"together"), directory(&*root, b"alone"));
         let free = filesystem.stat_fs().unwrap();
         together.create_whole(&whole(&plan)).unwrap();
         filesystem.sync().unwrap();
@@ -105,7 +105,7 @@ fn files_made_as_a_whole_are_those_made_step_by_step() {
         let filesystem = image.mount();
         for (name, contents) in &plan {
             let [one, two] = ["together", "alone"]
-                .map(|folder| walk(&filesystem, &format!("{folder}/{name}")).unwrap());
+                .map(|directory| walk(&filesystem, &format!("{directory}/{name}")).unwrap());
             let [first, second] = [&one, &two].map(|file| file.attr().unwrap());
             assert_eq!(first.uid, second.uid);
             assert_eq!(first.gid, second.gid);
@@ -149,7 +149,7 @@ fn first_failed_file_is_reported_and_those_before_it_exist() {
     assert_eq!(unmade.index, 7);
     assert!(matches!(unmade.error, Error::Condition(Condition::Exists)));
     assert!(root.lookup(files[6].name).is_ok() && root.lookup(files[8].name).is_err());
-    // A full filesystem takes what there is room for.
+    // A full filesystem takes what there is space for.
     let large = vec![7; 60_000];
     let many: Vec<_> = (0..400).map(|number| format!("large {number}")).collect();
     let many = many.iter().map(|name| WholeFile {
@@ -172,7 +172,7 @@ fn what_a_directory_hands_down_reaches_files_made_as_a_whole() {
     let image = Image::format(&["-b", "1024", "-O", EXT4], "16M");
     let filesystem = mount(image.device(Access::Write), &writing()).unwrap();
     let root = filesystem.root().unwrap();
-    let dir = folder(&*root, b"dir");
+    let dir = directory(&*root, b"dir");
     let no_dump = SetAttr {
         flags: Some(dir.attr().unwrap().flags | 0x40),
         ..SetAttr::default()

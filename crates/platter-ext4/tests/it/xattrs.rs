@@ -34,7 +34,7 @@ fn set(inode: &dyn Inode, name: &str, value: &[u8]) -> Result<(), Error> {
     inode.set_xattr(&root(), name.as_bytes(), value, XattrMode::Set)
 }
 
-/// Names that collide in no way but their prefix, and lengths around what has room where.
+/// Names that collide in no way but their prefix, and lengths around what has space where.
 fn drawn(random: u64) -> (String, usize) {
     let prefixes = ["user.", "trusted.", "security."];
     let prefix = prefixes[usize::try_from(random % 3).unwrap()];

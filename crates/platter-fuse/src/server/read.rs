@@ -15,7 +15,7 @@ use crate::Operation;
 use crate::node::NodeId;
 
 /// How many entries are read of a directory at once, at first and at most: a reply has an unknown
-/// room, and what does not fit was read for nothing.
+/// space, and what does not fit was read for nothing.
 const ENTRIES_AT_FIRST: usize = 32;
 const ENTRIES_AT_MOST: usize = 1024;
 

@@ -14,7 +14,7 @@ use super::connection::{Connection, give};
 use super::exchange::{Exchange, Outcome};
 use super::notice::{self, Asker, Notice};
 use super::protocol::{OUT_HEADER_BYTES, REQUEST_OVERHEAD_BYTES};
-use super::reply::ROOM_MIN;
+use super::reply::REPLY_BYTES_MIN;
 use super::request::Request;
 use crate::server::Server;
 
@@ -43,7 +43,7 @@ pub(super) fn work(
     let mut exchange = Exchange::new(connection);
     let mut incoming = vec![0; request_bytes(connection.server())];
     let read_max = connection.server().options().request_bytes_max as usize;
-    let mut answer = vec![0; OUT_HEADER_BYTES + read_max.max(ROOM_MIN)];
+    let mut answer = vec![0; OUT_HEADER_BYTES + read_max.max(REPLY_BYTES_MIN)];
     while let Some(request) = receive(device.as_fd(), &mut incoming)? {
         let Some(request) = Request::whole(request) else {
             continue;

@@ -8,7 +8,7 @@ use crate::node::NodeId;
 use crate::server::Answer;
 
 /// Minimum space for an answer other than the data of a read.
-pub(super) const ROOM_MIN: usize = 1 << 16;
+pub(super) const REPLY_BYTES_MIN: usize = 1 << 16;
 
 /// The body of an answer.
 pub(super) struct Reply<'r> {

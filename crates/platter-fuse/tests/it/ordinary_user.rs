@@ -44,7 +44,7 @@ fn as_user_of(user: u32, script: &str) -> String {
     )
     .unwrap();
     fs::set_permissions(&device, PermissionsExt::from_mode(0o666)).unwrap();
-    // The build folder may be closed to others, so the server is copied out of it.
+    // The build directory may be closed to others, so the server is copied out of it.
     let serve = dir.path().join("serve");
     fs::copy(example("memory_mount"), &serve).unwrap();
     let script = format!(
@@ -159,7 +159,7 @@ fn allow_other_is_refused_with_the_helpers_own_words() {
 
 #[test]
 fn a_mount_works_with_fewer_threads_than_it_asks_for() {
-    // Below 6 of them, there is not even room for what a mount cannot do without.
+    // Below 6 of them, there is not even space for what a mount cannot do without.
     let rings = RingsOffered::new();
     let printed = as_user_of(
         LONE_USER,

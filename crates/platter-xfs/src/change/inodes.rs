@@ -37,16 +37,16 @@ impl Change<'_> {
     /// `NoSpace`.
     pub fn alloc_inode(&mut self, new: &NewInode<'_>) -> Result<InodeEdit> {
         let geometry = self.geometry();
-        let (home, near) = geometry.split_inode(new.parent);
+        let (own_ag, near) = geometry.split_inode(new.parent);
         let first = if new.kind == FileKind::Directory {
             self.context.mount().next_directory_group()
         } else {
-            home
+            own_ag
         };
         let count = geometry.ag_count();
         for step in 0..count {
             let ag = AgNr(first.0.wrapping_add(step) % count);
-            let near = if ag == home { near } else { AgInode(0) };
+            let near = if ag == own_ag { near } else { AgInode(0) };
             let Some(inode) = self.alloc_inode_in(ag, near, new.chunk_generation)? else {
                 self.groups.leave(ag);
                 continue;
@@ -93,7 +93,7 @@ impl Change<'_> {
         self.groups.get(ag)?.alloc_inode(first)
     }
 
-    /// Whether the part of the space that inodes may take has room for a chunk.
+    /// Whether the part of the space that inodes may take has space for a chunk.
     fn may_add_chunk(&self) -> bool {
         let Some(most) = self.context.inodes_max() else {
             return true;

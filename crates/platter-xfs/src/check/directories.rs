@@ -242,7 +242,7 @@ impl Checker<'_> {
             }
             _ => {}
         }
-        let holder = self.inodes.get(scan.number).copied().unwrap_or_default();
+        let of_directory = self.inodes.get(scan.number).copied().unwrap_or_default();
         let root = self.context.superblock.root_inode;
         let special = self.context.superblock.metadir_inode;
         let Some(state) = self.inodes.get_mut(inode) else {
@@ -258,7 +258,7 @@ impl Checker<'_> {
             return self.found(locus, InodeNumberRule::Deleted);
         };
         state.found = state.found.saturating_add(1);
-        let crosses = state.is_metadata != holder.is_metadata;
+        let crosses = state.is_metadata != of_directory.is_metadata;
         if has_ftype && kind != Some(found_kind) {
             self.found(locus, DirectoryUseRule::FileType)?;
         }
@@ -274,7 +274,7 @@ impl Checker<'_> {
             }
         }
         if self.context.geometry().features.has_parent() {
-            let sum = parent_hash(inode, scan.number, holder.generation, name);
+            let sum = parent_hash(inode, scan.number, of_directory.generation, name);
             let entry = self.parent_sums.entry(inode).or_default();
             *entry = entry.wrapping_add(sum);
         }

@@ -55,9 +55,9 @@ pub(super) fn alloc(
     most: u32,
 ) -> Result<(AgNr, AgBlock, u32)> {
     let count = groups.geometry().ag_count();
-    let (home, _) = groups.geometry().split_inode(inode);
+    let (own_ag, _) = groups.geometry().split_inode(inode);
     for step in 0..count {
-        let ag = AgNr(home.0.wrapping_add(step) % count);
+        let ag = AgNr(own_ag.0.wrapping_add(step) % count);
         let mut group = groups.get(ag)?;
         let most = most.min(group.available());
         if most == 0 {

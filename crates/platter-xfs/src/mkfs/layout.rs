@@ -138,7 +138,7 @@ impl Shape {
         };
         let len = self.geometry.ag_len(ag);
         let wanted = self.superblock.log_blocks;
-        // Looked at with the shortest log: a group may have no room for the one that is usual.
+        // Looked at with the shortest log: a group may have no space for the one that is usual.
         self.superblock.log_blocks = self.log_blocks_min.unwrap_or(wanted).min(wanted);
         let layout = GroupLayout::place(self, ag)?;
         let log = layout.log.ok_or(Condition::NoSpace)?;

@@ -40,7 +40,7 @@ pub(super) struct Shape {
     pub(super) log_stripe_blocks: u32,
     /// What the log has, it has for itself.
     pub(super) log_is_external: bool,
-    /// The fewest blocks that the log may get where its group has no room for more; none where its size was asked
+    /// The fewest blocks that the log may get where its group has no space for more; none where its size was asked
     /// for.
     pub(super) log_blocks_min: Option<u32>,
 }

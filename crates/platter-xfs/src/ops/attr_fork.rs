@@ -19,7 +19,7 @@ const FORK_BYTES_MIN: usize = 40;
 const UNIT: usize = 8;
 
 impl Change<'_> {
-    /// Adds an attribute fork, which is empty, to an inode. The data fork makes room.
+    /// Adds an attribute fork, which is empty, to an inode. The data fork makes space.
     pub fn add_attr_fork(&mut self, edit: &mut InodeEdit) -> Result<()> {
         let geometry = self.geometry();
         let fork = edit.fork(ForkKind::Data)?;

@@ -378,9 +378,9 @@ fn alloc_target(
     most: u32,
 ) -> Result<(AgNr, AgBlock, u32)> {
     let geometry = changing.geometry();
-    let (home, _) = geometry.split_inode(number);
+    let (own_ag, _) = geometry.split_inode(number);
     for step in 0..geometry.ag_count() {
-        let ag = AgNr(home.0.wrapping_add(step) % geometry.ag_count());
+        let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
         let mut group = changing.groups.get(ag)?;
         let most = most.min(group.available());
         if most == 0 {

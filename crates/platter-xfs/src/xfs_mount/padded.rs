@@ -18,7 +18,7 @@ impl<T> Deref for Padded<T> {
     }
 }
 
-/// Takes a lock. What it guards is consistent after a panic of another holder too: no code below panics in
+/// Takes a lock. What it guards is consistent after a panic of another thread that had it too: no code below panics in
 /// the middle of a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -64,7 +64,7 @@ impl Member<'_> {
         out.extend_from_slice(&ustar);
     }
 
-    /// Encodes the ustar header, and what has no room in it as PAX records.
+    /// Encodes the ustar header, and what has no space in it as PAX records.
     fn encode(&self, records: &mut Vec<u8>) -> [u8; BLOCK_BYTES] {
         let mut header = Ustar::new(self.type_flag());
         self.encode_names(&mut header, records);
@@ -156,26 +156,26 @@ pub(super) fn padding_bytes(len_bytes: u64) -> usize {
     usize::try_from((block - len_bytes % block) % block).unwrap_or_default()
 }
 
-/// Whether a name needs a record: it has no room in the header, or the header, which is in no
+/// Whether a name needs a record: it has no space in the header, or the header, which is in no
 /// known character set, would leave open that it is UTF-8. A name that is not UTF-8 stands in the
-/// header as it is wherever it has room, since every reader takes those bytes as they are.
+/// header as it is wherever it has space, since every reader takes those bytes as they are.
 fn needs_record(name: &[u8], fits: bool) -> bool {
     !fits || (!name.is_ascii() && str::from_utf8(name).is_ok())
 }
 
-/// `DIR/folder/NAME` for `DIR/NAME`, as far as a header has room: the name that a program which
+/// `DIR/directory/NAME` for `DIR/NAME`, as far as a header has space: the name that a program which
 /// knows no PAX would give the member.
-fn beside(path: &[u8], folder: &[u8]) -> Vec<u8> {
+fn beside(path: &[u8], directory: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let (dir, name) = match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => path.split_at(slash + 1),
         None => (&b""[..], path),
     };
-    let whole = [dir, folder, b"/", name].concat();
+    let whole = [dir, directory, b"/", name].concat();
     if whole.len() <= 100 {
         return whole;
     }
-    let mut short = [folder, b"/", name].concat();
+    let mut short = [directory, b"/", name].concat();
     short.truncate(100);
     short
 }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stand_in_names_keep_their_folder_while_there_is_room() {
+    fn stand_in_names_keep_their_dir_while_there_is_space() {
         assert_eq!(beside(b"./a/b", b"X"), b"./a/X/b");
         assert_eq!(beside(b"./a/", b"X"), b"./X/a");
         assert_eq!(beside(b"a", b"X"), b"X/a");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_no_room_needs_a_record() {
+    fn only_what_has_no_space_needs_a_record() {
         assert!(!needs_record(b"plain", true));
         assert!(needs_record(b"plain", false));
         assert!(needs_record("grün".as_bytes(), true));

@@ -33,7 +33,7 @@ pub(super) enum TypeFlag {
     Pax = b'x',
 }
 
-/// A header block being filled in. The setters say whether the value had room; where it had not,
+/// A header block being filled in. The setters say whether the value had space; where it had not,
 /// the field holds the nearest value and a PAX record must hold the true one.
 #[derive(Debug)]
 pub(super) struct Ustar([u8; BLOCK_BYTES]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_room_becomes_the_greatest() {
+    fn a_number_without_space_becomes_the_greatest() {
         let mut header = Ustar::new(TypeFlag::Regular);
         assert!(header.set_uid(0o777_7777));
         assert!(!header.set_uid(0o1000_0000));

@@ -521,8 +521,8 @@ fn contents_are_written_as_the_host_writes_them() {
 
 #[test]
 fn files_that_outlive_an_edit_do_not_lock_the_image() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
     std::fs::write(&path, sample(NEWEST).snapshot()).unwrap();
     let spec = ImageSpec::new(&path);
     for is_kept in [true, false] {

@@ -31,7 +31,7 @@ pub use platter_ondisk::Uuid;
 const INODES_SPARE: u64 = 32;
 /// What an inode takes with a name, and its share of directories.
 const INODE_BYTES: u64 = 256 + 64;
-/// Room for a journal and for what is not counted.
+/// Space for a journal and for what is not counted.
 const SPARE_BYTES: u64 = 8 << 20;
 /// Sizes that are chosen are multiples of this.
 const SIZE_UNIT_BYTES: u64 = 1 << 20;
@@ -96,7 +96,7 @@ impl FormatOptions {
         self
     }
 
-    /// Make a new image file that has room for the content and some more.
+    /// Make a new image file that has space for the content and some more.
     #[must_use]
     pub fn size_of_content(mut self) -> Self {
         self.size = Size::OfContent;
@@ -208,7 +208,7 @@ impl FormatOptions {
             Size::Bytes(size_bytes) => maker
                 .try_size(&draft, size_bytes)
                 .map_err(|error| maker.explain_too_small(error, size_bytes))?,
-            Size::AsItIs | Size::OfContent => maker.make_roomy(&draft)?,
+            Size::AsItIs | Size::OfContent => maker.make_with_reserve(&draft)?,
             Size::Minimal => maker.make_smallest(&draft)?,
         }
         draft.finish()
@@ -270,8 +270,8 @@ impl FormatOptions {
         self.make_on(&draft.clear(size_bytes)?.into(), OnDevice::Zeros)
     }
 
-    /// Makes it with some room to spare.
-    fn make_roomy(&self, draft: &Draft) -> Result<()> {
+    /// Makes it with some space to spare.
+    fn make_with_reserve(&self, draft: &Draft) -> Result<()> {
         let mut size_bytes = self.likely_bytes()?;
         for _ in 1..SIZES_MAX {
             match self.try_size(draft, size_bytes) {
@@ -407,22 +407,22 @@ mod tests {
     use super::*;
     use crate::driver::samples::NEWEST;
 
-    fn folder_of(files: u32, bytes: usize) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("tree")).unwrap();
+    fn dir_of(files: u32, bytes: usize) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("tree")).unwrap();
         for number in 0..files {
-            let path = folder.path().join(format!("tree/{number}"));
+            let path = dir.path().join(format!("tree/{number}"));
             fs::write(path, vec![7; bytes]).unwrap();
         }
-        folder
+        dir
     }
 
     #[test]
     fn many_files_do_not_fill_the_memory_with_dirty_pages() {
-        let folder = folder_of(300, 32 << 10);
+        let dir = dir_of(300, 32 << 10);
         let budget = Arc::new(MemoryBudget::new(4 << 20));
-        let content = Content::of_folder(&folder.path().join("tree")).unwrap();
-        let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
+        let content = Content::of_dir(&dir.path().join("tree")).unwrap();
+        let spec = ImageSpec::parse(dir.path().join("image")).unwrap();
         let maker = FormatOptions::new(MkfsOptions::new(NEWEST))
             .budget(Arc::clone(&budget))
             .content(content)
@@ -438,19 +438,19 @@ mod tests {
 
     #[test]
     fn cancelled_format_leaves_no_file() {
-        let folder = folder_of(300, 32 << 10);
-        let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
-        let content = Content::of_folder(&folder.path().join("tree")).unwrap();
+        let dir = dir_of(300, 32 << 10);
+        let spec = ImageSpec::parse(dir.path().join("image")).unwrap();
+        let content = Content::of_dir(&dir.path().join("tree")).unwrap();
         let progress = Progress::default();
         progress.cancel();
         let maker = FormatOptions::default().content(content).size_of_content();
         let error = maker.progress(progress).make(&spec).unwrap_err();
         assert_eq!(error.code(), "cancelled");
-        assert_eq!(entries(folder.path()), 1, "only the tree is left");
+        assert_eq!(entries(dir.path()), 1, "only the tree is left");
     }
 
-    fn entries(folder: &Path) -> usize {
-        fs::read_dir(folder).unwrap().count()
+    fn entries(dir: &Path) -> usize {
+        fs::read_dir(dir).unwrap().count()
     }
 
     #[test]
@@ -461,9 +461,9 @@ mod tests {
             (NEWEST, 2000, 900),
             (Generation::Ext3, 3, 9 << 20),
         ] {
-            let folder = folder_of(files, bytes);
-            let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
-            let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
+            let dir = dir_of(files, bytes);
+            let spec = ImageSpec::parse(dir.path().join("image")).unwrap();
+            let content = || Content::of_dir(&dir.path().join("tree")).unwrap();
             let maker = || FormatOptions::new(MkfsOptions::new(generation)).content(content());
             let progress = Progress::default();
             let minimal = maker().minimal_size().progress(progress.clone());
@@ -482,20 +482,20 @@ mod tests {
                 let error = made.unwrap_err();
                 let full = rustix::io::Errno::NOSPC;
                 assert_eq!(error.errno(), full, "{smallest}, {less}: {error}");
-                assert_eq!(entries(folder.path()), 1, "only the tree is left");
+                assert_eq!(entries(dir.path()), 1, "only the tree is left");
             }
         }
     }
 
     #[test]
     fn what_fails_changes_nothing() {
-        let folder = folder_of(3, 1 << 20);
-        let path = folder.path().join("image");
+        let dir = dir_of(3, 1 << 20);
+        let path = dir.path().join("image");
         let spec = ImageSpec::parse(&path).unwrap();
         fs::write(&path, b"a letter").unwrap();
-        let tree = folder.path().join("tree");
+        let tree = dir.path().join("tree");
         let maker = || {
-            let content = Content::of_folder(&tree).unwrap();
+            let content = Content::of_dir(&tree).unwrap();
             let maker = FormatOptions::new(MkfsOptions::new(NEWEST));
             maker.content(content).overwrite(true)
         };
@@ -508,17 +508,17 @@ mod tests {
             assert!(maker.make(&spec).is_err());
         }
         assert_eq!(fs::read(&path).unwrap(), b"a letter");
-        assert_eq!(entries(folder.path()), 2);
+        assert_eq!(entries(dir.path()), 2);
         maker().size_of_content().make(&spec).unwrap_err();
         assert_eq!(fs::read(&path).unwrap(), b"a letter", "it keeps its size");
     }
 
     #[test]
     fn an_image_is_not_made_over_its_archive() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.tar");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.tar");
         fs::write(&path, [0; 1024]).unwrap();
-        let link = folder.path().join("link");
+        let link = dir.path().join("link");
         std::os::unix::fs::symlink("a.tar", &link).unwrap();
         for image in [&path, &link] {
             let content = Content::of_archive(&path).unwrap();
@@ -532,8 +532,8 @@ mod tests {
 
     #[test]
     fn link_to_an_image_stays_one() {
-        let folder = folder_of(1, 10);
-        let (path, link) = (folder.path().join("image"), folder.path().join("link"));
+        let dir = dir_of(1, 10);
+        let (path, link) = (dir.path().join("image"), dir.path().join("link"));
         fs::write(&path, b"").unwrap();
         std::os::unix::fs::symlink("image", &link).unwrap();
         let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2)).size_bytes(1 << 20);
@@ -545,8 +545,8 @@ mod tests {
 
     #[test]
     fn existing_file_is_replaced_only_when_it_is_not_in_use() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("image");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
         let spec = ImageSpec::parse(&path).unwrap();
         fs::write(&path, b"a letter").unwrap();
         let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2)).size_bytes(4 << 20);

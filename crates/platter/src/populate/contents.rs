@@ -42,7 +42,7 @@ pub(crate) enum Contents {
 #[derive(Debug)]
 pub(crate) struct HostPlace {
     /// The directory that `path` leads from, if that is not the current one.
-    folder: Option<Arc<Path>>,
+    dir: Option<Arc<Path>>,
     path: Box<Path>,
 }
 
@@ -50,23 +50,23 @@ pub(crate) struct HostPlace {
 /// not from the root of the host.
 #[derive(Debug, Default)]
 pub(super) struct Nearby {
-    folder: Option<Arc<Path>>,
+    dir: Option<Arc<Path>>,
     /// Open from the second file on.
     open: Option<OwnedFd>,
 }
 
 impl HostPlace {
     /// The entry of a directory that has this name.
-    pub(super) fn within(folder: &Arc<Path>, name: &Path) -> Self {
+    pub(super) fn within(dir: &Arc<Path>, name: &Path) -> Self {
         Self {
-            folder: Some(Arc::clone(folder)),
+            dir: Some(Arc::clone(dir)),
             path: name.into(),
         }
     }
 
     fn open(&self) -> io::Result<File> {
-        match &self.folder {
-            Some(folder) => File::open(folder.join(&self.path)),
+        match &self.dir {
+            Some(dir) => File::open(dir.join(&self.path)),
             None => File::open(&self.path),
         }
     }
@@ -75,7 +75,7 @@ impl HostPlace {
 impl From<&Path> for HostPlace {
     fn from(path: &Path) -> Self {
         Self {
-            folder: None,
+            dir: None,
             path: path.into(),
         }
     }
@@ -83,25 +83,25 @@ impl From<&Path> for HostPlace {
 
 impl Nearby {
     fn open(&mut self, place: &HostPlace) -> io::Result<File> {
-        let Some(folder) = &place.folder else {
+        let Some(dir) = &place.dir else {
             return place.open();
         };
-        let last = self.folder.as_ref();
-        if last.is_none_or(|last| !Arc::ptr_eq(last, folder)) {
-            self.folder = Some(Arc::clone(folder));
+        let last = self.dir.as_ref();
+        if last.is_none_or(|last| !Arc::ptr_eq(last, dir)) {
+            self.dir = Some(Arc::clone(dir));
             self.open = None;
             return place.open();
         }
         let open = match &mut self.open {
             Some(open) => open,
-            none => none.insert(open_at(CWD, folder, OFlags::PATH | OFlags::DIRECTORY)?),
+            none => none.insert(open_at(CWD, dir, OFlags::PATH | OFlags::DIRECTORY)?),
         };
         Ok(open_at(open, &place.path, OFlags::RDONLY)?.into())
     }
 }
 
-fn open_at(folder: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let open = || rustix::fs::openat(&folder, path, flags | OFlags::CLOEXEC, Mode::empty());
+fn open_at(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let open = || rustix::fs::openat(&dir, path, flags | OFlags::CLOEXEC, Mode::empty());
     Ok(rustix::io::retry_on_intr(open)?)
 }
 
@@ -314,8 +314,8 @@ mod tests {
 
     #[test]
     fn blocks_are_written_whole_however_they_are_pieced_together() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         let size = (3 << 20) + 100;
         let mut bytes = vec![0; size];
         for at in [
@@ -368,8 +368,8 @@ mod tests {
 
     #[test]
     fn file_that_became_shorter_is_no_hole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         std::fs::write(&path, vec![7; 5000]).unwrap();
         let contents = |size_bytes| Contents::Host {
             place: path.as_path().into(),

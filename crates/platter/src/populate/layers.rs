@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use platter_vfs::{Condition, Name};
 
-use super::folder::{self, host_error};
+use super::dir::{self, host_error};
 use super::tape::{self, Whiteouts, broken};
 use super::{Content, FileId, Member, MemberKind, MemberPath, oci, unpack};
 use crate::{Cause, Error, Escaped, Result};
@@ -50,7 +50,7 @@ impl ContentLayers {
 
     /// Adds all below a directory of the host, except the file `left_out`.
     pub fn add_directory(&mut self, directory: &Path, left_out: Option<&Path>) -> Result<()> {
-        let content = folder::index(directory, left_out)?;
+        let content = dir::index(directory, left_out)?;
         let name = content.name;
         self.stack.begin_layer();
         for (path, member) in content.members {

@@ -7,7 +7,7 @@ mod contents;
 mod ahead;
 mod member_path;
 mod filler;
-mod folder;
+mod dir;
 mod oci;
 mod owners;
 mod tape;
@@ -29,8 +29,8 @@ use crate::{Cause, Error, Progress, Result};
 use ahead::Pieces;
 pub(crate) use contents::Contents;
 use contents::{HOLE_BYTES, HostPlace};
+pub(crate) use dir::{host_error, xattrs as host_xattrs};
 use filler::Filler;
-pub(crate) use folder::{host_error, xattrs as host_xattrs};
 pub use layers::ContentLayers;
 use member_path::MemberPath;
 pub use owners::{IdMap, IdRange};
@@ -152,14 +152,14 @@ impl From<&Metadata> for FileId {
 
 impl Content {
     /// All below a directory of the host, the owners and times as it has them.
-    pub fn of_folder(folder: &Path) -> Result<Self> {
-        folder::index(folder, None)
+    pub fn of_dir(dir: &Path) -> Result<Self> {
+        dir::index(dir, None)
     }
 
-    /// As [`of_folder`](Self::of_folder), but for one file, which may lie in it: the image that is
+    /// As [`of_dir`](Self::of_directory), but for one file, which may lie in it: the image that is
     /// to be made does not go into itself.
-    pub fn of_folder_without(folder: &Path, left_out: &Path) -> Result<Self> {
-        folder::index(folder, Some(left_out))
+    pub fn of_dir_without(dir: &Path, left_out: &Path) -> Result<Self> {
+        dir::index(dir, Some(left_out))
     }
 
     /// All that a tar archive holds, of what is there twice the later. The archive may be compressed by

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use super::*;
 
 fn sample() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join("tree").join(name);
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join("tree").join(name);
     fs::create_dir_all(at("dir/sub")).unwrap();
     fs::write(at("dir/file"), b"contents").unwrap();
     fs::write(at("a-file"), vec![7; 10_000]).unwrap();
@@ -28,7 +28,7 @@ fn sample() -> TempDir {
     sparse.set_len(3_000_000).unwrap();
     fs::set_permissions(at("a-file"), PermissionsExt::from_mode(0o4711)).unwrap();
     fs::set_permissions(at("dir"), PermissionsExt::from_mode(0o2750)).unwrap();
-    folder
+    dir
 }
 
 fn memory() -> MemFs {
@@ -77,9 +77,9 @@ fn described(content: &Content) -> String {
 
 #[test]
 fn a_directory_and_its_archives_give_the_same() {
-    let folder = sample();
-    let tree = folder.path().join("tree");
-    let expected = described(&Content::of_folder(&tree).unwrap());
+    let dir = sample();
+    let tree = dir.path().join("tree");
+    let expected = described(&Content::of_dir(&tree).unwrap());
     assert!(expected.contains("/dir/hard 100644"), "{expected}");
     for options in [
         &["--format=gnu", "--sparse"][..],
@@ -89,7 +89,7 @@ fn a_directory_and_its_archives_give_the_same() {
         &["--format=posix", "--sparse", "--sparse-version=0.0"],
         &["--format=posix", "--sort=name"],
     ] {
-        let archive = folder.path().join("archive.tar");
+        let archive = dir.path().join("archive.tar");
         let made = Command::new("tar")
             .arg("-C")
             .arg(&tree)
@@ -122,13 +122,13 @@ fn without_nanoseconds(text: &str) -> String {
 
 #[test]
 fn what_is_there_twice_is_taken_as_it_came_last() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = folder.path().join("archive.tar");
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("archive.tar");
     for contents in ["first", "second one"] {
-        fs::write(folder.path().join("f"), contents).unwrap();
+        fs::write(dir.path().join("f"), contents).unwrap();
         let added = Command::new("tar")
             .arg("-C")
-            .arg(folder.path())
+            .arg(dir.path())
             .arg("-rf")
             .arg(&archive)
             .arg("f")
@@ -299,8 +299,8 @@ fn an_archive_has_no_root_but_a_directory() {
 
 #[test]
 fn owners_can_be_given() {
-    let folder = sample();
-    let mut content = Content::of_folder(&folder.path().join("tree")).unwrap();
+    let dir = sample();
+    let mut content = Content::of_dir(&dir.path().join("tree")).unwrap();
     content.owned_by(12, 34);
     let fs = memory();
     content.fill(&fs, &Progress::default()).unwrap();
@@ -316,11 +316,11 @@ fn owners_can_be_given() {
 
 #[test]
 fn image_in_a_directory_is_left_out() {
-    let folder = sample();
-    let tree = folder.path().join("tree");
+    let dir = sample();
+    let tree = dir.path().join("tree");
     let names = |content: Content| content.members.len();
-    let all = names(Content::of_folder(&tree).unwrap());
-    let without = |name: &str| Content::of_folder_without(&tree, &tree.join(name)).unwrap();
+    let all = names(Content::of_dir(&tree).unwrap());
+    let without = |name: &str| Content::of_dir_without(&tree, &tree.join(name)).unwrap();
     assert_eq!(names(without("dir/file")), all - 3, "by any of its names");
     assert_eq!(names(without("missing")), all);
 }
@@ -398,10 +398,10 @@ fn compressed_archives_give_what_is_in_them() {
 
 /// Applies archives as layers, and lists what is left.
 fn layers(layers: &[&[Vec<u8>]]) -> Result<Vec<String>> {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let mut stack = ContentLayers::new(u64::MAX);
     for members in layers {
-        let path = folder.path().join("layer.tar");
+        let path = dir.path().join("layer.tar");
         fs::write(&path, [&members.concat()[..], &[0; 1024]].concat()).unwrap();
         stack.add_layer(&path)?;
         fs::remove_file(&path).unwrap();

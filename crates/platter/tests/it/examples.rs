@@ -5,8 +5,8 @@ use super::*;
 /// Runs an example of this package, which `cargo test` builds beside the tests.
 fn run(name: &str, image: &Path) -> String {
     let tests = std::env::current_exe().unwrap();
-    let folder = tests.ancestors().nth(2).unwrap().join("examples");
-    let output = Command::new(folder.join(name)).arg(image).output();
+    let dir = tests.ancestors().nth(2).unwrap().join("examples");
+    let output = Command::new(dir.join(name)).arg(image).output();
     let output = output.expect("the examples are needed: cargo build --examples");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

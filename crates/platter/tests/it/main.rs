@@ -19,7 +19,7 @@ use platter::{
 };
 use tempfile::TempDir;
 
-/// A folder for the images of one test.
+/// A directory for the images of one test.
 struct Workshop(TempDir);
 
 impl Workshop {
@@ -113,12 +113,12 @@ fn open(image: &Path, rest: &str) -> platter::Result<Volume> {
     MountOptions::new().open(&spec(image, rest))
 }
 
-/// The error without the folder it is in.
+/// The error without the directory it is in.
 fn refusal(workshop: &Workshop, result: platter::Result<Volume>) -> String {
-    let folder = format!("{}/", workshop.0.path().display());
+    let dir = format!("{}/", workshop.0.path().display());
     result
         .map(|_| ())
         .unwrap_err()
         .to_string()
-        .replace(&folder, "")
+        .replace(&dir, "")
 }

@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn counts_add_up_and_states_lie_next_to_the_record() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("portion.json");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("portion.json");
         let mut record = Record::default();
         for contents in [vec![1, 2], vec![0xab]] {
             let counts = Counts {
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(json["counts"]["states"], 3);
         assert_eq!(json["counts"]["by_kernel"], 2);
         assert_eq!(json["failures"][0], "a failure");
-        let states = std::fs::read_to_string(folder.path().join("portion.states")).unwrap();
+        let states = std::fs::read_to_string(dir.path().join("portion.states")).unwrap();
         assert_eq!(states.lines().count(), 3);
         assert!(states.ends_with("ext2 000000000000000000000000000000ab\n"));
     }

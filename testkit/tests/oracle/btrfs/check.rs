@@ -138,8 +138,8 @@ fn fixtures_of_the_catalogue_are_clean() -> Result<()> {
             let image = fixture.build()?.image;
             match fixture.place {
                 Place::Members(count) => {
-                    let folder = tempfile::tempdir()?;
-                    let members = split(&image, count, folder.path())?;
+                    let dir = tempfile::tempdir()?;
+                    let members = split(&image, count, dir.path())?;
                     is_clean(&members.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
                 }
                 Place::Whole | Place::Gpt(_) | Place::MbrLogical | Place::JournalApart => {
@@ -154,11 +154,11 @@ fn fixtures_of_the_catalogue_are_clean() -> Result<()> {
 }
 
 /// The devices that an image has one after the other, each as a file.
-fn split(image: &Path, count: u32, folder: &Path) -> Result<Vec<PathBuf>> {
+fn split(image: &Path, count: u32, dir: &Path) -> Result<Vec<PathBuf>> {
     let contents = std::fs::read(image)?;
     let members = contents.chunks_exact(contents.len() / count as usize);
     let files = members.enumerate().map(|(number, member)| {
-        let path = folder.join(number.to_string());
+        let path = dir.join(number.to_string());
         std::fs::write(&path, member)?;
         Ok(path)
     });

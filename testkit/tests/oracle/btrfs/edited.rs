@@ -211,16 +211,16 @@ fn filesystem_becomes_longer() -> Result<()> {
 #[test]
 fn commands_change_images_of_their_own() -> Result<()> {
     let pool = Pool::empty(1)?;
-    let folder = pool.images[0].parent().context("a folder")?;
+    let dir = pool.images[0].parent().context("a directory")?;
     let run = |arguments: &str| -> Result<String> {
         let mut platter = program::platter()?;
-        platter.current_dir(folder).args(arguments.split(' '));
+        platter.current_dir(dir).args(arguments.split(' '));
         Ok(tool::succeed(&mut platter)?.text())
     };
     run("mkfs btrfs image0 --size 64M --seed 5 --label name --csum xxhash --node-size 4096")?;
     run("mkfs btrfs other --size 64M --seed 5 --label name --csum xxhash --node-size 4096")?;
-    assert!(fs::read(folder.join("image0"))? == fs::read(folder.join("other"))?);
-    fs::write(folder.join("file"), vec![9; 70_000])?;
+    assert!(fs::read(dir.join("image0"))? == fs::read(dir.join("other"))?);
+    fs::write(dir.join("file"), vec![9; 70_000])?;
     run("subvolume create image0:/one image0:/two")?;
     run("cp file image0:/one")?;
     run("subvolume snapshot -r image0:/one image0:/two")?;
@@ -234,9 +234,7 @@ fn commands_change_images_of_their_own() -> Result<()> {
     run("subvolume set-default image0 --id 5")?;
     run("subvolume set-read-only image0:/one")?;
     let mut refused = program::platter()?;
-    refused
-        .current_dir(folder)
-        .args(["rm", "image0:/one/again"]);
+    refused.current_dir(dir).args(["rm", "image0:/one/again"]);
     assert!(!refused.output()?.status.success());
     run("subvolume set-read-only --off image0:/one image0:/two/one")?;
     run("subvolume delete image0:/two/one image0:/one")?;

@@ -38,7 +38,7 @@ umount /mnt/fs
 
 /// The images of one filesystem.
 pub(super) struct Pool {
-    _folder: TempDir,
+    _dir: TempDir,
     pub(super) images: Vec<PathBuf>,
 }
 
@@ -64,14 +64,11 @@ impl Pool {
 
     /// Paths of images that are not there yet.
     pub(super) fn empty(devices: usize) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+        let dir = tempfile::tempdir()?;
         let images = (0..devices)
-            .map(|index| folder.path().join(format!("image{index}")))
+            .map(|index| dir.path().join(format!("image{index}")))
             .collect();
-        Ok(Self {
-            _folder: folder,
-            images,
-        })
+        Ok(Self { _dir: dir, images })
     }
 
     pub(super) fn paths(&self) -> Vec<&Path> {

@@ -107,13 +107,13 @@ fn assert_equal(tree: &Path, root: &Path) -> Result<()> {
 
 #[test]
 fn made_filesystem_holds_the_directory_it_was_made_of() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let tree = folder.path().join("tree");
+    let dir = tempfile::tempdir()?;
+    let tree = dir.path().join("tree");
     make_tree(&tree)?;
     for (index, case) in CASES.iter().enumerate() {
-        let image = folder.path().join(format!("image{index}"));
+        let image = dir.path().join(format!("image{index}"));
         let spec = ImageSpec::new(&image);
-        let options = FormatOptions::new(new(case)).content(Content::of_folder(&tree)?);
+        let options = FormatOptions::new(new(case)).content(Content::of_dir(&tree)?);
         options.size_of_content().make(&spec)?;
         let (verdict, report) = btrfs::report(&[&image])?;
         assert_eq!(verdict, Verdict::Clean, "{index}: {report}");
@@ -129,12 +129,12 @@ fn made_filesystem_holds_the_directory_it_was_made_of() -> Result<()> {
 
 #[test]
 fn smallest_image_holds_its_content() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let tree = folder.path().join("tree");
+    let dir = tempfile::tempdir()?;
+    let tree = dir.path().join("tree");
     make_tree(&tree)?;
-    let image = folder.path().join("image");
+    let image = dir.path().join("image");
     let spec = ImageSpec::new(&image);
-    let options = FormatOptions::new(new(&CASES[0])).content(Content::of_folder(&tree)?);
+    let options = FormatOptions::new(new(&CASES[0])).content(Content::of_dir(&tree)?);
     options.minimal_size().make(&spec)?;
     let len = fs::metadata(&image)?.len();
     assert!(len < 64 << 20, "{len}");

@@ -71,18 +71,18 @@ fn number(fs: &Btrfs, path: &str) -> Result<u64> {
 
 /// The streams of snapshots, each from the one before.
 struct Streams {
-    folder: TempDir,
+    dir: TempDir,
     paths: Vec<PathBuf>,
     is_kernels: bool,
 }
 
 impl Streams {
     fn empty(count: usize, is_kernels: bool) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let path = |at: usize| folder.path().join(format!("stream{at}"));
+        let dir = tempfile::tempdir()?;
+        let path = |at: usize| dir.path().join(format!("stream{at}"));
         let paths = (0..count).map(path).collect();
         Ok(Self {
-            folder,
+            dir,
             paths,
             is_kernels,
         })
@@ -148,7 +148,7 @@ impl Streams {
     }
 
     fn list(&self, pool: &Pool) -> Result<Vec<String>> {
-        let path = self.folder.path().join("list");
+        let path = self.dir.path().join("list");
         pool.run_at_path("ro", &format!("{LIST}{}", path.display()))?;
         let text = fs::read_to_string(path)?;
         // The kernel leaves out the times of a root directory that had names for some time.

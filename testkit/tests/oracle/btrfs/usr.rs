@@ -71,7 +71,7 @@ fn made_from_directory(options: &[&str]) -> Result<()> {
     // Directories have one link each.
     let rules = Rules {
         links: false,
-        ..Rules::SOURCE_FOLDER
+        ..Rules::SOURCE_DIR
     };
     let outcome = compare(&ours, source.path(), rules)?;
     assert!(outcome.files > 300, "{outcome}");

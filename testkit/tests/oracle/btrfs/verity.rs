@@ -48,21 +48,21 @@ fn name(form: usize, size: usize) -> String {
 /// A filesystem with files of all forms and sizes, and what goes into their items.
 struct Files {
     pool: Pool,
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Files {
     fn make(mount_options: &str) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+        let dir = tempfile::tempdir()?;
         for form in 0..FORMS.len() {
             for size in SIZES {
-                std::fs::write(folder.path().join(name(form, size)), content(form, size))?;
+                std::fs::write(dir.path().join(name(form, size)), content(form, size))?;
             }
         }
         let pool = Pool::make(1, 200 << 10, &["-n", "4096"])?;
-        let path = folder.path().to_str().context("a path")?;
+        let path = dir.path().to_str().context("a path")?;
         pool.run(mount_options, &format!(r#"cp {path}/* "$1""#))?;
-        let files = Self { pool, folder };
+        let files = Self { pool, dir };
         let numbers = files.numbers()?;
         let fs = files.open()?;
         for (form, options) in FORMS.iter().enumerate() {
@@ -78,14 +78,14 @@ impl Files {
 
     /// The Merkle tree and the descriptor of a file.
     fn digest(&self, name: &str, options: &[&str]) -> Result<(Vec<u8>, Vec<u8>)> {
-        let of = |suffix: &str| self.folder.path().join(format!("{name}.{suffix}"));
+        let of = |suffix: &str| self.dir.path().join(format!("{name}.{suffix}"));
         let (tree, descriptor) = (of("tree"), of("descriptor"));
         let mut fsverity = tool::command("fsverity");
         fsverity.arg("digest").args(options);
         let out = |option: &str, path: &Path| format!("--out-{option}={}", path.display());
         fsverity.arg(out("merkle-tree", &tree));
         fsverity.arg(out("descriptor", &descriptor));
-        tool::succeed(fsverity.arg(self.folder.path().join(name)))?;
+        tool::succeed(fsverity.arg(self.dir.path().join(name)))?;
         Ok((std::fs::read(tree)?, std::fs::read(descriptor)?))
     }
 
@@ -198,7 +198,7 @@ fn contents_that_were_changed_are_not_read() -> Result<()> {
         for (form, size, at) in changed {
             let mut other = content(form, size);
             other[at] ^= 1;
-            let path = files.folder.path().join(name(form, size));
+            let path = files.dir.path().join(name(form, size));
             std::fs::write(path, other)?;
             let (tree, descriptor) = files.digest(&name(form, size), FORMS[form])?;
             protect(&fs, numbers(&name(form, size))?, &tree, &descriptor)?;

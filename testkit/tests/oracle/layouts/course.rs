@@ -33,7 +33,7 @@ struct Course<'a> {
     journal: Option<LoopDevice>,
     tree: PathBuf,
     mountpoint: PathBuf,
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl Layout {
@@ -58,9 +58,9 @@ impl Layout {
 
 /// Takes a layout through all that it is good for.
 pub(super) fn run(layout: &Layout) -> Result<()> {
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let path = |name: &str| -> Result<PathBuf> {
-        let path = folder.path().join(name);
+        let path = dir.path().join(name);
         fs::create_dir(&path)?;
         Ok(path)
     };
@@ -72,7 +72,7 @@ pub(super) fn run(layout: &Layout) -> Result<()> {
         journal: None,
         tree: path("tree")?,
         mountpoint: path("mount")?,
-        _folder: folder,
+        _dir: dir,
     };
     course.make().context("made")?;
     course.assert_clean("made")?;
@@ -185,7 +185,7 @@ impl Course<'_> {
             xattrs: self.has_attributes(),
             modified_seconds: false,
             owners: false,
-            ..Rules::SOURCE_FOLDER
+            ..Rules::SOURCE_DIR
         };
         compare(&**volume.filesystem(), &self.tree, rules)?.assert_equal();
         let mount = self.kernel_mount(loopdev::Access::ReadOnly)?;
@@ -253,7 +253,7 @@ fn write_first(root: &Path) -> Result<()> {
         ("empty", 0),
         ("short", 40),
         ("page", 4096),
-        ("medium", 30_000),
+        ("middle", 30_000),
         ("long", 700_000),
     ] {
         fs::write(root.join("a").join(name), pattern(len))?;
@@ -277,10 +277,10 @@ fn write_first(root: &Path) -> Result<()> {
     symlink("a/short", root.join("link"))?;
     symlink("t".repeat(200), root.join("long link"))?;
     rustix::fs::mknodat(CWD, root.join("fifo"), FileType::Fifo, Mode::RUSR, 0)?;
-    let medium = File::options().write(true).open(root.join("a/medium"))?;
-    medium.write_all_at(&[0xaa; 3_000], 10_001)?;
-    medium.set_len(20_000)?;
-    for (name, len) in [("short", 20), ("medium", 400)] {
+    let middle = File::options().write(true).open(root.join("a/middle"))?;
+    middle.write_all_at(&[0xaa; 3_000], 10_001)?;
+    middle.set_len(20_000)?;
+    for (name, len) in [("short", 20), ("middle", 400)] {
         let path = root.join("a").join(name);
         let value = pattern(len);
         match rustix::fs::setxattr(&path, "user.value", &value, XattrFlags::empty()) {

@@ -31,8 +31,8 @@ fn fsync(path: &Path) -> Result<()> {
 fn shown(root: &Path) -> Result<BTreeMap<Vec<u8>, Shown>> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_path_buf()];
-    while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(&folder)? {
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir)? {
             let path = entry?.path();
             let about = path.symlink_metadata()?;
             let content = if about.is_dir() {
@@ -128,31 +128,31 @@ fn compare_with_kernel(cut: &Cut) -> Result<()> {
 
 /// Names and contents of files come and go, each made durable by its own fast commit.
 fn files(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-    let folder = root.join("folder");
-    std::fs::create_dir(&folder)?;
+    let dir = root.join("subdir");
+    std::fs::create_dir(&dir)?;
     for index in 0..20 {
         std::fs::write(
-            folder.join(format!("old{index}")),
+            dir.join(format!("old{index}")),
             format!("old {index}").repeat(300),
         )?;
     }
     std::fs::write(root.join("large"), vec![b'L'; 600_000])?;
     rustix::fs::syncfs(File::open(root)?)?;
-    let new = folder.join("new");
+    let new = dir.join("new");
     std::fs::write(&new, "hello")?;
     fsync(&new)?;
     cut()?;
-    std::fs::hard_link(folder.join("old1"), folder.join("second name"))?;
-    fsync(&folder.join("old1"))?;
-    std::fs::remove_file(folder.join("old2"))?;
+    std::fs::hard_link(dir.join("old1"), dir.join("second name"))?;
+    fsync(&dir.join("old1"))?;
+    std::fs::remove_file(dir.join("old2"))?;
     let file = OpenOptions::new().append(true).open(&new)?;
     file.write_all_at(&vec![b'n'; 30_000], 5)?;
     file.sync_all()?;
     cut()?;
-    std::fs::rename(&new, folder.join("renamed"))?;
-    fsync(&folder.join("renamed"))?;
-    std::fs::rename(folder.join("old4"), folder.join("old5"))?;
-    fsync(&folder.join("old5"))?;
+    std::fs::rename(&new, dir.join("renamed"))?;
+    fsync(&dir.join("renamed"))?;
+    std::fs::rename(dir.join("old4"), dir.join("old5"))?;
+    fsync(&dir.join("old5"))?;
     cut()?;
     let large = OpenOptions::new().write(true).open(root.join("large"))?;
     large.write_all_at(&[b'x'; 5000], 2_000_000)?;
@@ -161,7 +161,7 @@ fn files(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     large.sync_all()?;
     cut()?;
     for index in 0..60 {
-        let path = folder.join(format!(
+        let path = dir.join(format!(
             "one of many names that fill their directory {index}"
         ));
         std::fs::write(&path, "x".repeat(index * 40))?;
@@ -272,15 +272,15 @@ fn file_of_many_pieces_comes_back() -> Result<()> {
 #[test]
 fn hashed_directory_takes_names() -> Result<()> {
     let examined = examine(&make(&["-b", "1024"])?, |root, cut| {
-        let folder = root.join("hashed");
-        std::fs::create_dir(&folder)?;
+        let dir = root.join("hashed");
+        std::fs::create_dir(&dir)?;
         for index in 0..400 {
-            File::create(folder.join(format!("a name that was there before {index}")))?;
+            File::create(dir.join(format!("a name that was there before {index}")))?;
         }
         rustix::fs::syncfs(File::open(root)?)?;
         for index in 0..100 {
-            std::fs::remove_file(folder.join(format!("a name that was there before {index}")))?;
-            let path = folder.join(format!("a name that came later {index}"));
+            std::fs::remove_file(dir.join(format!("a name that was there before {index}")))?;
+            let path = dir.join(format!("a name that came later {index}"));
             File::create(&path)?.sync_all()?;
             if index == 10 {
                 cut()?;
@@ -387,12 +387,12 @@ fn changed_records_never_panic() -> Result<()> {
         &["-t", "ext4", "-O", "fast_commit", "-J", "size=2"],
     )?;
     let cuts = scene.cuts("", |root, _| {
-        std::fs::create_dir(root.join("folder"))?;
-        std::fs::write(root.join("folder/a"), "a")?;
-        std::fs::write(root.join("folder/b"), "b")?;
+        std::fs::create_dir(root.join("subdir"))?;
+        std::fs::write(root.join("subdir/a"), "a")?;
+        std::fs::write(root.join("subdir/b"), "b")?;
         rustix::fs::syncfs(File::open(root)?)?;
-        std::fs::remove_file(root.join("folder/b"))?;
-        std::fs::hard_link(root.join("folder/a"), root.join("folder/c"))?;
+        std::fs::remove_file(root.join("subdir/b"))?;
+        std::fs::hard_link(root.join("subdir/a"), root.join("subdir/c"))?;
         std::fs::create_dir(root.join("made"))?;
         let file = File::create(root.join("made/file"))?;
         for index in 0..6 {
@@ -513,13 +513,13 @@ fn impossible_records_are_refused_by_rule() -> Result<()> {
     let mut inodes = BTreeMap::new();
     let cuts = scene.cuts("", |root, _| {
         std::fs::write(root.join("file"), "f")?;
-        std::fs::create_dir(root.join("folder"))?;
+        std::fs::create_dir(root.join("subdir"))?;
         // Short enough to lie in its inode, which then has no extents.
         symlink("target", root.join("link"))?;
         rustix::fs::syncfs(File::open(root)?)?;
         std::fs::write(root.join("later"), "l")?;
         fsync(&root.join("later"))?;
-        for name in ["file", "folder", "link"] {
+        for name in ["file", "subdir", "link"] {
             let inode = root.join(name).symlink_metadata()?.ino();
             inodes.insert(name, u32::try_from(inode)?);
         }

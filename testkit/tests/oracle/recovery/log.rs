@@ -17,8 +17,8 @@ const LIKE_A_LOG_BLOCK: [u8; 12] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2, 0, 0, 0,
 /// Fills, empties and fills again, with a commit now and then, so that the log wraps around and
 /// metadata blocks come back as data.
 fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-    let folder = std::fs::File::open(root)?;
-    let free = rustix::fs::fstatvfs(&folder)?.f_ffree;
+    let dir = std::fs::File::open(root)?;
+    let free = rustix::fs::fstatvfs(&dir)?.f_ffree;
     for round in 0..12 {
         let names = root.join(format!("round{round}"));
         std::fs::create_dir(&names)?;
@@ -31,7 +31,7 @@ fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
                 symlink(&path, names.join(format!("link{index}")))?;
             }
         }
-        rustix::fs::syncfs(&folder)?;
+        rustix::fs::syncfs(&dir)?;
         if round > 0 {
             std::fs::remove_dir_all(root.join(format!("round{}", round - 1)))?;
         }
@@ -40,9 +40,9 @@ fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
             root.join(format!("reuse{round}")),
             LIKE_A_LOG_BLOCK.repeat(9000),
         )?;
-        // The folder, its 90 files and 10 links, and what was reused so far.
-        wait_for_deletions(&folder, free - (1 + 90 + 10 + (round + 1)))?;
-        rustix::fs::syncfs(&folder)?;
+        // The directory, its 90 files and 10 links, and what was reused so far.
+        wait_for_deletions(&dir, free - (1 + 90 + 10 + (round + 1)))?;
+        rustix::fs::syncfs(&dir)?;
         if round % 5 == 4 {
             cut()?;
         }
@@ -53,9 +53,9 @@ fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
 
 /// Waits until the kernel has freed what was removed, which it may do a moment after the call: an
 /// orphan left on the disk would be freed by the others with their replay.
-fn wait_for_deletions(folder: &std::fs::File, free: u64) -> Result<()> {
+fn wait_for_deletions(dir: &std::fs::File, free: u64) -> Result<()> {
     for _ in 0..500 {
-        if rustix::fs::fstatvfs(folder)?.f_ffree == free {
+        if rustix::fs::fstatvfs(dir)?.f_ffree == free {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -78,7 +78,7 @@ fn replay_by_e2fsck(scene: &Scene) -> Result<()> {
     e2fsck.args(["-y", "-E", "journal_only"]);
     if let Some(device) = &device {
         // The device has another number than when it was mounted.
-        let config = scene.folder.path().join("e2fsck.conf");
+        let config = scene.dir.path().join("e2fsck.conf");
         std::fs::write(&config, LEAVE_DEVICE_NUMBER)?;
         e2fsck.env("E2FSCK_CONFIG", config);
         e2fsck.arg("-j").arg(device.path());

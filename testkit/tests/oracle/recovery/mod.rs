@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
-use platter_ext4::Volume;
+use platter_ext4::FsContext;
 use platter_ext4::ondisk::jbd2::LogBlock;
 use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
 use platter_ext4::ondisk::{Geometry, Superblock};
@@ -26,7 +26,7 @@ pub(crate) use log::compare_with_others;
 
 /// A filesystem on files of its own, and its journal when that lies elsewhere.
 pub(crate) struct Scene {
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
     external: bool,
 }
 
@@ -56,7 +56,7 @@ impl Scene {
         files: Option<&Path>,
     ) -> Result<Self> {
         let scene = Self {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             external: false,
         };
         mke2fs::make(&scene.image(), size_kib, options, files)?;
@@ -70,7 +70,7 @@ impl Scene {
         files: Option<&Path>,
     ) -> Result<Self> {
         let scene = Self {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             external: true,
         };
         let journal = scene.journal();
@@ -87,11 +87,11 @@ impl Scene {
     }
 
     pub(crate) fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
+        self.dir.path().join("image")
     }
 
     pub(crate) fn journal(&self) -> PathBuf {
-        self.folder.path().join("journal")
+        self.dir.path().join("journal")
     }
 
     /// Runs `workload` on the mounted filesystem, and gives what the devices held at its end and
@@ -175,10 +175,10 @@ impl Cut {
         Ok(places.map(usize::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// Writes the devices' contents into files of a new folder.
+    /// Writes the devices' contents into files of a new directory.
     pub(crate) fn save(&self) -> Result<Scene> {
         let scene = Scene {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             external: self.journal.is_some(),
         };
         write_sparse(&scene.image(), &self.image)?;
@@ -227,7 +227,7 @@ impl Recovered {
 pub(crate) fn open_volume(
     device: &Arc<dyn BlockDevice>,
     budget: &Arc<MemoryBudget>,
-) -> Result<Volume> {
+) -> Result<FsContext> {
     let mut disk: DiskSuperblock = zerocopy::FromZeros::new_zeroed();
     device.read_at(
         SUPERBLOCK_OFFSET_BYTES,
@@ -235,7 +235,7 @@ pub(crate) fn open_volume(
     )?;
     let superblock = Superblock::decode(&disk)?;
     let geometry = Geometry::decode(&disk, &superblock)?;
-    Ok(Volume::new(
+    Ok(FsContext::new(
         Arc::clone(device),
         superblock,
         geometry,

@@ -183,7 +183,7 @@ run setfattr -x user.value file
 attributes file
 rm file
 
-echo "# room for many"
+echo "# space for many"
 touch file
 for length in 10 40 100 150 300; do
     for number in 1 2 3 4 5 6 7 8 9 10 11 12; do

@@ -38,13 +38,13 @@ fn by_the_kernel(image: &Path, script: &Path) -> Vec<u8> {
     printed
 }
 
-fn by_platter(image: &Path, folder: &Path, script: &Path) -> Vec<u8> {
+fn by_platter(image: &Path, dir: &Path, script: &Path) -> Vec<u8> {
     let options = WriteOptions {
         uses_reserve: true,
         ..WriteOptions::default()
     };
     let open = platter::MountOptions::new().writing(options);
-    let mountpoint = folder.join("mount");
+    let mountpoint = dir.join("mount");
     let mut session = served::mount(image, &open, &mountpoint, "allow_other,dev").unwrap();
     let printed = run(&mountpoint, script);
     served::unmount(&mut session).unwrap();
@@ -53,8 +53,8 @@ fn by_platter(image: &Path, folder: &Path, script: &Path) -> Vec<u8> {
 
 #[test]
 fn attribute_script_prints_the_same_as_on_the_kernel() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name| folder.path().join(name);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name| dir.path().join(name);
     let script = path("cases.sh");
     fs::write(&script, CASES).unwrap();
     for layout in LAYOUTS {
@@ -62,7 +62,7 @@ fn attribute_script_prints_the_same_as_on_the_kernel() {
             mke2fs::make(&path(image), 12 << 10, layout, None).unwrap();
         }
         let expected = by_the_kernel(&path("kernel"), &script);
-        let found = by_platter(&path("platter"), folder.path(), &script);
+        let found = by_platter(&path("platter"), dir.path(), &script);
         let lines = expected.split(|&byte| byte == b'\n').count();
         assert!(lines > 1000, "{layout:?}: {lines} lines");
         let lists = ["by_the_kernel", "by_platter"].map(path);

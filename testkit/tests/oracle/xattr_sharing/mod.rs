@@ -18,7 +18,7 @@ use pair::{Pair, find_clean};
 use sides::{Ours, Side};
 use steps::{Scale, Step, file_of};
 
-/// Inodes and blocks small enough that attributes have no room where they are looked for first.
+/// Inodes and blocks small enough that attributes have no space where they are looked for first.
 const LAYOUTS: &[&[&str]] = &[
     &["-t", "ext2", "-b", "1024", "-I", "128"],
     &["-t", "ext3", "-b", "4096", "-I", "128"],
@@ -100,7 +100,7 @@ fn mixed_changes_lead_to_as_many_blocks_as_the_kernels() {
 }
 
 #[test]
-fn mixed_changes_that_need_much_room_lead_to_no_more_blocks() {
+fn mixed_changes_that_need_much_space_lead_to_no_more_blocks() {
     mixed_changes(&[20, 60, 300, 900, 3000, 12_000], LAYOUTS);
 }
 
@@ -117,7 +117,7 @@ fn no_more_than_1024_files_share_a_block() {
     steps.extend((0..1500).map(|file| set(file, 0)));
     let (found, statistics) = pair.take(&scale, &steps);
     assert_eq!((found.blocks, statistics.shared_blocks), (2, 1498));
-    // The full block gets room, and is filled again.
+    // The full block gets space, and is filled again.
     let reads = (0..1500).map(|file| Step::Read { file, name: 0 });
     let leave = (0..50).map(|file| set(file * 20, 1));
     let back = (0..70).map(|file| set(file * 10, 0));

@@ -64,7 +64,7 @@ fn find(image: &Path, scale: &Scale) -> Found {
             .attributes
             .insert(file_of(number), attributes.collect());
         let inode = InodeNr::new(u32::try_from(file.id().number).unwrap()).unwrap();
-        let inode = platter_ext4::inode::read(ours.0.volume(), inode).unwrap();
+        let inode = platter_ext4::inode::read(ours.0.fs(), inode).unwrap();
         blocks.extend(inode.xattr_block.map(|block| block.0));
     }
     found.blocks = blocks.len();
@@ -75,25 +75,25 @@ fn find(image: &Path, scale: &Scale) -> Found {
 
 /// An image for each side, made alike.
 pub(super) struct Pair {
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
     kernels: PathBuf,
     pub(super) ours: PathBuf,
     pub(super) what: String,
     has_ea_inode: bool,
-    /// A value found no room.
+    /// A value found no space.
     was_full: Cell<bool>,
 }
 
 impl Pair {
     pub(super) fn make(layout: &[&str], what: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let [kernels, ours] = ["kernel", "platter"].map(|name| folder.path().join(name));
+        let dir = tempfile::tempdir().unwrap();
+        let [kernels, ours] = ["kernel", "platter"].map(|name| dir.path().join(name));
         for image in [&kernels, &ours] {
             let inodes = ["-N", "8192"];
             mke2fs::make(image, 64 << 10, &[layout, &inodes].concat(), None).unwrap();
         }
         Self {
-            _folder: folder,
+            _dir: dir,
             kernels,
             ours,
             what: format!("{what}, {layout:?}"),
@@ -133,7 +133,7 @@ impl Pair {
             "{}",
             self.what
         );
-        // The kernel forgets a block in which a value had no room.
+        // The kernel forgets a block in which a value had no space.
         let may_be_fewer = was_full && found.blocks < expected.blocks;
         assert!(
             may_be_fewer || found.blocks == expected.blocks,

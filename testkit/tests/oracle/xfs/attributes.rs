@@ -72,8 +72,8 @@ fn assert_there(volume: &Volume, model: &Model) {
 
 #[test]
 fn attributes_change_one_by_one_in_all_forms() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for &(options, count) in SHAPES {
         let what = |state| (options[1], state);
         xfs::make(&image, 96 << 10, options).unwrap();
@@ -93,7 +93,7 @@ fn attributes_change_one_by_one_in_all_forms() {
             change(&volume, &mut model, &mut numbers, changes);
             assert_there(&volume, &model);
             volume.filesystem().sync().unwrap();
-            let copy = folder.path().join("copy");
+            let copy = dir.path().join("copy");
             std::fs::copy(&image, &copy).unwrap();
             // The kernel replays the log, and goes on.
             let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();

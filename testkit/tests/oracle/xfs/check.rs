@@ -250,20 +250,20 @@ fn agree(
 
 /// An image filled by the kernel.
 fn filled(options: &[&str]) -> Result<(tempfile::TempDir, PathBuf)> {
-    let folder = tempfile::tempdir()?;
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
     xfs::make(&image, 96 << 10, options)?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
     population::fill(mount.root(), false).context("filling")?;
     // `xfs_repair` 6.1 does not find names of one hash in several leaves.
     std::fs::remove_dir_all(mount.root().join("directories/same"))?;
     mount.unmount_all(&[&image])?;
-    Ok((folder, image))
+    Ok((dir, image))
 }
 
 #[test]
 fn xfs_check_agrees_on_corruptions_of_version_5() -> Result<()> {
-    let (_folder, image) = filled(&["-m", "rmapbt=1,reflink=1"])?;
+    let (_dir, image) = filled(&["-m", "rmapbt=1,reflink=1"])?;
     println!("{:?}", agree_on_corruptions(&image, "rmap")?);
     println!("{:?}", agree_on_trash(&image, "trash")?);
     Ok(())
@@ -272,7 +272,7 @@ fn xfs_check_agrees_on_corruptions_of_version_5() -> Result<()> {
 #[test]
 fn xfs_check_agrees_on_corruptions_of_small_blocks() -> Result<()> {
     let small = ["-b", "size=1024", "-n", "size=4096", "-i", "sparse=0"];
-    let (_folder, image) = filled(&small)?;
+    let (_dir, image) = filled(&small)?;
     println!("{:?}", agree_on_corruptions(&image, "small")?);
     Ok(())
 }
@@ -289,8 +289,8 @@ fn xfs_check_agrees_on_corruptions_of_version_4() -> Result<()> {
 /// The log of a filesystem in use: `xfs_repair -n` ignores it and says so; here it is replayed first.
 #[test]
 fn xfs_check_sees_the_filesystem_after_its_log() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
     xfs::make(&image, 64 << 10, &["-m", "rmapbt=1,reflink=1"])?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
     for number in 0..300 {

@@ -82,8 +82,8 @@ fn fill(volume: &Volume) -> Vec<u8> {
 
 #[test]
 fn chunks_are_freed_with_their_last_inode() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for options in SHAPES {
         let what = |state| (options[1], state);
         xfs::make(&image, 96 << 10, options).unwrap();
@@ -99,7 +99,7 @@ fn chunks_are_freed_with_their_last_inode() {
         }
         let contents = fill(&volume);
         volume.filesystem().sync().unwrap();
-        let copy = folder.path().join("copy");
+        let copy = dir.path().join("copy");
         fs::copy(&image, &copy).unwrap();
         volume.filesystem().unmount().unwrap();
         drop(volume);
@@ -137,8 +137,8 @@ fn remove_kernels(volume: &Volume) {
 #[test]
 fn chunks_have_holes_where_free_space_is_in_small_pieces() {
     const BLOCK: usize = 4096;
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for options in [
         &["-m", "rmapbt=1"][..],
         &["-m", "finobt=0,rmapbt=0,reflink=0"],
@@ -182,7 +182,7 @@ fn chunks_have_holes_where_free_space_is_in_small_pieces() {
         }
         drop((made, root));
         volume.filesystem().sync().unwrap();
-        let copy = folder.path().join("copy");
+        let copy = dir.path().join("copy");
         fs::copy(&image, &copy).unwrap();
         volume.filesystem().unmount().unwrap();
         drop(volume);

@@ -15,8 +15,8 @@ use super::{compare_space, population};
 
 #[test]
 fn xfs_is_read_through_a_copy_of_its_superblock() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let (image, damaged) = (folder.path().join("image"), folder.path().join("damaged"));
+    let dir = tempfile::tempdir()?;
+    let (image, damaged) = (dir.path().join("image"), dir.path().join("damaged"));
     xfs::make(&image, 160 << 10, &[])?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
     population::fill(mount.root(), false)?;

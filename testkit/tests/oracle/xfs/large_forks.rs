@@ -19,15 +19,15 @@ const ATTRIBUTES: usize = 700;
 
 /// Leaves no two free blocks next to each other.
 fn fragment(root: &Path) {
-    let folder = root.join("filling");
-    fs::create_dir(&folder).unwrap();
+    let dir = root.join("filling");
+    fs::create_dir(&dir).unwrap();
     let mut count = 0;
-    while fs::write(folder.join(count.to_string()), vec![1; BLOCK]).is_ok() {
+    while fs::write(dir.join(count.to_string()), vec![1; BLOCK]).is_ok() {
         count += 1;
     }
     rustix::fs::sync();
     for index in (0..count).step_by(2) {
-        let _ = fs::remove_file(folder.join(index.to_string()));
+        let _ = fs::remove_file(dir.join(index.to_string()));
     }
     rustix::fs::sync();
 }
@@ -41,8 +41,8 @@ fn close(volume: Volume, image: &Path, context: (&str, &str)) {
 
 #[test]
 fn attribute_fork_of_hundreds_of_extents_is_freed_in_steps() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     xfs::make(&image, 64 << 10, &["-m", "rmapbt=1"]).unwrap();
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
     for file in ["one", "two"] {
@@ -89,8 +89,8 @@ fn attribute_fork_of_hundreds_of_extents_is_freed_in_steps() {
 #[test]
 fn clone_with_thousands_of_reference_counts_is_freed_in_steps() {
     const BLOCKS: usize = 9000;
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     xfs::make(&image, 192 << 10, &["-d", "agcount=2", "-m", "rmapbt=1"]).unwrap();
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
     let (one, two) = (mount.root().join("one"), mount.root().join("two"));

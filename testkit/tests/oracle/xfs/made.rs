@@ -162,8 +162,8 @@ fn shown(image: &Path) -> Vec<String> {
     lines.map(|line| line.replace(name, "IMAGE")).collect()
 }
 
-fn assert_equal(folder: &Path, asked: &Asked) {
-    let (ours, theirs) = (folder.join("made"), folder.join("mkfs"));
+fn assert_equal(dir: &Path, asked: &Asked) {
+    let (ours, theirs) = (dir.join("made"), dir.join("mkfs"));
     make(&ours, asked);
     let mut options = asked.options.to_vec();
     options.extend(["-L", "a label"]);
@@ -182,24 +182,24 @@ fn assert_equal(folder: &Path, asked: &Asked) {
 
 #[test]
 fn made_filesystems_have_the_sizes_of_mkfs_xfs() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for size_kib in SIZES {
-        assert_equal(folder.path(), &asked(size_kib, &[], &[], &[]));
+        assert_equal(dir.path(), &asked(size_kib, &[], &[], &[]));
     }
 }
 
 #[test]
 fn options_make_what_those_of_mkfs_xfs_make() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for set in &SETS {
-        assert_equal(folder.path(), set);
+        assert_equal(dir.path(), set);
     }
 }
 
 #[test]
 fn kernel_writes_to_made_filesystems() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     for set in &SETS {
         make(&image, set);
         let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
@@ -216,8 +216,8 @@ fn kernel_writes_to_made_filesystems() {
 
 #[test]
 fn what_was_on_the_device_is_not_taken_for_the_log() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     fs::write(&image, vec![0x5a; 310 << 20]).unwrap();
     let spec = ImageSpec::parse(&image).unwrap();
     let new = new(&SETS[2]);
@@ -234,17 +234,17 @@ fn what_was_on_the_device_is_not_taken_for_the_log() {
 
 #[test]
 fn made_filesystem_holds_the_directory_it_was_made_of() {
-    let folder = tempfile::tempdir().unwrap();
-    let tree = folder.path().join("tree");
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
     for number in 0..400_usize {
         let directory = tree.join(format!("{}", number % 11));
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join(format!("{number}")), vec![3; number * 90]).unwrap();
     }
     std::os::unix::fs::symlink("0/11", tree.join("link")).unwrap();
-    let image = folder.path().join("image");
+    let image = dir.path().join("image");
     let spec = ImageSpec::parse(&image).unwrap();
-    let options = FormatOptions::new(new(&SETS[2])).content(Content::of_folder(&tree).unwrap());
+    let options = FormatOptions::new(new(&SETS[2])).content(Content::of_dir(&tree).unwrap());
     options.size_of_content().make(&spec).unwrap();
     let (verdict, report) = xfs::report(&[&image]).unwrap();
     assert_eq!(verdict, Verdict::Clean, "{report}");

@@ -43,9 +43,9 @@ struct Shape {
 
 /// The filesystem that holds `files` at the least must be the same for platter and for the kernel.
 fn compare_with_the_kernel(shape: &Shape) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let image = folder.path().join("image");
-    let log = folder.path().join("log");
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
+    let log = dir.path().join("log");
     let mut images: Vec<&Path> = vec![&image];
     let log_option = format!(
         "logdev={},size={}m",

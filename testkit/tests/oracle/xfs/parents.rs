@@ -180,8 +180,8 @@ fn work(volume: &Volume, theirs: &str) {
 }
 
 fn between_platter_and_the_kernel(options: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     xfs::make(&image, 96 << 10, options).unwrap();
     set_feature(&image, true);
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
@@ -196,7 +196,7 @@ fn between_platter_and_the_kernel(options: &[&str]) {
     let volume = open(&image);
     work(&volume, "theirs");
     volume.filesystem().sync().unwrap();
-    let copy = folder.path().join("copy");
+    let copy = dir.path().join("copy");
     fs::copy(&image, &copy).unwrap();
     volume.filesystem().unmount().unwrap();
     drop(volume);

@@ -27,8 +27,8 @@ pub(super) fn fill(root: &Path, is_fragmented: bool) -> Result<()> {
 
 /// Leaves free space in pieces of a block or two.
 fn fragment(root: &Path) -> Result<()> {
-    let folder = root.join("pieces");
-    fs::create_dir(&folder)?;
+    let dir = root.join("pieces");
+    fs::create_dir(&dir)?;
     let block = rustix::fs::statvfs(root)?.f_bsize;
     let size = usize::try_from(block)?;
     let fits = rustix::fs::statvfs(root)?.f_bavail;
@@ -36,7 +36,7 @@ fn fragment(root: &Path) -> Result<()> {
     let count = (fits * 3 / 4).min(24_000);
     let filler = root.join("filler");
     for number in 0..count {
-        fs::write(folder.join(number.to_string()), vec![b'p'; size])?;
+        fs::write(dir.join(number.to_string()), vec![b'p'; size])?;
     }
     // What is left in one piece must not be used before the pieces are.
     let left = rustix::fs::statvfs(root)?.f_bavail.saturating_sub(400);
@@ -47,14 +47,14 @@ fn fragment(root: &Path) -> Result<()> {
         left * block,
     )?;
     for number in (0..count).step_by(2) {
-        fs::remove_file(folder.join(number.to_string()))?;
+        fs::remove_file(dir.join(number.to_string()))?;
     }
     Ok(())
 }
 
 /// Directories in each form: in the inode, in one block, with one leaf, with a tree of leaves.
-fn directories(folder: &Path) -> Result<()> {
-    fs::create_dir(folder)?;
+fn directories(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
     for (form, count) in [
         ("empty", 0),
         ("inode", 4),
@@ -62,19 +62,19 @@ fn directories(folder: &Path) -> Result<()> {
         ("leaf", 300),
         ("node", 2400),
     ] {
-        let folder = folder.join(form);
-        fs::create_dir(&folder)?;
+        let dir = dir.join(form);
+        fs::create_dir(&dir)?;
         let name = |number: usize| format!("{number:04}-{}", "n".repeat(number % 90));
         for number in 0..count {
-            File::create(folder.join(name(number)))?;
+            File::create(dir.join(name(number)))?;
         }
         for number in (0..count).skip(7).step_by(9) {
-            fs::remove_file(folder.join(name(number)))?;
+            fs::remove_file(dir.join(name(number)))?;
         }
     }
     // Names of one hash, more than fit a leaf: bytes enter it seven bits apart, so that the highest bit of
     // one stands for the lowest bit of the one before.
-    let same = folder.join("same");
+    let same = dir.join("same");
     fs::create_dir(&same)?;
     for number in 0..1024_u32 {
         let pairs = (0..10).map(|pair| match number >> pair & 1 {
@@ -85,43 +85,43 @@ fn directories(folder: &Path) -> Result<()> {
         File::create(same.join(OsStr::from_bytes(&name)))?;
     }
     let deep: std::path::PathBuf = (0..30).map(|depth| format!("depth{depth}")).collect();
-    fs::create_dir_all(folder.join(deep))?;
-    fs::create_dir(folder.join("bytes"))?;
+    fs::create_dir_all(dir.join(deep))?;
+    fs::create_dir(dir.join("bytes"))?;
     for byte in (1..=255_u8).filter(|&byte| byte != b'/' && byte != b'.') {
         let name = OsStr::from_bytes(std::slice::from_ref(&byte));
-        File::create(folder.join("bytes").join(name))?;
+        File::create(dir.join("bytes").join(name))?;
     }
-    File::create(folder.join("bytes").join("l".repeat(255)))?;
+    File::create(dir.join("bytes").join("l".repeat(255)))?;
     Ok(())
 }
 
 /// Contents with holes, unwritten and shared extents, in few and in many pieces.
-fn contents(folder: &Path) -> Result<()> {
-    fs::create_dir(folder)?;
+fn contents(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
     let mut prng = Prng::named(b"contents");
     let mut random = |len: usize| -> Vec<u8> {
         let word = |_| u8::try_from(prng.below(256)).unwrap_or_default();
         (0..len).map(word).collect()
     };
     for len in [0, 1, 511, 512, 4095, 4096, 4097, 65_537, 700_000] {
-        fs::write(folder.join(format!("plain-{len}")), random(len))?;
+        fs::write(dir.join(format!("plain-{len}")), random(len))?;
     }
-    let sparse = File::create(folder.join("sparse"))?;
+    let sparse = File::create(dir.join("sparse"))?;
     sparse.set_len((1 << 33) + 77)?;
     for at in [5000, 1 << 20, (1 << 32) + 3, 1 << 33] {
         sparse.write_all_at(&random(9000), at)?;
     }
-    let unwritten = File::create(folder.join("unwritten"))?;
+    let unwritten = File::create(dir.join("unwritten"))?;
     rustix::fs::fallocate(&unwritten, FallocateFlags::empty(), 0, 2 << 20)?;
     unwritten.write_all_at(&random(9000), 300_000)?;
     rustix::fs::fallocate(&unwritten, FallocateFlags::KEEP_SIZE, 2 << 20, 1 << 20)?;
-    let pieces = File::create(folder.join("pieces"))?;
+    let pieces = File::create(dir.join("pieces"))?;
     for nth in 0..400 {
         pieces.write_all_at(&random(1000), nth * 131_072)?;
     }
-    let first = folder.join("plain-700000");
+    let first = dir.join("plain-700000");
     for (name, at) in [("shared", 0), ("shared-changed", 65_536)] {
-        let clone = File::create(folder.join(name))?;
+        let clone = File::create(dir.join(name))?;
         // Not all shapes share blocks.
         if rustix::fs::ioctl_ficlone(&clone, File::open(&first)?).is_ok() && at > 0 {
             clone.write_all_at(&random(65_536), at)?;
@@ -131,14 +131,14 @@ fn contents(folder: &Path) -> Result<()> {
 }
 
 /// Symbolic links in the inode and outside, hard links, and special files.
-fn links(folder: &Path) -> Result<()> {
-    fs::create_dir(folder)?;
+fn links(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
     for len in [1, 80, 300, 400, 1000, 1023] {
-        symlink("t".repeat(len), folder.join(format!("soft-{len}")))?;
+        symlink("t".repeat(len), dir.join(format!("soft-{len}")))?;
     }
-    File::create(folder.join("file"))?;
+    File::create(dir.join("file"))?;
     for number in 0..20 {
-        fs::hard_link(folder.join("file"), folder.join(format!("hard-{number}")))?;
+        fs::hard_link(dir.join("file"), dir.join(format!("hard-{number}")))?;
     }
     let mode = Mode::from_raw_mode(0o640);
     for (name, kind, device) in [
@@ -155,16 +155,16 @@ fn links(folder: &Path) -> Result<()> {
             rustix::fs::makedev(259, 70_000),
         ),
     ] {
-        rustix::fs::mknodat(CWD, folder.join(name), kind, mode, device)?;
+        rustix::fs::mknodat(CWD, dir.join(name), kind, mode, device)?;
     }
     Ok(())
 }
 
 /// Attributes in the inode, in one leaf, in many leaves, and with values elsewhere.
-fn attributes(folder: &Path) -> Result<()> {
-    fs::create_dir(folder)?;
+fn attributes(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
     let set = |file: &str, name: &str, value: &[u8]| -> Result<()> {
-        let path = folder.join(file);
+        let path = dir.join(file);
         if !path.exists() {
             File::create(&path)?;
         }
@@ -188,32 +188,32 @@ fn attributes(folder: &Path) -> Result<()> {
     }
     for number in (0..300).step_by(3) {
         let name = format!("user.{number}-{}", "n".repeat(number % 200));
-        rustix::fs::removexattr(folder.join("node"), name)?;
+        rustix::fs::removexattr(dir.join("node"), name)?;
     }
     for len in [2000, 5000, 20_000, 65_536] {
         set("large", &format!("user.length-{len}"), &vec![b'l'; len])?;
     }
     set("removed", "user.one", b"value")?;
-    rustix::fs::removexattr(folder.join("removed"), "user.one")?;
+    rustix::fs::removexattr(dir.join("removed"), "user.one")?;
     // Owner, user 1000, group, mask, others; as `setfacl` writes them.
     let acl: &[u8] = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x05\0\xe8\x03\0\0\
         \x04\0\x04\0\xff\xff\xff\xff\x10\0\x05\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
     set("acl", "system.posix_acl_access", acl)?;
-    fs::create_dir(folder.join("default"))?;
+    fs::create_dir(dir.join("default"))?;
     set("default", "system.posix_acl_default", acl)?;
-    File::create(folder.join("default").join("inherits"))?;
+    File::create(dir.join("default").join("inherits"))?;
     Ok(())
 }
 
 /// Owners, modes and times.
-fn metadata(folder: &Path) -> Result<()> {
-    fs::create_dir(folder)?;
+fn metadata(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
     for (name, seconds) in [
         ("old", -1_000_000_000),
         ("new", 2_000_000_000),
         ("late", 2_147_483_647),
     ] {
-        let path = folder.join(name);
+        let path = dir.join(name);
         File::create(&path)?;
         let time = Timespec {
             tv_sec: seconds,
@@ -226,7 +226,7 @@ fn metadata(folder: &Path) -> Result<()> {
         rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty())?;
     }
     for mode in [0o4755, 0o2750, 0o1777, 0o000] {
-        let path = folder.join(format!("mode-{mode:o}"));
+        let path = dir.join(format!("mode-{mode:o}"));
         File::create(&path)?;
         let owner = (Uid::from_raw(70_000), Gid::from_raw(80_000));
         rustix::fs::chown(&path, Some(owner.0), Some(owner.1))?;

@@ -38,8 +38,8 @@ fn filesystem_becomes_longer_and_shorter() {
         &["-d", "agsize=64m", "-m", "rmapbt=1"],
         &["-d", "agsize=32m", "-b", "size=1024"],
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
         xfs::make(&image, 300 << 10, options).unwrap();
         write_by_kernel(&image, "first", &vec![1; 1 << 20]);
         for mib in [310, 500, 501, 1000] {

@@ -155,8 +155,8 @@ fn change(files: &mut [Twin], dice: &mut Prng, block: u64) -> String {
 #[test]
 fn shared_and_exchanged_blocks_hold_what_they_should() {
     for (seed, (title, options)) in (1..).zip(SHAPES) {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
         xfs::make(&image, 96 << 10, options).unwrap();
         let block = if options.contains(&"size=1024") {
             1024
@@ -205,8 +205,8 @@ fn shared_and_exchanged_blocks_hold_what_they_should() {
 
 #[test]
 fn extent_size_hints_are_kept_and_inherited() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     xfs::make(&image, 96 << 10, &[]).unwrap();
     let volume = open(&image);
     let root = volume.filesystem().root().unwrap();

@@ -33,14 +33,14 @@ fn run(mount: &Mount, script: &str) -> Result<()> {
 
 /// A filesystem whose files belong to the user, mounted.
 fn filled() -> Result<(TempDir, PathBuf, Mount)> {
-    let folder = tempfile::tempdir()?;
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
     xfs::make(&image, 96 << 10, &["-m", "rmapbt=1,reflink=1"])?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
     population::fill(mount.root(), false).context("filling")?;
     run(&mount, SHORTEN)?;
     run(&mount, TO_USER)?;
-    Ok((folder, image, mount))
+    Ok((dir, image, mount))
 }
 
 /// Compares what a user reads with the tree that the kernel shows of a copy, after its recovery.
@@ -72,14 +72,14 @@ fn read_as_user(image: &Path) -> Result<()> {
 
 #[test]
 fn user_reads_a_clean_xfs() -> Result<()> {
-    let (_folder, image, mount) = filled()?;
+    let (_dir, image, mount) = filled()?;
     mount.unmount_all(&[&image])?;
     read_as_user(&image)
 }
 
 #[test]
 fn user_reads_an_xfs_with_a_dirty_log() -> Result<()> {
-    let (_folder, image, mount) = filled()?;
+    let (_dir, image, mount) = filled()?;
     mount.sync()?;
     let root = mount.root();
     let names = root.join("directories/leaf");

@@ -13,8 +13,8 @@ use super::{check, open};
 fn usr_in_xfs_is_read_as_in_the_kernel() -> Result<()> {
     let is_whole = std::env::var_os("PLATTER_TEST_WHOLE_USR").is_some();
     let size_mib: u64 = if is_whole { 12 << 10 } else { 300 };
-    let folder = tempfile::tempdir()?;
-    let image = folder.path().join("image");
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
     xfs::make(&image, size_mib << 10, &["-m", "rmapbt=1,reflink=1"])?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
     let mut shell = tool::command("sh");

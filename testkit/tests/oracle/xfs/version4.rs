@@ -23,16 +23,16 @@ const LENGTHS: [usize; 6] = [0, 1, 4095, 4096, 70_000, 300_000];
 const MANY: usize = 1500;
 
 pub(super) struct Source {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     protofile: PathBuf,
 }
 
 /// A description of directories, files, links and special files.
 pub(super) fn source() -> Result<Source> {
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let mut text = String::from("/stub\n0 0\nd--755 0 0\n");
     for len in LENGTHS {
-        let path = folder.path().join(format!("file-{len}"));
+        let path = dir.path().join(format!("file-{len}"));
         fs::write(&path, contents(len))?;
         writeln!(text, "file-{len} ---640 7 9 {}", path.display())?;
     }
@@ -41,16 +41,16 @@ pub(super) fn source() -> Result<Source> {
     writeln!(text, "character c--600 0 0 5 1\nfifo p--644 0 0")?;
     for (name, count) in [("few", 3), ("some", 40), ("more", 200), ("many", MANY)] {
         writeln!(text, "{name} d--750 1 2")?;
-        let empty = folder.path().join("file-0");
+        let empty = dir.path().join("file-0");
         for number in 0..count {
             writeln!(text, "name-{number} ---600 0 0 {}", empty.display())?;
         }
         writeln!(text, "$")?;
     }
     writeln!(text, "$")?;
-    let protofile = folder.path().join("protofile");
+    let protofile = dir.path().join("protofile");
     fs::write(&protofile, text)?;
-    Ok(Source { folder, protofile })
+    Ok(Source { dir, protofile })
 }
 
 fn contents(len: usize) -> Vec<u8> {
@@ -60,7 +60,7 @@ fn contents(len: usize) -> Vec<u8> {
 }
 
 pub(super) fn make(source: &Source, options: &[&str]) -> Result<PathBuf> {
-    let image = source.folder.path().join("image");
+    let image = source.dir.path().join("image");
     let protofile = source.protofile.display().to_string();
     let mut all = vec!["-m", "crc=0", "-p", &protofile];
     all.extend(options);
@@ -235,7 +235,7 @@ fn xfs_of_version_4_has_attributes_in_all_forms() -> Result<()> {
 #[test]
 fn xfs_realtime_file_is_read_from_its_device() -> Result<()> {
     let source = source()?;
-    let realtime = source.folder.path().join("realtime");
+    let realtime = source.dir.path().join("realtime");
     fs::File::create(&realtime)?.set_len(64 << 20)?;
     let option = format!("rtdev={}", realtime.display());
     let image = make(&source, &["-r", &option])?;

@@ -171,8 +171,8 @@ fn thin_out(volume: &Volume, names: usize) {
 
 #[test]
 fn each_goes_on_where_the_other_unmounted() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     for &(shape, options, names) in SHAPES {
         xfs::make(&image, 96 << 10, options).unwrap();
         let volume = open(&image);
@@ -199,8 +199,8 @@ fn each_goes_on_where_the_other_unmounted() {
 
 #[test]
 fn what_was_synced_before_a_power_cut_is_there_for_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     for &(shape, options, names) in SHAPES {
         xfs::make(&image, 96 << 10, options).unwrap();
         let volume = open(&image);
@@ -210,7 +210,7 @@ fn what_was_synced_before_a_power_cut_is_there_for_all() {
         unnamed.write_at(0, &vec![1; 30_000]).unwrap();
         unnamed.sync(false).unwrap();
         volume.filesystem().sync().unwrap();
-        let copy = folder.path().join("copy");
+        let copy = host_dir.path().join("copy");
         fs::copy(&image, &copy).unwrap();
         drop((unnamed, root));
         drop(volume);
@@ -251,14 +251,14 @@ fn tear(image: &Path) {
 
 #[test]
 fn clean_log_with_a_torn_record_is_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     xfs::make(&image, 96 << 10, &[]).unwrap();
     tear(&image);
     let volume = open(&image);
     fill(&volume, 100);
     volume.filesystem().sync().unwrap();
-    let copy = folder.path().join("copy");
+    let copy = host_dir.path().join("copy");
     fs::copy(&image, &copy).unwrap();
     volume.filesystem().unmount().unwrap();
     drop(volume);
@@ -273,8 +273,8 @@ fn clean_log_with_a_torn_record_is_written() {
 
 #[test]
 fn names_are_listed_once_while_others_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     xfs::make(&image, 96 << 10, &[]).unwrap();
     let volume = open(&image);
     let (context, count) = (Context::root(), 600);
@@ -319,8 +319,8 @@ fn names_are_listed_once_while_others_are_removed() {
 fn appends_of_several_threads_do_not_overlap() {
     const LINES: usize = 4000;
     const LINE_BYTES: usize = 100;
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     xfs::make(&image, 64 << 10, &[]).unwrap();
     let volume = open(&image);
     let options = OpenOptions::new().append(true).create(true);
@@ -344,8 +344,8 @@ fn appends_of_several_threads_do_not_overlap() {
 
 #[test]
 fn full_filesystem_refuses_and_goes_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     for &(shape, options, _) in SHAPES {
         xfs::make(&image, 64 << 10, options).unwrap();
         let volume = open(&image);
@@ -382,8 +382,8 @@ fn full_filesystem_refuses_and_goes_on() {
 
 #[test]
 fn file_in_use_without_a_name_is_left_to_recovery() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     xfs::make(&image, 64 << 10, &[]).unwrap();
     let volume = open(&image);
     let context = Context::root();
@@ -395,7 +395,7 @@ fn file_in_use_without_a_name_is_left_to_recovery() {
     root.unlink(&context, name("file")).unwrap();
     volume.filesystem().unmount().unwrap();
     drop((file, root, volume));
-    let copy = folder.path().join("copy");
+    let copy = host_dir.path().join("copy");
     fs::copy(&image, &copy).unwrap();
     let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
     mount.unmount_all(&[&copy]).unwrap();
@@ -409,8 +409,8 @@ fn file_in_use_without_a_name_is_left_to_recovery() {
 
 #[test]
 fn accepted_writes_have_space_when_they_are_written_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     let cases = SHAPES.iter().flat_map(|shape| [(shape, 1), (shape, 3)]);
     for (&(shape, options, _), stride) in cases {
         xfs::make(&image, 64 << 10, options).unwrap();
@@ -441,8 +441,8 @@ fn accepted_writes_have_space_when_they_are_written_back() {
 
 #[test]
 fn what_is_not_written_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     let refused: &[(&[&str], &str)] = &[
         (&["-m", "crc=0"], "version 4"),
         (&["-n", "version=ci"], "ascii-ci"),
@@ -480,8 +480,8 @@ fn quota_flags(image: &Path, set: Option<u16>) -> u16 {
 
 #[test]
 fn quotas_count_anew_after_a_mount_for_writing() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     xfs::make(&image, 64 << 10, &[]).unwrap();
     // Of users: counted, enforced, and counted for all files.
     quota_flags(&image, Some(0x7));
@@ -489,7 +489,7 @@ fn quotas_count_anew_after_a_mount_for_writing() {
     let volume = open(&image);
     fill(&volume, 50);
     volume.filesystem().sync().unwrap();
-    let copy = folder.path().join("copy");
+    let copy = host_dir.path().join("copy");
     fs::copy(&image, &copy).unwrap();
     volume.filesystem().unmount().unwrap();
     drop(volume);
@@ -507,8 +507,8 @@ fn quotas_count_anew_after_a_mount_for_writing() {
 #[test]
 fn threads_that_change_several_groups_do_not_deadlock() {
     const FILES: usize = 150;
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
+    let host_dir = tempfile::tempdir().unwrap();
+    let image = host_dir.path().join("image");
     xfs::make(&image, 96 << 10, &["-d", "agcount=4", "-m", "rmapbt=1"]).unwrap();
     let volume = open(&image);
     let context = Context::root();
@@ -520,12 +520,12 @@ fn threads_that_change_several_groups_do_not_deadlock() {
             let (directories, context) = (&directories, &context);
             scope.spawn(move || {
                 for index in 0..FILES {
-                    let (home, away) = (
+                    let (source, target) = (
                         &directories[thread],
                         &directories[(thread + 1 + index % 3) % 4],
                     );
                     let text = format!("file-{thread}-{index}");
-                    let file = home.create(context, name(&text), CreateKind::Regular, 0o600);
+                    let file = source.create(context, name(&text), CreateKind::Regular, 0o600);
                     let file = file.unwrap();
                     file.write_at(0, &vec![b'a'; 30_000]).unwrap();
                     if index % 2 == 0 {
@@ -533,10 +533,11 @@ fn threads_that_change_several_groups_do_not_deadlock() {
                     }
                     drop(file);
                     let mode = RenameMode::NoReplace;
-                    home.rename(context, name(&text), away.id(), name(&text), mode)
+                    source
+                        .rename(context, name(&text), target.id(), name(&text), mode)
                         .unwrap();
                     if index % 3 > 0 {
-                        away.unlink(context, name(&text)).unwrap();
+                        target.unlink(context, name(&text)).unwrap();
                     }
                 }
             });

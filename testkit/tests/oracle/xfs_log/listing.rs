@@ -22,14 +22,14 @@ struct Entry {
 impl Listing {
     pub(crate) fn of(root: &Path) -> Result<Self> {
         let mut entries = BTreeMap::new();
-        let mut folders = vec![PathBuf::new()];
-        while let Some(folder) = folders.pop() {
-            for child in std::fs::read_dir(root.join(&folder))? {
-                let name = folder.join(child?.file_name());
+        let mut dirs = vec![PathBuf::new()];
+        while let Some(dir) = dirs.pop() {
+            for child in std::fs::read_dir(root.join(&dir))? {
+                let name = dir.join(child?.file_name());
                 let path = root.join(&name);
                 let metadata = path.symlink_metadata()?;
                 if metadata.is_dir() {
-                    folders.push(name.clone());
+                    dirs.push(name.clone());
                 }
                 entries.insert(name, Entry::of(&path, &metadata)?);
             }

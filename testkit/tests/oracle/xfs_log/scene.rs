@@ -56,14 +56,14 @@ pub(crate) type Work = fn(&Path) -> Result<Vec<File>>;
 
 /// The images of one filesystem.
 pub(crate) struct Scene {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     shape: Shape,
 }
 
 impl Scene {
     pub(crate) fn make(shape: &Shape) -> Result<Self> {
         let scene = Self {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             shape: *shape,
         };
         let image = scene.path("image");
@@ -85,7 +85,7 @@ impl Scene {
     /// A filesystem as a power failure left it.
     pub(crate) fn of_state(shape: &Shape, state: &CrashState<'_>) -> Result<Self> {
         let scene = Self {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             shape: *shape,
         };
         for (device, image) in state.devices()?.iter().zip(scene.images("")) {
@@ -97,7 +97,7 @@ impl Scene {
     /// A filesystem as a power failure left it after all the writes before a position.
     pub(crate) fn of_position(shape: &Shape, recording: &Recording, at: usize) -> Result<Self> {
         let scene = Self {
-            folder: tempfile::tempdir()?,
+            dir: tempfile::tempdir()?,
             shape: *shape,
         };
         for (device, image) in recording.replay(at)?.iter().zip(scene.images("")) {
@@ -125,7 +125,7 @@ impl Scene {
 
     /// Keeps the images, and says where.
     pub(crate) fn keep(self) -> PathBuf {
-        self.folder.keep()
+        self.dir.keep()
     }
 
     /// Lets the kernel work in a copy of the filesystem, until the power fails. Returns all it wrote.
@@ -178,7 +178,7 @@ impl Scene {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 
     pub(crate) fn images(&self, suffix: &str) -> Vec<PathBuf> {

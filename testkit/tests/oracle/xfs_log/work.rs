@@ -9,20 +9,17 @@ use testkit::tool;
 
 /// Files, directories, links and attributes, made, moved and removed.
 pub(crate) fn names(root: &Path) -> Result<Vec<File>> {
-    for folder in 0..8 {
-        let folder = root.join(format!("folder{folder}"));
-        fs::create_dir(&folder)?;
+    for dir in 0..8 {
+        let dir = root.join(format!("subdir{dir}"));
+        fs::create_dir(&dir)?;
         for file in 0..60_usize {
-            let path = folder.join(format!("file-{file:04}-{}", "n".repeat(file)));
+            let path = dir.join(format!("file-{file:04}-{}", "n".repeat(file)));
             fs::write(&path, vec![7; file * 100])?;
             if file % 3 == 0 {
-                fs::hard_link(&path, folder.join(format!("hard-{file}")))?;
+                fs::hard_link(&path, dir.join(format!("hard-{file}")))?;
             }
             if file % 4 == 0 {
-                symlink(
-                    "t".repeat(1 + file * 15),
-                    folder.join(format!("soft-{file}")),
-                )?;
+                symlink("t".repeat(1 + file * 15), dir.join(format!("soft-{file}")))?;
             }
             if file % 5 == 0 {
                 let value = vec![b'v'; 1 + file * 60];
@@ -35,16 +32,13 @@ pub(crate) fn names(root: &Path) -> Result<Vec<File>> {
             }
         }
     }
-    for folder in 0..8 {
-        let path = root.join(format!("folder{folder}"));
+    for dir in 0..8 {
+        let path = root.join(format!("subdir{dir}"));
         for file in (0..60_usize).step_by(7) {
             let name = format!("file-{file:04}-{}", "n".repeat(file));
-            fs::rename(
-                path.join(&name),
-                root.join(format!("moved-{folder}-{file}")),
-            )?;
+            fs::rename(path.join(&name), root.join(format!("moved-{dir}-{file}")))?;
         }
-        if folder % 2 == 1 {
+        if dir % 2 == 1 {
             fs::remove_dir_all(&path)?;
         }
     }
@@ -54,15 +48,15 @@ pub(crate) fn names(root: &Path) -> Result<Vec<File>> {
 /// Names and data with syncs in between, over and over, so that a small log wraps.
 pub(crate) fn rounds(root: &Path) -> Result<Vec<File>> {
     for round in 0..40 {
-        let folder = root.join(format!("round{}", round % 5));
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
+        let dir = root.join(format!("round{}", round % 5));
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
         }
-        fs::create_dir(&folder)?;
+        fs::create_dir(&dir)?;
         for file in 0..120 {
-            fs::write(folder.join(format!("f{file}")), format!("{round} {file}"))?;
+            fs::write(dir.join(format!("f{file}")), format!("{round} {file}"))?;
         }
-        let handle = File::open(&folder)?;
+        let handle = File::open(&dir)?;
         if round % 3 == 0 {
             rustix::fs::syncfs(&handle)?;
         } else {
@@ -95,7 +89,7 @@ pub(crate) fn unlinked(root: &Path) -> Result<Vec<File>> {
         open.push(file);
     }
     for number in 0..10 {
-        let path = root.join(format!("folder{number}"));
+        let path = root.join(format!("subdir{number}"));
         fs::create_dir(&path)?;
         for file in 0..number * 40 {
             fs::write(path.join(format!("a name that takes space {file}")), b"")?;
@@ -108,7 +102,7 @@ pub(crate) fn unlinked(root: &Path) -> Result<Vec<File>> {
         fs::remove_file(root.join(format!("gone{number}")))?;
     }
     for number in 0..10 {
-        fs::remove_dir_all(root.join(format!("folder{number}")))?;
+        fs::remove_dir_all(root.join(format!("subdir{number}")))?;
     }
     fs::write(root.join("last"), b"last")?;
     Ok(open)

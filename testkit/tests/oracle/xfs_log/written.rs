@@ -85,9 +85,9 @@ const SHAPES: &[Shape] = &[
 /// Files of several forms of forks, in directories.
 fn populate(root: &Path) -> Result<()> {
     for index in 0..FILES {
-        let folder = root.join(format!("folder{}", index % 4));
-        fs::create_dir_all(&folder)?;
-        let path = folder.join(format!("file{index}"));
+        let dir = root.join(format!("subdir{}", index % 4));
+        fs::create_dir_all(&dir)?;
+        let path = dir.join(format!("file{index}"));
         match index % 4 {
             0 => std::os::unix::fs::symlink("target", &path)?,
             1 => {
@@ -286,7 +286,7 @@ fn scene(shape: &Shape) -> Result<(Scene, Vec<InodeNr>)> {
     for index in 0..FILES {
         let path = mount
             .root()
-            .join(format!("folder{}/file{index}", index % 4));
+            .join(format!("subdir{}/file{index}", index % 4));
         let number = std::os::unix::fs::MetadataExt::ino(&path.symlink_metadata()?);
         inodes.extend(InodeNr::new(number));
     }
@@ -375,7 +375,7 @@ fn unmount_beside_the_kernel(shape: &Shape) -> Result<()> {
         use std::os::unix::fs::MetadataExt;
         let path = mount
             .root()
-            .join(format!("folder{}/file{index}", index % 4));
+            .join(format!("subdir{}/file{index}", index % 4));
         let found = path.symlink_metadata()?;
         let found = (found.mode() & 0o7777, found.uid(), found.gid());
         assert_eq!(found, (*permissions, *uid, *gid), "{}: {index}", shape.name);

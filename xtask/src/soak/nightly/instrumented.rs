@@ -17,7 +17,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A way to build and run tests that looks at every access to memory.
 pub(super) struct Build {
-    /// Those of one group share a folder.
+    /// Those of one group share a directory.
     pub(super) group: &'static str,
     /// About how long it takes, built from nothing.
     pub(super) seconds: f64,
@@ -175,19 +175,19 @@ impl Instrumented {
     /// Builds and runs the tests, and demands that all pass, or that the defect is noticed. Gives
     /// how many passed.
     pub(super) fn run(&self, workspace: &Workspace) -> Result<u64> {
-        let folder = workspace.target().join("soak-nightly");
+        let dir = workspace.target().join("soak-nightly");
         let Some((patch, report)) = self.defect else {
-            let output = self.test(&workspace.root, &folder.join(self.build.group))?;
+            let output = self.test(&workspace.root, &dir.join(self.build.group))?;
             ensure!(output.is_success, "{} failed", self.name);
             let passed = tests_passed(&output.text).context("no test passed")?;
             let least = self.build.tests;
             ensure!(passed >= least, "{passed} tests passed, and not {least}");
             return Ok(passed);
         };
-        let scratch = folder.join(format!("{}-source", self.name));
+        let scratch = dir.join(format!("{}-source", self.name));
         copy(&workspace.root, &scratch)?;
         patch.apply(&scratch)?;
-        let output = self.test(&scratch, &folder.join(self.build.group))?;
+        let output = self.test(&scratch, &dir.join(self.build.group))?;
         ensure!(!output.is_success, "the defect was not noticed");
         ensure!(tests_ran(&output.text), "the defect does not build");
         ensure!(

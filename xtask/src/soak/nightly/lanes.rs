@@ -169,7 +169,7 @@ mod tests {
     use super::super::plan::tests::step;
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
+    fn dir(name: &str) -> PathBuf {
         let name = format!("xtask-lanes-{}-{name}", std::process::id());
         std::env::temp_dir().join(name)
     }
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn finished_portions_are_skipped_despite_failures() {
-        let folder = folder("resume");
+        let dir = dir("resume");
         let plan = [step("a", 3), step("b", 2)];
         let ran = Mutex::new(Vec::new());
         let run = |step: &Step, portion: &Portion, _: &Path| {
@@ -197,7 +197,7 @@ mod tests {
             ran.lock().unwrap().push(name);
             outcome(failures)
         };
-        let mut records = Records::open(&folder, &plan).unwrap();
+        let mut records = Records::open(&dir, &plan).unwrap();
         records.keep("a", "0", outcome(Vec::new())).unwrap();
         let lanes = Lanes::new(&plan, records);
         lanes.run(2, run, |_, _, _, _| {}).unwrap();
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(names, ["a/1", "a/2", "b/0", "b/1"]);
         assert_eq!(lanes.progress(2).failed, 1);
         // Again: only what failed, and only when asked.
-        let lanes = Lanes::new(&plan, Records::open(&folder, &plan).unwrap());
+        let lanes = Lanes::new(&plan, Records::open(&dir, &plan).unwrap());
         lanes.run(2, run, |_, _, _, _| {}).unwrap();
         assert!(ran.lock().unwrap().is_empty());
         let mut records = lanes.into_records();
@@ -214,12 +214,12 @@ mod tests {
         let lanes = Lanes::new(&plan, records);
         lanes.run(2, run, |_, _, _, _| {}).unwrap();
         assert_eq!(*ran.lock().unwrap(), ["a/1"]);
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn steps_of_a_group_keep_to_what_may_run_at_once() {
-        let folder = folder("at-once");
+        let dir = dir("at-once");
         let mut plan = [step("a", 4), step("b", 4), step("c", 6)];
         for step in &mut plan[..2] {
             step.at_once = 1;
@@ -234,24 +234,24 @@ mod tests {
             }
             outcome(Vec::new())
         };
-        let lanes = Lanes::new(&plan, Records::open(&folder, &plan).unwrap());
+        let lanes = Lanes::new(&plan, Records::open(&dir, &plan).unwrap());
         lanes.run(3, run, |_, _, _, _| {}).unwrap();
         assert_eq!(most.load(Ordering::SeqCst), 1);
         let progress = lanes.progress(3);
         assert_eq!((progress.done, progress.portions), (14, 14));
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn the_estimate_knows_what_ran_and_what_may_not_run_at_once() {
-        let folder = folder("estimate");
+        let dir = dir("estimate");
         let mut plan = [step("a", 3), step("b", 4)];
         plan[0].at_once = 1;
-        let mut records = Records::open(&folder, &plan).unwrap();
+        let mut records = Records::open(&dir, &plan).unwrap();
         let left = |records: &Records, plan: &[Step]| progress(plan, records, 2).seconds_left;
         assert!((left(&records, &plan) - 3.5).abs() < 0.01);
         records.keep("a", "0", outcome(Vec::new())).unwrap();
         assert!((left(&records, &plan) - 20.0).abs() < 0.01);
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

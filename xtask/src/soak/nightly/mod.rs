@@ -92,20 +92,20 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let _lock = lock(&target.join("lock"))?;
     super::install(workspace)?;
     let quick = if request.is_quick { "-quick" } else { "" };
-    let folder = target.join(format!("{}{quick}", code.key));
-    let places = prepare::prepare(workspace, &code, &folder)?;
+    let dir = target.join(format!("{}{quick}", code.key));
+    let places = prepare::prepare(workspace, &code, &dir)?;
     let scenes = code::text(command(places.programs.join("soak")).arg("scenes"))?;
     let mut plan = plan::steps(&Scene::list(&scenes), request.is_quick);
     plan.retain(|step| request.wants(step));
     ensure!(!plan.is_empty(), "no step is called so");
-    let mut records = Records::open(&folder, &plan)?;
+    let mut records = Records::open(&dir, &plan)?;
     if request.retries {
         records.forget_failures();
     }
     let lanes = Lanes::new(&plan, records);
     println!(
         "\n== {}: {}",
-        folder.display(),
+        dir.display(),
         progress_line(lanes.progress(request.lanes))
     );
     lanes.run(
@@ -132,7 +132,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Two runs at once would spoil each other's times and folders.
+/// Two runs at once would spoil each other's times and directories.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path)?;
     match file.try_lock() {

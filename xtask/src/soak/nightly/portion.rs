@@ -71,8 +71,8 @@ impl Places {
     }
 
     fn try_run(&self, step: &Step, portion: &Portion, path: &Path) -> Result<Record> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
         }
         for old in [path.to_owned(), path.with_extension("states")] {
             if old.exists() {

@@ -11,7 +11,7 @@ use super::portion::Places;
 use crate::command::{self, command};
 use crate::workspace::Workspace;
 
-/// Written last, so that a folder without it is made anew.
+/// Written last, so that a directory without it is made anew.
 const READY: &str = "ready";
 
 /// A line of what cargo says in JSON, as far as it is used here.
@@ -20,14 +20,14 @@ struct Message {
     executable: Option<PathBuf>,
 }
 
-/// Builds the programs and copies them and the source tree into `folder`, if they are not there.
-pub(super) fn prepare(workspace: &Workspace, code: &Code, folder: &Path) -> Result<Places> {
+/// Builds the programs and copies them and the source tree into `dir`, if they are not there.
+pub(super) fn prepare(workspace: &Workspace, code: &Code, dir: &Path) -> Result<Places> {
     const SCRIPT: &str = r#"git archive "$1" | tar -x -C "$2""#;
     let places = Places {
-        programs: folder.join("programs"),
-        source: folder.join("source"),
+        programs: dir.join("programs"),
+        source: dir.join("source"),
         target: workspace.target(),
-        logs: folder.join("logs"),
+        logs: dir.join("logs"),
         root: workspace.root.clone(),
     };
     if places.programs.join(READY).exists() {

@@ -36,17 +36,17 @@ type Outcomes = BTreeMap<String, Outcome>;
 /// The outcomes of all steps of a run.
 #[derive(Debug)]
 pub(super) struct Records {
-    folder: PathBuf,
+    dir: PathBuf,
     steps: BTreeMap<String, Outcomes>,
 }
 
 impl Records {
-    /// Reads what is in `folder`, of portions that are in the plan.
-    pub(super) fn open(folder: &Path, plan: &[Step]) -> Result<Self> {
-        std::fs::create_dir_all(folder)?;
+    /// Reads what is in `dir`, of portions that are in the plan.
+    pub(super) fn open(dir: &Path, plan: &[Step]) -> Result<Self> {
+        std::fs::create_dir_all(dir)?;
         let mut steps = BTreeMap::new();
         for step in plan {
-            let path = folder.join(format!("{}.json", step.name));
+            let path = dir.join(format!("{}.json", step.name));
             if !path.exists() {
                 continue;
             }
@@ -56,8 +56,8 @@ impl Records {
             outcomes.retain(|name, _| step.portions.iter().any(|portion| portion.name == *name));
             steps.insert(step.name.clone(), outcomes);
         }
-        let folder = folder.to_owned();
-        Ok(Self { folder, steps })
+        let dir = dir.to_owned();
+        Ok(Self { dir, steps })
     }
 
     /// Forgets the portions that failed.
@@ -71,7 +71,7 @@ impl Records {
     pub(super) fn keep(&mut self, step: &str, portion: &str, outcome: Outcome) -> Result<()> {
         let outcomes = self.steps.entry(step.to_owned()).or_default();
         outcomes.insert(portion.to_owned(), outcome);
-        let path = self.folder.join(format!("{step}.json"));
+        let path = self.dir.join(format!("{step}.json"));
         let unfinished = path.with_extension("unfinished");
         let mut file = File::create(&unfinished)?;
         file.write_all(serde_json::to_string_pretty(outcomes)?.as_bytes())?;
@@ -119,7 +119,7 @@ impl Records {
 
     /// Where a portion leaves its own record.
     pub(super) fn of_portion(&self, step: &str, portion: &str) -> PathBuf {
-        self.folder.join(format!("{step}.portions/{portion}.json"))
+        self.dir.join(format!("{step}.portions/{portion}.json"))
     }
 
     /// Where a portion leaves the states that it judged.
@@ -133,9 +133,9 @@ mod tests {
     use super::super::plan::tests::step;
     use super::*;
 
-    struct Folder(PathBuf);
+    struct Directory(PathBuf);
 
-    impl Folder {
+    impl Directory {
         fn new(name: &str) -> Self {
             let name = format!("xtask-{}-{name}", std::process::id());
             let path = std::env::temp_dir().join(name);
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for Directory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -162,15 +162,15 @@ mod tests {
 
     #[test]
     fn outcomes_survive_and_failures_are_forgotten_when_asked() {
-        let folder = Folder::new("outcomes");
+        let dir = Directory::new("outcomes");
         let plan = [step("crash", 3), step("other", 1)];
-        let mut records = Records::open(&folder.0, &plan).unwrap();
+        let mut records = Records::open(&dir.0, &plan).unwrap();
         records.keep("crash", "0", outcome(5, &[])).unwrap();
         records.keep("crash", "2", outcome(6, &["lost"])).unwrap();
         drop(records);
         // What a kill left of a file that was being written is of no account.
-        std::fs::write(folder.0.join("crash.unfinished"), "{").unwrap();
-        let mut records = Records::open(&folder.0, &plan).unwrap();
+        std::fs::write(dir.0.join("crash.unfinished"), "{").unwrap();
+        let mut records = Records::open(&dir.0, &plan).unwrap();
         assert_eq!(records.outcome("crash", "0"), Some(&outcome(5, &[])));
         assert_eq!(records.of_step("crash").count(), 2);
         assert_eq!(records.outcome("crash", "1"), None);
@@ -183,19 +183,19 @@ mod tests {
 
     #[test]
     fn portions_that_left_the_plan_do_not_count() {
-        let folder = Folder::new("plan");
-        let mut records = Records::open(&folder.0, &[step("crash", 3)]).unwrap();
+        let dir = Directory::new("plan");
+        let mut records = Records::open(&dir.0, &[step("crash", 3)]).unwrap();
         for portion in ["0", "2"] {
             records.keep("crash", portion, outcome(1, &[])).unwrap();
         }
-        let records = Records::open(&folder.0, &[step("crash", 2)]).unwrap();
+        let records = Records::open(&dir.0, &[step("crash", 2)]).unwrap();
         assert_eq!(records.counts("crash").unwrap()["states"], 1);
     }
 
     #[test]
     fn a_state_that_two_portions_judged_counts_once() {
-        let folder = Folder::new("states");
-        let mut records = Records::open(&folder.0, &[step("crash", 2)]).unwrap();
+        let dir = Directory::new("states");
+        let mut records = Records::open(&dir.0, &[step("crash", 2)]).unwrap();
         for (portion, states) in [("0", "ext4 01\next4 02\n"), ("1", "ext4 02\next4_4k 02\n")] {
             let path = records.states("crash", portion);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -185,12 +185,12 @@ mod tests {
 
     fn with_records(name: &str, check: impl FnOnce(&mut Records, Vec<Step>)) {
         let name = format!("xtask-table-{}-{name}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let dir = std::env::temp_dir().join(name);
         let mut plan = vec![step("crash", 2)];
         plan[0].goals = vec![("by_kernel", 2000)];
-        let mut records = Records::open(&folder, &plan).unwrap();
+        let mut records = Records::open(&dir, &plan).unwrap();
         check(&mut records, plan);
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

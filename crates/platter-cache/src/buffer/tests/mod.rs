@@ -302,7 +302,7 @@ fn the_cache_stays_within_its_budget() {
 }
 
 #[test]
-fn a_budget_without_room_reads_without_caching() {
+fn a_budget_without_space_reads_without_caching() {
     let (probe, cache, _) = cache(Probe::new(8), 100);
     for _ in 0..2 {
         cache.read(1, &Filled::new(1)).unwrap();
@@ -324,7 +324,7 @@ fn held_versions_are_not_evicted_and_stay_charged() {
 }
 
 #[test]
-fn holders_of_an_older_version_keep_reading_it() {
+fn references_to_an_older_version_keep_reading_it() {
     let (_, cache, _) = cache(Probe::new(8), 1 << 20);
     let old = cache.read(2, &Filled::new(2)).unwrap();
     let new = cache

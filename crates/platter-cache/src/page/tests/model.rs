@@ -125,12 +125,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn behaves_like_a_file_with_room(steps in prop::collection::vec(step(), 1..40)) {
+    fn behaves_like_a_file_with_space(steps in prop::collection::vec(step(), 1..40)) {
         run(steps, 16 << 20, 0);
     }
 
     #[test]
-    fn blocks_behave_like_a_file_with_room(
+    fn blocks_behave_like_a_file_with_space(
         steps in prop::collection::vec(step(), 1..40),
         order in 1u8..=4,
     ) {
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn blocks_behave_like_a_file_without_room(
+    fn blocks_behave_like_a_file_without_space(
         steps in prop::collection::vec(step(), 1..20),
         order in 1u8..=4,
     ) {
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn behaves_like_a_file_without_room(steps in prop::collection::vec(step(), 1..20)) {
+    fn behaves_like_a_file_without_space(steps in prop::collection::vec(step(), 1..20)) {
         run(steps, 3000, 0);
     }
 }

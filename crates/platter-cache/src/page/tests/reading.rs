@@ -231,7 +231,7 @@ fn pages_are_shown_in_place() {
 }
 
 #[test]
-fn without_room_pages_are_read_past_the_cache() {
+fn without_space_pages_are_read_past_the_cache() {
     let file = File::of_pages(100);
     let (mapping, budget) = mapping(1000);
     let bytes = read(&mapping, &file, 3000, 200_000).unwrap();

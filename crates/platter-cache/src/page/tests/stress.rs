@@ -1,4 +1,4 @@
-//! Real threads on one mapping with little room.
+//! Real threads on one mapping with little space.
 
 use std::thread;
 

@@ -134,7 +134,7 @@ fn extents_are_filled_once_by_readahead() {
 }
 
 #[test]
-fn unit_without_room_is_filled_in_part() {
+fn unit_without_space_is_filled_in_part() {
     let packed = Packed::usual();
     let (mapping, budget) = mapping(6 * PAGE);
     for page in (0..packed.pages()).step_by(11) {

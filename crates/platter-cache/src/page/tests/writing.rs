@@ -79,7 +79,7 @@ fn only_the_pages_written_to_are_written_of_a_large_folio() {
 }
 
 #[test]
-fn each_holder_learns_of_an_error_once_and_nothing_is_lost() {
+fn each_cursor_learns_of_an_error_once_and_nothing_is_lost() {
     let file = File::of_pages(10);
     let (mapping, budget) = mapping(1 << 20);
     let (mut first, mut second) = (mapping.error_cursor(), mapping.error_cursor());

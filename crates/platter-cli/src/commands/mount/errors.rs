@@ -16,7 +16,7 @@ use crate::output::time::TimeFormat;
 
 /// As many lines in as much time, as the kernel limits its own.
 const LINES_MAX: usize = 10;
-const WINDOW: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where syslog listens.
 const SYSLOG: &str = "/dev/log";
@@ -111,7 +111,7 @@ struct Admitted {
 impl Limit {
     fn admit(&mut self, now: Duration, error: &str) -> Admitted {
         let mut withheld = None;
-        if now.saturating_sub(self.since) >= WINDOW {
+        if now.saturating_sub(self.since) >= INTERVAL {
             withheld = self.end();
             self.reported.clear();
             self.since = now;

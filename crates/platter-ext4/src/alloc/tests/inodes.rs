@@ -10,32 +10,32 @@ use crate::ondisk::inode::tests::sample as sample_inode;
 impl Sample {
     fn parent(&self, number: u32) -> Inode {
         let number = InodeNr::new(number).unwrap();
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let bytes = sample_inode(geometry, number, |disk, _| disk.mode.set(0o4_0755));
         Inode::decode(&bytes, number, geometry).unwrap()
     }
 
     pub(super) fn alloc_inode(&self, parent: u32, kind: FileKind, random: u64) -> Result<u32> {
-        let mut handle = self.volume.begin(ALLOC_INODE_CREDITS)?;
+        let mut handle = self.fs.begin(ALLOC_INODE_CREDITS)?;
         let parent = self.parent(parent);
         let number = self
             .space
-            .alloc_inode(&self.volume, &mut handle, &parent, kind, random)?;
+            .alloc_inode(&self.fs, &mut handle, &parent, kind, random)?;
         Ok(number.get())
     }
 
     /// Allocates an inode of this group.
     pub(super) fn in_group(&self, group: GroupNr) -> Result<Option<InodeNr>> {
-        let mut handle = self.volume.begin(ALLOC_INODE_CREDITS)?;
+        let mut handle = self.fs.begin(ALLOC_INODE_CREDITS)?;
         self.space
-            .alloc_inode_in(&self.volume, &mut handle, group, FileKind::Regular)
+            .alloc_inode_in(&self.fs, &mut handle, group, FileKind::Regular)
     }
 
     pub(super) fn free_inode(&self, number: u32, was_dir: bool) -> Result<()> {
-        let mut handle = self.volume.begin(FREE_INODE_CREDITS)?;
+        let mut handle = self.fs.begin(FREE_INODE_CREDITS)?;
         let number = InodeNr::new(number).unwrap();
         self.space
-            .free_inode(&self.volume, &mut handle, number, was_dir)
+            .free_inode(&self.fs, &mut handle, number, was_dir)
     }
 }
 
@@ -150,10 +150,9 @@ fn topdir_flag_spreads_subdirectories() {
     parent.flags |= crate::ondisk::InodeFlags::TOP_DIR;
     let groups: BTreeSet<_> = (0..8)
         .map(|random| {
-            let mut handle = sample.volume.begin(ALLOC_INODE_CREDITS).unwrap();
-            let (space, volume) = (&sample.space, &sample.volume);
-            let number =
-                space.alloc_inode(volume, &mut handle, &parent, FileKind::Directory, random);
+            let mut handle = sample.fs.begin(ALLOC_INODE_CREDITS).unwrap();
+            let (space, fs) = (&sample.space, &sample.fs);
+            let number = space.alloc_inode(fs, &mut handle, &parent, FileKind::Directory, random);
             (number.unwrap().get() - 1) / 128
         })
         .collect();
@@ -188,15 +187,12 @@ fn unused_inode_table_block_is_zeroed() {
     }
     sample.commit();
     sample.validated();
-    let desc = groups::read_descriptor(&sample.volume, GroupNr(3)).unwrap();
+    let desc = groups::read_descriptor(&sample.fs, GroupNr(3)).unwrap();
     assert_eq!(desc.unused_inodes, 27);
     let buffer = |index| {
         let block = desc.inode_table.0 + index;
         let unverified = platter_ondisk::verify::Unverified;
-        sample
-            .volume
-            .read_block(BlockNr(block), &unverified)
-            .unwrap()
+        sample.fs.read_block(BlockNr(block), &unverified).unwrap()
     };
     for index in 0..2 {
         assert!(buffer(index).iter().all(|&byte| byte == 0));

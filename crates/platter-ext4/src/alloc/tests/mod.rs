@@ -5,7 +5,7 @@ mod model;
 mod parallel;
 mod rules;
 mod trim;
-mod windows;
+mod preallocations;
 pub(crate) mod sample;
 
 use std::sync::Arc;
@@ -25,17 +25,17 @@ fn blocks_are_allocated_at_the_goal() {
     let sample = Sample::new(Shape::PLAIN);
     let taken = sample
         .space
-        .take(&sample.volume, BlockNr(700), 20, Reserve::Ordinary)
+        .take(&sample.fs, BlockNr(700), 20, Reserve::Ordinary)
         .unwrap();
     assert_eq!(taken.blocks(), BlockNr(700)..BlockNr(720));
     let next = sample
         .space
-        .take(&sample.volume, BlockNr(720), 5, Reserve::Ordinary)
+        .take(&sample.fs, BlockNr(720), 5, Reserve::Ordinary)
         .unwrap();
     assert_eq!(next.start(), BlockNr(720));
     let again = sample
         .space
-        .take(&sample.volume, BlockNr(700), 5, Reserve::Ordinary)
+        .take(&sample.fs, BlockNr(700), 5, Reserve::Ordinary)
         .unwrap();
     assert_eq!(again.start(), BlockNr(725));
     for taken in [taken, next, again] {
@@ -49,21 +49,21 @@ fn blocks_are_allocated_at_the_goal() {
 fn freed_blocks_are_allocatable_after_the_commit() {
     let sample = Sample::new(Shape::PLAIN);
     let free = sample.space.stat().free_blocks;
-    let mut handle = sample.volume.begin(8).unwrap();
+    let mut handle = sample.fs.begin(8).unwrap();
     let goal = BlockNr(700);
-    let (space, volume) = (&sample.space, &sample.volume);
+    let (space, fs) = (&sample.space, &sample.fs);
     let blocks = space
-        .alloc(volume, &mut handle, goal, 20, Reserve::Ordinary)
+        .alloc(fs, &mut handle, goal, 20, Reserve::Ordinary)
         .unwrap();
     assert_eq!(space.stat().free_blocks, free - 20);
-    space.free(volume, &mut handle, blocks.clone()).unwrap();
+    space.free(fs, &mut handle, blocks.clone()).unwrap();
     assert_eq!(space.stat().free_blocks, free);
-    let again = space.take(volume, goal, 20, Reserve::Ordinary).unwrap();
+    let again = space.take(fs, goal, 20, Reserve::Ordinary).unwrap();
     assert_ne!(again.blocks(), blocks);
     space.give_back(again);
     drop(handle);
     sample.commit();
-    let again = space.take(volume, goal, 20, Reserve::Ordinary).unwrap();
+    let again = space.take(fs, goal, 20, Reserve::Ordinary).unwrap();
     assert_eq!(again.blocks(), blocks);
 }
 
@@ -75,16 +75,16 @@ fn space_is_allocated_to_the_last_block() {
             uninit,
             ..Shape::PLAIN
         });
-        let (space, volume) = (&sample.space, &sample.volume);
+        let (space, fs) = (&sample.space, &sample.fs);
         let before = space.stat();
         assert_eq!(before.available_blocks, before.free_blocks - 50);
         let mut sum = 0;
         let mut take = |from, want| -> Result<u64> {
-            let taken = space.take(volume, BlockNr(1), want, from)?;
+            let taken = space.take(fs, BlockNr(1), want, from)?;
             let count = u64::from(taken.count());
             sum += count;
-            let mut handle = volume.begin(RECORD_CREDITS)?;
-            space.record(volume, &mut handle, taken)?;
+            let mut handle = fs.begin(RECORD_CREDITS)?;
+            space.record(fs, &mut handle, taken)?;
             Ok(count)
         };
         while take(Reserve::Ordinary, 77).is_ok() {}
@@ -98,17 +98,17 @@ fn space_is_allocated_to_the_last_block() {
         let all = sample.validated();
         let reopened = Sample::on(Arc::clone(&sample.device));
         assert!(refused(&reopened.space.take(
-            &reopened.volume,
+            &reopened.fs,
             BlockNr(1),
             1,
             Reserve::Split
         )));
-        let mut handle = reopened.volume.begin(64).unwrap();
+        let mut handle = reopened.fs.begin(64).unwrap();
         for run in all.chunk_by(|left, right| left + 1 == *right) {
             let blocks = BlockNr(run[0])..BlockNr(run[run.len() - 1] + 1);
             reopened
                 .space
-                .free(&reopened.volume, &mut handle, blocks)
+                .free(&reopened.fs, &mut handle, blocks)
                 .unwrap();
         }
         drop(handle);
@@ -121,21 +121,21 @@ fn space_is_allocated_to_the_last_block() {
 #[test]
 fn reservation_may_use_space_freed_just_now() {
     let sample = Sample::new(Shape::PLAIN);
-    let (space, volume) = (&sample.space, &sample.volume);
+    let (space, fs) = (&sample.space, &sample.fs);
     let mut all = Vec::new();
-    let mut handle = volume.begin(64).unwrap();
-    while let Ok(blocks) = space.alloc(volume, &mut handle, BlockNr(1), 4096, Reserve::Split) {
+    let mut handle = fs.begin(64).unwrap();
+    while let Ok(blocks) = space.alloc(fs, &mut handle, BlockNr(1), 4096, Reserve::Split) {
         all.push(blocks);
     }
     assert!(space.reserve_delayed(1, Reserve::Privileged).is_err());
     drop(handle);
     sample.commit();
-    let mut handle = volume.begin(64).unwrap();
+    let mut handle = fs.begin(64).unwrap();
     let freed = all.pop().unwrap();
     let count = freed.end.0 - freed.start.0;
-    space.free(volume, &mut handle, freed).unwrap();
+    space.free(fs, &mut handle, freed).unwrap();
     assert!(refused(&space.alloc(
-        volume,
+        fs,
         &mut handle,
         BlockNr(1),
         1,
@@ -143,26 +143,14 @@ fn reservation_may_use_space_freed_just_now() {
     )));
     drop(handle);
     space.reserve_delayed(count, Reserve::Ordinary).unwrap();
-    assert!(refused(&space.take(
-        volume,
-        BlockNr(1),
-        1,
-        Reserve::Privileged
-    )));
+    assert!(refused(&space.take(fs, BlockNr(1), 1, Reserve::Privileged)));
     let mut left = count;
     while left > 0 {
         let want = u32::try_from(left).unwrap();
-        let taken = space
-            .take(volume, BlockNr(1), want, Reserve::Delayed)
-            .unwrap();
+        let taken = space.take(fs, BlockNr(1), want, Reserve::Delayed).unwrap();
         left -= u64::from(taken.count());
     }
-    assert!(refused(&space.take(
-        volume,
-        BlockNr(1),
-        1,
-        Reserve::Delayed
-    )));
+    assert!(refused(&space.take(fs, BlockNr(1), 1, Reserve::Delayed)));
 }
 
 #[test]
@@ -173,14 +161,14 @@ fn gdt_csum_and_unchecksummed_groups_stay_valid() {
             uninit: true,
             ..Shape::PLAIN
         });
-        let mut handle = sample.volume.begin(64).unwrap();
-        let (space, volume) = (&sample.space, &sample.volume);
-        let blocks = space.alloc(volume, &mut handle, BlockNr(600), 9, Reserve::Ordinary);
+        let mut handle = sample.fs.begin(64).unwrap();
+        let (space, fs) = (&sample.space, &sample.fs);
+        let blocks = space.alloc(fs, &mut handle, BlockNr(600), 9, Reserve::Ordinary);
         drop(handle);
         sample.commit();
         assert_eq!(sample.validated().len(), 9);
-        let mut handle = sample.volume.begin(64).unwrap();
-        space.free(volume, &mut handle, blocks.unwrap()).unwrap();
+        let mut handle = sample.fs.begin(64).unwrap();
+        space.free(fs, &mut handle, blocks.unwrap()).unwrap();
         drop(handle);
         sample.commit();
         assert_eq!(sample.validated(), []);

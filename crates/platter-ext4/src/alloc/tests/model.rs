@@ -18,7 +18,7 @@ struct Model {
     /// By cluster, counted from the first data block.
     states: Vec<State>,
     taken: Vec<Taken>,
-    windows: [Window; 3],
+    preallocations: [Preallocation; 3],
     delayed: u64,
     random: u64,
 }
@@ -26,7 +26,7 @@ struct Model {
 impl Model {
     fn new(shape: Shape, seed: u64) -> Self {
         let sample = Sample::new(shape);
-        let geometry = &sample.volume.geometry;
+        let geometry = &sample.fs.geometry;
         let blocks = geometry.blocks_count - geometry.first_data_block.0;
         let clusters = blocks / u64::from(geometry.cluster_blocks);
         let states = (0..clusters)
@@ -43,7 +43,7 @@ impl Model {
             sample,
             states,
             taken: Vec::new(),
-            windows: Default::default(),
+            preallocations: Default::default(),
             delayed: 0,
             random: seed,
         }
@@ -58,7 +58,7 @@ impl Model {
     }
 
     fn ratio(&self) -> u64 {
-        u64::from(self.sample.volume.geometry.cluster_blocks)
+        u64::from(self.sample.fs.geometry.cluster_blocks)
     }
 
     fn count(&self, state: State) -> u64 {
@@ -71,7 +71,7 @@ impl Model {
     }
 
     fn clusters(&self, blocks: &Range<BlockNr>) -> Range<usize> {
-        let first = self.sample.volume.geometry.first_data_block.0;
+        let first = self.sample.fs.geometry.first_data_block.0;
         let start = (blocks.start.0 - first) / self.ratio();
         let end = (blocks.end.0 - first).div_ceil(self.ratio());
         usize::try_from(start).unwrap()..usize::try_from(end).unwrap()
@@ -85,7 +85,7 @@ impl Model {
     }
 
     fn floor(&self, from: Reserve) -> u64 {
-        let floors = floors(&self.sample.volume);
+        let floors = floors(&self.sample.fs);
         match from {
             Reserve::Ordinary => floors.reserved + floors.split,
             Reserve::Privileged => floors.split,
@@ -109,15 +109,15 @@ impl Model {
                 self.available().saturating_sub(self.floor(from))
             }
         };
-        let window = self.below(5);
-        let (space, volume) = (&self.sample.space, &self.sample.volume);
+        let preallocation = self.below(5);
+        let (space, fs) = (&self.sample.space, &self.sample.fs);
         let had_pending = space.has_pending();
-        let result = match self.windows.get_mut(window) {
-            Some(window) => {
-                let goal = window.goal().unwrap_or(goal);
-                space.take_growing(volume, window, goal, want, from)
+        let result = match self.preallocations.get_mut(preallocation) {
+            Some(preallocation) => {
+                let goal = preallocation.goal().unwrap_or(goal);
+                space.take_growing(fs, preallocation, goal, want, from)
             }
-            None => space.take(volume, goal, want, from),
+            None => space.take(fs, goal, want, from),
         };
         if had_pending && !space.has_pending() {
             self.committed();
@@ -143,9 +143,9 @@ impl Model {
         let index = self.below(last + 1);
         let taken = self.taken.swap_remove(index);
         let blocks = taken.blocks();
-        let mut handle = self.sample.volume.begin(RECORD_CREDITS).unwrap();
-        let (space, volume) = (&self.sample.space, &self.sample.volume);
-        space.record(volume, &mut handle, taken).unwrap();
+        let mut handle = self.sample.fs.begin(RECORD_CREDITS).unwrap();
+        let (space, fs) = (&self.sample.space, &self.sample.fs);
+        space.record(fs, &mut handle, taken).unwrap();
         drop(handle);
         self.change(&blocks, State::Taken, State::Recorded);
     }
@@ -174,17 +174,17 @@ impl Model {
             .take_while(|&state| recorded(state))
             .count();
         let count = 1 + self.below(run);
-        let base = self.sample.volume.geometry.first_data_block.0;
+        let base = self.sample.fs.geometry.first_data_block.0;
         let block = |cluster: usize| BlockNr(base + cluster as u64 * self.ratio());
         let blocks = block(first)..block(first + count);
         // A part of the last cluster stands for all of it.
         let named = blocks.start..BlockNr(blocks.end.0 - self.ratio() + 1);
-        let (space, volume) = (&self.sample.space, &self.sample.volume);
-        let mut handle = volume
+        let (space, fs) = (&self.sample.space, &self.sample.fs);
+        let mut handle = fs
             .begin(space.free_credits(count as u64 * self.ratio()))
             .unwrap();
-        space.free(volume, &mut handle, named.clone()).unwrap();
-        assert!(space.free(volume, &mut handle, named).is_err());
+        space.free(fs, &mut handle, named.clone()).unwrap();
+        assert!(space.free(fs, &mut handle, named).is_err());
         drop(handle);
         self.change(&blocks, State::Recorded, State::Pending);
     }
@@ -217,7 +217,7 @@ impl Model {
     fn commit(&mut self) {
         self.sample.commit();
         self.committed();
-        let base = self.sample.volume.geometry.first_data_block.0;
+        let base = self.sample.fs.geometry.first_data_block.0;
         let recorded: Vec<u64> = (0..)
             .zip(&self.states)
             .filter(|(_, state)| matches!(state, State::Recorded))
@@ -243,8 +243,10 @@ impl Model {
             33..35 => self.reserve(),
             35..37 => self.withdraw(),
             37 => {
-                let window = self.below(3);
-                self.sample.space.close_window(&mut self.windows[window]);
+                let preallocation = self.below(3);
+                self.sample
+                    .space
+                    .close_preallocation(&mut self.preallocations[preallocation]);
             }
             38 => self.commit(),
             _ => {

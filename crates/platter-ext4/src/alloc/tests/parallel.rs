@@ -16,7 +16,7 @@ fn threads_never_get_the_same_blocks() {
     });
     let before = sample.space.stat();
     let owners: Vec<AtomicU32> = (0..16 * 1024).map(|_| AtomicU32::new(0)).collect();
-    let (space, volume) = (&sample.space, &sample.volume);
+    let (space, fs) = (&sample.space, &sample.fs);
     let pass_on = |blocks: &Range<BlockNr>, from: u32, to: u32| {
         for block in blocks.start.0..blocks.end.0 {
             let owner = &owners[usize::try_from(block).unwrap()];
@@ -25,32 +25,32 @@ fn threads_never_get_the_same_blocks() {
     };
     let free = |thread: u32, blocks: Range<BlockNr>| {
         pass_on(&blocks, thread, 0);
-        let mut handle = volume.begin(space.free_credits(64)).unwrap();
-        space.free(volume, &mut handle, blocks).unwrap();
+        let mut handle = fs.begin(space.free_credits(64)).unwrap();
+        space.free(fs, &mut handle, blocks).unwrap();
     };
     let work = |thread: u32| {
         let mut held = VecDeque::new();
-        let mut window = Window::default();
+        let mut preallocation = Preallocation::default();
         for round in 0..400u64 {
             let start = BlockNr(u64::from(thread) * 3000 + round);
-            let goal = window.goal().unwrap_or(start);
+            let goal = preallocation.goal().unwrap_or(start);
             let want = 1 + u32::try_from(round % 37).unwrap();
-            let taken = space.take_growing(volume, &mut window, goal, want, Reserve::Ordinary);
+            let taken = space.take_growing(fs, &mut preallocation, goal, want, Reserve::Ordinary);
             let Ok(taken) = taken else { continue };
             let blocks = taken.blocks();
             pass_on(&blocks, 0, thread);
-            let mut handle = volume.begin(RECORD_CREDITS).unwrap();
-            space.record(volume, &mut handle, taken).unwrap();
+            let mut handle = fs.begin(RECORD_CREDITS).unwrap();
+            space.record(fs, &mut handle, taken).unwrap();
             drop(handle);
             held.push_back(blocks);
             if held.len() > 40 {
                 free(thread, held.pop_front().unwrap());
             }
             if round % 100 == 0 {
-                volume.log().unwrap().commit_all().unwrap();
+                fs.log().unwrap().commit_all().unwrap();
             }
         }
-        space.close_window(&mut window);
+        space.close_preallocation(&mut preallocation);
         for blocks in held {
             free(thread, blocks);
         }

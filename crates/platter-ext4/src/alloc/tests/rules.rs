@@ -19,7 +19,7 @@ fn rule<T: std::fmt::Debug>(result: Result<T>) -> String {
 /// Builds a filesystem whose third group has this descriptor.
 fn with_desc(shape: Shape, change: impl FnOnce(&mut GroupDesc)) -> Sample {
     let sound = Sample::new(shape);
-    let mut desc = groups::read_descriptor(&sound.volume, GROUP).unwrap();
+    let mut desc = groups::read_descriptor(&sound.fs, GROUP).unwrap();
     change(&mut desc);
     Sample::damaged(shape, |bytes, geometry| {
         sample::store(bytes, geometry, GROUP, &desc);
@@ -32,7 +32,7 @@ fn with_bit(bit: u32, of_inodes: bool) -> Sample {
         ro_compat: RoCompat::empty(),
         ..Shape::PLAIN
     };
-    let desc = groups::read_descriptor(&Sample::new(shape).volume, GROUP).unwrap();
+    let desc = groups::read_descriptor(&Sample::new(shape).fs, GROUP).unwrap();
     let block = if of_inodes {
         desc.inode_bitmap
     } else {
@@ -46,12 +46,12 @@ fn with_bit(bit: u32, of_inodes: bool) -> Sample {
     })
 }
 
-fn open(sample: &Sample) -> Result<Space> {
-    Space::open(&sample.volume)
+fn open(sample: &Sample) -> Result<Allocator> {
+    Allocator::open(&sample.fs)
 }
 
 fn load(sample: &Sample) -> Result<()> {
-    sample.space.clusters(&sample.volume, GROUP).map(drop)
+    sample.space.clusters(&sample.fs, GROUP).map(drop)
 }
 
 #[test]
@@ -61,19 +61,19 @@ fn overlapping_metadata_is_corrupt() {
         ..Shape::PLAIN
     };
     let sound = Sample::new(shape);
-    let mut desc = groups::read_descriptor(&sound.volume, GROUP).unwrap();
+    let mut desc = groups::read_descriptor(&sound.fs, GROUP).unwrap();
     desc.inode_bitmap = desc.block_bitmap;
-    let (device, volume) = (sound.device, sound.volume);
-    let block = volume.geometry.descriptor_block(0);
-    let mut bytes = vec![0; usize::try_from(volume.geometry.len_bytes()).unwrap()];
-    sample::store(&mut bytes, &volume.geometry, GROUP, &desc);
-    let at = usize::from(volume.geometry.descriptor_bytes) * GROUP.0 as usize;
-    let offset = volume.geometry.offset_bytes(block) + at as u64;
+    let (device, fs) = (sound.device, sound.fs);
+    let block = fs.geometry.descriptor_block(0);
+    let mut bytes = vec![0; usize::try_from(fs.geometry.len_bytes()).unwrap()];
+    sample::store(&mut bytes, &fs.geometry, GROUP, &desc);
+    let at = usize::from(fs.geometry.descriptor_bytes) * GROUP.0 as usize;
+    let offset = fs.geometry.offset_bytes(block) + at as u64;
     let start = usize::try_from(offset).unwrap();
-    let own = &bytes[start..start + usize::from(volume.geometry.descriptor_bytes)];
+    let own = &bytes[start..start + usize::from(fs.geometry.descriptor_bytes)];
     platter_block::BlockDevice::write_at(&*device, offset, own).unwrap();
-    volume.buffers().invalidate(0..u64::MAX);
-    assert_eq!(rule(Space::open(&volume)), SpaceRule::Overlap.text());
+    fs.buffers().invalidate(0..u64::MAX);
+    assert_eq!(rule(Allocator::open(&fs)), SpaceRule::Overlap.text());
 }
 
 #[test]
@@ -83,19 +83,19 @@ fn wrong_count_of_free_blocks_is_corrupt() {
     let before = sample.space.stat();
     assert_eq!(rule(load(&sample)), SpaceRule::FreeClusters.text());
     let lost = u64::from(
-        groups::read_descriptor(&sample.volume, GROUP)
+        groups::read_descriptor(&sample.fs, GROUP)
             .unwrap()
             .free_clusters,
     );
     assert_eq!(sample.space.stat().free_blocks, before.free_blocks - lost);
     assert_eq!(rule(load(&sample)), SpaceRule::FreeClusters.text());
     assert_eq!(sample.space.stat().free_blocks, before.free_blocks - lost);
-    let goal = sample.volume.geometry.group_first_block(GROUP);
+    let goal = sample.fs.geometry.group_first_block(GROUP);
     let taken = sample
         .space
-        .take(&sample.volume, goal, 10, Reserve::Ordinary)
+        .take(&sample.fs, goal, 10, Reserve::Ordinary)
         .unwrap();
-    assert!(taken.start() >= sample.volume.geometry.group_first_block(GroupNr(3)));
+    assert!(taken.start() >= sample.fs.geometry.group_first_block(GroupNr(3)));
     assert!(sample.space.take_damage().is_none());
 }
 
@@ -105,9 +105,9 @@ fn corruption_of_a_skipped_group_is_reported_once() {
         desc.free_clusters -= 1;
         desc.free_inodes += 1;
     });
-    let (space, volume) = (&sample.space, &sample.volume);
-    let goal = volume.geometry.group_first_block(GROUP);
-    let taken = space.take(volume, goal, 10, Reserve::Ordinary).unwrap();
+    let (space, fs) = (&sample.space, &sample.fs);
+    let goal = fs.geometry.group_first_block(GROUP);
+    let taken = space.take(fs, goal, 10, Reserve::Ordinary).unwrap();
     space.give_back(taken);
     let is_reported = |rule: SpaceRule| match space.take_damage() {
         Some(Error::Corrupt(corruption)) => corruption.rule == rule.text(),
@@ -134,20 +134,18 @@ fn metadata_marked_free_is_corrupt() {
 #[test]
 fn double_free_of_a_block_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
-    let (space, volume) = (&sample.space, &sample.volume);
-    let mut handle = volume.begin(64).unwrap();
-    let freed = space.free(volume, &mut handle, BlockNr(700)..BlockNr(701));
+    let (space, fs) = (&sample.space, &sample.fs);
+    let mut handle = fs.begin(64).unwrap();
+    let freed = space.free(fs, &mut handle, BlockNr(700)..BlockNr(701));
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
-    let taken = space
-        .take(volume, BlockNr(700), 1, Reserve::Ordinary)
-        .unwrap();
-    let freed = space.free(volume, &mut handle, taken.blocks());
+    let taken = space.take(fs, BlockNr(700), 1, Reserve::Ordinary).unwrap();
+    let freed = space.free(fs, &mut handle, taken.blocks());
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
     // One of them is in use; all others' groups are unchanged.
     let blocks = space
-        .alloc(volume, &mut handle, BlockNr(740), 9, Reserve::Ordinary)
+        .alloc(fs, &mut handle, BlockNr(740), 9, Reserve::Ordinary)
         .unwrap();
-    let freed = space.free(volume, &mut handle, blocks.start..BlockNr(760));
+    let freed = space.free(fs, &mut handle, blocks.start..BlockNr(760));
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
     drop(handle);
     sample.commit();
@@ -157,10 +155,10 @@ fn double_free_of_a_block_is_refused() {
 #[test]
 fn freeing_fixed_metadata_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
-    let (space, volume) = (&sample.space, &sample.volume);
-    let desc = groups::read_descriptor(volume, GROUP).unwrap();
-    let mut handle = volume.begin(64).unwrap();
-    let end = volume.geometry.blocks_count;
+    let (space, fs) = (&sample.space, &sample.fs);
+    let desc = groups::read_descriptor(fs, GROUP).unwrap();
+    let mut handle = fs.begin(64).unwrap();
+    let end = fs.geometry.blocks_count;
     let table = desc.inode_table.0;
     for blocks in [
         0..1,
@@ -170,11 +168,7 @@ fn freeing_fixed_metadata_is_refused() {
         table + 7..table + 9,
         end - 1..end + 1,
     ] {
-        let freed = space.free(
-            volume,
-            &mut handle,
-            BlockNr(blocks.start)..BlockNr(blocks.end),
-        );
+        let freed = space.free(fs, &mut handle, BlockNr(blocks.start)..BlockNr(blocks.end));
         assert_eq!(rule(freed), SpaceRule::FreedOwn.text(), "{blocks:?}");
     }
 }
@@ -206,7 +200,7 @@ fn used_inode_beyond_itable_unused_is_corrupt() {
         ro_compat: RoCompat::GDT_CSUM,
         ..Shape::PLAIN
     };
-    let desc = groups::read_descriptor(&Sample::new(shape).volume, GROUP).unwrap();
+    let desc = groups::read_descriptor(&Sample::new(shape).fs, GROUP).unwrap();
     let sample = Sample::damaged(shape, |bytes, _| {
         let start = usize::try_from(desc.inode_bitmap.0).unwrap() * 1024;
         bytes[start] = 1;
@@ -255,19 +249,14 @@ fn corrupt_bitmap_is_reported_when_space_runs_out() {
         // The group has a copy of the superblock and a descriptor block before its bitmap.
         bytes[(desc_of + 2) * 1024 + 20] ^= 1;
     });
-    let (space, volume) = (&sample.space, &sample.volume);
-    let mut result = space.take(volume, BlockNr(1), 4096, Reserve::Split);
+    let (space, fs) = (&sample.space, &sample.fs);
+    let mut result = space.take(fs, BlockNr(1), 4096, Reserve::Split);
     while let Ok(taken) = result {
         let _kept = taken.blocks();
-        result = space.take(volume, BlockNr(1), 4096, Reserve::Split);
+        result = space.take(fs, BlockNr(1), 4096, Reserve::Split);
     }
     assert_eq!(rule(result), bitmap::BitmapRule::Checksum.text());
-    assert!(refused(&space.take(
-        volume,
-        BlockNr(1),
-        4096,
-        Reserve::Split
-    )));
+    assert!(refused(&space.take(fs, BlockNr(1), 4096, Reserve::Split)));
 }
 
 #[test]
@@ -276,22 +265,22 @@ fn uninitialized_bitmap_is_initialized_on_use() {
         uninit: true,
         ..Shape::PLAIN
     });
-    let (space, volume) = (&sample.space, &sample.volume);
-    let flags = || groups::read_descriptor(volume, GROUP).unwrap().flags;
+    let (space, fs) = (&sample.space, &sample.fs);
+    let flags = || groups::read_descriptor(fs, GROUP).unwrap().flags;
     assert!(flags().contains(GroupFlags::BLOCK_UNINIT));
-    let goal = volume.geometry.group_first_block(GROUP);
-    let mut handle = volume.begin(RECORD_CREDITS).unwrap();
+    let goal = fs.geometry.group_first_block(GROUP);
+    let mut handle = fs.begin(RECORD_CREDITS).unwrap();
     let blocks = space
-        .alloc(volume, &mut handle, goal, 3, Reserve::Ordinary)
+        .alloc(fs, &mut handle, goal, 3, Reserve::Ordinary)
         .unwrap();
     drop(handle);
     sample.commit();
     assert_eq!(flags(), GroupFlags::INODE_UNINIT);
     let taken: Vec<u64> = (blocks.start.0..blocks.end.0).collect();
     assert_eq!(sample.validated(), taken);
-    let bitmap = groups::read_descriptor(volume, GROUP).unwrap().block_bitmap;
+    let bitmap = groups::read_descriptor(fs, GROUP).unwrap().block_bitmap;
     assert!(
-        volume.read_block(bitmap, &Unverified).unwrap()[1000..]
+        fs.read_block(bitmap, &Unverified).unwrap()[1000..]
             .iter()
             .all(|&byte| byte == 0xff)
     );

@@ -6,8 +6,8 @@ use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::Volume;
-use crate::alloc::Space;
+use crate::FsContext;
+use crate::alloc::Allocator;
 use crate::groups::{self, layout};
 use crate::ondisk::bitmap;
 use crate::ondisk::features::{Incompat, RoCompat};
@@ -116,8 +116,8 @@ impl Shape {
 /// A writable filesystem.
 pub(crate) struct Sample {
     pub(crate) device: Arc<MemoryDevice>,
-    pub(crate) volume: Volume,
-    pub(crate) space: Arc<Space>,
+    pub(crate) fs: FsContext,
+    pub(crate) space: Arc<Allocator>,
 }
 
 impl Sample {
@@ -135,8 +135,8 @@ impl Sample {
     /// Opens the contents of the device again.
     pub(crate) fn on(device: Arc<MemoryDevice>) -> Self {
         let sample = Self::without_client(device);
-        let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&sample.space);
-        sample.volume.log().unwrap().attach(client);
+        let client: Weak<dyn CommitClient> = Arc::<Allocator>::downgrade(&sample.space);
+        sample.fs.log().unwrap().attach(client);
         sample
     }
 
@@ -148,30 +148,26 @@ impl Sample {
 
     /// Like [`without_client`](Self::without_client), with requests through another device.
     pub(crate) fn through(device: Arc<MemoryDevice>, above: Arc<dyn BlockDevice>) -> Self {
-        let volume = open_through(above);
-        let space = Arc::new(Space::open(&volume).unwrap());
-        Self {
-            device,
-            volume,
-            space,
-        }
+        let fs = open_through(above);
+        let space = Arc::new(Allocator::open(&fs).unwrap());
+        Self { device, fs, space }
     }
 
     pub(crate) fn commit(&self) {
-        self.volume.log().unwrap().commit_all().unwrap();
+        self.fs.log().unwrap().commit_all().unwrap();
     }
 
     /// Validates the device's contents: all checksums, each count against the bitmaps, the
     /// superblock's against the sum, and the padding. Returns the blocks in use that are not fixed
     /// metadata.
     pub(crate) fn validated(&self) -> Vec<u64> {
-        let volume = open(&self.device);
-        let geometry = &volume.geometry;
+        let fs = open(&self.device);
+        let geometry = &fs.geometry;
         let (mut clusters, mut inodes) = (0, 0);
         let mut taken = Vec::new();
-        let own = all_own(&volume);
+        let own = all_own(&fs);
         for group in (0..geometry.groups_count).map(GroupNr) {
-            let desc = groups::read_descriptor(&volume, group).unwrap();
+            let desc = groups::read_descriptor(&fs, group).unwrap();
             let count = geometry
                 .group_blocks(group)
                 .div_ceil(geometry.cluster_blocks);
@@ -179,7 +175,7 @@ impl Sample {
             inodes += desc.free_inodes;
             if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 let verifier = bitmap::BitmapVerifier::of_blocks(group, &desc, geometry);
-                let bits = volume.read_block(desc.block_bitmap, &verifier).unwrap();
+                let bits = fs.read_block(desc.block_bitmap, &verifier).unwrap();
                 assert_eq!(bitmap::count_clear(&bits, count), desc.free_clusters);
                 assert!((count..8192).all(|index| bitmap::is_set(&bits, index)));
                 let first = geometry.group_first_block(group).0;
@@ -193,40 +189,40 @@ impl Sample {
             }
             if !desc.flags.contains(GroupFlags::INODE_UNINIT) {
                 let verifier = bitmap::BitmapVerifier::of_inodes(group, &desc, geometry);
-                let bits = volume.read_block(desc.inode_bitmap, &verifier).unwrap();
+                let bits = fs.read_block(desc.inode_bitmap, &verifier).unwrap();
                 let count = geometry.inodes_per_group;
                 assert_eq!(bitmap::count_clear(&bits, count), desc.free_inodes);
                 assert!((count..8192).all(|index| bitmap::is_set(&bits, index)));
             }
         }
         assert_eq!(
-            volume.superblock.free_blocks,
+            fs.superblock.free_blocks,
             clusters * u64::from(geometry.cluster_blocks)
         );
-        assert_eq!(volume.superblock.free_inodes, inodes);
+        assert_eq!(fs.superblock.free_inodes, inodes);
         taken
     }
 }
 
-fn open(device: &Arc<MemoryDevice>) -> Volume {
+fn open(device: &Arc<MemoryDevice>) -> FsContext {
     open_through(Arc::<MemoryDevice>::clone(device))
 }
 
-fn open_through(device: Arc<dyn BlockDevice>) -> Volume {
+fn open_through(device: Arc<dyn BlockDevice>) -> FsContext {
     let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
     device.read_at(1024, &mut bytes).unwrap();
     let disk = DiskSuperblock::read_from_bytes(&bytes).unwrap();
     let superblock = Superblock::decode(&disk).unwrap();
     let geometry = Geometry::decode(&disk, &superblock).unwrap();
     let budget = Arc::new(MemoryBudget::new(4 << 20));
-    Volume::new(device, superblock, geometry, budget).writable(Log::without_journal)
+    FsContext::new(device, superblock, geometry, budget).writable(Log::without_journal)
 }
 
-fn all_own(volume: &Volume) -> Vec<std::ops::Range<u64>> {
-    let geometry = &volume.geometry;
+fn all_own(fs: &FsContext) -> Vec<std::ops::Range<u64>> {
+    let geometry = &fs.geometry;
     let mut own = Vec::new();
     for group in (0..geometry.groups_count).map(GroupNr) {
-        let desc = groups::read_descriptor(volume, group).unwrap();
+        let desc = groups::read_descriptor(fs, group).unwrap();
         own.push(layout::head(geometry, group));
         own.extend(layout::own(geometry, &desc));
     }

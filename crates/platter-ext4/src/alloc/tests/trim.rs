@@ -10,20 +10,20 @@ const USED: u8 = 0xa5;
 
 impl Sample {
     fn trim(&self, need: u32) -> u64 {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let all = geometry.first_data_block..BlockNr(geometry.blocks_count);
-        self.space.trim(&self.volume, all, need).unwrap()
+        self.space.trim(&self.fs, all, need).unwrap()
     }
 
     fn fill(&self, blocks: &Range<BlockNr>) {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let bytes = geometry.offset_bytes(blocks.start)..geometry.offset_bytes(blocks.end);
         let filling = vec![USED; usize::try_from(bytes.end - bytes.start).unwrap()];
         self.device.write_at(bytes.start, &filling).unwrap();
     }
 
     fn holds(&self, blocks: &Range<BlockNr>, byte: u8) -> bool {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let bytes = geometry.offset_bytes(blocks.start)..geometry.offset_bytes(blocks.end);
         let mut found = vec![0; usize::try_from(bytes.end - bytes.start).unwrap()];
         self.device.read_at(bytes.start, &mut found).unwrap();
@@ -41,27 +41,25 @@ impl Sample {
 fn freed_blocks_are_discarded_after_the_commit() {
     for shape in Shape::ALL {
         let sample = Sample::new(shape);
-        let (space, volume) = (&sample.space, &sample.volume);
+        let (space, fs) = (&sample.space, &sample.fs);
         let free = space.stat().free_blocks;
-        let mut handle = volume.begin(16).unwrap();
+        let mut handle = fs.begin(16).unwrap();
         let mut alloc = |want| {
-            let goal = volume.geometry.first_data_block;
+            let goal = fs.geometry.first_data_block;
             let from = Reserve::Ordinary;
-            space.alloc(volume, &mut handle, goal, want, from).unwrap()
+            space.alloc(fs, &mut handle, goal, want, from).unwrap()
         };
         let (kept, freed) = (alloc(12), alloc(24));
         drop(handle);
         sample.commit();
         sample.fill(&kept);
         sample.fill(&freed);
-        let held = space
-            .take(volume, kept.start, 8, Reserve::Ordinary)
-            .unwrap();
+        let held = space.take(fs, kept.start, 8, Reserve::Ordinary).unwrap();
         sample.fill(&held.blocks());
         assert!(sample.trim(1) < free, "{shape:?}");
 
-        let mut handle = volume.begin(16).unwrap();
-        space.free(volume, &mut handle, freed.clone()).unwrap();
+        let mut handle = fs.begin(16).unwrap();
+        space.free(fs, &mut handle, freed.clone()).unwrap();
         drop(handle);
         sample.trim(1);
         for blocks in [&kept, &freed, &held.blocks()] {
@@ -104,12 +102,12 @@ fn only_free_blocks_are_discarded() {
 #[test]
 fn runs_are_discarded_within_the_requested_range() {
     let sample = Sample::new(Shape::PLAIN);
-    let (space, volume) = (&sample.space, &sample.volume);
+    let (space, fs) = (&sample.space, &sample.fs);
     let middle = BlockNr(700)..BlockNr(740);
     sample.fill(&middle);
     let trim = |start, end, need| {
         let blocks = BlockNr(start)..BlockNr(end);
-        space.trim(volume, blocks, need).unwrap()
+        space.trim(fs, blocks, need).unwrap()
     };
     assert_eq!(trim(710, 720, 11), 0);
     assert_eq!(trim(710, 720, 10), 10);

@@ -120,12 +120,12 @@ impl Image {
         Self { bytes }
     }
 
-    fn volume(&self) -> Volume {
+    fn fs(&self) -> FsContext {
         let (disk, _) = DiskSuperblock::read_from_prefix(&self.bytes[1024..]).unwrap();
         let superblock = Superblock::decode(&disk).unwrap();
         let geometry = Geometry::decode(&disk, &superblock).unwrap();
         let device = Arc::new(MemoryDevice::new("memory", self.bytes.clone()));
-        Volume::new(
+        FsContext::new(
             device,
             superblock,
             geometry,
@@ -134,10 +134,10 @@ impl Image {
     }
 
     fn findings(&self, orphans: &[InodeNr]) -> Vec<Finding> {
-        let volume = self.volume();
+        let fs = self.fs();
         let orphans = orphans.iter().copied().collect::<BTreeSet<_>>();
         let mut findings = Findings(Vec::new());
-        let report = check(&volume, &orphans, false, &mut findings);
+        let report = check(&fs, &orphans, false, &mut findings);
         assert_eq!(report.errors + report.notices, findings.0.len() as u64);
         findings.0
     }
@@ -169,12 +169,12 @@ impl Image {
 
     /// Returns the inode of a path.
     fn find(&self, path: &str) -> InodeNr {
-        let volume = self.volume();
+        let fs = self.fs();
         let mut at = InodeNr::ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {
-            let inode = inode::read(&volume, at).unwrap();
-            let map = BlockMap::decode(&volume, &inode).unwrap();
-            let directory = Directory::open(&volume, &inode, &map).unwrap();
+            let inode = inode::read(&fs, at).unwrap();
+            let map = BlockMap::decode(&fs, &inode).unwrap();
+            let directory = Directory::open(&fs, &inode, &map).unwrap();
             at = directory
                 .lookup(Name::new(part.as_bytes()).unwrap())
                 .unwrap()
@@ -184,7 +184,7 @@ impl Image {
     }
 
     fn slot(&mut self, number: InodeNr) -> &mut [u8] {
-        let slot = groups::find_inode(&self.volume(), number).unwrap().unwrap();
+        let slot = groups::find_inode(&self.fs(), number).unwrap().unwrap();
         let start = usize::try_from(slot.block.0).unwrap() * BLOCK + slot.offset;
         &mut self.bytes[start..start + 256]
     }
@@ -205,10 +205,10 @@ impl Image {
     }
 
     fn place_of(&self, inode: InodeNr, block: u32) -> u64 {
-        let volume = self.volume();
-        let inode = inode::read(&volume, inode).unwrap();
-        let map = BlockMap::decode(&volume, &inode).unwrap();
-        match map.lookup(&volume, FileBlock(block)).unwrap().backing {
+        let fs = self.fs();
+        let inode = inode::read(&fs, inode).unwrap();
+        let map = BlockMap::decode(&fs, &inode).unwrap();
+        match map.lookup(&fs, FileBlock(block)).unwrap().backing {
             Backing::Written(place) => place.0,
             Backing::Hole | Backing::Unwritten(_) => panic!("there is no block {block}"),
         }
@@ -470,7 +470,7 @@ fn uninitialized_group_with_used_blocks_is_reported() {
 }
 
 fn seal_descriptor(image: &mut Image) {
-    let geometry = image.volume().geometry;
+    let geometry = image.fs().geometry;
     let bytes = &image.bytes[2 * BLOCK..][..32];
     let checksum = crate::ondisk::group_desc::expected_checksum(bytes, GroupNr(0), &geometry);
     image.desc().checksum.set(checksum);
@@ -509,7 +509,7 @@ fn image_with_ea_inode() -> (Image, u32) {
     let image = Image::with("ea_inode,^metadata_csum,^has_journal");
     let clean = image.findings(&[]);
     assert_eq!(clean, []);
-    let sub = inode::read(&image.volume(), image.find("sub")).unwrap();
+    let sub = inode::read(&image.fs(), image.find("sub")).unwrap();
     let space = XattrSpace::decode_inode(&sub.tail, true).unwrap().unwrap();
     let number = space.entries().iter().find_map(|entry| match entry.value {
         ValuePlace::Inode { number, .. } => Some(number.get()),
@@ -637,7 +637,7 @@ fn cancelled_check_is_reported_as_cancelled() {
     }
     let mut image = Image::plain();
     image.desc().free_inodes_lo.set(1);
-    let report = check(&image.volume(), &BTreeSet::new(), false, &mut Impatient);
+    let report = check(&image.fs(), &BTreeSet::new(), false, &mut Impatient);
     assert!(report.cancelled);
     assert_eq!(report.errors, 1);
 }
@@ -647,7 +647,7 @@ fn stale_totals_after_replay_are_a_notice() {
     let mut image = Image::plain();
     image.superblock().free_blocks_count_lo.set(1);
     let mut findings = Findings(Vec::new());
-    let report = check(&image.volume(), &BTreeSet::new(), true, &mut findings);
+    let report = check(&image.fs(), &BTreeSet::new(), true, &mut findings);
     assert!(report.is_clean());
     assert_eq!(report.notices, 1);
 }

@@ -27,7 +27,7 @@ impl DirectoryMut<'_, '_> {
     /// `NoSpace`; after an error, nothing was changed.
     pub(super) fn grow(&mut self, count: u32) -> Result<FileBlock> {
         let first = self.block_count();
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let end = first.0.saturating_add(count);
         let size_bytes = u64::from(end) << geometry.block_bits;
         let has_wide_size = geometry.features.incompat.contains(Incompat::LARGE_DIR);
@@ -58,27 +58,27 @@ impl DirectoryMut<'_, '_> {
     }
 
     fn fill_hole(&mut self, block: FileBlock, goal: BlockNr) -> Result<BlockNr> {
-        let (volume, space, number) = (self.volume, self.space, self.inode.number);
+        let (fs, space, number) = (self.fs, self.space, self.inode.number);
         let mut change = MapChange {
-            volume,
+            fs,
             space,
             handle: self.handle,
             inode: self.inode,
         };
         self.map.fill_hole(&mut change, block, |change| {
             if block == FileBlock(0) {
-                space.alloc(volume, change.handle, goal)
+                space.alloc(fs, change.handle, goal)
             } else {
-                space.alloc_for_directory(volume, change.handle, number, goal)
+                space.alloc_for_directory(fs, change.handle, number, goal)
             }
         })
     }
 
     /// Returns the allocation goal of a block: the one after its predecessor.
     fn goal(&self, block: FileBlock) -> Result<BlockNr> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let before = match block.0.checked_sub(1) {
-            Some(before) => self.map.block(self.volume, FileBlock(before))?,
+            Some(before) => self.map.block(self.fs, FileBlock(before))?,
             None => None,
         };
         if let Some(before) = before {
@@ -95,7 +95,7 @@ impl DirectoryMut<'_, '_> {
             return Ok(());
         }
         let mut change = MapChange {
-            volume: self.volume,
+            fs: self.fs,
             space: self.space,
             handle: self.handle,
             inode: self.inode,

@@ -110,7 +110,7 @@ impl DirectoryMut<'_, '_> {
             None => self.write_names(lower, &names, Some(new)),
         };
         let mut root = self.blank();
-        htree::write_root(&mut root, head, &entries, &self.volume.geometry);
+        htree::write_root(&mut root, head, &entries, &self.fs.geometry);
         let done = written.and_then(|()| self.write_block(FileBlock(0), root));
         self.abort_on_error(done)
     }
@@ -168,7 +168,7 @@ impl DirectoryMut<'_, '_> {
 
     fn write_node(&mut self, block: FileBlock, entries: &[IndexEntry]) -> Result<()> {
         let mut bytes = self.blank();
-        htree::write_node(&mut bytes, entries, &self.volume.geometry);
+        htree::write_node(&mut bytes, entries, &self.fs.geometry);
         self.write_block(block, bytes)
     }
 
@@ -213,7 +213,7 @@ impl Directory<'_> {
         if !self.has_dir_index() || self.inode.flags.contains(InodeFlags::INDEX) {
             return None;
         }
-        let number = self.volume.superblock.default_hash_version;
+        let number = self.fs.superblock.default_hash_version;
         let hash_version = number.checked_sub(3).unwrap_or(number);
         let version = HashVersion::of_directory(hash_version, self.hashes_unsigned());
         Some(NewIndex {
@@ -238,7 +238,7 @@ impl Directory<'_> {
             return Err(self.broken_index(leaf, HtreeRule::Block));
         }
         let content = bytes.get(..self.content_len()).unwrap_or_default();
-        if self.format.has_room(content, new.len()) {
+        if self.format.has_space(content, new.len()) {
             return Ok(Plan::Gap(leaf));
         }
         let names = self.names_of(leaf, content, &hashing)?;
@@ -255,7 +255,7 @@ impl Directory<'_> {
                 is_full: level.entries.len() >= level.entries.limit(),
             })
             .collect();
-        let levels_max = htree::levels_max(&self.volume.geometry);
+        let levels_max = htree::levels_max(&self.fs.geometry);
         if path.iter().all(|level| level.is_full) && path.len() >= levels_max {
             return Err(Condition::NoSpace.into());
         }
@@ -332,7 +332,7 @@ impl Directory<'_> {
     /// Divides entries in hash order so that the halves have about equal size, the new name fits
     /// its half, and names of one hash stay together if possible.
     fn halve(&self, names: Vec<Stored>, new: NameHash, new_len: usize) -> Result<Halves> {
-        let room = self.content_len().saturating_sub(stored_len(new_len));
+        let capacity = self.content_len().saturating_sub(stored_len(new_len));
         let total = bytes_of(&names);
         let mut lower_bytes = 0usize;
         let mut best: Option<((bool, usize), usize, u32, bool)> = None;
@@ -352,7 +352,7 @@ impl Directory<'_> {
                 lower_bytes
             };
             let badness = (parts_equals, upper_bytes.abs_diff(lower_bytes));
-            if filled <= room && best.is_none_or(|(least, ..)| badness < least) {
+            if filled <= capacity && best.is_none_or(|(least, ..)| badness < least) {
                 let boundary = behind.hash.major | u32::from(parts_equals);
                 best = Some((badness, at, boundary, takes_new_up));
             }

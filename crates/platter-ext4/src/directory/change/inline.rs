@@ -29,7 +29,7 @@ impl DirectoryMut<'_, '_> {
 
     /// Whether a new directory is created inline: the inode has space, and no other data.
     pub(super) fn may_begin_inline(&self) -> bool {
-        let incompat = self.volume.geometry.features.incompat;
+        let incompat = self.fs.geometry.features.incompat;
         incompat.contains(Incompat::INLINE_DATA)
             && self.value_len_max().is_some()
             && self.inode.tail.iter().all(|&byte| byte == 0)
@@ -45,7 +45,7 @@ impl DirectoryMut<'_, '_> {
         let (number, entries) = inode.block.split_at_mut(PARENT_BYTES);
         number.copy_from_slice(&parent.get().to_le_bytes());
         self.format.clear(entries);
-        *self.map = BlockMap::decode(self.volume, self.inode)?;
+        *self.map = BlockMap::decode(self.fs, self.inode)?;
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl DirectoryMut<'_, '_> {
             self.edit_region(region, |content| new.put(format, content));
             return Ok(());
         }
-        if self.grow_value()? && format.has_room(self.region_mut(1), new.len()) {
+        if self.grow_value()? && format.has_space(self.region_mut(1), new.len()) {
             self.edit_region(1, |content| new.put(format, content));
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl DirectoryMut<'_, '_> {
         let inserted = self.insert_linear(new);
         if inserted.is_err() {
             // The directory was converted in this transaction, so the inode table must be updated.
-            let stored = inode::store(self.volume, self.handle, self.inode);
+            let stored = inode::store(self.fs, self.handle, self.inode);
             self.abort_on_error(stored)?;
         }
         inserted
@@ -97,14 +97,14 @@ impl DirectoryMut<'_, '_> {
     /// whether it grew.
     fn grow_value(&mut self) -> Result<bool> {
         let has_ea_inode = self
-            .volume
+            .fs
             .geometry
             .features
             .incompat
             .contains(Incompat::EA_INODE);
         let space = XattrSpace::decode_inode(&self.inode.tail, has_ea_inode);
         let is_alone = matches!(space, Some(Ok(space)) if space.entries().len() == 1);
-        let rest = InlineData::decode(self.inode, &self.volume.geometry)?.rest;
+        let rest = InlineData::decode(self.inode, &self.fs.geometry)?.rest;
         let (len, len_max) = (rest.len(), self.value_len_max().unwrap_or(0));
         if !is_alone || len_max <= len || len_max < ENTRY_LEN_MIN {
             return Ok(false);
@@ -120,22 +120,22 @@ impl DirectoryMut<'_, '_> {
     /// Moves the entries to a block, each keeping its offset.
     fn move_to_block(&mut self) -> Result<()> {
         let inline = self.inode.clone();
-        let data = InlineData::decode(&inline, &self.volume.geometry)?;
+        let data = InlineData::decode(&inline, &self.fs.geometry)?;
         let (parent, first) = data.first.split_at(PARENT_BYTES);
         let parent = u32::from_le_bytes(parent.try_into().unwrap_or_default());
         let parent = InodeNr::new(parent).unwrap_or(InodeNr::ROOT);
         let entries = [first, data.rest].concat();
 
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         let inode = &mut *self.inode;
         remove_from_inode(&mut inode.tail, DATA_NAME.0, DATA_NAME.1);
         inode.flags.remove(InodeFlags::INLINE_DATA);
         let has_extents = features.incompat.contains(Incompat::EXTENTS);
         inode.flags.set(InodeFlags::EXTENTS, has_extents);
         inode.size_bytes = 0;
-        *self.map = BlockMap::begin(self.volume, inode);
+        *self.map = BlockMap::begin(self.fs, inode);
         if let Err(error) = self.grow(1) {
-            *self.map = BlockMap::decode(self.volume, &inline)?;
+            *self.map = BlockMap::decode(self.fs, &inline)?;
             *self.inode = inline;
             return Err(error);
         }

@@ -16,7 +16,7 @@ use platter_vfs::{Condition, Error, FileKind, Name, Result};
 
 use super::contents::{Contents, verifier};
 use super::{DirEntryRule, Directory, Found, Slot, Vacancy};
-use crate::Volume;
+use crate::FsContext;
 use crate::mapping::{BlockMap, BlockSource};
 use crate::ondisk::dir_entry::{EntryFormat, TAIL_BYTES, split_new_tail};
 use crate::ondisk::htree::HtreeRule;
@@ -36,7 +36,7 @@ pub fn insert_credits(map: &BlockMap) -> u32 {
 /// A directory opened for modification. The caller holds the inode lock exclusively, and stores the
 /// inode afterwards.
 pub struct DirectoryMut<'a, 'h> {
-    volume: &'a Volume,
+    fs: &'a FsContext,
     space: &'a dyn BlockSource,
     handle: &'a mut Handle<'h>,
     inode: &'a mut Inode,
@@ -50,7 +50,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     /// # Errors
     /// `NotDirectory`, and `NoKey` for one whose names are encrypted.
     pub fn open(
-        volume: &'a Volume,
+        fs: &'a FsContext,
         space: &'a dyn BlockSource,
         handle: &'a mut Handle<'h>,
         inode: &'a mut Inode,
@@ -62,9 +62,9 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         if inode.is_encrypted() {
             return Err(Condition::NoKey.into());
         }
-        let format = EntryFormat::new(&volume.geometry, false);
+        let format = EntryFormat::new(&fs.geometry, false);
         Ok(Self {
-            volume,
+            fs,
             space,
             handle,
             inode,
@@ -188,7 +188,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Returns the directory for reading.
     fn view(&self) -> Result<Directory<'_>> {
-        Directory::open(self.volume, self.inode, self.map)
+        Directory::open(self.fs, self.inode, self.map)
     }
 
     fn is_indexed(&self) -> bool {
@@ -196,7 +196,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     }
 
     fn has_checksums(&self) -> bool {
-        self.volume.geometry.features.has_metadata_csum()
+        self.fs.geometry.features.has_metadata_csum()
     }
 
     /// Modifies a block of entries, or a region of the inode.
@@ -217,7 +217,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         block: FileBlock,
         change: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let verifier = verifier(self.volume, self.inode, block);
+        let verifier = verifier(self.fs, self.inode, block);
         let place = self.place(block)?;
         let has_checksums = self.has_checksums();
         self.handle.edit(place, &verifier, |bytes| {
@@ -244,24 +244,24 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Overwrites a block, with its tail if it has one.
     fn write_block(&mut self, block: FileBlock, bytes: Vec<u8>) -> Result<()> {
-        let verifier = verifier(self.volume, self.inode, block);
+        let verifier = verifier(self.fs, self.inode, block);
         let place = self.place(block)?;
         let written = self.handle.create(place, &verifier, bytes);
         written.map(|_| ())
     }
 
     fn blank(&self) -> Vec<u8> {
-        vec![0; self.volume.geometry.block_bytes as usize]
+        vec![0; self.fs.geometry.block_bytes as usize]
     }
 
     fn place(&self, block: FileBlock) -> Result<BlockNr> {
-        let place = self.map.block(self.volume, block)?;
+        let place = self.map.block(self.fs, block)?;
         place.ok_or_else(|| self.broken_index(block, HtreeRule::Block))
     }
 
     /// Returns the number of blocks.
     fn block_count(&self) -> FileBlock {
-        let bits = self.volume.geometry.block_bits;
+        let bits = self.fs.geometry.block_bits;
         let count = u32::try_from(self.inode.size_bytes >> bits);
         FileBlock(count.unwrap_or(u32::MAX))
     }
@@ -272,7 +272,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     }
 
     fn broken_index(&self, block: FileBlock, rule: HtreeRule) -> Error {
-        let bits = self.volume.geometry.block_bits;
+        let bits = self.fs.geometry.block_bits;
         let number = u64::from(self.inode.number.get());
         let locus = Locus::inode(number).at_offset(u64::from(block.0) << bits);
         Corrupt::new(locus, rule).into()
@@ -294,7 +294,7 @@ impl NewName<'_> {
     /// Inserts it into a block known to have space.
     fn put(&self, format: EntryFormat, content: &mut [u8]) {
         let is_in = format.insert(content, self.name.as_bytes(), self.inode, self.kind);
-        debug_assert!(is_in, "room was found before");
+        debug_assert!(is_in, "space was found before");
     }
 }
 

@@ -26,32 +26,32 @@ const BLOCKS: u64 = 30_000;
 
 /// A directory and its filesystem.
 struct Bench {
-    volume: Volume,
+    fs: FsContext,
     inode: Inode,
     map: BlockMap,
     /// Blocks that can still be allocated.
-    space: Space,
+    space: TestAllocator,
     names: BTreeMap<Vec<u8>, u32>,
     random: u64,
 }
 
 /// Allocates clusters in ascending order, and counts those that are freed.
 #[derive(Debug)]
-struct Space {
+struct TestAllocator {
     next: AtomicU64,
     spare: AtomicU64,
     ratio: u64,
 }
 
-impl BlockSource for Space {
-    fn alloc(&self, _: &Volume, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
+impl BlockSource for TestAllocator {
+    fn alloc(&self, _: &FsContext, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
         let spare = self.spare.load(Ordering::Relaxed);
         let left = spare.checked_sub(1).ok_or(Condition::NoSpace)?;
         self.spare.store(left, Ordering::Relaxed);
         Ok(BlockNr(self.next.fetch_add(self.ratio, Ordering::Relaxed)))
     }
 
-    fn free(&self, _: &Volume, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+    fn free(&self, _: &FsContext, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         assert_eq!(blocks.end.0 - blocks.start.0, self.ratio);
         self.spare.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -108,16 +108,16 @@ impl Bench {
             disk.flags.set(kind.flags.bits());
         });
         let mut inode = Inode::decode(&bytes, number(NUMBER), &geometry).unwrap();
-        let volume = Volume::new(Arc::new(device), superblock, geometry, budget);
-        let volume = volume.writable(Log::without_journal);
+        let fs = FsContext::new(Arc::new(device), superblock, geometry, budget);
+        let fs = fs.writable(Log::without_journal);
         (inode.size_bytes, inode.sectors) = (0, 0);
-        let map = BlockMap::begin(&volume, &mut inode);
+        let map = BlockMap::begin(&fs, &mut inode);
         let ratio = u64::from(kind.cluster_blocks);
         let mut bench = Self {
-            volume,
+            fs,
             inode,
             map,
-            space: Space {
+            space: TestAllocator {
                 next: AtomicU64::new(DEVICE),
                 spare: AtomicU64::new(BLOCKS / ratio),
                 ratio,
@@ -133,14 +133,14 @@ impl Bench {
         &mut self,
         change: impl FnOnce(&mut DirectoryMut<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let mut handle = self.volume.begin(insert_credits(&self.map))?;
+        let mut handle = self.fs.begin(insert_credits(&self.map))?;
         let (inode, map) = (&mut self.inode, &mut self.map);
-        let dir = DirectoryMut::open(&self.volume, &self.space, &mut handle, inode, map);
+        let dir = DirectoryMut::open(&self.fs, &self.space, &mut handle, inode, map);
         change(&mut dir?)
     }
 
     fn directory(&self) -> Directory<'_> {
-        Directory::open(&self.volume, &self.inode, &self.map).unwrap()
+        Directory::open(&self.fs, &self.inode, &self.map).unwrap()
     }
 
     fn insert(&mut self, name: &[u8], inode: u32) -> Result<()> {
@@ -172,14 +172,12 @@ impl Bench {
     }
 
     fn levels(&self) -> u8 {
-        let root = self.volume.read_block(
+        let root = self.fs.read_block(
             BlockNr(DEVICE),
-            &verifier(&self.volume, &self.inode, FileBlock(0)),
+            &verifier(&self.fs, &self.inode, FileBlock(0)),
         );
         let root = root.unwrap();
-        HtreeRoot::decode(&root, &self.volume.geometry)
-            .unwrap()
-            .levels
+        HtreeRoot::decode(&root, &self.fs.geometry).unwrap().levels
     }
 
     /// Checks that every name is listed once and found, and that an index is valid.
@@ -304,7 +302,7 @@ fn index_grows_by_levels_until_it_is_full() {
     assert!(count > 123 * 63 * 2, "{count} names");
     bench.assert_valid();
     let size_bytes = bench.inode.size_bytes;
-    bench.volume.geometry.features.incompat |= Incompat::LARGE_DIR;
+    bench.fs.geometry.features.incompat |= Incompat::LARGE_DIR;
     for number in 0..500 {
         let mut name = format!("more-{number}").into_bytes();
         name.resize(255, b'-');
@@ -339,7 +337,7 @@ fn no_space_changes_nothing() {
             };
             assert!(matches!(error, Error::Condition(Condition::NoSpace)));
             bench.assert_valid();
-            assert!(bench.volume.log().unwrap().failure().is_none());
+            assert!(bench.fs.log().unwrap().failure().is_none());
         }
     }
 }

@@ -17,7 +17,7 @@ impl ExtentMap {
         change: &mut MapChange<'_, '_>,
         extent: Extent,
     ) -> Result<()> {
-        let path = self.descend(change.volume, extent.first)?;
+        let path = self.descend(change.fs, extent.first)?;
         let before = path.before();
         let is_hole = before.is_none_or(|(_, before)| before.end() <= extent.first)
             && path.next().is_none_or(|next| extent.end() <= next);
@@ -48,7 +48,7 @@ impl ExtentMap {
     ) -> Result<Progress> {
         let mut block = range.start;
         while block < range.end {
-            let path = self.descend(change.volume, block)?;
+            let path = self.descend(change.fs, block)?;
             let found = path.before().filter(|(_, extent)| block < extent.end());
             let Some((at, extent)) = found else {
                 let Some(next) = path.next() else {

@@ -15,7 +15,7 @@ use platter_vfs::Result;
 
 use super::{Backing, Piece, Progress, Run, Visitor};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::extent::{Child, Extent, ExtentBlockRules, ExtentNode, ExtentRule, Found};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{FileBlock, Inode, InodeNr};
@@ -34,9 +34,9 @@ pub(super) struct ExtentMap {
 
 impl ExtentMap {
     /// Decodes and validates the root.
-    pub(super) fn decode(volume: &Volume, inode: &Inode) -> Result<Self> {
+    pub(super) fn decode(fs: &FsContext, inode: &Inode) -> Result<Self> {
         let root = ExtentNode::decode(&inode.block);
-        root.and_then(|root| root.verify(&volume.geometry))
+        root.and_then(|root| root.verify(&fs.geometry))
             .map_err(|rule| Corrupt::new(Locus::inode(u64::from(inode.number.get())), rule))?;
         Ok(Self {
             root: inode.block,
@@ -46,7 +46,7 @@ impl ExtentMap {
     }
 
     /// Returns the run that contains `block`: its whole extent, or a hole from `block` on.
-    pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
+    pub(super) fn lookup(&self, fs: &FsContext, block: FileBlock) -> Result<Run> {
         let root = self.node(&self.root, None)?;
         let mut depth = root.depth;
         let mut found = root.lookup(block);
@@ -59,7 +59,7 @@ impl ExtentMap {
                 Found::Child(child, next) => {
                     bound = next.or(bound);
                     // Terminates: `read` accepts only a node one level further down.
-                    let buffer = self.read(volume, child, depth)?;
+                    let buffer = self.read(fs, child, depth)?;
                     let node = self.node(&buffer, Some(child))?;
                     depth = node.depth;
                     found = node.lookup(block);
@@ -69,9 +69,9 @@ impl ExtentMap {
     }
 
     /// See [`super::BlockMap::visit_sound`].
-    pub(super) fn visit(&self, volume: &Volume, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    pub(super) fn visit(&self, fs: &FsContext, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
         match self.node(&self.root, None) {
-            Ok(root) => self.visit_node(volume, &root, visitor),
+            Ok(root) => self.visit_node(fs, &root, visitor),
             Err(corrupt) => visitor(Err(corrupt.into())),
         }
     }
@@ -80,7 +80,7 @@ impl ExtentMap {
     /// each child is one level further down.
     fn visit_node(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         node: &ExtentNode<'_>,
         visitor: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
@@ -89,11 +89,11 @@ impl ExtentMap {
         }
         for child in node.children() {
             visitor(Ok(Piece::Node(child.first, child.block)))?;
-            match self.read(volume, child, node.depth) {
+            match self.read(fs, child, node.depth) {
                 Err(error) => visitor(Err(error))?,
                 Ok(buffer) => match self.node(&buffer, Some(child)) {
                     Err(corrupt) => visitor(Err(corrupt.into()))?,
-                    Ok(below) => self.visit_node(volume, &below, visitor)?,
+                    Ok(below) => self.visit_node(fs, &below, visitor)?,
                 },
             }
         }
@@ -101,12 +101,12 @@ impl ExtentMap {
     }
 
     /// Reads a child of a node of `depth`, and validates it by itself and against its parent.
-    fn read(&self, volume: &Volume, child: Child, depth: u16) -> Result<Buffer> {
+    fn read(&self, fs: &FsContext, child: Child, depth: u16) -> Result<Buffer> {
         let rules = ExtentBlockRules {
-            geometry: &volume.geometry,
+            geometry: &fs.geometry,
             inode_seed: self.inode_seed,
         };
-        let buffer = volume.read_block(child.block, &rules)?;
+        let buffer = fs.read_block(child.block, &rules)?;
         let node = self.node(&buffer, Some(child))?;
         if node.depth.checked_add(1) != Some(depth) {
             return Err(self.corrupt(Some(child), ExtentRule::Depth).into());

@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use crate::ondisk::FileBlock;
 use crate::ondisk::extent::{Child, DiskExtent, DiskExtentIndex, Extent, ExtentNode};
-use crate::ondisk::extent::{encode_node, node_room};
+use crate::ondisk::extent::{encode_node, node_capacity};
 
 /// The header and entries of a node. It may temporarily exceed its capacity.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub(super) struct Node {
     /// Levels below it.
     pub(super) depth: u16,
     /// Capacity in entries.
-    pub(super) room: usize,
+    pub(super) capacity: usize,
     pub(super) entries: Entries,
 }
 
@@ -28,7 +28,7 @@ impl Node {
     pub(super) fn new(node: &ExtentNode<'_>, bytes: &[u8]) -> Self {
         Self {
             depth: node.depth,
-            room: node_room(bytes.len()),
+            capacity: node_capacity(bytes.len()),
             entries: if node.depth == 0 {
                 Entries::Leaf(node.extents().collect())
             } else {
@@ -38,10 +38,10 @@ impl Node {
     }
 
     /// Creates a leaf without extents.
-    pub(super) fn empty(room: usize) -> Self {
+    pub(super) fn empty(capacity: usize) -> Self {
         Self {
             depth: 0,
-            room,
+            capacity,
             entries: Entries::Leaf(Vec::new()),
         }
     }
@@ -55,7 +55,7 @@ impl Node {
 
     /// Whether it exceeds its capacity.
     pub(super) fn overflows(&self) -> bool {
-        self.len() > self.room
+        self.len() > self.capacity
     }
 
     /// Returns the file block of its first entry.
@@ -92,7 +92,7 @@ impl Node {
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         Self {
             depth: self.depth,
-            room: self.room,
+            capacity: self.capacity,
             entries: match &mut self.entries {
                 Entries::Inner(children) => Entries::Inner(children.split_off(at)),
                 Entries::Leaf(extents) => Entries::Leaf(extents.split_off(at)),
@@ -106,11 +106,11 @@ impl Node {
         match &self.entries {
             Entries::Inner(children) => {
                 let entries: Vec<DiskExtentIndex> = children.iter().map(Child::encode).collect();
-                encode_node(bytes, self.depth, self.room, entries.as_bytes());
+                encode_node(bytes, self.depth, self.capacity, entries.as_bytes());
             }
             Entries::Leaf(extents) => {
                 let entries: Vec<DiskExtent> = extents.iter().map(Extent::encode).collect();
-                encode_node(bytes, self.depth, self.room, entries.as_bytes());
+                encode_node(bytes, self.depth, self.capacity, entries.as_bytes());
             }
         }
     }

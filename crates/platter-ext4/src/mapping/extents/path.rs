@@ -4,7 +4,7 @@ use platter_vfs::Result;
 
 use super::ExtentMap;
 use super::node::Node;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::extent::{Child, Extent};
 use crate::ondisk::{BlockNr, FileBlock};
 
@@ -58,14 +58,14 @@ impl Path {
 
 impl ExtentMap {
     /// Returns the first block after all extents.
-    pub(in crate::mapping) fn end(&self, volume: &Volume) -> Result<FileBlock> {
-        let path = self.descend(volume, FileBlock::MAX)?;
+    pub(in crate::mapping) fn end(&self, fs: &FsContext) -> Result<FileBlock> {
+        let path = self.descend(fs, FileBlock::MAX)?;
         let last = path.before();
         Ok(last.map_or(FileBlock(0), |(_, extent)| extent.end()))
     }
 
     /// Finds the path to the leaf of `block`; for one before all others, to the first leaf.
-    pub(super) fn descend(&self, volume: &Volume, block: FileBlock) -> Result<Path> {
+    pub(super) fn descend(&self, fs: &FsContext, block: FileBlock) -> Result<Path> {
         let root = self.node(&self.root, None)?;
         let mut node = Node::new(&root, &self.root);
         let mut place: Option<Child> = None;
@@ -86,7 +86,7 @@ impl ExtentMap {
             });
             place = child;
             let child = child.ok_or_else(|| self.no_child())?;
-            let buffer = self.read(volume, child, depth)?;
+            let buffer = self.read(fs, child, depth)?;
             node = Node::new(&self.node(&buffer, Some(child))?, &buffer);
         }
         let at = node

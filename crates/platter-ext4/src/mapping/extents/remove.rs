@@ -36,7 +36,7 @@ impl ExtentMap {
         let mut groups = BTreeSet::new();
         let mut end = range.end;
         while let Some(last) = end.0.checked_sub(1).filter(|_| range.start < end) {
-            let path = self.descend(change.volume, FileBlock(last))?;
+            let path = self.descend(change.fs, FileBlock(last))?;
             let (Some(leaf_first), true) = (path.leaf.node.first(), path.leaf.at > 0) else {
                 break;
             };
@@ -76,7 +76,7 @@ impl ExtentMap {
     /// Frees the blocks of removed parts. A cluster with other blocks of the file is freed with the
     /// last of them.
     fn free_pieces(&self, change: &mut MapChange<'_, '_>, pieces: &[Extent]) -> Result<()> {
-        let ratio = change.volume.geometry.cluster_blocks;
+        let ratio = change.fs.geometry.cluster_blocks;
         let mut edges = BTreeMap::new();
         for piece in pieces {
             let start = piece.first.0.next_multiple_of(ratio);
@@ -101,8 +101,8 @@ impl ExtentMap {
 
     /// Whether any block of the logical cluster that begins at `first` is mapped.
     fn is_cluster_mapped(&self, change: &MapChange<'_, '_>, first: u32) -> Result<bool> {
-        let run = self.lookup(change.volume, FileBlock(first))?;
-        let end = first.saturating_add(change.volume.geometry.cluster_blocks);
+        let run = self.lookup(change.fs, FileBlock(first))?;
+        let end = first.saturating_add(change.fs.geometry.cluster_blocks);
         Ok(run.backing != Backing::Hole || run.end() < FileBlock(end))
     }
 }

@@ -19,7 +19,7 @@ impl ExtentMap {
     ) -> Result<Progress> {
         let mut next = Some(from);
         while let Some(block) = next {
-            let path = self.descend(change.volume, block)?;
+            let path = self.descend(change.fs, block)?;
             if !change.ensure(splice_credits(path.depth())) {
                 return Ok(Progress::More(block));
             }
@@ -54,7 +54,7 @@ impl ExtentMap {
         change: &mut MapChange<'_, '_>,
         at: FileBlock,
     ) -> Result<()> {
-        let path = self.descend(change.volume, at)?;
+        let path = self.descend(change.fs, at)?;
         let Some((old, extent)) = path.before() else {
             return Ok(());
         };
@@ -84,7 +84,7 @@ impl ExtentMap {
     ) -> Result<Progress> {
         let mut end = before;
         while let Some(last) = end.0.checked_sub(1).filter(|_| from < end) {
-            let path = self.descend(change.volume, FileBlock(last))?;
+            let path = self.descend(change.fs, FileBlock(last))?;
             if !change.ensure(splice_credits(path.depth())) {
                 return Ok(Progress::More(end));
             }

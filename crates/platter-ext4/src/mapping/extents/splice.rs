@@ -9,7 +9,7 @@ use super::ExtentMap;
 use super::node::{Entries, Node};
 use super::path::{Level, Path};
 use crate::mapping::change::{MapChange, SPACE_CREDITS};
-use crate::ondisk::extent::node_room;
+use crate::ondisk::extent::node_capacity;
 use crate::ondisk::extent::{Child, EXTENT_DEPTH_MAX, Extent, ExtentBlockRules, ExtentRule};
 use crate::ondisk::{BlockNr, InodeNr};
 
@@ -68,7 +68,7 @@ impl ExtentMap {
         let mut level = leaf;
         let mut is_at_end = is_at_end;
         while let Some(mut parent) = above.pop() {
-            let (at, is_root, room) = (parent.at, above.is_empty(), parent.node.room);
+            let (at, is_root, capacity) = (parent.at, above.is_empty(), parent.node.capacity);
             let Some((children, place)) = parent.node.children_mut().zip(level.place) else {
                 return Err(self.corrupt(None, ExtentRule::Depth).into());
             };
@@ -78,7 +78,7 @@ impl ExtentMap {
                 level = parent;
                 continue;
             };
-            let mut is_changed = is_root && children.len() == 1 && level.node.len() <= room;
+            let mut is_changed = is_root && children.len() == 1 && level.node.len() <= capacity;
             if let Some(child) = children.get_mut(at) {
                 is_changed |= child.first != first;
                 child.first = first;
@@ -109,7 +109,7 @@ impl ExtentMap {
     ) -> Result<bool> {
         // A file that grows leaves full nodes.
         let kept = if is_at_end {
-            level.node.room
+            level.node.capacity
         } else {
             level.node.len() / 2
         };
@@ -134,16 +134,16 @@ impl ExtentMap {
             let Some(block) = spare.next() else {
                 return Err(self.corrupt(None, ExtentRule::Capacity).into());
             };
-            let room = root.room;
-            root.room = node_room(change.volume.geometry.block_bytes as usize);
+            let capacity = root.capacity;
+            root.capacity = node_capacity(change.fs.geometry.block_bytes as usize);
             self.create(change, block, &root)?;
             root = Node {
                 depth: root.depth + 1,
-                room,
+                capacity,
                 entries: Entries::Inner(vec![Child { first, block }]),
             };
         } else if root.len() == 0 {
-            root = Node::empty(root.room);
+            root = Node::empty(root.capacity);
         }
         let root = self.absorb(change, root)?;
         root.encode(&mut self.root);
@@ -154,14 +154,14 @@ impl ExtentMap {
     /// Absorbs the only child of a root, as long as it fits.
     fn absorb(&self, change: &mut MapChange<'_, '_>, mut root: Node) -> Result<Node> {
         while let [child] = *root.children() {
-            let buffer = self.read(change.volume, child, root.depth)?;
+            let buffer = self.read(change.fs, child, root.depth)?;
             let node = Node::new(&self.node(&buffer, Some(child))?, &buffer);
-            if node.len() > root.room {
+            if node.len() > root.capacity {
                 break;
             }
             change.free_node(child.block)?;
             root = Node {
-                room: root.room,
+                capacity: root.capacity,
                 ..node
             };
         }
@@ -170,7 +170,7 @@ impl ExtentMap {
 
     fn write(&self, change: &mut MapChange<'_, '_>, block: BlockNr, node: &Node) -> Result<()> {
         let rules = ExtentBlockRules {
-            geometry: &change.volume.geometry,
+            geometry: &change.fs.geometry,
             inode_seed: self.inode_seed,
         };
         change.handle.edit(block, &rules, |bytes| {
@@ -181,10 +181,10 @@ impl ExtentMap {
 
     fn create(&self, change: &mut MapChange<'_, '_>, block: BlockNr, node: &Node) -> Result<()> {
         let rules = ExtentBlockRules {
-            geometry: &change.volume.geometry,
+            geometry: &change.fs.geometry,
             inode_seed: self.inode_seed,
         };
-        let mut bytes = vec![0; change.volume.geometry.block_bytes as usize];
+        let mut bytes = vec![0; change.fs.geometry.block_bytes as usize];
         node.encode(&mut bytes);
         change.handle.create(block, &rules, bytes)?;
         Ok(())
@@ -193,7 +193,7 @@ impl ExtentMap {
     /// Creates the root of an empty mapping.
     pub(in crate::mapping) fn empty(inode: InodeNr, inode_seed: u32) -> Self {
         let mut root = [0; crate::ondisk::inode::BLOCK_AREA_BYTES];
-        Node::empty(node_room(root.len())).encode(&mut root);
+        Node::empty(node_capacity(root.len())).encode(&mut root);
         Self {
             root,
             inode,
@@ -206,7 +206,7 @@ impl ExtentMap {
 fn take_nodes(change: &mut MapChange<'_, '_>, path: &Path) -> Result<Vec<BlockNr>> {
     let mut count = 0;
     if path.leaf.node.overflows() {
-        let full = |level: &&Level| level.node.len() >= level.node.room;
+        let full = |level: &&Level| level.node.len() >= level.node.capacity;
         count = 1 + path.above.iter().rev().take_while(full).count();
     }
     if count > path.above.len() && path.depth() >= EXTENT_DEPTH_MAX {

@@ -8,8 +8,8 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{DIRECT_COUNT, IndirectMap, Tree, trees};
-use crate::Volume;
+use super::{DIRECT_COUNT, IndirectMap, IndirectTree, trees};
+use crate::FsContext;
 use crate::mapping::change::{MapChange, Progress, SPACE_CREDITS};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr};
 
@@ -56,13 +56,13 @@ enum Found {
 
 impl IndirectMap {
     /// Returns the arrays on the path to `block`; `None` after the last block of the format.
-    fn way(&self, volume: &Volume, block: FileBlock) -> Result<Option<(Vec<Row>, Found)>> {
-        let per_block = u64::from(volume.geometry.block_bytes / 4);
+    fn way(&self, fs: &FsContext, block: FileBlock) -> Result<Option<(Vec<Row>, Found)>> {
+        let per_block = u64::from(fs.geometry.block_bytes / 4);
         let block = u64::from(block.0);
         let tree = trees(per_block).zip(DIRECT_COUNT as usize..);
         let mut tree = tree.filter(|(tree, _)| block < tree.end(per_block));
         let (tree, at) = if block < u64::from(DIRECT_COUNT) {
-            let tree = Tree {
+            let tree = IndirectTree {
                 first: block,
                 levels: 0,
             };
@@ -87,8 +87,8 @@ impl IndirectMap {
             let Some(number) = above.number() else {
                 return Ok(Some((rows, Found::Missing(level + 1))));
             };
-            let place = self.validate(volume, number, above.place)?;
-            let buffer = volume.read_block(place, &Unverified)?;
+            let place = self.validate(fs, number, above.place)?;
+            let buffer = fs.read_block(place, &Unverified)?;
             let span = per_block.pow(level);
             let index = (block - above.first) / span;
             let first = above.first + index * span;
@@ -108,10 +108,10 @@ impl IndirectMap {
     /// Returns how many indirect blocks mapping `block` would allocate.
     pub(in crate::mapping) fn missing_nodes(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         block: FileBlock,
     ) -> Result<u32> {
-        Ok(match self.way(volume, block)? {
+        Ok(match self.way(fs, block)? {
             Some((_, Found::Missing(levels))) => levels,
             Some((_, Found::Whole)) | None => 0,
         })
@@ -125,7 +125,7 @@ impl IndirectMap {
         start: BlockNr,
         count: u32,
     ) -> Result<u32> {
-        let Some((mut rows, found)) = self.way(change.volume, first)? else {
+        let Some((mut rows, found)) = self.way(change.fs, first)? else {
             return Err(Condition::FileTooLarge.into());
         };
         let numbers = block_numbers(start, count)?;
@@ -166,7 +166,7 @@ impl IndirectMap {
         let (Some(row), Some(&top)) = (rows.last_mut(), nodes.first()) else {
             return Ok(0);
         };
-        let per_block = u64::from(change.volume.geometry.block_bytes / 4);
+        let per_block = u64::from(change.fs.geometry.block_bytes / 4);
         let mut inside = u64::from(block.0) - row.first;
         let mut span = row.span;
         let mut count = 0;
@@ -199,7 +199,7 @@ impl IndirectMap {
         change: &mut MapChange<'_, '_>,
         range: Range<FileBlock>,
     ) -> Result<Progress> {
-        let per_block = u64::from(change.volume.geometry.block_bytes / 4);
+        let per_block = u64::from(change.fs.geometry.block_bytes / 4);
         let capacity = trees(per_block)
             .last()
             .map_or(0, |tree| tree.end(per_block));
@@ -207,7 +207,7 @@ impl IndirectMap {
         let start = u64::from(range.start.0);
         let mut end = u64::from(range.end.0).min(capacity);
         while start < end {
-            let Some((mut rows, found)) = self.way(change.volume, file_block(end - 1))? else {
+            let Some((mut rows, found)) = self.way(change.fs, file_block(end - 1))? else {
                 break;
             };
             let Some(row) = rows.last_mut() else {
@@ -252,7 +252,7 @@ impl IndirectMap {
             if slot.get() == 0 {
                 continue;
             }
-            let block = self.validate(change.volume, *slot, row.place)?;
+            let block = self.validate(change.fs, *slot, row.place)?;
             let (_, group) = change.last_piece(block, 1);
             let is_new = !groups.contains(&group);
             credits += if is_new { SPACE_CREDITS } else { 0 };

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, FromZeros};
 
 use super::{Backing, Piece, Run, Visitor};
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Geometry, InodeNr};
 pub(super) use change::STEP_CREDITS;
@@ -49,7 +49,7 @@ pub(super) struct IndirectMap {
 
 /// One of the trees, or the direct blocks as a tree without levels.
 #[derive(Debug, Clone, Copy)]
-struct Tree {
+struct IndirectTree {
     /// Its first file block.
     first: u64,
     /// Number of levels of indirect blocks.
@@ -95,11 +95,11 @@ impl IndirectMap {
 
     /// Returns the run from `block` on, within one indirect block; a hole extends over adjacent
     /// zeros in it.
-    pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
-        let geometry = &volume.geometry;
+    pub(super) fn lookup(&self, fs: &FsContext, block: FileBlock) -> Result<Run> {
+        let geometry = &fs.geometry;
         let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
         if block.0 < DIRECT_COUNT {
-            return self.run(volume, direct, block.0 as usize, block, None);
+            return self.run(fs, direct, block.0 as usize, block, None);
         }
         let per_block = u64::from(geometry.block_bytes / 4);
         let Some((tree, root)) = trees(per_block)
@@ -118,12 +118,12 @@ impl IndirectMap {
                 let rest = zeros * per_block.pow(level + 1) - inside;
                 return Ok(hole(block, rest));
             }
-            let at = self.validate(volume, pointer, None)?;
-            let buffer = volume.read_block(at, &Unverified)?;
+            let at = self.validate(fs, pointer, None)?;
+            let buffer = fs.read_block(at, &Unverified)?;
             let numbers = <[Le32]>::ref_from_bytes(&buffer).unwrap_or_default();
             let index = usize::try_from(inside / below).unwrap_or(usize::MAX);
             if level == 0 {
-                return self.run(volume, numbers, index, block, Some(at));
+                return self.run(fs, numbers, index, block, Some(at));
             }
             inside %= below;
             let behind = numbers.get(index..).unwrap_or_default();
@@ -136,7 +136,7 @@ impl IndirectMap {
     /// Returns the run from `numbers[index]` on.
     fn run(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         numbers: &[Le32],
         index: usize,
         block: FileBlock,
@@ -147,9 +147,9 @@ impl IndirectMap {
             let holes = rest.iter().take_while(|number| number.get() == 0).count();
             return Ok(hole(block, holes as u64));
         };
-        let start = self.validate(volume, number, place)?;
+        let start = self.validate(fs, number, place)?;
         let in_a_row = (start.0..).zip(rest).take_while(|(expected, number)| {
-            *expected == u64::from(number.get()) && volume.geometry.contains(BlockNr(*expected), 1)
+            *expected == u64::from(number.get()) && fs.geometry.contains(BlockNr(*expected), 1)
         });
         Ok(Run {
             first: block,
@@ -158,9 +158,9 @@ impl IndirectMap {
         })
     }
 
-    fn validate(&self, volume: &Volume, number: Le32, place: Option<BlockNr>) -> Result<BlockNr> {
+    fn validate(&self, fs: &FsContext, number: Le32, place: Option<BlockNr>) -> Result<BlockNr> {
         let block = BlockNr(u64::from(number.get()));
-        if volume.geometry.contains(block, 1) {
+        if fs.geometry.contains(block, 1) {
             return Ok(block);
         }
         let inode = Locus::inode(u64::from(self.inode.get()));
@@ -169,12 +169,12 @@ impl IndirectMap {
     }
 
     /// See [`super::BlockMap::visit_sound`].
-    pub(super) fn visit(&self, volume: &Volume, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+    pub(super) fn visit(&self, fs: &FsContext, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
         let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
-        self.visit_runs(volume, direct, 0, None, visitor)?;
-        let per_block = u64::from(volume.geometry.block_bytes / 4);
+        self.visit_runs(fs, direct, 0, None, visitor)?;
+        let per_block = u64::from(fs.geometry.block_bytes / 4);
         for (tree, &root) in trees(per_block).zip(roots) {
-            self.visit_tree(volume, root, tree, visitor)?;
+            self.visit_tree(fs, root, tree, visitor)?;
         }
         ControlFlow::Continue(())
     }
@@ -182,9 +182,9 @@ impl IndirectMap {
     /// Recurses at most three levels: each call has one level less.
     fn visit_tree(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         root: Le32,
-        tree: Tree,
+        tree: IndirectTree,
         visitor: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
         // A tree that begins beyond the last possible file block is ignored.
@@ -192,34 +192,34 @@ impl IndirectMap {
         let Some(first) = first.map(FileBlock) else {
             return ControlFlow::Continue(());
         };
-        let at = match self.validate(volume, root, None) {
+        let at = match self.validate(fs, root, None) {
             Ok(at) => at,
             Err(error) => return visitor(Err(error)),
         };
         visitor(Ok(Piece::Node(first, at)))?;
-        let buffer = match volume.read_block(at, &Unverified) {
+        let buffer = match fs.read_block(at, &Unverified) {
             Ok(buffer) => buffer,
             Err(error) => return visitor(Err(error)),
         };
         let numbers = <[Le32]>::ref_from_bytes(&buffer).unwrap_or_default();
         if tree.levels == 1 {
-            return self.visit_runs(volume, numbers, first.0, Some(at), visitor);
+            return self.visit_runs(fs, numbers, first.0, Some(at), visitor);
         }
-        let per_block = u64::from(volume.geometry.block_bytes / 4);
+        let per_block = u64::from(fs.geometry.block_bytes / 4);
         let below = per_block.pow(tree.levels - 1);
         for (index, &number) in (0u64..).zip(numbers) {
-            let child = Tree {
+            let child = IndirectTree {
                 first: tree.first + index * below,
                 levels: tree.levels - 1,
             };
-            self.visit_tree(volume, number, child, visitor)?;
+            self.visit_tree(fs, number, child, visitor)?;
         }
         ControlFlow::Continue(())
     }
 
     fn visit_runs(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         numbers: &[Le32],
         first: u32,
         place: Option<BlockNr>,
@@ -231,7 +231,7 @@ impl IndirectMap {
             let Some(block) = FileBlock(first).checked_add(skipped) else {
                 break;
             };
-            match self.run(volume, numbers, index, block, place) {
+            match self.run(fs, numbers, index, block, place) {
                 Ok(run) => {
                     if run.backing != Backing::Hole {
                         visitor(Ok(Piece::Run(run)))?;
@@ -277,7 +277,7 @@ pub fn blocks_of_row(geometry: &Geometry, row: u32) -> Range<u32> {
     }
 }
 
-impl Tree {
+impl IndirectTree {
     /// Returns the first file block after it.
     fn end(&self, per_block: u64) -> u64 {
         self.first + per_block.pow(self.levels)
@@ -285,9 +285,9 @@ impl Tree {
 }
 
 /// Returns the three trees, in file order. With 64 KiB blocks the last one ends at 2^42 blocks.
-fn trees(per_block: u64) -> impl Iterator<Item = Tree> {
+fn trees(per_block: u64) -> impl Iterator<Item = IndirectTree> {
     (1..=3).scan(u64::from(DIRECT_COUNT), move |next, levels| {
-        let tree = Tree {
+        let tree = IndirectTree {
             first: *next,
             levels,
         };

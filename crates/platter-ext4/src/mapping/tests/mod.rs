@@ -7,12 +7,12 @@ use platter_vfs::Error;
 
 use super::indirect::IndirectRule;
 use super::*;
+use crate::fs_context::tests::sample_fs;
 use crate::ondisk::InodeNr;
 use crate::ondisk::extent::tests::{inner, leaf};
 use crate::ondisk::extent::{ExtentBlockRules, ExtentRule};
 use crate::ondisk::geometry::tests::sample_geometry;
 use crate::ondisk::inode::tests::sample;
-use crate::volume::tests::sample_volume;
 
 fn inode(flags: InodeFlags, block: &[u8]) -> Inode {
     let geometry = sample_geometry();
@@ -24,8 +24,8 @@ fn inode(flags: InodeFlags, block: &[u8]) -> Inode {
     Inode::decode(&bytes, number, &geometry).unwrap()
 }
 
-/// Builds a file whose extent root is `root`, on a volume with these nodes.
-fn extents(root: &[u8], nodes: &[(u64, Vec<u8>)]) -> (Volume, Result<BlockMap>) {
+/// Builds a file whose extent root is `root`, on a filesystem with these nodes.
+fn extents(root: &[u8], nodes: &[(u64, Vec<u8>)]) -> (FsContext, Result<BlockMap>) {
     let inode = inode(InodeFlags::EXTENTS, root);
     let mut nodes = nodes.to_vec();
     let geometry = sample_geometry();
@@ -37,12 +37,12 @@ fn extents(root: &[u8], nodes: &[(u64, Vec<u8>)]) -> (Volume, Result<BlockMap>) 
         rules.seal(*block, node);
     }
     let nodes: Vec<_> = nodes.iter().map(|(at, node)| (*at, &node[..])).collect();
-    let volume = sample_volume(&nodes);
-    let map = BlockMap::decode(&volume, &inode);
-    (volume, map)
+    let fs = sample_fs(&nodes);
+    let map = BlockMap::decode(&fs, &inode);
+    (fs, map)
 }
 
-fn indirect(pointers: &[u32; 15], blocks: &[(u64, Vec<u32>)]) -> (Volume, BlockMap) {
+fn indirect(pointers: &[u32; 15], blocks: &[(u64, Vec<u32>)]) -> (FsContext, BlockMap) {
     let bytes = |numbers: &[u32]| -> Vec<u8> {
         numbers
             .iter()
@@ -55,9 +55,9 @@ fn indirect(pointers: &[u32; 15], blocks: &[(u64, Vec<u32>)]) -> (Volume, BlockM
         .map(|(at, numbers)| (*at, bytes(numbers)))
         .collect();
     let blocks: Vec<_> = blocks.iter().map(|(at, block)| (*at, &block[..])).collect();
-    let volume = sample_volume(&blocks);
-    let map = BlockMap::decode(&volume, &inode).unwrap();
-    (volume, map)
+    let fs = sample_fs(&blocks);
+    let map = BlockMap::decode(&fs, &inode).unwrap();
+    (fs, map)
 }
 
 fn run(first: u32, count: u32, backing: Backing) -> Run {
@@ -78,7 +78,7 @@ fn rule(error: Error) -> String {
 #[test]
 fn extent_tree_of_two_levels_is_mapped() {
     let root = inner(60, 2, &[(0, 100), (50, 101)]);
-    let (volume, map) = extents(
+    let (fs, map) = extents(
         &root,
         &[
             (100, inner(1024, 1, &[(0, 102)])),
@@ -88,7 +88,7 @@ fn extent_tree_of_two_levels_is_mapped() {
         ],
     );
     let map = map.unwrap();
-    let lookup = |block| map.lookup(&volume, FileBlock(block)).unwrap();
+    let lookup = |block| map.lookup(&fs, FileBlock(block)).unwrap();
     assert_eq!(lookup(1), run(1, 3, Backing::Written(BlockNr(201))));
     assert_eq!(lookup(5), run(5, 5, Backing::Hole));
     assert_eq!(lookup(11), run(11, 1, Backing::Unwritten(BlockNr(301))));
@@ -96,15 +96,12 @@ fn extent_tree_of_two_levels_is_mapped() {
     assert_eq!(lookup(50), run(50, 1, Backing::Written(BlockNr(400))));
     assert_eq!(lookup(51).backing, Backing::Hole);
     assert_eq!(lookup(51).end(), FileBlock::MAX);
-    assert_eq!(
-        map.block(&volume, FileBlock(3)).unwrap(),
-        Some(BlockNr(203))
-    );
-    assert_eq!(map.block(&volume, FileBlock(10)).unwrap(), None);
+    assert_eq!(map.block(&fs, FileBlock(3)).unwrap(), Some(BlockNr(203)));
+    assert_eq!(map.block(&fs, FileBlock(10)).unwrap(), None);
 
     let mut nodes = Vec::new();
     let mut runs = Vec::new();
-    let visited = map.visit(&volume, &mut |piece| {
+    let visited = map.visit(&fs, &mut |piece| {
         match piece {
             Piece::Node(_, block) => nodes.push(block.0),
             Piece::Run(run) => runs.push(run.first.0),
@@ -119,8 +116,8 @@ fn extent_tree_of_two_levels_is_mapped() {
 #[test]
 fn extent_node_not_matching_its_parent_is_corrupt() {
     let broken = |root: &[u8], node: Vec<u8>| {
-        let (volume, map) = extents(root, &[(100, node)]);
-        rule(map.unwrap().lookup(&volume, FileBlock(9)).unwrap_err())
+        let (fs, map) = extents(root, &[(100, node)]);
+        rule(map.unwrap().lookup(&fs, FileBlock(9)).unwrap_err())
     };
     let root = inner(60, 1, &[(5, 100)]);
     let depth = ExtentRule::Depth.text();
@@ -134,8 +131,8 @@ fn extent_node_not_matching_its_parent_is_corrupt() {
 #[test]
 fn cyclic_extent_tree_terminates() {
     let root = inner(60, 5, &[(0, 100)]);
-    let (volume, map) = extents(&root, &[(100, inner(1024, 4, &[(0, 100)]))]);
-    let error = map.unwrap().lookup(&volume, FileBlock(0)).unwrap_err();
+    let (fs, map) = extents(&root, &[(100, inner(1024, 4, &[(0, 100)]))]);
+    let error = map.unwrap().lookup(&fs, FileBlock(0)).unwrap_err();
     assert_eq!(rule(error), ExtentRule::Depth.text());
 }
 
@@ -153,7 +150,7 @@ fn indirect_blocks_are_mapped_to_the_third_level() {
     pointers[..4].copy_from_slice(&[100, 101, 0, 300]);
     pointers[12..].copy_from_slice(&[110, 111, 112]);
     let row: Vec<u32> = (500..756).collect();
-    let (volume, map) = indirect(
+    let (fs, map) = indirect(
         &pointers,
         &[
             (110, row.clone()),
@@ -164,7 +161,7 @@ fn indirect_blocks_are_mapped_to_the_third_level() {
             (115, vec![1000]),
         ],
     );
-    let lookup = |block| map.lookup(&volume, FileBlock(block)).unwrap();
+    let lookup = |block| map.lookup(&fs, FileBlock(block)).unwrap();
     assert_eq!(lookup(0), run(0, 2, Backing::Written(BlockNr(100))));
     assert_eq!(lookup(2), run(2, 1, Backing::Hole));
     assert_eq!(lookup(4), run(4, 8, Backing::Hole));
@@ -185,7 +182,7 @@ fn indirect_blocks_are_mapped_to_the_third_level() {
 
     let mut nodes = Vec::new();
     let mut blocks = 0;
-    let visited = map.visit(&volume, &mut |piece| {
+    let visited = map.visit(&fs, &mut |piece| {
         match piece {
             Piece::Node(_, block) => nodes.push(block.0),
             Piece::Run(run) => blocks += run.count,
@@ -204,17 +201,11 @@ fn block_number_outside_the_filesystem_is_corrupt() {
     pointers[1] = 100;
     pointers[12] = 110;
     pointers[13] = 1;
-    let (volume, map) = indirect(&pointers, &[(110, vec![u32::MAX, 200])]);
+    let (fs, map) = indirect(&pointers, &[(110, vec![u32::MAX, 200])]);
     for block in [0, 12, 300] {
-        let error = map.lookup(&volume, FileBlock(block)).unwrap_err();
+        let error = map.lookup(&fs, FileBlock(block)).unwrap_err();
         assert_eq!(rule(error), IndirectRule::Outside.text());
     }
-    assert_eq!(
-        map.block(&volume, FileBlock(1)).unwrap(),
-        Some(BlockNr(100))
-    );
-    assert_eq!(
-        map.block(&volume, FileBlock(13)).unwrap(),
-        Some(BlockNr(200))
-    );
+    assert_eq!(map.block(&fs, FileBlock(1)).unwrap(), Some(BlockNr(100)));
+    assert_eq!(map.block(&fs, FileBlock(13)).unwrap(), Some(BlockNr(200)));
 }

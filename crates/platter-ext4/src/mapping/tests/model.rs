@@ -34,15 +34,15 @@ impl Random {
 
 /// The clusters in use, by number.
 #[derive(Debug)]
-struct Space {
+struct TestAllocator {
     ratio: u64,
     used: Mutex<BTreeSet<u64>>,
     /// Clusters of the mapping itself.
     nodes: Mutex<BTreeSet<u64>>,
 }
 
-impl BlockSource for Space {
-    fn alloc(&self, _: &Volume, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
+impl BlockSource for TestAllocator {
+    fn alloc(&self, _: &FsContext, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
         let mut used = self.used.lock();
         let all = 16..DATA_START / self.ratio;
         let last = used.range(all.clone()).next_back();
@@ -55,7 +55,7 @@ impl BlockSource for Space {
         Ok(BlockNr(cluster * self.ratio))
     }
 
-    fn free(&self, _: &Volume, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+    fn free(&self, _: &FsContext, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         assert!(blocks.start.0.is_multiple_of(self.ratio));
         assert!(blocks.end.0.is_multiple_of(self.ratio));
         for cluster in blocks.start.0 / self.ratio..blocks.end.0 / self.ratio {
@@ -67,8 +67,8 @@ impl BlockSource for Space {
 }
 
 struct Bench {
-    volume: Volume,
-    space: Space,
+    fs: FsContext,
+    space: TestAllocator,
     inode: Inode,
     map: BlockMap,
     /// File block to device block, and whether it is unwritten.
@@ -93,14 +93,14 @@ impl Bench {
         let device = Arc::new(MemoryDevice::new("memory", vec![0; len]));
         let superblock = Superblock::decode(&sample_superblock()).unwrap();
         let budget = Arc::new(MemoryBudget::new(32 << 20));
-        let volume =
-            Volume::new(device, superblock, geometry, budget).writable(Log::without_journal);
+        let fs =
+            FsContext::new(device, superblock, geometry, budget).writable(Log::without_journal);
         let mut inode = inode(flags, &[]);
         inode.sectors = 0;
-        let map = BlockMap::begin(&volume, &mut inode);
+        let map = BlockMap::begin(&fs, &mut inode);
         Self {
-            volume,
-            space: Space {
+            fs,
+            space: TestAllocator {
                 ratio: u64::from(cluster_blocks),
                 used: Mutex::default(),
                 nodes: Mutex::default(),
@@ -122,14 +122,14 @@ impl Bench {
     fn step<R>(&mut self, step: impl FnOnce(&mut BlockMap, &mut MapChange<'_, '_>) -> R) -> R {
         const ALL: u32 = 8192;
         let credits = self.map.step_credits();
-        let log = self.volume.log().unwrap();
+        let log = self.fs.log().unwrap();
         let _other = self.is_tight.then(|| {
             log.commit_all().unwrap();
             log.begin_beside(ALL - credits).unwrap()
         });
         let mut handle = log.begin(credits).unwrap();
         let mut change = MapChange {
-            volume: &self.volume,
+            fs: &self.fs,
             space: &self.space,
             handle: &mut handle,
             inode: &mut self.inode,
@@ -169,7 +169,7 @@ impl Bench {
         let mut used = self.space.used.lock();
         for cluster in start / ratio..(start + end - block).div_ceil(ratio) {
             assert!(used.insert(cluster), "data blocks ran out");
-            self.inode.sectors += ratio * u64::from(self.volume.geometry.block_bytes >> 9);
+            self.inode.sectors += ratio * u64::from(self.fs.geometry.block_bytes >> 9);
         }
         (start, end - block)
     }
@@ -214,7 +214,7 @@ impl Bench {
             let cluster = (block + nth) / ratio * ratio;
             let is_mapped = self.model.range(cluster..cluster + ratio).next().is_some();
             if !is_mapped && self.space.used.lock().remove(&((start + nth) / ratio)) {
-                self.inode.sectors -= ratio * u64::from(self.volume.geometry.block_bytes >> 9);
+                self.inode.sectors -= ratio * u64::from(self.fs.geometry.block_bytes >> 9);
             }
         }
     }
@@ -276,7 +276,7 @@ impl Bench {
         self.model.extend(moved);
     }
 
-    fn make_room(&mut self, block: u64, count: u64) {
+    fn make_space(&mut self, block: u64, count: u64) {
         let mut end = FileBlock::MAX;
         let shift = u32::try_from(count).unwrap();
         let is_parted = block.is_multiple_of(2);
@@ -316,8 +316,8 @@ impl Bench {
     /// Returns all runs of the mapping, and its own blocks.
     fn walk(&self) -> (BTreeMap<u64, (u64, bool)>, BTreeSet<u64>) {
         let (mut blocks, mut nodes) = (BTreeMap::new(), BTreeSet::new());
-        let map = BlockMap::decode(&self.volume, &self.inode).unwrap();
-        let visited = map.visit(&self.volume, &mut |piece| {
+        let map = BlockMap::decode(&self.fs, &self.inode).unwrap();
+        let visited = map.visit(&self.fs, &mut |piece| {
             match piece {
                 Piece::Node(_, block) => {
                     assert!(nodes.insert(block.0 / self.space.ratio));
@@ -349,10 +349,10 @@ impl Bench {
         let data = blocks.values().map(|(block, _)| block / ratio);
         let used: BTreeSet<u64> = data.chain(nodes).collect();
         assert_eq!(used, *self.space.used.lock());
-        let sectors = ratio * u64::from(self.volume.geometry.block_bytes >> 9);
+        let sectors = ratio * u64::from(self.fs.geometry.block_bytes >> 9);
         assert_eq!(self.inode.sectors, used.len() as u64 * sectors);
         for &block in self.model.keys().take(50) {
-            let run = self.map.lookup(&self.volume, file_block(block)).unwrap();
+            let run = self.map.lookup(&self.fs, file_block(block)).unwrap();
             let (place, unwritten) = self.model[&block];
             let expected = if unwritten {
                 Backing::Unwritten(BlockNr(place))
@@ -384,7 +384,7 @@ impl Bench {
                 self.convert(range, unwritten);
             }
             18 => self.collapse(block / ratio * ratio..(block + count).next_multiple_of(ratio)),
-            _ => self.make_room(block / ratio * ratio, count.next_multiple_of(ratio)),
+            _ => self.make_space(block / ratio * ratio, count.next_multiple_of(ratio)),
         }
     }
 
@@ -397,7 +397,7 @@ impl Bench {
         assert!(self.remove(0..u64::from(u32::MAX)));
         self.check();
         assert_eq!(self.inode.sectors, 0);
-        self.volume.log().unwrap().commit_all().unwrap();
+        self.fs.log().unwrap().commit_all().unwrap();
     }
 }
 
@@ -504,7 +504,7 @@ fn extents_grow_to_their_limit_and_are_split_there() {
     map(0, 32767);
     map(32768, 32767);
     map(32767, 1);
-    let whole = |bench: &Bench, block| bench.map.lookup(&bench.volume, FileBlock(block)).unwrap();
+    let whole = |bench: &Bench, block| bench.map.lookup(&bench.fs, FileBlock(block)).unwrap();
     // Adjacent to the one before; both together exceed the limit.
     assert_eq!(whole(&bench, 0).count, 32768);
     assert_eq!(whole(&bench, 32768).count, 32767);

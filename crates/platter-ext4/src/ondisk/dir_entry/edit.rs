@@ -39,7 +39,7 @@ impl EntryFormat {
 
     /// Whether [`insert`](Self::insert) would find a gap for a name of this length.
     #[must_use]
-    pub fn has_room(self, bytes: &[u8], name_len: usize) -> bool {
+    pub fn has_space(self, bytes: &[u8], name_len: usize) -> bool {
         self.gap(bytes, name_len).is_some()
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let mut new = vec![0xff; 512];
         format.fill(&mut new, [stored[4], stored[2]]);
         assert_eq!(names(format, &new), [&b"third"[..], b"first"]);
-        assert!(format.has_room(&new, 255) && !format.has_room(&new[..28], 1));
+        assert!(format.has_space(&new, 255) && !format.has_space(&new[..28], 1));
         format.fill(&mut new, []);
         assert_eq!(names(format, &new), Vec::<Vec<u8>>::new());
     }
@@ -336,7 +336,7 @@ mod tests {
         let mut bytes = vec![0; 24];
         format.clear(&mut bytes);
         assert!(format.insert(&mut bytes, b"name", number(13), FileKind::Regular));
-        assert!(!format.has_room(&bytes, 8));
+        assert!(!format.has_space(&bytes, 8));
         bytes.resize(40, 0);
         format.stretch(&mut bytes, 24);
         assert!(format.insert(&mut bytes, b"other", number(13), FileKind::Regular));

@@ -289,7 +289,7 @@ impl Head {
 
     /// Bytes after the name, or the whole entry if it is unused.
     #[inline]
-    fn room(self) -> usize {
+    fn capacity(self) -> usize {
         self.length.saturating_sub(self.used())
     }
 

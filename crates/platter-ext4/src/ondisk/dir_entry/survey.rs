@@ -43,7 +43,7 @@ impl EntryFormat {
                 let entry = self.decode(bytes, at).map_err(|rule| (at, rule))?;
                 return Ok(Surveyed::There { entry, before });
             }
-            if gap.is_none() && head.room() >= needed && end <= gaps_end {
+            if gap.is_none() && head.capacity() >= needed && end <= gaps_end {
                 gap = Some(Gap::behind(at, head, end));
             }
             before = Some(at);

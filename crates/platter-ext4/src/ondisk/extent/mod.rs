@@ -172,8 +172,8 @@ impl<'a> ExtentNode<'a> {
             return Err(ExtentRule::Magic);
         }
         let max = usize::from(header.max.get());
-        let room = rest.len().checked_div(size_of::<DiskExtent>()).unwrap_or(0);
-        if max == 0 || max > room {
+        let capacity = rest.len().checked_div(size_of::<DiskExtent>()).unwrap_or(0);
+        if max == 0 || max > capacity {
             return Err(ExtentRule::Capacity);
         }
         let count = usize::from(header.entries.get());
@@ -384,7 +384,7 @@ impl Child {
 
 /// Returns the capacity of a node of `size_bytes` in entries.
 #[must_use]
-pub fn node_room(size_bytes: usize) -> usize {
+pub fn node_capacity(size_bytes: usize) -> usize {
     let rest = size_bytes.saturating_sub(size_of::<DiskExtentHeader>());
     rest.checked_div(size_of::<DiskExtent>()).unwrap_or(0)
 }
@@ -398,13 +398,13 @@ fn split_block(block: BlockNr) -> (Le16, Le32) {
     )
 }
 
-/// Encodes a node with these encoded entries into zeroed `bytes`, with capacity `room`.
-pub fn encode_node(bytes: &mut [u8], depth: u16, room: usize, entries: &[u8]) {
+/// Encodes a node with these encoded entries into zeroed `bytes`, with capacity `capacity`.
+pub fn encode_node(bytes: &mut [u8], depth: u16, capacity: usize, entries: &[u8]) {
     let count = entries.chunks(size_of::<DiskExtent>()).len();
     let header = DiskExtentHeader {
         magic: EXTENT_MAGIC.into(),
         entries: u16::try_from(count).unwrap_or(u16::MAX).into(),
-        max: u16::try_from(room).unwrap_or(u16::MAX).into(),
+        max: u16::try_from(capacity).unwrap_or(u16::MAX).into(),
         depth: depth.into(),
         generation: 0.into(),
     };
@@ -467,8 +467,8 @@ impl Verify for ExtentBlockRules<'_> {
 /// Returns the offset of the checksum, after the space for entries.
 fn checksum_offset(bytes: &[u8]) -> Option<usize> {
     let (header, _) = DiskExtentHeader::ref_from_prefix(bytes).ok()?;
-    let room = usize::from(header.max.get()).checked_mul(size_of::<DiskExtent>())?;
-    room.checked_add(size_of::<DiskExtentHeader>())
+    let capacity = usize::from(header.max.get()).checked_mul(size_of::<DiskExtent>())?;
+    capacity.checked_add(size_of::<DiskExtentHeader>())
 }
 
 fn split_checksum(bytes: &[u8]) -> Option<(&[u8], u32)> {

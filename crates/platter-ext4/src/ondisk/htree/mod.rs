@@ -234,12 +234,12 @@ impl<'a> IndexEntries<'a> {
         } else {
             0
         };
-        let room = rest.len().saturating_sub(tail) / ENTRY_BYTES;
-        if usize::from(header.limit.get()) != room {
+        let capacity = rest.len().saturating_sub(tail) / ENTRY_BYTES;
+        if usize::from(header.limit.get()) != capacity {
             return Err(HtreeRule::Limit);
         }
         let count = usize::from(header.count.get());
-        if count == 0 || count > room {
+        if count == 0 || count > capacity {
             return Err(HtreeRule::Count);
         }
         let (entries, _) = <[DiskHtreeEntry]>::ref_from_prefix_with_elems(rest, count)

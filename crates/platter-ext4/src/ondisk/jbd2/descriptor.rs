@@ -154,8 +154,8 @@ fn tag_bytes(format: &LogFormat) -> usize {
 #[must_use]
 pub fn tags_max(format: &LogFormat) -> usize {
     let fixed = size_of::<DiskHeader>().saturating_add(UUID_BYTES);
-    let room = format.records_end().saturating_sub(fixed);
-    room.checked_div(tag_bytes(format)).unwrap_or_default()
+    let capacity = format.records_end().saturating_sub(fixed);
+    capacity.checked_div(tag_bytes(format)).unwrap_or_default()
 }
 
 /// Encodes a descriptor block of transaction `sequence` with these tags, at most [`tags_max`], in a
@@ -300,8 +300,8 @@ mod tests {
                         && found.checksum == tag.checksum
                         && found.flags.contains(TagFlags::ESCAPE))
             );
-            let room = format.records_end() - 12 - UUID_BYTES - count * tag_bytes(&format);
-            assert!(room < tag_bytes(&format), "one more tag would fit");
+            let capacity = format.records_end() - 12 - UUID_BYTES - count * tag_bytes(&format);
+            assert!(capacity < tag_bytes(&format), "one more tag would fit");
         }
     }
 

@@ -67,8 +67,10 @@ fn record_bytes(format: &LogFormat) -> usize {
 /// Returns the capacity of a revoke block in records.
 #[must_use]
 pub fn records_max(format: &LogFormat) -> usize {
-    let room = format.records_end().saturating_sub(size_of::<DiskRevoke>());
-    room.checked_div(record_bytes(format)).unwrap_or_default()
+    let capacity = format.records_end().saturating_sub(size_of::<DiskRevoke>());
+    capacity
+        .checked_div(record_bytes(format))
+        .unwrap_or_default()
 }
 
 /// Encodes a revoke block of transaction `sequence` with these records, at most [`records_max`].
@@ -162,8 +164,11 @@ mod tests {
                 assert!(format.tail_matches(&block));
                 let found: Vec<_> = RevokedBlocks::decode(&block, &format).unwrap().collect();
                 assert_eq!(found, blocks);
-                let room = format.records_end() - 16 - found.len() * record_bytes(&format);
-                assert!(room < record_bytes(&format), "one more record would fit");
+                let capacity = format.records_end() - 16 - found.len() * record_bytes(&format);
+                assert!(
+                    capacity < record_bytes(&format),
+                    "one more record would fit"
+                );
             }
         }
     }

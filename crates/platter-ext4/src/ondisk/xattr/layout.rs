@@ -106,7 +106,7 @@ impl Attributes {
     }
 
     /// Returns the EA inodes of their values, one for each such attribute.
-    pub fn holders(&self) -> impl Iterator<Item = InodeNr> {
+    pub fn ea_inodes(&self) -> impl Iterator<Item = InodeNr> {
         self.list
             .iter()
             .filter_map(|attribute| match attribute.value {

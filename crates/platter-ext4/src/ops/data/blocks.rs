@@ -10,31 +10,31 @@ use platter_vfs::file::{
 use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
-use super::super::Node;
+use super::super::Ext4Inode;
 use super::writeback::{JOURNALED_BLOCKS_MAX, Piece, Placement};
 use crate::file::{file_block, file_run, next_delayed, size_bytes_max};
 use crate::mapping::{Backing, Progress, Run};
 use crate::ondisk::{BlockNr, FileBlock, InodeFlags};
 
-impl BlockRuns for Node {
+impl BlockRuns for Ext4Inode {
     fn block_bits(&self) -> u32 {
-        self.volume().geometry.block_bits
+        self.fs().geometry.block_bits
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
         let Some(found) = file_block(block) else {
             return Ok(None);
         };
-        let run = self.core.read().map.lookup(self.volume(), found)?;
+        let run = self.state.read().map.lookup(self.fs(), found)?;
         Ok(Some(file_run(&run, self.block_bits())))
     }
 
     fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        next_delayed(self.core.read().delayed.dirty(), block)
+        next_delayed(self.state.read().delayed.dirty(), block)
     }
 }
 
-impl FileBlocks for Node {
+impl FileBlocks for Ext4Inode {
     type Placement = Placement;
     type Allocation = Piece;
 
@@ -51,16 +51,16 @@ impl FileBlocks for Node {
     }
 
     fn cluster_bytes(&self) -> u64 {
-        let geometry = &self.volume().geometry;
+        let geometry = &self.fs().geometry;
         u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks)
     }
 
     fn size_bytes_max(&self) -> u64 {
-        size_bytes_max(&self.volume().geometry, &self.core.read().inode)
+        size_bytes_max(&self.fs().geometry, &self.state.read().inode)
     }
 
     fn size_on_disk(&self) -> u64 {
-        self.core.read().inode.size_bytes
+        self.state.read().inode.size_bytes
     }
 
     fn check_write(&self) -> Result<()> {
@@ -68,13 +68,13 @@ impl FileBlocks for Node {
             return self.refuse_without_contents();
         }
         let (flags, is_encrypted) = {
-            let inode = &self.core.read().inode;
+            let inode = &self.state.read().inode;
             (inode.flags, inode.is_encrypted())
         };
         if is_encrypted {
             return Err(Condition::NoKey.into());
         }
-        let log = self.volume().log().ok_or(Condition::ReadOnly)?;
+        let log = self.fs().log().ok_or(Condition::ReadOnly)?;
         if log.failure().is_some() {
             return Err(Condition::ReadOnly.into());
         }
@@ -93,8 +93,8 @@ impl FileBlocks for Node {
     }
 
     fn throttle(&self) {
-        let tree = &self.tree;
-        tree.dirty.throttle(&tree.budget, write_back_files);
+        let sb = &self.sb;
+        sb.dirty.throttle(&sb.budget, write_back_files);
     }
 
     fn note_dirty(&self) {
@@ -102,7 +102,7 @@ impl FileBlocks for Node {
     }
 
     fn note_failure(&self, error: &Error) {
-        self.tree.dirty.record_failure(error);
+        self.sb.dirty.record_failure(error);
     }
 
     fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
@@ -124,8 +124,8 @@ impl FileBlocks for Node {
 
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         let blocks = file_blocks(&blocks)?;
-        let (volume, space) = (self.volume(), self.tree.space()?);
-        let reserved = self.core.write().reserve(volume, space, blocks)?;
+        let (fs, space) = (self.fs(), self.sb.space()?);
+        let reserved = self.state.write().reserve(fs, space, blocks)?;
         if reserved.is_empty() {
             return Ok(Vec::new());
         }
@@ -136,13 +136,13 @@ impl FileBlocks for Node {
     }
 
     fn release(&self, blocks: Range<u64>) {
-        let Ok(space) = self.tree.space() else {
+        let Ok(space) = self.sb.space() else {
             return;
         };
         let block = |block| FileBlock(u32::try_from(block).unwrap_or(u32::MAX));
         let blocks = block(blocks.start)..block(blocks.end);
-        let mut core = self.core.write();
-        core.forget_delayed(self.volume(), space, blocks);
+        let mut state = self.state.write();
+        state.forget_delayed(self.fs(), space, blocks);
     }
 
     fn allocate(
@@ -176,7 +176,7 @@ impl FileBlocks for Node {
     }
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.tree.write_data(at, bufs)
+        self.sb.write_data(at, bufs)
     }
 
     fn overwrite(&self, request: &Request<'_>, run: &FileRun) -> Result<()> {
@@ -196,12 +196,12 @@ impl FileBlocks for Node {
     }
 
     fn set_larger_size(&self, size: u64) -> Result<()> {
-        let now = self.tree.clock.now();
-        self.change(0, |handle, core| {
-            core.inode.size_bytes = size;
-            core.inode.modified = now;
-            core.inode.changed = now;
-            core.data_sync = handle.transaction();
+        let now = self.sb.clock.now();
+        self.change(0, |handle, state| {
+            state.inode.size_bytes = size;
+            state.inode.modified = now;
+            state.inode.changed = now;
+            state.data_sync = handle.transaction();
             Ok(())
         })
     }
@@ -221,13 +221,13 @@ impl FileBlocks for Node {
     }
 
     fn abort(&self, error: &Error) {
-        if let Some(log) = self.volume().log() {
+        if let Some(log) = self.fs().log() {
             log.abort(error);
         }
     }
 
     fn write_back_shared_reservations(&self, range: Range<u64>) -> Result<()> {
-        if self.core.read().delayed.has_rows() {
+        if self.state.read().delayed.has_rows() {
             self.pages.write_back(self, range)?;
         }
         Ok(())
@@ -240,9 +240,9 @@ impl FileBlocks for Node {
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
         let dropped = file_blocks(&blocks)?;
         let mut left = dropped.clone();
-        self.in_steps(0, |handle, core, space| {
-            core.forget_delayed(self.volume(), space, dropped.clone());
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            state.forget_delayed(self.fs(), space, dropped.clone());
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.remove(&mut change, left.clone())? {
                 Progress::Done => return Ok(true),
                 Progress::More(next) => left.end = next,
@@ -254,9 +254,9 @@ impl FileBlocks for Node {
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
         let blocks = file_blocks(&blocks)?;
         let mut left = blocks.clone();
-        self.in_steps(0, |handle, core, space| {
-            core.forget_delayed(self.volume(), space, blocks.clone());
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            state.forget_delayed(self.fs(), space, blocks.clone());
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.convert(&mut change, left.clone(), true)? {
                 Progress::Done => return Ok(true),
                 Progress::More(next) => left.start = next,
@@ -267,15 +267,15 @@ impl FileBlocks for Node {
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
         let blocks = file_blocks(&blocks)?;
-        let space = self.tree.space()?;
+        let space = self.sb.space()?;
         let placement = &mut *self.data.file.placement.lock();
-        self.core
+        self.state
             .write()
-            .reserve_holes(self.volume(), space, blocks.clone())?;
+            .reserve_holes(self.fs(), space, blocks.clone())?;
         let filled = self.fill_reserved(blocks.clone(), placement);
         if filled.is_err() {
-            let mut core = self.core.write();
-            core.forget_delayed(self.volume(), space, blocks);
+            let mut state = self.state.write();
+            state.forget_delayed(self.fs(), space, blocks);
         }
         filled
     }
@@ -284,8 +284,8 @@ impl FileBlocks for Node {
         let blocks = file_blocks(&blocks)?;
         let count = blocks.end.0 - blocks.start.0;
         let mut left = blocks.clone();
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.remove(&mut change, left.clone())? {
                 Progress::Done => return Ok(true),
                 Progress::More(next) => left.end = next,
@@ -293,11 +293,11 @@ impl FileBlocks for Node {
             Ok(false)
         })?;
         let mut from = blocks.end;
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.shift_down(&mut change, from, count)? {
                 Progress::Done => {
-                    core.inode.size_bytes = size;
+                    state.inode.size_bytes = size;
                     self.data.file.truncate(size);
                     Ok(true)
                 }
@@ -313,7 +313,7 @@ impl FileBlocks for Node {
         let Ok(count) = u32::try_from(count) else {
             return Ok(false);
         };
-        self.core.read().map.has_room_above(self.volume(), count)
+        self.state.read().map.has_space_above(self.fs(), count)
     }
 
     fn insert_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
@@ -321,21 +321,21 @@ impl FileBlocks for Node {
         let count = blocks.end.0 - blocks.start.0;
         // The split, which may need space, comes first, so that ENOSPC leaves the file as it was.
         // Writes of the blocks before it do not merge the parts again.
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             map.part(&mut change, blocks.start)?;
             Ok(true)
         })?;
         // The size next: what is moved would lie behind the end of the file.
-        self.change(0, |handle, core| {
-            core.inode.size_bytes = size;
-            core.data_sync = handle.transaction();
+        self.change(0, |handle, state| {
+            state.inode.size_bytes = size;
+            state.data_sync = handle.transaction();
             Ok(())
         })?;
         self.data.file.set_size(size);
         let mut left = blocks.start..FileBlock::MAX;
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.shift_up(&mut change, left.clone(), count)? {
                 Progress::Done => return Ok(true),
                 Progress::More(next) => left.end = next,
@@ -345,10 +345,8 @@ impl FileBlocks for Node {
     }
 
     fn commit_mapping(&self) -> Result<()> {
-        let changed = self.core.read().sync;
-        self.volume()
-            .log()
-            .map_or(Ok(()), |log| log.commit(changed))
+        let changed = self.state.read().sync;
+        self.fs().log().map_or(Ok(()), |log| log.commit(changed))
     }
 
     fn commit(&self, data_only: bool) -> Result<()> {
@@ -356,20 +354,24 @@ impl FileBlocks for Node {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     fn has_flag(&self, flag: InodeFlags) -> bool {
-        self.core.read().inode.flags.contains(flag)
+        self.state.read().inode.flags.contains(flag)
     }
 
     /// Returns when the transactions that changed the inode are durable, and what was written to its
     /// blocks.
     pub(in crate::ops) fn commit_inode(&self, data_only: bool) -> Result<()> {
-        let Some(log) = self.volume().log() else {
+        let Some(log) = self.fs().log() else {
             return Ok(());
         };
         let transaction = {
-            let core = self.core.read();
-            if data_only { core.data_sync } else { core.sync }
+            let state = self.state.read();
+            if data_only {
+                state.data_sync
+            } else {
+                state.sync
+            }
         };
         let writes = &self.data.file.sync.writes;
         writes.sync(|| log.commit(transaction), || log.sync(transaction))
@@ -378,7 +380,7 @@ impl Node {
     fn fill_reserved(&self, blocks: Range<FileBlock>, placement: &mut Placement) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
-            let run = self.core.read().map.lookup(self.volume(), at)?;
+            let run = self.state.read().map.lookup(self.fs(), at)?;
             let run = run.truncated(blocks.end.0 - at.0);
             at = run.end();
             if run.backing != Backing::Hole {

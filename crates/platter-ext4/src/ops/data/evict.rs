@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use platter_vfs::{Context, FileKind, Result, Timestamp};
 
-use super::super::{Core, Node};
+use super::super::{Ext4Inode, InodeState};
 use crate::alloc::FREE_INODE_CREDITS;
 use crate::inode;
 use crate::mapping::Progress;
@@ -17,7 +17,7 @@ use crate::xattr::{Released, change_credits};
 /// Blocks that freeing an inode changes at most that has nothing left.
 pub(in crate::ops) const DELETE_CREDITS: u32 = ORPHAN_CREDITS + FREE_INODE_CREDITS;
 
-impl Node {
+impl Ext4Inode {
     /// Frees what the inode holds, and the inode, unless that was tried before. It is among the
     /// orphans until that is done.
     ///
@@ -28,8 +28,8 @@ impl Node {
         }
         self.pages.truncate(0);
         let (has_blocks, has_attributes) = {
-            let core = self.core.read();
-            (core.has_blocks(), core.inode.has_attributes())
+            let state = self.state.read();
+            (state.has_blocks(), state.inode.has_attributes())
         };
         if has_blocks {
             self.free_blocks(FileBlock(0)..FileBlock::MAX)?;
@@ -37,17 +37,17 @@ impl Node {
         if has_attributes {
             self.free_attributes()?;
         }
-        let volume = self.volume();
-        inode::read_slot(volume, self.number)?;
-        let mut handle = volume.begin(DELETE_CREDITS)?;
-        let mut core = self.core.write();
-        self.delete(&mut handle, &mut core, self.tree.clock.now())
+        let fs = self.fs();
+        inode::read_slot(fs, self.number)?;
+        let mut handle = fs.begin(DELETE_CREDITS)?;
+        let mut state = self.state.write();
+        self.delete(&mut handle, &mut state, self.sb.clock.now())
     }
 
     /// Whether it has nothing but its number and the last of its names: no blocks, no attributes.
     pub(in crate::ops) fn is_bare(&self) -> bool {
-        let core = self.core.read();
-        self.kind != FileKind::Directory && core.inode.links == 1 && core.is_bare()
+        let state = self.state.read();
+        self.kind != FileKind::Directory && state.inode.links == 1 && state.is_bare()
     }
 
     /// Frees an inode that has no name and is bare, in the transaction that removes its last name at
@@ -55,34 +55,39 @@ impl Node {
     pub(in crate::ops) fn delete_bare(
         &self,
         handle: &mut Handle<'_>,
-        core: &mut Core,
+        state: &mut InodeState,
         now: Timestamp,
     ) -> Result<()> {
         self.is_deleted.store(true, Ordering::Release);
-        self.delete(handle, core, now)
+        self.delete(handle, state, now)
     }
 
-    fn delete(&self, handle: &mut Handle<'_>, core: &mut Core, now: Timestamp) -> Result<()> {
-        let (volume, space, register) = (self.volume(), self.tree.space()?, self.tree.register()?);
+    fn delete(
+        &self,
+        handle: &mut Handle<'_>,
+        state: &mut InodeState,
+        now: Timestamp,
+    ) -> Result<()> {
+        let (fs, space, register) = (self.fs(), self.sb.space()?, self.sb.register()?);
         // The kernel keeps 32 bits of it, and 0 would not be a deletion.
         let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
-        core.inode.size_bytes = 0;
-        core.inode.changed = core.inode.storable(now);
-        (core.sync, core.data_sync) = (handle.transaction(), handle.transaction());
-        core.drop_charge(volume, handle)?;
-        register.remove_deleted(volume, handle, &core.inode, time)?;
+        state.inode.size_bytes = 0;
+        state.inode.changed = state.inode.storable(now);
+        (state.sync, state.data_sync) = (handle.transaction(), handle.transaction());
+        state.drop_charge(fs, handle)?;
+        register.remove_deleted(fs, handle, &state.inode, time)?;
         // From here on the number may be another file's.
         let was_dir = self.kind == FileKind::Directory;
-        let freed = space.free_inode(volume, handle, self.number, was_dir);
+        let freed = space.free_inode(fs, handle, self.number, was_dir);
         freed.map_err(|error| handle.abort(error))
     }
 
     fn free_attributes(&self) -> Result<()> {
         let context = Context::root();
-        let mut credits = change_credits(self.volume());
+        let mut credits = change_credits(self.fs());
         loop {
-            let released = self.change(credits, |handle, core| {
-                self.xattr_change(&context, handle, core)?.release()
+            let released = self.change(credits, |handle, state| {
+                self.xattr_change(&context, handle, state)?.release()
             })?;
             match released {
                 Released::All => return Ok(()),
@@ -93,9 +98,9 @@ impl Node {
 
     /// Takes blocks out of the map and gives them back.
     fn free_blocks(&self, mut blocks: Range<FileBlock>) -> Result<()> {
-        self.in_steps(0, |handle, core, space| {
-            core.forget_delayed(self.volume(), space, blocks.clone());
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            state.forget_delayed(self.fs(), space, blocks.clone());
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.remove(&mut change, blocks.clone())? {
                 Progress::Done => return Ok(true),
                 Progress::More(next) => blocks.end = next,
@@ -105,7 +110,7 @@ impl Node {
     }
 }
 
-impl Core {
+impl InodeState {
     /// Whether it has blocks, or a reservation of some.
     fn has_blocks(&self) -> bool {
         !(self.map.is_empty() && self.delayed.is_empty())

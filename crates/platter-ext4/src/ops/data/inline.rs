@@ -4,19 +4,19 @@ use std::io::IoSlice;
 
 use platter_vfs::Result;
 
-use super::super::Node;
+use super::super::Ext4Inode;
 use crate::alloc::{RECORD_CREDITS, Taken};
 use crate::mapping::{Backing, BlockMap, InlineData, Run, store_inline};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::remove_from_inode;
 use crate::ondisk::{FileBlock, InodeFlags};
 
-/// No inode has room for more contents than this.
+/// No inode has space for more contents than this.
 const INLINE_BYTES_MAX: u64 = 1 << 16;
 
-impl Node {
+impl Ext4Inode {
     /// Writes contents that lie in the inode, or may come to lie there because there are none yet.
-    /// Whether it did: else they have no room. The caller holds the order lock alone.
+    /// Whether it did: else they have no space. The caller holds the order lock alone.
     pub(super) fn write_into_inode(&self, offset: u64, data: &[u8]) -> Result<bool> {
         let end = offset.saturating_add(data.len() as u64);
         self.change_inline(end.max(self.size_bytes()), |contents| {
@@ -32,7 +32,7 @@ impl Node {
     /// Cuts off contents that lie in the inode, or adds zeros to them. Whether it did.
     pub(super) fn resize_in_inode(&self, size: u64) -> Result<bool> {
         let is_inline = self
-            .core
+            .state
             .read()
             .inode
             .flags
@@ -44,8 +44,8 @@ impl Node {
         if size > INLINE_BYTES_MAX || !self.may_be_inline()? {
             return Ok(false);
         }
-        let geometry = &self.volume().geometry;
-        let mut inode = self.core.read().inode.clone();
+        let geometry = &self.fs().geometry;
+        let mut inode = self.state.read().inode.clone();
         let mut contents = vec![0; usize::try_from(size).unwrap_or_default()];
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
             let old = InlineData::decode(&inode, geometry)?;
@@ -56,23 +56,23 @@ impl Node {
             );
         }
         change(&mut contents);
-        // Without a handle first: most contents have no room.
+        // Without a handle first: most contents have no space.
         if !store_inline(&mut inode, geometry, &contents)? {
             return Ok(false);
         }
-        let now = self.tree.clock.now();
-        let stored = self.change(0, |handle, core| {
-            if !store_inline(&mut core.inode, geometry, &contents)? {
+        let now = self.sb.clock.now();
+        let stored = self.change(0, |handle, state| {
+            if !store_inline(&mut state.inode, geometry, &contents)? {
                 return Ok(false);
             }
-            core.inode.flags |= InodeFlags::INLINE_DATA;
-            core.inode.flags -= InodeFlags::EXTENTS;
-            core.inode.size_bytes = size;
+            state.inode.flags |= InodeFlags::INLINE_DATA;
+            state.inode.flags -= InodeFlags::EXTENTS;
+            state.inode.size_bytes = size;
             self.data.file.truncate(size);
-            core.inode.modified = now;
-            core.inode.changed = now;
-            core.map = BlockMap::begin(self.volume(), &mut core.inode);
-            core.data_sync = handle.transaction();
+            state.inode.modified = now;
+            state.inode.changed = now;
+            state.map = BlockMap::begin(self.fs(), &mut state.inode);
+            state.data_sync = handle.transaction();
             Ok(true)
         })?;
         if stored {
@@ -83,16 +83,16 @@ impl Node {
 
     /// Whether contents lie in the inode, or there are none and the filesystem keeps small ones there.
     fn may_be_inline(&self) -> Result<bool> {
-        let incompat = self.volume().geometry.features.incompat;
-        let core = self.core.read();
-        if core.inode.flags.contains(InodeFlags::INLINE_DATA) {
+        let incompat = self.fs().geometry.features.incompat;
+        let state = self.state.read();
+        if state.inode.flags.contains(InodeFlags::INLINE_DATA) {
             return Ok(true);
         }
-        let is_empty = self.size_bytes() == 0 && core.delayed.dirty().is_empty();
+        let is_empty = self.size_bytes() == 0 && state.delayed.dirty().is_empty();
         if !incompat.contains(Incompat::INLINE_DATA) || !is_empty {
             return Ok(false);
         }
-        let run = core.map.lookup(self.volume(), FileBlock(0))?;
+        let run = state.map.lookup(self.fs(), FileBlock(0))?;
         Ok(run.backing == Backing::Hole && run.end() == FileBlock::MAX)
     }
 
@@ -100,7 +100,7 @@ impl Node {
     /// The caller holds the order lock alone.
     pub(super) fn grow_out_of_inode(&self) -> Result<()> {
         if !self
-            .core
+            .state
             .read()
             .inode
             .flags
@@ -108,13 +108,13 @@ impl Node {
         {
             return Ok(());
         }
-        let (volume, space) = (self.volume(), self.tree.space()?);
-        let block_bytes = volume.geometry.block_bytes as usize;
+        let (fs, space) = (self.fs(), self.sb.space()?);
+        let block_bytes = fs.geometry.block_bytes as usize;
         let mut bytes = vec![0; block_bytes];
         let is_empty = {
-            let inode = &self.core.read().inode;
+            let inode = &self.state.read().inode;
             let len = usize::try_from(inode.size_bytes).unwrap_or(usize::MAX);
-            let contents = InlineData::decode(inode, &volume.geometry)?;
+            let contents = InlineData::decode(inode, &fs.geometry)?;
             contents.read_at(0, &mut bytes[..len.min(block_bytes)]);
             len == 0
         };
@@ -122,9 +122,9 @@ impl Node {
         if !is_empty {
             _held = self.hold_cluster()?;
             let goal = space.first_goal(self.number, self.kind);
-            let block = space.take(volume, goal, 1, space.contents_from())?;
-            let at = volume.geometry.offset_bytes(block.start());
-            if let Err(error) = self.tree.write_data(at, &[IoSlice::new(&bytes)]) {
+            let block = space.take(fs, goal, 1, space.contents_from())?;
+            let at = fs.geometry.offset_bytes(block.start());
+            if let Err(error) = self.sb.write_data(at, &[IoSlice::new(&bytes)]) {
                 space.give_back(block);
                 return Err(error);
             }
@@ -139,20 +139,16 @@ impl Node {
 
     /// Makes the inode map a block instead of storing the contents inline.
     fn name_first_block(&self, taken: &mut Option<Taken>) -> Result<()> {
-        let (volume, space) = (self.volume(), self.tree.space()?);
-        let has_extents = volume
-            .geometry
-            .features
-            .incompat
-            .contains(Incompat::EXTENTS);
+        let (fs, space) = (self.fs(), self.sb.space()?);
+        let has_extents = fs.geometry.features.incompat.contains(Incompat::EXTENTS);
         // The first block of a map lies in its root.
-        self.change(RECORD_CREDITS, |handle, core| {
+        self.change(RECORD_CREDITS, |handle, state| {
             let system = crate::mapping::INLINE_DATA_NAME;
-            remove_from_inode(&mut core.inode.tail, system.0, system.1);
-            core.inode.flags -= InodeFlags::INLINE_DATA;
-            core.inode.flags.set(InodeFlags::EXTENTS, has_extents);
-            core.map = BlockMap::begin(volume, &mut core.inode);
-            core.data_sync = handle.transaction();
+            remove_from_inode(&mut state.inode.tail, system.0, system.1);
+            state.inode.flags -= InodeFlags::INLINE_DATA;
+            state.inode.flags.set(InodeFlags::EXTENTS, has_extents);
+            state.map = BlockMap::begin(fs, &mut state.inode);
+            state.data_sync = handle.transaction();
             let Some(taken) = taken.take() else {
                 return Ok(());
             };
@@ -161,10 +157,10 @@ impl Node {
                 count: 1,
                 backing: Backing::Written(taken.start()),
             };
-            let (map, mut change) = core.map_change(volume, &**space, handle);
+            let (map, mut change) = state.map_change(fs, &**space, handle);
             let mapped = map.insert(&mut change, run);
             change.inode.sectors += change.cluster_sectors();
-            let recorded = mapped.and_then(|_| space.record(volume, change.handle, taken));
+            let recorded = mapped.and_then(|_| space.record(fs, change.handle, taken));
             recorded.map_err(|error| handle.abort(error))
         })
     }

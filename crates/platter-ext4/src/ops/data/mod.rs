@@ -19,8 +19,8 @@ use platter_cache::{AddressSpace, Buffer};
 use platter_vfs::file::{FileData, copy_into};
 use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget, file};
 
-use super::{Core, Node};
-use crate::alloc::Space;
+use super::{Ext4Inode, InodeState};
+use crate::alloc::Allocator;
 use crate::mapping::Backing;
 use crate::ondisk::{BlockNr, FileBlock};
 use writeback::Placement;
@@ -47,12 +47,12 @@ impl FileState {
     }
 
     /// Releases the preallocation of the file.
-    pub(super) fn close(&self, space: &Space) {
+    pub(super) fn close(&self, space: &Allocator) {
         self.file.placement.lock().close(space);
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// Writes the dirty pages of a file back.
     pub(super) fn write_back(&self) -> Result<()> {
         file::write_back(self)
@@ -75,7 +75,7 @@ impl Node {
     /// Only regular files have contents to read, and without a key encrypted ones are refused.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
         match self.kind {
-            FileKind::Regular if self.core.read().inode.is_encrypted() => {
+            FileKind::Regular if self.state.read().inode.is_encrypted() => {
                 Err(Condition::NoKey.into())
             }
             FileKind::Regular => Ok(()),
@@ -91,16 +91,16 @@ impl Node {
     /// See [`platter_vfs::Inode::seek`].
     pub(super) fn seek_contents(&self, offset: u64, target: SeekTarget) -> Result<u64> {
         self.refuse_without_contents()?;
-        let core = self.core.read();
-        let contents = core.contents(self.volume());
-        contents.seek(offset, target, self.size_bytes(), core.delayed.dirty())
+        let state = self.state.read();
+        let contents = state.contents(self.fs());
+        contents.seek(offset, target, self.size_bytes(), state.delayed.dirty())
     }
 
     /// See [`platter_vfs::Inode::extents`].
     pub(super) fn list_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        let core = self.core.read();
-        let contents = core.contents(self.volume());
-        contents.extents(range, core.delayed.dirty(), sink)
+        let state = self.state.read();
+        let contents = state.contents(self.fs());
+        contents.extents(range, state.delayed.dirty(), sink)
     }
 
     /// Informs the device what will be read of the file. A hint: what fails here fails when it is read.
@@ -109,14 +109,14 @@ impl Node {
             return;
         }
         let range = range.start..range.end.min(self.size_bytes());
-        let core = self.core.read();
-        let contents = core.contents(self.volume());
-        contents.announce(range, core.delayed.dirty());
+        let state = self.state.read();
+        let contents = state.contents(self.fs());
+        contents.announce(range, state.delayed.dirty());
     }
 }
 
 /// What the page cache fills a file's pages from.
-impl AddressSpace for Node {
+impl AddressSpace for Ext4Inode {
     type Error = Error;
 
     fn size_bytes(&self) -> u64 {
@@ -128,18 +128,18 @@ impl AddressSpace for Node {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.size_bytes().min(offset + len);
         let (sources, away) = {
-            let core = self.core.read();
+            let state = self.state.read();
             // Data being truncated is not part of the file any more, though the inode may still include it.
-            let sources = core.contents(self.volume()).sources(offset, len, end)?;
+            let sources = state.contents(self.fs()).sources(offset, len, end)?;
             let is_journaled = self.data.is_journaled.load(Ordering::Acquire);
             let away = if is_journaled {
-                self.contents_away(&core, offset..end)?
+                self.contents_away(&state, offset..end)?
             } else {
                 Vec::new()
             };
             (sources, away)
         };
-        sources.read(&**self.volume().device(), bufs)?;
+        sources.read(&**self.fs().device(), bufs)?;
         for (at, bytes) in away {
             let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
             copy_into(
@@ -152,18 +152,18 @@ impl AddressSpace for Node {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// Blocks of a range of contents that are newer in the journal than on the device, with their
     /// first byte in the file.
-    fn contents_away(&self, core: &Core, range: Range<u64>) -> Result<Vec<(u64, Buffer)>> {
-        let bits = self.volume().geometry.block_bits;
+    fn contents_away(&self, state: &InodeState, range: Range<u64>) -> Result<Vec<(u64, Buffer)>> {
+        let bits = self.fs().geometry.block_bits;
         let mut away = Vec::new();
-        let Some(log) = self.volume().log().filter(|_| !range.is_empty()) else {
+        let Some(log) = self.fs().log().filter(|_| !range.is_empty()) else {
             return Ok(away);
         };
         let block = |nr| FileBlock(u32::try_from(nr).unwrap_or(u32::MAX));
         let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
-        core.contents(self.volume()).runs(blocks, &mut |run| {
+        state.contents(self.fs()).runs(blocks, &mut |run| {
             if let Backing::Written(start) = run.backing {
                 let end = BlockNr(start.0 + u64::from(run.count));
                 for (block, bytes) in log.data_away(start..end) {

@@ -5,43 +5,43 @@ use std::ops::Range;
 
 use platter_vfs::{Result, Timestamp};
 
-use super::super::{Core, Node};
-use crate::alloc::Space;
+use super::super::{Ext4Inode, InodeState};
+use crate::alloc::Allocator;
+use crate::fs_context::FsContext;
 use crate::mapping::{Backing, Run, blocks_of_row, row_of};
 use crate::ondisk::{FileBlock, InodeFlags};
-use crate::volume::Volume;
 
 /// Times of a file that is being written are no more exact than this, as in Linux, so that not
 /// every write changes the inode.
 const TICK_NANOSECONDS: i64 = 4_000_000;
-impl Node {
+impl Ext4Inode {
     /// Notes a change of contents, unless one was noted just now.
     pub(super) fn touch_contents(&self) -> Result<()> {
-        let now = self.tree.clock.now();
+        let now = self.sb.clock.now();
         {
-            let inode = &self.core.read().inode;
+            let inode = &self.state.read().inode;
             if is_recent(inode.modified, now) && is_recent(inode.changed, now) {
                 return Ok(());
             }
         }
-        self.change(0, |_, core| {
-            core.inode.modified = now;
-            core.inode.changed = now;
+        self.change(0, |_, state| {
+            state.inode.modified = now;
+            state.inode.changed = now;
             Ok(())
         })
     }
 }
 
-impl Core {
+impl InodeState {
     /// Marks blocks as about to be dirty, and reserves space for them where they have none. Returns
     /// those that were not dirty, as far as they are not mapped to written blocks.
     pub(super) fn reserve(
         &mut self,
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         blocks: Range<FileBlock>,
     ) -> Result<Vec<Range<u32>>> {
-        let unplaced = self.reserve_holes(volume, space, blocks)?;
+        let unplaced = self.reserve_holes(fs, space, blocks)?;
         let added = unplaced.into_iter().map(|run| self.delayed.add(run));
         Ok(added.flatten().collect())
     }
@@ -50,23 +50,23 @@ impl Core {
     /// on the device.
     pub(super) fn reserve_holes(
         &mut self,
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         blocks: Range<FileBlock>,
     ) -> Result<Vec<Range<FileBlock>>> {
         let (mut unplaced, mut clusters) = (Vec::new(), Vec::new());
         let mut rows = BTreeMap::new();
         let mut at = blocks.start;
         while at < blocks.end {
-            let run = self.map.lookup(volume, at)?.truncated(blocks.end.0 - at.0);
+            let run = self.map.lookup(fs, at)?.truncated(blocks.end.0 - at.0);
             at = run.end();
             match run.backing {
                 Backing::Written(_) => continue,
                 Backing::Unwritten(_) => {}
                 Backing::Hole => {
-                    let missing = self.missing_clusters(volume, &run)?;
+                    let missing = self.missing_clusters(fs, &run)?;
                     clusters.extend(self.delayed.unreserved(missing));
-                    self.count_missing_rows(volume, &run, &mut rows)?;
+                    self.count_missing_rows(fs, &run, &mut rows)?;
                 }
             }
             unplaced.push(run.first..run.end());
@@ -77,10 +77,10 @@ impl Core {
             .sum();
         let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
         // As in Linux, indirect blocks are counted when they are allocated.
-        self.reserve_quota(volume, space, of_clusters)?;
+        self.reserve_quota(fs, space, of_clusters)?;
         let reserved = space.reserve_delayed(of_clusters + of_rows, space.contents_from());
         if let Err(error) = reserved {
-            self.release_quota(volume, of_clusters);
+            self.release_quota(fs, of_clusters);
             return Err(error);
         }
         for run in clusters {
@@ -96,7 +96,7 @@ impl Core {
     /// need. Rows that miss one above them count it each.
     fn count_missing_rows(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         hole: &Run,
         rows: &mut BTreeMap<u32, u32>,
     ) -> Result<()> {
@@ -105,26 +105,26 @@ impl Core {
         }
         let mut at = hole.first;
         while at < hole.end() {
-            let row = row_of(&volume.geometry, at);
-            let missing = self.map.missing_nodes(volume, at)?;
+            let row = row_of(&fs.geometry, at);
+            let missing = self.map.missing_nodes(fs, at)?;
             if missing > 0 && !self.delayed.has_row(row) {
                 rows.insert(row, missing);
             }
-            at = FileBlock(blocks_of_row(&volume.geometry, row).end);
+            at = FileBlock(blocks_of_row(&fs.geometry, row).end);
         }
         Ok(())
     }
 
     /// The clusters of a hole that no block of the file lies in.
-    fn missing_clusters(&self, volume: &Volume, hole: &Run) -> Result<Range<u32>> {
-        let ratio = volume.geometry.cluster_blocks;
+    fn missing_clusters(&self, fs: &FsContext, hole: &Run) -> Result<Range<u32>> {
+        let ratio = fs.geometry.cluster_blocks;
         let mut start = hole.first.0 / ratio;
         let mut end = hole.end().0.div_ceil(ratio);
         if ratio > 1 {
-            if self.map.place_in_cluster(volume, start)?.is_some() {
+            if self.map.place_in_cluster(fs, start)?.is_some() {
                 start += 1;
             }
-            if start < end && self.map.place_in_cluster(volume, end - 1)?.is_some() {
+            if start < end && self.map.place_in_cluster(fs, end - 1)?.is_some() {
                 end -= 1;
             }
         }
@@ -134,14 +134,14 @@ impl Core {
     /// Releases the reservations of blocks that will not be written.
     pub(super) fn forget_delayed(
         &mut self,
-        volume: &Volume,
-        space: &Space,
+        fs: &FsContext,
+        space: &Allocator,
         blocks: Range<FileBlock>,
     ) {
         if blocks.start < blocks.end {
-            let reserved = self.delayed.forget(&volume.geometry, blocks);
+            let reserved = self.delayed.forget(&fs.geometry, blocks);
             space.release_delayed(u64::from(reserved.count()));
-            self.release_quota(volume, u64::from(reserved.clusters));
+            self.release_quota(fs, u64::from(reserved.clusters));
         }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use platter_vfs::Result;
 use platter_vfs::writing::NoSpaceRetry;
 
-use super::super::{Core, Node};
-use crate::alloc::Space;
+use super::super::{Ext4Inode, InodeState};
+use crate::alloc::Allocator;
 use crate::inode::{self, STORE_CREDITS};
 use crate::txn::Handle;
 
-impl Node {
+impl Ext4Inode {
     /// Runs `step` until it gives `true`, each time in a handle of its own that has what one step of
     /// a change of the map needs, and `credits` beside. The inode is stored with each step.
     ///
@@ -18,25 +18,25 @@ impl Node {
     pub(super) fn in_steps(
         &self,
         credits: u32,
-        mut step: impl FnMut(&mut Handle<'_>, &mut Core, &Arc<Space>) -> Result<bool>,
+        mut step: impl FnMut(&mut Handle<'_>, &mut InodeState, &Arc<Allocator>) -> Result<bool>,
     ) -> Result<()> {
-        let volume = self.volume();
-        let space = self.tree.space()?;
-        let mut retry = NoSpaceRetry::begin(&*self.tree);
+        let fs = self.fs();
+        let space = self.sb.space()?;
+        let mut retry = NoSpaceRetry::begin(&*self.sb);
         loop {
-            inode::read_slot(volume, self.number)?;
-            let needed = self.core.read().map.step_credits() + STORE_CREDITS;
-            let mut handle = volume.begin(needed.saturating_add(credits))?;
-            let mut core = self.core.write();
-            let result = step(&mut handle, &mut core, space);
+            inode::read_slot(fs, self.number)?;
+            let needed = self.state.read().map.step_credits() + STORE_CREDITS;
+            let mut handle = fs.begin(needed.saturating_add(credits))?;
+            let mut state = self.state.write();
+            let result = step(&mut handle, &mut state, space);
             // One that fails may have come some way.
-            core.store_data(volume, &mut handle)?;
-            drop(core);
+            state.store_data(fs, &mut handle)?;
+            drop(state);
             drop(handle);
             match result {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) if retry.is_due(&*self.tree, &error)? => {}
+                Err(error) if retry.is_due(&*self.sb, &error)? => {}
                 Err(error) => return Err(error),
             }
         }

@@ -10,8 +10,8 @@ use platter_vfs::Result;
 use platter_vfs::file::{Allocation, FileEnd, FileRun, Request, Target, write_runs};
 use platter_vfs::writing::NoSpaceRetry;
 
-use super::super::{Core, Node};
-use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
+use super::super::{Ext4Inode, InodeState};
+use crate::alloc::{Allocator, Preallocation, RECORD_CREDITS, Reserve, Taken};
 use crate::file::file_run;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, MapChange, Progress, ReservedSource, Run};
@@ -26,7 +26,7 @@ pub(super) const JOURNALED_BLOCKS_MAX: u32 = 32;
 pub struct Placement {
     last: Option<(FileBlock, BlockNr)>,
     /// What is kept for it behind them.
-    window: Window,
+    preallocation: Preallocation,
 }
 
 /// Blocks of a file that are about to be mapped.
@@ -46,7 +46,7 @@ impl Allocation for Piece {
     }
 }
 
-impl WritableSpace for Node {
+impl WritableSpace for Ext4Inode {
     fn extend(&self, end: u64) {
         self.data.file.extend(end);
     }
@@ -56,20 +56,20 @@ impl WritableSpace for Node {
     }
 }
 
-impl Node {
+impl Ext4Inode {
     /// What is to be done about the first blocks of a range, and how many.
     pub(super) fn target(&self, blocks: Range<FileBlock>) -> Result<(Target, u32)> {
-        let bits = self.volume().geometry.block_bits;
-        let core = self.core.read();
+        let bits = self.fs().geometry.block_bits;
+        let state = self.state.read();
         let first = blocks.start;
-        let run = core.map.lookup(self.volume(), first)?;
+        let run = state.map.lookup(self.fs(), first)?;
         let run = run.truncated(blocks.end.0 - first.0);
         let target = match run.backing {
             Backing::Written(start) => return Ok((Target::Overwrite(start.0 << bits), run.count)),
             Backing::Unwritten(start) => Target::Unwritten(start.0 << bits),
             Backing::Hole => Target::New,
         };
-        let dirty = core.delayed.dirty().next(first.0);
+        let dirty = state.delayed.dirty().next(first.0);
         Ok(match dirty {
             Some(dirty) if dirty.start == first.0 => (target, run.count.min(dirty.end - first.0)),
             Some(dirty) => (Target::Nothing, run.count.min(dirty.start - first.0)),
@@ -90,7 +90,7 @@ impl Node {
     /// Frees the blocks allocated for a piece that could not be mapped.
     pub(super) fn give_back_piece(&self, piece: Piece) -> Result<()> {
         if let Some(taken) = piece.taken {
-            self.tree.space()?.give_back(taken);
+            self.sb.space()?.give_back(taken);
         }
         Ok(())
     }
@@ -101,13 +101,13 @@ impl Node {
         blocks: Range<FileBlock>,
         placement: &mut Placement,
     ) -> Result<Piece> {
-        let (volume, space) = (self.volume(), self.tree.space()?);
-        let ratio = volume.geometry.cluster_blocks;
+        let (fs, space) = (self.fs(), self.sb.space()?);
+        let ratio = fs.geometry.cluster_blocks;
         let (first, mut end) = (blocks.start, blocks.end);
         let cluster = first.0 / ratio;
         let (goal, is_reserved) = {
-            let core = self.core.read();
-            if let Some((block, place)) = core.map.place_in_cluster(volume, cluster)? {
+            let state = self.state.read();
+            if let Some((block, place)) = state.map.place_in_cluster(fs, cluster)? {
                 let cluster_end = (cluster + 1).saturating_mul(ratio);
                 let start = BlockNr(place.0 + u64::from(first.0) - u64::from(block.0));
                 return Ok(Piece {
@@ -118,17 +118,17 @@ impl Node {
                     },
                     taken: None,
                     reserved: 0,
-                    block_bits: volume.geometry.block_bits,
+                    block_bits: fs.geometry.block_bits,
                 });
             }
-            end = end.min(core.map.step_end(volume, first));
+            end = end.min(state.map.step_end(fs, first));
             let last = (end.0 - 1) / ratio;
-            if last > cluster && core.map.place_in_cluster(volume, last)?.is_some() {
+            if last > cluster && state.map.place_in_cluster(fs, last)?.is_some() {
                 end = FileBlock(last * ratio);
             }
-            let (is_reserved, until) = core.delayed.reservation_of(cluster);
+            let (is_reserved, until) = state.delayed.reservation_of(cluster);
             end = end.min(FileBlock(until.saturating_mul(ratio)));
-            (self.goal(&core, first, placement)?, is_reserved)
+            (self.goal(&state, first, placement)?, is_reserved)
         };
         let from = if is_reserved {
             Reserve::Delayed
@@ -137,7 +137,7 @@ impl Node {
         };
         let inside = first.0 % ratio;
         let want = end.0 - first.0 + inside;
-        let taken = space.take_growing(volume, &mut placement.window, goal, want, from)?;
+        let taken = space.take_growing(fs, &mut placement.preallocation, goal, want, from)?;
         let start = BlockNr(taken.start().0 + u64::from(inside));
         let clusters = taken.count().div_ceil(ratio);
         Ok(Piece {
@@ -148,15 +148,15 @@ impl Node {
             },
             reserved: if is_reserved { clusters } else { 0 },
             taken: Some(taken),
-            block_bits: volume.geometry.block_bits,
+            block_bits: fs.geometry.block_bits,
         })
     }
 
     /// Where `block` is best placed: behind the block before it, or as far from the last one that
     /// was placed as it is in the file.
-    fn goal(&self, core: &Core, block: FileBlock, placement: &Placement) -> Result<BlockNr> {
+    fn goal(&self, state: &InodeState, block: FileBlock, placement: &Placement) -> Result<BlockNr> {
         if let Some(before) = block.0.checked_sub(1) {
-            let run = core.map.lookup(self.volume(), FileBlock(before))?;
+            let run = state.map.lookup(self.fs(), FileBlock(before))?;
             if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
                 return Ok(BlockNr(start.0 + 1));
             }
@@ -164,10 +164,10 @@ impl Node {
         let near = placement.last.and_then(|(last, place)| {
             let ahead = block.checked_since(last)?;
             let goal = place.checked_add(u64::from(ahead))?;
-            self.volume().geometry.contains(goal, 1).then_some(goal)
+            self.fs().geometry.contains(goal, 1).then_some(goal)
         });
         let first =
-            || -> Result<BlockNr> { Ok(self.tree.space()?.first_goal(self.number, self.kind)) };
+            || -> Result<BlockNr> { Ok(self.sb.space()?.first_goal(self.number, self.kind)) };
         near.map_or_else(first, Ok)
     }
 
@@ -180,52 +180,50 @@ impl Node {
         end: u64,
         journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        let volume = self.volume();
-        let space = self.tree.space()?;
-        let mut retry = NoSpaceRetry::begin(&*self.tree);
+        let fs = self.fs();
+        let space = self.sb.space()?;
+        let mut retry = NoSpaceRetry::begin(&*self.sb);
         loop {
-            inode::read_slot(volume, self.number)?;
+            inode::read_slot(fs, self.number)?;
             let of_data = journaled.map_or(0, |_| piece.run.count);
-            let of_map = self.core.read().map.step_credits();
+            let of_map = self.state.read().map.step_credits();
             let credits = of_map + RECORD_CREDITS + STORE_CREDITS + of_data;
-            let mut handle = volume.begin(credits)?;
-            let mut core = self.core.write();
-            let of_row = core
-                .delayed
-                .row_reservation(&volume.geometry, piece.run.first);
+            let mut handle = fs.begin(credits)?;
+            let mut state = self.state.write();
+            let of_row = state.delayed.row_reservation(&fs.geometry, piece.run.first);
             let source = ReservedSource::new(space, of_row);
-            let (map, mut change) = core.map_change(volume, &source, &mut handle);
+            let (map, mut change) = state.map_change(fs, &source, &mut handle);
             if let Err(error) = map.insert(&mut change, piece.run) {
-                drop(core);
+                drop(state);
                 drop(handle);
-                if retry.is_due(&*self.tree, &error)? {
+                if retry.is_due(&*self.sb, &error)? {
                     continue;
                 }
                 return Err(error);
             }
             if let Some(taken) = piece.taken.take() {
-                let clusters = u64::from(taken.count().div_ceil(volume.geometry.cluster_blocks));
+                let clusters = u64::from(taken.count().div_ceil(fs.geometry.cluster_blocks));
                 let sectors = clusters.saturating_mul(change.cluster_sectors());
                 change.inode.sectors = change.inode.sectors.saturating_add(sectors);
                 space
-                    .record(volume, &mut handle, taken)
+                    .record(fs, &mut handle, taken)
                     .map_err(|error| handle.abort(error))?;
             }
             let used = piece.reserved + of_row - source.left();
-            core.place_delayed(volume, space, &piece.run, used);
+            state.place_delayed(fs, space, &piece.run, used);
             if let Some(request) = journaled {
                 self.journal_blocks(&mut handle, request, &piece.run)?;
             }
-            core.inode.size_bytes = core.inode.size_bytes.max(end);
-            return core.store_data(volume, &mut handle);
+            state.inode.size_bytes = state.inode.size_bytes.max(end);
+            return state.store_data(fs, &mut handle);
         }
     }
 
     /// Has unwritten blocks, to which data was written, read as that, and the size reach to `end`.
     pub(super) fn convert_run(&self, run: &Run, end: u64) -> Result<()> {
         let mut blocks = run.first..run.end();
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+        self.in_steps(0, |handle, state, space| {
+            let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             let progress = map.convert(&mut change, blocks.clone(), false)?;
             let done_to = match progress {
                 Progress::Done => blocks.end,
@@ -236,10 +234,10 @@ impl Node {
                 count: done_to.0 - blocks.start.0,
                 backing: run.backing,
             };
-            core.place_delayed(self.volume(), space, &done, 0);
+            state.place_delayed(self.fs(), space, &done, 0);
             blocks.start = done_to;
             if progress == Progress::Done {
-                core.inode.size_bytes = core.inode.size_bytes.max(end);
+                state.inode.size_bytes = state.inode.size_bytes.max(end);
             }
             Ok(progress == Progress::Done)
         })
@@ -249,19 +247,19 @@ impl Node {
     /// meanwhile: then the transaction that its inode was last changed in has a smaller one. During a
     /// truncation, extends it to the remaining size at most.
     pub(super) fn extend_on_disk(&self, end: FileEnd) -> Result<()> {
-        if self.core.read().inode.size_bytes >= end.offset {
+        if self.state.read().inode.size_bytes >= end.offset {
             return Ok(());
         }
-        let volume = self.volume();
-        inode::read_slot(volume, self.number)?;
-        let mut handle = volume.begin(STORE_CREDITS)?;
-        let mut core = self.core.write();
+        let fs = self.fs();
+        inode::read_slot(fs, self.number)?;
+        let mut handle = fs.begin(STORE_CREDITS)?;
+        let mut state = self.state.write();
         if !self.data.file.is_current(end) {
             return Ok(());
         }
         let left = end.offset.min(self.size_bytes());
-        core.inode.size_bytes = core.inode.size_bytes.max(left);
-        core.store_data(volume, &mut handle)
+        state.inode.size_bytes = state.inode.size_bytes.max(left);
+        state.store_data(fs, &mut handle)
     }
 
     /// Writes the bytes of a run of blocks over what the file has there, or has them journaled.
@@ -270,18 +268,18 @@ impl Node {
             self.leave_journal()?;
             self.write_blocks(request, run)?;
             self.data.file.sync.writes.record();
-            self.tree.overwrites.record();
+            self.sb.overwrites.record();
             return Ok(());
         }
-        let volume = self.volume();
+        let fs = self.fs();
         let mut left = *run;
         while left.count > 0 {
             let part = left.truncated(JOURNALED_BLOCKS_MAX);
-            inode::read_slot(volume, self.number)?;
-            let mut handle = volume.begin(part.count + STORE_CREDITS)?;
-            let mut core = self.core.write();
+            inode::read_slot(fs, self.number)?;
+            let mut handle = fs.begin(part.count + STORE_CREDITS)?;
+            let mut state = self.state.write();
             self.journal_blocks(&mut handle, request, &part)?;
-            core.store_data(volume, &mut handle)?;
+            state.store_data(fs, &mut handle)?;
             left = left.starting_at(part.end());
         }
         Ok(())
@@ -289,7 +287,7 @@ impl Node {
 
     /// Whether contents go through the journal.
     pub(super) fn journals_data(&self) -> bool {
-        self.volume().journals_data(&self.core.read().inode)
+        self.fs().journals_data(&self.state.read().inode)
     }
 
     /// Takes the bytes of a run of blocks into the transaction.
@@ -303,7 +301,7 @@ impl Node {
             return Ok(());
         };
         self.data.is_journaled.store(true, Ordering::Release);
-        let geometry = &self.volume().geometry;
+        let geometry = &self.fs().geometry;
         for (block, place) in (u64::from(run.first.0)..)
             .zip(start.0..)
             .take(run.count as usize)
@@ -327,7 +325,7 @@ impl Node {
         if !self.data.is_journaled.load(Ordering::Acquire) {
             return Ok(());
         }
-        if let Some(log) = self.volume().log() {
+        if let Some(log) = self.fs().log() {
             log.commit_all()?;
             log.checkpoint_all()?;
         }
@@ -340,22 +338,22 @@ impl Node {
         let Backing::Written(start) = run.backing else {
             return Ok(());
         };
-        let bits = self.volume().geometry.block_bits;
+        let bits = self.fs().geometry.block_bits;
         let bufs = request.blocks(&file_run(run, bits), bits);
-        self.tree.write_data(start.0 << bits, &bufs)
+        self.sb.write_data(start.0 << bits, &bufs)
     }
 }
 
-impl Core {
+impl InodeState {
     /// The map, and what changes it.
     pub(super) fn map_change<'c, 'h>(
         &'c mut self,
-        volume: &'c crate::Volume,
+        fs: &'c crate::FsContext,
         space: &'c dyn crate::mapping::BlockSource,
         handle: &'c mut Handle<'h>,
     ) -> (&'c mut crate::mapping::BlockMap, MapChange<'c, 'h>) {
         let change = MapChange {
-            volume,
+            fs,
             space,
             handle,
             inode: &mut self.inode,
@@ -367,22 +365,22 @@ impl Core {
     /// what else was reserved for their clusters and their row.
     pub(super) fn place_delayed(
         &mut self,
-        volume: &crate::Volume,
-        space: &Space,
+        fs: &crate::FsContext,
+        space: &Allocator,
         run: &Run,
         used: u32,
     ) {
-        let reserved = self.delayed.place(&volume.geometry, run.first..run.end());
+        let reserved = self.delayed.place(&fs.geometry, run.first..run.end());
         let left = reserved.count().saturating_sub(used);
-        self.claim_quota(volume, u64::from(reserved.clusters));
+        self.claim_quota(fs, u64::from(reserved.clusters));
         space.release_delayed(u64::from(left));
     }
 }
 
 impl Placement {
     /// Releases the preallocation of the file.
-    pub(in crate::ops) fn close(&mut self, space: &Space) {
-        space.close_window(&mut self.window);
+    pub(in crate::ops) fn close(&mut self, space: &Allocator) {
+        space.close_preallocation(&mut self.preallocation);
     }
 
     /// Notes blocks that were placed.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use platter_vfs::Result;
 
 use super::super::ORPHAN_FILE_BLOCKS_MAX;
-use crate::Volume;
+use crate::FsContext;
 use crate::file::Contents;
 use crate::inode;
 use crate::mapping::BlockMap;
@@ -49,17 +49,17 @@ struct Block {
 
 impl OrphanFile {
     /// Opens the orphan file of the filesystem, if it has one.
-    pub(super) fn open(volume: &Volume) -> Result<Option<Self>> {
-        let Some(number) = volume.superblock.orphan_file_inode else {
+    pub(super) fn open(fs: &FsContext) -> Result<Option<Self>> {
+        let Some(number) = fs.superblock.orphan_file_inode else {
             return Ok(None);
         };
-        let inode = inode::read(volume, number)?;
-        let map = BlockMap::decode(volume, &inode)?;
-        let has_checksum = volume.geometry.features.has_metadata_csum();
+        let inode = inode::read(fs, number)?;
+        let map = BlockMap::decode(fs, &inode)?;
+        let has_checksum = fs.geometry.features.has_metadata_csum();
         let rules = OrphanBlockRules {
             inode_seed: has_checksum.then_some(inode.checksum_seed),
         };
-        let features = volume.superblock.features.ro_compat;
+        let features = fs.superblock.features.ro_compat;
         let mut state = State {
             blocks: Vec::new(),
             orphans: HashMap::new(),
@@ -67,17 +67,17 @@ impl OrphanFile {
             is_announced: features.contains(RoCompat::ORPHAN_PRESENT),
         };
         let contents = Contents {
-            volume,
+            fs,
             inode: &inode,
             map: &map,
         };
-        let size_blocks = inode.size_bytes >> volume.geometry.block_bits;
+        let size_blocks = inode.size_bytes >> fs.geometry.block_bits;
         let end = u32::try_from(size_blocks).unwrap_or(u32::MAX);
         let blocks = FileBlock(0)..FileBlock(end.min(ORPHAN_FILE_BLOCKS_MAX));
         let mut taken = Ok(());
         contents.runs(blocks, &mut |run| {
             let mut places = run.places();
-            taken = places.try_for_each(|at| state.take(volume, rules, at));
+            taken = places.try_for_each(|at| state.take(fs, rules, at));
             if taken.is_err() {
                 return ControlFlow::Break(());
             }
@@ -103,7 +103,7 @@ impl OrphanFile {
     /// Adds an inode, if there is a free slot.
     pub(super) fn add(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         number: InodeNr,
     ) -> Result<bool> {
@@ -115,7 +115,7 @@ impl OrphanFile {
             state.orphans.insert(number, (index, place));
             self.len.store(state.orphans.len(), Ordering::Release);
             if !state.is_announced {
-                announce(volume, handle, true)?;
+                announce(fs, handle, true)?;
                 state.is_announced = true;
             }
             (state.blocks.get(index).map(|block| block.at), place)
@@ -145,10 +145,10 @@ impl OrphanFile {
         Ok(true)
     }
 
-    pub(super) fn close(&self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
+    pub(super) fn close(&self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
         let mut state = self.state.lock();
         if state.is_announced && state.orphans.is_empty() {
-            announce(volume, handle, false)?;
+            announce(fs, handle, false)?;
             state.is_announced = false;
         }
         Ok(())
@@ -178,8 +178,8 @@ impl OrphanFile {
 
 impl State {
     /// Reads a block of the file into the state.
-    fn take(&mut self, volume: &Volume, rules: OrphanBlockRules, at: BlockNr) -> Result<()> {
-        let bytes = volume.read_block(at, &rules)?;
+    fn take(&mut self, fs: &FsContext, rules: OrphanBlockRules, at: BlockNr) -> Result<()> {
+        let bytes = fs.read_block(at, &rules)?;
         let (index, mut free) = (self.blocks.len(), Vec::new());
         for (place, orphan) in (0..).zip(places(&bytes)) {
             match orphan {
@@ -210,8 +210,8 @@ impl State {
     }
 }
 
-fn announce(volume: &Volume, handle: &mut Handle<'_>, present: bool) -> Result<()> {
-    superblock::edit(volume, handle, |disk| {
+fn announce(fs: &FsContext, handle: &mut Handle<'_>, present: bool) -> Result<()> {
+    superblock::edit(fs, handle, |disk| {
         let mut features = RoCompat::from_bits_retain(disk.feature_ro_compat.get());
         features.set(RoCompat::ORPHAN_PRESENT, present);
         disk.feature_ro_compat.set(features.bits());

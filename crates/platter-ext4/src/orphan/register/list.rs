@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use platter_vfs::Result;
 
 use super::super::sound;
-use crate::Volume;
+use crate::FsContext;
 use crate::inode;
 use crate::ondisk::InodeNr;
 use crate::superblock;
@@ -32,19 +32,19 @@ struct Links {
 }
 
 impl OrphanList {
-    pub(super) fn open(volume: &Volume) -> Result<Self> {
+    pub(super) fn open(fs: &FsContext) -> Result<Self> {
         let mut links = Links {
             // The head was added last.
             next_turn: u64::from(u32::MAX),
             ..Links::default()
         };
         let mut turn = links.next_turn;
-        let mut next = volume.superblock.last_orphan;
+        let mut next = fs.superblock.last_orphan;
         while let Some(number) = next {
-            if links.turns.contains_key(&number) || inode::is_reserved(volume, number) {
+            if links.turns.contains_key(&number) || inode::is_reserved(fs, number) {
                 break;
             }
-            let Some(inode) = sound(inode::find(volume, number))?.flatten() else {
+            let Some(inode) = sound(inode::find(fs, number))?.flatten() else {
                 break;
             };
             turn = turn.saturating_sub(1);
@@ -70,7 +70,7 @@ impl OrphanList {
 
     pub(super) fn add(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         number: InodeNr,
     ) -> Result<()> {
@@ -79,8 +79,8 @@ impl OrphanList {
             return Ok(());
         }
         let head = links.by_turn.values().next_back().copied();
-        inode::store_deleted(volume, handle, number, head.map_or(0, InodeNr::get))?;
-        store_head(volume, handle, Some(number))?;
+        inode::store_deleted(fs, handle, number, head.map_or(0, InodeNr::get))?;
+        store_head(fs, handle, Some(number))?;
         let turn = links.next_turn;
         links.next_turn = turn.saturating_add(1);
         links.by_turn.insert(turn, number);
@@ -92,7 +92,7 @@ impl OrphanList {
     /// Removes an inode; returns whether it was found. The caller updates its own `i_dtime`.
     pub(super) fn remove(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         number: InodeNr,
     ) -> Result<bool> {
@@ -108,9 +108,9 @@ impl OrphanList {
         let mut later = links.by_turn.range(turn.saturating_add(1)..);
         match later.next() {
             Some((_, &before)) => {
-                inode::store_deleted(volume, handle, before, next.map_or(0, InodeNr::get))?;
+                inode::store_deleted(fs, handle, before, next.map_or(0, InodeNr::get))?;
             }
-            None => store_head(volume, handle, next)?,
+            None => store_head(fs, handle, next)?,
         }
         links.by_turn.remove(&turn);
         links.turns.remove(&number);
@@ -119,8 +119,8 @@ impl OrphanList {
     }
 }
 
-fn store_head(volume: &Volume, handle: &mut Handle<'_>, head: Option<InodeNr>) -> Result<()> {
-    superblock::edit(volume, handle, |disk| {
+fn store_head(fs: &FsContext, handle: &mut Handle<'_>, head: Option<InodeNr>) -> Result<()> {
+    superblock::edit(fs, handle, |disk| {
         disk.last_orphan = head.map_or(0, InodeNr::get).into();
     })
 }

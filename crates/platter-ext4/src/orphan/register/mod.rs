@@ -8,7 +8,7 @@ mod tests;
 
 use platter_vfs::Result;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::inode;
 use crate::ondisk::{Inode, InodeNr};
 use crate::txn::Handle;
@@ -35,10 +35,10 @@ impl OrphanRegister {
     ///
     /// # Errors
     /// `Corrupt` if a block of the orphan file is corrupt.
-    pub fn open(volume: &Volume) -> Result<Self> {
+    pub fn open(fs: &FsContext) -> Result<Self> {
         Ok(Self {
-            list: OrphanList::open(volume)?,
-            file: OrphanFile::open(volume)?,
+            list: OrphanList::open(fs)?,
+            file: OrphanFile::open(fs)?,
         })
     }
 
@@ -54,18 +54,18 @@ impl OrphanRegister {
     ///
     /// # Errors
     /// The transaction was aborted.
-    pub fn add(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
-        let added = self.try_add(volume, handle, number);
+    pub fn add(&self, fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+        let added = self.try_add(fs, handle, number);
         added.map_err(|error| handle.abort(error))
     }
 
-    fn try_add(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+    fn try_add(&self, fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
         if let Some(file) = &self.file
-            && (file.contains(number) || file.add(volume, handle, number)?)
+            && (file.contains(number) || file.add(fs, handle, number)?)
         {
             return Ok(());
         }
-        self.list.add(volume, handle, number)
+        self.list.add(fs, handle, number)
     }
 
     /// Whether an inode is an orphan.
@@ -78,8 +78,8 @@ impl OrphanRegister {
     ///
     /// # Errors
     /// The transaction was aborted.
-    pub fn remove(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
-        let removed = self.try_remove(volume, handle, number);
+    pub fn remove(&self, fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+        let removed = self.try_remove(fs, handle, number);
         removed.map_err(|error| handle.abort(error))
     }
 
@@ -90,13 +90,13 @@ impl OrphanRegister {
     /// The transaction was aborted.
     pub fn remove_deleted(
         &self,
-        volume: &Volume,
+        fs: &FsContext,
         handle: &mut Handle<'_>,
         inode: &Inode,
         time: u32,
     ) -> Result<()> {
-        let removed = self.take_out(volume, handle, inode.number);
-        let stored = removed.and_then(|_| inode::store_deletion(volume, handle, inode, time));
+        let removed = self.take_out(fs, handle, inode.number);
+        let stored = removed.and_then(|_| inode::store_deletion(fs, handle, inode, time));
         stored.map_err(|error| handle.abort(error))
     }
 
@@ -105,31 +105,31 @@ impl OrphanRegister {
     ///
     /// # Errors
     /// The transaction was aborted.
-    pub fn forget(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
-        let forgotten = self.take_out(volume, handle, number);
+    pub fn forget(&self, fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+        let forgotten = self.take_out(fs, handle, number);
         forgotten.map(|_| ()).map_err(|error| handle.abort(error))
     }
 
     /// Removes an inode; returns whether it was in the list.
-    fn take_out(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<bool> {
+    fn take_out(&self, fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<bool> {
         let was_in_file = match &self.file {
             Some(file) => file.remove(handle, number)?,
             None => false,
         };
-        Ok(!was_in_file && self.list.remove(volume, handle, number)?)
+        Ok(!was_in_file && self.list.remove(fs, handle, number)?)
     }
 
-    fn try_remove(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
-        if self.take_out(volume, handle, number)? {
-            inode::store_deleted(volume, handle, number, 0)?;
+    fn try_remove(&self, fs: &FsContext, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+        if self.take_out(fs, handle, number)? {
+            inode::store_deleted(fs, handle, number, 0)?;
         }
         Ok(())
     }
 
     /// Clears `orphan_present` in the superblock if the orphan file is empty. Uses one credit.
-    pub fn close(&self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
+    pub fn close(&self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
         match &self.file {
-            Some(file) => file.close(volume, handle),
+            Some(file) => file.close(fs, handle),
             None => Ok(()),
         }
     }

@@ -14,8 +14,8 @@ use zerocopy::FromBytes;
 use super::file_map::FileMap;
 use super::inode_slot;
 use super::names::Names;
-use super::space::Space;
-use crate::Volume;
+use super::space::ReplayAllocator;
+use crate::FsContext;
 use crate::ondisk::extent::Extent;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::DiskInode;
@@ -31,8 +31,8 @@ const RECORDS_IN_MEMORY_MAX: u32 = 256;
 /// A replay of fast commits in progress.
 #[derive(Debug)]
 pub(super) struct Apply<'v> {
-    volume: &'v Volume,
-    space: Space<'v>,
+    fs: &'v FsContext,
+    space: ReplayAllocator<'v>,
     /// Inodes whose blocks are recounted at the end.
     changed: BTreeSet<u32>,
     /// Directories whose links are recounted at the end.
@@ -44,10 +44,10 @@ pub(super) struct Apply<'v> {
 
 impl<'v> Apply<'v> {
     /// Creates a replay onto `volume` that does not allocate `regions`, which records map.
-    pub(super) fn new(volume: &'v Volume, regions: Vec<Range<u64>>) -> Self {
+    pub(super) fn new(fs: &'v FsContext, regions: Vec<Range<u64>>) -> Self {
         Self {
-            volume,
-            space: Space::new(volume, regions),
+            fs,
+            space: ReplayAllocator::new(fs, regions),
             changed: BTreeSet::new(),
             recount: BTreeSet::new(),
             open: None,
@@ -92,15 +92,12 @@ impl<'v> Apply<'v> {
 
     fn write(&mut self) -> Result<()> {
         self.in_memory = 0;
-        self.volume.buffers().write_dirty(0..u64::MAX)?;
+        self.fs.buffers().write_dirty(0..u64::MAX)?;
         Ok(())
     }
 
     fn add_range(&mut self, range: &AddRange) -> Result<()> {
-        if !self
-            .volume
-            .geometry
-            .contains(range.start, u64::from(range.len))
+        if !self.fs.geometry.contains(range.start, u64::from(range.len))
             || range.first.checked_add(range.len).is_none()
         {
             let locus = Locus::block(range.start.0).of_inode(u64::from(range.inode.get()));
@@ -137,16 +134,16 @@ impl<'v> Apply<'v> {
             return Ok(());
         };
         let was_taken = self.space.is_inode_taken(number)?;
-        let old = inode_slot::find(self.volume, number)?.filter(|_| was_taken);
+        let old = inode_slot::find(self.fs, number)?.filter(|_| was_taken);
         let same = |old: &Inode| old.generation == new.generation.get();
         let keeps_map = old.as_ref().is_some_and(same);
         if let Some(old) = old.filter(|old| !same(old)) {
             self.free_contents(old)?;
         }
         let mut bytes = if keeps_map {
-            inode_slot::read(self.volume, number)?
+            inode_slot::read(self.fs, number)?
         } else {
-            vec![0; usize::from(self.volume.geometry.inode_bytes)]
+            vec![0; usize::from(self.fs.geometry.inode_bytes)]
         };
         let block = match DiskInode::ref_from_prefix(&bytes) {
             Ok((disk, _)) if keeps_map && !carries_block(new) => disk.block,
@@ -163,14 +160,14 @@ impl<'v> Apply<'v> {
         }
         // First the slot, then the bitmap: allocating the inode zeroes unused slots before it.
         self.space.take_inode(number, is_directory)?;
-        inode_slot::write(self.volume, number, &mut bytes)?;
+        inode_slot::write(self.fs, number, &mut bytes)?;
         self.changed.insert(number.get());
         Ok(())
     }
 
     fn create(&mut self, entry: &Entry<'_>) -> Result<()> {
         self.close_map()?;
-        let Some(inode) = inode_slot::find(self.volume, entry.inode)? else {
+        let Some(inode) = inode_slot::find(self.fs, entry.inode)? else {
             let locus = Locus::inode(u64::from(entry.inode.get()));
             return Err(Corrupt::new(locus, FastCommitRule::Missing).into());
         };
@@ -181,12 +178,12 @@ impl<'v> Apply<'v> {
         self.space
             .take_inode(entry.inode, kind == FileKind::Directory)?;
         if kind == FileKind::Directory {
-            Names::open(self.volume, &self.space, inode)?.begin(entry.parent)?;
+            Names::open(self.fs, &self.space, inode)?.begin(entry.parent)?;
             self.changed.insert(entry.inode.get());
             self.recount.insert(entry.inode.get());
             self.recount.insert(entry.parent.get());
         } else {
-            inode_slot::edit(self.volume, entry.inode, |disk| disk.links = 1.into())?;
+            inode_slot::edit(self.fs, entry.inode, |disk| disk.links = 1.into())?;
         }
         self.insert_name(parent, entry, kind)?;
         Ok(())
@@ -194,7 +191,7 @@ impl<'v> Apply<'v> {
 
     fn link(&mut self, entry: &Entry<'_>) -> Result<()> {
         self.close_map()?;
-        let Some(inode) = inode_slot::find(self.volume, entry.inode)? else {
+        let Some(inode) = inode_slot::find(self.fs, entry.inode)? else {
             return Ok(());
         };
         let Some(parent) = self.directory(entry.parent)? else {
@@ -207,21 +204,21 @@ impl<'v> Apply<'v> {
             self.recount.insert(entry.parent.get());
             return Ok(());
         }
-        inode_slot::edit(self.volume, entry.inode, |disk| {
+        inode_slot::edit(self.fs, entry.inode, |disk| {
             disk.links = disk.links.get().saturating_add(1).into();
         })
     }
 
     fn unlink(&mut self, entry: &Entry<'_>) -> Result<()> {
         self.close_map()?;
-        let Some(inode) = inode_slot::find(self.volume, entry.inode)? else {
+        let Some(inode) = inode_slot::find(self.fs, entry.inode)? else {
             return Ok(());
         };
         let Some(parent) = self.directory(entry.parent)? else {
             return Ok(());
         };
         self.changed.insert(entry.parent.get());
-        let mut names = Names::open(self.volume, &self.space, parent)?;
+        let mut names = Names::open(self.fs, &self.space, parent)?;
         let Some(found) = names.find(entry.name)? else {
             return Ok(());
         };
@@ -234,7 +231,7 @@ impl<'v> Apply<'v> {
             return self.drop_link(inode);
         }
         self.recount.insert(entry.parent.get());
-        let (any, _) = Names::open(self.volume, &self.space, inode.clone())?.count()?;
+        let (any, _) = Names::open(self.fs, &self.space, inode.clone())?.count()?;
         if any || !is_same {
             return Ok(());
         }
@@ -243,14 +240,14 @@ impl<'v> Apply<'v> {
 
     fn insert_name(&mut self, parent: Inode, entry: &Entry<'_>, kind: FileKind) -> Result<bool> {
         self.changed.insert(entry.parent.get());
-        Names::open(self.volume, &self.space, parent)?.insert(entry.name, entry.inode, kind)
+        Names::open(self.fs, &self.space, parent)?.insert(entry.name, entry.inode, kind)
     }
 
     fn drop_link(&mut self, inode: Inode) -> Result<()> {
         if inode.links <= 1 {
             return self.delete(inode);
         }
-        inode_slot::edit(self.volume, inode.number, |disk| {
+        inode_slot::edit(self.fs, inode.number, |disk| {
             disk.links = disk.links.get().saturating_sub(1).into();
         })
     }
@@ -265,7 +262,7 @@ impl<'v> Apply<'v> {
         self.recount.remove(&number.get());
         // The deletion time is not recorded; that of the last change is the nearest.
         let deleted = u32::try_from(changed_seconds).unwrap_or(u32::MAX).max(1);
-        inode_slot::edit(self.volume, number, |disk| {
+        inode_slot::edit(self.fs, number, |disk| {
             let generation = disk.generation;
             *disk = DiskInode {
                 block: inode_slot::empty_map(flags_of(disk)),
@@ -287,23 +284,23 @@ impl<'v> Apply<'v> {
         if let Some(block) = inode.xattr_block {
             self.drop_xattr_block(block)?;
         }
-        if has_map(self.volume, &inode) {
-            FileMap::load(self.volume, inode)?.free_all(&self.space)?;
+        if has_map(self.fs, &inode) {
+            FileMap::load(self.fs, inode)?.free_all(&self.space)?;
         }
         Ok(())
     }
 
     /// Drops a reference to an attribute block.
     fn drop_xattr_block(&self, block: BlockNr) -> Result<()> {
-        let features = self.volume.geometry.features;
+        let features = self.fs.geometry.features;
         let seed = features
             .has_metadata_csum()
-            .then_some(self.volume.geometry.checksum_seed);
+            .then_some(self.fs.geometry.checksum_seed);
         let verifier = XattrBlockVerifier {
             checksum_seed: seed,
             has_ea_inode: features.incompat.contains(Incompat::EA_INODE),
         };
-        let mut bytes = self.volume.read_block(block, &verifier)?.to_vec();
+        let mut bytes = self.fs.read_block(block, &verifier)?.to_vec();
         let Ok((header, _)) = DiskXattrHeader::mut_from_prefix(&mut bytes) else {
             return Ok(());
         };
@@ -312,13 +309,13 @@ impl<'v> Apply<'v> {
             return self.space.assign(block, 1, false);
         }
         header.references = references.saturating_sub(1).into();
-        self.volume.buffers().publish(block.0, bytes, &verifier)?;
+        self.fs.buffers().publish(block.0, bytes, &verifier)?;
         Ok(())
     }
 
     /// Returns the directory with this number, if there is one.
     fn directory(&self, number: InodeNr) -> Result<Option<Inode>> {
-        let inode = inode_slot::find(self.volume, number)?;
+        let inode = inode_slot::find(self.fs, number)?;
         Ok(inode.filter(|inode| inode.kind == FileKind::Directory))
     }
 
@@ -332,17 +329,17 @@ impl<'v> Apply<'v> {
             return Ok(true);
         }
         self.close_map()?;
-        let Some(inode) = inode_slot::find(self.volume, number)? else {
+        let Some(inode) = inode_slot::find(self.fs, number)? else {
             return Ok(false);
         };
-        self.open = Some(FileMap::load(self.volume, inode)?);
+        self.open = Some(FileMap::load(self.fs, inode)?);
         self.changed.insert(number.get());
         Ok(true)
     }
 
     fn close_map(&mut self) -> Result<()> {
         match self.open.take() {
-            Some(mut map) => map.store(self.volume, &self.space),
+            Some(mut map) => map.store(self.fs, &self.space),
             None => Ok(()),
         }
     }
@@ -357,7 +354,7 @@ impl<'v> Apply<'v> {
             return Ok(());
         };
         let number = inode.number;
-        let (_, directories) = Names::open(self.volume, &self.space, inode)?.count()?;
+        let (_, directories) = Names::open(self.fs, &self.space, inode)?.count()?;
         let links = directories.saturating_add(2);
         let links = if links >= DIRECTORY_LINKS_MAX {
             1
@@ -365,13 +362,13 @@ impl<'v> Apply<'v> {
             links
         };
         let links = u16::try_from(links).unwrap_or(1);
-        inode_slot::edit(self.volume, number, |disk| disk.links = links.into())
+        inode_slot::edit(self.fs, number, |disk| disk.links = links.into())
     }
 
     /// Allocates all blocks of a file, some of which may have belonged to another file before, and
     /// updates `i_blocks`.
     fn count_space(&self, number: u32) -> Result<()> {
-        let found = InodeNr::new(number).map(|number| inode_slot::find(self.volume, number));
+        let found = InodeNr::new(number).map(|number| inode_slot::find(self.fs, number));
         let Some(inode) = found.transpose()?.flatten() else {
             return Ok(());
         };
@@ -379,13 +376,13 @@ impl<'v> Apply<'v> {
             return Ok(());
         }
         let (flags, number) = (inode.flags, inode.number);
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let mut clusters = u64::from(inode.xattr_block.is_some());
         if let Some(block) = inode.xattr_block {
             self.space.assign(block, 1, true)?;
         }
-        if has_map(self.volume, &inode) {
-            let map = FileMap::load(self.volume, inode)?;
+        if has_map(self.fs, &inode) {
+            let map = FileMap::load(self.fs, inode)?;
             map.take_all(&self.space)?;
             clusters += map.clusters(geometry.cluster_blocks);
         } else if inode.kind == FileKind::Regular || inode.kind == FileKind::Directory {
@@ -399,7 +396,7 @@ impl<'v> Apply<'v> {
             blocks * u64::from(geometry.block_bytes / 512)
         };
         let [u0, u1, u2, u3, u4, u5, ..] = units.to_le_bytes();
-        inode_slot::edit(self.volume, number, |disk| {
+        inode_slot::edit(self.fs, number, |disk| {
             disk.blocks_lo = u32::from_le_bytes([u0, u1, u2, u3]).into();
             disk.blocks_hi = u16::from_le_bytes([u4, u5]).into();
         })
@@ -416,10 +413,10 @@ fn check_name(entry: &Entry<'_>) -> Result<(), Corrupt<FastCommitRule>> {
 }
 
 /// Whether an inode is mapped by extents.
-fn has_map(volume: &Volume, inode: &Inode) -> bool {
+fn has_map(fs: &FsContext, inode: &Inode) -> bool {
     let mapped = match inode.kind {
         FileKind::Regular | FileKind::Directory => true,
-        FileKind::Symlink => !inode.has_target_inside(&volume.geometry),
+        FileKind::Symlink => !inode.has_target_inside(&fs.geometry),
         FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => false,
     };
     mapped
@@ -451,8 +448,8 @@ mod tests {
     use platter_vfs::Error;
 
     use super::*;
+    use crate::fs_context::tests::sample_fs;
     use crate::ondisk::inode::tests::sample;
-    use crate::volume::tests::sample_volume;
     use platter_ondisk::Rule;
 
     fn number(number: u32) -> InodeNr {
@@ -466,17 +463,17 @@ mod tests {
         }
     }
 
-    /// Returns the error of a record on a volume without inodes.
+    /// Returns the error of a record on a filesystem without inodes.
     fn refusal(record: &Record<'_>) -> String {
-        let volume = sample_volume(&[]);
-        text(Apply::new(&volume, Vec::new()).record(record))
+        let fs = sample_fs(&[]);
+        text(Apply::new(&fs, Vec::new()).record(record))
     }
 
-    fn file(volume: &Volume, mode: u16) -> Inode {
-        let bytes = sample(&volume.geometry, number(12), |disk, _| {
+    fn file(fs: &FsContext, mode: u16) -> Inode {
+        let bytes = sample(&fs.geometry, number(12), |disk, _| {
             disk.mode = mode.into();
         });
-        Inode::decode(&bytes, number(12), &volume.geometry).unwrap()
+        Inode::decode(&bytes, number(12), &fs.geometry).unwrap()
     }
 
     #[test]
@@ -523,16 +520,16 @@ mod tests {
 
     #[test]
     fn file_without_extents_is_refused_ranges() {
-        let volume = sample_volume(&[]);
-        let result = FileMap::load(&volume, file(&volume, 0o10_0644));
+        let fs = sample_fs(&[]);
+        let result = FileMap::load(&fs, file(&fs, 0o10_0644));
         assert_eq!(text(result), FastCommitRule::NoExtents.text());
     }
 
     #[test]
     fn directory_without_dots_keeps_its_index() {
-        let volume = sample_volume(&[]);
-        let space = Space::new(&volume, Vec::new());
-        let mut names = Names::open(&volume, &space, file(&volume, 0o4_0755)).unwrap();
+        let fs = sample_fs(&[]);
+        let space = ReplayAllocator::new(&fs, Vec::new());
+        let mut names = Names::open(&fs, &space, file(&fs, 0o4_0755)).unwrap();
         assert_eq!(text(names.forget_index()), FastCommitRule::Parent.text());
     }
 
@@ -544,13 +541,13 @@ mod tests {
         desc.block_bitmap_lo = 3.into();
         desc.inode_bitmap_lo = 4.into();
         desc.inode_table_lo = 5.into();
-        let volume = sample_volume(&[(2, &table)]);
+        let fs = sample_fs(&[(2, &table)]);
         let entry = Entry {
             parent: InodeNr::ROOT,
             inode: number(12),
             name: b"name",
         };
-        let result = Apply::new(&volume, Vec::new()).record(&Record::Create(entry));
+        let result = Apply::new(&fs, Vec::new()).record(&Record::Create(entry));
         assert_eq!(text(result), FastCommitRule::Missing.text());
     }
 }

@@ -10,8 +10,8 @@ use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
 use super::inode_slot::{self, ROOT_ENTRIES};
-use super::space::Space;
-use crate::Volume;
+use super::space::ReplayAllocator;
+use crate::FsContext;
 use crate::file::BlockMapRule;
 use crate::mapping::{Backing, BlockMap, Piece};
 use crate::ondisk::extent::{
@@ -35,7 +35,7 @@ pub(super) struct FileMap {
 
 impl FileMap {
     /// Loads the mapping of a file with extents.
-    pub(super) fn load(volume: &Volume, inode: Inode) -> Result<Self> {
+    pub(super) fn load(fs: &FsContext, inode: Inode) -> Result<Self> {
         if !inode.flags.contains(InodeFlags::EXTENTS) {
             let locus = Locus::inode(u64::from(inode.number.get()));
             return Err(Corrupt::new(locus, FastCommitRule::NoExtents).into());
@@ -44,8 +44,8 @@ impl FileMap {
         let mut is_ordered = true;
         // A valid mapping has no more blocks than the filesystem, which bounds the work of each
         // record.
-        let mut blocks_left = Some(volume.geometry.blocks_count);
-        BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
+        let mut blocks_left = Some(fs.geometry.blocks_count);
+        BlockMap::decode(fs, &inode)?.visit(fs, &mut |piece| {
             let count = match piece {
                 Piece::Node(..) => 1,
                 Piece::Run(run) => u64::from(run.count),
@@ -101,7 +101,7 @@ impl FileMap {
     }
 
     /// Maps the file blocks of `extent`, replacing an existing mapping. Replaced blocks are freed.
-    pub(super) fn insert(&mut self, space: &Space<'_>, extent: Extent) -> Result<()> {
+    pub(super) fn insert(&mut self, space: &ReplayAllocator<'_>, extent: Extent) -> Result<()> {
         let taken = self.cut(extent.first, extent.count);
         let at = self
             .extents
@@ -112,7 +112,12 @@ impl FileMap {
     }
 
     /// Unmaps and frees `count` blocks from `first` on.
-    pub(super) fn remove(&mut self, space: &Space<'_>, first: FileBlock, count: u32) -> Result<()> {
+    pub(super) fn remove(
+        &mut self,
+        space: &ReplayAllocator<'_>,
+        first: FileBlock,
+        count: u32,
+    ) -> Result<()> {
         let taken = self.cut(first, count);
         self.release(space, &taken)
     }
@@ -152,7 +157,7 @@ impl FileMap {
     }
 
     /// Frees physical blocks, except clusters in which the file still has others.
-    fn release(&self, space: &Space<'_>, taken: &[Extent]) -> Result<()> {
+    fn release(&self, space: &ReplayAllocator<'_>, taken: &[Extent]) -> Result<()> {
         for extent in taken {
             space.assign(extent.start, u64::from(extent.count), false)?;
         }
@@ -166,7 +171,7 @@ impl FileMap {
     }
 
     /// Frees all blocks, including those of the tree.
-    pub(super) fn free_all(mut self, space: &Space<'_>) -> Result<()> {
+    pub(super) fn free_all(mut self, space: &ReplayAllocator<'_>) -> Result<()> {
         let taken = std::mem::take(&mut self.extents);
         self.release(space, &taken)?;
         self.nodes
@@ -176,7 +181,7 @@ impl FileMap {
 
     /// Allocates all blocks, including those of the tree: a file that had them before may have
     /// freed them.
-    pub(super) fn take_all(&self, space: &Space<'_>) -> Result<()> {
+    pub(super) fn take_all(&self, space: &ReplayAllocator<'_>) -> Result<()> {
         for extent in &self.extents {
             space.assign(extent.start, u64::from(extent.count), true)?;
         }
@@ -199,14 +204,14 @@ impl FileMap {
     }
 
     /// Writes the tree into the inode and its node blocks.
-    pub(super) fn store(&mut self, volume: &Volume, space: &Space<'_>) -> Result<()> {
+    pub(super) fn store(&mut self, fs: &FsContext, space: &ReplayAllocator<'_>) -> Result<()> {
         let mut spare = std::mem::take(&mut self.nodes);
-        let goal = volume.geometry.group_of_inode(self.inode.number);
+        let goal = fs.geometry.group_of_inode(self.inode.number);
         let goal = goal.map_or(GroupNr(0), |(group, _)| group);
-        let room = volume.geometry.block_bytes as usize - size_of::<DiskExtentHeader>();
-        let per_node = room / size_of::<DiskExtentHeader>();
+        let capacity = fs.geometry.block_bytes as usize - size_of::<DiskExtentHeader>();
+        let per_node = capacity / size_of::<DiskExtentHeader>();
         let rules = ExtentBlockRules {
-            geometry: &volume.geometry,
+            geometry: &fs.geometry,
             inode_seed: self.inode.checksum_seed,
         };
         let merged = merged(&self.extents);
@@ -219,9 +224,9 @@ impl FileMap {
                     Some(block) => block,
                     None => space.alloc(goal)?,
                 };
-                let mut bytes = vec![0; volume.geometry.block_bytes as usize];
+                let mut bytes = vec![0; fs.geometry.block_bytes as usize];
                 let first = level.encode(at, per_node, per_node, depth, &mut bytes);
-                volume.buffers().publish(block.0, bytes, &rules)?;
+                fs.buffers().publish(block.0, bytes, &rules)?;
                 self.nodes.push(block);
                 parents.push((first, block));
             }
@@ -235,7 +240,7 @@ impl FileMap {
         root.fill(0);
         level.encode(0, ROOT_ENTRIES, ROOT_ENTRIES, depth, &mut root);
         self.inode.block = root;
-        inode_slot::edit(volume, self.inode.number, |disk| disk.block = root)
+        inode_slot::edit(fs, self.inode.number, |disk| disk.block = root)
     }
 }
 
@@ -258,7 +263,7 @@ impl Level {
         &self,
         at: usize,
         count: usize,
-        room: usize,
+        capacity: usize,
         depth: u16,
         bytes: &mut [u8],
     ) -> FileBlock {
@@ -266,7 +271,7 @@ impl Level {
         match self {
             Self::Leaf(extents) => {
                 let entries: Vec<_> = extents[at..end].iter().map(Extent::encode).collect();
-                encode_node(bytes, depth, room, entries.as_bytes());
+                encode_node(bytes, depth, capacity, entries.as_bytes());
                 extents.get(at).map_or(FileBlock(0), |extent| extent.first)
             }
             Self::Inner(children) => {
@@ -275,7 +280,7 @@ impl Level {
                     .iter()
                     .map(|&(first, block)| crate::ondisk::extent::Child { first, block }.encode())
                     .collect();
-                encode_node(bytes, depth, room, entries.as_bytes());
+                encode_node(bytes, depth, capacity, entries.as_bytes());
                 children.first().map_or(FileBlock(0), |child| child.0)
             }
         }

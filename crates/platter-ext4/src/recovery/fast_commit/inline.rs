@@ -7,8 +7,8 @@ use zerocopy::FromBytes;
 
 use super::inode_slot;
 use super::names::Names;
-use super::space::Space;
-use crate::Volume;
+use super::space::ReplayAllocator;
+use crate::FsContext;
 use crate::mapping::InlineData;
 use crate::ondisk::dir_entry::EntryFormat;
 use crate::ondisk::inode::{DiskInode, DiskInodeExtra};
@@ -23,30 +23,30 @@ const INLINE_DATA_NAME: (u8, &[u8]) = (7, b"data");
 type NamedInode = (Vec<u8>, InodeNr, FileKind);
 
 /// Returns the directory converted to a block.
-pub(super) fn expand(volume: &Volume, space: &Space<'_>, inode: &Inode) -> Result<Inode> {
+pub(super) fn expand(fs: &FsContext, space: &ReplayAllocator<'_>, inode: &Inode) -> Result<Inode> {
     let number = inode.number;
     let gone = Corrupt::new(
         Locus::inode(u64::from(number.get())),
         FastCommitRule::Parent,
     );
-    let (parent, entries) = contents(volume, inode)?;
+    let (parent, entries) = contents(fs, inode)?;
     let parent = parent.ok_or(gone)?;
-    clear(volume, number)?;
-    let emptied = inode_slot::find(volume, number)?.ok_or(gone)?;
-    let mut names = Names::open(volume, space, emptied)?;
+    clear(fs, number)?;
+    let emptied = inode_slot::find(fs, number)?.ok_or(gone)?;
+    let mut names = Names::open(fs, space, emptied)?;
     names.begin(parent)?;
     for (name, target, kind) in entries {
         names.insert(&name, target, kind)?;
     }
-    Ok(inode_slot::find(volume, number)?.ok_or(gone)?)
+    Ok(inode_slot::find(fs, number)?.ok_or(gone)?)
 }
 
-fn contents(volume: &Volume, inode: &Inode) -> Result<(Option<InodeNr>, Vec<NamedInode>)> {
-    let data = InlineData::decode(inode, &volume.geometry)?;
+fn contents(fs: &FsContext, inode: &Inode) -> Result<(Option<InodeNr>, Vec<NamedInode>)> {
+    let data = InlineData::decode(inode, &fs.geometry)?;
     let (parent, area) = data.first.split_at(size_of::<u32>());
     let parent = zerocopy::little_endian::U32::read_from_bytes(parent);
     let parent = parent.ok().and_then(|parent| InodeNr::new(parent.get()));
-    let format = EntryFormat::new(&volume.geometry, false);
+    let format = EntryFormat::new(&fs.geometry, false);
     let mut names = Vec::new();
     for region in [area, data.rest] {
         for entry in format.entries(region).map_while(std::result::Result::ok) {
@@ -55,7 +55,7 @@ fn contents(volume: &Volume, inode: &Inode) -> Result<(Option<InodeNr>, Vec<Name
             };
             let kind = match entry.kind {
                 Some(kind) => Some(kind),
-                None => inode_slot::find(volume, target)?.map(|inode| inode.kind),
+                None => inode_slot::find(fs, target)?.map(|inode| inode.kind),
             };
             names.push((
                 entry.name.to_vec(),
@@ -68,8 +68,8 @@ fn contents(volume: &Volume, inode: &Inode) -> Result<(Option<InodeNr>, Vec<Name
 }
 
 /// Removes the contents of the inode.
-fn clear(volume: &Volume, number: InodeNr) -> Result<()> {
-    let mut bytes = inode_slot::read(volume, number)?;
+fn clear(fs: &FsContext, number: InodeNr) -> Result<()> {
+    let mut bytes = inode_slot::read(fs, number)?;
     let Ok((disk, rest)) = DiskInode::mut_from_prefix(&mut bytes) else {
         return Ok(());
     };
@@ -85,5 +85,5 @@ fn clear(volume: &Volume, number: InodeNr) -> Result<()> {
     if let Some(tail) = rest.get_mut(extra_bytes..) {
         remove_from_inode(tail, INLINE_DATA_NAME.0, INLINE_DATA_NAME.1);
     }
-    inode_slot::write(volume, number, &mut bytes)
+    inode_slot::write(fs, number, &mut bytes)
 }

@@ -5,7 +5,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 use zerocopy::FromBytes;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::groups;
 use crate::inode;
 use crate::ondisk::extent::encode_node;
@@ -17,8 +17,8 @@ use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
 pub(super) const ROOT_ENTRIES: usize = 4;
 
 /// Returns the inode with this number, if it is valid and linked.
-pub(super) fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
-    match inode::read(volume, number) {
+pub(super) fn find(fs: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+    match inode::read(fs, number) {
         Ok(inode) => Ok(Some(inode).filter(|inode| inode.links > 0)),
         Err(Error::Corrupt(_)) => Ok(None),
         Err(error) => Err(error),
@@ -26,35 +26,35 @@ pub(super) fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
 }
 
 /// Reads the bytes of an inode's slot.
-pub(super) fn read(volume: &Volume, number: InodeNr) -> Result<Vec<u8>> {
-    let (block, offset) = place(volume, number)?;
-    let buffer = volume.read_block(block, &Unverified)?;
-    let slot = buffer.get(offset..offset + usize::from(volume.geometry.inode_bytes));
+pub(super) fn read(fs: &FsContext, number: InodeNr) -> Result<Vec<u8>> {
+    let (block, offset) = place(fs, number)?;
+    let buffer = fs.read_block(block, &Unverified)?;
+    let slot = buffer.get(offset..offset + usize::from(fs.geometry.inode_bytes));
     Ok(slot.ok_or(outside(number))?.to_vec())
 }
 
 /// Updates the checksum of `bytes` and writes them into an inode's slot.
-pub(super) fn write(volume: &Volume, number: InodeNr, bytes: &mut [u8]) -> Result<()> {
-    let (block, offset) = place(volume, number)?;
-    ondisk_inode::seal(bytes, number, &volume.geometry);
-    let mut table = volume.read_block(block, &Unverified)?.to_vec();
+pub(super) fn write(fs: &FsContext, number: InodeNr, bytes: &mut [u8]) -> Result<()> {
+    let (block, offset) = place(fs, number)?;
+    ondisk_inode::seal(bytes, number, &fs.geometry);
+    let mut table = fs.read_block(block, &Unverified)?.to_vec();
     let slot = table.get_mut(offset..offset + bytes.len());
     slot.ok_or(outside(number))?.copy_from_slice(bytes);
-    volume.buffers().publish(block.0, table, &Unverified)?;
+    fs.buffers().publish(block.0, table, &Unverified)?;
     Ok(())
 }
 
 /// Modifies fields of an inode.
 pub(super) fn edit(
-    volume: &Volume,
+    fs: &FsContext,
     number: InodeNr,
     change: impl FnOnce(&mut DiskInode),
 ) -> Result<()> {
-    let mut bytes = read(volume, number)?;
+    let mut bytes = read(fs, number)?;
     if let Ok((disk, _)) = DiskInode::mut_from_prefix(&mut bytes) {
         change(disk);
     }
-    write(volume, number, &mut bytes)
+    write(fs, number, &mut bytes)
 }
 
 /// Returns the `i_block` of an empty file.
@@ -66,8 +66,8 @@ pub(super) fn empty_map(flags: InodeFlags) -> [u8; BLOCK_AREA_BYTES] {
     block
 }
 
-fn place(volume: &Volume, number: InodeNr) -> Result<(BlockNr, usize)> {
-    let slot = groups::find_inode(volume, number)?.ok_or(outside(number))?;
+fn place(fs: &FsContext, number: InodeNr) -> Result<(BlockNr, usize)> {
+    let slot = groups::find_inode(fs, number)?.ok_or(outside(number))?;
     Ok((slot.block, slot.offset))
 }
 

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use platter_vfs::Result;
 
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::jbd2::fast_commit::Records;
 use crate::ondisk::jbd2::{LogBlock, Sequence};
 use crate::txn::Journal;
@@ -36,11 +36,11 @@ pub struct FastCommitReport {
 pub(super) fn replay(
     journal: &Journal,
     sequence: Sequence,
-    volume: &Volume,
+    fs: &FsContext,
 ) -> Result<FastCommitReport> {
-    let inode_bytes = volume.geometry.inode_bytes;
-    let valid = scan::scan(journal, sequence, &volume.geometry)?;
-    let mut apply = Apply::new(volume, valid.regions);
+    let inode_bytes = fs.geometry.inode_bytes;
+    let valid = scan::scan(journal, sequence, &fs.geometry)?;
+    let mut apply = Apply::new(fs, valid.regions);
     let mut left = valid.report.records;
     for_each_block(journal, |block| {
         for result in Records::decode(block, inode_bytes) {
@@ -54,7 +54,7 @@ pub(super) fn replay(
     })?;
     if valid.report.records > 0 {
         apply.finish()?;
-        volume.device().flush()?;
+        fs.device().flush()?;
     }
     Ok(valid.report)
 }

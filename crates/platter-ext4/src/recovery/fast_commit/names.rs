@@ -11,8 +11,8 @@ use platter_vfs::{Error, FileKind, Result, Unsupported};
 use super::file_map::FileMap;
 use super::inline;
 use super::inode_slot;
-use super::space::Space;
-use crate::Volume;
+use super::space::ReplayAllocator;
+use crate::FsContext;
 use crate::directory::casefold;
 use crate::directory::hash::{HashSeed, HashVersion};
 use crate::mapping::{Backing, BlockMap, Piece};
@@ -28,8 +28,8 @@ const FLAG_UNSIGNED_HASH: u32 = 0x2;
 /// A directory being modified.
 #[derive(Debug)]
 pub(super) struct Names<'v> {
-    volume: &'v Volume,
-    space: &'v Space<'v>,
+    fs: &'v FsContext,
+    space: &'v ReplayAllocator<'v>,
     inode: Inode,
     format: EntryFormat,
     /// The blocks of the directory, in file order.
@@ -47,7 +47,11 @@ pub(super) struct FoundName {
 
 impl<'v> Names<'v> {
     /// Opens a directory.
-    pub(super) fn open(volume: &'v Volume, space: &'v Space<'v>, inode: Inode) -> Result<Self> {
+    pub(super) fn open(
+        fs: &'v FsContext,
+        space: &'v ReplayAllocator<'v>,
+        inode: Inode,
+    ) -> Result<Self> {
         let hashed = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
         if inode.flags.contains(hashed) {
             return Err(Unsupported {
@@ -58,15 +62,15 @@ impl<'v> Names<'v> {
             .into());
         }
         let inode = if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            inline::expand(volume, space, &inode)?
+            inline::expand(fs, space, &inode)?
         } else {
             inode
         };
-        let blocks = blocks_of(volume, &inode)?;
+        let blocks = blocks_of(fs, &inode)?;
         Ok(Self {
-            volume,
+            fs,
             space,
-            format: EntryFormat::new(&volume.geometry, false),
+            format: EntryFormat::new(&fs.geometry, false),
             inode,
             blocks,
         })
@@ -74,7 +78,7 @@ impl<'v> Names<'v> {
 
     /// Adds `.` and `..` at the start of the directory, if they are missing.
     pub(super) fn begin(&mut self, parent: InodeNr) -> Result<()> {
-        let block_bytes = u64::from(self.volume.geometry.block_bytes);
+        let block_bytes = u64::from(self.fs.geometry.block_bytes);
         let begins = match self.blocks.first() {
             Some(&(FileBlock(0), _)) => self.dots()?.is_some(),
             _ => false,
@@ -87,7 +91,7 @@ impl<'v> Names<'v> {
         self.inode.flags.remove(InodeFlags::INDEX);
         let (number, format) = (self.inode.number, self.format);
         let flags = self.inode.flags.bits();
-        inode_slot::edit(self.volume, number, |disk| disk.flags = flags.into())?;
+        inode_slot::edit(self.fs, number, |disk| disk.flags = flags.into())?;
         let place = self.append()?;
         self.write_leaf(place, |content| format.begin(content, number, parent))?;
         debug_assert_eq!(self.inode.size_bytes, block_bytes);
@@ -174,7 +178,7 @@ impl<'v> Names<'v> {
                 any = true;
                 let kind = match entry.kind {
                     Some(kind) => Some(kind),
-                    None => inode_slot::find(self.volume, inode)?.map(|inode| inode.kind),
+                    None => inode_slot::find(self.fs, inode)?.map(|inode| inode.kind),
                 };
                 directories += u32::from(kind == Some(FileKind::Directory));
             }
@@ -224,12 +228,12 @@ impl<'v> Names<'v> {
         let Some(&first) = self.blocks.first().filter(|_| self.is_indexed()) else {
             return Ok(None);
         };
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let mut bytes = self.read(first)?;
         let Ok(root) = HtreeRoot::decode(&bytes, geometry) else {
             return Ok(None);
         };
-        let superblock = &self.volume.superblock;
+        let superblock = &self.fs.superblock;
         let unsigned = superblock.flags & FLAG_UNSIGNED_HASH != 0;
         let Some(version) = HashVersion::of_directory(root.hash_version, unsigned) else {
             return Ok(None);
@@ -275,7 +279,7 @@ impl<'v> Names<'v> {
         }
         self.inode.flags.remove(InodeFlags::INDEX);
         let flags = self.inode.flags.bits();
-        inode_slot::edit(self.volume, self.inode.number, |disk| {
+        inode_slot::edit(self.fs, self.inode.number, |disk| {
             disk.flags = flags.into();
         })?;
         for node in nodes {
@@ -311,12 +315,12 @@ impl<'v> Names<'v> {
 
     /// Adds an empty block at the end of the directory.
     fn append(&mut self) -> Result<(FileBlock, BlockNr)> {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         let block_bytes = u64::from(geometry.block_bytes);
         let Ok(index) = u32::try_from(self.inode.size_bytes / block_bytes) else {
             return Err(platter_vfs::Condition::NoSpace.into());
         };
-        let mut map = FileMap::load(self.volume, self.inode.clone())?;
+        let mut map = FileMap::load(self.fs, self.inode.clone())?;
         let cluster = geometry.cluster_blocks;
         let start = if let Some(start) = cluster_of(map.extents(), index, cluster) {
             start
@@ -332,11 +336,11 @@ impl<'v> Names<'v> {
             unwritten: false,
         };
         map.insert(self.space, extent)?;
-        map.store(self.volume, self.space)?;
+        map.store(self.fs, self.space)?;
         self.inode = map.inode().clone();
         self.inode.size_bytes = (u64::from(index) + 1) * block_bytes;
         let [s0, s1, s2, s3, s4, s5, s6, s7] = self.inode.size_bytes.to_le_bytes();
-        inode_slot::edit(self.volume, self.inode.number, |disk| {
+        inode_slot::edit(self.fs, self.inode.number, |disk| {
             disk.size_lo = u32::from_le_bytes([s0, s1, s2, s3]).into();
             disk.size_hi = u32::from_le_bytes([s4, s5, s6, s7]).into();
         })?;
@@ -362,8 +366,8 @@ impl<'v> Names<'v> {
     }
 
     fn content_len(&self) -> usize {
-        let block_bytes = self.volume.geometry.block_bytes as usize;
-        if self.volume.geometry.features.has_metadata_csum() {
+        let block_bytes = self.fs.geometry.block_bytes as usize;
+        if self.fs.geometry.features.has_metadata_csum() {
             block_bytes - TAIL_BYTES
         } else {
             block_bytes
@@ -371,7 +375,7 @@ impl<'v> Names<'v> {
     }
 
     fn verifier(&self, block: FileBlock) -> DirBlockVerifier {
-        let sealed = self.volume.geometry.features.has_metadata_csum();
+        let sealed = self.fs.geometry.features.has_metadata_csum();
         DirBlockVerifier {
             inode: self.inode.number,
             checksum_seed: sealed.then_some(self.inode.checksum_seed),
@@ -381,20 +385,20 @@ impl<'v> Names<'v> {
     }
 
     fn read(&self, block: (FileBlock, BlockNr)) -> Result<Vec<u8>> {
-        let buffer = self.volume.read_block(block.1, &self.verifier(block.0))?;
+        let buffer = self.fs.read_block(block.1, &self.verifier(block.0))?;
         Ok(buffer.to_vec())
     }
 
     fn write(&self, block: (FileBlock, BlockNr), bytes: Vec<u8>) -> Result<()> {
         let verifier = self.verifier(block.0);
-        self.volume.buffers().publish(block.1.0, bytes, &verifier)?;
+        self.fs.buffers().publish(block.1.0, bytes, &verifier)?;
         Ok(())
     }
 
     /// Overwrites a block of entries.
     fn write_leaf(&self, block: (FileBlock, BlockNr), fill: impl FnOnce(&mut [u8])) -> Result<()> {
-        let mut bytes = vec![0; self.volume.geometry.block_bytes as usize];
-        if self.volume.geometry.features.has_metadata_csum() {
+        let mut bytes = vec![0; self.fs.geometry.block_bytes as usize];
+        if self.fs.geometry.features.has_metadata_csum() {
             fill(split_new_tail(&mut bytes));
         } else {
             fill(&mut bytes);
@@ -415,11 +419,11 @@ fn cluster_of(extents: &[Extent], index: u32, cluster_blocks: u32) -> Option<u64
 
 /// Returns the blocks of a directory, limited by their number: extents may list one block
 /// repeatedly.
-fn blocks_of(volume: &Volume, inode: &Inode) -> Result<Vec<(FileBlock, BlockNr)>> {
+fn blocks_of(fs: &FsContext, inode: &Inode) -> Result<Vec<(FileBlock, BlockNr)>> {
     let mut blocks = Vec::new();
-    let blocks_max = volume.geometry.blocks_count;
-    let end = inode.size_bytes / u64::from(volume.geometry.block_bytes);
-    BlockMap::decode(volume, inode)?.visit(volume, &mut |piece| {
+    let blocks_max = fs.geometry.blocks_count;
+    let end = inode.size_bytes / u64::from(fs.geometry.block_bytes);
+    BlockMap::decode(fs, inode)?.visit(fs, &mut |piece| {
         let Piece::Run(run) = piece else {
             return ControlFlow::Continue(());
         };
@@ -449,9 +453,9 @@ mod tests {
 
     use super::*;
     use crate::file::BlockMapRule;
+    use crate::fs_context::tests::sample_fs;
     use crate::ondisk::extent::encode_node;
     use crate::ondisk::inode::tests::sample;
-    use crate::volume::tests::sample_volume;
     use platter_ondisk::Rule;
 
     #[test]
@@ -469,7 +473,7 @@ mod tests {
 
     #[test]
     fn directory_larger_than_its_filesystem_is_corrupt() {
-        let volume = sample_volume(&[]);
+        let fs = sample_fs(&[]);
         let extent = |first: u32| {
             let extent = Extent {
                 first: FileBlock(first),
@@ -480,18 +484,18 @@ mod tests {
             extent.encode()
         };
         let extents = [extent(0), extent(8000)];
-        let bytes = sample(&volume.geometry, InodeNr::ROOT, |disk, _| {
+        let bytes = sample(&fs.geometry, InodeNr::ROOT, |disk, _| {
             disk.mode = 0o4_0755.into();
             disk.size_lo = u32::MAX.into();
             disk.flags = InodeFlags::EXTENTS.bits().into();
             encode_node(&mut disk.block, 0, 4, extents.as_bytes());
         });
-        let inode = Inode::decode(&bytes, InodeNr::ROOT, &volume.geometry).unwrap();
-        let Err(Error::Corrupt(report)) = blocks_of(&volume, &inode) else {
+        let inode = Inode::decode(&bytes, InodeNr::ROOT, &fs.geometry).unwrap();
+        let Err(Error::Corrupt(report)) = blocks_of(&fs, &inode) else {
             panic!("accepted as a directory");
         };
         assert_eq!(report.rule, FastCommitRule::DirectorySize.text());
-        let Err(Error::Corrupt(report)) = FileMap::load(&volume, inode) else {
+        let Err(Error::Corrupt(report)) = FileMap::load(&fs, inode) else {
             panic!("accepted as a file");
         };
         assert_eq!(report.rule, BlockMapRule::TooManyBlocks.text());

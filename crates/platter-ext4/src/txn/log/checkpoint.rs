@@ -1,5 +1,5 @@
-//! Checkpoints: committed versions are written to their places, so that the log can be cut at its
-//! old end.
+//! Checkpoints: committed versions are written to their locations in the filesystem, so that the log can be
+//! shortened at its old end.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::journaled::Journaled;
 use super::live::Live;
 use crate::ondisk::jbd2::Sequence;
 
-/// Blocks that go home between two looks at what was freed meanwhile.
+/// Blocks that are written between two looks at what was freed meanwhile.
 const BATCH_BLOCKS: usize = 1024;
 
-/// How long a committed version may stay away from home.
+/// How long a committed version may be in the log alone.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes of committed versions that memory may hold for long...
@@ -28,14 +28,14 @@ pub(super) struct Goal {
 }
 
 impl Journaled {
-    /// Brings home what transactions up to `last` hold the newest version of, and cuts the log.
+    /// Writes the blocks whose newest versions belong to transactions up to `last`, and shortens the log.
     pub(super) fn checkpoint(&self, last: Sequence) -> Result<()> {
         let _turn = CheckpointTurn::take(self);
         let mut from = 0;
         loop {
             let batch = self.live.lock().take_off(from, last, BATCH_BLOCKS);
             let Some(&(end, _)) = batch.last() else { break };
-            self.home.write(&batch)?;
+            self.fs_device.write(&batch)?;
             self.live.lock().land(&batch);
             self.checkpointed.notify_all();
             from = end + 1;
@@ -44,7 +44,7 @@ impl Journaled {
             return Ok(());
         }
         // The log releases a block only when its checkpointed version is durable.
-        self.home.flush()?;
+        self.fs_device.flush()?;
         let tail = self.live.lock().tail();
         self.cut(tail)?;
         self.live.lock().release(tail.1);
@@ -52,13 +52,13 @@ impl Journaled {
         Ok(())
     }
 
-    /// Brings everything home that is committed.
+    /// Checkpoints all that is committed.
     pub(super) fn checkpoint_all(&self) -> Result<()> {
         let last = self.live.lock().last();
         last.map_or(Ok(()), |last| self.checkpoint(last))
     }
 
-    /// Brings home what has been away for long, and more when the log or the memory fills up.
+    /// Checkpoints what was committed long ago, and more when the log or the memory fills up.
     pub(super) fn maintain(&self) -> Result<()> {
         let goal = Goal {
             free_blocks: self.len_blocks() / 2,
@@ -76,7 +76,7 @@ impl Journaled {
 
     /// Ensures that a commit has `len_blocks` of the log, and that memory holds at most twice its
     /// target.
-    pub(super) fn make_room(&self, len_blocks: u32) -> Result<()> {
+    pub(super) fn make_space(&self, len_blocks: u32) -> Result<()> {
         if len_blocks >= self.len_blocks() {
             return Err(Condition::NoSpace.into());
         }
@@ -98,11 +98,11 @@ impl Journaled {
     }
 
     fn away_bytes_max(&self) -> u64 {
-        let budget = self.home.buffers.budget().limit_bytes();
+        let budget = self.fs_device.buffers.budget().limit_bytes();
         AWAY_BYTES_MAX.min(budget / AWAY_PART)
     }
 
-    /// The last transaction that has to go home to reach `goal`.
+    /// The last transaction to checkpoint to reach `goal`.
     fn last_until(&self, live: &Live, goal: Goal) -> Option<Sequence> {
         let away_bytes = live.away_blocks() * u64::from(self.format().block_bytes);
         if away_bytes > goal.away_bytes {
@@ -112,7 +112,7 @@ impl Journaled {
     }
 }
 
-/// The right to write blocks home, which one thread has at a time.
+/// The right to checkpoint, which one thread has at a time.
 struct CheckpointTurn<'j> {
     journaled: &'j Journaled,
 }

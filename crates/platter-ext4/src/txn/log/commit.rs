@@ -36,12 +36,12 @@ impl Log {
     /// The device's. A flush that fails ends all writing: no later one covers what was written
     /// before it, be that data or a part of the log.
     pub fn sync(&self, transaction: Sequence) -> Result<()> {
-        let ticket = self.home.flushes.ticket();
+        let ticket = self.fs_device.flushes.ticket();
         self.commit(transaction)?;
-        if self.home.flushes.succeeded_since(ticket) {
+        if self.fs_device.flushes.succeeded_since(ticket) {
             return Ok(());
         }
-        self.home.flush().inspect_err(|error| self.fail(error))
+        self.fs_device.flush().inspect_err(|error| self.fail(error))
     }
 
     /// As [`sync`](Self::sync), of everything that was done so far.
@@ -72,7 +72,7 @@ impl Log {
         let closed = &closing.closed;
         let mut took = Duration::ZERO;
         match &self.durability {
-            Durability::InPlace => in_place::commit(&self.home, closed)?,
+            Durability::InPlace => in_place::commit(&self.fs_device, closed)?,
             Durability::Journal(journaled) => {
                 let begun = journaled.clock.monotonic();
                 journaled.commit(closed)?;
@@ -92,7 +92,7 @@ impl Log {
     /// Seals the versions of the running transaction, which no operation is part of: what changes from
     /// now on are others.
     fn seal_running(&self) -> Result<BTreeMap<u64, Buffer>> {
-        let buffers = &self.home.buffers;
+        let buffers = &self.fs_device.buffers;
         let (dropped, blocks) = self
             .transactions
             .change(0, |running| (running.drop_freed(), running.blocks.clone()));

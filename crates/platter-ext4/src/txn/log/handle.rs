@@ -113,7 +113,7 @@ impl<'l> Handle<'l> {
     ) -> Result<R> {
         self.check_alive()?;
         let round = u64::from(self.sequence.0);
-        let buffers = &self.log.home.buffers;
+        let buffers = &self.log.fs_device.buffers;
         match buffers.edit(block.0, verifier, round, change)? {
             Edited::Changed { result, is_first } => {
                 self.note(block, is_first, false);
@@ -158,7 +158,11 @@ impl<'l> Handle<'l> {
         is_created: bool,
     ) -> Result<Buffer> {
         self.check_alive()?;
-        let buffer = self.log.home.buffers.publish(block.0, bytes, verifier)?;
+        let buffer = self
+            .log
+            .fs_device
+            .buffers
+            .publish(block.0, bytes, verifier)?;
         self.note(block, true, is_created);
         Ok(buffer)
     }
@@ -175,14 +179,14 @@ impl<'l> Handle<'l> {
     }
 
     /// Makes `bytes` the contents of a block of file data, as part of the transaction
-    /// (`data=journal`). Until it is home, readers of the device find what it was before: they ask
+    /// (`data=journal`). Until it is checkpointed, readers of the device find what it was before: they ask
     /// [`Log::data_away`].
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log.
     pub fn journal_data(&mut self, block: BlockNr, bytes: impl Into<Box<[u8]>>) -> Result<()> {
         self.check_alive()?;
-        let buffers = &self.log.home.buffers;
+        let buffers = &self.log.fs_device.buffers;
         buffers.publish(block.0, bytes, &Unverified)?;
         self.note(block, true, false);
         Ok(())
@@ -193,7 +197,7 @@ impl<'l> Handle<'l> {
     /// what comes to lie there.
     pub fn forget(&mut self, blocks: Range<BlockNr>) {
         let range = blocks.start.0..blocks.end.0;
-        let buffers = &self.log.home.buffers;
+        let buffers = &self.log.fs_device.buffers;
         if range.end.saturating_sub(range.start) <= LOOKED_UP_BLOCKS_MAX {
             for block in range.clone() {
                 buffers.forget(block);

@@ -7,19 +7,19 @@
 use platter_cache::Buffer;
 use platter_vfs::Result;
 
-use super::home::Home;
+use super::fs_device::FsDevice;
 use super::transaction::Closed;
 
 /// Makes a closed transaction durable.
-pub(super) fn commit(home: &Home, transaction: &Closed) -> Result<()> {
+pub(super) fn commit(fs_device: &FsDevice, transaction: &Closed) -> Result<()> {
     let is_created = |block: &u64| transaction.created.contains(block);
     let blocks = transaction.blocks.iter();
     let blocks = blocks.map(|(&block, buffer)| (block, buffer.clone()));
     let (created, changed): (Vec<(u64, Buffer)>, Vec<_>) =
         blocks.partition(|(block, _)| is_created(block));
-    home.write(&created)?;
+    fs_device.write(&created)?;
     // Data that the blocks refer to thus reaches the disk before them.
-    home.flush()?;
-    home.write(&changed)?;
-    home.flush()
+    fs_device.flush()?;
+    fs_device.write(&changed)?;
+    fs_device.flush()
 }

@@ -1,5 +1,5 @@
 //! Transactions through a journal: a commit writes the blocks to the log, and a checkpoint brings
-//! them home later. Spec: `ext4/journal`.
+//! them to the filesystem later. Spec: `ext4/journal`.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use platter_cache::commit::{CommitCounters, DeviceFlushes};
 use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Error, Result, Timestamp};
 
-use super::home::Home;
+use super::fs_device::FsDevice;
 use super::live::Live;
 use super::record::{Piece, Record};
 use super::ring::Ring;
@@ -25,7 +25,7 @@ const RUN_BLOCKS_MAX: u32 = 512;
 /// A journal that transactions are written to.
 #[derive(Debug)]
 pub(super) struct Journaled {
-    pub(super) home: Arc<Home>,
+    pub(super) fs_device: Arc<FsDevice>,
     slot: SuperblockSlot,
     ring: Ring,
     format: LogFormat,
@@ -48,7 +48,7 @@ pub(super) struct Journaled {
 
 impl Journaled {
     pub(super) fn new(
-        home: Arc<Home>,
+        fs_device: Arc<FsDevice>,
         journal: Journal,
         features: &Features,
         clock: Arc<dyn Clock>,
@@ -62,7 +62,7 @@ impl Journaled {
             DeviceFlushes::of(device, Arc::clone(&counters))
         });
         Ok(Self {
-            home,
+            fs_device,
             slot,
             ring,
             format: superblock.format,
@@ -92,12 +92,12 @@ impl Journaled {
     pub(super) fn commit(&self, transaction: &Closed) -> Result<()> {
         let record = Record::encode(transaction, self.uuid, &self.format);
         let len_blocks = record.len_blocks();
-        self.make_room(len_blocks)?;
+        self.make_space(len_blocks)?;
         let head = self.live.lock().head();
         self.write_log(head, &record.pieces)?;
         self.start(head, transaction.sequence)?;
         // Data that the transaction refers to reaches the disk before it is committed.
-        self.home.flush()?;
+        self.fs_device.flush()?;
         if let Some(own) = &self.own_flushes {
             own.flush()?;
         }
@@ -111,8 +111,7 @@ impl Journaled {
         Ok(())
     }
 
-    /// Notes that a transaction is durable, and waits for blocks it frees that are on their way
-    /// home.
+    /// Records that a transaction is durable, and waits for blocks it frees that are being checkpointed.
     fn finish(&self, transaction: &Closed, len_blocks: u32) {
         let mut live = self.live.lock();
         let doomed = live.commit(transaction, len_blocks, self.clock.monotonic());
@@ -122,7 +121,7 @@ impl Journaled {
         }
         drop(live);
         for (block, buffer) in doomed {
-            self.home.buffers.abandon(block, &buffer);
+            self.fs_device.buffers.abandon(block, &buffer);
         }
     }
 
@@ -137,7 +136,7 @@ impl Journaled {
         Ok(())
     }
 
-    /// Durably has the log begin at `tail`. What came before must be home, durably.
+    /// Durably has the log begin at `tail`. What came before must be checkpointed, durably.
     pub(super) fn cut(&self, (tail, sequence): (LogBlock, Sequence)) -> Result<()> {
         self.counters.writes.add(1);
         self.slot.write(|disk| disk.set_tail(tail, sequence))?;
@@ -165,7 +164,7 @@ impl Journaled {
     }
 
     fn flush_log(&self) -> Result<()> {
-        let flushes = self.own_flushes.as_ref().unwrap_or(&self.home.flushes);
+        let flushes = self.own_flushes.as_ref().unwrap_or(&self.fs_device.flushes);
         Ok(flushes.flush()?)
     }
 

@@ -18,17 +18,17 @@ struct Logged {
     start: LogBlock,
     len_blocks: u32,
     blocks: Vec<u64>,
-    /// How many blocks have their newest committed version here, and not at home.
+    /// How many blocks have their newest committed version in this transaction, not checkpointed.
     left: usize,
     /// On the monotonic clock.
     committed_at: Duration,
 }
 
-/// A committed version that is not at home.
+/// A committed version that is not checkpointed.
 #[derive(Debug)]
 struct Pending {
     buffer: Buffer,
-    /// The transaction whose copy a replay would bring home.
+    /// The transaction whose copy a replay would write.
     sequence: Sequence,
 }
 
@@ -36,7 +36,7 @@ struct Pending {
 ///
 /// # Invariants
 /// - Transactions have consecutive numbers, and follow each other up to the head.
-/// - A block away from home is counted by the transaction that holds its newest committed version.
+/// - A block that is not checkpointed is counted by the transaction that holds its newest committed version.
 /// - A block has a last copy exactly while a transaction that is not released, or the one being
 ///   committed, holds one.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Live {
     away: BTreeMap<u64, Pending>,
     /// The versions of the transaction being committed.
     committing: BTreeMap<u64, Buffer>,
-    /// Blocks being written home at this moment, in ascending order.
+    /// Blocks being checkpointed at this moment, in ascending order.
     pub(super) in_flight: Vec<u64>,
     pub(super) is_checkpointing: bool,
 }
@@ -87,7 +87,7 @@ impl Live {
         self.ring.len_blocks() - self.used_blocks
     }
 
-    /// How many blocks are away from home, in versions that memory holds.
+    /// How many blocks are not checkpointed, with versions in memory.
     pub(super) fn away_blocks(&self) -> u64 {
         self.away.len() as u64
     }
@@ -113,7 +113,7 @@ impl Live {
     }
 
     /// The closed transaction is durable in `len_blocks` blocks from the head on. Gives the versions
-    /// that will not be written home, as their blocks were freed.
+    /// that will not be checkpointed, as their blocks were freed.
     pub(super) fn commit(
         &mut self,
         transaction: &Closed,
@@ -239,7 +239,7 @@ impl Live {
         self.transactions.back().map(|logged| logged.sequence)
     }
 
-    /// The newest versions of the blocks of `range` that are not at home.
+    /// The newest versions of the blocks of `range` that are not checkpointed.
     pub(super) fn newest(&self, range: Range<u64>) -> BTreeMap<u64, Buffer> {
         let away = self.away.range(range.clone());
         let away = away.map(|(&block, pending)| (block, pending.buffer.clone()));

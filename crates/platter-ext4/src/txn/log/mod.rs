@@ -3,13 +3,13 @@
 //! A [`Handle`] is one operation's part in the running transaction. What it changes are versions of
 //! metadata blocks in the buffer cache, so that a commit in flight keeps the versions it took while
 //! later handles publish newer ones. A commit writes them to the journal, from where a checkpoint
-//! brings them home; without a journal, it writes them home itself.
+//! checkpoints them; without a journal, it writes them in place itself.
 
 mod transaction;
 mod changed;
 mod handle;
 mod running;
-mod home;
+mod fs_device;
 mod in_place;
 mod commit;
 mod ring;
@@ -36,7 +36,7 @@ use platter_vfs::{Clock, Condition, Error, Result};
 use super::journal::Journal;
 use crate::ondisk::jbd2::{Sequence, revoke};
 use crate::ondisk::{BlockNr, Features};
-use home::Home;
+use fs_device::FsDevice;
 use journaled::Journaled;
 use transaction::Transaction;
 
@@ -48,7 +48,7 @@ pub use platter_cache::commit::CommitStatistics;
 const TRANSACTION_BLOCKS_MAX: u32 = 8192;
 /// ...and the part of the memory budget that they may take...
 const TRANSACTION_MEMORY_PART: u64 = 4;
-/// ...but for so many blocks, which every operation must have room in.
+/// ...but for so many blocks, which every operation must have space in.
 const TRANSACTION_BLOCKS_MIN: u32 = 512;
 
 /// The part of a journal that a transaction may fill.
@@ -76,7 +76,7 @@ pub trait CommitClient: Send + Sync {
 /// - At most one transaction runs and at most one commits.
 /// - After a failure nothing is written any more: every handle and commit gives `ReadOnly`.
 pub struct Log {
-    home: Arc<Home>,
+    fs_device: Arc<FsDevice>,
     durability: Durability,
     transactions: Transactions<Transaction, Error>,
     client: OnceLock<Weak<dyn CommitClient>>,
@@ -87,7 +87,7 @@ pub struct Log {
 platter_cache::layout!(
     /// Of the log.
     pub LAYOUT: Log {
-        ReadOnly: home, durability, counters;
+        ReadOnly: fs_device, durability, counters;
         Rare: client, first_change;
         Apart: transactions;
     }
@@ -107,10 +107,10 @@ impl Log {
     #[must_use]
     pub fn without_journal(buffers: Arc<BufferCache>) -> Self {
         let counters = Arc::new(CommitCounters::default());
-        let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
+        let fs_device = Arc::new(FsDevice::new(buffers, Arc::clone(&counters)));
         let first = Transaction::new(Sequence(1), usize::MAX);
-        let blocks_max = memory_blocks_max(&home);
-        Self::new(home, Durability::InPlace, first, blocks_max, counters)
+        let blocks_max = memory_blocks_max(&fs_device);
+        Self::new(fs_device, Durability::InPlace, first, blocks_max, counters)
     }
 
     /// Transactions that go through `journal`, which has nothing to replay, of a filesystem with
@@ -130,19 +130,22 @@ impl Log {
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let counters = Arc::new(CommitCounters::default());
-        let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
+        let fs_device = Arc::new(FsDevice::new(buffers, Arc::clone(&counters)));
         let journaled = Journaled::new(
-            Arc::clone(&home),
+            Arc::clone(&fs_device),
             journal,
             features,
             clock,
             Arc::clone(&counters),
         )?;
-        let blocks_max = (journaled.len_blocks() / TRANSACTION_PART).min(memory_blocks_max(&home));
+        let blocks_max =
+            (journaled.len_blocks() / TRANSACTION_PART).min(memory_blocks_max(&fs_device));
         let sequence = journaled.live.lock().next();
         let first = Transaction::new(sequence, revoke::records_max(journaled.format()));
         let durability = Durability::Journal(Box::new(journaled));
-        Ok(Self::new(home, durability, first, blocks_max, counters))
+        Ok(Self::new(
+            fs_device, durability, first, blocks_max, counters,
+        ))
     }
 
     /// Lets a transaction fill three quarters of the journal: for callers that make only one, with no
@@ -158,14 +161,14 @@ impl Log {
     }
 
     fn new(
-        home: Arc<Home>,
+        fs_device: Arc<FsDevice>,
         durability: Durability,
         first: Transaction,
         blocks_max: u32,
         counters: Arc<CommitCounters>,
     ) -> Self {
         Self {
-            home,
+            fs_device,
             durability,
             transactions: Transactions::new(first, blocks_max, Condition::ReadOnly.into()),
             client: OnceLock::new(),
@@ -219,7 +222,7 @@ impl Log {
             (newest, running)
         });
         // What is committed and checkpointed meanwhile is on the device.
-        let current = |block| Some((block, self.home.buffers.current(block)?));
+        let current = |block| Some((block, self.fs_device.buffers.current(block)?));
         newest.extend(running.into_iter().filter_map(current));
         newest
     }
@@ -232,7 +235,7 @@ impl Log {
         verifier: &dyn Verify,
         look: impl FnOnce(&Buffer) -> R,
     ) -> Result<R> {
-        Ok(self.home.buffers.inspect(block.0, verifier, look)?)
+        Ok(self.fs_device.buffers.inspect(block.0, verifier, look)?)
     }
 
     /// Whether transactions go through a journal.
@@ -241,18 +244,18 @@ impl Log {
         matches!(self.durability, Durability::Journal(_))
     }
 
-    /// Brings home what has been in the journal for long, and more when the journal fills up: for a
+    /// Checkpoints what has been in the journal for long, and more when the journal fills up: for a
     /// thread that has the time, once a second or so. The commits that are due are not its business.
     pub fn maintain(&self) -> Result<()> {
         self.checkpoint_by(Journaled::maintain)
     }
 
-    /// Brings everything home that is committed.
+    /// Checkpoints all that is committed.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.checkpoint_by(Journaled::checkpoint_all)
     }
 
-    /// Makes everything durable at home, and marks the journal as empty. Nothing is begun any more.
+    /// Checkpoints everything durably, and marks the journal as empty. Nothing is begun any more.
     pub fn close(&self) -> Result<()> {
         self.transactions.refuse_handles();
         self.commit_all()?;
@@ -339,9 +342,9 @@ impl FullCommits for Log {
 }
 
 /// Blocks of a transaction that memory may hold.
-fn memory_blocks_max(home: &Home) -> u32 {
-    let bytes = home.buffers.budget().limit_bytes() / TRANSACTION_MEMORY_PART;
-    let blocks = bytes / u64::from(home.buffers.block_bytes());
+fn memory_blocks_max(fs_device: &FsDevice) -> u32 {
+    let bytes = fs_device.buffers.budget().limit_bytes() / TRANSACTION_MEMORY_PART;
+    let blocks = bytes / u64::from(fs_device.buffers.block_bytes());
     let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
     blocks.clamp(TRANSACTION_BLOCKS_MIN, TRANSACTION_BLOCKS_MAX)
 }

@@ -10,7 +10,7 @@ use crate::ondisk::jbd2::Sequence;
 
 impl Log {
     /// Takes part in the running transaction with changes to at most `credits` blocks, waiting for
-    /// room. The caller holds no lock that a commit or another handle may wait for, and no other
+    /// space. The caller holds no lock that a commit or another handle may wait for, and no other
     /// handle.
     ///
     /// # Errors
@@ -22,7 +22,7 @@ impl Log {
         Ok(Handle::new(self, transaction, credits))
     }
 
-    /// A handle that leaves little room for the other ones of this thread.
+    /// A handle that leaves little space for the other ones of this thread.
     #[cfg(test)]
     pub(crate) fn begin_beside(&self, credits: u32) -> Result<Handle<'_>> {
         let transaction = self.join(credits)?;

@@ -16,9 +16,9 @@ impl Log {
             return usize::MAX;
         };
         // A commit block, and one that separates the end from the beginning.
-        let room = (journaled.len_blocks() as usize).saturating_sub(2);
+        let capacity = (journaled.len_blocks() as usize).saturating_sub(2);
         let tags = tags_max(journaled.format());
-        room - room.div_ceil(tags.saturating_add(1)).min(room)
+        capacity - capacity.div_ceil(tags.saturating_add(1)).min(capacity)
     }
 
     /// Writes whole blocks, all in one transaction, and makes it durable. They are sealed
@@ -32,7 +32,7 @@ impl Log {
             return Err(Condition::NoSpace.into());
         }
         for (block, bytes) in blocks {
-            self.home.buffers.publish(block, bytes, &Unverified)?;
+            self.fs_device.buffers.publish(block, bytes, &Unverified)?;
             self.add(block, false, 0);
         }
         self.commit_all()

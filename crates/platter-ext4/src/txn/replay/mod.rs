@@ -1,12 +1,12 @@
-//! Replay: finds the committed transactions in the log and writes their blocks home.
+//! Replay: finds the committed transactions in the log and writes their blocks to the filesystem.
 //!
 //! Three walks over the log: `scan` finds where it ends, `revoke` which copies must not be
-//! replayed, `write_home` writes the others. Spec: `ext4/journal`.
+//! replayed, `write_blocks` writes the others. Spec: `ext4/journal`.
 
 mod walk;
 mod scan;
 mod revoke;
-mod write_home;
+mod write_blocks;
 
 use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
@@ -20,7 +20,7 @@ use crate::ondisk::jbd2::{LogRule, Sequence};
 pub struct ReplayReport {
     /// Transactions replayed.
     pub transactions: u32,
-    /// Logged blocks written home.
+    /// Logged blocks written to the filesystem.
     pub blocks_replayed: u64,
     /// Logged blocks passed over because a later transaction revoked them.
     pub blocks_revoked: u64,
@@ -56,7 +56,7 @@ pub fn replay(
     }
     let log_end = scan::scan(journal)?;
     let revoked = revoke::collect(journal, log_end.end, filesystem_blocks)?;
-    let report = write_home::WriteHome {
+    let report = write_blocks::WriteBlocks {
         journal,
         target,
         filesystem_blocks,

@@ -10,7 +10,7 @@ use super::XattrChange;
 use super::places::Places;
 use super::share::Left;
 use super::value::Taken;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::xattr::{
     Attributes, XATTR_REFERENCES_MAX, XattrRule, references, set_references, shared_hash,
 };
@@ -54,8 +54,8 @@ pub(super) enum Outside {
 }
 
 impl AttributeBlock {
-    pub(super) fn read(volume: &Volume, inode: &Inode) -> Result<Option<Self>> {
-        let (Some(number), Some(buffer)) = (inode.xattr_block, read_block(volume, inode)?) else {
+    pub(super) fn read(fs: &FsContext, inode: &Inode) -> Result<Option<Self>> {
+        let (Some(number), Some(buffer)) = (inode.xattr_block, read_block(fs, inode)?) else {
             return Ok(None);
         };
         Ok(Some(Self { number, buffer }))
@@ -82,13 +82,13 @@ impl XattrChange<'_, '_> {
         if places.outside.is_empty() {
             if let Some(old) = old {
                 let old = old.into_number();
-                let released = self.release_block(old, &places.holders_before);
+                let released = self.release_block(old, &places.ea_inodes_before);
                 released.map_err(|error| self.abort(error))?;
             }
             return Ok(Outside::Gone);
         }
         let draft = self.draft(&places.outside)?;
-        let has_ea_inode = has_ea_inode(self.volume);
+        let has_ea_inode = has_ea_inode(self.fs);
         if let Some(old) = &old
             && is_same(&old.buffer, &draft.bytes, has_ea_inode)
         {
@@ -113,7 +113,7 @@ impl XattrChange<'_, '_> {
             )
         };
         if let Some(old) = old {
-            let released = self.release_block(old, &places.holders_before);
+            let released = self.release_block(old, &places.ea_inodes_before);
             released.map_err(|error| self.abort(error))?;
         }
         self.inode.xattr_block = Some(block);
@@ -123,7 +123,7 @@ impl XattrChange<'_, '_> {
     }
 
     fn encode(&self, attributes: &Attributes) -> Result<Vec<u8>> {
-        let block_bytes = self.volume.geometry.block_bytes as usize;
+        let block_bytes = self.fs.geometry.block_bytes as usize;
         let bytes = attributes.encode_block(block_bytes, 1);
         Ok(bytes.ok_or(Condition::NoSpace)?)
     }
@@ -131,7 +131,7 @@ impl XattrChange<'_, '_> {
     fn draft(&self, attributes: &Attributes) -> Result<Draft> {
         let bytes = self.encode(attributes)?;
         Ok(Draft {
-            fingerprint: fingerprint_of_block(&bytes, has_ea_inode(self.volume)),
+            fingerprint: fingerprint_of_block(&bytes, has_ea_inode(self.fs)),
             bytes,
         })
     }
@@ -146,7 +146,7 @@ impl XattrChange<'_, '_> {
     ) -> Result<BlockNr> {
         let goal = self.goal();
         let space = self.space;
-        let made = space.alloc(self.volume, self.handle, goal, 1, self.from)?;
+        let made = space.alloc(self.fs, self.handle, goal, 1, self.from)?;
         let filled = self.fill_block(made.start, draft, attributes, taken);
         filled.map_err(|error| self.abort(error))?;
         Ok(made.start)
@@ -159,17 +159,17 @@ impl XattrChange<'_, '_> {
         attributes: &Attributes,
         taken: Option<&Taken>,
     ) -> Result<()> {
-        let verifier = block_verifier(self.volume);
+        let verifier = block_verifier(self.fs);
         self.handle.create(block, &verifier, draft.bytes)?;
-        let is_counted = |holder: &InodeNr| {
-            taken.is_some_and(|taken| taken.is_outside && taken.number == *holder)
+        let is_counted = |ea_inode: &InodeNr| {
+            taken.is_some_and(|taken| taken.is_outside && taken.number == *ea_inode)
         };
         let mut counted = false;
-        for holder in attributes.holders() {
-            if !counted && is_counted(&holder) {
+        for ea_inode in attributes.ea_inodes() {
+            if !counted && is_counted(&ea_inode) {
                 counted = true;
             } else {
-                self.add_reference(holder)?;
+                self.add_reference(ea_inode)?;
             }
         }
         self.note_own(block, draft.fingerprint);
@@ -178,12 +178,12 @@ impl XattrChange<'_, '_> {
 
     /// Modifies the inode's block in place, if no other inode uses it or is about to.
     fn rewrite_own(&mut self, block: BlockNr, draft: &Draft) -> Result<bool> {
-        let (verifier, volume) = (block_verifier(self.volume), self.volume);
+        let (verifier, fs) = (block_verifier(self.fs), self.fs);
         let is_rewritten = self.handle.edit_or_keep(block, &verifier, |bytes| {
             if references(bytes) != Some(1) {
                 return Ok(Edit::Kept(false));
             }
-            if let Some((cache, key)) = volume.sharing().zip(shared_hash(bytes))
+            if let Some((cache, key)) = fs.sharing().zip(shared_hash(bytes))
                 && let Removal::InUse(_) = cache.blocks.delete_or_get(key, block.0)
             {
                 return Ok(Edit::Kept(false));
@@ -199,19 +199,19 @@ impl XattrChange<'_, '_> {
 
     /// Adds a block used only by this inode to the mbcache.
     fn note_own(&self, block: BlockNr, fingerprint: Option<Fingerprint>) {
-        if let Some((sharing, fingerprint)) = self.volume.sharing().zip(fingerprint) {
+        if let Some((sharing, fingerprint)) = self.fs.sharing().zip(fingerprint) {
             // The entry was removed before the block was last freed.
             let _ = sharing.blocks.create(fingerprint, block.0, true);
         }
     }
 
     /// Releases the inode's block. The last reference frees it, and releases its EA inodes,
-    /// `holders`.
-    fn release_block(&mut self, block: BlockNr, holders: &[InodeNr]) -> Result<()> {
+    /// `ea_inodes`.
+    fn release_block(&mut self, block: BlockNr, ea_inodes: &[InodeNr]) -> Result<()> {
         if let Left::None = self.leave_block(block)? {
             self.free_block(block)?;
-            for &holder in holders {
-                self.drop_value(holder)?;
+            for &ea_inode in ea_inodes {
+                self.drop_value(ea_inode)?;
             }
         }
         self.forget_block();
@@ -228,10 +228,10 @@ impl XattrChange<'_, '_> {
     /// Drops one reference to a block, if there are others. If not, the block can no longer be
     /// shared, and the caller frees it.
     pub(super) fn leave_block(&mut self, block: BlockNr) -> Result<Left> {
-        let (verifier, volume) = (block_verifier(self.volume), self.volume);
+        let (verifier, fs) = (block_verifier(self.fs), self.fs);
         for _ in 0..WAITS_MAX {
             let left = self.handle.edit_or_keep(block, &verifier, |bytes| {
-                let entry = volume.sharing().zip(shared_hash(bytes));
+                let entry = fs.sharing().zip(shared_hash(bytes));
                 let count = references(bytes).unwrap_or_default();
                 if let Some(others @ 1..) = count.checked_sub(1) {
                     set_references(bytes, others);
@@ -262,12 +262,12 @@ impl XattrChange<'_, '_> {
     pub(super) fn free_block(&mut self, block: BlockNr) -> Result<()> {
         let blocks = block..BlockNr(block.0.saturating_add(1));
         self.handle.forget(blocks.clone());
-        self.space.free(self.volume, self.handle, blocks)
+        self.space.free(self.fs, self.handle, blocks)
     }
 
     /// Removes attributes from a block used only by this inode.
     pub(super) fn rewrite_block(&mut self, block: BlockNr, attributes: &Attributes) -> Result<()> {
-        let verifier = block_verifier(self.volume);
+        let verifier = block_verifier(self.fs);
         let new = self.encode(attributes)?;
         self.handle.edit(block, &verifier, |bytes| {
             bytes.copy_from_slice(&new);

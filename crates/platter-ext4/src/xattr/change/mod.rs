@@ -12,8 +12,8 @@ use platter_vfs::{Clock, Condition, Error, FileKind, Result, Timestamp, XattrMod
 
 use super::names::AttributeName;
 use super::{has_ea_inode, sharing};
-use crate::Volume;
-use crate::alloc::{ALLOC_INODE_CREDITS, FREE_INODE_CREDITS, RECORD_CREDITS, Reserve, Space};
+use crate::FsContext;
+use crate::alloc::{ALLOC_INODE_CREDITS, Allocator, FREE_INODE_CREDITS, RECORD_CREDITS, Reserve};
 use crate::inode::STORE_CREDITS;
 use crate::ondisk::features::Compat;
 use crate::ondisk::xattr::{Attribute, AttributeValue};
@@ -43,9 +43,9 @@ const VALUE_RUNS: u32 = 4;
 #[derive(Debug)]
 pub struct XattrChange<'a, 'h> {
     /// The filesystem.
-    pub volume: &'a Volume,
+    pub fs: &'a FsContext,
     /// The allocator.
-    pub space: &'a Space,
+    pub space: &'a Allocator,
     /// The handle, with [`change_credits`].
     pub handle: &'a mut Handle<'h>,
     /// The inode with the attributes.
@@ -82,11 +82,11 @@ impl Holding {
 
 /// Returns the credits of setting or removing an attribute, without storing the inode.
 #[must_use]
-pub fn change_credits(volume: &Volume) -> u32 {
-    if !has_ea_inode(volume) {
+pub fn change_credits(fs: &FsContext) -> u32 {
+    if !has_ea_inode(fs) {
         return BLOCK_CREDITS;
     }
-    let blocks = super::VALUE_BYTES_MAX.div_ceil(volume.geometry.block_bytes);
+    let blocks = super::VALUE_BYTES_MAX.div_ceil(fs.geometry.block_bytes);
     let made = ALLOC_INODE_CREDITS + STORE_CREDITS + blocks + VALUE_RUNS * RECORD_CREDITS;
     let dropped = FREE_INODE_CREDITS + STORE_CREDITS + VALUE_RUNS * RECORD_CREDITS;
     BLOCK_CREDITS + made + dropped
@@ -104,7 +104,7 @@ impl XattrChange<'_, '_> {
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<bool> {
-        let mut places = Places::read(self.volume, self.inode)?;
+        let mut places = Places::read(self.fs, self.inode)?;
         let old = places.take(name);
         match mode {
             XattrMode::Create if old.is_some() => return Err(Condition::Exists.into()),
@@ -130,7 +130,7 @@ impl XattrChange<'_, '_> {
         };
         self.apply(&mut places, dropped.as_ref(), taken.as_ref())?;
         if let (Some(value), Some(taken)) = (value, &taken) {
-            sharing::note_value(self.volume, taken.number, taken.hash, value);
+            sharing::note_value(self.fs, taken.number, taken.hash, value);
         }
         if let Err(error) = self.announce() {
             return Err(self.abort(error));
@@ -141,12 +141,12 @@ impl XattrChange<'_, '_> {
     /// Ensures credits for EA inodes: for the one that may be freed with its blocks, and for the
     /// reference counts that change if a block is copied.
     fn ensure_for(&mut self, places: &Places, dropped: Option<&Dropped>) -> Result<()> {
-        let holders = places.holders_before.len();
-        let mut credits = u32::try_from(holders).unwrap_or(u32::MAX);
+        let ea_inodes = places.ea_inodes_before.len();
+        let mut credits = u32::try_from(ea_inodes).unwrap_or(u32::MAX);
         if let Some(dropped) = dropped {
             credits = credits.saturating_add(self.credits_of_drop(dropped.number)?);
         }
-        let others = change_credits(self.volume);
+        let others = change_credits(self.fs);
         if credits == 0 || self.ensure(credits.saturating_add(others)) {
             return Ok(());
         }
@@ -161,22 +161,22 @@ impl XattrChange<'_, '_> {
         name: &AttributeName<'_>,
         value: &[u8],
     ) -> Result<Option<Taken>> {
-        let block_bytes = self.volume.geometry.block_bytes as usize;
-        let may_have_inode = has_ea_inode(self.volume) && !value.is_empty();
-        let room = block_bytes.saturating_sub(BLOCK_OVERHEAD_BYTES);
-        let is_large = may_have_inode && value.len().next_multiple_of(4) > room;
+        let block_bytes = self.fs.geometry.block_bytes as usize;
+        let may_have_inode = has_ea_inode(self.fs) && !value.is_empty();
+        let space = block_bytes.saturating_sub(BLOCK_OVERHEAD_BYTES);
+        let is_large = may_have_inode && value.len().next_multiple_of(4) > space;
         let mut attribute = Attribute {
             name_index: name.index,
             name: name.rest.to_vec(),
             value: AttributeValue::Here(value.to_vec()),
         };
-        if !is_large && places.has_room(&attribute) {
+        if !is_large && places.has_space(&attribute) {
             places.put(attribute);
             return Ok(None);
         }
-        let wanted = Wanted::new(self.volume, name.rest, value);
+        let wanted = Wanted::new(self.fs, name.rest, value);
         attribute.value = wanted.value_in(self.inode.number);
-        if !may_have_inode || !places.has_room(&attribute) {
+        if !may_have_inode || !places.has_space(&attribute) {
             return Err(Condition::NoSpace.into());
         }
         let space_bytes = self.owner_sectors(value.len() as u64) << 9;
@@ -242,11 +242,11 @@ impl XattrChange<'_, '_> {
 
     /// Sets the `ext_attr` feature with the first attribute.
     fn announce(&mut self) -> Result<()> {
-        let compat = self.volume.geometry.features.compat;
+        let compat = self.fs.geometry.features.compat;
         if compat.contains(Compat::EXT_ATTR) {
             return Ok(());
         }
-        superblock::edit(self.volume, self.handle, |disk| {
+        superblock::edit(self.fs, self.handle, |disk| {
             disk.leave_revision_0();
             let bits = disk.feature_compat.get() | Compat::EXT_ATTR.bits();
             disk.feature_compat.set(bits);
@@ -264,7 +264,7 @@ impl XattrChange<'_, '_> {
     }
 
     fn cluster_bytes(&self) -> u64 {
-        let geometry = &self.volume.geometry;
+        let geometry = &self.fs.geometry;
         u64::from(geometry.block_bytes).saturating_mul(geometry.cluster_blocks.into())
     }
 

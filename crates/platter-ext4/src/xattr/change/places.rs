@@ -3,7 +3,7 @@
 use platter_vfs::Result;
 
 use super::block::AttributeBlock;
-use crate::Volume;
+use crate::FsContext;
 use crate::ondisk::xattr::{Attribute, Attributes};
 use crate::ondisk::{Inode, InodeNr};
 use crate::xattr::names::AttributeName;
@@ -25,22 +25,22 @@ pub(super) struct Places {
     /// Bytes of a block that values leave free for the entries of others.
     reserved: usize,
     /// The EA inodes of the block as it was read.
-    pub(super) holders_before: Vec<InodeNr>,
+    pub(super) ea_inodes_before: Vec<InodeNr>,
 }
 
 /// Maximum of [`reserved`](Places::reserved): with `ea_inode`, values leave an eighth of the block.
 const RESERVED_MAX: usize = 1024;
 
 impl Places {
-    pub(super) fn read(volume: &Volume, inode: &Inode) -> Result<Self> {
-        let inside = inode_space(volume, inode)?;
-        let block = AttributeBlock::read(volume, inode)?;
+    pub(super) fn read(fs: &FsContext, inode: &Inode) -> Result<Self> {
+        let inside = inode_space(fs, inode)?;
+        let block = AttributeBlock::read(fs, inode)?;
         let outside = match &block {
-            Some(block) => Attributes::of(&block_space(volume, inode, &block.buffer)?),
+            Some(block) => Attributes::of(&block_space(fs, inode, &block.buffer)?),
             None => Attributes::default(),
         };
-        let block_bytes = volume.geometry.block_bytes as usize;
-        let reserved = if has_ea_inode(volume) {
+        let block_bytes = fs.geometry.block_bytes as usize;
+        let reserved = if has_ea_inode(fs) {
             (block_bytes / 8).min(RESERVED_MAX)
         } else {
             0
@@ -48,7 +48,7 @@ impl Places {
         Ok(Self {
             inside: inside.as_ref().map(Attributes::of).unwrap_or_default(),
             inside_changed: false,
-            holders_before: outside.holders().collect(),
+            ea_inodes_before: outside.ea_inodes().collect(),
             outside,
             outside_changed: false,
             block,
@@ -71,7 +71,7 @@ impl Places {
     }
 
     /// Whether an attribute fits the inode or the block.
-    pub(super) fn has_room(&self, attribute: &Attribute) -> bool {
+    pub(super) fn has_space(&self, attribute: &Attribute) -> bool {
         self.fits_inside(attribute)
             || self
                 .outside
@@ -82,7 +82,7 @@ impl Places {
         self.inside.fits_in_inode(attribute, self.inside_len)
     }
 
-    /// Adds an attribute that [fits](Self::has_room) to the inode, or else to the block. Returns
+    /// Adds an attribute that [fits](Self::has_space) to the inode, or else to the block. Returns
     /// whether it went to the block.
     pub(super) fn put(&mut self, attribute: Attribute) -> bool {
         let is_outside = !self.fits_inside(&attribute);

@@ -27,7 +27,7 @@ impl XattrChange<'_, '_> {
     /// # Errors
     /// The handle was aborted.
     pub fn release(&mut self) -> Result<Released> {
-        let mut places = match Places::read(self.volume, self.inode) {
+        let mut places = match Places::read(self.fs, self.inode) {
             Ok(places) => places,
             Err(Error::Corrupt(_)) => {
                 self.inode.xattr_block = None;
@@ -86,7 +86,7 @@ impl XattrChange<'_, '_> {
         };
         let credits = self.credits_of_drop(dropped.number)?;
         // Also written are an inode or a block, and the bitmap of the block.
-        let credits = credits.saturating_add(change_credits(self.volume));
+        let credits = credits.saturating_add(change_credits(self.fs));
         if !self.ensure(credits) {
             return Ok(Some(credits));
         }

@@ -34,7 +34,7 @@ impl XattrChange<'_, '_> {
     /// # Errors
     /// Nothing was changed. A corrupt block is removed from the mbcache.
     pub(super) fn share_block(&mut self, draft: &Draft) -> Result<Option<BlockNr>> {
-        let Some((sharing, fingerprint)) = self.volume.sharing().zip(draft.fingerprint) else {
+        let Some((sharing, fingerprint)) = self.fs.sharing().zip(draft.fingerprint) else {
             return Ok(None);
         };
         let mut found = sharing.blocks.find_first(fingerprint);
@@ -54,16 +54,16 @@ impl XattrChange<'_, '_> {
     }
 
     fn share_candidate(&mut self, entry: &EntryRef<'_>, draft: &Draft) -> Result<bool> {
-        let (verifier, block) = (block_verifier(self.volume), BlockNr(entry.value()));
-        let buffer = self.volume.read_block(block, &verifier)?;
+        let (verifier, block) = (block_verifier(self.fs), BlockNr(entry.value()));
+        let buffer = self.fs.read_block(block, &verifier)?;
         if !is_same(&buffer, &draft.bytes, verifier.has_ea_inode) {
             return Ok(false);
         }
         drop(buffer);
         self.handle.edit_or_keep(block, &verifier, |bytes| {
             let count = references(bytes).map_or(u32::MAX, |count| count.saturating_add(1));
-            let has_room = count < XATTR_REFERENCES_MAX;
-            if !has_room {
+            let has_space = count < XATTR_REFERENCES_MAX;
+            if !has_space {
                 // Later lookups skip it, whatever the entry's flag was.
                 entry.set_reusable(false);
             }
@@ -80,7 +80,7 @@ impl XattrChange<'_, '_> {
     /// # Errors
     /// Those of [`share_block`](Self::share_block).
     pub(super) fn share_value(&mut self, wanted: &Wanted<'_>) -> Result<Option<Taken>> {
-        let Some(sharing) = self.volume.sharing() else {
+        let Some(sharing) = self.fs.sharing() else {
             return Ok(None);
         };
         let fingerprint = fingerprint_of_value(wanted.hash, wanted.value);
@@ -92,7 +92,7 @@ impl XattrChange<'_, '_> {
             let number = u32::try_from(entry.value()).ok().and_then(InodeNr::new);
             let number = number.filter(|&number| number != self.inode.number);
             if let Some(number) = number {
-                let is_shared = self.share_holder(number, wanted);
+                let is_shared = self.share_ea_inode(number, wanted);
                 if is_shared.inspect_err(|_| entry.set_reusable(false))? {
                     sharing.count_value();
                     entry.touch();
@@ -104,8 +104,8 @@ impl XattrChange<'_, '_> {
         Ok(None)
     }
 
-    fn share_holder(&mut self, number: InodeNr, wanted: &Wanted<'_>) -> Result<bool> {
-        if !ea_inode::holds(self.volume, number, wanted.hash, wanted.value)? {
+    fn share_ea_inode(&mut self, number: InodeNr, wanted: &Wanted<'_>) -> Result<bool> {
+        if !ea_inode::holds(self.fs, number, wanted.hash, wanted.value)? {
             return Ok(false);
         }
         self.add_reference(number)?;

@@ -14,7 +14,7 @@ use super::ea_inode::{
     pieces, read_ea_inode, reference_count, set_hash, set_reference_count, validate_ea_inode,
 };
 use super::share::Left;
-use crate::Volume;
+use crate::FsContext;
 use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -58,8 +58,8 @@ pub(super) struct Dropped {
 }
 
 impl<'v> Wanted<'v> {
-    pub(super) fn new(volume: &Volume, name: &[u8], value: &'v [u8]) -> Self {
-        let hash = value_hash(volume.geometry.checksum_seed, value);
+    pub(super) fn new(fs: &FsContext, name: &[u8], value: &'v [u8]) -> Self {
+        let hash = value_hash(fs.geometry.checksum_seed, value);
         Self {
             value,
             hash,
@@ -99,7 +99,7 @@ impl XattrChange<'_, '_> {
         let kind = FileKind::Regular;
         let number = self
             .space
-            .alloc_inode(self.volume, self.handle, self.inode, kind, 0)?;
+            .alloc_inode(self.fs, self.handle, self.inode, kind, 0)?;
         let mut blocks = Vec::new();
         if let Err(error) = self.take_blocks(&mut blocks, wanted.value.len()) {
             return Err(self.unmake_value(number, &blocks, error));
@@ -113,7 +113,7 @@ impl XattrChange<'_, '_> {
     }
 
     fn take_blocks(&mut self, blocks: &mut Vec<Range<BlockNr>>, len_bytes: usize) -> Result<()> {
-        let mut left = len_bytes.div_ceil(self.volume.geometry.block_bytes as usize);
+        let mut left = len_bytes.div_ceil(self.fs.geometry.block_bytes as usize);
         let mut goal = self.goal();
         while left > 0 {
             // The block itself, and the mapping blocks that it may need.
@@ -121,8 +121,8 @@ impl XattrChange<'_, '_> {
                 return Err(Condition::NoSpace.into());
             }
             let want = u32::try_from(left).unwrap_or(u32::MAX);
-            let (volume, from) = (self.volume, self.from);
-            let taken = self.space.alloc(volume, self.handle, goal, want, from)?;
+            let (fs, from) = (self.fs, self.from);
+            let taken = self.space.alloc(fs, self.handle, goal, want, from)?;
             let count = taken.end.0.saturating_sub(taken.start.0);
             left = left.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
             goal = taken.end;
@@ -137,26 +137,26 @@ impl XattrChange<'_, '_> {
         blocks: &[Range<BlockNr>],
         wanted: &Wanted<'_>,
     ) -> Result<()> {
-        let geometry = &self.volume.geometry;
-        let extra_bytes = self.volume.superblock.inode_extra_bytes;
+        let geometry = &self.fs.geometry;
+        let extra_bytes = self.fs.superblock.inode_extra_bytes;
         let kind = FileKind::Regular;
         let [b0, b1, b2, b3, ..] = self.clock.random_u64().to_le_bytes();
         let generation = u32::from_le_bytes([b0, b1, b2, b3]);
-        let mut holder = Inode::new(number, kind, generation, extra_bytes, geometry);
-        holder.permissions = PERMISSIONS;
-        (holder.uid, holder.gid) = (self.inode.uid, self.inode.gid);
-        holder.links = 1;
-        holder.size_bytes = wanted.value.len() as u64;
-        holder.flags = InodeFlags::EA_INODE;
-        holder.flags.set(
+        let mut ea_inode = Inode::new(number, kind, generation, extra_bytes, geometry);
+        ea_inode.permissions = PERMISSIONS;
+        (ea_inode.uid, ea_inode.gid) = (self.inode.uid, self.inode.gid);
+        ea_inode.links = 1;
+        ea_inode.size_bytes = wanted.value.len() as u64;
+        ea_inode.flags = InodeFlags::EA_INODE;
+        ea_inode.flags.set(
             InodeFlags::EXTENTS,
             geometry.features.incompat.contains(Incompat::EXTENTS),
         );
-        holder.modified = self.now;
-        holder.created = Some(self.now);
-        set_hash(&mut holder, wanted.hash);
-        set_reference_count(&mut holder, 1);
-        let mut map = BlockMap::begin(self.volume, &mut holder);
+        ea_inode.modified = self.now;
+        ea_inode.created = Some(self.now);
+        set_hash(&mut ea_inode, wanted.hash);
+        set_reference_count(&mut ea_inode, 1);
+        let mut map = BlockMap::begin(self.fs, &mut ea_inode);
         let (mut first, mut chunks) = (0, wanted.value.chunks(geometry.block_bytes as usize));
         for blocks in blocks {
             for block in blocks.start.0..blocks.end.0 {
@@ -164,7 +164,7 @@ impl XattrChange<'_, '_> {
                 bytes.resize(geometry.block_bytes as usize, 0);
                 self.handle.create(BlockNr(block), &Unverified, bytes)?;
             }
-            first = self.map_blocks(&mut map, &mut holder, first, blocks)?;
+            first = self.map_blocks(&mut map, &mut ea_inode, first, blocks)?;
         }
         let clusters = blocks.iter().map(|blocks| {
             let count = blocks.end.0.saturating_sub(blocks.start.0);
@@ -173,15 +173,15 @@ impl XattrChange<'_, '_> {
         let sectors = clusters
             .sum::<u64>()
             .saturating_mul(self.cluster_bytes() >> 9);
-        holder.sectors = holder.sectors.saturating_add(sectors);
-        inode::initialize(self.volume, self.handle, &holder)
+        ea_inode.sectors = ea_inode.sectors.saturating_add(sectors);
+        inode::initialize(self.fs, self.handle, &ea_inode)
     }
 
     /// Maps blocks from the file block `first` on; returns the next one.
     fn map_blocks(
         &mut self,
         map: &mut BlockMap,
-        holder: &mut Inode,
+        ea_inode: &mut Inode,
         first: u32,
         blocks: &Range<BlockNr>,
     ) -> Result<u32> {
@@ -193,10 +193,10 @@ impl XattrChange<'_, '_> {
                 backing: Backing::Written(BlockNr(start)),
             };
             let mut change = MapChange {
-                volume: self.volume,
+                fs: self.fs,
                 space: self.space,
                 handle: self.handle,
-                inode: holder,
+                inode: ea_inode,
             };
             let count = map.insert(&mut change, run)?;
             if count == 0 {
@@ -221,7 +221,7 @@ impl XattrChange<'_, '_> {
 
     /// Frees an EA inode without references, and its blocks.
     fn unmake_value(&mut self, number: InodeNr, blocks: &[Range<BlockNr>], error: Error) -> Error {
-        match self.free_holder(number, blocks) {
+        match self.free_ea_inode(number, blocks) {
             Ok(()) => error,
             Err(error) => self.abort(error),
         }
@@ -242,7 +242,7 @@ impl XattrChange<'_, '_> {
         else {
             return Ok(None);
         };
-        read_ea_inode(self.volume, number)?;
+        read_ea_inode(self.fs, number)?;
         Ok(Some(Dropped {
             number,
             owner_sectors: self.owner_sectors(size_bytes.into()),
@@ -253,10 +253,10 @@ impl XattrChange<'_, '_> {
     /// Returns the credits of [`drop_value`](Self::drop_value) if this is the last reference.
     /// Corruption is detected here, before anything is changed.
     pub(super) fn credits_of_drop(&self, number: InodeNr) -> Result<u32> {
-        let holder = read_ea_inode(self.volume, number)?;
-        let pieces = pieces(self.volume, &holder)?.len();
+        let ea_inode = read_ea_inode(self.fs, number)?;
+        let pieces = pieces(self.fs, &ea_inode)?.len();
         let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
-        let groups = self.volume.geometry.groups_count;
+        let groups = self.fs.geometry.groups_count;
         let runs = runs.saturating_mul(2).min(groups);
         let credits = runs.saturating_mul(2);
         Ok(credits.saturating_add(FREE_INODE_CREDITS + STORE_CREDITS))
@@ -267,43 +267,43 @@ impl XattrChange<'_, '_> {
         match self.leave_value(number)? {
             Left::Others => Ok(()),
             Left::None => {
-                let holder = read_ea_inode(self.volume, number)?;
-                let blocks = pieces(self.volume, &holder)?;
-                self.free_holder(number, &blocks)
+                let ea_inode = read_ea_inode(self.fs, number)?;
+                let blocks = pieces(self.fs, &ea_inode)?;
+                self.free_ea_inode(number, &blocks)
             }
         }
     }
 
-    fn free_holder(&mut self, number: InodeNr, blocks: &[Range<BlockNr>]) -> Result<()> {
+    fn free_ea_inode(&mut self, number: InodeNr, blocks: &[Range<BlockNr>]) -> Result<()> {
         for blocks in blocks {
             self.handle.forget(blocks.clone());
-            self.space.free(self.volume, self.handle, blocks.clone())?;
+            self.space.free(self.fs, self.handle, blocks.clone())?;
         }
         self.erase(number)?;
-        let (volume, was_dir) = (self.volume, false);
-        self.space.free_inode(volume, self.handle, number, was_dir)
+        let (fs, was_dir) = (self.fs, false);
+        self.space.free_inode(fs, self.handle, number, was_dir)
     }
 
     /// Clears an inode, leaving only its deletion time.
     fn erase(&mut self, number: InodeNr) -> Result<()> {
-        let geometry = &self.volume.geometry;
-        let extra_bytes = self.volume.superblock.inode_extra_bytes;
+        let geometry = &self.fs.geometry;
+        let extra_bytes = self.fs.superblock.inode_extra_bytes;
         let kind = FileKind::Regular;
         let deleted = Inode::new(number, kind, 0, extra_bytes, geometry);
-        inode::initialize(self.volume, self.handle, &deleted)?;
+        inode::initialize(self.fs, self.handle, &deleted)?;
         // Zero would mean that it is in use.
         let seconds = self.now.seconds.clamp(1, u32::MAX.into());
         let seconds = u32::try_from(seconds).unwrap_or(1);
-        inode::store_deleted(self.volume, self.handle, number, seconds)
+        inode::store_deleted(self.fs, self.handle, number, seconds)
     }
 
     /// Adds a reference to a value that has some.
     pub(super) fn add_reference(&mut self, number: InodeNr) -> Result<()> {
-        inode::edit(self.volume, self.handle, number, |holder| {
-            validate_ea_inode(holder)?;
-            let count = reference_count(holder);
+        inode::edit(self.fs, self.handle, number, |ea_inode| {
+            validate_ea_inode(ea_inode)?;
+            let count = reference_count(ea_inode);
             let more = count.checked_add(1).filter(|_| count > 0);
-            set_reference_count(holder, more.ok_or_else(|| broken_count(number))?);
+            set_reference_count(ea_inode, more.ok_or_else(|| broken_count(number))?);
             Ok(())
         })
     }
@@ -311,18 +311,18 @@ impl XattrChange<'_, '_> {
     /// Drops one reference to a value, if there are others. If not, the value can no longer be
     /// shared, and the caller frees it.
     fn leave_value(&mut self, number: InodeNr) -> Result<Left> {
-        let volume = self.volume;
+        let fs = self.fs;
         let place = u64::from(number.get());
         for _ in 0..WAITS_MAX {
-            let left = inode::edit_or_keep(volume, self.handle, number, |holder| {
-                validate_ea_inode(holder)?;
-                if let Some(others @ 1..) = reference_count(holder).checked_sub(1) {
-                    set_reference_count(holder, others);
+            let left = inode::edit_or_keep(fs, self.handle, number, |ea_inode| {
+                validate_ea_inode(ea_inode)?;
+                if let Some(others @ 1..) = reference_count(ea_inode).checked_sub(1) {
+                    set_reference_count(ea_inode, others);
                     return Ok(Edit::Changed(Ok(Left::Others)));
                 }
-                let sharing = volume.sharing();
+                let sharing = fs.sharing();
                 let removal =
-                    sharing.map(|cache| cache.values.delete_or_get(stored_hash(holder), place));
+                    sharing.map(|cache| cache.values.delete_or_get(stored_hash(ea_inode), place));
                 Ok(Edit::Kept(match removal {
                     None | Some(Removal::Deleted) => Ok(Left::None),
                     Some(Removal::InUse(entry)) => Err(entry),

@@ -105,7 +105,7 @@ impl Ring {
         // belongs to the entry, which does not move and outlives the ring, and which is borrowed
         // exclusively during this call; the kernel does not access it outside of this call.
         let pushed = unsafe { self.ring.submission().push(&request) };
-        pushed.map_err(|_| io::Error::other("a ring for one command has no room for one"))?;
+        pushed.map_err(|_| io::Error::other("a ring for one command has no space for one"))?;
         if matches!(command, Command::Commit(_)) {
             self.look_out()?;
         }

@@ -3,7 +3,7 @@
 //! and notifications still use the device.
 
 mod entry;
-mod seat;
+mod affinity;
 
 use std::io;
 use std::ops::ControlFlow;
@@ -17,15 +17,15 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
+use self::affinity::CpuAffinity;
 use self::entry::{Command, Entry, Ring};
-use self::seat::Seat;
 use super::connection::{Connection, give};
 use super::device::{self, Share};
 use super::exchange::{Exchange, Outcome};
 use super::later::Later;
 use super::notice::{Asker, Notice};
 use super::protocol::InHeader;
-use super::reply::{Answered, ROOM_MIN};
+use super::reply::{Answered, REPLY_BYTES_MIN};
 use super::request::Request;
 use crate::MountOptions;
 
@@ -74,7 +74,7 @@ impl Rings {
         // With writeback caching, too many answers depend on a writeback by the kernel.
         let queues = queues.filter(|_| options.io_uring && !options.writeback);
         let queues = queues.ok_or(io::ErrorKind::Unsupported)?;
-        let payload_bytes = (options.request_bytes_max as usize).max(ROOM_MIN);
+        let payload_bytes = (options.request_bytes_max as usize).max(REPLY_BYTES_MIN);
         let threads = options.threads.unwrap_or(THREADS).max(THREADS);
         let queue = |number: usize| {
             let rings = (0..threads).map(|_| Ring::new(payload_bytes));
@@ -116,8 +116,8 @@ impl Rings {
 
 impl Worker<'_> {
     fn serve(&self, ring: Ring) {
-        let mut seat = Seat::take(self.queue.number);
-        if self.work(ring, &mut seat).is_err() {
+        let mut affinity = CpuAffinity::take(self.queue.number);
+        if self.work(ring, &mut affinity).is_err() {
             self.queue.leave(self.connection.device());
             // Connection errors are reported by the thread that always serves the device.
             let _ = device::work(self.connection, Share::All, &self.notices);
@@ -125,14 +125,14 @@ impl Worker<'_> {
     }
 
     /// Serves requests until the mount is gone.
-    fn work(&self, mut ring: Ring, seat: &mut Seat) -> io::Result<()> {
+    fn work(&self, mut ring: Ring, affinity: &mut CpuAffinity) -> io::Result<()> {
         let device = self.connection.device();
         let mut exchange = Exchange::new(self.connection);
-        let mut spare = vec![0; ROOM_MIN];
+        let mut spare = vec![0; REPLY_BYTES_MIN];
         ring.enable()?;
         let mut command = Command::Register;
         while let ControlFlow::Continue(entry) = ring.fetch(device, self.queue.number, command)? {
-            seat.finish(entry.asks_for_much());
+            affinity.finish(entry.asks_for_much());
             let answered = self.answer(&mut exchange, entry, &mut spare)?;
             let header = answered.header();
             entry.fixed.header[..size_of_val(&header)].copy_from_slice(header.as_bytes());

@@ -45,8 +45,8 @@ impl Image {
     /// A filesystem with directories in all forms and a file. `realtime` has a realtime section. Then
     /// `xfs_db` runs some commands.
     pub(super) fn make(options: &[&str], realtime: bool, commands: &[String]) -> Self {
-        let folder = tempfile_folder();
-        let path = |name: &str| folder.join(name);
+        let dir = tempfile_dir();
+        let path = |name: &str| dir.join(name);
         fs::write(path("contents"), vec![7; 70_000]).unwrap();
         fs::write(path("block"), [0; 4096]).unwrap();
         fs::write(path("nothing"), b"").unwrap();
@@ -88,7 +88,7 @@ impl Image {
             run(xfs_db.arg(&image));
         }
         let bytes = fs::read(&image).unwrap();
-        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
         let superblock = Superblock::decode(&bytes[..512], platter_ondisk::Locus::UNKNOWN).unwrap();
         Self {
             bytes,
@@ -215,13 +215,13 @@ impl Image {
     }
 }
 
-/// A new folder for files of one test.
-fn tempfile_folder() -> std::path::PathBuf {
+/// A new directory for files of one test.
+fn tempfile_dir() -> std::path::PathBuf {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let nth = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("platter-xfs-check-{}-{nth}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
-    fs::create_dir_all(&folder).unwrap();
-    folder
+    let dir = std::env::temp_dir().join(name);
+    fs::create_dir_all(&dir).unwrap();
+    dir
 }

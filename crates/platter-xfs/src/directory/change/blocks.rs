@@ -109,10 +109,10 @@ impl<'f> DirectoryChange<'_, 'f> {
         let geometry = self.geometry();
         let count = geometry.dir_block_blocks();
         let owner = self.owner();
-        let (home, _) = geometry.split_inode(owner);
+        let (own_ag, _) = geometry.split_inode(owner);
         let mut found = None;
         for step in 0..geometry.ag_count() {
-            let ag = AgNr(home.0.wrapping_add(step) % geometry.ag_count());
+            let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
             let mut group = self.change.groups.get(ag)?;
             if group.available() < count {
                 continue;

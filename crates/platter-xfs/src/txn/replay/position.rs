@@ -116,10 +116,10 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
         }
         head = older;
     }
-    let window = (RECORDS_IN_FLIGHT_MAX * (RECORD_SECTORS_MAX + RECORD_SECTORS_MAX / 64)).min(end);
-    let mut at = head.saturating_sub(window);
-    // The part of the window before the start of the log was written in the cycle before.
-    let mut wrapped = end - (window - (head - at));
+    let span = (RECORDS_IN_FLIGHT_MAX * (RECORD_SECTORS_MAX + RECORD_SECTORS_MAX / 64)).min(end);
+    let mut at = head.saturating_sub(span);
+    // The part of the span before the start of the log was written in the cycle before.
+    let mut wrapped = end - (span - (head - at));
     while wrapped < end {
         let count = CHUNK_SECTORS.min(end - wrapped);
         if let Some(hole) = find_hole(log, wrapped, count, first.wrapping_sub(1))? {

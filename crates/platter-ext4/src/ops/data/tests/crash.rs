@@ -6,8 +6,8 @@ impl File {
     /// The file as a mount after a power cut at this moment finds it.
     fn after_cut(&self) -> Vec<u8> {
         let device = Arc::new(MemoryDevice::new("after", self.device.snapshot()));
-        let tree = mount(&device);
-        let node = tree.find(self.node.number).unwrap().unwrap();
+        let sb = mount(&device);
+        let node = sb.find(self.node.number).unwrap().unwrap();
         let size = usize::try_from(node.size_bytes()).unwrap();
         let mut bytes = vec![0; size];
         assert_eq!(node.read_at(0, &mut bytes).unwrap(), size);
@@ -15,7 +15,7 @@ impl File {
     }
 
     fn commit(&self) {
-        self.tree.volume.log().unwrap().commit_all().unwrap();
+        self.sb.fs.log().unwrap().commit_all().unwrap();
     }
 }
 
@@ -95,13 +95,13 @@ fn sync_of_a_reloaded_inode_flushes_earlier_writes() {
     let device = file.through(CountingDevice::new);
     file.write(200, 500);
     file.commit();
-    file.tree.write_dirty().unwrap();
+    file.sb.write_dirty().unwrap();
     let writes = device.counts().writes;
     let number = file.node.number;
-    file.tree.nodes.release_all();
+    file.sb.nodes.release_all();
     let former = Arc::into_inner(file.node);
     drop(former.expect("it has no other users"));
-    file.node = file.tree.find(number).unwrap().unwrap();
+    file.node = file.sb.find(number).unwrap().unwrap();
     for flushes in [1, 0] {
         let before = device.counts();
         file.node.sync(false).unwrap();
@@ -121,9 +121,9 @@ fn nothing_is_written_over_a_file_after_writing_has_ended() {
     file.commit();
     let why: Error = Condition::Busy.into();
     let before = file.device.snapshot();
-    file.tree.end_writing(&why);
+    file.sb.end_writing(&why);
     let refused = Some(why.errno());
-    assert_eq!(file.tree.write_dirty().err().map(|e| e.errno()), refused);
+    assert_eq!(file.sb.write_dirty().err().map(|e| e.errno()), refused);
     assert_eq!(file.node.sync(true).err().map(|e| e.errno()), refused);
     assert!(file.device.snapshot() == before);
     assert_eq!(file.after_cut(), file.model);

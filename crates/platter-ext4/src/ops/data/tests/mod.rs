@@ -13,7 +13,7 @@ use platter_cache::page::PAGE_BYTES;
 use platter_vfs::file::FileBlocks as _;
 use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
 
-use super::super::{Node, OnError, Tree};
+use super::super::{Ext4Inode, OnError, SuperBlock};
 use crate::alloc::Reserve;
 use crate::alloc::tests::sample::{Sample, Shape};
 use crate::inode;
@@ -40,61 +40,59 @@ impl Random {
 }
 
 struct File {
-    tree: Arc<Tree>,
+    sb: Arc<SuperBlock>,
     device: Arc<MemoryDevice>,
-    node: Arc<Node>,
+    node: Arc<Ext4Inode>,
     model: Vec<u8>,
     writes_through: bool,
     random: Random,
 }
 
-pub(in crate::ops) fn mount(device: &Arc<MemoryDevice>) -> Arc<Tree> {
+pub(in crate::ops) fn mount(device: &Arc<MemoryDevice>) -> Arc<SuperBlock> {
     mount_sample(Sample::without_client(Arc::clone(device)))
 }
 
-fn mount_sample(sample: Sample) -> Arc<Tree> {
-    let register = OrphanRegister::open(&sample.volume).unwrap();
-    let tree = tree_of(sample);
-    tree.note_orphans_in(register);
-    tree
+fn mount_sample(sample: Sample) -> Arc<SuperBlock> {
+    let register = OrphanRegister::open(&sample.fs).unwrap();
+    let sb = sb_of(sample);
+    sb.note_orphans_in(register);
+    sb
 }
 
-fn tree_of(sample: Sample) -> Arc<Tree> {
+fn sb_of(sample: Sample) -> Arc<SuperBlock> {
     let budget = Arc::new(MemoryBudget::new(4 << 20));
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
     let orphans = Orphans::default();
     let space = Some(sample.space);
     let on_error = OnError::Continue;
-    Tree::new(sample.volume, space, None, orphans, budget, clock, on_error)
+    SuperBlock::new(sample.fs, space, None, orphans, budget, clock, on_error)
 }
 
 impl File {
     fn new(seed: u64, shape: Shape) -> Self {
         let sample = Sample::new(shape);
         let device = Arc::clone(&sample.device);
-        let geometry = &sample.volume.geometry;
+        let geometry = &sample.fs.geometry;
         let root = Inode::new(InodeNr::ROOT, FileKind::Directory, 7, 32, geometry);
         let number = {
-            let volume = &sample.volume;
-            let mut handle = volume.begin(20).unwrap();
+            let fs = &sample.fs;
+            let mut handle = fs.begin(20).unwrap();
             let kind = FileKind::Regular;
             let space = &sample.space;
-            let number = space
-                .alloc_inode(volume, &mut handle, &root, kind, 0)
-                .unwrap();
+            let number = space.alloc_inode(fs, &mut handle, &root, kind, 0).unwrap();
             let mut inode = Inode::new(number, kind, 7, 32, geometry);
             inode.links = 1;
             let has_extents = shape.incompat.contains(Incompat::EXTENTS);
             inode.flags.set(InodeFlags::EXTENTS, has_extents);
-            let _ = BlockMap::begin(volume, &mut inode);
-            inode::initialize(volume, &mut handle, &inode).unwrap();
+            let _ = BlockMap::begin(fs, &mut inode);
+            inode::initialize(fs, &mut handle, &inode).unwrap();
             number
         };
         sample.commit();
-        let tree = mount(&device);
-        let node = tree.find(number).unwrap().unwrap();
+        let sb = mount(&device);
+        let node = sb.find(number).unwrap().unwrap();
         Self {
-            tree,
+            sb,
             device,
             node,
             model: Vec::new(),
@@ -134,10 +132,10 @@ impl File {
 
     fn fallocate(&mut self, start: u64, len: u64, mode: FallocateMode) {
         let has_extents = {
-            let core = self.node.core.read();
-            core.inode.flags.contains(InodeFlags::EXTENTS)
+            let state = self.node.state.read();
+            state.inode.flags.contains(InodeFlags::EXTENTS)
         };
-        let unit = u64::from(self.tree.volume.geometry.cluster_blocks) * 1024;
+        let unit = u64::from(self.sb.fs.geometry.cluster_blocks) * 1024;
         let size = self.model.len() as u64;
         let moves = [FallocateMode::CollapseRange, FallocateMode::InsertRange].contains(&mode);
         let (start, len) = if moves {
@@ -239,13 +237,13 @@ impl File {
     fn remount(&mut self) {
         self.node.sync(false).unwrap();
         let number = self.node.number;
-        let free = self.tree.space().unwrap().stat();
-        self.tree.volume.log().unwrap().commit_all().unwrap();
+        let free = self.sb.space().unwrap().stat();
+        self.sb.fs.log().unwrap().commit_all().unwrap();
         let sample = Sample::on(Arc::clone(&self.device));
         let taken = sample.validated();
         assert_eq!(free, sample.space.stat());
-        self.tree = mount(&self.device);
-        self.node = self.tree.find(number).unwrap().unwrap();
+        self.sb = mount(&self.device);
+        self.node = self.sb.find(number).unwrap().unwrap();
         assert_eq!(self.blocks(), taken);
         self.check_bytes();
     }
@@ -263,18 +261,18 @@ impl File {
         let device = Arc::new(make(Arc::<MemoryDevice>::clone(&self.device)));
         let above: Arc<dyn BlockDevice> = Arc::<D>::clone(&device);
         let number = self.node.number;
-        self.tree = mount_sample(Sample::through(Arc::clone(&self.device), above));
-        self.node = self.tree.find(number).unwrap().unwrap();
+        self.sb = mount_sample(Sample::through(Arc::clone(&self.device), above));
+        self.node = self.sb.find(number).unwrap().unwrap();
         device
     }
 
     /// The first block of each cluster of the file and its map, ascending.
     fn blocks(&self) -> Vec<u64> {
-        let core = self.node.core.read();
-        let volume = &self.tree.volume;
-        let ratio = u64::from(volume.geometry.cluster_blocks);
+        let state = self.node.state.read();
+        let fs = &self.sb.fs;
+        let ratio = u64::from(fs.geometry.cluster_blocks);
         let mut clusters = std::collections::BTreeSet::new();
-        let visited = core.map.visit(volume, &mut |piece| {
+        let visited = state.map.visit(fs, &mut |piece| {
             match piece {
                 Piece::Node(_, block) => {
                     assert!(clusters.insert(block.0 / ratio));
@@ -293,7 +291,7 @@ impl File {
             std::ops::ControlFlow::Continue(())
         });
         visited.unwrap();
-        assert_eq!(core.inode.sectors, clusters.len() as u64 * ratio * 2);
+        assert_eq!(state.inode.sectors, clusters.len() as u64 * ratio * 2);
         clusters
             .into_iter()
             .map(|cluster| cluster * ratio)
@@ -324,18 +322,18 @@ fn enospc_retry_after_concurrent_commit() {
     file.write(0, 3000);
     file.node.sync(false).unwrap();
     let mut attempts = 0;
-    let found = file.node.with_room(|| {
+    let found = file.node.retry_after_enospc(|| {
         attempts += 1;
         if attempts > 1 {
             return Ok(());
         }
         file.resize_unmodelled(0);
-        file.tree.volume.log().unwrap().commit_all().unwrap();
+        file.sb.fs.log().unwrap().commit_all().unwrap();
         Err(Condition::NoSpace.into())
     });
     assert!(found.is_ok());
     let mut attempts = 0;
-    let found: Result<(), Error> = file.node.with_room(|| {
+    let found: Result<(), Error> = file.node.retry_after_enospc(|| {
         attempts += 1;
         Err(Condition::NoSpace.into())
     });
@@ -381,7 +379,7 @@ fn what_is_written_through_is_on_the_device() {
     file.node.write_at(0, &[1; 3 * PAGE_BYTES]).unwrap();
     let is_on = |device: &MemoryDevice, data: &[u8]| {
         let bytes = device.snapshot();
-        bytes.windows(data.len()).any(|window| window == data)
+        bytes.windows(data.len()).any(|part| part == data)
     };
     assert!(!is_on(&file.device, &[1; 50]));
     for (round, (offset, len)) in [
@@ -437,7 +435,7 @@ fn writes_fail_for_want_of_space_at_once_or_never() {
             }
         }
         file.node.sync(false).unwrap();
-        let free = file.tree.space().unwrap().stat();
+        let free = file.sb.space().unwrap().stat();
         assert!(free.available_blocks * 1024 < 20_000 + 16 * 1024 * 20);
         let size = file.node.size_bytes();
         file.resize_unmodelled(size / 2);
@@ -454,13 +452,13 @@ fn writes_fail_for_want_of_space_at_once_or_never() {
 fn allocation_takes_all_or_nothing() {
     let file = File::new(1, EXTENTS);
     let all = FallocateMode::Allocate { keep_size: true };
-    let free = file.tree.space().unwrap().stat().available_blocks;
+    let free = file.sb.space().unwrap().stat().available_blocks;
     let result = file.node.fallocate(0..(free + 1) * 1024, all);
     assert!(is_no_space(&result));
-    assert_eq!(file.tree.space().unwrap().stat().available_blocks, free);
+    assert_eq!(file.sb.space().unwrap().stat().available_blocks, free);
     file.node.fallocate(0..free * 1024, all).unwrap();
     assert_eq!(file.node.size_bytes(), 0);
-    assert_eq!(file.tree.space().unwrap().stat().available_blocks, 0);
+    assert_eq!(file.sb.space().unwrap().stat().available_blocks, 0);
 }
 
 /// Indirect blocks that were not reserved for a dirty block, as other blocks of the file needed them,
@@ -474,7 +472,7 @@ fn reservation_holds_when_shared_indirect_blocks_are_freed() {
         file.remount();
         file.write(far(3), 1000);
         let exhaust = |file: &File| {
-            let space = file.tree.space().unwrap();
+            let space = file.sb.space().unwrap();
             let left = space.stat().available_blocks;
             space.reserve_delayed(left, Reserve::Ordinary).unwrap();
             left
@@ -487,13 +485,13 @@ fn reservation_holds_when_shared_indirect_blocks_are_freed() {
         }
         reserved += exhaust(&file);
         file.node.sync(false).unwrap();
-        file.tree.space().unwrap().release_delayed(reserved);
+        file.sb.space().unwrap().release_delayed(reserved);
         file.remount();
     }
 }
 
 #[test]
-fn a_range_is_not_inserted_where_what_lies_behind_has_no_room() {
+fn a_range_is_not_inserted_where_what_lies_behind_has_no_space() {
     let shape = Shape {
         ro_compat: EXTENTS.ro_compat.union(RoCompat::HUGE_FILE),
         ..EXTENTS
@@ -521,7 +519,7 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
         file.write(nth * 3072, 2048);
     }
     file.remount();
-    let space = Arc::clone(file.tree.space().unwrap());
+    let space = Arc::clone(file.sb.space().unwrap());
     let mut reserved = 0;
     while space.reserve_delayed(1, Reserve::Split).is_ok() {
         reserved += 1;
@@ -537,11 +535,11 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
 }
 
 impl File {
-    /// A file of `medium` bytes with extents behind them, the last leaf of which cannot be read from
+    /// A file of `len` bytes with extents behind them, the last leaf of which cannot be read from
     /// when the fault is armed.
-    fn with_leaves(medium: u64) -> (Self, Arc<FaultDevice>, Fault) {
+    fn with_leaves(len: u64) -> (Self, Arc<FaultDevice>, Fault) {
         let mut file = Self::new(1, EXTENTS);
-        file.write(0, medium);
+        file.write(0, len);
         let keep_size = FallocateMode::Allocate { keep_size: true };
         for nth in 4..200 {
             file.fallocate(nth * 3072, 1024, keep_size);
@@ -555,8 +553,8 @@ impl File {
             ControlFlow::Continue(())
         };
         {
-            let core = file.node.core.read();
-            core.map.visit(&file.tree.volume, &mut note).unwrap();
+            let state = file.node.state.read();
+            state.map.visit(&file.sb.fs, &mut note).unwrap();
         }
         let fault = Fault {
             operation: Operation::Read,
@@ -574,7 +572,7 @@ impl File {
     }
 
     fn orphans(&self) -> Vec<InodeNr> {
-        self.tree.register().unwrap().all()
+        self.sb.register().unwrap().all()
     }
 }
 
@@ -617,16 +615,16 @@ fn what_could_not_be_freed_is_freed_by_a_mount_that_can() {
     file.model.truncate(500);
     let number = file.node.number;
     for can_read in [false, true] {
-        file.tree.volume.log().unwrap().commit_all().unwrap();
+        file.sb.fs.log().unwrap().commit_all().unwrap();
         let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&file.device);
         let device = Arc::new(FaultDevice::new(below));
         if !can_read {
             device.arm(fault.clone());
         }
-        let tree = tree_of(Sample::through(Arc::clone(&file.device), device));
-        tree.finish_orphans().unwrap();
-        file.node = tree.find(number).unwrap().unwrap();
-        file.tree = tree;
+        let sb = sb_of(Sample::through(Arc::clone(&file.device), device));
+        sb.finish_orphans().unwrap();
+        file.node = sb.find(number).unwrap().unwrap();
+        file.sb = sb;
         file.check_bytes();
         assert_eq!(file.orphans().is_empty(), can_read);
         assert_eq!(file.cut(20_000).is_ok(), can_read);
@@ -639,7 +637,7 @@ fn what_could_not_be_freed_is_freed_by_a_mount_that_can() {
 fn a_file_without_a_name_is_cut_off_like_others() {
     let (mut file, faults, fault) = File::with_leaves(9000);
     faults.arm(fault);
-    file.node.core.write().inode.links = 0;
+    file.node.state.write().inode.links = 0;
     assert!(file.cut(500).is_err());
     file.model.truncate(500);
     faults.disarm();
@@ -649,10 +647,10 @@ fn a_file_without_a_name_is_cut_off_like_others() {
 }
 
 #[test]
-fn a_size_that_no_map_has_room_for_cannot_become_another_such() {
+fn a_size_that_no_map_has_space_for_cannot_become_another_such() {
     let file = File::new(1, EXTENTS);
     let size = 1 << 46;
-    file.node.core.write().inode.size_bytes = size;
+    file.node.state.write().inode.size_bytes = size;
     file.node.data.file.set_size(size);
     let cut = file.cut(size / 2);
     assert!(matches!(
@@ -801,21 +799,21 @@ fn threads_share_a_file() {
 }
 
 /// Trees with files of their own beside the first, each with a few bytes in the cache.
-fn short_files(file: &File, count: u8) -> Vec<Arc<Node>> {
-    let (tree, number) = (&file.tree, file.node.number);
+fn short_files(file: &File, count: u8) -> Vec<Arc<Ext4Inode>> {
+    let (sb, number) = (&file.sb, file.node.number);
     let numbers = number.get() + 1..number.get() + 1 + u32::from(count);
     let mut files = Vec::new();
     for number in numbers.filter_map(InodeNr::new) {
-        let volume = &tree.volume;
-        let mut handle = volume.begin(8).unwrap();
-        let geometry = &volume.geometry;
+        let fs = &sb.fs;
+        let mut handle = fs.begin(8).unwrap();
+        let geometry = &fs.geometry;
         let mut inode = Inode::new(number, FileKind::Regular, 7, 32, geometry);
         inode.links = 1;
         inode.flags.set(InodeFlags::EXTENTS, true);
-        let _ = BlockMap::begin(volume, &mut inode);
-        inode::initialize(volume, &mut handle, &inode).unwrap();
+        let _ = BlockMap::begin(fs, &mut inode);
+        inode::initialize(fs, &mut handle, &inode).unwrap();
         drop(handle);
-        let node = tree.find(number).unwrap().unwrap();
+        let node = sb.find(number).unwrap().unwrap();
         let len = usize::from(count) * 100;
         node.write_at(0, &vec![u8::try_from(files.len() + 1).unwrap(); len])
             .unwrap();
@@ -824,7 +822,7 @@ fn short_files(file: &File, count: u8) -> Vec<Arc<Node>> {
     files
 }
 
-fn assert_short(files: &[Arc<Node>]) {
+fn assert_short(files: &[Arc<Ext4Inode>]) {
     for (file, byte) in files.iter().zip(1..) {
         let len = files.len() * 100;
         let mut bytes = vec![0; len + 1];
@@ -839,7 +837,7 @@ fn short_new_files_side_by_side_are_written_by_one_request() {
     let device = file.through(CountingDevice::new);
     let files = short_files(&file, 20);
     let before = device.counts();
-    file.tree.write_dirty().unwrap();
+    file.sb.write_dirty().unwrap();
     assert_eq!((device.counts() - before).writes, 1);
     for file in &files {
         assert!(!file.pages.is_dirty());
@@ -848,7 +846,7 @@ fn short_new_files_side_by_side_are_written_by_one_request() {
     assert_short(&files);
     let before = device.counts();
     files[3].write_at(10, b"over").unwrap();
-    file.tree.write_dirty().unwrap();
+    file.sb.write_dirty().unwrap();
     assert_eq!((device.counts() - before).writes, 1);
 }
 
@@ -857,19 +855,19 @@ fn short_new_files_stay_dirty_until_a_write_succeeds() {
     let mut file = File::new(1, EXTENTS);
     let faults = file.through_faults();
     let files = short_files(&file, 5);
-    let free = file.tree.space().unwrap().stat();
+    let free = file.sb.space().unwrap().stat();
     faults.arm(Fault {
         operation: Operation::Write,
         when: When::Nth(1),
         effect: Effect::Tear { seed: 1 },
     });
-    assert!(file.tree.write_dirty().is_err());
+    assert!(file.sb.write_dirty().is_err());
     for file in &files {
         assert!(file.pages.is_dirty());
     }
-    assert_eq!(free, file.tree.space().unwrap().stat());
+    assert_eq!(free, file.sb.space().unwrap().stat());
     faults.disarm();
-    file.tree.write_dirty().unwrap();
+    file.sb.write_dirty().unwrap();
     for file in &files {
         file.pages.remove_range(0..u64::MAX);
     }

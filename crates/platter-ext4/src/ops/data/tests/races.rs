@@ -152,8 +152,8 @@ fn a_sync_waits_for_what_another_one_writes() {
     for fails in [false, true] {
         let (mut file, gate) = written_file();
         file.write(0, 3000);
-        let tree = &file.tree;
-        let sync = || tree.sync();
+        let sb = &file.sb;
+        let sync = || sb.sync();
         let result = beside(&gate, fails, true, || drop(sync()), sync);
         assert_eq!(result.is_err(), fails);
     }
@@ -167,7 +167,7 @@ fn a_sync_of_all_waits_for_pages_that_another_one_writes() {
     let gate = file.through(GateDevice::new);
     gate.state.lock().holds_one = true;
     file.write(0, 3072);
-    let (tree, node) = (&file.tree, &file.node);
+    let (sb, node) = (&file.sb, &file.node);
     beside(
         &gate,
         false,
@@ -175,7 +175,7 @@ fn a_sync_of_all_waits_for_pages_that_another_one_writes() {
         || node.sync(false).unwrap(),
         || {
             node.write_at(4096, &[9; 1000]).unwrap();
-            tree.sync().unwrap();
+            sb.sync().unwrap();
         },
     );
 }
@@ -248,7 +248,7 @@ fn a_change_of_the_inode_does_not_wait_for_a_read() {
     let mut bufs = [IoSliceMut::new(&mut bytes)];
     let read = || node.read_folios(0, &mut bufs).unwrap();
     beside(&gate, false, false, read, || {
-        node.core.write().inode.uid = 7;
+        node.state.write().inode.uid = 7;
     });
 }
 
@@ -272,7 +272,7 @@ fn sync_during_truncation_stores_the_remaining_size() {
     let gate = file.through(GateDevice::new);
     file.write(100, 900);
     let node = &file.node;
-    let on_medium = || node.core.read().inode.size_bytes;
+    let on_disk = || node.state.read().inode.size_bytes;
     gate.shut();
     thread::scope(|scope| {
         let sync = scope.spawn(|| node.write_back().unwrap());
@@ -286,14 +286,14 @@ fn sync_during_truncation_stores_the_remaining_size() {
         while node.size_bytes() != 950 && !cut.is_finished() {
             thread::yield_now();
         }
-        assert_eq!(on_medium(), 100);
+        assert_eq!(on_disk(), 100);
         gate.open(false);
         sync.join().unwrap();
-        assert_eq!(on_medium(), 950);
+        assert_eq!(on_disk(), 950);
         drop(reads);
         cut.join().unwrap();
     });
-    assert_eq!(on_medium(), 950);
+    assert_eq!(on_disk(), 950);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn insert_range_is_atomic_despite_writes_of_preceding_blocks() {
     let mut file = File::new(5, EXTENTS);
     let keep_size = FallocateMode::Allocate { keep_size: true };
     file.fallocate(0, 12288, keep_size);
-    // As many extents as the inode has room for.
+    // As many extents as the inode has space for.
     for start in [8192, 20480, 40960] {
         file.write(start, 4096);
     }
@@ -309,7 +309,7 @@ fn insert_range_is_atomic_despite_writes_of_preceding_blocks() {
     let gate = file.through(GateDevice::new);
     gate.state.lock().holds_one = true;
     file.write(4096, 4096);
-    let (node, space) = (&file.node, file.tree.space().unwrap());
+    let (node, space) = (&file.node, file.sb.space().unwrap());
     let mut reserved = 0;
     while space.reserve_delayed(1, Reserve::Split).is_ok() {
         reserved += 1;
@@ -327,7 +327,7 @@ fn insert_range_is_atomic_despite_writes_of_preceding_blocks() {
 
 #[test]
 fn stale_end_of_a_truncated_file_does_not_extend_it() {
-    let size = |file: &File| file.node.core.read().inode.size_bytes;
+    let size = |file: &File| file.node.state.read().inode.size_bytes;
     for collapses in [true, false] {
         let mut file = File::new(5, EXTENTS);
         file.write(0, 8192);
@@ -340,10 +340,10 @@ fn stale_end_of_a_truncated_file_does_not_extend_it() {
             file.resize(1024);
             file.write(1024, 7168);
         }
-        let on_medium = size(&file);
-        assert!(on_medium < 8192);
+        let on_disk = size(&file);
+        assert!(on_disk < 8192);
         file.node.extend_on_disk(before).unwrap();
-        assert_eq!(size(&file), on_medium);
+        assert_eq!(size(&file), on_disk);
         file.node.sync(false).unwrap();
         assert_eq!(size(&file), file.model.len() as u64);
         file.remount();

@@ -382,7 +382,7 @@ fn threads_that_begin_extend_restart_and_commit_lose_no_change() {
         [10, 11, 12, 13, 14].map(counted),
         [2000, 1600, 1200, 800, 400]
     );
-    assert_eq!(log.home.buffers.dirty_len(), 0);
+    assert_eq!(log.fs_device.buffers.dirty_len(), 0);
 }
 
 /// Uses freed blocks again at once, past the log.

@@ -106,7 +106,7 @@ fn committed_transactions_replay_in_every_layout() {
         assert_eq!(
             Scene::fills(&scene.disk, [10, 11, 12, 13]),
             [0; 4],
-            "nothing went home"
+            "nothing was checkpointed"
         );
     }
 }
@@ -230,11 +230,11 @@ fn freed_block_is_revoked_without_being_forgotten() {
         [0, 0],
         "freed blocks stay as they are"
     );
-    assert_eq!(scene.log.home.buffers.dirty_len(), 0);
+    assert_eq!(scene.log.fs_device.buffers.dirty_len(), 0);
 }
 
 #[test]
-fn freed_block_of_an_older_transaction_is_not_written_home() {
+fn freed_block_of_an_older_transaction_is_not_checkpointed() {
     let scene = Scene::new((V3, true));
     scene.commit(&[(10, 1), (11, 1)]);
     scene.free(10);
@@ -254,17 +254,17 @@ fn checkpoint_takes_the_newest_committed_version() {
     scene.log.checkpoint_all().unwrap();
     assert_eq!(first_byte(&scene.disk, 10), 2);
     assert_eq!(
-        scene.log.home.buffers.dirty_len(),
+        scene.log.fs_device.buffers.dirty_len(),
         1,
         "the running version stays dirty"
     );
     scene.log.close().unwrap();
     assert_eq!(first_byte(&scene.disk, 10), 3);
-    assert_eq!(scene.log.home.buffers.dirty_len(), 0);
+    assert_eq!(scene.log.fs_device.buffers.dirty_len(), 0);
 }
 
 #[test]
-fn journaled_data_is_seen_until_it_is_home() {
+fn journaled_data_is_read_until_it_is_checkpointed() {
     let scene = Scene::new((V3, true));
     let away = |scene: &Scene| {
         let away = scene.log.data_away(BlockNr(0)..BlockNr(512));
@@ -427,7 +427,7 @@ fn journal_with_transactions_to_replay_is_not_written() {
 }
 
 #[test]
-fn old_transactions_go_home_by_themselves() {
+fn old_transactions_are_checkpointed_in_time() {
     let mut sample = SampleLog::new(V3, true);
     sample.superblock.start = 0.into();
     let disk = sample.disk();

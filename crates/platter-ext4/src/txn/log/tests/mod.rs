@@ -64,7 +64,7 @@ fn a_failed_change_leaves_the_block_alone() {
     assert!(result.is_err());
     assert_eq!(handle.credits(), 1);
     drop(handle);
-    assert_eq!(log.home.buffers.dirty_len(), 0);
+    assert_eq!(log.fs_device.buffers.dirty_len(), 0);
     log.commit_all().unwrap();
     assert_eq!(log.statistics().blocks, 0);
 }

@@ -43,14 +43,14 @@ impl Changes {
 
 /// Blocks that may be allocated, and a client of the log.
 #[derive(Default)]
-pub(super) struct Space {
+pub(super) struct TestAllocator {
     free: Mutex<Vec<u64>>,
     changes: Changes,
     /// What the log says that it failed with.
     pub(super) failures: Mutex<Vec<String>>,
 }
 
-impl CommitClient for Space {
+impl CommitClient for TestAllocator {
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
         let tag = u64::from(handle.transaction().0) | 1 << 40;
         let transaction = handle.transaction();
@@ -85,7 +85,7 @@ fn contents(tag: u64) -> Vec<u8> {
 pub(super) struct Scene {
     pub(super) device: Arc<RecordingDevice>,
     pub(super) log: Log,
-    pub(super) space: Arc<Space>,
+    pub(super) space: Arc<TestAllocator>,
     /// Transactions reported durable, each with the position in the recording from which on it is.
     durable: Mutex<Vec<(usize, Sequence)>>,
 }
@@ -100,9 +100,9 @@ impl Scene {
             below.arm(fault.clone());
         }
         let log = log_on(Arc::new(below), &Features::from_bits(0, 0, 0));
-        let space = Arc::new(Space::default());
+        let space = Arc::new(TestAllocator::default());
         space.free.lock().extend(POOL);
-        let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&space);
+        let client: Weak<dyn CommitClient> = Arc::<TestAllocator>::downgrade(&space);
         log.attach(client);
         Self {
             device,

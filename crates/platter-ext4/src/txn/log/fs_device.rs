@@ -1,4 +1,4 @@
-//! The filesystem's own device, where blocks have their places.
+//! The device of the filesystem, apart from that of the journal.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use platter_cache::commit::{CommitCounters, DeviceFlushes};
 use platter_cache::{Buffer, BufferCache};
 use platter_vfs::Result;
 
-/// Writes versions of blocks to their places.
+/// The device of the filesystem: versions of blocks are written to their locations.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct FsDevice {
     pub(super) buffers: Arc<BufferCache>,
     pub(super) flushes: DeviceFlushes,
     counters: Arc<CommitCounters>,
 }
 
-impl Home {
+impl FsDevice {
     pub(super) fn new(buffers: Arc<BufferCache>, counters: Arc<CommitCounters>) -> Self {
         let device = Arc::clone(buffers.device());
         Self {

@@ -22,7 +22,7 @@ pub use sharing::{LAYOUT as SHARING_LAYOUT, Sharing, SharingStatistics};
 /// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
 /// but the cache.
 #[derive(Debug)]
-pub struct Volume {
+pub struct FsContext {
     /// Sizes and counts.
     pub geometry: Geometry,
     /// The rest of the superblock.
@@ -39,8 +39,8 @@ pub struct Volume {
 }
 
 platter_cache::layout!(
-    /// Of the volume.
-    pub LAYOUT: Volume {
+    /// Of the filesystem.
+    pub LAYOUT: FsContext {
         ReadOnly: geometry, superblock, buffers, inode_tables, data_mode, log, quotas;
         Apart: sharing;
     }
@@ -88,8 +88,8 @@ impl Rule for BlockPointerRule {
     }
 }
 
-impl Volume {
-    /// Returns a volume on `device`, whose superblock and geometry were validated.
+impl FsContext {
+    /// Returns the context of a filesystem on `device`, whose superblock and geometry were validated.
     #[must_use]
     pub fn new(
         device: Arc<dyn BlockDevice>,
@@ -124,7 +124,7 @@ impl Volume {
         &self.inode_tables
     }
 
-    /// The same volume, where files get to share metadata of equal contents.
+    /// The same filesystem, where files get to share metadata of equal contents.
     #[must_use]
     pub fn with_sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = Some(sharing);
@@ -137,7 +137,7 @@ impl Volume {
         self.sharing.as_ref()
     }
 
-    /// The same volume, with usage counted in `quotas`.
+    /// The same filesystem, with usage counted in `quotas`.
     #[must_use]
     pub fn with_quotas(mut self, quotas: QuotaTable) -> Self {
         self.quotas = Some(Arc::new(quotas));
@@ -150,7 +150,7 @@ impl Volume {
         self.quotas.as_ref()
     }
 
-    /// The same volume, with the contents of files written in this way.
+    /// The same filesystem, with the contents of files written in this way.
     #[must_use]
     pub fn with_data_mode(mut self, data_mode: DataMode) -> Self {
         self.data_mode = data_mode;
@@ -171,7 +171,7 @@ impl Volume {
         has_journal && (asks || self.data_mode == DataMode::Journal)
     }
 
-    /// The same volume, to be changed through transactions that `log` makes for its buffers.
+    /// The same filesystem, to be changed through transactions that `log` makes for its buffers.
     #[must_use]
     pub fn writable(mut self, log: impl FnOnce(Arc<BufferCache>) -> Log) -> Self {
         self.log = Some(Arc::new(log(Arc::clone(&self.buffers))));
@@ -187,7 +187,7 @@ impl Volume {
         Ok(self)
     }
 
-    /// The transactions of a volume that may be changed.
+    /// The transactions of a filesystem that may be changed.
     #[must_use]
     pub fn log(&self) -> Option<&Log> {
         self.log.as_deref()
@@ -261,7 +261,7 @@ pub(crate) mod tests {
     use crate::ondisk::superblock::tests::sample;
 
     /// The sample geometry on a device that holds these blocks and zeros.
-    pub(crate) fn sample_volume(blocks: &[(u64, &[u8])]) -> Volume {
+    pub(crate) fn sample_fs(blocks: &[(u64, &[u8])]) -> FsContext {
         let geometry = sample_geometry();
         let mut bytes = vec![0; usize::try_from(geometry.len_bytes()).unwrap()];
         for &(block, content) in blocks {
@@ -271,12 +271,12 @@ pub(crate) mod tests {
         let device = Arc::new(MemoryDevice::new("memory", bytes));
         let superblock = Superblock::decode(&sample()).unwrap();
         let budget = Arc::new(MemoryBudget::new(1 << 20));
-        Volume::new(device, superblock, geometry, budget)
+        FsContext::new(device, superblock, geometry, budget)
     }
 
     /// The sample geometry with its superblock and group descriptor, to be changed without a
     /// journal. The inode table begins at block 5.
-    pub(crate) fn sample_writable() -> Volume {
+    pub(crate) fn sample_writable() -> FsContext {
         let geometry = sample_geometry();
         let mut descriptor = vec![0; usize::from(geometry.descriptor_bytes)];
         let (low, _) = DiskGroupDesc::mut_from_prefix(&mut descriptor).unwrap();
@@ -284,16 +284,16 @@ pub(crate) mod tests {
         low.inode_bitmap_lo.set(4);
         low.inode_table_lo.set(5);
         group_desc::seal(&mut descriptor, GroupNr(0), &geometry);
-        let volume = sample_volume(&[(1, sample().as_bytes()), (2, &descriptor)]);
-        volume.writable(Log::without_journal)
+        let fs = sample_fs(&[(1, sample().as_bytes()), (2, &descriptor)]);
+        fs.writable(Log::without_journal)
     }
 
     #[test]
     fn block_outside_the_filesystem_is_corrupt() {
-        let volume = sample_volume(&[]);
-        assert!(volume.read_block(BlockNr(8191), &Unverified).is_ok());
+        let fs = sample_fs(&[]);
+        assert!(fs.read_block(BlockNr(8191), &Unverified).is_ok());
         for block in [1, 8192, u64::MAX] {
-            let error = volume.read_block(BlockNr(block), &Unverified).unwrap_err();
+            let error = fs.read_block(BlockNr(block), &Unverified).unwrap_err();
             let Error::Corrupt(corruption) = error else {
                 panic!("block {block} was read");
             };

@@ -10,15 +10,15 @@ fn files_growing_together_stay_contiguous() {
         blocks_per_group: 4096,
         ..Shape::PLAIN
     });
-    let (space, volume) = (&sample.space, &sample.volume);
-    let mut files = [Window::default(), Window::default()];
+    let (space, fs) = (&sample.space, &sample.fs);
+    let mut files = [Preallocation::default(), Preallocation::default()];
     let mut pieces = [0, 0];
     for _ in 0..200 {
-        for (window, pieces) in files.iter_mut().zip(&mut pieces) {
-            let goal = window.goal();
+        for (preallocation, pieces) in files.iter_mut().zip(&mut pieces) {
+            let goal = preallocation.goal();
             let goal_or_start = goal.unwrap_or(BlockNr(100));
             let taken = space
-                .take_growing(volume, window, goal_or_start, 4, Reserve::Ordinary)
+                .take_growing(fs, preallocation, goal_or_start, 4, Reserve::Ordinary)
                 .unwrap();
             assert_eq!(taken.count(), 4);
             *pieces += u32::from(goal != Some(taken.start()));
@@ -30,40 +30,40 @@ fn files_growing_together_stay_contiguous() {
 #[test]
 fn preallocated_blocks_are_used_when_space_runs_out() {
     let sample = Sample::new(Shape::PLAIN);
-    let (space, volume) = (&sample.space, &sample.volume);
+    let (space, fs) = (&sample.space, &sample.fs);
     let free = space.stat().free_blocks;
-    let mut window = Window::default();
+    let mut preallocation = Preallocation::default();
     for _ in 0..2 {
-        let goal = window.goal().unwrap_or(BlockNr(100));
-        let taken = space.take_growing(volume, &mut window, goal, 4, Reserve::Ordinary);
+        let goal = preallocation.goal().unwrap_or(BlockNr(100));
+        let taken = space.take_growing(fs, &mut preallocation, goal, 4, Reserve::Ordinary);
         assert_eq!(taken.unwrap().count(), 4);
     }
     assert!(space.counters.kept.get() > 0);
     assert_eq!(space.stat().free_blocks, free - 8);
     let mut sum = 8;
-    while let Ok(taken) = space.take(volume, BlockNr(1), 50, Reserve::Split) {
+    while let Ok(taken) = space.take(fs, BlockNr(1), 50, Reserve::Split) {
         sum += u64::from(taken.count());
     }
     assert_eq!(sum, free);
     assert_eq!(space.counters.kept.get(), 0);
-    space.close_window(&mut window);
+    space.close_preallocation(&mut preallocation);
     assert_eq!(space.stat().free_blocks, 0);
 }
 
 #[test]
 fn closing_releases_the_preallocation() {
     let sample = Sample::new(Shape::PLAIN);
-    let (space, volume) = (&sample.space, &sample.volume);
-    let mut window = Window::default();
+    let (space, fs) = (&sample.space, &sample.fs);
+    let mut preallocation = Preallocation::default();
     for _ in 0..3 {
-        let goal = window.goal().unwrap_or(BlockNr(100));
-        let taken = space.take_growing(volume, &mut window, goal, 4, Reserve::Ordinary);
+        let goal = preallocation.goal().unwrap_or(BlockNr(100));
+        let taken = space.take_growing(fs, &mut preallocation, goal, 4, Reserve::Ordinary);
         space.give_back(taken.unwrap());
     }
-    space.close_window(&mut window);
+    space.close_preallocation(&mut preallocation);
     assert_eq!(space.counters.kept.get(), 0);
     let taken = space
-        .take(volume, BlockNr(100), 100, Reserve::Ordinary)
+        .take(fs, BlockNr(100), 100, Reserve::Ordinary)
         .unwrap();
     assert_eq!(taken.count(), 100);
 }
@@ -75,15 +75,15 @@ fn directories_growing_together_have_few_fragments() {
         blocks_per_group: 4096,
         ..Shape::PLAIN
     });
-    let (space, volume) = (&sample.space, &sample.volume);
+    let (space, fs) = (&sample.space, &sample.fs);
     let free = space.stat().free_blocks;
     let mut directories = [(20, BlockNr(100), 0), (21, BlockNr(100), 0)];
     for _ in 0..200 {
         for (number, goal, pieces) in &mut directories {
             let number = InodeNr::new(*number).unwrap();
-            let mut handle = volume.begin(RECORD_CREDITS).unwrap();
+            let mut handle = fs.begin(RECORD_CREDITS).unwrap();
             let from = Reserve::Ordinary;
-            let place = space.alloc_for_directory(volume, &mut handle, number, *goal, from);
+            let place = space.alloc_for_directory(fs, &mut handle, number, *goal, from);
             let place = place.unwrap();
             *pieces += u32::from(place != *goal);
             *goal = BlockNr(place.0 + 1);
@@ -101,14 +101,14 @@ fn number_of_directory_preallocations_is_limited() {
         blocks_per_group: 4096,
         ..Shape::PLAIN
     });
-    let (space, volume) = (&sample.space, &sample.volume);
-    let mut handle = volume.begin(8).unwrap();
+    let (space, fs) = (&sample.space, &sample.fs);
+    let mut handle = fs.begin(8).unwrap();
     for number in 0..100 {
         let number = InodeNr::new(20 + number).unwrap();
         let mut goal = BlockNr(100);
         for _ in 0..2 {
             let from = Reserve::Ordinary;
-            let place = space.alloc_for_directory(volume, &mut handle, number, goal, from);
+            let place = space.alloc_for_directory(fs, &mut handle, number, goal, from);
             goal = BlockNr(place.unwrap().0 + 1);
         }
     }

@@ -9,20 +9,20 @@ use std::ops::Range;
 
 use super::group::{Clusters, count};
 use super::search::Search;
-use super::{Space, Taken};
+use super::{Allocator, Taken};
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 
 /// Minimum length of a preallocation in blocks; later ones are as long as the file so far.
-const WINDOW_BLOCKS_MIN: u32 = 16;
+const PREALLOCATION_BLOCKS_MIN: u32 = 16;
 /// Maximum length of a preallocation in blocks: 8 MiB with 4 KiB blocks.
-const WINDOW_BLOCKS_MAX: u32 = 2048;
+const PREALLOCATION_BLOCKS_MAX: u32 = 2048;
 /// Maximum number of growing directories with a preallocation.
-const DIRECTORY_WINDOWS_MAX: usize = 32;
+const DIRECTORY_PREALLOCATIONS_MAX: usize = 32;
 
-/// The preallocation of one file. To be [closed](Space::close_window) with the file; else other
+/// The preallocation of one file. To be [closed](Allocator::close_preallocation) with the file; else other
 /// files use the blocks only if there are no others.
 #[derive(Debug, Default)]
-pub struct Window {
+pub struct Preallocation {
     /// The block after the last allocation.
     next: Option<BlockNr>,
     /// Clusters allocated sequentially so far.
@@ -39,7 +39,7 @@ pub(super) struct Kept {
     pub(super) start: u32,
 }
 
-impl Window {
+impl Preallocation {
     /// Returns the block after the last allocation.
     #[cfg(test)]
     pub(super) fn goal(&self) -> Option<BlockNr> {
@@ -56,31 +56,37 @@ impl Window {
 
 /// The preallocations of the directories that grew last; directories are not closed.
 #[derive(Debug, Default)]
-pub(super) struct DirectoryWindows(VecDeque<(InodeNr, Window)>);
+pub(super) struct DirectoryPreallocations(VecDeque<(InodeNr, Preallocation)>);
 
-impl DirectoryWindows {
+impl DirectoryPreallocations {
     /// Removes the preallocation of a directory, or creates a new one.
-    pub(super) fn remove(&mut self, directory: InodeNr) -> Window {
+    pub(super) fn remove(&mut self, directory: InodeNr) -> Preallocation {
         let at = self.0.iter().position(|&(other, _)| other == directory);
         let found = at.and_then(|at| self.0.remove(at));
-        found.map(|(_, window)| window).unwrap_or_default()
+        found
+            .map(|(_, preallocation)| preallocation)
+            .unwrap_or_default()
     }
 
     /// Adds a preallocation, and returns the oldest one if there are too many.
-    pub(super) fn insert(&mut self, directory: InodeNr, window: Window) -> Option<Window> {
-        self.0.push_back((directory, window));
-        if self.0.len() <= DIRECTORY_WINDOWS_MAX {
+    pub(super) fn insert(
+        &mut self,
+        directory: InodeNr,
+        preallocation: Preallocation,
+    ) -> Option<Preallocation> {
+        self.0.push_back((directory, preallocation));
+        if self.0.len() <= DIRECTORY_PREALLOCATIONS_MAX {
             return None;
         }
-        self.0.pop_front().map(|(_, window)| window)
+        self.0.pop_front().map(|(_, preallocation)| preallocation)
     }
 }
 
-impl Space {
+impl Allocator {
     /// Releases a preallocation: its file is closed, deleted or truncated.
-    pub fn close_window(&self, window: &mut Window) {
-        self.close(window.kept.take());
-        window.next = None;
+    pub fn close_preallocation(&self, preallocation: &mut Preallocation) {
+        self.close(preallocation.kept.take());
+        preallocation.next = None;
     }
 
     pub(super) fn close(&self, kept: Option<Kept>) {
@@ -94,18 +100,18 @@ impl Space {
     }
 
     /// Lets a search that continues the file use its preallocation, and extend it.
-    pub(super) fn look_ahead(&self, window: &mut Window, search: &mut Search) {
+    pub(super) fn look_ahead(&self, preallocation: &mut Preallocation, search: &mut Search) {
         let goal = |goal| self.blocks_of(search.group, &(goal..goal)).start;
-        let kept = window.kept.take();
-        if window.next.is_none() || window.next != search.goal.map(goal) {
-            window.taken = 0;
+        let kept = preallocation.kept.take();
+        if preallocation.next.is_none() || preallocation.next != search.goal.map(goal) {
+            preallocation.taken = 0;
             return self.close(kept);
         }
         let ratio = self.geometry.cluster_blocks;
-        let least = WINDOW_BLOCKS_MIN / ratio;
-        search.ahead = window
+        let least = PREALLOCATION_BLOCKS_MIN / ratio;
+        search.ahead = preallocation
             .taken
-            .clamp(least, (WINDOW_BLOCKS_MAX / ratio).max(least));
+            .clamp(least, (PREALLOCATION_BLOCKS_MAX / ratio).max(least));
         if kept.is_some_and(|kept| kept.group == search.group) {
             search.kept = kept;
         } else {
@@ -124,7 +130,7 @@ impl Space {
             return None;
         }
         let kept = Kept {
-            id: self.counters.next_window(),
+            id: self.counters.next_preallocation(),
             group,
             start: clusters.start,
         };
@@ -140,7 +146,7 @@ impl Space {
     }
 
     /// Releases all preallocations, and returns whether there were any.
-    pub(super) fn close_all_windows(&self) -> bool {
+    pub(super) fn close_all_preallocations(&self) -> bool {
         if self.counters.kept.get() == 0 {
             return false;
         }

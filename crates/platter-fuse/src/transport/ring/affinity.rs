@@ -6,40 +6,41 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// On the processor of its queue, with its caller, which waits.
-    Home,
+    QueueCpu,
     /// On another one: its caller continues meanwhile.
-    Away,
+    OtherCpus,
 }
 
 /// The affinity of the current thread, within the processors of the process.
 #[derive(Debug)]
-pub(super) struct Seat {
-    home: CpuSet,
-    away: CpuSet,
+pub(super) struct CpuAffinity {
+    queue_cpu: CpuSet,
+    other_cpus: CpuSet,
     /// `None` if the thread cannot be moved.
     place: Option<Place>,
     /// The last request was long.
     was_long: bool,
 }
 
-impl Seat {
+impl CpuAffinity {
     /// Binds this thread to the processor of a queue, if permitted.
     pub(super) fn take(queue: u16) -> Self {
         let queue = usize::from(queue);
         let given = sched_getaffinity(None).unwrap_or_default();
-        let mut seat = Self {
-            home: CpuSet::new(),
-            away: given,
+        let mut affinity = Self {
+            queue_cpu: CpuSet::new(),
+            other_cpus: given,
             place: None,
             was_long: false,
         };
-        seat.away.unset(queue);
+        affinity.other_cpus.unset(queue);
         if given.is_set(queue) {
-            seat.home.set(queue);
-            let is_home = sched_setaffinity(None, &seat.home).is_ok();
-            seat.place = (is_home && seat.away.count() > 0).then_some(Place::Home);
+            affinity.queue_cpu.set(queue);
+            let is_bound = sched_setaffinity(None, &affinity.queue_cpu).is_ok();
+            affinity.place =
+                (is_bound && affinity.other_cpus.count() > 0).then_some(Place::QueueCpu);
         }
-        seat
+        affinity
     }
 
     /// Moves the thread to the best processor for the next request. Only the second of two long
@@ -47,16 +48,16 @@ impl Seat {
     pub(super) fn finish(&mut self, is_long: bool) {
         let was_long = std::mem::replace(&mut self.was_long, is_long);
         let place = if is_long && was_long {
-            Place::Away
+            Place::OtherCpus
         } else {
-            Place::Home
+            Place::QueueCpu
         };
         if self.place.is_none_or(|now| now == place) {
             return;
         }
         let processors = match place {
-            Place::Home => &self.home,
-            Place::Away => &self.away,
+            Place::QueueCpu => &self.queue_cpu,
+            Place::OtherCpus => &self.other_cpus,
         };
         if sched_setaffinity(None, processors).is_ok() {
             self.place = Some(place);
@@ -74,20 +75,31 @@ mod tests {
         let first = (0..CpuSet::MAX_CPU).find(|&number| given.is_set(number));
         let queue = u16::try_from(first.unwrap()).unwrap();
         let now = || sched_getaffinity(None).unwrap();
-        let (mut home, mut away) = (CpuSet::new(), given);
-        home.set(usize::from(queue));
-        away.unset(usize::from(queue));
-        let mut seat = Seat::take(queue);
-        assert_eq!(now(), home);
-        seat.finish(true);
-        assert_eq!(now(), home, "the caller does not continue meanwhile");
-        seat.finish(true);
-        assert_eq!(now(), if away.count() > 0 { away } else { home });
-        seat.finish(false);
-        assert_eq!(now(), home);
-        let mut elsewhere = Seat::take(u16::try_from(CpuSet::MAX_CPU - 1).unwrap());
+        let (mut queue_cpu, mut other_cpus) = (CpuSet::new(), given);
+        queue_cpu.set(usize::from(queue));
+        other_cpus.unset(usize::from(queue));
+        let mut affinity = CpuAffinity::take(queue);
+        assert_eq!(now(), queue_cpu);
+        affinity.finish(true);
+        assert_eq!(now(), queue_cpu, "the caller does not continue meanwhile");
+        affinity.finish(true);
+        assert_eq!(
+            now(),
+            if other_cpus.count() > 0 {
+                other_cpus
+            } else {
+                queue_cpu
+            }
+        );
+        affinity.finish(false);
+        assert_eq!(now(), queue_cpu);
+        let mut elsewhere = CpuAffinity::take(u16::try_from(CpuSet::MAX_CPU - 1).unwrap());
         elsewhere.finish(true);
         elsewhere.finish(true);
-        assert_eq!(now(), home, "a processor that is not there is left alone");
+        assert_eq!(
+            now(),
+            queue_cpu,
+            "a processor that is not there is left alone"
+        );
     }
 }

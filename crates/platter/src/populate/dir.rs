@@ -31,20 +31,20 @@ const THREADS_MAX: usize = 4;
 /// Bytes of a directory that are listed at once.
 const LIST_BYTES: usize = 32 << 10;
 
-/// Finds all below `folder` but for the file `left_out`. Several threads look, each at one directory
+/// Finds all below `dir` but for the file `left_out`. Several threads look, each at one directory
 /// at a time; what is found does not depend on their order.
-pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
-    let name: Arc<str> = Escaped(folder.as_os_str().as_bytes()).to_string().into();
+pub(super) fn index(dir: &Path, left_out: Option<&Path>) -> Result<Content> {
+    let name: Arc<str> = Escaped(dir.as_os_str().as_bytes()).to_string().into();
     let walk = Walk {
         left_out: left_out.and_then(FileId::of),
         state: Mutex::default(),
         changed: Condvar::new(),
     };
-    let stat = statat(CWD, folder, AtFlags::SYMLINK_NOFOLLOW);
-    let stat = stat.map_err(|error| host_error(folder, error.into()))?;
-    let root = walk.look(folder, folder.into(), MemberPath::root(), &stat)?;
+    let stat = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = stat.map_err(|error| host_error(dir, error.into()))?;
+    let root = walk.look(dir, dir.into(), MemberPath::root(), &stat)?;
     if let Some(root) = root.as_ref().filter(|root| root.is_directory()) {
-        let pending = (Arc::from(folder), root.path.clone());
+        let pending = (Arc::from(dir), root.path.clone());
         walk.state.lock().pending.push(pending);
     }
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -187,15 +187,15 @@ impl Walk {
     /// What lies in a directory.
     fn list(
         &self,
-        folder: &Arc<Path>,
+        dir: &Arc<Path>,
         member_path: &MemberPath,
         buffer: &mut Vec<u8>,
     ) -> Result<Listed, (MemberPath, Error)> {
-        let host = |error: Errno| (member_path.clone(), host_error(folder, error.into()));
+        let host = |error: Errno| (member_path.clone(), host_error(dir, error.into()));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = retry_on_intr(|| openat(CWD, &**folder, flags, Mode::empty())).map_err(host)?;
+        let open = retry_on_intr(|| openat(CWD, &**dir, flags, Mode::empty())).map_err(host)?;
         let (mut files, mut directories) = (Vec::new(), Vec::new());
-        let mut path = folder.to_path_buf();
+        let mut path = dir.to_path_buf();
         let mut entries = RawDir::new(&open, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(host)?;
@@ -204,13 +204,13 @@ impl Walk {
                 continue;
             }
             let below = member_path.below(name.to_bytes());
-            let in_folder = Path::new(OsStr::from_bytes(name.to_bytes()));
-            path.push(in_folder);
+            let in_dir = Path::new(OsStr::from_bytes(name.to_bytes()));
+            path.push(in_dir);
             // Found from the directory, not from the root of the host.
             let found = statat(&open, name, AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(|error| host_error(&path, error.into()))
                 .and_then(|stat| {
-                    let place = HostPlace::within(folder, in_folder);
+                    let place = HostPlace::within(dir, in_dir);
                     self.look(&path, place, below, &stat)
                 });
             let found = found.map_err(|error| (member_path.below(name.to_bytes()), error))?;

@@ -1,4 +1,4 @@
-//! The third walk: writes the logged blocks home.
+//! The third walk: writes the logged blocks to the filesystem.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::txn::journal::Journal;
 
 /// What one replay works with.
 #[derive(Debug)]
-pub(super) struct WriteHome<'r> {
+pub(super) struct WriteBlocks<'r> {
     pub(super) journal: &'r Journal,
     pub(super) target: &'r dyn BlockDevice,
     pub(super) filesystem_blocks: u64,
@@ -25,7 +25,7 @@ pub(super) struct WriteHome<'r> {
     pub(super) log_places: Vec<Range<u64>>,
 }
 
-impl WriteHome<'_> {
+impl WriteBlocks<'_> {
     /// Replays every transaction before `end`. A block that cannot be replayed is passed over, so
     /// that the others are written, and is the error in the end.
     pub(super) fn run(&self) -> Result<ReplayReport> {

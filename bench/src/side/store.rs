@@ -9,25 +9,25 @@ use testkit::fs_type::FsType;
 use super::served::{Kind, Served};
 use super::{DeviceAsked, Ground, Live};
 
-/// Where it is mounted, in the folder of the side.
-pub(super) const MOUNTPOINT: &str = "medium/mount";
+/// Where it is mounted, in the directory of the side.
+pub(super) const MOUNTPOINT: &str = "store/mount";
 
-pub(crate) struct Medium {
+pub(crate) struct CountedStore {
     server: Box<Served>,
     mountpoint: PathBuf,
 }
 
-impl Medium {
-    /// Mounts it in `folder`.
-    pub(crate) fn start(folder: &Path) -> Result<Self> {
-        let mountpoint = folder.join(MOUNTPOINT);
+impl CountedStore {
+    /// Mounts it in `dir`.
+    pub(crate) fn start(dir: &Path) -> Result<Self> {
+        let mountpoint = dir.join(MOUNTPOINT);
         let ground = Ground {
-            folder: mountpoint.parent().unwrap_or(folder).to_owned(),
+            dir: mountpoint.parent().unwrap_or(dir).to_owned(),
             image: PathBuf::new(),
             format: FsType::default(),
             cache_bytes: 0,
         };
-        std::fs::create_dir_all(&ground.folder)?;
+        std::fs::create_dir_all(&ground.dir)?;
         Ok(Self {
             server: Box::new(Served::start(Kind::Memory, &ground)?),
             mountpoint,
