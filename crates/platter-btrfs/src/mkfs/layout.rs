@@ -127,24 +127,35 @@ impl Layout {
             offset: DeviceAddr(start),
             device_uuid: device.uuid,
         };
-        let chunk = chunk(flags, start, len_bytes, vec![stripe])?;
+        let mut chunk = chunk(flags, start, len_bytes, vec![stripe])?;
+        if flags.contains(BlockGroupFlags::SYSTEM) {
+            // As mkfs.btrfs has it in the very first chunk. Nothing reads these fields of a chunk of one copy.
+            chunk.io = (SECTOR_BYTES, SECTOR_BYTES);
+            chunk.sub_stripes = 0;
+        }
         self.chunks.push(chunk);
         Some(())
     }
 
-    /// Adds a chunk after all others, on the devices with the most free space.
+    /// Adds a chunk after all others.
     fn add(&mut self, flags: BlockGroupFlags, node_bytes: u32) -> Option<()> {
         let profile = Profile::of(flags)?;
         let shape = ChunkShape::of(profile);
         let free = |device: &NewDevice| device.total_bytes.saturating_sub(device.next);
-        let mut order: Vec<_> = (0..self.devices.len()).collect();
-        order.sort_by_key(|&index| std::cmp::Reverse(self.devices.get(index).map(free)));
-        let count = order.len().min(shape.devices_max);
-        order.truncate(count - count % shape.step);
-        order.sort_unstable();
-        let stripe_count = order.len() * shape.on_device;
+        let count = self.devices.len().min(shape.devices_max);
+        let count = count - count % shape.step;
+        let stripe_count = count * shape.on_device;
         let data = data_stripes(profile, stripe_count);
         let wanted = self.stripe_bytes(flags, stripe_count as u64, data, node_bytes);
+        // As mkfs.btrfs: the last devices that have enough; where those are too few, the ones with the most.
+        let enough = wanted.saturating_mul(shape.on_device as u64);
+        let mut order: Vec<_> = (0..self.devices.len()).rev().collect();
+        order.sort_by_key(|&index| {
+            let free = self.devices.get(index).map_or(0, free);
+            std::cmp::Reverse(free.min(enough))
+        });
+        order.truncate(count);
+        order.sort_unstable();
         let on_device = shape.on_device as u64;
         let available = order.iter().filter_map(|&index| self.devices.get(index));
         let available = available.map(free).min()? / on_device;
