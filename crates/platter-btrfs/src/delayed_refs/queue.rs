@@ -281,7 +281,14 @@ impl<I: HeadIndex> RefQueue<I> {
         let sequence = self.walks.last_key_value().map_or(0, |(last, _)| *last);
         let new = QueuedRef::new(change.reference, sequence, change.action, change.count);
         match state.queue(&mut self.refs, new) {
-            Merged::Full => return Err(DelayedRefRule::Full),
+            Merged::Full => {
+                if state.extent_op == Slot::NONE
+                    && let Some(op) = op.get()
+                {
+                    self.ops.remove(op);
+                }
+                return Err(DelayedRefRule::Full);
+            }
             Merged::Queued => self.counters.refs += 1,
             Merged::Added => self.counters.merged_refs += 1,
             Merged::Cancelled => self.counters.cancelled += 1,
@@ -335,8 +342,15 @@ impl<I: HeadIndex> RefQueue<I> {
         let broken = |rule| Corrupt::new(Locus::block(address.0), rule);
         let (slot, is_new) = self.head(address, len_bytes, kind).map_err(broken)?;
         let mut state = self.heads.state(slot);
-        let op = self.merged_op(&state, Some(op)).map_err(broken)?;
-        state.extent_op = op;
+        state.extent_op = match self.merged_op(&state, Some(op)) {
+            Ok(op) => op,
+            Err(rule) => {
+                if is_new {
+                    self.heads.remove(slot);
+                }
+                return Err(broken(rule));
+            }
+        };
         self.heads.set_state(slot, state);
         if is_new {
             self.ready += 1;

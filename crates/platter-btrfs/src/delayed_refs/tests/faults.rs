@@ -155,8 +155,19 @@ fn counts_that_overflow_are_corrupt_and_change_nothing() {
 fn change_that_finds_no_slot_changes_nothing() {
     let mut queue = RefQueue::<Heads>::default();
     queue.refs = crate::delayed_refs::slab::Slab::with_slots_max(0);
-    let corrupt = queue.queue(&allocated(BLOCK, 5)).unwrap_err();
+    let op = Some(ExtentOp::default());
+    let change = Change {
+        op,
+        ..allocated(BLOCK, 5)
+    };
+    let corrupt = queue.queue(&change).unwrap_err();
     assert_eq!(corrupt.rule, DelayedRefRule::Full);
+    assert!(queue.is_empty());
+    queue.assert_invariants();
+    queue.ops = crate::delayed_refs::slab::Slab::with_slots_max(0);
+    let address = LogicalAddr(BLOCK);
+    let corrupt = queue.queue_op(address, BLOCK, TREE_BLOCK, ExtentOp::default());
+    assert_eq!(corrupt.unwrap_err().rule, DelayedRefRule::Full);
     assert!(queue.is_empty());
     queue.assert_invariants();
 }
