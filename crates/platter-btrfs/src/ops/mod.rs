@@ -3,6 +3,7 @@
 //! Each family has a file; this one holds the objects they work on.
 
 mod state;
+mod written;
 mod sync;
 mod properties;
 mod attr;
@@ -20,46 +21,38 @@ mod create;
 mod whole;
 mod stub;
 mod subvolumes;
+mod loading;
 mod rename;
 mod names;
+mod operations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
-use platter_vfs::file::{self, FileData, WriteTo};
+use platter_vfs::file::{self, FileData};
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::lock_rank::{LockRank, RankedRwLock};
-use platter_vfs::namei::{self, NewInode};
+use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::shown_numbers::ShownNumbers;
 use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, RangeSet, WriteGate};
-use platter_vfs::{
-    AccessTimes, Attr, Clock, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, Error,
-    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
-    Timestamp, Unmade, WholeFile, XattrMode,
-};
+use platter_vfs::{Clock, Error, FileKind, InodeId, Result, Timestamp};
 
 use crate::compress::Compressor;
 use crate::context::{FsContext, Subvolume};
 use crate::data::{DataReader, DecompressedCache};
-use crate::inode;
 use crate::log::write::LogNotes;
 use crate::ondisk::inode_item::InodeItem;
-use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
 use crate::ondisk::{LogicalAddr, TreeId};
 use crate::tree::Tree;
 use crate::txn::WriteContext;
 use crate::verity::{MerkleCache, Verity};
-use crate::xattr;
 use inline::InlineRule;
 use placing::Ahead;
 use properties::KnownProperty;
-use stub::{StubDir, Stubs};
+use stub::Stubs;
 use subvolumes::delete::DeadSubvolume;
 use subvolumes::in_use::{InUse, SubvolumesInUse, root_of};
 
@@ -275,63 +268,6 @@ impl SuperBlock {
         &self.clock
     }
 
-    /// Writes data that was allocated, whole sectors, and keeps its checksums.
-    fn write_data(&self, address: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<()> {
-        let writing = self.writing().ok_or(Condition::ReadOnly)?;
-        let sector_bytes = self.context().sector_bytes() as usize;
-        self.writes.write(|| {
-            if let Some(error) = writing.failure() {
-                return Err(error);
-            }
-            writing.write_data(address, bufs)
-        })?;
-        let is_whole = |buf: &IoSlice<'_>| buf.len().is_multiple_of(sector_bytes);
-        let found = if bufs.iter().all(is_whole) {
-            let each = bufs.iter().map(|buf| writing.checksums_of(buf));
-            each.collect::<Vec<_>>().concat()
-        } else {
-            let joined = bufs.iter().flat_map(|buf| buf.iter().copied());
-            writing.checksums_of(&joined.collect::<Vec<u8>>())
-        };
-        self.checksums.lock().insert(address, found);
-        Ok(())
-    }
-
-    /// Takes the checksums of data that was written.
-    fn take_checksums(&self, address: LogicalAddr, len_bytes: u64) -> Vec<u8> {
-        let sector = u64::from(self.context().sector_bytes());
-        let each = self.context().superblock.checksum_kind.len_bytes();
-        let place = |bytes: u64| usize::try_from(bytes / sector).unwrap_or(usize::MAX) * each;
-        let end = address.0.saturating_add(len_bytes);
-        let (mut at, mut taken) = (address.0, Vec::new());
-        let mut written = self.checksums.lock();
-        // What was written by one request may be mapped in several parts.
-        while at < end {
-            let before = written.range(..=LogicalAddr(at)).next_back();
-            let Some((start, mut found)) = before.map(|(start, _)| *start).and_then(|start| {
-                let found = written.remove(&start)?;
-                Some((start, found))
-            }) else {
-                break;
-            };
-            let (from, to) = (place(at - start.0), place(end - start.0));
-            if from >= found.len() {
-                written.insert(start, found);
-                break;
-            }
-            if to < found.len() {
-                written.insert(LogicalAddr(end), found.split_off(to));
-            }
-            let part = found.split_off(from);
-            if !found.is_empty() {
-                written.insert(start, found);
-            }
-            at += (part.len() / each) as u64 * sector;
-            taken.extend(part);
-        }
-        taken
-    }
-
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> InodeId {
@@ -350,102 +286,11 @@ impl SuperBlock {
         self.numbers.inode(number)
     }
 
-    /// The inode with this identity; `None` if there is none.
-    pub fn find(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<dyn platter_vfs::Inode>>> {
-        if let Some(place) = self.stubs.place(id) {
-            return Ok(Some(Arc::new(StubDir::new(Arc::clone(self), id, place))));
-        }
-        let found = self.load(id)?;
-        Ok(found.map(|inode| -> Arc<dyn platter_vfs::Inode> { inode }))
-    }
-
     /// Drops what the cache keeps alive. Nothing is kept from now on.
     pub fn close(&self) {
         self.writes.close();
         drop(self.dirty.take());
         self.inodes.release_all();
-    }
-
-    fn load(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<BtrfsInode>>> {
-        let loaded = self.inodes.get_or_load(id, |seat| self.read(id, seat));
-        if self.writes.is_closed() {
-            self.inodes.release(id);
-        }
-        match loaded {
-            Ok(inode) => Ok(Some(inode)),
-            Err(Error::Condition(Condition::Stale)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn read(self: &Arc<Self>, id: InodeId, seat: Seat<BtrfsInode>) -> Result<BtrfsInode> {
-        let subvolume = self.use_subvolume(TreeId(id.tree))?;
-        if !(FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&id.number) {
-            return Err(Condition::Stale.into());
-        }
-        if let Some(writing) = self.writing() {
-            writing.follow(subvolume.id())?;
-        }
-        let item = inode::find(self.context(), subvolume.tree(), id.number)?;
-        // One without names is an orphan that is to be deleted.
-        let item = item.filter(|item| item.links > 0);
-        Ok(self.object(id, subvolume, item.ok_or(Condition::Stale)?, seat))
-    }
-
-    /// What the inodes of a subvolume share.
-    fn use_subvolume(&self, id: TreeId) -> Result<Arc<InUse>> {
-        if let Some(known) = self.in_use.get(id) {
-            return if known.is_deleted() {
-                Err(Condition::Stale.into())
-            } else {
-                Ok(known)
-            };
-        }
-        let context = self.context();
-        loop {
-            let changes = context.root_item_changes();
-            let subvolume = context.subvolume(id)?.ok_or(Condition::Stale)?;
-            let shared = self.in_use.get_or_add(&subvolume);
-            shared.set_read_only(subvolume.is_read_only());
-            // A thread that changes it from now on finds what the inodes share.
-            if context.root_item_changes() == changes {
-                return Ok(shared);
-            }
-        }
-    }
-
-    /// The object of an inode.
-    fn object(
-        self: &Arc<Self>,
-        id: InodeId,
-        subvolume: Arc<InUse>,
-        item: InodeItem,
-        seat: Seat<BtrfsInode>,
-    ) -> BtrfsInode {
-        BtrfsInode {
-            fs: Arc::clone(self),
-            id,
-            kind: item.kind,
-            subvolume,
-            order: RankedRwLock::new(LockRank::InodeOrder, ()),
-            data: FileData::new(item.size_bytes, false),
-            inline: InlineRule::default(),
-            verity: OnceLock::new(),
-            property: Mutex::default(),
-            state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
-            pages: Mapping::new(Arc::clone(&self.budget)),
-            lists: InodeLists::default(),
-            kept_bytes: AtomicU64::new(0),
-            lost_extents: AtomicU64::new(item.transaction.0),
-            is_deleted: AtomicBool::new(false),
-            _seat: seat,
-        }
-    }
-
-    /// The inode that an entry of a directory names.
-    fn named(self: &Arc<Self>, tree: Tree, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let found = self.find(id)?;
-        Ok(found.ok_or_else(|| inode::missing(tree, id.number))?)
     }
 }
 
@@ -480,199 +325,6 @@ impl BtrfsInode {
 
     fn is_subvolume_root(&self) -> bool {
         self.id == self.subvolume.root()
-    }
-}
-
-impl platter_vfs::Inode for BtrfsInode {
-    fn id(&self) -> InodeId {
-        self.id
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        Ok(self.attributes())
-    }
-
-    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        self.lookup_name(name)
-    }
-
-    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.list_names(from, sink)
-    }
-
-    fn read_link(&self) -> Result<Vec<u8>> {
-        self.link_target()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.refuse_without_contents()?;
-        self.pages.read_at(self, offset, buf)
-    }
-
-    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.refuse_without_contents()?;
-        self.pages.read_once(self, offset, buf)
-    }
-
-    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.refuse_without_contents()?;
-        self.write_back_contents()?;
-        self.contents().seek(offset, target)
-    }
-
-    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.write_back_contents()?;
-        self.contents().extents(range, sink)
-    }
-
-    fn written_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.write_back_contents()?;
-        self.contents().written(range, sink)
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        xattr::get(self.context(), self.tree(), self.id.number, name)
-    }
-
-    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        xattr::list(self.context(), self.tree(), self.id.number)
-    }
-
-    fn will_need(&self, range: Range<u64>) {
-        self.announce(range);
-    }
-
-    fn note_access(&self, times: AccessTimes) -> Result<()> {
-        self.update_access_time(times)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        file::write(self, offset, data, WriteTo::Cache)
-    }
-
-    fn append(&self, data: &[u8]) -> Result<u64> {
-        file::append(self, data)
-    }
-
-    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
-        file::write(self, offset, data, WriteTo::Device)
-    }
-
-    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        file::fallocate(self, range, mode)
-    }
-
-    fn copy_range(
-        &self,
-        source: &dyn platter_vfs::Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<u64> {
-        self.copy_from(source, range, to)
-    }
-
-    fn clone_range(
-        &self,
-        source: &dyn platter_vfs::Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<()> {
-        self.clone_from(source, range, to)
-    }
-
-    fn dedupe_range(
-        &self,
-        source: &dyn platter_vfs::Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<Deduped> {
-        self.dedupe_from(source, range, to)
-    }
-
-    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
-        self.set_attributes(changes)
-    }
-
-    fn set_xattr(
-        &self,
-        context: &Context,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        self.set_named_xattr(context, name, value, mode)
-    }
-
-    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
-        self.remove_named_xattr(name)
-    }
-
-    fn sync(&self, data_only: bool) -> Result<()> {
-        self.sync_contents(data_only)
-    }
-
-    fn create(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        kind: CreateKind,
-        permissions: u32,
-    ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let new = NewInode {
-            context,
-            kind: &kind,
-            permissions,
-        };
-        Ok(namei::create(self, name, new)?)
-    }
-
-    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
-        self.create_whole_files(files)
-    }
-
-    fn create_unnamed(
-        &self,
-        context: &Context,
-        permissions: u32,
-    ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let new = NewInode {
-            context,
-            kind: &CreateKind::Regular,
-            permissions,
-        };
-        Ok(namei::create_unnamed(self, new)?)
-    }
-
-    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        if target.tree != self.id.tree {
-            return Err(Condition::CrossDevice.into());
-        }
-        namei::link(self, context, name, target)
-    }
-
-    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        namei::unlink(self, name)
-    }
-
-    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        if self.kind == FileKind::Directory && !name.is_dot_or_dotdot() && self.remove_stub(name)? {
-            return Ok(());
-        }
-        namei::remove_dir(self, name)
-    }
-
-    fn rename(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        new_parent: InodeId,
-        new_name: Name<'_>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        if new_parent.tree != self.id.tree && !self.moves_subvolumes(name, new_name, mode)? {
-            return Err(Condition::CrossDevice.into());
-        }
-        namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 }
 

@@ -1,0 +1,119 @@
+//! Inodes that are found by their identities, and loaded.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use platter_cache::Mapping;
+use platter_vfs::file::FileData;
+use platter_vfs::inode_cache::Seat;
+use platter_vfs::lock_rank::{LockRank, RankedRwLock};
+use platter_vfs::writing::InodeLists;
+use platter_vfs::{Condition, Error, InodeId, Result};
+
+use super::inline::InlineRule;
+use super::stub::StubDir;
+use super::subvolumes::in_use::InUse;
+use super::{BtrfsInode, InodeState, SuperBlock};
+use crate::inode;
+use crate::ondisk::TreeId;
+use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
+use crate::tree::Tree;
+
+impl SuperBlock {
+    /// The inode with this identity; `None` if there is none.
+    pub fn find(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<dyn platter_vfs::Inode>>> {
+        if let Some(place) = self.stubs.place(id) {
+            return Ok(Some(Arc::new(StubDir::new(Arc::clone(self), id, place))));
+        }
+        let found = self.load(id)?;
+        Ok(found.map(|inode| -> Arc<dyn platter_vfs::Inode> { inode }))
+    }
+
+    pub(super) fn load(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<BtrfsInode>>> {
+        let loaded = self.inodes.get_or_load(id, |seat| self.read(id, seat));
+        if self.writes.is_closed() {
+            self.inodes.release(id);
+        }
+        match loaded {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Error::Condition(Condition::Stale)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(self: &Arc<Self>, id: InodeId, seat: Seat<BtrfsInode>) -> Result<BtrfsInode> {
+        let subvolume = self.use_subvolume(TreeId(id.tree))?;
+        if !(FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&id.number) {
+            return Err(Condition::Stale.into());
+        }
+        if let Some(writing) = self.writing() {
+            writing.follow(subvolume.id())?;
+        }
+        let item = inode::find(self.context(), subvolume.tree(), id.number)?;
+        // One without names is an orphan that is to be deleted.
+        let item = item.filter(|item| item.links > 0);
+        Ok(self.object(id, subvolume, item.ok_or(Condition::Stale)?, seat))
+    }
+
+    /// What the inodes of a subvolume share.
+    pub(super) fn use_subvolume(&self, id: TreeId) -> Result<Arc<InUse>> {
+        if let Some(known) = self.in_use.get(id) {
+            return if known.is_deleted() {
+                Err(Condition::Stale.into())
+            } else {
+                Ok(known)
+            };
+        }
+        let context = self.context();
+        loop {
+            let changes = context.root_item_changes();
+            let subvolume = context.subvolume(id)?.ok_or(Condition::Stale)?;
+            let shared = self.in_use.get_or_add(&subvolume);
+            shared.set_read_only(subvolume.is_read_only());
+            // A thread that changes it from now on finds what the inodes share.
+            if context.root_item_changes() == changes {
+                return Ok(shared);
+            }
+        }
+    }
+
+    /// The object of an inode.
+    pub(super) fn object(
+        self: &Arc<Self>,
+        id: InodeId,
+        subvolume: Arc<InUse>,
+        item: InodeItem,
+        seat: Seat<BtrfsInode>,
+    ) -> BtrfsInode {
+        BtrfsInode {
+            fs: Arc::clone(self),
+            id,
+            kind: item.kind,
+            subvolume,
+            order: RankedRwLock::new(LockRank::InodeOrder, ()),
+            data: FileData::new(item.size_bytes, false),
+            inline: InlineRule::default(),
+            verity: OnceLock::new(),
+            property: Mutex::default(),
+            state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
+            pages: Mapping::new(Arc::clone(&self.budget)),
+            lists: InodeLists::default(),
+            kept_bytes: AtomicU64::new(0),
+            lost_extents: AtomicU64::new(item.transaction.0),
+            is_deleted: AtomicBool::new(false),
+            _seat: seat,
+        }
+    }
+
+    /// The inode that an entry of a directory names.
+    pub(super) fn named(
+        self: &Arc<Self>,
+        tree: Tree,
+        id: InodeId,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let found = self.find(id)?;
+        Ok(found.ok_or_else(|| inode::missing(tree, id.number))?)
+    }
+}

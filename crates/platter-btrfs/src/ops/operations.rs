@@ -1,0 +1,208 @@
+//! What [`platter_vfs::Inode`] asks for, by the family that does it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_vfs::file::{self, WriteTo};
+use platter_vfs::namei::{self, NewInode};
+use platter_vfs::{
+    AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, ExtentSink,
+    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, Unmade,
+    WholeFile, XattrMode,
+};
+
+use super::BtrfsInode;
+use crate::xattr;
+
+impl platter_vfs::Inode for BtrfsInode {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Ok(self.attributes())
+    }
+
+    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
+        self.lookup_name(name)
+    }
+
+    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
+        self.list_names(from, sink)
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        self.link_target()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.refuse_without_contents()?;
+        self.pages.read_at(self, offset, buf)
+    }
+
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.refuse_without_contents()?;
+        self.pages.read_once(self, offset, buf)
+    }
+
+    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
+        self.refuse_without_contents()?;
+        self.write_back_contents()?;
+        self.contents().seek(offset, target)
+    }
+
+    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.write_back_contents()?;
+        self.contents().extents(range, sink)
+    }
+
+    fn written_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.write_back_contents()?;
+        self.contents().written(range, sink)
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        xattr::get(self.context(), self.tree(), self.id.number, name)
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        xattr::list(self.context(), self.tree(), self.id.number)
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        self.announce(range);
+    }
+
+    fn note_access(&self, times: AccessTimes) -> Result<()> {
+        self.update_access_time(times)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        file::write(self, offset, data, WriteTo::Cache)
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        file::append(self, data)
+    }
+
+    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        file::write(self, offset, data, WriteTo::Device)
+    }
+
+    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        file::fallocate(self, range, mode)
+    }
+
+    fn copy_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<u64> {
+        self.copy_from(source, range, to)
+    }
+
+    fn clone_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<()> {
+        self.clone_from(source, range, to)
+    }
+
+    fn dedupe_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Deduped> {
+        self.dedupe_from(source, range, to)
+    }
+
+    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+        self.set_attributes(changes)
+    }
+
+    fn set_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.set_named_xattr(context, name, value, mode)
+    }
+
+    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+        self.remove_named_xattr(name)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.sync_contents(data_only)
+    }
+
+    fn create(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let new = NewInode {
+            context,
+            kind: &kind,
+            permissions,
+        };
+        Ok(namei::create(self, name, new)?)
+    }
+
+    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
+        self.create_whole_files(files)
+    }
+
+    fn create_unnamed(
+        &self,
+        context: &Context,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let new = NewInode {
+            context,
+            kind: &CreateKind::Regular,
+            permissions,
+        };
+        Ok(namei::create_unnamed(self, new)?)
+    }
+
+    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        if target.tree != self.id.tree {
+            return Err(Condition::CrossDevice.into());
+        }
+        namei::link(self, context, name, target)
+    }
+
+    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        namei::unlink(self, name)
+    }
+
+    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        if self.kind == FileKind::Directory && !name.is_dot_or_dotdot() && self.remove_stub(name)? {
+            return Ok(());
+        }
+        namei::remove_dir(self, name)
+    }
+
+    fn rename(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        new_parent: InodeId,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if new_parent.tree != self.id.tree && !self.moves_subvolumes(name, new_name, mode)? {
+            return Err(Condition::CrossDevice.into());
+        }
+        namei::rename(self, context, name, (new_parent, new_name), mode)
+    }
+}
