@@ -131,6 +131,68 @@ fn failed_write_restores_what_the_item_holds() {
     assert!(matches!(group.begin_update(true), Update::Write(_)));
 }
 
+#[test]
+fn all_of_the_item_is_compared() {
+    // 7248e0cebbef compared one number; bf8ff4b9f0aa made it the whole item.
+    let groups = groups(BlockGroup::new(item(0), true, Vec::new()));
+    let group = group(&groups);
+    let flags = BlockGroupFlags::METADATA | BlockGroupFlags::RAID1;
+    group.set_flags(flags);
+    let Update::Write(pending) = group.begin_update(true) else {
+        panic!("the item has other flags");
+    };
+    assert_eq!(pending.item().flags, flags);
+    pending.done();
+    assert!(matches!(group.begin_update(true), Update::Unchanged));
+}
+
+#[test]
+fn read_only_group_is_updated() {
+    let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
+    let group = group(&groups);
+    groups.hold(&group);
+    groups.free(START, EXTENT).unwrap();
+    assert_eq!(groups.take_dirty().len(), 1);
+    let Update::Write(pending) = group.begin_update(true) else {
+        panic!("the item holds 32 KiB");
+    };
+    assert_eq!(pending.item().used_bytes, 0);
+    pending.done();
+}
+
+/// Two groups, one behind the other.
+fn two_groups(used_bytes: u64) -> BlockGroups {
+    let second = BlockGroupItem {
+        start: LogicalAddr(START.0 + item(0).len_bytes),
+        ..item(0)
+    };
+    let new = |item| BlockGroup::new(item, true, Vec::new());
+    BlockGroups::new(vec![new(item(used_bytes)), new(second)])
+}
+
+#[test]
+fn group_removed_in_the_same_commit_is_not_updated() {
+    let groups = two_groups(EXTENT);
+    let group = group(&groups);
+    groups.free(START, EXTENT).unwrap();
+    assert!(!groups.withdraw(&group), "what was freed is pinned");
+    groups.unpin(&(START.0..START.0 + EXTENT)).unwrap();
+    assert!(groups.is_dirty() && groups.withdraw(&group));
+    assert_eq!(groups.take_dirty().len(), 0);
+    // A thread that took it from the list before finds nothing to write, and its item is not inserted again.
+    assert!(matches!(group.begin_update(true), Update::Unchanged));
+    assert!(matches!(group.begin_update(false), Update::Unchanged));
+}
+
+#[test]
+fn extent_in_two_groups_is_corrupt() {
+    let groups = two_groups(EXTENT);
+    let across = LogicalAddr(START.0 + item(0).len_bytes - EXTENT / 2);
+    let found = rule(groups.free(across, EXTENT));
+    assert_eq!(found, SpaceRule::NoGroup.text());
+    assert!(!groups.is_dirty());
+}
+
 struct Random(u64);
 
 impl Random {

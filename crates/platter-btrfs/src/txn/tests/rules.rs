@@ -3,7 +3,7 @@
 use platter_ondisk::Rule;
 
 use super::image::Pool;
-use crate::block_group::BlockGroup;
+use crate::block_group::{BlockGroup, Persisted, load_groups};
 use crate::context::tests::rule;
 use crate::delayed_refs::{Action, ExtentKind, ExtentOp, RefKey};
 use crate::ondisk::block_group::BlockGroupItem;
@@ -184,8 +184,35 @@ fn failed_commit_leaves_the_last_one_and_ends_writing() {
     let old = fs.superblock().generation;
     drop(fs);
     pool.assert_clean();
+    // What groups knew of their items was ahead of the disk: they are read anew.
     let fs = pool.open(WriteOptions::default());
     assert_eq!(fs.superblock().generation, old);
+    assert_items_are_as_their_groups(&fs);
+    let handle = fs.begin(4).unwrap();
+    let inserted = handle.edit(TreeId::FS, |tree| tree.insert(orphan(7), &[]));
+    inserted.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    assert_items_are_as_their_groups(&fs);
+    drop(fs);
+    pool.assert_clean();
+}
+
+/// After a commit, the item of each group is as the group, and none is dirty.
+pub(super) fn assert_items_are_as_their_groups(fs: &WriteContext) {
+    assert!(!fs.groups().is_dirty());
+    let tree = fs.tree(fs.group_tree()).unwrap().view().now.tree;
+    let map = fs.blocks().store().map();
+    let stored = load_groups(fs.blocks(), tree, &map).unwrap();
+    assert_eq!(stored.len(), fs.groups().iter().count());
+    for (group, stored) in fs.groups().iter().zip(stored) {
+        assert_eq!(group.persisted(), stored.persisted());
+        let Persisted::Item(item) = stored.persisted() else {
+            panic!("{group:?} has no item");
+        };
+        assert_eq!(item.used_bytes, group.space().used);
+        assert_eq!(item.flags, group.flags());
+    }
 }
 
 /// Lets the kernel allocate a group for data that is larger than those that `mkfs.btrfs` makes.

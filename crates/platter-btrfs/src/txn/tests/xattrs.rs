@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::Random;
 use super::image::Pool;
+use super::rules::assert_items_are_as_their_groups;
 use crate::block_group::BlockGroupCounters;
 use crate::ondisk::checksum::name_hash;
 use crate::ondisk::dir_item::Xattr;
@@ -96,6 +97,7 @@ fn examine_pool(pool: &Pool, size_mib: u64, writing: WriteOptions) {
     for round in 0..4 {
         change(&fs, &mut random, &mut xattrs, 1 + round * 700);
         fs.sync().unwrap();
+        assert_items_are_as_their_groups(&fs);
         pool.assert_clean();
     }
     assert!(fs.groups().iter().all(|group| group.space().pinned == 0));
