@@ -17,7 +17,7 @@ const CANDIDATES: [&str; 6] = [
 ];
 
 /// Those whose contents are compared with a model.
-const CANDIDATES_OF_CONTENTS: [&str; 7] = [
+const CANDIDATES_OF_CONTENTS: [&str; 10] = [
     "memory",
     "ext4",
     "ext4_data_journal",
@@ -25,6 +25,9 @@ const CANDIDATES_OF_CONTENTS: [&str; 7] = [
     "xfs",
     "xfs_rmap",
     "xfs_1k",
+    "btrfs",
+    "btrfs_4k",
+    "btrfs_zstd",
 ];
 
 /// Seeds of random changes of contents: a range such as `0..100`, in `PLATTER_CONTENTS_SEEDS`. With
