@@ -139,10 +139,9 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Where replays of single files may come to different moments, all come to the same one: but for several
-    /// devices, of which some may know a log that others do not.
+    /// Where replays of single files may come to different moments, all come to the same one.
     fn compare_replays(&self, theirs: &Tree, judged: &mut Judged) {
-        if self.scene.durability() == Durability::Logged && self.scene.members == 1 {
+        if self.scene.durability() == Durability::Logged {
             let ours = judged.trees.iter().find(|(name, _)| *name == OURS);
             let lines = ours.map(|(_, ours)| ours.differences(theirs));
             judged.complain("our replay beside another", lines.unwrap_or_default());

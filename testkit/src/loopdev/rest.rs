@@ -13,13 +13,15 @@ use platter_ext4::ondisk::superblock::{
 use crate::fs_type::FsType;
 
 /// Whether nothing is left to recover: an ext4 whose state is clean and which needs no recovery, a
-/// btrfs without a log tree on one device at least, an XFS whose log ends with an unmount record.
+/// btrfs of whose devices none knows a log tree, an XFS whose log ends with an unmount record.
 pub fn is_clean(fs_type: FsType, images: &[&Path]) -> Result<bool> {
     let first = images.first().context("no image")?;
     match fs_type {
         FsType::Ext4 => ext4(first),
-        // The kernel may have mounted what a device says that knows no log, and written nothing.
-        FsType::Btrfs => Ok(images.iter().any(|image| btrfs(image).unwrap_or(false))),
+        FsType::Btrfs => {
+            let each = images.iter().map(|image| btrfs(image));
+            Ok(each.collect::<Result<Vec<_>>>()?.into_iter().all(|it| it))
+        }
         FsType::Xfs => xfs(first, images.get(1).copied()),
     }
 }

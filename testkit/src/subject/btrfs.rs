@@ -19,6 +19,8 @@ const SMALL_NODES: &[&str] = &["-m", "single", "-n", "4096", "--csum", "xxhash"]
 const HOLES: &[&str] = &["-m", "single", "-O", "^no-holes"];
 const MIXED: &[&str] = &["--mixed", "-n", "4096"];
 const DUP: &[&str] = &["-m", "dup", "--csum", "sha256"];
+const RAID5: &[&str] = &["-m", "raid5", "-d", "raid5"];
+const RAID6: &[&str] = &["-m", "raid6", "-d", "raid6", "-n", "4096"];
 const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
 
 /// All scenes of btrfs.
@@ -42,6 +44,8 @@ pub(super) const SCENES: &[Scene] = &[
     scene_of("btrfs_mixed", MIXED, 1, 32),
     scene_of("btrfs_dup", DUP, 1, 128),
     scene_of("btrfs_raid1", RAID1, 2, 128),
+    scene_of("btrfs_raid5", RAID5, 3, 128),
+    scene_of("btrfs_raid6", RAID6, 4, 128),
 ];
 
 const fn scene_of(
