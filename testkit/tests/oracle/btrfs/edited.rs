@@ -208,6 +208,38 @@ fn filesystem_becomes_longer() -> Result<()> {
     Ok(())
 }
 
+/// Chunks of a file that goes, and those of one that stays, further back.
+const BEFORE_SHRINKING: &str = "
+set -e
+head -c 220000000 /dev/zero | tr '\\0' x > $1/first
+sync -f $1
+head -c 110000000 /dev/urandom > $1/second
+md5sum < $1/second > $1/sum
+rm $1/first
+";
+
+#[test]
+fn filesystem_becomes_shorter() -> Result<()> {
+    for options in [&[][..], &["--mixed"], &["-m", "single", "-n", "4096"]] {
+        let pool = Pool::make(1, 1000 << 10, options)?;
+        let image = &pool.images[0];
+        pool.run("", BEFORE_SHRINKING)?;
+        for mib in [460, 420] {
+            assert_eq!(resize(&pool, mib * MIB)?, mib * MIB, "{options:?}");
+            assert_eq!(fs::metadata(image)?.len(), mib * MIB);
+            let total = superblock_line(image, "total_bytes")?;
+            assert_eq!(total, (mib * MIB).to_string());
+            assert_clean(&pool, "shorter")?;
+        }
+        pool.run(
+            "",
+            "cd $1; md5sum < second | cmp - sum; rm second; head -c 50000000 /dev/zero > third",
+        )?;
+        assert_clean(&pool, "after the kernel wrote to it")?;
+    }
+    Ok(())
+}
+
 #[test]
 fn commands_change_images_of_their_own() -> Result<()> {
     let pool = Pool::empty(1)?;
