@@ -2,14 +2,18 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use platter_block::file::{ImageUser, Refusal};
-use platter_block::{Access, BlockDevice, FileDevice, OpenError, OpenOptions};
+use platter_block::{Access, BlockDevice, FileDevice, MountTable, OpenError, OpenOptions};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use testkit::loopdev::{self, LoopDevice, Mount};
 use testkit::oracle::mke2fs;
-use testkit::tool;
+use testkit::{program, tool};
 
 const READ: OpenOptions = OpenOptions {
     access: Access::Read,
@@ -223,6 +227,87 @@ fn a_failed_flush_stays_failed() -> Result<()> {
         .expect_err("the kernel forgets, platter does not");
     assert_eq!(first.to_string(), second.to_string());
     Ok(())
+}
+
+/// A server that does not respond delays only those that use its filesystem.
+#[test]
+fn other_filesystems_are_not_touched_by_opening_an_image() -> Result<()> {
+    let (dir, path) = image(1 << 20)?;
+    let below = dir.path().join("below");
+    mke2fs::make(&below, 8192, &["-t", "ext4"], None)?;
+    let at = dir.path().join("mount");
+    std::fs::create_dir(&at)?;
+    let server = Server::start(&below, &at)?;
+    let attached = at.join("attached");
+    std::fs::File::create(&attached)?.set_len(1 << 20)?;
+    let device = LoopDevice::attach(&attached, loopdev::Access::ReadWrite)?;
+    // The kernel shows the path as deleted: looking that up is a request to the server.
+    std::fs::remove_file(&attached)?;
+    let stopped = server.stop()?;
+    let (sender, opened) = channel();
+    let opening = move || {
+        let refused = [WRITE, READ].map(|options| FileDevice::open(&path, options).err());
+        let writer = FileDevice::open(&path, WRITE);
+        let user = refusal(&path, READ);
+        drop(writer);
+        let _ = sender.send((refused, user));
+    };
+    std::thread::Builder::new()
+        .name("opening".to_owned())
+        .spawn(opening)?;
+    let opened = opened.recv_timeout(Duration::from_secs(20));
+    drop(stopped);
+    drop(device);
+    let (refused, user) = opened.context("the server was asked")?;
+    assert!(refused.iter().all(Option::is_none), "{refused:?}");
+    assert!(matches!(user, Refusal::InUse(ImageUser::Writer(Some(_)))));
+    Ok(())
+}
+
+/// A process that serves an image, until it is dropped.
+struct Server {
+    process: Child,
+    at: PathBuf,
+}
+
+/// A server that does not respond, until this is dropped.
+struct Stopped(Pid);
+
+impl Server {
+    fn start(image: &Path, at: &Path) -> Result<Self> {
+        let mut platter = program::platter()?;
+        platter.args(["mount", "-f"]).arg(image).arg(at);
+        let server = Self {
+            process: platter.spawn()?,
+            at: at.to_owned(),
+        };
+        for _ in 0..1500 {
+            if MountTable::read()?.at(at).is_some() {
+                return Ok(server);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        anyhow::bail!("the mount is not there")
+    }
+
+    fn stop(&self) -> Result<Stopped> {
+        let id = Pid::from_raw(self.process.id().cast_signed()).context("no process")?;
+        kill_process(id, Signal::STOP)?;
+        Ok(Stopped(id))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(Unmount(self.at.clone()));
+        let _ = self.process.wait();
+    }
 }
 
 /// Unmounts when dropped, lazily, after what was declared later is gone.
