@@ -1,5 +1,7 @@
 //! What `stat`, `statfs` and `setattr` carry.
 
+use crate::Result;
+
 /// A moment: seconds since 1970-01-01 UTC, which may be negative, and nanoseconds after them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
@@ -138,6 +140,17 @@ pub enum SetTime {
     At(Timestamp),
 }
 
+impl SetTime {
+    /// Returns the moment, at this time.
+    #[must_use]
+    pub fn resolve(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Now => now,
+            Self::At(time) => time,
+        }
+    }
+}
+
 /// Which attributes to change, and to what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
@@ -165,6 +178,53 @@ pub struct SetAttr {
     pub extent_size_bytes: Option<u32>,
     /// New extent size hint for copies on write, in bytes.
     pub cow_extent_size_bytes: Option<u32>,
+}
+
+impl SetAttr {
+    /// Makes changes among which is the size: first all that is neither size nor time, since it may find no space;
+    /// then the size; times last, since a change of size sets them, too. What comes first is undone if the size
+    /// cannot be changed.
+    pub fn apply_with_size(
+        &self,
+        size_bytes: u64,
+        current: impl Fn() -> Attr,
+        set: impl Fn(&Self) -> Result<()>,
+        resize: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<()> {
+        let times = Self {
+            accessed: self.accessed,
+            modified: self.modified,
+            changed: self.changed,
+            ..Self::default()
+        };
+        let rest = Self {
+            size_bytes: None,
+            accessed: None,
+            modified: None,
+            changed: None,
+            ..*self
+        };
+        let before = current();
+        set(&rest)?;
+        if let Err(error) = resize(size_bytes) {
+            // As in Linux, the file may be truncated although its blocks could not be freed.
+            let is_truncated = current().size_bytes == size_bytes;
+            let undo = Self {
+                permissions: rest.permissions.map(|_| before.permissions),
+                uid: rest.uid.map(|_| before.uid),
+                gid: rest.gid.map(|_| before.gid),
+                project: rest.project.map(|_| before.project),
+                flags: rest.flags.map(|_| before.flags),
+                changed: (!is_truncated).then_some(before.changed),
+                ..Self::default()
+            };
+            if rest != Self::default() {
+                set(&undo)?;
+            }
+            return Err(error);
+        }
+        set(&times)
+    }
 }
 
 /// Space and inodes of a filesystem.

@@ -127,6 +127,25 @@ pub enum CreateKind {
     Socket,
 }
 
+impl CreateKind {
+    /// What `RENAME_WHITEOUT` leaves: a character device with the number 0.
+    pub const WHITEOUT: Self = Self::CharDevice(DeviceNumber { major: 0, minor: 0 });
+
+    /// Returns the kind of the file.
+    #[must_use]
+    pub const fn file_kind(&self) -> FileKind {
+        match self {
+            Self::Regular => FileKind::Regular,
+            Self::Directory => FileKind::Directory,
+            Self::Symlink(_) => FileKind::Symlink,
+            Self::CharDevice(_) => FileKind::CharDevice,
+            Self::BlockDevice(_) => FileKind::BlockDevice,
+            Self::Fifo => FileKind::Fifo,
+            Self::Socket => FileKind::Socket,
+        }
+    }
+}
+
 /// The flags of `renameat2(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RenameMode {

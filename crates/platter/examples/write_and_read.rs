@@ -15,10 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let volume = MountOptions::new().read_write().mount(&image)?;
     volume.create_dir_all("/etc/example")?;
     volume.write("/etc/hostname", "platter\n")?;
-    let mut log = volume.open_with(
-        "/etc/example/log",
-        OpenOptions::new().append(true).create(true),
-    )?;
+    let append = OpenOptions::new().append(true).create(true);
+    let mut log = volume.open_with("/etc/example/log", append)?;
     writeln!(log, "first line")?;
     writeln!(log, "second line")?;
     volume.close()?;
@@ -27,9 +25,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in ["/etc/hostname", "/etc/example/log"] {
         print!("{path}: {}", volume.read_to_string(path)?);
     }
-    let target = std::env::args_os().nth(1);
-    Ok(std::fs::write(
-        target.ok_or("which image?")?,
-        image.to_vec()?,
-    )?)
+    let target = std::env::args_os().nth(1).ok_or("which image?")?;
+    Ok(std::fs::write(target, image.to_vec()?)?)
 }

@@ -75,39 +75,15 @@ impl BtrfsInode {
         Ok(())
     }
 
-    /// What else changes comes before the size, and is taken back if that fails; times come last.
+    /// Makes changes among which is the size.
     fn set_with_size(&self, changes: &SetAttr, size: u64) -> Result<()> {
-        let times = SetAttr {
-            accessed: changes.accessed,
-            modified: changes.modified,
-            changed: changes.changed,
-            ..SetAttr::default()
-        };
-        let rest = SetAttr {
-            size_bytes: None,
-            accessed: None,
-            modified: None,
-            changed: None,
-            ..*changes
-        };
-        let before = self.attributes();
-        self.set(&rest)?;
-        if let Err(error) = file::resize(self, size) {
-            let is_cut = self.item().size_bytes == size;
-            let back = SetAttr {
-                permissions: rest.permissions.map(|_| before.permissions),
-                uid: rest.uid.map(|_| before.uid),
-                gid: rest.gid.map(|_| before.gid),
-                flags: rest.flags.map(|_| before.flags),
-                changed: (!is_cut).then_some(before.changed),
-                ..SetAttr::default()
-            };
-            if rest != SetAttr::default() {
-                self.set(&back)?;
-            }
-            return Err(error);
-        }
-        self.set(&times)
+        let current = || self.attributes();
+        changes.apply_with_size(
+            size,
+            current,
+            |changes| self.set(changes),
+            |size| file::resize(self, size),
+        )
     }
 
     fn set(&self, changes: &SetAttr) -> Result<()> {
@@ -175,11 +151,7 @@ fn apply(item: &mut InodeItem, changes: &SetAttr, now: Timestamp) {
     }
     item.uid = changes.uid.unwrap_or(item.uid);
     item.gid = changes.gid.unwrap_or(item.gid);
-    let time = |set: Option<SetTime>, old| match set {
-        Some(SetTime::Now) => now,
-        Some(SetTime::At(time)) => time,
-        None => old,
-    };
+    let time = |set: Option<SetTime>, old| set.map_or(old, |set| set.resolve(now));
     item.accessed = time(changes.accessed, item.accessed);
     item.modified = time(changes.modified, item.modified);
     item.changed = changes.changed.unwrap_or(now);

@@ -48,15 +48,7 @@ impl Blueprint<'_> {
     }
 
     pub(super) fn kind(&self) -> FileKind {
-        match self.new.kind {
-            CreateKind::Regular => FileKind::Regular,
-            CreateKind::Directory => FileKind::Directory,
-            CreateKind::Symlink(_) => FileKind::Symlink,
-            CreateKind::CharDevice(_) => FileKind::CharDevice,
-            CreateKind::BlockDevice(_) => FileKind::BlockDevice,
-            CreateKind::Fifo => FileKind::Fifo,
-            CreateKind::Socket => FileKind::Socket,
-        }
+        self.new.kind.file_kind()
     }
 }
 

@@ -11,10 +11,6 @@ use super::names::refused;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
 use crate::txn::Handle;
 
-/// A whiteout: a character device without a number.
-const WHITEOUT: CreateKind =
-    CreateKind::CharDevice(platter_vfs::attr::DeviceNumber { major: 0, minor: 0 });
-
 impl BtrfsInode {
     /// Takes the name of `victim` out of this directory. The caller holds both inode locks.
     pub(super) fn take_name(&self, name: &NameBuf, victim: &Arc<Self>) -> Result<()> {
@@ -75,7 +71,7 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     let whiteout = if rename.mode == RenameMode::Whiteout {
         Some(rename.from.dir.plan_new(NewInode {
             context: rename.context,
-            kind: &WHITEOUT,
+            kind: &CreateKind::WHITEOUT,
             permissions: 0,
         })?)
     } else {

@@ -81,44 +81,13 @@ impl Ext4Inode {
         self.attributes()
     }
 
-    /// Makes changes among which is the size. What else may find no space comes before it, and is
-    /// taken back if that fails; times come last, since a change of size sets them, too.
+    /// Makes changes among which is the size.
     fn set_with_size(&self, context: &Context, changes: &SetAttr, size_bytes: u64) -> Result<()> {
-        let times = SetAttr {
-            accessed: changes.accessed,
-            modified: changes.modified,
-            changed: changes.changed,
-            ..SetAttr::default()
-        };
-        let rest = SetAttr {
-            size_bytes: None,
-            accessed: None,
-            modified: None,
-            changed: None,
-            ..*changes
-        };
-        let inode = self.state.read().inode.clone();
-        let flags = self.flags_after(changes)?;
-        self.set(context, &rest, flags)?;
-        if let Err(error) = self.resize(size_bytes) {
-            // As in Linux, the file may be truncated although its blocks could not be freed.
-            let is_cut = self.state.read().inode.size_bytes == size_bytes;
-            let before = SetAttr {
-                permissions: rest.permissions.map(|_| inode.permissions),
-                uid: rest.uid.map(|_| inode.uid),
-                gid: rest.gid.map(|_| inode.gid),
-                project: rest.project.map(|_| inode.project),
-                flags: rest.flags,
-                changed: (!is_cut).then_some(inode.changed),
-                ..SetAttr::default()
-            };
-            if rest != SetAttr::default() {
-                self.set(context, &before, inode.flags)?;
-            }
-            return Err(error);
-        }
-        let flags = self.state.read().inode.flags;
-        self.set(context, &times, flags)
+        let current = || inode::attr(&self.state.read().inode, &self.fs().geometry);
+        let set = |changes: &SetAttr| self.set(context, changes, self.flags_after(changes)?);
+        changes.apply_with_size(size_bytes, current, set, |size_bytes| {
+            self.resize(size_bytes)
+        })
     }
 
     /// Makes changes, the size left out, as one transaction.
@@ -267,9 +236,5 @@ impl Ext4Inode {
 
 /// A time to be set, as the inode can hold it.
 fn time(inode: &Inode, set: Option<SetTime>, now: Timestamp) -> Option<Timestamp> {
-    let time = match set? {
-        SetTime::Now => now,
-        SetTime::At(time) => time,
-    };
-    Some(inode.storable(time))
+    Some(inode.storable(set?.resolve(now)))
 }

@@ -41,7 +41,7 @@ pub(super) struct Blueprint<'a> {
 
 impl Blueprint<'_> {
     pub(super) fn file_kind(&self) -> FileKind {
-        file_kind(self.kind)
+        self.kind.file_kind()
     }
 
     /// Frees what was allocated for a file that is not created.
@@ -62,18 +62,6 @@ impl Blueprint<'_> {
         let attr = inode::attr(dir, geometry);
         let (acl, kind) = (self.default_acl.as_ref(), self.file_kind());
         NewFile::in_directory(&attr, acl, self.context, kind, self.permissions)
-    }
-}
-
-pub(super) fn file_kind(kind: &CreateKind) -> FileKind {
-    match kind {
-        CreateKind::Regular => FileKind::Regular,
-        CreateKind::Directory => FileKind::Directory,
-        CreateKind::Symlink(_) => FileKind::Symlink,
-        CreateKind::CharDevice(_) => FileKind::CharDevice,
-        CreateKind::BlockDevice(_) => FileKind::BlockDevice,
-        CreateKind::Fifo => FileKind::Fifo,
-        CreateKind::Socket => FileKind::Socket,
     }
 }
 

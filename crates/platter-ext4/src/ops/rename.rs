@@ -20,10 +20,6 @@ use crate::txn::Handle;
 /// `..` of two directories that move, and four inodes.
 const RENAME_CREDITS: u32 = 3 * CHANGE_CREDITS + 4 * STORE_CREDITS + ORPHAN_CREDITS;
 
-/// A whiteout: a character device without a number.
-const WHITEOUT: CreateKind =
-    CreateKind::CharDevice(platter_vfs::attr::DeviceNumber { major: 0, minor: 0 });
-
 type Place<'a> = namei::Place<'a, Ext4Inode>;
 
 /// Makes a rename that is allowed, as one transaction.
@@ -62,7 +58,7 @@ impl Move<'_, '_> {
         if self.mode == RenameMode::Whiteout {
             let whiteout = NewInode {
                 context: self.context,
-                kind: &WHITEOUT,
+                kind: &CreateKind::WHITEOUT,
                 permissions: 0,
             };
             let (whiteout, held) = self.from.dir.plan_counted(space, &whiteout)?;

@@ -136,10 +136,7 @@ impl Nodes {
             extent_size_bytes,
             cow_extent_size_bytes,
         } = *changes;
-        let time = |set| match set {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        };
+        let time = |set: SetTime| set.resolve(now);
         node.uid = uid.unwrap_or(node.uid);
         node.gid = gid.unwrap_or(node.gid);
         node.accessed = accessed.map_or(node.accessed, time);

@@ -74,40 +74,15 @@ impl Inode {
         self.refuse_hints(changes)
     }
 
-    /// What else changes comes before the size, and is taken back if that fails; times come last.
+    /// Makes changes among which is the size.
     fn set_with_size(&self, changes: &SetAttr, size: u64) -> Result<()> {
-        let times = SetAttr {
-            accessed: changes.accessed,
-            modified: changes.modified,
-            changed: changes.changed,
-            ..SetAttr::default()
-        };
-        let rest = SetAttr {
-            size_bytes: None,
-            accessed: None,
-            modified: None,
-            changed: None,
-            ..*changes
-        };
-        let before = inode::attr(&self.state.read().inode, self.context().geometry());
-        self.set(&rest)?;
-        if let Err(error) = file::resize(self, size) {
-            let is_cut = self.state.read().inode.size_bytes == size;
-            let back = SetAttr {
-                permissions: rest.permissions.map(|_| before.permissions),
-                uid: rest.uid.map(|_| before.uid),
-                gid: rest.gid.map(|_| before.gid),
-                project: rest.project.map(|_| before.project),
-                flags: rest.flags.map(|_| before.flags),
-                changed: (!is_cut).then_some(before.changed),
-                ..SetAttr::default()
-            };
-            if rest != SetAttr::default() {
-                self.set(&back)?;
-            }
-            return Err(error);
-        }
-        self.set(&times)
+        let current = || inode::attr(&self.state.read().inode, self.context().geometry());
+        changes.apply_with_size(
+            size,
+            current,
+            |changes| self.set(changes),
+            |size| file::resize(self, size),
+        )
     }
 
     fn set(&self, changes: &SetAttr) -> Result<()> {
@@ -160,10 +135,7 @@ fn apply(
         }
         Some(())
     })?;
-    let time = |set: Option<SetTime>| match set? {
-        SetTime::Now => Some(now),
-        SetTime::At(time) => Some(time),
-    };
+    let time = |set: Option<SetTime>| Some(set?.resolve(now));
     let times = Times {
         accessed: time(changes.accessed),
         modified: time(changes.modified),

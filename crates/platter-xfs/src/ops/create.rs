@@ -42,15 +42,7 @@ pub(super) struct Blueprint<'a> {
 
 impl Blueprint<'_> {
     fn kind(&self) -> FileKind {
-        match self.new.kind {
-            CreateKind::Regular => FileKind::Regular,
-            CreateKind::Directory => FileKind::Directory,
-            CreateKind::Symlink(_) => FileKind::Symlink,
-            CreateKind::CharDevice(_) => FileKind::CharDevice,
-            CreateKind::BlockDevice(_) => FileKind::BlockDevice,
-            CreateKind::Fifo => FileKind::Fifo,
-            CreateKind::Socket => FileKind::Socket,
-        }
+        self.new.kind.file_kind()
     }
 
     /// What making it takes, beside its name.

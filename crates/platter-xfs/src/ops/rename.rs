@@ -14,10 +14,6 @@ use crate::change::{Change, Cost};
 use crate::directory::change::NewEntry;
 use crate::ondisk::InodeNr;
 
-/// A whiteout: a character device without a number.
-const WHITEOUT: CreateKind =
-    CreateKind::CharDevice(platter_vfs::attr::DeviceNumber { major: 0, minor: 0 });
-
 type Place<'a> = namei::Place<'a, Inode>;
 
 /// What is renamed.
@@ -55,7 +51,7 @@ impl Move<'_, '_> {
         if self.mode == RenameMode::Whiteout {
             let blueprint = self.from.dir.plan_new(NewInode {
                 context: self.context,
-                kind: &WHITEOUT,
+                kind: &CreateKind::WHITEOUT,
                 permissions: 0,
             })?;
             cost = cost.and(blueprint.cost(self.from.dir));
