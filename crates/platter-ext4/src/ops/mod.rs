@@ -5,14 +5,14 @@
 mod damage;
 mod sync;
 mod attr;
-mod closing;
+mod unmount;
 mod data;
 mod names;
 mod link;
 mod new_inode;
 mod quotas;
 mod create;
-mod whole;
+mod whole_file;
 mod remove;
 mod rename;
 mod xattrs;

@@ -13,6 +13,6 @@ mod quotas;
 mod scale;
 mod sharing;
 mod space;
-mod whole;
+mod whole_file;
 mod writing;
 mod xattrs;

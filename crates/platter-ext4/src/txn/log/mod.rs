@@ -17,7 +17,7 @@ mod record;
 mod live;
 mod journaled;
 mod checkpoint;
-mod whole;
+mod single;
 #[cfg(test)]
 mod tests;
 
