@@ -36,7 +36,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const USAGE: &str = "\
 usage: cargo xtask bench COMMAND [OPTIONS]
 
-  mechanisms   the mechanisms on and off: page cache insertion, shared attributes
+  mechanisms   the mechanisms on and off: page cache insertion, shared attributes, delayed references
+               and block groups of btrfs, the mount object of XFS
   peers        platter beside the kernel, fuse2fs, bindfs and a null server
   scale        costs as files, extents, images, caches and threads grow
   reading      btrfs and XFS, cold, beside the kernel and btrfs restore
@@ -82,6 +83,7 @@ fn main() -> Result<()> {
         ["serve", orders] => side::serve(orders),
         ["run", orders] => peers::run(orders),
         ["perform", orders] => mechanisms::perform(orders),
+        [mechanisms::HEADS_PART, orders] => mechanisms::perform_heads(orders),
         [instructions::PART, orders] => instructions::operate(orders),
         [reading::PART, orders] => reading::part(orders),
         ["peers", options @ ..] => measure(&choice(options)?, &[peers, programs]),

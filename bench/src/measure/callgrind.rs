@@ -6,17 +6,55 @@ use testkit::tool;
 
 use super::float;
 
+/// The first level's data cache and the last one of the published figures' kind: bytes, ways, bytes of a line.
+const CACHES: [&str; 2] = ["--D1=49152,12,64", "--LL=2097152,16,64"];
+
 /// Returns the instructions that one operation takes: those of a process that does many, less those of
 /// one that does few, so that what both do once does not count. `orders` names a number of operations,
 /// and `part` is the part of this program that carries them out.
 pub(crate) fn instructions_each<T: Serialize>(
     part: &str,
-    [few, many]: [u64; 2],
+    numbers: [u64; 2],
     orders: impl Fn(u64) -> T,
 ) -> Result<f64> {
+    each(numbers, |count| collect(part, &orders(count)))
+}
+
+/// Returns the misses of the first level's data cache that one operation takes, by the same difference.
+pub(crate) fn misses_each<T: Serialize>(
+    part: &str,
+    numbers: [u64; 2],
+    orders: impl Fn(u64) -> T,
+) -> Result<f64> {
+    each(numbers, |count| misses(part, &orders(count)))
+}
+
+fn each([few, many]: [u64; 2], count: impl Fn(u64) -> Result<u64>) -> Result<f64> {
     ensure!(few < many, "nothing to compare");
-    let all = float(collect(part, &orders(many))?) - float(collect(part, &orders(few))?);
-    Ok(all / float(many - few))
+    Ok((float(count(many)?) - float(count(few)?)) / float(many - few))
+}
+
+/// Returns the misses of a whole process.
+fn misses(part: &str, orders: &impl Serialize) -> Result<u64> {
+    let mut valgrind = tool::command("valgrind");
+    valgrind
+        .args([
+            "--tool=cachegrind",
+            "--cache-sim=yes",
+            "--cachegrind-out-file=/dev/null",
+        ])
+        .args(CACHES)
+        .arg(std::env::current_exe()?)
+        .arg(part)
+        .arg(serde_json::to_string(orders)?);
+    let finished = tool::succeed(&mut valgrind)?;
+    let text = String::from_utf8_lossy(&finished.stderr).into_owned();
+    let is_total = |line: &&str| line.contains("D1 ") && line.contains("misses:");
+    let line = text.lines().find(is_total);
+    let number = line.and_then(|line| line.split_once("misses:"));
+    let number = number.and_then(|(_, rest)| rest.split_whitespace().next());
+    let number = number.with_context(|| format!("valgrind says {text}"))?;
+    Ok(number.replace(',', "").parse()?)
 }
 
 /// Returns the instructions of a whole process.

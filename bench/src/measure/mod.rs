@@ -9,7 +9,7 @@ mod sample;
 
 use std::time::Instant;
 
-pub(crate) use self::callgrind::instructions_each;
+pub(crate) use self::callgrind::{instructions_each, misses_each};
 pub(crate) use self::latency::Latencies;
 pub(crate) use self::machine::{Machine, Quiet};
 pub(crate) use self::process::{children_cpu_seconds, cpu_seconds, peak_bytes};

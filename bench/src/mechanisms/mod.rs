@@ -1,21 +1,29 @@
 //! The mechanisms, on and off, each with what it costs and what it gives.
 
+mod btrfs_image;
 mod faults;
+mod groups;
 mod insertion;
 mod instructions;
 mod lines;
 mod mount;
+mod references;
 mod sharing;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::faults::{Run as FaultRun, Scene};
+pub(crate) use self::groups::{Form, Run as GroupRun};
 pub(crate) use self::insertion::{Before, Comparison, Measured as Insertion, Way};
 pub(crate) use self::instructions::{Counted, Operation, perform};
 pub(crate) use self::lines::{Distance, Run as LineRun, Shape, pauses};
 pub(crate) use self::mount::{
     LAYOUTS, Measured as MountRuns, Sweep, Trees, pauses as mount_pauses,
+};
+pub(crate) use self::references::{
+    Call, Counted as HeadCounts, Made, Measured as References, PART as HEADS_PART, Timed,
+    all_present, perform as perform_heads,
 };
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;
@@ -31,6 +39,10 @@ pub(crate) struct Measured {
     pub(crate) shapes: Vec<Shape>,
     #[serde(default)]
     pub(crate) mount: MountRuns,
+    #[serde(default)]
+    pub(crate) references: References,
+    #[serde(default)]
+    pub(crate) groups: Vec<GroupRun>,
 }
 
 /// Measures what was chosen.
@@ -44,6 +56,8 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
         lines: Vec::new(),
         shapes: lines::shapes(),
         mount: MountRuns::default(),
+        references: References::default(),
+        groups: Vec::new(),
     };
     if choice.takes("insertion") {
         println!("insertion: pages added to the page cache's index");
@@ -64,6 +78,14 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     if choice.takes("mount") {
         println!("mount: inode numbers checked by the mount object of XFS beside transactions");
         measured.mount = mount::measure(extent, rounds)?;
+    }
+    if choice.takes("references") {
+        println!("references: heads of delayed references of btrfs, by index");
+        measured.references = references::measure(extent, rounds)?;
+    }
+    if choice.takes("groups") {
+        println!("groups: items of block groups of btrfs that a commit need not write");
+        measured.groups = groups::measure(extent, rounds)?;
     }
     if choice.takes("instructions") {
         println!("instructions: counted by callgrind");

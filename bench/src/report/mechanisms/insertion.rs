@@ -1,6 +1,7 @@
 //! Insertion into the page cache's index.
 
-use crate::measure::{Estimate, float, median, ratio};
+use super::verdict;
+use crate::measure::{float, median, ratio};
 use crate::mechanisms::{Before, Comparison, FaultRun, Insertion, Measured, Operation, Scene, Way};
 use crate::report::Page;
 use crate::report::charts::{Bar, ratio_bars};
@@ -161,17 +162,5 @@ const fn published(scene: Scene, way: Way) -> Option<&'static str> {
         (Scene::AfterPages, Way::OneWalk) => Some("1.074"),
         (Scene::AfterFolios, Way::OneWalk) => Some("1.125"),
         _ => None,
-    }
-}
-
-/// A ratio, or that there is none to be seen.
-fn verdict(change: Estimate) -> String {
-    if change.low <= 1.0 && 1.0 <= change.high {
-        format!("no effect ({:.2} to {:.2})", change.low, change.high)
-    } else {
-        format!(
-            "{:.2} ({:.2} to {:.2})",
-            change.value, change.low, change.high
-        )
     }
 }

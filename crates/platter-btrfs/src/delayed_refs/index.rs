@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use super::layout::{ColdHead, Head, HeadState, LinkedHead, SideNode};
+use super::layout::{ARRAY_NAME, ColdHead, Head, HeadState, LinkedHead, SIDE_NAME, SideNode};
 use super::radix::RadixTree;
 use super::rbtree::{Links, Nodes, RbTree};
 use super::slab::{Page, Slab, Slot, Slots};
@@ -168,7 +168,7 @@ impl SideIndex {
 }
 
 impl HeadIndex for SideIndex {
-    const NAME: &'static str = "side-32";
+    const NAME: &'static str = SIDE_NAME;
 
     fn insert(&mut self, address: u64, state: HeadState) -> Inserted {
         let vacancy = match self.tree.find(&self.nodes, self.compare(address)) {
@@ -247,7 +247,7 @@ pub struct ArrayIndex {
 const SECTOR_SHIFT: u32 = 12;
 
 impl HeadIndex for ArrayIndex {
-    const NAME: &'static str = "xarray-128";
+    const NAME: &'static str = ARRAY_NAME;
 
     fn insert(&mut self, address: u64, state: HeadState) -> Inserted {
         let index = address >> SECTOR_SHIFT;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::mem::{align_of, offset_of};
 
 use super::rbtree::{Links, PackedLinks, RbTree, WideLinks};
-use super::slab::{Page, Slot, Slots};
+use super::slab::{PAGE_BYTES, Page, Slot, Slots};
 
 /// Bytes of a cache line.
 pub const CACHE_LINE_BYTES: usize = 64;
@@ -290,3 +290,73 @@ pub struct SideNode {
 }
 
 const _: () = assert!(size_of::<SideNode>() * 2 == CACHE_LINE_BYTES);
+
+/// How heads of a layout lie in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadShape {
+    /// The name of the index.
+    pub name: &'static str,
+    /// Bytes of a head, with what its index has of it elsewhere.
+    pub len_bytes: usize,
+    /// Heads in a page; of those with two parts, the ones that a search reads.
+    pub per_page: usize,
+    /// Cache lines that a search reads at a level, in thousandths: the mean over all heads of a page and both links.
+    /// `None` where it follows no links of heads.
+    pub milli_lines_per_level: Option<usize>,
+}
+
+/// The shapes of all indexes.
+pub const SHAPES: [HeadShape; 6] = [
+    shape::<SplitHead>(offset_of!(SplitHead, links), WideLinks::CHILDREN),
+    shape::<HotHead>(offset_of!(HotHead, links), WideLinks::CHILDREN),
+    shape::<AlignedHead>(offset_of!(AlignedHead, links), WideLinks::CHILDREN),
+    shape::<LineHead>(offset_of!(LineHead, links), PackedLinks::CHILDREN),
+    HeadShape {
+        name: SIDE_NAME,
+        len_bytes: size_of::<SideNode>() + size_of::<ColdHead>(),
+        per_page: PAGE_BYTES / size_of::<SideNode>(),
+        milli_lines_per_level: Some(lines(
+            size_of::<SideNode>(),
+            PAGE_BYTES / size_of::<SideNode>(),
+            offset_of!(SideNode, links),
+            PackedLinks::CHILDREN,
+        )),
+    },
+    HeadShape {
+        name: ARRAY_NAME,
+        len_bytes: size_of::<ColdHead>(),
+        per_page: <<ColdHead as Head>::Page as Slots<ColdHead>>::COUNT,
+        milli_lines_per_level: None,
+    },
+];
+
+/// Names of indexes whose heads have no links.
+pub(super) const SIDE_NAME: &str = "side-32";
+pub(super) const ARRAY_NAME: &str = "xarray-128";
+
+/// The shape of heads that have their address first.
+const fn shape<H: LinkedHead>(links: usize, children: [usize; 2]) -> HeadShape {
+    HeadShape {
+        name: H::NAME,
+        len_bytes: size_of::<H>(),
+        per_page: H::Page::COUNT,
+        milli_lines_per_level: Some(lines(size_of::<H>(), H::Page::COUNT, links, children)),
+    }
+}
+
+/// The lines that the address, which is first, and one of two numbers of nodes lie in.
+const fn lines(stride: usize, count: usize, links: usize, children: [usize; 2]) -> usize {
+    let (mut sum, mut slot) = (0, 0);
+    while slot < count {
+        let start = slot * stride;
+        let mut side = 0;
+        while side < children.len() {
+            let child = start + links + children[side];
+            let is_same = start / CACHE_LINE_BYTES == child / CACHE_LINE_BYTES;
+            sum += if is_same { 1 } else { 2 };
+            side += 1;
+        }
+        slot += 1;
+    }
+    sum * 1000 / (count * children.len())
+}

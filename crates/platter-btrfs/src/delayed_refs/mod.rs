@@ -10,6 +10,8 @@ mod radix;
 pub mod rbtree;
 pub mod layout;
 pub mod index;
+#[cfg(feature = "bench")]
+mod chosen;
 mod reference;
 mod queue;
 mod running;
@@ -17,6 +19,8 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "bench")]
+pub use chosen::{ChosenIndex, IndexKind};
 pub use queue::{
     Change, DelayedRefCounters, Discarded, ExtentKind, Freed, PRESENT_BUCKETS, RefQueue,
 };
@@ -25,4 +29,8 @@ pub use running::{FinishedHead, RunStep, Running};
 pub use shared::{Busy, DelayedRefs, PendingState};
 
 /// The heads of a mounted filesystem.
+#[cfg(not(feature = "bench"))]
 pub type Heads = index::TreeIndex<layout::LineHead>;
+/// The heads of a mounted filesystem, in the index that its options choose.
+#[cfg(feature = "bench")]
+pub type Heads = ChosenIndex;

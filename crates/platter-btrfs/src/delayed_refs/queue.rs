@@ -181,6 +181,15 @@ pub struct RefQueue<I: HeadIndex = Heads> {
 }
 
 impl<I: HeadIndex> RefQueue<I> {
+    /// An empty queue whose heads are in `heads`, which has none.
+    #[must_use]
+    pub fn with_heads(heads: I) -> Self {
+        Self {
+            heads,
+            ..Self::default()
+        }
+    }
+
     /// How many heads there are.
     #[must_use]
     pub fn len(&self) -> usize {

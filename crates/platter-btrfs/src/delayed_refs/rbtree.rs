@@ -1,6 +1,7 @@
 //! A red-black tree over slots.
 
 use std::cmp::Ordering;
+use std::mem::offset_of;
 
 use super::slab::Slot;
 
@@ -29,6 +30,22 @@ pub struct PackedLinks {
 pub struct WideLinks {
     parent_and_color: u64,
     children: [u64; 2],
+}
+
+impl WideLinks {
+    /// Where the numbers of the nodes below lie in it.
+    pub(super) const CHILDREN: [usize; 2] = {
+        let first = offset_of!(Self, children);
+        [first, first + size_of::<u64>()]
+    };
+}
+
+impl PackedLinks {
+    /// Where the numbers of the nodes below lie in it.
+    pub(super) const CHILDREN: [usize; 2] = {
+        let first = offset_of!(Self, children);
+        [first, first + size_of::<u32>()]
+    };
 }
 
 const RED: u32 = Slot::MASK + 1;

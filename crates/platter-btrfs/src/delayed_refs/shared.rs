@@ -49,6 +49,15 @@ pub struct DelayedRefs<I: HeadIndex = Heads> {
 }
 
 impl<I: HeadIndex> DelayedRefs<I> {
+    /// No references; their heads will be in `heads`, which has none.
+    #[must_use]
+    pub fn with_heads(heads: I) -> Self {
+        Self {
+            queue: Mutex::new(RefQueue::with_heads(heads)),
+            ..Self::default()
+        }
+    }
+
     /// Queues a change.
     pub fn queue(&self, change: &Change) -> Result<(), Corrupt<DelayedRefRule>> {
         self.queue.lock().queue(change)

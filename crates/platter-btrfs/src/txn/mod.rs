@@ -36,7 +36,9 @@ use platter_vfs::{Clock, Condition, Error, Result};
 
 use crate::block_group::{BlockGroupCounters, BlockGroups, Ranges};
 use crate::context::FsContext;
-use crate::delayed_refs::{DelayedRefCounters, DelayedRefs};
+#[cfg(feature = "bench")]
+use crate::delayed_refs::IndexKind;
+use crate::delayed_refs::{DelayedRefCounters, DelayedRefs, Heads};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::tree::TreeBlocks;
@@ -78,9 +80,21 @@ pub struct WriteOptions {
     pub one_transaction: bool,
     /// A new chunk takes at most this part of all devices. Smaller parts than a tenth leave less unused.
     pub chunk_parts: u64,
+    /// The index of the heads of delayed references.
+    #[cfg(feature = "bench")]
+    pub index: IndexKind,
 }
 
 impl WriteOptions {
+    /// An empty index for the heads of delayed references.
+    fn heads(&self) -> Heads {
+        #[cfg(feature = "bench")]
+        let heads = Heads::new(self.index);
+        #[cfg(not(feature = "bench"))]
+        let heads = Heads::default();
+        heads
+    }
+
     /// For changes that are made together or not at all.
     pub const TOGETHER: Self = Self {
         skips_unchanged_groups: true,
@@ -88,6 +102,8 @@ impl WriteOptions {
         heads_max: 16_384,
         one_transaction: true,
         chunk_parts: CHUNK_PARTS,
+        #[cfg(feature = "bench")]
+        index: IndexKind::Line,
     };
 }
 
@@ -99,6 +115,8 @@ impl Default for WriteOptions {
             heads_max: 16_384,
             one_transaction: false,
             chunk_parts: CHUNK_PARTS,
+            #[cfg(feature = "bench")]
+            index: IndexKind::Line,
         }
     }
 }
@@ -324,6 +342,12 @@ impl WriteContext {
     #[must_use]
     pub fn committed(&self) -> Generation {
         self.transactions.committed()
+    }
+
+    /// Searches of the extent tree to run references, since the mount.
+    #[must_use]
+    pub fn extent_searches(&self) -> u64 {
+        self.extent_searches.load(Ordering::Relaxed)
     }
 
     /// The superblock of the last commit.

@@ -82,3 +82,25 @@ fn pages_hold_as_many_heads_as_the_kernels() {
     assert_eq!(<AlignedHead as Head>::Page::COUNT, 32);
     assert_eq!(<LineHead as Head>::Page::COUNT, 64);
 }
+
+#[test]
+fn searches_read_the_lines_that_the_layouts_say() {
+    use crate::delayed_refs::layout::SHAPES;
+    let lines = SHAPES.map(|shape| (shape.name, shape.milli_lines_per_level));
+    assert_eq!(
+        lines,
+        [
+            ("rb-split-144", Some(2000)),
+            // 1.4375 without an end of the page.
+            ("rb-hot-136", Some(1400)),
+            ("rb-aligned-128", Some(1000)),
+            ("rb-line-64", Some(1000)),
+            ("side-32", Some(1000)),
+            ("xarray-128", None),
+        ]
+    );
+    assert_eq!(
+        SHAPES.map(|shape| shape.per_page),
+        [28, 30, 32, 64, 128, 32]
+    );
+}
