@@ -191,6 +191,11 @@ pub enum FallocateMode {
     CollapseRange,
     /// `FALLOC_FL_INSERT_RANGE`.
     InsertRange,
+    /// `FALLOC_FL_UNSHARE_RANGE`: take space, also in the place of blocks that other files use as well.
+    UnshareRange {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
 }
 
 /// Bytes read at once to verify them.

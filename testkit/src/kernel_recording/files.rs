@@ -294,7 +294,8 @@ impl Inode for DeviceFile {
             }
             FallocateMode::Allocate { .. }
             | FallocateMode::CollapseRange
-            | FallocateMode::InsertRange => Err(Condition::NotSupported.into()),
+            | FallocateMode::InsertRange
+            | FallocateMode::UnshareRange { .. } => Err(Condition::NotSupported.into()),
         }
     }
 

@@ -154,7 +154,8 @@ impl Bench<'_> {
             FallocateMode::InsertRange => start >= size,
             FallocateMode::Allocate { .. }
             | FallocateMode::PunchHole
-            | FallocateMode::ZeroRange { .. } => false,
+            | FallocateMode::ZeroRange { .. }
+            | FallocateMode::UnshareRange { .. } => false,
         };
         if is_outside {
             assert!(refused(Condition::InvalidArgument));
@@ -162,8 +163,11 @@ impl Bench<'_> {
         }
         result.unwrap();
         match mode {
-            FallocateMode::Allocate { keep_size: true } => {}
-            FallocateMode::Allocate { keep_size: false } => model.resize(longer, 0),
+            FallocateMode::Allocate { keep_size } | FallocateMode::UnshareRange { keep_size } => {
+                if !keep_size {
+                    model.resize(longer, 0);
+                }
+            }
             FallocateMode::ZeroRange { keep_size } => {
                 model[inside].fill(0);
                 if !keep_size {

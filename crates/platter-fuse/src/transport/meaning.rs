@@ -73,6 +73,8 @@ pub(super) fn fallocate_mode(mode: u32) -> Answer<FallocateMode> {
         0x10 => FallocateMode::ZeroRange { keep_size: false },
         0x11 => FallocateMode::ZeroRange { keep_size: true },
         0x20 => FallocateMode::InsertRange,
+        0x40 => FallocateMode::UnshareRange { keep_size: false },
+        0x41 => FallocateMode::UnshareRange { keep_size: true },
         _ => return Err(Errno::OPNOTSUPP),
     })
 }

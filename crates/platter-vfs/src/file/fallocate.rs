@@ -8,11 +8,14 @@ use super::write::write_reserved;
 use super::{FileBlocks, WriteTo, blocks_of, cached_unit_bytes};
 use crate::{Condition, FallocateMode, Result};
 
+/// Shared bytes that are written anew at once.
+const UNSHARED_BYTES: u64 = 1 << 20;
+
 /// Allocates, frees or moves space.
 ///
 /// # Errors
 /// `InvalidArgument` for ranges that cannot be moved, `NotSupported` where the mapping has no unwritten
-/// blocks, `NotPermitted` for an append-only file, `FileTooLarge`, `NoSpace`; else the driver's.
+/// blocks, or none that files share, `NotPermitted` for an append-only file, `FileTooLarge`, `NoSpace`; else the driver's.
 pub fn fallocate<F: FileBlocks>(file: &F, range: Range<u64>, mode: FallocateMode) -> Result<()> {
     file.check_write()?;
     if range.is_empty() {
@@ -39,7 +42,29 @@ pub fn fallocate<F: FileBlocks>(file: &F, range: Range<u64>, mode: FallocateMode
         FallocateMode::ZeroRange { keep_size } => zero(file, range, keep_size),
         FallocateMode::CollapseRange => collapse(file, range),
         FallocateMode::InsertRange => insert(file, range),
+        FallocateMode::UnshareRange { keep_size } => unshare(file, range, keep_size),
     }
+}
+
+/// Writes shared blocks anew, which gives them a place of their own, a part at a time.
+fn unshare<F: FileBlocks>(file: &F, range: Range<u64>, keep_size: bool) -> Result<()> {
+    let bits = file.block_bits();
+    let size = file.data().size_bytes();
+    // What is dirty there gets blocks of its own by itself.
+    file.pages().write_back(file, range.clone())?;
+    let blocks = blocks_of(file, &(range.start..range.end.min(size).max(range.start)));
+    let mut at = blocks.start;
+    while let Some(shared) = file.next_shared(at..blocks.end)? {
+        let count = (shared.end - shared.start).min((UNSHARED_BYTES >> bits).max(1));
+        at = shared.start + count;
+        let bytes = shared.start << bits..(at << bits).min(size);
+        let mut copy = vec![0; usize::try_from(bytes.end - bytes.start).unwrap_or_default()];
+        let len = file.pages().read_at(file, bytes.start, &mut copy)?;
+        copy.truncate(len);
+        write_reserved(file, bytes.start, &copy, WriteTo::Cache)?;
+        file.pages().write_back(file, bytes)?;
+    }
+    allocate(file, range, keep_size)
 }
 
 fn allocate<F: FileBlocks>(file: &F, range: Range<u64>, keep_size: bool) -> Result<()> {

@@ -26,7 +26,7 @@ use platter_cache::Mapping;
 use platter_cache::page::{PAGE_BYTES, WritableSpace};
 
 use crate::lock_rank::RankedRwLock;
-use crate::{Error, Result};
+use crate::{Condition, Error, Result};
 
 pub use data::{FileData, FileEnd};
 pub use extents::{announce, extents};
@@ -259,6 +259,16 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// Whether the mapping can have unwritten blocks, and be shifted.
     fn has_unwritten(&self) -> bool {
         true
+    }
+
+    /// The first of the blocks of a range that other files use as well, and those that follow of the same kind; `None`
+    /// if there are none.
+    ///
+    /// # Errors
+    /// `NotSupported` where a range cannot be given blocks of its own.
+    fn next_shared(&self, blocks: Range<u64>) -> Result<Option<Range<u64>>> {
+        let _ = blocks;
+        Err(Condition::NotSupported.into())
     }
 
     /// Frees the blocks of a range, and their reservations. The mapping is locked.

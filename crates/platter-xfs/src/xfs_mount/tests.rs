@@ -108,6 +108,46 @@ fn transaction_is_not_counted_while_it_waits_for_the_thaw() {
 }
 
 #[test]
+fn counters_are_exact_and_never_negative_when_frozen() {
+    const FREEZES: usize = 50;
+    let mount = mount::<Counterless>();
+    let is_over = AtomicBool::new(false);
+    let start = mount.free_blocks().sum();
+    let taken = std::sync::atomic::AtomicI64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 1..=2 {
+            let (mount, taken, is_over) = (&mount, &taken, &is_over);
+            scope.spawn(move || {
+                // More than there is is asked for, and some of it given back.
+                for turn in 0_i64.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let running = mount.begin();
+                    let amount = 1 + turn % 500 * thread;
+                    if mount.free_blocks().try_sub(amount, 0) {
+                        taken.fetch_add(amount, Ordering::SeqCst);
+                    } else if turn % 3 == 0 {
+                        let back = taken.swap(0, Ordering::SeqCst);
+                        mount.free_blocks().add(back);
+                    }
+                    drop(running);
+                }
+            });
+        }
+        for _ in 0..FREEZES {
+            let frozen = mount.freeze().unwrap();
+            let left = mount.free_blocks().sum();
+            assert!(left >= 0, "{left}");
+            assert_eq!(left, start - taken.load(Ordering::SeqCst));
+            drop(frozen);
+            std::thread::yield_now();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn inode_numbers_are_checked_while_the_filesystem_grows() {
     const GROWTHS: u32 = 1_000;
     let mount = mount::<Counterless>();

@@ -1,12 +1,15 @@
 //! Blocks that files share and exchange, beside the same bytes in memory, `xfs_repair` and a kernel mount.
 
 use std::fs;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
 use platter::{ImageSpec, MountOptions, Volume, WriteOptions};
 use platter_vfs::ranges::{Deduped, Exchange};
-use platter_vfs::{Context, CreateKind, ExtendedFlags, FallocateMode, Inode, Name, SetAttr};
+use platter_vfs::{
+    Context, CreateKind, ExtendedFlags, Extent, FallocateMode, Inode, Name, SetAttr,
+};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
@@ -59,13 +62,36 @@ impl Twin {
     }
 }
 
+/// Unshares a range of a file, from the block `at` on, which must be shared with none then.
+fn unshare(twin: &mut Twin, at: u64, bytes: Range<u64>, keep_size: bool) -> String {
+    let mode = FallocateMode::UnshareRange { keep_size };
+    twin.file.fallocate(bytes.clone(), mode).unwrap();
+    let end = usize::try_from(bytes.end).unwrap();
+    if !keep_size && end > twin.bytes.len() {
+        twin.bytes.resize(end, 0);
+    }
+    let size = twin.bytes.len() as u64;
+    let mut shared = Vec::new();
+    let mut collect = |extent: &Extent| {
+        let is_inside = extent.file.start < bytes.end && extent.file.end > at;
+        shared.extend((extent.shared && is_inside).then(|| extent.file.clone()));
+        ControlFlow::Continue(())
+    };
+    let range = at.min(size)..bytes.end.min(size);
+    twin.file
+        .extents(range, &mut |extent| collect(&extent))
+        .unwrap();
+    assert!(shared.is_empty(), "unshare {bytes:?}: {shared:?}");
+    format!("unshare {bytes:?}: Ok")
+}
+
 /// One random change of the files.
 fn change(files: &mut [Twin], dice: &mut Prng, block: u64) -> String {
     let index = |dice: &mut Prng| usize::try_from(dice.below(NAMES.len() as u64)).unwrap();
     let (first, second) = (index(dice), index(dice));
     let at = dice.below(BLOCKS_MAX) * block;
     let count = 1 + dice.below(8);
-    match dice.below(9) {
+    match dice.below(10) {
         0..=2 => {
             let at = at + dice.below(block);
             let len = usize::try_from(dice.below(count * block) + 1).unwrap();
@@ -138,6 +164,10 @@ fn change(files: &mut [Twin], dice: &mut Prng, block: u64) -> String {
             files[first].bytes[part].fill(0);
             format!("punch {first} {at}..{end}")
         }
+        8 => {
+            let bytes = at + dice.below(block)..at + count * block;
+            unshare(&mut files[first], at, bytes, dice.below(2) == 0)
+        }
         _ => {
             let size = at + dice.below(block);
             let changes = SetAttr {
@@ -188,6 +218,7 @@ fn shared_and_exchanged_blocks_hold_what_they_should() {
             of_kind.filter(|line| line.contains(": Ok")).count()
         };
         assert!(made("clone") > 5 && made("exchange") > 2, "{done:#?}");
+        assert!(made("unshare") > 5, "{done:#?}");
         let expected: Vec<Vec<u8>> = files.iter().map(|file| file.bytes.clone()).collect();
         drop((files, root));
         volume.filesystem().unmount().unwrap();

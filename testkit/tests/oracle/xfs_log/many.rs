@@ -103,7 +103,9 @@ fn compare(count: usize) -> Result<Tally> {
 /// recover the state in which the torn writes are whole.
 fn compare_cut(cut: &Cut<'_>, scene: &Scene, tally: &mut Tally) -> Result<()> {
     tally.logs += 1;
-    let refusal = match scene.recovered_by_the_kernel() {
+    // Next to other mounts that come and go, the kernel failed with EIO at times, and then not again.
+    let theirs = scene.recovered_by_the_kernel();
+    let refusal = match theirs.or_else(|_| scene.recovered_by_the_kernel()) {
         Ok(theirs) => return compare_with(&theirs, scene, tally),
         Err(refusal) => refusal,
     };

@@ -317,6 +317,19 @@ impl FileBlocks for Inode {
         }
     }
 
+    fn next_shared(&self, blocks: Range<u64>) -> Result<Option<Range<u64>>> {
+        let state = self.state.read();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (run, is_shared) = self.shared_run(&state, at..blocks.end)?;
+            if is_shared {
+                return Ok(Some(run.first..run.end()));
+            }
+            at = run.end();
+        }
+        Ok(None)
+    }
+
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
         self.unmap_all(blocks)
     }

@@ -146,7 +146,8 @@ impl File {
         let end = start + len;
         let result = self.node.fallocate(start..end, mode);
         let refused = |condition| matches!(&result, Err(Error::Condition(c)) if *c == condition);
-        if !has_extents && mode != FallocateMode::PunchHole {
+        let shares = matches!(mode, FallocateMode::UnshareRange { .. });
+        if shares || !has_extents && mode != FallocateMode::PunchHole {
             assert!(refused(Condition::NotSupported));
             return;
         }
@@ -156,7 +157,8 @@ impl File {
             FallocateMode::InsertRange => start >= size,
             FallocateMode::Allocate { .. }
             | FallocateMode::PunchHole
-            | FallocateMode::ZeroRange { .. } => false,
+            | FallocateMode::ZeroRange { .. }
+            | FallocateMode::UnshareRange { .. } => false,
         };
         if is_outside {
             assert!(refused(Condition::InvalidArgument));
@@ -165,7 +167,7 @@ impl File {
         result.unwrap();
         let inside = at(start.min(size))..at(end.min(size));
         match mode {
-            FallocateMode::Allocate { keep_size } => {
+            FallocateMode::Allocate { keep_size } | FallocateMode::UnshareRange { keep_size } => {
                 if !keep_size && end > size {
                     self.model.resize(at(end), 0);
                 }
