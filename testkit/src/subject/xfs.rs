@@ -65,10 +65,11 @@ impl Subject for XfsSubject {
         Durability::Journaled
     }
 
-    fn abilities(&self, _: &Scene) -> Abilities {
+    fn abilities(&self, scene: &Scene) -> Abilities {
         Abilities {
             fallocate: true,
             copies: true,
+            clones: !scene.options.concat().contains("reflink=0"),
             shift_bytes: SHIFT_BYTES,
             ..Abilities::default()
         }
