@@ -88,7 +88,8 @@ impl MountTable {
             let is_child = |mount: &&MountEntry| match current {
                 // The lookup begins at the root directory, below what is mounted over it.
                 Some(id) => mount.parent == id && mount.mountpoint != Path::new("/"),
-                None => self.by_id(mount.parent).is_none(),
+                // The root of all mounts is its own parent.
+                None => mount.parent == mount.id || self.by_id(mount.parent).is_none(),
             };
             let children = self.mounts.iter().filter(is_child);
             let children = children.filter(|mount| path.starts_with(&mount.mountpoint));
@@ -204,6 +205,16 @@ mod tests {
     fn mount_on_top_is_found() {
         let table = MountTable::parse(TABLE);
         assert_eq!(table.at(Path::new("/mnt/x")).unwrap().id, 32);
+    }
+
+    #[test]
+    fn root_directory_may_be_missing_or_its_own_parent() {
+        let table = b"5 4 0:1 / /a rw - tmpfs a rw\n6 5 0:2 / /a rw - tmpfs b rw\n7 5 0:3 / /a/b rw - tmpfs c rw\n";
+        let mut table = table.to_vec();
+        let is_at = |table: &[u8]| MountTable::parse(table).at(Path::new("/a")).unwrap().id;
+        assert_eq!(is_at(&table), 6);
+        table.extend(b"4 4 0:4 / / rw - rootfs d rw\n");
+        assert_eq!(is_at(&table), 6);
     }
 
     #[test]
