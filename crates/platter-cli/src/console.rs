@@ -33,8 +33,7 @@ pub(crate) fn complain(message: impl Display) {
     if is_json() {
         return write_line(&json!({"notice": {"message": message.to_string()}}));
     }
-    // Nothing is left to do where even this cannot be written.
-    let _ = writeln!(io::stderr(), "platter: {message}");
+    write_whole(&format!("platter: {message}\n"));
 }
 
 /// Writes an error to standard error.
@@ -60,7 +59,13 @@ pub(crate) fn report_problem(problem: &Problem) {
 
 /// Writes an object on a line of its own to standard error.
 pub(crate) fn write_line(object: &Value) {
-    let _ = writeln!(io::stderr(), "{object}");
+    write_whole(&format!("{object}\n"));
+}
+
+/// Writes lines at once, so that those of a server and of a command do not mix.
+fn write_whole(lines: &str) {
+    // Nothing is left to do where even this cannot be written.
+    let _ = io::stderr().write_all(lines.as_bytes());
 }
 
 /// An error and what led to it in one line, without what the error says of its cause already.

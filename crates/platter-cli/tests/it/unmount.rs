@@ -86,7 +86,11 @@ fn umount_of_the_system_waits_where_platter_is_its_helper() {
 #[test]
 fn umount_reports_what_could_not_be_written() {
     let workshop = Workshop::new();
-    for (pause, helper) in [(0, ""), (6, ""), (0, "-f & sleep 1")] {
+    for (pause, helper) in [
+        (0, ""),
+        (6, ""),
+        (0, "-f & while ! mountpoint -q mnt; do sleep 0.05; done"),
+    ] {
         let ran = alone(
             &workshop,
             &format!(
