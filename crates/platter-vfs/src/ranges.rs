@@ -57,8 +57,7 @@ pub fn copied_range<T: Inode + ?Sized>(
     Ok(range)
 }
 
-/// Copies a range through the page caches of both files; see
-/// [`Inode::copy_range`](crate::Inode::copy_range).
+/// Copies a range through the page caches of both files; see [`Inode::copy_range`].
 ///
 /// # Errors
 /// Those of [`copied_range`]; those of reading and writing, if nothing was copied.

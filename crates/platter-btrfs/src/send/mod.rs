@@ -3,7 +3,7 @@
 //!
 //! The inodes that differ are found anew in each pass, by comparing the trees, so none are kept in memory:
 //!
-//! 1. names that are gone, deleted directories ([`names`]);
+//! 1. names that are gone, deleted directories (`names`);
 //! 2. new directories, and the names of all directories;
 //! 3. names of files that the receiver has;
 //! 4. in order of their numbers, new files, contents and attributes of files;

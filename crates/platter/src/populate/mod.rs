@@ -156,7 +156,7 @@ impl Content {
         dir::index(dir, None)
     }
 
-    /// As [`of_dir`](Self::of_directory), but for one file, which may lie in it: the image that is
+    /// As [`of_dir`](Self::of_dir), but for one file, which may lie in it: the image that is
     /// to be made does not go into itself.
     pub fn of_dir_without(dir: &Path, left_out: &Path) -> Result<Self> {
         dir::index(dir, Some(left_out))
