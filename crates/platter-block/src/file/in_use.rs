@@ -92,26 +92,36 @@ impl FileMounts {
         let number = file.as_raw_fd();
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
-        let mount = table.by_id(id.trim().parse().ok()?);
-        let device = mount.map(|mount| mount.device);
         let path = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        let crossed = table.crossed(&path).into_iter();
+        Some(Self::in_table(table, id.trim().parse().ok()?, &path))
+    }
+
+    /// Those of a file on the mount `id` that was found as `path`.
+    fn in_table(table: MountTable, id: u64, path: &Path) -> Self {
+        let device = table.by_id(id).map(|mount| mount.device);
+        let crossed = table.crossed(path).into_iter();
         let crossed = crossed.map(|mount| mount.device).collect();
-        Some(Self {
+        Self {
             table,
             device,
             crossed,
-        })
+        }
     }
 
-    /// Whether an absolute path lies on the filesystem of the file, and its lookup crosses no filesystem that the
-    /// lookup of the file does not cross.
-    fn reach(&self, path: &Path) -> bool {
+    /// Whether an absolute path may be one of the file, and its lookup waits for no server that the lookup of the
+    /// file does not wait for. A mount that is not listed may be any.
+    fn may_lead(&self, path: &Path) -> bool {
         let crossed = self.table.crossed(path);
-        let is_crossed =
-            |device: MountedDevice| Some(device) == self.device || self.crossed.contains(&device);
-        crossed.last().map(|mount| mount.device) == self.device
-            && crossed.iter().all(|mount| is_crossed(mount.device))
+        let is_same = match (crossed.last(), self.device) {
+            (Some(last), Some(device)) => last.device == device,
+            (None, _) | (_, None) => true,
+        };
+        is_same
+            && crossed.iter().all(|mount| {
+                mount.is_local()
+                    || Some(mount.device) == self.device
+                    || self.crossed.contains(&mount.device)
+            })
     }
 }
 
@@ -125,10 +135,9 @@ pub(super) fn attached_loop_device(file: BorrowedFd<'_>, found: &Stat) -> Option
         };
         let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
         let backing = Path::new(OsStr::from_bytes(backing));
-        if mounts.is_none() {
-            mounts = Some(FileMounts::of(file)?);
-        }
-        if !mounts.as_ref().is_some_and(|mounts| mounts.reach(backing)) {
+        let mounts = mounts.get_or_insert_with(|| FileMounts::of(file));
+        // Without a table of mounts, any may be it.
+        if mounts.as_ref().is_some_and(|it| !it.may_lead(backing)) {
             continue;
         }
         let is_same = fs::metadata(backing).is_ok_and(|backing| is_file(&backing, found));
@@ -304,6 +313,36 @@ mod tests {
         );
         assert_eq!(of("4: POSIX  ADVISORY  WRITE 414 fe:10:9637 0 EOF"), None);
         assert_eq!(of("1: -> FLOCK"), None);
+    }
+
+    #[test]
+    fn file_may_be_found_by_other_local_mounts() {
+        const TABLE: &[u8] = b"20 1 254:0 / / rw - xfs a rw\n\
+            21 20 254:1 / /srv rw - xfs b rw\n\
+            22 21 254:2 / /srv/vm rw - xfs c rw\n\
+            23 20 254:2 / /vm rw - xfs c rw\n\
+            24 20 0:40 / /net rw - nfs4 d rw\n\
+            25 24 254:2 / /net/vm rw - xfs c rw\n";
+        let may_lead = |id, path, other| {
+            let mounts = FileMounts::in_table(MountTable::parse(TABLE), id, Path::new(path));
+            mounts.may_lead(Path::new(other))
+        };
+        assert!(may_lead(23, "/vm/disk.img", "/srv/vm/disk.img"));
+        assert!(!may_lead(23, "/vm/disk.img", "/srv/disk.img"));
+        assert!(!may_lead(23, "/vm/disk.img", "/net/vm/disk.img"));
+        assert!(may_lead(25, "/net/vm/disk.img", "/net/vm/disk.img"));
+        // Its mount is not listed, as where it was opened in another namespace.
+        assert!(may_lead(99, "/vm/disk.img", "/srv/disk.img"));
+        assert!(!may_lead(99, "/vm/disk.img", "/net/disk.img"));
+    }
+
+    #[test]
+    fn file_of_a_root_that_is_not_listed_may_be_anywhere_else() {
+        let table = || MountTable::parse(b"25 24 254:2 / /vm rw - xfs c rw\n");
+        let listed = FileMounts::in_table(table(), 25, Path::new("/vm/disk.img"));
+        assert!(listed.may_lead(Path::new("/disk.img")));
+        let unlisted = FileMounts::in_table(table(), 24, Path::new("/disk.img"));
+        assert!(unlisted.may_lead(Path::new("/vm/disk.img")));
     }
 
     #[test]
