@@ -122,8 +122,7 @@ impl Section {
     }
 
     /// The bits of a block of the bitmap that mean anything.
-    #[must_use]
-    pub fn bits_of(&self, block: u64) -> u64 {
+    fn bits_of(&self, block: u64) -> u64 {
         let each = self.words.saturating_mul(WORD_BITS);
         let left = self.extents.saturating_sub(block.saturating_mul(each));
         left.min(each)
@@ -158,9 +157,7 @@ impl Section {
         let (words, lsn) = decoded.map_err(|rule| Corrupt::new(locus, rule))?;
         Ok(Some(Words { words, at, lsn }))
     }
-}
 
-impl Section {
     /// Stores the words of a block in its bytes.
     pub fn store(&self, bytes: &mut [u8], words: &[u32]) {
         if self.has_headers {
@@ -171,6 +168,17 @@ impl Section {
             }
         }
     }
+}
+
+/// Joins runs in order that touch or overlap.
+pub fn join(runs: &mut Vec<Range<u64>>) {
+    runs.dedup_by(|next, run| {
+        let touches = next.start <= run.end;
+        if touches {
+            run.end = run.end.max(next.end);
+        }
+        touches
+    });
 }
 
 /// Free extents.

@@ -41,7 +41,7 @@ impl Checker<'_> {
             // The superblock is in the first extent.
             let first = used.entry(0).or_default();
             first.insert(0, 0..1);
-            join(first);
+            realtime::join(first);
             groups = superblock.rt_group_count;
         }
         let mut free = 0_u64;
@@ -88,7 +88,7 @@ impl Checker<'_> {
             used.entry(group).or_default().push(extents);
         }
         for runs in used.values_mut() {
-            join(runs);
+            realtime::join(runs);
         }
         Ok(used)
     }
@@ -205,15 +205,4 @@ impl Checker<'_> {
         self.note_lsn(found.lsn, locus);
         Ok(Some(found.words))
     }
-}
-
-/// Joins runs in order that touch or overlap.
-fn join(runs: &mut Vec<Range<u64>>) {
-    runs.dedup_by(|next, run| {
-        let touches = next.start <= run.end;
-        if touches {
-            run.end = run.end.max(next.end);
-        }
-        touches
-    });
 }

@@ -44,7 +44,11 @@ pub(super) fn finish_in_log(
         OverlayOptions::default(),
     ));
     let above: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
-    finish::finish(&above, geometry, intents)?;
+    let rt_freed = finish::finish(&above, geometry, intents)?;
+    // Filesystems with a realtime section are not written, and others have nothing to free there.
+    if !rt_freed.is_empty() {
+        return Err(Corrupt::new(Locus::UNKNOWN, IntentRule::Extent).into());
+    }
     if geometry.features.has_lazy_count() {
         Counters::read(&*above, geometry)?.store(&*above, geometry)?;
     }

@@ -2,7 +2,7 @@
 //! counters up to date.
 
 pub mod counters;
-pub(crate) mod rules;
+mod rules;
 pub(crate) mod realtime;
 mod finish;
 mod unlinked;

@@ -57,20 +57,26 @@ fn by_group(geometry: &Geometry, freed: &[RtFreed]) -> Result<BTreeMap<u64, Vec<
     let mut groups: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
     for one in freed {
         let start = RtBlock(one.start);
-        let (group, within) = geometry.split_rt(start);
-        let is_whole = within.is_multiple_of(unit) && one.count.is_multiple_of(unit);
-        if !is_whole || !geometry.contains_rt(start, one.count) {
+        if !geometry.contains_rt(start, one.count) {
             return Err(broken(IntentRule::Extent));
         }
-        let first = within / unit;
-        let extents = first..first + one.count / unit;
-        groups.entry(group).or_default().push(extents);
+        let (group, within) = geometry.split_rt(start);
+        let blocks = within..within + one.count;
+        groups.entry(group).or_default().push(blocks);
     }
-    for extents in groups.values_mut() {
-        extents.sort_unstable_by_key(|run| run.start);
+    for runs in groups.values_mut() {
+        runs.sort_unstable_by_key(|run| run.start);
         let overlaps = |pair: &[Range<u64>]| pair[0].end > pair[1].start;
-        if extents.windows(2).any(overlaps) {
+        if runs.windows(2).any(overlaps) {
             return Err(broken(IntentRule::DoubleFree));
+        }
+        // One extent may be of two mappings, one written and one unwritten.
+        realtime::join(runs);
+        for run in runs {
+            if !run.start.is_multiple_of(unit) || !run.end.is_multiple_of(unit) {
+                return Err(broken(IntentRule::Extent));
+            }
+            *run = run.start / unit..run.end / unit;
         }
     }
     Ok(groups)
@@ -165,4 +171,35 @@ fn store_count(device: &dyn BlockDevice, geometry: &Geometry, free: u64) -> Resu
         DiskSuperblock::seal(&mut sector);
     }
     Ok(device.write_at(0, &sector)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::geometry::tests::sample_geometry;
+
+    #[test]
+    fn extents_are_whole_however_they_are_mapped() {
+        let mut geometry = sample_geometry();
+        (geometry.rt_blocks, geometry.rt_extent_blocks) = (1000, 4);
+        let freed = |parts: &[(u64, u64)]| {
+            let freed: Vec<_> = parts
+                .iter()
+                .map(|&(start, count)| RtFreed { start, count })
+                .collect();
+            by_group(&geometry, &freed)
+        };
+        let groups = freed(&[(9, 3), (40, 4), (8, 1), (12, 4)]).unwrap();
+        assert_eq!(groups, BTreeMap::from([(0, vec![2..4, 10..11])]));
+        let rule = |parts| match freed(parts).unwrap_err() {
+            Error::Corrupt(corrupt) => corrupt.to_string(),
+            other @ (Error::Condition(_) | Error::Unsupported(_) | Error::Io(_)) => {
+                panic!("{other}")
+            }
+        };
+        let of = |wanted| broken(wanted).to_string();
+        assert!(of(IntentRule::Extent).contains(&rule(&[(8, 3)])));
+        assert!(of(IntentRule::Extent).contains(&rule(&[(998, 4)])));
+        assert!(of(IntentRule::DoubleFree).contains(&rule(&[(8, 4), (8, 1)])));
+    }
 }

@@ -18,8 +18,8 @@ use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot};
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::{DiskInode, DiskInodeV3};
 use crate::ondisk::{checksum, dir};
+use crate::recovery::IntentRule;
 use crate::recovery::realtime::RtFreed;
-use crate::recovery::rules::IntentRule;
 
 fn inode(path: &[&str], change: impl FnOnce(&mut DiskInodeV3)) -> Vec<String> {
     broken(|image| {
