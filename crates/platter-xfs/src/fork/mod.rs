@@ -58,7 +58,7 @@ impl ForkEdit {
         Self::open_on(ExtentDevice::Data, fork, owner, geometry)
     }
 
-    /// The fork of an inode that maps blocks of a device.
+    /// Opens a fork whose mappings are of blocks on `device`.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -104,6 +104,12 @@ impl ForkEdit {
             }
         }
         Ok(edit)
+    }
+
+    /// Where what is mapped lies.
+    #[must_use]
+    pub const fn device(&self) -> ExtentDevice {
+        self.device
     }
 
     /// A fork without mappings that fills so many bytes of an inode.
@@ -188,6 +194,15 @@ impl ForkEdit {
             return Err(self.broken(MappingRule::Order));
         }
         let right = self.from(groups, new.end().0)?;
+        // Realtime groups may follow each other without a gap, but no mapping is in two of them.
+        let (device, geometry) = (self.device, groups.geometry());
+        let joins = |left: &Mapping, right: &Mapping| {
+            let both = Mapping {
+                count: left.count.saturating_add(right.count),
+                ..*left
+            };
+            joins(left, right) && both.check(geometry, device).is_ok()
+        };
         let mut merged = new;
         if let Some(left) = left.filter(|left| joins(left, &merged)) {
             merged = Mapping {

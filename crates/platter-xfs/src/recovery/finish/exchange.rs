@@ -60,6 +60,9 @@ impl Finisher {
             return Err(broken(Locus::inode(one), IntentRule::Inode));
         };
         let mut forks = [self.fork(&one, kind)?, self.fork(&two, kind)?];
+        if forks[0].device() != forks[1].device() {
+            return Err(broken(Locus::inode(intent.inodes[0]), IntentRule::Inode));
+        }
         self.exchange_mappings(intent, kind, &mut forks)?;
         let [first, second] = forks;
         first.store(&mut one)?;

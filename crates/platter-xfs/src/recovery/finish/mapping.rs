@@ -29,7 +29,9 @@ impl Finisher {
             .geometry
             .contains_rt(RtBlock(extent.start), extent.len.into());
         match (update.realtime, is_realtime) {
-            (false, false) => drop(self.split(extent.start, extent.len)?),
+            (false, false) => {
+                self.split(extent.start, extent.len)?;
+            }
             (true, true) if is_inside => {}
             _ => return Err(broken(Locus::inode(extent.owner), IntentRule::Extent)),
         }
