@@ -14,7 +14,7 @@ use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::inode::{Fork, ForkFormat, ForkKind, InodeFlags2, mark_free};
-use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, Geometry, InodeNr};
+use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, Geometry, InodeNr, Mapping};
 
 /// Frees the inodes in the unlinked lists of all groups, with their blocks. Returns their number.
 pub(super) fn process(
@@ -88,13 +88,19 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
         .into());
     }
     let shares = inode.flags2.contains(InodeFlags2::REFLINK);
-    if is_realtime {
-        free_realtime(groups, number, &inode.data_fork(), rt_freed)?;
+    let device = if is_realtime {
+        ExtentDevice::Realtime
     } else {
-        free_fork(groups, number, &inode.data_fork(), shares)?;
-    }
+        ExtentDevice::Data
+    };
+    rt_freed.extend(free_fork(
+        groups,
+        number,
+        (device, &inode.data_fork()),
+        shares,
+    )?);
     if let Some(fork) = inode.attr_fork() {
-        free_fork(groups, number, &fork, false)?;
+        free_fork(groups, number, (ExtentDevice::Data, &fork), false)?;
     }
     edit.change(|bytes| {
         mark_free(bytes);
@@ -106,45 +112,30 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
     groups.checkpoint()
 }
 
-/// Frees the data fork of a realtime file: blocks of its B-tree are on the data device.
-fn free_realtime(
+/// Frees the blocks of a fork, whose B-tree is on the data device. Returns those on the realtime device, which are not
+/// free yet.
+fn free_fork(
     groups: &mut Groups,
     number: InodeNr,
-    fork: &Fork<'_>,
-    rt_freed: &mut Vec<RtFreed>,
-) -> Result<()> {
+    (device, fork): (ExtentDevice, &Fork<'_>),
+    shares: bool,
+) -> Result<Vec<RtFreed>> {
     if !matches!(fork.format, ForkFormat::Extents | ForkFormat::Btree) {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let geometry = groups.geometry().clone();
-    let mut edit = ForkEdit::open_on(ExtentDevice::Realtime, fork, number, &geometry)?;
-    let (mappings, tree) = edit.contents(groups)?;
-    rt_freed.extend(mappings.iter().map(|mapping| RtFreed {
-        start: mapping.start,
-        count: mapping.count,
-    }));
-    for block in tree {
-        let (ag, start) = geometry.split(block);
-        let owner = Owner {
-            is_btree: true,
-            ..Owner::special(start, 1, RmapOwner(number.get()))
-        };
-        let mut group = groups.get(ag)?;
-        group.fill_free_list()?;
-        group.remove_owner(&owner)?;
-        group.free_extent(start, 1)?;
-        groups.checkpoint()?;
-    }
-    Ok(())
-}
-
-fn free_fork(groups: &mut Groups, number: InodeNr, fork: &Fork<'_>, shares: bool) -> Result<()> {
-    if !matches!(fork.format, ForkFormat::Extents | ForkFormat::Btree) {
-        return Ok(());
-    }
-    let geometry = groups.geometry().clone();
-    let mut edit = ForkEdit::open(fork, number, &geometry)?;
-    let (mappings, tree) = edit.contents(groups)?;
+    let mut edit = ForkEdit::open_on(device, fork, number, &geometry)?;
+    let (mut mappings, tree) = edit.contents(groups)?;
+    let rt_freed = match device {
+        ExtentDevice::Data => Vec::new(),
+        ExtentDevice::Realtime => {
+            let of = |mapping: Mapping| RtFreed {
+                start: mapping.start,
+                count: mapping.count,
+            };
+            mappings.drain(..).map(of).collect()
+        }
+    };
     let owner = |start| Owner {
         is_attr_fork: fork.kind == ForkKind::Attr,
         ..Owner::special(start, 1, RmapOwner(number.get()))
@@ -181,5 +172,5 @@ fn free_fork(groups: &mut Groups, number: InodeNr, fork: &Fork<'_>, shares: bool
         }
         groups.checkpoint()?;
     }
-    Ok(())
+    Ok(rt_freed)
 }

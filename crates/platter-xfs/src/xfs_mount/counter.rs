@@ -105,7 +105,7 @@ impl StripedCounter {
         self.seal_if_near(&mut mode);
     }
 
-    /// Takes an amount if at least `floor` is left, which is at most what the counter is exact below. The
+    /// Takes an amount if at least `floor` is left; the counter is exact below that from then on. The
     /// value is never below `floor` on account of this, whatever other threads take meanwhile.
     #[must_use]
     pub fn try_sub(&self, amount: i64, floor: i64) -> bool {
@@ -114,7 +114,8 @@ impl StripedCounter {
             return true;
         }
         let mut mode = lock(&self.folded.mode);
-        debug_assert!(floor <= mode.exact_below, "the counter is not exact there");
+        // A change that raised the floor may not have said so yet.
+        mode.exact_below = mode.exact_below.max(floor);
         self.seal(&mut mode);
         let left = self.total().saturating_sub(amount);
         let is_enough = left >= floor;

@@ -318,10 +318,9 @@ impl FileBlocks for Inode {
     }
 
     fn next_shared(&self, blocks: Range<u64>) -> Result<Option<Range<u64>>> {
-        let state = self.state.read();
         let mut at = blocks.start;
         while at < blocks.end {
-            let (run, is_shared) = self.shared_run(&state, at..blocks.end)?;
+            let (run, is_shared) = self.run_of_files(&self.state.read(), at..blocks.end)?;
             if is_shared {
                 return Ok(Some(run.first..run.end()));
             }

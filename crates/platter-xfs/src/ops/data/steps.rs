@@ -21,8 +21,24 @@ use crate::space::Claim;
 pub(super) const STEP_MAPPINGS: u32 = 8;
 
 impl Inode {
-    /// The run that the first of some blocks lies in, as far as either all or nothing of it is shared.
+    /// The run that the first of some blocks lies in, as far as either all or nothing of it must not be written in
+    /// its place: other files share it, or all that is in use is kept.
     pub(super) fn shared_run(
+        &self,
+        state: &InodeState,
+        blocks: Range<u64>,
+    ) -> Result<(FileRun, bool)> {
+        let context = self.context();
+        if context.space().keeps_old() {
+            let run = state.run(context, blocks.start)?;
+            let run = run.truncated(blocks.end - blocks.start);
+            return Ok((run, run.backing != Backing::Hole));
+        }
+        self.run_of_files(state, blocks)
+    }
+
+    /// The run that the first of some blocks lies in, as far as either all or nothing of it is other files' as well.
+    pub(super) fn run_of_files(
         &self,
         state: &InodeState,
         blocks: Range<u64>,
@@ -30,9 +46,6 @@ impl Inode {
         let context = self.context();
         let run = state.run(context, blocks.start)?;
         let run = run.truncated(blocks.end - blocks.start);
-        if context.space().keeps_old() {
-            return Ok((run, run.backing != Backing::Hole));
-        }
         let may_share = state.inode.flags2.contains(InodeFlags2::REFLINK);
         let Backing::Written(start) = run.backing else {
             return Ok((run, false));
