@@ -235,22 +235,21 @@ impl<I: HeadIndex> RefQueue<I> {
         let signed = change.action.signed(change.count);
         let signed = signed.ok_or(DelayedRefRule::Count)?;
         let (slot, is_new) = self.head(change.address, change.len_bytes, change.kind)?;
-        let result = self.apply(slot, change, signed);
-        if is_new && result.is_ok() {
-            let bucket = self.heads.len().saturating_sub(1).max(1).ilog2() as usize;
-            self.counters.present[bucket.min(PRESENT_BUCKETS - 1)] += 1;
-        }
-        if result.is_err() && is_new {
-            self.heads.remove(slot);
-            return result;
+        if let Err(rule) = self.apply(slot, change, signed) {
+            if is_new {
+                self.heads.remove(slot);
+            }
+            return Err(rule);
         }
         if is_new {
+            let bucket = self.heads.len().saturating_sub(1).max(1).ilog2() as usize;
+            self.counters.present[bucket.min(PRESENT_BUCKETS - 1)] += 1;
             self.ready += 1;
             self.counters.heads += 1;
         } else {
             self.counters.merged_heads += 1;
         }
-        result
+        Ok(())
     }
 
     /// The head of an extent, and whether it is a new one, which is not counted yet.
@@ -286,7 +285,10 @@ impl<I: HeadIndex> RefQueue<I> {
         let (Some(net), Some(total)) = (net, total) else {
             return Err(DelayedRefRule::Count);
         };
-        let op = self.merged_op(&state, change.op)?;
+        let op = match (state.extent_op.get(), change.op) {
+            (None, Some(op)) => self.ops.insert(op).ok_or(DelayedRefRule::Full)?,
+            _ => state.extent_op,
+        };
         let sequence = self.walks.last_key_value().map_or(0, |(last, _)| *last);
         let new = QueuedRef::new(change.reference, sequence, change.action, change.count);
         match state.queue(&mut self.refs, new) {
@@ -301,6 +303,10 @@ impl<I: HeadIndex> RefQueue<I> {
             Merged::Queued => self.counters.refs += 1,
             Merged::Added => self.counters.merged_refs += 1,
             Merged::Cancelled => self.counters.cancelled += 1,
+        }
+        // Merged only now: nothing is changed where the reference finds no slot.
+        if let (Some(there), Some(op)) = (state.extent_op.get(), change.op) {
+            self.ops.get_mut(there).merge(op);
         }
         state.extent_op = op;
         let was_deleting = deletes_checksums(&state);
@@ -322,24 +328,6 @@ impl<I: HeadIndex> RefQueue<I> {
         Ok(())
     }
 
-    /// The slot of what is to be set in the item, with `op` added.
-    fn merged_op(
-        &mut self,
-        state: &HeadState,
-        op: Option<ExtentOp>,
-    ) -> Result<Slot, DelayedRefRule> {
-        let Some(op) = op else {
-            return Ok(state.extent_op);
-        };
-        match state.extent_op.get() {
-            Some(there) => {
-                self.ops.get_mut(there).merge(op);
-                Ok(there)
-            }
-            None => self.ops.insert(op).ok_or(DelayedRefRule::Full),
-        }
-    }
-
     /// Queues a change of the item of a tree block that changes no reference.
     pub fn queue_op(
         &mut self,
@@ -351,15 +339,16 @@ impl<I: HeadIndex> RefQueue<I> {
         let broken = |rule| Corrupt::new(Locus::block(address.0), rule);
         let (slot, is_new) = self.head(address, len_bytes, kind).map_err(broken)?;
         let mut state = self.heads.state(slot);
-        state.extent_op = match self.merged_op(&state, Some(op)) {
-            Ok(op) => op,
-            Err(rule) => {
-                if is_new {
-                    self.heads.remove(slot);
-                }
-                return Err(broken(rule));
+        if let Some(there) = state.extent_op.get() {
+            self.ops.get_mut(there).merge(op);
+        } else if let Some(op) = self.ops.insert(op) {
+            state.extent_op = op;
+        } else {
+            if is_new {
+                self.heads.remove(slot);
             }
-        };
+            return Err(broken(DelayedRefRule::Full));
+        }
         self.heads.set_state(slot, state);
         if is_new {
             self.ready += 1;

@@ -5,6 +5,7 @@ use std::thread;
 
 use super::*;
 use crate::delayed_refs::queue::DelayedRefRule;
+use crate::ondisk::Key;
 use crate::ondisk::extent_item::ExtentFlags;
 
 #[test]
@@ -169,6 +170,31 @@ fn change_that_finds_no_slot_changes_nothing() {
     let corrupt = queue.queue_op(address, BLOCK, TREE_BLOCK, ExtentOp::default());
     assert_eq!(corrupt.unwrap_err().rule, DelayedRefRule::Full);
     assert!(queue.is_empty());
+    queue.assert_invariants();
+}
+
+#[test]
+fn reference_that_finds_no_slot_leaves_the_op_of_its_head() {
+    let mut queue = RefQueue::<Heads>::default();
+    let address = LogicalAddr(BLOCK);
+    queue
+        .queue_op(address, BLOCK, TREE_BLOCK, ExtentOp::default())
+        .unwrap();
+    queue.refs = crate::delayed_refs::slab::Slab::with_slots_max(0);
+    let before = queue.counters;
+    let change = Change {
+        op: Some(ExtentOp {
+            key: Some(Key::MIN),
+            ..ExtentOp::default()
+        }),
+        ..of_tree(BLOCK, 5, Action::Add)
+    };
+    let corrupt = queue.queue(&change).unwrap_err();
+    assert_eq!(corrupt.rule, DelayedRefRule::Full);
+    let slot = queue.heads.find(BLOCK).unwrap();
+    let op = queue.heads.state(slot).extent_op.get().unwrap();
+    assert_eq!(*queue.ops.get(op), ExtentOp::default());
+    assert_eq!(queue.counters, before);
     queue.assert_invariants();
 }
 
