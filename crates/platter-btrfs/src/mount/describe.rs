@@ -1,10 +1,10 @@
 //! What a filesystem says about itself.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use platter_ondisk::Uuid;
 use platter_vfs::{Description, Detail, DetailValue, Feature, FeatureClass};
 
-use super::statfs::{Usage, usage};
+use super::statfs::{Usage, reserved_bytes, usage};
 use crate::chunk::{Member, Members};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
@@ -125,6 +125,10 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));
     if let Ok((all, _)) = usage(fs.context()) {
+        details.extend(space_totals(&all, allocation.unallocated(members)));
+        if let Ok(reserve) = reserved_bytes(fs.context()) {
+            details.push(number("reserve_bytes", "global reserve", reserve));
+        }
         details.extend(all.iter().map(|usage| space(usage, members, &allocation)));
     }
     let bad = fs.context().blocks.bad_copies();
@@ -165,11 +169,110 @@ impl Allocation {
         bytes.copied().unwrap_or_default()
     }
 
+    /// What no chunk takes of all devices.
+    fn unallocated(&self, members: &Members) -> u64 {
+        let of = |it: &Member| it.total_bytes.unwrap_or_default();
+        let free = members
+            .iter()
+            .map(|it| of(it).saturating_sub(self.all_on(it)));
+        free.fold(0, u64::saturating_add)
+    }
+
     fn all_on(&self, member: &Member) -> u64 {
         let device = self.0.get(&(member.id, member.uuid));
         let bytes = device.into_iter().flat_map(HashMap::values);
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
+}
+
+/// Bytes on devices, and the bytes of the filesystem that they hold.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ratio {
+    on_devices: u64,
+    logical: u64,
+}
+
+impl Ratio {
+    /// That of all block groups with some flags.
+    fn of(all: &[Usage], flags: BlockGroupFlags) -> Self {
+        let of_flags = all.iter().filter(|usage| usage.flags.contains(flags));
+        of_flags.fold(Self::default(), |sum, usage| Self {
+            on_devices: sum.on_devices.saturating_add(usage.device_bytes),
+            logical: sum.logical.saturating_add(usage.total_bytes),
+        })
+    }
+
+    fn scale(bytes: u64, by: u64, divided_by: u64) -> u64 {
+        let product = u128::from(bytes) * u128::from(by) / u128::from(divided_by.max(1));
+        u64::try_from(product).unwrap_or(u64::MAX)
+    }
+
+    /// The bytes on devices of as many of the filesystem.
+    fn on_devices(self, logical: u64) -> u64 {
+        Self::scale(logical, self.on_devices, self.logical)
+    }
+
+    /// The bytes of the filesystem that as many on devices hold.
+    fn logical(self, on_devices: u64) -> u64 {
+        Self::scale(on_devices, self.logical, self.on_devices)
+    }
+
+    /// The ratio with two digits.
+    fn text(self) -> String {
+        let hundredths = Self::scale(100, self.on_devices, self.logical);
+        format!("{}.{:02}", hundredths / 100, hundredths % 100)
+    }
+}
+
+/// Unallocated space up to this size is not counted as free: no chunk is made of it (`btrfs-filesystem(8)`).
+const UNALLOCATED_MIN: u64 = 16 << 20;
+
+/// What all block groups take, and what is left of them, as `btrfs filesystem usage` estimates it.
+fn space_totals(all: &[Usage], unallocated: u64) -> [Detail; 6] {
+    let data = Ratio::of(all, BlockGroupFlags::DATA);
+    let metadata = Ratio::of(all, BlockGroupFlags::METADATA);
+    let of_one = |usage: &Usage| Ratio {
+        on_devices: usage.device_bytes,
+        logical: usage.total_bytes,
+    };
+    let used = all
+        .iter()
+        .map(|usage| of_one(usage).on_devices(usage.used_bytes));
+    let free_of_data = all
+        .iter()
+        .filter(|usage| usage.flags.contains(BlockGroupFlags::DATA))
+        .map(|usage| usage.total_bytes.saturating_sub(usage.used_bytes))
+        .fold(0, u64::saturating_add);
+    let new = |ratio: Ratio| match unallocated {
+        UNALLOCATED_MIN.. => free_of_data.saturating_add(ratio.logical(unallocated)),
+        _ => free_of_data,
+    };
+    // Where new chunks take as much as those of the profile that takes the most, which may be that of metadata.
+    let least = all.iter().map(of_one).map(new).min();
+    let kinds: HashSet<_> = all.iter().map(|usage| kind(usage.flags)).collect();
+    let has_several = kinds.len() < all.len();
+    let number = |key, label, number: u64| Detail::new(key, label, number.into());
+    let ratio = |key, label, ratio: Ratio| Detail::new(key, label, DetailValue::Text(ratio.text()));
+    [
+        number(
+            "device_used_bytes",
+            "device used",
+            used.fold(0, u64::saturating_add),
+        ),
+        number("free_bytes", "free, estimated", new(data)),
+        number(
+            "free_min_bytes",
+            "free, at least",
+            least.unwrap_or_default(),
+        ),
+        ratio("data_ratio", "data ratio", data),
+        ratio("metadata_ratio", "metadata ratio", metadata),
+        Detail::new(
+            "multiple_profiles",
+            "multiple profiles",
+            DetailValue::Flag(has_several),
+        ),
+    ]
 }
 
 /// Sums over all devices.

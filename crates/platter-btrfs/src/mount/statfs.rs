@@ -140,7 +140,7 @@ const RESERVED_BYTES_MAX: u64 = 512 << 20;
 
 /// What the kernel reserves for its own metadata (`GlobalReserve`): the size of the trees that every
 /// transaction changes, and at least what an `unlink` needs.
-fn reserved_bytes(context: &FsContext) -> Result<u64> {
+pub(super) fn reserved_bytes(context: &FsContext) -> Result<u64> {
     let features = context.superblock.features.compat_ro;
     let has_space_tree = features.contains(CompatRo::FREE_SPACE_TREE);
     let mut trees = vec![TreeId::EXTENT, TreeId::CSUM];

@@ -28,7 +28,11 @@ fn same_usage(ours: &Btrfs, kernel: &Mount) -> Result<()> {
     let text = tool::succeed(&mut usage)?.text();
     let of_device = |name: &str| {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(name));
-        line.map(str::trim).unwrap_or_default().to_owned()
+        let line = line.map(str::trim).unwrap_or_default();
+        line.split_whitespace()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     };
     let description = ours.describe();
     for (name, key) in [
@@ -36,10 +40,18 @@ fn same_usage(ours: &Btrfs, kernel: &Mount) -> Result<()> {
         ("Device allocated:", "allocated_bytes"),
         ("Device unallocated:", "unallocated_bytes"),
         ("Device missing:", "missing_bytes"),
+        ("Used:", "device_used_bytes"),
+        ("Free (estimated):", "free_bytes"),
+        ("Data ratio:", "data_ratio"),
+        ("Metadata ratio:", "metadata_ratio"),
+        ("Global reserve:", "reserve_bytes"),
+        ("Multiple profiles:", "multiple_profiles"),
     ] {
         let found = description.detail(key).context(key)?.to_string();
         assert_eq!(found, of_device(name), "{name} {text}");
     }
+    let least = description.detail("free_min_bytes").context("free")?;
+    assert!(text.contains(&format!("(min: {least})")), "{least} {text}");
     let mut count = 0;
     for detail in &description.details {
         let DetailValue::Item { fields, .. } = &detail.value else {
