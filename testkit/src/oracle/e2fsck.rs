@@ -105,8 +105,8 @@ pub fn begins_with_cut_commit(lines: &[String]) -> bool {
     })
 }
 
-/// Word of a replay, of an orphan, or of a flag for errors; the names of the passes; that something
-/// was written.
+/// Word of a replay, of an orphan, or of a flag for errors; the names of the passes; advice that was followed; that
+/// something was written.
 fn is_of_recovery(line: &str) -> bool {
     const BEGINNINGS: &[&str] = &["Clearing orphaned inode ", "Truncating orphaned inode "];
     const ENDS: &[&str] = &[
@@ -117,6 +117,7 @@ fn is_of_recovery(line: &str) -> bool {
     ];
     BEGINNINGS.iter().any(|&words| line.starts_with(words))
         || ENDS.iter().any(|&words| line.ends_with(words))
+        || is_advice(line)
 }
 
 fn verdict(finished: &Finished) -> Result<Verdict> {
@@ -143,11 +144,15 @@ fn is_summary(line: &str) -> bool {
     line.contains(" files (") && line.contains("% non-contiguous), ") && line.ends_with(" blocks")
 }
 
-/// A question answered with no, or word of a structure that was not usable. That an extent tree could be shorter or
-/// narrower is advice: those of the kernel could be, too.
+/// A question answered with no, or word of a structure that was not usable.
 fn is_complaint(line: &str) -> bool {
-    line.ends_with("? no") && !line.ends_with(" Optimize? no")
-        || line.ends_with("trying backup blocks...")
+    line.ends_with("? no") && !is_advice(line) || line.ends_with("trying backup blocks...")
+}
+
+/// Word that an extent tree could be shorter or narrower, and of what is done about it: those of the kernel could be, too.
+fn is_advice(line: &str) -> bool {
+    let ends = [" Optimize? no", " Optimize? yes"];
+    ends.iter().any(|words| line.ends_with(words)) || line == "Pass 1E: Optimizing extent trees"
 }
 
 fn problems(text: &str) -> Vec<String> {
@@ -222,6 +227,7 @@ mod tests {
         ));
         let advice = "Inode 12 extent tree (at level 2) could be narrower.  Optimize? no";
         assert!(!is_complaint(advice));
+        assert!(is_of_recovery(&advice.replace("no", "yes")));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Filesystem, SystemClock};
 
 use super::{Mode, MountRequest, Scene, Subject};
+use crate::edits::Maker;
 use crate::fs_type::FsType;
 use crate::oracle::btrfs;
 use crate::workload::{Abilities, Durability};
@@ -146,5 +147,10 @@ impl Subject for BtrfsSubject {
 
     fn repair(&self, _: &[&Path]) -> Result<()> {
         bail!("what a commit leaves needs no repair")
+    }
+
+    /// An edit is of one image here, without options of a mount.
+    fn edit_maker(&self, scene: &Scene) -> Option<Maker> {
+        (scene.members == 1).then_some(Maker::Btrfs(scene.options))
     }
 }

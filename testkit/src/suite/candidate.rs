@@ -157,6 +157,16 @@ impl Mounted {
         }
     }
 
+    /// Mounts anew what could not be unmounted without an error.
+    pub(super) fn mount_after_failure(&mut self) -> Result<()> {
+        if let Candidate::Scene(scene) = self.candidate {
+            let _ = self.fs().unmount();
+            self.fs = None;
+            self.fs = Some(scene.mount(&self.devices(), self.seed)?);
+        }
+        Ok(())
+    }
+
     /// Unmounts it, and demands that its check finds nothing, and the checker of Linux neither.
     pub(super) fn finish(mut self) -> Result<()> {
         match self.candidate {

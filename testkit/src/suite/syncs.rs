@@ -14,7 +14,7 @@ pub fn failed_writes_are_reported(candidate: Candidate) -> Result<()> {
 }
 
 fn run(candidate: Candidate) -> Result<()> {
-    let mounted = candidate.mount(5)?;
+    let mut mounted = candidate.mount(5)?;
     let (kept, lost) = (mounted.file("kept")?, mounted.file("lost")?);
     kept.write_at(0, &vec![1; LEN_BYTES])?;
     kept.sync(false)?;
@@ -35,6 +35,10 @@ fn run(candidate: Candidate) -> Result<()> {
             lost.write_at(0, &vec![3; LEN_BYTES]).is_err(),
             "written after a failure"
         );
+        drop((kept, lost));
+        mounted.mount_after_failure()?;
+        let kept = mounted.lookup("kept").context("mounted after a failure")?;
+        ensure!(kept.read_at(0, &mut buf)? == LEN_BYTES && buf == vec![1; LEN_BYTES]);
         return Ok(());
     }
     // What was not written stays dirty, and is written now; the error was reported.

@@ -306,6 +306,8 @@ impl Drop for Stopped {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(Unmount(self.at.clone()));
+        // It may not have mounted anything.
+        let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }

@@ -140,10 +140,13 @@ fn edits(scene: &'static Scene, request: &Request, record: &mut Record) -> Resul
         Amount::Seeds(seeds) => EDITS_SEED..EDITS_SEED.saturating_add(seeds.div_ceil(20)),
         Amount::Seed(_) | Amount::States(_) | Amount::Range => seeds(request, EDITS_SEED, 1),
     };
+    let Some(maker) = scene.subject.edit_maker(scene) else {
+        println!("edits {}: not of one image", scene.name);
+        return Ok(());
+    };
     for seed in seeds {
-        let maker = scene.subject.edit_maker(scene);
         let session = Session {
-            maker: maker.context("edits are not supported for this scene")?,
+            maker,
             seed,
             edits: EDITS,
             kill_one_in: 3,

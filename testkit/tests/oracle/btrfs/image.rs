@@ -75,7 +75,8 @@ impl Pool {
         self.images.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Runs a script with the root of a kernel mount as its argument.
+    /// Runs a script with the root of a kernel mount as its argument. The first command that fails ends it, and is an
+    /// error.
     pub(super) fn run(&self, mount_options: &str, script: &str) -> Result<()> {
         let mount = Mount::images(
             FsType::Btrfs,
@@ -84,7 +85,7 @@ impl Pool {
             Access::ReadWrite,
         )?;
         let mut shell = tool::command("sh");
-        shell.args(["-c", script, "sh"]).arg(mount.root());
+        shell.args(["-e", "-c", script, "sh"]).arg(mount.root());
         tool::succeed(&mut shell)?;
         mount.unmount_all(&self.paths())
     }

@@ -83,14 +83,16 @@ const INODE: usize = 0;
 impl Listing {
     /// The same, where those of the files that are not as in `other` have lost their ends as there. A file that an
     /// exchange makes longer has its former size in the memory of the kernel that finishes the exchange in a recovery,
-    /// and so loses what lies beyond that when the kernel puts the inode away.
-    pub(crate) fn with_lost_ends_of(mut self, other: &Self, inodes: &[u64]) -> Self {
+    /// and so loses what lies beyond that when the kernel puts the inode away. `inodes` are those files, with the
+    /// sizes that they had at least.
+    pub(crate) fn with_lost_ends_of(mut self, other: &Self, inodes: &[(u64, u64)]) -> Self {
         for (path, entry) in &mut self.0 {
-            let is_exchanged = inodes
+            let of_entry = inodes
                 .iter()
-                .any(|&inode| entry.numbers[INODE] == inode.into());
-            if let Some(theirs) = other.0.get(path).filter(|_| is_exchanged) {
-                entry.lose_end_of(theirs);
+                .filter(|(inode, _)| entry.numbers[INODE] == (*inode).into());
+            let size = of_entry.map(|(_, size)| *size).min();
+            if let (Some(theirs), Some(size)) = (other.0.get(path), size) {
+                entry.lose_end_of(theirs, size);
             }
         }
         self
@@ -98,11 +100,13 @@ impl Listing {
 }
 
 impl Entry {
-    fn lose_end_of(&mut self, other: &Self) {
+    fn lose_end_of(&mut self, other: &Self, size: u64) {
         let (ours, theirs) = (&mut self.contents, &other.contents);
         let same = ours.iter().zip(theirs).take_while(|(one, two)| one == two);
         let same = same.count();
-        let is_lost = ours.len() == theirs.len() && theirs[same..].iter().all(|&byte| byte == 0);
+        let is_lost = same as u64 >= size
+            && ours.len() == theirs.len()
+            && theirs[same..].iter().all(|&byte| byte == 0);
         if !is_lost || same == theirs.len() {
             return;
         }

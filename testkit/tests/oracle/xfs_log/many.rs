@@ -103,7 +103,7 @@ fn compare(count: usize) -> Result<Tally> {
 /// recover the state in which the torn writes are whole.
 fn compare_cut(cut: &Cut<'_>, scene: &Scene, tally: &mut Tally) -> Result<()> {
     tally.logs += 1;
-    // Next to other mounts that come and go, the kernel failed with EIO at times, and then not again.
+    // A mount can fail with EIO while others come and go; the second try decides.
     let theirs = scene.recovered_by_the_kernel();
     let refusal = match theirs.or_else(|_| scene.recovered_by_the_kernel()) {
         Ok(theirs) => return compare_with(&theirs, scene, tally),
@@ -121,14 +121,15 @@ fn compare_cut(cut: &Cut<'_>, scene: &Scene, tally: &mut Tally) -> Result<()> {
     compare_with(&theirs.with_context(|| whole.name.clone())?, &scene, tally)
 }
 
-/// The files of unfinished exchanges that set sizes.
-fn exchanged_to_the_end(intents: &[Intent]) -> Vec<u64> {
+/// The files of unfinished exchanges that set sizes, each with the smaller of the two sizes.
+fn exchanged_to_the_end(intents: &[Intent]) -> Vec<(u64, u64)> {
     let mut inodes = Vec::new();
     for intent in intents {
         if let Intent::Exchange(exchange) = intent
             && exchange.flags.contains(ExchangeFlags::SET_SIZES)
         {
-            inodes.extend(exchange.inodes);
+            let end = exchange.sizes[0].min(exchange.sizes[1]);
+            inodes.extend(exchange.inodes.map(|inode| (inode, end)));
         }
     }
     inodes

@@ -212,6 +212,8 @@ impl Scene {
 
     fn copy(&self, suffix: &str) -> Result<Vec<PathBuf>> {
         for (from, to) in self.images("").iter().zip(self.images(suffix)) {
+            // A loop device that is still being detached may write to the file that was there.
+            let _ = std::fs::remove_file(&to);
             std::fs::copy(from, to)?;
         }
         Ok(self.images(suffix))
