@@ -26,6 +26,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("getfacl", "acl"),
     ("setfacl", "acl"),
     ("tar", "tar"),
+    ("gzip", "gzip"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
     ("bsdtar", "libarchive-tools"),
     ("sfdisk", "fdisk"),
     ("sgdisk", "gdisk"),
@@ -34,6 +37,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
     ("fallocate", "util-linux"),
+    ("mountpoint", "util-linux"),
     ("setcap", "libcap2-bin"),
     ("diff", "diffutils"),
     ("fakeroot", "fakeroot"),
@@ -59,6 +63,7 @@ const MORE_PROGRAMS_OF_DEMO: &[(&str, &str)] = &[
 const PROGRAMS_OF_SOAK: &[(&str, &str)] = &[
     ("dbench", "dbench"),
     ("fio", "fio"),
+    ("git", "git"),
     ("mountpoint", "util-linux"),
     ("sha256sum", "coreutils"),
 ];

@@ -58,26 +58,53 @@ struct Request {
 /// What runs without a mount, in a program of the testkit.
 const CUTS: [&str; 5] = ["crash", "unflushed", "faults", "threads", "edits"];
 
-/// Tests that run in full here: their name, what makes them whole.
-const WHOLE: [(&str, &str, [&str; 2]); 6] = [
-    (
-        "many",
-        "trees::many_files_become_an_image",
-        ["PLATTER_TEST_MANY_FILES", "200000"],
-    ),
-    ("usr", "usr::", ["PLATTER_TEST_WHOLE_USR", "1"]),
-    ("layouts", "layouts::", ["PLATTER_TEST_ALL_LAYOUTS", "1"]),
-    (
-        "combinations",
-        "btrfs::layouts::combinations",
-        ["PLATTER_BTRFS_LAYOUTS", "0..60"],
-    ),
-    (
-        "verdicts",
-        "btrfs::check::verdicts",
-        ["PLATTER_BTRFS_VERDICTS", "0..1000"],
-    ),
-    ("logs", "btrfs::log_cuts", ["PLATTER_TEST_LOGS", "200"]),
+/// Tests of the testkit that run in full here.
+struct Whole {
+    name: &'static str,
+    filesystem: &'static str,
+    /// The filter of the tests.
+    test: &'static str,
+    /// The variable that makes them whole, and its value.
+    variable: [&'static str; 2],
+}
+
+const WHOLE: [Whole; 6] = [
+    Whole {
+        name: "many",
+        filesystem: "ext4",
+        test: "trees::many_files_become_an_image",
+        variable: ["PLATTER_TEST_MANY_FILES", "200000"],
+    },
+    Whole {
+        name: "usr",
+        filesystem: "ext4",
+        test: "usr::",
+        variable: ["PLATTER_TEST_WHOLE_USR", "1"],
+    },
+    Whole {
+        name: "layouts",
+        filesystem: "ext4",
+        test: "layouts::",
+        variable: ["PLATTER_TEST_ALL_LAYOUTS", "1"],
+    },
+    Whole {
+        name: "combinations",
+        filesystem: "btrfs",
+        test: "btrfs::layouts::combinations",
+        variable: ["PLATTER_BTRFS_LAYOUTS", "0..60"],
+    },
+    Whole {
+        name: "verdicts",
+        filesystem: "btrfs",
+        test: "btrfs::check::verdicts",
+        variable: ["PLATTER_BTRFS_VERDICTS", "0..1000"],
+    },
+    Whole {
+        name: "logs",
+        filesystem: "btrfs",
+        test: "btrfs::log_cuts",
+        variable: ["PLATTER_TEST_LOGS", "200"],
+    },
 ];
 
 impl Request {
@@ -107,7 +134,7 @@ impl Request {
             let mut known = CUTS
                 .iter()
                 .copied()
-                .chain(WHOLE.iter().map(|&(name, ..)| name))
+                .chain(WHOLE.iter().map(|whole| whole.name))
                 .chain(SUITES.iter().map(|suite| suite.name));
             ensure!(
                 known.any(|known| known == only),
@@ -136,10 +163,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     install(workspace)?;
     let mut build = command::cargo(&workspace.root);
     command::run(build.args(["build", "--locked", "--package", "platter-cli"]))?;
+    let mut has_run = false;
     for name in CUTS {
-        // Images of btrfs are not edited.
-        let is_edited = request.generation.as_deref() != Some("btrfs") || name != "edits";
-        if request.wants(name) && is_edited {
+        if request.wants(name) {
             let mut soak = command::cargo(&workspace.root);
             soak.args(["run", "--quiet", "--locked", "--package", "testkit"])
                 .args(["--bin", "soak", "--", name]);
@@ -152,22 +178,26 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
                 None => soak.args(["ext2", "ext3", "ext4"]),
             };
             command::run(&mut soak)?;
+            has_run = true;
         }
     }
-    let is_ext4 = request
-        .generation
-        .as_deref()
-        .is_none_or(|name| name == "ext4");
-    for (name, test, [variable, value]) in WHOLE {
-        if is_ext4 && request.wants(name) {
+    let filesystem = request.generation.as_deref();
+    for whole in WHOLE.iter().filter(|it| request.wants(it.name)) {
+        if filesystem.is_none_or(|name| name == whole.filesystem) {
+            let [variable, value] = whole.variable;
             let mut soak = command::cargo(&workspace.root);
             soak.args(["test", "--quiet", "--locked", "--package", "testkit"])
-                .args(["--test", "oracle", test])
+                .args(["--test", "oracle", whole.test])
                 .env(variable, value);
             command::run(&mut soak)?;
+            has_run = true;
         }
     }
     if !SUITES.iter().any(|suite| request.wants(suite.name)) {
+        ensure!(
+            has_run,
+            "that suite is not for that filesystem: nothing was run"
+        );
         return Ok(());
     }
     // Whatever a killed run leaves mounted goes with the namespace.

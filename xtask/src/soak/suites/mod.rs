@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::cells::{Cell, Kind};
+use super::cells::Cell;
 use super::stage::Stage;
 
 /// How much is run.
@@ -54,8 +54,8 @@ pub(super) struct Suite {
     pub(super) name: &'static str,
     /// Whether what it demands needs a journal.
     needs_journal: bool,
-    /// Whether it edits images, copies of the first one alone.
-    needs_edits: bool,
+    /// Whether it looks at copies of the first image alone.
+    needs_one_image: bool,
     /// Runs it; leaves nothing mounted.
     pub(super) run: Run,
 }
@@ -63,8 +63,8 @@ pub(super) struct Suite {
 impl Suite {
     /// Whether the suite is run on a cell.
     pub(super) fn fits(&self, cell: &Cell) -> bool {
-        let has_edits = cell.kind != Kind::Btrfs;
-        (!self.needs_journal || cell.generation() != "ext2") && (!self.needs_edits || has_edits)
+        let has_journal = cell.generation() != "ext2";
+        (!self.needs_journal || has_journal) && (!self.needs_one_image || cell.devices == 1)
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) const SUITES: &[Suite] = &[
     on_all("fio", fio::fio),
     on_all("build", build::build),
     Suite {
-        needs_edits: true,
+        needs_one_image: true,
         ..on_all("unmount", unmount::unmount)
     },
     Suite {
@@ -89,7 +89,7 @@ const fn on_all(name: &'static str, run: Run) -> Suite {
     Suite {
         name,
         needs_journal: false,
-        needs_edits: false,
+        needs_one_image: false,
         run,
     }
 }

@@ -85,8 +85,9 @@ fn instrumented() -> impl Iterator<Item = Step> {
 
 /// Tests that have more to do than in a test run.
 fn whole() -> impl Iterator<Item = Step> {
-    WHOLE.iter().map(|&(name, test, [variable, value])| {
-        let mut portion = Portion::new(name, Program::Oracle, [test]);
+    WHOLE.iter().map(|whole| {
+        let (name, [variable, value]) = (whole.name, whole.variable);
+        let mut portion = Portion::new(name, Program::Oracle, [whole.test]);
         portion.variables = vec![(variable.to_owned(), value.to_owned())];
         let title = match name {
             "many" => "200,000 files made into an image, compared and checked",
