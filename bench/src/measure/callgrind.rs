@@ -6,7 +6,7 @@ use testkit::tool;
 
 use super::float;
 
-/// The first level's data cache and the last one of the published figures' kind: bytes, ways, bytes of a line.
+/// The first level's data cache of the measuring machine, and its second level as the last one: bytes, ways, bytes of a line.
 const CACHES: [&str; 2] = ["--D1=49152,12,64", "--LL=2097152,16,64"];
 
 /// Returns the instructions that one operation takes: those of a process that does many, less those of

@@ -1,18 +1,18 @@
 //! A btrfs on a device in memory, as fast as that is or with a cost of each write.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use platter::make::Uuid;
 use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice};
 use platter_btrfs::mkfs::{MkfsOptions, Target, mkfs};
 use platter_btrfs::txn::WriteOptions;
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_cache::MemoryBudget;
-
-use platter_vfs::{CheckSink, Finding, FixedClock, Severity, SystemClock, Timestamp};
+use platter_vfs::{FixedClock, SystemClock, Timestamp};
+use testkit::findings::Findings;
 
 use crate::measure::now;
 
@@ -66,18 +66,6 @@ impl BlockDevice for SlowDevice {
 /// A new filesystem.
 pub(super) struct BtrfsImage(Arc<dyn BlockDevice>);
 
-struct First(Option<String>);
-
-impl CheckSink for First {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        if finding.severity != Severity::Notice {
-            self.0 = Some(finding.corruption.to_string());
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-}
-
 impl BtrfsImage {
     pub(super) fn new(len_bytes: usize, has_group_tree: bool, speed: Speed) -> Result<Self> {
         // Memory that nothing was written to yet takes none.
@@ -119,16 +107,15 @@ impl BtrfsImage {
     /// Demands that the check of the filesystem, which is not mounted, finds nothing.
     pub(super) fn check(&self) -> Result<()> {
         let budget = Arc::new(MemoryBudget::new(CACHE_BYTES));
-        let mut first = First(None);
+        let mut findings = Findings::default();
         Btrfs::check(
             &self.devices(),
             &MountOptions::default(),
             &budget,
-            &mut first,
+            &mut findings,
         )?;
-        match first.0 {
-            Some(found) => bail!("our check: {found}"),
-            None => Ok(()),
-        }
+        let errors = findings.errors();
+        ensure!(errors.is_empty(), "our check: {}", errors.join("; "));
+        Ok(())
     }
 }

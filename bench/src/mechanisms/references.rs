@@ -231,10 +231,15 @@ impl Addresses {
     }
 
     fn draw(&mut self) -> u64 {
-        // Multiplication by an odd number permutes the numbers below a power of two.
-        let number = self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15) & self.mask;
+        let address = self.nth(self.next);
         self.next += 1;
-        number * EXTENT_BYTES
+        address
+    }
+
+    /// The address that was drawn as the one with this number.
+    fn nth(&self, number: u64) -> u64 {
+        // Multiplication by an odd number permutes the numbers below a power of two.
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & self.mask) * EXTENT_BYTES
     }
 }
 
@@ -387,8 +392,10 @@ fn perform_calls<I: HeadIndex>(call: Call, count: u64) -> Result<()> {
     for _ in 0..count {
         match call {
             Call::Find => {
-                let at = filled.any()?;
-                std::hint::black_box(filled.index.find(filled.heads[at].0));
+                // Computed: a table of the addresses would take its part of the cache.
+                let number = filled.random.below(COUNTED_PRESENT);
+                let address = filled.addresses.nth(number);
+                std::hint::black_box(filled.index.find(address));
             }
             Call::Insert | Call::Delete => {
                 let address = filled.addresses.draw();
