@@ -14,8 +14,8 @@ use super::{Answer, Caller, EntryParam, Server};
 use crate::Operation;
 use crate::node::NodeId;
 
-/// How many entries are read of a directory at once, at first and at most: a reply has an unknown
-/// space, and what does not fit was read for nothing.
+/// How many entries are read of a directory at once, at first and at most: how many fit a reply is
+/// not known, and what does not fit was read for nothing.
 const ENTRIES_AT_FIRST: usize = 32;
 const ENTRIES_AT_MOST: usize = 1024;
 

@@ -15,7 +15,8 @@ const UNSHARED_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// `InvalidArgument` for ranges that cannot be moved, `NotSupported` where the mapping has no unwritten
-/// blocks, or none that files share, `NotPermitted` for an append-only file, `FileTooLarge`, `NoSpace`; else the driver's.
+/// blocks, or none that files share, `NotPermitted` for an append-only file, `FileTooLarge`, `NoSpace`; else the
+/// driver's.
 pub fn fallocate<F: FileBlocks>(file: &F, range: Range<u64>, mode: FallocateMode) -> Result<()> {
     file.check_write()?;
     if range.is_empty() {
