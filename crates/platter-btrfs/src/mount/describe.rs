@@ -125,8 +125,9 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));
     if let Ok((all, _)) = usage(fs.context()) {
-        details.extend(space_totals(&all, allocation.unallocated(members)));
         if let Ok(reserve) = reserved_bytes(fs.context()) {
+            let unallocated = allocation.unallocated(members);
+            details.extend(space_totals(&all, unallocated, reserve));
             details.push(number("reserve_bytes", "global reserve", reserve));
         }
         details.extend(all.iter().map(|usage| space(usage, members, &allocation)));
@@ -228,7 +229,7 @@ impl Ratio {
 const UNALLOCATED_MIN: u64 = 16 << 20;
 
 /// What all block groups take, and what is left of them, as `btrfs filesystem usage` estimates it.
-fn space_totals(all: &[Usage], unallocated: u64) -> [Detail; 6] {
+fn space_totals(all: &[Usage], unallocated: u64, reserve: u64) -> [Detail; 6] {
     let data = Ratio::of(all, BlockGroupFlags::DATA);
     let metadata = Ratio::of(all, BlockGroupFlags::METADATA);
     let of_one = |usage: &Usage| Ratio {
@@ -243,6 +244,10 @@ fn space_totals(all: &[Usage], unallocated: u64) -> [Detail; 6] {
         .filter(|usage| usage.flags.contains(BlockGroupFlags::DATA))
         .map(|usage| usage.total_bytes.saturating_sub(usage.used_bytes))
         .fold(0, u64::saturating_add);
+    let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+    let is_mixed = all.iter().any(|usage| usage.flags.contains(mixed));
+    // The reserve is for metadata, which only mixed groups hold with data.
+    let free_of_data = free_of_data.saturating_sub(if is_mixed { reserve } else { 0 });
     let new = |ratio: Ratio| match unallocated {
         UNALLOCATED_MIN.. => free_of_data.saturating_add(ratio.logical(unallocated)),
         _ => free_of_data,
