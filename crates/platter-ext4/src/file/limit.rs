@@ -6,7 +6,7 @@ use crate::ondisk::{Geometry, Inode, InodeFlags};
 
 /// The most bytes that a file with this inode's kind of map can have.
 ///
-/// Beside what the map can name, the count of space in the inode is a limit: 32 bits of units of
+/// In addition to what the map can name, the count of space in the inode is a limit: 32 bits of units of
 /// 512 bytes, or with `huge_file` 48.
 #[must_use]
 pub fn size_bytes_max(geometry: &Geometry, inode: &Inode) -> u64 {
@@ -41,7 +41,7 @@ fn indirect_blocks_max(per_block: u64, countable: u64) -> u64 {
     if whole + own <= countable {
         return whole;
     }
-    // As if each row below the trees that are full were needed.
+    // As if each leaf below the trees that are full were needed.
     let double = 12 + per_block + per_block.pow(2);
     let rest = countable - 12 - per_block;
     let own = if rest < per_block.pow(2) {

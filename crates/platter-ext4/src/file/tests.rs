@@ -203,8 +203,8 @@ fn file_that_maps_one_block_again_and_again_is_corrupt() {
 
 #[test]
 fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
-    let row = |number: u32| number.to_le_bytes().repeat(256);
-    let fs = sample_fs(&[(110, &row(111)), (111, &row(112))]);
+    let indirect_block = |number: u32| number.to_le_bytes().repeat(256);
+    let fs = sample_fs(&[(110, &indirect_block(111)), (111, &indirect_block(112))]);
     let number = InodeNr::new(12).unwrap();
     let bytes = sample(&fs.geometry, number, |disk, _| {
         disk.size_hi.set(4);

@@ -22,7 +22,7 @@ use indirect::IndirectMap;
 use recent::RecentRuns;
 
 pub use change::{BlockSource, MapChange, Progress, ReservedSource, SPACE_CREDITS};
-pub use indirect::{IndirectRule, blocks_of_row, row_of};
+pub use indirect::{IndirectRule, blocks_of_leaf, leaf_of};
 pub use inline::{INLINE_DATA_NAME, InlineData, InlineDataRule, store_inline};
 
 /// The mapping of a run of file blocks.
@@ -182,7 +182,7 @@ impl BlockMap {
     /// it breaks or an error occurs.
     pub fn visit(&self, fs: &FsContext, sink: &mut PieceSink<'_>) -> Result<()> {
         let mut broken = Ok(());
-        self.visit_sound(fs, &mut |met| match met {
+        self.visit_sound(fs, &mut |found| match found {
             Ok(piece) => sink(piece),
             Err(error) => {
                 broken = Err(error);
@@ -297,8 +297,8 @@ impl BlockMap {
             Form::Empty => first,
             Form::Extents(_) => FileBlock(first.0.saturating_add(Extent::count_max(true))),
             Form::Indirect(_) => {
-                let row = row_of(&fs.geometry, first);
-                FileBlock(blocks_of_row(&fs.geometry, row).end)
+                let leaf = leaf_of(&fs.geometry, first);
+                FileBlock(blocks_of_leaf(&fs.geometry, leaf).end)
             }
         }
     }

@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn journal_with_cyclic_mapping_is_refused() {
-        let row = |number: u32| number.to_le_bytes().repeat(256);
-        let fs = sample_fs(&[(110, &row(111)), (111, &row(112))]);
+        let indirect_block = |number: u32| number.to_le_bytes().repeat(256);
+        let fs = sample_fs(&[(110, &indirect_block(111)), (111, &indirect_block(112))]);
         let bytes = sample(&fs.geometry, InodeNr::JOURNAL, |disk, _| {
             disk.size_hi = 4.into();
             disk.block[56..].copy_from_slice(&110u32.to_le_bytes());

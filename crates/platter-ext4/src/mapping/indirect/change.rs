@@ -21,7 +21,7 @@ pub(in crate::mapping) const STEP_CREDITS: u32 = LEVELS_MAX * (SPACE_CREDITS + 1
 
 /// One array of block numbers on the path to a file block: in the inode, or an indirect block.
 #[derive(Debug)]
-struct Row {
+struct BlockArray {
     /// Its block; `None` for the inode.
     place: Option<BlockNr>,
     numbers: Vec<Le32>,
@@ -33,7 +33,7 @@ struct Row {
     span: u64,
 }
 
-impl Row {
+impl BlockArray {
     fn number(&self) -> Option<Le32> {
         self.numbers
             .get(self.at)
@@ -56,7 +56,7 @@ enum Found {
 
 impl IndirectMap {
     /// Returns the arrays on the path to `block`; `None` after the last block of the format.
-    fn way(&self, fs: &FsContext, block: FileBlock) -> Result<Option<(Vec<Row>, Found)>> {
+    fn way(&self, fs: &FsContext, block: FileBlock) -> Result<Option<(Vec<BlockArray>, Found)>> {
         let per_block = u64::from(fs.geometry.block_bytes / 4);
         let block = u64::from(block.0);
         let tree = trees(per_block).zip(DIRECT_COUNT as usize..);
@@ -73,7 +73,7 @@ impl IndirectMap {
                 None => return Ok(None),
             }
         };
-        let mut rows = vec![Row {
+        let mut chain = vec![BlockArray {
             place: None,
             numbers: self.pointers.to_vec(),
             at,
@@ -81,18 +81,18 @@ impl IndirectMap {
             span: per_block.pow(tree.levels),
         }];
         for level in (0..tree.levels).rev() {
-            let Some(above) = rows.last() else {
+            let Some(above) = chain.last() else {
                 break;
             };
             let Some(number) = above.number() else {
-                return Ok(Some((rows, Found::Missing(level + 1))));
+                return Ok(Some((chain, Found::Missing(level + 1))));
             };
             let place = self.validate(fs, number, above.place)?;
             let buffer = fs.read_block(place, &Unverified)?;
             let span = per_block.pow(level);
             let index = (block - above.first) / span;
             let first = above.first + index * span;
-            rows.push(Row {
+            chain.push(BlockArray {
                 place: Some(place),
                 numbers: <[Le32]>::ref_from_bytes(&buffer)
                     .unwrap_or_default()
@@ -102,7 +102,7 @@ impl IndirectMap {
                 span,
             });
         }
-        Ok(Some((rows, Found::Whole)))
+        Ok(Some((chain, Found::Whole)))
     }
 
     /// Returns how many indirect blocks mapping `block` would allocate.
@@ -125,31 +125,31 @@ impl IndirectMap {
         start: BlockNr,
         count: u32,
     ) -> Result<u32> {
-        let Some((mut rows, found)) = self.way(change.fs, first)? else {
+        let Some((mut chain, found)) = self.way(change.fs, first)? else {
             return Err(Condition::FileTooLarge.into());
         };
         let numbers = block_numbers(start, count)?;
         let Found::Missing(levels) = found else {
-            let is_direct = rows.len() == 1;
-            let Some(row) = rows.last_mut() else {
+            let is_direct = chain.len() == 1;
+            let Some(array) = chain.last_mut() else {
                 return Ok(0);
             };
             let end = if is_direct {
                 DIRECT_COUNT as usize
             } else {
-                row.numbers.len()
+                array.numbers.len()
             };
-            let free = row.numbers.get_mut(row.at..end).unwrap_or_default();
+            let free = array.numbers.get_mut(array.at..end).unwrap_or_default();
             let free = free.iter_mut().zip(&numbers);
             let mut count = 0;
             for (slot, number) in free.take_while(|(slot, _)| slot.get() == 0) {
                 *slot = *number;
                 count += 1;
             }
-            return self.write_last(change, &rows).map(|()| count);
+            return self.write_last(change, &chain).map(|()| count);
         };
         let nodes = take_nodes(change, levels, start)?;
-        let grown = self.grow(change, &mut rows, first, &nodes, &numbers);
+        let grown = self.grow(change, &mut chain, first, &nodes, &numbers);
         grown.map_err(|error| change.handle.abort(error))
     }
 
@@ -158,37 +158,37 @@ impl IndirectMap {
     fn grow(
         &mut self,
         change: &mut MapChange<'_, '_>,
-        rows: &mut [Row],
+        chain: &mut [BlockArray],
         block: FileBlock,
         nodes: &[BlockNr],
         numbers: &[Le32],
     ) -> Result<u32> {
-        let (Some(row), Some(&top)) = (rows.last_mut(), nodes.first()) else {
+        let (Some(array), Some(&top)) = (chain.last_mut(), nodes.first()) else {
             return Ok(0);
         };
         let per_block = u64::from(change.fs.geometry.block_bytes / 4);
-        let mut inside = u64::from(block.0) - row.first;
-        let mut span = row.span;
+        let mut inside = u64::from(block.0) - array.first;
+        let mut span = array.span;
         let mut count = 0;
         let below = nodes.iter().skip(1).copied().map(Some).chain([None]);
         for (&node, below) in nodes.iter().zip(below) {
             span /= per_block;
             let index = usize::try_from(inside / span).unwrap_or_default();
             inside %= span;
-            let mut row = vec![Le32::new(0); usize::try_from(per_block).unwrap_or_default()];
-            let rest = row.get_mut(index..).unwrap_or_default();
+            let mut array = vec![Le32::new(0); usize::try_from(per_block).unwrap_or_default()];
+            let rest = array.get_mut(index..).unwrap_or_default();
             if let Some(below) = below {
                 rest.iter_mut().zip(block_numbers(below, 1)?).for_each(set);
             } else {
                 count = u32::try_from(rest.len().min(numbers.len())).unwrap_or(u32::MAX);
                 rest.iter_mut().zip(numbers.iter().copied()).for_each(set);
             }
-            change.handle.create(node, &Unverified, row.as_bytes())?;
+            change.handle.create(node, &Unverified, array.as_bytes())?;
         }
-        if let Some(slot) = row.numbers.get_mut(row.at) {
+        if let Some(slot) = array.numbers.get_mut(array.at) {
             slot.set(u32::try_from(top.0).map_err(|_| Condition::FileTooLarge)?);
         }
-        self.write_last(change, rows)?;
+        self.write_last(change, chain)?;
         Ok(count)
     }
 
@@ -207,22 +207,22 @@ impl IndirectMap {
         let start = u64::from(range.start.0);
         let mut end = u64::from(range.end.0).min(capacity);
         while start < end {
-            let Some((mut rows, found)) = self.way(change.fs, file_block(end - 1))? else {
+            let Some((mut chain, found)) = self.way(change.fs, file_block(end - 1))? else {
                 break;
             };
-            let Some(row) = rows.last_mut() else {
+            let Some(array) = chain.last_mut() else {
                 break;
             };
             if let Found::Missing(_) = found {
-                end = row.first;
+                end = array.first;
                 continue;
             }
-            let row_start = row.first - row.at as u64;
-            let from = usize::try_from(start.saturating_sub(row_start)).unwrap_or(usize::MAX);
-            let plan = self.plan(change, row, from, &mut groups)?;
-            end = row_start + plan.from as u64;
+            let array_start = array.first - array.at as u64;
+            let from = usize::try_from(start.saturating_sub(array_start)).unwrap_or(usize::MAX);
+            let plan = self.plan(change, array, from, &mut groups)?;
+            end = array_start + plan.from as u64;
             if !plan.runs.is_empty() {
-                self.cut(change, &mut rows, &plan.runs)
+                self.cut(change, &mut chain, &plan.runs)
                     .map_err(|error| change.handle.abort(error))?;
             }
             if plan.is_full {
@@ -237,7 +237,7 @@ impl IndirectMap {
     fn plan(
         &self,
         change: &mut MapChange<'_, '_>,
-        row: &mut Row,
+        array: &mut BlockArray,
         from: usize,
         groups: &mut BTreeSet<GroupNr>,
     ) -> Result<Plan> {
@@ -247,12 +247,12 @@ impl IndirectMap {
             is_full: false,
         };
         let mut credits = STEP_CREDITS;
-        let numbers = row.numbers.iter_mut().enumerate();
-        for (at, slot) in numbers.take(row.at + 1).skip(from).rev() {
+        let numbers = array.numbers.iter_mut().enumerate();
+        for (at, slot) in numbers.take(array.at + 1).skip(from).rev() {
             if slot.get() == 0 {
                 continue;
             }
-            let block = self.validate(change.fs, *slot, row.place)?;
+            let block = self.validate(change.fs, *slot, array.place)?;
             let (_, group) = change.last_piece(block, 1);
             let is_new = !groups.contains(&group);
             credits += if is_new { SPACE_CREDITS } else { 0 };
@@ -274,36 +274,39 @@ impl IndirectMap {
         Ok(plan)
     }
 
-    /// Stores the last of `rows`, which was modified; an empty indirect block is freed, and its
+    /// Stores the last of `chain`, which was modified; an empty indirect block is freed, and its
     /// number above cleared. Then frees the blocks of `runs`.
     fn cut(
         &mut self,
         change: &mut MapChange<'_, '_>,
-        rows: &mut Vec<Row>,
+        chain: &mut Vec<BlockArray>,
         runs: &[(BlockNr, u64)],
     ) -> Result<()> {
-        while let Some(row) = rows.last() {
-            let Some(place) = row.place.filter(|_| row.is_empty()) else {
+        while let Some(array) = chain.last() {
+            let Some(place) = array.place.filter(|_| array.is_empty()) else {
                 break;
             };
             change.free_node(place)?;
-            rows.pop();
-            if let Some(slot) = rows.last_mut().and_then(|row| row.numbers.get_mut(row.at)) {
+            chain.pop();
+            if let Some(slot) = chain
+                .last_mut()
+                .and_then(|array| array.numbers.get_mut(array.at))
+            {
                 slot.set(0);
             }
         }
-        self.write_last(change, rows)?;
+        self.write_last(change, chain)?;
         runs.iter()
             .try_for_each(|&(start, count)| change.free_data(start, count))
     }
 
     /// Stores the last array.
-    fn write_last(&mut self, change: &mut MapChange<'_, '_>, rows: &[Row]) -> Result<()> {
-        let Some(row) = rows.last() else {
+    fn write_last(&mut self, change: &mut MapChange<'_, '_>, chain: &[BlockArray]) -> Result<()> {
+        let Some(array) = chain.last() else {
             return Ok(());
         };
-        let bytes = row.numbers.as_bytes();
-        if let Some(place) = row.place {
+        let bytes = array.numbers.as_bytes();
+        if let Some(place) = array.place {
             return change.handle.edit(place, &Unverified, |block| {
                 block
                     .iter_mut()
@@ -312,7 +315,7 @@ impl IndirectMap {
                 Ok(())
             });
         }
-        let slots = self.pointers.iter_mut().zip(&row.numbers);
+        let slots = self.pointers.iter_mut().zip(&array.numbers);
         slots.for_each(|(slot, number)| *slot = *number);
         let block = change.inode.block.iter_mut().zip(bytes);
         block.for_each(|(to, from)| *to = *from);

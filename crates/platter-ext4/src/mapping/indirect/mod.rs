@@ -126,9 +126,9 @@ impl IndirectMap {
                 return self.run(fs, numbers, index, block, Some(at));
             }
             inside %= below;
-            let behind = numbers.get(index..).unwrap_or_default();
-            pointer = behind.first().copied().unwrap_or_default();
-            zeros = behind.iter().take_while(|next| next.get() == 0).count() as u64;
+            let tail = numbers.get(index..).unwrap_or_default();
+            pointer = tail.first().copied().unwrap_or_default();
+            zeros = tail.iter().take_while(|next| next.get() == 0).count() as u64;
         }
         Ok(Run::hole(block, None))
     }
@@ -254,21 +254,21 @@ fn hole(block: FileBlock, count: u64) -> Run {
     Run::hole(block, block.checked_add(count))
 }
 
-/// Returns the index of the array with the number of a block: 0 for the direct blocks, then the
+/// Returns the index of the leaf array with the number of a block: 0 for the direct blocks, then the
 /// lowest-level indirect blocks in file order.
 #[must_use]
-pub fn row_of(geometry: &Geometry, block: FileBlock) -> u32 {
-    let behind = block.0.checked_sub(DIRECT_COUNT);
-    behind.map_or(0, |behind| 1 + behind / (geometry.block_bytes / 4))
+pub fn leaf_of(geometry: &Geometry, block: FileBlock) -> u32 {
+    let beyond = block.0.checked_sub(DIRECT_COUNT);
+    beyond.map_or(0, |beyond| 1 + beyond / (geometry.block_bytes / 4))
 }
 
-/// Returns the file blocks of an array.
+/// Returns the file blocks of a leaf array.
 #[must_use]
-pub fn blocks_of_row(geometry: &Geometry, row: u32) -> Range<u32> {
+pub fn blocks_of_leaf(geometry: &Geometry, leaf: u32) -> Range<u32> {
     let per_block = geometry.block_bytes / 4;
-    match row.checked_sub(1) {
-        Some(behind) => {
-            let first = behind
+    match leaf.checked_sub(1) {
+        Some(beyond) => {
+            let first = beyond
                 .saturating_mul(per_block)
                 .saturating_add(DIRECT_COUNT);
             first..first.saturating_add(per_block)

@@ -149,11 +149,11 @@ fn indirect_blocks_are_mapped_to_the_third_level() {
     let mut pointers = [0; 15];
     pointers[..4].copy_from_slice(&[100, 101, 0, 300]);
     pointers[12..].copy_from_slice(&[110, 111, 112]);
-    let row: Vec<u32> = (500..756).collect();
+    let leaf: Vec<u32> = (500..756).collect();
     let (fs, map) = indirect(
         &pointers,
         &[
-            (110, row.clone()),
+            (110, leaf.clone()),
             (111, vec![0, 113]),
             (113, vec![0, 900, 901]),
             (112, vec![114]),
@@ -177,8 +177,8 @@ fn indirect_blocks_are_mapped_to_the_third_level() {
         lookup(third + 256),
         run(third + 256, 1, Backing::Written(BlockNr(1000)))
     );
-    let behind_all = third + 256 * 256 * 256;
-    assert_eq!(lookup(behind_all).end(), FileBlock::MAX);
+    let past_all = third + 256 * 256 * 256;
+    assert_eq!(lookup(past_all).end(), FileBlock::MAX);
 
     let mut nodes = Vec::new();
     let mut blocks = 0;

@@ -217,7 +217,7 @@ impl FileBlocks for Ext4Inode {
 
     fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {
         let end = file_blocks(&(0..first))?.end;
-        self.remove_behind(size, end)
+        self.remove_beyond(size, end)
     }
 
     fn abort(&self, error: &Error) {
@@ -227,7 +227,7 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn write_back_shared_reservations(&self, range: Range<u64>) -> Result<()> {
-        if self.state.read().delayed.has_rows() {
+        if self.state.read().delayed.has_leaves() {
             self.pages.write_back(self, range)?;
         }
         Ok(())
@@ -326,7 +326,7 @@ impl FileBlocks for Ext4Inode {
             map.part(&mut change, blocks.start)?;
             Ok(true)
         })?;
-        // The size next: what is moved would lie behind the end of the file.
+        // The size next: what is moved would lie past the end of the file.
         self.change(0, |handle, state| {
             state.inode.size_bytes = size;
             state.data_sync = handle.transaction();

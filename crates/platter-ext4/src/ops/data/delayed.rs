@@ -6,21 +6,21 @@ use std::ops::Range;
 
 use platter_vfs::writing::RangeSet;
 
-use crate::mapping::{blocks_of_row, row_of};
+use crate::mapping::{blocks_of_leaf, leaf_of};
 use crate::ondisk::{FileBlock, Geometry};
 
 /// Dirty blocks where the map has a hole or unwritten blocks.
 ///
 /// # Invariants
 /// - For each cluster with dirty blocks of which the map has nothing, one cluster is reserved.
-/// - Where mapping a dirty block needs indirect blocks, they are reserved for the row of the block.
+/// - Where mapping a dirty block needs indirect blocks, they are reserved for the leaf array of the block.
 #[derive(Debug, Default)]
 pub(in crate::ops) struct Delayed {
     dirty: RangeSet<u32>,
     /// Clusters of the file with a reservation.
     clusters: RangeSet<u32>,
-    /// Reserved indirect blocks by row.
-    rows: BTreeMap<u32, u32>,
+    /// Reserved indirect blocks by the index of the leaf array ([`leaf_of`]).
+    leaves: BTreeMap<u32, u32>,
 }
 
 /// Clusters whose reservation ends.
@@ -47,7 +47,7 @@ impl Delayed {
 
     /// Whether nothing is dirty and nothing reserved.
     pub(super) fn is_empty(&self) -> bool {
-        self.dirty.is_empty() && self.clusters.is_empty() && self.rows.is_empty()
+        self.dirty.is_empty() && self.clusters.is_empty() && self.leaves.is_empty()
     }
 
     /// Adds dirty blocks. Gives those that were not.
@@ -68,24 +68,24 @@ impl Delayed {
         self.clusters.insert(clusters);
     }
 
-    /// Whether any row has a reservation.
-    pub(super) fn has_rows(&self) -> bool {
-        !self.rows.is_empty()
+    /// Whether any leaf array has a reservation.
+    pub(super) fn has_leaves(&self) -> bool {
+        !self.leaves.is_empty()
     }
 
-    /// Whether a row has a reservation.
-    pub(super) fn has_row(&self, row: u32) -> bool {
-        self.rows.contains_key(&row)
+    /// Whether a leaf array has a reservation.
+    pub(super) fn has_leaf(&self, leaf: u32) -> bool {
+        self.leaves.contains_key(&leaf)
     }
 
-    /// Records the reservation of `count` indirect blocks for a row that had none.
-    pub(super) fn reserve_row(&mut self, row: u32, count: u32) {
-        self.rows.insert(row, count);
+    /// Records the reservation of `count` indirect blocks for a leaf array that had none.
+    pub(super) fn reserve_leaf(&mut self, leaf: u32, count: u32) {
+        self.leaves.insert(leaf, count);
     }
 
-    /// Returns the number of indirect blocks reserved for the row of a block.
-    pub(super) fn row_reservation(&self, geometry: &Geometry, block: FileBlock) -> u32 {
-        let reserved = self.rows.get(&row_of(geometry, block));
+    /// Returns the number of indirect blocks reserved for the leaf array of a block.
+    pub(super) fn leaf_reservation(&self, geometry: &Geometry, block: FileBlock) -> u32 {
+        let reserved = self.leaves.get(&leaf_of(geometry, block));
         reserved.copied().unwrap_or(0)
     }
 
@@ -100,8 +100,8 @@ impl Delayed {
 
     /// Returns the space of all reservations in blocks.
     pub(in crate::ops) fn reserved_blocks(&self, geometry: &Geometry) -> u64 {
-        let of_rows: u64 = self.rows.values().map(|&count| u64::from(count)).sum();
-        self.reserved_clusters() * u64::from(geometry.cluster_blocks) + of_rows
+        let of_leaves: u64 = self.leaves.values().map(|&count| u64::from(count)).sum();
+        self.reserved_clusters() * u64::from(geometry.cluster_blocks) + of_leaves
     }
 
     /// Returns the number of clusters with a reservation.
@@ -110,19 +110,19 @@ impl Delayed {
         ranges.map(|range| u64::from(range.end - range.start)).sum()
     }
 
-    /// Removes blocks of one row that are on the device now, and the reservations of the clusters and
-    /// the row that they lie in. Returns how much was reserved.
+    /// Removes blocks of one leaf array that are on the device now, and the reservations of the clusters and
+    /// the leaf array that they lie in. Returns how much was reserved.
     pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> Reserved {
         self.dirty.remove(blocks.start.0..blocks.end.0);
-        let of_row = self.rows.remove(&row_of(geometry, blocks.start));
+        let of_leaf = self.leaves.remove(&leaf_of(geometry, blocks.start));
         let clusters = clusters_of(geometry, &blocks);
         Reserved {
             clusters: self.clusters.remove(clusters),
-            indirect: of_row.unwrap_or(0),
+            indirect: of_leaf.unwrap_or(0),
         }
     }
 
-    /// Removes blocks that are no longer to be written, and the reservations of clusters and rows in
+    /// Removes blocks that are no longer to be written, and the reservations of clusters and leaf arrays in
     /// which nothing is dirty any more. Returns how much was reserved.
     pub(super) fn forget(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> Reserved {
         self.dirty.remove(blocks.start.0..blocks.end.0);
@@ -140,12 +140,12 @@ impl Delayed {
                 count.clusters += self.clusters.remove(cluster..cluster + 1);
             }
         }
-        let rows = row_of(geometry, blocks.start)..=row_of(geometry, blocks.end);
-        let rows: Vec<u32> = self.rows.range(rows).map(|(&row, _)| row).collect();
-        for row in rows {
-            let mut dirty = self.dirty.within(blocks_of_row(geometry, row));
+        let leaves = leaf_of(geometry, blocks.start)..=leaf_of(geometry, blocks.end);
+        let leaves: Vec<u32> = self.leaves.range(leaves).map(|(&leaf, _)| leaf).collect();
+        for leaf in leaves {
+            let mut dirty = self.dirty.within(blocks_of_leaf(geometry, leaf));
             if dirty.next().is_none() {
-                count.indirect += self.rows.remove(&row).unwrap_or(0);
+                count.indirect += self.leaves.remove(&leaf).unwrap_or(0);
             }
         }
         count

@@ -8,14 +8,14 @@ use platter_vfs::{Result, Timestamp};
 use super::super::{Ext4Inode, InodeState};
 use crate::alloc::Allocator;
 use crate::fs_context::FsContext;
-use crate::mapping::{Backing, Run, blocks_of_row, row_of};
+use crate::mapping::{Backing, Run, blocks_of_leaf, leaf_of};
 use crate::ondisk::{FileBlock, InodeFlags};
 
 /// Times of a file that is being written are no more exact than this, as in Linux, so that not
 /// every write changes the inode.
 const TICK_NANOSECONDS: i64 = 4_000_000;
 impl Ext4Inode {
-    /// Notes a change of contents, unless one was noted just now.
+    /// Records a change of contents, unless one was recorded just now.
     pub(super) fn touch_contents(&self) -> Result<()> {
         let now = self.sb.clock.now();
         {
@@ -55,7 +55,7 @@ impl InodeState {
         blocks: Range<FileBlock>,
     ) -> Result<Vec<Range<FileBlock>>> {
         let (mut unplaced, mut clusters) = (Vec::new(), Vec::new());
-        let mut rows = BTreeMap::new();
+        let mut leaves = BTreeMap::new();
         let mut at = blocks.start;
         while at < blocks.end {
             let run = self.map.lookup(fs, at)?.truncated(blocks.end.0 - at.0);
@@ -66,7 +66,7 @@ impl InodeState {
                 Backing::Hole => {
                     let missing = self.missing_clusters(fs, &run)?;
                     clusters.extend(self.delayed.unreserved(missing));
-                    self.count_missing_rows(fs, &run, &mut rows)?;
+                    self.count_missing_leaves(fs, &run, &mut leaves)?;
                 }
             }
             unplaced.push(run.first..run.end());
@@ -75,10 +75,10 @@ impl InodeState {
             .iter()
             .map(|run| u64::from(run.end - run.start))
             .sum();
-        let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
+        let of_leaves: u64 = leaves.values().map(|&count| u64::from(count)).sum();
         // As in Linux, indirect blocks are counted when they are allocated.
         self.reserve_quota(fs, space, of_clusters)?;
-        let reserved = space.reserve_delayed(of_clusters + of_rows, space.contents_from());
+        let reserved = space.reserve_delayed(of_clusters + of_leaves, space.contents_from());
         if let Err(error) = reserved {
             self.release_quota(fs, of_clusters);
             return Err(error);
@@ -86,31 +86,31 @@ impl InodeState {
         for run in clusters {
             self.delayed.reserve(run);
         }
-        for (row, count) in rows {
-            self.delayed.reserve_row(row, count);
+        for (leaf, count) in leaves {
+            self.delayed.reserve_leaf(leaf, count);
         }
         Ok(unplaced)
     }
 
-    /// Adds the rows that a hole lies in and that have no reservation yet, with the indirect blocks they
-    /// need. Rows that miss one above them count it each.
-    fn count_missing_rows(
+    /// Adds the leaf arrays of a hole that have no reservation yet, with the indirect blocks they
+    /// need. An indirect block that several lack is counted for each.
+    fn count_missing_leaves(
         &self,
         fs: &FsContext,
         hole: &Run,
-        rows: &mut BTreeMap<u32, u32>,
+        leaves: &mut BTreeMap<u32, u32>,
     ) -> Result<()> {
         if self.inode.flags.contains(InodeFlags::EXTENTS) {
             return Ok(());
         }
         let mut at = hole.first;
         while at < hole.end() {
-            let row = row_of(&fs.geometry, at);
+            let leaf = leaf_of(&fs.geometry, at);
             let missing = self.map.missing_nodes(fs, at)?;
-            if missing > 0 && !self.delayed.has_row(row) {
-                rows.insert(row, missing);
+            if missing > 0 && !self.delayed.has_leaf(leaf) {
+                leaves.insert(leaf, missing);
             }
-            at = FileBlock(blocks_of_row(&fs.geometry, row).end);
+            at = FileBlock(blocks_of_leaf(&fs.geometry, leaf).end);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ impl Ext4Inode {
     /// Makes `size` the size, and takes the blocks from `end` on out of the map. While that takes more
     /// than one handle, the inode is among the orphans. It stays there where blocks could not be freed:
     /// the file has its new size then, and the next mount tries again.
-    pub(super) fn remove_behind(&self, size: u64, end: FileBlock) -> Result<()> {
+    pub(super) fn remove_beyond(&self, size: u64, end: FileBlock) -> Result<()> {
         let (fs, register) = (self.fs(), self.sb.register()?);
         let now = self.sb.clock.now();
         let mut before = FileBlock::MAX;

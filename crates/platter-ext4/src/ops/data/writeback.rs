@@ -25,7 +25,7 @@ pub(super) const JOURNALED_BLOCKS_MAX: u32 = 32;
 #[derive(Debug, Default)]
 pub struct Placement {
     last: Option<(FileBlock, BlockNr)>,
-    /// What is kept for it behind them.
+    /// What is kept for it after them.
     preallocation: Preallocation,
 }
 
@@ -152,7 +152,7 @@ impl Ext4Inode {
         })
     }
 
-    /// Where `block` is best placed: behind the block before it, or as far from the last one that
+    /// Where `block` is best placed: after the block before it, or as far from the last one that
     /// was placed as it is in the file.
     fn goal(&self, state: &InodeState, block: FileBlock, placement: &Placement) -> Result<BlockNr> {
         if let Some(before) = block.0.checked_sub(1) {
@@ -190,8 +190,10 @@ impl Ext4Inode {
             let credits = of_map + RECORD_CREDITS + STORE_CREDITS + of_data;
             let mut handle = fs.begin(credits)?;
             let mut state = self.state.write();
-            let of_row = state.delayed.row_reservation(&fs.geometry, piece.run.first);
-            let source = ReservedSource::new(space, of_row);
+            let of_leaf = state
+                .delayed
+                .leaf_reservation(&fs.geometry, piece.run.first);
+            let source = ReservedSource::new(space, of_leaf);
             let (map, mut change) = state.map_change(fs, &source, &mut handle);
             if let Err(error) = map.insert(&mut change, piece.run) {
                 drop(state);
@@ -209,7 +211,7 @@ impl Ext4Inode {
                     .record(fs, &mut handle, taken)
                     .map_err(|error| handle.abort(error))?;
             }
-            let used = piece.reserved + of_row - source.left();
+            let used = piece.reserved + of_leaf - source.left();
             state.place_delayed(fs, space, &piece.run, used);
             if let Some(request) = journaled {
                 self.journal_blocks(&mut handle, request, &piece.run)?;
@@ -362,7 +364,7 @@ impl InodeState {
     }
 
     /// Records that blocks are on the device, which used up `used` blocks of the reservation. Releases
-    /// what else was reserved for their clusters and their row.
+    /// what else was reserved for their clusters and their indirect block.
     pub(super) fn place_delayed(
         &mut self,
         fs: &crate::FsContext,
@@ -383,7 +385,7 @@ impl Placement {
         space.close_preallocation(&mut self.preallocation);
     }
 
-    /// Notes blocks that were placed.
+    /// Records blocks that were placed.
     pub(super) fn note(&mut self, run: &Run) {
         if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
             let last = BlockNr(start.0 + u64::from(run.count) - 1);

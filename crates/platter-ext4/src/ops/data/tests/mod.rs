@@ -1,4 +1,4 @@
-//! Files on small filesystems in memory, beside a model of their bytes.
+//! Files on small filesystems in memory, compared with a model of their bytes.
 
 mod crash;
 mod races;
@@ -397,7 +397,7 @@ fn what_is_written_through_is_on_the_device() {
         let byte = 0xf0 + u8::try_from(round).unwrap();
         let data = vec![byte; usize::try_from(len).unwrap()];
         file.node.write_through(offset, &data).unwrap();
-        // A block need not lie beside the next.
+        // A block need not be next to the following one.
         assert!(
             is_on(&file.device, &data[..data.len().min(512)]),
             "round {round}"
@@ -469,7 +469,7 @@ fn allocation_takes_all_or_nothing() {
 fn reservation_holds_when_shared_indirect_blocks_are_freed() {
     for is_cut in [false, true] {
         let mut file = File::new(1, INDIRECT);
-        let far = |row: u64| (12 + 256 + 256 * row) * 1024;
+        let far = |leaf: u64| (12 + 256 + 256 * leaf) * 1024;
         file.write(far(7), 1000);
         file.remount();
         file.write(far(3), 1000);
@@ -493,7 +493,7 @@ fn reservation_holds_when_shared_indirect_blocks_are_freed() {
 }
 
 #[test]
-fn a_range_is_not_inserted_where_what_lies_behind_has_no_space() {
+fn a_range_is_not_inserted_where_what_follows_has_no_space() {
     let shape = Shape {
         ro_compat: EXTENTS.ro_compat.union(RoCompat::HUGE_FILE),
         ..EXTENTS
@@ -537,7 +537,7 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
 }
 
 impl File {
-    /// A file of `len` bytes with extents behind them, the last leaf of which cannot be read from
+    /// A file of `len` bytes with extents after them, the last leaf of which cannot be read from
     /// when the fault is armed.
     fn with_leaves(len: u64) -> (Self, Arc<FaultDevice>, Fault) {
         let mut file = Self::new(1, EXTENTS);
@@ -800,7 +800,7 @@ fn threads_share_a_file() {
     }
 }
 
-/// Trees with files of their own beside the first, each with a few bytes in the cache.
+/// Trees with files of their own in addition to the first, each with a few bytes in the cache.
 fn short_files(file: &File, count: u8) -> Vec<Arc<Ext4Inode>> {
     let (sb, number) = (&file.sb, file.node.number);
     let numbers = number.get() + 1..number.get() + 1 + u32::from(count);
