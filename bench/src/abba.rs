@@ -1,4 +1,4 @@
-//! Two ways of doing the same, timed in turns: A B B A A B B A. Whatever drifts meets both alike.
+//! Two ways of doing the same, timed in turns: A B B A A B B A. Whatever drifts affects both alike.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Benchmarks: mechanisms on and off, platter beside its peers, costs as things grow. Each keeps its
+//! Benchmarks: mechanisms on and off, platter compared with its peers, costs as things grow. Each keeps its
 //! raw runs, and `report` writes them to `docs/PERFORMANCE.md`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this is a program for a terminal")]
@@ -38,9 +38,9 @@ usage: cargo xtask bench COMMAND [OPTIONS]
 
   mechanisms   the mechanisms on and off: page cache insertion, shared attributes, delayed references
                and block groups of btrfs, the mount object of XFS
-  peers        platter beside the kernel, fuse2fs, bindfs and a null server
+  peers        platter, the kernel, fuse2fs, bindfs and a null server
   scale        costs as files, extents, images, caches and threads grow
-  reading      btrfs and XFS, cold, beside the kernel and btrfs restore
+  reading      btrfs and XFS, cold, and the kernel and btrfs restore
   all          all of these, and the report
   report       make docs/PERFORMANCE.md of what is kept; with --check, compare it
 

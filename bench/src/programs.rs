@@ -1,5 +1,5 @@
 //! Whole jobs by programs: an image of a directory, a directory of an image, an archive of an image.
-//! Platter's program beside e2fsprogs, and beside the kernel with the tools of every system.
+//! Platter's program compared with e2fsprogs, and with the kernel and the tools of every system.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
@@ -166,7 +166,7 @@ impl Bench<'_> {
         self.stage.path().join("made")
     }
 
-    /// Takes away what a run made.
+    /// Removes what a run made.
     fn clear(&self) -> Result<()> {
         let made = self.made();
         if made.is_dir() {

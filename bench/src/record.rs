@@ -97,7 +97,7 @@ pub(crate) fn tried() -> PathBuf {
     target.join("bench")
 }
 
-/// Takes away what a quick run before left, which may be of another form.
+/// Removes what a quick run before left, which may be of another form.
 pub(crate) fn forget_tried() -> Result<()> {
     match fs::remove_dir_all(tried()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),

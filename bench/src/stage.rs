@@ -33,10 +33,10 @@ impl Stage {
 
     /// On the disk.
     pub(crate) fn on_disk() -> Result<Self> {
-        let beside = record::tried();
-        std::fs::create_dir_all(&beside)?;
+        let parent = record::tried();
+        std::fs::create_dir_all(&parent)?;
         Ok(Self {
-            dir: new_dir(&beside, "stage-")?,
+            dir: new_dir(&parent, "stage-")?,
             is_mounted: false,
         })
     }

@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-/// The value behind `name` and a colon.
+/// The value after `name` and a colon.
 fn field(text: &str, name: &str) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let (_, value) = line.split_once(':')?;

@@ -51,7 +51,7 @@ impl Before {
         Self::Sequence,
     ];
 
-    /// The ways that differ, each beside the one before.
+    /// The ways that differ, each compared with the one before.
     pub(crate) const fn ways(self) -> [Way; 3] {
         match self {
             Self::Nothing | Self::Pages | Self::LargeFolios => {

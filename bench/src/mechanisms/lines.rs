@@ -1,4 +1,4 @@
-//! What it costs that a value which is only read lies beside one which others write: one thread counts,
+//! What it costs that a value which is only read is next to one which others write: one thread counts,
 //! another reads, in three layouts and with more and less to count.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

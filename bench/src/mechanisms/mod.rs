@@ -72,11 +72,13 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
         measured.sharing = sharing::measure(extent, rounds)?;
     }
     if choice.takes("lines") {
-        println!("lines: a value that is read beside one that is written");
+        println!("lines: a value that is read next to one that is written");
         measured.lines = lines::measure(extent, rounds)?;
     }
     if choice.takes("mount") {
-        println!("mount: inode numbers checked by the mount object of XFS beside transactions");
+        println!(
+            "mount: inode numbers checked by the mount object of XFS with concurrent transactions"
+        );
         measured.mount = mount::measure(extent, rounds)?;
     }
     if choice.takes("references") {

@@ -64,7 +64,7 @@ pub(crate) struct Measured {
     pub(crate) trees: Vec<Trees>,
 }
 
-/// Runs the sweep of a layout: so many checks beside transactions with a pause.
+/// Runs the sweep of a layout: so many checks, concurrently with transactions with a pause.
 type SweepOf = fn(&Superblock, u32, u64) -> Result<Sweep>;
 
 /// The layouts by name, in the order of their tables.

@@ -32,13 +32,13 @@ pub(crate) const BOUNDS: &[Bound] = &[
         "files",
         "stat",
         0.0,
-        "what making the file told of it stays true",
+        "the reply to creating the file stays valid",
     ),
     bound(
         "files",
         "cold stat",
         1.0,
-        "LOOKUP, which tells the attributes too",
+        "LOOKUP, which returns the attributes too",
     ),
     bound(
         "files",
@@ -50,7 +50,7 @@ pub(crate) const BOUNDS: &[Bound] = &[
         "small",
         "create, write, close",
         5.0,
-        "as for an empty file; GETXATTR for what a write would take away, and WRITE",
+        "as for an empty file; GETXATTR for what a write would remove, and WRITE",
     ),
     bound(
         "small",
@@ -98,7 +98,7 @@ pub(crate) const BOUNDS: &[Bound] = &[
         "tree",
         "cold ls -lR",
         0.1,
-        "READDIRPLUS, which tells the attributes too",
+        "READDIRPLUS, which returns the attributes too",
     ),
     bound("tree", "cold tar", 1.1, "as well, and READ"),
 ];

@@ -95,10 +95,10 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     let workload = Workload::named(&orders.workload)?;
     let store = orders.is_counted.then(|| CountedStore::start(&orders.dir));
     let mut store = store.transpose()?;
-    let beside = || orders.dir.join("image");
+    let in_dir = || orders.dir.join("image");
     let ground = Ground {
         dir: orders.dir.clone(),
-        image: store.as_ref().map_or_else(beside, CountedStore::image),
+        image: store.as_ref().map_or_else(in_dir, CountedStore::image),
         format: orders.format,
         cache_bytes: orders.cache_bytes,
     };

@@ -274,7 +274,7 @@ fn archive(volume: &Volume) -> Result<u64> {
     )?;
     ensure!(
         summary.damaged == 0,
-        "{} members are damaged",
+        "{} members are corrupt",
         summary.damaged
     );
     Ok(summary.members)

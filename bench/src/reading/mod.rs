@@ -1,5 +1,5 @@
 //! Reading btrfs and XFS: images of many files that the kernel made, listed, archived and copied out
-//! with nothing of them in memory, by platter's program beside the kernel and `btrfs restore`; and what
+//! with nothing of them in memory, by platter's program, the kernel and `btrfs restore`; and what
 //! that takes of the device, counted.
 
 mod images;

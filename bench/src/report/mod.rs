@@ -24,7 +24,7 @@ use self::aims::{Aim, Evidence};
 use self::missed::Explanations;
 use crate::record::{self, Extent, Record};
 
-/// Pictures lie beside the page, in a directory.
+/// Pictures are next to the page, in a directory.
 const PICTURES: &str = "performance";
 /// In that directory, why aims are missed.
 const MISSED: &str = "missed";

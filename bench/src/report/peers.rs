@@ -1,4 +1,4 @@
-//! Platter beside its peers.
+//! Platter compared with its peers.
 
 use super::Page;
 use super::charts::{Bar, histogram, ratio_bars};
@@ -30,7 +30,7 @@ pub(super) struct Series<'r> {
 }
 
 pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
-    page.paragraph("## Beside its peers");
+    page.paragraph("## Compared with its peers");
     page.provenance(record);
     for failure in &record.result.failures {
         page.paragraph(&format!("**Not measured to the end:** {failure}."));

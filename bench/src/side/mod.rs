@@ -115,7 +115,7 @@ impl Side {
         }
     }
 
-    /// Whether it is platter behind a mount.
+    /// Whether it is platter through a mount.
     pub(crate) const fn is_platter_mounted(self) -> bool {
         self.uses_image() && !matches!(self, Self::Kernel | Self::Fuse2fs | Self::Library)
     }

@@ -93,9 +93,9 @@ fn unpack(site: &Site<'_>) -> Result<Done> {
     })
 }
 
-/// What a walk met.
+/// What a walk found.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Met {
+struct Found {
     files: u64,
     bytes: u64,
 }
@@ -103,16 +103,16 @@ struct Met {
 /// Goes through a whole tree; `look` gives the bytes of a file.
 fn walk(
     dir: &dyn Directory,
-    met: &mut Met,
+    found: &mut Found,
     look: &mut dyn FnMut(&dyn Directory, &crate::place::Entry) -> Result<u64>,
 ) -> Result<()> {
     for entry in dir.list()? {
         let bytes = look(dir, &entry)?;
         if entry.is_dir {
-            walk(&*dir.dir(&entry.name)?, met, look)?;
+            walk(&*dir.dir(&entry.name)?, found, look)?;
         } else {
-            met.files += 1;
-            met.bytes += bytes;
+            found.files += 1;
+            found.bytes += bytes;
         }
     }
     Ok(())
@@ -120,28 +120,40 @@ fn walk(
 
 fn find(site: &Site<'_>) -> Result<Done> {
     site.in_threads(|_, dir, _| {
-        let mut met = Met::default();
-        walk(dir, &mut met, &mut |_, _| Ok(0))?;
-        ensure!(met.files == site.share(), "{} files were found", met.files);
-        Ok(met.files)
+        let mut found = Found::default();
+        walk(dir, &mut found, &mut |_, _| Ok(0))?;
+        ensure!(
+            found.files == site.share(),
+            "{} files were found",
+            found.files
+        );
+        Ok(found.files)
     })
 }
 
 fn list(site: &Site<'_>) -> Result<Done> {
     site.in_threads(|_, dir, _| {
-        let mut met = Met::default();
-        walk(dir, &mut met, &mut |dir, entry| dir.size_bytes_of(entry))?;
-        ensure!(met.files == site.share(), "{} files were found", met.files);
-        ensure!(met.bytes == bytes_of(site.share())?, "{} bytes", met.bytes);
-        Ok(met.files)
+        let mut found = Found::default();
+        walk(dir, &mut found, &mut |dir, entry| dir.size_bytes_of(entry))?;
+        ensure!(
+            found.files == site.share(),
+            "{} files were found",
+            found.files
+        );
+        ensure!(
+            found.bytes == bytes_of(site.share())?,
+            "{} bytes",
+            found.bytes
+        );
+        Ok(found.files)
     })
 }
 
 fn read_all(site: &Site<'_>) -> Result<Done> {
     site.in_threads(|_, dir, latencies| {
-        let mut met = Met::default();
+        let mut found = Found::default();
         let mut buffer = vec![0; FILE_BYTES_MAX];
-        walk(dir, &mut met, &mut |dir, entry| {
+        walk(dir, &mut found, &mut |dir, entry| {
             if entry.is_dir {
                 return Ok(0);
             }
@@ -153,8 +165,12 @@ fn read_all(site: &Site<'_>) -> Result<Done> {
                 Ok(length)
             })
         })?;
-        ensure!(met.bytes == bytes_of(site.share())?, "{} bytes", met.bytes);
-        Ok(met.files)
+        ensure!(
+            found.bytes == bytes_of(site.share())?,
+            "{} bytes",
+            found.bytes
+        );
+        Ok(found.files)
     })
 }
 

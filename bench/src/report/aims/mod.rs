@@ -1,6 +1,6 @@
 //! What platter aims at, and what it reached: computed from the raw runs.
 
-mod beside;
+mod rates;
 mod growth;
 
 use super::Page;
@@ -34,7 +34,7 @@ pub(super) struct Aim {
     unit: &'static str,
     /// Nothing, where it was not measured.
     reached: Option<Reached>,
-    /// What others reach, to stand beside it: by [`COMPARED`].
+    /// What others reach, to compare it with: by [`COMPARED`].
     compared: [Option<Estimate>; COMPARED.len()],
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Verdict {
 }
 
 const HEAD: &[&str] = &["what", "aim", "reached", "runs", "verdict"];
-/// Ours beside which the aims through FUSE are shown, and what each shows.
+/// Ours with which the aims through FUSE are compared, and what each shows.
 const COMPARED: [(Side, &str); 4] = [
     (Side::Device, "over the device alone"),
     (Side::NullFuse, "null server: what the transport allows"),
@@ -72,7 +72,7 @@ const COMPARED: [(Side, &str); 4] = [
 
 /// All aims, whatever there is to judge them by.
 pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
-    let mut aims = beside::aims(evidence);
+    let mut aims = rates::aims(evidence);
     aims.extend(growth::aims(evidence));
     aims
 }

@@ -9,7 +9,7 @@ const ABOUT: &str = "\
 ### Shared structures: what is read apart from what is written
 
 A line of the cache that one processor writes has to be fetched by each other one that reads anything in
-it. Linux moved the geometry of a mounted XFS away from its counters for that: removing 50 million files
+it. Linux separated the geometry of a mounted XFS from its counters for that: removing 50 million files
 by 16 threads took 8m30s instead of 13m20s, and on another machine 5m02s instead of 5m30s (published with
 the change). Here every field of what all threads of a mount share has a class: never written once it
 is shared, rarely (mounting, failing), or hot. No pair of lines, 128 bytes, mixes hot fields with others;
@@ -17,7 +17,7 @@ that is checked when the program is compiled, and this is the table it is checke
 structure with a table of its own.";
 
 const CONCLUSION: &str = "\
-What can be concluded: that the layout is as the table says, on every machine, and what a read costs beside
+What can be concluded: that the layout is as the table says, on every machine, and what a read costs next to
 a counter in the same line, on this one. What cannot, on two processors: the cost between sockets, with
 more readers, and what a whole workload gains; at the rate that one mount begins transactions (far below a
 million a second) next to nothing is to be seen here.";

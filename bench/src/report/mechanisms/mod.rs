@@ -1,4 +1,4 @@
-//! The mechanisms on and off, beside what was published of them.
+//! The mechanisms on and off, compared with what was published of them.
 
 mod groups;
 mod insertion;

@@ -9,14 +9,14 @@ const ABOUT: &str = "\
 ### The mount object of XFS
 
 The same on the driver's own mount object, in three layouts: *packed*, with the byte that each check of an inode
-number reads beside the count of transactions, as before Linux 5.8; *separated*, with the byte in the geometry; and
+number reads next to the count of transactions, as before Linux 5.8; *separated*, with the byte in the geometry; and
 *counterless*, which the driver uses, where the gate of freezes knows what runs. One thread checks inode numbers, the
 other begins and ends transactions, with pauses between them. Nanoseconds for each check, and transactions in a second:";
 
 const TREES: &str = "\
 Trees of empty files, made and removed by two threads on a memory device, each its own; published of Linux are 50
 million files removed by 16 threads, of 13m20s and 8m30s, and 5m30s and 5m02s. Changes that were begun again are those
-that met another one's group of blocks:";
+that found another one in their group of blocks:";
 
 const CONCLUSION: &str = "\
 What two processors do not show: what sixteen that take one line from each other pay, and what lines cost between

@@ -10,8 +10,8 @@ const ABOUT: &str = "\
 ### Delayed references of btrfs: heads and their index
 
 Changes of reference counts wait in heads, one for each extent, which are found by their addresses. Linux 6.5 moved the
-links of a head next to its address, and Linux 6.13 left the tree for an array that is indexed by address. Each index is
-here behind one interface: `rb-split-144` and `rb-hot-136` are the layouts before and after 6.5, byte for byte,
+links of a head next to its address, and Linux 6.13 left the tree for an array that is indexed by address. Each index
+has the same interface here: `rb-split-144` and `rb-hot-136` are the layouts before and after 6.5, byte for byte,
 `xarray-128` is the shape since 6.13, the others are ours; a mount uses `rb-line-64`. A search reads the address and one link
 of a head at each level: the lines that this takes follow from the layout (mean over a page, both links).";
 

@@ -1,4 +1,4 @@
-//! Aims beside others: rates of work over a peer's, and whole jobs over other programs'.
+//! Aims compared with others: rates of work over a peer's, and whole jobs over other programs'.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use crate::work::Workload;
 type OfWork = (&'static str, &'static str, f64);
 
 /// By one thread.
-const BESIDE: &[(&str, Side, Side, &[OfWork])] = &[
+const RATES: &[(&str, Side, Side, &[OfWork])] = &[
     (
-        "Through FUSE, beside fuse2fs",
+        "Through FUSE, compared with fuse2fs",
         Side::Fuse,
         Side::Fuse2fs,
         &[
@@ -29,7 +29,7 @@ const BESIDE: &[(&str, Side, Side, &[OfWork])] = &[
         ],
     ),
     (
-        "Through FUSE, beside bindfs on tmpfs",
+        "Through FUSE, compared with bindfs on tmpfs",
         Side::Fuse,
         Side::Bindfs,
         &[
@@ -43,7 +43,7 @@ const BESIDE: &[(&str, Side, Side, &[OfWork])] = &[
         ],
     ),
     (
-        "As a library, beside the kernel's ext4 through system calls",
+        "As a library, compared with the kernel's ext4 through system calls",
         Side::Library,
         Side::Kernel,
         &[
@@ -79,7 +79,7 @@ const JOBS: &[(&str, &str, Bound)] = &[
 
 pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
     let mut aims = Vec::new();
-    for &(group, ours, theirs, works) in BESIDE {
+    for &(group, ours, theirs, works) in RATES {
         let works = works.iter();
         aims.extend(works.map(|work| of_work(evidence, group, [ours, theirs], work)));
     }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn every_aim_is_of_work_there_is() {
-        for (_, _, _, aims) in BESIDE {
+        for (_, _, _, aims) in RATES {
             for &(name, phase, _) in *aims {
                 let workload = work::ALL.iter().find(|workload| workload.name == name);
                 let phases = workload.unwrap().phases;
