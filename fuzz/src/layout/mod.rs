@@ -1,4 +1,4 @@
-//! Where the structures of an undamaged image lie, and how their checksums are put right after
+//! Where the structures of an intact image lie, and how their checksums are put right after
 //! a change: a second, trusting reading of each format that shares no code with its driver.
 
 mod bytes;

@@ -45,7 +45,7 @@ const BLOCKS: [(&[u8; 4], usize); 10] = [
 ];
 /// The same of structures of one directory block.
 const DIRECTORIES: [(&[u8; 4], usize); 3] = [(b"XDB3", 4), (b"XDD3", 4), (b"XDF3", 4)];
-/// Magic numbers of blocks of hash trees, which stand behind two pointers.
+/// Magic numbers of blocks of hash trees, which follow two pointers.
 const HASHES: [u16; 4] = [0x3ebe, 0x3df1, 0x3dff, 0x3bee];
 const HASH_SUM: usize = 12;
 const INODE_SUM: usize = 100;

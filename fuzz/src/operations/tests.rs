@@ -1,4 +1,4 @@
-//! Operations reach what they are for: on what is not damaged they meet no damage, and change it.
+//! Operations reach what they are for: on intact images they find no corruption, and change them.
 
 use testkit::fs_type::FsType;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::seeds;
 
 #[test]
-fn undamaged_images_stay_undamaged() {
+fn intact_images_stay_intact() {
     let desk = Desk::new(8 << 20).unwrap();
     // Other formats are not written and not checked yet.
     for seed in seeds::of(&[FsType::Ext4]).unwrap() {
@@ -15,8 +15,8 @@ fn undamaged_images_stay_undamaged() {
             let mut tally = Tally::default();
             desk.perform(operation, &seed.contents, &seed.devices, &mut tally)
                 .unwrap();
-            let is_damage = |kind: &&String| kind.starts_with("corrupt") || *kind == "device";
-            assert_eq!(tally.errors.keys().find(is_damage), None, "{what}");
+            let is_corruption = |kind: &&String| kind.starts_with("corrupt") || *kind == "device";
+            assert_eq!(tally.errors.keys().find(is_corruption), None, "{what}");
             let image = crate::open::image(std::fs::read(desk.image()).unwrap());
             let is_clean = crate::exercise::check(&desk.options(), &image.into(), &mut tally);
             assert!(is_clean, "{what}: {tally:?}");

@@ -51,7 +51,7 @@ impl Worker {
         })
     }
 
-    /// Waits for the worker. When it dies, its image is a failure, and it goes on behind it.
+    /// Waits for the worker. When it dies, its image is a failure, and a new one goes on after it.
     fn finish(mut self) -> Result<Tallies> {
         let mut tallies = Tallies::default();
         for _ in 0..=RESTARTS_MAX {

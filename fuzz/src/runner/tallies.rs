@@ -39,7 +39,7 @@ pub struct Tallies {
     pub errors: BTreeMap<String, u64>,
     /// The longest time an image took, in microseconds, and its number.
     pub slowest: (u64, u64),
-    /// The most memory an image took beside the caches, in bytes, and its number.
+    /// The most memory an image took in addition to the caches, in bytes, and its number.
     pub largest: (u64, u64),
     /// Images that failed.
     pub failures: Vec<Failure>,

@@ -1,17 +1,17 @@
-//! Every target returns for the pieces of good images and for thousands of damaged ones.
+//! Every target returns for the pieces of good images and for thousands of corrupt ones.
 
 use testkit::prng::Prng;
 
 use super::TARGETS;
 use crate::seeds;
 
-/// Damaged pieces that each target is given.
+/// Corrupt pieces that each target is given.
 const PIECES: u64 = 3000;
 /// Pieces are longer only for the target that takes whole images.
 const PIECE_BYTES: usize = 4096;
 
 #[test]
-fn targets_return_for_damaged_pieces_of_good_images() {
+fn targets_return_for_corrupt_pieces_of_good_images() {
     let seeds = seeds::all().unwrap();
     for (name, target) in TARGETS {
         if *name == "image" {
@@ -19,7 +19,7 @@ fn targets_return_for_damaged_pieces_of_good_images() {
         }
         let mut prng = Prng::named(name.as_bytes());
         for _ in 0..PIECES {
-            target(&damaged_piece(&seeds, &mut prng));
+            target(&corrupt_piece(&seeds, &mut prng));
         }
     }
 }
@@ -35,7 +35,7 @@ fn targets_return_for_short_and_uniform_bytes() {
     }
 }
 
-fn damaged_piece(seeds: &[seeds::Seed], prng: &mut Prng) -> Vec<u8> {
+fn corrupt_piece(seeds: &[seeds::Seed], prng: &mut Prng) -> Vec<u8> {
     let seed = &seeds[below(prng, seeds.len())];
     let part = &seed.layout.parts[below(prng, seed.layout.parts.len())];
     let mut bytes = seed.contents.to_vec(part.range.clone());

@@ -13,7 +13,7 @@ use testkit::oracle::{Verdict, e2fsck};
 
 /// Cache for the check of one image.
 const CACHE_BYTES: u64 = 16 << 20;
-/// Pieces of a damaged image that are written if they differ.
+/// Pieces of a corrupt image that are written if they differ.
 const PIECE_BYTES: usize = 64 << 10;
 /// Findings kept of one check.
 const FINDINGS_MAX: usize = 40;
@@ -43,14 +43,14 @@ impl Judged {
     }
 }
 
-/// A file that `e2fsck` looks at, with the bytes of one undamaged image between images.
+/// A file that `e2fsck` looks at, with the bytes of one intact image between images.
 pub(crate) struct Desk<'a> {
     file: NamedTempFile,
-    undamaged: &'a [u8],
+    intact: &'a [u8],
 }
 
 impl<'a> Desk<'a> {
-    pub(crate) fn new(undamaged: &'a [u8]) -> Result<Self> {
+    pub(crate) fn new(intact: &'a [u8]) -> Result<Self> {
         // Memory is faster, where there is a filesystem for it.
         let memory = Path::new("/dev/shm");
         let mut file = if memory.is_dir() {
@@ -58,14 +58,14 @@ impl<'a> Desk<'a> {
         } else {
             NamedTempFile::new()?
         };
-        file.write_all(undamaged)?;
-        Ok(Self { file, undamaged })
+        file.write_all(intact)?;
+        Ok(Self { file, intact })
     }
 
-    /// Asks both about a damaged form of the image.
+    /// Asks both about a corrupt form of the image.
     pub(crate) fn judge(&self, image: Vec<u8>) -> Result<Judged> {
         let pieces = || {
-            self.undamaged
+            self.intact
                 .chunks(PIECE_BYTES)
                 .zip(image.chunks(PIECE_BYTES))
         };
@@ -82,7 +82,7 @@ impl<'a> Desk<'a> {
         for (offset, (old, _)) in changed() {
             file.write_all_at(old, offset)?;
         }
-        if let Some(rest) = self.undamaged.get(image.len()..) {
+        if let Some(rest) = self.intact.get(image.len()..) {
             file.write_all_at(rest, image.len() as u64)?;
         }
         let (e2fsck, e2fsck_said) = asked?;

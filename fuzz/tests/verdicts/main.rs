@@ -1,4 +1,4 @@
-//! The check beside `e2fsck -fn`: both call the same images clean, and the same images damaged.
+//! The check compared with `e2fsck -fn`: both call the same images clean, and the same images corrupt.
 //!
 //! Where they disagree for a reason, `explained.md` states it; any other disagreement fails. More
 //! images, or one again: `PLATTER_VERDICTS=FIRST..END` or `PLATTER_VERDICT=N`, before
@@ -17,11 +17,11 @@ use judges::{Desk, Judged};
 use run::{Corpus, Outcome};
 use testkit::fixtures::{Place, catalogue};
 
-/// Damaged images of a test run.
+/// Corrupt images of a test run.
 const IMAGES: u64 = 1000;
 
 #[test]
-fn undamaged_fixtures_are_clean_for_both() {
+fn intact_fixtures_are_clean_for_both() {
     let mut unequal = Vec::new();
     for fixture in catalogue::all() {
         if fixture.place != Place::Whole || fixture.name.contains("dirty") {
@@ -39,7 +39,7 @@ fn undamaged_fixtures_are_clean_for_both() {
 }
 
 #[test]
-fn verdicts_on_damaged_images_agree_or_are_explained() {
+fn verdicts_on_corrupt_images_agree_or_are_explained() {
     let explanations = Explanations::read();
     let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let corpus = Corpus::find();
@@ -59,7 +59,7 @@ fn verdicts_on_damaged_images_agree_or_are_explained() {
     let outcomes = corpus.examine_all(numbers);
     let count = |holds: &dyn Fn(&Outcome) -> bool| outcomes.iter().filter(|o| holds(o)).count();
     println!(
-        "{} damaged images, {} with checksums put right: {} clean for both, {} for neither",
+        "{} corrupt images, {} with checksums put right: {} clean for both, {} for neither",
         outcomes.len(),
         count(&|outcome| outcome.is_sealed),
         count(&|outcome| outcome.judged.platter_is_clean() && outcome.judged.e2fsck_is_clean()),
@@ -83,7 +83,7 @@ fn verdicts_on_damaged_images_agree_or_are_explained() {
                 }
                 println!(
                     "    again: PLATTER_VERDICT={} cargo test -p platter-fuzz --test verdicts \
-                     damaged -- --nocapture",
+                     corrupt -- --nocapture",
                     outcome.number
                 );
             }

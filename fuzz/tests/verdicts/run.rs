@@ -1,4 +1,4 @@
-//! Which images are damaged, and the run over them, on as many threads as there are processors.
+//! Which images are corrupted, and the run over them, on as many threads as there are processors.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use testkit::fixtures::{Fill, Fixture, Place, catalogue};
 
 use crate::judges::{Desk, Judged};
 
-/// The fixtures that are damaged: clean ones whose bytes are the same on every machine.
+/// The fixtures that are corrupted: clean ones whose bytes are the same on every machine.
 pub(crate) struct Corpus {
     fixtures: Vec<&'static Fixture>,
 }
 
-/// What came of one damaged image.
+/// The outcome of one corrupt image.
 pub(crate) struct Outcome {
     pub(crate) number: u64,
     fixture: &'static str,
@@ -56,8 +56,8 @@ impl Corpus {
                     return;
                 };
                 let seed = seeds::seed(fixture).unwrap();
-                let undamaged = seed.contents.to_vec(0..seed.contents.len());
-                let desk = Desk::new(&undamaged).unwrap();
+                let intact = seed.contents.to_vec(0..seed.contents.len());
+                let desk = Desk::new(&intact).unwrap();
                 for number in numbers.clone() {
                     if number % self.fixtures.len() as u64 != index as u64 {
                         continue;

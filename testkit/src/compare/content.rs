@@ -78,7 +78,7 @@ fn ranges_to_read(runs: &[Range<u64>], size: u64) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Whether the range is the same in both; a difference is noted once.
+/// Whether the range is the same in both; a difference is recorded once.
 fn compare_range(
     inode: &dyn Inode,
     file: &File,

@@ -1,4 +1,4 @@
-//! The comparison walk: every path of a filesystem as platter sees it, beside the same path as
+//! The comparison walk: every path of a filesystem as platter sees it, compared with the same path as
 //! the kernel shows it. All that a program can ask of a file is asked of both.
 
 mod rules;

@@ -31,7 +31,7 @@ impl Outcome {
         self.kept.truncate(DIFFERENCES_KEPT);
     }
 
-    /// Notes a difference at the current path.
+    /// Records a difference at the current path.
     pub(super) fn differ(&mut self, what: impl fmt::Display) {
         self.differences += 1;
         if self.kept.len() < DIFFERENCES_KEPT {
@@ -40,7 +40,7 @@ impl Outcome {
         }
     }
 
-    /// Notes a difference when two values are not equal.
+    /// Records a difference when two values are not equal.
     #[expect(clippy::needless_pass_by_value, reason = "most values are numbers")]
     pub(super) fn same<T: PartialEq + fmt::Debug>(&mut self, what: &str, platter: T, host: T) {
         if platter != host {

@@ -1,6 +1,6 @@
 //! Which properties two trees must share.
 
-/// What is compared beside names, kinds, contents, link targets and permissions.
+/// What is compared in addition to names, kinds, contents, link targets and permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,

@@ -144,7 +144,10 @@ impl Judge<'_> {
         if self.scene.durability() == Durability::Logged {
             let ours = judged.trees.iter().find(|(name, _)| *name == OURS);
             let lines = ours.map(|(_, ours)| ours.differences(theirs));
-            judged.complain("our replay beside another", lines.unwrap_or_default());
+            judged.complain(
+                "our replay compared with another",
+                lines.unwrap_or_default(),
+            );
         }
     }
 }

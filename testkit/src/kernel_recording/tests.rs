@@ -188,7 +188,7 @@ fn xfs_logs_cut_anywhere_are_recovered_by_the_kernel() {
 }
 
 #[test]
-fn refused_mount_leaves_nothing_behind() {
+fn refused_mount_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::write(&image, vec![0; 1 << 20]).unwrap();

@@ -36,7 +36,7 @@ impl Members {
                     devices,
                     _lock: lock,
                 };
-                // What a process that was killed left behind.
+                // What a process that was killed left.
                 members.forget();
                 return Ok(members);
             }

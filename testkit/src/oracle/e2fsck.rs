@@ -42,10 +42,10 @@ pub fn repair(image: &Path, options: &[&str]) -> Result<()> {
 /// `-p` would not do: it repairs counts and bitmaps silently.
 pub fn recover(image: &Path) -> Result<Vec<String>> {
     let finished = tool::finish(tool::command("e2fsck").args(["-f", "-y"]).arg(image))?;
-    beside_recovery(&finished)
+    other_than_recovery(&finished)
 }
 
-fn beside_recovery(finished: &Finished) -> Result<Vec<String>> {
+fn other_than_recovery(finished: &Finished) -> Result<Vec<String>> {
     let text = finished.text();
     let code = finished.code()?;
     let has_orphans = text.contains("ing orphaned inode ");
@@ -96,7 +96,7 @@ pub fn are_of_orphans(lines: &[String]) -> bool {
 
 /// Whether what [`recover`] gave begins with word of a commit block of which only a part is there,
 /// as a power cut leaves it: the log ends before it, as the kernel says too. That there were errors
-/// is noted then.
+/// is recorded then.
 #[must_use]
 pub fn begins_with_cut_commit(lines: &[String]) -> bool {
     lines.first().is_some_and(|line| {
@@ -264,7 +264,7 @@ mod tests {
     fn replay_and_orphans_are_no_repair_and_everything_else_is() {
         const CLEAN: &str = include_str!("reports/recovered.txt");
         const NONE: [&str; 0] = [];
-        let lines = |report: &str| beside_recovery(&recorded(report)).unwrap();
+        let lines = |report: &str| other_than_recovery(&recorded(report)).unwrap();
         assert_eq!(lines(CLEAN), NONE);
         let with = |line: &str| CLEAN.replacen("Pass 5", &format!("{line}\nPass 5"), 1);
         let flag = "Feature orphan_present is set but orphan file is clean.\nClear? yes";

@@ -81,7 +81,7 @@ const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static st
     }
 }
 
-/// The ext4 driver beside e2fsprogs and the kernel's ext4.
+/// The ext4 driver, compared with e2fsprogs and the kernel's ext4.
 #[derive(Debug, Clone, Copy)]
 pub struct Ext4Subject;
 

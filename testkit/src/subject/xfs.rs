@@ -52,7 +52,7 @@ const fn scene_of(name: &'static str, options: &'static [&'static str]) -> Scene
     }
 }
 
-/// The XFS driver beside xfsprogs and the kernel's XFS.
+/// The XFS driver, compared with xfsprogs and the kernel's XFS.
 #[derive(Debug, Clone, Copy)]
 pub struct XfsSubject;
 

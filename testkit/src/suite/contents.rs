@@ -1,4 +1,4 @@
-//! The contents of one file beside a vector of bytes.
+//! The contents of one file compared with a vector of bytes.
 
 use std::ops::{ControlFlow, Range};
 

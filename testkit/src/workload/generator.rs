@@ -304,7 +304,7 @@ impl Generator {
         self.any(now, |kind| kind == FileKind::Regular)
     }
 
-    /// Bytes somewhere in a file: in its middle, at its end, or some way behind that.
+    /// Bytes somewhere in a file: in its middle, at its end, or some way past that.
     fn fill(&mut self, now: &Tree, path: &str) -> Fill {
         let size = size_of(now, path);
         let offset = match self.below(8) {

@@ -229,7 +229,7 @@ impl Tree {
     }
 }
 
-/// A path with a name behind it.
+/// A path with a name appended.
 pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() {
         name.to_owned()

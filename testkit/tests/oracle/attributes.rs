@@ -51,7 +51,7 @@ fn acl(named: u32) -> Vec<u8> {
         .encode()
 }
 
-/// Files whose attributes lie behind the inode, in a block, in both, and as far as `value_max`
+/// Files whose attributes lie after the inode, in a block, in both, and as far as `value_max`
 /// bytes go.
 fn populate(root: &Path, value_max: usize) {
     let mut random = Prng::new(1);
@@ -103,7 +103,7 @@ fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
     mount.unmount(&path).unwrap();
     let mount = Mount::image(&path, "noload", Access::ReadOnly).unwrap();
     let image = Image::open(&path);
-    let mut met = 0;
+    let mut count = 0;
     for entry in fs::read_dir(mount.root()).unwrap() {
         let entry = entry.unwrap();
         let opened = image.at(entry.file_name().to_str().unwrap());
@@ -115,11 +115,11 @@ fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
             "{options:?} {}",
             entry.file_name().display()
         );
-        met += found.len();
+        count += found.len();
         let missing = xattr::get(&image.volume, &opened.inode, b"user.missing").unwrap_err();
         assert!(matches!(missing, Error::Condition(Condition::NoAttribute)));
     }
-    assert!(met > 24, "the fixture has attributes");
+    assert!(count > 24, "the fixture has attributes");
 }
 
 #[test]

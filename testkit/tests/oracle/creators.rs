@@ -116,8 +116,8 @@ fn uninit_flags_without_feature_are_cleared() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     mke2fs::make(&image, 4 << 10, &["-t", "ext2", "-b", "1024"], None).unwrap();
-    let damage = ["flags 3", "itable_unused 400"].map(|field| format!("set_bg 0 {field}"));
-    debugfs::change(&image, &damage.each_ref().map(String::as_str)).unwrap();
+    let fields = ["flags 3", "itable_unused 400"].map(|field| format!("set_bg 0 {field}"));
+    debugfs::change(&image, &fields.each_ref().map(String::as_str)).unwrap();
     assert!(!e2fsck::check(&image).unwrap().is_clean());
     let volume = open_for_writing(&image);
     for number in 0..100 {

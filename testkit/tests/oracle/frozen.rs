@@ -73,7 +73,7 @@ const OF_FILES: &[Action] = &[
 ];
 
 /// What is tried with the flags on a directory `dir`, with `file`, `full/x` and `empty` in it, and
-/// `outside` beside it.
+/// `outside` next to it.
 const OF_DIRECTORIES: &[Action] = &[
     ("list", |at| fs::read_dir(at.join("dir")).map(drop)),
     ("create", |at| {

@@ -138,21 +138,21 @@ fn generations_are_shown() {
         let path = root.join("file");
         File::create(&path).unwrap().sync_all().unwrap();
         let generation = call(&path, GET_VERSION, &[0xff; 8]).unwrap();
-        fs::write(root.join("noted"), &generation[..4]).unwrap();
+        fs::write(root.join("recorded"), &generation[..4]).unwrap();
         assert_eq!(generation[4..8], [0xff; 4], "an int is written");
         let refused = call(&path, SET_VERSION, &[1; 8]);
         assert_eq!(refused.err(), Some(Errno::NOTTY));
     };
     let look = |image: &Path| {
-        let noted = debugfs::ask(image, "cat noted").unwrap();
-        let noted = u32::from_ne_bytes(noted.try_into().unwrap());
+        let recorded = debugfs::ask(image, "cat recorded").unwrap();
+        let recorded = u32::from_ne_bytes(recorded.try_into().unwrap());
         let shown = String::from_utf8(debugfs::ask(image, "stat file").unwrap()).unwrap();
         let words: Vec<_> = shown.split_whitespace().collect();
         let at = words
             .iter()
             .position(|word| *word == "Generation:")
             .unwrap();
-        assert_eq!(words[at + 1], noted.to_string());
+        assert_eq!(words[at + 1], recorded.to_string());
     };
     by_both(&image, &make, &play, &look);
 }

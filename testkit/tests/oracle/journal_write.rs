@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::recovery::{Cut, Scene, compare_with_others, open_volume};
 
-/// The first inode that mke2fs gives to a file, behind that of `lost+found`.
+/// The first inode that mke2fs gives to a file, after that of `lost+found`.
 const FILE: u32 = 12;
 const FILE_BLOCKS: usize = 96;
 

@@ -1,4 +1,4 @@
-//! What the kernel keeps of attributes, beside what the filesystem itself says after every change that
+//! What the kernel keeps of attributes, compared with what the filesystem itself says after every change that
 //! is made through the mount.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Platter beside Linux and its tools: over every fixture, and over what one test needs alone.
+//! Platter compared with Linux and its tools: over every fixture, and over what one test needs alone.
 #![expect(
     clippy::unwrap_used,
     reason = "a panic is how a test fails, in its helpers too"

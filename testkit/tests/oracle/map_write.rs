@@ -24,7 +24,7 @@ const FILES: usize = 4;
 const ROUNDS: usize = 3;
 const CHANGES: usize = 70;
 
-/// The files of an image, beside what they should hold.
+/// The files of an image, and what they should hold.
 struct Bench<'a> {
     path: &'a Path,
     /// What collapsing and inserting count in, in bytes.

@@ -1,4 +1,4 @@
-//! Filesystems made by platter beside those of `mke2fs`: what `dumpe2fs` says of both, `e2fsck`, a
+//! Filesystems made by platter compared with those of `mke2fs`: what `dumpe2fs` says of both, `e2fsck`, a
 //! kernel that writes to them.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Mounts for writing beside the kernel's: each takes over what the other left, clean or not.
+//! Mounts for writing alternate with the kernel's: each takes over what the other left, clean or not.
 
 use std::fs;
 use std::path::Path;

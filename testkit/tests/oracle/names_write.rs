@@ -366,7 +366,7 @@ fn tree(filesystem: &dyn Filesystem) -> BTreeMap<String, String> {
     found
 }
 
-/// Changes a new filesystem beside the model, `steps` times in each round.
+/// Changes a new filesystem and the model, `steps` times in each round.
 fn assert_like_the_model(size_kib: u64, options: &[&str], steps: usize, kernel_reads: bool) {
     let host_dir = tempfile::tempdir().unwrap();
     let path = host_dir.path().join("image");

@@ -1,5 +1,5 @@
 //! Files that are open, or have no name, through a mount whose filesystem keeps few inodes in memory:
-//! they stay what they are while thousands of others come and go, and leave nothing behind.
+//! they stay what they are while thousands of others come and go, and leave nothing allocated.
 //!
 //! The same is asserted of the kernel's own filesystem, so what is expected is what Linux does.
 

@@ -257,7 +257,7 @@ fn zeroed_primary_gpt_is_read_from_its_backup() -> Result<()> {
 }
 
 #[test]
-fn damaged_in_both_copies_is_an_error_that_names_them() -> Result<()> {
+fn corrupt_in_both_copies_is_an_error_that_names_them() -> Result<()> {
     let disk = Disk::new(GPT, 512)?;
     disk.flip(512 + 60)?;
     disk.flip(64 * MIB - 512 + 60)?;

@@ -1,4 +1,4 @@
-//! Filesystems that were made larger: `e2fsck`, a kernel that fills them, `resize2fs` beside it, and
+//! Filesystems that were made larger: `e2fsck`, a kernel that fills them, `resize2fs` for comparison, and
 //! every state that a power cut can leave.
 
 use std::collections::BTreeMap;
@@ -292,7 +292,7 @@ fn number_of_group(block_bytes: u64) -> u64 {
 }
 
 #[test]
-fn shrinking_and_damage_are_refused() {
+fn shrinking_and_corruption_are_refused() {
     let (dir, source) = (tempfile::tempdir().unwrap(), source());
     let image = dir.path().join("image");
     let refused = |image: &Path, len: u64| {

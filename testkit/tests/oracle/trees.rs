@@ -1,4 +1,4 @@
-//! Trees of every kind made into images: `e2fsck`, a kernel mount beside the source, and the same
+//! Trees of every kind made into images: `e2fsck`, a kernel mount compared with the source, and the same
 //! bytes from the directory, once more, and from its archive.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Texts of findings compared with those of e2fsck for the same damage: the first table of
+//! Texts of findings compared with those of e2fsck for the same corruption: the first table of
 //! `docs/design/checking.md`. `PLATTER_WRITE_TEXTS=1 cargo test -p testkit --test texts`
 //! writes it.
 
@@ -173,7 +173,7 @@ fn statement(line: &str) -> &str {
 
 /// The row of the table for a corruption, as both report it.
 fn row(dir: &Path, sound: &Path, (request, finding, line): (&str, &str, &str)) -> Result<String> {
-    let image = dir.join("damaged");
+    let image = dir.join("corrupt");
     fs::copy(sound, &image)?;
     debugfs(dir, &image, &format!("{request}\n"))?;
     let mut findings = Findings::default();
@@ -197,7 +197,7 @@ fn documented_texts_match_findings_and_e2fsck() {
     let sound = sound(dir.path()).unwrap();
     let rows = CORRUPTIONS
         .iter()
-        .map(|&damage| row(dir.path(), &sound, damage));
+        .map(|&corruption| row(dir.path(), &sound, corruption));
     let rows: String = rows.collect::<Result<_>>().unwrap();
     let page = fs::read_to_string(PAGE).unwrap();
     let (before, after) = page.split_once(TABLE_HEADER).unwrap();

@@ -33,7 +33,7 @@ pub(super) fn fill(workspace: &Workspace, dir: &Path) -> Result<()> {
     std::fs::hard_link(odd.join("two names"), odd.join("the other name"))?;
     std::fs::write(odd.join("ünïcode and\ttab"), "a name of many bytes\n")?;
     let sparse = std::fs::File::create(odd.join("sparse"))?;
-    sparse.write_all_at(b"behind a hole of a gigabyte", 1 << 30)?;
+    sparse.write_all_at(b"after a hole of a gigabyte", 1 << 30)?;
     let script = odd.join("script");
     std::fs::write(&script, "#!/bin/sh\necho hello\n")?;
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755))?;

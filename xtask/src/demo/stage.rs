@@ -49,10 +49,10 @@ impl Stage {
         std::fs::create_dir(stage.source())?;
         for place in ["copied", "unpacked", "mountpoint", "changed"] {
             std::fs::create_dir(stage.path(place))?;
-            stage.give_away(place)?;
+            stage.chown_to_user(place)?;
         }
         std::fs::create_dir(stage.path("out"))?;
-        stage.give_away("out")?;
+        stage.chown_to_user("out")?;
         Ok(stage)
     }
 
@@ -65,7 +65,7 @@ impl Stage {
         self.dir.join(name)
     }
 
-    fn give_away(&self, name: &str) -> Result<()> {
+    fn chown_to_user(&self, name: &str) -> Result<()> {
         if self.is_root {
             lchown(self.path(name), Some(ORDINARY_USER), Some(ORDINARY_USER))?;
         }

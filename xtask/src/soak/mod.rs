@@ -33,8 +33,8 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
                     `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
                     or `layouts` (each combination of options made, written and checked), or, of
-                    btrfs, `combinations` (60 of its features), `verdicts` (1,000 corruptions beside
-                    btrfs check), `logs` (200 log trees beside the kernel);
+                    btrfs, `combinations` (60 of its features), `verdicts` (1,000 corruptions, compared
+                    with btrfs check), `logs` (200 log trees, compared with the kernel);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.

@@ -141,7 +141,7 @@ impl Stage {
         bail!("the server mounts nothing")
     }
 
-    /// Takes away the mount of a server that is gone.
+    /// Removes the mount of a server that is gone.
     pub(super) fn abandon(&self) -> Result<()> {
         command::run(command("umount").arg("--lazy").arg(self.mounted()))
     }

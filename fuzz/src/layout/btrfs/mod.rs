@@ -145,7 +145,7 @@ pub(super) fn seal(image: &mut Contents, format: &Format, parts: &[Part]) {
     }
 }
 
-/// Puts the checksums of the sectors of a run of data right, and notes the leaves that hold them.
+/// Puts the checksums of the sectors of a run of data right, and records the leaves that hold them.
 fn seal_data(image: &mut Contents, format: &Format, part: &Part, leaves: &mut Vec<usize>) {
     let (sector_bytes, len) = (format.sector_bytes, format.checksum_bytes());
     let end = part.address + part.range.len() as u64;

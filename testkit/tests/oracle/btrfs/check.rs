@@ -1,4 +1,4 @@
-//! The check beside `btrfs check --readonly`: clean for both, or for neither.
+//! The check compared with `btrfs check --readonly`: clean for both, or for neither.
 //!
 //! Disagreements that `EXPLAINED` lists are documented; any other fails. More corrupted
 //! images, or one again: `PLATTER_BTRFS_VERDICTS=FIRST..END`, before

@@ -199,13 +199,13 @@ fn missing_members_are_listed() -> Result<()> {
 fn copies_of_the_superblock_are_used() -> Result<()> {
     let pool = Pool::make(2, 160 << 10, &["-d", "raid1", "-m", "raid1"])?;
     pool.fill("")?;
-    let damaged = Pool::empty(2)?;
-    for (from, to) in pool.images.iter().zip(&damaged.images) {
+    let corrupt = Pool::empty(2)?;
+    for (from, to) in pool.images.iter().zip(&corrupt.images) {
         std::fs::copy(from, to)?;
         let file = File::options().write(true).open(to)?;
         file.write_all_at(&[0; 4096], 64 << 10)?;
     }
-    let devices = damaged.devices()?;
+    let devices = corrupt.devices()?;
     assert!(mount(&devices, &MountOptions::default()).is_err());
     let at = find_superblock_copy(&*devices[0]);
     assert_eq!(at, Some(64 << 20));

@@ -1,4 +1,4 @@
-//! Log trees: images as they are after `fsync`, without a commit, beside the kernel's replay.
+//! Log trees: images as they are after `fsync`, without a commit, compared with the kernel's replay.
 
 use anyhow::Result;
 use platter_btrfs::{MountOptions, Rescue};

@@ -1,4 +1,4 @@
-//! Log trees of random changes: images as they are after each of many calls of `fsync`, beside the
+//! Log trees of random changes: images as they are after each of many calls of `fsync`, compared with the
 //! kernel's replay of a copy.
 
 use std::fs::{File, OpenOptions};

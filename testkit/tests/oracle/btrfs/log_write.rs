@@ -1,5 +1,5 @@
 //! Log trees that this driver writes: images as they are after `fsync`, without a commit, which the kernel and this
-//! driver replay, and what an `fsync` costs beside the kernel's.
+//! driver replay, and what an `fsync` costs compared with the kernel's.
 
 use std::fs::OpenOptions as FileOptions;
 use std::io::Write as _;
@@ -204,8 +204,8 @@ fn changes_of_names() -> Vec<Case> {
             "rename back",
             true,
             vec![
-                rename("text", "away"),
-                rename("away", "text"),
+                rename("text", "aside"),
+                rename("aside", "text"),
                 fsync("text"),
             ],
         ),
@@ -298,7 +298,7 @@ fn changes_of_directories() -> Vec<Case> {
             "name of a file that stays",
             false,
             vec![
-                rename("text", "away"),
+                rename("text", "aside"),
                 create("text"),
                 write("text", 0, 10),
                 fsync("text"),

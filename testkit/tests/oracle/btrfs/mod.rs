@@ -1,9 +1,9 @@
-//! btrfs images of the kernel beside a kernel mount: every path, byte, attribute and hole, with every
+//! btrfs images of the kernel compared with a kernel mount: every path, byte, attribute and hole, with every
 //! profile, checksum, compression and size of tree blocks, and with losses that the profile tolerates.
 
 mod check;
 mod corrupt;
-mod damage;
+mod corruption;
 mod devices;
 mod edited;
 mod image;

@@ -1,4 +1,4 @@
-//! Which extents are shared, beside `FIEMAP` of the kernel.
+//! Which extents are shared, compared with `FIEMAP` of the kernel.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! Free space as `statfs` reports it, beside the kernel.
+//! Free space as `statfs` reports it, compared with the kernel.
 
 use anyhow::{Context, Result};
 use platter_btrfs::{Btrfs, MountOptions};

@@ -170,7 +170,7 @@ impl Streams {
                 subvolume,
                 ..MountOptions::default()
             };
-            // Ours of what was sent beside the kernel's of what was received.
+            // Ours of what was sent, the kernel's of what was received.
             let outcome = {
                 let ours = mount(&sent.devices()?, &options)?;
                 let kernel = testkit::loopdev::Mount::images(
@@ -363,9 +363,9 @@ fn stream_that_fails_leaves_nothing() -> Result<()> {
     for part in [10, 100, 1000, 50_000, full.len() - 3] {
         refused(&full[..part])?;
     }
-    let mut damaged = full.clone();
-    damaged[20_000] ^= 1;
-    let error = refused(&damaged)?;
+    let mut corrupt = full.clone();
+    corrupt[20_000] ^= 1;
+    let error = refused(&corrupt)?;
     assert!(error.contains(StreamRule::Checksum.text()), "{error}");
     let mut outside = Vec::new();
     let mut writer = StreamWriter::begin(&mut outside, 1)?;

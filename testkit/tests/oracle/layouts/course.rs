@@ -81,7 +81,9 @@ pub(super) fn run(layout: &Layout) -> Result<()> {
         course.assert_clean("written")?;
     }
     if layout.is_mounted {
-        course.compare_with_kernel().context("beside the kernel")?;
+        course
+            .compare_with_kernel()
+            .context("compared with the kernel")?;
     }
     if layout.is_mounted && layout.is_written_by_kernel {
         course.write_by_kernel().context("written by the kernel")?;
@@ -165,9 +167,9 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Changes the filesystem through a mount of platter's, and the tree beside it alike.
+    /// Changes the filesystem through a mount of platter's, and the reference tree alike.
     fn write(&self, change: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
-        change(&self.tree).context("the tree beside")?;
+        change(&self.tree).context("the reference tree")?;
         let writing = WriteOptions {
             uses_reserve: true,
             ..WriteOptions::default()

@@ -349,7 +349,7 @@ fn changed(cut: &Cut, block: usize, offset: usize, resealed: bool) -> Cut {
 fn fast_commits_end_where_one_is_not_whole() -> Result<()> {
     let scene = make(&["-b", "1024"])?;
     let cuts = scene.cuts("", |root, _| {
-        // The kernel begins fast commits only behind a transaction.
+        // The kernel begins fast commits only after a transaction.
         std::fs::write(root.join("zero"), "zero")?;
         rustix::fs::syncfs(File::open(root)?)?;
         for name in ["one", "two", "three"] {
@@ -370,7 +370,7 @@ fn fast_commits_end_where_one_is_not_whole() -> Result<()> {
     let first = records_after(cut, places[1], 30, false)?;
     let second = records_after(cut, places[2], 30, false)?;
     ensure!(0 < first && first < second && second < all.records);
-    // Those behind another transaction are left over from an earlier time.
+    // Those after another transaction are left over from an earlier time.
     let head_sequence = 4 + 4;
     ensure!(records_after(cut, places[0], head_sequence, true)? == 0);
     // A feature of the records that is unknown is refused.

@@ -1,4 +1,4 @@
-//! Recovery beside that of the kernel and of e2fsck, on devices that lost power under the
+//! Recovery compared with that of the kernel and of e2fsck, on devices that lost power under the
 //! kernel's hands.
 
 mod log;

@@ -1,4 +1,4 @@
-//! Attributes that are set and removed one by one, in all forms, beside `xfs_repair` and the kernel, which go on.
+//! Attributes that are set and removed one by one, in all forms, with `xfs_repair` and the kernel, which go on.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The check beside `xfs_repair -n`: clean for both, or for neither, on images that are clean and on corrupted ones.
+//! The check compared with `xfs_repair -n`: clean for both, or for neither, on clean and on corrupt images.
 //!
 //! Disagreements that `EXPLAINED` lists are documented; any other fails. More corruptions of each image:
 //! `PLATTER_XFS_VERDICTS=COUNT`, before `cargo test -p testkit --test oracle xfs_check_agrees -- --nocapture`.

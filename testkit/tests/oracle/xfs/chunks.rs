@@ -1,5 +1,5 @@
-//! Chunks of inodes that are freed with their last inode, and such with holes where space is in small pieces, beside
-//! `xfs_repair` and the kernel.
+//! Chunks of inodes that are freed with their last inode, and such with holes where space is in small pieces,
+//! compared with `xfs_repair` and the kernel.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

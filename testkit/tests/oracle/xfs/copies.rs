@@ -16,16 +16,16 @@ use super::{compare_space, population};
 #[test]
 fn xfs_is_read_through_a_copy_of_its_superblock() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let (image, damaged) = (dir.path().join("image"), dir.path().join("damaged"));
+    let (image, corrupt) = (dir.path().join("image"), dir.path().join("corrupt"));
     xfs::make(&image, 160 << 10, &[])?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
     population::fill(mount.root(), false)?;
     mount.unmount_all(&[&image])?;
-    std::fs::copy(&image, &damaged)?;
-    let file = File::options().write(true).open(&damaged)?;
+    std::fs::copy(&image, &corrupt)?;
+    let file = File::options().write(true).open(&corrupt)?;
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadOnly)?;
     file.write_all_at(&[0x77], 300)?;
-    let opened = Image::open(&damaged, ImageAccess::Read)?;
+    let opened = Image::open(&corrupt, ImageAccess::Read)?;
     let refused = MountOptions::new().mount(&opened).unwrap_err();
     let at = platter_xfs::superblock::find_copy(&**opened.device()).expect("a copy");
     assert!(
@@ -46,7 +46,7 @@ fn xfs_is_read_through_a_copy_of_its_superblock() -> Result<()> {
     let found = platter_xfs::superblock::find_copy(&**opened.device());
     assert_eq!(found, Some(at));
     drop(volume);
-    let opened = Image::open(&damaged, ImageAccess::Read)?;
+    let opened = Image::open(&corrupt, ImageAccess::Read)?;
     let refused = MountOptions::new().mount(&opened).unwrap_err().to_string();
     assert!(refused.contains(&format!("{}", at / 1024)), "{refused}");
     let volume = MountOptions::new()

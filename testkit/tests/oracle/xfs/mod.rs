@@ -1,5 +1,5 @@
-//! XFS images as platter reads them, beside a kernel mount of the same image; and of version 4, which
-//! this kernel does not mount, beside what they were made of and what `xfs_db` prints.
+//! XFS images as platter reads them, compared with a kernel mount of the same image; and of version 4, which
+//! this kernel does not mount, compared with what they were made of and what `xfs_db` prints.
 
 mod population;
 mod shapes;

@@ -1,5 +1,5 @@
-//! Pointers of inodes to the directories that name them, as platter writes them, beside those that the kernel lists
-//! and removes. `mkfs.xfs` and `xfs_repair` do not know the feature here, so it is set and cleared beside them.
+//! Pointers of inodes to the directories that name them, as platter writes them, compared with those that the kernel
+//! lists and removes. `mkfs.xfs` and `xfs_repair` do not know the feature here, so the test sets and clears it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Blocks that files share and exchange, beside the same bytes in memory, `xfs_repair` and a kernel mount.
+//! Blocks that files share and exchange, compared with the same bytes in memory, `xfs_repair` and the kernel.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};

@@ -1,4 +1,4 @@
-//! XFS as platter writes it, beside `xfs_repair` and kernel mounts: each goes on where the other stopped.
+//! XFS as platter writes it, alternating with `xfs_repair` and kernel mounts: each goes on where the other stopped.
 
 use std::fs;
 use std::path::Path;
@@ -75,7 +75,7 @@ pub(super) fn assert_equal(image: &Path, context: (&str, &str)) {
     mount.unmount_all(&[image]).unwrap();
 }
 
-/// Files of all kinds, attributes in all forms, contents in holes and behind them, and a directory that grows
+/// Files of all kinds, attributes in all forms, contents in holes and after them, and a directory that grows
 /// through all its forms.
 fn fill(volume: &Volume, names: usize) {
     let context = Context::root();
@@ -228,7 +228,7 @@ fn what_was_synced_before_a_power_cut_is_there_for_all() {
     }
 }
 
-/// Leaves the first sector of a record behind the end of a log, and another sector of such a record.
+/// Leaves the first sector of a record after the end of a log, and another sector of such a record.
 fn tear(image: &Path) {
     let mut bytes = fs::read(image).unwrap();
     let superblock = Superblock::decode(&bytes[..512], Locus::UNKNOWN).unwrap();

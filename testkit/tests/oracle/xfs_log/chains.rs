@@ -29,7 +29,10 @@ for my $round (1 .. $rounds) {
 "#;
 
 /// Works while another thread forces the log to be written, as often as it can.
-fn beside_syncs(root: &Path, work: impl FnOnce() -> Result<Vec<File>>) -> Result<Vec<File>> {
+fn with_concurrent_syncs(
+    root: &Path,
+    work: impl FnOnce() -> Result<Vec<File>>,
+) -> Result<Vec<File>> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let syncs = scope.spawn(|| -> Result<()> {
@@ -78,7 +81,7 @@ fn clone(from: &Path, to: &Path) -> Result<()> {
 /// Clones over files that have blocks of their own, overwritten and cut in pieces afterwards.
 pub(crate) fn clones(root: &Path) -> Result<Vec<File>> {
     fragmented(&root.join("source"), 0, 1)?;
-    beside_syncs(root, || {
+    with_concurrent_syncs(root, || {
         let mut open = Vec::new();
         for number in 0..6_u8 {
             let path = root.join(format!("clone{number}"));
@@ -104,7 +107,7 @@ pub(crate) fn clones(root: &Path) -> Result<Vec<File>> {
 
 /// Files of many pieces that are truncated and removed.
 pub(crate) fn truncations(root: &Path) -> Result<Vec<File>> {
-    beside_syncs(root, || {
+    with_concurrent_syncs(root, || {
         for number in 0..10_u8 {
             let path = root.join(format!("file{number}"));
             let file = fragmented(&path, 0, number)?;
@@ -130,7 +133,7 @@ pub(crate) fn exchanges(root: &Path) -> Result<Vec<File>> {
         )?;
     }
     clone(&root.join("file0"), &root.join("file4"))?;
-    beside_syncs(root, || {
+    with_concurrent_syncs(root, || {
         for (one, two, flags) in [(0, 1, 0), (2, 3, 8), (0, 3, 1), (1, 4, 0), (4, 2, 8)] {
             let mut exchange = tool::command("perl");
             exchange.args(["-e", EXCHANGE]);
@@ -144,12 +147,12 @@ pub(crate) fn exchanges(root: &Path) -> Result<Vec<File>> {
     })
 }
 
-/// Names and attributes, beside the same.
+/// Names and attributes, with the same concurrent syncs.
 pub(crate) fn names(root: &Path) -> Result<Vec<File>> {
-    beside_syncs(root, || super::work::names(root))
+    with_concurrent_syncs(root, || super::work::names(root))
 }
 
-/// Open files that lose their names, beside the same.
+/// Open files that lose their names, with the same concurrent syncs.
 pub(crate) fn unlinked(root: &Path) -> Result<Vec<File>> {
-    beside_syncs(root, || super::work::unlinked(root))
+    with_concurrent_syncs(root, || super::work::unlinked(root))
 }

@@ -83,7 +83,7 @@ const INODE: usize = 0;
 impl Listing {
     /// The same, where those of the files that are not as in `other` have lost their ends as there. A file that an
     /// exchange makes longer has its former size in the memory of the kernel that finishes the exchange in a recovery,
-    /// and so loses what lies beyond that when the kernel puts the inode away. `inodes` are those files, with the
+    /// and so loses what lies beyond that when the kernel evicts the inode. `inodes` are those files, with the
     /// sizes that they had at least.
     pub(crate) fn with_lost_ends_of(mut self, other: &Self, inodes: &[(u64, u64)]) -> Self {
         for (path, entry) in &mut self.0 {

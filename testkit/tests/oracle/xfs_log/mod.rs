@@ -1,4 +1,4 @@
-//! Recovery of XFS logs beside that of the kernel: images that the kernel shut down in the middle of its
+//! Recovery of XFS logs compared with that of the kernel: images that the kernel shut down in the middle of its
 //! work, over log shapes and features.
 
 mod scene;
@@ -17,7 +17,7 @@ use platter_xfs::recovery::RecoveryReport;
 use scene::{Scene, Shape, Shutdown, Work};
 
 /// Recovers what the kernel left on one shape after one workload, and compares.
-pub(crate) fn recover_beside_the_kernel(
+pub(crate) fn recover_and_compare(
     shape: &Shape,
     shutdown: Shutdown,
     work: Work,

@@ -38,7 +38,7 @@ pub(crate) struct Shape {
     pub(crate) external_mib: Option<u64>,
     pub(crate) mount_options: &'static str,
     /// Whether contents of files may be exchanged. `mkfs.xfs` and `xfs_repair` do not know the feature, so
-    /// it is set and cleared beside them.
+    /// the test itself sets and clears it.
     pub(crate) exchange: bool,
 }
 

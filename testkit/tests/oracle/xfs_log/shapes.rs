@@ -1,7 +1,7 @@
 //! Every shape of log with every workload.
 
 use super::scene::{Shape, Shutdown, Work};
-use super::{recover_beside_the_kernel, work};
+use super::{recover_and_compare, work};
 
 pub(super) const PLAIN: Shape = Shape {
     name: "plain",
@@ -73,7 +73,7 @@ pub(super) const SHAPES: &[Shape] = &[
 
 fn all(shutdown: Shutdown, work: Work) {
     for shape in SHAPES {
-        recover_beside_the_kernel(shape, shutdown, work)
+        recover_and_compare(shape, shutdown, work)
             .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
     }
 }
@@ -96,7 +96,7 @@ fn abruptly_ended_xfs_log_recovers_as_in_the_kernel() {
 #[test]
 fn unlinked_open_files_are_freed_by_the_recovery() {
     for shape in SHAPES {
-        let report = recover_beside_the_kernel(shape, Shutdown::Flushed, work::unlinked)
+        let report = recover_and_compare(shape, Shutdown::Flushed, work::unlinked)
             .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
         assert!(report.inodes_freed >= 160, "{}: {report:?}", shape.name);
     }
@@ -108,7 +108,7 @@ fn unlinked_clones_drop_their_references_in_the_recovery() {
         .iter()
         .filter(|shape| shape.options.concat().contains("reflink=1"))
     {
-        let report = recover_beside_the_kernel(shape, Shutdown::Flushed, work::clones)
+        let report = recover_and_compare(shape, Shutdown::Flushed, work::clones)
             .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
         assert!(report.inodes_freed >= 20, "{}: {report:?}", shape.name);
     }

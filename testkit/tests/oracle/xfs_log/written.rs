@@ -1,4 +1,4 @@
-//! Logs that platter writes, beside the kernel: it replays them, mounts what was unmounted, and `xfs_repair`
+//! Logs that platter writes, and the kernel: it replays them, mounts what was unmounted, and `xfs_repair`
 //! judges both.
 
 use std::fs;
@@ -313,7 +313,7 @@ fn reopened(scene: &Scene, inodes: &[InodeNr]) -> Result<Vec<(u32, u32, u32, u64
     attributes(&FsContext::new(data, None, superblock, budget), inodes)
 }
 
-fn replay_beside_the_kernel(shape: &Shape) -> Result<()> {
+fn replay_and_compare(shape: &Shape) -> Result<()> {
     let (scene, inodes) = scene(shape)?;
     let mut written = Written::open(&scene, inodes.clone())?;
     written.work(TRANSACTIONS)?;
@@ -355,7 +355,7 @@ fn print_log(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-fn unmount_beside_the_kernel(shape: &Shape) -> Result<()> {
+fn unmount_and_compare(shape: &Shape) -> Result<()> {
     let (scene, inodes) = scene(shape)?;
     let mut written = Written::open(&scene, inodes.clone())?;
     written.work(TRANSACTIONS)?;
@@ -394,12 +394,12 @@ fn all(test: fn(&Shape) -> Result<()>) {
 
 #[test]
 fn log_written_by_platter_is_replayed_by_the_kernel() {
-    all(replay_beside_the_kernel);
+    all(replay_and_compare);
 }
 
 #[test]
 fn unmounted_xfs_is_clean_for_repair_and_the_kernel() {
-    all(unmount_beside_the_kernel);
+    all(unmount_and_compare);
 }
 
 /// Cuts of the recorded writes that the kernel recovers too.

@@ -37,7 +37,7 @@ const KILLS: u64 = 20;
 /// Unmounts in each portion of `unmount`.
 const UNMOUNTS: u64 = 100;
 
-/// All steps. What may not run beside others of its kind comes first.
+/// All steps. What may not run concurrently with others of its kind comes first.
 pub(super) fn all(scenes: &[Scene]) -> Vec<Step> {
     let mut steps = vec![fsx()];
     steps.extend(instrumented());
@@ -92,9 +92,9 @@ fn whole() -> impl Iterator<Item = Step> {
         let title = match name {
             "many" => "200,000 files made into an image, compared and checked",
             "usr" => "all of /usr made into an image, compared and checked",
-            "combinations" => "features of btrfs, combined at random, beside the kernel",
-            "verdicts" => "corruptions of btrfs beside btrfs check",
-            "logs" => "log trees of btrfs beside the kernel's replay",
+            "combinations" => "features of btrfs, combined at random, compared with the kernel",
+            "verdicts" => "corruptions of btrfs, compared with btrfs check",
+            "logs" => "log trees of btrfs, compared with the kernel's replay",
             _ => "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
         };
         Step::new(name, title, 120.0, vec![portion]).demanding("tests", 1)

@@ -104,8 +104,8 @@ fn corrupted(profile: &str, index: usize) -> Result<()> {
     let pool = pool(profile, count)?;
     // What has no checksum is not seen to be corrupt.
     pool.run("", r#"rm "$1/nodatacow""#)?;
-    let damaged = tempfile::tempdir()?;
-    let path = damaged.path().join("image");
+    let corrupt = tempfile::tempdir()?;
+    let path = corrupt.path().join("image");
     std::fs::copy(&pool.images[index], &path)?;
     let image = std::fs::File::options().write(true).open(&path)?;
     let garbage = vec![0xd5; 1 << 20];
@@ -208,16 +208,16 @@ fn with_random_copies_corrupt(profile: &str, count: usize) -> Result<()> {
         let store = whole.super_block().context().blocks.store();
         store.map().iter().cloned().collect()
     };
-    let damaged = Pool::empty(count)?;
+    let corrupt = Pool::empty(count)?;
     let mut images = Vec::new();
-    for (from, to) in pool.images.iter().zip(&damaged.images) {
+    for (from, to) in pool.images.iter().zip(&corrupt.images) {
         std::fs::copy(from, to)?;
         images.push(File::options().write(true).open(to)?);
     }
     let pieces = corrupt_at_random(&chunks, &images, &mut Prng::named(profile.as_bytes()))?;
     assert!(pieces > 1000, "{pieces} pieces are corrupt");
     let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly)?;
-    let btrfs = mount(&damaged.devices()?, &MountOptions::default())?;
+    let btrfs = mount(&corrupt.devices()?, &MountOptions::default())?;
     let outcome = compare(&btrfs, kernel.root(), RULES)?;
     assert!(outcome.files > 700, "{outcome}");
     assert_eq!(outcome.differences, 0, "{profile}: {outcome}");
