@@ -80,7 +80,7 @@ impl Field {
         (self.offset_bytes / LINES_BYTES, last / LINES_BYTES)
     }
 
-    const fn meets(&self, other: &Self) -> bool {
+    const fn overlaps(&self, other: &Self) -> bool {
         let ((first, last), (other_first, other_last)) = (self.pairs(), other.pairs());
         self.len_bytes > 0 && other.len_bytes > 0 && first <= other_last && other_first <= last
     }
@@ -99,7 +99,7 @@ impl Layout {
             let mut other = one + 1;
             while other < self.fields.len() {
                 let (left, right) = (&self.fields[one], &self.fields[other]);
-                if left.meets(right) && !left.class.may_share(right.class) {
+                if left.overlaps(right) && !left.class.may_share(right.class) {
                     return false;
                 }
                 other += 1;

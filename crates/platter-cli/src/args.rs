@@ -146,7 +146,7 @@ pub(crate) struct ImageOptions {
 }
 
 impl ImageOptions {
-    /// The devices beside the image.
+    /// The devices in addition to the image.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (DeviceRole, &PathBuf)> {
         let data = self.devices.iter().map(|path| (DeviceRole::Data, path));
         let log = self.journal.iter().map(|path| (DeviceRole::Log, path));

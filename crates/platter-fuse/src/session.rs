@@ -62,7 +62,7 @@ pub struct Session {
     attachment: Arc<Attachment>,
     /// The kernel's end of the connection.
     device: OwnedFd,
-    /// Behind a lock only so that a session can be shared.
+    /// Locked only so that a session can be shared.
     // Lock rank 0.
     events: Mutex<Receiver<Event>>,
     sender: Sender<Event>,
@@ -219,7 +219,7 @@ impl Session {
         Ok(ended)
     }
 
-    /// Takes the mount away, from users too if need be.
+    /// Detaches the mount, even while it is in use if need be.
     fn detach(&self) {
         if self.attachment.detach(WhenBusy::Refuse).is_err() {
             // What can be done about a mount that cannot even be detached is done by the kernel

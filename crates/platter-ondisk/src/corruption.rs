@@ -254,7 +254,7 @@ impl Corruption {
     }
 }
 
-/// The rules of one structure: an enum beside its decoder, one variant per rule.
+/// The rules of one structure: an enum next to its decoder, one variant per rule.
 pub trait Rule: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// The structure's name, such as `extent node`.
     const STRUCTURE: &'static str;

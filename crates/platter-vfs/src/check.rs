@@ -1,6 +1,6 @@
 //! What a check of a whole filesystem reports: findings as they are made, progress, a summary.
 //!
-//! Findings are streamed, never collected, so a badly damaged image takes no more memory than a
+//! Findings are streamed, never collected, so a badly corrupt image takes no more memory than a
 //! clean one. The receiver may stop the check at any time.
 
 use std::fmt;

@@ -47,7 +47,7 @@ impl Credentials {
 pub struct Context {
     /// Owner of what is made, and subject of permission checks.
     pub credentials: Credentials,
-    /// Permission bits taken away from a new file where no default ACL says otherwise.
+    /// Permission bits removed from a new file where no default ACL says otherwise.
     pub umask: u32,
 }
 

@@ -146,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_unknown_features_have_errnos_of_their_own() {
-        let damage = crate::Corruption::new("inode", crate::Locus::inode(1), "is damaged");
-        assert_eq!(Error::from(damage).errno().raw_os_error(), 117);
+    fn corruption_and_unknown_features_have_errnos_of_their_own() {
+        let corruption = crate::Corruption::new("inode", crate::Locus::inode(1), "is corrupt");
+        assert_eq!(Error::from(corruption).errno().raw_os_error(), 117);
         let unsupported = crate::Unsupported {
             filesystem: "btrfs",
             feature: "a_new_one".to_owned(),

@@ -10,7 +10,7 @@ const LOOKS: usize = 2;
 
 /// Up to `slots_max` values by key. When full, a hand goes round the slots and replaces the first
 /// one that was not used since it last came by. From `slots_few` on, it replaces values that are
-/// [cheap](Self::insert_sparing), and the map grows only where it meets none.
+/// [cheap](Self::insert_sparing), and the map grows only where it finds none.
 ///
 /// # Invariants
 /// `places` holds the index of every slot, by the hash of its key.

@@ -27,7 +27,7 @@ struct Names {
 }
 
 impl Accounts {
-    /// Reads the names, as far as there are any. Damage only costs names.
+    /// Reads the names, as far as there are any. Corruption only costs names.
     #[must_use]
     pub fn read(volume: &Volume) -> Self {
         let names = |path| {

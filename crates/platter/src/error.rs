@@ -61,7 +61,7 @@ pub enum Cause {
         /// Where the copy is, in units of 1 KiB.
         kib: u64,
     },
-    /// The superblock, or what lies beside it, is damaged, and a copy of it is not.
+    /// The superblock, or a structure next to it, is corrupt, and a copy of it is not.
     #[error("{error}; there is a valid copy: try --superblock {kib}")]
     SuperblockDamaged {
         /// What is wrong with the first one.
@@ -86,7 +86,7 @@ pub enum Cause {
         /// The partitions and what they hold, in a few words.
         partitions: String,
     },
-    /// The partition table is damaged beyond use.
+    /// The partition table is corrupt beyond use.
     #[error("{}", .damage.iter().map(Corruption::to_string).collect::<Vec<_>>().join("; "))]
     DamagedTable {
         /// Everything that is wrong with it.

@@ -54,9 +54,9 @@ fn is_harmless(character: char) -> bool {
 pub fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        let (byte, taken) = match behind {
-            [digit @ b'0'..=b'7', ..] if *first == b'\\' => octal(*digit, behind),
+    while let [first, after @ ..] = rest {
+        let (byte, taken) = match after {
+            [digit @ b'0'..=b'7', ..] if *first == b'\\' => octal(*digit, after),
             [letter, ..] if *first == b'\\' => (letter_value(*letter), 2),
             _ => (*first, 1),
         };

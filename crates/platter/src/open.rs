@@ -33,7 +33,7 @@ pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 pub struct MountOptions {
     recovery: Recovery,
     offset: Option<u64>,
-    /// Devices beside the image.
+    /// Devices in addition to the image.
     devices: Vec<(DeviceRole, PathBuf)>,
     options: Vec<MountOption>,
     superblock_kib: Option<u64>,
@@ -231,7 +231,7 @@ impl MountOptions {
     /// Reads all metadata of the filesystem that an image holds, and reports what breaks a
     /// rule to `sink`.
     ///
-    /// A journal that holds changes is replayed in memory first. A filesystem too damaged to be
+    /// A journal that holds changes is replayed in memory first. A filesystem too corrupt to be
     /// opened is a finding, too.
     pub fn check(
         &self,
@@ -303,7 +303,7 @@ impl MountOptions {
     }
 
     /// A copy of the superblock to look at, in units of 1 KiB, where `corruption` is in the first one
-    /// or in what lies beside it.
+    /// or in a structure next to it.
     fn superblock_copy(
         &self,
         image: &Image,

@@ -20,7 +20,7 @@ pub enum Effect {
     },
     /// Some of the attributes are not there.
     AttributesLost,
-    /// A socket, which an archive cannot hold. No damage.
+    /// A socket, which an archive cannot hold. No corruption.
     SocketIgnored,
 }
 
@@ -45,7 +45,7 @@ pub struct Problem {
     pub path: Vec<u8>,
     /// What became of it.
     pub effect: Effect,
-    /// Why; nothing for what is no damage.
+    /// Why; nothing for what is no corruption.
     pub cause: Option<Cause>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading as much of damaged contents as can be read.
+//! Reading as much of corrupt contents as can be read.
 
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::{Inode, Result};

@@ -45,7 +45,7 @@ pub struct FileDevice {
     backing: Option<(Box<FileDevice>, u64)>,
 }
 
-/// The kind of file behind a device.
+/// The kind of file underlying a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileKind {
     Regular,

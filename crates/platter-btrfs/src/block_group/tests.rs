@@ -160,7 +160,7 @@ fn read_only_group_is_updated() {
     pending.done();
 }
 
-/// Two groups, one behind the other.
+/// Two groups, one after the other.
 fn two_groups(used_bytes: u64) -> BlockGroups {
     let second = BlockGroupItem {
         start: LogicalAddr(START.0 + item(0).len_bytes),

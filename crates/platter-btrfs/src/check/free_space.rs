@@ -102,7 +102,7 @@ impl Checker<'_> {
                 it.start.0 == group.start && it.start.0.saturating_add(it.len_bytes) == group.end
             });
             if !is_known {
-                // mkfs.btrfs leaves those of its first block groups behind.
+                // mkfs.btrfs does not remove those of its first block groups.
                 self.noticed(locus, FreeSpaceUseRule::NoGroup)?;
             } else if group.extents != u64::from(group.info.extent_count) {
                 self.found(locus, FreeSpaceUseRule::Count)?;

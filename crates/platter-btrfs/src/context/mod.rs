@@ -101,7 +101,7 @@ impl FsContext {
         self.overlays = overlays;
     }
 
-    /// Takes the changes over the items of trees away.
+    /// Removes and returns the changes over the items of trees.
     #[must_use]
     pub fn take_overlays(&mut self) -> BTreeMap<TreeId, Overlay> {
         std::mem::take(&mut self.overlays)

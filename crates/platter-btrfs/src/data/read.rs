@@ -160,7 +160,7 @@ impl DataReader {
             }
         }
         self.mismatches.fetch_add(1, Ordering::Relaxed);
-        // Bytes that match no checksum are not left behind.
+        // Bytes that match no checksum are not left in the buffer.
         sector.fill(0);
         Err(failed.unwrap_or_else(|| {
             let text = format!("csum failed root {} ino {}", reader.tree, reader.inode);

@@ -182,7 +182,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Notes the data of an extent, of which the checksums count.
+    /// Records the data of an extent, of which the checksums count.
     fn take_data(&mut self, key: Key, data: &[u8]) -> Result<()> {
         let (sector_bytes, locus) = (self.context.sector_bytes(), self.log.locus(key));
         let extent = FileExtent::decode(data, key.offset, sector_bytes, locus)?;

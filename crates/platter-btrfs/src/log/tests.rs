@@ -227,7 +227,7 @@ fn replayed(log: &Items) -> (Vec<String>, Vec<u32>) {
 fn directory_follows_the_indices_of_its_log() {
     let (names, links) = replayed(&log());
     assert_eq!(names, ["new 84", "new 96", "one 84", "one 96"]);
-    // Of the removed file, the inode stays behind without a name.
+    // The inode of the removed file remains, without a name.
     assert_eq!(links, [1, 1, 0, 1]);
 }
 

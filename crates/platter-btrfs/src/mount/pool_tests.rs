@@ -108,7 +108,7 @@ fn examine(devices: usize, profile: &str, tolerated: usize) {
         pool.regain(image);
     }
     let refused = mount(&pool).unwrap_err().to_string();
-    assert!(refused.contains("is behind"), "{refused}");
+    assert!(refused.contains("is stale"), "{refused}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn devices_that_are_needed_are_demanded() {
 
 /// One commit is enough to know the device that missed it.
 #[test]
-fn device_that_missed_one_commit_is_behind() {
+fn device_that_missed_one_commit_is_stale() {
     let mut pool = Pool::make(2, 160, &["-d", "raid1", "-m", "raid1"]);
     let lost = pool.lose(0);
     let mounted = mount(&pool).unwrap();
@@ -155,5 +155,5 @@ fn device_that_missed_one_commit_is_behind() {
     pool.assert_clean();
     pool.regain(lost);
     let refused = mount(&pool).unwrap_err().to_string();
-    assert!(refused.contains("device 1, which is behind"), "{refused}");
+    assert!(refused.contains("device 1, which is stale"), "{refused}");
 }

@@ -5,7 +5,7 @@ use platter_vfs::{Condition, Result, Tune, Unsupported};
 use crate::ondisk::superblock::LABEL_LEN_MAX;
 use crate::ops::SuperBlock;
 
-/// The features that an image can get: none is taken away, as files depend on them.
+/// The features that an image can get: none is removed, as files depend on them.
 const REASON: &str = "the label and, on one device, the UUID can change";
 
 /// Tree blocks that device items are in.

@@ -19,7 +19,7 @@ pub enum ChecksumKind {
     Blake2b,
 }
 
-/// A checksum: as many bytes as its kind has, zeros behind them.
+/// A checksum: as many bytes as its kind has, zeros after them.
 pub type Checksum = [u8; CHECKSUM_BYTES_MAX];
 
 impl ChecksumKind {

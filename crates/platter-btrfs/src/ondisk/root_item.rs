@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn history_that_an_old_kernel_left_behind_is_not_used() {
+    fn history_left_by_an_old_kernel_is_not_used() {
         let mut disk = sample().encode(None);
         disk.generation_v2.set(6);
         let bytes = disk.as_bytes();

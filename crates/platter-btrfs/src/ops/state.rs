@@ -17,7 +17,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
 use crate::txn::{Handle, WriteContext};
 
-/// Tree blocks that a change of an inode item copies, and splits for items beside it.
+/// Tree blocks that a change of an inode item copies, and splits for items next to it.
 pub(super) const INODE_CREDITS: u32 = 12;
 /// Those of a change of names: leaves of entries by hash and by index, of references, of inode items.
 pub(super) const NAME_CREDITS: u32 = 40;

@@ -21,7 +21,7 @@ use crate::ondisk::{Key, LogicalAddr};
 use crate::txn::{FileRange, Handle};
 use crate::xattr;
 
-/// Tree blocks that each file changes beside those of the first one, in leaves that have others of them.
+/// Tree blocks that each further file changes, in leaves that have others of them.
 const FILE_CREDITS: u32 = 6;
 
 /// How the contents of a file are stored.
@@ -70,7 +70,7 @@ impl BtrfsInode {
     pub(super) fn create_whole_files(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
         let mut made = 0;
         while let Some(rest) = files.get(made..).filter(|rest| !rest.is_empty()) {
-            // What kept it from that is met again, if it keeps it from being made at all.
+            // The error occurs again if it keeps a file from being made at all.
             let together = self.create_together(rest).unwrap_or(0);
             made += together;
             if together == 0

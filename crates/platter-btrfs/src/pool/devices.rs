@@ -182,7 +182,7 @@ impl Btrfs {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         first.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
         let template: DiskSuperblock = zerocopy::transmute!(bytes);
-        let behind = Superblock {
+        let stale = Superblock {
             generation: Generation(1),
             dev_item: item,
             ..newest
@@ -194,14 +194,14 @@ impl Btrfs {
                 is_copied &= copy_stripes(&**source, &**target, chunk, device)?;
             }
         }
-        write_superblocks(&**target, &behind, &template, total_bytes)?;
+        write_superblocks(&**target, &stale, &template, total_bytes)?;
         let mut devices: Vec<_> = others().filter_map(|it| it.device.clone()).collect();
         // With one device alone there is nothing else to know the filesystem by.
         let is_alone = devices.is_empty();
         if is_alone {
             let whole = Superblock {
                 generation: newest_generation(&template)?,
-                ..behind
+                ..stale
             };
             write_superblocks(&**target, &whole, &template, total_bytes)?;
         }
@@ -210,8 +210,8 @@ impl Btrfs {
         options.degraded |= old.device.is_none();
         let context = mount::open(&devices, &options, &request.budget)?;
         let distrusted = if is_copied { vec![] } else { vec![device] };
-        let behind = if is_alone { vec![] } else { vec![device] };
-        let scrubbed = scrub(&context, distrusted, behind, true, sink)?;
+        let stale = if is_alone { vec![] } else { vec![device] };
+        let scrubbed = scrub(&context, distrusted, stale, true, sink)?;
         let (counts, report) = &scrubbed;
         if let Some(source) = source
             && !report.cancelled

@@ -79,8 +79,8 @@ impl ScrubCounts {
     }
 }
 
-/// How far a device may be behind and have all that others have.
-const BEHIND_MAX: u64 = 1;
+/// How far the generation of a device may lag although it has all that others have.
+const GENERATION_LAG_MAX: u64 = 1;
 
 impl Btrfs {
     /// Reads every copy of all metadata and data on devices that are present, and reports what is bad. With `repairs`,
@@ -100,28 +100,28 @@ impl Btrfs {
         let context = mount::open(devices, &options, budget)?;
         let newest = context.superblock.generation;
         let members = context.blocks.store().members();
-        let behind = members.iter().filter(|member| {
+        let stale = members.iter().filter(|member| {
             let generation = member.generation.unwrap_or(newest);
-            generation.0.saturating_add(BEHIND_MAX) < newest.0
+            generation.0.saturating_add(GENERATION_LAG_MAX) < newest.0
         });
-        let behind: Vec<_> = behind.map(|member| member.id).collect();
-        scrub(&context, behind.clone(), behind, repairs, sink)
+        let stale: Vec<_> = stale.map(|member| member.id).collect();
+        scrub(&context, stale.clone(), stale, repairs, sink)
     }
 }
 
-/// Scrubs; what is on `distrusted` devices is right only if a checksum says so. Those that are `behind` get their
+/// Scrubs; what is on `distrusted` devices is right only if a checksum says so. Those that are `stale` get their
 /// superblock once they have everything.
 pub(crate) fn scrub(
     context: &FsContext,
     distrusted: Vec<DeviceId>,
-    behind: Vec<DeviceId>,
+    stale: Vec<DeviceId>,
     repairs: bool,
     sink: &mut dyn CheckSink,
 ) -> Result<(ScrubCounts, CheckReport)> {
     let mut scrubber = Scrubber {
         context,
         distrusted,
-        behind,
+        stale,
         repairs,
         counts: ScrubCounts::default(),
         report: CheckReporter::new(sink),
@@ -154,7 +154,7 @@ type Flow<T = ()> = std::result::Result<T, Ended>;
 struct Scrubber<'s> {
     context: &'s FsContext,
     distrusted: Vec<DeviceId>,
-    behind: Vec<DeviceId>,
+    stale: Vec<DeviceId>,
     repairs: bool,
     counts: ScrubCounts,
     report: CheckReporter<'s>,

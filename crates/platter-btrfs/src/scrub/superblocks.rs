@@ -61,8 +61,8 @@ impl Scrubber<'_> {
                 None => bad.push((copy, at)),
             }
         }
-        let is_behind = self.behind.contains(&member.id);
-        let is_whole = !is_behind || self.counts.uncorrectable_errors == 0;
+        let is_stale = self.stale.contains(&member.id);
+        let is_whole = !is_stale || self.counts.uncorrectable_errors == 0;
         for (copy, at) in bad {
             self.counts.super_errors += 1;
             let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);

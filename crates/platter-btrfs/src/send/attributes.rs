@@ -96,7 +96,7 @@ impl Sender<'_, '_> {
         self.put(&Command::SetFlags { path, flags })
     }
 
-    /// Sends what says how contents are stored, and takes capabilities away that contents and owner would.
+    /// Sends what says how contents are stored, and removes capabilities that contents and owner would remove.
     pub(super) fn send_before_contents(&mut self, of: &mut Attributes<'_>) -> Result<()> {
         if !of.xattrs.contains_key(CAPABILITY) && of.old_xattrs.remove(CAPABILITY).is_some() {
             self.put(&Command::RemoveXattr {

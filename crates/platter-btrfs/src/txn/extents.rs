@@ -107,7 +107,7 @@ impl Extent {
     }
 
     /// The item of a reference and its count. It is at the key of its hash or after it, where others may have
-    /// been removed in between: of those after it, at most `reach` keys away.
+    /// been removed in between: of those after it, at most `reach` keys further.
     fn find_keyed(
         &self,
         editor: &Editor<'_, '_>,

@@ -285,7 +285,7 @@ impl Handle<'_> {
         let written = fs.write_closed_log(self.generation);
         match written {
             Ok(Some(done)) => logs.writing.lock().done = done,
-            // The commit that follows meets the same error, or makes up for it.
+            // The commit that follows encounters the same error, or makes up for it.
             Ok(None) | Err(_) => logs.require_commit(self.generation),
         }
         drop(turn);

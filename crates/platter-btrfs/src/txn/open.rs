@@ -104,15 +104,15 @@ impl WriteContext {
     }
 }
 
-/// How far a device's generation may be behind that of others: superblocks are written one after the other.
-const BEHIND_MAX: u64 = 1;
+/// How much older a device's generation may be than that of others: superblocks are written in sequence.
+const GENERATION_LAG_MAX: u64 = 1;
 
 /// The generation of the first transaction. Without all devices one is left out, so that those that were missing are
 /// known from it however few commits there are.
 fn first_generation(context: &FsContext) -> Generation {
     let mut missing = context.blocks.store().members().missing();
     let step = if missing.next().is_some() {
-        BEHIND_MAX + 1
+        GENERATION_LAG_MAX + 1
     } else {
         1
     };
@@ -176,7 +176,7 @@ fn refuse_replacement(context: &FsContext) -> Result<()> {
     }
 }
 
-/// Refuses devices that are behind or are those of a seed, missing ones that are needed, and chunks that are not written.
+/// Refuses stale and seed devices, missing ones that are needed, and chunks that are not written.
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
     let superblock = &context.superblock;
@@ -191,12 +191,12 @@ fn refuse_devices(context: &FsContext) -> Result<()> {
         ));
     }
     for member in store.members().iter() {
-        let is_behind = |generation: Generation| {
-            generation.0.saturating_add(BEHIND_MAX) < superblock.generation.0
+        let is_stale = |generation: Generation| {
+            generation.0.saturating_add(GENERATION_LAG_MAX) < superblock.generation.0
         };
-        if member.generation.is_some_and(is_behind) {
+        if member.generation.is_some_and(is_stale) {
             let reason = "scrub it, or leave it out, with -o degraded";
-            let feature = format!("writing with device {}, which is behind", member.id);
+            let feature = format!("writing with device {}, which is stale", member.id);
             return Err(unsupported(&feature, Some(reason)));
         }
     }

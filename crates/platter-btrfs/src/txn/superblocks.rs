@@ -108,7 +108,7 @@ impl WriteContext {
         Ok(())
     }
 
-    /// Sets the log of each device's first superblock, if that is of the last commit. One that is damaged gets its
+    /// Sets the log of each device's first superblock, if that is of the last commit. One that is corrupt gets its
     /// contents by the next commit.
     fn set_log_root(&self, log_root: Option<RootPointer>) -> Result<LogRootsSet> {
         let mut found = LogRootsSet {

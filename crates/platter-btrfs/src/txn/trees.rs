@@ -78,7 +78,7 @@ impl WriteContext {
         self.tree(id).map(drop)
     }
 
-    /// Looks at a tree as it is now, which stays so meanwhile, beside what the last commit has.
+    /// Looks at a tree as it is now, which stays so meanwhile, and at what the last commit has.
     ///
     /// # Errors
     /// Those of `look`.

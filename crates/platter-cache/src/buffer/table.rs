@@ -19,7 +19,7 @@ use crate::sync::{Mutex, RwLock};
 
 const SHARD_COUNT: usize = 16;
 
-/// Bytes a cached block costs beside its contents: entry, version, place in the order, and what an
+/// Bytes a cached block costs in addition to its contents: entry, version, place in the order, and what an
 /// allocator needs to have 4 KiB at hand: an estimate.
 const ENTRY_OVERHEAD_BYTES: u64 = 512;
 

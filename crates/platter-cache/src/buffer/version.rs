@@ -11,7 +11,7 @@ use super::edited::Edit;
 use crate::budget::Charge;
 use crate::sync::Mutex;
 
-/// Proofs remembered beside the first. A sound image needs one; a hostile one that asks for more
+/// Proofs remembered in addition to the first. A sound image needs one; a hostile one that asks for more
 /// has its block verified again.
 const MORE_PROOFS_MAX: usize = 4;
 

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn last_handle_behind_a_shut_gate_wakes() {
+    fn last_handle_inside_a_shut_gate_wakes() {
         let gate = HandleGate::new(FIRST);
         assert!(gate.enter(1, 15).is_some() && gate.enter(1, 15).is_some());
         gate.shut();

@@ -17,7 +17,7 @@ pub struct HeldHandle {
 }
 
 impl HeldHandle {
-    /// Notes a handle of `owner`.
+    /// Records a handle of `owner`.
     pub fn note<T>(owner: &T) -> Self {
         let owner = address(owner);
         if cfg!(debug_assertions) {

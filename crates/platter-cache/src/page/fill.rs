@@ -137,7 +137,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Puts new folios, which lie side by side and of which one has page `index`, into the index up to
-    /// the first that meets another, and fills them by one request.
+    /// the first that overlaps another, and fills them by one request.
     pub(super) fn fill_folios<S>(
         &self,
         source: &S,

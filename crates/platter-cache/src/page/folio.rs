@@ -10,7 +10,7 @@ use crate::sync::RwLockWriteGuard;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, RwLock, RwLockReadGuard};
 use crate::xarray::{Order, Ref};
 
-/// Bytes a folio costs beside its pages: its header and its place in the eviction order.
+/// Bytes a folio costs in addition to its pages: its header and its place in the eviction order.
 const OVERHEAD_BYTES: u64 = 256;
 
 const UPTODATE: u8 = 1;
@@ -111,7 +111,7 @@ impl<E> Folio<E> {
         PAGE_BYTES << self.order.get()
     }
 
-    /// Bytes of the pages, without what they cost beside.
+    /// Bytes of the pages, without the overhead.
     pub(crate) fn bytes(&self) -> u64 {
         self.len() as u64
     }

@@ -54,7 +54,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Puts folios that lie side by side into the index under one hold of the lock, up to the
-    /// first that meets another. Returns how many.
+    /// first that overlaps another. Returns how many.
     pub(super) fn add_folios(&self, folios: &[Ref<Folio<E>>]) -> usize {
         let Some(first) = folios.first() else {
             return 0;

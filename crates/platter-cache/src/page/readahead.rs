@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_of_a_widened_window_is_expected_behind_it() {
+    fn reader_of_a_widened_window_is_expected_after_it() {
         let mut streams = Streams::default();
         streams.window(1000, 1, 1);
         streams.extend(1001, 1024);

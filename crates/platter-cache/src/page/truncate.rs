@@ -37,7 +37,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     }
 
     /// Takes whatever holds bytes of a range out of the cache, as a whole: the file has other bytes
-    /// there now. The caller has had it written back, and keeps writers away since then.
+    /// there now. The caller has had it written back, and blocks writers since then.
     pub fn invalidate(&self, range: Range<u64>) {
         let Some(core) = self.core.get() else {
             return;

@@ -81,7 +81,7 @@ impl<T> Ref<T> {
         self.counted == other.counted
     }
 
-    /// Takes the item away from readers if exactly `expected` references exist, this one
+    /// Removes the item from readers if exactly `expected` references exist, this one
     /// included: until the result is dropped, none is given out.
     pub fn freeze(self, expected: u32) -> Result<Frozen<T>, Self> {
         let frozen = expected | FROZEN;

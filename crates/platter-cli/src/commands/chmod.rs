@@ -9,7 +9,7 @@ use crate::args::ImageOptions;
 
 /// Change permission bits in an image
 ///
-/// A MODE that begins with - stands behind --. All files are changed, or none.
+/// A MODE that begins with - follows --. All files are changed, or none.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chmod {
     /// Octal, as 755, or symbolic, as u+rwX,go-w

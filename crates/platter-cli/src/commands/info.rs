@@ -181,8 +181,8 @@ fn write_table(out: &mut dyn Write, image: &str, table: &ProbedTable) -> io::Res
         "Partition table",
         &format!("{scheme}, sectors of {sector_bytes} bytes"),
     )?;
-    for damage in &table.table.corruption {
-        field(out, "Damaged", &damage.to_string())?;
+    for corruption in &table.table.corruption {
+        field(out, "Corrupt", &corruption.to_string())?;
     }
     for (partition, signature) in table.iter() {
         let range = &partition.range;
@@ -317,20 +317,20 @@ fn table_json(table: &ProbedTable) -> Value {
         .iter()
         .map(|(partition, contents)| partition_json(partition, contents))
         .collect();
-    let damage: Vec<Value> = found
+    let corruption: Vec<Value> = found
         .corruption
         .iter()
-        .map(|damage| {
+        .map(|corruption| {
             json!({
-                "structure": word(&damage.structure.to_string()),
-                "device_byte": damage.offset,
-                "rule": damage.rule.to_string(),
+                "structure": word(&corruption.structure.to_string()),
+                "device_byte": corruption.offset,
+                "rule": corruption.rule.to_string(),
             })
         })
         .collect();
     let mut object = json!({
         "sector_bytes": found.sector_bytes,
-        "damage": damage,
+        "damage": corruption,
         "partitions": partitions,
     });
     let (scheme, id, copy) = match found.scheme {

@@ -49,9 +49,11 @@ impl Send {
         let sources = self.clone_sources.iter();
         let parent = self.parent.as_ref();
         let request = SendRequest {
-            parent: parent.map(|operand| beside(&spec, operand)).transpose()?,
+            parent: parent
+                .map(|operand| path_in_image_of(&spec, operand))
+                .transpose()?,
             clone_sources: sources
-                .map(|operand| beside(&spec, operand))
+                .map(|operand| path_in_image_of(&spec, operand))
                 .collect::<anyhow::Result<_>>()?,
             version: Some(if self.compressed_data { 2 } else { self.proto }),
             compressed: self.compressed_data,
@@ -78,7 +80,7 @@ impl Send {
 }
 
 /// The path of an operand, which is in the same image as `spec`.
-fn beside(spec: &ImageSpec, operand: &OsStr) -> anyhow::Result<Vec<u8>> {
+fn path_in_image_of(spec: &ImageSpec, operand: &OsStr) -> anyhow::Result<Vec<u8>> {
     let other = parse(operand)?;
     let image = |spec: &ImageSpec| ImageSpec {
         path: None,

@@ -19,7 +19,7 @@ use crate::output::progress::Progress;
 use crate::output::size::human;
 
 /// Something in the image could not be read.
-const STATUS_DAMAGED: u8 = 2;
+const STATUS_CORRUPT: u8 = 2;
 
 /// Write files as a tar archive
 ///
@@ -80,7 +80,7 @@ impl Tar {
         progress.finish();
         let summary = written.map_err(|error| self.name_output(error))?;
         Ok(if summary.damaged > 0 {
-            STATUS_DAMAGED
+            STATUS_CORRUPT
         } else {
             0
         })

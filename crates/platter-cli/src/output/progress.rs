@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away while `write` writes to the terminal.
+    /// Clears the line while `write` writes to the terminal.
     pub(crate) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.state {
             State::Shown(bar) => bar.suspend(write),
@@ -65,7 +65,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away for good.
+    /// Clears the line for good.
     pub(crate) fn finish(self) {
         if let State::Shown(bar) = self.state {
             bar.finish_and_clear();

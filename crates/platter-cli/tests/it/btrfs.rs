@@ -137,11 +137,11 @@ fn data_is_verified_when_asked_for() {
         .position(|sector| sector == &random[8192..12288])
         .unwrap() as u64
         * 4096;
-    damage(&image, at + 9, &[!random[8192 + 9]]);
+    corrupt(&image, at + 9, &[!random[8192 + 9]]);
     assert_eq!(workshop.run(&["check", "pool.img"]).status, 0);
     let ran = workshop.run(&["check", "--data", "pool.img"]);
     assert_eq!(ran.status, 4, "{}", ran.out);
-    // mkfs.btrfs leaves things behind that are worth a notice.
+    // mkfs.btrfs leaves items that are reported as notices.
     let mut lines = ran.out.lines().filter(|line| !line.contains(": notice: "));
     let line = lines.next().unwrap();
     // The snapshot has the sector, too.

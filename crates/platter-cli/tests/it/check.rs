@@ -12,7 +12,7 @@ fn exit_statuses_are_those_of_fsck() {
     assert_eq!(workshop.read(&["check", "-q", "disk.img"]), "");
 
     // The free block count of the superblock is not covered without its checksum.
-    damage(&workshop.path("disk.img"), 1024 + 0x100, b"x");
+    corrupt(&workshop.path("disk.img"), 1024 + 0x100, b"x");
     let ran = workshop.run(&["check", "disk.img"]);
     assert_eq!(ran.status, 4);
     let finding = "disk.img: error: superblock at byte 1024: checksum does not match\n";
@@ -44,7 +44,7 @@ fn findings_are_for_programs_too() {
         .windows(6)
         .position(|bytes| bytes == b"passwd")
         .unwrap() as u64;
-    damage(&workshop.path("disk.img"), at, b"pass/d");
+    corrupt(&workshop.path("disk.img"), at, b"pass/d");
     let ran = workshop.run(&["check", "--json", "disk.img"]);
     assert_eq!(ran.status, 4);
     let report: Value = serde_json::from_str(&ran.out).unwrap();
@@ -88,7 +88,7 @@ fn a_backup_superblock_is_reported_by_its_offset() {
 }
 
 #[test]
-fn a_superblock_that_is_gone_or_damaged_has_a_copy_to_try() {
+fn a_superblock_that_is_gone_or_corrupt_has_a_copy_to_try() {
     let workshop = Workshop::new();
     let image = workshop.path("lost.img");
     fs::File::create(&image).unwrap().set_len(20 << 20).unwrap();
@@ -97,7 +97,7 @@ fn a_superblock_that_is_gone_or_damaged_has_a_copy_to_try() {
     assert!(mke2fs.arg(&image).status().unwrap().success());
     let mut shifted = vec![0; 1 << 20];
     shifted.extend(fs::read(&image).unwrap());
-    damage(&image, 1024 + 0x100, b"x");
+    corrupt(&image, 1024 + 0x100, b"x");
     for (command, status) in [("ls", 2), ("check", 4)] {
         let ran = workshop.run(&[command, "lost.img"]);
         assert_eq!(ran.status, status);
@@ -111,7 +111,7 @@ fn a_superblock_that_is_gone_or_damaged_has_a_copy_to_try() {
             "{said}"
         );
     }
-    damage(&image, 1024, &[0; 1024]);
+    corrupt(&image, 1024, &[0; 1024]);
     let gone = "lost.img: no filesystem was recognised, but a valid copy of its superblock: \
                 try --superblock 8193\n";
     for command in ["ls", "check", "tar"] {

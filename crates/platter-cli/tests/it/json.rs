@@ -121,7 +121,7 @@ fn journal_and_corruption_are_reported_in_words_and_numbers() {
     assert_eq!(details["state"]["word"], "clean");
     assert_eq!(details["last_mounted"], Value::Null);
     assert!(details["created"]["seconds"].is_i64());
-    damage(&workshop.path("disk.img"), 1024 + 0x100, b"x");
+    corrupt(&workshop.path("disk.img"), 1024 + 0x100, b"x");
     let ran = workshop.run(&["check", "--json", "disk.img"]);
     let report = document(&ran);
     assert_valid("check", &report);

@@ -187,7 +187,7 @@ fn copy_program(path: &Path) {
 }
 
 /// Overwrites bytes of an image.
-fn damage(image: &Path, offset: u64, bytes: &[u8]) {
+fn corrupt(image: &Path, offset: u64, bytes: &[u8]) {
     let file = fs::File::options().write(true).open(image).unwrap();
     file.write_all_at(bytes, offset).unwrap();
 }

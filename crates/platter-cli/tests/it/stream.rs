@@ -83,7 +83,7 @@ fn corruption_is_reported_and_the_archive_is_complete() {
         .windows(6)
         .position(|bytes| bytes == b"passwd")
         .unwrap() as u64;
-    damage(&workshop.path("disk.img"), at / 1024 * 1024 + 4, &[0xff; 2]);
+    corrupt(&workshop.path("disk.img"), at / 1024 * 1024 + 4, &[0xff; 2]);
     let ran = workshop.run(&["tar", "-o", "all.tar", "disk.img"]);
     assert_eq!(ran.status, 2);
     assert!(

@@ -5,7 +5,7 @@
 use super::*;
 
 /// A program of the system, run in the workshop in a mount namespace of its own, so that no test
-/// beside it has a copy of its mounts.
+/// run concurrently has a copy of its mounts.
 fn alone(workshop: &Workshop, script: &str) -> Ran {
     let mut command = Command::new("unshare");
     command

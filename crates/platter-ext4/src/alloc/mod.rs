@@ -211,14 +211,14 @@ pub struct Allocator {
     stored: CachePadded<Mutex<(u64, u64)>>,
     /// Corruption not reported yet.
     // Lock rank leaf.
-    damage: Mutex<Option<Error>>,
+    corruption: Mutex<Option<Error>>,
 }
 
 platter_cache::layout!(
     /// Of [Allocator].
     pub LAYOUT: Allocator {
         ReadOnly: geometry, fixed, contents_from, loaded_max, slots;
-        Rare: damage;
+        Rare: corruption;
         Hot: counters, loaded, pending, directories, stored;
     }
 );
@@ -268,7 +268,7 @@ impl Allocator {
             pending: CachePadded::default(),
             directories: CachePadded::default(),
             stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))).into(),
-            damage: Mutex::default(),
+            corruption: Mutex::default(),
             geometry,
         })
     }
@@ -366,14 +366,14 @@ impl Allocator {
 
     /// Returns corruption found since the last call that failed no operation: an unusable group was
     /// skipped.
-    pub fn take_damage(&self) -> Option<Error> {
-        self.damage.lock().take()
+    pub fn take_corruption(&self) -> Option<Error> {
+        self.corruption.lock().take()
     }
 
     /// Records the corruption of a group that was skipped.
     fn pass_by(&self, failure: Option<Error>) {
         if let Some(error @ Error::Corrupt(_)) = failure {
-            self.damage.lock().get_or_insert(error);
+            self.corruption.lock().get_or_insert(error);
         }
     }
 

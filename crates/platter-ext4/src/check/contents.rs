@@ -126,7 +126,7 @@ impl Checker<'_> {
     fn claim_map(&mut self, number: InodeNr, map: &BlockMap) -> Flow<Extent> {
         let fs = self.fs;
         let mut extent = Extent::default();
-        map.visit_sound(fs, &mut |met| match met {
+        map.visit_sound(fs, &mut |found| match found {
             Ok(piece) => self.claim_piece(piece, &mut extent),
             Err(error) => {
                 extent.broken = extent.broken.saturating_add(1);

@@ -18,7 +18,7 @@ const DOTS_END: u64 = 24;
 /// Searches all blocks. Returns an error only if the name was not found in another block.
 pub(super) fn survey(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Survey> {
     let contents = &directory.contents;
-    let mut damage = None;
+    let mut corruption = None;
     let (mut gap, mut has_first) = (None, true);
     for number in 0..contents.chunk_count() {
         let chunk = match contents.read_in_order(number) {
@@ -28,7 +28,7 @@ pub(super) fn survey(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<S
                 continue;
             }
             Err(error) => {
-                damage.get_or_insert(error);
+                corruption.get_or_insert(error);
                 continue;
             }
         };
@@ -36,13 +36,13 @@ pub(super) fn survey(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<S
             Ok(Survey::Missing(vacancy)) => gap = gap.or(vacancy.gap),
             Ok(there) => return Ok(there),
             Err(error) => {
-                damage.get_or_insert(error);
+                corruption.get_or_insert(error);
             }
         }
     }
     // A directory with a corrupt first block gets no new names.
     let gap = gap.filter(|_| has_first);
-    damage.map_or(Ok(Survey::Missing(Vacancy { gap })), Err)
+    corruption.map_or(Ok(Survey::Missing(Vacancy { gap })), Err)
 }
 
 /// Searches the entries of one block or region.
@@ -127,26 +127,26 @@ impl Directory<'_> {
     }
 }
 
-/// Lists entries from a byte of the directory on. `damage` is corruption found before.
+/// Lists entries from a byte of the directory on. `corruption` is corruption found before.
 pub(super) fn read(
     directory: &Directory<'_>,
     from: Position,
-    damage: Option<Error>,
+    corruption: Option<Error>,
     sink: &mut DirSink<'_>,
 ) -> Result<()> {
     let mut listing = Listing {
         directory,
         from: from.place,
-        is_damaged: from.is_damaged,
-        damage,
+        is_corrupt: from.is_corrupt,
+        corruption,
     };
     if listing.list(sink) {
         return Ok(());
     }
-    match listing.damage {
+    match listing.corruption {
         Some(error) => Err(error),
         // Skipped entries are before `from`: a listing from the start finds them again.
-        None if from.is_damaged => read(directory, Position::default(), None, &mut |_| {
+        None if from.is_corrupt => read(directory, Position::default(), None, &mut |_| {
             std::ops::ControlFlow::Continue(())
         }),
         None => Ok(()),
@@ -156,8 +156,8 @@ pub(super) fn read(
 struct Listing<'a, 'b> {
     directory: &'a Directory<'b>,
     from: u64,
-    is_damaged: bool,
-    damage: Option<Error>,
+    is_corrupt: bool,
+    corruption: Option<Error>,
 }
 
 impl Listing<'_, '_> {
@@ -226,14 +226,14 @@ impl Listing<'_, '_> {
     }
 
     fn leave_out(&mut self, error: Error) {
-        self.is_damaged = true;
-        self.damage.get_or_insert(error);
+        self.is_corrupt = true;
+        self.corruption.get_or_insert(error);
     }
 
     fn at(&self, place: u64) -> Position {
         Position {
             place,
-            is_damaged: self.is_damaged,
+            is_corrupt: self.is_corrupt,
         }
     }
 }

@@ -168,16 +168,16 @@ impl<'a> Directory<'a> {
     fn survey(&self, name: Name<'_>) -> Result<Survey> {
         self.refuse_encrypted()?;
         let wanted = self.wanted(name)?;
-        let mut damage = None;
-        if let Some((walker, hashing)) = self.index(&mut damage)? {
+        let mut corruption = None;
+        if let Some((walker, hashing)) = self.index(&mut corruption)? {
             match index::survey(walker, &hashing, &wanted) {
                 Ok(survey) => return Ok(survey),
-                Err(error) => damage = Some(error),
+                Err(error) => corruption = Some(error),
             }
         }
         let survey = linear::survey(self, &wanted)?;
-        match (survey, damage) {
-            (Survey::Missing(_), Some(damage)) => Err(damage),
+        match (survey, corruption) {
+            (Survey::Missing(_), Some(corruption)) => Err(corruption),
             // New names are inserted by the index, even if it is corrupt.
             (Survey::Missing(_), None) if self.is_indexed() => {
                 Ok(Survey::Missing(Vacancy { gap: None }))
@@ -215,12 +215,12 @@ impl<'a> Directory<'a> {
     /// `NoKey` for an encrypted directory.
     pub fn read(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
         self.refuse_encrypted()?;
-        let mut damage = None;
-        let hashing = self.order_hashing(&mut damage)?;
+        let mut corruption = None;
+        let hashing = self.order_hashing(&mut corruption)?;
         let from = Position::decode(from);
         match hashing {
             Some(hashing) => Ordered::new(self, hashing).read(from, sink),
-            None => linear::read(self, from, damage, sink),
+            None => linear::read(self, from, corruption, sink),
         }
     }
 
@@ -308,8 +308,8 @@ impl<'a> Directory<'a> {
     }
 
     /// Returns the index and its hash function; `None` without an index, with an unknown hash, or
-    /// if the root is corrupt, which is stored in `damage`.
-    fn index(&self, damage: &mut Option<Error>) -> Result<Option<(Walker<'_, 'a>, Hashing)>> {
+    /// if the root is corrupt, which is stored in `corruption`.
+    fn index(&self, corruption: &mut Option<Error>) -> Result<Option<(Walker<'_, 'a>, Hashing)>> {
         if !self.is_indexed() {
             return Ok(None);
         }
@@ -320,7 +320,7 @@ impl<'a> Directory<'a> {
                 Ok(self.hashing(version).map(|hashing| (walker, hashing)))
             }
             Err(error @ Error::Corrupt(_)) => {
-                *damage = Some(error);
+                *corruption = Some(error);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -329,9 +329,9 @@ impl<'a> Directory<'a> {
 
     /// Returns the hash function of a listing; `None` if it is in storage order. As in the kernel,
     /// a directory that may be indexed when it grows is already listed in hash order.
-    fn order_hashing(&self, damage: &mut Option<Error>) -> Result<Option<Hashing>> {
+    fn order_hashing(&self, corruption: &mut Option<Error>) -> Result<Option<Hashing>> {
         if self.is_indexed() {
-            return Ok(self.index(damage)?.map(|(_, hashing)| hashing));
+            return Ok(self.index(corruption)?.map(|(_, hashing)| hashing));
         }
         if !self.has_dir_index() || !self.contents.is_small() {
             return Ok(None);

@@ -44,8 +44,8 @@ struct Listed {
 struct Progress {
     /// The first position not listed yet.
     place: u64,
-    is_damaged: bool,
-    damage: Option<Error>,
+    is_corrupt: bool,
+    corruption: Option<Error>,
 }
 
 /// The sink stopped the listing.
@@ -59,11 +59,11 @@ impl<'a, 'b> Ordered<'a, 'b> {
     pub(super) fn read(&self, from: Position, sink: &mut DirSink<'_>) -> Result<()> {
         let mut progress = Progress {
             place: from.place,
-            is_damaged: from.is_damaged,
-            damage: None,
+            is_corrupt: from.is_corrupt,
+            corruption: None,
         };
         let mut is_done = false;
-        if self.directory.is_indexed() && !from.is_damaged {
+        if self.directory.is_indexed() && !from.is_corrupt {
             match self.walk(&mut progress, sink) {
                 Ok(ControlFlow::Break(Broke)) => return Ok(()),
                 Ok(ControlFlow::Continue(())) => is_done = true,
@@ -73,10 +73,10 @@ impl<'a, 'b> Ordered<'a, 'b> {
         if !is_done && self.pass_through(&mut progress, sink).is_break() {
             return Ok(());
         }
-        match progress.damage {
+        match progress.corruption {
             Some(error) => Err(error),
             // Skipped entries are before `from`: a listing from the start finds them again.
-            None if from.is_damaged => {
+            None if from.is_corrupt => {
                 self.read(Position::default(), &mut |_| ControlFlow::Continue(()))
             }
             None => Ok(()),
@@ -285,14 +285,14 @@ impl<'a, 'b> Ordered<'a, 'b> {
 
 impl Progress {
     fn leave_out(&mut self, error: Error) {
-        self.is_damaged = true;
-        self.damage.get_or_insert(error);
+        self.is_corrupt = true;
+        self.corruption.get_or_insert(error);
     }
 
     fn position(&self) -> Position {
         Position {
             place: self.place,
-            is_damaged: self.is_damaged,
+            is_corrupt: self.is_corrupt,
         }
     }
 }

@@ -9,7 +9,7 @@ const ORDINAL_BITS: u32 = 10;
 /// Bits that distinguish names with the same major hash.
 const TIE_BITS: u32 = 21;
 /// The bit that says that entries were skipped.
-const DAMAGED: u64 = 1 << 62;
+const CORRUPT: u64 = 1 << 62;
 
 /// A position in a directory, in the order of its listing.
 ///
@@ -22,7 +22,7 @@ pub(super) struct Position {
     /// The position.
     pub(super) place: u64,
     /// Whether a corrupt entry before it was skipped.
-    pub(super) is_damaged: bool,
+    pub(super) is_corrupt: bool,
 }
 
 impl Position {
@@ -31,14 +31,14 @@ impl Position {
 
     pub(super) fn decode(cursor: DirCursor) -> Self {
         Self {
-            place: cursor.0 & (DAMAGED - 1),
-            is_damaged: cursor.0 & DAMAGED != 0,
+            place: cursor.0 & (CORRUPT - 1),
+            is_corrupt: cursor.0 & CORRUPT != 0,
         }
     }
 
     pub(super) fn encode(self) -> DirCursor {
-        let flag = if self.is_damaged { DAMAGED } else { 0 };
-        DirCursor((self.place & (DAMAGED - 1)) | flag)
+        let flag = if self.is_corrupt { CORRUPT } else { 0 };
+        DirCursor((self.place & (CORRUPT - 1)) | flag)
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(places.map(major_at), hashes.map(|hash| hash.major));
         let last = Position {
             place: places[5] + Position::ORDINALS as u64,
-            is_damaged: true,
+            is_corrupt: true,
         };
         assert!(i64::try_from(last.encode().0).is_ok());
         assert_eq!(Position::decode(last.encode()), last);

@@ -220,12 +220,12 @@ fn valid_index_is_listed_and_searched() {
 /// Corrupts one block of the sample. All names except `lost` must be listed in order and found, and
 /// the listing must end with `rule`.
 fn assert_names_survive(
-    damage: impl FnOnce(&mut Vec<Vec<u8>>, &[Vec<u8>]),
+    corrupt: impl FnOnce(&mut Vec<Vec<u8>>, &[Vec<u8>]),
     lost: impl Fn(usize) -> bool,
     rule: &str,
 ) {
     let (mut blocks, names) = indexed();
-    damage(&mut blocks, &names);
+    corrupt(&mut blocks, &names);
     let sample = Sample::new(InodeFlags::INDEX, &blocks);
     let (mut found, result) = sample.names();
     assert_eq!(rule_of(result), rule);
@@ -263,8 +263,8 @@ fn corrupt_index_hides_no_name() {
 #[test]
 fn corrupt_entry_hides_only_the_rest_of_its_block() {
     let lost = |index| (10..20).contains(&index);
-    let damage = |blocks: &mut Vec<Vec<u8>>, _: &[Vec<u8>]| blocks[4][4] = 9;
-    assert_names_survive(damage, lost, DirEntryRule::LengthMin.text());
+    let corrupt = |blocks: &mut Vec<Vec<u8>>, _: &[Vec<u8>]| blocks[4][4] = 9;
+    assert_names_survive(corrupt, lost, DirEntryRule::LengthMin.text());
 }
 
 #[test]

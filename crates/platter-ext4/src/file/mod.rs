@@ -58,7 +58,7 @@ impl Contents<'_> {
         Ok(count)
     }
 
-    /// Fills `bufs` with the file's bytes from `offset` on, zeros behind its end.
+    /// Fills `bufs` with the file's bytes from `offset` on, zeros after its end.
     fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let sources = self.sources(offset, len_bytes, self.inode.size_bytes)?;
@@ -92,7 +92,7 @@ impl Contents<'_> {
     }
 
     /// Where the inline contents end: at the size, or where the inode holds no more. What a larger
-    /// size claims behind that is a hole.
+    /// size claims after that is a hole.
     fn inline_end(&self) -> Result<u64> {
         let data = InlineData::decode(self.inode, &self.fs.geometry)?;
         let held = data.first.len().saturating_add(data.rest.len());

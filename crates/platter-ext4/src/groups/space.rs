@@ -38,7 +38,7 @@ pub fn free_space(fs: &FsContext) -> Result<FreeSpace> {
     }
     let mut free = FreeSpace::default();
     visit_descriptors(fs, |_, desc| {
-        if let Some(desc) = unless_damaged(desc)? {
+        if let Some(desc) = unless_corrupt(desc)? {
             free.clusters += u64::from(desc.free_clusters);
             free.inodes += u64::from(desc.free_inodes);
         }
@@ -73,7 +73,7 @@ pub fn visit_descriptors(
     Ok(())
 }
 
-fn unless_damaged(desc: Result<GroupDesc>) -> Result<Option<GroupDesc>> {
+fn unless_corrupt(desc: Result<GroupDesc>) -> Result<Option<GroupDesc>> {
     match desc {
         Ok(desc) => Ok(Some(desc)),
         Err(Error::Corrupt(_)) => Ok(None),
@@ -138,7 +138,7 @@ fn count_metadata_clusters(fs: &FsContext) -> Result<u64> {
     visit_descriptors(fs, |group, desc| {
         let first = geometry.group_first_block(group);
         used.push((first, head_blocks(geometry, group)));
-        if let Some(desc) = unless_damaged(desc)? {
+        if let Some(desc) = unless_corrupt(desc)? {
             used.extend([
                 (desc.block_bitmap, 1),
                 (desc.inode_bitmap, 1),

@@ -87,7 +87,7 @@ impl<'a> InlineData<'a> {
     }
 }
 
-/// Stores `contents` in an inode, replacing its inline data, if they fit beside its attributes.
+/// Stores `contents` in an inode, replacing its inline data, if they fit next to its attributes.
 /// Returns whether they fit; if not, nothing is changed. The caller sets the flag.
 ///
 /// # Errors
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_stored_if_it_fits_beside_attributes() {
+    fn data_is_stored_if_it_fits_next_to_attributes() {
         let mut inode = inode(b"tail", |entry| entry.name_index = 1);
         let geometry = sample_geometry();
         // The space after the fields, except the magic, two entries with names, and the terminator.

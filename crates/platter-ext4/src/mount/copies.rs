@@ -45,7 +45,7 @@ pub fn find_superblock_copy(device: &dyn BlockDevice) -> Option<u64> {
     })
 }
 
-/// Size of blocks and of groups by a superblock that may be damaged.
+/// Size of blocks and of groups by a superblock that may be corrupt.
 fn group_size(disk: &DiskSuperblock) -> Option<(u32, u64)> {
     let bits = disk.log_block_size.get().checked_add(10)?;
     let blocks = disk.blocks_per_group.get();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_copy_is_passed_over() {
+    fn a_corrupt_copy_is_passed_over() {
         let mut bytes = made(&["-b", "1024", "-t", "ext4"]);
         let first = 8193 * 1024;
         bytes[first + 0x28] ^= 1;

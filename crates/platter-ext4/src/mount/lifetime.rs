@@ -22,11 +22,11 @@ pub(super) struct Lifetime {
     device: Arc<CountingDevice>,
     /// What was recorded last, and when.
     // Lock rank leaf.
-    noted: Mutex<Noted>,
+    recorded: Mutex<Recorded>,
 }
 
 #[derive(Debug)]
-struct Noted {
+struct Recorded {
     kib: u64,
     /// On the monotonic clock.
     at: Duration,
@@ -37,7 +37,7 @@ impl Lifetime {
     pub(super) fn new(device: Arc<dyn BlockDevice>, now: Duration) -> Self {
         Self {
             device: Arc::new(CountingDevice::new(device)),
-            noted: Mutex::new(Noted { kib: 0, at: now }),
+            recorded: Mutex::new(Recorded { kib: 0, at: now }),
         }
     }
 
@@ -49,18 +49,18 @@ impl Lifetime {
 
     /// Adds what was written since the last time to the superblock.
     pub(super) fn note(&self, disk: &mut DiskSuperblock, now: Duration) {
-        let mut noted = self.noted.lock();
+        let mut recorded = self.recorded.lock();
         let kib = self.kib();
-        disk.add_kbytes_written(kib.saturating_sub(noted.kib));
-        *noted = Noted { kib, at: now };
+        disk.add_kbytes_written(kib.saturating_sub(recorded.kib));
+        *recorded = Recorded { kib, at: now };
     }
 
     /// As [`note`](Self::note), in a transaction, if enough was written since the last time and that
     /// was long ago.
     pub(super) fn note_when_due(&self, fs: &FsContext, now: Duration) -> Result<()> {
         let is_due = {
-            let noted = self.noted.lock();
-            now.saturating_sub(noted.at) >= INTERVAL && self.kib() >= noted.kib + KIB_MIN
+            let recorded = self.recorded.lock();
+            now.saturating_sub(recorded.at) >= INTERVAL && self.kib() >= recorded.kib + KIB_MIN
         };
         if is_due {
             let mut handle = fs.begin(1)?;
@@ -82,7 +82,7 @@ mod tests {
     use crate::ondisk::superblock::tests::sample;
 
     #[test]
-    fn what_was_written_is_noted_once() {
+    fn what_was_written_is_recorded_once() {
         let memory = Arc::new(MemoryDevice::new("memory", vec![0; 8192]));
         let lifetime = Lifetime::new(memory, Duration::ZERO);
         let mut disk = sample();

@@ -156,7 +156,7 @@ impl Filesystem for Ext4 {
     }
 
     fn time_granularity(&self) -> u32 {
-        // The part of a second is behind the first 128 bytes.
+        // The part of a second is after the first 128 bytes.
         if self.fs().geometry.inode_bytes > 128 {
             1
         } else {

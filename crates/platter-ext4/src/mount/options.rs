@@ -36,7 +36,7 @@ pub struct MountOptions {
     /// Open a filesystem although the device ends before it does, as a copy that was broken off:
     /// what is there can be read, and the rest gives I/O errors. For reading only.
     pub cut_off: bool,
-    /// What to do about damage that is met; `None` for what the superblock says.
+    /// What to do about corruption that is found; `None` for what the superblock says.
     pub on_error: Option<OnError>,
     /// How long changes may stay before they are made durable by themselves, in a thread of the
     /// mount's own, which does so earlier when none follow; `None` for never, so that everything

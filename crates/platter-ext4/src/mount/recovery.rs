@@ -71,7 +71,7 @@ fn refuse_mounted_elsewhere(fs: &FsContext) -> Result<()> {
     }
 }
 
-/// Errors were noted past the journal, which may hold an older superblock.
+/// Errors were recorded past the journal, which may hold an older superblock.
 fn keep_errors(device: &dyn BlockDevice, at: u64, before: &DiskSuperblock) -> Result<()> {
     let mut disk = read_superblock(device, at)?;
     disk.keep_errors(before);

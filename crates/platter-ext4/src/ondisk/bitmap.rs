@@ -182,8 +182,8 @@ fn whole_bytes(range: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
         return (0..0, [range, 0..0]);
     }
     let before = range.start..first.saturating_mul(8);
-    let behind = end.saturating_mul(8)..range.end;
-    (first as usize..end as usize, [before, behind])
+    let after = end.saturating_mul(8)..range.end;
+    (first as usize..end as usize, [before, after])
 }
 
 /// Returns the bytes that hold the bits of a range, each with the mask of those bits.

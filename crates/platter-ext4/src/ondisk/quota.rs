@@ -1,5 +1,5 @@
 //! Quota files: a tree of 1 KiB blocks, keyed by the four bytes of an id, with limits and usage in
-//! its leaves. No document states the layout; the test `undamaged_fixtures_are_clean_for_both`
+//! its leaves. No document states the layout; the test `intact_fixtures_are_clean_for_both`
 //! shows it on files that mke2fs and e2fsck make.
 
 use platter_ondisk::endian::{Le16, Le32, Le64};

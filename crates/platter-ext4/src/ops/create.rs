@@ -18,7 +18,7 @@ use crate::orphan::ORPHAN_CREDITS;
 use crate::txn::Handle;
 use crate::xattr::change_credits;
 
-/// Blocks that making a file changes at most, beside those of its directory: its inode and how it is
+/// Blocks that making a file changes at most, in addition to those of its directory: its inode and how it is
 /// taken, its attributes, and its first block, with the block's place in a map of its own.
 pub(super) fn new_inode_credits(fs: &FsContext, blueprint: &Blueprint<'_>) -> u32 {
     let mut credits = ALLOC_INODE_CREDITS + STORE_CREDITS;
@@ -32,7 +32,7 @@ pub(super) fn new_inode_credits(fs: &FsContext, blueprint: &Blueprint<'_>) -> u3
     credits
 }
 
-/// A block, its bitmap and descriptor, and what a map without blocks needs beside it.
+/// A block, its bitmap and descriptor, and what a map without blocks needs in addition.
 const FIRST_BLOCK_CREDITS: u32 = 16;
 
 /// An inode that was made, and its map.

@@ -2,7 +2,7 @@
 //!
 //! Each family has a file; this one holds the object they work on.
 
-mod damage;
+mod errors;
 mod sync;
 mod attr;
 mod unmount;
@@ -17,7 +17,7 @@ mod remove;
 mod rename;
 mod xattrs;
 
-pub use damage::OnError;
+pub use errors::OnError;
 pub use link::LinkRule;
 
 use std::fmt;
@@ -53,14 +53,14 @@ use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::quota::Charge;
 use crate::quota_file::QuotaFiles;
 use crate::txn::{Handle, Log};
-use damage::DamageNotes;
 use data::{Delayed, FileState};
+use errors::ErrorNotes;
 
 /// Limits of the memory for unused cached inodes: a part of the budget, and a number of bytes. Their
 /// pages are evicted with them.
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
-/// What a file has in memory beside its object and its pages: its places in tables, and the runs of
+/// What a file has in memory in addition to its object and its pages: its places in tables, and the runs of
 /// blocks that it remembers.
 const INODE_OVERHEAD_BYTES: usize = 704;
 
@@ -90,7 +90,7 @@ pub struct SuperBlock {
     /// Directories that the running transaction stores when it closes.
     unstored: CachePadded<UnstoredInodes<Ext4Inode>>,
     on_error: OnError,
-    damage: DamageNotes,
+    error_notes: ErrorNotes,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
     writes: WriteGate,
 }
@@ -99,7 +99,7 @@ platter_cache::layout!(
     /// Of a mounted filesystem.
     pub LAYOUT: SuperBlock {
         ReadOnly: space, quota_files, clock, budget, on_error;
-        Rare: register, damage;
+        Rare: register, error_notes;
         Hot: orphans, renames, nodes, dirty, overwrites, unstored;
         Apart: fs, writes;
     }
@@ -171,7 +171,7 @@ impl SuperBlock {
             overwrites: CachePadded::default(),
             unstored: CachePadded::default(),
             on_error,
-            damage: DamageNotes::default(),
+            error_notes: ErrorNotes::default(),
             writes: WriteGate::default(),
         });
         if let Some(log) = sb.fs.log() {
@@ -181,7 +181,7 @@ impl SuperBlock {
         sb
     }
 
-    /// Has what a crash would leave half done noted in `register`. Once only, before the first change.
+    /// Records what a crash would leave half done in `register`. Once only, before the first change.
     pub fn note_orphans_in(&self, register: OrphanRegister) {
         let first = self.register.set(register);
         debug_assert!(first.is_ok(), "a filesystem has one register of orphans");
@@ -344,7 +344,7 @@ impl Ext4Inode {
         self.data.file.size_bytes()
     }
 
-    /// Changes the inode, and up to `credits` blocks beside it, in one transaction.
+    /// Changes the inode, and up to `credits` other blocks, in one transaction.
     ///
     /// `change` asks for all it needs before its first change: an error it returns says that nothing
     /// was changed, or that the handle was aborted.
@@ -426,62 +426,62 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        Ok(self.sb.noted(self.lookup_name(name))?)
+        Ok(self.sb.recorded(self.lookup_name(name))?)
     }
 
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.sb.noted(self.list_names(from, sink))
+        self.sb.recorded(self.list_names(from, sink))
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.sb.noted(self.link_target())
+        self.sb.recorded(self.link_target())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.refuse_without_contents()?;
-        self.sb.noted(self.pages.read_at(self, offset, buf))
+        self.sb.recorded(self.pages.read_at(self, offset, buf))
     }
 
     fn note_access(&self, times: AccessTimes) -> Result<()> {
-        self.sb.noted(self.update_access_time(times))
+        self.sb.recorded(self.update_access_time(times))
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.sb.noted(self.seek_contents(offset, target))
+        self.sb.recorded(self.seek_contents(offset, target))
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.sb.noted(self.list_extents(range, sink))
+        self.sb.recorded(self.list_extents(range, sink))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = file::write(self, offset, data, WriteTo::Cache);
-        self.sb.noted(written)
+        self.sb.recorded(written)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
-        self.sb.noted(file::append(self, data))
+        self.sb.recorded(file::append(self, data))
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = file::write(self, offset, data, WriteTo::Device);
-        self.sb.noted(written)
+        self.sb.recorded(written)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        self.sb.noted(file::fallocate(self, range, mode))
+        self.sb.recorded(file::fallocate(self, range, mode))
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.sb.noted(self.xattr(name))
+        self.sb.recorded(self.xattr(name))
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.sb.noted(self.xattr_names())
+        self.sb.recorded(self.xattr_names())
     }
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        self.sb.noted(self.set_attributes(context, changes))
+        self.sb.recorded(self.set_attributes(context, changes))
     }
 
     fn set_xattr(
@@ -492,11 +492,11 @@ impl platter_vfs::Inode for Ext4Inode {
         mode: XattrMode,
     ) -> Result<()> {
         let set = self.set_named_xattr(context, name, value, mode);
-        self.sb.noted(set)
+        self.sb.recorded(set)
     }
 
     fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
-        self.sb.noted(self.remove_named_xattr(context, name))
+        self.sb.recorded(self.remove_named_xattr(context, name))
     }
 
     fn will_need(&self, range: Range<u64>) {
@@ -504,7 +504,7 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.sb.noted(self.sync_contents(data_only))
+        self.sb.recorded(self.sync_contents(data_only))
     }
 
     fn create(
@@ -519,7 +519,7 @@ impl platter_vfs::Inode for Ext4Inode {
             kind: &kind,
             permissions,
         };
-        Ok(self.sb.noted(namei::create(self, name, new))?)
+        Ok(self.sb.recorded(namei::create(self, name, new))?)
     }
 
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
@@ -536,19 +536,19 @@ impl platter_vfs::Inode for Ext4Inode {
             kind: &CreateKind::Regular,
             permissions,
         };
-        Ok(self.sb.noted(namei::create_unnamed(self, new))?)
+        Ok(self.sb.recorded(namei::create_unnamed(self, new))?)
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        self.sb.noted(namei::link(self, context, name, target))
+        self.sb.recorded(namei::link(self, context, name, target))
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        self.sb.noted(namei::unlink(self, name))
+        self.sb.recorded(namei::unlink(self, name))
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        self.sb.noted(namei::remove_dir(self, name))
+        self.sb.recorded(namei::remove_dir(self, name))
     }
 
     fn rename(
@@ -560,7 +560,7 @@ impl platter_vfs::Inode for Ext4Inode {
         mode: RenameMode,
     ) -> Result<()> {
         let moved = namei::rename(self, context, name, (new_parent, new_name), mode);
-        self.sb.noted(moved)
+        self.sb.recorded(moved)
     }
 }
 

@@ -183,14 +183,14 @@ impl InodeState {
         }
     }
 
-    /// Notes that names of this directory changed.
+    /// Records that names of this directory changed.
     pub(super) fn touch_names(&mut self, now: Timestamp) {
         let now = self.inode.storable(now);
         (self.inode.modified, self.inode.changed) = (now, now);
         self.inode.version = self.inode.version.wrapping_add(1);
     }
 
-    /// Notes that attributes changed.
+    /// Records that attributes changed.
     pub(super) fn touch(&mut self, now: Timestamp) {
         self.inode.changed = self.inode.storable(now);
         self.inode.version = self.inode.version.wrapping_add(1);

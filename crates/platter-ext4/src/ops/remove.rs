@@ -61,7 +61,7 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Takes off what a truncation that a crash broke off left behind the end of the file.
+    /// Removes what a truncation that a crash interrupted left past the end of the file.
     fn finish_truncation(&self, space: &Allocator) -> Result<()> {
         let sb = &self.sb;
         let fs = &sb.fs;
@@ -132,7 +132,7 @@ impl SuperBlock {
     /// Ends what a crash broke off: deletes inodes that have no name, and truncates those that were
     /// about to be. Once, before anything else is changed.
     ///
-    /// What of it is too damaged is left to a check, and what cannot be read to the next mount.
+    /// What is too corrupt is left to a check, and what cannot be read to the next mount.
     pub fn finish_orphans(self: &Arc<Self>) -> Result<()> {
         let register = OrphanRegister::open(&self.fs)?;
         let orphans = register.all();

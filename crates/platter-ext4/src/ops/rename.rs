@@ -16,7 +16,7 @@ use crate::inode::{self, STORE_CREDITS};
 use crate::orphan::ORPHAN_CREDITS;
 use crate::txn::Handle;
 
-/// Blocks that a rename changes at most, beside adding a name and making a whiteout: the old name,
+/// Blocks that a rename changes at most, in addition to adding a name and making a whiteout: the old name,
 /// `..` of two directories that move, and four inodes.
 const RENAME_CREDITS: u32 = 3 * CHANGE_CREDITS + 4 * STORE_CREDITS + ORPHAN_CREDITS;
 

@@ -23,7 +23,7 @@ impl SuperBlock {
         let written = self.write_dirty();
         // Data over blocks that were a file's before is in no transaction.
         let durable = self.overwrites.sync(|| log.commit_all(), || log.sync_all());
-        self.noted(written.and(durable))
+        self.recorded(written.and(durable))
     }
 
     /// Writes the inodes back that are dirty now, and waits for those that others write.
@@ -63,7 +63,7 @@ impl SuperBlock {
     }
 
     /// Ends all writing because of `error`. Where that is another host, which took the filesystem, it
-    /// is noted nowhere: the journal and the superblock are that host's by now.
+    /// is recorded nowhere: the journal and the superblock are that host's by now.
     pub(crate) fn end_writing(&self, error: &Error) {
         let Some(log) = self.fs.log() else {
             return;
@@ -150,11 +150,11 @@ impl CommitClient for SuperBlock {
         let Some(space) = &self.space else {
             return Ok(());
         };
-        if let Some(damage) = space.take_damage() {
+        if let Some(error) = space.take_corruption() {
             if self.on_error == OnError::ReadOnly {
-                return Err(damage);
+                return Err(error);
             }
-            if let Some(note) = self.note_of(&damage) {
+            if let Some(note) = self.note_of(&error) {
                 superblock::edit(&self.fs, handle, |disk| disk.note_error(&note))?;
             }
         }

@@ -20,8 +20,8 @@ use crate::txn::Handle;
 
 /// Blocks that a map of block numbers names without further blocks.
 const DIRECT_BLOCKS: u32 = 12;
-/// Blocks that a file without attributes, whose contents are one run, changes at most beside those of its
-/// directory; what its map asks for in case it had to grow is among them.
+/// Blocks that a file without attributes, whose contents are one run, changes at most in addition to
+/// those of its directory; what its map asks for in case it had to grow is among them.
 const WHOLE_CREDITS: u32 = ALLOC_INODE_CREDITS + STORE_CREDITS + RECORD_CREDITS + 16;
 
 /// Where the contents of a file lie, until they are recorded; an empty file has none.
@@ -35,7 +35,7 @@ impl Ext4Inode {
             let together = self.create_together(&files[made..]);
             made += together;
             if together == 0 {
-                // What kept it from that is met again, if it keeps it from being made at all.
+                // The error occurs again if it keeps the file from being made at all.
                 let alone = file.make_in(self);
                 alone.map_err(|error| Unmade { index: made, error })?;
                 made += 1;

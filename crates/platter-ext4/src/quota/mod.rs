@@ -130,7 +130,7 @@ impl QuotaTable {
         }
     }
 
-    /// Returns the credits that every handle needs beside those of what it changes.
+    /// Returns the credits that every handle needs in addition to those of what it changes.
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.credits

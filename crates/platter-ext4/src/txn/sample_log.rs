@@ -1,4 +1,4 @@
-//! A journal written block by block, whole or damaged, for the tests of what reads one.
+//! A journal written block by block, intact or corrupt, for the tests of what reads one.
 
 use std::sync::Arc;
 
@@ -193,7 +193,7 @@ impl SampleLog {
         self.put(block)
     }
 
-    /// A block of the log, to damage it.
+    /// A block of the log, to corrupt it.
     pub(crate) fn block_mut(&mut self, place: u32) -> &mut [u8] {
         let run = RUNS.iter().rev().find(|run| run.0 <= place).unwrap();
         let block = usize::try_from(run.1).unwrap() + (place - run.0) as usize;

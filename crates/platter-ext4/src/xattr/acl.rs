@@ -68,9 +68,9 @@ fn decode(stored: &[u8]) -> Result<Vec<AclEntry>, AclRule> {
     }
     let mut entries = Vec::new();
     while !rest.is_empty() {
-        let (entry, behind) = decode_entry(rest).ok_or(AclRule::Entry)?;
+        let (entry, after) = decode_entry(rest).ok_or(AclRule::Entry)?;
         entries.push(entry);
-        rest = behind;
+        rest = after;
     }
     Ok(entries)
 }

@@ -35,7 +35,7 @@ pub const VALUE_BYTES_MAX: u32 = 64 << 10;
 /// [`VALUE_BYTES_MAX`].
 pub fn get(fs: &FsContext, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let name = AttributeName::parse(name)?;
-    let mut damage = None;
+    let mut corruption = None;
     // Corrupt in-inode attributes do not hide those in the block.
     match inode_space(fs, inode) {
         Ok(Some(space)) => {
@@ -44,7 +44,7 @@ pub fn get(fs: &FsContext, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
             }
         }
         Ok(None) => {}
-        Err(error) => damage = Some(error),
+        Err(error) => corruption = Some(error),
     }
     if let Some(block) = read_block(fs, inode)? {
         let space = block_space(fs, inode, &block)?;
@@ -53,7 +53,7 @@ pub fn get(fs: &FsContext, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
             return value(fs, inode, entry, false);
         }
     }
-    Err(damage.unwrap_or(Condition::NoAttribute.into()))
+    Err(corruption.unwrap_or(Condition::NoAttribute.into()))
 }
 
 /// Returns the full names of all attributes except internal ones, in the order they are stored.

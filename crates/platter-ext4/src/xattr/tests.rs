@@ -94,8 +94,8 @@ impl Sample {
         let mut owner = sample(&geometry, number(OWNER), |disk, _| {
             disk.xattr_block_lo.set(XATTR_BLOCK);
         });
-        let behind = owner.len() - tail.len();
-        owner[behind..].copy_from_slice(tail);
+        let tail_at = owner.len() - tail.len();
+        owner[tail_at..].copy_from_slice(tail);
         let mut table = vec![0; 3 * 1024];
         for (inode, bytes) in [(OWNER, &owner), (EA_INODE, &ea_inode)] {
             let at = (inode as usize - 1) * 256 - 2 * 1024;

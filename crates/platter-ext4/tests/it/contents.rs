@@ -9,7 +9,7 @@ use platter_vfs::{FileKind, Inode, SeekTarget};
 
 use crate::image::{Image, noise, read_all, walk, write};
 
-/// How many files `source` makes beside its sparse ones.
+/// How many files `source` makes in addition to its sparse ones.
 const DENSE_FILES: usize = 12 + 6 + 600 + 1;
 
 /// A directory with files of many shapes.

@@ -175,7 +175,7 @@ fn unlinked_orphans_count_as_free() {
     image.debugfs("sif file links_count 0\nsif file dtime 0\nssv last_orphan 12\nunlink file\n");
     assert_eq!(free(&image), (blocks + 49, inodes + 1));
     change_superblock(&image, |disk| disk.state.set(disk.state.get() | 2));
-    // With errors noted, the kernel leaves orphans alone.
+    // With errors recorded, the kernel leaves orphans alone.
     assert_eq!(free(&image), (blocks, inodes));
 }
 

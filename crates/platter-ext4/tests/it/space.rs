@@ -9,7 +9,7 @@ use platter_vfs::{Context, CreateKind, Filesystem, Name, XattrMode};
 
 use crate::image::{Image, mount, run, tool, walk};
 
-/// A number that dumpe2fs prints behind `label`.
+/// A number that dumpe2fs prints after `label`.
 fn number(text: &str, label: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(label));
     let line = line.unwrap_or_else(|| panic!("{label} is missing in {text}"));
@@ -81,7 +81,7 @@ fn space_is_what_dumpe2fs_counts() {
 }
 
 /// An image whose first group has a bitmap with a wrong checksum.
-fn damaged() -> Image {
+fn corrupt_image() -> Image {
     let image = Image::format(&["-b", "1024", "-O", "extent,metadata_csum"], "16M");
     image.debugfs("mkdir subdir\n");
     let text = run(tool("dumpe2fs").arg(image.path()), "");
@@ -98,9 +98,9 @@ fn damaged() -> Image {
 }
 
 #[test]
-fn group_with_a_damaged_bitmap_is_passed_by_and_noted() {
+fn group_with_a_corrupt_bitmap_is_skipped_and_recorded() {
     for goes_on in [true, false] {
-        let image = damaged();
+        let image = corrupt_image();
         let options = MountOptions {
             read_only: false,
             on_error: (!goes_on).then_some(OnError::ReadOnly),

@@ -77,7 +77,7 @@ fn mount_with_a_journal_needs_recovery_until_unmounted() {
         drop(filesystem);
         assert!(!asks());
         assert_eq!(image.faults(), "");
-        // After a power cut there is nothing to replay but the mark to take away.
+        // After a power cut there is nothing to replay but the mark to clear.
         drop(begin(&image).unwrap());
         assert!(asks());
         let filesystem = begin(&image).unwrap();
@@ -125,7 +125,7 @@ fn protection_against_other_hosts_is_kept_up_and_given_back() {
 }
 
 /// An image with a file whose inode has a wrong checksum, and one that is sound.
-fn damaged(options: &[&str]) -> Image {
+fn corrupt_image(options: &[&str]) -> Image {
     let image = Image::format(options, "16M");
     image.debugfs("mkdir sound\nmkdir broken\n");
     let printed = image.debugfs("imap broken\n");
@@ -142,7 +142,7 @@ fn damaged(options: &[&str]) -> Image {
 }
 
 #[test]
-fn damage_is_noted_and_ends_writing_where_that_is_asked_for() {
+fn corruption_is_recorded_and_ends_writing_if_requested() {
     let plain = &["-b", "1024", "-O", "extent,metadata_csum"][..];
     let journaled = &["-b", "1024", "-O", "has_journal,extent,metadata_csum"];
     for (options, on_error, goes_on) in [
@@ -151,7 +151,7 @@ fn damage_is_noted_and_ends_writing_where_that_is_asked_for() {
         (plain, Some(OnError::ReadOnly), false),
         (journaled, Some(OnError::ReadOnly), false),
     ] {
-        let image = damaged(options);
+        let image = corrupt_image(options);
         let options = MountOptions {
             on_error,
             ..writing()

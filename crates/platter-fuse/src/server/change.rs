@@ -373,7 +373,7 @@ impl Server {
         self.note_space(node, &*inode, &attr, effect)
     }
 
-    /// Notes whether the space changed that an inode takes, which the kernel expects of contents only.
+    /// Records whether the space changed that an inode takes, which the kernel expects of contents only.
     fn note_space(
         &self,
         node: NodeId,

@@ -172,8 +172,8 @@ impl Server {
         self.nodes.forget(node, lookups);
     }
 
-    /// Whether the kernel has attributes of a node that the last request may have changed behind
-    /// its back: how much space contents take is known here alone.
+    /// Whether the kernel has attributes of a node that the last request may have changed
+    /// without its knowledge: how much space contents take is known here alone.
     pub(crate) fn has_stale_attributes(&self, node: NodeId) -> bool {
         self.nodes.take_attr_sent(node)
     }
@@ -291,7 +291,7 @@ impl Server {
         }
     }
 
-    /// The result with an errno, after telling of an error that is worth it.
+    /// The result with an errno, after reporting an error that is worth it.
     fn check<T>(&self, result: Result<T, Error>) -> Answer<T> {
         result.map_err(|error| self.refuse(&error))
     }

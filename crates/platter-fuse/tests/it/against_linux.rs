@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 use tempfile::TempDir;
 
-use crate::mounted::{Mounted, tear_away};
+use crate::mounted::{Mounted, force_detach};
 
 /// Enough to reach most pairs of states, few enough to take a second.
 const SEEDS: u64 = 60;
@@ -298,7 +298,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        tear_away(self.0.path());
+        force_detach(self.0.path());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What users see of a filesystem that is damaged or out of the ordinary.
+//! What users see of a filesystem that is corrupt or out of the ordinary.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -47,7 +47,7 @@ struct BentInode {
     bends: Arc<Bends>,
 }
 
-fn damage(number: u64) -> platter_vfs::Error {
+fn corrupt(number: u64) -> platter_vfs::Error {
     Corruption::new("inode", Locus::inode(number), "checksum is wrong").into()
 }
 
@@ -69,7 +69,7 @@ impl Filesystem for Bent {
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
-        Err(damage(0))
+        Err(corrupt(0))
     }
 
     fn sync(&self) -> Result<()> {
@@ -85,7 +85,7 @@ impl BentInode {
     fn around(inode: Arc<dyn Inode>, bends: &Arc<Bends>) -> Result<Arc<dyn Inode>> {
         let number = inode.id().number;
         if bends.unreadable.contains(&number) {
-            return Err(damage(number));
+            return Err(corrupt(number));
         }
         let bends = Arc::clone(bends);
         Ok(Arc::new(Self { inode, bends }))
@@ -120,7 +120,7 @@ impl Inode for BentInode {
             sink(DirEntry { kind, ..entry })
         })?;
         if broken {
-            Err(damage(self.id().number))
+            Err(corrupt(self.id().number))
         } else {
             Ok(())
         }
@@ -133,7 +133,7 @@ impl Inode for BentInode {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let number = self.id().number;
         if self.bends.unreadable_contents.contains(&number) {
-            return Err(damage(number));
+            return Err(corrupt(number));
         }
         assert!(
             !self.bends.panicking_contents.contains(&number),
@@ -198,7 +198,7 @@ fn number_of(fs: &MemFs, path: &str) -> u64 {
 }
 
 #[track_caller]
-fn damaged<T: std::fmt::Debug>(result: std::io::Result<T>) {
+fn assert_corrupt<T: std::fmt::Debug>(result: std::io::Result<T>) {
     assert_eq!(
         Errno::from_io_error(&result.unwrap_err()),
         Some(Errno::UCLEAN)
@@ -216,8 +216,8 @@ fn an_unreadable_inode_is_listed_and_hides_nothing_else() {
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names.len(), 12, "{names:?}");
-        damaged(fs::metadata(mounted.path("f3")));
-        damaged(fs::read(mounted.path("f3")));
+        assert_corrupt(fs::metadata(mounted.path("f3")));
+        assert_corrupt(fs::read(mounted.path("f3")));
     }
     assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
     assert_eq!(fs::read(mounted.path("l")).unwrap(), b"contents");
@@ -241,7 +241,7 @@ fn a_listing_that_breaks_off_returns_what_came_before() {
         .map_while(std::result::Result::ok)
         .collect();
     assert_eq!(names.len(), 5, "{names:?}");
-    damaged(
+    assert_corrupt(
         fs::read_dir(mounted.root())
             .unwrap()
             .collect::<std::io::Result<Vec<_>>>(),

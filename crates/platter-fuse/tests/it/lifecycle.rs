@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::mounted::{Mounted, plant, run, soon, tear_away};
+use crate::mounted::{Mounted, force_detach, plant, run, soon};
 
 /// A server in a process of its own.
 pub(crate) struct Served {
@@ -90,11 +90,11 @@ impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        tear_away(&self.path(""));
+        force_detach(&self.path(""));
     }
 }
 
-/// A program of this package, which `cargo test` builds beside the tests.
+/// A program of this package, which `cargo test` builds together with the tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests
@@ -208,7 +208,7 @@ fn one_mount_over_another_takes_off_only_itself() {
     assert!(is_mounted(&first.root()), "what lies on top is not ours");
     assert!(soon(|| second.unmount().is_ok()));
     assert!(first.path("first").exists());
-    tear_away(&first.root());
+    force_detach(&first.root());
 }
 
 #[test]

@@ -2,7 +2,10 @@
 //!
 //! They need the FUSE device, the superuser, and `fusermount3` (package fuse3).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![expect(clippy::print_stderr, reason = "a mount torn away is worth a line")]
+#![expect(
+    clippy::print_stderr,
+    reason = "a mount that is forcibly detached is worth a line"
+)]
 
 mod mounted;
 mod requests;

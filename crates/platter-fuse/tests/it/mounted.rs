@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
-/// No test takes nearly as long. After it the mount is torn away, so that a process that hangs in it fails.
+/// No test takes nearly as long. After it the mount is detached by force, so that a process hanging in it fails.
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// With this in the environment, mounts are served over rings where the kernel knows of that.
@@ -115,7 +115,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         drop(self.session.take());
-        tear_away(&self.root());
+        force_detach(&self.root());
     }
 }
 
@@ -188,7 +188,7 @@ impl Requests {
     }
 }
 
-/// Tears a mount away when a test takes too long.
+/// Forcibly detaches a mount when a test takes too long.
 struct Watchdog {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -199,8 +199,11 @@ impl Watchdog {
         let (done, waiting): (_, Receiver<()>) = channel();
         let watch = move || {
             if waiting.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{} took too long and is torn away", mountpoint.display());
-                tear_away(&mountpoint);
+                eprintln!(
+                    "{} took too long and is forcibly detached",
+                    mountpoint.display()
+                );
+                force_detach(&mountpoint);
             }
         };
         Self {
@@ -218,7 +221,7 @@ impl Drop for Watchdog {
 }
 
 /// Ends the connection of a mount and takes it off; nothing happens where there is none.
-pub(crate) fn tear_away(mountpoint: &Path) {
+pub(crate) fn force_detach(mountpoint: &Path) {
     while unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH).is_ok() {}
 }
 

@@ -1,4 +1,4 @@
-//! Names that change behind the kernel's back.
+//! Names that change without a request of the kernel.
 
 use std::fs;
 

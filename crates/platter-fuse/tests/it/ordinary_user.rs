@@ -2,7 +2,7 @@
 //!
 //! The FUSE device may be for the superuser only, as on a bare machine. Each test therefore runs a
 //! script in a mount namespace of its own, where a copy of the device that all users may open lies
-//! over it, and drops to an ordinary user there. All that the script leaves behind goes with the
+//! over it, and drops to an ordinary user there. All that the script leaves goes with the
 //! namespace.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What is kept of a file's contents beside its block mapping.
+//! What is kept of a file's contents in addition to its block mapping.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

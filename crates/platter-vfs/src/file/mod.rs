@@ -78,7 +78,7 @@ impl Allocation for FileRun {
 /// Blocks are counted in [`block_bits`](BlockRuns::block_bits). A handle is never held.
 ///
 /// # Locks
-/// Writeback runs beside writers, so it calls these methods without the inode lock, with the contents of
+/// Writeback runs concurrently with writers, so it calls these methods without the inode lock, with the contents of
 /// the pages locked and [`FileData::mapping`] held shared: [`run`](BlockRuns::run),
 /// [`next_delayed`](BlockRuns::next_delayed), [`write_target`](Self::write_target),
 /// [`overwrite`](Self::overwrite), [`convert_written`](Self::convert_written),
@@ -102,7 +102,7 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// Its pages.
     fn pages(&self) -> &Mapping<Error>;
 
-    /// What is kept of it beside the mapping.
+    /// What is kept of it in addition to the mapping.
     fn data(&self) -> &FileData<Self::Placement>;
 
     /// The inode lock (`i_rwsem`).

@@ -49,12 +49,12 @@ impl Sources {
         }
         let mut left: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
         for piece in [first].into_iter().chain(rest) {
-            let (mut target, behind) = split(left, piece.len_bytes);
+            let (mut target, after) = split(left, piece.len_bytes);
             match piece.device {
                 Some(at) if !target.is_empty() => device.read_vectored_at(at, &mut target)?,
                 Some(_) | None => target.iter_mut().for_each(|buf| buf.fill(0)),
             }
-            left = behind;
+            left = after;
         }
         for buf in left {
             buf.fill(0);
@@ -66,9 +66,9 @@ impl Sources {
 fn fill_from(mut bytes: &[u8], bufs: &mut [IoSliceMut<'_>]) {
     for buf in bufs {
         let (now, later) = bytes.split_at(bytes.len().min(buf.len()));
-        let (inside, behind) = buf.split_at_mut(now.len());
+        let (inside, after) = buf.split_at_mut(now.len());
         inside.copy_from_slice(now);
-        behind.fill(0);
+        after.fill(0);
         bytes = later;
     }
 }
@@ -77,10 +77,10 @@ fn total_len(bufs: &[IoSliceMut<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-/// Cuts a row of buffers behind its first `count` bytes.
+/// Cuts a row of buffers after its first `count` bytes.
 fn split(bufs: Vec<&mut [u8]>, count: u64) -> (Vec<IoSliceMut<'_>>, Vec<&mut [u8]>) {
     let mut left = usize::try_from(count).unwrap_or(usize::MAX);
-    let (mut before, mut behind) = (Vec::new(), Vec::new());
+    let (mut before, mut after) = (Vec::new(), Vec::new());
     for buf in bufs {
         let (head, tail) = buf.split_at_mut(left.min(buf.len()));
         left -= head.len();
@@ -88,10 +88,10 @@ fn split(bufs: Vec<&mut [u8]>, count: u64) -> (Vec<IoSliceMut<'_>>, Vec<&mut [u8
             before.push(IoSliceMut::new(head));
         }
         if !tail.is_empty() {
-            behind.push(tail);
+            after.push(tail);
         }
     }
-    (before, behind)
+    (before, after)
 }
 
 /// Copies bytes into consecutive buffers, from their byte `at` on.

@@ -49,7 +49,7 @@ struct Shard<T> {
     /// Inodes by number.
     // Lock rank 3.
     state: Mutex<ShardState<T>>,
-    /// Rung whenever an entry of the shard goes live or away.
+    /// Notified whenever an entry of the shard goes live or is removed.
     changed: Condvar,
 }
 

@@ -98,7 +98,7 @@ impl MemInode {
         }
     }
 
-    /// The object of an inode that a name names: that may go away right now, and leave nothing behind.
+    /// The object of an inode that a name names: that may be removed concurrently.
     fn named(&self, number: Number) -> Result<Arc<Self>> {
         match self.shared.object(number) {
             Err(Error::Condition(Condition::Stale)) => Err(Condition::NotFound.into()),

@@ -329,7 +329,7 @@ fn a_cursor_survives_changes_of_the_directory() {
         if count < 10 {
             break;
         }
-        // What was listed goes away; what was not stays in the listing.
+        // What was listed is removed; what was not stays in the listing.
         root.unlink(&context(), name(last)).unwrap();
     }
     let mut names: Vec<_> = seen.iter().filter(|text| text.starts_with('f')).collect();

@@ -82,7 +82,7 @@ fn check_size(
     }
 }
 
-/// Files are given away by the superuser only; owners may change the group to one they are in.
+/// The owner of a file is changed by the superuser only; owners may change the group to one they are in.
 fn check_owner(attr: &Attr, credentials: &Credentials, changes: &SetAttr) -> Result<()> {
     let owns = credentials.uid == attr.uid;
     let uid_kept = changes.uid.is_none_or(|uid| owns && uid == attr.uid);

@@ -219,9 +219,9 @@ fn an_acl_without_group_bits_in_the_mode_is_not_asked() {
 
 /// An inode whose ACL cannot be understood.
 #[derive(Debug)]
-struct DamagedAcl;
+struct CorruptAcl;
 
-impl Inode for DamagedAcl {
+impl Inode for CorruptAcl {
     fn id(&self) -> InodeId {
         unreachable!()
     }
@@ -256,7 +256,7 @@ impl Inode for DamagedAcl {
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         assert_eq!(name, acl::ACL_ACCESS_NAME);
-        Ok(b"damaged".to_vec())
+        Ok(b"corrupt".to_vec())
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
@@ -267,7 +267,7 @@ impl Inode for DamagedAcl {
 #[test]
 fn corrupt_acl_admits_only_owner_and_superuser() {
     let attr = File::new(0o666).attr();
-    let read = |caller: &Credentials| check_access(&DamagedAcl, &attr, caller, Access::READ);
+    let read = |caller: &Credentials| check_access(&CorruptAcl, &attr, caller, Access::READ);
     assert!(read(&stranger()).is_err());
     assert!(read(&member()).is_err());
     assert!(read(&owner()).is_ok());
@@ -363,7 +363,7 @@ fn modes_are_changed_by_owners() {
 }
 
 #[test]
-fn files_are_given_away_by_the_superuser() {
+fn owner_is_changed_by_the_superuser() {
     let file = File::new(0o6755);
     let chown = |caller: &Credentials, uid, gid| {
         let changes = SetAttr {

@@ -61,7 +61,7 @@ pub struct Visited {
 /// Walks a tree of files, parents first.
 ///
 /// Memory is bounded, and so is time: a directory is entered once, whatever names lead to it, so
-/// that neither loops nor doubled links in a damaged image make a walk longer than the image.
+/// that neither loops nor doubled links in a corrupt image make a walk longer than the image.
 pub struct TreeWalk {
     fs: Arc<dyn Filesystem>,
     order: WalkOrder,

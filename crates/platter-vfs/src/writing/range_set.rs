@@ -30,7 +30,7 @@ impl<N: RangeNumber> RangeSet<N> {
         self.ranges.is_empty()
     }
 
-    /// The first range that ends behind `at`, from `at` on.
+    /// The first range that ends after `at`, from `at` on.
     #[must_use]
     pub fn next(&self, at: N) -> Option<Range<N>> {
         let before = self.ranges.range(..=at).next_back();

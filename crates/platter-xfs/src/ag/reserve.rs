@@ -8,7 +8,7 @@ use crate::ondisk::agi::Agi;
 use crate::ondisk::btree::BtreeKind;
 use crate::ondisk::geometry::CHUNK_INODES;
 
-/// Blocks that every change may take beside what it allocates.
+/// Blocks that every change may take in addition to what it allocates.
 pub(super) const SLACK_BLOCKS: u32 = 4;
 
 /// Blocks of a tree with so many records, whose blocks are half full.

@@ -72,7 +72,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Passes all leaves in order to `sink` until it breaks. Records ascend from leaf to leaf, so that
-    /// no leaf is met twice.
+    /// no leaf is visited twice.
     pub fn leaves(&self, sink: &mut LeafSink<'_>) -> Result<()> {
         let mut last = None;
         let mut path = Vec::new();

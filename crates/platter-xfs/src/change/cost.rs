@@ -2,7 +2,7 @@
 
 use crate::ondisk::Geometry;
 
-/// What a logged block takes beside its bytes.
+/// What a logged block takes in addition to its bytes.
 const BLOCK_OVERHEAD: u64 = 256;
 /// Headers of a group.
 const GROUP_HEADERS: u64 = 3;
@@ -18,7 +18,7 @@ pub struct Cost {
     pub directory_blocks: u32,
     /// Inodes that change.
     pub inodes: u32,
-    /// Bytes of blocks beside these.
+    /// Bytes of other blocks.
     pub bytes: u64,
 }
 

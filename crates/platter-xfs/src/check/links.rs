@@ -125,13 +125,13 @@ impl Checker<'_> {
         connected.extend(superblock.metadir_inode);
         for &number in &self.directories.clone() {
             let mut path = Vec::new();
-            let mut met = HashSet::new();
+            let mut visited = HashSet::new();
             let mut at = number;
             let is_connected = loop {
                 if connected.contains(&at) {
                     break true;
                 }
-                if !met.insert(at) {
+                if !visited.insert(at) {
                     break false;
                 }
                 path.push(at);

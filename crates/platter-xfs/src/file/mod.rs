@@ -43,7 +43,7 @@ pub struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// Where the bytes of the file lie, `len_bytes` from `offset` on; behind its end there are zeros.
+    /// Where the bytes of the file lie, `len_bytes` from `offset` on; after its end there are zeros.
     pub fn sources(&self, offset: u64, len_bytes: u64) -> Result<Sources> {
         let wanted = self.inode.size_bytes.saturating_sub(offset).min(len_bytes);
         let mut pieces: Vec<Piece> = Vec::new();

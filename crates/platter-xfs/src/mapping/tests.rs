@@ -98,7 +98,7 @@ fn file_with_tree(extents: u32) -> Inode {
         disk.core.data_format = 3;
         disk.core.data_extents.set(extents);
         literal[..4].copy_from_slice(&[0, 1, 0, 1]);
-        // The first key is block 10; pointers are behind the 20 keys that fit.
+        // The first key is block 10; pointers follow the 20 keys that fit.
         literal[4 + 7] = 10;
         literal[4 + 20 * 8 + 7] = 50;
     })

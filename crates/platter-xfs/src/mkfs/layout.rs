@@ -12,7 +12,7 @@ use crate::ondisk::{AgBlock, AgNr, InodeNr};
 /// The headers: superblock, free space, inodes and free list.
 const HEADER_SECTORS: u32 = 4;
 
-/// Blocks that a group with a log keeps beside it and its own.
+/// Blocks that a group with a log keeps in addition to it and its own.
 const LOG_SPARE_BLOCKS: u32 = 1;
 
 /// Blocks of a group.
@@ -142,10 +142,10 @@ impl Shape {
         self.superblock.log_blocks = self.log_blocks_min.unwrap_or(wanted).min(wanted);
         let layout = GroupLayout::place(self, ag)?;
         let log = layout.log.ok_or(Condition::NoSpace)?;
-        let behind = log
+        let needed = log
             .start
             .saturating_add(layout.free_list_len + LOG_SPARE_BLOCKS);
-        let most = len.checked_sub(behind).ok_or(Condition::NoSpace)?;
+        let most = len.checked_sub(needed).ok_or(Condition::NoSpace)?;
         if wanted <= most {
             self.superblock.log_blocks = wanted;
         } else {

@@ -30,7 +30,7 @@ use crate::txn::{self, BlockType, LogDevice, Transaction};
 const COMPARED_BYTES: u64 = 1 << 20;
 /// Headers of a group, each in a sector.
 const HEADER_SECTORS: u64 = 4;
-/// What a part of a block takes in the log beside its bytes, and what a block does.
+/// What a part of a block takes in the log in addition to its bytes, and what a block does.
 const PART_OVERHEAD: u64 = 12;
 const BLOCK_OVERHEAD: u64 = 256;
 

@@ -74,7 +74,7 @@ impl<'a> Agfl<'a> {
     pub fn decode(sector: &'a [u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgflRule> {
         let mut rest = sector;
         if geometry.features.is_v5() {
-            let (header, behind) =
+            let (header, after) =
                 DiskAgflHeader::ref_from_prefix(sector).map_err(|_| AgflRule::Magic)?;
             if header.magic.get() != AGFL_MAGIC {
                 return Err(AgflRule::Magic);
@@ -88,7 +88,7 @@ impl<'a> Agfl<'a> {
             if header.sequence.get() != ag.0 {
                 return Err(AgflRule::Sequence);
             }
-            rest = behind;
+            rest = after;
         }
         let count = usize::try_from(slots(geometry)).unwrap_or_default();
         let (entries, _) =

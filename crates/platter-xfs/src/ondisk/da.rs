@@ -138,7 +138,7 @@ pub(super) fn header<'a, R: DaRule>(
         return Err(R::MAGIC);
     }
     if is_v5 {
-        let (header, behind) = DiskDaHeaderV5::ref_from_prefix(bytes).map_err(|_| R::MAGIC)?;
+        let (header, after) = DiskDaHeaderV5::ref_from_prefix(bytes).map_err(|_| R::MAGIC)?;
         let identity = Identity {
             checksum_at: DiskDaHeaderV5::CHECKSUM_OFFSET,
             uuid: header.uuid,
@@ -146,7 +146,7 @@ pub(super) fn header<'a, R: DaRule>(
             owner: header.owner.get(),
         };
         identity.check(bytes, site)?;
-        rest = behind;
+        rest = after;
     }
     let link = |block: Be32| Some(block.get()).filter(|&block| block != 0);
     let links = DaLinks {
@@ -175,7 +175,7 @@ rules! {
         Count => "bad number of entries",
         /// Hashes ascend.
         Order => "hashes not ascending",
-        /// A search meets no block twice.
+        /// A search visits no block twice.
         Cycle => "tree has a cycle",
         /// A block has the magic number of a hash tree.
         Kind => "block is neither a node nor a leaf",

@@ -88,9 +88,9 @@ pub fn decode<'a>(
     let mut rest = bytes;
     let mut wanted = left.min(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
     if site.geometry.features.is_v5() {
-        let (header, behind) =
+        let (header, after) =
             DiskRemoteHeader::ref_from_prefix(bytes).map_err(|_| SymlinkRule::Magic)?;
-        wanted = left.min(u32::try_from(behind.len()).unwrap_or(u32::MAX));
+        wanted = left.min(u32::try_from(after.len()).unwrap_or(u32::MAX));
         if header.magic.get() != SYMLINK_MAGIC {
             return Err(SymlinkRule::Magic);
         }
@@ -101,7 +101,7 @@ pub fn decode<'a>(
         if header.bytes.get() != wanted {
             return Err(SymlinkRule::Length);
         }
-        rest = behind;
+        rest = after;
     }
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
     rest.get(..wanted).ok_or(SymlinkRule::Length)

@@ -11,7 +11,7 @@ use crate::ondisk::features::Version;
 use crate::ondisk::inode::{InodeRule, edit};
 use crate::ondisk::{AgNr, FileBlock, ForkFormat, ForkKind, FsBlock, Site, attr, superblock};
 
-/// Where Linux begins the fork in inodes of 512 bytes and more: behind space for the root of a tree of 12
+/// Where Linux begins the fork in inodes of 512 bytes and more: after space for the root of a tree of 12
 /// mappings.
 const OFFSET: usize = 192;
 /// The least that a fork takes: the root of a tree of two.

@@ -28,7 +28,7 @@ const INHERITED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::NODUMP)
     .union(InodeFlags::NODEFRAG)
     .union(InodeFlags::FILESTREAM);
-/// What directories inherit beside that.
+/// What directories inherit in addition to that.
 const INHERITED_BY_DIRECTORIES: InodeFlags = InodeFlags::PROJINHERIT
     .union(InodeFlags::RTINHERIT)
     .union(InodeFlags::EXTSZINHERIT);
@@ -45,7 +45,7 @@ impl Blueprint<'_> {
         self.new.kind.file_kind()
     }
 
-    /// What making it takes, beside its name.
+    /// What making it takes, in addition to its name.
     pub(super) fn cost(&self, inode: &Inode) -> Cost {
         let made = Cost {
             extents: 3,

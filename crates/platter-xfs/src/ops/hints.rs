@@ -9,7 +9,7 @@ use crate::ondisk::extent::MAPPING_LEN_MAX;
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{Geometry, InodeFlags, InodeFlags2};
 
-/// `FS_XFLAG_*` beside those that have a counterpart among the flags of `chattr`.
+/// `FS_XFLAG_*` other than those that have a counterpart among the flags of `chattr`.
 const XFLAGS: [(u32, InodeFlags); 8] = [
     (0x1, InodeFlags::REALTIME),
     (0x2, InodeFlags::PREALLOC),

@@ -49,11 +49,11 @@ use crate::xattr::Attributes;
 use data::{Delayed, Placement};
 pub(crate) use link::stored_target;
 
-/// The part of the budget, and so many bytes beside it at most, that unused inodes take which are
+/// The part of the budget, and so many bytes at most, that unused inodes take which are
 /// kept in memory: their pages are kept with them.
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
-/// What a file takes in memory beside its object and its pages.
+/// What a file takes in memory in addition to its object and its pages.
 const INODE_OVERHEAD_BYTES: usize = 704;
 
 /// A mounted filesystem as its inodes see it.

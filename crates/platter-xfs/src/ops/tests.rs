@@ -1,4 +1,4 @@
-//! Inodes as the path walk meets them.
+//! Inodes as the path walk finds them.
 
 use platter_block::MemoryDevice;
 use platter_ondisk::Rule;

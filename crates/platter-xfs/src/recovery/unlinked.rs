@@ -81,7 +81,7 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
         return Err(Unsupported {
             filesystem: "xfs",
             feature:
-                "an unlinked metadata inode, or a realtime one beside B-trees of realtime groups"
+                "an unlinked metadata inode, or a realtime one with B-trees of realtime groups"
                     .to_owned(),
             reason: Some("mount read-only with norecovery"),
         }

@@ -1,4 +1,4 @@
-//! Trees of many levels, beside what they should hold.
+//! Trees of many levels, compared with what they should hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -21,8 +21,8 @@ use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode, InodeNr};
 use crate::xfs_mount::{Mount, Running};
 
-/// More than an item takes in the log beside the bytes of its block, and a sixteenth of those for the headers of
-/// their parts.
+/// More than an item takes in the log in addition to the bytes of its block, and a sixteenth of those for the
+/// headers of their parts.
 const ITEM_BYTES: u64 = 512;
 
 /// A transaction that runs.

@@ -159,7 +159,7 @@ mod tests {
     const TURNS: usize = 10_000;
 
     #[test]
-    fn gate_is_frozen_ten_thousand_times_beside_writers() {
+    fn gate_is_frozen_ten_thousand_times_with_writers() {
         let gate = FreezeGate::default();
         let (inside, passed, is_over) =
             (AtomicU32::new(0), AtomicU64::new(0), AtomicBool::new(false));

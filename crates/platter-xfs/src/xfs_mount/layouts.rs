@@ -11,13 +11,13 @@ pub trait MountLayout: Debug + Send + Sync + 'static {
     const NAME: &'static str;
     /// In the geometry: `SectorShift` or nothing.
     type Apart: ShiftSlot;
-    /// Beside the count of transactions: `SectorShift` or nothing.
-    type Beside: ShiftSlot;
+    /// Next to the count of transactions: `SectorShift` or nothing.
+    type Adjacent: ShiftSlot;
     /// The count of transactions: `ActiveTransactions` or nothing.
     type Active: ActiveSlot;
 }
 
-/// The byte beside the counter, as in `struct xfs_mount` before Linux 5.8.
+/// The byte next to the counter, as in `struct xfs_mount` before Linux 5.8.
 #[derive(Debug)]
 pub struct Packed;
 
@@ -32,21 +32,21 @@ pub struct Counterless;
 impl MountLayout for Packed {
     const NAME: &'static str = "packed";
     type Apart = ();
-    type Beside = SectorShift;
+    type Adjacent = SectorShift;
     type Active = ActiveTransactions;
 }
 
 impl MountLayout for Separated {
     const NAME: &'static str = "separated";
     type Apart = SectorShift;
-    type Beside = ();
+    type Adjacent = ();
     type Active = ActiveTransactions;
 }
 
 impl MountLayout for Counterless {
     const NAME: &'static str = "counterless";
     type Apart = SectorShift;
-    type Beside = ();
+    type Adjacent = ();
     type Active = ();
 }
 

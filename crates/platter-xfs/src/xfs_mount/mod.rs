@@ -1,7 +1,7 @@
 //! The mount object: geometry that all threads read, apart from what they write.
 //!
 //! Each check of an inode number reads the geometry of the mount, and each transaction writes to the gate and
-//! the counters. If the two shared a cache line, every transaction would take the line away from every other
+//! the counters. If the two shared a cache line, every transaction would invalidate the line for every other
 //! processor that looks at an inode number. The classes of all fields are tables that the compiler checks.
 
 mod classes;
@@ -78,7 +78,7 @@ pub struct XfsMount<L: MountLayout = Counterless> {
 #[derive(Debug)]
 #[repr(C, align(128))]
 struct Written<L: MountLayout> {
-    sector_shift: L::Beside,
+    sector_shift: L::Adjacent,
     active: L::Active,
     inode_rotor: AtomicU32,
 }
@@ -127,7 +127,7 @@ impl<L: MountLayout> XfsMount<L> {
         Self {
             sector_shift: L::Apart::new(shift),
             written: Written {
-                sector_shift: L::Beside::new(shift),
+                sector_shift: L::Adjacent::new(shift),
                 active: L::Active::default(),
                 inode_rotor: AtomicU32::new(0),
             },

@@ -49,11 +49,11 @@ fn page_shows_the_tables_of_the_three_layouts() {
 fn shift_at<L: MountLayout>(mount: &XfsMount<L>) -> usize {
     let start = std::ptr::from_ref(mount).addr();
     let apart = std::ptr::from_ref(&mount.sector_shift).addr();
-    let beside = std::ptr::from_ref(&mount.written.sector_shift).addr();
+    let adjacent = std::ptr::from_ref(&mount.written.sector_shift).addr();
     let at = if mount.sector_shift.get().is_some() {
         apart
     } else {
-        beside
+        adjacent
     };
     at - start
 }
@@ -84,7 +84,7 @@ fn check_layout<L: MountLayout>(is_packed: bool) {
 }
 
 #[test]
-fn byte_lies_beside_the_counter_in_one_layout_only() {
+fn byte_is_next_to_the_counter_in_one_layout_only() {
     check_layout::<Packed>(true);
     check_layout::<Separated>(false);
     check_layout::<Counterless>(false);

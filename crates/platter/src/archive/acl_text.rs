@@ -67,7 +67,7 @@ pub(crate) fn parse(text: &[u8]) -> io::Result<Vec<u8>> {
         else {
             return Err(broken());
         };
-        // star adds the number behind a name.
+        // star appends the number to a name.
         let id = fields.next().unwrap_or(id);
         let number = || match id {
             // GNU tar gives names to those it knows, whatever it is asked for.

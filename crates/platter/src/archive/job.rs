@@ -100,7 +100,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    fn damage(&mut self, path: &[u8], effect: Effect, error: platter_vfs::Error) {
+    fn report(&mut self, path: &[u8], effect: Effect, error: platter_vfs::Error) {
         self.problems.push(Hitch::new(path, effect, Some(error)));
     }
 }
@@ -182,7 +182,7 @@ impl<'a> Encoder<'a> {
                     Body::Symlink(&target)
                 }
                 Err(error) => {
-                    chunk.damage(path, Effect::Omitted, error);
+                    chunk.report(path, Effect::Omitted, error);
                     return;
                 }
             },
@@ -218,7 +218,7 @@ impl<'a> Encoder<'a> {
         let mut names = match inode.list_xattrs() {
             Ok(names) => names,
             Err(error) => {
-                chunk.damage(path, Effect::AttributesLost, error);
+                chunk.report(path, Effect::AttributesLost, error);
                 return;
             }
         };
@@ -243,7 +243,7 @@ impl<'a> Encoder<'a> {
             match value {
                 Ok(value) => self.add_attribute(&name, value),
                 Err(error) => {
-                    chunk.damage(path, Effect::AttributesLost, error);
+                    chunk.report(path, Effect::AttributesLost, error);
                     if total_bytes > ATTRIBUTE_BYTES_MAX {
                         return;
                     }
@@ -275,6 +275,6 @@ fn append_data(inode: &dyn Inode, range: Range<u64>, path: &[u8], chunk: &mut Ch
     chunk.bytes.resize(start + length, 0);
     let buf = &mut chunk.bytes[start..];
     if let Some(Missing { bytes, error }) = salvage::read(inode, range.start, buf) {
-        chunk.damage(path, Effect::ZeroFilled { bytes }, error);
+        chunk.report(path, Effect::ZeroFilled { bytes }, error);
     }
 }

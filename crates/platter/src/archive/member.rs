@@ -54,7 +54,7 @@ impl Member<'_> {
         let ustar = self.encode(records);
         if !records.is_empty() {
             let mut extended = Ustar::new(TypeFlag::Pax);
-            extended.set_path(&beside(self.path, b"PaxHeaders"));
+            extended.set_path(&stand_in_path(self.path, b"PaxHeaders"));
             extended.set_mode(0o644);
             extended.set_size(records.len() as u64);
             out.extend_from_slice(&extended.finish());
@@ -108,7 +108,7 @@ impl Member<'_> {
         let is_sparse = matches!(self.body, Body::Sparse { .. });
         let link_fits = header.set_link_name(link_name);
         let path_fits = if is_sparse {
-            header.set_path(&beside(self.path, b"GNUSparseFile.0"));
+            header.set_path(&stand_in_path(self.path, b"GNUSparseFile.0"));
             false
         } else {
             header.set_path(self.path)
@@ -165,7 +165,7 @@ fn needs_record(name: &[u8], fits: bool) -> bool {
 
 /// `DIR/directory/NAME` for `DIR/NAME`, as far as a header has space: the name that a program which
 /// knows no PAX would give the member.
-fn beside(path: &[u8], directory: &[u8]) -> Vec<u8> {
+fn stand_in_path(path: &[u8], directory: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let (dir, name) = match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => path.split_at(slash + 1),
@@ -186,11 +186,14 @@ mod tests {
 
     #[test]
     fn stand_in_names_keep_their_dir_while_there_is_space() {
-        assert_eq!(beside(b"./a/b", b"X"), b"./a/X/b");
-        assert_eq!(beside(b"./a/", b"X"), b"./X/a");
-        assert_eq!(beside(b"a", b"X"), b"X/a");
+        assert_eq!(stand_in_path(b"./a/b", b"X"), b"./a/X/b");
+        assert_eq!(stand_in_path(b"./a/", b"X"), b"./X/a");
+        assert_eq!(stand_in_path(b"a", b"X"), b"X/a");
         let long = [&[b'd'; 90][..], b"/", &[b'n'; 120]].concat();
-        assert_eq!(beside(&long, b"X"), [&b"X/"[..], &[b'n'; 98]].concat());
+        assert_eq!(
+            stand_in_path(&long, b"X"),
+            [&b"X/"[..], &[b'n'; 98]].concat()
+        );
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! The same image gives the same bytes on every machine and with any number of threads: entries
 //! are sorted by name, and nothing of the machine enters the archive.
 //!
-//! One thread plans, several read and encode, the caller's thread writes. Damage costs only what
-//! is damaged: what cannot be read is reported and left out or filled with zeros, and the archive
+//! One thread plans, several read and encode, the caller's thread writes. Corruption costs only what
+//! is corrupt: what cannot be read is reported and left out or filled with zeros, and the archive
 //! stays valid.
 
 mod ustar;
@@ -83,7 +83,7 @@ pub struct TarSummary {
     pub members: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Members with damage.
+    /// Members that are corrupt.
     pub damaged: u64,
 }
 
@@ -156,7 +156,7 @@ fn write_chunks(
     observer: &mut dyn FnMut(TarEvent<'_>),
 ) -> std::io::Result<TarSummary> {
     let mut summary = TarSummary::default();
-    let mut last_damaged = Vec::new();
+    let mut last_corrupt = Vec::new();
     while let Some(mut chunk) = pipeline.take() {
         out.write_all(&chunk.bytes)?;
         summary.bytes += chunk.bytes.len() as u64;
@@ -169,9 +169,9 @@ fn write_chunks(
                 cause: hitch.error.map(Cause::from),
             };
             observer(TarEvent::Problem(&problem));
-            if problem.is_damage() && last_damaged != problem.path {
+            if problem.is_damage() && last_corrupt != problem.path {
                 summary.damaged += 1;
-                last_damaged = problem.path;
+                last_corrupt = problem.path;
             }
         }
         observer(TarEvent::Progress(summary));

@@ -102,7 +102,7 @@ impl<'a> Planner<'a> {
         let id = inode.id();
         let attr = match inode.attr() {
             Ok(attr) => attr,
-            Err(error) => return self.damage(&path, Effect::Omitted, error),
+            Err(error) => return self.report(&path, Effect::Omitted, error),
         };
         if attr.kind != FileKind::Directory {
             let map = (attr.kind == FileKind::Regular)
@@ -122,7 +122,7 @@ impl<'a> Planner<'a> {
                     frames.pop();
                 }
                 Some(Err(error)) => {
-                    self.damage(&path, Effect::EntriesLost, error)?;
+                    self.report(&path, Effect::EntriesLost, error)?;
                 }
                 Some(Ok(entry)) => {
                     let parent = frame.dir;
@@ -163,7 +163,7 @@ impl<'a> Planner<'a> {
                 return Ok(None);
             }
         };
-        self.damage(path, Effect::Omitted, error)?;
+        self.report(path, Effect::Omitted, error)?;
         Ok(None)
     }
 
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         if attr.flags & FLAG_ENCRYPTED != 0
             && let Err(error) = inode.read_at(0, &mut [0])
         {
-            return self.damage(path, Effect::Omitted, error);
+            return self.report(path, Effect::Omitted, error);
         }
         let map = match map {
             Some(Ok(map)) => map,
@@ -223,7 +223,7 @@ impl<'a> Planner<'a> {
             Some(Err(_)) if size_bytes <= HEAD_BYTES => DataMap::dense(size_bytes),
             Some(Err(error)) => {
                 let effect = Effect::ZeroFilled { bytes: size_bytes };
-                self.damage(path, effect, error)?;
+                self.report(path, effect, error)?;
                 DataMap::hole(size_bytes)
             }
         };
@@ -289,7 +289,7 @@ impl<'a> Planner<'a> {
         self.add_piece(piece, path.len() as u64)
     }
 
-    fn damage(
+    fn report(
         &mut self,
         path: &[u8],
         effect: Effect,

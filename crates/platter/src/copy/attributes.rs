@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::place::Place;
-use super::{Preserve, damage, errno};
+use super::{Preserve, errno, problem_of};
 use crate::problem::{Effect, Problem};
 use crate::{File, Result};
 
@@ -31,7 +31,7 @@ pub(super) enum Target<'a> {
 }
 
 /// Puts on what is to be preserved, in the order in which nothing undoes another: owners first, since a
-/// change of them takes set-id bits and capabilities away, and times last.
+/// change of them clears set-id bits and capabilities, and times last.
 pub(super) fn put_attributes(
     preserve: Preserve,
     source: &File,
@@ -50,19 +50,22 @@ pub(super) fn put_attributes(
     }
     if preserve.xattrs {
         let put = put_xattrs(source, target, &mut failures);
-        problems.extend(put.err().map(|error| damage(error, Effect::AttributesLost)));
+        problems.extend(
+            put.err()
+                .map(|error| problem_of(error, Effect::AttributesLost)),
+        );
     }
     if preserve.timestamps {
         failures.extend(target.put_times(attr).err());
     }
     for failure in failures {
         let error = target.place().error(failure);
-        problems.push(damage(error, Effect::AttributesLost));
+        problems.push(problem_of(error, Effect::AttributesLost));
     }
 }
 
 /// Sets owner and group; whether they are now those of the source. As with `cp -a`, it is no
-/// failure that an ordinary user may not give files away.
+/// failure that an ordinary user may not change the owner of files.
 fn put_owner(target: &Target<'_>, attr: &Attr, failures: &mut Vec<Errno>) -> bool {
     // An image may say this number, which chown(2) takes for no owner.
     if attr.uid == u32::MAX || attr.gid == u32::MAX {

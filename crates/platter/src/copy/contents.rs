@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 
 use super::worker::{Source, Worker};
-use super::{damage, errno};
+use super::{errno, problem_of};
 use crate::data_map::DataMap;
 use crate::problem::{Effect, Problem};
 use crate::salvage::{self, Missing};
@@ -43,7 +43,7 @@ impl Lost {
 
     pub(super) fn problem(self, file: &File) -> Option<Problem> {
         let Missing { bytes, error } = self.0?;
-        Some(damage(file.error(error), Effect::ZeroFilled { bytes }))
+        Some(problem_of(file.error(error), Effect::ZeroFilled { bytes }))
     }
 }
 
@@ -157,7 +157,7 @@ fn read_map(source: &Source, size_bytes: u64) -> (DataMap, Option<Missing>) {
         None => (sound, None),
         // Reading returns the error again, and finds what is still readable.
         Some(_) if size_bytes <= device_bytes => (DataMap::dense(size_bytes), None),
-        // A size that no filesystem like this could fill may be damage, too.
+        // A size that no filesystem like this could fill may be corrupt, too.
         Some(error) => {
             let bytes = size_bytes - sound.data_bytes();
             (sound, Some(Missing { bytes, error }))

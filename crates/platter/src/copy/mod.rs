@@ -2,7 +2,7 @@
 //!
 //! What is in an image is not trusted: below the target that the caller names, no symbolic link of
 //! the host or of the image is ever followed, and what is there already is replaced, not written
-//! through. Damage costs only what is damaged.
+//! through. Corruption costs only what is corrupt.
 //!
 //! The caller's thread goes through directories, makes them, and reports what was done in that order. Several threads
 //! make files and read and write their contents, a long file's pieces at once.
@@ -262,7 +262,7 @@ impl Copier {
 }
 
 /// A problem with what the error names.
-fn damage(error: Error, effect: Effect) -> Problem {
+fn problem_of(error: Error, effect: Effect) -> Problem {
     let Error { image, path, cause } = error;
     Problem {
         image,

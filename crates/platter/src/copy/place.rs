@@ -146,7 +146,7 @@ impl Place {
         }
     }
 
-    /// Takes away what is there, which is no directory.
+    /// Removes what is there, which is no directory.
     pub(super) fn clear(&self) -> Result<(), Errno> {
         match rustix::fs::unlinkat(&self.dir.file, &self.name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

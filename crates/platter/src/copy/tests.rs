@@ -8,7 +8,7 @@ use platter_vfs::{Context, CreateKind, Filesystem, Name, SetAttr};
 
 use super::*;
 use crate::Volume;
-use crate::sample::{self, DamagedFs, Fault};
+use crate::sample::{self, CorruptFs, Fault};
 
 const ALL: CopyOptions = CopyOptions {
     recursive: true,
@@ -79,7 +79,7 @@ fn without_preserving_new_files_are_the_callers() {
     let dir = tempfile::tempdir().unwrap();
     copy(fs, "/", dir.path(), "copy", PLAIN).unwrap();
     let mode = |name: &str| dir.path().join(name).metadata().unwrap().mode() & 0o7777;
-    // The umask took something away, and set-id bits are not the caller's to give.
+    // The umask cleared some bits, and set-id bits are not the caller's to give.
     assert_eq!(mode("copy/file") & !0o777, 0);
     assert_eq!(mode("copy/locked"), 0o500 & mode("copy/locked"));
     assert_eq!(
@@ -196,7 +196,7 @@ fn only_what_is_asked_for_recursively_is_copied_so() {
 }
 
 #[test]
-fn damaged_map_of_a_giant_costs_what_lies_behind_the_damage() {
+fn corrupt_map_of_a_giant_costs_what_follows_the_corruption() {
     let fs = sample::empty();
     sample::regular(&fs, b"/small", &[b'x'; 10_000]);
     let giant = sample::regular(&fs, b"/giant", &[b'x'; 10_000]);
@@ -211,7 +211,7 @@ fn damaged_map_of_a_giant_costs_what_lies_behind_the_damage() {
         (b"/giant", Fault::Extents),
     ];
     let dir = tempfile::tempdir().unwrap();
-    let problems = copy(DamagedFs::new(&fs, &faults), "/", dir.path(), "copy", ALL).unwrap();
+    let problems = copy(CorruptFs::new(&fs, &faults), "/", dir.path(), "copy", ALL).unwrap();
     let lost = 1_u64 << 40;
     assert_eq!(
         problems,
@@ -226,7 +226,7 @@ fn damaged_map_of_a_giant_costs_what_lies_behind_the_damage() {
 }
 
 #[test]
-fn damage_costs_only_what_is_damaged() {
+fn corruption_costs_only_what_is_corrupt() {
     let fs = sample::empty();
     sample::dir(&fs, b"/dir");
     for path in [&b"/dir/a"[..], b"/dir/b", b"/dir/c"] {
@@ -239,9 +239,9 @@ fn damage_costs_only_what_is_damaged() {
         (b"/dir/c", Fault::Xattrs),
         (b"/dir", Fault::Entry(dir_id)),
     ];
-    let damaged = DamagedFs::new(&fs, &faults);
+    let corrupt = CorruptFs::new(&fs, &faults);
     let dir = tempfile::tempdir().unwrap();
-    let problems = copy(damaged, "/", dir.path(), "copy", ALL).unwrap();
+    let problems = copy(corrupt, "/", dir.path(), "copy", ALL).unwrap();
     assert_eq!(
         problems,
         [
@@ -429,7 +429,7 @@ fn files_of_other_owners_get_them() {
         let found = target.path().join(path).metadata().unwrap();
         (found.uid(), found.gid())
     };
-    // Only the superuser gives files away.
+    // Only the superuser changes the owner of files.
     if rustix::process::geteuid().is_root() {
         assert_eq!(owner("copy/dir"), (12, 34));
         assert_eq!(owner("copy/dir/other"), (34, 12));

@@ -17,7 +17,7 @@ use super::attributes::{Target, put_attributes};
 use super::contents::{CHUNK_BYTES, Filling, Lost};
 use super::place::{Directory, Place};
 use super::worker::{Copied, Source, Stage, Worker};
-use super::{Copier, CopyEvent, CopyObserver, damage, errno};
+use super::{Copier, CopyEvent, CopyObserver, errno, problem_of};
 use crate::entries::{DirEntries, LoadedEntry, Shares};
 use crate::pipeline::{Footprint, Pipeline};
 use crate::problem::{Effect, Problem};
@@ -176,7 +176,7 @@ impl Walk<'_, '_> {
                 Some(Ok(entry)) => entry,
                 Some(Err(error)) => {
                     let error = frame.source.error(error);
-                    let problem = damage(error, Effect::EntriesLost);
+                    let problem = problem_of(error, Effect::EntriesLost);
                     self.add(Piece::InOrder(InOrder::Problem(problem)), 0)?;
                     continue;
                 }
@@ -198,7 +198,7 @@ impl Walk<'_, '_> {
                 Ok(frame) => frames.extend(frame),
                 Err(error) if matches!(error.cause, Cause::Cancelled) => return Err(error),
                 Err(error) => {
-                    let problem = damage(error, Effect::Omitted);
+                    let problem = problem_of(error, Effect::Omitted);
                     self.add(Piece::InOrder(InOrder::Problem(problem)), 0)?;
                 }
             }
@@ -408,7 +408,7 @@ impl Walk<'_, '_> {
                 if place.is_top() || matches!(error.cause, Cause::Cancelled) {
                     return Err(error);
                 }
-                let problem = damage(error, Effect::Omitted);
+                let problem = problem_of(error, Effect::Omitted);
                 self.copier.report(self.observer, &problem);
             }
         }
@@ -443,7 +443,7 @@ impl Walk<'_, '_> {
             if long.place.is_top() {
                 return Err(error);
             }
-            problems.push(damage(error, Effect::Omitted));
+            problems.push(problem_of(error, Effect::Omitted));
         } else {
             let remembered = (self.worker).finish(
                 (&long.source, &long.place),
@@ -483,7 +483,7 @@ fn finish_dir(worker: &Worker, frame: &Frame) -> Vec<Problem> {
         });
         if let Err(error) = limited {
             let error = place.error(errno(&error));
-            problems.push(damage(error, Effect::AttributesLost));
+            problems.push(problem_of(error, Effect::AttributesLost));
         }
     }
     let target = Target::Open(dir.file(), place);

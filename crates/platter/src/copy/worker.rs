@@ -111,7 +111,7 @@ impl Worker {
         copied
     }
 
-    /// Takes away what is there. Returns whether the file is to be copied.
+    /// Removes what is there. Returns whether the file is to be copied.
     pub(super) fn make_way(&self, source: &Source, place: &Place) -> Result<bool> {
         self.check_progress(&source.file)?;
         match place.kind().map_err(|error| place.error(error))? {

@@ -201,7 +201,7 @@ impl Edit {
         })
     }
 
-    /// Has new files belong to this user, with these permission bits taken away where nothing else
+    /// Has new files belong to this user, with these permission bits cleared where nothing else
     /// is said. Without it, they belong to the superuser and have all bits they ask for.
     #[must_use]
     pub fn acting_as(mut self, credentials: Credentials, umask: u32) -> Self {

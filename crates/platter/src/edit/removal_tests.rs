@@ -57,14 +57,14 @@ fn loops_and_shared_directories_end_a_removal() {
         (b"inner", b"a", b"/a", "/a/b/c/inner", twice),
         (b"deep", b"shared", b"/outside//", "/outside/deep", deleted),
     ] {
-        let damaged = redirect(&memory, name, other);
-        let before = damaged.snapshot();
-        let message = remove(&damaged, top);
+        let redirected = redirect(&memory, name, other);
+        let before = redirected.snapshot();
+        let message = remove(&redirected, top);
         let message = message.unwrap_or_default();
         let is_path = message.starts_with(&format!("disk:{path}: "));
         let is_rule = message.ends_with(&format!(": {rule}"));
         assert!(is_path && is_rule, "{message}");
-        assert!(damaged.snapshot() == before);
+        assert!(redirected.snapshot() == before);
     }
 }
 

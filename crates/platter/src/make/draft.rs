@@ -1,5 +1,5 @@
-//! A new image file while it is made: it lies beside the place it is for, and goes there whole or
-//! not at all.
+//! A new image file while it is made: it is in the same directory as its target, and replaces it
+//! atomically.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -37,7 +37,7 @@ impl Draft {
             Err(error) if error.kind() == ErrorKind::NotFound => target.to_owned(),
             found => found.map_err(host)?,
         };
-        let path = create_beside(&target).map_err(host)?;
+        let path = create_draft(&target).map_err(host)?;
         Ok(Self {
             name: Arc::clone(&name),
             target,
@@ -55,7 +55,7 @@ impl Draft {
 
     /// Another file for the same place.
     pub(super) fn sibling(&self) -> Result<Self> {
-        let path = create_beside(&self.target).map_err(|error| Error::new(&self.name, error))?;
+        let path = create_draft(&self.target).map_err(|error| Error::new(&self.name, error))?;
         Ok(Self {
             name: Arc::clone(&self.name),
             target: self.target.clone(),
@@ -103,7 +103,7 @@ impl Draft {
     }
 }
 
-fn create_beside(target: &Path) -> std::io::Result<PathBuf> {
+fn create_draft(target: &Path) -> std::io::Result<PathBuf> {
     let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
     for number in 0..NAMES_MAX {
         let mut draft_name = OsString::from(".");

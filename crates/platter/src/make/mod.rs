@@ -27,7 +27,7 @@ use enough::TRIED_BYTES_MAX;
 pub use crate::driver::{Generation, MkfsOptions, NewFilesystem, mkfs_types as types};
 pub use platter_ondisk::Uuid;
 
-/// Inodes beside those of the content: the filesystem's own, and a few more.
+/// Inodes in addition to those of the content: the filesystem's own, and a few more.
 const INODES_SPARE: u64 = 32;
 /// What an inode takes with a name, and its share of directories.
 const INODE_BYTES: u64 = 256 + 64;
@@ -164,7 +164,7 @@ impl FormatOptions {
     ///
     /// A block device, a partition, and a file that is made empty and keeps its size, are written in
     /// place, once it is sure that their size and the options go together. Everything else is made
-    /// in a file beside it, which takes its place when it is done: until then nothing is changed.
+    /// in a file next to it, which takes its place when it is done: until then nothing is changed.
     ///
     /// # Errors
     /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content

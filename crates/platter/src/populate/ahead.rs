@@ -176,8 +176,8 @@ impl<'p> Job<'p> {
         let steps = self.steps.into_iter().map(|step| match step {
             Step::Piece((contents, chunk)) => {
                 let len = usize::try_from(chunk.end - chunk.start).unwrap_or_default();
-                let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(len);
-                rest = behind;
+                let (bytes, after) = std::mem::take(&mut rest).split_at_mut(len);
+                rest = after;
                 match contents.read(chunk.start, bytes, &mut nearby) {
                     Ok(()) => Step::Piece(chunk),
                     Err(cause) => Step::Failure(Some(cause)),
@@ -233,7 +233,7 @@ impl From<Vec<u8>> for Part {
 }
 
 impl Pieces<'_> {
-    /// The next piece of the file at hand; `None` at its end, behind which the next file begins.
+    /// The next piece of the file at hand; `None` at its end, after which the next file begins.
     pub(super) fn next(&mut self) -> Result<Option<Piece>, Cause> {
         while self.taken.0 == self.chunk.steps.len() {
             let Some(chunk) = (self.next_chunk)() else {

@@ -46,7 +46,7 @@ pub(crate) struct HostPlace {
     path: Box<Path>,
 }
 
-/// The directory that a file of the host was opened in last: those beside it are found from there,
+/// The directory that a file of the host was opened in last: other files in it are found from there,
 /// not from the root of the host.
 #[derive(Debug, Default)]
 pub(super) struct Nearby {

@@ -73,7 +73,7 @@ fn content_of(
     let mut seen: HashMap<FileId, MemberPath> = HashMap::new();
     let count: usize = listings.values().map(Vec::len).sum();
     content.members.reserve_exact(count + 1);
-    // Right behind a directory comes what is in it.
+    // The contents of a directory follow it immediately.
     let mut open = vec![Vec::from_iter(root).into_iter()];
     while let Some(listing) = open.last_mut() {
         let Some(found) = listing.next() else {

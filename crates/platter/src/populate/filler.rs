@@ -97,7 +97,7 @@ impl<'a> Filler<'a> {
         let is_elsewhere = self
             .waiting
             .last()
-            .is_some_and(|last| !last.path.is_beside(path));
+            .is_some_and(|last| !last.path.is_sibling_of(path));
         let is_full = self.waiting.len() >= WAITING_MAX || self.waiting_bytes >= WAITING_BYTES_MAX;
         if is_elsewhere || is_full {
             self.make_waiting()?;

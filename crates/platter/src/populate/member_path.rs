@@ -59,7 +59,7 @@ impl MemberPath {
     }
 
     /// Whether both lie in the same directory.
-    pub(super) fn is_beside(&self, other: &Self) -> bool {
+    pub(super) fn is_sibling_of(&self, other: &Self) -> bool {
         self.0[..self.name_start()] == other.0[..other.name_start()]
     }
 
@@ -129,8 +129,8 @@ mod tests {
         assert_eq!(deep.name().unwrap().as_bytes(), b"c");
         assert_eq!(deep.parents().collect::<Vec<_>>(), [b"a", b"b"]);
         assert_eq!(path("a").parents().count(), 0);
-        assert!(deep.is_beside(&path("a/b/d")) && !deep.is_beside(&path("a/c")));
-        assert!(path("a").is_beside(&path("b")) && !path("a").is_beside(&deep));
+        assert!(deep.is_sibling_of(&path("a/b/d")) && !deep.is_sibling_of(&path("a/c")));
+        assert!(path("a").is_sibling_of(&path("b")) && !path("a").is_sibling_of(&deep));
         assert!(MemberPath::root().name().is_err());
     }
 

@@ -255,7 +255,7 @@ fn values_of_attributes_are_bytes_of_any_kind() {
 }
 
 #[test]
-fn members_that_end_behind_the_archive_are_refused() {
+fn members_that_end_past_the_archive_are_refused() {
     let mut header = tar::Header::new_ustar();
     header.set_path("a").unwrap();
     header.set_size(1 << 40);

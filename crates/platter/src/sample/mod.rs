@@ -1,6 +1,6 @@
 //! Trees in memory that tests copy out, and what is compared afterwards.
 
-mod damaged;
+mod corrupt;
 mod seen;
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use platter_vfs::{
     Context, CreateKind, Credentials, Filesystem, Inode, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
-pub(crate) use damaged::{DamagedFs, Fault};
+pub(crate) use corrupt::{CorruptFs, Fault};
 pub(crate) use seen::assert_same;
 
 pub(crate) fn root() -> Context {

@@ -107,7 +107,7 @@ impl OpenOptions {
         self
     }
 
-    /// The permission bits of a new file, without those that the umask of the volume takes away; `0o666`
+    /// The permission bits of a new file, without those that the umask of the volume clears; `0o666`
     /// by default.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {

@@ -1,4 +1,4 @@
-//! A name in a directory of the image: where something is made, or taken away.
+//! A name in a directory of the image: where something is made, or removed.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Place {
         self.dir.link(context, self.name.as_name(), target.id())
     }
 
-    /// Takes away what is here: a file, or a directory that is empty.
+    /// Removes what is here: a file, or a directory that is empty.
     pub(crate) fn remove(&self, victim: &dyn Inode) -> Result<()> {
         self.check_may_remove(victim)?;
         let context = Context::root();

@@ -33,7 +33,7 @@ fn a_new_filesystem_is_clean() {
 }
 
 #[test]
-fn a_damaged_filesystem_is_not() {
+fn a_corrupt_filesystem_is_not() {
     let workshop = Workshop::new();
     let path = workshop.filesystem("disk.img");
     let image = fs::read(&path).unwrap();

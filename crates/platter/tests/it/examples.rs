@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs an example of this package, which `cargo test` builds beside the tests.
+/// Runs an example of this package, which `cargo test` builds together with the tests.
 fn run(name: &str, image: &Path) -> String {
     let tests = std::env::current_exe().unwrap();
     let dir = tests.ancestors().nth(2).unwrap().join("examples");

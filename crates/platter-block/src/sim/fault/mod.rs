@@ -107,13 +107,13 @@ impl FaultDevice {
                 continue;
             }
             armed.seen += 1;
-            let meets = match &armed.fault.when {
+            let is_hit = match &armed.fault.when {
                 When::Always => true,
                 When::Nth(nth) => armed.seen == *nth,
                 When::From(first) => armed.seen >= *first,
                 When::Touching(bad) => range.start < bad.end && bad.start < range.end,
             };
-            if meets {
+            if is_hit {
                 effect = effect.or(Some(armed.fault.effect));
             }
         }

@@ -76,7 +76,7 @@ fn notices<R: Rule>(rule: R, change: impl FnOnce(&mut Maker)) -> Finding {
 }
 
 #[test]
-fn undamaged_filesystem_is_clean() {
+fn intact_filesystem_is_clean() {
     let (report, findings) = check(&Maker::new());
     assert!(findings.is_empty(), "{findings:#?}");
     assert!(report.is_clean());

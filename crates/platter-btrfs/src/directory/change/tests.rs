@@ -1,5 +1,5 @@
-//! Names, links and attributes at random beside a model: `btrfs check` finds them right, and the kernel lists the
-//! same.
+//! Names, links and attributes at random, compared with a model: `btrfs check` finds them right, and the kernel
+//! lists the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Extents that are written, preallocated, punched out and split at random, beside a model of the contents: `btrfs
-//! check` finds references, checksums and counts right, and the kernel reads the same.
+//! Extents that are written, preallocated, punched out and split at random, compared with a model of the
+//! contents: `btrfs check` finds references, checksums and counts right, and the kernel reads the same.
 
 use std::fmt::Write as _;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! A subvolume as it is in the running transaction, beside what the last commit has of it.
+//! A subvolume as it is in the running transaction, and what the last commit has of it.
 
 use std::ops::RangeInclusive;
 
@@ -140,7 +140,7 @@ impl View<'_> {
     }
 
     /// Passes the items from `first` to `last` that are in leaves of the running transaction: all that changed in
-    /// it, with others beside them.
+    /// it, and others next to them.
     pub(super) fn changed(
         &self,
         first: Key,

@@ -106,12 +106,12 @@ impl Pool {
         &self.images
     }
 
-    /// Takes the image at a position away.
+    /// Removes the image at a position.
     pub(crate) fn lose(&mut self, index: usize) -> PathBuf {
         self.images.remove(index)
     }
 
-    /// Adds an image that was taken away.
+    /// Adds an image that was removed.
     pub(crate) fn regain(&mut self, image: PathBuf) {
         self.images.push(image);
     }

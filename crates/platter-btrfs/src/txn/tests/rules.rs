@@ -413,7 +413,7 @@ fn unfinished_device_replacement_is_refused() {
 }
 
 #[test]
-fn options_of_damaged_filesystems_are_refused() {
+fn options_of_corrupt_filesystems_are_refused() {
     let pool = Pool::make(1, 160, &[]);
     let rescue = MountOptions {
         rescue: Rescue::ALL,

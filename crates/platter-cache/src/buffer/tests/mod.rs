@@ -24,7 +24,7 @@ struct Probe {
     reads: AtomicUsize,
     vectored: AtomicUsize,
     failing: AtomicBool,
-    /// Met by each reader inside its read, where set.
+    /// Each reader waits at it inside its read, where set.
     gate: Option<Barrier>,
 }
 
@@ -276,7 +276,7 @@ fn readahead_is_bounded_by_the_device_and_the_budget() {
 }
 
 #[test]
-fn failed_readahead_leaves_nothing_behind() {
+fn failed_readahead_leaves_nothing() {
     let (probe, cache, budget) = cache(Probe::new(100), 1 << 20);
     probe.failing.store(true, Ordering::Relaxed);
     cache.read_ahead(0..20);

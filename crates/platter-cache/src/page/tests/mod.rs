@@ -33,7 +33,7 @@ struct File {
     unreadable: Mutex<HashSet<u64>>,
     unwritable: Mutex<HashSet<u64>>,
     panics: AtomicBool,
-    /// Met inside each read, where set.
+    /// Each read waits at it, where set.
     gate: Option<Barrier>,
     /// Pages of a block, of which only whole ones are written; zero stands for one.
     block_pages: u64,

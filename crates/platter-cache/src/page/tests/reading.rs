@@ -194,7 +194,7 @@ fn a_bad_page_costs_its_neighbours_nothing() {
 }
 
 #[test]
-fn a_panic_of_the_source_leaves_no_page_behind() {
+fn a_panic_of_the_source_leaves_no_page() {
     let file = File::of_pages(4);
     let (mapping, budget) = mapping(1 << 20);
     file.panics.store(true, Ordering::Relaxed);

@@ -163,7 +163,7 @@ fn part_of_a_block_is_written_back_with_the_block() {
     mapping.write_back(&file, 0..u64::MAX).unwrap();
     assert_eq!(file.writes(), one(4..8));
     assert_eq!(read(&mapping, &file, 4 * PAGE, 1).unwrap(), [4]);
-    // The last block reaches over the end of the file, and the next begins behind it.
+    // The last block extends past the end of the file, and the next begins after it.
     mapping.write_at(&file, 9 * PAGE, &[8]).unwrap();
     mapping.write_at(&file, 13 * PAGE, &[7]).unwrap();
     assert_eq!(file.reads(), one(8..12));

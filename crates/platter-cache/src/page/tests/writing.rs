@@ -99,7 +99,7 @@ fn each_cursor_learns_of_an_error_once_and_nothing_is_lost() {
     assert_eq!(budget.dirty_bytes(), 0);
 }
 
-/// Notes at each move of its end whether anything was dirty.
+/// Records at each move of its end whether anything was dirty.
 struct Watched<'m> {
     file: File,
     mapping: &'m Mapping<Bad>,

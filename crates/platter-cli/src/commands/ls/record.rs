@@ -34,7 +34,7 @@ pub(super) struct Known {
     pub(super) attr: Attr,
     /// Of a symbolic link.
     pub(super) target: Option<Vec<u8>>,
-    /// What `ls` puts behind the mode.
+    /// What `ls` prints after the mode.
     pub(super) mark: Mark,
 }
 

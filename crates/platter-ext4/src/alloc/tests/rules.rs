@@ -21,7 +21,7 @@ fn with_desc(shape: Shape, change: impl FnOnce(&mut GroupDesc)) -> Sample {
     let sound = Sample::new(shape);
     let mut desc = groups::read_descriptor(&sound.fs, GROUP).unwrap();
     change(&mut desc);
-    Sample::damaged(shape, |bytes, geometry| {
+    Sample::corrupt(shape, |bytes, geometry| {
         sample::store(bytes, geometry, GROUP, &desc);
     })
 }
@@ -38,7 +38,7 @@ fn with_bit(bit: u32, of_inodes: bool) -> Sample {
     } else {
         desc.block_bitmap
     };
-    Sample::damaged(shape, |bytes, _| {
+    Sample::corrupt(shape, |bytes, _| {
         let start = usize::try_from(block.0).unwrap() * 1024;
         let bits = &mut bytes[start..start + 1024];
         let is_set = bitmap::is_set(bits, bit);
@@ -96,7 +96,7 @@ fn wrong_count_of_free_blocks_is_corrupt() {
         .take(&sample.fs, goal, 10, Reserve::Ordinary)
         .unwrap();
     assert!(taken.start() >= sample.fs.geometry.group_first_block(GroupNr(3)));
-    assert!(sample.space.take_damage().is_none());
+    assert!(sample.space.take_corruption().is_none());
 }
 
 #[test]
@@ -109,12 +109,12 @@ fn corruption_of_a_skipped_group_is_reported_once() {
     let goal = fs.geometry.group_first_block(GROUP);
     let taken = space.take(fs, goal, 10, Reserve::Ordinary).unwrap();
     space.give_back(taken);
-    let is_reported = |rule: SpaceRule| match space.take_damage() {
+    let is_reported = |rule: SpaceRule| match space.take_corruption() {
         Some(Error::Corrupt(corruption)) => corruption.rule == rule.text(),
         _ => false,
     };
     assert!(is_reported(SpaceRule::FreeClusters));
-    assert!(space.take_damage().is_none());
+    assert!(space.take_corruption().is_none());
     while sample.alloc_inode(65, FileKind::Regular, 0).is_ok() {}
     assert!(is_reported(SpaceRule::FreeInodes));
 }
@@ -201,7 +201,7 @@ fn used_inode_beyond_itable_unused_is_corrupt() {
         ..Shape::PLAIN
     };
     let desc = groups::read_descriptor(&Sample::new(shape).fs, GROUP).unwrap();
-    let sample = Sample::damaged(shape, |bytes, _| {
+    let sample = Sample::corrupt(shape, |bytes, _| {
         let start = usize::try_from(desc.inode_bitmap.0).unwrap() * 1024;
         bytes[start] = 1;
     });
@@ -243,7 +243,7 @@ fn freeing_an_uncounted_directory_is_refused() {
 
 #[test]
 fn corrupt_bitmap_is_reported_when_space_runs_out() {
-    let sample = Sample::damaged(Shape::PLAIN, |bytes, geometry| {
+    let sample = Sample::corrupt(Shape::PLAIN, |bytes, geometry| {
         let first = geometry.group_first_block(GroupNr(7)).0;
         let desc_of = usize::try_from(first).unwrap();
         // The group has a copy of the superblock and a descriptor block before its bitmap.

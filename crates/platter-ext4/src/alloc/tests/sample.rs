@@ -122,13 +122,13 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn new(shape: Shape) -> Self {
-        Self::damaged(shape, |_, _| {})
+        Self::corrupt(shape, |_, _| {})
     }
 
     /// Builds a filesystem whose bytes are modified before they are read.
-    pub(crate) fn damaged(shape: Shape, damage: impl FnOnce(&mut [u8], &Geometry)) -> Self {
+    pub(crate) fn corrupt(shape: Shape, corrupt: impl FnOnce(&mut [u8], &Geometry)) -> Self {
         let (mut bytes, geometry) = bytes(shape);
-        damage(&mut bytes, &geometry);
+        corrupt(&mut bytes, &geometry);
         Self::on(Arc::new(MemoryDevice::new("memory", bytes)))
     }
 

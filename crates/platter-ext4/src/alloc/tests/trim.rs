@@ -121,7 +121,7 @@ fn runs_are_discarded_within_the_requested_range() {
 
 #[test]
 fn group_with_corrupt_bitmap_is_skipped() {
-    let sample = Sample::damaged(Shape::PLAIN, |bytes, geometry| {
+    let sample = Sample::corrupt(Shape::PLAIN, |bytes, geometry| {
         let start = usize::try_from(geometry.offset_bytes(geometry.group_first_block(GroupNr(2))));
         // In a group without a superblock copy, the bitmap comes first.
         bytes[start.unwrap()] ^= 0xff;
@@ -129,5 +129,5 @@ fn group_with_corrupt_bitmap_is_skipped() {
     let free = sample.space.stat().free_blocks;
     let trimmed = sample.trim(1);
     assert!(trimmed > 0 && trimmed < free);
-    assert!(sample.space.take_damage().is_some());
+    assert!(sample.space.take_corruption().is_some());
 }

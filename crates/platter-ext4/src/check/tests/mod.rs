@@ -249,7 +249,7 @@ impl Image {
 }
 
 /// Corrupts the plain image, and expects the rule.
-macro_rules! damage {
+macro_rules! corrupt {
     ($($(#[$doc:meta])* $name:ident: $rule:expr => |$image:ident| $body:expr;)+) => {
         $(#[test]
         fn $name() {
@@ -274,7 +274,7 @@ fn images_of_mke2fs_are_clean() {
     }
 }
 
-damage! {
+corrupt! {
     unknown_revision: SuperblockUseRule::Revision => |image| image.superblock().revision.set(2);
     journal_without_the_feature: SuperblockUseRule::Journal =>
         |image| image.superblock().journal_uuid = [9; 16];

@@ -125,11 +125,11 @@ fn bad_blocks_count_as_in_use() {
     image.breaks(InodeUseRule::SharedBlock);
 }
 
-type Damage = fn(&mut DiskInode);
+type Corruptor = fn(&mut DiskInode);
 
 #[test]
 fn resize_inode_of_other_type_is_reported() {
-    let damage: [(Damage, InodeUseRule); 5] = [
+    let corruptors: [(Corruptor, InodeUseRule); 5] = [
         (|inode| inode.mode.set(0o060_600), InodeUseRule::ResizeInode),
         (|inode| inode.links.set(0), InodeUseRule::ResizeInode),
         (|inode| inode.deleted.set(77), InodeUseRule::UsedWithTime),
@@ -139,10 +139,10 @@ fn resize_inode_of_other_type_is_reported() {
             InodeUseRule::SizeTooLarge,
         ),
     ];
-    for (damage, rule) in damage {
+    for (corrupt, rule) in corruptors {
         let features = "resize_inode,^has_journal,^metadata_csum,^64bit,^huge_file";
         let mut image = Image::with_options(features, &["-g", "1024"]);
-        damage(image.number(7));
+        corrupt(image.number(7));
         image.breaks(rule);
     }
 }

@@ -225,10 +225,10 @@ impl Directory<'_> {
     /// Finds where to insert a name that does not exist yet.
     fn plan(&self, new: &NewName<'_>) -> Result<Plan> {
         let wanted = self.wanted(new.name)?;
-        let mut damage = None;
-        let (mut walker, hashing) = self.index(&mut damage)?.ok_or_else(|| {
+        let mut corruption = None;
+        let (mut walker, hashing) = self.index(&mut corruption)?.ok_or_else(|| {
             let unknown = || self.broken_index(FileBlock(0), HtreeRule::HashVersion);
-            damage.unwrap_or_else(unknown)
+            corruption.unwrap_or_else(unknown)
         })?;
         let hash = wanted.hash(&hashing);
         walker.seek(hash.major)?;
@@ -337,11 +337,11 @@ impl Directory<'_> {
         let mut lower_bytes = 0usize;
         let mut best: Option<((bool, usize), usize, u32, bool)> = None;
         for (at, pair) in (1..).zip(names.windows(2)) {
-            let [before, behind] = pair else { continue };
+            let [before, after] = pair else { continue };
             lower_bytes = lower_bytes.saturating_add(before.bytes.len());
             let upper_bytes = total.saturating_sub(lower_bytes);
-            let parts_equals = before.hash.major == behind.hash.major;
-            let takes_new_up = match new.major.cmp(&behind.hash.major) {
+            let parts_equals = before.hash.major == after.hash.major;
+            let takes_new_up = match new.major.cmp(&after.hash.major) {
                 std::cmp::Ordering::Less => false,
                 std::cmp::Ordering::Equal => !parts_equals || upper_bytes < lower_bytes,
                 std::cmp::Ordering::Greater => true,
@@ -353,7 +353,7 @@ impl Directory<'_> {
             };
             let badness = (parts_equals, upper_bytes.abs_diff(lower_bytes));
             if filled <= capacity && best.is_none_or(|(least, ..)| badness < least) {
-                let boundary = behind.hash.major | u32::from(parts_equals);
+                let boundary = after.hash.major | u32::from(parts_equals);
                 best = Some((badness, at, boundary, takes_new_up));
             }
         }

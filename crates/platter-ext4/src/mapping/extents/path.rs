@@ -74,8 +74,8 @@ impl ExtentMap {
         // Terminates: `read` accepts only a node one level further down.
         while node.depth > 0 {
             let children = node.children();
-            let behind = children.partition_point(|child| child.first <= block);
-            let at = behind.saturating_sub(1);
+            let next = children.partition_point(|child| child.first <= block);
+            let at = next.saturating_sub(1);
             let child = children.get(at).copied();
             bound = children.get(at + 1).map(|next| next.first).or(bound);
             let depth = node.depth;

@@ -125,7 +125,7 @@ impl Bench {
         let log = self.fs.log().unwrap();
         let _other = self.is_tight.then(|| {
             log.commit_all().unwrap();
-            log.begin_beside(ALL - credits).unwrap()
+            log.begin_unheld(ALL - credits).unwrap()
         });
         let mut handle = log.begin(credits).unwrap();
         let mut change = MapChange {

@@ -181,7 +181,7 @@ pub struct Gap {
 impl Gap {
     /// Returns the space between the entry at `offset` and `end`.
     #[inline]
-    pub(super) fn behind(offset: usize, head: Head, end: usize) -> Self {
+    pub(super) fn after(offset: usize, head: Head, end: usize) -> Self {
         let start = offset.saturating_add(head.used());
         Self { offset, start, end }
     }

@@ -312,9 +312,9 @@ impl Head {
 
 /// Returns the length of an entry with this many bytes after its header, rounded up.
 #[inline]
-fn aligned(behind: usize) -> usize {
+fn aligned(len: usize) -> usize {
     const ROUND: usize = ENTRY_HEADER_BYTES + ENTRY_ALIGN - 1;
-    behind.wrapping_add(ROUND) & !(ENTRY_ALIGN - 1)
+    len.wrapping_add(ROUND) & !(ENTRY_ALIGN - 1)
 }
 
 impl<'a> Iterator for Entries<'a> {

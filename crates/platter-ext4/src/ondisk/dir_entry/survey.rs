@@ -44,7 +44,7 @@ impl EntryFormat {
                 return Ok(Surveyed::There { entry, before });
             }
             if gap.is_none() && head.capacity() >= needed && end <= gaps_end {
-                gap = Some(Gap::behind(at, head, end));
+                gap = Some(Gap::after(at, head, end));
             }
             before = Some(at);
             at = end;

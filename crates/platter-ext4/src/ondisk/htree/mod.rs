@@ -248,8 +248,8 @@ impl<'a> IndexEntries<'a> {
     }
 
     fn validate_order(self) -> Result<Self, HtreeRule> {
-        let behind = self.0.get(1..).unwrap_or_default();
-        let pairs = behind.iter().zip(behind.get(1..).unwrap_or_default());
+        let rest = self.0.get(1..).unwrap_or_default();
+        let pairs = rest.iter().zip(rest.get(1..).unwrap_or_default());
         // On the path of each name lookup: the order of all pairs is combined without a branch.
         let signs = pairs.fold(0, |signs, (left, right)| {
             let (left, right) = (u64::from(left.hash.get()), u64::from(right.hash.get()));
@@ -302,8 +302,8 @@ impl<'a> IndexEntries<'a> {
     /// Returns the first entry whose block may hold names of hash `major`.
     #[must_use]
     pub fn position(self, major: u32) -> usize {
-        let behind = self.0.get(1..).unwrap_or_default();
-        behind.partition_point(|entry| entry.hash.get() <= major)
+        let rest = self.0.get(1..).unwrap_or_default();
+        rest.partition_point(|entry| entry.hash.get() <= major)
     }
 }
 

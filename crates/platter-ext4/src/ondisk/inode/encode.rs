@@ -28,8 +28,8 @@ impl Inode {
         extra_bytes: u16,
         geometry: &Geometry,
     ) -> Self {
-        let behind = usize::from(geometry.inode_bytes).saturating_sub(size_of::<DiskInode>());
-        let in_use = usize::from(extra_bytes).min(behind);
+        let space = usize::from(geometry.inode_bytes).saturating_sub(size_of::<DiskInode>());
+        let in_use = usize::from(extra_bytes).min(space);
         Self {
             number,
             kind,
@@ -51,7 +51,7 @@ impl Inode {
             block: [0; BLOCK_AREA_BYTES],
             version: 0,
             extra_bytes: u16::try_from(in_use).unwrap_or_default(),
-            tail: vec![0; behind.saturating_sub(in_use)].into(),
+            tail: vec![0; space.saturating_sub(in_use)].into(),
             checksum_seed: checksum_seed(number, generation.into(), geometry),
         }
     }
@@ -166,12 +166,12 @@ impl Inode {
     }
 
     fn put_extra(&self, rest: &mut [u8], geometry: &Geometry) -> Result<(), InodeRule> {
-        let behind_len = rest.len();
-        if behind_len == 0 {
+        let rest_len = rest.len();
+        if rest_len == 0 {
             return Ok(());
         }
         let in_use = usize::from(self.extra_bytes);
-        if in_use.checked_add(self.tail.len()) != Some(behind_len) {
+        if in_use.checked_add(self.tail.len()) != Some(rest_len) {
             return Err(InodeRule::ExtraSize);
         }
         let (extra, _) = DiskInodeExtra::mut_from_prefix(rest).map_err(|_| InodeRule::ExtraSize)?;

@@ -146,16 +146,16 @@ mod tests {
     #[test]
     fn errors_survive_a_replay() {
         let before = sample();
-        let mut noted = before;
-        noted.note_error(&note(5));
+        let mut recorded = before;
+        recorded.note_error(&note(5));
         let mut replayed = before;
-        replayed.keep_errors(&noted);
+        replayed.keep_errors(&recorded);
         assert_eq!(replayed.error_count.get(), 1);
         assert_eq!(replayed.first_error_time_lo.get(), 5);
         assert_eq!(replayed.state.get(), 2);
-        let mut newer = noted;
+        let mut newer = recorded;
         newer.note_error(&note(6));
-        newer.keep_errors(&noted);
+        newer.keep_errors(&recorded);
         assert_eq!(newer.error_count.get(), 2);
     }
 }

@@ -333,7 +333,7 @@ pub(crate) const LOCUS: Locus = Locus::UNKNOWN.at_offset(SUPERBLOCK_OFFSET_BYTES
 /// Returns `s_want_extra_isize` if inodes are that long; else the length of all fields known here.
 fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {
     const KNOWN_BYTES: u16 = 32;
-    let Some(behind @ 1..) = disk.inode_size.get().checked_sub(128) else {
+    let Some(space @ 1..) = disk.inode_size.get().checked_sub(128) else {
         return 0;
     };
     if disk.revision.get() == 0 {
@@ -347,11 +347,11 @@ fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {
     } else {
         KNOWN_BYTES
     };
-    let is_sound = asked <= behind && asked % 4 == 0;
+    let is_sound = asked <= space && asked % 4 == 0;
     if is_sound {
         asked
     } else {
-        KNOWN_BYTES.min(behind)
+        KNOWN_BYTES.min(space)
     }
 }
 

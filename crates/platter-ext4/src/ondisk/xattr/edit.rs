@@ -139,7 +139,7 @@ mod tests {
         let heads = [
             entry(1, b"before", 92, 6),
             entry(7, b"data", 80, 4),
-            entry(1, b"behind", 84, 6),
+            entry(1, b"latter", 84, 6),
         ];
         let mut bytes = [&XATTR_MAGIC.to_le_bytes()[..], &heads.concat()].concat();
         bytes.resize(4 + 100, 0);
@@ -150,10 +150,10 @@ mod tests {
         assert_eq!(space.entries().len(), 2);
         let value = |name: &[u8]| space.find(1, name).map(|entry| entry.value);
         assert_eq!(value(b"before"), Some(ValuePlace::Here(b"value1")));
-        assert_eq!(value(b"behind"), Some(ValuePlace::Here(b"value2")));
+        assert_eq!(value(b"latter"), Some(ValuePlace::Here(b"value2")));
         assert_eq!(bytes[4 + 80..4 + 84], [0; 4]);
         remove_from_inode(&mut bytes, 1, b"before");
-        remove_from_inode(&mut bytes, 1, b"behind");
+        remove_from_inode(&mut bytes, 1, b"latter");
         assert!(bytes[4..84].iter().all(|byte| *byte == 0));
     }
 

@@ -347,10 +347,10 @@ impl XattrBlockVerifier {
     fn checksum(seed: u32, block: u64, bytes: &[u8]) -> Option<u32> {
         let at = offset_of!(DiskXattrHeader, checksum);
         let before = bytes.get(..at)?;
-        let behind = bytes.get(at.checked_add(size_of::<Le32>())?..)?;
+        let after = bytes.get(at.checked_add(size_of::<Le32>())?..)?;
         let sum = crc32c(seed, &block.to_le_bytes());
         let sum = crc32c(crc32c(sum, before), &[0; 4]);
-        Some(crc32c(sum, behind))
+        Some(crc32c(sum, after))
     }
 }
 

@@ -28,7 +28,7 @@ use writeback::Placement;
 pub(super) use delayed::Delayed;
 pub(super) use evict::DELETE_CREDITS;
 
-/// What is known of a file's contents beside its map.
+/// What is known of a file's contents in addition to its map.
 #[derive(Debug)]
 pub(super) struct FileState {
     /// What all drivers keep.
@@ -41,7 +41,7 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    /// Whether blocks behind the end wait to be freed, so that the inode stays among the orphans.
+    /// Whether blocks past the end wait to be freed, so that the inode stays among the orphans.
     pub(super) fn is_cut_left(&self) -> bool {
         self.is_cut_left.load(Ordering::Acquire)
     }
@@ -127,20 +127,20 @@ impl AddressSpace for Ext4Inode {
         let _stay = self.data.file.mapping.read();
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.size_bytes().min(offset + len);
-        let (sources, away) = {
+        let (sources, newer) = {
             let state = self.state.read();
             // Data being truncated is not part of the file any more, though the inode may still include it.
             let sources = state.contents(self.fs()).sources(offset, len, end)?;
             let is_journaled = self.data.is_journaled.load(Ordering::Acquire);
-            let away = if is_journaled {
-                self.contents_away(&state, offset..end)?
+            let newer = if is_journaled {
+                self.uncheckpointed_contents(&state, offset..end)?
             } else {
                 Vec::new()
             };
-            (sources, away)
+            (sources, newer)
         };
         sources.read(&**self.fs().device(), bufs)?;
-        for (at, bytes) in away {
+        for (at, bytes) in newer {
             let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
             copy_into(
                 bufs,
@@ -155,24 +155,28 @@ impl AddressSpace for Ext4Inode {
 impl Ext4Inode {
     /// Blocks of a range of contents that are newer in the journal than on the device, with their
     /// first byte in the file.
-    fn contents_away(&self, state: &InodeState, range: Range<u64>) -> Result<Vec<(u64, Buffer)>> {
+    fn uncheckpointed_contents(
+        &self,
+        state: &InodeState,
+        range: Range<u64>,
+    ) -> Result<Vec<(u64, Buffer)>> {
         let bits = self.fs().geometry.block_bits;
-        let mut away = Vec::new();
+        let mut newer = Vec::new();
         let Some(log) = self.fs().log().filter(|_| !range.is_empty()) else {
-            return Ok(away);
+            return Ok(newer);
         };
         let block = |nr| FileBlock(u32::try_from(nr).unwrap_or(u32::MAX));
         let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
         state.contents(self.fs()).runs(blocks, &mut |run| {
             if let Backing::Written(start) = run.backing {
                 let end = BlockNr(start.0 + u64::from(run.count));
-                for (block, bytes) in log.data_away(start..end) {
+                for (block, bytes) in log.uncheckpointed_data(start..end) {
                     let at = u64::from(run.first.0) + block - start.0;
-                    away.push((at << bits, bytes));
+                    newer.push((at << bits, bytes));
                 }
             }
             ControlFlow::Continue(())
         })?;
-        Ok(away)
+        Ok(newer)
     }
 }

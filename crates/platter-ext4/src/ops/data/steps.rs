@@ -12,7 +12,7 @@ use crate::txn::Handle;
 
 impl Ext4Inode {
     /// Runs `step` until it gives `true`, each time in a handle of its own that has what one step of
-    /// a change of the map needs, and `credits` beside. The inode is stored with each step.
+    /// a change of the map needs, and `credits` more. The inode is stored with each step.
     ///
     /// A step that finds no space is tried again once what was freed may be used.
     pub(super) fn in_steps(

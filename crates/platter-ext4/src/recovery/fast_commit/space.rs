@@ -97,8 +97,8 @@ impl<'v> ReplayAllocator<'v> {
     }
 
     fn is_mapped_by_records(&self, start: u64, count: u32) -> bool {
-        let behind = self.regions.partition_point(|region| region.end <= start);
-        let region = self.regions.get(behind);
+        let next = self.regions.partition_point(|region| region.end <= start);
+        let region = self.regions.get(next);
         region.is_some_and(|region| region.start < start + u64::from(count))
     }
 

@@ -72,7 +72,7 @@ impl Journal {
     }
 }
 
-/// The block behind the one with the device's own superblock.
+/// The block after the one with the device's own superblock.
 fn superblock_place(block_bytes: u32) -> LogBlock {
     let own = SUPERBLOCK_OFFSET_BYTES / u64::from(block_bytes);
     LogBlock(if own == 0 { 1 } else { 2 })
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_superblock_is_refused() {
+    fn corrupt_superblock_is_refused() {
         let mut disk = sample();
         disk.feature_ro_compat = RoCompat::METADATA_CSUM.bits().into();
         disk.checksum = (!disk.expected_checksum()).into();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_superblock_lies_behind_the_device_own() {
+    fn journal_superblock_follows_the_device_own() {
         assert_eq!(superblock_place(1024), LogBlock(2));
         assert_eq!(superblock_place(2048), LogBlock(1));
         assert_eq!(superblock_place(65536), LogBlock(1));

@@ -52,7 +52,7 @@ impl JournalMapBuilder {
         Self { map }
     }
 
-    /// Appends `len` journal blocks from `first` on, which lie at `device` and behind.
+    /// Appends `len` journal blocks from `first` on, which begin at `device`.
     pub fn push(&mut self, first: LogBlock, device: BlockNr, len: u32) -> Result<()> {
         let locus = Locus::block(device.0);
         let capacity = self.map.capacity_blocks();

@@ -16,15 +16,15 @@ const BATCH_BLOCKS: usize = 1024;
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes of committed versions that memory may hold for long...
-const AWAY_BYTES_MAX: u64 = 32 << 20;
+const PENDING_BYTES_MAX: u64 = 32 << 20;
 /// ...and the part of the memory budget that they may take: they cannot be evicted.
-const AWAY_PART: u64 = 8;
+const PENDING_PART: u64 = 8;
 
 /// What a checkpoint is to make of the log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Goal {
     pub(super) free_blocks: u32,
-    pub(super) away_bytes: u64,
+    pub(super) pending_bytes: u64,
 }
 
 impl Journaled {
@@ -62,7 +62,7 @@ impl Journaled {
     pub(super) fn maintain(&self) -> Result<()> {
         let goal = Goal {
             free_blocks: self.len_blocks() / 2,
-            away_bytes: self.away_bytes_max(),
+            pending_bytes: self.pending_bytes_max(),
         };
         let old = self.clock.monotonic().checked_sub(AGE_MAX);
         let last = {
@@ -82,12 +82,12 @@ impl Journaled {
         }
         let needed = Goal {
             free_blocks: len_blocks + 1,
-            away_bytes: 2 * self.away_bytes_max(),
+            pending_bytes: 2 * self.pending_bytes_max(),
         };
         // Once it has to be done, it is done for several commits.
         let wanted = Goal {
             free_blocks: needed.free_blocks.max(self.len_blocks() / 2),
-            away_bytes: self.away_bytes_max(),
+            pending_bytes: self.pending_bytes_max(),
         };
         let last = {
             let live = self.live.lock();
@@ -97,15 +97,15 @@ impl Journaled {
         last.map_or(Ok(()), |last| self.checkpoint(last))
     }
 
-    fn away_bytes_max(&self) -> u64 {
+    fn pending_bytes_max(&self) -> u64 {
         let budget = self.fs_device.buffers.budget().limit_bytes();
-        AWAY_BYTES_MAX.min(budget / AWAY_PART)
+        PENDING_BYTES_MAX.min(budget / PENDING_PART)
     }
 
     /// The last transaction to checkpoint to reach `goal`.
     fn last_until(&self, live: &Live, goal: Goal) -> Option<Sequence> {
-        let away_bytes = live.away_blocks() * u64::from(self.format().block_bytes);
-        if away_bytes > goal.away_bytes {
+        let pending_bytes = live.pending_blocks() * u64::from(self.format().block_bytes);
+        if pending_bytes > goal.pending_bytes {
             return live.last();
         }
         live.last_to_release(goal.free_blocks)

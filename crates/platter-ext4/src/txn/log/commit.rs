@@ -114,7 +114,7 @@ impl Log {
             return;
         }
         if let Durability::Journal(journaled) = &self.durability {
-            // What cannot be noted there may be noted in the filesystem.
+            // What cannot be recorded there may be recorded in the filesystem.
             let _ = journaled.record_failure(error);
         }
         if let Some(client) = self.client() {

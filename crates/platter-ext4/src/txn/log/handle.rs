@@ -27,7 +27,7 @@ const LOOKED_UP_BLOCKS_MAX: u64 = 16;
 pub struct Handle<'l> {
     log: &'l Log,
     sequence: Sequence,
-    /// Blocks it may still change beside those it changed.
+    /// Blocks it may still change in addition to those it changed.
     credits: u32,
     /// Credits for blocks that were part of the transaction: they go back with the rest.
     unneeded: u32,
@@ -180,7 +180,7 @@ impl<'l> Handle<'l> {
 
     /// Makes `bytes` the contents of a block of file data, as part of the transaction
     /// (`data=journal`). Until it is checkpointed, readers of the device find what it was before: they ask
-    /// [`Log::data_away`].
+    /// [`Log::uncheckpointed_data`].
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log.
@@ -208,7 +208,7 @@ impl<'l> Handle<'l> {
         self.log.forget(range);
     }
 
-    /// Notes `blocks` as freed by this transaction: they may be used again once it is durable. Those
+    /// Records `blocks` as freed by this transaction: they may be used again once it is durable. Those
     /// that are logged, in this transaction or before, are revoked.
     pub fn free_when_durable(&mut self, blocks: Range<BlockNr>) {
         self.log
@@ -242,7 +242,7 @@ impl<'l> Handle<'l> {
         Ok(())
     }
 
-    /// Blocks it may still change beside those it changed.
+    /// Blocks it may still change in addition to those it changed.
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.credits
@@ -262,7 +262,7 @@ impl<'l> Handle<'l> {
         Ok(())
     }
 
-    /// Notes a block that it changed. Unless it `joins` the transaction, it was part of it.
+    /// Records a block that it changed. Unless it `joins` the transaction, it was part of it.
     fn note(&mut self, block: BlockNr, joins: bool, is_created: bool) {
         let takes_credit = self.part == Part::Operation && self.changed.insert(block.0);
         if takes_credit {

@@ -102,7 +102,7 @@ impl Journaled {
             own.flush()?;
         }
         let commit = record.commit_block(self.commit_time(), &self.format);
-        let place = self.ring.behind(head, len_blocks - 1);
+        let place = self.ring.after(head, len_blocks - 1);
         self.write_log(place, &[Piece::Own(commit)])?;
         self.flush_log()?;
         self.counters.log_blocks.add(len_blocks as usize);
@@ -156,7 +156,7 @@ impl Journaled {
         Ok(())
     }
 
-    /// Notes in the superblock why nothing is written any more, if that can be done.
+    /// Records in the superblock why nothing is written any more, if that can be done.
     pub(super) fn record_failure(&self, error: &Error) -> Result<()> {
         let errno = error.errno().raw_os_error();
         self.slot.write(|disk| disk.set_errno(-errno))?;
@@ -183,7 +183,7 @@ impl Journaled {
             self.slot.map().write_vectored(at, &bufs)?;
             at = self
                 .ring
-                .behind(at, u32::try_from(run).unwrap_or(RUN_BLOCKS_MAX));
+                .after(at, u32::try_from(run).unwrap_or(RUN_BLOCKS_MAX));
             rest = later;
         }
         Ok(())

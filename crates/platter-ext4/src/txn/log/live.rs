@@ -48,7 +48,7 @@ pub(super) struct Live {
     used_blocks: u32,
     transactions: VecDeque<Logged>,
     last_copies: BTreeMap<u64, Sequence>,
-    away: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, Pending>,
     /// The versions of the transaction being committed.
     committing: BTreeMap<u64, Buffer>,
     /// Blocks being checkpointed at this moment, in ascending order.
@@ -65,7 +65,7 @@ impl Live {
             used_blocks: 0,
             transactions: VecDeque::new(),
             last_copies: BTreeMap::new(),
-            away: BTreeMap::new(),
+            pending: BTreeMap::new(),
             committing: BTreeMap::new(),
             in_flight: Vec::new(),
             is_checkpointing: false,
@@ -88,8 +88,8 @@ impl Live {
     }
 
     /// How many blocks are not checkpointed, with versions in memory.
-    pub(super) fn away_blocks(&self) -> u64 {
-        self.away.len() as u64
+    pub(super) fn pending_blocks(&self) -> u64 {
+        self.pending.len() as u64
     }
 
     /// The blocks of `range` that a replay might write an old copy over.
@@ -130,19 +130,19 @@ impl Live {
             left: transaction.blocks.len(),
             committed_at: now,
         });
-        self.head = self.ring.behind(self.head, len_blocks);
+        self.head = self.ring.after(self.head, len_blocks);
         self.next = sequence.next();
         self.used_blocks += len_blocks;
         for (block, buffer) in std::mem::take(&mut self.committing) {
             let pending = Pending { buffer, sequence };
-            if let Some(older) = self.away.insert(block, pending) {
+            if let Some(older) = self.pending.insert(block, pending) {
                 self.uncount(older.sequence);
             }
         }
         // Of the freed blocks, those with copies are among the revoked ones.
         let mut doomed = Vec::new();
         for &block in &transaction.revoked {
-            if let Some(pending) = self.away.remove(&block) {
+            if let Some(pending) = self.pending.remove(&block) {
                 self.uncount(pending.sequence);
                 doomed.push((block, pending.buffer));
             }
@@ -159,7 +159,7 @@ impl Live {
         count: usize,
     ) -> Vec<(u64, Buffer)> {
         let batch: Vec<_> = self
-            .away
+            .pending
             .range(from..)
             .filter(|(_, pending)| !last.is_before(pending.sequence))
             .take(count)
@@ -174,8 +174,8 @@ impl Live {
         self.in_flight.clear();
         for (block, buffer) in batch {
             let is_current = |pending: &Pending| pending.buffer.is_same_version(buffer);
-            if self.away.get(block).is_some_and(is_current)
-                && let Some(pending) = self.away.remove(block)
+            if self.pending.get(block).is_some_and(is_current)
+                && let Some(pending) = self.pending.remove(block)
             {
                 self.uncount(pending.sequence);
             }
@@ -241,9 +241,9 @@ impl Live {
 
     /// The newest versions of the blocks of `range` that are not checkpointed.
     pub(super) fn newest(&self, range: Range<u64>) -> BTreeMap<u64, Buffer> {
-        let away = self.away.range(range.clone());
-        let away = away.map(|(&block, pending)| (block, pending.buffer.clone()));
-        let mut newest: BTreeMap<_, _> = away.collect();
+        let pending = self.pending.range(range.clone());
+        let pending = pending.map(|(&block, pending)| (block, pending.buffer.clone()));
+        let mut newest: BTreeMap<_, _> = pending.collect();
         let committing = self.committing.range(range);
         newest.extend(committing.map(|(&block, buffer)| (block, buffer.clone())));
         newest

@@ -211,7 +211,7 @@ impl Log {
     /// The contents of the blocks of `range` that are newer than what the device holds. Readers of
     /// journaled data ask for them before reading the device, and let them prevail.
     #[must_use]
-    pub fn data_away(&self, range: Range<BlockNr>) -> BTreeMap<u64, Buffer> {
+    pub fn uncheckpointed_data(&self, range: Range<BlockNr>) -> BTreeMap<u64, Buffer> {
         let range = range.start.0..range.end.0;
         let (mut newest, running) = self.transactions.inspect(|running| {
             let newest = match &self.durability {
@@ -278,14 +278,14 @@ impl Log {
         self.fail(error);
     }
 
-    /// Ends all writing because of `error`, as [`abort`](Self::abort) does, and notes nothing of it. A
+    /// Ends all writing because of `error`, as [`abort`](Self::abort) does, and records nothing of it. A
     /// commit or a checkpoint that is under way still comes to its end.
     pub fn leave(&self, error: &Error) {
         self.transactions.stop(error);
     }
 
     /// Ends all writing as a power cut does: nothing that is not durable yet will be, and nothing is
-    /// noted of it. A commit that has all it needs still comes to its end before this returns.
+    /// recorded of it. A commit that has all it needs still comes to its end before this returns.
     /// The caller has no handle.
     pub fn cut(&self) {
         HeldHandle::assert_none(self);

@@ -2,7 +2,7 @@
 
 use crate::ondisk::jbd2::{JournalSuperblock, LogBlock};
 
-/// The part of a journal that transactions are written to: behind its last block comes its first.
+/// The part of a journal that transactions are written to: after its last block comes its first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ring {
     first: u32,
@@ -32,8 +32,8 @@ impl Ring {
         self.end - at.0
     }
 
-    /// The block `count` blocks behind `at`, at most one time round.
-    pub(super) fn behind(self, at: LogBlock, count: u32) -> LogBlock {
+    /// The block `count` blocks after `at`, at most one time round.
+    pub(super) fn after(self, at: LogBlock, count: u32) -> LogBlock {
         let to_end = self.run_blocks(at);
         LogBlock(if count < to_end {
             at.0 + count
@@ -51,10 +51,10 @@ mod tests {
     fn first_block_follows_the_last() {
         let ring = Ring { first: 3, end: 10 };
         assert_eq!(ring.len_blocks(), 7);
-        assert_eq!(ring.behind(LogBlock(3), 6), LogBlock(9));
-        assert_eq!(ring.behind(LogBlock(3), 7), LogBlock(3));
-        assert_eq!(ring.behind(LogBlock(9), 1), LogBlock(3));
-        assert_eq!(ring.behind(LogBlock(8), 4), LogBlock(5));
+        assert_eq!(ring.after(LogBlock(3), 6), LogBlock(9));
+        assert_eq!(ring.after(LogBlock(3), 7), LogBlock(3));
+        assert_eq!(ring.after(LogBlock(9), 1), LogBlock(3));
+        assert_eq!(ring.after(LogBlock(8), 4), LogBlock(5));
         assert_eq!(ring.run_blocks(LogBlock(9)), 1);
     }
 }

@@ -24,7 +24,7 @@ impl Log {
 
     /// A handle that leaves little space for the other ones of this thread.
     #[cfg(test)]
-    pub(crate) fn begin_beside(&self, credits: u32) -> Result<Handle<'_>> {
+    pub(crate) fn begin_unheld(&self, credits: u32) -> Result<Handle<'_>> {
         let transaction = self.join(credits)?;
         Ok(Handle::unheld(self, transaction, credits))
     }

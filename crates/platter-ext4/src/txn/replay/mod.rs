@@ -24,7 +24,7 @@ pub struct ReplayReport {
     pub blocks_replayed: u64,
     /// Logged blocks passed over because a later transaction revoked them.
     pub blocks_revoked: u64,
-    /// The first transaction that the log does not hold: fast commits behind the log belong to
+    /// The first transaction that the log does not hold: fast commits after the log belong to
     /// it.
     pub end: Sequence,
 }
@@ -81,7 +81,7 @@ pub fn replay(
 struct LogEnd {
     /// The first transaction not to replay.
     end: Sequence,
-    /// The commit block that was written, but is damaged.
+    /// The commit block that was written, but is corrupt.
     failed: Option<Locus>,
 }
 

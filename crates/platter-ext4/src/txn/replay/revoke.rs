@@ -19,7 +19,7 @@ pub(super) struct RevokeTable {
 }
 
 impl RevokeTable {
-    /// Notes that `sequence` revoked `block`.
+    /// Records that `sequence` revoked `block`.
     pub(super) fn insert(&mut self, block: BlockNr, sequence: Sequence) {
         let last = self.last.entry(block).or_insert(sequence);
         if last.is_before(sequence) {

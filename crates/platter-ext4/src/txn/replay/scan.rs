@@ -1,6 +1,6 @@
 //! The first walk: which transactions of the log were committed.
 //!
-//! A log ends at the first block that does not carry on its sequence. Behind that lie blocks of
+//! A log ends at the first block that does not carry on its sequence. After that follow blocks of
 //! older runs of the log, and of a journal that was here before: a block whose checksum is wrong
 //! may be one of those, so what it means is decided by the commit block that follows. Its time
 //! decides whether it belongs to this log.
@@ -59,7 +59,7 @@ struct Scan<'j> {
     last_commit_seconds: u64,
     /// A descriptor or revoke block of this transaction without its checksum.
     doubtful: Option<Locus>,
-    /// The first transaction that is not to be replayed, where the log goes on behind it.
+    /// The first transaction that is not to be replayed, where the log goes on after it.
     end: Option<Sequence>,
 }
 
@@ -90,7 +90,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A damaged transaction ends the log quietly when its time says that it belongs to an older
+    /// A corrupt transaction ends the log quietly when its time says that it belongs to an older
     /// run. Else it is an error, unless commit blocks may overtake what they commit: then the
     /// last transaction may well be incomplete, but no earlier one.
     fn commit(&mut self) -> Result<Step> {

@@ -1,4 +1,4 @@
-//! Logs of every layout and every kind of damage, and what replay makes of them.
+//! Logs of every layout and every kind of corruption, and what replay makes of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ fn blocks_of_older_runs_end_the_log() {
 }
 
 #[test]
-fn damaged_commit_block_is_an_error_after_what_came_before() {
+fn corrupt_commit_block_is_an_error_after_what_came_before() {
     for checksums in [Checksums::Commit, Checksums::Tag16 { seed: 0 }, V3] {
         let mut log = SampleLog::new(checksums, false);
         log.log(&[(10, filled(1))]);
@@ -187,7 +187,7 @@ fn damaged_commit_block_is_an_error_after_what_came_before() {
 }
 
 #[test]
-fn damaged_commit_block_of_an_older_run_ends_the_log() {
+fn corrupt_commit_block_of_an_older_run_ends_the_log() {
     for checksums in [Checksums::Commit, V3] {
         let mut log = SampleLog::new(checksums, false);
         log.log(&[(10, filled(1))]);
@@ -271,7 +271,7 @@ fn uncommitted_or_older_corrupt_descriptor_is_dropped() {
 }
 
 #[test]
-fn damaged_logged_block_is_passed_over_and_reported() {
+fn corrupt_logged_block_is_passed_over_and_reported() {
     for checksums in [Checksums::Tag16 { seed: 0 }, V3] {
         let mut log = SampleLog::new(checksums, false);
         let place = log.log(&[(10, filled(1)), (11, filled(1)), (12, filled(1))]);

@@ -104,10 +104,10 @@ impl WriteBlocks<'_> {
         if tag.block.0 >= self.filesystem_blocks {
             return Err(Corrupt::new(locus, LogRule::TargetOutside).into());
         }
-        let behind = self
+        let next = self
             .log_places
             .partition_point(|place| place.start <= tag.block.0);
-        let place = behind
+        let place = next
             .checked_sub(1)
             .and_then(|index| self.log_places.get(index));
         if place.is_some_and(|place| place.contains(&tag.block.0)) {

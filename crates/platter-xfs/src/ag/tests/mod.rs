@@ -1,4 +1,4 @@
-//! An allocation group that changes, beside what it should hold.
+//! An allocation group that changes, compared with what it should hold.
 
 pub(crate) mod sample;
 mod rules;
@@ -177,7 +177,7 @@ fn references_are_dropped_and_runs_merge() {
         for record in [run(100, 10, 3), run(110, 10, 2), run(130, 5, 2)] {
             group.insert(BtreeKind::Refcount, record.encode()).unwrap();
         }
-        // Three references become two beside two; two become one; one becomes none.
+        // Three references become two next to two; two become one; one becomes none.
         let gone = group.drop_references(AgBlock(105), 5).unwrap();
         assert_eq!(gone, []);
         let gone = group.drop_references(AgBlock(118), 14).unwrap();

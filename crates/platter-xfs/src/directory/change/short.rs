@@ -12,7 +12,7 @@ use crate::ondisk::dir::short::{self, ShortDir, ShortEntry};
 use crate::ondisk::inode::edit::{self, StoredFork};
 use crate::ondisk::{ForkFormat, ForkKind, InodeNr, da, dir};
 
-/// What a block has beside its entries: a leaf entry for each, also for `.` and `..`, and the tail.
+/// What a block has in addition to its entries: a leaf entry for each, also for `.` and `..`, and the tail.
 const LEAF_ENTRY_BYTES: usize = 8;
 const TAIL_BYTES: usize = 8;
 

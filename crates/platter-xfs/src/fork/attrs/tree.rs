@@ -380,7 +380,7 @@ impl Blocks<'_> {
         self.store_steps(steps, greatest(&leaf.attrs))
     }
 
-    /// Two leaves that merge, with the position of the first one: a leaf and one beside it below the same node.
+    /// Two leaves that merge, with the position of the first one: a leaf and its neighbour below the same node.
     fn neighbour(
         &mut self,
         steps: &[Step],

@@ -1,4 +1,4 @@
-//! Attributes that change one by one, beside what they should be.
+//! Attributes that change one by one, compared with what they should be.
 
 use super::super::attrs::{Attr, AttrEdit};
 use super::*;

@@ -1,4 +1,4 @@
-//! Forks that change, beside what they should map.
+//! Forks that change, compared with what they should map.
 
 mod attrs;
 

@@ -1,4 +1,4 @@
-//! A leaf of attributes: entries by hash, names and values behind them.
+//! A leaf of attributes: entries by hash, names and values after them.
 //! Spec: `xfs/extended_attributes`, "Leaf Attributes".
 
 use platter_ondisk::endian::{Be16, Be32};
@@ -129,13 +129,13 @@ impl<'a> AttrLeaf<'a> {
             rest
         };
         let count = usize::from(counts.count.get());
-        let (entries, behind) = <[DiskAttrLeafEntry]>::ref_from_prefix_with_elems(rest, count)
+        let (entries, after) = <[DiskAttrLeafEntry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| AttrLeafRule::Count)?;
         let first_used = match usize::from(counts.first_used.get()) {
             0 => FIRST_USED_ZERO,
             first_used => first_used,
         };
-        let entries_end = bytes.len().saturating_sub(behind.len());
+        let entries_end = bytes.len().saturating_sub(after.len());
         if first_used < entries_end || first_used > bytes.len() {
             return Err(AttrLeafRule::FirstUsed);
         }

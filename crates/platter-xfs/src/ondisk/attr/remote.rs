@@ -103,7 +103,7 @@ pub fn decode<'a>(
     let wanted = left.min(capacity(site.geometry));
     let mut rest = bytes;
     if site.geometry.features.is_v5() {
-        let (header, behind) =
+        let (header, after) =
             DiskRemoteHeader::ref_from_prefix(bytes).map_err(|_| AttrRemoteRule::Magic)?;
         if header.magic.get() != ATTR_REMOTE_MAGIC {
             return Err(AttrRemoteRule::Magic);
@@ -115,7 +115,7 @@ pub fn decode<'a>(
         if header.bytes.get() != wanted {
             return Err(AttrRemoteRule::Length);
         }
-        rest = behind;
+        rest = after;
     }
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
     rest.get(..wanted).ok_or(AttrRemoteRule::Length)

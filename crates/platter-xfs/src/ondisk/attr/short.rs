@@ -73,19 +73,19 @@ pub fn entries(
 }
 
 fn take<'a>(rest: &mut &'a [u8]) -> Result<AttrEntry<'a>, ShortAttrRule> {
-    let (start, behind) =
+    let (start, after) =
         DiskShortAttrStart::ref_from_prefix(rest).map_err(|_| ShortAttrRule::Length)?;
-    let (name, behind) = behind
+    let (name, after) = after
         .split_at_checked(start.name_len.into())
         .ok_or(ShortAttrRule::Length)?;
-    let (value, behind) = behind
+    let (value, after) = after
         .split_at_checked(start.value_len.into())
         .ok_or(ShortAttrRule::Length)?;
     if name.is_empty() {
         return Err(ShortAttrRule::Name);
     }
     let flags = AttrFlags::from_bits_retain(start.flags);
-    *rest = behind;
+    *rest = after;
     Ok(AttrEntry {
         flags,
         namespace: flags.namespace().ok_or(ShortAttrRule::Flags)?,

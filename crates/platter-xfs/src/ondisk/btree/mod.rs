@@ -113,7 +113,7 @@ impl BtreeKind {
         }
     }
 
-    /// How many records, or keys and pointers, fit into `bytes` behind a header.
+    /// How many records, or keys and pointers, fit into `bytes` after a header.
     pub(crate) fn capacity(self, level: u16, bytes: usize) -> usize {
         let format = self.format();
         let each = if level == 0 {
@@ -292,7 +292,7 @@ impl<'a> BtreeBlock<'a> {
         check_magic(header.magic, kind, is_v5)?;
         let mut body = body;
         if is_v5 {
-            let (header, behind) =
+            let (header, after) =
                 DiskShortHeaderV5::ref_from_prefix(bytes).map_err(|_| BtreeRule::Magic)?;
             let identity = Identity {
                 checksum_at: offset_of!(DiskShortHeaderV5, checksum),
@@ -301,7 +301,7 @@ impl<'a> BtreeBlock<'a> {
                 owner: header.owner.get().into(),
             };
             identity.check(bytes, site)?;
-            body = behind;
+            body = after;
         }
         let sibling = |block: Be32| AgBlock(block.get()).non_null().map(|block| block.0.into());
         Ok(Self {
@@ -325,7 +325,7 @@ impl<'a> BtreeBlock<'a> {
         check_magic(header.magic, kind, is_v5)?;
         let mut body = body;
         if is_v5 {
-            let (header, behind) =
+            let (header, after) =
                 DiskLongHeaderV5::ref_from_prefix(bytes).map_err(|_| BtreeRule::Magic)?;
             let identity = Identity {
                 checksum_at: offset_of!(DiskLongHeaderV5, checksum),
@@ -334,7 +334,7 @@ impl<'a> BtreeBlock<'a> {
                 owner: header.owner.get(),
             };
             identity.check(bytes, site)?;
-            body = behind;
+            body = after;
         }
         let sibling = |block: Be64| FsBlock(block.get()).non_null().map(|block| block.0);
         Ok(Self {

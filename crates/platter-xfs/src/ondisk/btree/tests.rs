@@ -84,7 +84,7 @@ fn rules_of_the_header_are_checked() {
 }
 
 #[test]
-fn pointers_lie_behind_all_keys_that_fit() {
+fn pointers_follow_all_keys_that_fit() {
     let geometry = sample_geometry_v4();
     let mut block = vec![0; 4096];
     let (header, body) = DiskShortHeader::mut_from_prefix(&mut block).unwrap();

@@ -33,7 +33,7 @@ pub fn leaf_entries_max(geometry: &Geometry) -> usize {
     index_bytes(geometry).checked_div(LEAF_ENTRY).unwrap_or(0)
 }
 
-/// The most entries of the only leaf, beside so many free regions.
+/// The most entries of the only leaf, next to so many free regions.
 #[must_use]
 pub fn single_leaf_entries_max(geometry: &Geometry, bests: usize) -> usize {
     let bests = bests
@@ -350,7 +350,7 @@ pub fn set_entry(
     Some(())
 }
 
-/// Removes the entry at a place: it becomes one free region with those beside it.
+/// Removes the entry at a place: it becomes one free region with those next to it.
 #[must_use]
 pub fn remove_entry(
     bytes: &mut [u8],

@@ -73,10 +73,10 @@ impl<'a> DirFree<'a> {
             return Err(DirFreeRule::Magic);
         }
         if is_v5 {
-            let (header, behind) =
+            let (header, after) =
                 DiskDirHeaderV5::ref_from_prefix(bytes).map_err(|_| DirFreeRule::Magic)?;
             header.identity().check(bytes, site)?;
-            rest = behind;
+            rest = after;
         }
         let (counts, rest) =
             DiskFreeCounts::ref_from_prefix(rest).map_err(|_| DirFreeRule::Count)?;

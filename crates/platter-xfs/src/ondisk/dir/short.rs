@@ -106,21 +106,21 @@ impl<'a> ShortDir<'a> {
         least: &mut u16,
         geometry: &Geometry,
     ) -> Result<ShortEntry<'a>, ShortDirRule> {
-        let (&len, behind) = rest.split_first().ok_or(ShortDirRule::Length)?;
-        let (offset, behind) = Be16::ref_from_prefix(behind).map_err(|_| ShortDirRule::Length)?;
-        let (name, behind) = behind
+        let (&len, after) = rest.split_first().ok_or(ShortDirRule::Length)?;
+        let (offset, after) = Be16::ref_from_prefix(after).map_err(|_| ShortDirRule::Length)?;
+        let (name, after) = after
             .split_at_checked(len.into())
             .ok_or(ShortDirRule::Length)?;
         if !is_name(name) {
             return Err(ShortDirRule::Name);
         }
-        let (kind, behind) = if self.has_ftype {
-            let (&kind, behind) = behind.split_first().ok_or(ShortDirRule::Length)?;
-            (file_kind(kind), behind)
+        let (kind, after) = if self.has_ftype {
+            let (&kind, after) = after.split_first().ok_or(ShortDirRule::Length)?;
+            (file_kind(kind), after)
         } else {
-            (None, behind)
+            (None, after)
         };
-        let (inode, behind) = take_inode(behind, self.is_wide).ok_or(ShortDirRule::Length)?;
+        let (inode, after) = take_inode(after, self.is_wide).ok_or(ShortDirRule::Length)?;
         let inode = InodeNr::new(inode).filter(|&inode| geometry.locate_inode(inode).is_some());
         let inode = inode.ok_or(ShortDirRule::Inode)?;
         let offset = offset.get();
@@ -131,7 +131,7 @@ impl<'a> ShortDir<'a> {
         let end = usize::from(offset).saturating_add(size);
         // No later entry can begin there, if any could.
         *least = u16::try_from(end).unwrap_or(u16::MAX);
-        *rest = behind;
+        *rest = after;
         Ok(ShortEntry {
             offset,
             name,

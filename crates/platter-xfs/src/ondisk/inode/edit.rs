@@ -142,7 +142,7 @@ pub struct FreshInode {
     pub now: Timestamp,
     /// `di_flags`.
     pub flags: InodeFlags,
-    /// `di_flags2`, beside those that follow from the features.
+    /// `di_flags2`, in addition to those that follow from the features.
     pub flags2: InodeFlags2,
     /// Extent size hint in blocks.
     pub extent_size: u32,

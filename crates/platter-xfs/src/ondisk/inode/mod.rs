@@ -1,4 +1,4 @@
-//! Inodes: the core, and the forks in the literal area behind it. Spec: `xfs/ondisk_inode`.
+//! Inodes: the core, and the forks in the literal area after it. Spec: `xfs/ondisk_inode`.
 
 mod disk;
 pub mod free;
@@ -196,7 +196,7 @@ const SIZE_MAX: u64 = u64::MAX >> 1;
 impl Inode {
     /// Validates the inode that fills `bytes`.
     pub fn decode(bytes: &[u8], number: InodeNr, geometry: &Geometry) -> Result<Self, InodeRule> {
-        let (disk, behind) = DiskInode::ref_from_prefix(bytes).map_err(|_| InodeRule::Magic)?;
+        let (disk, after) = DiskInode::ref_from_prefix(bytes).map_err(|_| InodeRule::Magic)?;
         if disk.magic.get() != INODE_MAGIC {
             return Err(InodeRule::Magic);
         }
@@ -209,7 +209,7 @@ impl Inode {
             return Err(InodeRule::Unused);
         }
         let kind = FileKind::from_mode(disk.mode.get().into()).ok_or(InodeRule::Mode)?;
-        let literal = v3.map_or(behind, |(_, literal)| literal);
+        let literal = v3.map_or(after, |(_, literal)| literal);
         let v3 = v3.map(|(v3, _)| v3);
         let flags2 = InodeFlags2::from_bits_retain(v3.map_or(0, |v3| v3.flags2.get()));
         let is_large = flags2.contains(InodeFlags2::BIGTIME);

@@ -161,7 +161,7 @@ fn device_numbers_have_14_and_18_bits() {
     assert_eq!((device.major, device.minor), (259, 70_001));
 }
 
-/// An inode that was changed before it was sealed: its core, and the forks behind it.
+/// An inode that was changed before it was sealed: its core, and the forks after it.
 pub(crate) fn inode_with(change: impl FnOnce(&mut DiskInodeV3, &mut [u8])) -> Inode {
     let mut bytes = sample();
     let (disk, literal) = DiskInodeV3::mut_from_prefix(&mut bytes).unwrap();

@@ -405,7 +405,7 @@ impl Superblock {
         if !has_stripe || (unit != 0) != self.features.has_dalign() {
             return Err(SuperblockRule::Stripe);
         }
-        // An alignment that is no power of two, or longer than a chunk can be, cannot be met.
+        // An alignment that is no power of two, or longer than a chunk can be, cannot be satisfied.
         let is_sound = |blocks: u32| blocks == 0 || blocks.is_power_of_two();
         let aligned = is_sound(self.inode_alignment) && is_sound(self.sparse_inode_alignment);
         if !aligned || self.inode_alignment > self.ag_blocks {

@@ -356,7 +356,7 @@ impl FileBlocks for Inode {
     }
 
     fn insert_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
-        // The size first: what is moved would lie behind the end of the file.
+        // The size first: what is moved would lie past the end of the file.
         self.change(Cost::default(), |_, edit, _| {
             edit.change(|bytes| edit::set_size(bytes, size))
         })?;
@@ -413,7 +413,7 @@ impl Inode {
         })
     }
 
-    /// Where a block is best placed: behind the block before it, or as far from the last one as in the file.
+    /// Where a block is best placed: after the block before it, or as far from the last one as in the file.
     fn goal(
         &self,
         state: &InodeState,

@@ -454,7 +454,7 @@ fn share_part(
     Ok(count)
 }
 
-/// A mapping as far behind another block as it was behind the first one.
+/// A mapping as far from `to` as it was from `from`.
 fn at_block(mapping: &Mapping, from: u64, to: u64) -> Mapping {
     Mapping {
         offset: FileBlock(to + (mapping.offset.0 - from)),

@@ -187,7 +187,7 @@ impl Inode {
         }
     }
 
-    /// Moves what lies behind a range that is not mapped down to its start, and sets the size at last.
+    /// Moves what follows a range that is not mapped down to its start, and sets the size at last.
     pub(super) fn shift_down(&self, gap: &Range<u64>, size: u64) -> Result<()> {
         let by = gap.end - gap.start;
         let mut from = gap.end;

@@ -61,7 +61,7 @@ impl Finisher {
         }
         if self.geometry.features.has_rmapbt() {
             return Err(refused(format!(
-                "an unfinished intent for realtime inode {number} beside reverse mappings"
+                "an unfinished intent for realtime inode {number} with reverse mappings"
             )));
         }
         ForkEdit::open_on(ExtentDevice::Realtime, &fork, number, &self.geometry)

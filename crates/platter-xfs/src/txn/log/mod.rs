@@ -61,7 +61,7 @@ pub struct Log {
     geometry: Geometry,
     shape: Shape,
     failure: OnceLock<Error>,
-    /// Commits; hot beside the lists, whose lock is held then.
+    /// Commits; hot next to the lists, whose lock is held then.
     changes: Padded<AtomicU32>,
     /// The committed and the active items.
     // Lock rank 11.5.
@@ -119,7 +119,7 @@ impl Log {
             .into()
         };
         if position.state == LogState::Dirty || position.torn {
-            return Err(refused("writing beside a dirty log", "recover it first"));
+            return Err(refused("writing with a dirty log", "recover it first"));
         }
         if device.version() != 2 || !geometry.features.is_v5() {
             return Err(refused(
@@ -151,7 +151,7 @@ impl Log {
     }
 
     /// Opens a log whose items are in their places but for open intents: until its tail is
-    /// [released](Self::release_tail), records to come keep all of it. Sectors behind its end are clear.
+    /// [released](Self::release_tail), records to come keep all of it. Sectors after its end are clear.
     ///
     /// # Errors
     /// `Unsupported` for a log of version 1.

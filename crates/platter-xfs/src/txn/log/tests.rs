@@ -515,7 +515,7 @@ impl BlockDevice for Gated {
 }
 
 #[test]
-fn data_written_beside_a_checkpoint_is_flushed() {
+fn data_written_during_a_checkpoint_is_flushed() {
     let (data, log) = (Gated::new(data()), Gated::new(log_device(1024)));
     let scene = Scene::open(Arc::clone(&data) as _, Arc::clone(&log) as _, 512);
     let sequence = scene.set(0, 0, 1);

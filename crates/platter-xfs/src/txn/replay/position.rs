@@ -138,7 +138,7 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
 }
 
 /// The first of `count` sectors that does not have the cycle number. One of the next cycle is no hole: it lies
-/// behind the head, where the log is so short that all of it is searched.
+/// after the head, where the log is so short that all of it is searched.
 fn find_hole(log: &LogDevice, at: u32, count: u32, cycle: u32) -> Result<Option<u32>> {
     let bytes = log.read(at, count)?;
     let sectors = (at..).zip(bytes.chunks(SECTOR_BYTES));

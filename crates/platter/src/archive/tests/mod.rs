@@ -1,6 +1,6 @@
 //! Archives of a filesystem in memory, judged by GNU tar and bsdtar.
 
-mod damage;
+mod corruption;
 mod restore;
 
 use std::path::Path;

@@ -38,7 +38,7 @@ const CHECKSUMS: [(&str, ChecksumKind); 4] = [
     ("blake2", ChecksumKind::Blake2b),
 ];
 
-/// Chunks of the usual sizes fit, and others beside them.
+/// Chunks of the usual sizes fit, and others in addition.
 const SPARE_BYTES: u64 = 128 << 20;
 /// The part of the device that chunks take at most where the image is to be short.
 const SMALL_CHUNK_PARTS: u64 = 100;

@@ -131,7 +131,7 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
     Ext4::mount(device, &options, request.budget, request.clock)
 }
 
-/// Refuses devices beside the image that are no external journal.
+/// Refuses devices other than the image that are no external journal.
 fn refuse_several(devices: &Devices) -> Result<()> {
     let mut others = devices.iter().skip(1);
     let mut has_log = false;

@@ -144,7 +144,7 @@ fn log_of(targets: &Devices) -> Result<Option<&Arc<dyn BlockDevice>>> {
     let mut others = targets.iter().skip(1);
     let log = others.next();
     if others.next().is_some() || log.is_some_and(|log| log.role != DeviceRole::Log) {
-        let text = "making it on devices beside one for data and one for the log";
+        let text = "making it on devices other than one for data and one for the log";
         return Err(unsupported(Format::Xfs, text));
     }
     Ok(log.map(|log| &log.device))

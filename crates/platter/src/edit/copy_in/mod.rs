@@ -490,7 +490,7 @@ impl Copying<'_> {
         edit.named(path, inode.set_attr(&root, &changes)).map(drop)
     }
 
-    /// Takes away what a directory's default ACL gave.
+    /// Removes what a directory's default ACL gave.
     fn drop_acls(&self, path: &[u8], inode: &dyn Inode, kind: FileKind) -> Result<()> {
         let names = [ACL_ACCESS_NAME, ACL_DEFAULT_NAME];
         let count = if kind == FileKind::Directory { 2 } else { 1 };

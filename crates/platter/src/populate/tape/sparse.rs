@@ -105,7 +105,7 @@ fn read_map(archive: &File, place: u64, len: u64) -> Result<(Vec<u64>, u64), Cau
     Ok((numbers, (at as u64).next_multiple_of(BLOCK_BYTES)))
 }
 
-/// GNU tar's own form: the map is in the header and in blocks behind it.
+/// GNU tar's own form: the map is in the header and in blocks after it.
 fn gnu_map(archive: &File, entry: &Entry) -> Result<(u64, Vec<u64>), Cause> {
     let gnu = entry.header.as_gnu().ok_or_else(broken_map)?;
     let mut map = Vec::new();

@@ -52,7 +52,7 @@ impl<'a> Walk<'a> {
     /// The next member; `None` at the end of the archive.
     ///
     /// # Errors
-    /// When a header is broken, or something ends behind the end of the archive.
+    /// When a header is broken, or something ends past the end of the archive.
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Cause> {
         let (mut name, mut link, mut locals) = (None, None, Vec::new());
         loop {
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
             let Some(header) = self.read_header()? else {
                 if name.is_some() || link.is_some() || !locals.is_empty() {
                     return Err(broken(
-                        "the archive ends behind a header that belongs to another",
+                        "the archive ends after a header that belongs to another",
                     ));
                 }
                 return Ok(None);
@@ -110,7 +110,7 @@ impl<'a> Walk<'a> {
         let mut place = self.at;
         let is_sparse = header.entry_type() == EntryType::GNUSparse;
         if is_sparse && header.as_gnu().is_some_and(tar::GnuHeader::is_extended) {
-            place = self.behind_sparse_headers(place)?;
+            place = self.after_sparse_headers(place)?;
         }
         self.pass(place, len_bytes)?;
         Ok(Entry {
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// The header here, and moves behind it; `None` where zeros or nothing at all end the archive.
+    /// The header here, and moves past it; `None` where zeros or nothing at all end the archive.
     fn read_header(&mut self) -> Result<Option<Header>, Cause> {
         if self.at >= self.len_bytes {
             return Ok(None);
@@ -156,17 +156,17 @@ impl<'a> Walk<'a> {
         Ok(text)
     }
 
-    /// Moves behind data, which has to be there.
+    /// Moves past data, which has to be there.
     fn pass(&mut self, place: u64, len_bytes: u64) -> Result<(), Cause> {
         let end = place.checked_add(len_bytes);
         let end = end.filter(|&end| end <= self.len_bytes);
-        let end = end.ok_or_else(|| broken("a member goes on behind the end of the archive"))?;
+        let end = end.ok_or_else(|| broken("a member goes on past the end of the archive"))?;
         self.at = end.next_multiple_of(BLOCK_BYTES);
         Ok(())
     }
 
-    /// GNU tar continues the map of a sparse file in blocks behind the header.
-    fn behind_sparse_headers(&self, mut place: u64) -> Result<u64, Cause> {
+    /// GNU tar continues the map of a sparse file in blocks after the header.
+    fn after_sparse_headers(&self, mut place: u64) -> Result<u64, Cause> {
         loop {
             let mut extended = tar::GnuExtSparseHeader::new();
             self.archive.read_exact_at(extended.as_mut_bytes(), place)?;

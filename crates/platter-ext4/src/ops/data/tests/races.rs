@@ -109,8 +109,8 @@ impl BlockDevice for GateDevice {
 }
 
 /// Runs `first` until it waits for the device, then `second`, which must wait for it if `waits`.
-/// Gives what `second` came to.
-fn beside<R: Send>(
+/// Returns the result of `second`.
+fn concurrently<R: Send>(
     gate: &GateDevice,
     fails: bool,
     waits: bool,
@@ -154,7 +154,7 @@ fn a_sync_waits_for_what_another_one_writes() {
         file.write(0, 3000);
         let sb = &file.sb;
         let sync = || sb.sync();
-        let result = beside(&gate, fails, true, || drop(sync()), sync);
+        let result = concurrently(&gate, fails, true, || drop(sync()), sync);
         assert_eq!(result.is_err(), fails);
     }
 }
@@ -168,7 +168,7 @@ fn a_sync_of_all_waits_for_pages_that_another_one_writes() {
     gate.state.lock().holds_one = true;
     file.write(0, 3072);
     let (sb, node) = (&file.sb, &file.node);
-    beside(
+    concurrently(
         &gate,
         false,
         true,
@@ -228,7 +228,7 @@ fn blocks_that_are_written_or_read_are_not_freed_meanwhile() {
     let punch = || node.fallocate(0..1024, FallocateMode::PunchHole).unwrap();
     let bytes = [1; 1024];
     let write = || node.write_folios(0, &[IoSlice::new(&bytes)]).unwrap();
-    beside(&gate, false, true, write, punch);
+    concurrently(&gate, false, true, write, punch);
     let mut bytes = [0; 4096];
     let cut = || {
         let _order = node.order.write();
@@ -236,7 +236,7 @@ fn blocks_that_are_written_or_read_are_not_freed_meanwhile() {
     };
     let mut bufs = [IoSliceMut::new(&mut bytes)];
     let read = || node.read_folios(0, &mut bufs).unwrap();
-    beside(&gate, false, true, read, cut);
+    concurrently(&gate, false, true, read, cut);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_change_of_the_inode_does_not_wait_for_a_read() {
     let mut bytes = [0; 4096];
     let mut bufs = [IoSliceMut::new(&mut bytes)];
     let read = || node.read_folios(0, &mut bufs).unwrap();
-    beside(&gate, false, false, read, || {
+    concurrently(&gate, false, false, read, || {
         node.state.write().inode.uid = 7;
     });
 }
@@ -317,7 +317,7 @@ fn insert_range_is_atomic_despite_writes_of_preceding_blocks() {
     // What is written becomes one extent with what is to be moved.
     let write = || node.write_back().unwrap();
     let insert = || node.fallocate(8192..9216, FallocateMode::InsertRange);
-    let inserted = beside(&gate, false, true, write, insert);
+    let inserted = concurrently(&gate, false, true, write, insert);
     assert!(is_no_space(&inserted));
     file.check_bytes();
     space.release_delayed(reserved);

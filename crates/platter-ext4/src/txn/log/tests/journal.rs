@@ -242,7 +242,7 @@ fn freed_block_of_an_older_transaction_is_not_checkpointed() {
     scene.log.checkpoint_all().unwrap();
     assert_eq!(Scene::fills(&scene.disk, [10, 11, 12]), [0, 1, 1]);
     let (report, _) = scene.replayed();
-    assert_eq!(report.transactions, 0, "the log was cut behind both");
+    assert_eq!(report.transactions, 0, "the log was truncated after both");
 }
 
 #[test]
@@ -266,20 +266,21 @@ fn checkpoint_takes_the_newest_committed_version() {
 #[test]
 fn journaled_data_is_read_until_it_is_checkpointed() {
     let scene = Scene::new((V3, true));
-    let away = |scene: &Scene| {
-        let away = scene.log.data_away(BlockNr(0)..BlockNr(512));
-        away.into_iter()
+    let newer = |scene: &Scene| {
+        let newer = scene.log.uncheckpointed_data(BlockNr(0)..BlockNr(512));
+        newer
+            .into_iter()
             .map(|(block, bytes)| (block, bytes[0]))
             .collect::<Vec<_>>()
     };
     scene.commit(&[(10, 1), (11, 1)]);
     scene.change(&[(11, 2)]);
-    assert_eq!(away(&scene), [(10, 1), (11, 2)]);
+    assert_eq!(newer(&scene), [(10, 1), (11, 2)]);
     scene.log.checkpoint_all().unwrap();
-    assert_eq!(away(&scene), [(11, 2)]);
+    assert_eq!(newer(&scene), [(11, 2)]);
     scene.log.commit_all().unwrap();
     scene.log.checkpoint_all().unwrap();
-    assert_eq!(away(&scene), []);
+    assert_eq!(newer(&scene), []);
 }
 
 #[test]
@@ -448,7 +449,10 @@ fn old_transactions_are_checkpointed_in_time() {
     scene.log.maintain().unwrap();
     assert_eq!(Scene::fills(&scene.disk, [10, 11]), [1, 0]);
     let (report, _) = scene.replayed();
-    assert_eq!(report.transactions, 1, "the log was cut behind the first");
+    assert_eq!(
+        report.transactions, 1,
+        "the log was truncated after the first"
+    );
     for round in 0..12 {
         scene.commit(&[(12, round), (13, round)]);
     }

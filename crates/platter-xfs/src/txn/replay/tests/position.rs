@@ -66,7 +66,7 @@ fn torn_records_and_all_after_them_are_dropped() {
     }
 }
 
-/// A log of six records behind an unmount record, of which one was lost. Returns where that began, and where the
+/// A log of six records after an unmount record, of which one was lost. Returns where that began, and where the
 /// next record would have gone.
 fn with_hole(sample: &mut Sample, lost: usize) -> (u32, u32) {
     sample.unmount();

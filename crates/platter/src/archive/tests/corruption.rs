@@ -1,11 +1,11 @@
-//! Damage costs only what is damaged, and the archive stays valid.
+//! Corruption costs only what is corrupt, and the archive stays valid.
 
 use super::*;
 use crate::Effect;
-use crate::sample::{DamagedFs, Fault};
+use crate::sample::{CorruptFs, Fault};
 
-/// The archive's members, its damage as path and effect, and what GNU tar extracts from it.
-fn salvage(fs: Arc<DamagedFs>) -> (Vec<String>, Vec<(String, Effect)>, tempfile::TempDir) {
+/// The archive's members, its corruption as path and effect, and what GNU tar extracts from it.
+fn salvage(fs: Arc<CorruptFs>) -> (Vec<String>, Vec<(String, Effect)>, tempfile::TempDir) {
     let (bytes, summary, problems) = archive_with(fs, &[b"."], &TarOptions::default());
     assert_eq!(summary.damaged, problems.len() as u64);
     let reported = problems
@@ -39,7 +39,7 @@ fn what_cannot_be_had_is_left_out_and_the_rest_is_there() {
         (b"/link", Fault::Link),
         (b"/attributes", Fault::Xattrs),
     ];
-    let (listed, reported, dir) = salvage(DamagedFs::new(&fs, &faults));
+    let (listed, reported, dir) = salvage(CorruptFs::new(&fs, &faults));
     assert_eq!(listed, ["./", "./attributes", "./dir/", "./dir/a", "./z"]);
     assert_eq!(
         reported,
@@ -75,8 +75,8 @@ fn unreadable_contents_are_zeros_of_the_same_length() {
         (b"/map", Fault::Extents),
         (b"/tiny", Fault::Data(99..100)),
     ];
-    let damaged = DamagedFs::new(&fs, &faults);
-    let (bytes, summary, problems) = archive_with(damaged, &[b"."], &TarOptions::default());
+    let corrupt = CorruptFs::new(&fs, &faults);
+    let (bytes, summary, problems) = archive_with(corrupt, &[b"."], &TarOptions::default());
     assert_eq!(summary.damaged, 4);
     let zeros = problems.iter().map(|problem| {
         let Effect::ZeroFilled { bytes } = problem.effect else {
@@ -108,7 +108,7 @@ fn a_directory_is_entered_once_however_many_names_it_has() {
         (&b"/a/b"[..], Fault::Entry(root)),
         (b"/a", Fault::Entry(inner.id())),
     ];
-    let (listed, reported, _) = salvage(DamagedFs::new(&fs, &faults));
+    let (listed, reported, _) = salvage(CorruptFs::new(&fs, &faults));
     assert_eq!(listed, ["./", "./a/", "./a/b/", "./a/b/file"]);
     let omitted = |path: &str| (path.to_owned(), Effect::Omitted);
     assert_eq!(reported, [omitted("./a/b/loop"), omitted("./a/loop")]);

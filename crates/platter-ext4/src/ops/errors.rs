@@ -1,5 +1,5 @@
-//! Damage that is met while the filesystem may be written: noted in the superblock, and the end of
-//! all writing where that is asked for.
+//! Corruption that is found while the filesystem may be written: it is recorded in the superblock,
+//! and ends all writing where that is asked for.
 
 use parking_lot::Mutex;
 use platter_block::Operation;
@@ -12,12 +12,12 @@ use crate::ondisk::superblock::{ErrorCode, ErrorNote};
 use crate::superblock;
 use crate::txn::Handle;
 
-/// What to do about damage that is met while the filesystem may be written.
+/// What to do about corruption that is found while the filesystem may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// Note it in the superblock and go on (`errors=continue`).
+    /// Record it in the superblock and go on (`errors=continue`).
     Continue,
-    /// Note it and change nothing any more (`errors=remount-ro`).
+    /// Record it and change nothing any more (`errors=remount-ro`).
     ReadOnly,
 }
 
@@ -33,20 +33,20 @@ impl OnError {
     }
 }
 
-/// Damage that a transaction notes: the first one at once, the others together when it closes,
+/// Errors that a transaction records: the first one at once, the others together when it closes,
 /// however many there are.
 #[derive(Debug, Default)]
-pub(super) struct DamageNotes {
+pub(super) struct ErrorNotes {
     /// What was recorded of the errors encountered.
     // Lock rank leaf.
-    state: Mutex<Noted>,
+    state: Mutex<Recorded>,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
-    /// The transaction that noted some already.
+struct Recorded {
+    /// The transaction that recorded some already.
     transaction: Option<Sequence>,
-    /// How much it has not noted yet, and the last of that.
+    /// How many it has not recorded yet, and the last of those.
     more: u32,
     last: Option<ErrorNote>,
 }
@@ -54,7 +54,7 @@ struct Noted {
 impl SuperBlock {
     /// Records the error of a finished operation if it reports corruption. Called without a handle
     /// or a lock.
-    pub(crate) fn met(&self, error: Error) -> Error {
+    pub(crate) fn record_error(&self, error: Error) -> Error {
         let Some(log) = self.fs.log() else {
             return error;
         };
@@ -68,12 +68,12 @@ impl SuperBlock {
         error
     }
 
-    /// What an operation came to, noted where it failed.
-    pub(crate) fn noted<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| self.met(error))
+    /// Returns the result of an operation, and records its error.
+    pub(crate) fn recorded<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.record_error(error))
     }
 
-    /// Notes an error after which writing goes on.
+    /// Records an error after which writing goes on.
     fn note_in_transaction(&self, error: &Error) {
         let Some(note) = self.note_of(error) else {
             return;
@@ -83,23 +83,23 @@ impl SuperBlock {
             return;
         };
         {
-            let mut noted = self.damage.state.lock();
+            let mut recorded = self.error_notes.state.lock();
             let transaction = Some(handle.transaction());
-            if noted.transaction == transaction {
-                noted.more = noted.more.saturating_add(1);
-                noted.last = Some(note);
+            if recorded.transaction == transaction {
+                recorded.more = recorded.more.saturating_add(1);
+                recorded.last = Some(note);
                 return;
             }
-            noted.transaction = transaction;
+            recorded.transaction = transaction;
         }
         let _ = superblock::edit(&self.fs, &mut handle, |disk| disk.note_error(&note));
     }
 
-    /// Takes what was not noted yet into a transaction that closes.
+    /// Records in a transaction that closes the errors that were not recorded yet.
     pub(super) fn note_the_rest(&self, handle: &mut Handle<'_>) -> Result<()> {
         let (more, last) = {
-            let mut noted = self.damage.state.lock();
-            (std::mem::take(&mut noted.more), noted.last.take())
+            let mut recorded = self.error_notes.state.lock();
+            (std::mem::take(&mut recorded.more), recorded.last.take())
         };
         let Some(last) = last else {
             return Ok(());
@@ -163,7 +163,7 @@ mod tests {
     use platter_ondisk::Corrupt;
 
     #[test]
-    fn a_transaction_counts_all_damage_that_was_met() {
+    fn a_transaction_counts_all_errors_encountered() {
         let device = Sample::new(Shape::PLAIN).device;
         let sb = mount(&device);
         let read = || {
@@ -171,15 +171,15 @@ mod tests {
             device.read_at(1024, disk.as_mut_bytes()).unwrap();
             (disk.error_count.get(), disk.last_error_block.get())
         };
-        let meet = |block| {
-            let damage = Corrupt::new(Locus::block(block), SpaceRule::FreeClusters);
-            sb.met(damage.into());
+        let encounter = |block| {
+            let corruption = Corrupt::new(Locus::block(block), SpaceRule::FreeClusters);
+            sb.record_error(corruption.into());
         };
         let log = sb.fs.log().unwrap();
-        (1..=5).for_each(meet);
+        (1..=5).for_each(encounter);
         log.commit_all().unwrap();
         assert_eq!(read(), (5, 5));
-        (6..=8).for_each(meet);
+        (6..=8).for_each(encounter);
         log.commit_all().unwrap();
         assert_eq!(read(), (8, 8));
     }

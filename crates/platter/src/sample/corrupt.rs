@@ -1,4 +1,4 @@
-//! A filesystem some of whose inodes are damaged.
+//! A filesystem some of whose inodes are corrupt.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ pub(crate) enum Fault {
     Entry(InodeId),
 }
 
-/// A filesystem some of whose inodes are damaged.
+/// A filesystem some of whose inodes are corrupt.
 #[derive(Debug)]
-pub(crate) struct DamagedFs {
+pub(crate) struct CorruptFs {
     inner: Arc<MemFs>,
     faults: Vec<(InodeId, Fault)>,
 }
 
 #[derive(Debug)]
-struct DamagedInode {
+struct CorruptInode {
     inner: Arc<dyn Inode>,
     fault: Option<Fault>,
 }
@@ -43,7 +43,7 @@ fn corrupt() -> platter_vfs::Error {
     Corruption::new("test", Locus::default(), "broken on purpose").into()
 }
 
-impl DamagedFs {
+impl CorruptFs {
     pub(crate) fn new(inner: &Arc<MemFs>, faults: &[(&[u8], Fault)]) -> Arc<Self> {
         let walk = PathWalk::new(&**inner);
         let faults = faults
@@ -57,11 +57,11 @@ impl DamagedFs {
     fn wrap(&self, inner: Arc<dyn Inode>) -> Arc<dyn Inode> {
         let fault = self.faults.iter().find(|(id, _)| *id == inner.id());
         let fault = fault.map(|(_, fault)| fault.clone());
-        Arc::new(DamagedInode { inner, fault })
+        Arc::new(CorruptInode { inner, fault })
     }
 }
 
-impl Filesystem for DamagedFs {
+impl Filesystem for CorruptFs {
     fn describe(&self) -> Description {
         self.inner.describe()
     }
@@ -95,7 +95,7 @@ impl Filesystem for DamagedFs {
     }
 }
 
-impl Inode for DamagedInode {
+impl Inode for CorruptInode {
     fn id(&self) -> InodeId {
         self.inner.id()
     }
