@@ -1,4 +1,4 @@
-//! What serves all drivers names none of them: crates below and beside the drivers, and the facade outside
+//! What serves all drivers names none of them: crates below and next to the drivers, and the facade outside
 //! its table of drivers and its table of signatures.
 
 use std::path::Path;
