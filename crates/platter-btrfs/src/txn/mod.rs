@@ -87,12 +87,16 @@ pub struct WriteOptions {
 
 impl WriteOptions {
     /// An empty index for the heads of delayed references.
+    #[cfg(feature = "bench")]
     fn heads(&self) -> Heads {
-        #[cfg(feature = "bench")]
-        let heads = Heads::new(self.index);
-        #[cfg(not(feature = "bench"))]
-        let heads = Heads::default();
-        heads
+        Heads::new(self.index)
+    }
+
+    /// An empty index for the heads of delayed references.
+    #[cfg(not(feature = "bench"))]
+    #[expect(clippy::unused_self, reason = "the index is chosen for benchmarks")]
+    fn heads(&self) -> Heads {
+        Heads::default()
     }
 
     /// For changes that are made together or not at all.
