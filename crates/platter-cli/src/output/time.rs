@@ -1,5 +1,7 @@
 //! Times in the local time zone.
 
+use std::sync::LazyLock;
+
 use jiff::tz::TimeZone;
 use platter::vfs::Timestamp;
 use platter::vfs::clock::{Clock, SystemClock};
@@ -11,7 +13,8 @@ const RECENT_SECONDS: i64 = 31_556_952 / 2;
 #[derive(Debug)]
 pub(crate) struct TimeFormat {
     now: i64,
-    zone: TimeZone,
+    /// Looked up at the first time: that reads many directories of the host.
+    zone: LazyLock<TimeZone>,
     is_full: bool,
 }
 
@@ -21,7 +24,7 @@ impl TimeFormat {
         Self {
             is_full,
             now: SystemClock::new().now().seconds,
-            zone: TimeZone::system(),
+            zone: LazyLock::new(TimeZone::system),
         }
     }
 
@@ -70,7 +73,7 @@ mod tests {
     fn old_and_future_times_show_the_year() {
         let format = TimeFormat {
             now: 1_700_000_000,
-            zone: TimeZone::UTC,
+            zone: LazyLock::new(|| TimeZone::UTC),
             is_full: false,
         };
         assert_eq!(format.show(time(1_699_999_999, 0)), "Nov 14 22:13");
@@ -82,7 +85,7 @@ mod tests {
     fn times_outside_the_calendar_are_numbers() {
         let format = TimeFormat {
             now: 0,
-            zone: TimeZone::UTC,
+            zone: LazyLock::new(|| TimeZone::UTC),
             is_full: true,
         };
         assert_eq!(
