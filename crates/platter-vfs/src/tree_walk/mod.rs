@@ -1,6 +1,7 @@
 //! A walk over everything below a file, which goes on after errors and ends on any image.
 
 mod listing;
+mod read_ahead;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,7 @@ use hashbrown::HashSet;
 use platter_ondisk::{Corruption, Locus};
 
 pub use self::listing::DirListing;
+pub use self::read_ahead::DirReadAhead;
 use crate::{Attr, Condition, Error, FileKind, Filesystem, Inode, InodeId};
 
 /// How deep a walk goes below its start by default.

@@ -69,8 +69,12 @@ impl Writer<'_> {
     fn list_tree(&mut self, top: File, accounts: &Accounts) -> io::Result<()> {
         let image = unescape(top.volume().name());
         let mut seen = HashSet::from([top.inode().id()]);
+        let read_ahead = self.ls.read_ahead(&top);
         let mut pending = vec![top];
         while let Some(dir) = pending.pop() {
+            if let Some(read_ahead) = &read_ahead {
+                read_ahead.enter(dir.inode().id());
+            }
             for entry in self.ls.records(&dir) {
                 let record = match entry {
                     Ok((record, problem)) => {
@@ -86,6 +90,9 @@ impl Writer<'_> {
                 self.push(&record, &image, &path, accounts)?;
                 let is_below = !matches!(&record.name[..], b"." | b"..");
                 if self.ls.recursive && is_below && record.kind == Some(FileKind::Directory) {
+                    if let Some(read_ahead) = &read_ahead {
+                        read_ahead.announce([record.id]);
+                    }
                     match dir.open_entry(&record.name, record.id) {
                         Ok(file) if seen.insert(record.id) => pending.push(file),
                         Ok(file) => self.report(Some(file.error(second_name(record.id))))?,

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
+use std::sync::Arc;
 
-use platter::vfs::tree_walk::second_name;
+use platter::vfs::tree_walk::{DirReadAhead, second_name};
 use platter::vfs::{FileKind, InodeId, Name, WalkOrder};
 use platter::{Accounts, Error, File};
 
@@ -78,9 +79,16 @@ impl Lister<'_> {
     fn list_tree(&mut self, top: Operand) -> io::Result<()> {
         let accounts = self.accounts(&top.file);
         let mut seen = HashSet::from([top.file.inode().id()]);
+        let read_ahead = self.ls.read_ahead(&top.file);
         let mut pending = vec![top];
         while let Some(directory) = pending.pop() {
+            if let Some(read_ahead) = &read_ahead {
+                read_ahead.enter(directory.file.inode().id());
+            }
             let below = self.list_directory(&directory, &accounts, &mut seen)?;
+            if let Some(read_ahead) = &read_ahead {
+                read_ahead.announce(below.iter().map(|it| it.file.inode().id()));
+            }
             pending.extend(below.into_iter().rev());
         }
         Ok(())
@@ -199,6 +207,17 @@ impl Lister<'_> {
 }
 
 impl Ls {
+    /// Readahead of the directories below one, where they are listed as well.
+    pub(super) fn read_ahead(&self, top: &File) -> Option<DirReadAhead> {
+        let order = match self.order() {
+            Order::Name => WalkOrder::Name,
+            Order::Unsorted | Order::Size | Order::Time => WalkOrder::Driver,
+        };
+        let fs = top.volume().filesystem();
+        self.recursive
+            .then(|| DirReadAhead::new(Arc::clone(fs), order))
+    }
+
     /// The entries of a directory that are to be listed.
     pub(super) fn records(&self, dir: &File) -> Records {
         let hidden = self.all || self.almost_all;

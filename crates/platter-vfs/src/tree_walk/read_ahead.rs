@@ -1,0 +1,279 @@
+//! Readahead of directories: threads read the directories that a listing comes to next, so that it seldom
+//! waits for the device.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use hashbrown::HashMap;
+use parking_lot::{Condvar, Mutex};
+
+use super::WalkOrder;
+use crate::{DirCursor, FileKind, Filesystem, InodeId, NameBuf};
+
+/// Directories that are read at once.
+const THREADS: usize = 3;
+
+/// Directories read and not yet entered by the listing. Their blocks shall still be cached then.
+const AHEAD_MAX: usize = 128;
+
+/// So many are left when the threads go on, so that they seldom wake up.
+const AHEAD_MIN: usize = AHEAD_MAX / 2;
+
+/// Entries read ahead of one directory. The rest is read by the listing, in order.
+const ENTRIES_MAX: usize = 4096;
+
+/// Directories announced and not yet read; the farthest are dropped.
+const ANNOUNCED_MAX: usize = 1 << 16;
+
+/// Reads directories before a recursive listing enters them, each before those that come after it.
+///
+/// It is a hint: the listing, which reads again, reports errors, and a thread that cannot be started is
+/// left out. At most 128 directories, and 4096 entries of each, are read before the listing enters them.
+pub struct DirReadAhead {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    fs: Arc<dyn Filesystem>,
+    order: WalkOrder,
+    /// The directories of a listing.
+    // Lock rank leaf.
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    progress: HashMap<InodeId, Progress>,
+    /// The next directory is the last.
+    announced: Vec<InodeId>,
+    /// Directories read and not entered.
+    ahead: usize,
+    /// No more are read now.
+    is_full: bool,
+    has_ended: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Announced,
+    Read,
+    Entered,
+}
+
+impl DirReadAhead {
+    /// Starts without a directory, for a listing that has its entries in `order`.
+    #[must_use]
+    pub fn new(fs: Arc<dyn Filesystem>, order: WalkOrder) -> Self {
+        let shared = Arc::new(Shared {
+            fs,
+            order,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let start = |_| {
+            let shared = Arc::clone(&shared);
+            let thread = thread::Builder::new().name("dir-read-ahead".to_owned());
+            thread.spawn(move || shared.work()).ok()
+        };
+        let threads = (0..THREADS).filter_map(start).collect();
+        Self { shared, threads }
+    }
+
+    /// The listing comes to directory `id` now.
+    pub fn enter(&self, id: InodeId) {
+        let mut state = self.shared.state.lock();
+        let before = state.progress.insert(id, Progress::Entered);
+        if before == Some(Progress::Read) {
+            state.ahead -= 1;
+            if state.is_full && state.ahead <= AHEAD_MIN {
+                state.is_full = false;
+                drop(state);
+                self.shared.changed.notify_all();
+            }
+        }
+    }
+
+    /// The listing comes to these directories next, in this order, and then to what was announced before.
+    pub fn announce(&self, dirs: impl IntoIterator<Item = InodeId>) {
+        self.shared.announce(dirs.into_iter().collect());
+    }
+}
+
+impl Shared {
+    fn announce(&self, dirs: Vec<InodeId>) {
+        let mut state = self.state.lock();
+        let before = state.announced.len();
+        for id in dirs.into_iter().rev() {
+            if !state.progress.contains_key(&id) {
+                state.progress.insert(id, Progress::Announced);
+                state.announced.push(id);
+            }
+        }
+        let excess = state.announced.len().saturating_sub(ANNOUNCED_MAX);
+        state.announced.drain(..excess);
+        let is_new = state.announced.len() > before && !state.is_full;
+        drop(state);
+        if is_new {
+            self.changed.notify_all();
+        }
+    }
+
+    fn work(&self) {
+        while let Some(dir) = self.next() {
+            let below = self.read(dir);
+            if !below.is_empty() {
+                self.announce(below);
+            }
+        }
+    }
+
+    /// The directory to read now; `None` at the end.
+    fn next(&self) -> Option<InodeId> {
+        let mut state = self.state.lock();
+        loop {
+            if state.has_ended {
+                return None;
+            }
+            if !state.is_full
+                && let Some(id) = state.announced.pop()
+            {
+                if state.progress.get(&id) == Some(&Progress::Announced) {
+                    state.progress.insert(id, Progress::Read);
+                    state.ahead += 1;
+                    state.is_full = state.ahead >= AHEAD_MAX;
+                    return Some(id);
+                }
+                continue;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Reads a directory, and returns the directories in it.
+    fn read(&self, dir: InodeId) -> Vec<InodeId> {
+        let mut below: Vec<(NameBuf, InodeId)> = Vec::new();
+        let mut count = 0;
+        let read = self.fs.inode(dir).and_then(|dir| {
+            dir.read_dir(DirCursor::START, &mut |entry| {
+                if entry.kind == Some(FileKind::Directory) && !entry.name.is_dot_or_dotdot() {
+                    below.push((entry.name.to_owned(), entry.id));
+                }
+                count += 1;
+                if count < ENTRIES_MAX {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })
+        });
+        // The listing comes upon the same error.
+        drop(read);
+        if self.order == WalkOrder::Name {
+            below.sort_unstable();
+        }
+        below.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+impl Drop for DirReadAhead {
+    fn drop(&mut self) {
+        self.shared.state.lock().has_ended = true;
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            // One that panicked only reads nothing ahead.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for DirReadAhead {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("DirReadAhead")
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemFs, MemFsLimits};
+    use crate::{CreateKind, FixedClock, Timestamp};
+
+    fn tree(width: usize) -> Arc<dyn Filesystem> {
+        let clock = FixedClock::new(Timestamp::default(), 0);
+        let fs = MemFs::new(Arc::new(clock), MemFsLimits::default());
+        let plant = |path: String| {
+            fs.plant(path.as_bytes(), CreateKind::Directory, 0o755)
+                .unwrap();
+        };
+        for first in 0..width {
+            plant(format!("{first}"));
+            for second in 0..width {
+                plant(format!("{first}/{second}"));
+            }
+        }
+        Arc::new(fs)
+    }
+
+    /// All directories below `dir`, each entered as a listing does.
+    fn list(fs: &Arc<dyn Filesystem>, read_ahead: &DirReadAhead, dir: InodeId) -> usize {
+        read_ahead.enter(dir);
+        let mut below = Vec::new();
+        let inode = fs.inode(dir).unwrap();
+        inode
+            .read_dir(DirCursor::START, &mut |entry| {
+                if !entry.name.is_dot_or_dotdot() {
+                    below.push(entry.id);
+                }
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        read_ahead.announce(below.iter().copied());
+        let deeper = below.iter().map(|&dir| list(fs, read_ahead, dir));
+        below.len() + deeper.sum::<usize>()
+    }
+
+    /// Waits until the threads have nothing to do.
+    fn wait(read_ahead: &DirReadAhead, is_idle: impl Fn(&State) -> bool) -> usize {
+        loop {
+            let state = read_ahead.shared.state.lock();
+            if is_idle(&state) {
+                return state.ahead;
+            }
+            drop(state);
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn directories_below_are_read_without_being_announced() {
+        let fs = tree(4);
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), WalkOrder::Driver);
+        let root = fs.root().unwrap().id();
+        read_ahead.announce([root]);
+        let all = 1 + 4 + 16;
+        assert_eq!(wait(&read_ahead, |state| state.ahead == all), all);
+        assert_eq!(list(&fs, &read_ahead, root), all - 1);
+        assert_eq!(wait(&read_ahead, |state| state.announced.is_empty()), 0);
+    }
+
+    #[test]
+    fn readahead_stops_at_its_limit_and_goes_on_with_the_listing() {
+        let fs = tree(20);
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), WalkOrder::Name);
+        let root = fs.root().unwrap().id();
+        read_ahead.announce([root]);
+        assert_eq!(
+            wait(&read_ahead, |state| state.ahead >= AHEAD_MAX),
+            AHEAD_MAX
+        );
+        assert_eq!(list(&fs, &read_ahead, root), 20 + 400);
+        let is_idle = |state: &State| state.announced.is_empty();
+        assert_eq!(wait(&read_ahead, is_idle), 0);
+    }
+}
