@@ -45,12 +45,42 @@ const DECODERS_MAX: usize = 4;
 /// Bytes of a length in LZO data.
 const LZO_LEN_BYTES: usize = 4;
 
+/// Bytes of the header of zlib data.
+const ZLIB_HEADER_BYTES: usize = 2;
+
 /// Decompresses extents; keeps what is dear to set up.
 #[derive(Default)]
 pub struct Decompressor {
-    /// Decoders for reuse.
+    zlib: Kept<Decompress>,
+    zstd: Kept<Decoder<'static>>,
+}
+
+/// Decoders for reuse.
+struct Kept<D> {
+    /// Up to [`DECODERS_MAX`].
     // Lock rank leaf.
-    zstd: Mutex<Vec<Decoder<'static>>>,
+    decoders: Mutex<Vec<D>>,
+}
+
+impl<D> Default for Kept<D> {
+    fn default() -> Self {
+        Self {
+            decoders: Mutex::default(),
+        }
+    }
+}
+
+impl<D> Kept<D> {
+    fn take(&self) -> Option<D> {
+        self.decoders.lock().pop()
+    }
+
+    fn keep(&self, decoder: D) {
+        let mut kept = self.decoders.lock();
+        if kept.len() < DECODERS_MAX {
+            kept.push(decoder);
+        }
+    }
 }
 
 impl Decompressor {
@@ -65,7 +95,7 @@ impl Decompressor {
     ) -> Result<(), CompressedDataRule> {
         let count = match compression {
             Compression::None => return Err(CompressedDataRule::Kind),
-            Compression::Zlib => zlib(input, output)?,
+            Compression::Zlib => self.zlib(input, output)?,
             Compression::Lzo => lzo(input, output, sector_bytes)?,
             Compression::Zstd => self.zstd(input, output)?,
         };
@@ -75,18 +105,27 @@ impl Decompressor {
         Ok(())
     }
 
+    /// As in the kernel, the checksum at the end of the data is not compared: that of the extent was.
+    fn zlib(&self, input: &[u8], output: &mut [u8]) -> Result<usize, CompressedDataRule> {
+        let deflated = match input.split_at_checked(ZLIB_HEADER_BYTES) {
+            Some((header, deflated)) if is_zlib_header(header) => deflated,
+            _ => return Err(CompressedDataRule::Stream),
+        };
+        let mut decoder = self.zlib.take().unwrap_or_else(|| Decompress::new(false));
+        let result = inflate(&mut decoder, deflated, output);
+        decoder.reset(false);
+        self.zlib.keep(decoder);
+        result
+    }
+
     fn zstd(&self, input: &[u8], output: &mut [u8]) -> Result<usize, CompressedDataRule> {
-        let kept = self.zstd.lock().pop();
-        let mut decoder = match kept {
+        let mut decoder = match self.zstd.take() {
             Some(decoder) => decoder,
             None => new_decoder().ok_or(CompressedDataRule::Stream)?,
         };
         let result = zstd_stream(&mut decoder, input, output);
         if decoder.reinit().is_ok() {
-            let mut kept = self.zstd.lock();
-            if kept.len() < DECODERS_MAX {
-                kept.push(decoder);
-            }
+            self.zstd.keep(decoder);
         }
         result
     }
@@ -125,10 +164,27 @@ fn zstd_stream(
     }
 }
 
-fn zlib(input: &[u8], output: &mut [u8]) -> Result<usize, CompressedDataRule> {
-    let mut stream = Decompress::new(true);
-    let status = stream.decompress(input, output, FlushDecompress::Finish);
-    let count = usize::try_from(stream.total_out()).unwrap_or(usize::MAX);
+/// Whether zlib data begins with this header and without a preset dictionary, which extents never have.
+fn is_zlib_header(header: &[u8]) -> bool {
+    const DEFLATE: u8 = 8;
+    const WINDOW_BITS_MAX: u8 = 7;
+    const PRESET_DICTIONARY: u8 = 1 << 5;
+    let &[method, flags] = header else {
+        return false;
+    };
+    method & 0xf == DEFLATE
+        && method >> 4 <= WINDOW_BITS_MAX
+        && flags & PRESET_DICTIONARY == 0
+        && u16::from_be_bytes([method, flags]).is_multiple_of(31)
+}
+
+fn inflate(
+    decoder: &mut Decompress,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<usize, CompressedDataRule> {
+    let status = decoder.decompress(input, output, FlushDecompress::Finish);
+    let count = usize::try_from(decoder.total_out()).unwrap_or(usize::MAX);
     match status {
         Ok(flate2::Status::StreamEnd) => Ok(count),
         Ok(flate2::Status::Ok | flate2::Status::BufError) if count >= output.len() => Ok(count),

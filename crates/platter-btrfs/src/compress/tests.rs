@@ -107,6 +107,38 @@ fn broken_streams_are_refused() {
 }
 
 #[test]
+fn header_of_zlib_is_checked_and_its_checksum_is_not() {
+    let data = text(8192);
+    let input = zlib_of(&data);
+    let decompressor = Decompressor::default();
+    let decompress = |input: &[u8]| {
+        let mut output = vec![0xaa; data.len()];
+        let done = decompressor.decompress(Compression::Zlib, input, &mut output, 4096);
+        done.map(|()| output)
+    };
+    let with = |at: usize, byte: u8| {
+        let mut other = input.clone();
+        other[at] = byte;
+        other
+    };
+    // A window of 64 KiB, another method, a preset dictionary, a wrong check.
+    for header in [[0x88, 0x1c], [0x79, 0x18], [0x78, 0x20], [0x78, 0x9d]] {
+        let mut other = input.clone();
+        other[..2].copy_from_slice(&header);
+        assert_eq!(decompress(&other), Err(CompressedDataRule::Stream));
+    }
+    assert_eq!(
+        decompress(&input[..1]).unwrap_err(),
+        CompressedDataRule::Stream
+    );
+    // A decoder that failed is used again.
+    assert!(decompress(&with(2, 0xff)).is_err());
+    let checksum = input.len() - 1;
+    let other = with(checksum, !input[checksum]);
+    assert_eq!(decompress(&other), Ok(data.clone()));
+}
+
+#[test]
 fn broken_lzo_is_refused() {
     let input = compressed(Compression::Lzo, &text(4096));
     let lzo = |bytes: &[u8]| decompress(Compression::Lzo, bytes, 4096).unwrap_err();
