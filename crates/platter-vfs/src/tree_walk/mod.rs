@@ -12,7 +12,7 @@ use hashbrown::HashSet;
 use platter_ondisk::{Corruption, Locus};
 
 pub use self::listing::DirListing;
-pub use self::read_ahead::DirReadAhead;
+pub use self::read_ahead::{DirReadAhead, ListingOrder};
 use crate::{Attr, Condition, Error, FileKind, Filesystem, Inode, InodeId};
 
 /// How deep a walk goes below its start by default.

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex};
 
 use super::WalkOrder;
-use crate::{DirCursor, FileKind, Filesystem, InodeId, NameBuf};
+use crate::{DirCursor, FileKind, Filesystem, InodeId, Name, NameBuf};
 
 /// Directories that are read at once.
 const THREADS: usize = 3;
@@ -27,7 +27,19 @@ const ENTRIES_MAX: usize = 4096;
 /// Directories announced and not yet read; the farthest are dropped.
 const ANNOUNCED_MAX: usize = 1 << 16;
 
-/// Reads directories before a recursive listing enters them, each before those that come after it.
+/// What a recursive listing enters, and in what order.
+#[derive(Debug, Clone, Copy)]
+pub struct ListingOrder {
+    /// The order of the directories in one; `None` if it depends on more than their names. Then only
+    /// what is [announced](DirReadAhead::announce) is read ahead.
+    pub order: Option<WalkOrder>,
+    /// The last one comes first.
+    pub is_reversed: bool,
+    /// Whether a directory of this name is entered.
+    pub is_listed: fn(&[u8]) -> bool,
+}
+
+/// Reads directories before a recursive listing enters them, about in its order.
 ///
 /// It is a hint: the listing, which reads again, reports errors, and a thread that cannot be started is
 /// left out. At most 128 directories, and 4096 entries of each, are read before the listing enters them.
@@ -38,7 +50,7 @@ pub struct DirReadAhead {
 
 struct Shared {
     fs: Arc<dyn Filesystem>,
-    order: WalkOrder,
+    order: ListingOrder,
     /// The directories of a listing.
     // Lock rank leaf.
     state: Mutex<State>,
@@ -65,9 +77,9 @@ enum Progress {
 }
 
 impl DirReadAhead {
-    /// Starts without a directory, for a listing that has its entries in `order`.
+    /// Starts without a directory.
     #[must_use]
-    pub fn new(fs: Arc<dyn Filesystem>, order: WalkOrder) -> Self {
+    pub fn new(fs: Arc<dyn Filesystem>, order: ListingOrder) -> Self {
         let shared = Arc::new(Shared {
             fs,
             order,
@@ -153,13 +165,14 @@ impl Shared {
         }
     }
 
-    /// Reads a directory, and returns the directories in it.
+    /// Reads a directory, and returns the directories in it that the listing enters.
     fn read(&self, dir: InodeId) -> Vec<InodeId> {
         let mut below: Vec<(NameBuf, InodeId)> = Vec::new();
         let mut count = 0;
+        let is_entered = |name: Name<'_>| !name.is_dot_or_dotdot() && (self.order.is_listed)(&name);
         let read = self.fs.inode(dir).and_then(|dir| {
             dir.read_dir(DirCursor::START, &mut |entry| {
-                if entry.kind == Some(FileKind::Directory) && !entry.name.is_dot_or_dotdot() {
+                if entry.kind == Some(FileKind::Directory) && is_entered(entry.name) {
                     below.push((entry.name.to_owned(), entry.id));
                 }
                 count += 1;
@@ -172,8 +185,13 @@ impl Shared {
         });
         // The listing comes upon the same error.
         drop(read);
-        if self.order == WalkOrder::Name {
-            below.sort_unstable();
+        match self.order.order {
+            Some(WalkOrder::Name) => below.sort_unstable(),
+            Some(WalkOrder::Driver) => {}
+            None => below.clear(),
+        }
+        if self.order.is_reversed {
+            below.reverse();
         }
         below.into_iter().map(|(_, id)| id).collect()
     }
@@ -220,6 +238,12 @@ mod tests {
         Arc::new(fs)
     }
 
+    const ALL: ListingOrder = ListingOrder {
+        order: Some(WalkOrder::Driver),
+        is_reversed: false,
+        is_listed: |_| true,
+    };
+
     /// All directories below `dir`, each entered as a listing does.
     fn list(fs: &Arc<dyn Filesystem>, read_ahead: &DirReadAhead, dir: InodeId) -> usize {
         read_ahead.enter(dir);
@@ -253,7 +277,7 @@ mod tests {
     #[test]
     fn directories_below_are_read_without_being_announced() {
         let fs = tree(4);
-        let read_ahead = DirReadAhead::new(Arc::clone(&fs), WalkOrder::Driver);
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), ALL);
         let root = fs.root().unwrap().id();
         read_ahead.announce([root]);
         let all = 1 + 4 + 16;
@@ -265,7 +289,11 @@ mod tests {
     #[test]
     fn readahead_stops_at_its_limit_and_goes_on_with_the_listing() {
         let fs = tree(20);
-        let read_ahead = DirReadAhead::new(Arc::clone(&fs), WalkOrder::Name);
+        let by_name = ListingOrder {
+            order: Some(WalkOrder::Name),
+            ..ALL
+        };
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), by_name);
         let root = fs.root().unwrap().id();
         read_ahead.announce([root]);
         assert_eq!(
@@ -273,6 +301,33 @@ mod tests {
             AHEAD_MAX
         );
         assert_eq!(list(&fs, &read_ahead, root), 20 + 400);
+        let is_idle = |state: &State| state.announced.is_empty();
+        assert_eq!(wait(&read_ahead, is_idle), 0);
+    }
+    #[test]
+    fn directories_that_are_not_listed_are_not_read_ahead() {
+        let fs = tree(4);
+        let but_the_first = ListingOrder {
+            is_listed: |name| name != b"0",
+            ..ALL
+        };
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), but_the_first);
+        read_ahead.announce([fs.root().unwrap().id()]);
+        let all = 1 + 3 + 9;
+        assert_eq!(wait(&read_ahead, |state| state.ahead == all), all);
+        let is_idle = |state: &State| state.announced.is_empty();
+        assert_eq!(wait(&read_ahead, is_idle), all);
+    }
+
+    #[test]
+    fn only_announced_directories_are_read_in_an_unknown_order() {
+        let fs = tree(4);
+        let unknown = ListingOrder { order: None, ..ALL };
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), unknown);
+        let root = fs.root().unwrap().id();
+        read_ahead.announce([root]);
+        assert_eq!(wait(&read_ahead, |state| state.ahead == 1), 1);
+        assert_eq!(list(&fs, &read_ahead, root), 4 + 16);
         let is_idle = |state: &State| state.announced.is_empty();
         assert_eq!(wait(&read_ahead, is_idle), 0);
     }

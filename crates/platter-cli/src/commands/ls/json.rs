@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::io;
 
 use platter::escape::unescape;
-use platter::vfs::FileKind;
-use platter::vfs::tree_walk::second_name;
+use platter::vfs::tree_walk::{ListingOrder, second_name};
+use platter::vfs::{FileKind, WalkOrder};
 use platter::{Accounts, Error, File};
 use serde::Serialize;
 
@@ -69,7 +69,13 @@ impl Writer<'_> {
     fn list_tree(&mut self, top: File, accounts: &Accounts) -> io::Result<()> {
         let image = unescape(top.volume().name());
         let mut seen = HashSet::from([top.inode().id()]);
-        let read_ahead = self.ls.read_ahead(&top);
+        // The directory that comes last is entered first.
+        let order = ListingOrder {
+            order: Some(WalkOrder::Driver),
+            is_reversed: true,
+            is_listed: self.ls.is_listed(),
+        };
+        let read_ahead = self.ls.read_ahead(&top, order);
         let mut pending = vec![top];
         while let Some(dir) = pending.pop() {
             if let Some(read_ahead) = &read_ahead {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use platter::vfs::tree_walk::{DirReadAhead, second_name};
+use platter::vfs::tree_walk::{DirReadAhead, ListingOrder, second_name};
 use platter::vfs::{FileKind, InodeId, Name, WalkOrder};
 use platter::{Accounts, Error, File};
 
@@ -79,7 +79,7 @@ impl Lister<'_> {
     fn list_tree(&mut self, top: Operand) -> io::Result<()> {
         let accounts = self.accounts(&top.file);
         let mut seen = HashSet::from([top.file.inode().id()]);
-        let read_ahead = self.ls.read_ahead(&top.file);
+        let read_ahead = self.ls.read_ahead(&top.file, self.ls.listing_order());
         let mut pending = vec![top];
         while let Some(directory) = pending.pop() {
             if let Some(read_ahead) = &read_ahead {
@@ -207,12 +207,31 @@ impl Lister<'_> {
 }
 
 impl Ls {
-    /// Readahead of the directories below one, where they are listed as well.
-    pub(super) fn read_ahead(&self, top: &File) -> Option<DirReadAhead> {
+    /// The order in which text has the directories in one.
+    fn listing_order(&self) -> ListingOrder {
         let order = match self.order() {
-            Order::Name => WalkOrder::Name,
-            Order::Unsorted | Order::Size | Order::Time => WalkOrder::Driver,
+            Order::Name => Some(WalkOrder::Name),
+            Order::Unsorted => Some(WalkOrder::Driver),
+            Order::Size | Order::Time => None,
         };
+        ListingOrder {
+            order,
+            is_reversed: self.reverse,
+            is_listed: self.is_listed(),
+        }
+    }
+
+    /// Which names are listed.
+    pub(super) fn is_listed(&self) -> fn(&[u8]) -> bool {
+        if self.all || self.almost_all {
+            |_| true
+        } else {
+            |name| !name.starts_with(b".")
+        }
+    }
+
+    /// Readahead of the directories below one, where they are listed as well.
+    pub(super) fn read_ahead(&self, top: &File, order: ListingOrder) -> Option<DirReadAhead> {
         let fs = top.volume().filesystem();
         self.recursive
             .then(|| DirReadAhead::new(Arc::clone(fs), order))
@@ -220,8 +239,7 @@ impl Ls {
 
     /// The entries of a directory that are to be listed.
     pub(super) fn records(&self, dir: &File) -> Records {
-        let hidden = self.all || self.almost_all;
-        let is_listed = move |name: &[u8]| hidden || !name.starts_with(b".");
+        let is_listed = self.is_listed();
         let dots = if self.all && !self.almost_all {
             dots(dir)
         } else {
