@@ -55,9 +55,9 @@ pub struct Decompressor {
     zstd: Kept<Decoder<'static>>,
 }
 
-/// Decoders for reuse.
+/// Decoders of one kind.
 struct Kept<D> {
-    /// Up to [`DECODERS_MAX`].
+    /// Decoders for reuse, at most `DECODERS_MAX`.
     // Lock rank leaf.
     decoders: Mutex<Vec<D>>,
 }
@@ -105,7 +105,8 @@ impl Decompressor {
         Ok(())
     }
 
-    /// As in the kernel, the checksum at the end of the data is not compared: that of the extent was.
+    /// As in the kernel, the adler32 at the end is not compared: the checksums of data, or of the leaf, cover it,
+    /// where there are any.
     fn zlib(&self, input: &[u8], output: &mut [u8]) -> Result<usize, CompressedDataRule> {
         let deflated = match input.split_at_checked(ZLIB_HEADER_BYTES) {
             Some((header, deflated)) if is_zlib_header(header) => deflated,

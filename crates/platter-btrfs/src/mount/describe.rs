@@ -125,11 +125,10 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));
     if let Ok((all, _)) = usage(fs.context()) {
-        if let Ok(reserve) = reserved_bytes(fs.context()) {
-            let unallocated = allocation.unallocated(members);
-            details.extend(space_totals(&all, unallocated, reserve));
-            details.push(number("reserve_bytes", "global reserve", reserve));
-        }
+        let reserve = reserved_bytes(fs.context()).ok();
+        let unallocated = allocation.unallocated(members);
+        details.extend(space_totals(&all, unallocated, reserve));
+        details.extend(reserve.map(|bytes| number("reserve_bytes", "global reserve", bytes)));
         details.extend(all.iter().map(|usage| space(usage, members, &allocation)));
     }
     let bad = fs.context().blocks.bad_copies();
@@ -225,11 +224,12 @@ impl Ratio {
     }
 }
 
-/// Unallocated space up to this size is not counted as free: no chunk is made of it (`btrfs-filesystem(8)`).
+/// Unallocated space below this size is not counted as free: no chunk is made of it (`btrfs-filesystem(8)`).
 const UNALLOCATED_MIN: u64 = 16 << 20;
 
-/// What all block groups take, and what is left of them, as `btrfs filesystem usage` estimates it.
-fn space_totals(all: &[Usage], unallocated: u64, reserve: u64) -> [Detail; 6] {
+/// What all block groups take, and what is left of them, as `btrfs filesystem usage` estimates it. Without the
+/// reserve, nothing is estimated of mixed groups.
+fn space_totals(all: &[Usage], unallocated: u64, reserve: Option<u64>) -> Vec<Detail> {
     let data = Ratio::of(all, BlockGroupFlags::DATA);
     let metadata = Ratio::of(all, BlockGroupFlags::METADATA);
     let of_one = |usage: &Usage| Ratio {
@@ -247,29 +247,29 @@ fn space_totals(all: &[Usage], unallocated: u64, reserve: u64) -> [Detail; 6] {
     let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
     let is_mixed = all.iter().any(|usage| usage.flags.contains(mixed));
     // The reserve is for metadata, which only mixed groups hold with data.
-    let free_of_data = free_of_data.saturating_sub(if is_mixed { reserve } else { 0 });
-    let new = |ratio: Ratio| match unallocated {
-        UNALLOCATED_MIN.. => free_of_data.saturating_add(ratio.logical(unallocated)),
-        _ => free_of_data,
+    let reserved = if is_mixed { reserve } else { Some(0) };
+    let new = |ratio: Ratio| {
+        let free_of_data = free_of_data.saturating_sub(reserved?);
+        Some(match unallocated {
+            UNALLOCATED_MIN.. => free_of_data.saturating_add(ratio.logical(unallocated)),
+            _ => free_of_data,
+        })
     };
     // Where new chunks take as much as those of the profile that takes the most, which may be that of metadata.
-    let least = all.iter().map(of_one).map(new).min();
+    let least = all.iter().map(of_one).filter_map(new).min();
     let kinds: HashSet<_> = all.iter().map(|usage| kind(usage.flags)).collect();
     let has_several = kinds.len() < all.len();
     let number = |key, label, number: u64| Detail::new(key, label, number.into());
     let ratio = |key, label, ratio: Ratio| Detail::new(key, label, DetailValue::Text(ratio.text()));
-    [
-        number(
-            "device_used_bytes",
-            "device used",
-            used.fold(0, u64::saturating_add),
-        ),
-        number("free_bytes", "free, estimated", new(data)),
-        number(
-            "free_min_bytes",
-            "free, at least",
-            least.unwrap_or_default(),
-        ),
+    let mut details = vec![number(
+        "device_used_bytes",
+        "device used",
+        used.fold(0, u64::saturating_add),
+    )];
+    let free = new(data).map(|bytes| number("free_bytes", "free, estimated", bytes));
+    let least = least.map(|bytes| number("free_min_bytes", "free, at least", bytes));
+    details.extend(free.into_iter().chain(least));
+    details.extend([
         ratio("data_ratio", "data ratio", data),
         ratio("metadata_ratio", "metadata ratio", metadata),
         Detail::new(
@@ -277,7 +277,8 @@ fn space_totals(all: &[Usage], unallocated: u64, reserve: u64) -> [Detail; 6] {
             "multiple profiles",
             DetailValue::Flag(has_several),
         ),
-    ]
+    ]);
+    details
 }
 
 /// Sums over all devices.
