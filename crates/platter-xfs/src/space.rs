@@ -175,9 +175,9 @@ impl Space {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Changes the floor. Returns the new one.
-    pub(crate) fn add_to_floor(&self, change: i64) -> i64 {
-        self.floor.fetch_add(change, Ordering::AcqRel) + change
+    /// Changes the floor.
+    pub(crate) fn add_to_floor(&self, change: i64) {
+        self.floor.fetch_add(change, Ordering::AcqRel);
     }
 }
 

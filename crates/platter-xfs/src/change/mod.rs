@@ -232,8 +232,9 @@ impl<'f> Change<'f> {
         mount.inodes().add(counts.inodes);
         mount.free_inodes().add(counts.free_inodes);
         if counts.kept != 0 {
-            let floor = self.context.space().add_to_floor(counts.kept);
-            mount.free_blocks().set_exact_below(floor);
+            let space = self.context.space();
+            space.add_to_floor(counts.kept);
+            mount.free_blocks().set_exact_below(|| space.floor());
         }
         self.groups.committed(sequence);
         Ok(sequence)

@@ -142,8 +142,10 @@ fn keep_blocks(context: &FsContext) -> Result<()> {
         kept = kept.saturating_add(reserved_blocks(&agf, &agi, geometry));
     }
     let kept = i64::try_from(kept).unwrap_or(i64::MAX);
-    let floor = context.space().add_to_floor(kept);
-    context.mount().free_blocks().set_exact_below(floor);
+    let space = context.space();
+    space.add_to_floor(kept);
+    let free_blocks = context.mount().free_blocks();
+    free_blocks.set_exact_below(|| space.floor());
     Ok(())
 }
 

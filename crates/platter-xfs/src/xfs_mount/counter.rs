@@ -75,7 +75,7 @@ impl StripedCounter {
                 }),
             }),
         };
-        counter.set_exact_below(exact_below);
+        counter.set_exact_below(|| exact_below);
         counter
     }
 
@@ -87,10 +87,11 @@ impl StripedCounter {
             .saturating_mul(self.batch)
     }
 
-    /// Changes below which value the counter is exact.
-    pub fn set_exact_below(&self, exact_below: i64) {
+    /// Changes below which value the counter is exact. It is asked for once other threads cannot set one that
+    /// they asked for before.
+    pub fn set_exact_below(&self, exact_below: impl FnOnce() -> i64) {
         let mut mode = lock(&self.folded.mode);
-        mode.exact_below = exact_below;
+        mode.exact_below = exact_below();
         self.seal_if_near(&mut mode);
     }
 
@@ -105,8 +106,9 @@ impl StripedCounter {
         self.seal_if_near(&mut mode);
     }
 
-    /// Takes an amount if at least `floor` is left; the counter is exact below that from then on. The
-    /// value is never below `floor` on account of this, whatever other threads take meanwhile.
+    /// Takes an amount if at least `floor` is left. The value is never below `floor` on account of this, whatever
+    /// other threads take meanwhile, where the counter is [exact](Self::set_exact_below) below that; a floor that
+    /// was raised and not set yet is, from the first call on that comes to the total.
     #[must_use]
     pub fn try_sub(&self, amount: i64, floor: i64) -> bool {
         debug_assert!(amount >= 0);
@@ -307,7 +309,7 @@ mod tests {
         assert_eq!(counter.stripes[0].load(Atomic::Relaxed), 0);
         assert!(counter.try_sub(3, 0));
         assert_eq!((counter.total(), counter.sum()), (1_000, 997));
-        counter.set_exact_below(990);
+        counter.set_exact_below(|| 990);
         assert_eq!((counter.total(), counter.sum()), (997, 997));
     }
 }
