@@ -39,7 +39,8 @@ fn run(candidate: Candidate) -> Result<()> {
         mounted.mount_after_failure()?;
         let kept = mounted.lookup("kept").context("mounted after a failure")?;
         ensure!(kept.read_at(0, &mut buf)? == LEN_BYTES && buf == vec![1; LEN_BYTES]);
-        return Ok(());
+        drop(kept);
+        return mounted.finish();
     }
     // What was not written stays dirty, and is written now; the error was reported.
     lost.sync(false).context("the sync after the failure")?;

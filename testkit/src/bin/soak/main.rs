@@ -37,7 +37,8 @@ fn main() -> ExitCode {
     }
     if words == ["scenes"] {
         for scene in scenes() {
-            println!("{} {}", scene.mode.name(), scene.name);
+            let edited = scene.subject.edit_maker(scene).map_or("", |_| " edited");
+            println!("{} {}{edited}", scene.mode.name(), scene.name);
         }
         return ExitCode::SUCCESS;
     }
@@ -141,7 +142,10 @@ fn edits(scene: &'static Scene, request: &Request, record: &mut Record) -> Resul
         Amount::Seed(_) | Amount::States(_) | Amount::Range => seeds(request, EDITS_SEED, 1),
     };
     let Some(maker) = scene.subject.edit_maker(scene) else {
-        println!("edits {}: not of one image", scene.name);
+        println!(
+            "edits {}: left out, the filesystem has several devices",
+            scene.name
+        );
         return Ok(());
     };
     for seed in seeds {

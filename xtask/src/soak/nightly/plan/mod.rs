@@ -48,18 +48,22 @@ pub(super) enum Program {
 pub(super) struct Scene {
     pub(super) mode: String,
     pub(super) name: String,
+    /// It has one image, which commands edit.
+    pub(super) is_edited: bool,
 }
 
 impl Scene {
     /// Reads the list that the testkit's program prints.
     pub(super) fn list(text: &str) -> Vec<Self> {
-        let words = text.lines().filter_map(|line| line.split_once(' '));
-        words
-            .map(|(mode, name)| Self {
-                mode: mode.to_owned(),
-                name: name.to_owned(),
+        let scene = |line: &str| {
+            let mut words = line.split(' ');
+            Some(Self {
+                mode: words.next()?.to_owned(),
+                name: words.next()?.to_owned(),
+                is_edited: words.next() == Some("edited"),
             })
-            .collect()
+        };
+        text.lines().filter_map(scene).collect()
     }
 }
 
@@ -164,7 +168,10 @@ pub(super) mod tests {
     }
 
     fn scenes() -> Vec<Scene> {
-        Scene::list("ordered ext4\nordered ext4_4k\njournal ext4_j\next3 ext3\nunjournaled ext2\n")
+        Scene::list(
+            "ordered ext4 edited\nordered ext4_4k edited\njournal ext4_j edited\next3 ext3 edited\n\
+             unjournaled ext2 edited\ncopied btrfs edited\ncopied btrfs_raid1\n",
+        )
     }
 
     fn plan(is_quick: bool) -> Vec<Step> {
