@@ -364,7 +364,7 @@ impl InodeState {
     }
 
     /// Records that blocks are on the device, which used up `used` blocks of the reservation. Releases
-    /// what else was reserved for their clusters and their indirect block.
+    /// what else was reserved for their clusters and their leaf array.
     pub(super) fn place_delayed(
         &mut self,
         fs: &crate::FsContext,
