@@ -9,14 +9,8 @@ use platter_vfs::{FileKind, Result};
 
 use super::{Checker, Flow, QuotaUseRule, locus_of};
 use crate::mapping::{ForkMap, MappingSink};
-use crate::ondisk::dquot::{self, DiskDquot, Dquot, DquotRule, QuotaKind};
+use crate::ondisk::dquot::{self, DiskDquot, Dquot, DquotRule, QuotaFlags, QuotaKind};
 use crate::ondisk::{FsBlock, Inode, InodeFlags2, InodeNr};
-
-/// `sb_qflags`: the use was counted, of users, of groups, of projects, and of either in version 4.
-const USERS_COUNTED: u16 = 0x2;
-const GROUPS_COUNTED: u16 = 0x80;
-const PROJECTS_COUNTED: u16 = 0x200;
-const OTHERS_COUNTED: u16 = 0x20;
 
 /// Corrupt records after which the rest is not read.
 const CORRUPT_RECORDS_MAX: u32 = 32;
@@ -42,7 +36,7 @@ impl Checker<'_> {
             .chain(superblock.rt_bitmap_inode)
             .chain(superblock.rt_summary_inode);
         let is_internal = internal.any(|number| number == inode.number);
-        let has_quota = superblock.quota_flags != 0;
+        let has_quota = !superblock.quota_flags.is_empty();
         if is_internal || !has_quota || inode.flags2.contains(InodeFlags2::METADATA) {
             return;
         }
@@ -69,12 +63,12 @@ impl Checker<'_> {
             };
             self.progress("quota", 0, 1)?;
             let counted = match kind {
-                QuotaKind::User => USERS_COUNTED,
-                QuotaKind::Group | QuotaKind::Project if !is_v5 => OTHERS_COUNTED,
-                QuotaKind::Group => GROUPS_COUNTED,
-                QuotaKind::Project => PROJECTS_COUNTED,
+                QuotaKind::User => QuotaFlags::USERS_CHECKED,
+                QuotaKind::Group | QuotaKind::Project if !is_v5 => QuotaFlags::OTHERS_CHECKED,
+                QuotaKind::Group => QuotaFlags::GROUPS_CHECKED,
+                QuotaKind::Project => QuotaFlags::PROJECTS_CHECKED,
             };
-            let is_counted = flags & counted != 0;
+            let is_counted = flags.contains(counted);
             self.check_quota_file(kind, number, usages, is_counted)?;
         }
         Ok(())

@@ -6,6 +6,7 @@ use platter_block::Geometry as DeviceGeometry;
 use platter_vfs::{Condition, Result};
 
 use super::options::{MkfsOptions, refuse};
+use crate::ondisk::dquot::QuotaFlags;
 use crate::ondisk::features::{Features, RoCompat, Version};
 use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::{AgNr, Geometry, InodeNr, Lsn, Superblock};
@@ -340,7 +341,7 @@ fn superblock(
         rt_summary_inode: None,
         quota_inodes: [None; 3],
         metadir_inode: None,
-        quota_flags: 0,
+        quota_flags: QuotaFlags::empty(),
         flags: 0,
         inode_alignment: if is_sparse { chunk } else { cluster },
         sparse_inode_alignment: if is_sparse { cluster } else { 0 },

@@ -6,22 +6,24 @@ use platter_vfs::{Description, Detail, DetailValue};
 
 use crate::context::FsContext;
 use crate::ondisk::AgNr;
-use crate::ondisk::dquot::QuotaKind;
+use crate::ondisk::dquot::{QuotaFlags, QuotaKind};
 use crate::quota;
 use crate::recovery::RecoveryReport;
 use crate::txn::LogState;
 
 /// Bits of `sb_qflags` by name.
-const QUOTA_FLAGS: [(u16, &str); 9] = [
-    (0x1, "user accounting"),
-    (0x2, "user enforcement"),
-    (0x4, "user checked"),
-    (0x40, "group accounting"),
-    (0x80, "group enforcement"),
-    (0x100, "group checked"),
-    (0x8, "project accounting"),
-    (0x200, "project enforcement"),
-    (0x400, "project checked"),
+const QUOTA_FLAGS: [(QuotaFlags, &str); 11] = [
+    (QuotaFlags::USERS_ACCOUNTED, "user accounting"),
+    (QuotaFlags::USERS_ENFORCED, "user enforcement"),
+    (QuotaFlags::USERS_CHECKED, "user checked"),
+    (QuotaFlags::GROUPS_ACCOUNTED, "group accounting"),
+    (QuotaFlags::GROUPS_ENFORCED, "group enforcement"),
+    (QuotaFlags::GROUPS_CHECKED, "group checked"),
+    (QuotaFlags::PROJECTS_ACCOUNTED, "project accounting"),
+    (QuotaFlags::PROJECTS_ENFORCED, "project enforcement"),
+    (QuotaFlags::PROJECTS_CHECKED, "project checked"),
+    (QuotaFlags::OTHERS_ENFORCED, "group or project enforcement"),
+    (QuotaFlags::OTHERS_CHECKED, "group or project checked"),
 ];
 
 /// Use is shown of each of up to so many groups.
@@ -136,7 +138,7 @@ fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail
     if superblock.features.has_quota() {
         let on = QUOTA_FLAGS
             .iter()
-            .filter(|(bit, _)| superblock.quota_flags & bit != 0);
+            .filter(|(flag, _)| superblock.quota_flags.contains(*flag));
         let names: Vec<_> = on.map(|&(_, name)| name).collect();
         let value = if names.is_empty() {
             DetailValue::Absent("none")

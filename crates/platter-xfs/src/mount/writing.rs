@@ -152,7 +152,7 @@ fn keep_blocks(context: &FsContext) -> Result<()> {
 /// Says in the superblock that quotas are not up to date, since changes here do not count in them: a kernel that has
 /// them on counts anew. One without quotas does the same.
 fn reset_quota(context: &FsContext) -> Result<()> {
-    if context.superblock.quota_flags == 0 {
+    if context.superblock.quota_flags.is_empty() {
         return Ok(());
     }
     let len = context.geometry().sector_bytes();

@@ -13,8 +13,7 @@ use crate::ondisk::btree::{BtreeKind, checksum_offset};
 use crate::ondisk::da::DiskDaHeaderV5;
 use crate::ondisk::dir::data::DiskDirHeaderV5;
 use crate::ondisk::dir::short::ShortDirRule;
-use crate::ondisk::dquot::DquotRule;
-use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot};
+use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot, DquotRule, QuotaFlags};
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::{DiskInode, DiskInodeV3};
 use crate::ondisk::{checksum, dir};
@@ -343,11 +342,15 @@ fn free_regions_of_a_directory_are_merged() {
 
 /// Makes `block` the quota file of users, with these inodes and blocks for users 0 and 7.
 fn quota(root: (u64, u64), other: (u64, u64), change: impl FnOnce(&mut DiskDquot)) -> Vec<String> {
-    quota_of(sample(), root, other, change)
+    quota_of(sample(), COUNTED, root, other, change)
 }
+
+/// Of users, accounted and checked, with limits that are not enforced.
+const COUNTED: QuotaFlags = QuotaFlags::USERS_ACCOUNTED.union(QuotaFlags::USERS_CHECKED);
 
 fn quota_of(
     mut image: Image,
+    flags: QuotaFlags,
     root: (u64, u64),
     other: (u64, u64),
     change: impl FnOnce(&mut DiskDquot),
@@ -359,7 +362,7 @@ fn quota_of(
         disk.user_quota_inode.set(number.get());
         disk.group_quota_inode.set(u64::MAX);
         disk.project_quota_inode.set(u64::MAX);
-        disk.quota_flags.set(3);
+        disk.quota_flags.set(flags.bits());
     });
     let uuid = *image.geometry.meta_uuid.as_bytes();
     let at = usize::try_from(image.geometry.byte_offset(FsBlock(block))).unwrap();
@@ -409,6 +412,9 @@ fn quota_is_compared_with_use() {
     let wrong = [said(QuotaUseRule::Usage)];
     assert_eq!(quota((inodes, blocks), (2, 18), |_| ()), wrong);
     assert_eq!(quota((inodes, blocks + 1), (1, 18), |_| ()), wrong);
+    // What is enforced and was not counted yet may be anything.
+    let enforced = QuotaFlags::USERS_ACCOUNTED | QuotaFlags::USERS_ENFORCED;
+    assert!(quota_of(sample(), enforced, (inodes, 0), (2, 18), |_| ()).is_empty());
     let rules = quota((inodes, blocks), (1, 18), |disk| {
         disk.as_mut_bytes().fill(0);
     });
@@ -419,7 +425,7 @@ fn quota_is_compared_with_use() {
     let mut image = sample();
     let file = image.find(&["file"]);
     image.change_inode(file, |disk: &mut DiskInodeV3| disk.core.uid.set(1000));
-    let rules = quota_of(image, (inodes, blocks), (0, 0), |_| ());
+    let rules = quota_of(image, COUNTED, (inodes, blocks), (0, 0), |_| ());
     assert_eq!(rules, [said(QuotaUseRule::Missing)]);
     let rules = quota((inodes, blocks), (1, 18), |disk| disk.kind = 2);
     assert_eq!(rules, [said(DquotRule::Kind)]);

@@ -11,6 +11,7 @@ use platter_ondisk::{Corrupt, Locus, Uuid};
 use zerocopy::FromBytes;
 
 use super::checksum;
+use super::dquot::QuotaFlags;
 use super::features::{Features, Features2, Incompat, Version};
 use super::types::{FsBlock, InodeNr, Lsn};
 
@@ -193,7 +194,7 @@ pub struct Superblock {
     /// The root of the metadata directory tree.
     pub metadir_inode: Option<InodeNr>,
     /// `sb_qflags`.
-    pub quota_flags: u16,
+    pub quota_flags: QuotaFlags,
     /// `sb_flags`.
     pub flags: u8,
     /// Alignment of inode chunks in blocks.
@@ -334,7 +335,7 @@ impl Superblock {
                     .or(group_quota.filter(|_| !features.is_v5() && is_project_quota(disk))),
             ],
             metadir_inode: inode(features.has_metadir(), disk.metadir_inode.get()),
-            quota_flags: disk.quota_flags.get(),
+            quota_flags: QuotaFlags::from_bits_retain(disk.quota_flags.get()),
             flags: disk.flags,
             inode_alignment: if features.has_align() {
                 disk.inode_alignment.get()
@@ -528,8 +529,8 @@ impl Superblock {
 
 /// Whether the one inode for quota of groups or projects, in version 4, is for projects.
 fn is_project_quota(disk: &DiskSuperblock) -> bool {
-    const PROJECT_ACCOUNTED: u16 = 0x8;
-    disk.quota_flags.get() & PROJECT_ACCOUNTED != 0
+    let flags = QuotaFlags::from_bits_retain(disk.quota_flags.get());
+    flags.contains(QuotaFlags::PROJECTS_ACCOUNTED)
 }
 
 fn validate_version(features: &Features) -> Result<(), SuperblockRule> {
