@@ -45,7 +45,7 @@ pub(super) fn finish_in_log(
     ));
     let above: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
     let rt_freed = finish::finish(&above, geometry, intents)?;
-    // Filesystems with a realtime section are not written, and others have nothing to free there.
+    // Without a realtime section, which was refused, there is nothing to free there.
     if !rt_freed.is_empty() {
         return Err(Corrupt::new(Locus::UNKNOWN, IntentRule::Extent).into());
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_vfs::Result;
+use platter_vfs::{Result, Unsupported};
 
 use super::checkpoint::finish_in_log;
 use super::{Counters, RecoveryReport, finish, mark_clean};
@@ -26,6 +26,15 @@ pub fn recover_in_place(
     let position = txn::find_position(&log, primary.features.is_v5())?;
     let scan = txn::scan(&log, &position, &primary)?;
     finish::check(&scan.open_intents)?;
+    let has_realtime = primary.rt_blocks > 0 || primary.rt_group_count > 0;
+    if has_realtime && !scan.open_intents.is_empty() {
+        return Err(Unsupported {
+            filesystem: "xfs",
+            feature: "finishing intents with a realtime section".to_owned(),
+            reason: Some("the log is replayed in memory only"),
+        }
+        .into());
+    }
     let replayed = txn::replay(&log, &position, &primary, scan, &**data)?;
     let report = RecoveryReport {
         position,

@@ -110,6 +110,7 @@ fn free_all(context: &FsContext, freed: &[RtFreed]) -> Result<u64> {
 }
 
 /// Frees extents of a section. Returns the number of all that are free.
+/// The extents ascend.
 fn free_in(context: &FsContext, section: &Section, extents: &[Range<u64>]) -> Result<u64> {
     let per_block = section.words * WORD_BITS;
     let runs = FreeRuns::of_bitmap(section, |block| {
@@ -117,7 +118,9 @@ fn free_in(context: &FsContext, section: &Section, extents: &[Range<u64>]) -> Re
         let mut found = found.ok_or_else(|| broken(IntentRule::Bitmap))?;
         let (first, end) = (block * per_block, (block + 1) * per_block);
         let mut has_changed = false;
-        for run in extents {
+        let begun = extents.partition_point(|run| run.end <= first);
+        let extents = extents.get(begun..).unwrap_or_default();
+        for run in extents.iter().take_while(|run| run.start < end) {
             for bit in run.start.max(first)..run.end.min(end) {
                 let within = bit - first;
                 let word = usize::try_from(within / WORD_BITS).ok();
