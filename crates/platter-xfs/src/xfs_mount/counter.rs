@@ -87,8 +87,8 @@ impl StripedCounter {
             .saturating_mul(self.batch)
     }
 
-    /// Changes below which value the counter is exact. It is asked for once other threads cannot set one that
-    /// they asked for before.
+    /// Sets the value below which the counter is exact. The closure is called with the lock held, so that the last
+    /// call stores the newest limit.
     pub fn set_exact_below(&self, exact_below: impl FnOnce() -> i64) {
         let mut mode = lock(&self.folded.mode);
         mode.exact_below = exact_below();
@@ -106,9 +106,9 @@ impl StripedCounter {
         self.seal_if_near(&mut mode);
     }
 
-    /// Takes an amount if at least `floor` is left. The value is never below `floor` on account of this, whatever
-    /// other threads take meanwhile, where the counter is [exact](Self::set_exact_below) below that; a floor that
-    /// was raised and not set yet is, from the first call on that comes to the total.
+    /// Subtracts `amount` if at least `floor` is left. If `floor` exceeds the limit set by
+    /// [`set_exact_below`](Self::set_exact_below), the limit is raised to it when the total is compared. A
+    /// subtraction that the stripe of the thread can hold is not compared.
     #[must_use]
     pub fn try_sub(&self, amount: i64, floor: i64) -> bool {
         debug_assert!(amount >= 0);
@@ -116,7 +116,7 @@ impl StripedCounter {
             return true;
         }
         let mut mode = lock(&self.folded.mode);
-        // A change that raised the floor may not have said so yet.
+        // The floor may have been raised before `set_exact_below` was called.
         mode.exact_below = mode.exact_below.max(floor);
         self.seal(&mut mode);
         let left = self.total().saturating_sub(amount);
