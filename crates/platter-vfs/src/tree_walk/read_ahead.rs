@@ -126,7 +126,12 @@ impl Shared {
             }
         }
         let excess = state.announced.len().saturating_sub(ANNOUNCED_MAX);
-        state.announced.drain(..excess);
+        for id in state.announced.drain(..excess).collect::<Vec<_>>() {
+            // It can be announced again.
+            if state.progress.get(&id) == Some(&Progress::Announced) {
+                state.progress.remove(&id);
+            }
+        }
         let is_new = state.announced.len() > before && !state.is_full;
         drop(state);
         if is_new {
@@ -304,6 +309,7 @@ mod tests {
         let is_idle = |state: &State| state.announced.is_empty();
         assert_eq!(wait(&read_ahead, is_idle), 0);
     }
+
     #[test]
     fn directories_that_are_not_listed_are_not_read_ahead() {
         let fs = tree(4);

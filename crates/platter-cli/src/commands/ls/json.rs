@@ -81,6 +81,7 @@ impl Writer<'_> {
             if let Some(read_ahead) = &read_ahead {
                 read_ahead.enter(dir.inode().id());
             }
+            let first = pending.len();
             for entry in self.ls.records(&dir) {
                 let record = match entry {
                     Ok((record, problem)) => {
@@ -96,15 +97,16 @@ impl Writer<'_> {
                 self.push(&record, &image, &path, accounts)?;
                 let is_below = !matches!(&record.name[..], b"." | b"..");
                 if self.ls.recursive && is_below && record.kind == Some(FileKind::Directory) {
-                    if let Some(read_ahead) = &read_ahead {
-                        read_ahead.announce([record.id]);
-                    }
                     match dir.open_entry(&record.name, record.id) {
                         Ok(file) if seen.insert(record.id) => pending.push(file),
                         Ok(file) => self.report(Some(file.error(second_name(record.id))))?,
                         Err(error) => self.report(Some(error))?,
                     }
                 }
+            }
+            if let Some(read_ahead) = &read_ahead {
+                let below = pending.iter().skip(first).rev();
+                read_ahead.announce(below.map(|dir| dir.inode().id()));
             }
         }
         Ok(())
