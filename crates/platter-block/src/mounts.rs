@@ -156,7 +156,7 @@ impl MountEntry {
     pub fn is_local(&self) -> bool {
         let name = self.fs_type.as_bytes();
         let has_device = self.device.major != 0 && !name.starts_with(b"fuse");
-        has_device || [&b"btrfs"[..], b"tmpfs", b"ramfs", b"rootfs"].contains(&name)
+        has_device || [&b"btrfs"[..], b"tmpfs", b"devtmpfs", b"ramfs", b"rootfs"].contains(&name)
     }
 
     /// Whether `source` is what was mounted, or a part of it, which follows an `@`.
@@ -252,6 +252,7 @@ mod tests {
         assert!(is_local("254:0", "xfs") && is_local("0:30", "btrfs") && is_local("0:31", "tmpfs"));
         assert!(!is_local("0:32", "fuse.sshfs") && !is_local("254:1", "fuseblk"));
         assert!(!is_local("0:33", "nfs4") && !is_local("0:34", "autofs"));
+        assert!(is_local("0:5", "devtmpfs"));
     }
 
     #[test]
