@@ -105,8 +105,8 @@ impl Decompressor {
         Ok(())
     }
 
-    /// As in the kernel, the adler32 at the end is not compared: the checksums of data, or of the leaf, cover it,
-    /// where there are any.
+    /// As in the kernel, the adler32 at the end is not compared: data checksums cover it, or for inline extents the
+    /// checksum of the leaf; with `nodatasum` nothing does.
     fn zlib(&self, input: &[u8], output: &mut [u8]) -> Result<usize, CompressedDataRule> {
         let deflated = match input.split_at_checked(ZLIB_HEADER_BYTES) {
             Some((header, deflated)) if is_zlib_header(header) => deflated,

@@ -169,7 +169,7 @@ impl Allocation {
         bytes.copied().unwrap_or_default()
     }
 
-    /// What no chunk takes of all devices.
+    /// Bytes of all devices that belong to no chunk.
     fn unallocated(&self, members: &Members) -> u64 {
         let of = |it: &Member| it.total_bytes.unwrap_or_default();
         let free = members
@@ -207,12 +207,12 @@ impl Ratio {
         u64::try_from(product).unwrap_or(u64::MAX)
     }
 
-    /// The bytes on devices of as many of the filesystem.
+    /// Converts bytes of the filesystem to bytes on devices.
     fn on_devices(self, logical: u64) -> u64 {
         Self::scale(logical, self.on_devices, self.logical)
     }
 
-    /// The bytes of the filesystem that as many on devices hold.
+    /// Converts bytes on devices to bytes of the filesystem.
     fn logical(self, on_devices: u64) -> u64 {
         Self::scale(on_devices, self.logical, self.on_devices)
     }
@@ -299,7 +299,7 @@ fn device_totals(members: &Members, allocation: &Allocation) -> [Detail; 4] {
         number(
             "unallocated_bytes",
             "device unallocated",
-            total.saturating_sub(allocated),
+            allocation.unallocated(members),
         ),
         number("missing_bytes", "device missing", missing),
     ]
