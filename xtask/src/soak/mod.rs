@@ -26,7 +26,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
        cargo xtask soak --nightly [OPTION]...
 
   --nightly         everything at once, in a run that can be resumed; with --help, its options
-  ext2, ext3, ext4  what to soak; all three without it
+  ext2, ext3, ext4  what to soak; without it all three, and the three tests of btrfs below
   btrfs, xfs        the same, of another filesystem
   --states N        distinct states of power cuts for each mode of the journal; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it

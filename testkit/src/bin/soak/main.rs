@@ -106,7 +106,7 @@ fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Resu
             counts.demand_none()
         };
         let done = faults.run().and_then(|counts| show("operations", counts));
-        // What mounts meet is another run, whatever came of this one.
+        // Faults during mounts are a run of their own, whatever the result of this one.
         let mounts = faults
             .run_mounts()
             .and_then(|counts| show("mounts", counts));

@@ -20,13 +20,13 @@ usage: soak crash {SEEDS | --states N | --seed SEED} [OPTION]... [WHAT]...
   SEEDS         so many workloads of each scene; of threads fifty times as many, of edits one
                 session for twenty
   --states N    workloads until there are N distinct states of each mode, spread over its scenes
-  --seed SEED   the one workload of that seed; every state of it is judged by everyone
+  --seed SEED   the one workload of that seed; every state of it is judged by all checkers
   --seeds A..B  the workloads of these seeds, of each scene
   --scene NAME  this scene alone, where a generation or a mode is called the same
   --threads N   so many workloads of crash at once; one for each processor without it
   --record FILE write counts and failures to FILE, as JSON, and the states next to it
-  WHAT          a mode (ordered, journal, writeback, ext3, unjournaled), a generation (ext2, ext3,
-                ext4) or a scene; everything without it";
+  WHAT          a mode (ordered, journal, writeback, ext3, unjournaled, btrfs, xfs), a generation
+                (ext2, ext3, ext4, btrfs, xfs) or a scene; everything without it";
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,8 +14,8 @@ const KEY_DIGITS: usize = 12;
 /// What is committed and checked out.
 #[derive(Debug, Clone)]
 pub(super) struct Code {
-    /// The same for all commits that differ in no more than documentation, results and the drivers
-    /// of other filesystems than ext2, ext3 and ext4, and are built by the same compiler.
+    /// The same for all commits that differ in no more than documentation and results, and are built by the
+    /// same compiler.
     pub(super) key: String,
     /// The commit, in short.
     pub(super) commit: String,
@@ -57,18 +57,11 @@ fn code_lines(files: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a file may change what is built or run for an image of ext2, ext3 or ext4.
+/// Whether a file may change what is built or run.
 fn is_code(path: &str) -> bool {
     let is_text = path.strip_suffix(".md").is_some();
     let is_record = path.starts_with("docs/") || path.starts_with("bench/results/");
-    !(is_text || is_record || path.split('/').any(is_other_driver))
-}
-
-/// Whether a part of a path names the driver of another filesystem, or a test of it.
-fn is_other_driver(part: &str) -> bool {
-    let name = part.strip_prefix("platter-").unwrap_or(part);
-    let filesystem = name.split(['.', '_']).next();
-    matches!(filesystem, Some("btrfs" | "xfs"))
+    !(is_text || is_record)
 }
 
 fn git(workspace: &Workspace) -> Command {
@@ -112,29 +105,12 @@ mod tests {
         for path in [
             "Cargo.lock",
             "crates/docs/src/a.rs",
+            "crates/platter-btrfs/src/lib.rs",
             "bench/src/results/a.rs",
         ] {
             assert!(is_code(path), "{path}");
         }
         assert!(!is_code("bench/results/jobs.json"));
-    }
-
-    #[test]
-    fn other_drivers_are_no_code_of_ext4() {
-        for path in [
-            "crates/platter-btrfs/src/lib.rs",
-            "crates/platter/src/driver/xfs.rs",
-            "testkit/tests/oracle/xfs_log/mod.rs",
-            "testkit/src/oracle/reports/btrfs_clean.txt",
-        ] {
-            assert!(!is_code(path), "{path}");
-        }
-        for path in [
-            "testkit/tests/oracle/xfstests.rs",
-            "crates/platter/src/driver/mod.rs",
-        ] {
-            assert!(is_code(path), "{path}");
-        }
     }
 
     #[test]
