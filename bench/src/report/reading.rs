@@ -1,6 +1,7 @@
 //! Reading btrfs and XFS.
 
 use super::Page;
+use super::aims::Bound;
 use super::charts::{Bar, ratio_bars};
 use super::number::{short, with_range};
 use crate::measure::{float, median, ratio};
@@ -17,7 +18,7 @@ pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
          written by a kernel mount. They lie on the disk, and before each run the host's caches are \
          emptied, of the image and of all mounts. A time begins at the image that nothing has opened; \
          *mount* is the part that the kernel's mount has in it, and *after it* compares with what \
-         remains. What is copied out goes to tmpfs."
+         remains. Aims are judged by *times platter's*. What is copied out goes to tmpfs."
     ));
     for kind in Kind::ALL {
         page.paragraph(&format!("### {}", kind.name()));
@@ -87,8 +88,8 @@ fn rows_of(job: &Job, kind: Kind, runs: &[Run], rows: &mut Vec<Vec<String>>, bar
         let after = of_way(way.name, |run| run.seconds - run.mount_seconds);
         let faster = ratio(&seconds, &taken);
         let aim = way.aim(kind).map_or_else(String::new, |aim| {
-            let verdict = if faster.value >= aim { "met" } else { "missed" };
-            format!("{}: {verdict}", short(aim))
+            let verdict = Bound::AtLeast(aim).verdict(faster);
+            format!("{}: {}", short(aim), verdict.shown())
         });
         rows.push(vec![
             way.name.to_owned(),

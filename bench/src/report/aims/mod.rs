@@ -40,7 +40,7 @@ pub(super) struct Aim {
 
 /// A bound of what is to be reached.
 #[derive(Debug, Clone, Copy)]
-enum Bound {
+pub(super) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -185,7 +185,7 @@ fn with_unit(estimate: Estimate, unit: &str) -> String {
 }
 
 impl Bound {
-    fn verdict(self, reached: Estimate) -> Verdict {
+    pub(super) fn verdict(self, reached: Estimate) -> Verdict {
         let is_in = |value: f64| match self {
             Self::AtLeast(least) => value >= least,
             Self::AtMost(most) => value <= most,
@@ -203,7 +203,7 @@ impl Bound {
 }
 
 impl Verdict {
-    const fn shown(self) -> &'static str {
+    pub(super) const fn shown(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::MetByTheMedian => "met by the median",

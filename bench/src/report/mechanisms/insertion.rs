@@ -10,7 +10,7 @@ use crate::report::number::{short, with_range};
 const ABOUT: &str = "\
 ### Page cache insertion: one walk of the index
 
-A page that is added to the page cache may meet the shadow of one that was evicted, and the shadow may
+A page that is added to the page cache may find the shadow of one that was evicted, and the shadow may
 belong to a larger folio, which is split then. Linux took three walks of the index for that, and takes
 one since 6.10. A split to single pages took 8 nodes, and takes one since 6.15. What was published with
 the change: 4 KiB random reads through mmap by 16 jobs on a RAM disk, 2445.02 to 2625.56 MiB/s (1.074
