@@ -3,13 +3,15 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use platter_btrfs::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags,
 };
 use platter_btrfs::ondisk::tree_block::Expected;
 use platter_btrfs::ondisk::{LogicalAddr, Superblock, TreeId};
 use platter_btrfs::{Btrfs, MountOptions, Rescue};
+use platter_vfs::{Filesystem, Name};
+use rustix::io::Errno;
 use testkit::compare::compare;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -194,5 +196,58 @@ fn superblock_flags_are_refused_and_ignored_as_by_the_kernel() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Flips a byte of the only copy of a file, and returns the file as it was and as it is on the device.
+fn flipped(pool: &Pool) -> Result<[Vec<u8>; 2]> {
+    pool.run(
+        "",
+        r#"head -c 65536 /dev/urandom > "$1/random"; sync -f "$1""#,
+    )?;
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly)?;
+    let before = std::fs::read(kernel.root().join("random"))?;
+    kernel.unmount_all(&pool.paths())?;
+    let image = std::fs::read(&pool.images[0])?;
+    let mut sectors = image.chunks_exact(4096);
+    let sector = sectors.position(|sector| sector == &before[8192..12288]);
+    let at = sector.context("the file is on the device")? * 4096 + 5;
+    let device = File::options().write(true).open(&pool.images[0])?;
+    device.write_all_at(&[image[at] ^ 1], at as u64)?;
+    let mut after = before.clone();
+    after[8192 + 5] ^= 1;
+    Ok([before, after])
+}
+
+#[test]
+fn bad_data_is_refused_unless_checksums_are_ignored() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &["-d", "single"])?;
+    let [before, after] = flipped(&pool)?;
+    let name = Name::new(b"random")?;
+    let ours = mount(&pool.devices()?, &MountOptions::default())?;
+    let file = ours.root()?.lookup(name)?;
+    let mut sector = vec![0xaa; 4096];
+    let refused = file.read_at(8192, &mut sector).unwrap_err();
+    assert_eq!(refused.errno(), Errno::IO, "{refused}");
+    assert_ne!(sector[..], after[8192..12288], "bytes of a bad checksum");
+    assert_eq!(file.read_at(12288, &mut sector)?, 4096);
+    assert_eq!(sector, before[12288..16384]);
+    drop((file, ours));
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly)?;
+    let theirs = std::fs::read(kernel.root().join("random")).unwrap_err();
+    assert_eq!(theirs.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    kernel.unmount_all(&pool.paths())?;
+
+    let mut rescue = Rescue::default();
+    assert!(rescue.add("idatacsums"));
+    let options = "rescue=idatacsums";
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::ReadOnly)?;
+    assert_eq!(std::fs::read(kernel.root().join("random"))?, after);
+    let file = mount(&pool.devices()?, &with(rescue))?
+        .root()?
+        .lookup(name)?;
+    let mut bytes = vec![0; after.len()];
+    assert_eq!(file.read_at(0, &mut bytes)?, bytes.len());
+    assert_eq!(bytes, after);
     Ok(())
 }
