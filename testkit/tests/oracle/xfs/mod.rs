@@ -5,6 +5,7 @@ mod population;
 mod shapes;
 mod matrix;
 mod copies;
+mod norecovery;
 mod version4;
 mod writing;
 mod sharing;
