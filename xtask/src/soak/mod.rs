@@ -26,7 +26,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
        cargo xtask soak --nightly [OPTION]...
 
   --nightly         everything at once, in a run that can be resumed; with --help, its options
-  ext2, ext3, ext4  what to soak; without it all three, and the three tests of btrfs below
+  ext2, ext3, ext4  what to soak; without it all three, and the tests of btrfs and XFS below
   btrfs, xfs        the same, of another filesystem
   --states N        distinct states of power cuts for each mode of the journal; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
@@ -34,7 +34,9 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
                     or `layouts` (each combination of options made, written and checked), or, of
                     btrfs, `combinations` (60 of its features), `verdicts` (1,000 corruptions, compared
-                    with btrfs check), `logs` (200 log trees, compared with the kernel);
+                    with btrfs check), `logs` (200 log trees, compared with the kernel),
+                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (350 corruptions,
+                    compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
@@ -79,7 +81,7 @@ impl Whole {
     }
 }
 
-const WHOLE: [Whole; 6] = [
+const WHOLE: [Whole; 11] = [
     Whole {
         name: "many",
         filesystem: "ext4",
@@ -115,6 +117,36 @@ const WHOLE: [Whole; 6] = [
         filesystem: "btrfs",
         test: "btrfs::log_cuts",
         variable: ["PLATTER_TEST_LOGS", "200"],
+    },
+    Whole {
+        name: "btrfs-usr",
+        filesystem: "btrfs",
+        test: "btrfs::usr::",
+        variable: ["PLATTER_TEST_WHOLE_USR", "1"],
+    },
+    Whole {
+        name: "xfs-usr",
+        filesystem: "xfs",
+        test: "xfs::usr::",
+        variable: ["PLATTER_TEST_WHOLE_USR", "1"],
+    },
+    Whole {
+        name: "xfs-shapes",
+        filesystem: "xfs",
+        test: "xfs::matrix::",
+        variable: ["PLATTER_XFS_ALL_SHAPES", "1"],
+    },
+    Whole {
+        name: "xfs-verdicts",
+        filesystem: "xfs",
+        test: "xfs::check::xfs_check_agrees",
+        variable: ["PLATTER_XFS_VERDICTS", "70"],
+    },
+    Whole {
+        name: "xfs-logs",
+        filesystem: "xfs",
+        test: "xfs_log::many::many_logs",
+        variable: ["PLATTER_XFS_LOGS", "500"],
     },
 ];
 

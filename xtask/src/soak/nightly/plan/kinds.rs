@@ -96,6 +96,11 @@ fn whole() -> impl Iterator<Item = Step> {
             "combinations" => "features of btrfs, combined at random, compared with the kernel",
             "verdicts" => "corruptions of btrfs, compared with btrfs check",
             "logs" => "log trees of btrfs, compared with the kernel's replay",
+            "btrfs-usr" => "all of /usr in btrfs, with each compression, compared with the kernel",
+            "xfs-usr" => "all of /usr in XFS, compared with the kernel",
+            "xfs-shapes" => "sizes of XFS, combined, compared with the kernel",
+            "xfs-verdicts" => "corruptions of XFS, compared with xfs_repair",
+            "xfs-logs" => "logs of XFS, compared with the kernel's recovery",
             _ => "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
         };
         Step::new(name, title, 120.0, vec![portion]).demanding("tests", 1)
@@ -249,43 +254,53 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
 }
 
 /// Mutated images: read and checked, and changed.
-fn mutations() -> [Step; 2] {
+fn mutations() -> [Step; 4] {
     const IMAGES: u64 = 1_000_000;
+    const IMAGES_OF_OTHERS: u64 = 100_000;
     const IMAGES_PER_PORTION: u64 = 20_000;
     const SEED: u64 = 1000;
     const CHANGED: u64 = 40_000;
     const CHANGED_PER_PORTION: u64 = 1000;
     const CHANGED_SEED: u64 = 5000;
-    let portions = |first: u64, count: u64, each: u64, words: [&str; 2]| {
+    let portions = |format: &str, first: u64, count: u64, each: u64, words: [&str; 2]| {
         let numbers = (0..count / each).map(|number| first + number);
         let portions = numbers.map(|seed| {
             let (each, seed) = (each.to_string(), seed.to_string());
             let what = [words[0], &each, words[1], "0"];
-            let words = ["--format", "ext4", "--seed", &seed, "--processes", "1"];
+            let words = ["--format", format, "--seed", &seed, "--processes", "1"];
             Portion::new(seed.clone(), Program::Fuzz, what.into_iter().chain(words))
         });
         portions.collect::<Vec<_>>()
     };
-    let read = portions(
-        SEED,
-        IMAGES,
-        IMAGES_PER_PORTION,
-        ["--images", "--operations"],
-    );
+    let read = |format: &str, count: u64| {
+        let step = Step::new(
+            match format {
+                "ext4" => "mutations".to_owned(),
+                other => format!("mutations-{other}"),
+            },
+            "mutated images opened, read and checked, each in 20 s and 256 MiB",
+            20.0,
+            portions(
+                format,
+                SEED,
+                count,
+                IMAGES_PER_PORTION,
+                ["--images", "--operations"],
+            ),
+        );
+        step.demanding("images", count)
+    };
     let changed = portions(
+        "ext4",
         CHANGED_SEED,
         CHANGED,
         CHANGED_PER_PORTION,
         ["--operations", "--images"],
     );
     [
-        Step::new(
-            "mutations",
-            "mutated images opened, read and checked, each in 20 s and 256 MiB",
-            20.0,
-            read,
-        )
-        .demanding("images", IMAGES),
+        read("ext4", IMAGES),
+        read("btrfs", IMAGES_OF_OTHERS),
+        read("xfs", IMAGES_OF_OTHERS),
         Step::new(
             "mutated-edits",
             "mutated images edited, grown, mounted and copied out, each in 20 s and 256 MiB",
