@@ -1,5 +1,7 @@
 //! Which properties two trees must share.
 
+use platter_vfs::Timestamp;
+
 /// What is compared in addition to names, kinds, contents, link targets and permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
@@ -15,6 +17,9 @@ pub struct Rules {
     pub holes: bool,
     /// Access, modification, change and creation times to the nanosecond.
     pub times: bool,
+    /// When the kernel began to replay a log. Change times from then on are those of names that the replay added or
+    /// removed, and are not compared, nor are the modification times of such directories.
+    pub replayed_since: Option<Timestamp>,
     /// Whole seconds of the modification time of everything but directories.
     pub modified_seconds: bool,
     /// Owner and group.
@@ -34,6 +39,7 @@ impl Rules {
         layout: true,
         holes: true,
         times: true,
+        replayed_since: None,
         modified_seconds: true,
         owners: true,
         links: true,
@@ -47,6 +53,7 @@ impl Rules {
         layout: false,
         holes: false,
         times: false,
+        replayed_since: None,
         modified_seconds: true,
         owners: true,
         links: true,

@@ -153,10 +153,17 @@ impl Walk<'_> {
             outcome.same("I/O size", ours.io_block_bytes, theirs.io_block_bytes);
         }
         if rules.times {
+            let is_replayed = rules
+                .replayed_since
+                .is_some_and(|since| theirs.changed >= since);
             outcome.same("access time", ours.accessed, theirs.accessed);
-            outcome.same("modification time", ours.modified, theirs.modified);
-            outcome.same("change time", ours.changed, theirs.changed);
             outcome.same("creation time", ours.created, theirs.created);
+            if !is_replayed {
+                outcome.same("change time", ours.changed, theirs.changed);
+            }
+            if !is_replayed || !is_dir {
+                outcome.same("modification time", ours.modified, theirs.modified);
+            }
         } else if rules.modified_seconds && !is_dir {
             let (ours, theirs) = (ours.modified.seconds, theirs.modified.seconds);
             outcome.same("modification time", ours, theirs);

@@ -1,6 +1,7 @@
 //! Images with contents that the kernel wrote.
 
 use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use anyhow::Result;
 use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_cache::MemoryBudget;
-use platter_vfs::SystemClock;
+use platter_vfs::{SystemClock, Timestamp};
 use tempfile::TempDir;
 use testkit::compare::{Outcome, Rules, compare};
 use testkit::fs_type::FsType;
@@ -75,6 +76,28 @@ impl Pool {
         self.images.iter().map(PathBuf::as_path).collect()
     }
 
+    /// Images of what these devices hold.
+    pub(super) fn of_devices(devices: &[impl BlockDevice]) -> Result<Self> {
+        let pool = Self::empty(devices.len())?;
+        for (device, image) in devices.iter().zip(&pool.images) {
+            store(device, image)?;
+        }
+        Ok(pool)
+    }
+
+    /// What the kernel's replay of a log in these images, which are yet to be mounted, and platter's must agree on: all
+    /// but the change times of files whose names the replay changes, and the times of their directories.
+    pub(super) fn replay_rules(&self) -> Result<Rules> {
+        let written = std::fs::metadata(&self.images[0])?;
+        Ok(Rules {
+            replayed_since: Some(Timestamp {
+                seconds: written.mtime(),
+                nanoseconds: u32::try_from(written.mtime_nsec())?,
+            }),
+            ..RULES
+        })
+    }
+
     /// Runs a script with the root of a kernel mount as its argument. The first command that fails ends it, and is an
     /// error.
     pub(super) fn run(&self, mount_options: &str, script: &str) -> Result<()> {
@@ -139,6 +162,22 @@ impl Pool {
         assert_eq!(outcome.differences, 0, "{outcome}");
         Ok(())
     }
+}
+
+/// Writes what a device holds into a sparse file.
+fn store(device: &impl BlockDevice, image: &Path) -> Result<()> {
+    let len = device.geometry().len_bytes;
+    let file = File::create(image)?;
+    file.set_len(len)?;
+    let mut bytes = vec![0; 64 << 10];
+    for at in (0..len).step_by(bytes.len()) {
+        let count = usize::try_from(len - at)?.min(bytes.len());
+        device.read_at(at, &mut bytes[..count])?;
+        if bytes[..count].iter().any(|&byte| byte != 0) {
+            file.write_all_at(&bytes[..count], at)?;
+        }
+    }
+    Ok(())
 }
 
 /// Platter's mount of these devices.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use platter_btrfs::{MountOptions, Rescue};
-use testkit::compare::{Outcome, Rules, compare};
+use testkit::compare::{Outcome, compare};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::tool;
@@ -97,12 +97,8 @@ fn examine(script: &str) -> Result<(bool, Outcome)> {
     assert_eq!(outcome.differences, 0, "without the log: {outcome}");
     kernel.release(&replayed.paths())?;
     std::fs::copy(&frozen.images[0], &replayed.images[0])?;
+    let rules = replayed.replay_rules()?;
     let kernel = Mount::images(FsType::Btrfs, &replayed.paths(), "", Access::Replay)?;
-    // Replay sets times of directories to its own time.
-    let rules = Rules {
-        times: false,
-        ..RULES
-    };
     Ok((has_log, compare(&btrfs, kernel.root(), rules)?))
 }
 

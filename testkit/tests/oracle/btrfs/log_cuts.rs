@@ -1,26 +1,32 @@
-//! Log trees of random changes: images as they are after each of many calls of `fsync`, compared with the
-//! kernel's replay of a copy.
+//! Log trees of random changes: images cut between the writes of the kernel while `fsync` is called many times, compared
+//! with the kernel's replay of a copy. Only images that have a log count.
 
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail, ensure};
+use platter_block::sim::{CrashOptions, CrashState, Loss, Recording, Request};
 use platter_btrfs::MountOptions;
+use platter_btrfs::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSETS};
 use rustix::fs::{FallocateFlags, XattrFlags};
-use testkit::compare::{Rules, compare};
+use testkit::compare::compare;
 use testkit::fs_type::FsType;
+use testkit::kernel_recording::KernelRecording;
 use testkit::loopdev::{Access, Mount};
 use testkit::prng::Prng;
+use testkit::subject::devices_of_files;
 use testkit::tool;
+use zerocopy::FromBytes;
 
-use super::image::{Pool, RULES, mount};
+use super::image::{Pool, mount};
 
-/// How many images there are, unless the variable says otherwise.
+/// How many images with a log there are, unless the variable says otherwise.
 const IMAGES: usize = 12;
 const IMAGES_VARIABLE: &str = "PLATTER_TEST_LOGS";
-/// Images of one filesystem.
-const IMAGES_OF_ONE: usize = 12;
+/// Calls of `fsync` in one filesystem.
+const SYNCS: usize = 24;
 /// Changes before each `fsync`.
 const CHANGES_MAX: u64 = 5;
 
@@ -214,21 +220,126 @@ impl Changes {
     }
 }
 
-/// Compares the image with the kernel's replay of it. Returns whether it has a log.
-fn examine(image: &Pool, name: &str) -> Result<bool> {
-    let ours = mount(&image.devices()?, &MountOptions::default())?;
-    let has_log = ours.superblock().log_root.is_some();
+/// Lets the kernel change a new filesystem, with many calls of `fsync`. Returns all it wrote.
+fn record(number: usize) -> Result<Recording> {
+    let (mkfs, options) = LAYOUTS[number % LAYOUTS.len()];
+    let pool = Pool::make(1, 120 << 10, mkfs)?;
+    let devices = devices_of_files(&pool.paths(), 512)?;
+    let options = format!("commit=300,{options}");
+    let recording = KernelRecording::start(FsType::Btrfs, devices, &options)?;
+    let mut changes = Changes::new(recording.root(), number as u64 + 1);
+    for _ in 0..40 {
+        changes.change();
+    }
+    rustix::fs::syncfs(File::open(recording.root())?)?;
+    for _ in 0..SYNCS {
+        for _ in 0..=changes.prng.below(CHANGES_MAX) {
+            changes.change();
+        }
+        changes.fsync()?;
+    }
+    recording.power_off()
+}
+
+/// The ranges of positions at which the superblock names the same log.
+fn logs(recording: &Recording) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    let mut has_log = false;
+    for (index, event) in recording.events().iter().enumerate() {
+        let Request::Write { offset, data } = &event.request else {
+            continue;
+        };
+        let at = SUPERBLOCK_OFFSETS[0].checked_sub(*offset);
+        let Some(bytes) = at.and_then(|at| data.get(usize::try_from(at).ok()?..)) else {
+            continue;
+        };
+        if let Ok((superblock, _)) = DiskSuperblock::ref_from_prefix(bytes) {
+            if has_log && let Some(last) = found.last_mut() {
+                last.end = index + 1;
+            }
+            has_log = superblock.log_root.get() != 0;
+            if has_log {
+                found.push(index + 1..recording.events().len() + 1);
+            }
+        }
+    }
+    found
+}
+
+/// An image that a power failure left.
+struct Cut {
+    name: String,
+    image: Pool,
+    /// Whether a write reached the disk in part.
+    is_torn: bool,
+}
+
+/// A cut at one of these positions: with all that was written before, or without some of the writes that no flush
+/// followed.
+fn cut(recording: &Recording, range: &Range<usize>, prng: &mut Prng) -> Result<Cut> {
+    let position = range.start + usize::try_from(prng.below(range.len() as u64))?;
+    if prng.below(2) == 0 {
+        return Ok(Cut {
+            name: format!("after request {position}"),
+            image: Pool::of_devices(&recording.replay(position)?)?,
+            is_torn: false,
+        });
+    }
+    let options = CrashOptions {
+        seed: prng.next_u64(),
+        first_position: position,
+        mixes_per_position: 3,
+        subset_writes_max: 2,
+    };
+    let states = recording.crash_states(options);
+    let states: Vec<CrashState<'_>> = states
+        .take_while(|state| state.as_ref().map_or(true, |it| it.position == position))
+        .collect::<Result<_, _>>()?;
+    let state = &states[usize::try_from(prng.below(states.len() as u64))?];
+    let is_torn = |(_, loss): &(usize, Loss)| !matches!(loss, Loss::Kept | Loss::Dropped);
+    Ok(Cut {
+        name: format!("state at request {position}, {:?}", state.losses),
+        image: Pool::of_devices(&state.devices()?)?,
+        is_torn: state.losses.iter().any(is_torn),
+    })
+}
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    logs: usize,
+    /// Images with torn writes that neither mounts.
+    refused: usize,
+    /// Images whose superblock with a log did not reach the disk.
+    without_log: usize,
+}
+
+/// Compares the image with the kernel's replay of it.
+fn examine(cut: &Cut, tally: &mut Tally) -> Result<()> {
+    let ours = mount(&cut.image.devices()?, &MountOptions::default());
     let replayed = Pool::empty(1)?;
-    copy(&image.images[0], &replayed.images[0])?;
-    let kernel = Mount::images(FsType::Btrfs, &replayed.paths(), "", Access::Replay)?;
-    // Replay sets times of directories to its own time.
-    let rules = Rules {
-        times: false,
-        ..RULES
+    copy(&cut.image.images[0], &replayed.images[0])?;
+    let rules = replayed.replay_rules()?;
+    let kernel = Mount::images(FsType::Btrfs, &replayed.paths(), "", Access::Replay);
+    let (ours, kernel) = match (ours, kernel) {
+        (Ok(ours), Ok(kernel)) => (ours, kernel),
+        (Err(_), Err(_)) if cut.is_torn => {
+            tally.refused += 1;
+            return Ok(());
+        }
+        (ours, kernel) => bail!(
+            "platter: {:?}, the kernel: {:?}",
+            ours.map(|_| "mounted"),
+            kernel.map(|_| "mounted")
+        ),
     };
     let outcome = compare(&ours, kernel.root(), rules)?;
-    assert_eq!(outcome.differences, 0, "{name}: {outcome}");
-    Ok(has_log)
+    ensure!(outcome.differences == 0, "{outcome}");
+    match ours.superblock().log_root {
+        Some(_) => tally.logs += 1,
+        None => tally.without_log += 1,
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -237,41 +348,26 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Examines images of one filesystem. Returns how many have a log.
-fn examine_one(number: usize, images: usize) -> Result<usize> {
-    let (mkfs, options) = LAYOUTS[number % LAYOUTS.len()];
-    let pool = Pool::make(1, 120 << 10, mkfs)?;
-    let options = format!("commit=300,{options}");
-    let mounted = Mount::images(FsType::Btrfs, &pool.paths(), &options, Access::ReadWrite)?;
-    let mut changes = Changes::new(mounted.root(), number as u64 + 1);
-    for _ in 0..40 {
-        changes.change();
-    }
-    mounted.sync()?;
-    let mut logs = 0;
-    for index in 0..images {
-        for _ in 0..=changes.prng.below(CHANGES_MAX) {
-            changes.change();
-        }
-        changes.fsync()?;
-        let image = Pool::empty(1)?;
-        copy(&pool.images[0], &image.images[0])?;
-        let name = format!("image {index} of filesystem {number} ({mkfs:?}, {options})");
-        logs += usize::from(examine(&image, &name)?);
-    }
-    mounted.unmount_all(&pool.paths())?;
-    Ok(logs)
-}
-
 #[test]
 fn logs_of_random_changes_are_replayed_as_by_the_kernel() -> Result<()> {
     let wanted = std::env::var(IMAGES_VARIABLE).ok();
     let wanted = wanted.map_or(Ok(IMAGES), |count| count.parse())?;
-    let mut logs = 0;
-    for number in 0..wanted.div_ceil(IMAGES_OF_ONE) {
-        let images = (wanted - number * IMAGES_OF_ONE).min(IMAGES_OF_ONE);
-        logs += examine_one(number, images)?;
+    let mut tally = Tally::default();
+    for number in 0.. {
+        let recording = record(number)?;
+        let logs = logs(&recording);
+        assert!(!logs.is_empty(), "filesystem {number} never had a log");
+        let mut prng = Prng::new(number as u64);
+        for range in &logs {
+            if tally.logs == wanted {
+                println!("{tally:?}");
+                assert!(tally.refused <= 1 + wanted / 20, "{tally:?}");
+                return Ok(());
+            }
+            let cut = cut(&recording, range, &mut prng)?;
+            examine(&cut, &mut tally)
+                .with_context(|| format!("filesystem {number}, {}", cut.name))?;
+        }
     }
-    assert!(logs >= wanted / 3, "{logs} of {wanted} images have a log");
-    Ok(())
+    unreachable!("there are more filesystems")
 }

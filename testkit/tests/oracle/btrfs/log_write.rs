@@ -11,12 +11,12 @@ use platter_block::{Access as DeviceAccess, BlockDevice, CountingDevice, FileDev
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{CreateKind, FallocateMode, Filesystem, RenameMode, SystemClock};
-use testkit::compare::{Rules, compare};
+use testkit::compare::compare;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::workload::{Fill, Operation, Session, Span};
 
-use super::image::{Pool, RULES, mount};
+use super::image::{Pool, mount};
 
 /// Calls of `fsync` that are counted.
 const CALLS: u64 = 16;
@@ -348,12 +348,8 @@ fn examine(name: &str, mkfs: &[&str], changes: &[Operation]) -> Result<bool> {
     let has_log = ours.superblock().log_root.is_some();
     let replayed = Pool::empty(1)?;
     std::fs::copy(&frozen.images[0], &replayed.images[0])?;
+    let rules = replayed.replay_rules()?;
     let kernel = Mount::images(FsType::Btrfs, &replayed.paths(), "", Access::ReadWrite)?;
-    // Replay sets times of directories to its own time.
-    let rules = Rules {
-        times: false,
-        ..RULES
-    };
     let outcome = compare(&ours, kernel.root(), rules)?;
     ensure!(outcome.differences == 0, "{name}: {outcome}");
     for operation in changes {
