@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use platter::block::Access;
@@ -14,8 +14,6 @@ use platter::{DeviceRole, Image, ImageSet, MountOptions};
 
 use platter_vfs::CheckReport;
 use testkit::findings::Findings;
-use testkit::fixtures::{Place, catalogue};
-use testkit::fs_type::FsType;
 use testkit::oracle::btrfs;
 use testkit::prng::Prng;
 
@@ -128,41 +126,6 @@ fn sharing() -> Result<Pool> {
     pool.fill("compress=zstd")?;
     pool.run_at_path("rw", SHARING)?;
     Ok(pool)
-}
-
-#[test]
-fn fixtures_of_the_catalogue_are_clean() -> Result<()> {
-    let mut count = 0;
-    for fixture in catalogue::others() {
-        if fixture.fs_type == FsType::Btrfs {
-            let image = fixture.build()?.image;
-            match fixture.place {
-                Place::Members(count) => {
-                    let dir = tempfile::tempdir()?;
-                    let members = split(&image, count, dir.path())?;
-                    is_clean(&members.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
-                }
-                Place::Whole | Place::Gpt(_) | Place::MbrLogical | Place::JournalApart => {
-                    is_clean(&[&image])?;
-                }
-            }
-            count += 1;
-        }
-    }
-    assert!(count >= 7, "{count}");
-    Ok(())
-}
-
-/// The devices that an image has one after the other, each as a file.
-fn split(image: &Path, count: u32, dir: &Path) -> Result<Vec<PathBuf>> {
-    let contents = std::fs::read(image)?;
-    let members = contents.chunks_exact(contents.len() / count as usize);
-    let files = members.enumerate().map(|(number, member)| {
-        let path = dir.join(number.to_string());
-        std::fs::write(&path, member)?;
-        Ok(path)
-    });
-    files.collect()
 }
 
 #[test]

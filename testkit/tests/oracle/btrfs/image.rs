@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
+use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{SystemClock, Timestamp};
 use tempfile::TempDir;
 use testkit::compare::{Outcome, Rules, compare};
+use testkit::fixtures::{Fixture, Place};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::btrfs;
@@ -74,6 +75,24 @@ impl Pool {
 
     pub(super) fn paths(&self) -> Vec<&Path> {
         self.images.iter().map(PathBuf::as_path).collect()
+    }
+
+    /// The images of a fixture, which has all its devices in one.
+    pub(super) fn of_fixture(fixture: &Fixture) -> Result<Self> {
+        let image = fixture.build()?.image;
+        let count = match fixture.place {
+            Place::Members(count) => count as usize,
+            Place::Whole | Place::Gpt(_) | Place::MbrLogical | Place::JournalApart => 1,
+        };
+        let pool = Self::empty(count)?;
+        let contents = std::fs::read(image)?;
+        for (member, image) in contents
+            .chunks_exact(contents.len() / count)
+            .zip(&pool.images)
+        {
+            store(&MemoryDevice::new("member", member.to_vec()), image)?;
+        }
+        Ok(pool)
     }
 
     /// Images of what these devices hold.

@@ -16,6 +16,7 @@ mod populated;
 mod requests;
 mod rescue;
 mod scrub;
+mod seeds;
 mod sharing;
 mod space;
 mod streams;
