@@ -1,12 +1,14 @@
-//! Seeded corruptions of the metadata of one image.
+//! Seeded corruptions of the metadata of one filesystem.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use platter_btrfs::MountOptions;
+use platter_btrfs::chunk::Placement;
+use platter_btrfs::ondisk::chunk_item::ChunkItem;
 use platter_btrfs::ondisk::header::HEADER_BYTES;
 use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::root_item::RootItem;
@@ -17,20 +19,25 @@ use platter_ondisk::Locus;
 use testkit::prng::Prng;
 use zerocopy::FromBytes;
 
-use super::image::{mount, open};
+use super::image::{Pool, mount};
 
 /// Where the superblock has its stripe size.
 const STRIPE_SIZE: std::ops::Range<usize> = 156..160;
 
-/// A tree block: its bytes, and where its copies lie in the image.
+/// Where something is stored: the number of an image, and the byte there.
+type Place = (usize, u64);
+
+/// A tree block: its bytes, and where its copies lie.
 struct Block {
     bytes: Vec<u8>,
-    places: Vec<u64>,
+    places: Vec<Place>,
+    /// Where the parity of RAID5 that covers it lies.
+    parity: Option<Place>,
 }
 
-/// An image whose structures are known.
+/// A filesystem whose structures are known.
 pub(super) struct Corpus {
-    path: PathBuf,
+    images: Vec<PathBuf>,
     format: TreeBlockFormat,
     /// The blocks of each tree.
     trees: Vec<(u64, Vec<Block>)>,
@@ -39,14 +46,35 @@ pub(super) struct Corpus {
 
 /// What is written where, and what it does.
 pub(super) struct Change {
-    pub(super) writes: Vec<(u64, Vec<u8>)>,
+    writes: Vec<(Place, Vec<u8>)>,
     pub(super) text: String,
 }
 
+impl Change {
+    /// Makes the change. Returns the one that undoes it.
+    pub(super) fn apply(&self, images: &[PathBuf]) -> Result<Self> {
+        let mut overwritten = Vec::new();
+        for ((image, at), bytes) in &self.writes {
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .open(&images[*image])?;
+            let mut old = vec![0; bytes.len()];
+            file.read_exact_at(&mut old, *at)?;
+            file.write_all_at(bytes, *at)?;
+            overwritten.push(((*image, *at), old));
+        }
+        overwritten.reverse();
+        Ok(Self {
+            writes: overwritten,
+            text: format!("undone: {}", self.text),
+        })
+    }
+}
+
 impl Corpus {
-    pub(super) fn new(path: &Path) -> Result<Self> {
-        let devices = open(&[path.to_owned()])?;
-        let btrfs = mount(&devices, &MountOptions::default())?;
+    pub(super) fn new(pool: &Pool) -> Result<Self> {
+        let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
         let context = btrfs.super_block().context();
         let blocks = &context.blocks;
         let mut trees: BTreeMap<u64, BTreeMap<u64, Block>> = BTreeMap::new();
@@ -70,19 +98,24 @@ impl Corpus {
             if header.level > 0 {
                 pending.extend(block.node().iter().map(|pointer| pointer.logical));
             }
-            let place = |copy| blocks.store().location(logical, copy).unwrap().1.0;
+            // A copy that parity reconstructs is stored nowhere.
+            let place = |copy| {
+                let (member, at) = blocks.store().location(logical, copy)?;
+                Some((usize::try_from(member.id.0 - 1).ok()?, at.0))
+            };
             tree.insert(
                 logical.0,
                 Block {
                     bytes: block.bytes().to_vec(),
-                    places: (0..blocks.copies(logical)).map(place).collect(),
+                    places: (0..blocks.copies(logical)).filter_map(place).collect(),
+                    parity: parity_of(blocks.store().map().find(logical)?, logical),
                 },
             );
         }
         let mut superblock = vec![0; SUPERBLOCK_BYTES];
-        File::open(path)?.read_exact_at(&mut superblock, SUPERBLOCK_OFFSETS[0])?;
+        File::open(&pool.images[0])?.read_exact_at(&mut superblock, SUPERBLOCK_OFFSETS[0])?;
         Ok(Self {
-            path: path.to_owned(),
+            images: pool.images.clone(),
             format: *blocks.format(),
             trees: trees
                 .into_iter()
@@ -92,24 +125,14 @@ impl Corpus {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The bytes that were there before a change.
-    pub(super) fn original(&self, at: u64, len: usize) -> Vec<u8> {
-        if at == SUPERBLOCK_OFFSETS[0] {
-            return self.superblock.clone();
-        }
-        let mut blocks = self.trees.iter().flat_map(|(_, blocks)| blocks);
-        let block = blocks.find(|block| block.places.contains(&at)).unwrap();
-        block.bytes[..len].to_vec()
+    pub(super) fn images(&self) -> &[PathBuf] {
+        &self.images
     }
 
     /// A change that the numbers choose.
-    pub(super) fn change(&self, prng: &mut Prng) -> Change {
+    pub(super) fn change(&self, prng: &mut Prng) -> Result<Change> {
         if prng.below(25) == 0 {
-            return self.change_superblock(prng);
+            return Ok(self.change_superblock(prng));
         }
         let (tree, blocks) = &self.trees[pick(prng, self.trees.len())];
         let block = &blocks[pick(prng, blocks.len())];
@@ -126,18 +149,30 @@ impl Corpus {
         if is_sealed {
             self.format.seal(&mut bytes);
         }
-        let is_partial = !is_sealed && block.places.len() > 1 && prng.below(2) == 0;
-        let count = if is_partial { 1 } else { block.places.len() };
+        let copies = block.places.len() + usize::from(block.parity.is_some());
+        let is_partial = !is_sealed && copies > 1 && prng.below(2) == 0;
+        let count = if is_partial { 1 } else { copies };
         let text = format!(
-            "tree {tree}, block at {:?}, {count} copies{}: {what}",
+            "tree {tree}, block at {:?}, {count} of {copies} copies{}: {what}",
             block.places,
             if is_sealed { ", sealed" } else { "" }
         );
-        let writes = block.places.iter().take(count);
-        Change {
-            writes: writes.map(|place| (*place, bytes.clone())).collect(),
-            text,
+        let places = block.places.iter().take(count);
+        let mut writes: Vec<_> = places.map(|place| (*place, bytes.clone())).collect();
+        if let Some(place) = block.parity.filter(|_| !is_partial) {
+            writes.push((place, self.parity_after(place, &block.bytes, &bytes)?));
         }
+        Ok(Change { writes, text })
+    }
+
+    /// The parity at a place after a block that it covers was replaced.
+    fn parity_after(&self, (image, at): Place, old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
+        let mut parity = vec![0; new.len()];
+        File::open(&self.images[image])?.read_exact_at(&mut parity, at)?;
+        for ((parity, old), new) in parity.iter_mut().zip(old).zip(new) {
+            *parity ^= old ^ new;
+        }
+        Ok(parity)
     }
 
     fn change_superblock(&self, prng: &mut Prng) -> Change {
@@ -153,7 +188,7 @@ impl Corpus {
         }
         assert!(DiskSuperblock::ref_from_bytes(&bytes).is_ok());
         Change {
-            writes: vec![(SUPERBLOCK_OFFSETS[0], bytes)],
+            writes: vec![((0, SUPERBLOCK_OFFSETS[0]), bytes)],
             text: format!("superblock, sealed {is_sealed}: {what}"),
         }
     }
@@ -172,6 +207,17 @@ impl Corpus {
         assert!(leaf::encode(bytes, &header, left));
         format!("item {} dropped", named(items[gone].0))
     }
+}
+
+/// Where the parity that covers an address of RAID5 lies.
+fn parity_of(chunk: &ChunkItem, logical: LogicalAddr) -> Option<Place> {
+    let segment = chunk.segment(logical, 1);
+    let Placement::Parity { row, .. } = segment.placement else {
+        return None;
+    };
+    let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
+    let image = usize::try_from(chunk.stripes[stripe].device.0 - 1).ok()?;
+    Some((image, chunk.device_addr(stripe, segment.offset).0))
 }
 
 fn logical_of(bytes: &[u8]) -> LogicalAddr {
