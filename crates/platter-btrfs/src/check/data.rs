@@ -8,8 +8,9 @@ use platter_vfs::check::Finding;
 use platter_vfs::{Error, Result};
 
 use super::{Checker, DataRule, Flow};
-use crate::chunk::Segment;
-use crate::ondisk::chunk_item::{ChunkItem, Profile};
+use crate::chunk::{Placement, Segment};
+use crate::data::Checksums;
+use crate::ondisk::chunk_item::{ChunkItem, Profile, STRIPE_BYTES};
 use crate::ondisk::csum_item::CsumItem;
 use crate::ondisk::extent_item::{ExtentItem, ExtentKind, ExtentRef};
 use crate::ondisk::file_extent::{Compression, FileExtent, FileExtentKind};
@@ -157,13 +158,45 @@ impl Checker<'_> {
                     }
                 }
                 let stored = item.checksum(at).unwrap_or_default();
-                if !self.format.checksum_kind.matches(sector, stored) {
+                let is_good = self.format.checksum_kind.matches(sector, stored);
+                if !is_good && !self.follows_from_row(chunk, at, copy) {
                     self.report_sector(at, copy)?;
                 }
                 at.0 += sector_bytes as u64;
             }
         }
         Ok(())
+    }
+
+    /// Whether a sector was reconstructed from data of its row that is itself bad, which is reported where it is read.
+    fn follows_from_row(&self, chunk: &ChunkItem, at: LogicalAddr, copy: u16) -> bool {
+        let Placement::Parity { data, .. } = chunk.segment(at, 1).placement else {
+            return false;
+        };
+        if self.context.blocks.store().location(at, copy).is_some() {
+            return false;
+        }
+        let stripe_at = |index: usize| (index as u64).saturating_mul(STRIPE_BYTES);
+        let first = at.0.saturating_sub(stripe_at(data));
+        let others = (0..chunk.data_stripes()).filter(|other| *other != data);
+        let mut others = others.map(|other| LogicalAddr(first.saturating_add(stripe_at(other))));
+        others.any(|other| self.is_bad(other))
+    }
+
+    /// Whether a sector itself does not match its checksum, or cannot be read.
+    fn is_bad(&self, at: LogicalAddr) -> bool {
+        let sector_bytes = self.format.sector_bytes;
+        let stored = Checksums::read(self.context, at, sector_bytes.into());
+        let Some(stored) = stored.ok().filter(|stored| stored.is_stored(0)) else {
+            return false;
+        };
+        let store = self.context.blocks.store();
+        if store.location(at, 0).is_none() {
+            return false;
+        }
+        let mut sector = vec![0; sector_bytes as usize];
+        let read = store.read(at, 0, &mut [IoSliceMut::new(&mut sector)]);
+        read.is_err() || !stored.matches(0, &sector)
     }
 
     fn report_unreadable(&mut self, at: LogicalAddr, copy: u16, error: Error) -> Flow {
