@@ -29,26 +29,23 @@ impl InodeEdit {
     }
 
     /// An inode that is in use, which fills `bytes`.
-    pub fn of_image(mut bytes: Vec<u8>, number: InodeNr, geometry: &Geometry) -> Result<Self> {
-        edit::seal(&mut bytes);
-        let inode = Inode::decode(&bytes, number, geometry)
+    pub fn of_image(bytes: Vec<u8>, number: InodeNr, geometry: &Geometry) -> Result<Self> {
+        let inode = Inode::decode_unsealed(&bytes, number, geometry)
             .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
         let at = place(geometry, number)?;
         Ok(Self { inode, at, bytes })
     }
 
-    /// The inode with all changes.
+    /// The inode with all changes, without its checksum.
     #[must_use]
-    pub fn into_image(mut self) -> Vec<u8> {
-        edit::seal(&mut self.bytes);
+    pub fn into_image(self) -> Vec<u8> {
         self.bytes
     }
 
     /// Reads the inode as it is after all changes.
     pub fn refresh(&mut self, geometry: &Geometry) -> Result<()> {
-        edit::seal(&mut self.bytes);
         let number = self.inode.number;
-        self.inode = Inode::decode(&self.bytes, number, geometry)
+        self.inode = Inode::decode_unsealed(&self.bytes, number, geometry)
             .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
         Ok(())
     }

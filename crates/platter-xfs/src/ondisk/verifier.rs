@@ -83,6 +83,23 @@ impl BlockVerifier {
         Site::new(&self.geometry, at, self.owner)
     }
 
+    /// Checks the rules of a block.
+    fn check(&self, bytes: &[u8], site: &Site<'_>) -> Result<(), Corruption> {
+        match self.kind {
+            BlockKind::Btree(kind) => {
+                let block = BtreeBlock::decode(bytes, kind, site);
+                reported(block.and_then(|block| block.check_records()), site)
+            }
+            BlockKind::DirData(kind) => reported(DirData::decode(bytes, kind, site), site),
+            BlockKind::DirLeaf(kind) => reported(DirLeaf::decode(bytes, kind, site), site),
+            BlockKind::DirFree => reported(DirFree::decode(bytes, site), site),
+            BlockKind::DaNode => reported(DaNode::decode(bytes, site), site),
+            BlockKind::AttrLeaf => reported(AttrLeaf::decode(bytes, site), site),
+            BlockKind::AttrRemote => reported(remote::check(bytes, site), site),
+            BlockKind::Symlink => reported(symlink::check(bytes, site), site),
+        }
+    }
+
     /// Where the checksum of a block lies.
     fn checksum_offset(&self) -> usize {
         match self.kind {
@@ -117,20 +134,11 @@ impl Verify for BlockVerifier {
     }
 
     fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
-        let site = self.site(BasicBlock(block));
-        match self.kind {
-            BlockKind::Btree(kind) => {
-                let block = BtreeBlock::decode(bytes, kind, &site);
-                reported(block.and_then(|block| block.check_records()), &site)
-            }
-            BlockKind::DirData(kind) => reported(DirData::decode(bytes, kind, &site), &site),
-            BlockKind::DirLeaf(kind) => reported(DirLeaf::decode(bytes, kind, &site), &site),
-            BlockKind::DirFree => reported(DirFree::decode(bytes, &site), &site),
-            BlockKind::DaNode => reported(DaNode::decode(bytes, &site), &site),
-            BlockKind::AttrLeaf => reported(AttrLeaf::decode(bytes, &site), &site),
-            BlockKind::AttrRemote => reported(remote::check(bytes, &site), &site),
-            BlockKind::Symlink => reported(symlink::check(bytes, &site), &site),
-        }
+        self.check(bytes, &self.site(BasicBlock(block)))
+    }
+
+    fn verify_sealed(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        self.check(bytes, &self.site(BasicBlock(block)).sealed())
     }
 
     fn seal(&self, _block: u64, bytes: &mut [u8]) {

@@ -245,7 +245,7 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    /// Changes an inode as it lies on the disk.
+    /// Changes an inode as it lies on the disk; its checksum is computed by the commit.
     pub fn edit_inode<R>(
         &mut self,
         place: &InodePlace,
@@ -409,10 +409,11 @@ impl<'m> Transaction<'m> {
     fn verify_blocks(&mut self) -> Result<()> {
         for (at, block) in &mut self.blocks {
             let is_same = block.before.as_deref() == Some(&block.bytes[..]);
+            // What was read was verified then.
             if !is_same {
                 block.what.verifier.seal(at.0, &mut block.bytes);
+                block.what.verifier.verify_sealed(at.0, &block.bytes)?;
             }
-            block.what.verifier.verify(at.0, &block.bytes)?;
         }
         Ok(())
     }
@@ -427,7 +428,7 @@ impl<'m> Transaction<'m> {
             let number = logged.place.number;
             let corrupt = |rule| Corrupt::new(Locus::inode(number.get()), rule);
             DiskInodeV3::seal(&mut logged.image);
-            let decoded = |image: &[u8]| match Inode::decode(image, number, geometry) {
+            let decoded = |image: &[u8]| match Inode::decode_unsealed(image, number, geometry) {
                 Err(InodeRule::Unused) => Ok(None),
                 decoded => decoded.map(Some).map_err(corrupt),
             };

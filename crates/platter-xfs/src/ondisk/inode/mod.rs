@@ -190,17 +190,42 @@ pub struct Inode {
     literal: Box<[u8]>,
 }
 
+/// Whether an inode has its checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seal {
+    Present,
+    Later,
+}
+
 /// The largest size of a file.
 const SIZE_MAX: u64 = u64::MAX >> 1;
 
 impl Inode {
     /// Validates the inode that fills `bytes`.
     pub fn decode(bytes: &[u8], number: InodeNr, geometry: &Geometry) -> Result<Self, InodeRule> {
+        Self::decode_as(bytes, number, geometry, Seal::Present)
+    }
+
+    /// Validates an inode under change, which gets its checksum when it is logged.
+    pub fn decode_unsealed(
+        bytes: &[u8],
+        number: InodeNr,
+        geometry: &Geometry,
+    ) -> Result<Self, InodeRule> {
+        Self::decode_as(bytes, number, geometry, Seal::Later)
+    }
+
+    fn decode_as(
+        bytes: &[u8],
+        number: InodeNr,
+        geometry: &Geometry,
+        seal: Seal,
+    ) -> Result<Self, InodeRule> {
         let (disk, after) = DiskInode::ref_from_prefix(bytes).map_err(|_| InodeRule::Magic)?;
         if disk.magic.get() != INODE_MAGIC {
             return Err(InodeRule::Magic);
         }
-        let v3 = Self::check_identity(bytes, disk, number, geometry)?;
+        let v3 = Self::check_identity(bytes, disk, number, geometry, seal)?;
         // Of free inodes as well.
         if disk.size.get() > SIZE_MAX {
             return Err(InodeRule::Size);
@@ -281,6 +306,7 @@ impl Inode {
         disk: &DiskInode,
         number: InodeNr,
         geometry: &Geometry,
+        seal: Seal,
     ) -> Result<Option<(&'b DiskInodeV3, &'b [u8])>, InodeRule> {
         let is_v5 = geometry.features.is_v5();
         match (disk.version, is_v5) {
@@ -289,7 +315,7 @@ impl Inode {
             _ => return Err(InodeRule::Version),
         }
         let (v3, literal) = DiskInodeV3::ref_from_prefix(bytes).map_err(|_| InodeRule::Magic)?;
-        if !checksum::matches(bytes, DiskInodeV3::CHECKSUM_OFFSET) {
+        if seal == Seal::Present && !checksum::matches(bytes, DiskInodeV3::CHECKSUM_OFFSET) {
             return Err(InodeRule::Checksum);
         }
         if v3.uuid != *geometry.meta_uuid.as_bytes() {
