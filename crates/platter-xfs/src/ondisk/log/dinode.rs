@@ -239,6 +239,17 @@ impl LogDinode {
         }
     }
 
+    /// Length of what is [logged](Self::encode) of an inode on disk.
+    #[must_use]
+    pub fn encoded_bytes(inode: &[u8]) -> usize {
+        let len = if inode.get(4) == Some(&3) {
+            CORE_V3_BYTES
+        } else {
+            CORE_V2_BYTES
+        };
+        len.min(inode.len())
+    }
+
     /// The core to log for an inode on disk.
     #[must_use]
     pub fn encode(inode: &[u8]) -> Vec<u8> {
@@ -252,8 +263,8 @@ impl LogDinode {
             big_times: is_v3 && flags2 & FLAG2_BIGTIME != 0,
             big_counts: is_v3 && flags2 & FLAG2_NREXT64 != 0,
         };
-        let len = if is_v3 { CORE_V3_BYTES } else { CORE_V2_BYTES };
-        let mut core = swap(inode.get(..len).unwrap_or_default(), layout);
+        let core = inode.get(..Self::encoded_bytes(inode)).unwrap_or_default();
+        let mut core = swap(core, layout);
         // The link belongs to the buffer, and is logged as none.
         if let Some(link) = core.get_mut(NEXT_UNLINKED_AT..FORKS_V2_AT) {
             link.fill(0xff);

@@ -169,6 +169,9 @@ impl InodeFormat {
         logged.count().saturating_add(2)
     }
 
+    /// Length of the first region.
+    pub const BYTES: usize = size_of::<DiskInodeFormat>();
+
     /// The first region of the item.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

@@ -7,6 +7,7 @@ use platter_cache::Buffer;
 use super::record::OPERATION_BYTES;
 use crate::ondisk::log::buffer::CHUNK_BYTES;
 use crate::ondisk::log::dinode::LogDinode;
+use crate::ondisk::log::forks::LoggedFork;
 use crate::ondisk::log::{
     BufferFlags, BufferFormat, BufferType, InodeFields, InodeFormat, ItemKind, forks,
 };
@@ -216,12 +217,7 @@ impl Content {
     }
 
     /// The bytes that they take in a checkpoint.
-    pub(in crate::txn) fn log_bytes(
-        &self,
-        key: ItemKey,
-        dirty: &Dirty,
-        geometry: &Geometry,
-    ) -> u64 {
+    pub(in crate::txn) fn log_bytes(&self, dirty: &Dirty, geometry: &Geometry) -> u64 {
         match self {
             Self::Block { version, .. } => {
                 let (chunks, runs) = dirty.chunks.count();
@@ -236,12 +232,28 @@ impl Content {
                 BufferFormat::encoded_bytes(len) + OPERATION_BYTES
             }
             Self::Gone => 0,
-            Self::Inode { .. } | Self::Intent(_) | Self::Chunk { .. } => {
-                let items = self.items(key, dirty, geometry);
-                let regions = items.iter().flatten();
-                regions
-                    .map(|region| region.len() as u64 + OPERATION_BYTES)
-                    .sum()
+            Self::Inode {
+                place,
+                image,
+                inode,
+            } => {
+                let forks = logged_forks(inode.as_deref(), dirty, geometry);
+                let forks = forks.iter().flatten().map(|fork| fork.region.len());
+                let forks = forks.filter(|len| *len > 0);
+                let regions = [InodeFormat::BYTES, LogDinode::encoded_bytes(image)];
+                let regions = regions.into_iter().chain(forks);
+                let item: u64 = regions.map(|len| len as u64 + OPERATION_BYTES).sum();
+                let link = if dirty.link {
+                    let cluster = usize::try_from(place.cluster_bytes).unwrap_or(usize::MAX);
+                    BufferFormat::encoded_bytes(cluster) + CHUNK_BYTES as u64 + 2 * OPERATION_BYTES
+                } else {
+                    0
+                };
+                item + link
+            }
+            Self::Intent(regions) | Self::Chunk { regions, .. } => {
+                let regions = regions.iter().map(|region| region.len() as u64);
+                regions.map(|len| len + OPERATION_BYTES).sum()
             }
         }
     }
@@ -275,6 +287,20 @@ fn parts<'b>(
     regions
 }
 
+/// The data and the attribute fork of an inode, where they are logged and hold something.
+fn logged_forks(
+    inode: Option<&Inode>,
+    dirty: &Dirty,
+    geometry: &Geometry,
+) -> [Option<LoggedFork>; 2] {
+    let data = inode.filter(|_| dirty.data_fork);
+    let attr = inode.filter(|_| dirty.attr_fork);
+    [
+        data.and_then(|inode| forks::data_fork(inode, geometry)),
+        attr.and_then(|inode| forks::attr_fork(inode, geometry)),
+    ]
+}
+
 fn inode_regions(
     place: &InodePlace,
     image: &[u8],
@@ -282,14 +308,11 @@ fn inode_regions(
     dirty: &Dirty,
     geometry: &Geometry,
 ) -> Vec<Vec<u8>> {
-    let data = inode.filter(|_| dirty.data_fork);
-    let data = data.and_then(|inode| forks::data_fork(inode, geometry));
-    let attr = inode.filter(|_| dirty.attr_fork);
-    let attr = attr.and_then(|inode| forks::attr_fork(inode, geometry));
+    let forks = logged_forks(inode, dirty, geometry);
     let mut fields = InodeFields::CORE;
     let mut regions = vec![Vec::new(), LogDinode::encode(image)];
     let mut lens = [0; 2];
-    for (len, fork) in lens.iter_mut().zip([data, attr]) {
+    for (len, fork) in lens.iter_mut().zip(forks) {
         let Some(fork) = fork else { continue };
         fields |= fork.fields;
         *len = u16::try_from(fork.region.len()).unwrap_or_default();
@@ -332,6 +355,42 @@ fn link(place: &InodePlace, image: &[u8]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::inode::tests::sample;
+
+    #[test]
+    fn bytes_of_an_inode_are_those_of_its_regions() {
+        let geometry = sample_geometry();
+        let number = InodeNr::new(131).unwrap();
+        let image = sample();
+        let inode = Inode::decode(&image, number, &geometry).unwrap();
+        let place = InodePlace {
+            number,
+            cluster: BasicBlock(128),
+            cluster_bytes: 16384,
+            offset: 1536,
+        };
+        let content = |inode: Option<&Inode>| Content::Inode {
+            place,
+            image: image.as_slice().into(),
+            inode: inode.cloned().map(Arc::new),
+        };
+        for flags in 0..16 {
+            let dirty = Dirty {
+                data_fork: flags & 1 != 0,
+                attr_fork: flags & 2 != 0,
+                link: flags & 4 != 0,
+                ..Dirty::default()
+            };
+            let content = content(Some(&inode).filter(|_| flags & 8 != 0));
+            let items = content.items(ItemKey::Inode(number), &dirty, &geometry);
+            let regions = items.iter().flatten();
+            let bytes: u64 = regions
+                .map(|region| region.len() as u64 + OPERATION_BYTES)
+                .sum();
+            assert_eq!(content.log_bytes(&dirty, &geometry), bytes, "{flags}");
+        }
+    }
 
     #[test]
     fn chunks_and_their_runs_are_counted() {

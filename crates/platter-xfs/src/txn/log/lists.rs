@@ -1,8 +1,10 @@
 //! The committed item list (CIL) and the active item list (AIL): what the running checkpoint holds, and what
 //! is in the log and not in its place on the disk yet.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use hashbrown::HashMap;
 
 use super::item::{Content, Dirty, ItemKey};
 use super::record::Shape;
@@ -111,7 +113,7 @@ impl Lists {
             let mut dirty = item.map(|item| item.dirty).unwrap_or_default();
             dirty.add(&change.dirty);
             let counted = item.and_then(|item| item.running_bytes).unwrap_or_default();
-            bytes += change.content.log_bytes(change.key, &dirty, geometry);
+            bytes += change.content.log_bytes(&dirty, geometry);
             bytes = bytes.saturating_sub(counted);
         }
         self.shape.log_bytes(bytes).saturating_sub(self.charged)
@@ -140,7 +142,7 @@ impl Lists {
             });
             item.dirty.add(&dirty);
             item.content = content;
-            let bytes = item.content.log_bytes(key, &item.dirty, geometry);
+            let bytes = item.content.log_bytes(&item.dirty, geometry);
             if let Some(counted) = item.running_bytes.replace(bytes) {
                 self.running_bytes -= counted;
             } else {
