@@ -4,7 +4,8 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result, Unsupported};
 
-use super::{DirectoryChange, Located};
+use super::{DirectoryChange, KnownMappings, Located};
+use crate::ag::Groups;
 use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
 use crate::fork::ForkEdit;
@@ -12,14 +13,30 @@ use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
-use crate::ondisk::dir::data::{DataKind, DirData};
+use crate::ondisk::dir::data::{DataKind, DirData, DirDataRule};
 use crate::ondisk::extent::Mapping;
 use crate::ondisk::{AgNr, BlockKind, BlockVerifier, FileBlock, ForkKind, FsBlock, Site, dir};
 
 impl<'f> DirectoryChange<'_, 'f> {
-    fn fork_mut(&mut self) -> Result<(&mut ForkEdit, &mut crate::ag::Groups)> {
+    fn fork_mut(&mut self) -> Result<(&mut ForkEdit, &mut Groups)> {
         let fork = self.fork.as_mut().ok_or(Condition::InvalidArgument)?;
         Ok((fork, &mut self.change.groups))
+    }
+
+    /// The fork, whose mappings change now.
+    fn changing_fork(&mut self) -> Result<(&mut ForkEdit, &mut Groups)> {
+        self.known = KnownMappings::default();
+        self.fork_mut()
+    }
+
+    /// The block after the last one that is mapped.
+    pub(super) fn end(&mut self) -> Result<u64> {
+        if let Some(end) = self.known.end {
+            return Ok(end);
+        }
+        let end = self.end_before(u64::MAX)?;
+        self.known.end = Some(end);
+        Ok(end)
     }
 
     /// The block after the last one that is mapped before `limit`.
@@ -31,6 +48,10 @@ impl<'f> DirectoryChange<'_, 'f> {
 
     /// Where the directory block that begins with this block of the fork lies; `None` if it is not mapped.
     pub(super) fn locate(&mut self, first: FileBlock) -> Result<Option<FsBlock>> {
+        let mut known = self.known.blocks.iter();
+        if let Some(&(_, at)) = known.find(|(known, _)| *known == first) {
+            return Ok(Some(at));
+        }
         let count = u64::from(self.geometry().dir_block_blocks());
         let owner = self.owner();
         let (fork, groups) = self.fork_mut()?;
@@ -52,29 +73,42 @@ impl<'f> DirectoryChange<'_, 'f> {
             }
             .into());
         }
-        Ok(Some(FsBlock(found.start + skipped)))
+        let at = FsBlock(found.start + skipped);
+        self.known.blocks.push((first, at));
+        Ok(Some(at))
     }
 
-    /// A block of the directory, verified.
-    pub(super) fn read(&mut self, first: FileBlock, kind: BlockKind) -> Result<Vec<u8>> {
+    /// Calls `look` with a block of the directory, verified.
+    pub(super) fn look_at<R>(
+        &mut self,
+        first: FileBlock,
+        kind: BlockKind,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
         let at = self.locate(first)?.ok_or_else(|| self.broken())?;
         let geometry = self.geometry();
         let verifier = BlockVerifier::new(geometry, kind, self.owner().get());
         let blocks = self.change.groups.blocks();
         let len = geometry.dir_block_bytes();
         let bytes = blocks.verified(geometry.byte_offset(at), len, &verifier)?;
-        Ok(bytes.to_vec())
+        Ok(look(&bytes))
     }
 
-    /// A block of the directory, not verified; `None` if it is not mapped.
-    pub(super) fn read_any(&mut self, first: FileBlock) -> Result<Option<Vec<u8>>> {
+    /// A block of the directory, verified, to be changed.
+    pub(super) fn read(&mut self, first: FileBlock, kind: BlockKind) -> Result<Vec<u8>> {
+        self.look_at(first, kind, <[u8]>::to_vec)
+    }
+
+    /// What a block of the hash tree is by its magic number; `None` if it is not mapped, or nothing such.
+    pub(super) fn da_kind(&mut self, first: FileBlock) -> Result<Option<DaKind>> {
         let Some(at) = self.locate(first)? else {
             return Ok(None);
         };
         let geometry = self.geometry();
         let offset = geometry.byte_offset(at);
         let blocks = self.change.groups.blocks();
-        Ok(Some(blocks.read(offset, geometry.dir_block_bytes())?))
+        let bytes = blocks.verified(offset, geometry.dir_block_bytes(), &Unverified)?;
+        Ok(DaKind::of(&bytes, true))
     }
 
     /// Stores a block that is mapped; its checksum is made when it is committed.
@@ -133,7 +167,7 @@ impl<'f> DirectoryChange<'_, 'f> {
             count: count.into(),
             is_unwritten: false,
         };
-        let (fork, groups) = self.fork_mut()?;
+        let (fork, groups) = self.changing_fork()?;
         fork.map(groups, mapping)?;
         let zeros = vec![0; geometry.dir_block_bytes() as usize];
         let offset = geometry.byte_offset(at);
@@ -146,7 +180,7 @@ impl<'f> DirectoryChange<'_, 'f> {
         let at = self.locate(first)?.ok_or_else(|| self.broken())?;
         let geometry = self.geometry();
         let owner = self.owner();
-        let (fork, groups) = self.fork_mut()?;
+        let (fork, groups) = self.changing_fork()?;
         let gone = fork.unmap(groups, first, geometry.dir_block_blocks().into())?;
         groups
             .blocks_mut()
@@ -218,11 +252,15 @@ impl<'f> DirectoryChange<'_, 'f> {
         let same = entries.get(first..).unwrap_or_default();
         for (_, address) in same.iter().take_while(|entry| entry.0 == hash) {
             let (block, offset) = DataPointer(*address).split(geometry);
-            let bytes = self.read_data(block, kind)?;
-            let rule = |rule| Corrupt::new(Locus::inode(self.owner().get()), rule);
-            let site = Site::verified(geometry, self.owner().get());
-            let data = DirData::decode(&bytes, kind, &site).map_err(rule)?;
-            if data.entry_at(offset, geometry).map_err(rule)?.name == name {
+            let owner = self.owner().get();
+            let is_it = |bytes: &[u8]| {
+                let site = Site::verified(geometry, owner);
+                let data = DirData::decode(bytes, kind, &site)?;
+                Ok(data.entry_at(offset, geometry)?.name == name)
+            };
+            let at = dir::data_block(geometry, block);
+            let is_it = self.look_at(at, BlockKind::DirData(kind), is_it)?;
+            if is_it.map_err(|rule: DirDataRule| Corrupt::new(Locus::inode(owner), rule))? {
                 return Ok(Some(Located { block, offset }));
             }
         }

@@ -18,7 +18,7 @@ use super::DirectoryRule;
 use crate::change::Change;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::inode::edit;
-use crate::ondisk::{ForkFormat, ForkKind, Geometry, InodeNr, da, dir};
+use crate::ondisk::{FileBlock, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr, da, dir};
 
 use super::Form;
 
@@ -29,6 +29,16 @@ pub struct DirectoryChange<'c, 'f> {
     edit: InodeEdit,
     /// The mappings, unless the entries are in the inode.
     fork: Option<ForkEdit>,
+    known: KnownMappings,
+}
+
+/// What was looked up of the mappings, which most changes leave as they are.
+#[derive(Debug, Default)]
+struct KnownMappings {
+    /// Directory blocks by their first file block, and where they lie.
+    blocks: Vec<(FileBlock, FsBlock)>,
+    /// The file block after the last one that is mapped.
+    end: Option<u64>,
 }
 
 /// What an entry says.
@@ -66,7 +76,12 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
                 return Err(Corrupt::new(locus, DirectoryRule::Form).into());
             }
         };
-        Ok(Self { change, edit, fork })
+        Ok(Self {
+            change,
+            edit,
+            fork,
+            known: KnownMappings::default(),
+        })
     }
 
     /// Makes an inode without contents an empty directory in `parent`.
@@ -158,7 +173,7 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
             return Ok(Form::Short);
         }
         let geometry = self.geometry();
-        let end = self.end_before(u64::MAX)?;
+        let end = self.end()?;
         let block = u64::from(geometry.dir_block_blocks());
         let leaf = dir::leaf_start(geometry).0;
         Ok(if end == block {

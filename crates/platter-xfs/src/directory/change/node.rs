@@ -7,7 +7,7 @@ use super::leaf::{block_for, trim};
 use super::{DirectoryChange, Located, NewEntry};
 use crate::ondisk::dir::build;
 use crate::ondisk::dir::data::entry_bytes;
-use crate::ondisk::dir::free::{DirFree, NO_FREE};
+use crate::ondisk::dir::free::{DirFree, DirFreeRule, NO_FREE};
 use crate::ondisk::{BlockKind, FileBlock, Site, da, dir};
 
 impl DirectoryChange<'_, '_> {
@@ -23,12 +23,14 @@ impl DirectoryChange<'_, '_> {
         if self.locate(first)?.is_none() {
             return Ok(Vec::new());
         }
-        let bytes = self.read(first, BlockKind::DirFree)?;
         let owner = self.owner().get();
         let site = Site::verified(self.geometry(), owner);
-        let free = DirFree::decode(&bytes, &site);
-        let free = free.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
-        Ok(free.bests.iter().map(|best| best.get()).collect())
+        let decode = |bytes: &[u8]| {
+            let free = DirFree::decode(bytes, &site)?;
+            Ok(free.bests.iter().map(|best| best.get()).collect())
+        };
+        let bests = self.look_at(first, BlockKind::DirFree, decode)?;
+        bests.map_err(|rule: DirFreeRule| Corrupt::new(Locus::inode(owner), rule).into())
     }
 
     pub(super) fn write_free(&mut self, index: u32, bests: &[u16]) -> Result<()> {
@@ -43,7 +45,7 @@ impl DirectoryChange<'_, '_> {
     /// How many free indexes there may be.
     fn free_count(&mut self) -> Result<u32> {
         let geometry = self.geometry();
-        let end = self.end_before(u64::MAX)?;
+        let end = self.end()?;
         let blocks = end.saturating_sub(dir::free_start(geometry).0);
         let count = blocks.div_ceil(geometry.dir_block_blocks().into());
         Ok(u32::try_from(count).unwrap_or(u32::MAX))
@@ -142,11 +144,14 @@ impl DirectoryChange<'_, '_> {
             return Ok(None);
         };
         loop {
-            let entries = path.leaf.entries.clone();
-            if let Some(found) = self.find_among(&entries, hash, name)? {
+            if let Some(found) = self.find_among(&path.leaf.entries, hash, name)? {
                 return Ok(Some(found));
             }
-            let may_go_on = entries.last().is_some_and(|entry| entry.0 == hash);
+            let may_go_on = path
+                .leaf
+                .entries
+                .last()
+                .is_some_and(|entry| entry.0 == hash);
             if !may_go_on || !self.advance(&mut path)? {
                 return Ok(None);
             }

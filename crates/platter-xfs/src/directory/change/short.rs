@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
-use super::{DirectoryChange, NewEntry};
+use super::{DirectoryChange, KnownMappings, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
@@ -158,6 +158,7 @@ impl DirectoryChange<'_, '_> {
         let area = self.area_bytes()?;
         let owner = self.owner();
         store(&mut self.edit, &[])?;
+        self.known = KnownMappings::default();
         self.fork = Some(ForkEdit::empty(ForkKind::Data, owner, area));
         let stored = StoredFork {
             kind: ForkKind::Data,

@@ -8,7 +8,7 @@ use super::DirectoryChange;
 use super::blocks::insert_sorted;
 use crate::ondisk::da::{DA_LEVELS_MAX, DaKind, DaLinks, DaNode, DaNodeRule};
 use crate::ondisk::dir::build::{self, HashEntry};
-use crate::ondisk::dir::leaf::DirLeaf;
+use crate::ondisk::dir::leaf::{DirLeaf, DirLeafRule};
 use crate::ondisk::{BlockKind, FileBlock, Site, dir};
 
 /// A block that is alone on its level.
@@ -67,42 +67,54 @@ impl DirectoryChange<'_, '_> {
     }
 
     fn tree_kind(&mut self, at: u32) -> Result<DaKind> {
-        let bytes = self.read_any(FileBlock(at.into()))?;
-        let bytes = bytes.ok_or_else(|| self.tree_broken(DaNodeRule::Missing))?;
-        DaKind::of(&bytes, true).ok_or_else(|| self.tree_broken(DaNodeRule::Kind))
+        let first = FileBlock(at.into());
+        if let Some(kind) = self.da_kind(first)? {
+            return Ok(kind);
+        }
+        let is_mapped = self.locate(first)?.is_some();
+        Err(self.tree_broken(if is_mapped {
+            DaNodeRule::Kind
+        } else {
+            DaNodeRule::Missing
+        }))
     }
 
     fn read_tree_leaf(&mut self, at: u32) -> Result<Leaf> {
-        let bytes = self.read(FileBlock(at.into()), LEAF)?;
         let owner = self.owner().get();
         let site = Site::verified(self.geometry(), owner);
-        let leaf = DirLeaf::decode(&bytes, DaKind::DirLeafN, &site);
-        let leaf = leaf.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
-        let live = leaf
-            .entries
-            .iter()
-            .filter(|entry| entry.pointer().is_some());
-        let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
-        Ok(Leaf {
-            at,
-            links: leaf.links,
-            entries: entries.collect(),
-        })
+        let decode = |bytes: &[u8]| {
+            let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, &site)?;
+            let live = leaf
+                .entries
+                .iter()
+                .filter(|entry| entry.pointer().is_some());
+            let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
+            Ok(Leaf {
+                at,
+                links: leaf.links,
+                entries: entries.collect(),
+            })
+        };
+        let leaf = self.look_at(FileBlock(at.into()), LEAF, decode)?;
+        leaf.map_err(|rule: DirLeafRule| Corrupt::new(Locus::inode(owner), rule).into())
     }
 
     fn read_node(&mut self, at: u32) -> Result<Step> {
-        let bytes = self.read(FileBlock(at.into()), BlockKind::DaNode)?;
         let site = Site::verified(self.geometry(), self.owner().get());
-        let node = DaNode::decode(&bytes, &site).map_err(|rule| self.tree_broken(rule))?;
-        let children = node.entries.iter();
-        let children = children.map(|entry| (entry.hash.get(), entry.child.get()));
-        Ok(Step {
-            at,
-            level: node.level,
-            links: node.links,
-            children: children.collect(),
-            index: 0,
-        })
+        let decode = |bytes: &[u8]| {
+            let node = DaNode::decode(bytes, &site)?;
+            let children = node.entries.iter();
+            let children = children.map(|entry| (entry.hash.get(), entry.child.get()));
+            Ok(Step {
+                at,
+                level: node.level,
+                links: node.links,
+                children: children.collect(),
+                index: 0,
+            })
+        };
+        let node = self.look_at(FileBlock(at.into()), BlockKind::DaNode, decode)?;
+        node.map_err(|rule| self.tree_broken(rule))
     }
 
     pub(super) fn write_tree_leaf(
