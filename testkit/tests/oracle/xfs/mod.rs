@@ -6,6 +6,7 @@ mod shapes;
 mod matrix;
 mod copies;
 mod norecovery;
+mod printed;
 mod version4;
 mod writing;
 mod sharing;

@@ -1,26 +1,25 @@
 //! Version 4, which the kernel does not mount: filled by `mkfs.xfs -p` and `xfs_db`, and compared with
 //! what went in and with what `xfs_db` prints.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use platter::block::Access;
-use platter::vfs::{Filesystem, Inode, Name};
 use platter::{DeviceRole, Image, MountOptions};
 use testkit::oracle::xfs;
-use testkit::tool;
 
+use super::printed::{Printed, ask, find, read};
 use super::{check, open};
 
 /// Files of `mkfs.xfs -p`, by path below their directory, with length.
 const LENGTHS: [usize; 6] = [0, 1, 4095, 4096, 70_000, 300_000];
-/// Names in the directory that has a tree of leaves.
-const MANY: usize = 1500;
+/// Directories and how many names they have.
+const DIRECTORIES: [(&str, usize); 4] = [("few", 3), ("some", 40), ("more", 200), ("many", 1500)];
 
 pub(super) struct Source {
     dir: tempfile::TempDir,
@@ -39,7 +38,7 @@ pub(super) fn source() -> Result<Source> {
     writeln!(text, "short l--777 0 0 {}", "s".repeat(40))?;
     writeln!(text, "long l--777 0 0 {}", "l".repeat(900))?;
     writeln!(text, "character c--600 0 0 5 1\nfifo p--644 0 0")?;
-    for (name, count) in [("few", 3), ("some", 40), ("more", 200), ("many", MANY)] {
+    for (name, count) in DIRECTORIES {
         writeln!(text, "{name} d--750 1 2")?;
         let empty = dir.path().join("file-0");
         for number in 0..count {
@@ -68,32 +67,8 @@ pub(super) fn make(source: &Source, options: &[&str]) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Asks `xfs_db`, which may change the image with the option for it.
-fn ask(image: &Path, commands: &[String]) -> Result<String> {
-    let mut xfs_db = tool::command("xfs_db");
-    xfs_db.arg("-x");
-    for command in commands {
-        xfs_db.args(["-c", command]);
-    }
-    Ok(tool::succeed(xfs_db.arg(image))?.text())
-}
-
-fn find(filesystem: &dyn Filesystem, path: &[&str]) -> Result<Arc<dyn Inode>> {
-    let mut inode = filesystem.root()?;
-    for name in path {
-        inode = inode.lookup(Name::new(name.as_bytes())?)?;
-    }
-    Ok(inode)
-}
-
-fn read(inode: &dyn Inode) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(inode.attr()?.size_bytes)?];
-    let count = inode.read_at(0, &mut bytes)?;
-    bytes.truncate(count);
-    Ok(bytes)
-}
-
-fn examine(options: &[&str]) -> Result<()> {
+/// Compares an image with what it was made of, and with what `xfs_db` prints. Returns the forms of what it has.
+fn examine(options: &[&str]) -> Result<BTreeSet<String>> {
     let source = source()?;
     let image = make(&source, options)?;
     check::assert_clean(&image, None)?;
@@ -104,76 +79,41 @@ fn examine(options: &[&str]) -> Result<()> {
         assert_eq!(read(&*inode)?, contents(len), "file-{len}");
         let attr = inode.attr()?;
         assert_eq!((attr.permissions, attr.uid, attr.gid), (0o640, 7, 9));
-        assert_core(&image, &*inode)?;
     }
     assert_eq!(find(filesystem, &["short"])?.read_link()?, vec![b's'; 40]);
     assert_eq!(find(filesystem, &["long"])?.read_link()?, vec![b'l'; 900]);
     let character = find(filesystem, &["character"])?.attr()?;
     assert_eq!((character.device.major, character.device.minor), (5, 1));
-    for (name, count) in [("few", 3), ("some", 40), ("more", 200), ("many", MANY)] {
+    for (name, count) in DIRECTORIES {
         let directory = find(filesystem, &[name])?;
-        assert_core(&image, &*directory)?;
         let entries = platter::vfs::inode::read_dir_all(&*directory)?;
         assert_eq!(entries.len(), count, "{name}");
-        for entry in &entries {
-            let found = directory.lookup(entry.name.as_name())?;
-            assert_eq!(found.id(), entry.id);
-        }
-        let mut ours: Vec<_> = entries.iter().map(|entry| entry.id.number).collect();
-        let mut theirs = listed(&image, directory.id().number)?;
-        ours.sort_unstable();
-        theirs.sort_unstable();
-        assert_eq!(ours, theirs, "{name}");
     }
-    Ok(())
+    let compared = Printed::of(&image, None)?.compare(filesystem)?;
+    let names: usize = DIRECTORIES.iter().map(|(_, count)| count).sum();
+    // With the root, two links and two special files.
+    let inodes = names + DIRECTORIES.len() + LENGTHS.len() + 5;
+    assert_eq!(compared.inodes, inodes);
+    assert_eq!(compared.bytes, LENGTHS.iter().sum::<usize>() as u64);
+    Ok(compared.forms)
 }
 
-/// Numbers of an inode as `xfs_db` prints them.
-fn assert_core(image: &Path, inode: &dyn Inode) -> Result<()> {
-    let attr = inode.attr()?;
-    let fields = "core.mode core.size core.nblocks core.uid core.gid";
-    let commands = [format!("inode {}", attr.inode), format!("print {fields}")];
-    let text = ask(image, &commands)?;
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.map(|rest| rest.trim_start_matches(" = ").trim().to_owned())
-            .with_context(|| format!("{name} in {text}"))
-    };
-    let block_sectors = u64::from(attr.io_block_bytes.min(4096) / 512);
-    assert_eq!(field("core.mode")?, format!("0{:o}", attr.mode()));
-    assert_eq!(field("core.size")?, attr.size_bytes.to_string());
-    assert_eq!(field("core.uid")?, attr.uid.to_string());
-    assert_eq!(field("core.gid")?, attr.gid.to_string());
-    let blocks: u64 = field("core.nblocks")?.parse()?;
-    assert!(
-        attr.sectors <= blocks * block_sectors,
-        "{} sectors",
-        attr.sectors
-    );
-    assert_eq!(attr.sectors == 0, blocks == 0);
-    Ok(())
-}
-
-/// Inode numbers that `xfs_db` lists in a directory, without `.` and `..`.
-fn listed(image: &Path, directory: u64) -> Result<Vec<u64>> {
-    let text = ask(image, &[format!("inode {directory}"), "ls".to_owned()])?;
-    let mut numbers = Vec::new();
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        let (_, Some(number)) = (words.next(), words.next()) else {
-            continue;
-        };
-        let is_dot = line.contains(" . ") || line.contains(" .. ");
-        let named = line.contains("name-");
-        if let (Ok(number), false, true) = (number.parse(), is_dot, named) {
-            numbers.push(number);
-        }
-    }
-    Ok(numbers)
-}
+/// What the images have together.
+const FORMS: [&str; 9] = [
+    "directory, block",
+    "directory, btree",
+    "directory, extents",
+    "directory, leaf",
+    "directory, local",
+    "directory, node",
+    "file, extents",
+    "link, extents",
+    "link, local",
+];
 
 #[test]
 fn xfs_of_version_4_is_read_as_it_was_made() {
+    let mut forms = BTreeSet::new();
     for options in [
         &["-n", "ftype=0"][..],
         &["-n", "ftype=1", "-b", "size=1024"],
@@ -186,8 +126,79 @@ fn xfs_of_version_4_is_read_as_it_was_made() {
         ],
         &["-n", "size=16384", "-s", "size=4096"],
     ] {
-        examine(options).unwrap_or_else(|error| panic!("{options:?}: {error:#}"));
+        let seen = examine(options);
+        forms.extend(seen.unwrap_or_else(|error| panic!("{options:?}: {error:#}")));
     }
+    assert!(forms.iter().eq(FORMS), "{forms:?}");
+}
+
+/// `mkfs.xfs -p` makes files of one extent: of one, every second block is left out, and its extents are put into two
+/// leaves. `xfs_repair` frees the other blocks, and finds the file sound.
+#[test]
+fn xfs_of_version_4_has_a_file_with_a_tree_of_extents() -> Result<()> {
+    let source = source()?;
+    let image = make(&source, &["-n", "ftype=0"])?;
+    let path = ["file-300000"];
+    let number = find(&**open(&image, None)?.filesystem(), &path)?
+        .id()
+        .number;
+    let printed = Printed::of(&image, None)?;
+    let inode = printed.inodes(&[number])?.remove(0);
+    let [whole] = inode.extents[..] else {
+        panic!("{inode:?}");
+    };
+    let mut expected = contents(300_000);
+    let block_bytes = printed.block_bytes;
+    let block_len = usize::try_from(block_bytes)?;
+    for hole in (1..).step_by(2).map(|block| block * block_len) {
+        let Some(rest) = expected.get_mut(hole..) else {
+            break;
+        };
+        let len = rest.len().min(block_len);
+        rest[..len].fill(0);
+    }
+    // The last block is one of the holes; the leaves are there and where the hole before it was.
+    let leaves = [whole.count - 1, whole.count - 3];
+    assert!(leaves.iter().all(|leaf| leaf % 2 == 1), "{whole:?}");
+    let records: Vec<u64> = (0..whole.count).step_by(2).collect();
+    let (first, second) = records.split_at(records.len() / 2);
+    let file = fs::File::options().write(true).open(&image)?;
+    let pointer = |leaf: u64| whole.start + leaf;
+    for (leaf, records, siblings) in [
+        (leaves[0], first, [u64::MAX, pointer(leaves[1])]),
+        (leaves[1], second, [pointer(leaves[0]), u64::MAX]),
+    ] {
+        let count = u16::try_from(records.len())?.to_be_bytes();
+        let mut block = [&b"BMAP\0\0"[..], &count].concat();
+        block.extend(siblings.map(u64::to_be_bytes).concat());
+        for record in records {
+            let [high, low] = [record << 9, pointer(*record) << 21 | 1];
+            block.extend([high.to_be_bytes(), low.to_be_bytes()].concat());
+        }
+        let at = printed.byte_of(&whole) + leaf * block_bytes;
+        file.write_all_at(&block, at)?;
+    }
+    let commands = [
+        format!("inode {number}"),
+        "write core.format 3".to_owned(),
+        format!("write core.nextents {}", records.len()),
+        format!("write core.nblocks {}", records.len() + leaves.len()),
+        "write u.bmbt.level 1".to_owned(),
+        "write u.bmbt.numrecs 2".to_owned(),
+        "write u.bmbt.keys[1].startoff 0".to_owned(),
+        format!("write u.bmbt.keys[2].startoff {}", second[0]),
+        format!("write u.bmbt.ptrs[1] {}", pointer(leaves[0])),
+        format!("write u.bmbt.ptrs[2] {}", pointer(leaves[1])),
+    ];
+    ask(&image, &commands)?;
+    xfs::repair(&image, false)?;
+    check::assert_clean(&image, None)?;
+    let volume = open(&image, None)?;
+    let filesystem = &**volume.filesystem();
+    assert!(read(&*find(filesystem, &path)?)? == expected, "contents");
+    let compared = Printed::of(&image, None)?.compare(filesystem)?;
+    assert!(compared.forms.contains("file, btree"), "{compared:?}");
+    Ok(())
 }
 
 #[test]
