@@ -16,6 +16,7 @@ mod attributes;
 mod chunks;
 mod made;
 mod check;
+mod version4_log;
 mod parents;
 mod corruption;
 mod trash;
