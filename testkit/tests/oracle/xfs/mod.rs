@@ -16,6 +16,7 @@ mod attributes;
 mod chunks;
 mod made;
 mod check;
+mod ascii_ci;
 mod version4_log;
 mod parents;
 mod corruption;
