@@ -45,6 +45,20 @@ pub fn judge_corrupted(images: &[&Path]) -> Result<Option<Verdict>> {
     verdict(&finished).map(Some)
 }
 
+/// Judges a filesystem with a realtime device without changing it.
+pub fn check_realtime(image: &Path, realtime: &Path) -> Result<Verdict> {
+    let mut repair = tool::command("xfs_repair");
+    repair.args(["-n", "-f", "-r"]).arg(realtime).arg(image);
+    verdict(&tool::finish(&mut repair)?)
+}
+
+/// Repairs what `xfs_repair` can of a filesystem with a realtime device.
+pub fn repair_realtime(image: &Path, realtime: &Path) -> Result<()> {
+    let mut repair = tool::command("xfs_repair");
+    tool::succeed(repair.args(["-f", "-r"]).arg(realtime).arg(image))?;
+    Ok(())
+}
+
 fn no_modify(images: &[&Path]) -> Result<Finished> {
     for image in images {
         File::open(image).with_context(|| image.display().to_string())?;
