@@ -73,6 +73,13 @@ fn no_modify(images: &[&Path]) -> Result<Finished> {
     tool::finish(&mut repair)
 }
 
+/// Judges a filesystem of one group, which has no copy of its superblock to compare with, without changing it.
+pub fn check_single_group(image: &Path) -> Result<Verdict> {
+    let mut repair = tool::command("xfs_repair");
+    repair.args(["-n", "-f", "-o", "force_geometry"]).arg(image);
+    verdict(&tool::finish(&mut repair)?)
+}
+
 /// Repairs what `xfs_repair` can, and drops a dirty log if `zero_log` says so.
 pub fn repair(image: &Path, zero_log: bool) -> Result<()> {
     let mut repair = tool::command("xfs_repair");

@@ -19,6 +19,7 @@ mod check;
 mod realtime;
 mod ascii_ci;
 mod version4_log;
+mod seeds;
 mod parents;
 mod corruption;
 mod trash;
