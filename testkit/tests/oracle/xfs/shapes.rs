@@ -29,6 +29,18 @@ const SIZES: &[Shape] = &[
         ..PLAIN
     },
     Shape {
+        name: "sectors of 1 KiB",
+        options: &["-s", "size=1024"],
+        size_mib: 96,
+        ..PLAIN
+    },
+    Shape {
+        name: "sectors of 2 KiB, blocks of 2 KiB",
+        options: &["-s", "size=2048", "-b", "size=2048"],
+        size_mib: 96,
+        ..PLAIN
+    },
+    Shape {
         name: "sectors of 4 KiB, inodes of 1 KiB",
         options: &["-s", "size=4096", "-i", "size=1024"],
         ..PLAIN
