@@ -21,6 +21,7 @@ mod same_bytes;
 mod stream;
 mod unmount;
 mod usage;
+mod xfs;
 
 use std::fs;
 use std::io::Write;

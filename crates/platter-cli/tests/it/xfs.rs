@@ -1,0 +1,184 @@
+//! An XFS with an external log, and what is said of it.
+
+use serde_json::Value;
+
+use super::schema::assert_valid;
+use super::*;
+
+impl Workshop {
+    /// Puts an XFS with files of `mkfs.xfs -p` into `pool.img`, and its log into `pool.log`.
+    fn xfs(&self) {
+        for (name, len) in [("pool.img", 96_u64 << 20), ("pool.log", 64 << 20)] {
+            let file = fs::File::create(self.path(name)).unwrap();
+            file.set_len(len).unwrap();
+        }
+        let source = self.path("source/etc/passwd");
+        let source = source.display();
+        let text = format!(
+            "/stub\n0 0\nd--755 0 0\netc d--755 0 0\npasswd ---640 7 9 {source}\nmtab l--777 0 0 passwd\n$\n$\n"
+        );
+        fs::write(self.path("protofile"), text).unwrap();
+        let log = format!("logdev={},size=64m", self.path("pool.log").display());
+        let mut mkfs = Command::new("mkfs.xfs");
+        mkfs.args(["-q", "-f", "--unsupported", "-L", "data"]);
+        mkfs.args(["-m", &format!("uuid={UUID}"), "-l", &log, "-p"]);
+        mkfs.arg(self.path("protofile")).arg(self.path("pool.img"));
+        run_tool(&mut mkfs, "");
+        // Users may read it.
+        for name in ["pool.img", "pool.log"] {
+            let mode = fs::Permissions::from_mode(0o644);
+            fs::set_permissions(self.path(name), mode).unwrap();
+        }
+        fs::set_permissions(self.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// What the command does, run by an ordinary user.
+    fn run_as_user(&self, arguments: &[&str]) -> Ran {
+        let program = self.path("platter");
+        if !program.exists() {
+            copy_program(&program);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(program).args(arguments);
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        Ran::of(&command.output().unwrap())
+    }
+
+    fn read_as_user(&self, arguments: &[&str]) -> String {
+        let ran = self.run_as_user(arguments);
+        assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
+        ran.out
+    }
+}
+
+#[test]
+fn xfs_with_an_external_log_is_read_by_a_user() {
+    let workshop = Workshop::new();
+    workshop.xfs();
+    let log = ["--logdev", "pool.log"];
+    let read = |arguments: &[&str]| workshop.read_as_user(&[arguments, &log].concat());
+    assert_eq!(read(&["ls", "pool.img:/etc"]), "mtab\npasswd\n");
+    let passwd = fs::read_to_string(workshop.path("source/etc/passwd")).unwrap();
+    for path in ["pool.img:/etc/passwd", "pool.img:/etc/mtab"] {
+        assert_eq!(read(&["cat", path]), passwd);
+    }
+    let long = read(&["ls", "-l", "pool.img:/etc/passwd"]);
+    let size = format!(" {} ", passwd.len());
+    assert!(
+        long.starts_with("-rw-r-----") && long.contains(&size),
+        "{long}"
+    );
+
+    let archive = workshop.path("pool.tar");
+    let tar = workshop.run_as_user(&["tar", "pool.img", log[0], log[1]]);
+    assert_eq!((tar.status, &*tar.err), (0, ""));
+    fs::write(&archive, tar.out).unwrap();
+    let unpacked = workshop.path("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    let mut unpack = Command::new("tar");
+    unpack.arg("-C").arg(&unpacked).arg("-xf").arg(&archive);
+    run_tool(&mut unpack, "");
+    assert_eq!(
+        fs::read_to_string(unpacked.join("etc/mtab")).unwrap(),
+        passwd
+    );
+}
+
+#[test]
+fn xfs_without_its_log_is_refused_by_name() {
+    let workshop = Workshop::new();
+    workshop.xfs();
+    for (arguments, status) in [
+        (["ls", "pool.img"], 2),
+        (["cat", "pool.img:/etc/passwd"], 1),
+        (["tar", "pool.img"], 2),
+    ] {
+        let ran = workshop.run_as_user(&arguments);
+        assert_eq!((ran.status, &*ran.out), (status, ""), "{arguments:?}");
+        assert!(ran.err.contains("name it with logdev="), "{}", ran.err);
+    }
+    let ran = workshop.run(&["ls", "pool.img", "--logdev", "none.log"]);
+    assert!(
+        ran.status == 2 && ran.err.contains("none.log"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn info_shows_the_shape_of_an_xfs() {
+    let workshop = Workshop::new();
+    workshop.xfs();
+    let arguments = ["info", "pool.img", "--logdev", "pool.log"];
+    let text = workshop.read_as_user(&arguments);
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name}: {text}"))
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(field("Filesystem:"), "xfs");
+    assert_eq!((&*field("Label:"), &*field("UUID:")), ("data", UUID));
+    assert_eq!(
+        field("Log:"),
+        format!("clean, external, version 2, {} bytes", 64 << 20)
+    );
+    let features = field("Features:");
+    for feature in ["crc", "finobt", "reflink", "ftype"] {
+        assert!(features.split(' ').any(|it| it == feature), "{features}");
+    }
+    // As `xfs_db` prints them.
+    let mut xfs_db = Command::new("xfs_db");
+    let print = "print dblocks blocksize agcount agblocks inodesize fdblocks icount rootino";
+    let paths = ["pool.log", "pool.img"].map(|name| workshop.path(name));
+    xfs_db.args(["-c", "sb 0", "-c", print, "-l"]).args(paths);
+    let printed = String::from_utf8(xfs_db.output().unwrap().stdout).unwrap();
+    for (name, theirs) in [
+        ("Blocks:", "dblocks"),
+        ("Block size:", "blocksize"),
+        ("Allocation groups:", "agcount"),
+        ("Blocks per group:", "agblocks"),
+        ("Inode size:", "inodesize"),
+        ("Free blocks:", "fdblocks"),
+        ("Inodes:", "icount"),
+        ("Root inode:", "rootino"),
+    ] {
+        let line = format!("{theirs} = {}\n", field(name));
+        assert!(printed.contains(&line), "{line}: {printed}");
+    }
+    let json = workshop.read_as_user(&[&arguments[..], &["--json"]].concat());
+    let document: Value = serde_json::from_str(&json).unwrap();
+    assert_valid("info", &document);
+    assert_eq!(document[0]["filesystem"]["type"], "xfs");
+}
+
+#[test]
+fn corrupt_xfs_is_reported_by_check() {
+    let workshop = Workshop::new();
+    workshop.xfs();
+    let arguments = ["check", "pool.img", "--logdev", "pool.log"];
+    let text = workshop.read_as_user(&arguments);
+    assert!(
+        text.starts_with("pool.img: clean; checked 4 allocation groups, "),
+        "{text}"
+    );
+    // The count of free blocks in the header of group 1.
+    let mut xfs_db = Command::new("xfs_db");
+    xfs_db.args(["-x", "-c", "agf 1", "-c", "write -d freeblks 3", "-l"]);
+    let paths = ["pool.log", "pool.img"].map(|name| workshop.path(name));
+    run_tool(xfs_db.args(paths), "");
+    let ran = workshop.run_as_user(&arguments);
+    assert_eq!(ran.status, 4, "{}", ran.err);
+    assert!(
+        ran.out.contains("pool.img: error: AGF at group 1"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("pool.img: not clean, "), "{}", ran.out);
+    let ran = workshop.run_as_user(&[&arguments[..], &["--json"]].concat());
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_valid("check", &report);
+    assert_eq!(report["findings"][0]["place"]["group"], 1);
+    assert_eq!(report["summary"]["exit_status"], 4);
+}
