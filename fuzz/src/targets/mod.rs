@@ -46,6 +46,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("xfs_hash_tree_block", xfs::hash_tree_block),
     ("xfs_remote_block", xfs::remote_block),
     ("xfs_quota_record", xfs::quota_record),
+    ("xfs_realtime_superblock", xfs::realtime_superblock),
+    ("xfs_realtime_block", xfs::realtime_block),
     ("xfs_log_record", xfs_log::record),
     ("xfs_log_operation", xfs_log::operation),
     ("xfs_log_item", xfs_log::item),

@@ -14,6 +14,7 @@ use platter_xfs::ondisk::dir::leaf::{self, DirLeaf};
 use platter_xfs::ondisk::dir::short::ShortDir;
 use platter_xfs::ondisk::dquot::{Dquot, QuotaKind};
 use platter_xfs::ondisk::extent::ExtentDevice;
+use platter_xfs::ondisk::realtime::{self, DiskRtSuperblock, RtBlockKind};
 use platter_xfs::ondisk::superblock::DiskSuperblock;
 use platter_xfs::ondisk::{
     AgNr, Agf, Agfl, Agi, BasicBlock, BlockKind, BlockVerifier, Geometry, Inode, InodeNr, Mapping,
@@ -98,6 +99,7 @@ const SHORT_BTREE: Fields = Fields(52, 16, 32, 48, 4);
 const LONG_BTREE: Fields = Fields(64, 24, 40, 56, 8);
 const DIRECTORY: Fields = Fields(4, 8, 24, 40, 8);
 const HASHES: Fields = Fields(12, 16, 32, 48, 8);
+const REALTIME: Fields = Fields(4, 16, 32, 8, 8);
 
 /// Calls `decode` with a block and where it lies: as it is, as one that was verified, and as one that
 /// lies where it says with its checksum in place.
@@ -352,6 +354,56 @@ pub(super) fn quota_record(bytes: &[u8]) {
             for kind in [QuotaKind::User, QuotaKind::Project] {
                 black_box(Dquot::decode(bytes, kind, 0, geometry).is_ok());
             }
+        }
+    }
+}
+
+/// The superblock of a realtime device: as it is, and with magic number and checksum in place.
+pub(super) fn realtime_superblock(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    if let Some(magic) = sealed.get_mut(..4) {
+        magic.copy_from_slice(b"Frog");
+    }
+    platter_xfs::ondisk::checksum::seal(&mut sealed, DiskRtSuperblock::CHECKSUM_OFFSET);
+    let mut unpadded = sealed.clone();
+    if let Some(padding) = unpadded.get_mut(8..12) {
+        padding.fill(0);
+    }
+    platter_xfs::ondisk::checksum::seal(&mut unpadded, DiskRtSuperblock::CHECKSUM_OFFSET);
+    let superblock = Superblock::decode(bytes, Locus::UNKNOWN);
+    for bytes in [bytes, &sealed, &unpadded] {
+        let Ok(disk) = DiskRtSuperblock::decode(bytes) else {
+            continue;
+        };
+        black_box(disk.label());
+        if let Ok(superblock) = &superblock {
+            black_box(disk.differs_from(superblock));
+        }
+    }
+}
+
+/// A block of a bitmap or a summary of a realtime group, and what is stored into it.
+pub(super) fn realtime_block(bytes: &[u8]) {
+    let Some((geometry, bytes)) = shape(bytes) else {
+        return;
+    };
+    black_box(realtime::words(geometry.block_bytes()));
+    for (kind, magic) in [
+        (RtBlockKind::Bitmap, b"BMPZ"),
+        (RtBlockKind::Summary, b"SUMY"),
+    ] {
+        let mut named = bytes.to_vec();
+        if let Some(first) = named.get_mut(..4) {
+            first.copy_from_slice(magic);
+        }
+        for bytes in [bytes, &named] {
+            each_site(geometry, bytes, REALTIME, |bytes, site| {
+                if let Ok((words, _)) = realtime::decode(bytes, kind, site) {
+                    let mut stored = bytes.to_vec();
+                    realtime::store(&mut stored, &words);
+                    black_box(stored);
+                }
+            });
         }
     }
 }

@@ -6,7 +6,7 @@ use platter_ondisk::Locus;
 use platter_xfs::ondisk::inode::free;
 use platter_xfs::ondisk::log::buffer::{BufferFormat, BufferType};
 use platter_xfs::ondisk::log::dinode::{self, LogDinode};
-use platter_xfs::ondisk::log::dquot::DquotFormat;
+use platter_xfs::ondisk::log::dquot::{DquotFormat, QuotaOff};
 use platter_xfs::ondisk::log::icreate::InodeCreate;
 use platter_xfs::ondisk::log::inode::InodeFormat;
 use platter_xfs::ondisk::log::intent::{Done, Intent};
@@ -60,6 +60,9 @@ pub(super) fn item(bytes: &[u8]) {
         black_box(format.regions_needed());
     }
     black_box(DquotFormat::decode(bytes, locus).is_ok());
+    if let Ok(off) = QuotaOff::decode(bytes, locus) {
+        black_box((off.encode(), QuotaOff::of_record(bytes)));
+    }
     black_box(Done::decode(bytes, locus).is_ok());
     let halves = bytes.split_at(bytes.len() / 2);
     for regions in [
