@@ -22,6 +22,20 @@ pub fn make(image: &Path, size_kib: u64, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// The inode number of the root of what [`make`] makes, with blocks of 4 KiB and inodes of 512 bytes.
+pub const ROOT: u64 = 128;
+
+/// Has `xfs_db` change a filesystem.
+pub fn change(image: &Path, commands: &[String]) -> Result<()> {
+    let mut xfs_db = tool::command("xfs_db");
+    xfs_db.arg("-x");
+    for command in commands {
+        xfs_db.args(["-c", command]);
+    }
+    tool::succeed(xfs_db.arg(image))?;
+    Ok(())
+}
+
 /// Judges a filesystem without changing it: the data device, then the external log if there is one.
 /// The log is not replayed; a dirty one is a refusal, since what it holds is missing in what is
 /// checked.

@@ -309,7 +309,8 @@ impl Checker<'_> {
                 } else if superblock.rt_summary_inode == Some(inode.number) {
                     size != crate::realtime::summary_bytes(superblock)
                 } else {
-                    false
+                    // Quota files are read by their mappings alone.
+                    superblock.quota_inodes.contains(&Some(inode.number)) && size != 0
                 }
             }
         };

@@ -31,10 +31,8 @@ impl Checker<'_> {
     /// Adds what an inode uses.
     pub(super) fn count_usage(&mut self, inode: &Inode, blocks: u64, rt_blocks: u64) {
         let superblock = &self.context.superblock;
-        let quota = superblock.quota_inodes.into_iter().flatten();
-        let mut internal = quota
-            .chain(superblock.rt_bitmap_inode)
-            .chain(superblock.rt_summary_inode);
+        // The files of the realtime section count, those of quota do not.
+        let mut internal = superblock.quota_inodes.into_iter().flatten();
         let is_internal = internal.any(|number| number == inode.number);
         let has_quota = !superblock.quota_flags.is_empty();
         if is_internal || !has_quota || inode.flags2.contains(InodeFlags2::METADATA) {

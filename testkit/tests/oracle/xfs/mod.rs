@@ -16,6 +16,7 @@ mod attributes;
 mod chunks;
 mod made;
 mod check;
+mod quota;
 mod realtime;
 mod ascii_ci;
 mod version4_log;

@@ -394,8 +394,8 @@ fn quota_of(
 
 #[test]
 fn quota_is_compared_with_use() {
-    // Directories, links and files, but for the quota file and the realtime inodes.
-    let inodes = 1 + 4 + 2 + 3 + 40 + 300 + 1200;
+    // The root, the files of the realtime section, directories, links and files, but for the quota file.
+    let inodes = 1 + 2 + 4 + 2 + 3 + 40 + 300 + 1200;
     let used = |image: &Image| {
         let blocks = |path: &[&str]| {
             let at = usize::try_from(image.offset_of(image.find(path))).unwrap();
