@@ -328,3 +328,62 @@ fn subvolumes_are_sent_and_received() {
     let text = workshop.read(&["check", "pool.img"]);
     assert!(text.contains("clean"), "{text}");
 }
+
+/// Where the superblock lies, and in it the incompatible features.
+const SUPERBLOCK: std::ops::Range<usize> = 65536..69632;
+const INCOMPAT: usize = 188;
+
+/// The checksum of a superblock.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = !0;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        }
+    }
+    !crc
+}
+
+#[test]
+fn features_that_are_not_read_are_refused_by_name() {
+    let workshop = Workshop::new();
+    workshop.btrfs("echo text > file");
+    let image = workshop.path("pool.img");
+    assert_eq!(workshop.read(&["cat", "pool.img:/file"]), "text\n");
+    let superblock = fs::read(&image).unwrap()[SUPERBLOCK].to_vec();
+    assert_eq!(superblock[..4], crc32c(&superblock[32..]).to_le_bytes());
+    for (bit, name) in [
+        (12, "zoned"),
+        (13, "extent-tree-v2"),
+        (14, "raid-stripe-tree"),
+        (17, "remap-tree"),
+        (18, "incompat feature 0x40000"),
+        (63, "incompat feature 0x8000000000000000"),
+    ] {
+        let mut changed = superblock.clone();
+        changed[INCOMPAT + bit / 8] |= 1 << (bit % 8);
+        let sum = crc32c(&changed[32..]);
+        changed[..4].copy_from_slice(&sum.to_le_bytes());
+        corrupt(&image, SUPERBLOCK.start as u64, &changed);
+        let expected = format!("btrfs: {name} is not supported");
+
+        let opened = platter::Image::open(&image, platter::block::Access::Read).unwrap();
+        let error = platter::MountOptions::new().mount(&opened).unwrap_err();
+        assert!(error.to_string().contains(&expected), "{error}");
+        drop(opened);
+        assert_eq!(workshop.run(&["check", "pool.img"]).status, 8, "{name}");
+        for command in [
+            &["ls", "pool.img"][..],
+            &["cat", "pool.img:/file"],
+            &["tar", "pool.img", "-o", "out.tar"],
+            &["cp", "pool.img:/file", "out"],
+            &["check", "pool.img"],
+            &["rm", "pool.img:/file"],
+        ] {
+            let ran = workshop.run(command);
+            assert_ne!(ran.status, 0, "{command:?}");
+            assert!(ran.err.contains(&expected), "{command:?}: {}", ran.err);
+        }
+    }
+}
