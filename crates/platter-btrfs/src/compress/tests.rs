@@ -93,6 +93,74 @@ fn data_that_goes_on_is_left() {
     }
 }
 
+/// A frame of zstd with a window of so many bits, and without its length.
+fn zstd_with_window(data: &[u8], window_log: u32) -> Vec<u8> {
+    let mut encoder = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+    encoder.window_log(window_log).unwrap();
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn bombs_fill_no_more_than_the_extent() {
+    let data = vec![7; 64 << 20];
+    for (kind, bomb) in [
+        (Compression::Zlib, zlib_of(&data)),
+        (
+            Compression::Zstd,
+            zstd_with_window(&data, ZSTD_WINDOW_LOG_MAX),
+        ),
+    ] {
+        assert!(bomb.len() < 128 << 10, "{kind:?}: {}", bomb.len());
+        for len in [1, 4096, 128 << 10] {
+            assert_eq!(
+                decompress(kind, &bomb, len).unwrap(),
+                data[..len],
+                "{kind:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn zstd_that_asks_for_more_memory_is_refused() {
+    let data = vec![7; 64 << 20];
+    let window = zstd_with_window(&data, ZSTD_WINDOW_LOG_MAX + 1);
+    let one_segment = zstd::bulk::compress(&data, 3).unwrap();
+    for bomb in [window, one_segment] {
+        let refused = decompress(Compression::Zstd, &bomb, 4096);
+        assert_eq!(refused, Err(CompressedDataRule::Stream));
+    }
+}
+
+#[test]
+fn segments_of_lzo_that_exceed_a_sector_are_refused() {
+    // One literal, repeated by a match of any length at distance 1, then the end.
+    let mut segment = vec![18, b'a', 0x20];
+    segment.extend([0; 3000]);
+    segment.extend([1, 0, 0, 0x11, 0, 0]);
+    let mut bomb = Vec::new();
+    bomb.extend(u32::try_from(8 + segment.len()).unwrap().to_le_bytes());
+    bomb.extend(u32::try_from(segment.len()).unwrap().to_le_bytes());
+    bomb.extend_from_slice(&segment);
+    let mut whole = vec![0; 1 << 20];
+    let count = lzokay::decompress::decompress(&segment, &mut whole).unwrap();
+    assert!(
+        count > 700_000 && whole[..count].iter().all(|byte| *byte == b'a'),
+        "{count}"
+    );
+    for len in [1, 4096, 128 << 10] {
+        let refused = decompress(Compression::Lzo, &bomb, len);
+        assert_eq!(refused, Err(CompressedDataRule::LzoSegment), "{len}");
+    }
+    // Many segments, each of a sector, end with the extent.
+    let many = lzo_of(&[5].repeat(128 << 10));
+    assert_eq!(
+        decompress(Compression::Lzo, &many, 4096).unwrap(),
+        [5; 4096]
+    );
+}
+
 #[test]
 fn broken_streams_are_refused() {
     for kind in [Compression::Zlib, Compression::Zstd] {
