@@ -2,6 +2,7 @@
 //! profile, checksum, compression and size of tree blocks, and with losses that the profile tolerates.
 
 mod check;
+mod collisions;
 mod corrupt;
 mod corruption;
 mod devices;
@@ -18,6 +19,7 @@ mod rescue;
 mod scrub;
 mod seeds;
 mod sharing;
+mod simple_quota;
 mod space;
 mod streams;
 mod stream_trees;

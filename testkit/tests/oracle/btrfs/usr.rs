@@ -67,7 +67,7 @@ fn made_from_directory(options: &[&str]) -> Result<()> {
     btrfs::make_filled(&[image], 400 << 10, options, Some(source.path()))?;
     assert!(btrfs::check(&[image])?.is_clean());
     let ours = mount(&pool.devices()?, &MountOptions::default())?;
-    assert!(ours.superblock().sector_bytes >= 16384);
+    assert!(ours.superblock().sector_bytes > 4096);
     // Directories have one link each.
     let rules = Rules {
         links: false,
@@ -87,4 +87,14 @@ fn sectors_of_64k_are_read() -> Result<()> {
 #[test]
 fn sectors_of_16k_are_read() -> Result<()> {
     made_from_directory(&["-s", "16384", "-n", "32768", "--csum", "blake2"])
+}
+
+#[test]
+fn sectors_of_8k_are_read() -> Result<()> {
+    made_from_directory(&["-s", "8192", "-n", "16384", "--csum", "sha256"])
+}
+
+#[test]
+fn sectors_of_32k_are_read() -> Result<()> {
+    made_from_directory(&["-s", "32768", "-n", "65536", "--csum", "xxhash"])
 }

@@ -1,0 +1,45 @@
+//! Simple quotas: what owns an extent is stored with it, and counted.
+
+use anyhow::Result;
+use platter_btrfs::ondisk::Features;
+use testkit::fs_type::FsType;
+use testkit::ioctl;
+use testkit::loopdev::{Access, Mount};
+
+use super::check;
+use super::image::{Pool, RULES, mount};
+
+/// `BTRFS_IOC_QUOTA_CTL`, and its argument that enables simple quotas: the command, and what it returns.
+const QUOTA_CTL: u32 = 0xc010_9428;
+const ENABLE_SIMPLE: u64 = 4;
+
+/// Changes after quotas are enabled: extents of two subvolumes and of their snapshots.
+const CHANGES: &str = r"
+set -e
+btrfs subvolume create sub
+seq 100000 > sub/text
+btrfs subvolume snapshot sub snap
+seq 200000 > snap/text
+cp --reflink=always sub/text clone
+head -c 300000 /dev/urandom > random
+sync -f .
+rm sub/text
+";
+
+#[test]
+fn simple_quotas_are_read_and_checked() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &[])?;
+    pool.run("", "seq 1000 > $1/before")?;
+    let mounted = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadWrite)?;
+    let argument = [ENABLE_SIMPLE.to_le_bytes(), [0; 8]].concat();
+    let enabled = ioctl::call(mounted.root(), 0, QUOTA_CTL, &argument)?;
+    enabled.expect("the kernel has simple quotas");
+    mounted.unmount_all(&pool.paths())?;
+    pool.run_at_path("", CHANGES)?;
+    let outcome = pool.compare(&platter_btrfs::MountOptions::default(), "", RULES)?;
+    assert_eq!(outcome.differences, 0, "{outcome}");
+    let ours = mount(&pool.devices()?, &platter_btrfs::MountOptions::default())?;
+    let features: &Features = &ours.superblock().features;
+    assert!(features.incompat_names().contains(&"squota"));
+    check::is_clean_for_platter(&pool.paths())
+}
