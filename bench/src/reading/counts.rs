@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use platter::archive::{TarOptions, write_tar};
-use platter::block::{Access, BlockDevice, CountingDevice};
+use platter::block::Access;
 use platter::{Image, MemoryBudget, Volume};
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_vfs::inode::read_dir_all;
@@ -142,54 +142,44 @@ pub(crate) fn part(orders: &str) -> Result<()> {
     Ok(())
 }
 
-/// The image, mounted, with what counts its requests and, of btrfs, its decompressions.
+/// The image as the commands mount it, which counts its requests.
 struct Opened {
     volume: Volume,
-    device: Option<Arc<CountingDevice>>,
-    btrfs: Option<Arc<Btrfs>>,
 }
 
 impl Opened {
     fn new(orders: &Orders) -> Result<Self> {
         let budget = Arc::new(MemoryBudget::new(CACHE_BYTES));
-        if orders.fs_type != FsType::Btrfs {
-            let image = Image::open(&orders.image, Access::Read)?;
-            let options = platter::MountOptions::new().budget(budget).count_requests();
-            return Ok(Self {
-                volume: options.mount(&image)?,
-                device: None,
-                btrfs: None,
-            });
-        }
         let image = Image::open(&orders.image, Access::Read)?;
-        let device = Arc::new(CountingDevice::new(Arc::clone(image.device())));
-        let devices = [Arc::clone(&device) as Arc<dyn BlockDevice>];
-        let options = MountOptions::default();
-        let btrfs = Arc::new(Btrfs::mount(
-            &devices,
-            &options,
-            budget,
-            Arc::new(SystemClock::new()),
-        )?);
+        let options = platter::MountOptions::new().budget(budget).count_requests();
         Ok(Self {
-            volume: Volume::new("image", Arc::clone(&btrfs) as Arc<dyn Filesystem>),
-            device: Some(device),
-            btrfs: Some(btrfs),
+            volume: options.mount(&image)?,
         })
     }
 
     fn reads(&self) -> Result<(u64, u64)> {
-        let counts = match &self.device {
-            Some(device) => device.counts(),
-            None => self.volume.request_counts().context("they are counted")?,
-        };
+        let counts = self.volume.request_counts().context("they are counted")?;
         Ok((counts.reads, counts.read_bytes))
     }
+}
 
-    fn decompressions(&self) -> u64 {
-        let btrfs = self.btrfs.as_ref();
-        btrfs.map_or(0, |btrfs| btrfs.super_block().decompressed.decompressions())
-    }
+/// How many extents of a btrfs an archive decompresses, and how many compressed ones there are. The image is mounted
+/// again for that, without the layer that reads small files together, which decompresses nothing.
+fn decompressions(image: &Path) -> Result<(u64, u64)> {
+    let image = Image::open(image, Access::Read)?;
+    let devices = [Arc::clone(image.device())];
+    let options = MountOptions::default();
+    let budget = Arc::new(MemoryBudget::new(CACHE_BYTES));
+    let clock = Arc::new(SystemClock::new());
+    let btrfs = Arc::new(Btrfs::mount(&devices, &options, budget, clock)?);
+    archive(&Volume::new(
+        "image",
+        Arc::clone(&btrfs) as Arc<dyn Filesystem>,
+    ))?;
+    let decompressions = btrfs.super_block().decompressed.decompressions();
+    let mut extents = 0;
+    compressed_extents(&btrfs.root()?, &mut extents)?;
+    Ok((decompressions, extents))
 }
 
 fn count(orders: &Orders) -> Result<Counted> {
@@ -220,11 +210,11 @@ fn count(orders: &Orders) -> Result<Counted> {
         }
     };
     let after = opened.reads()?;
-    let decompressions = opened.decompressions();
-    let mut extents = 0;
-    if orders.work == Work::Archive && opened.btrfs.is_some() {
-        compressed_extents(&root, &mut extents)?;
-    }
+    let peak_bytes = peak_bytes(std::process::id())?;
+    let (decompressions, extents) = match (orders.work, orders.fs_type) {
+        (Work::Archive, FsType::Btrfs) => decompressions(&orders.image)?,
+        _ => (0, 0),
+    };
     Ok(Counted {
         image: orders.what.clone(),
         work: orders.work.name().to_owned(),
@@ -235,7 +225,7 @@ fn count(orders: &Orders) -> Result<Counted> {
         read_bytes: after.1 - before.1,
         decompressions,
         extents,
-        peak_bytes: peak_bytes(std::process::id())?,
+        peak_bytes,
     })
 }
 
