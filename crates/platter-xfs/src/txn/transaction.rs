@@ -428,11 +428,13 @@ impl<'m> Transaction<'m> {
             let number = logged.place.number;
             let corrupt = |rule| Corrupt::new(Locus::inode(number.get()), rule);
             DiskInodeV3::seal(&mut logged.image);
-            let decoded = |image: &[u8]| match Inode::decode_unsealed(image, number, geometry) {
+            let used = |decoded| match decoded {
                 Err(InodeRule::Unused) => Ok(None),
                 decoded => decoded.map(Some).map_err(corrupt),
             };
-            let (before, inode) = (decoded(&logged.before)?, decoded(&logged.image)?);
+            // What lay in the cluster is verified here: others may have changed its link only.
+            let before = used(Inode::decode(&logged.before, number, geometry))?;
+            let inode = used(Inode::decode_unsealed(&logged.image, number, geometry))?;
             let mut dirty = Dirty::between(before.as_ref(), inode.as_ref());
             dirty.link = next_unlinked(&logged.before) != next_unlinked(&logged.image);
             changes.push(Change {

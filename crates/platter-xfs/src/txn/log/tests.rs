@@ -8,12 +8,14 @@ use platter_block::sim::{Effect, Fault, FaultDevice, Recorder, Recording, When};
 use platter_cache::MemoryBudget;
 use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
 use platter_ondisk::verify::Unverified;
+use zerocopy::FromBytes;
 
 use super::*;
+use crate::ondisk::inode::{DiskInodeV3, tests as inode_tests};
 use crate::ondisk::log::BufferType;
 use crate::ondisk::superblock::tests::sample;
 use crate::ondisk::{BasicBlock, Superblock};
-use crate::txn::{BlockType, Transaction, find_position, replay, scan};
+use crate::txn::{BlockType, InodePlace, Transaction, find_position, replay, scan};
 use crate::xfs_mount::Mount;
 
 const BLOCKS: u64 = 16;
@@ -330,6 +332,48 @@ fn cancelled_block_is_not_replayed() {
     assert_eq!(scene.log.items().0, 1);
     let found = scene.recovered(&data, log, 512);
     assert_eq!((found[1][0], found[2][0]), (0, 9));
+}
+
+/// Changes the time of the inode in block 3, and commits.
+fn change_inode(scene: &Scene) -> Result<u64> {
+    let place = InodePlace {
+        number: InodeNr::new(inode_tests::NUMBER).unwrap(),
+        cluster: at(3),
+        cluster_bytes: BLOCK_BYTES,
+        offset: 1024,
+    };
+    let mut transaction = scene.begin(8192);
+    transaction.edit_inode(&place, |image| {
+        DiskInodeV3::mut_from_prefix(image)
+            .unwrap()
+            .0
+            .core
+            .links
+            .set(2);
+        Ok(())
+    })?;
+    transaction.commit()
+}
+
+#[test]
+fn inode_with_a_bad_checksum_is_not_logged() {
+    let data = data();
+    let mut inode = inode_tests::sample();
+    inode[300] ^= 1;
+    let place = at(3).byte_offset() + 1024;
+    data.write_at(place, &inode).unwrap();
+    let scene = Scene::open(Arc::clone(&data), log_device(1024), 512);
+    let error = change_inode(&scene).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    scene.log.force_all().unwrap();
+    assert_eq!(scene.log.items().0, 0);
+
+    inode[300] ^= 1;
+    data.write_at(place, &inode).unwrap();
+    let scene = Scene::open(Arc::clone(&data), log_device(1024), 512);
+    change_inode(&scene).unwrap();
+    scene.log.force_all().unwrap();
+    assert_eq!(scene.log.items().0, 1);
 }
 
 #[test]
