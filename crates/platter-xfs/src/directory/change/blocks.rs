@@ -4,7 +4,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result, Unsupported};
 
-use super::{DirectoryChange, KnownMappings, Located};
+use super::{DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
 use crate::ag::Groups;
 use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
@@ -74,7 +74,11 @@ impl<'f> DirectoryChange<'_, 'f> {
             .into());
         }
         let at = FsBlock(found.start + skipped);
-        self.known.blocks.push((first, at));
+        let known = &mut self.known.blocks;
+        if known.len() == KNOWN_BLOCKS_MAX {
+            known.swap_remove(0);
+        }
+        known.push((first, at));
         Ok(Some(at))
     }
 

@@ -32,6 +32,9 @@ pub struct DirectoryChange<'c, 'f> {
     known: KnownMappings,
 }
 
+/// More blocks than most changes look at.
+const KNOWN_BLOCKS_MAX: usize = 16;
+
 /// What was looked up of the mappings, which most changes leave as they are.
 #[derive(Debug, Default)]
 struct KnownMappings {

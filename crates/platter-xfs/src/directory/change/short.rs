@@ -227,6 +227,7 @@ impl DirectoryChange<'_, '_> {
         if let Some(fork) = self.fork.take() {
             fork.store(&mut self.edit)?;
         }
+        self.known = KnownMappings::default();
         self.store_short(parent, &entries)
     }
 }
