@@ -13,6 +13,7 @@ use platter_vfs::Result;
 use super::leaves::data_claims;
 use super::walk::{Block, Walked};
 use super::{Checker, Flow, QgroupUseRule};
+use crate::ondisk::extent_item::{ExtentItem, ExtentKind, ExtentRef};
 use crate::ondisk::header::LEVEL_MAX;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::qgroup::{QgroupFlags, QgroupInfo, QgroupStatus};
@@ -135,8 +136,7 @@ impl Checker<'_> {
             return self.noticed(locus, QgroupUseRule::Inconsistent);
         }
         if status.flags.contains(QgroupFlags::SIMPLE_MODE) {
-            // Usage of simple quotas is what was charged, which older extents do not show.
-            return Ok(());
+            return self.check_simple(&stored, status.enable_generation);
         }
         let Ok(Some(usages)) = self.usages(&stored) else {
             self.report
@@ -156,6 +156,98 @@ impl Checker<'_> {
             self.noticed(locus.at_key(key.into()), QgroupUseRule::Missing)?;
         }
         Ok(())
+    }
+
+    /// Compares the usage of simple quotas with what was charged since they were enabled, in that transaction
+    /// itself or not.
+    fn check_simple(&mut self, stored: &Stored, enabled: Option<Generation>) -> Flow {
+        let enabled = enabled.unwrap_or(Generation(0));
+        // What cannot be read was reported.
+        let Ok([most, least]) = self.charges(enabled) else {
+            return Ok(());
+        };
+        let mut left = COMPARISONS_MAX;
+        for (id, info) in &stored.infos {
+            let Some(members) = subvolumes_of(*id, &stored.members, &mut left) else {
+                self.report
+                    .count("uncounted qgroups", stored.infos.len() as u64);
+                return Ok(());
+            };
+            let sum = |charges: &BTreeMap<TreeId, u64>| {
+                let charged = members.iter().filter_map(|member| charges.get(member));
+                charged.fold(0u64, |sum, bytes| sum.saturating_add(*bytes))
+            };
+            let charged = sum(&least)..=sum(&most);
+            let (referenced, exclusive) = (info.referenced.0, info.exclusive.0);
+            if !charged.contains(&referenced) || referenced != exclusive {
+                let key = Key::new(0, ItemKind::QGROUP_INFO, *id);
+                let locus = Locus::tree(TreeId::QUOTA.0).at_key(key.into());
+                self.found(locus, QgroupUseRule::Counts)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of extents that each subvolume allocated in this transaction and later ones, and in later ones
+    /// only.
+    fn charges(&self, since: Generation) -> Result<[BTreeMap<TreeId, u64>; 2]> {
+        let mut charges = <[BTreeMap<TreeId, u64>; 2]>::default();
+        let Some(tree) = self.context.tree(TreeId::EXTENT)? else {
+            return Ok(charges);
+        };
+        let mut cursor = Cursor::new(&self.context.blocks, tree);
+        cursor.seek(Key::MIN)?;
+        while let Some((key, data)) = cursor.item() {
+            if matches!(key.kind, ItemKind::EXTENT_ITEM | ItemKind::METADATA_ITEM) {
+                let item = ExtentItem::decode(key, data, tree.locus(key))?;
+                let is_charged = [item.generation >= since, item.generation > since];
+                let charge = if is_charged[0] {
+                    self.charge(key, &item)?
+                } else {
+                    None
+                };
+                if let Some((owner, bytes)) = charge.filter(|(owner, _)| owner.is_subvolume()) {
+                    let counted = charges.iter_mut().zip(is_charged);
+                    for (charges, _) in counted.filter(|(_, is_charged)| *is_charged) {
+                        let sum = charges.entry(owner).or_default();
+                        *sum = sum.saturating_add(bytes);
+                    }
+                }
+            }
+            cursor.step()?;
+        }
+        Ok(charges)
+    }
+
+    /// Which tree an extent is charged to, and its length; `None` for data from before simple quotas, and for
+    /// blocks of other trees.
+    fn charge(&self, key: Key, item: &ExtentItem) -> Result<Option<(TreeId, u64)>> {
+        let ExtentKind::TreeBlock { level, .. } = item.kind else {
+            let owner = item.inline.iter().find_map(|reference| {
+                let ExtentRef::Owner { tree } = reference else {
+                    return None;
+                };
+                Some(*tree)
+            });
+            return Ok(owner.map(|owner| (owner, key.offset)));
+        };
+        let is_of_others = item.inline.iter().any(
+            |reference| matches!(reference, ExtentRef::TreeBlock { tree } if !tree.is_subvolume()),
+        );
+        if is_of_others {
+            return Ok(None);
+        }
+        let expected = Expected {
+            level: Some(level),
+            generation: Some(item.generation),
+            ..Expected::default()
+        };
+        let block = self
+            .context
+            .blocks
+            .read(LogicalAddr(key.object), &expected)?;
+        let node_bytes = u64::from(self.context.superblock.node_bytes);
+        Ok(block.header().map(|header| (header.owner, node_bytes)))
     }
 
     fn read_qgroups(&self, tree: Tree) -> Result<Stored> {

@@ -112,6 +112,11 @@ fn check(paths: &[&Path]) -> Result<(CheckReport, Findings)> {
     Ok((report, findings))
 }
 
+/// The errors that platter finds.
+pub(super) fn errors(paths: &[&Path]) -> Result<Vec<String>> {
+    Ok(check(paths)?.1.errors())
+}
+
 /// Both find nothing.
 pub(super) fn is_clean(paths: &[&Path]) -> Result<()> {
     let (verdict, text) = btrfs::report(paths)?;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use platter_btrfs::MountOptions;
 use platter_btrfs::chunk::Placement;
 use platter_btrfs::ondisk::chunk_item::ChunkItem;
@@ -14,7 +14,7 @@ use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::root_item::RootItem;
 use platter_btrfs::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use platter_btrfs::ondisk::tree_block::{Expected, TreeBlockFormat};
-use platter_btrfs::ondisk::{ChecksumKind, Key, LogicalAddr, leaf};
+use platter_btrfs::ondisk::{ChecksumKind, Key, LogicalAddr, TreeId, leaf};
 use platter_ondisk::Locus;
 use testkit::prng::Prng;
 use zerocopy::FromBytes;
@@ -191,6 +191,40 @@ impl Corpus {
             writes: vec![((0, SUPERBLOCK_OFFSETS[0]), bytes)],
             text: format!("superblock, sealed {is_sealed}: {what}"),
         }
+    }
+
+    /// A change of the data of an item, in all copies and with right checksums.
+    pub(super) fn change_data(
+        &self,
+        tree: TreeId,
+        key: Key,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<Change> {
+        let blocks = self.trees.iter().filter(|(id, _)| *id == tree.0);
+        let mut leaves = blocks
+            .flat_map(|(_, blocks)| blocks)
+            .filter(|block| block.bytes[100] == 0);
+        let has_key = |block: &&Block| leaf::Leaf::new(&block.bytes).iter().any(|it| it.0 == key);
+        let block = leaves.find(has_key).context("the item is there")?;
+        let mut items: Vec<(Key, Vec<u8>)> = leaf::Leaf::new(&block.bytes)
+            .iter()
+            .map(|(key, data)| (key, data.to_vec()))
+            .collect();
+        let item = items.iter_mut().find(|(found, _)| *found == key);
+        change(&mut item.context("the item is there")?.1);
+        let mut bytes = block.bytes.clone();
+        let header = self.format.verify(logical_of(&bytes), &bytes)?;
+        let left = items.iter().map(|(key, data)| (*key, &data[..]));
+        assert!(leaf::encode(&mut bytes, &header, left));
+        self.format.seal(&mut bytes);
+        Ok(Change {
+            writes: block
+                .places
+                .iter()
+                .map(|place| (*place, bytes.clone()))
+                .collect(),
+            text: format!("the data of {} changed", named(key)),
+        })
     }
 
     /// Removes an item; what is left is a valid leaf.

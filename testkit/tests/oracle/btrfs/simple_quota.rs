@@ -1,12 +1,14 @@
 //! Simple quotas: what owns an extent is stored with it, and counted.
 
 use anyhow::Result;
-use platter_btrfs::ondisk::Features;
+use platter_btrfs::ondisk::key::ItemKind;
+use platter_btrfs::ondisk::{Features, Key, TreeId};
 use testkit::fs_type::FsType;
 use testkit::ioctl;
 use testkit::loopdev::{Access, Mount};
 
 use super::check;
+use super::corrupt::Corpus;
 use super::image::{Pool, RULES, mount};
 
 /// `BTRFS_IOC_QUOTA_CTL`, and its argument that enables simple quotas: the command, and what it returns.
@@ -27,7 +29,7 @@ rm sub/text
 ";
 
 #[test]
-fn simple_quotas_are_read_and_checked() -> Result<()> {
+fn simple_quotas_are_counted_as_by_the_kernel() -> Result<()> {
     let pool = Pool::make(1, 200 << 10, &[])?;
     pool.run("", "seq 1000 > $1/before")?;
     let mounted = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadWrite)?;
@@ -41,5 +43,19 @@ fn simple_quotas_are_read_and_checked() -> Result<()> {
     let ours = mount(&pool.devices()?, &platter_btrfs::MountOptions::default())?;
     let features: &Features = &ours.superblock().features;
     assert!(features.incompat_names().contains(&"squota"));
+    check::is_clean_for_platter(&pool.paths())?;
+
+    // What the kernel counted is what is counted here: a byte more or less is found.
+    for id in [5, 256, 257] {
+        for at in [8, 24] {
+            let key = Key::new(0, ItemKind::QGROUP_INFO, id);
+            let change = Corpus::new(&pool)?.change_data(TreeId::QUOTA, key, |data| data[at] ^= 1);
+            let undo = change?.apply(&pool.images)?;
+            let errors = check::errors(&pool.paths())?;
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].contains("qgroup"), "{errors:?}");
+            undo.apply(&pool.images)?;
+        }
+    }
     check::is_clean_for_platter(&pool.paths())
 }
