@@ -8,6 +8,7 @@ use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
 use testkit::volume;
 
+use super::check::errors_in;
 use super::printed::Printed;
 
 /// Those that this kernel does not mount.
@@ -61,6 +62,8 @@ fn xfs_seeds_are_read_as_in_the_kernel() {
             let image = fixture.build().unwrap().image;
             let verdict = xfs::check_single_group(&image).unwrap();
             assert_eq!(verdict, Verdict::Clean, "{}", fixture.name);
+            let errors = errors_in(&image).unwrap();
+            assert_eq!(errors, [""; 0], "{}", fixture.name);
         }
     }
     assert_eq!(
