@@ -228,12 +228,23 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     for whole in WHOLE.iter().filter(|it| request.wants(it.name)) {
         if filesystem.is_none_or(|name| name == whole.filesystem) {
             let [variable, value] = whole.variable;
-            let mut soak = command::cargo(&workspace.root);
-            soak.args(["test", "--quiet", "--locked", "--package", "testkit"])
-                .args(["--test", "oracle", whole.test, "--"])
-                .args(whole.skip())
-                .env(variable, value);
-            command::run(&mut soak)?;
+            let tests = |options: &[&str]| {
+                let mut soak = command::cargo(&workspace.root);
+                soak.args(["test", "--quiet", "--locked", "--package", "testkit"])
+                    .args(["--test", "oracle", whole.test, "--"])
+                    .args(options)
+                    .args(whole.skip())
+                    .env(variable, value);
+                soak
+            };
+            let listed = command::output(&mut tests(&["--list"]))?;
+            ensure!(
+                String::from_utf8_lossy(&listed).contains(": test"),
+                "{}: no test has {} in its name",
+                whole.name,
+                whole.test
+            );
+            command::run(&mut tests(&[]))?;
             has_run = true;
         }
     }
