@@ -11,21 +11,22 @@ use crate::inode;
 use crate::mapping::{Backing, ForkMap};
 use crate::metadir;
 use crate::ondisk::dquot::{self, DiskDquot, Dquot, QuotaKind};
+use crate::ondisk::inode::MetafileKind;
 use crate::ondisk::{FileBlock, FsBlock, InodeNr};
 
 /// The quota file of a kind, if there is one.
 pub fn file(context: &FsContext, kind: QuotaKind) -> Result<Option<InodeNr>> {
     let superblock = &context.superblock;
     let [user, group, project] = superblock.quota_inodes;
-    let (number, name) = match kind {
-        QuotaKind::User => (user, "user"),
-        QuotaKind::Group => (group, "group"),
-        QuotaKind::Project => (project, "project"),
+    let (number, name, metafile) = match kind {
+        QuotaKind::User => (user, "user", MetafileKind::UserQuota),
+        QuotaKind::Group => (group, "group", MetafileKind::GroupQuota),
+        QuotaKind::Project => (project, "project", MetafileKind::ProjectQuota),
     };
     if !superblock.features.has_metadir() {
         return Ok(number);
     }
-    metadir::find(context, &["quota", name])
+    metadir::find(context, &["quota", name], metafile)
 }
 
 /// The record of a user, group or project; `None` where there is none.

@@ -15,6 +15,7 @@ use zerocopy::FromBytes;
 
 use crate::context::FsContext;
 use crate::mapping::{Backing, ForkMap};
+use crate::ondisk::inode::MetafileKind;
 use crate::ondisk::realtime::{self, RtBlockKind, WORD_BYTES};
 use crate::ondisk::{FileBlock, FsBlock, InodeNr, Site, Superblock};
 use crate::{inode, metadir};
@@ -89,8 +90,12 @@ pub fn whole(superblock: &Superblock) -> Option<Section> {
 /// The section of a group; `None` if it has no bitmap or no summary.
 pub fn of_group(context: &FsContext, group: u32) -> Result<Option<Section>> {
     let mut files = [None; 2];
-    for (file, kind) in files.iter_mut().zip(["bitmap", "summary"]) {
-        *file = metadir::find(context, &["rtgroups", &format!("{group}.{kind}")])?;
+    let kinds = [
+        ("bitmap", MetafileKind::RtBitmap),
+        ("summary", MetafileKind::RtSummary),
+    ];
+    for (file, (name, kind)) in files.iter_mut().zip(kinds) {
+        *file = metadir::find(context, &["rtgroups", &format!("{group}.{name}")], kind)?;
     }
     let [Some(bitmap), Some(summary)] = files else {
         return Ok(None);

@@ -8,14 +8,10 @@ use super::trees::TreeWalk;
 use super::{Checker, Flow, ForkUseRule, locus_of};
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, DiskMapping, Owner, RmapOwner};
 use crate::ondisk::extent::{ExtentDevice, Mapping, MappingRule};
-use crate::ondisk::inode::InodeRule;
+use crate::ondisk::inode::{InodeRule, MetafileKind};
 use crate::ondisk::{
     AgBlock, FileBlock, Fork, ForkFormat, ForkKind, FsBlock, Inode, InodeFlags2, RtBlock,
 };
-
-/// `di_metatype` of a B-tree of owners and of one of reference counts.
-const METATYPE_RTRMAP: u16 = 7;
-const METATYPE_RTREFCOUNT: u16 = 8;
 
 /// What was found in a fork.
 #[derive(Debug, Default)]
@@ -108,10 +104,10 @@ impl Checker<'_> {
         found: &mut ForkExtents,
     ) -> Flow {
         let locus = locus_of(inode.number);
-        let kind = match inode.metadata_kind {
-            METATYPE_RTRMAP => BtreeKind::RtRmap,
-            METATYPE_RTREFCOUNT => BtreeKind::RtRefcount,
-            _ => {
+        let kind = match MetafileKind::of(inode.metadata_kind) {
+            Some(MetafileKind::RtRmap) => BtreeKind::RtRmap,
+            Some(MetafileKind::RtRefcount) => BtreeKind::RtRefcount,
+            Some(_) | None => {
                 found.is_whole = false;
                 return self.found(locus, InodeRule::DataFormat);
             }

@@ -6,7 +6,7 @@ use platter_vfs::FileKind;
 use super::forks::ForkExtents;
 use super::{Checker, ChunkRule, Flow, InodeUseRule, locus_of};
 use crate::ondisk::btree::InodeChunk;
-use crate::ondisk::inode::{DiskInode, DiskInodeV3, InodeRule};
+use crate::ondisk::inode::{DiskInode, DiskInodeV3, InodeRule, MetafileKind};
 use crate::ondisk::{AgInode, AgNr, ForkFormat, Inode, InodeFlags, InodeFlags2, InodeNr};
 use zerocopy::FromBytes;
 
@@ -221,6 +221,9 @@ impl Checker<'_> {
         if inode.version > 1 && inode.metadata_kind != 0 && !is_metadata {
             self.found(locus, InodeUseRule::OldLinks)?;
         }
+        if is_metadata && !is_metafile(inode) {
+            self.found(locus, InodeUseRule::Metadata)?;
+        }
         self.check_hints(inode)?;
         self.check_sizes(inode)?;
         if inode.attr_format.is_none()
@@ -337,4 +340,15 @@ impl Checker<'_> {
     pub(super) fn inode(&self, number: InodeNr) -> Option<Inode> {
         crate::inode::find(self.context, number).ok().flatten()
     }
+}
+
+/// Whether a metadata inode is what one has to be.
+fn is_metafile(inode: &Inode) -> bool {
+    let is_directory = inode.kind == FileKind::Directory;
+    let is_kind = match MetafileKind::of(inode.metadata_kind) {
+        Some(MetafileKind::Directory) => is_directory,
+        Some(_) => inode.kind == FileKind::Regular,
+        None => false,
+    };
+    is_kind && inode.permissions == 0 && inode.uid == 0 && inode.gid == 0
 }

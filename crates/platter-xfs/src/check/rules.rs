@@ -159,6 +159,8 @@ rules! {
         TooManyLinks => "too many links",
         /// `di_onlink` is of version 1.
         OldLinks => "obsolete nlink field is not zero",
+        /// A metadata inode is a file or directory of a known type that root owns, without permissions.
+        Metadata => "is incorrectly marked as metadata",
         /// `di_next_unlinked`.
         NextUnlinked => "bad next_unlinked",
         /// `di_flags`.

@@ -9,14 +9,15 @@ use super::image::Image;
 use super::{broken, said, sample};
 use crate::check::*;
 use crate::inode::InodeNumberRule;
+use crate::metadir::{self, MetadirRule};
 use crate::ondisk::btree::{BtreeKind, checksum_offset};
 use crate::ondisk::da::DiskDaHeaderV5;
 use crate::ondisk::dir::data::DiskDirHeaderV5;
 use crate::ondisk::dir::short::ShortDirRule;
 use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot, DquotRule, QuotaFlags};
-use crate::ondisk::inode::InodeRule;
-use crate::ondisk::inode::{DiskInode, DiskInodeV3};
-use crate::ondisk::{checksum, dir};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::inode::{DiskInode, DiskInodeV3, InodeRule, MetafileKind};
+use crate::ondisk::{InodeFlags2, checksum, dir};
 use crate::recovery::IntentRule;
 use crate::recovery::realtime::RtFreed;
 
@@ -159,6 +160,49 @@ fn inodes_that_the_superblock_names_are_checked() {
         rules.contains(&said(InodeUseRule::TooManyLinks)),
         "{rules:?}"
     );
+}
+
+/// An image with a metadata directory, whose only file has the type of the quota of users.
+fn metadir(change: impl FnOnce(&mut DiskInodeV3)) -> Image {
+    let mut image = sample();
+    let (root, file) = (image.find(&[]), image.find(&["file"]));
+    image.change_superblock(0, |disk| {
+        disk.incompat
+            .set(disk.incompat.get() | Incompat::METADIR.bits());
+        disk.metadir_inode.set(root.get());
+    });
+    image.change_inode(file, |disk: &mut DiskInodeV3| {
+        let flags = disk.flags2.get() | InodeFlags2::METADATA.bits();
+        disk.flags2.set(flags);
+        disk.core.old_links.set(MetafileKind::UserQuota as u16);
+        disk.core.mode.set(0o10_0000);
+        disk.core.uid.set(0);
+        disk.core.gid.set(0);
+        change(disk);
+    });
+    image
+}
+
+#[test]
+fn types_of_metadata_files_are_checked() {
+    let image = metadir(|_| ());
+    let find = |kind| metadir::find(image.mount().context(), &["file"], kind);
+    assert!(find(MetafileKind::UserQuota).unwrap().is_some());
+    let error = find(MetafileKind::GroupQuota).unwrap_err().to_string();
+    assert!(error.contains(MetadirRule::Kind.text()), "{error}");
+    let metadata = said(InodeUseRule::Metadata);
+    let rules = image.rules();
+    assert!(!rules.contains(&metadata), "{rules:?}");
+    let changes: [fn(&mut DiskInodeV3); 4] = [
+        |disk| disk.core.mode.set(0o10_0600),
+        |disk| disk.core.uid.set(1),
+        |disk| disk.core.old_links.set(MetafileKind::Directory as u16),
+        |disk| disk.core.old_links.set(9),
+    ];
+    for change in changes {
+        let rules = metadir(change).rules();
+        assert!(rules.contains(&metadata), "{rules:?}");
+    }
 }
 
 #[test]
