@@ -203,7 +203,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         return Ok(());
     }
     require_root()?;
-    install(workspace)?;
+    let wants_suites = SUITES.iter().any(|suite| request.wants(suite.name));
+    if wants_suites {
+        install(workspace)?;
+    } else {
+        packages::require()?;
+    }
     let mut build = command::cargo(&workspace.root);
     command::run(build.args(["build", "--locked", "--package", "platter-cli"]))?;
     let mut has_run = false;
@@ -248,7 +253,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
             has_run = true;
         }
     }
-    if !SUITES.iter().any(|suite| request.wants(suite.name)) {
+    if !wants_suites {
         ensure!(
             has_run,
             "that suite is not for that filesystem: nothing was run"
@@ -273,7 +278,7 @@ fn require_root() -> Result<()> {
     Ok(())
 }
 
-/// Installs the programs that are missing.
+/// Installs what the suites need and is missing.
 fn install(workspace: &Workspace) -> Result<()> {
     packages::require()?;
     packages::require_for_soak()?;
