@@ -29,7 +29,7 @@ pub(crate) fn count_requests(workspace: &Workspace) -> Result<()> {
 }
 
 /// Every benchmark on very little: it fails where one breaks down, or a count is more than it may
-/// be. And the page about the last real run has to be what its raw runs say.
+/// be. And the pages about the last real runs have to be what their raw runs say.
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     prepare()?;
     for arguments in [["all", "--quick"], ["report", "--check"]] {

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use crate::lock::{RwLock, rank};
 
 use crate::device::check_span;
 use crate::{BlockDevice, Geometry, IoError, Operation, OverlayDevice, OverlayOptions};
@@ -30,8 +30,7 @@ pub struct BatchDevice {
     held: OverlayDevice,
     writer: Arc<dyn BatchWriter>,
     /// Shared by writers; exclusive for the duration of a flush.
-    // Lock rank 16.
-    turns: RwLock<()>,
+    turns: RwLock<(), { rank(16, 1) }>,
 }
 
 impl BatchDevice {
@@ -118,7 +117,7 @@ impl BlockDevice for BatchDevice {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
+    use crate::lock::Mutex;
 
     use super::*;
     use crate::MemoryDevice;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use crate::lock::{Condvar, Mutex, rank};
 
 use crate::device::total_len;
 use crate::{BlockDevice, Geometry, IoError};
@@ -33,8 +33,7 @@ const SPARE_MAX: usize = 2;
 pub struct GatheringDevice {
     base: Arc<dyn BlockDevice>,
     /// What was announced.
-    // Lock rank 16.
-    groups: Mutex<ReadGroups>,
+    groups: Mutex<ReadGroups, { rank(16, 7) }>,
     /// How many groups there are, so that most requests need no lock.
     count: AtomicUsize,
 }
@@ -56,8 +55,7 @@ struct ReadGroups {
 struct ReadGroup {
     range: Range<u64>,
     /// What it holds.
-    // Lock rank 16.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(16, 8) }>,
     /// Signalled when it is no longer being read.
     is_read: Condvar,
 }

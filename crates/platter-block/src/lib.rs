@@ -33,6 +33,7 @@
 //! ```
 
 pub mod error;
+pub mod lock;
 pub mod device;
 pub mod memory;
 mod sys;

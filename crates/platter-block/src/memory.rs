@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use crate::lock::RwLock;
 
 use crate::device::check_range;
 use crate::{BlockDevice, Geometry, IoError, Operation};
@@ -17,7 +17,6 @@ pub struct MemoryDevice {
     name: Arc<str>,
     geometry: Geometry,
     /// The contents.
-    // Lock rank 16.
     bytes: RwLock<Vec<u8>>,
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use crate::lock::RwLock;
 
 use crate::device::total_len;
 use crate::{BlockDevice, Geometry, IoError, Operation};
@@ -16,7 +16,6 @@ pub struct RevocableDevice {
     name: Arc<str>,
     geometry: Geometry,
     /// The device below, until it is revoked.
-    // Lock rank 16.
     base: RwLock<Option<Arc<dyn BlockDevice>>>,
 }
 

@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use crate::lock::{Mutex, RwLock, rank};
 
 use crate::device::{check_range, check_range_vectored, check_span};
 use crate::{BlockDevice, Geometry, IoError, Operation};
@@ -28,15 +28,12 @@ pub struct ScratchDevice {
     base: Arc<dyn BlockDevice>,
     store: Arc<dyn BlockDevice>,
     /// Ranges that were written here.
-    // Lock rank 16.2.
-    written: RwLock<RangeSet>,
+    written: RwLock<RangeSet, { rank(16, 4) }>,
     unused: Option<Box<Unused>>,
     /// Holes of the device below that were written there directly.
-    // Lock rank 16.2.
-    through: RwLock<RangeSet>,
+    through: RwLock<RangeSet, { rank(16, 3) }>,
     /// Held while a partly written unit is filled from the device below.
-    // Lock rank 16.1.
-    fills: Mutex<()>,
+    fills: Mutex<(), { rank(16, 2) }>,
 }
 
 /// Disjoint, non-adjacent ranges: start to end.

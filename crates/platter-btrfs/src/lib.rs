@@ -10,6 +10,7 @@ pub mod items;
 pub mod context;
 pub mod delayed_refs;
 pub mod block_group;
+pub mod qgroup;
 pub mod txn;
 pub mod compress;
 pub mod data;

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 /// The size of a page in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -31,8 +31,7 @@ const SPARE_CHUNKS: usize = 1;
 pub(crate) struct Arena {
     chunks_max: usize,
     /// Free page frames.
-    // Lock rank 14.3.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(14, 3) }>,
 }
 
 #[derive(Default)]

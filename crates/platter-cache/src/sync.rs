@@ -1,7 +1,9 @@
 //! The locks and atomics of the caches, and how they free memory, in one place: the race tests compile the same sources
 //! against a module of this name that a model checker drives.
 
-pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use platter_block::lock::{
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank,
+};
 pub(crate) use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -18,7 +20,7 @@ pub(crate) mod epoch {
 
 /// Waits for a change of what a [`Mutex`] guards.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(parking_lot::Condvar);
+pub(crate) struct Condvar(platter_block::lock::Condvar);
 
 impl Condvar {
     /// Releases the lock until notified; may also wake without a reason.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use platter_vfs::lock::{Mutex, rank};
 use platter_vfs::{Error, Filesystem, InodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
@@ -63,8 +63,7 @@ pub struct Session {
     /// The kernel's end of the connection.
     device: OwnedFd,
     /// Locked only so that a session can be shared.
-    // Lock rank 0.
-    events: Mutex<Receiver<Event>>,
+    events: Mutex<Receiver<Event>, { rank(0, 0) }>,
     sender: Sender<Event>,
     stage: Stage,
     uses_io_uring: bool,

@@ -65,6 +65,11 @@ pub trait Filesystem: Send + Sync + Debug {
         self.inode(id)
     }
 
+    /// Requests readahead of a directory that will be listed. A hint, which waits for nothing.
+    fn read_ahead_dir(&self, dir: InodeId) {
+        let _ = dir;
+    }
+
     /// The inode number shown for an inode, as [`Attr::inode`](crate::Attr::inode) has it: no other
     /// inode has it while the filesystem is mounted.
     fn shown_number(&self, id: InodeId) -> u64 {

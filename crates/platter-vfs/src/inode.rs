@@ -4,12 +4,20 @@ use std::fmt::Debug;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use platter_block::lock::{Mutex, RwLock, rank};
+
 use crate::attr::DeviceNumber;
 use crate::ranges::{Deduped, Exchange, copy_through_cache};
 use crate::{
     AccessTimes, Attr, Condition, Context, ExtendedFlags, FileKind, Name, NameBuf, Result, SetAttr,
     Unmade, WholeFile,
 };
+
+/// The lock of an inode (`i_rwsem`).
+pub type InodeLock = RwLock<(), { rank(2, 2) }>;
+
+/// The lock of renames from one directory to another (`s_vfs_rename_mutex`).
+pub type RenameLock = Mutex<(), { rank(2, 1) }>;
 
 /// Identifies an inode while the filesystem is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -20,7 +20,6 @@ pub mod subvolumes;
 pub mod pool;
 pub mod quotas;
 pub mod filesystem;
-pub mod lock_rank;
 pub mod shown_numbers;
 mod sync;
 mod shard;
@@ -38,6 +37,7 @@ pub mod namei;
 pub mod tree_walk;
 pub mod memory;
 
+pub use platter_block::lock;
 pub use platter_block::{MountEntry, MountTable, MountedDevice};
 pub use platter_ondisk::{Corruption, Locus};
 

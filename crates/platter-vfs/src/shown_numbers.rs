@@ -4,7 +4,7 @@
 //! number must be unique in the whole filesystem.
 
 use hashbrown::HashMap;
-use parking_lot::RwLock;
+use platter_block::lock::RwLock;
 
 use crate::InodeId;
 
@@ -27,7 +27,6 @@ const FIRST_LISTED: u64 = 1 << 63;
 pub struct ShownNumbers {
     first: u64,
     /// Numbers of inodes that are shown to users.
-    // Lock rank leaf.
     slots: RwLock<Slots>,
 }
 

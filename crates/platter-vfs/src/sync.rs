@@ -1,16 +1,16 @@
 //! The locks of the caches, in one place: the race tests compile the same sources against a module
 //! of this name that a model checker drives.
 
-pub(crate) use crate::lock_rank::{LockRank, RankedMutex as Mutex, RankedMutexGuard as MutexGuard};
+pub(crate) use platter_block::lock::{Mutex, MutexGuard, rank};
 
 /// Waits for a change of what a [`Mutex`] guards.
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(parking_lot::Condvar);
+pub(crate) struct Condvar(platter_block::lock::Condvar);
 
 impl Condvar {
-    /// Releases the lock until notified; may also wake spuriously.
+    /// Releases the lock until notified; may also wake without a reason.
     pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        guard.wait(&self.0);
+        self.0.wait(&mut guard);
         guard
     }
 

@@ -7,13 +7,13 @@ use crate::context::FsContext;
 use crate::directory::Directory;
 use crate::inode;
 use crate::mapping::ForkMap;
-use crate::ondisk::InodeNr;
 use crate::ondisk::inode::MetafileKind;
+use crate::ondisk::{InodeFlags2, InodeNr};
 
 rules! {
     /// What the tree must hold to.
     pub enum MetadirRule of "metadata directory" {
-        /// `di_metatype` is that of the file's name.
+        /// The file is a metadata inode, and `di_metatype` is that of its name.
         Kind => "bad metadata file type",
     }
 }
@@ -34,7 +34,8 @@ pub fn find(context: &FsContext, path: &[&str], kind: MetafileKind) -> Result<Op
             Err(error) => return Err(error),
         }
     }
-    if inode::read(context, number)?.metadata_kind != kind as u16 {
+    let found = inode::read(context, number)?;
+    if !found.flags2.contains(InodeFlags2::METADATA) || found.metadata_kind != kind as u16 {
         return Err(Corrupt::new(Locus::inode(number.get()), MetadirRule::Kind).into());
     }
     Ok(Some(number))

@@ -4,14 +4,15 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use platter_block::lock::{Condvar, Mutex, rank};
 use platter_vfs::writing::RangeSet;
 
 use crate::ondisk::{AgBlock, AgNr, Agf, Agi};
 use crate::txn::Log;
-use crate::xfs_mount::{Padded, Shelves, lock};
+use crate::xfs_mount::{Padded, Shelves};
 
 /// Blocks that are claimed for data, and not in any transaction yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,7 @@ pub struct Space {
 #[derive(Debug)]
 struct Slot {
     /// Held to take the group and to give it back.
-    // Lock rank 8.1.
-    place: Mutex<Place>,
+    place: Mutex<Place, { rank(8, 1) }>,
     returned: Condvar,
 }
 
@@ -101,14 +101,13 @@ impl Space {
     /// Waits for a group. The thread has none with a higher number.
     pub fn lock(self: &Arc<Self>, ag: AgNr) -> Held {
         let slot = self.slot(ag);
-        let mut place = lock(&slot.place);
+        let mut place = slot.place.lock();
         let holds = loop {
             if let Some(holds) = place.holds.take() {
                 break holds;
             }
             place.waiting += 1;
-            let woken = slot.returned.wait(place);
-            place = woken.unwrap_or_else(PoisonError::into_inner);
+            slot.returned.wait(&mut place);
             place.waiting -= 1;
         };
         self.held(ag, holds)
@@ -116,7 +115,7 @@ impl Space {
 
     /// Takes a group unless another thread has it.
     pub fn try_lock(self: &Arc<Self>, ag: AgNr) -> Option<Held> {
-        let holds = lock(&self.slot(ag).place).holds.take()?;
+        let holds = self.slot(ag).place.lock().holds.take()?;
         Some(self.held(ag, holds))
     }
 
@@ -263,7 +262,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let slot = self.space.slot(self.ag);
-        let mut place = lock(&slot.place);
+        let mut place = slot.place.lock();
         place.holds = self.holds.take();
         if place.waiting > 0 {
             slot.returned.notify_one();

@@ -130,7 +130,7 @@ pub(super) fn item(bytes: &[u8]) {
         if let Ok(extent) = FileExtent::decode(data, key.offset, sector, Locus::UNKNOWN) {
             black_box(extent.encode());
         }
-        black_box(DevItem::decode(data, Locus::UNKNOWN).is_ok());
+        black_box(DevItem::decode(key, data, Locus::UNKNOWN).is_ok());
         if let Ok((entry, _)) = DiskFreeSpaceEntry::ref_from_prefix(data) {
             black_box(FreeSpaceEntry::decode(entry, Locus::UNKNOWN).is_ok());
         }

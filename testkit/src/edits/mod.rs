@@ -135,6 +135,8 @@ impl Session {
     /// Runs it, and demands that the image and the directory hold the same and that the checker of the format
     /// finds the image clean, after every edit.
     pub fn run(&self) -> Result<Counts> {
+        // A program that is built first would make the time that an edit takes too long.
+        drop(program::platter()?);
         let dir = tempfile::tempdir()?;
         let mut stage = Stage {
             maker: self.maker,

@@ -1,7 +1,9 @@
 //! A new filesystem, made once and shared by all that start from it.
 
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +50,22 @@ pub fn devices_of_files(images: &[&Path], sector_bytes: u32) -> Result<Devices> 
         Ok(Arc::new(Pristine::new(std::fs::read(image)?, sector_bytes)))
     };
     images.iter().map(device).collect()
+}
+
+/// Writes what a device holds into a sparse file.
+pub fn store(device: &dyn BlockDevice, image: &Path) -> Result<()> {
+    let len = device.geometry().len_bytes;
+    let file = File::create(image)?;
+    file.set_len(len)?;
+    let mut bytes = vec![0; 64 << 10];
+    for at in (0..len).step_by(bytes.len()) {
+        let count = usize::try_from(len - at)?.min(bytes.len());
+        device.read_at(at, &mut bytes[..count])?;
+        if bytes[..count].iter().any(|&byte| byte != 0) {
+            file.write_all_at(&bytes[..count], at)?;
+        }
+    }
+    Ok(())
 }
 
 impl BlockDevice for Pristine {

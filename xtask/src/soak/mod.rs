@@ -33,7 +33,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
                     `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
                     or `layouts` (each combination of options made, written and checked), or, of
-                    btrfs, `combinations` (60 of its features), `verdicts` (1,000 corruptions, compared
+                    btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
                     `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (350 corruptions,
                     compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel);
@@ -63,6 +63,8 @@ const CUTS: [&str; 5] = ["crash", "unflushed", "faults", "threads", "edits"];
 /// Tests of the testkit that run in full here.
 struct Whole {
     name: &'static str,
+    /// What they do.
+    title: &'static str,
     filesystem: &'static str,
     /// The filter of the tests.
     test: &'static str,
@@ -84,66 +86,77 @@ impl Whole {
 const WHOLE: [Whole; 11] = [
     Whole {
         name: "many",
+        title: "200,000 files made into an image, compared and checked",
         filesystem: "ext4",
         test: "trees::many_files_become_an_image",
         variable: ["PLATTER_TEST_MANY_FILES", "200000"],
     },
     Whole {
         name: "usr",
+        title: "all of /usr made into an image, compared and checked",
         filesystem: "ext4",
         test: "usr::",
         variable: ["PLATTER_TEST_WHOLE_USR", "1"],
     },
     Whole {
         name: "layouts",
+        title: "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
         filesystem: "ext4",
         test: "layouts::",
         variable: ["PLATTER_TEST_ALL_LAYOUTS", "1"],
     },
     Whole {
         name: "combinations",
+        title: "features of btrfs, combined at random, compared with the kernel",
         filesystem: "btrfs",
         test: "btrfs::layouts::combinations",
         variable: ["PLATTER_BTRFS_LAYOUTS", "0..60"],
     },
     Whole {
         name: "verdicts",
+        title: "corruptions of btrfs, compared with btrfs check",
         filesystem: "btrfs",
         test: "btrfs::check::verdicts",
         variable: ["PLATTER_BTRFS_VERDICTS", "0..1000"],
     },
     Whole {
         name: "logs",
+        title: "log trees of btrfs, compared with the kernel's replay",
         filesystem: "btrfs",
         test: "btrfs::log_cuts",
         variable: ["PLATTER_TEST_LOGS", "200"],
     },
     Whole {
         name: "btrfs-usr",
+        title: "all of /usr in btrfs, with each compression, compared with the kernel",
         filesystem: "btrfs",
         test: "btrfs::usr::",
         variable: ["PLATTER_TEST_WHOLE_USR", "1"],
     },
     Whole {
         name: "xfs-usr",
+        title: "all of /usr in XFS, compared with the kernel",
         filesystem: "xfs",
         test: "xfs::usr::",
         variable: ["PLATTER_TEST_WHOLE_USR", "1"],
     },
     Whole {
         name: "xfs-shapes",
+        title: "sizes of XFS, combined, compared with the kernel",
         filesystem: "xfs",
         test: "xfs::matrix::",
         variable: ["PLATTER_XFS_ALL_SHAPES", "1"],
     },
     Whole {
         name: "xfs-verdicts",
+        title: "corruptions of XFS, compared with xfs_repair",
         filesystem: "xfs",
         test: "xfs::check::xfs_check_agrees",
         variable: ["PLATTER_XFS_VERDICTS", "70"],
     },
     Whole {
         name: "xfs-logs",
+        title: "logs of XFS, compared with the kernel's recovery",
         filesystem: "xfs",
         test: "xfs_log::many::many_logs",
         variable: ["PLATTER_XFS_LOGS", "500"],

@@ -1,5 +1,5 @@
 //! The table of locks in `ARCHITECTURE.md`: every `Mutex` and `RwLock` that is a field of the crates below,
-//! with the rank that a comment above the field states. `cargo xtask locks` writes the table.
+//! with the rank that its type has. `cargo xtask locks` writes the table.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,18 +14,16 @@ const FILE: &str = "ARCHITECTURE.md";
 const TABLE_HEADER: &str = "| rank | lock | kind | guards |";
 /// Crates whose locks are listed.
 const CRATES: &[&str] = &["fuse", "vfs", "ext4", "btrfs", "xfs", "cache", "block"];
-/// Begins the comment that states a rank.
-const RANK_COMMENT: &str = "// Lock rank ";
-/// The rank of locks with which no other lock is taken.
-const LEAF: &str = "leaf";
-/// Types of locks; the last ones are of `platter-vfs`.
-const KINDS: &[&str] = &["Mutex", "RwLock", "RankedMutex", "RankedRwLock"];
-/// Files that declare the types of locks.
+/// Types of locks.
+const KINDS: &[&str] = &["Mutex", "RwLock"];
+/// Files and directories that declare the types of locks.
 const LOCK_TYPES: &[&str] = &[
+    "crates/platter-block/src/lock",
     "crates/platter-cache/src/sync.rs",
-    "crates/platter-vfs/src/lock_rank.rs",
     "crates/platter-vfs/src/sync.rs",
 ];
+/// What begins the path of a lock without a rank.
+const UNRANKED: &[&str] = &["parking_lot::", "std::sync::Mutex", "std::sync::RwLock"];
 
 /// The place of a lock in the order: two numbers, or the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,19 +32,21 @@ struct Rank(u32, u32);
 impl Rank {
     const LEAF: Self = Self(u32::MAX, 0);
 
-    fn parse(text: &str) -> Option<Self> {
-        if text == LEAF {
-            return Some(Self::LEAF);
-        }
-        match text.split_once('.') {
-            Some((rank, step)) => Some(Self(rank.parse().ok()?, step.parse().ok()?)),
-            None => Some(Self(text.parse().ok()?, 0)),
-        }
+    /// The rank of a type; without one it is a leaf. `None` where it is not read: the type goes on in the next line, or
+    /// has its rank from elsewhere.
+    fn of_type(text: &str) -> Option<Self> {
+        let Some((_, rank)) = text.split_once("rank(") else {
+            let text = text.replace("->", "");
+            let is_whole = text.matches('<').count() == text.matches('>').count();
+            return (is_whole && !text.contains('{')).then_some(Self::LEAF);
+        };
+        let (rank, step) = rank.split_once(')')?.0.split_once(", ")?;
+        Some(Self(rank.parse().ok()?, step.parse().ok()?))
     }
 
     fn text(self) -> String {
         match self {
-            Self::LEAF => LEAF.to_owned(),
+            Self::LEAF => "leaf".to_owned(),
             Self(rank, 0) => rank.to_string(),
             Self(rank, step) => format!("{rank}.{step}"),
         }
@@ -64,22 +64,41 @@ struct Lock<'s> {
     guards: String,
 }
 
-/// Compares the table with the code, and finds locks without a rank.
+/// Compares the table with the code, and finds locks that have no rank.
 pub(super) fn check(architecture: &str, sources: &[Source]) -> Vec<Finding> {
     let locks = locks(sources);
-    let unranked = locks.iter().filter(|lock| lock.rank.is_none());
-    let mut findings: Vec<Finding> = unranked
-        .map(|lock| {
-            let message = format!("the lock {} has no comment `{RANK_COMMENT}N.`", lock.name);
-            Finding::at(&lock.source.path, lock.line, message)
-        })
-        .collect();
+    let unranked = listed(sources).flat_map(unranked);
+    let unread = locks.iter().filter(|lock| lock.rank.is_none());
+    let unread = unread.map(|lock| {
+        let message = format!("the rank of the lock {} is not `rank(N, N)`", lock.name);
+        Finding::at(&lock.source.path, lock.line, message)
+    });
+    let mut findings: Vec<Finding> = unranked.chain(unread).collect();
     if findings.is_empty() && replace(architecture, &table(&locks)).as_deref() != Some(architecture)
     {
         let message = "the table of locks is not that of the code: run `cargo xtask locks`";
         findings.push(Finding::new(FILE, message));
     }
     findings
+}
+
+/// Locks that are not those with a rank.
+fn unranked(source: &Source) -> impl Iterator<Item = Finding> {
+    let code = &source.code[..source.code.len() - source.test_code().len()];
+    let is_std = |(at, _): &(usize, &str)| {
+        let import = code[*at..].split(';').next().unwrap_or("");
+        KINDS.iter().any(|kind| has_word(import, kind))
+    };
+    let found = code.match_indices("use std::sync::{").filter(is_std);
+    let found = UNRANKED
+        .iter()
+        .flat_map(|path| code.match_indices(path))
+        .chain(found);
+    found.map(|(at, _)| {
+        let message = "a lock without a rank: take those of `platter_block::lock`";
+        let line = code[..at].matches('\n').count() + 1;
+        Finding::at(&source.path, line, message.to_owned())
+    })
 }
 
 /// Writes the table.
@@ -125,19 +144,24 @@ fn table(locks: &[Lock<'_>]) -> String {
     })
 }
 
+/// The sources whose locks are listed.
+fn listed(sources: &[Source]) -> impl Iterator<Item = &Source> {
+    sources.iter().filter(|source| {
+        let is_listed = |name: &&str| {
+            let dir = format!("crates/platter-{name}/src");
+            source.path.starts_with(dir)
+        };
+        let is_type = LOCK_TYPES.iter().any(|file| source.path.starts_with(file));
+        let is_test = source
+            .path
+            .iter()
+            .any(|part| part == "tests" || part == "tests.rs");
+        CRATES.iter().any(is_listed) && !is_type && !is_test
+    })
+}
+
 fn locks(sources: &[Source]) -> Vec<Lock<'_>> {
-    sources
-        .iter()
-        .filter(|source| {
-            let is_listed = |name: &str| {
-                let dir = format!("crates/platter-{name}/src");
-                source.path.starts_with(dir)
-            };
-            let is_type = LOCK_TYPES.iter().any(|file| source.path == Path::new(file));
-            CRATES.iter().any(|name| is_listed(name)) && !is_type
-        })
-        .flat_map(locks_of)
-        .collect()
+    listed(sources).flat_map(locks_of).collect()
 }
 
 fn locks_of(source: &Source) -> Vec<Lock<'_>> {
@@ -168,16 +192,12 @@ fn locks_of(source: &Source) -> Vec<Lock<'_>> {
             },
         };
         let is_kind = |name: &&&str| kind.contains(&format!("{name}<")) && has_word(kind, name);
-        let Some(kind) = KINDS.iter().find(is_kind).filter(|_| !kind.contains('&')) else {
+        let Some(name_of_kind) = KINDS.iter().find(is_kind).filter(|_| !kind.contains('&')) else {
             continue;
         };
         let above = lines[..at].iter().rev().map(|line| line.trim());
         let above = above.take_while(|line| line.starts_with("//") || line.starts_with("#["));
         let above: Vec<&str> = above.collect();
-        let rank = above.iter().find_map(|line| {
-            let text = line.strip_prefix(RANK_COMMENT)?;
-            Rank::parse(text.strip_suffix('.')?)
-        });
         let documentation = above
             .iter()
             .rev()
@@ -188,8 +208,8 @@ fn locks_of(source: &Source) -> Vec<Lock<'_>> {
             source,
             line: at + 1,
             name: format!("{}::{name}::{field}", module(&source.path)),
-            kind: kind.strip_prefix("Ranked").unwrap_or(kind),
-            rank,
+            kind: name_of_kind,
+            rank: Rank::of_type(kind),
             guards: guards.trim().trim_end_matches('.').to_owned(),
         });
     }
@@ -214,7 +234,7 @@ fn word(code: &str) -> &str {
 mod tests {
     use super::*;
 
-    const CODE: &str = "/// X.\npub struct X {\n    /// The bytes. More.\n    // Lock rank 12.1.\n    pub(super) bytes: Padded<Mutex<u8>>,\n    other: u8,\n    // Lock rank leaf.\n    #[a]\n    order: RankedRwLock<()>,\n    plain: &Mutex<u8>,\n}\n// Lock rank 3.\nstruct Y(RwLock<()>);\nfn f(a: Mutex<u8>) {}\n";
+    const CODE: &str = "/// X.\npub struct X {\n    /// The bytes. More.\n    pub(super) bytes: Padded<Mutex<u8, { rank(12, 1) }>>,\n    other: u8,\n    #[a]\n    order: RwLock<()>,\n    plain: &Mutex<u8>,\n}\nstruct Y(RwLock<(), { rank(3, 0) }>);\nfn f(a: Mutex<u8>) {}\n";
     const ROWS: &str = "| 3 | `vfs::a::Y::0` | RwLock |  |\n| 12.1 | `vfs::a::X::bytes` | Mutex | The bytes |\n| leaf | `vfs::a::X::order` | RwLock |  |\n";
 
     fn source(text: &str) -> [Source; 1] {
@@ -236,8 +256,28 @@ mod tests {
 
     #[test]
     fn lock_without_rank_is_found() {
-        let found = check("", &source("struct X {\n    a: Mutex<()>,\n}\n"));
-        let expected = "the lock vfs::a::X::a has no comment `// Lock rank N.`";
-        assert_eq!(found[0].message, expected);
+        let messages = |code: &str| {
+            let found = check("", &source(code));
+            found
+                .into_iter()
+                .map(|found| found.message)
+                .collect::<Vec<_>>()
+        };
+        let expected = ["the rank of the lock vfs::a::X::a is not `rank(N, N)`"];
+        for field in [
+            "Mutex<(), { rank(A, 1) }>,",
+            "Mutex<(), { LAST }>,",
+            "Mutex<",
+        ] {
+            let code = format!("struct X {{\n    a: {field}\n}}\n");
+            assert_eq!(messages(&code), expected);
+        }
+        let expected = ["a lock without a rank: take those of `platter_block::lock`"];
+        assert_eq!(messages("use std::sync::{Arc, Mutex};\n"), expected);
+        assert_eq!(
+            messages("use std::sync::{\n    Arc, Mutex,\n};\n"),
+            expected
+        );
+        assert_eq!(messages("use parking_lot::RwLock;\n"), expected);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 
-use parking_lot::{Mutex, RwLock};
+use crate::lock::{Mutex, RwLock, rank};
 use rustix::io::{Errno, pread};
 
 use super::transfer;
@@ -30,10 +30,8 @@ pub(super) struct DirectFile {
     align: usize,
     /// Shared by direct writes, exclusive for a write through the page cache: the kernel keeps the
     /// two coherent only if they do not run concurrently on one page.
-    // Lock rank 16.
-    pages: RwLock<()>,
+    pages: RwLock<(), { rank(16, 5) }>,
     /// Aligned buffers for reuse.
-    // Lock rank leaf.
     spare: Mutex<Vec<AlignedBuffer>>,
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::lock::{Mutex, rank};
 
 /// Serialises flushes and reports the first failure again on every later call.
 ///
@@ -13,8 +13,7 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub(super) struct StickyFlush {
     /// The failure of the last flush, held over a flush.
-    // Lock rank 16.
-    failure: Mutex<Option<Arc<io::Error>>>,
+    failure: Mutex<Option<Arc<io::Error>>, { rank(16, 6) }>,
 }
 
 impl StickyFlush {

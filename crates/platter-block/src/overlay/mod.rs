@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use crate::lock::RwLock;
 
 use crate::device::{check_range, check_range_vectored, check_span, read_in_turn};
 use crate::{BlockDevice, Geometry, IoError, Operation};
@@ -62,7 +62,6 @@ pub struct OverlayDevice {
     options: OverlayOptions,
     len_bytes: u64,
     /// The chunks that were written.
-    // Lock rank 16.
     chunks: RwLock<BTreeMap<u64, Arc<[u8]>>>,
     /// Written under the lock of `chunks`; read without it, so that reads of an empty overlay take
     /// no lock.

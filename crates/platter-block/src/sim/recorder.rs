@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 
 use super::recording::{Event, Recording, Request, unbounded_overlay, write_zeros};
 use crate::device::{check_range, check_range_vectored, check_span};
@@ -33,7 +33,6 @@ pub struct RecordingDevice {
 struct SharedLog {
     initial: Vec<Arc<dyn BlockDevice>>,
     /// The recorded requests.
-    // Lock rank 16.
     state: Mutex<Log>,
 }
 

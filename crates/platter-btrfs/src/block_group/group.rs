@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use platter_block::lock::{Mutex, MutexGuard, rank};
 use platter_vfs::Result;
 
 use super::persisted::{Insertion, Persisted, Recorded, Update};
@@ -43,8 +43,7 @@ pub struct BlockGroup {
     /// The logical ranges that copies of the superblock make unusable.
     superblocks: Vec<Range<u64>>,
     /// Free space of the group.
-    // Lock rank 9.3.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(9, 5) }>,
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use platter_block::lock::{Mutex, RwLock, rank};
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Result};
 
@@ -72,10 +72,8 @@ impl std::ops::AddAssign for BlockGroupCounters {
 #[derive(Debug)]
 pub struct BlockGroups {
     /// By address.
-    // Lock rank leaf.
-    groups: RwLock<Vec<Arc<BlockGroup>>>,
+    groups: RwLock<Vec<Arc<BlockGroup>>, { rank(9, 4) }>,
     /// Groups whose use changed since their items were last compared.
-    // Lock rank leaf.
     dirty: Mutex<BTreeSet<LogicalAddr>>,
     /// Where the last allocation for metadata, data and the chunk tree was.
     last: [AtomicUsize; 3],

@@ -142,7 +142,9 @@ impl Checker<'_> {
             if let Err(error) = read
                 && segment.len_bytes <= self.format.sector_bytes.into()
             {
-                self.report_unreadable(start, copy, error.into())?;
+                if !self.follows_from_row(chunk, start, copy) {
+                    self.report_unreadable(start, copy, error.into())?;
+                }
                 continue;
             }
             let sector_bytes = self.format.sector_bytes as usize;
@@ -152,7 +154,9 @@ impl Checker<'_> {
                 if !is_read {
                     let bufs = &mut [IoSliceMut::new(&mut *sector)];
                     if let Err(error) = store.read(at, copy, bufs) {
-                        self.report_unreadable(at, copy, error.into())?;
+                        if !self.follows_from_row(chunk, at, copy) {
+                            self.report_unreadable(at, copy, error.into())?;
+                        }
                         at.0 += sector_bytes as u64;
                         continue;
                     }
@@ -183,7 +187,8 @@ impl Checker<'_> {
         others.any(|other| self.is_bad(other))
     }
 
-    /// Whether a sector itself does not match its checksum, or cannot be read.
+    /// Whether a sector that has a checksum does not match it, or cannot be read. Others are read with their row only,
+    /// which is reported then.
     fn is_bad(&self, at: LogicalAddr) -> bool {
         let sector_bytes = self.format.sector_bytes;
         let stored = Checksums::read(self.context, at, sector_bytes.into());

@@ -42,7 +42,7 @@ impl Checker<'_> {
     pub(super) fn note_chunk_item(&mut self, key: Key, data: &[u8], locus: Locus) {
         match key.kind {
             ItemKind::DEV_ITEM => {
-                if let Ok(item) = DevItem::decode(data, locus) {
+                if let Ok(item) = DevItem::decode(key, data, locus) {
                     self.devices.items.push(item);
                 }
             }

@@ -165,17 +165,8 @@ impl Checker<'_> {
             if !extent.is_balanced() {
                 unbalanced.push(extent.start);
             }
-            let state = extent.state;
-            if state.contains(ExtentState::OF_FILES) && extent.is_balanced() {
-                let is_full = state.contains(ExtentState::FULL_BACKREF);
-                if is_full == state.contains(ExtentState::OWNER_FOUND) {
-                    let rule = if is_full {
-                        ExtentUseRule::FullBackref
-                    } else {
-                        ExtentUseRule::Owner
-                    };
-                    found.push((locus, rule));
-                }
+            if let Some(rule) = broken_flag(extent) {
+                found.push((locus, rule));
             }
             let group = self.devices.group_of(extent.start);
             let Some(group) = group else {
@@ -250,6 +241,26 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+/// The rule that the flag of full backrefs breaks, if it says the wrong of a block that was visited. Blocks of
+/// relocation trees have it all.
+fn broken_flag(extent: &Extent) -> Option<ExtentUseRule> {
+    let state = extent.state;
+    let is_full = state.contains(ExtentState::FULL_BACKREF);
+    if state.contains(ExtentState::OF_FILES) {
+        let is_wrong = extent.is_balanced() && is_full == state.contains(ExtentState::OWNER_FOUND);
+        let rule = if is_full {
+            ExtentUseRule::FullBackref
+        } else {
+            ExtentUseRule::Owner
+        };
+        return is_wrong.then_some(rule);
+    }
+    // No snapshot is made of the other trees.
+    let is_alone = state.contains(ExtentState::VISITED)
+        && !state.intersects(ExtentState::RELOCATED | ExtentState::DATA);
+    (is_full && is_alone).then_some(ExtentUseRule::FullBackref)
 }
 
 /// How long extents are together.

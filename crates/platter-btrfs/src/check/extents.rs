@@ -25,6 +25,8 @@ bitflags! {
         const OF_FILES = 1 << 4;
         /// The tree that wrote the block refers to it.
         const OWNER_FOUND = 1 << 5;
+        /// The block was visited in a relocation tree first, or is one of its own.
+        const RELOCATED = 1 << 6;
     }
 }
 

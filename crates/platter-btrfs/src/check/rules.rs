@@ -281,6 +281,8 @@ rules! {
         Counts => "counts for qgroup are different",
         /// Usage is said to be inconsistent.
         Inconsistent => "qgroup data inconsistent, rescan recommended",
+        /// The state is of the last transaction.
+        Generation => "qgroup generation mismatch, rescan recommended",
         /// The groups of a relation are there.
         Relation => "failed to add qgroup relation: no such qgroup",
         /// Each subvolume has a quota group.

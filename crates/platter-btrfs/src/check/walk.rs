@@ -126,7 +126,8 @@ impl Checker<'_> {
             self.found(locus, ExtentUseRule::Revision)?;
         }
         let is_reloc = header.flags.contains(HeaderFlags::RELOC);
-        if is_reloc && self.extents.is_complete && !self.extents.is_full(logical) {
+        // Trees that are walked before all extents are known are never relocated this way.
+        if is_reloc && !self.extents.is_full(logical) {
             let locus = Locus::tree(walked.id().0).at_block(logical.0);
             self.found(locus, ExtentUseRule::FullBackref)?;
         }
@@ -267,7 +268,7 @@ impl Checker<'_> {
         Ok(span)
     }
 
-    /// Records whether the tree that wrote a block refers to it.
+    /// Records whether blocks of the tree are shared, and whether the tree that wrote a block refers to it.
     fn note_owner(
         &mut self,
         walked: &Walked,
@@ -275,9 +276,14 @@ impl Checker<'_> {
         header: &Header,
         reference: ExtentRef,
     ) {
-        let is_reloc =
+        let is_relocation = walked.id() == TreeId::TREE_RELOC;
+        if !walked.has_files() && !is_relocation {
+            return;
+        }
+        let is_own =
             header.owner == TreeId::TREE_RELOC || header.flags.contains(HeaderFlags::RELOC);
-        if !walked.has_files() || is_reloc {
+        if is_relocation || is_own {
+            self.extents.mark(logical, ExtentState::RELOCATED);
             return;
         }
         let mut state = ExtentState::OF_FILES;

@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use platter_block::Operation;
+use platter_block::lock::{RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use platter_cache::BufferError;
 
 use super::layout::{Placement, Segment};
@@ -18,9 +18,8 @@ use crate::ondisk::{DeviceId, LogicalAddr};
 const LOCKS: usize = 64;
 
 /// Locks of rows, many rows to one lock. A thread holds one at a time.
-// Lock rank 15.
 #[derive(Debug)]
-pub(super) struct RowLocks([RwLock<()>; LOCKS]);
+pub(super) struct RowLocks([RwLock<(), { rank(15, 0) }>; LOCKS]);
 
 impl Default for RowLocks {
     fn default() -> Self {
@@ -29,7 +28,7 @@ impl Default for RowLocks {
 }
 
 impl RowLocks {
-    fn of(&self, chunk: &ChunkItem, row: u64) -> &RwLock<()> {
+    fn of(&self, chunk: &ChunkItem, row: u64) -> &RwLock<(), { rank(15, 0) }> {
         let number = (chunk.start.0 / STRIPE_BYTES).wrapping_add(row);
         &self.0[usize::try_from(number % LOCKS as u64).unwrap_or_default()]
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use platter_block::lock::RwLock;
 use platter_block::{BlockDevice, IoError, Operation};
 use platter_cache::{BufferError, MetadataStore};
 use platter_ondisk::Corrupt;
@@ -27,7 +27,6 @@ use crate::ondisk::{DeviceAddr, LogicalAddr};
 pub struct ChunkStore {
     name: Arc<str>,
     /// Replaced as a whole when a chunk is added.
-    // Lock rank leaf.
     map: RwLock<Arc<ChunkMap>>,
     members: Members,
     rows: RowLocks,

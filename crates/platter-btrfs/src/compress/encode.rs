@@ -1,7 +1,7 @@
 //! Compression of extents on their way to the devices, and what is worth it. Spec: `btrfs/file_extent`.
 
 use flate2::{Compress, FlushCompress, Status};
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use zstd::bulk;
 use zstd::zstd_safe::CParameter;
 
@@ -65,9 +65,8 @@ impl Method {
 #[derive(Default)]
 pub struct Compressor {
     /// Encoders for reuse, with their levels.
-    // Lock rank leaf.
     zstd: Mutex<Vec<(i32, bulk::Compressor<'static>)>>,
-    // Lock rank leaf.
+    /// Dictionaries for reuse.
     lzo: Mutex<Vec<Box<lzokay::compress::Dict>>>,
 }
 

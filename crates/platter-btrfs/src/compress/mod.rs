@@ -3,7 +3,7 @@
 mod encode;
 
 use flate2::{Decompress, FlushDecompress};
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_ondisk::Rule;
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::DParameter;
@@ -58,7 +58,6 @@ pub struct Decompressor {
 /// Decoders of one kind.
 struct Kept<D> {
     /// Decoders for reuse, at most `DECODERS_MAX`.
-    // Lock rank leaf.
     decoders: Mutex<Vec<D>>,
 }
 

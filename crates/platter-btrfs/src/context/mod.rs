@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use hashbrown::HashMap;
-use parking_lot::RwLock;
+use platter_block::lock::RwLock;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::Result;
 
@@ -66,7 +66,6 @@ pub struct FsContext {
     /// Changes of log trees that were replayed, by tree.
     overlays: BTreeMap<TreeId, Overlay>,
     /// Root items that were read, and those that are not there.
-    // Lock rank leaf.
     roots: RwLock<KnownRoots>,
 }
 

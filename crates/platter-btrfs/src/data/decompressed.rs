@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex, rank};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
@@ -47,8 +47,7 @@ enum SlotState {
 #[derive(Debug, Default)]
 struct Slot {
     /// The decompressed extent.
-    // Lock rank 5.3.
-    state: Mutex<SlotState>,
+    state: Mutex<SlotState, { rank(5, 8) }>,
     /// Signalled when it is no longer being filled.
     is_ready: Condvar,
 }
@@ -95,7 +94,6 @@ impl Drop for Filling<'_> {
 pub struct DecompressedCache {
     decompressor: Decompressor,
     /// The one used last is the last.
-    // Lock rank leaf.
     slots: Mutex<VecDeque<(CompressedExtent, Arc<Slot>)>>,
     decompressions: AtomicU64,
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 
 /// The most threads that help one filesystem's readers.
 const HELPERS_MAX: usize = 7;
@@ -51,7 +51,7 @@ impl Helpers {
         if lease.threads == 0 {
             return items.into_iter().try_for_each(work);
         }
-        let queue = Mutex::new(items.into_iter().enumerate());
+        let queue: Mutex<_> = Mutex::new(items.into_iter().enumerate());
         let failed: Mutex<Option<(usize, E)>> = Mutex::new(None);
         let run = || {
             loop {
@@ -112,7 +112,7 @@ mod tests {
     fn each_item_is_worked_on_once() {
         for threads in [0, 1, 3] {
             let helpers = Helpers::new(threads);
-            let seen = Mutex::new(vec![0; 100]);
+            let seen: Mutex<_> = Mutex::new(vec![0; 100]);
             let result = helpers.each((0..100).collect(), |index: usize| {
                 seen.lock()[index] += 1;
                 Ok::<_, ()>(())

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_block::{IoError, Operation};
 use platter_vfs::{Error, Result};
 
@@ -117,7 +117,7 @@ impl DataReader {
             parts.push((index, part));
             index += part.len().div_ceil(sector_bytes);
         }
-        let bad = Mutex::new(BTreeSet::new());
+        let bad: Mutex<_> = Mutex::new(BTreeSet::new());
         let verify = |(first, part): (usize, &[u8])| {
             for (index, sector) in (first..).zip(part.chunks(sector_bytes)) {
                 if !checksums.matches(index, sector) {

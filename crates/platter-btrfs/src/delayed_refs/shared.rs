@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex, rank};
 use platter_ondisk::Corrupt;
 
 use super::Heads;
@@ -40,8 +40,7 @@ pub struct Busy;
 #[derive(Default)]
 pub struct DelayedRefs<I: HeadIndex = Heads> {
     /// Delayed references.
-    // Lock rank 11.
-    queue: Mutex<RefQueue<I>>,
+    queue: Mutex<RefQueue<I>, { rank(11, 0) }>,
     /// Notified when a head is not being run any more.
     released: Condvar,
     /// Threads that wait for the end of all walks.

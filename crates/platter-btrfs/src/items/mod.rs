@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use parking_lot::RwLockReadGuard;
+use platter_block::lock::RwLockReadGuard;
 use platter_vfs::Result;
 
 use crate::ondisk::Key;

@@ -47,7 +47,7 @@ impl ChunkTree {
         while let Some((key, data)) = cursor.item() {
             let locus = tree.locus(key);
             if key.kind == ItemKind::DEV_ITEM {
-                devices.push(DevItem::decode(data, locus)?);
+                devices.push(DevItem::decode(key, data, locus)?);
             }
             if key.kind == ItemKind::CHUNK_ITEM {
                 chunks.push(decode_chunk(key, data, superblock, locus)?);

@@ -9,6 +9,7 @@ use crate::chunk::{Member, Members};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ops::SuperBlock;
+use crate::qgroup::QuotaState;
 use crate::txn::WriteContext;
 
 pub(super) fn describe(fs: &SuperBlock) -> Description {
@@ -131,6 +132,7 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
         details.extend(reserve.map(|bytes| number("reserve_bytes", "global reserve", bytes)));
         details.extend(all.iter().map(|usage| space(usage, members, &allocation)));
     }
+    details.extend(quota_groups(fs));
     let bad = fs.context().blocks.bad_copies();
     details.push(number("bad_copies", "bad copies found", bad.found));
     let data = &fs.data;
@@ -144,6 +146,29 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
         "data sectors without a good copy",
         data.mismatches(),
     ));
+    details
+}
+
+/// Whether the usage of quota groups is right, and why not.
+fn quota_groups(fs: &SuperBlock) -> Vec<Detail> {
+    let state = match fs.writing() {
+        Some(writing) => Ok(writing.quota_state()),
+        None => QuotaState::read(fs.context()),
+    };
+    let (value, reason) = match state {
+        Ok(QuotaState::Off) => (DetailValue::Absent("off"), None),
+        Ok(QuotaState::Simple) => (DetailValue::Word("simple"), None),
+        Ok(QuotaState::Consistent) => (DetailValue::Word("consistent"), None),
+        Ok(QuotaState::Inconsistent(why)) => {
+            (DetailValue::Word("inconsistent"), Some(why.to_string()))
+        }
+        Err(error) => (DetailValue::Word("unreadable"), Some(error.to_string())),
+    };
+    let mut details = vec![Detail::new("quota_groups", "quota groups", value)];
+    details.extend(reason.map(|reason| {
+        let text = DetailValue::Text(reason);
+        Detail::new("quota_groups_reason", "quota groups, reason", text)
+    }));
     details
 }
 

@@ -4,7 +4,8 @@ use platter_ondisk::endian::{Le32, Le64};
 use platter_ondisk::{Corrupt, Locus, Uuid};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::types::{DeviceId, Generation};
+use super::Key;
+use super::types::{DEV_ITEMS_OBJECT, DeviceId, Generation};
 
 /// A device item.
 #[derive(
@@ -47,8 +48,12 @@ const _: () = assert!(size_of::<DiskDevItem>() == 98);
 rules! {
     /// The rules of a device item.
     pub enum DevItemRule for "device item" {
+        /// Its key has the object of device items.
+        Object => "invalid objectid",
         /// It has the size of the structure.
         Size => "invalid item size",
+        /// The number of the device is that of the key.
+        Id => "devid mismatch with key",
         /// `bytes_used` is at most `total_bytes`.
         BytesUsed => "bytes used exceed total bytes",
     }
@@ -83,10 +88,16 @@ pub struct DevItem {
 
 impl DevItem {
     /// Decodes an item.
-    pub fn decode(bytes: &[u8], locus: Locus) -> Result<Self, Corrupt<DevItemRule>> {
+    pub fn decode(key: Key, bytes: &[u8], locus: Locus) -> Result<Self, Corrupt<DevItemRule>> {
+        if key.object != DEV_ITEMS_OBJECT {
+            return Err(Corrupt::new(locus, DevItemRule::Object));
+        }
         let disk = DiskDevItem::ref_from_bytes(bytes);
         let disk = disk.map_err(|_| Corrupt::new(locus, DevItemRule::Size))?;
         let item = Self::decode_disk(disk);
+        if item.id.0 != key.offset {
+            return Err(Corrupt::new(locus, DevItemRule::Id));
+        }
         if item.bytes_used > item.total_bytes {
             return Err(Corrupt::new(locus, DevItemRule::BytesUsed));
         }
@@ -137,7 +148,12 @@ impl DevItem {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::key::ItemKind;
     use super::*;
+
+    fn key(device: u64) -> Key {
+        Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device)
+    }
 
     /// A device of 1 GiB.
     pub(crate) fn sample(id: u64) -> DevItem {
@@ -160,14 +176,22 @@ pub(crate) mod tests {
     fn item_survives_encoding() {
         let item = sample(3);
         let disk = item.encode();
-        assert_eq!(DevItem::decode(disk.as_bytes(), Locus::UNKNOWN), Ok(item));
+        let decoded = DevItem::decode(key(3), disk.as_bytes(), Locus::UNKNOWN);
+        assert_eq!(decoded, Ok(item));
     }
 
     #[test]
     fn broken_items_are_refused() {
         let disk = sample(1).encode();
-        let rule = |bytes: &[u8]| DevItem::decode(bytes, Locus::UNKNOWN).unwrap_err().rule;
+        let of_key = |key, bytes: &[u8]| {
+            let decoded = DevItem::decode(key, bytes, Locus::UNKNOWN);
+            decoded.unwrap_err().rule
+        };
+        let rule = |bytes: &[u8]| of_key(key(1), bytes);
         assert_eq!(rule(&disk.as_bytes()[1..]), DevItemRule::Size);
+        assert_eq!(of_key(key(2), disk.as_bytes()), DevItemRule::Id);
+        let elsewhere = Key::new(2, ItemKind::DEV_ITEM, 1);
+        assert_eq!(of_key(elsewhere, disk.as_bytes()), DevItemRule::Object);
         let full = DiskDevItem {
             bytes_used: ((1 << 30) + 1).into(),
             ..disk

@@ -81,7 +81,7 @@ impl ItemFormat {
                 range.check_bitmap(data, sector, locus)?;
             }
             ItemKind::DEV_EXTENT => DevExtent::decode(key, data, sector, locus).map(drop)?,
-            ItemKind::DEV_ITEM => DevItem::decode(data, locus).map(drop)?,
+            ItemKind::DEV_ITEM => DevItem::decode(key, data, locus).map(drop)?,
             ItemKind::CHUNK_ITEM => {
                 let start = LogicalAddr(key.offset);
                 ChunkItem::decode(data, start, sector, locus).map(drop)?;

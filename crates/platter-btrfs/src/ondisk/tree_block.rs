@@ -64,7 +64,7 @@ pub struct TreeBlockFormat {
 pub struct Expected {
     /// Its level.
     pub level: Option<u8>,
-    /// Its generation.
+    /// Its generation; zero is not known either, as for the kernel.
     pub generation: Option<Generation>,
     /// The tree that is being read.
     pub tree: Option<TreeId>,
@@ -172,7 +172,8 @@ impl Expected {
         let tree = self.tree.unwrap_or(header.owner);
         let locus = Locus::block(header.logical.0).in_tree(tree.0);
         let broken = |rule| Err(Corrupt::new(locus, rule));
-        if self.generation.is_some_and(|it| it != header.generation) {
+        let generation = self.generation.filter(|it| *it != Generation(0));
+        if generation.is_some_and(|it| it != header.generation) {
             return broken(TreeBlockRule::Generation);
         }
         if self.level.is_some_and(|level| level != header.level) {
@@ -305,6 +306,8 @@ pub(crate) mod tests {
             rule(Expected { generation, ..none }),
             TreeBlockRule::Generation
         );
+        let generation = Some(Generation(0));
+        Expected { generation, ..none }.check(&block).unwrap();
         let tree = Some(TreeId::ROOT);
         assert_eq!(rule(Expected { tree, ..none }), TreeBlockRule::Owner);
         let end_key = Some(KEY);

@@ -1,6 +1,7 @@
 //! The changes of a file's extents that [`platter_vfs::file`] asks for. Data is never written over: what is dirty
 //! gets new extents at writeback, and the file extents of what it replaces are dropped then.
 
+use platter_vfs::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,6 @@ use platter_vfs::file::{
     Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
     write_runs,
 };
-use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::BtrfsInode;
@@ -140,7 +140,7 @@ impl FileBlocks for BtrfsInode {
         &self.data
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.order
     }
 

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
+use platter_block::lock::RwLock;
 use platter_cache::Mapping;
 use platter_vfs::file::FileData;
 use platter_vfs::inode_cache::Seat;
-use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::writing::InodeLists;
 use platter_vfs::{Condition, Error, InodeId, Result};
 
@@ -92,12 +92,12 @@ impl SuperBlock {
             id,
             kind: item.kind,
             subvolume,
-            order: RankedRwLock::new(LockRank::InodeOrder, ()),
+            order: RwLock::new(()),
             data: FileData::new(item.size_bytes, false),
             inline: InlineRule::default(),
             verity: OnceLock::new(),
             property: Mutex::default(),
-            state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
+            state: RwLock::new(InodeState::new(item)),
             pages: Mapping::new(Arc::clone(&self.budget)),
             lists: InodeLists::default(),
             kept_bytes: AtomicU64::new(0),

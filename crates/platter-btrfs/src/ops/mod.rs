@@ -31,11 +31,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, RwLock, rank};
 use platter_cache::{Mapping, MemoryBudget};
 use platter_vfs::file::{self, FileData};
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::shown_numbers::ShownNumbers;
 use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, RangeSet, WriteGate};
 use platter_vfs::{Clock, Error, FileKind, InodeId, Result, Timestamp};
@@ -95,17 +94,14 @@ pub struct SuperBlock {
     /// The times of directories that are not stored.
     mounted_at: Timestamp,
     /// Held while a thread moves a name from one directory to another (`s_vfs_rename_mutex`).
-    // Lock rank 2.1.
-    renames: Mutex<()>,
+    renames: Mutex<(), { rank(2, 1) }>,
     /// The time of every change.
     clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the devices yet.
     dirty: DirtyList<BtrfsInode>,
     /// The numbers of the next inodes, of subvolumes that got some.
-    // Lock rank leaf.
     next_numbers: Mutex<BTreeMap<TreeId, u64>>,
     /// The checksums of what was written and has no items yet, by where it begins.
-    // Lock rank leaf.
     checksums: Mutex<BTreeMap<LogicalAddr, Vec<u8>>>,
     /// What the log trees of the running transaction have.
     log_notes: LogNotes,
@@ -114,17 +110,13 @@ pub struct SuperBlock {
     /// Subvolumes with inodes in memory.
     in_use: SubvolumesInUse,
     /// Held while a subvolume is made, deleted, or changed as a whole.
-    // Lock rank 2.3.
-    subvolume_changes: Mutex<()>,
+    subvolume_changes: Mutex<(), { rank(2, 3) }>,
     /// The last number that a subvolume got.
-    // Lock rank leaf.
-    last_subvolume: Mutex<TreeId>,
+    last_subvolume: Mutex<TreeId, { rank(8, 5) }>,
     /// Deleted subvolumes whose trees are to be dropped.
-    // Lock rank leaf.
-    dead: Mutex<VecDeque<DeadSubvolume>>,
+    dead: Mutex<VecDeque<DeadSubvolume>, { rank(8, 6) }>,
     /// Held while a thread drops a part of one.
-    // Lock rank 2.4.
-    dropping: Mutex<()>,
+    dropping: Mutex<(), { rank(2, 4) }>,
     /// Syncs drop them.
     drops_in_sync: AtomicBool,
 }
@@ -136,18 +128,15 @@ pub struct BtrfsInode {
     kind: FileKind,
     subvolume: Arc<InUse>,
     /// The inode lock (`i_rwsem`).
-    // Lock rank 2.2.
-    order: RankedRwLock<()>,
+    order: RwLock<(), { rank(2, 2) }>,
     /// Never held over a call of the page cache, nor by a thread that begins a handle.
-    // Lock rank 7.
-    state: RankedRwLock<InodeState>,
+    state: RwLock<InodeState, { rank(7, 0) }>,
     pages: Mapping<Error>,
     data: FileData<Ahead>,
     inline: InlineRule,
     /// Of a file with fs-verity that was read, how it is verified.
     verity: OnceLock<Box<Verity>>,
     /// What the property `btrfs.compression` asks for, if that was looked up.
-    // Lock rank leaf.
     property: Mutex<KnownProperty>,
     lists: InodeLists,
     /// What is reserved for the truncation that was prepared.

@@ -1,11 +1,10 @@
 //! Names in directories, of subvolumes too.
 
+use platter_vfs::inode::{InodeLock, RenameLock};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::{
     Condition, Context, DirCursor, DirEntry, DirSink, Error, FileKind, InodeId, Name, NameBuf,
@@ -177,11 +176,11 @@ impl NamedInode for BtrfsInode {
         self.kind
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.order
     }
 
-    fn rename_lock(&self) -> &Mutex<()> {
+    fn rename_lock(&self) -> &RenameLock {
         &self.fs.renames
     }
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use parking_lot::RwLockWriteGuard;
-use platter_vfs::lock_rank::Ranked;
+use platter_block::lock::RwLockWriteGuard;
 use platter_vfs::namei::LinkState;
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, FileKind, InodeId, Result, Timestamp};
@@ -189,7 +188,7 @@ impl InodeState {
 
 /// The states of several inodes, locked in the order of their identities, and their items to be changed.
 pub(super) struct States<'n> {
-    held: Vec<(InodeId, Ranked<RwLockWriteGuard<'n, InodeState>>)>,
+    held: Vec<(InodeId, RwLockWriteGuard<'n, InodeState>)>,
     items: BTreeMap<InodeId, InodeItem>,
 }
 

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use parking_lot::RwLock;
+use platter_block::lock::RwLock;
 use platter_vfs::{
     Attr, Condition, DirCursor, DirEntry, DirSink, ExtentSink, FileKind, Inode, InodeId, Name,
     Result, SeekTarget,
@@ -30,7 +30,6 @@ pub(super) struct StubPlace {
 #[derive(Debug, Default)]
 pub(super) struct Stubs {
     /// Names of subvolumes that were looked up.
-    // Lock rank leaf.
     known: RwLock<Known>,
 }
 

@@ -98,7 +98,7 @@ impl Scrubber<'_> {
         let tree = context.chunk_tree();
         debug_assert_eq!(tree.id, TreeId::CHUNK);
         let found = context.find(tree, key, |data| {
-            Ok(DevItem::decode(data, tree.locus(key))?)
+            Ok(DevItem::decode(key, data, tree.locus(key))?)
         });
         found.ok().flatten().unwrap_or(own)
     }

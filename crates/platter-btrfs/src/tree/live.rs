@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use platter_block::lock::{RwLock, RwLockReadGuard, rank};
 
 use super::edit::TreeState;
 use crate::ondisk::{Key, TreeId};
@@ -37,8 +37,7 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 struct Node {
     id: TreeId,
     /// The tree, and its root.
-    // Lock rank 9.1.
-    versions: Arc<RwLock<Versions>>,
+    versions: Arc<RwLock<Versions, { rank(9, 1) }>>,
     below: [OnceLock<Box<Node>>; 1 << DIGIT_BITS],
 }
 
@@ -51,7 +50,7 @@ fn digits(id: TreeId) -> impl Iterator<Item = usize> {
 
 impl LiveTrees {
     /// Adds a tree, which is not among them.
-    pub fn add(&self, id: TreeId, versions: Arc<RwLock<Versions>>) {
+    pub fn add(&self, id: TreeId, versions: Arc<RwLock<Versions, { rank(9, 1) }>>) {
         let mut node = Box::new(Node {
             id,
             versions,
@@ -94,7 +93,7 @@ mod tests {
     use crate::ondisk::superblock::RootPointer;
     use crate::tree::Tree;
 
-    fn versions(id: TreeId) -> Arc<RwLock<Versions>> {
+    fn versions(id: TreeId) -> Arc<RwLock<Versions, { rank(9, 1) }>> {
         let root = RootPointer::default();
         let now = TreeState {
             tree: Tree { id, root },

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result};
 use zerocopy::IntoBytes;
@@ -54,30 +54,22 @@ const PREFERRED: [Profile; 8] = [
 #[derive(Debug)]
 pub(super) struct ChunkAllocator {
     /// Held to allocate a chunk.
-    // Lock rank 9.2.
-    turn: Mutex<()>,
+    turn: Mutex<(), { rank(9, 2) }>,
     /// Chunks whose items are not inserted yet.
-    // Lock rank leaf.
-    pub(super) pending: Mutex<Vec<ChunkItem>>,
+    pub(super) pending: Mutex<Vec<ChunkItem>, { rank(9, 3) }>,
     /// Held while the items of pending chunks are inserted; taken with no tree locked.
-    // Lock rank 8.
-    creating: Mutex<()>,
+    creating: Mutex<(), { rank(8, 0) }>,
     /// Those that are pending or being inserted.
     uncreated: AtomicUsize,
     /// The chunks of the chunk tree.
-    // Lock rank leaf.
     system: Mutex<Vec<ChunkItem>>,
     /// Chunks that the running transaction removed: the last commit has them.
-    // Lock rank leaf.
-    pub(super) removed: Mutex<Vec<ChunkItem>>,
+    pub(super) removed: Mutex<Vec<ChunkItem>, { rank(9, 6) }>,
     /// Where chunks are placed.
-    // Lock rank leaf.
     pub(super) placing: Mutex<Placing>,
     /// Lengths of devices that were changed.
-    // Lock rank leaf.
     pub(super) sizes: Mutex<BTreeMap<DeviceId, u64>>,
     /// Devices that were removed: nothing is written to them.
-    // Lock rank leaf.
     pub(super) removed_devices: Mutex<Vec<DeviceId>>,
     /// No new chunk begins below it: the addresses of removed ones are not used again.
     end: AtomicU64,
@@ -466,7 +458,7 @@ impl WriteContext {
             let data = editor.get(key)?.ok_or_else(missing)?;
             let item = DevItem {
                 bytes_used: self.allocated_bytes(device),
-                ..DevItem::decode(&data, locus)?
+                ..DevItem::decode(key, &data, locus)?
             };
             editor.set(key, item.encode().as_bytes())
         })

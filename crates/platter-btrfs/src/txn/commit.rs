@@ -11,8 +11,9 @@ use zerocopy::IntoBytes;
 
 use super::{CommitReport, Cow, WriteContext};
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Update};
+use crate::context::TreesRule;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::{Generation, Key, LogicalAddr};
+use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::tree::edit::TreeEditor;
 
 /// The rules of a commit.
@@ -95,7 +96,9 @@ impl WriteContext {
             groups_before: std::mem::take(&mut *self.prepared.lock()),
             ..CommitReport::default()
         };
-        self.take_snapshots(generation)?;
+        self.count_quotas(generation, &mut report)?;
+        self.take_snapshots(generation, &mut report)?;
+        self.store_quotas(generation)?;
         self.finish_trees(generation, &mut report)?;
         let blocks = self.finish_blocks()?;
         report.blocks_written = blocks.len() as u64;
@@ -152,10 +155,26 @@ impl WriteContext {
             let stored = self.store_roots(generation)?;
             let is_clean = !self.groups.is_dirty() && !self.has_uncreated_groups();
             if stored == 0 && is_clean && self.refs.is_empty() {
-                return Ok(());
+                if self.has_own_root(generation)? {
+                    return Ok(());
+                }
+                self.touch_root(generation)?;
             }
             self.update_groups(generation, &mut report.groups)?;
         }
+    }
+
+    /// Whether the root of the tree of roots is of this transaction: superblocks lead to one of their own generation.
+    fn has_own_root(&self, generation: Generation) -> Result<bool> {
+        let root = self.tree(TreeId::ROOT)?.view().now.tree.root;
+        Ok(root.generation == generation)
+    }
+
+    /// Copies the root of the tree of roots where handles changed nothing.
+    fn touch_root(&self, generation: Generation) -> Result<()> {
+        let missing = || Corrupt::new(Locus::tree(TreeId::EXTENT.0), TreesRule::MissingTree);
+        let item = self.tree(TreeId::EXTENT)?.item_key().ok_or_else(missing)?;
+        self.edit(generation, TreeId::ROOT, |editor| editor.edit(item, |_| ()))
     }
 
     /// Brings the items of block groups up to date, with the references that this queues, until no group is

@@ -9,6 +9,7 @@ use crate::context::TreesRule;
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::header::{Header, HeaderFlags};
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::qgroup::QgroupLimit;
 use crate::ondisk::root_item::RootItem;
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::tree_block::Expected;
@@ -95,6 +96,9 @@ impl WriteContext {
         let header = self.new_header(generation, id, root)?;
         leaf::encode(&mut bytes, &header, []);
         self.blocks().create(root.logical, bytes)?;
+        if let Some(quotas) = &self.quotas {
+            quotas.create(id, QgroupLimit::default());
+        }
         Ok(root)
     }
 

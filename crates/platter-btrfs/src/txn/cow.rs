@@ -126,7 +126,7 @@ impl<'f> Cow<'f> {
                 None => RefKey::TreeBlock { tree },
             };
             let change = self.change(pointer.logical, below, key, action, false);
-            self.fs.refs.queue(&change)?;
+            self.fs.queue(&change)?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<'f> Cow<'f> {
                     offset: key.offset.wrapping_sub(place.offset),
                 },
             };
-            self.fs.refs.queue(&Change {
+            self.fs.queue(&Change {
                 address: place.logical,
                 len_bytes: place.disk_bytes,
                 kind: ExtentKind::Data,
@@ -194,7 +194,7 @@ impl CopyOnWrite for Cow<'_> {
         let len_bytes = fs.node_bytes();
         let logical = fs.allocate_space(kind, len_bytes, len_bytes)?;
         let key = RefKey::TreeBlock { tree: tree.id() };
-        fs.refs.queue(&Change {
+        fs.queue(&Change {
             allocates: true,
             op: (!fs.is_skinny()).then_some(ExtentOp {
                 key: Some(first_key),
@@ -235,8 +235,7 @@ impl CopyOnWrite for Cow<'_> {
             }
         }
         let key = RefKey::TreeBlock { tree: id };
-        fs.refs
-            .queue(&self.change(logical, level, key, Action::Drop, is_system))?;
+        fs.queue(&self.change(logical, level, key, Action::Drop, is_system))?;
         fs.copied.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -245,8 +244,7 @@ impl CopyOnWrite for Cow<'_> {
         let fs = self.fs;
         let is_system = tree.id() == TreeId::CHUNK;
         let key = RefKey::TreeBlock { tree: tree.id() };
-        fs.refs
-            .queue(&self.change(logical, level, key, Action::Drop, is_system))?;
+        fs.queue(&self.change(logical, level, key, Action::Drop, is_system))?;
         fs.new_blocks.lock().remove(&logical);
         fs.blocks().forget(logical);
         if fs

@@ -248,7 +248,7 @@ impl Handle<'_> {
             op: None,
         };
         self.has_changed.store(true, Ordering::Relaxed);
-        let queued = self.fs.refs.queue(&change).map_err(Error::from);
+        let queued = self.fs.queue(&change);
         // Items that refer to it may have been changed.
         queued.inspect_err(|error| self.fs.abort(error))
     }

@@ -131,7 +131,7 @@ impl WriteContext {
             let locus = editor.tree().locus(key);
             let missing = || Corrupt::new(locus, TreesRule::MissingTree);
             let data = editor.get(key)?.ok_or_else(missing)?;
-            let item = DevItem::decode(&data, locus)?;
+            let item = DevItem::decode(key, &data, locus)?;
             match total_bytes {
                 Some(total_bytes) => {
                     let new = DevItem {
@@ -156,7 +156,7 @@ impl WriteContext {
         cursor.seek(key)?;
         let found = cursor.item().filter(|(found, _)| *found == key);
         let (_, data) = found.ok_or(Condition::NotFound)?;
-        Ok(DevItem::decode(data, tree.locus(key))?)
+        Ok(DevItem::decode(key, data, tree.locus(key))?)
     }
 
     /// A superblock of the filesystem, by which those of others are made.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex};
 use platter_vfs::Result;
 
 use super::extents::Extent;
@@ -22,7 +22,7 @@ pub struct InPlaceGate(Arc<GateState>);
 
 #[derive(Debug, Default)]
 struct GateState {
-    // Lock rank leaf.
+    /// The threads inside, and those that wait.
     threads: Mutex<GateThreads>,
     changed: Condvar,
 }

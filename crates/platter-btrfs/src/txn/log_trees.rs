@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use platter_block::lock::{Condvar, Mutex, MutexGuard, rank};
 use platter_cache::Buffer;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
@@ -31,14 +31,11 @@ pub type LogEditor<'e, 'f> = TreeEditor<'e, LogCow<'f>>;
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     /// The log trees of the running transaction. Held while an inode is logged.
-    // Lock rank 7.1.
-    trees: Mutex<LogTrees>,
+    trees: Mutex<LogTrees, { rank(7, 1) }>,
     /// The blocks of all log trees.
-    // Lock rank 11.
-    blocks: Mutex<LogBlocks>,
+    blocks: Mutex<LogBlocks, { rank(11, 0) }>,
     /// The writing of log trees.
-    // Lock rank leaf.
-    writing: Mutex<LogWriting>,
+    writing: Mutex<LogWriting, { rank(11, 6) }>,
     ended: Condvar,
     /// The last transaction of which something is made durable by its commit alone.
     commit_only: AtomicU64,
@@ -318,7 +315,8 @@ impl WriteContext {
     /// Whether what is done in a transaction cannot all be logged: chunks, features and subvolumes that the last
     /// commit does not know.
     fn takes_no_log(&self, generation: Generation) -> bool {
-        let is_known = *self.features.lock() == self.superblock.lock().features;
+        let features = *self.features.lock();
+        let is_known = features == self.superblock.lock().features;
         self.logs.is_commit_only(generation)
             || self.has_uncreated_groups()
             || !is_known

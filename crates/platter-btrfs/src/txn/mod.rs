@@ -14,6 +14,7 @@ mod run;
 mod space;
 mod stripes;
 mod log_trees;
+mod quotas;
 mod open;
 mod prune;
 mod snapshots;
@@ -30,7 +31,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_cache::commit::{RunningTransaction, TransactionId, TransactionNumber, Transactions};
 use platter_vfs::{Clock, Condition, Error, Result};
 
@@ -41,6 +42,7 @@ use crate::delayed_refs::IndexKind;
 use crate::delayed_refs::{DelayedRefCounters, DelayedRefs, Heads};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
+use crate::qgroup::CountingLimits;
 use crate::tree::TreeBlocks;
 use crate::tree::edit::TreeEditor;
 
@@ -60,6 +62,7 @@ pub type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
 use chunks::ChunkAllocator;
 use log_trees::Logs;
+use quotas::Quotas;
 use space::{Reservations, Urgency};
 use stripes::StripedLocks;
 
@@ -80,6 +83,8 @@ pub struct WriteOptions {
     pub one_transaction: bool,
     /// A new chunk takes at most this part of all devices. Smaller parts than a tenth leave less unused.
     pub chunk_parts: u64,
+    /// How much of quota groups is counted.
+    pub counting: CountingLimits,
     /// The index of the heads of delayed references.
     #[cfg(feature = "bench")]
     pub index: IndexKind,
@@ -106,6 +111,7 @@ impl WriteOptions {
         heads_max: 16_384,
         one_transaction: true,
         chunk_parts: CHUNK_PARTS,
+        counting: CountingLimits::DEFAULT,
         #[cfg(feature = "bench")]
         index: IndexKind::Line,
     };
@@ -119,6 +125,7 @@ impl Default for WriteOptions {
             heads_max: 16_384,
             one_transaction: false,
             chunk_parts: CHUNK_PARTS,
+            counting: CountingLimits::DEFAULT,
             #[cfg(feature = "bench")]
             index: IndexKind::Line,
         }
@@ -206,34 +213,29 @@ impl RunningTransaction for Running {
 pub struct WriteContext {
     context: FsContext,
     /// The superblock of the last commit.
-    // Lock rank leaf.
     superblock: Mutex<Superblock>,
     /// Features of the running transaction's superblock.
-    // Lock rank leaf.
     features: Mutex<Features>,
     /// Open trees.
-    // Lock rank leaf.
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
     /// Snapshots that the running transaction makes when it is committed.
-    // Lock rank leaf.
     snapshots: Mutex<Vec<Snapshot>>,
     refs: DelayedRefs,
     groups: BlockGroups,
     chunks: ChunkAllocator,
     reservations: Reservations,
+    /// Quota groups, if they are on.
+    quotas: Option<Quotas>,
     /// Data that was allocated and has no item in the extent tree: it may be written.
-    // Lock rank 11.
-    new_data: Mutex<Ranges>,
+    new_data: Mutex<Ranges, { rank(11, 0) }>,
     /// Held while the references of a block are counted that several trees may share.
     shared: StripedLocks,
     in_place: InPlaceGate,
     logs: Logs,
     /// What was freed in the running transaction.
-    // Lock rank 11.
-    pinned: Mutex<Ranges>,
+    pinned: Mutex<Ranges, { rank(11, 0) }>,
     /// The blocks of the running transaction.
-    // Lock rank 11.
-    new_blocks: Mutex<BTreeSet<LogicalAddr>>,
+    new_blocks: Mutex<BTreeSet<LogicalAddr>, { rank(11, 0) }>,
     transactions: Transactions<Running, Error>,
     options: WriteOptions,
     clock: Arc<dyn Clock>,
@@ -242,13 +244,10 @@ pub struct WriteContext {
     /// Searches of the extent tree to run references, since the mount.
     extent_searches: AtomicU64,
     /// What was counted up to the last commit: references, searches, copies.
-    // Lock rank leaf.
     reported: Mutex<(DelayedRefCounters, u64, u64)>,
     /// Updates of block groups of the running transaction before its commit.
-    // Lock rank leaf.
     prepared: Mutex<BlockGroupCounters>,
     /// What the last commit did.
-    // Lock rank leaf.
     last_commit: Mutex<CommitReport>,
 }
 
@@ -544,6 +543,7 @@ impl fmt::Debug for WriteContext {
         out.debug_struct("WriteContext")
             .field("context", &self.context)
             .field("running", &self.running())
+            .field("quotas", &self.quotas)
             .finish_non_exhaustive()
     }
 }

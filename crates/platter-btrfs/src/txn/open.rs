@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_cache::commit::Transactions;
 use platter_vfs::{Clock, Error, Result, Unsupported};
 
 use super::chunks::ChunkAllocator;
 use super::log_trees::Logs;
+use super::quotas::Quotas;
 use super::space::Reservations;
 use super::stripes::StripedLocks;
 use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ended};
@@ -18,7 +19,7 @@ use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
 use crate::ondisk::chunk_item::{STRIPE_BYTES, Stripe};
 use crate::ondisk::dev_replace::{DevReplace, ReplaceState};
-use crate::ondisk::features::{CompatRo, Incompat};
+use crate::ondisk::features::CompatRo;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SuperblockFlags;
 use crate::ondisk::types::BALANCE_OBJECT;
@@ -51,6 +52,7 @@ impl WriteContext {
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         refuse_unwritable(&context)?;
+        let quotas = Quotas::open(&context, options.counting)?;
         let superblock = context.superblock.clone();
         let first = Running {
             generation: first_generation(&context),
@@ -75,6 +77,7 @@ impl WriteContext {
             groups: BlockGroups::new(groups),
             chunks,
             reservations: Reservations::default(),
+            quotas,
             new_data: Mutex::default(),
             shared: StripedLocks::default(),
             in_place: InPlaceGate::default(),
@@ -98,6 +101,9 @@ impl WriteContext {
         }
         if opened.has_free_space_tree() {
             opened.tree(TreeId::FREE_SPACE)?;
+        }
+        if opened.quotas.is_some() {
+            opened.tree(TreeId::QUOTA)?;
         }
         opened.count_global_reserve()?;
         Ok(opened)
@@ -130,17 +136,6 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
     if !unknown.is_empty() || !superblock.features.unreadable().is_empty() {
         let feature = format!("writing with the features {:#x}", unknown.bits());
         return Err(unsupported(&feature, None));
-    }
-    if superblock
-        .features
-        .incompat
-        .contains(Incompat::SIMPLE_QUOTA)
-    {
-        return Err(unsupported("writing with simple quotas", None));
-    }
-    if context.tree(TreeId::QUOTA)?.is_some() {
-        let reason = "disable them with btrfs quota disable";
-        return Err(unsupported("writing with quota groups", Some(reason)));
     }
     let is_valid = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
     let has_tree = compat_ro.contains(CompatRo::FREE_SPACE_TREE);

@@ -3,6 +3,9 @@
 //! A tree is taken apart from its end, and is a valid one after each step: nothing else has to be remembered. A
 //! block that other trees refer to stays. What it refers to may be counted by this tree, which will be gone;
 //! so the blocks below it that this tree owns have their references changed to those by parent before.
+//!
+//! Where quota groups are counted, nodes that other trees refer to are taken apart as well: as no reference of what is
+//! below them would change, it is traced leaf by leaf, in steps between which a commit can count it.
 
 use platter_vfs::Result;
 
@@ -17,10 +20,18 @@ use crate::tree::edit::{CopyOnWrite, Cut, Pruned, TreeState};
 /// How much one step does: blocks that are dropped or looked at.
 const STEP_BLOCKS: usize = 256;
 
-/// How far the blocks of a tree below one that others share were changed, so that the next step does not look at them
-/// again. Nothing depends on it.
+/// How far a tree was dropped. On a valid image nothing depends on it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PruneProgress {
+    /// The first key of what was dropped.
+    end: Option<Key>,
+    disowned: Disowned,
+}
+
+/// How far the blocks of a tree below one that others share were changed, so that the next step does not look at them
+/// again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Disowned {
     top: Option<LogicalAddr>,
     done_below: Option<Key>,
 }
@@ -63,7 +74,17 @@ impl Handle<'_> {
         let mut state = versions.now;
         let pruned = {
             let mut editor = super::Editor::new(fs.blocks(), &cow, &mut versions.now);
-            editor.prune(|block| cow.cut(doomed, block, &mut left, progress))?
+            let mut has_dropped = false;
+            let PruneProgress { end, disowned } = progress;
+            editor.prune(end, |block| {
+                // The caller commits then. A step drops something in any case, so that there is an end.
+                if has_dropped && fs.has_many_traced() {
+                    return Ok(Cut::Stop);
+                }
+                let cut = cow.cut(doomed, block, &mut left, disowned)?;
+                has_dropped |= cut == Cut::Done;
+                Ok(cut)
+            })?
         };
         if pruned == Pruned::Partly {
             return Ok(false);
@@ -92,7 +113,7 @@ impl Cow<'_> {
         doomed: Doomed,
         block: &TreeBlock,
         left: &mut usize,
-        progress: &mut PruneProgress,
+        disowned: &mut Disowned,
     ) -> Result<Cut> {
         if *left == 0 {
             return Ok(Cut::Stop);
@@ -110,17 +131,17 @@ impl Cow<'_> {
         }
         let counting = self.fs.shared.lock(block.logical());
         let (refs, _) = self.extent_info(block.logical(), block.level())?;
+        if block.level() > 0 && (refs == 1 || self.fs.counts_quotas()) {
+            return Ok(Cut::Enter);
+        }
         if refs == 1 {
-            if block.level() > 0 {
-                return Ok(Cut::Enter);
-            }
             self.drop_children(doomed, block)?;
             self.drop_block(&state, block)?;
             return Ok(Cut::Done);
         }
         drop(counting);
         // It stays if this comes to no end: the next step begins with it again, and finds less to do.
-        if !self.disown(doomed, block, left, progress)? {
+        if !self.disown(doomed, block, left, disowned)? {
             return Ok(Cut::Stop);
         }
         let _counting = self.fs.shared.lock(block.logical());
@@ -132,6 +153,7 @@ impl Cow<'_> {
             }
             self.drop_children(doomed, block)?;
         }
+        self.fs.trace_data(block);
         self.drop_block(&state, block)?;
         Ok(Cut::Done)
     }
@@ -164,7 +186,6 @@ impl Cow<'_> {
         let key = RefKey::TreeBlock { tree: state.id() };
         let (logical, level) = (block.logical(), block.level());
         self.fs
-            .refs
             .queue(&self.change(logical, level, key, Action::Drop, false))?;
         Ok(())
     }
@@ -176,10 +197,10 @@ impl Cow<'_> {
         doomed: Doomed,
         top: &TreeBlock,
         left: &mut usize,
-        progress: &mut PruneProgress,
+        disowned: &mut Disowned,
     ) -> Result<bool> {
-        if progress.top != Some(top.logical()) {
-            *progress = PruneProgress::default();
+        if disowned.top != Some(top.logical()) {
+            *disowned = Disowned::default();
         }
         let mut waiting = vec![(top.logical(), Expected::default())];
         while let Some((logical, expected)) = waiting.pop() {
@@ -188,7 +209,7 @@ impl Cow<'_> {
                 continue;
             }
             let Some(rest) = left.checked_sub(1) else {
-                *progress = PruneProgress {
+                *disowned = Disowned {
                     top: Some(top.logical()),
                     done_below: expected.first_key,
                 };
@@ -205,7 +226,7 @@ impl Cow<'_> {
                 let Some(pointer) = node.pointer(index) else {
                     continue;
                 };
-                let is_done = next.is_some_and(|next| progress.done_below >= Some(next));
+                let is_done = next.is_some_and(|next| disowned.done_below >= Some(next));
                 if is_done || pointer.generation <= doomed.since {
                     continue;
                 }
@@ -218,7 +239,7 @@ impl Cow<'_> {
                 waiting.push((pointer.logical, expected));
             }
         }
-        *progress = PruneProgress::default();
+        *disowned = Disowned::default();
         Ok(true)
     }
 

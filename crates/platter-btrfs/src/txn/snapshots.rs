@@ -5,7 +5,7 @@ use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::{Result, Timestamp};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Cow, Handle, WriteContext};
+use super::{CommitReport, Cow, Handle, WriteContext};
 use crate::context::TreesRule;
 use crate::delayed_refs::Action;
 use crate::ondisk::header::{Header, HeaderFlags};
@@ -55,15 +55,22 @@ impl Handle<'_> {
     /// Forgets a tree whose root item was removed.
     pub fn forget_tree(&self, id: TreeId) {
         self.fs.forget_tree(id);
+        self.fs.drop_quota_group(id);
     }
 }
 
 impl WriteContext {
     /// Makes the snapshots of the running transaction.
-    pub(super) fn take_snapshots(&self, generation: Generation) -> Result<()> {
+    pub(super) fn take_snapshots(
+        &self,
+        generation: Generation,
+        report: &mut CommitReport,
+    ) -> Result<()> {
         let snapshots = std::mem::take(&mut *self.snapshots.lock());
         for snapshot in &snapshots {
+            self.count_snapshot(generation, (snapshot.source, snapshot.id), report)?;
             self.make_snapshot(generation, snapshot)?;
+            self.forget_traced();
         }
         Ok(())
     }

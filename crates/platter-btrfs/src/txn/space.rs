@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_vfs::{Condition, Result};
 
 use super::WriteContext;
@@ -32,8 +32,7 @@ pub(super) struct Reservations {
     /// Kept for trees whose changes follow from others: references, checksums, free space, roots.
     global: AtomicU64,
     /// Held from the comparison of free space to its reservation.
-    // Lock rank 8.
-    turn: Mutex<()>,
+    turn: Mutex<(), { rank(8, 0) }>,
 }
 
 /// How much of the space of metadata a handle may use.
@@ -185,6 +184,7 @@ impl WriteContext {
         let mut trees = vec![TreeId::ROOT, TreeId::EXTENT, TreeId::CSUM];
         trees.extend(self.has_free_space_tree().then_some(TreeId::FREE_SPACE));
         trees.push(self.group_tree());
+        trees.extend(self.quotas.is_some().then_some(TreeId::QUOTA));
         let mut bytes = 0u64;
         for id in trees {
             bytes = bytes.saturating_add(self.tree(id)?.view().now.used_bytes);

@@ -143,12 +143,13 @@ impl WriteContext {
     fn next_superblock(&self, generation: Generation) -> Result<Superblock> {
         let old = self.superblock();
         let root = |id| -> Result<RootPointer> { Ok(self.tree(id)?.lock().now.tree.root) };
+        let features = *self.features.lock();
         let mut next = Superblock {
             generation,
             root: root(TreeId::ROOT)?,
             chunk_root: root(TreeId::CHUNK)?,
             log_root: None,
-            features: *self.features.lock(),
+            features,
             bytes_used: self.groups.used_bytes(),
             sys_chunks: self.chunks.system(),
             ..old.clone()

@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use platter_block::lock::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
@@ -23,12 +23,14 @@ use crate::tree::{Cursor, Tree, Versions};
 #[derive(Debug)]
 pub struct OpenTree {
     /// The tree, and its root.
-    // Lock rank 9.1.
-    versions: Arc<RwLock<Versions>>,
+    versions: Arc<RwLock<Versions, { rank(9, 1) }>>,
     /// As the last commit left it: known without the lock, as a tree allocates while it is locked.
-    // Lock rank leaf.
     committed: Mutex<RootPointer>,
+    is_extent_tree: bool,
 }
+
+/// The place of the extent tree in the order of trees: others look it up while they are locked.
+const EXTENT_TREE: u64 = 2;
 
 impl OpenTree {
     fn new(now: TreeState, item: Option<Key>) -> Self {
@@ -39,6 +41,7 @@ impl OpenTree {
                 item,
             })),
             committed: Mutex::new(now.tree.root),
+            is_extent_tree: now.tree.id == TreeId::EXTENT,
         }
     }
 
@@ -65,7 +68,8 @@ impl OpenTree {
 
     /// Locks the tree.
     pub(super) fn lock(&self) -> RwLockWriteGuard<'_, Versions> {
-        self.versions.write()
+        let nth = if self.is_extent_tree { EXTENT_TREE } else { 0 };
+        self.versions.write_nth(nth)
     }
 }
 
@@ -102,6 +106,12 @@ impl WriteContext {
                 Ok(Arc::clone(place.insert(Arc::new(tree))))
             }
         }
+    }
+
+    /// The root of a tree as it is now, if it is open.
+    pub(super) fn open_root(&self, id: TreeId) -> Option<RootPointer> {
+        let open = self.trees.lock().get(&id).map(Arc::clone);
+        Some(open?.view().now.tree.root)
     }
 
     /// Forgets a tree that is gone.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_block::{IoError, Operation};
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::Result;
@@ -79,7 +79,6 @@ struct BlockName {
 #[derive(Debug, Default)]
 pub struct MerkleCache {
     /// The one used last is the last.
-    // Lock rank leaf.
     blocks: Mutex<VecDeque<(BlockName, Arc<[u8]>)>>,
 }
 

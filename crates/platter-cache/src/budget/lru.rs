@@ -6,7 +6,7 @@
 use crossbeam_utils::CachePadded;
 
 use super::OwnerId;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, rank};
 
 const SHARD_COUNT: usize = 8;
 /// Adjacent keys share a shard up to this many bits, so that a batch takes one lock.
@@ -203,8 +203,7 @@ impl Shard {
 #[derive(Debug, Default)]
 pub(crate) struct Lru {
     /// Entries in the order of eviction.
-    // Lock rank 14.2.
-    shards: [CachePadded<Mutex<Shard>>; SHARD_COUNT],
+    shards: [CachePadded<Mutex<Shard, { rank(14, 2) }>>; SHARD_COUNT],
     active_bytes: AtomicU64,
     inactive_bytes: AtomicU64,
     entries: AtomicUsize,

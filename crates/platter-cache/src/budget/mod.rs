@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use crossbeam_utils::CachePadded;
 
 use crate::frame::Arena;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, rank};
 #[cfg(any(test, feature = "bench"))]
 use crate::xarray::Insertion;
 use crate::xarray::NODE_BYTES;
@@ -135,14 +135,12 @@ pub struct MemoryBudget {
     /// Bytes whose charges are refused before the next scan.
     unlooked_bytes: CachePadded<AtomicU64>,
     /// The caches of the budget.
-    // Lock rank 14.1.
-    owners: CachePadded<RwLock<Owners>>,
+    owners: CachePadded<RwLock<Owners, { rank(14, 1) }>>,
     evictions: CachePadded<AtomicU64>,
     refusals: CachePadded<AtomicU64>,
     ages: CachePadded<Ages>,
     frames: Arc<Arena>,
     /// Free blocks kept for reuse.
-    // Lock rank leaf.
     spare_blocks: CachePadded<Mutex<Spare>>,
     node_count: CachePadded<AtomicUsize>,
     /// Nodes with only shadow entries.

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, rank};
 
 /// A cache of empty entries, each with a charge.
 struct Store {
-    entries: Mutex<HashMap<u64, Stored>>,
+    entries: Mutex<HashMap<u64, Stored>, { rank(14, 0) }>,
     registration: Registration,
     looks: AtomicUsize,
 }

@@ -58,7 +58,6 @@ pub(super) struct CopyRecord {
     found: AtomicU64,
     repaired: AtomicU64,
     /// The bad copies that were found.
-    // Lock rank leaf.
     listed: Mutex<Vec<BadCopy>>,
 }
 

@@ -21,7 +21,6 @@ pub(super) enum Landing {
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     /// The result of the read, when it is there.
-    // Lock rank leaf.
     landing: Mutex<Option<Landing>>,
     landed: Condvar,
 }

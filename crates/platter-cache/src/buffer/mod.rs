@@ -31,7 +31,7 @@ use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
 
 use crate::MemoryBudget;
 use crate::budget::{LruId, Owner, OwnerId, Registration, Verdict};
-use crate::sync::{AtomicU8, Mutex};
+use crate::sync::{AtomicU8, Mutex, rank};
 use copies::{CopyRecord, Search};
 use flight::{Flight, Landing};
 use key::Key;
@@ -63,8 +63,9 @@ pub enum BufferError {
 /// # Invariants
 /// - A block is read from the store by one thread at a time; others that want it wait for that
 ///   read. No lock is held meanwhile.
-/// - What [`read`](Self::read) returns was validated under the key of the verifier it was passed. Bytes
-///   validated as one structure are verified again before they pass as another.
+/// - What [`read`](Self::read) returns was validated under the key of the verifier it was passed, here or by the
+///   caller that [published](Self::publish_unsealed) it. Bytes validated as one structure are verified again before
+///   they pass as another.
 /// - A dirty version stays until it is written or invalidated: it is in no eviction order.
 /// - A version that is not sealed passes only as what it was changed as; it is sealed before it is
 ///   read as anything else, and before it is written.
@@ -86,8 +87,7 @@ struct Core {
     registration: Registration,
     turns: CachePadded<Turns>,
     /// Held while dirty blocks are written.
-    // Lock rank 10.1.
-    write_turn: CachePadded<Mutex<()>>,
+    write_turn: CachePadded<Mutex<(), { rank(10, 3) }>>,
     copies: CachePadded<CopyRecord>,
 }
 

@@ -15,7 +15,7 @@ use super::key::Key;
 use super::version::Version;
 use crate::budget::{Heat, List, LruId, MemoryBudget, OwnerId, Verdict};
 use crate::hash::spread;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, rank};
 
 const SHARD_COUNT: usize = 16;
 
@@ -125,11 +125,9 @@ pub(super) enum Refusal {
 #[derive(Debug)]
 pub(super) struct Table {
     /// Blocks by address and length.
-    // Lock rank 12.1.
-    shards: [CachePadded<RwLock<HashTable<Entry>>>; SHARD_COUNT],
+    shards: [CachePadded<RwLock<HashTable<Entry>, { rank(12, 1) }>>; SHARD_COUNT],
     /// Blocks in the dirty state. Locked inside a shard's lock.
-    // Lock rank 12.2.
-    dirty: CachePadded<Mutex<BTreeSet<Key>>>,
+    dirty: CachePadded<Mutex<BTreeSet<Key>, { rank(12, 2) }>>,
     budget: Arc<MemoryBudget>,
 }
 
@@ -567,7 +565,7 @@ impl Table {
         self.budget.lru().remove(entry.lru);
     }
 
-    fn shard(&self, key: Key) -> &RwLock<HashTable<Entry>> {
+    fn shard(&self, key: Key) -> &RwLock<HashTable<Entry>, { rank(12, 1) }> {
         // The table takes its bits from both ends of the hash, the shard from the middle.
         &self.shards[(spread(key.to_bits()) >> 32) as usize % SHARD_COUNT]
     }

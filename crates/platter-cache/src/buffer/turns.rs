@@ -4,7 +4,7 @@
 use crossbeam_utils::CachePadded;
 
 use super::key::Key;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 
 const LOCKS: usize = 64;
 
@@ -12,8 +12,7 @@ const LOCKS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Turns {
     /// The turns to change a block; a thread has one.
-    // Lock rank 10.2.
-    locks: [CachePadded<Mutex<()>>; LOCKS],
+    locks: [CachePadded<Mutex<(), { rank(10, 4) }>>; LOCKS],
 }
 
 /// The right to change a copy of a block, and to put it in its place.

@@ -18,7 +18,9 @@ const MORE_PROOFS_MAX: usize = 4;
 /// The bytes of a block as they were read, published or changed.
 ///
 /// # Invariants
-/// Bytes without their seal are validated as what they were changed as, and as nothing else.
+/// - Bytes that were changed, and not sealed since, are validated as what they were changed as, and as nothing else.
+/// - Bytes that were published without their seal count as sealed, and as validated as what their owner says. No
+///   cache writes them.
 pub(super) struct Version {
     bytes: Box<[u8]>,
     /// The copy that they were read from; the first for those that were not read.
@@ -26,10 +28,11 @@ pub(super) struct Version {
     /// What sealed bytes were validated as first.
     proof: OnceLock<VerifierKey>,
     /// Further verifiers that accepted the block.
-    // Lock rank leaf.
     more_proofs: Mutex<Vec<VerifierKey>>,
     /// The rules of bytes that were changed, and not sealed since.
     unsealed: Option<Box<dyn Verify>>,
+    /// The owner of the block seals and writes a copy of the bytes.
+    is_sealed_by_owner: bool,
     /// Absent when the budget had no space: then no cache holds the version.
     charge: Option<Charge>,
 }
@@ -42,8 +45,16 @@ impl Version {
             proof: OnceLock::new(),
             more_proofs: Mutex::default(),
             unsealed: None,
+            is_sealed_by_owner: false,
             charge,
         }
+    }
+
+    /// The same bytes, which their owner says to be valid as this, and seals when it writes them.
+    pub(super) fn sealed_by_owner(mut self, key: VerifierKey) -> Self {
+        self.is_sealed_by_owner = true;
+        self.add_proof(key);
+        self
     }
 
     /// The same bytes, read from a copy that may be another one than the first.
@@ -70,6 +81,10 @@ impl Version {
 
     pub(super) fn is_sealed(&self) -> bool {
         self.unsealed.is_none()
+    }
+
+    pub(super) fn is_sealed_by_owner(&self) -> bool {
+        self.is_sealed_by_owner
     }
 
     pub(super) fn is_validated(&self) -> bool {
@@ -122,6 +137,7 @@ impl Version {
     pub(super) fn changed_as(&mut self, rules: Box<dyn Verify>) {
         self.proof.take();
         self.more_proofs = Mutex::default();
+        self.is_sealed_by_owner = false;
         self.unsealed = Some(rules);
     }
 
@@ -141,6 +157,7 @@ impl Version {
         let mut bytes = charge.budget().take_block(self.bytes.len());
         bytes.copy_from_slice(&self.bytes);
         let mut duplicate = Self::new(bytes, Some(charge));
+        duplicate.is_sealed_by_owner = self.is_sealed_by_owner;
         if let Some(rules) = self.unsealed.as_ref().and_then(|rules| rules.kept()) {
             duplicate.changed_as(rules);
         }
@@ -162,6 +179,7 @@ impl fmt::Debug for Version {
             .field("len", &self.bytes.len())
             .field("proof", &self.proof.get())
             .field("is_sealed", &self.is_sealed())
+            .field("is_sealed_by_owner", &self.is_sealed_by_owner)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_ondisk::Verify;
+use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
 
 use super::key::{BlockAt, Key};
 use super::table::cost_bytes;
@@ -31,16 +31,28 @@ impl<S> BufferCache<S> {
     ) -> Result<Buffer, BufferError> {
         let core = &*self.core;
         let key = core.key(block.into())?;
-        let bytes = bytes.into();
-        assert_eq!(
-            bytes.len(),
-            key.len_bytes() as usize,
-            "a version is one block long"
-        );
-        let version = core.sealed(key, bytes, verifier)?;
-        let _turn = core.turns.take(key);
-        core.publish(key, Arc::clone(&version), None)?;
-        Ok(Buffer { version })
+        let version = core.sealed(key, of_one_block(key, bytes), verifier)?;
+        core.make_current(key, version)
+    }
+
+    /// Makes `bytes` the block's current version, dirty, without a seal: the caller writes a copy that it seals,
+    /// and says when that is [written](Self::written). Until the block is read from the store again it passes as
+    /// what `validated` says, which is not checked.
+    ///
+    /// [`write`](Self::write) and [`write_dirty`](Self::write_dirty) refuse the version.
+    ///
+    /// # Panics
+    /// If `bytes` is not one block long.
+    pub fn publish_unsealed(
+        &self,
+        block: impl Into<BlockAt>,
+        bytes: impl Into<Box<[u8]>>,
+        validated: VerifierKey,
+    ) -> Result<Buffer, BufferError> {
+        let core = &*self.core;
+        let key = core.key(block.into())?;
+        let version = core.charged_beyond(of_one_block(key, bytes));
+        core.make_current(key, Arc::new(version.sealed_by_owner(validated)))
     }
 
     /// Says that `buffer` has reached its place in the store: it is clean from now on, unless a
@@ -131,6 +143,11 @@ impl<S> BufferCache<S> {
 impl Core {
     /// Writes versions to all copies of their blocks, and turns them clean. Returns the number of requests.
     fn write(&self, versions: &[(Key, Arc<Version>)]) -> Result<usize, BufferError> {
+        let unsealed = versions.iter().find(|(_, it)| it.is_sealed_by_owner());
+        if let Some((key, _)) = unsealed {
+            let locus = Locus::block(self.addressing.address(*key));
+            return Err(Corruption::new("metadata block", locus, "is not sealed here").into());
+        }
         let mut requests = 0;
         for run in versions.chunk_by(|(left, _), (right, _)| left.end() == right.at()) {
             for run in run.chunks(RUN_BLOCKS_MAX) {
@@ -158,9 +175,29 @@ impl Core {
         let address = self.addressing.address(key);
         verifier.seal(address, &mut bytes);
         verifier.verify(address, &bytes)?;
-        let charge = self.budget.charge_beyond(cost_bytes(&bytes));
-        let version = Version::new(bytes, Some(charge));
+        let version = self.charged_beyond(bytes);
         version.add_proof(verifier.key());
         Ok(Arc::new(version))
     }
+
+    fn charged_beyond(&self, bytes: Box<[u8]>) -> Version {
+        let charge = self.budget.charge_beyond(cost_bytes(&bytes));
+        Version::new(bytes, Some(charge))
+    }
+
+    fn make_current(&self, key: Key, version: Arc<Version>) -> Result<Buffer, BufferError> {
+        let _turn = self.turns.take(key);
+        self.publish(key, Arc::clone(&version), None)?;
+        Ok(Buffer { version })
+    }
+}
+
+fn of_one_block(key: Key, bytes: impl Into<Box<[u8]>>) -> Box<[u8]> {
+    let bytes = bytes.into();
+    assert_eq!(
+        bytes.len(),
+        key.len_bytes() as usize,
+        "a version is one block long"
+    );
+    bytes
 }

@@ -1,7 +1,7 @@
 //! Requests to commit transactions that are full, to a thread that does nothing else: the handles that
 //! filled one go on with the next as soon as it is closed, while it is written.
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex, rank};
 
 use super::TransactionId;
 
@@ -9,8 +9,7 @@ use super::TransactionId;
 #[derive(Debug, Default)]
 pub struct CommitRequests {
     /// Which transaction is to be committed.
-    // Lock rank 11.3.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(11, 3) }>,
     changed: Condvar,
 }
 

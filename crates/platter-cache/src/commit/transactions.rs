@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use platter_block::lock::{Condvar, Mutex, MutexGuard, rank};
 
 use super::{Blocked, CommitRequests, HandleGate, TransactionId};
 
@@ -64,8 +64,7 @@ pub trait RunningTransaction: Send {
 pub struct Transactions<R: RunningTransaction, E> {
     gate: CachePadded<HandleGate>,
     /// The running transaction, and those that commit.
-    // Lock rank 11.1.
-    state: CachePadded<Mutex<State<R, E>>>,
+    state: CachePadded<Mutex<State<R, E>, { rank(11, 1) }>>,
     /// Notified when a transaction closes, a commit ends, and a handle ends that a thread waits for.
     changed: CachePadded<Condvar>,
     requests: CachePadded<CommitRequests>,
@@ -331,7 +330,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         let end = now() + state.commit_took.min(GATHER_MAX);
         while state.callers < state.callers_expected && state.failure.is_none() {
             let left = end.saturating_sub(now());
-            if left.is_zero() || self.changed.wait_for(state, left).timed_out() {
+            if left.is_zero() || self.changed.wait_for(state, left) {
                 break;
             }
         }

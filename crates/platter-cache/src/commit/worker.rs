@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex, rank};
 
 /// A running thread; it ends when this is dropped, which waits for the run in progress.
 #[derive(Debug)]
@@ -22,8 +22,7 @@ pub struct WorkerWake(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     /// Whether the thread runs, and what it is asked for.
-    // Lock rank 11.3.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(11, 3) }>,
     changed: Condvar,
     /// A wake lets the next run begin early.
     listens: AtomicBool,

@@ -1,7 +1,7 @@
 //! Locking and replacement policies of the mbcache: those of earlier Linux versions, for comparison
 //! with ours.
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, rank};
 
 /// The end of a queue, or no link.
 const NIL: u32 = u32::MAX;
@@ -56,8 +56,7 @@ pub(super) struct Link(u32);
 pub(super) struct Queues {
     moves_used: bool,
     /// Entries in the order of eviction.
-    // Lock rank 13.
-    queues: Vec<Mutex<Queue>>,
+    queues: Vec<Mutex<Queue, { rank(13, 1) }>>,
 }
 
 impl Queues {

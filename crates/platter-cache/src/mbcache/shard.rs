@@ -11,14 +11,13 @@ use super::{
 };
 use crate::budget::Charge;
 use crate::hash::spread;
-use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, rank};
 
 /// Entries whose keys share a part of the hash.
 #[derive(Debug)]
 pub(super) struct Shard {
     /// Entries by hash.
-    // Lock rank 13.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(13, 0) }>,
     /// Notified when the last user releases an entry that is waited for.
     unused: Condvar,
     /// Number of entries, readable without the lock.

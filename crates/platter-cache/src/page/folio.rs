@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::PAGE_BYTES;
 use crate::budget::{Charge, Heat, LruId, MemoryBudget};
 use crate::frame::Frame;
-use crate::sync::RwLockWriteGuard;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, RwLock, RwLockReadGuard};
+use crate::sync::{RwLockWriteGuard, rank};
 use crate::xarray::{Order, Ref};
 
 /// Bytes a folio costs in addition to its pages: its header and its place in the eviction order.
@@ -42,8 +42,7 @@ pub(crate) struct Folio<E> {
     /// Pages written to since the last writeback, first and end in one number.
     dirty_pages: AtomicU64,
     /// The bytes of the pages.
-    // Lock rank 5.2.
-    content: RwLock<Content<E>>,
+    content: RwLock<Content<E>, { rank(5, 2) }>,
 }
 
 /// What a folio holds.
@@ -229,11 +228,17 @@ impl<E> Folio<E> {
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Content<E>> {
-        self.content.read()
+        self.content.read_nth(self.index)
+    }
+
+    /// Locks the contents shared, also where the thread has those of other files: threads that wait to write do not
+    /// come first, so that two that lock several files wait for none that waits for them.
+    pub(crate) fn read_also(&self) -> RwLockReadGuard<'_, Content<E>> {
+        self.content.read_recursive()
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Content<E>> {
-        self.content.write()
+        self.content.write_nth(self.index)
     }
 
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, Content<E>>> {

@@ -41,7 +41,7 @@ impl<E: Clone + Send + Sync + 'static> DirtyPages<E> {
     pub fn lock(&self) -> LockedPages<'_, E> {
         LockedPages {
             folios: &self.folios,
-            contents: self.folios.iter().map(|folio| folio.read()).collect(),
+            contents: self.folios.iter().map(|it| it.read_also()).collect(),
         }
     }
 

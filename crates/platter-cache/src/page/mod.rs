@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::MemoryBudget;
 use crate::budget::Registration;
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, RwLock};
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, RwLock, rank};
 use crate::xarray::{Order, XArray};
 use errors::ErrorSequence;
 use folio::Folio;
@@ -105,16 +105,12 @@ struct Core<E: Clone + Send + Sync + 'static> {
     budget: Arc<MemoryBudget>,
     registration: Registration,
     /// Held shared to bring pages in, exclusively to remove a range.
-    // Lock rank 5.1.
-    fills: RwLock<()>,
+    fills: RwLock<(), { rank(5, 1) }>,
     /// Sequential readers.
-    // Lock rank leaf.
     streams: Mutex<Streams>,
     /// Errors of writeback.
-    // Lock rank leaf.
     errors: Mutex<ErrorSequence<E>>,
     /// How many writebacks have ended, for threads that wait for one.
-    // Lock rank leaf.
     writebacks: Mutex<u64>,
     writeback_ended: Condvar,
     page_count: AtomicU64,

@@ -33,7 +33,7 @@ mod tests;
 use std::fmt;
 
 use crate::sync::epoch::{self, Guard};
-use crate::sync::{AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, rank};
 use raw::{Head, Loaded, NodeRef, SLOT_BITS, SLOTS, Seen};
 
 pub use add::Occupied;
@@ -118,8 +118,7 @@ pub struct XArray<T: 'static> {
     /// Marks of the whole array: of the entry in the head, or the union of the root's.
     head_marks: AtomicU8,
     /// Changes of the array.
-    // Lock rank 5.3.
-    lock: Mutex<()>,
+    lock: Mutex<(), { rank(13, 9) }>,
     node_count: AtomicUsize,
     value_node_count: AtomicUsize,
 }

@@ -1,6 +1,9 @@
 //! The caches' primitives as the model checker has them: every access is a point where another
 //! thread may run, and the epoch frees as early as it may.
 
+pub(crate) use platter_block::lock::rank;
+
+use platter_block::lock::LEAF;
 pub(crate) use shuttle::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -8,9 +11,9 @@ pub(crate) use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 /// A lock without poisoning, as the product's.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+pub(crate) struct Mutex<T, const RANK: u16 = LEAF>(shuttle::sync::Mutex<T>);
 
-impl<T> Mutex<T> {
+impl<T, const RANK: u16> Mutex<T, RANK> {
     pub(crate) fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
@@ -36,9 +39,9 @@ impl Condvar {
 
 /// A readers-writer lock without poisoning, as the product's.
 #[derive(Debug, Default)]
-pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
+pub(crate) struct RwLock<T, const RANK: u16 = LEAF>(shuttle::sync::RwLock<T>);
 
-impl<T> RwLock<T> {
+impl<T, const RANK: u16> RwLock<T, RANK> {
     pub(crate) fn new(value: T) -> Self {
         Self(shuttle::sync::RwLock::new(value))
     }
@@ -49,6 +52,18 @@ impl<T> RwLock<T> {
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap()
+    }
+
+    pub(crate) fn read_nth(&self, _: u64) -> RwLockReadGuard<'_, T> {
+        self.read()
+    }
+
+    pub(crate) fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
+        self.read()
+    }
+
+    pub(crate) fn write_nth(&self, _: u64) -> RwLockWriteGuard<'_, T> {
+        self.write()
     }
 
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {

@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_vfs::{Condition, Error, FileKind, Result, Unsupported};
 
 use crate::FsContext;
@@ -198,19 +198,14 @@ pub struct Allocator {
     slots: Box<[Slot]>,
     counters: Counters,
     /// Groups with a bitmap in memory, in the order they were loaded.
-    // Lock rank 8.3.
-    loaded: CachePadded<Mutex<VecDeque<GroupNr>>>,
+    loaded: CachePadded<Mutex<VecDeque<GroupNr>, { rank(8, 3) }>>,
     /// Groups that the running transaction modifies.
-    // Lock rank 8.3.
-    pending: CachePadded<Mutex<BTreeSet<GroupNr>>>,
+    pending: CachePadded<Mutex<BTreeSet<GroupNr>, { rank(8, 3) }>>,
     /// Preallocations of directories.
-    // Lock rank 8.3.
-    directories: CachePadded<Mutex<DirectoryPreallocations>>,
+    directories: CachePadded<Mutex<DirectoryPreallocations, { rank(8, 3) }>>,
     /// Free blocks and inodes as stored in the superblock.
-    // Lock rank 13.
-    stored: CachePadded<Mutex<(u64, u64)>>,
+    stored: CachePadded<Mutex<(u64, u64), { rank(8, 9) }>>,
     /// Corruption not reported yet.
-    // Lock rank leaf.
     corruption: Mutex<Option<Error>>,
 }
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use platter_block::lock::{MappedMutexGuard, Mutex, MutexGuard, rank};
 use platter_vfs::{Error, Result};
 
 use super::Allocator;
@@ -24,11 +24,9 @@ pub(super) type Loaded<'s, T> = MutexGuard<'s, Option<Box<T>>>;
 #[repr(align(64))]
 pub(super) struct Slot {
     /// Free clusters of the group.
-    // Lock rank 8.2.
-    clusters: Mutex<Option<Box<Clusters>>>,
+    clusters: Mutex<Option<Box<Clusters>>, { rank(8, 2) }>,
     /// Taken before the lock of the clusters.
-    // Lock rank 8.1.
-    inodes: Mutex<Option<Box<Inodes>>>,
+    inodes: Mutex<Option<Box<Inodes>>, { rank(8, 1) }>,
     /// Free clusters, as of the last change.
     free: AtomicU32,
     /// One more than the order of the largest free chunk.
@@ -175,7 +173,7 @@ impl Allocator {
     /// Locks the clusters of a group that are in memory already.
     pub(super) fn loaded_clusters(&self, group: GroupNr) -> Option<MappedMutexGuard<'_, Clusters>> {
         let held = self.slot(group).clusters.lock();
-        MutexGuard::try_map(held, Option::as_deref_mut).ok()
+        MutexGuard::try_map(held, Option::as_deref_mut)
     }
 
     /// Removes the free clusters of a group with a corrupt bitmap from the counters.
@@ -221,7 +219,10 @@ impl Allocator {
 }
 
 /// Drops the state if it is idle and not locked. Returns whether nothing is left.
-fn drop_if<T>(held: &Mutex<Option<Box<T>>>, is_idle: impl FnOnce(&T) -> bool) -> bool {
+fn drop_if<T, const RANK: u16>(
+    held: &Mutex<Option<Box<T>>, RANK>,
+    is_idle: impl FnOnce(&T) -> bool,
+) -> bool {
     let Some(mut held) = held.try_lock() else {
         return false;
     };

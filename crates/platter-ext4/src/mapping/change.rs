@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_vfs::{FileKind, Result};
 
 use crate::FsContext;
@@ -83,7 +83,6 @@ pub struct ReservedSource<'a> {
     space: &'a Allocator,
     left: AtomicU32,
     /// Blocks allocated from the reservation.
-    // Lock rank leaf.
     taken: Mutex<Vec<BlockNr>>,
 }
 
@@ -126,6 +125,7 @@ impl BlockSource for ReservedSource<'_> {
             self.space.renew_delayed(1);
             self.left.fetch_add(1, Ordering::Relaxed);
         }
+        drop(taken);
         self.space.free(fs, handle, blocks)
     }
 }

@@ -1,6 +1,6 @@
 //! A cache of a file's recent runs, so that adjacent reads need no tree lookup.
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 
 use super::{Backing, Run};
 use crate::ondisk::{BlockNr, FileBlock};
@@ -13,7 +13,6 @@ const RUNS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct RecentRuns {
     /// Mappings that were looked up last.
-    // Lock rank leaf.
     slots: Mutex<Option<Box<Slots>>>,
 }
 

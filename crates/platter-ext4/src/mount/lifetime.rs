@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_block::{BlockDevice, CountingDevice};
 use platter_vfs::Result;
 
@@ -21,7 +21,6 @@ const KIB_MIN: u64 = 16 << 10;
 pub(super) struct Lifetime {
     device: Arc<CountingDevice>,
     /// What was recorded last, and when.
-    // Lock rank leaf.
     recorded: Mutex<Recorded>,
 }
 

@@ -1,8 +1,8 @@
 //! Corruption that is found while the filesystem may be written: it is recorded in the superblock,
 //! and ends all writing where that is asked for.
 
-use parking_lot::Mutex;
 use platter_block::Operation;
+use platter_block::lock::Mutex;
 use platter_vfs::{Condition, Error, Result};
 
 use super::SuperBlock;
@@ -38,7 +38,6 @@ impl OnError {
 #[derive(Debug, Default)]
 pub(super) struct ErrorNotes {
     /// What was recorded of the errors encountered.
-    // Lock rank leaf.
     state: Mutex<Recorded>,
 }
 

@@ -26,12 +26,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+use platter_block::lock::RwLock;
+use platter_block::lock::{Mutex, rank};
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::namei::{self, NewInode};
 use platter_vfs::writing::{
     DirtyList, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
@@ -75,8 +75,7 @@ pub struct SuperBlock {
     /// What a crash left half done.
     pub orphans: CachePadded<Orphans>,
     /// Serialises cross-directory renames (`s_vfs_rename_mutex`).
-    // Lock rank 2.1.
-    renames: CachePadded<Mutex<()>>,
+    renames: CachePadded<Mutex<(), { rank(2, 1) }>>,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
     /// What a crash would leave half done. Absent where nothing may be changed.
@@ -112,11 +111,9 @@ pub struct Ext4Inode {
     kind: FileKind,
     /// The inode lock (`i_rwsem`): exclusive to change names, size or mapping; shared to keep them
     /// stable.
-    // Lock rank 2.2.
-    order: RankedRwLock<()>,
+    order: RwLock<(), { rank(2, 2) }>,
     /// Never held during a call of the page cache, nor when a handle is begun.
-    // Lock rank 7.
-    state: RankedRwLock<InodeState>,
+    state: RwLock<InodeState, { rank(7, 0) }>,
     pages: Mapping<Error>,
     data: FileState,
     /// The lists of the filesystem that it is on.
@@ -279,7 +276,7 @@ impl SuperBlock {
             sb: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
-            order: RankedRwLock::new(LockRank::InodeOrder, ()),
+            order: RwLock::new(()),
             pages: Mapping::with_min_order(Arc::clone(&self.budget), self.fs.folio_order()),
             data: FileState {
                 file: FileData::new(inode.size_bytes, may_be_unflushed),
@@ -288,19 +285,16 @@ impl SuperBlock {
             },
             lists: InodeLists::default(),
             is_deleted: AtomicBool::new(false),
-            state: RankedRwLock::new(
-                LockRank::InodeState,
-                InodeState {
-                    inode,
-                    map,
-                    delayed: Delayed::default(),
-                    may_get_first_name: false,
-                    sync: latest,
-                    data_sync: latest,
-                    charge,
-                    claimed_bytes: 0,
-                },
-            ),
+            state: RwLock::new(InodeState {
+                inode,
+                map,
+                delayed: Delayed::default(),
+                may_get_first_name: false,
+                sync: latest,
+                data_sync: latest,
+                charge,
+                claimed_bytes: 0,
+            }),
             _seat: seat,
         }
     }

@@ -1,10 +1,10 @@
 //! Directories: looking a name up, listing names, and what all changes of names share.
 
+use platter_vfs::inode::{InodeLock, RenameLock};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLockWriteGuard};
+use platter_block::lock::RwLockWriteGuard;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::lock_rank::{Ranked, RankedRwLock};
 use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::{
     Condition, Context, DirCursor, DirSink, Error, FileKind, InodeId, Name, Result, Timestamp,
@@ -69,11 +69,11 @@ impl NamedInode for Ext4Inode {
         self.kind
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.order
     }
 
-    fn rename_lock(&self) -> &Mutex<()> {
+    fn rename_lock(&self) -> &RenameLock {
         &self.sb.renames
     }
 
@@ -216,7 +216,7 @@ impl InodeState {
 
 /// The states of several inodes, locked in the order of their numbers.
 pub(super) struct Cores<'n> {
-    held: Vec<(InodeNr, Ranked<RwLockWriteGuard<'n, InodeState>>)>,
+    held: Vec<(InodeNr, RwLockWriteGuard<'n, InodeState>)>,
 }
 
 impl<'n> Cores<'n> {

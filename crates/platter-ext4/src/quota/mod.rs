@@ -11,7 +11,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Clock, Condition, Result};
 use zerocopy::IntoBytes;
@@ -101,8 +101,8 @@ impl KindUsage {
 /// The usage of all owners of a filesystem with the `quota` feature.
 #[derive(Debug)]
 pub struct QuotaTable {
-    // Lock rank 8.5.
-    kinds: Mutex<[Option<KindUsage>; 3]>,
+    /// Usage by kind of owner.
+    kinds: Mutex<[Option<KindUsage>; 3], { rank(8, 5) }>,
     credits: u32,
     is_enforced: bool,
     clock: Arc<dyn Clock>,

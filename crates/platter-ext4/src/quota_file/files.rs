@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_ondisk::Corrupt;
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
@@ -23,8 +23,8 @@ const IDS_MAX: usize = 1 << 18;
 /// The files, where entries are added and removed.
 #[derive(Debug)]
 pub struct QuotaFiles {
-    // Lock rank 5.9.
-    files: Mutex<[Option<QuotaFile>; 3]>,
+    /// The quota files, by kind of owner.
+    files: Mutex<[Option<QuotaFile>; 3], { rank(5, 9) }>,
 }
 
 impl QuotaFiles {

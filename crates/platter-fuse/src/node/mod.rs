@@ -5,7 +5,7 @@ mod lookups;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use platter_vfs::lock_rank::{LockRank, RankedMutex};
+use platter_vfs::lock::{Mutex, rank};
 use platter_vfs::{Filesystem, Inode, InodeId, Result};
 
 use self::lookups::{Lookups, Node};
@@ -49,11 +49,9 @@ pub(crate) struct NodeTable {
     fs: Arc<dyn Filesystem>,
     root: Arc<dyn Inode>,
     /// Node id to inode id.
-    // Lock rank 1.2.
-    shards: [RankedMutex<Shard>; SHARDS],
+    shards: [Mutex<Shard, { rank(1, 2) }>; SHARDS],
     /// Node ids to be used again.
-    // Lock rank 1.1.
-    spare: RankedMutex<SpareIds>,
+    spare: Mutex<SpareIds, { rank(1, 1) }>,
 }
 
 #[derive(Debug, Default)]
@@ -84,10 +82,8 @@ impl NodeTable {
         Ok(Self {
             root: fs.root()?,
             fs,
-            shards: std::array::from_fn(|_| {
-                RankedMutex::new(LockRank::NodeTable, Shard::default())
-            }),
-            spare: RankedMutex::new(LockRank::NodeNumbers, SpareIds::default()),
+            shards: std::array::from_fn(|_| Mutex::new(Shard::default())),
+            spare: Mutex::new(SpareIds::default()),
         })
     }
 
@@ -218,7 +214,7 @@ impl NodeTable {
         }
     }
 
-    fn shard(&self, node: NodeId) -> &RankedMutex<Shard> {
+    fn shard(&self, node: NodeId) -> &Mutex<Shard, { rank(1, 2) }> {
         let mixed = lookups::block_of(node).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }

@@ -6,9 +6,9 @@ use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use platter_fuse::{ErrorSink, MountOptions, Operation};
 
+use platter_vfs::lock::Mutex;
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{
     Attr, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink, ExtentSink,

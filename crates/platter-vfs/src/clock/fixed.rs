@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 
 use super::Clock;
 use crate::{Condition, Result, Timestamp};
@@ -11,7 +11,6 @@ use crate::{Condition, Result, Timestamp};
 #[derive(Debug)]
 pub struct FixedClock {
     /// The time.
-    // Lock rank leaf.
     state: Mutex<State>,
 }
 

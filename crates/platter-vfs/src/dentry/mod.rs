@@ -9,7 +9,7 @@ use hashbrown::Equivalent;
 
 use crate::second_chance::SecondChanceMap;
 use crate::shard::shard_of;
-use crate::sync::{LockRank, Mutex};
+use crate::sync::{Mutex, rank};
 use crate::{InodeId, Name, NameBuf};
 
 /// The parts of the cache. A power of two.
@@ -24,8 +24,7 @@ const SHARDS: usize = 16;
 /// here.
 pub struct DentryCache {
     /// All names of a directory are in one.
-    // Lock rank 4.
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<Shard, { rank(4, 0) }>; SHARDS],
 }
 
 struct Shard {
@@ -64,7 +63,7 @@ pub struct Ticket {
 /// A change of a name under way.
 #[must_use = "a change ends when this is dropped"]
 pub struct Change<'c> {
-    shard: &'c Mutex<Shard>,
+    shard: &'c Mutex<Shard, { rank(4, 0) }>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -96,7 +95,7 @@ impl DentryCache {
                 version: 0,
                 changing: 0,
             };
-            Mutex::new(LockRank::Dentries, shard)
+            Mutex::new(shard)
         };
         Self {
             shards: std::array::from_fn(shard),
@@ -167,7 +166,7 @@ impl DentryCache {
         Change { shard }
     }
 
-    fn shard(&self, dir: InodeId) -> &Mutex<Shard> {
+    fn shard(&self, dir: InodeId) -> &Mutex<Shard, { rank(4, 0) }> {
         &self.shards[shard_of(dir, SHARDS)]
     }
 }

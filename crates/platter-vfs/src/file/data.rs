@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use platter_block::lock::{Mutex, RwLock, RwLockWriteGuard, rank};
 
+use crate::InodeId;
 use crate::writing::FileSync;
 
 /// Size, locks and sync state of one file's contents; `P` is where it got blocks last.
@@ -21,12 +22,10 @@ pub struct FileData<P> {
     pub sync: FileSync,
     /// Held shared for I/O on mapped blocks, exclusively while blocks leave the mapping: from then on they
     /// may become another file's. Taken after locks of the page cache, and before `placement`.
-    // Lock rank 5.4.
-    pub mapping: RwLock<()>,
+    pub mapping: RwLock<(), { rank(5, 4) }>,
     /// Held from the allocation of blocks until they are mapped: one writer of new blocks. Taken after
     /// locks of the page cache, and before a handle.
-    // Lock rank 5.5.
-    pub placement: Mutex<P>,
+    pub placement: Mutex<P, { rank(5, 5) }>,
 }
 
 /// The end of a file at some moment: void once the file was truncated since then.
@@ -61,6 +60,18 @@ impl<P: Default> FileData<P> {
 }
 
 impl<P> FileData<P> {
+    /// Locks the mappings of two different files exclusively, that of the lower number first.
+    #[must_use]
+    pub fn lock_both<'d>(
+        one: (InodeId, &'d Self),
+        other: (InodeId, &'d Self),
+    ) -> [RwLockWriteGuard<'d, ()>; 2] {
+        debug_assert_ne!(one.0, other.0, "a file has one mapping");
+        let is_first = one.0 < other.0;
+        let (first, second) = if is_first { (one, other) } else { (other, one) };
+        [first.1.mapping.write(), second.1.mapping.write_nth(1)]
+    }
+
     /// The size as readers see it.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)

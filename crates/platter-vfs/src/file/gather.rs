@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::{MutexGuard, RwLockReadGuard};
+use platter_block::lock::{MutexGuard, RwLockReadGuard};
 use platter_cache::page::{DirtyPages, LockedPages};
 
 use super::sync::{end_write_back, write_back};

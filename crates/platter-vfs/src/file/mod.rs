@@ -19,13 +19,13 @@ mod writeback;
 #[cfg(test)]
 mod tests;
 
+use crate::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
 
 use platter_cache::Mapping;
 use platter_cache::page::{PAGE_BYTES, WritableSpace};
 
-use crate::lock_rank::RankedRwLock;
 use crate::{Condition, Error, Result};
 
 pub use data::{FileData, FileEnd};
@@ -106,7 +106,7 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     fn data(&self) -> &FileData<Self::Placement>;
 
     /// The inode lock (`i_rwsem`).
-    fn inode_lock(&self) -> &RankedRwLock<()>;
+    fn inode_lock(&self) -> &InodeLock;
 
     /// The unit in which space is allocated, in bytes: a block, or several.
     fn cluster_bytes(&self) -> u64 {

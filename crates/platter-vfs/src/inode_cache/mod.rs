@@ -16,7 +16,7 @@ use hashbrown::hash_map::Entry as MapEntry;
 use crate::InodeId;
 use crate::second_chance::SecondChanceMap;
 use crate::shard::shard_of;
-use crate::sync::{Condvar, LockRank, Mutex};
+use crate::sync::{Condvar, Mutex, rank};
 
 /// The parts of the table. A power of two.
 const SHARDS: usize = 64;
@@ -47,8 +47,7 @@ pub struct Seat<T> {
 
 struct Shard<T> {
     /// Inodes by number.
-    // Lock rank 3.
-    state: Mutex<ShardState<T>>,
+    state: Mutex<ShardState<T>, { rank(3, 0) }>,
     /// Notified whenever an entry of the shard goes live or is removed.
     changed: Condvar,
 }
@@ -86,7 +85,7 @@ impl<T> InodeCache<T> {
                 is_cheap,
             };
             Arc::new(Shard {
-                state: Mutex::new(LockRank::InodeCache, state),
+                state: Mutex::new(state),
                 changed: Condvar::default(),
             })
         };

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 
 use super::{InodeCache, Seat};
 use crate::InodeId;

@@ -1,6 +1,7 @@
 //! The contents of regular files of the memory filesystem: the block mapping that [`crate::file`] reads
 //! and writes through the page cache.
 
+use crate::inode::InodeLock;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use crate::file::{
     Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileMap, FileRun, Request,
     Target, write_back_files, write_runs,
 };
-use crate::lock_rank::RankedRwLock;
 use crate::permission::{APPEND_ONLY, IMMUTABLE};
 use crate::writing::{InodeLists, ListedInode};
 use crate::{Condition, Error, InodeId, Place, Result};
@@ -176,7 +176,7 @@ impl FileBlocks for MemInode {
         &self.data
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.lock
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_block::{IoError, Operation};
 
 use crate::file::copy_into;
@@ -26,7 +26,6 @@ const _: () = assert!(BLOCK_BYTES as usize == PAGE_BYTES && PAGE == 1 << PAGE_BI
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     /// The pages that were written.
-    // Lock rank 16.
     pages: Mutex<Pages>,
     /// Whether every write fails.
     fails: AtomicBool,

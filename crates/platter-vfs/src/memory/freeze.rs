@@ -1,6 +1,6 @@
 //! The gate that changes of the memory filesystem pass, and that a freeze shuts.
 
-use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use platter_block::lock::{Condvar, Mutex, RwLock, RwLockReadGuard, rank};
 
 use crate::{Condition, Result};
 
@@ -8,10 +8,8 @@ use crate::{Condition, Result};
 #[derive(Debug, Default)]
 pub(super) struct FreezeGate {
     /// Held shared by each change, exclusively to wait for those that began before the freeze.
-    // Lock rank 6.1.
-    changes: RwLock<()>,
+    changes: RwLock<(), { rank(2, 0) }>,
     /// Whether the gate is shut.
-    // Lock rank 6.2.
     is_frozen: Mutex<bool>,
     thawed: Condvar,
 }

@@ -1,10 +1,10 @@
 //! The inode object of the memory filesystem: reading, and the way to what changes.
 
+use crate::inode::{InodeLock, RenameLock};
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use platter_cache::Mapping;
 
 use super::Shared;
@@ -12,7 +12,6 @@ use super::change::NewNode;
 use super::content::Content;
 use super::node::{Body, LINKS_MAX, Node, Number, ROOT};
 use crate::file::{self, FileData, WriteTo};
-use crate::lock_rank::{LockRank, RankedRwLock};
 use crate::namei::{self, LinkState, NamedInode, NewInode, Rename};
 use crate::writing::{InodeLists, ReturnsSpace};
 use crate::{
@@ -20,6 +19,7 @@ use crate::{
     Error, Exchange, ExtendedFlags, ExtentSink, FallocateMode, FileKind, FileTimes, Inode, InodeId,
     Name, NameBuf, RenameMode, Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
 };
+use platter_block::lock::{RwLock, rank};
 
 /// Entries listed under one hold of the lock.
 const LISTED_AT_ONCE: usize = 256;
@@ -29,8 +29,7 @@ pub(super) struct MemInode {
     pub(super) shared: Arc<Shared>,
     pub(super) number: Number,
     /// The inode lock (`i_rwsem`).
-    // Lock rank 2.2.
-    pub(super) lock: RankedRwLock<()>,
+    pub(super) lock: RwLock<(), { rank(2, 2) }>,
     pub(super) pages: Mapping<Error>,
     pub(super) data: FileData<()>,
     pub(super) lists: InodeLists,
@@ -46,7 +45,7 @@ impl MemInode {
     ) -> Self {
         Self {
             number,
-            lock: RankedRwLock::new(LockRank::InodeOrder, ()),
+            lock: RwLock::new(()),
             pages: Mapping::new(Arc::clone(&shared.budget)),
             data: FileData::new(size_bytes, false),
             lists: InodeLists::default(),
@@ -77,7 +76,7 @@ impl MemInode {
         permissions: u32,
     ) -> Result<Arc<Self>> {
         let now = self.now();
-        let number = self.shared.change()?.reserve_number();
+        let number = self.shared.nodes.write().reserve_number();
         self.shared.in_use.get_or_load(number.id(), |seat| {
             let new = NewNode {
                 number,
@@ -85,7 +84,8 @@ impl MemInode {
                 permissions,
             };
             self.shared
-                .change()?
+                .nodes
+                .write()
                 .create(self.number, name, new, context, now)?;
             Ok(MemInode::new(Arc::clone(&self.shared), number, 0, seat))
         })
@@ -141,11 +141,11 @@ impl NamedInode for MemInode {
         self.shared.nodes.read().get(self.number).kind()
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.lock
     }
 
-    fn rename_lock(&self) -> &Mutex<()> {
+    fn rename_lock(&self) -> &RenameLock {
         &self.shared.renames
     }
 
@@ -215,7 +215,7 @@ impl NamedInode for MemInode {
     fn link_child(&self, _: &Context, name: Name<'_>, (): (), target: &Arc<Self>) -> Result<()> {
         let now = self.now();
         {
-            let mut nodes = self.shared.change()?;
+            let mut nodes = self.shared.nodes.write();
             nodes.get_mut(target.number).may_get_first_name = false;
             nodes.add_name(self.number, name, target.number, now);
         }
@@ -227,7 +227,7 @@ impl NamedInode for MemInode {
 
     fn remove_child(&self, name: &NameBuf, victim: &Arc<Self>) -> Result<()> {
         let now = self.now();
-        let mut nodes = self.shared.change()?;
+        let mut nodes = self.shared.nodes.write();
         nodes.unlink(self.number, name.as_name(), victim.number, now);
         drop(nodes);
         victim.drop_unnamed();
@@ -237,7 +237,7 @@ impl NamedInode for MemInode {
     fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {
         let dir = rename.from.dir;
         let now = dir.now();
-        dir.shared.change()?.rename(rename, now)?;
+        dir.shared.nodes.write().rename(rename, now)?;
         if let Some(there) = &rename.there {
             there.drop_unnamed();
         }
@@ -364,7 +364,8 @@ impl Inode for MemInode {
             times.is_due(&times_now, now)
         };
         if self.read(|node| Ok(is_due(node)))? {
-            self.shared.change()?.get_mut(self.number).accessed = now;
+            let _entered = self.shared.begin()?;
+            self.shared.nodes.write().get_mut(self.number).accessed = now;
         }
         Ok(())
     }
@@ -381,6 +382,7 @@ impl Inode for MemInode {
             kind: &kind,
             permissions,
         };
+        let _entered = self.shared.begin()?;
         Ok(namei::create(self, name, new)?)
     }
 
@@ -390,18 +392,22 @@ impl Inode for MemInode {
             kind: &CreateKind::Regular,
             permissions,
         };
+        let _entered = self.shared.begin()?;
         Ok(namei::create_unnamed(self, new)?)
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        let _entered = self.shared.begin()?;
         namei::link(self, context, name, target)
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _entered = self.shared.begin()?;
         namei::unlink(self, name)
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _entered = self.shared.begin()?;
         namei::remove_dir(self, name)
     }
 
@@ -413,6 +419,7 @@ impl Inode for MemInode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
+        let _entered = self.shared.begin()?;
         namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 
@@ -490,14 +497,18 @@ impl Inode for MemInode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let _entered = self.shared.begin()?;
         let now = self.now();
         self.shared
-            .change()?
+            .nodes
+            .write()
             .set_xattr(self.number, context, (name, value), mode, now)
     }
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
         let now = self.now();
-        self.shared.change()?.remove_xattr(self.number, name, now)
+        let _entered = self.shared.begin()?;
+        let mut nodes = self.shared.nodes.write();
+        nodes.remove_xattr(self.number, name, now)
     }
 }

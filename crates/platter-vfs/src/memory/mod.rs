@@ -16,12 +16,11 @@ mod contents_tests;
 #[cfg(test)]
 mod tests;
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
-use parking_lot::{Mutex, RwLockWriteGuard};
+use platter_block::lock::{Mutex, rank};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 
@@ -32,12 +31,12 @@ use self::freeze::{Entered, FreezeGate};
 use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
 use crate::file::write_back_files;
-use crate::lock_rank::{LockRank, Ranked, RankedRwLock};
 use crate::writing::DirtyList;
 use crate::{
     Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
     PathWalk, Result, StatFs,
 };
+use platter_block::lock::RwLock;
 
 /// Memory of the page cache.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -74,25 +73,17 @@ struct Shared {
     clock: Arc<dyn Clock>,
     limits: MemFsLimits,
     /// One lock for everything but file contents: this is a model, and plainly correct goes before fast.
-    // Lock rank 7.
-    nodes: RankedRwLock<Nodes>,
+    nodes: RwLock<Nodes, { rank(7, 0) }>,
     disk: Arc<Disk>,
     budget: Arc<MemoryBudget>,
     gate: FreezeGate,
     /// Serialises cross-directory renames.
-    // Lock rank 2.1.
-    renames: Mutex<()>,
+    renames: Mutex<(), { rank(2, 1) }>,
     in_use: InodeCache<MemInode>,
     /// Inodes with contents that are only in the page cache.
     dirty: DirtyList<MemInode>,
     /// The filesystem was dropped: inodes that are still in use write themselves back.
     is_closed: AtomicBool,
-}
-
-/// A change of the filesystem, and all its inodes.
-struct Change<'s> {
-    nodes: Ranked<RwLockWriteGuard<'s, Nodes>>,
-    _entered: Entered<'s>,
 }
 
 impl MemFs {
@@ -114,7 +105,7 @@ impl MemFs {
             shared: Arc::new(Shared {
                 clock,
                 limits,
-                nodes: RankedRwLock::new(LockRank::InodeState, nodes),
+                nodes: RwLock::new(nodes),
                 disk: Arc::default(),
                 budget: Arc::new(MemoryBudget::new(CACHE_BYTES)),
                 gate: FreezeGate::default(),
@@ -156,15 +147,6 @@ impl Shared {
         Ok(entered)
     }
 
-    /// Begins a change of inodes or names.
-    fn change(&self) -> Result<Change<'_>> {
-        let entered = self.begin()?;
-        Ok(Change {
-            nodes: self.nodes.write(),
-            _entered: entered,
-        })
-    }
-
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
@@ -183,20 +165,6 @@ impl Shared {
     /// Writes the inodes back that are dirty now.
     fn write_dirty(&self) -> Result<()> {
         self.dirty.write_back(write_back_files)
-    }
-}
-
-impl Deref for Change<'_> {
-    type Target = Nodes;
-
-    fn deref(&self) -> &Nodes {
-        &self.nodes
-    }
-}
-
-impl DerefMut for Change<'_> {
-    fn deref_mut(&mut self) -> &mut Nodes {
-        &mut self.nodes
     }
 }
 

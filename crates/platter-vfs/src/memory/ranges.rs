@@ -99,7 +99,8 @@ impl MemInode {
                 return Ok(());
             }
             {
-                let _mappings = (self.data.mapping.write(), other.data.mapping.write());
+                let mine = (self.number.id(), &self.data);
+                let _mappings = file::FileData::lock_both(mine, (other.number.id(), &other.data));
                 let now = self.now();
                 let mut nodes = self.shared.nodes.write();
                 let mut take = |number| {

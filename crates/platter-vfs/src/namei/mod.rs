@@ -10,11 +10,9 @@ mod rename;
 #[cfg(test)]
 mod tests;
 
+use crate::inode::{InodeLock, RenameLock};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use crate::lock_rank::RankedRwLock;
 use crate::writing::ReturnsSpace;
 use crate::{Context, CreateKind, Error, FileKind, InodeId, Name, Result};
 
@@ -49,11 +47,11 @@ pub trait NamedInode: Sized + Send + Sync {
     fn kind(&self) -> FileKind;
 
     /// The inode lock (`i_rwsem`): exclusive to change names, links or attributes.
-    fn inode_lock(&self) -> &RankedRwLock<()>;
+    fn inode_lock(&self) -> &InodeLock;
 
     /// Serialises renames from one directory to another (`s_vfs_rename_mutex`): while it is held, the
     /// position of every directory stays.
-    fn rename_lock(&self) -> &Mutex<()>;
+    fn rename_lock(&self) -> &RenameLock;
 
     /// Its links and flags.
     fn link_state(&self) -> LinkState;

@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use parking_lot::{MutexGuard, RwLockWriteGuard};
+use platter_block::lock::{MutexGuard, RwLockWriteGuard};
 
 use super::NamedInode;
-use crate::lock_rank::Ranked;
 use crate::writing::retry_no_space;
 use crate::{Condition, Context, Error, FileKind, InodeId, Name, RenameMode, Result};
 
@@ -48,8 +47,8 @@ pub struct Rename<'a, I> {
 struct Parents<'a> {
     above_from: HashSet<InodeId>,
     above_to: HashSet<InodeId>,
-    _first: Ranked<RwLockWriteGuard<'a, ()>>,
-    second: Option<Ranked<RwLockWriteGuard<'a, ()>>>,
+    _first: RwLockWriteGuard<'a, ()>,
+    second: Option<RwLockWriteGuard<'a, ()>>,
     _renames: Option<MutexGuard<'a, ()>>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use hashbrown::HashMap;
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex};
 
 use super::WalkOrder;
 use crate::{DirCursor, FileKind, Filesystem, InodeId, Name, NameBuf};
@@ -20,6 +20,9 @@ const AHEAD_MAX: usize = 128;
 
 /// So many are left when the threads go on, so that they seldom wake up.
 const AHEAD_MIN: usize = AHEAD_MAX / 2;
+
+/// Directories whose readahead is requested of the driver before they are read.
+const REQUESTED_MAX: usize = 16;
 
 /// Entries read ahead of one directory. The rest is read by the listing, in order.
 const ENTRIES_MAX: usize = 4096;
@@ -52,7 +55,6 @@ struct Shared {
     fs: Arc<dyn Filesystem>,
     order: ListingOrder,
     /// The directories of a listing.
-    // Lock rank leaf.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -72,8 +74,30 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Announced,
+    /// Announced, and its readahead was requested of the driver.
+    Requested,
     Read,
     Entered,
+}
+
+impl State {
+    fn is_waiting(&self, id: InodeId) -> bool {
+        let progress = self.progress.get(&id);
+        matches!(progress, Some(Progress::Announced | Progress::Requested))
+    }
+
+    /// Those of the next directories that were not requested, which they are now.
+    fn request(&mut self) -> Vec<InodeId> {
+        let next = self.announced.iter().rev().take(REQUESTED_MAX);
+        let mut requested = Vec::new();
+        for &id in next {
+            if let Some(progress @ Progress::Announced) = self.progress.get_mut(&id) {
+                *progress = Progress::Requested;
+                requested.push(id);
+            }
+        }
+        requested
+    }
 }
 
 impl DirReadAhead {
@@ -128,7 +152,7 @@ impl Shared {
         let excess = state.announced.len().saturating_sub(ANNOUNCED_MAX);
         for id in state.announced.drain(..excess).collect::<Vec<_>>() {
             // It can be announced again.
-            if state.progress.get(&id) == Some(&Progress::Announced) {
+            if state.is_waiting(id) {
                 state.progress.remove(&id);
             }
         }
@@ -140,7 +164,10 @@ impl Shared {
     }
 
     fn work(&self) {
-        while let Some(dir) = self.next() {
+        while let Some((dir, requested)) = self.next() {
+            for id in requested {
+                self.fs.read_ahead_dir(id);
+            }
             let below = self.read(dir);
             if !below.is_empty() {
                 self.announce(below);
@@ -148,22 +175,25 @@ impl Shared {
         }
     }
 
-    /// The directory to read now; `None` at the end.
-    fn next(&self) -> Option<InodeId> {
+    /// The directory to read now, and those of which readahead is to be requested; `None` at the end.
+    fn next(&self) -> Option<(InodeId, Vec<InodeId>)> {
         let mut state = self.state.lock();
         loop {
             if state.has_ended {
                 return None;
             }
             if !state.is_full
-                && let Some(id) = state.announced.pop()
+                && let Some(&id) = state.announced.last()
             {
-                if state.progress.get(&id) == Some(&Progress::Announced) {
+                if state.is_waiting(id) {
+                    let requested = state.request();
+                    state.announced.pop();
                     state.progress.insert(id, Progress::Read);
                     state.ahead += 1;
                     state.is_full = state.ahead >= AHEAD_MAX;
-                    return Some(id);
+                    return Some((id, requested));
                 }
+                state.announced.pop();
                 continue;
             }
             self.changed.wait(&mut state);
@@ -225,7 +255,7 @@ impl fmt::Debug for DirReadAhead {
 mod tests {
     use super::*;
     use crate::memory::{MemFs, MemFsLimits};
-    use crate::{CreateKind, FixedClock, Timestamp};
+    use crate::{CreateKind, Description, FixedClock, Inode, Result, StatFs, Timestamp};
 
     fn tree(width: usize) -> Arc<dyn Filesystem> {
         let clock = FixedClock::new(Timestamp::default(), 0);
@@ -289,6 +319,86 @@ mod tests {
         assert_eq!(wait(&read_ahead, |state| state.ahead == all), all);
         assert_eq!(list(&fs, &read_ahead, root), all - 1);
         assert_eq!(wait(&read_ahead, |state| state.announced.is_empty()), 0);
+    }
+
+    /// A filesystem that notes what readahead is requested of.
+    #[derive(Debug)]
+    struct Noting {
+        fs: Arc<dyn Filesystem>,
+        requested: Mutex<Vec<InodeId>>,
+    }
+
+    impl Filesystem for Noting {
+        fn describe(&self) -> Description {
+            self.fs.describe()
+        }
+
+        fn is_read_only(&self) -> bool {
+            self.fs.is_read_only()
+        }
+
+        fn root(&self) -> Result<Arc<dyn Inode>> {
+            self.fs.root()
+        }
+
+        fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+            self.fs.inode(id)
+        }
+
+        fn read_ahead_dir(&self, dir: InodeId) {
+            self.requested.lock().push(dir);
+        }
+
+        fn stat_fs(&self) -> Result<StatFs> {
+            self.fs.stat_fs()
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.fs.sync()
+        }
+
+        fn unmount(&self) -> Result<()> {
+            self.fs.unmount()
+        }
+    }
+
+    #[test]
+    fn readahead_of_directories_is_requested_once() {
+        let noting = Arc::new(Noting {
+            fs: tree(5),
+            requested: Mutex::default(),
+        });
+        let fs: Arc<dyn Filesystem> = Arc::<Noting>::clone(&noting);
+        let read_ahead = DirReadAhead::new(Arc::clone(&fs), ALL);
+        read_ahead.announce([fs.root().unwrap().id()]);
+        let all = 1 + 5 + 25;
+        assert_eq!(wait(&read_ahead, |state| state.ahead == all), all);
+        drop(read_ahead);
+        let mut requested = std::mem::take(&mut *noting.requested.lock());
+        assert_eq!(requested.len(), all);
+        requested.sort_unstable();
+        requested.dedup();
+        assert_eq!(requested.len(), all);
+    }
+
+    #[test]
+    fn readahead_is_requested_of_the_next_directories() {
+        let mut state = State::default();
+        for number in 0..100 {
+            let id = InodeId { tree: 0, number };
+            state.progress.insert(id, Progress::Announced);
+            state.announced.push(id);
+        }
+        let mut expected = (100 - REQUESTED_MAX as u64..100).rev();
+        let requested = state.request();
+        assert!(
+            requested
+                .iter()
+                .all(|id| Some(id.number) == expected.next())
+        );
+        assert_eq!(requested.len(), REQUESTED_MAX);
+        state.announced.pop();
+        assert_eq!(state.request().len(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
+use platter_block::lock::{Mutex, RwLock, rank};
 use platter_cache::MemoryBudget;
 
 use super::ListedInode;
@@ -22,16 +22,12 @@ pub const WRITEBACK_BATCH_MAX: usize = 64;
 #[derive(Debug)]
 pub struct DirtyList<I> {
     /// Inodes with dirty pages.
-    // Lock rank leaf.
     inodes: Mutex<VecDeque<Arc<I>>>,
     /// Those without a name yet, which go with their last user.
-    // Lock rank leaf.
     unnamed: Mutex<HashMap<InodeId, Weak<I>>>,
     /// Held shared from taking an inode off the list until it is written back.
-    // Lock rank 2.3.
-    in_flight: RwLock<()>,
+    in_flight: RwLock<(), { rank(2, 3) }>,
     /// Errors of writeback.
-    // Lock rank leaf.
     failures: Mutex<Failures>,
 }
 
@@ -96,11 +92,11 @@ impl<I: ListedInode> DirtyList<I> {
 
     /// Takes the inodes that are dirty now off the list: the caller writes them back.
     pub fn take(&self) -> Vec<Arc<I>> {
+        let unnamed = std::mem::take(&mut *self.unnamed.lock());
         let mut inodes = self.inodes.lock();
         for inode in &*inodes {
             inode.lists().is_dirty.store(false, Ordering::Release);
         }
-        let unnamed = std::mem::take(&mut *self.unnamed.lock());
         let unnamed = unnamed.into_values().filter_map(|inode| inode.upgrade());
         inodes.drain(..).chain(unnamed).collect()
     }

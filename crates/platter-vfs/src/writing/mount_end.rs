@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 
 use crate::Result;
 
@@ -41,11 +41,9 @@ pub trait WritableMount: Send + Sync {
 pub struct MountEnd<M: WritableMount> {
     mount: M,
     /// Present until the end.
-    // Lock rank leaf.
     running: Mutex<Option<Running<M>>>,
     /// Held while it ends, so that other callers wait.
-    // Lock rank 0.
-    ending: Mutex<()>,
+    ending: Mutex<(), { rank(0, 0) }>,
     /// All changes were ended before the unmount, which leaves the device as it is.
     is_shut_down: AtomicBool,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_cache::Mapping;
 use platter_cache::page::ErrorCursor;
 
@@ -63,8 +63,7 @@ pub struct FileSync {
     /// Its writes that no transaction has flushed.
     pub writes: UnflushedWrites,
     /// The last writeback error that a sync reported.
-    // Lock rank leaf.
-    reported: Mutex<Option<ErrorCursor>>,
+    reported: Mutex<Option<ErrorCursor>, { rank(2, 9) }>,
 }
 
 impl FileSync {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::RwLock;
+use platter_block::lock::{RwLock, rank};
 
 use crate::{Condition, Result};
 
@@ -12,8 +12,7 @@ use crate::{Condition, Result};
 #[derive(Debug, Default)]
 pub struct WriteGate {
     /// Held shared while data is written to the device, exclusively once to end that.
-    // Lock rank 5.6.
-    in_flight: CachePadded<RwLock<()>>,
+    in_flight: CachePadded<RwLock<(), { rank(5, 6) }>>,
     is_closed: AtomicBool,
 }
 

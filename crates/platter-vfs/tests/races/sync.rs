@@ -1,15 +1,17 @@
 //! The caches' primitives as the model checker has them: every use is a point where another thread
 //! may run.
 
-pub(crate) use platter_vfs::lock_rank::LockRank;
+pub(crate) use platter_block::lock::rank;
+
+use platter_block::lock::LEAF;
 pub(crate) use shuttle::sync::MutexGuard;
 
 /// A lock without poisoning, as the product's.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+pub(crate) struct Mutex<T, const RANK: u16 = LEAF>(shuttle::sync::Mutex<T>);
 
-impl<T> Mutex<T> {
-    pub(crate) fn new(_: LockRank, value: T) -> Self {
+impl<T, const RANK: u16> Mutex<T, RANK> {
+    pub(crate) fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 

@@ -28,6 +28,19 @@ fn place_in(range: &Range<u32>, count: u32, align: u32) -> Option<(AgBlock, u32)
 }
 
 impl Group<'_> {
+    /// The blocks of a free extent.
+    ///
+    /// # Errors
+    /// That the group does not have them, which the verifiers of B-tree blocks do not find.
+    fn range_within(&self, extent: DiskFreeExtent) -> Result<Range<u32>> {
+        let range = range_of(extent);
+        let is_within = range.start > 0 && range.end <= self.agf.length;
+        if !is_within || extent.count.get() == 0 {
+            return Err(self.space_broken(GroupRule::FreeExtent));
+        }
+        Ok(range)
+    }
+
     /// The blocks that may be allocated: those that are free, without what its B-trees may come to need.
     #[must_use]
     pub fn available(&self) -> u32 {
@@ -59,20 +72,19 @@ impl Group<'_> {
         avoid: &RangeSet<u32>,
     ) -> Result<Option<(AgBlock, u32)>> {
         let mut best: Option<(AgBlock, u32)> = None;
-        let better = |best: Option<(AgBlock, u32)>, extent: &DiskFreeExtent| {
-            let gaps = self.claims.gaps(range_of(*extent));
+        let better = |best: Option<(AgBlock, u32)>, extent: DiskFreeExtent| -> Result<_> {
+            let gaps = self.claims.gaps(self.range_within(extent)?);
             let gaps = gaps.flat_map(|gap| avoid.gaps(gap));
             let found = gaps.filter_map(|gap| place_in(&gap, count, align));
             // The first of the longest.
-            best.into_iter().chain(found).reduce(
-                |best, next| {
-                    if next.1 > best.1 { next } else { best }
-                },
-            )
+            let longer = |best: (AgBlock, u32), next: (AgBlock, u32)| {
+                if next.1 > best.1 { next } else { best }
+            };
+            Ok(best.into_iter().chain(found).reduce(longer))
         };
         let mut order = (u64::from(count), 0, 0);
         while let Some(extent) = self.lookup_ge::<DiskFreeExtent>(BtreeKind::Cnt, order)? {
-            best = better(best, &extent);
+            best = better(best, extent)?;
             if best.is_some_and(|(_, len)| len == count) {
                 return Ok(best);
             }
@@ -82,7 +94,7 @@ impl Group<'_> {
         let mut order = (u64::from(count), 0, 0);
         while let Some(extent) = self.lookup_lt::<DiskFreeExtent>(BtreeKind::Cnt, order)? {
             let (len, start, _) = TreeRecord::order(&extent, BtreeKind::Cnt);
-            best = better(best, &extent);
+            best = better(best, extent)?;
             if best.is_some_and(|(_, best)| u64::from(best) >= len) {
                 break;
             }
@@ -100,10 +112,8 @@ impl Group<'_> {
     ) -> Result<Option<(AgBlock, u32)>> {
         let order = (u64::from(start.0) + 1, 0, 0);
         let extent: Option<DiskFreeExtent> = self.lookup_lt(BtreeKind::Bno, order)?;
-        let Some(end) = extent
-            .map(|extent| range_of(extent).end)
-            .filter(|&end| end > start.0)
-        else {
+        let extent = extent.map(|extent| self.range_within(extent)).transpose()?;
+        let Some(end) = extent.map(|extent| extent.end).filter(|&end| end > start.0) else {
             return Ok(None);
         };
         let first = self.claims.gaps(start.0..end).next();
@@ -120,7 +130,7 @@ impl Group<'_> {
         let old: Option<DiskFreeExtent> = self.lookup_lt(BtreeKind::Bno, order)?;
         let old = old.filter(|old| range_of(*old).end >= end && count > 0);
         let old = old.ok_or(broken)?;
-        let whole = range_of(old);
+        let whole = self.range_within(old)?;
         let extent = |range: Range<u32>| DiskFreeExtent {
             start: range.start.into(),
             count: (range.end - range.start).into(),

@@ -1,7 +1,6 @@
 //! Blocks under change, over a device or the buffers of a mount, which see none of it until all of it is
 //! written.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,11 +8,11 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::buffer::BlockSize;
 use platter_cache::{Buffer, BufferCache};
-use platter_ondisk::Verify;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corruption, Locus, Verify};
 use platter_vfs::{Condition, Result};
 
-use crate::ondisk::BasicBlock;
+use crate::ondisk::{BasicBlock, BlockKind, BlockVerifier, Geometry};
 
 /// Where blocks come from.
 #[derive(Debug, Clone)]
@@ -46,13 +45,33 @@ impl Deref for Verified<'_> {
     }
 }
 
-/// Changed blocks by their first byte. A range of bytes is always read and written as one block.
+/// What a block is, and its owner: an inode, or an allocation group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockRole {
+    /// What it is.
+    pub kind: BlockKind,
+    /// The owner.
+    pub owner: u64,
+}
+
+/// A changed block.
+#[derive(Debug, Default)]
+pub struct ChangedBlock {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What it was changed as; `None` for headers and inodes, which have their places, and for what was allocated and
+    /// not written yet.
+    pub role: Option<BlockRole>,
+    /// Its contents before do not matter.
+    pub is_fresh: bool,
+}
+
+/// Changed blocks by their first byte. A range of bytes is always read and written as one block, and a block that is
+/// changed as one thing is not changed as another one, nor as another owner's, before it is freed.
 #[derive(Debug)]
 pub struct Blocks {
     source: Source,
-    changed: BTreeMap<u64, Vec<u8>>,
-    /// Those of them whose contents before do not matter.
-    fresh: BTreeSet<u64>,
+    changed: BTreeMap<u64, ChangedBlock>,
     /// Blocks that were freed, with their lengths.
     freed: BTreeSet<(u64, u32)>,
 }
@@ -61,9 +80,7 @@ pub struct Blocks {
 #[derive(Debug, Default)]
 pub struct BlockChanges {
     /// Changed blocks by their first byte.
-    pub changed: BTreeMap<u64, Vec<u8>>,
-    /// Those of them whose contents before do not matter.
-    pub fresh: BTreeSet<u64>,
+    pub changed: BTreeMap<u64, ChangedBlock>,
     /// Blocks that were freed, with their lengths.
     pub freed: BTreeSet<(u64, u32)>,
 }
@@ -85,7 +102,6 @@ impl Blocks {
         Self {
             source,
             changed: BTreeMap::new(),
-            fresh: BTreeSet::new(),
             freed: BTreeSet::new(),
         }
     }
@@ -93,7 +109,7 @@ impl Blocks {
     /// The block of `len` bytes at a place.
     pub fn read(&self, at: u64, len: u32) -> Result<Vec<u8>> {
         if let Some(changed) = self.changed.get(&at) {
-            return Ok(changed.clone());
+            return Ok(changed.bytes.clone());
         }
         match &self.source {
             Source::Device(device) => {
@@ -112,7 +128,7 @@ impl Blocks {
     /// The block of `len` bytes at a place, verified: one that was changed when it was read first.
     pub fn verified(&self, at: u64, len: u32, verifier: &dyn Verify) -> Result<Verified<'_>> {
         if let Some(changed) = self.changed.get(&at) {
-            return Ok(Verified::Changed(changed));
+            return Ok(Verified::Changed(&changed.bytes));
         }
         match &self.source {
             Source::Device(device) => {
@@ -130,16 +146,49 @@ impl Blocks {
     }
 
     /// The block of `len` bytes at a place, to be changed. It has a checksum only where nothing else makes one: those
-    /// of a mount get theirs when they are committed.
-    pub fn edit(&mut self, at: u64, len: u32) -> Result<&mut Vec<u8>> {
+    /// of a mount get theirs when they are written to their places.
+    ///
+    /// # Errors
+    /// Those of reading it; `Corrupt` if it was changed as something else.
+    pub fn edit(&mut self, at: u64, len: u32, role: BlockRole) -> Result<&mut Vec<u8>> {
         if !self.changed.contains_key(&at) {
             let bytes = self.read(at, len)?;
-            self.changed.insert(at, bytes);
+            self.add(at, bytes);
         }
-        match self.changed.entry(at) {
-            Entry::Occupied(block) => Ok(block.into_mut()),
-            Entry::Vacant(_) => Err(Condition::InvalidArgument.into()),
+        Ok(&mut self.changed_as(at, role)?.bytes)
+    }
+
+    /// The same for a block that the verifier of its role accepts: one that was changed when it was read first.
+    pub fn edit_verified(
+        &mut self,
+        at: u64,
+        len: u32,
+        role: BlockRole,
+        geometry: &Geometry,
+    ) -> Result<&mut Vec<u8>> {
+        if !self.changed.contains_key(&at) {
+            let verifier = BlockVerifier::new(geometry, role.kind, role.owner);
+            let bytes = self.verified(at, len, &verifier)?.to_vec();
+            self.add(at, bytes);
         }
+        Ok(&mut self.changed_as(at, role)?.bytes)
+    }
+
+    fn add(&mut self, at: u64, bytes: Vec<u8>) {
+        let block = ChangedBlock {
+            bytes,
+            ..ChangedBlock::default()
+        };
+        self.changed.insert(at, block);
+    }
+
+    fn changed_as(&mut self, at: u64, role: BlockRole) -> Result<&mut ChangedBlock> {
+        let block = self.changed.entry(at).or_default();
+        if *block.role.get_or_insert(role) == role {
+            return Ok(block);
+        }
+        let locus = Locus::block(BasicBlock::of_byte(at).0);
+        Err(Corruption::new("block", locus, "multiply-claimed block").into())
     }
 
     /// Whether changed blocks get their checksums later.
@@ -148,23 +197,43 @@ impl Blocks {
         matches!(self.source, Source::Buffers(_))
     }
 
-    /// Changes the block at a place.
+    /// Changes the block at a place, which is a header or an inode.
     pub fn write(&mut self, at: u64, bytes: Vec<u8>) {
-        self.changed.insert(at, bytes);
+        self.changed.entry(at).or_default().bytes = bytes;
     }
 
-    /// Makes a new block, whatever was at its place.
+    /// Changes the block at a place.
+    ///
+    /// # Errors
+    /// `Corrupt` if it was changed as something else.
+    pub fn write_as(&mut self, at: u64, role: BlockRole, bytes: Vec<u8>) -> Result<()> {
+        self.changed_as(at, role)?.bytes = bytes;
+        Ok(())
+    }
+
+    /// Makes a new block, whatever was at its place. It becomes what it is changed as first.
     pub fn create(&mut self, at: u64, bytes: Vec<u8>) {
-        self.fresh.insert(at);
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.freed.remove(&(at, len));
-        self.changed.insert(at, bytes);
+        let block = ChangedBlock {
+            bytes,
+            role: None,
+            is_fresh: true,
+        };
+        self.changed.insert(at, block);
+    }
+
+    /// Makes a new block with a role, whatever was at its place.
+    pub fn create_as(&mut self, at: u64, role: BlockRole, bytes: Vec<u8>) {
+        self.create(at, bytes);
+        if let Some(block) = self.changed.get_mut(&at) {
+            block.role = Some(role);
+        }
     }
 
     /// Forgets changes of a block of `len` bytes that was freed.
     pub fn forget(&mut self, at: u64, len: u32) {
         self.changed.remove(&at);
-        self.fresh.remove(&at);
         self.freed.insert((at, len));
     }
 
@@ -184,7 +253,6 @@ impl Blocks {
     pub fn take_changes(&mut self) -> BlockChanges {
         BlockChanges {
             changed: std::mem::take(&mut self.changed),
-            fresh: std::mem::take(&mut self.fresh),
             freed: std::mem::take(&mut self.freed),
         }
     }
@@ -197,8 +265,8 @@ impl Blocks {
         let Source::Device(device) = self.source.clone() else {
             return Err(Condition::ReadOnly.into());
         };
-        for (at, bytes) in self.take_changes().changed {
-            device.write_at(at, &bytes)?;
+        for (at, block) in self.take_changes().changed {
+            device.write_at(at, &block.bytes)?;
         }
         Ok(())
     }

@@ -352,7 +352,7 @@ impl Groups {
 
     /// Writes the headers and the free list of a group into their blocks, as far as they changed.
     fn store(&mut self, ag: AgNr, open: &mut Open) -> Result<()> {
-        let is_v5 = self.geometry.features.is_v5();
+        let is_sealed_here = self.geometry.features.is_v5() && !self.blocks.seals_later();
         let (headers, stored) = (&mut open.headers, &open.stored);
         if headers.free_list != stored.free_list {
             let sector = self.header(ag, AGFL_SECTOR)?;
@@ -368,7 +368,7 @@ impl Groups {
             if let Ok((disk, _)) = DiskAgf::mut_from_prefix(&mut sector) {
                 headers.agf.store(disk);
             }
-            if is_v5 {
+            if is_sealed_here {
                 checksum::seal(&mut sector, DiskAgf::CHECKSUM_OFFSET);
             }
             self.write_header(ag, AGF_SECTOR, sector);
@@ -378,7 +378,7 @@ impl Groups {
             if let Ok((disk, _)) = DiskAgi::mut_from_prefix(&mut sector) {
                 headers.agi.store(disk);
             }
-            if is_v5 {
+            if is_sealed_here {
                 checksum::seal(&mut sector, DiskAgi::CHECKSUM_OFFSET);
             }
             self.write_header(ag, AGI_SECTOR, sector);

@@ -3,11 +3,11 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
-use super::Group;
+use super::{BlockRole, Group};
 use crate::ondisk::agf::TreeRoot;
-use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock};
+use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock, leaf_records_mut};
 use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
-use crate::tree::{self, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
+use crate::tree::{self, Found, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
 
 /// A pointer of a tree as the block of the group that it is to.
 fn ag_block(at: u64) -> AgBlock {
@@ -36,26 +36,49 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
     }
 
     fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<R>> {
-        let geometry = &self.geometry;
-        let block = self.fs_block(at);
-        let owner = u64::from(self.ag.0);
-        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner);
-        let offset = geometry.byte_offset(block);
-        let blocks = &*self.blocks;
-        let bytes = blocks.verified(offset, geometry.block_bytes(), &verifier)?;
-        let locus = geometry.locus(geometry.basic_block(block));
-        let rule = |rule: BtreeRule| Corrupt::new(locus, rule);
-        let site = Site::verified(geometry, owner);
-        let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
-        if found.level != level {
-            return Err(rule(BtreeRule::Level).into());
+        self.look_at(kind, at, level, |block| {
+            let count = if level > 0 { block.count } else { 0 };
+            let pointers = (0..count).map(|index| self.child(block, index));
+            Ok(Node::new(at, block, pointers.collect::<Result<_, _>>()?))
+        })
+    }
+
+    fn search_root(&self, kind: BtreeKind, order: Order) -> Result<(u16, Found<R>)> {
+        let root = self.root(kind)?;
+        let level = u16::try_from(root.levels.saturating_sub(1)).unwrap_or(u16::MAX);
+        let found = self.search(kind, root.block.0.into(), level, order)?;
+        Ok((level, found))
+    }
+
+    fn search(&self, kind: BtreeKind, at: u64, level: u16, order: Order) -> Result<Found<R>> {
+        self.look_at(kind, at, level, |block| {
+            Found::in_block(block, at, order, |index| self.child(block, index))
+        })
+    }
+
+    fn replace_in_leaf(&mut self, kind: BtreeKind, leaf: u64, record: &R) -> Result<bool> {
+        if !self.blocks.seals_later() {
+            return Ok(false);
         }
-        let mut pointers = Vec::new();
-        for index in 0..if level > 0 { found.count } else { 0 } {
-            let child = found.child(index, geometry, owner).map_err(rule)?;
-            pointers.push(geometry.split(child).1.0.into());
+        let offset = self.geometry.byte_offset(self.fs_block(leaf));
+        let (len, role) = (self.geometry.block_bytes(), self.role(kind));
+        let bytes = self
+            .blocks
+            .edit_verified(offset, len, role, &self.geometry)?;
+        let records = leaf_records_mut::<R>(bytes, kind).unwrap_or_default();
+        let order = record.order(kind);
+        let at = records.partition_point(|other| other.order(kind) < order);
+        let before = at.checked_sub(1).and_then(|before| records.get(before));
+        let fits = record.fits(before, records.get(at + 1), kind);
+        let slot = records.get_mut(at);
+        let Some(slot) = slot.filter(|slot| slot.order(kind) == order) else {
+            return Ok(false);
+        };
+        if !fits {
+            return Err(self.broken(TreeRule::Order));
         }
-        Ok(Node::new(at, &found, pointers))
+        *slot = *record;
+        Ok(true)
     }
 
     fn store(&mut self, kind: BtreeKind, node: &Node<R>) -> Result<()> {
@@ -72,7 +95,8 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
             pointers: &node.pointers,
         };
         let seals_later = self.blocks.seals_later();
-        let bytes = self.blocks.edit(offset, self.geometry.block_bytes())?;
+        let (len, role) = (self.geometry.block_bytes(), self.role(kind));
+        let bytes = self.blocks.edit(offset, len, role)?;
         let encoded = if seals_later {
             block.encode_unsealed(at, &self.geometry, bytes)
         } else {
@@ -112,6 +136,47 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
 }
 
 impl Group<'_> {
+    /// Calls `look` with a block of a tree on this level, verified.
+    fn look_at<T>(
+        &self,
+        kind: BtreeKind,
+        at: u64,
+        level: u16,
+        look: impl FnOnce(&BtreeBlock<'_>) -> Result<T, BtreeRule>,
+    ) -> Result<T> {
+        let geometry = &self.geometry;
+        let block = self.fs_block(at);
+        let owner = u64::from(self.ag.0);
+        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner);
+        let offset = geometry.byte_offset(block);
+        let blocks = &*self.blocks;
+        let bytes = blocks.verified(offset, geometry.block_bytes(), &verifier)?;
+        let rule = |rule: BtreeRule| {
+            let locus = geometry.locus(geometry.basic_block(block));
+            Corrupt::new(locus, rule)
+        };
+        let site = Site::verified(geometry, owner);
+        let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
+        if found.level != level {
+            return Err(rule(BtreeRule::Level).into());
+        }
+        Ok(look(&found).map_err(rule)?)
+    }
+
+    /// The block of the group that a pointer of a block is to.
+    fn child(&self, block: &BtreeBlock<'_>, index: usize) -> Result<u64, BtreeRule> {
+        let child = block.child(index, &self.geometry, self.ag.0.into())?;
+        Ok(self.geometry.split(child).1.0.into())
+    }
+
+    /// What blocks of a tree are.
+    fn role(&self, kind: BtreeKind) -> BlockRole {
+        BlockRole {
+            kind: BlockKind::Btree(kind),
+            owner: self.ag.0.into(),
+        }
+    }
+
     fn fs_block(&self, at: u64) -> FsBlock {
         self.geometry.fs_block(self.ag, ag_block(at))
     }

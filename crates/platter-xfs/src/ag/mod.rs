@@ -20,7 +20,7 @@ use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
 
-pub use blocks::{BlockChanges, Blocks};
+pub use blocks::{BlockChanges, BlockRole, Blocks, ChangedBlock};
 pub use groups::{Freed, GroupCounts, Groups};
 pub use reserve::reserved_blocks;
 pub use rules::GroupRule;

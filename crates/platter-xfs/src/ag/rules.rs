@@ -5,6 +5,8 @@ rules! {
     pub enum GroupRule of "allocation group" {
         /// Blocks that are freed are in use, and within the group.
         DoubleFree => "freed blocks are free or outside the allocation group",
+        /// Free blocks are within the group.
+        FreeExtent => "free extent is empty or outside the allocation group",
         /// Blocks that are allocated are free.
         NotFree => "allocated blocks are in use",
         /// An inode that is allocated is free.

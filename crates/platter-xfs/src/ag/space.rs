@@ -89,7 +89,7 @@ fn levels_within(kind: BtreeKind, geometry: &Geometry, blocks: u64) -> u32 {
 }
 
 impl Group<'_> {
-    fn space_broken(&self, rule: GroupRule) -> platter_vfs::Error {
+    pub(super) fn space_broken(&self, rule: GroupRule) -> platter_vfs::Error {
         Corrupt::new(Locus::group(self.ag.0.into()), rule).into()
     }
 

@@ -198,16 +198,20 @@ impl<'f> Change<'f> {
             let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
             self.transaction.cancel(BasicBlock::of_byte(at), size);
         }
-        for (at, bytes) in blocks.changed {
+        for (at, block) in blocks.changed {
             let place = BasicBlock::of_byte(at);
-            let what = BlockType::of_block(geometry, place, &bytes);
+            let what = match block.role {
+                Some(role) => Some(BlockType::new(geometry, role.kind, role.owner)),
+                None => BlockType::of_header(geometry, place, &block.bytes),
+            };
             let what = what.ok_or(Condition::InvalidArgument)?;
-            let size = u32::try_from(bytes.len()).ok().and_then(BlockSize::new);
+            let len = u32::try_from(block.bytes.len()).ok();
+            let size = len.and_then(BlockSize::new);
             let size = size.ok_or(Condition::InvalidArgument)?;
-            if blocks.fresh.contains(&at) {
-                self.transaction.create(place, size, &what, bytes);
+            if block.is_fresh {
+                self.transaction.create(place, size, &what, block.bytes);
             } else {
-                self.transaction.replace(place, size, &what, bytes)?;
+                self.transaction.replace(place, size, &what, block.bytes)?;
             }
         }
         for (number, image) in std::mem::take(&mut self.inodes) {

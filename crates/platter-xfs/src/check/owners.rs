@@ -223,8 +223,15 @@ impl Checker<'_> {
             } else {
                 (expected.next(), OwnerRule::Missing)
             };
-            // Without all claims, a record may have more blocks than are known.
-            let is_known = |owner: &&Owner| is_complete || !is_extra && !is_covered(owner, &all);
+            // Without all claims, a record may have more blocks than are known. With all, it is the record that
+            // is wrong, and nothing is missing.
+            let is_known = |owner: &&Owner| {
+                if is_extra {
+                    is_complete
+                } else {
+                    !is_covered(owner, &all)
+                }
+            };
             let Some(owner) = owner.filter(is_known) else {
                 continue;
             };

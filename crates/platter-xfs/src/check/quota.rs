@@ -9,7 +9,8 @@ use platter_vfs::{FileKind, Result};
 
 use super::{Checker, Flow, QuotaUseRule, locus_of};
 use crate::mapping::{ForkMap, MappingSink};
-use crate::ondisk::dquot::{self, DiskDquot, Dquot, DquotRule, QuotaFlags, QuotaKind};
+use crate::ondisk::dquot::{self, DiskDquot, Dquot, DquotRule, QuotaKind};
+use crate::ondisk::superblock::QuotaFlags;
 use crate::ondisk::{FsBlock, Inode, InodeFlags2, InodeNr};
 
 /// Corrupt records after which the rest is not read.

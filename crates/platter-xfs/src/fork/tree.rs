@@ -4,12 +4,12 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{ForkEdit, Form, ROOT};
-use crate::ag::Groups;
+use crate::ag::{BlockRole, Groups};
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, DiskMapping, Owner, RmapOwner};
 use crate::ondisk::{
     AgBlock, AgNr, BlockKind, BlockVerifier, ForkKind, FsBlock, Geometry, InodeNr, Site,
 };
-use crate::tree::{Node, TreeBlocks, TreeHost, TreeRule};
+use crate::tree::{Found, Node, Order, TreeBlocks, TreeHost, TreeRule};
 
 /// Size of the header of a root.
 const ROOT_HEADER: usize = size_of::<crate::ondisk::btree::DiskRootHeader>();
@@ -70,6 +70,35 @@ pub(super) fn alloc(
     Err(Condition::NoSpace.into())
 }
 
+impl ForkTree<'_> {
+    /// Calls `look` with a block of the tree on this level, verified.
+    fn look_at<T>(
+        &self,
+        kind: BtreeKind,
+        at: u64,
+        level: u16,
+        look: impl FnOnce(&BtreeBlock<'_>) -> Result<T, BtreeRule>,
+    ) -> Result<T> {
+        let geometry = self.groups.geometry();
+        let block = FsBlock(at);
+        let offset = geometry.byte_offset(block);
+        let owner = self.fork.owner;
+        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner.get());
+        let blocks = self.groups.blocks();
+        let bytes = blocks.verified(offset, geometry.block_bytes(), &verifier)?;
+        let rule = |rule: BtreeRule| {
+            let locus = geometry.locus(geometry.basic_block(block));
+            Corrupt::new(locus, rule)
+        };
+        let site = Site::verified(geometry, owner.get());
+        let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
+        if found.level != level {
+            return Err(rule(BtreeRule::Level).into());
+        }
+        Ok(look(&found).map_err(rule)?)
+    }
+}
+
 impl TreeBlocks for ForkTree<'_> {
     fn broken(&self, rule: TreeRule) -> Error {
         Corrupt::new(Locus::inode(self.fork.owner.get()), rule).into()
@@ -113,25 +142,28 @@ impl TreeHost<DiskMapping> for ForkTree<'_> {
     }
 
     fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<DiskMapping>> {
-        let geometry = self.groups.geometry();
-        let block = FsBlock(at);
-        let offset = geometry.byte_offset(block);
-        let owner = self.fork.owner;
-        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner.get());
-        let blocks = self.groups.blocks();
-        let bytes = blocks.verified(offset, geometry.block_bytes(), &verifier)?;
-        let locus = geometry.locus(geometry.basic_block(block));
-        let rule = |rule: BtreeRule| Corrupt::new(locus, rule);
-        let site = Site::verified(geometry, owner.get());
-        let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
-        if found.level != level {
-            return Err(rule(BtreeRule::Level).into());
-        }
-        let pointers = pointers(&found, owner, geometry).map_err(rule)?;
-        Ok(Node::new(at, &found, pointers))
+        self.look_at(kind, at, level, |block| {
+            let pointers = pointers(block, self.fork.owner, self.groups.geometry())?;
+            Ok(Node::new(at, block, pointers))
+        })
     }
 
-    fn store(&mut self, _kind: BtreeKind, node: &Node<DiskMapping>) -> Result<()> {
+    fn search(
+        &self,
+        kind: BtreeKind,
+        at: u64,
+        level: u16,
+        order: Order,
+    ) -> Result<Found<DiskMapping>> {
+        let (geometry, owner) = (self.groups.geometry(), self.fork.owner.get());
+        self.look_at(kind, at, level, |block| {
+            Found::in_block(block, at, order, |index| {
+                Ok(block.child(index, geometry, owner)?.0)
+            })
+        })
+    }
+
+    fn store(&mut self, kind: BtreeKind, node: &Node<DiskMapping>) -> Result<()> {
         if node.at == ROOT {
             self.fork.form = Form::Tree(node.clone());
             return Ok(());
@@ -142,7 +174,11 @@ impl TreeHost<DiskMapping> for ForkTree<'_> {
         let block = super::built(self.fork.owner, node);
         let blocks = self.groups.blocks_mut();
         let seals_later = blocks.seals_later();
-        let bytes = blocks.edit(offset, geometry.block_bytes())?;
+        let role = BlockRole {
+            kind: BlockKind::Btree(kind),
+            owner: self.fork.owner.get(),
+        };
+        let bytes = blocks.edit(offset, geometry.block_bytes(), role)?;
         let encoded = if seals_later {
             block.encode_unsealed(at, &geometry, bytes)
         } else {

@@ -5,6 +5,8 @@ mod chunk;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
@@ -16,6 +18,9 @@ use crate::txn::InodePlace;
 
 pub use attr::{SETTABLE_FLAGS, attr, stored_flags};
 pub use chunk::{chunk_of, is_allocated};
+
+/// Directory blocks that are read ahead on each side of the cluster of a directory's inode.
+const NEAR_DIR_BLOCKS: u64 = 2;
 
 rules! {
     /// What every number of an inode must hold to, wherever it comes from.
@@ -48,8 +53,8 @@ pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
         return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
     };
     // The newest version may be in the log alone.
-    if let Some(image) = context.log().and_then(|log| log.inode(number)) {
-        return decoded(&image, number, geometry);
+    if let Some(version) = context.log().and_then(|log| log.inode(number)) {
+        return Ok(version.inode.map(std::sync::Arc::unwrap_or_clone));
     }
     let place = place(context, location)?;
     let first = geometry.fs_block(location.ag, place.first);
@@ -60,6 +65,26 @@ pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
         .saturating_add(usize::try_from(geometry.inode_bytes()).unwrap_or(0));
     let bytes = buffer.get(place.start..end).unwrap_or_default();
     decoded(bytes, number, geometry)
+}
+
+/// Requests readahead of a directory. A hint.
+pub fn read_ahead_dir(context: &FsContext, number: InodeNr) {
+    if let Some(range) = around_dir(context, number) {
+        context.device().will_need(range);
+    }
+}
+
+/// The bytes of a directory's cluster and of the blocks on both sides: the first block of a directory is
+/// allocated as near to its inode as can be.
+fn around_dir(context: &FsContext, number: InodeNr) -> Option<Range<u64>> {
+    let geometry = context.geometry();
+    let location = context.mount().locate_inode(number)?;
+    let cluster = geometry.aligned_cluster(location.block);
+    let start = geometry.byte_offset(geometry.fs_block(location.ag, cluster));
+    let len = u64::from(geometry.cluster_blocks()) * u64::from(geometry.block_bytes());
+    let near = NEAR_DIR_BLOCKS * u64::from(geometry.dir_block_bytes());
+    let end = start.saturating_add(len.saturating_add(near));
+    Some(start.saturating_sub(near)..end.min(geometry.len_bytes()))
 }
 
 /// Where an inode lies, for the log.

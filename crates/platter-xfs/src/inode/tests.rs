@@ -30,6 +30,17 @@ fn inode_is_found_in_its_cluster() {
 }
 
 #[test]
+fn readahead_of_a_directory_takes_what_is_near_its_inode() {
+    let context = sample_context(&[]);
+    // A cluster of 16 KiB at block 16, and two directory blocks on both sides.
+    assert_eq!(
+        around_dir(&context, number(131)),
+        Some(14 * 4096..22 * 4096)
+    );
+    assert_eq!(around_dir(&context, number(4 << 15)), None);
+}
+
+#[test]
 fn number_that_no_inode_has_is_corrupt() {
     let context = sample_context(&[]);
     for bad in [1, 4 << 15] {

@@ -6,9 +6,9 @@ use platter_block::Geometry as DeviceGeometry;
 use platter_vfs::{Condition, Result};
 
 use super::options::{MkfsOptions, refuse};
-use crate::ondisk::dquot::QuotaFlags;
 use crate::ondisk::features::{Features, RoCompat, Version};
 use crate::ondisk::geometry::CHUNK_INODES;
+use crate::ondisk::superblock::QuotaFlags;
 use crate::ondisk::{AgNr, Geometry, InodeNr, Lsn, Superblock};
 
 const MIB: u64 = 1 << 20;

@@ -6,7 +6,8 @@ use platter_vfs::{Description, Detail, DetailValue};
 
 use crate::context::FsContext;
 use crate::ondisk::AgNr;
-use crate::ondisk::dquot::{QuotaFlags, QuotaKind};
+use crate::ondisk::dquot::QuotaKind;
+use crate::ondisk::superblock::QuotaFlags;
 use crate::quota;
 use crate::recovery::RecoveryReport;
 use crate::txn::LogState;

@@ -231,7 +231,7 @@ impl ImageCommit {
                 if before == after || !is_header {
                     continue;
                 }
-                let what = BlockType::of_group(geometry, BasicBlock::of_byte(at), after);
+                let what = BlockType::of_header(geometry, BasicBlock::of_byte(at), after);
                 let what = what.ok_or_else(unknown)?;
                 changes.add(at, (before, after), what);
             }

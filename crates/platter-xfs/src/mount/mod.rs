@@ -8,6 +8,8 @@ mod trim;
 mod tune;
 mod image_commit;
 mod writing;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -173,6 +175,12 @@ impl Filesystem for Xfs {
             return Err(Condition::Stale.into());
         }
         self.inode(id)
+    }
+
+    fn read_ahead_dir(&self, dir: InodeId) {
+        if let Some(number) = InodeNr::new(dir.number) {
+            inode::read_ahead_dir(self.context(), number);
+        }
     }
 
     fn stat_fs(&self) -> Result<StatFs> {

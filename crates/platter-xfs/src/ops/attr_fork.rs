@@ -3,13 +3,16 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result, Unsupported};
 
+use crate::ag::BlockRole;
 use crate::change::Change;
 use crate::directory::change::DirectoryChange;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::da::DaLinks;
 use crate::ondisk::features::Version;
 use crate::ondisk::inode::{InodeRule, edit};
-use crate::ondisk::{AgNr, FileBlock, ForkFormat, ForkKind, FsBlock, Site, attr, superblock};
+use crate::ondisk::{
+    AgNr, BlockKind, FileBlock, ForkFormat, ForkKind, FsBlock, Site, attr, superblock,
+};
 
 /// Where Linux begins the fork in inodes of 512 bytes and more: after space for the root of a tree of 12
 /// mappings.
@@ -90,7 +93,11 @@ impl Change<'_> {
         };
         let leaf = attr::build::leaf(&[], links, &site).ok_or_else(broken)?;
         let place = geometry.byte_offset(at);
-        self.groups.blocks_mut().create(place, leaf);
+        let role = BlockRole {
+            kind: BlockKind::AttrLeaf,
+            owner: number.get(),
+        };
+        self.groups.blocks_mut().create_as(place, role, leaf);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock, parents};
+use crate::ag::BlockRole;
 use crate::change::{self, Change, Cost};
 use crate::directory::change::{DirectoryChange, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
@@ -18,7 +19,8 @@ use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::inode::edit::{self, FreshInode, StoredFork};
 use crate::ondisk::inode::{InodeFlags, InodeFlags2, SYMLINK_BYTES_MAX};
 use crate::ondisk::{
-    AgBlock, AgNr, FileBlock, ForkFormat, ForkKind, FsBlock, InodeNr, Mapping, Site, symlink,
+    AgBlock, AgNr, BlockKind, FileBlock, ForkFormat, ForkKind, FsBlock, InodeNr, Mapping, Site,
+    symlink,
 };
 use crate::xattr::Attributes;
 
@@ -355,7 +357,11 @@ fn fill_link(changing: &mut Change<'_>, edit: &mut InodeEdit, target: &[u8]) -> 
             let extent = symlink::encode(target, offset, blocks, &site);
             let (bytes, len) = extent.ok_or(Condition::NameTooLong)?;
             let place = geometry.byte_offset(at);
-            changing.groups.blocks_mut().create(place, bytes);
+            let role = BlockRole {
+                kind: BlockKind::Symlink,
+                owner: number.get(),
+            };
+            changing.groups.blocks_mut().create_as(place, role, bytes);
             offset += len;
         }
     }

@@ -65,9 +65,12 @@ pub(crate) fn stored_target(
     Ok(target)
 }
 
-/// The bytes of neighbouring blocks that have one checksum together. They are read one by one: their
-/// number need not be a power of two.
+/// The bytes of neighbouring blocks that have one checksum together. They are one cached block, as they are when the
+/// link is made, if their number is a power of two.
 fn read_extent(context: &FsContext, first: FsBlock, count: u32) -> Result<Vec<u8>> {
+    if count.is_power_of_two() {
+        return Ok(context.read_blocks(first, count, &Unverified)?.to_vec());
+    }
     let mut bytes = Vec::new();
     for nth in 0..count {
         let block = FsBlock(first.0 + u64::from(nth));

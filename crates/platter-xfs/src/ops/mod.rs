@@ -23,14 +23,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
+use platter_block::lock::RwLock;
+use platter_block::lock::{Mutex, rank};
 use platter_cache::page::PAGE_BYTES;
 use platter_cache::xarray::Order;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::namei::{self, NewInode};
 use platter_vfs::ranges::{Deduped, Exchange};
 use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, UnflushedWrites, WriteGate};
@@ -63,8 +63,7 @@ pub struct SuperBlock {
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<Inode>,
     /// Held while a thread moves a name from one directory to another (`s_vfs_rename_mutex`).
-    // Lock rank 2.1.
-    renames: Mutex<()>,
+    renames: Mutex<(), { rank(2, 1) }>,
     /// The time of every change, and random numbers.
     pub(crate) clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the device yet.
@@ -81,11 +80,9 @@ pub struct Inode {
     number: InodeNr,
     kind: FileKind,
     /// The inode lock (`i_rwsem`).
-    // Lock rank 2.2.
-    order: RankedRwLock<()>,
+    order: RwLock<(), { rank(2, 2) }>,
     /// Never held over a call of the page cache, nor by a thread that begins a transaction.
-    // Lock rank 7.
-    state: RankedRwLock<InodeState>,
+    state: RwLock<InodeState, { rank(7, 0) }>,
     pages: Mapping<Error>,
     data: FileData<Placement>,
     lists: InodeLists,
@@ -193,21 +190,18 @@ impl SuperBlock {
             superblock: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
-            order: RankedRwLock::new(LockRank::InodeOrder, ()),
+            order: RwLock::new(()),
             data: FileData::new(inode.size_bytes, may_be_unflushed),
             lists: InodeLists::default(),
             is_deleted: AtomicBool::new(false),
-            state: RankedRwLock::new(
-                LockRank::InodeState,
-                InodeState {
-                    inode,
-                    map,
-                    delayed: Delayed::default(),
-                    may_get_first_name: false,
-                    sync: latest,
-                    data_sync: latest,
-                },
-            ),
+            state: RwLock::new(InodeState {
+                inode,
+                map,
+                delayed: Delayed::default(),
+                may_get_first_name: false,
+                sync: latest,
+                data_sync: latest,
+            }),
             pages,
             _seat: seat,
         })

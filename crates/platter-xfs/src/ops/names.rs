@@ -1,10 +1,9 @@
 //! Directories: a name looked up, names listed, and what all changes of names share.
 
+use platter_vfs::inode::{InodeLock, RenameLock};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::{
     Condition, Context, DirCursor, DirSink, Error, FileKind, InodeId, Name, NameBuf, Result,
@@ -86,11 +85,11 @@ impl NamedInode for Inode {
         self.kind
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.order
     }
 
-    fn rename_lock(&self) -> &Mutex<()> {
+    fn rename_lock(&self) -> &RenameLock {
         &self.superblock.renames
     }
 

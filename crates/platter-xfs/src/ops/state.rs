@@ -1,7 +1,6 @@
 //! The state of inodes while they change: one transaction for each change.
 
-use parking_lot::RwLockWriteGuard;
-use platter_vfs::lock_rank::Ranked;
+use platter_block::lock::RwLockWriteGuard;
 use platter_vfs::namei::LinkState;
 use platter_vfs::{Condition, Result, Timestamp};
 
@@ -146,7 +145,7 @@ impl InodeState {
 
 /// The states of several inodes, locked in the order of their numbers.
 pub(super) struct States<'n> {
-    held: Vec<(InodeNr, Ranked<RwLockWriteGuard<'n, InodeState>>)>,
+    held: Vec<(InodeNr, RwLockWriteGuard<'n, InodeState>)>,
 }
 
 impl<'n> States<'n> {

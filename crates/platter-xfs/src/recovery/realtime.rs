@@ -109,8 +109,7 @@ fn free_all(context: &FsContext, freed: &[RtFreed]) -> Result<u64> {
     Ok(free)
 }
 
-/// Frees extents of a section. Returns the number of all that are free.
-/// The extents ascend.
+/// Frees extents of a section, which ascend. Returns the number of all that are free.
 fn free_in(context: &FsContext, section: &Section, extents: &[Range<u64>]) -> Result<u64> {
     let per_block = section.words * WORD_BITS;
     let runs = FreeRuns::of_bitmap(section, |block| {

@@ -7,17 +7,20 @@
 
 mod record;
 mod node;
+mod search;
 mod neighbour;
 
 use std::collections::HashSet;
 
 use platter_vfs::{Error, Result};
+use zerocopy::IntoBytes;
 
 use crate::ondisk::btree::BtreeKind;
 
 use neighbour::{Neighbour, Side};
 pub use node::Node;
 pub use record::{Order, TreeRecord};
+pub use search::{Around, Found};
 
 rules! {
     /// What a B-tree must hold to when it changes.
@@ -28,6 +31,8 @@ rules! {
         Missing => "record is missing in a B-tree",
         /// A record that is to be inserted does not exist.
         Exists => "record exists in a B-tree",
+        /// Records of a leaf ascend and do not overlap, and none is empty.
+        Order => "records out of order",
     }
 }
 
@@ -50,6 +55,32 @@ pub trait TreeHost<R: TreeRecord>: TreeBlocks {
 
     /// A block below the root.
     fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<R>>;
+
+    /// What a search finds in the root, and the root's level.
+    fn search_root(&self, kind: BtreeKind, order: Order) -> Result<(u16, Found<R>)> {
+        let root = self.load_root(kind)?;
+        let found = Found::in_node(&root, kind, order);
+        Ok((
+            root.level,
+            found.ok_or_else(|| self.broken(TreeRule::Shape))?,
+        ))
+    }
+
+    /// What a search finds in a block below the root.
+    fn search(&self, kind: BtreeKind, at: u64, level: u16, order: Order) -> Result<Found<R>> {
+        let node = self.load(kind, at, level)?;
+        let found = Found::in_node(&node, kind, order);
+        found.ok_or_else(|| self.broken(TreeRule::Shape))
+    }
+
+    /// Stores a record in a leaf instead of the one at the same place of the tree, which has the same key; false,
+    /// and nothing stored, where blocks are stored as a whole only.
+    ///
+    /// # Errors
+    /// For a record that does not [fit](TreeRecord::fits) between those next to it.
+    fn replace_in_leaf(&mut self, _kind: BtreeKind, _leaf: u64, _record: &R) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Stores a block, or the root.
     fn store(&mut self, kind: BtreeKind, node: &Node<R>) -> Result<()>;
@@ -90,18 +121,66 @@ fn path<R: TreeRecord>(host: &impl TreeHost<R>, kind: BtreeKind, order: Order) -
     }
 }
 
+/// Checks that the record with this index of a leaf fits between those next to it: what the verifier of the leaf
+/// would find is an error of this change alone.
+fn check_record<R: TreeRecord>(
+    host: &impl TreeBlocks,
+    kind: BtreeKind,
+    leaf: &Node<R>,
+    index: usize,
+) -> Result<()> {
+    let before = index.checked_sub(1).and_then(|at| leaf.records.get(at));
+    let after = leaf.records.get(index + 1);
+    let record = leaf.records.get(index);
+    if record.is_some_and(|record| record.fits(before, after, kind)) {
+        Ok(())
+    } else {
+        Err(host.broken(TreeRule::Order))
+    }
+}
+
+/// Checks that the records of a leaf may follow those of its left neighbour in one block.
+fn check_neighbours<R: TreeRecord>(
+    host: &impl TreeBlocks,
+    kind: BtreeKind,
+    left: &Node<R>,
+    right: &Node<R>,
+) -> Result<()> {
+    let first = right.records.first();
+    if first.is_none_or(|first| first.follows(left.records.last(), kind)) {
+        Ok(())
+    } else {
+        Err(host.broken(TreeRule::Order))
+    }
+}
+
+/// The leaf that a path ends at, as far as a lookup asks for it.
+fn leaf_around<R: TreeRecord>(
+    host: &impl TreeHost<R>,
+    kind: BtreeKind,
+    order: Order,
+) -> Result<Around<R>> {
+    let (mut level, mut found) = host.search_root(kind, order)?;
+    loop {
+        let below = match found {
+            Found::Leaf(around) => return Ok(around),
+            Found::Below(below) => below,
+        };
+        let next = level.checked_sub(1);
+        level = next.ok_or_else(|| host.broken(TreeRule::Shape))?;
+        found = host.search(kind, below, level, order)?;
+    }
+}
+
 /// The first record at or after a place.
 pub fn lookup_ge<R: TreeRecord>(
     host: &impl TreeHost<R>,
     kind: BtreeKind,
     order: Order,
 ) -> Result<Option<R>> {
-    let mut path = path::<R>(host, kind, order)?;
-    let Some((leaf, index)) = path.pop() else {
-        return Ok(None);
-    };
-    if let Some(record) = leaf.records.get(index) {
-        return Ok(Some(*record));
+    let leaf = leaf_around::<R>(host, kind, order)?;
+    if leaf.after.is_some() {
+        return Ok(leaf.after);
     }
     let Some(right) = leaf.right else {
         return Ok(None);
@@ -119,13 +198,9 @@ pub fn lookup_lt<R: TreeRecord>(
     kind: BtreeKind,
     order: Order,
 ) -> Result<Option<R>> {
-    let mut path = path::<R>(host, kind, order)?;
-    let Some((leaf, index)) = path.pop() else {
-        return Ok(None);
-    };
-    let before = index.checked_sub(1);
-    if let Some(record) = before.and_then(|index| leaf.records.get(index)) {
-        return Ok(Some(*record));
+    let leaf = leaf_around::<R>(host, kind, order)?;
+    if leaf.before.is_some() {
+        return Ok(leaf.before);
     }
     let Some(left) = leaf.left else {
         return Ok(None);
@@ -151,6 +226,7 @@ pub fn insert<R: TreeRecord>(
             return Err(host.broken(TreeRule::Exists));
         }
         leaf.records.insert(*index, record);
+        check_record(host, kind, leaf, *index)?;
         inserted = *index;
     }
     let mut added: Option<(R::Key, u64)> = None;
@@ -191,6 +267,7 @@ fn make_space<R: TreeRecord>(
     if inserted + 2 <= before {
         let right = Neighbour::find(host, kind, path, node, Side::Right)?;
         if let Some(mut right) = right.filter(|right| right.node.len() < before) {
+            check_neighbours(host, kind, node, &right.node)?;
             node.move_last(&mut right.node);
             right.store(host, kind, path)?;
             return Ok(None);
@@ -199,6 +276,7 @@ fn make_space<R: TreeRecord>(
     if inserted > 0 {
         let left = Neighbour::find(host, kind, path, node, Side::Left)?;
         if let Some(mut left) = left.filter(|left| left.node.len() < before) {
+            check_neighbours(host, kind, &left.node, node)?;
             node.move_first(&mut left.node);
             left.store(host, kind, path)?;
             return Ok(None);
@@ -253,12 +331,25 @@ pub fn replace<R: TreeRecord>(
     order: Order,
     record: R,
 ) -> Result<()> {
+    let leaf = leaf_around::<R>(host, kind, order)?;
+    // Nothing but the record changes.
+    let is_alike = |old: &R| {
+        let same_key = old.key().as_bytes() == record.key().as_bytes();
+        same_key && [old.order(kind), record.order(kind)] == [order; 2]
+    };
+    if leaf.after.as_ref().is_some_and(is_alike) && host.replace_in_leaf(kind, leaf.at, &record)? {
+        return Ok(());
+    }
     let mut path = path::<R>(host, kind, order)?;
-    let slot = path
-        .last_mut()
-        .and_then(|(leaf, index)| leaf.records.get_mut(*index))
-        .filter(|found| found.order(kind) == order);
-    *slot.ok_or_else(|| host.broken(TreeRule::Missing))? = record;
+    let found = path.last_mut().filter(|(leaf, index)| {
+        let record = leaf.records.get(*index);
+        record.is_some_and(|record| record.order(kind) == order)
+    });
+    let (leaf, index) = found.ok_or_else(|| host.broken(TreeRule::Missing))?;
+    if let Some(slot) = leaf.records.get_mut(*index) {
+        *slot = record;
+    }
+    check_record(host, kind, leaf, *index)?;
     let mut below: Option<R::Key> = None;
     while let Some((mut node, index)) = path.pop() {
         if let Some(key) = below {
@@ -330,6 +421,7 @@ fn rebalance<R: TreeRecord>(
     let can_spare = |other: &Neighbour<R>| other.node.len() > max / 2;
     let mut right = Neighbour::find(host, kind, path, &node, Side::Right)?;
     if let Some(mut right) = right.take_if(|right| can_spare(right)) {
+        check_neighbours(host, kind, &node, &right.node)?;
         right.node.move_first(&mut node);
         right.store(host, kind, path)?;
         store_below(host, kind, path, &node)?;
@@ -337,6 +429,7 @@ fn rebalance<R: TreeRecord>(
     }
     let mut left = Neighbour::find(host, kind, path, &node, Side::Left)?;
     if let Some(mut left) = left.take_if(|left| can_spare(left)) {
+        check_neighbours(host, kind, &left.node, &node)?;
         left.node.move_last(&mut node);
         left.store(host, kind, path)?;
         store_below(host, kind, path, &node)?;
@@ -366,6 +459,7 @@ fn join<R: TreeRecord>(
     left: &mut Node<R>,
     right: &mut Node<R>,
 ) -> Result<()> {
+    check_neighbours(host, kind, left, right)?;
     left.append(right);
     left.right = right.right;
     relink(host, kind, right.right, left.level, left.at)?;

@@ -4,6 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskMapping, DiskOwner, DiskOwnerKey, DiskRefcount,
+    RecordKey,
 };
 use crate::ondisk::extent::Mapping;
 
@@ -20,6 +21,9 @@ pub trait TreeRecord:
     /// The place of a record in the tree.
     fn order(&self, kind: BtreeKind) -> Order;
 
+    /// The same, and where the next record may begin.
+    fn record_key(&self, kind: BtreeKind) -> RecordKey;
+
     /// The key of a block with this record alone.
     fn key(&self) -> Self::Key;
 
@@ -29,6 +33,18 @@ pub trait TreeRecord:
     /// The key of a block, from those of its entries.
     fn joined(keys: &[Self::Key]) -> Option<Self::Key> {
         keys.first().copied()
+    }
+
+    /// Whether the record may follow one of a leaf, if there is one before it.
+    fn follows(&self, before: Option<&Self>, kind: BtreeKind) -> bool {
+        let key = self.record_key(kind);
+        before.is_none_or(|before| before.record_key(kind).precedes(&key))
+    }
+
+    /// Whether the record is of something, and may lie between two of a leaf, as far as there are such.
+    fn fits(&self, before: Option<&Self>, after: Option<&Self>, kind: BtreeKind) -> bool {
+        let is_before = after.is_none_or(|after| after.follows(Some(self), kind));
+        !self.record_key(kind).is_empty() && self.follows(before, kind) && is_before
     }
 }
 
@@ -42,6 +58,10 @@ impl TreeRecord for DiskFreeExtent {
         } else {
             (start, 0, 0)
         }
+    }
+
+    fn record_key(&self, kind: BtreeKind) -> RecordKey {
+        DiskFreeExtent::record_key(self, kind)
     }
 
     fn key(&self) -> Self {
@@ -63,6 +83,10 @@ impl TreeRecord for DiskInodeChunk {
         (self.start.get().into(), 0, 0)
     }
 
+    fn record_key(&self, _kind: BtreeKind) -> RecordKey {
+        DiskInodeChunk::record_key(self)
+    }
+
     fn key(&self) -> StartKey {
         self.start
     }
@@ -77,6 +101,10 @@ impl TreeRecord for DiskRefcount {
 
     fn order(&self, _kind: BtreeKind) -> Order {
         (self.start.get().into(), 0, 0)
+    }
+
+    fn record_key(&self, _kind: BtreeKind) -> RecordKey {
+        DiskRefcount::record_key(self)
     }
 
     fn key(&self) -> StartKey {
@@ -94,6 +122,10 @@ impl TreeRecord for DiskOwner {
     fn order(&self, _kind: BtreeKind) -> Order {
         let (start, owner, offset) = DiskOwner::order(self);
         (start.into(), owner, offset)
+    }
+
+    fn record_key(&self, _kind: BtreeKind) -> RecordKey {
+        DiskOwner::record_key(self)
     }
 
     fn key(&self) -> Self::Key {
@@ -121,6 +153,10 @@ impl TreeRecord for DiskMapping {
 
     fn order(&self, _kind: BtreeKind) -> Order {
         (Mapping::unpack(self).offset.0, 0, 0)
+    }
+
+    fn record_key(&self, _kind: BtreeKind) -> RecordKey {
+        DiskMapping::record_key(self)
     }
 
     fn key(&self) -> OffsetKey {

@@ -1,7 +1,8 @@
 //! A transaction: what an operation changes, private to it until it commits as a whole.
 //!
-//! A transaction works on copies of blocks and inodes. A commit verifies them, makes them the versions that
-//! others read, and adds them to the running checkpoint. One that is dropped has changed nothing.
+//! A transaction works on copies of blocks and inodes. A commit verifies them, makes them the versions that others
+//! read, and adds them to the running checkpoint. Blocks that are changed in place are verified by the checkpoint,
+//! once for all transactions that changed them. A transaction that is dropped has changed nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +15,9 @@ use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify};
 use platter_vfs::Result;
 
 use super::log::{BlockType, Change, Chunks, Content, Dirty, ItemKey, Ticket};
-use super::log::{InodePlace, Log};
+use super::log::{InodePlace, InodeVersion, Log};
+use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::free::next_unlinked;
-use crate::ondisk::inode::{DiskInodeV3, InodeRule};
 use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode, InodeNr};
 use crate::xfs_mount::{Mount, Running};
@@ -59,8 +60,26 @@ struct Block {
 #[derive(Debug)]
 struct LoggedInode {
     place: InodePlace,
-    before: Arc<[u8]>,
+    before: Before,
     image: Vec<u8>,
+}
+
+/// An inode before a transaction.
+#[derive(Debug)]
+enum Before {
+    /// As the log has it, validated.
+    Logged(InodeVersion),
+    /// As it lies in its cluster, where nothing has looked at it.
+    InCluster(Arc<[u8]>),
+}
+
+impl Before {
+    fn image(&self) -> &Arc<[u8]> {
+        match self {
+            Self::Logged(version) => &version.image,
+            Self::InCluster(image) => image,
+        }
+    }
 }
 
 /// Inodes that are new.
@@ -241,21 +260,21 @@ impl<'m> Transaction<'m> {
     pub fn inode(&self, place: &InodePlace) -> Result<Vec<u8>> {
         match self.inodes.get(&place.number.get()) {
             Some(inode) => Ok(inode.image.clone()),
-            None => Ok(self.image(place)?.to_vec()),
+            None => Ok(self.before(place)?.image().to_vec()),
         }
     }
 
-    /// Changes an inode as it lies on the disk; its checksum is computed by the commit.
+    /// Changes an inode as it lies on the disk; its checksum is computed when it is written there.
     pub fn edit_inode<R>(
         &mut self,
         place: &InodePlace,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
         if !self.inodes.contains_key(&place.number.get()) {
-            let before = self.image(place)?;
+            let before = self.before(place)?;
             let inode = LoggedInode {
                 place: *place,
-                image: before.to_vec(),
+                image: before.image().to_vec(),
                 before,
             };
             self.inodes.insert(place.number.get(), inode);
@@ -266,17 +285,17 @@ impl<'m> Transaction<'m> {
         }
     }
 
-    fn image(&self, place: &InodePlace) -> Result<Arc<[u8]>> {
+    fn before(&self, place: &InodePlace) -> Result<Before> {
         let start = place.offset as usize;
         let end = start + self.log.geometry().inode_bytes() as usize;
         let mut created = self.chunks.iter().flat_map(|chunk| &chunk.clusters);
         if let Some((_, bytes)) = created.find(|(at, _)| *at == place.cluster)
             && let Some(image) = bytes.get(start..end)
         {
-            return Ok(image.into());
+            return Ok(Before::InCluster(image.into()));
         }
-        if let Some(image) = self.log.inode(place.number) {
-            return Ok(image);
+        if let Some(version) = self.log.inode(place.number) {
+            return Ok(Before::Logged(version));
         }
         let locus = Locus::inode(place.number.get());
         let broken = || Corruption::new("inode", locus, "lies outside its cluster");
@@ -284,10 +303,11 @@ impl<'m> Transaction<'m> {
         let cluster = (place.cluster.0, size);
         let cluster = self.log.buffers().read(cluster, &Unverified)?;
         // One that was logged and written meanwhile is in the cluster that was read after.
-        if let Some(image) = self.log.inode(place.number) {
-            return Ok(image);
+        if let Some(version) = self.log.inode(place.number) {
+            return Ok(Before::Logged(version));
         }
-        Ok(cluster.get(start..end).ok_or_else(broken)?.into())
+        let image = cluster.get(start..end).ok_or_else(broken)?;
+        Ok(Before::InCluster(image.into()))
     }
 
     /// Logs an intent: should it be the last that the log holds, recovery finishes it.
@@ -348,15 +368,19 @@ impl<'m> Transaction<'m> {
             if chunks.is_empty() {
                 continue;
             }
-            let verified = Verified(block.what.verifier.key());
+            let (place, key) = ((at.0, block.size), block.what.verifier.key());
             let buffers = self.log.buffers();
-            let version = buffers.publish((at.0, block.size), block.bytes, &verified);
+            let version = if block.what.is_sealed_in_place() {
+                buffers.publish_unsealed(place, block.bytes, key)
+            } else {
+                buffers.publish(place, block.bytes, &Verified(key))
+            };
             // Others may read what was published before this block.
             let version = version.map_err(|error| self.log.fail(error.into()))?;
             changes.push(Change {
                 key: ItemKey::Block(at, block.size.bytes()),
                 content: Content::Block {
-                    kind: block.what.kind,
+                    what: block.what,
                     version,
                 },
                 dirty: Dirty::of_chunks(chunks),
@@ -405,15 +429,20 @@ impl<'m> Transaction<'m> {
         }))
     }
 
-    /// Seals and verifies all blocks that changed.
+    /// Verifies blocks that were built, and seals those whose checksums are not left to the write to their place. What
+    /// was changed in place was checked where it was, and is verified with the checkpoint.
     fn verify_blocks(&mut self) -> Result<()> {
         for (at, block) in &mut self.blocks {
-            let is_same = block.before.as_deref() == Some(&block.bytes[..]);
-            // What was read was verified then.
-            if !is_same {
-                block.what.verifier.seal(at.0, &mut block.bytes);
-                block.what.verifier.verify_sealed(at.0, &block.bytes)?;
+            if let Some(before) = &block.before {
+                // What was read was verified then.
+                if block.what.is_changed_in_place() || before[..] == block.bytes[..] {
+                    continue;
+                }
             }
+            if !block.what.is_sealed_in_place() {
+                block.what.verifier.seal(at.0, &mut block.bytes);
+            }
+            block.what.verifier.verify_sealed(at.0, &block.bytes)?;
         }
         Ok(())
     }
@@ -421,29 +450,34 @@ impl<'m> Transaction<'m> {
     fn changed_inodes(&mut self) -> Result<Vec<Change>> {
         let geometry = self.log.geometry();
         let mut changes = Vec::new();
-        for mut logged in std::mem::take(&mut self.inodes).into_values() {
-            if *logged.before == logged.image[..] {
+        for logged in std::mem::take(&mut self.inodes).into_values() {
+            let before_image = logged.before.image();
+            if **before_image == logged.image[..] {
                 continue;
             }
             let number = logged.place.number;
             let corrupt = |rule| Corrupt::new(Locus::inode(number.get()), rule);
-            DiskInodeV3::seal(&mut logged.image);
             let used = |decoded| match decoded {
                 Err(InodeRule::Unused) => Ok(None),
-                decoded => decoded.map(Some).map_err(corrupt),
+                decoded => decoded.map(|inode| Some(Arc::new(inode))).map_err(corrupt),
             };
-            // What lay in the cluster is verified here: others may have changed its link only.
-            let before = used(Inode::decode(&logged.before, number, geometry))?;
+            let before = match &logged.before {
+                Before::Logged(version) => version.inode.clone(),
+                // What lay in the cluster is verified here: others may have changed its link only.
+                Before::InCluster(image) => used(Inode::decode(image, number, geometry))?,
+            };
             let inode = used(Inode::decode_unsealed(&logged.image, number, geometry))?;
-            let mut dirty = Dirty::between(before.as_ref(), inode.as_ref());
-            dirty.link = next_unlinked(&logged.before) != next_unlinked(&logged.image);
+            let mut dirty = Dirty::between(before.as_deref(), inode.as_deref());
+            dirty.link = next_unlinked(before_image) != next_unlinked(&logged.image);
             changes.push(Change {
                 key: ItemKey::Inode(number),
                 dirty,
                 content: Content::Inode {
                     place: logged.place,
-                    image: logged.image.into(),
-                    inode: inode.map(Arc::new),
+                    version: InodeVersion {
+                        image: logged.image.into(),
+                        inode,
+                    },
                 },
             });
         }

@@ -3,11 +3,12 @@
 
 use std::cell::Cell;
 use std::cmp::Ordering;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering as Atomic};
 
+use platter_block::lock::Mutex;
+
 use super::classes::{Classed, classed};
-use super::padded::{Padded, lock};
+use super::padded::Padded;
 
 /// What a stripe holds while nothing may be added to it.
 const SEALED: i64 = i64::MIN;
@@ -34,7 +35,6 @@ pub struct StripedCounter {
 struct Folded {
     total: AtomicI64,
     /// The total, and whether stripes are sealed.
-    // Lock rank leaf.
     mode: Mutex<Mode>,
 }
 
@@ -90,7 +90,7 @@ impl StripedCounter {
     /// Sets the value below which the counter is exact. The closure is called with the lock held, so that the last
     /// call stores the newest limit.
     pub fn set_exact_below(&self, exact_below: impl FnOnce() -> i64) {
-        let mut mode = lock(&self.folded.mode);
+        let mut mode = self.folded.mode.lock();
         mode.exact_below = exact_below();
         self.seal_if_near(&mut mode);
     }
@@ -100,7 +100,7 @@ impl StripedCounter {
         if self.add_to_stripe(amount) {
             return;
         }
-        let mut mode = lock(&self.folded.mode);
+        let mut mode = self.folded.mode.lock();
         self.fold_own(&mode);
         self.add_to_total(amount);
         self.seal_if_near(&mut mode);
@@ -115,7 +115,7 @@ impl StripedCounter {
         if self.add_to_stripe(-amount) {
             return true;
         }
-        let mut mode = lock(&self.folded.mode);
+        let mut mode = self.folded.mode.lock();
         // The floor may have been raised before `set_exact_below` was called.
         mode.exact_below = mode.exact_below.max(floor);
         self.seal(&mut mode);
@@ -142,7 +142,7 @@ impl StripedCounter {
     /// The value; exact if no other thread changes it meanwhile.
     #[must_use]
     pub fn sum(&self) -> i64 {
-        let _mode = lock(&self.folded.mode);
+        let _mode = self.folded.mode.lock();
         let held = self
             .stripes
             .iter()

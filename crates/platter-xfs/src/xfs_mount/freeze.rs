@@ -2,13 +2,13 @@
 //! which it gets only from an open gate: it cannot be counted and wait for the thaw.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 
+use platter_block::lock::{Condvar, Mutex};
 use platter_vfs::{Condition, Result};
 
 use super::classes::{Classed, classed};
 use super::counter::stripe_of_thread;
-use super::padded::{Padded, lock};
+use super::padded::Padded;
 
 const STRIPES: usize = 16;
 
@@ -29,7 +29,6 @@ pub struct FreezeGate {
 #[derive(Debug, Default)]
 struct Waiting {
     /// Whether a freeze holds the gate, or waits for writers to end.
-    // Lock rank 6.
     is_frozen: Mutex<bool>,
     /// Notified when the gate opens, and when a writer ends while it is shut.
     changed: Condvar,
@@ -74,9 +73,9 @@ impl FreezeGate {
             if let Some(writer) = self.try_enter() {
                 return writer;
             }
-            let mut is_frozen = lock(&self.waiting.is_frozen);
+            let mut is_frozen = self.waiting.is_frozen.lock();
             while *is_frozen {
-                is_frozen = self.wait(is_frozen);
+                self.waiting.changed.wait(&mut is_frozen);
             }
         }
     }
@@ -96,14 +95,14 @@ impl FreezeGate {
     /// # Errors
     /// `Busy` if another freeze has shut it.
     pub fn freeze(&self) -> Result<Frozen<'_>> {
-        let mut is_frozen = lock(&self.waiting.is_frozen);
+        let mut is_frozen = self.waiting.is_frozen.lock();
         if *is_frozen {
             return Err(Condition::Busy.into());
         }
         *is_frozen = true;
         self.is_shut.store(true, Ordering::SeqCst);
         while self.writers() > 0 {
-            is_frozen = self.wait(is_frozen);
+            self.waiting.changed.wait(&mut is_frozen);
         }
         Ok(Frozen { gate: self })
     }
@@ -116,14 +115,6 @@ impl FreezeGate {
             sum.wrapping_add(stripe.load(Ordering::SeqCst))
         })
     }
-
-    fn wait<'m>(
-        &self,
-        is_frozen: std::sync::MutexGuard<'m, bool>,
-    ) -> std::sync::MutexGuard<'m, bool> {
-        let woken = self.waiting.changed.wait(is_frozen);
-        woken.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Writer<'_> {
@@ -132,7 +123,7 @@ impl Drop for Writer<'_> {
         gate.stripes[self.stripe].fetch_sub(1, Ordering::SeqCst);
         if gate.is_shut.load(Ordering::SeqCst) {
             // A freeze that looked at the count before is waiting once the lock is free.
-            drop(lock(&gate.waiting.is_frozen));
+            drop(gate.waiting.is_frozen.lock());
             gate.waiting.changed.notify_all();
         }
     }
@@ -141,7 +132,7 @@ impl Drop for Writer<'_> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         let gate = self.gate;
-        let mut is_frozen = lock(&gate.waiting.is_frozen);
+        let mut is_frozen = gate.waiting.is_frozen.lock();
         gate.is_shut.store(false, Ordering::SeqCst);
         *is_frozen = false;
         drop(is_frozen);

@@ -20,7 +20,6 @@ use platter_vfs::Result;
 use crate::ondisk::{AgNr, FsSize, Geometry, InodeLocation, InodeNr, Superblock};
 
 use classes::classed;
-pub(crate) use padded::lock;
 
 pub use classes::Classed;
 pub use counter::StripedCounter;

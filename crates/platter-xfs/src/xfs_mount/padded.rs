@@ -1,7 +1,6 @@
-//! Alignment to the pair of cache lines that a processor fetches at once, and locks that survive a panic.
+//! Alignment to the pair of cache lines that a processor fetches at once.
 
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value that shares its pair of cache lines with nothing else.
 #[derive(Debug, Default)]
@@ -16,10 +15,4 @@ impl<T> Deref for Padded<T> {
     fn deref(&self) -> &T {
         &self.0
     }
-}
-
-/// Takes a lock. What it guards is consistent after a panic of another thread that had it too: no code below panics in
-/// the middle of a change.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Images with contents that the kernel wrote.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use testkit::fixtures::{Fixture, Place};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::btrfs;
+use testkit::subject::store;
 use testkit::tool;
 
 /// What a kernel mount and platter must agree on. Numbers of inodes are unique in the mount here, and
@@ -181,22 +182,6 @@ impl Pool {
         assert_eq!(outcome.differences, 0, "{outcome}");
         Ok(())
     }
-}
-
-/// Writes what a device holds into a sparse file.
-fn store(device: &impl BlockDevice, image: &Path) -> Result<()> {
-    let len = device.geometry().len_bytes;
-    let file = File::create(image)?;
-    file.set_len(len)?;
-    let mut bytes = vec![0; 64 << 10];
-    for at in (0..len).step_by(bytes.len()) {
-        let count = usize::try_from(len - at)?.min(bytes.len());
-        device.read_at(at, &mut bytes[..count])?;
-        if bytes[..count].iter().any(|&byte| byte != 0) {
-            file.write_all_at(&bytes[..count], at)?;
-        }
-    }
-    Ok(())
 }
 
 /// Platter's mount of these devices.

@@ -367,6 +367,7 @@ fn logs_of_random_changes_are_replayed_as_by_the_kernel() -> Result<()> {
             let cut = cut(&recording, range, &mut prng)?;
             examine(&cut, &mut tally)
                 .with_context(|| format!("filesystem {number}, {}", cut.name))?;
+            assert!(tally.without_log <= 10 + tally.logs / 4, "{tally:?}");
         }
     }
     unreachable!("there are more filesystems")

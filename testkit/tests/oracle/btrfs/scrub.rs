@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use platter::MountOptions;
+use platter_block::sim::{Effect, Fault, FaultDevice, When};
+use platter_block::{BlockDevice, Operation};
 use platter_btrfs::Btrfs;
 use platter_btrfs::chunk::Placement;
 use platter_btrfs::context::FsContext;
@@ -15,9 +18,11 @@ use platter_btrfs::ondisk::chunk_item::{BlockGroupFlags, ChunkItem};
 use platter_btrfs::ondisk::file_extent::{Compression, FileExtent, FileExtentKind};
 use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::{Key, LogicalAddr, TreeId};
+use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::{Filesystem, Name};
+use rustix::io::Errno;
 use testkit::findings::Findings;
 use testkit::prng::Prng;
 
@@ -204,6 +209,10 @@ struct Found {
 fn verify(pool: &Pool) -> Result<Found> {
     let mut findings = Findings::default();
     MountOptions::new().verify_data(images(&pool.paths())?, &mut findings)?;
+    found_in(&findings)
+}
+
+fn found_in(findings: &Findings) -> Result<Found> {
     let mut found = Found::default();
     for finding in &findings.0 {
         let parts = finding.corruption.locus.parts();
@@ -326,6 +335,36 @@ fn flipped_bytes_of_raid5_name_their_files() -> Result<()> {
 #[test]
 fn flipped_bytes_of_raid6_name_their_files() -> Result<()> {
     examine(4, &["-d", "raid6", "-m", "raid1"])
+}
+
+#[test]
+fn unreadable_sectors_of_raid5_do_not_blame_their_rows() -> Result<()> {
+    let (pool, data) = filled(3, &["-d", "raid5", "-m", "raid1"])?;
+    let devices = pool.devices()?;
+    let faulty = devices
+        .iter()
+        .map(|device| FaultDevice::new(Arc::clone(device)));
+    let faulty: Vec<_> = faulty.map(Arc::new).collect();
+    let mut expected = Found::default();
+    for (place, (_, name)) in data.sectors.iter().step_by(97) {
+        faulty[place.image].arm(Fault {
+            operation: Operation::Read,
+            when: When::Touching(place.at..place.at + SECTOR as u64),
+            effect: Effect::Fail(Errno::IO),
+        });
+        expected.sectors.insert(*place, name.clone());
+    }
+    assert!(expected.sectors.len() > 10, "{expected:?}");
+    let devices: Vec<Arc<dyn BlockDevice>> = faulty
+        .iter()
+        .map(|device| Arc::clone(device) as Arc<dyn BlockDevice>)
+        .collect();
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let options = platter_btrfs::MountOptions::default();
+    let mut findings = Findings::default();
+    Btrfs::verify_data(&devices, &options, &budget, &mut findings)?;
+    assert_eq!(found_in(&findings)?, expected);
+    Ok(())
 }
 
 #[test]

@@ -79,6 +79,8 @@ impl Entry {
 const BLOCKS: usize = 6;
 /// Where `numbers` has the inode.
 const INODE: usize = 0;
+/// Sectors of two leaves of a B-tree.
+const LEAVES: i128 = 16;
 
 impl Listing {
     /// The same, where those of the files that are not as in `other` have lost their ends as there. A file that an
@@ -93,6 +95,24 @@ impl Listing {
             let size = of_entry.map(|(_, size)| *size).min();
             if let (Some(theirs), Some(size)) = (other.0.get(path), size) {
                 entry.lose_end_of(theirs, size);
+            }
+        }
+        self
+    }
+
+    /// With the numbers of blocks of `other` for these inodes, where they differ by two leaves of the B-tree of their
+    /// mappings at most.
+    pub(crate) fn with_leaves_of(mut self, other: &Self, inodes: &[u64]) -> Self {
+        for (path, entry) in &mut self.0 {
+            let is_asked = |inode: &u64| entry.numbers[INODE] == (*inode).into();
+            if let Some(theirs) = other.0.get(path)
+                && inodes.iter().any(is_asked)
+            {
+                let theirs = theirs.numbers[BLOCKS];
+                let ours = &mut entry.numbers[BLOCKS];
+                if (theirs - *ours).abs() <= LEAVES {
+                    *ours = theirs;
+                }
             }
         }
         self

@@ -23,7 +23,7 @@ use testkit::fs_type::FsType;
 use testkit::kernel_recording::KernelRecording;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
-use testkit::subject::devices_of_files;
+use testkit::subject::{devices_of_files, store};
 use testkit::tool;
 use zerocopy::FromBytes;
 
@@ -353,22 +353,6 @@ pub(crate) fn has_open_intents(recording: &Recording, at: usize) -> Result<bool>
     let position = find_position(&log, true)?;
     let scanned = scan(&log, &position, &superblock)?;
     Ok(!scanned.open_intents.is_empty())
-}
-
-/// Writes a device into a sparse file.
-fn store(device: &dyn BlockDevice, image: &Path) -> Result<()> {
-    let len = device.geometry().len_bytes;
-    let file = File::create(image)?;
-    file.set_len(len)?;
-    let mut bytes = vec![0; 64 << 10];
-    for at in (0..len).step_by(bytes.len()) {
-        let count = usize::try_from(len - at)?.min(bytes.len());
-        device.read_at(at, &mut bytes[..count])?;
-        if bytes[..count].iter().any(|&byte| byte != 0) {
-            file.write_all_at(&bytes[..count], at)?;
-        }
-    }
-    Ok(())
 }
 
 /// Sets or clears the feature of files that exchange their contents.

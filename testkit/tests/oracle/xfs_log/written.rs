@@ -250,7 +250,7 @@ impl Written {
             };
             let at = BasicBlock::of_byte(*offset);
             let size = BlockSize::new(u32::try_from(data.len())?).context("a block")?;
-            let what = BlockType::of_group(self.context.geometry(), at, data);
+            let what = BlockType::of_block(self.context.geometry(), at, data);
             let what = what.context("a block of a group")?;
             transaction.edit(at, size, &what, |bytes| {
                 bytes.copy_from_slice(data);

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use rustix::io::Errno;
 
 use super::dice::coin;
@@ -62,7 +62,6 @@ struct Armed {
 pub struct FaultDevice {
     base: Arc<dyn BlockDevice>,
     /// The faults to inject.
-    // Lock rank 16.
     state: Mutex<State>,
 }
 

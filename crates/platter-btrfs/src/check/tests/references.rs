@@ -120,6 +120,10 @@ fn header_has_the_current_revision_of_references() {
     breaks(ExtentUseRule::FullBackref, |maker| {
         maker.blocks.get_mut(&CSUMS).unwrap().header.flags |= HeaderFlags::RELOC;
     });
+    // Of the root tree.
+    breaks(ExtentUseRule::FullBackref, |maker| {
+        maker.blocks.get_mut(&ROOTS).unwrap().header.flags |= HeaderFlags::RELOC;
+    });
 }
 
 #[test]
@@ -354,6 +358,20 @@ fn references_by_parent_are_found() {
     breaks(ExtentUseRule::Owner, |maker| {
         maker.blocks.get_mut(&SNAP_LEAF).unwrap().header.owner = TreeId(300);
     });
+}
+
+#[test]
+fn block_of_a_tree_without_snapshots_has_no_full_backrefs() {
+    for (block, tree) in [(CSUMS, TreeId::CSUM), (EXTENTS, TreeId::EXTENT)] {
+        let finding = breaks(ExtentUseRule::FullBackref, |maker| {
+            let item = ExtentItem {
+                flags: ExtentFlags::TREE_BLOCK | ExtentFlags::FULL_BACKREF,
+                ..metadata_item(0, tree_refs(&[tree]))
+            };
+            maker.set_block_item(block, 0, &item);
+        });
+        assert_eq!(finding.corruption.locus.parts().block, Some(block));
+    }
 }
 
 #[test]

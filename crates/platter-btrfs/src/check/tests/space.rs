@@ -8,9 +8,9 @@ use super::*;
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::free_space::{DiskFreeSpaceEntry, DiskFreeSpaceHeader};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::qgroup::QgroupFlags;
+use crate::ondisk::qgroup::{QgroupFlags, QgroupStatus};
 use crate::ondisk::types::FREE_SPACE_OBJECT;
-use crate::ondisk::{Key, TreeId};
+use crate::ondisk::{Generation, Key, TreeId};
 
 #[test]
 fn free_space_tree_is_what_no_extent_uses() {
@@ -164,6 +164,16 @@ fn usage_of_quota_groups_is_counted() {
         let flags = QgroupFlags::ON | QgroupFlags::INCONSISTENT;
         let status = key(ItemKind::QGROUP_STATUS, 0);
         maker.put(QUOTA, (status, quota_status(flags)));
+    });
+    notices(QgroupUseRule::Generation, |maker| {
+        let status = QgroupStatus {
+            generation: Generation(GENERATION.0 - 1),
+            flags: QgroupFlags::ON,
+            rescan: 0,
+            enable_generation: None,
+        };
+        let key = key(ItemKind::QGROUP_STATUS, 0);
+        maker.put(QUOTA, (key, status.encode()));
     });
     breaks(QgroupUseRule::Relation, |maker| {
         let relation = Key::new(256, ItemKind::QGROUP_RELATION, (1 << 48) + 7);

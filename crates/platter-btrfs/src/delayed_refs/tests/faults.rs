@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
+use platter_block::lock::Mutex;
+
 use super::*;
 use crate::delayed_refs::queue::DelayedRefRule;
 use crate::ondisk::Key;
@@ -339,7 +341,7 @@ fn merge_returns_the_slot_reserved_for_a_head() {
 #[test]
 fn threads_that_queue_and_run_lose_nothing() {
     let refs = DelayedRefs::<Heads>::default();
-    let sums = parking_lot::Mutex::new(std::collections::BTreeMap::<u64, i64>::new());
+    let sums: Mutex<_> = Mutex::new(std::collections::BTreeMap::<u64, i64>::new());
     thread::scope(|scope| {
         for thread in 0..3 {
             let (refs, sums) = (&refs, &sums);
@@ -369,7 +371,7 @@ fn threads_that_queue_and_run_lose_nothing() {
 fn run_shared(
     refs: &DelayedRefs<Heads>,
     running: Running,
-    sums: &parking_lot::Mutex<std::collections::BTreeMap<u64, i64>>,
+    sums: &Mutex<std::collections::BTreeMap<u64, i64>>,
 ) {
     let mut running = running;
     loop {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 
 use crate::ondisk::{Generation, TreeId};
 
@@ -13,7 +13,6 @@ const REMOVED_MAX: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct LogNotes {
     /// What is remembered. Changed with the tree of the subvolume locked, or while it does not change.
-    // Lock rank leaf.
     of_transaction: Mutex<Notes>,
 }
 

@@ -199,6 +199,12 @@ impl SuperBlock {
             handle.whole(|handle| subvolume::clear_dead(handle, dead.id))?;
             drop(handle);
             self.context().forget_root_item(dead.id);
+        } else {
+            drop(handle);
+        }
+        let writing = self.transactions()?;
+        if writing.has_many_traced() {
+            writing.sync()?;
         }
         Ok(is_gone)
     }

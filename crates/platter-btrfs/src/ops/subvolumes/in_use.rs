@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_vfs::InodeId;
 
 use crate::context::Subvolume;
@@ -63,7 +63,6 @@ pub(in crate::ops) fn root_of(subvolume: &Subvolume) -> InodeId {
 #[derive(Debug, Default)]
 pub(in crate::ops) struct SubvolumesInUse {
     /// Those without users go when another comes.
-    // Lock rank leaf.
     table: Mutex<BTreeMap<TreeId, Weak<InUse>>>,
 }
 

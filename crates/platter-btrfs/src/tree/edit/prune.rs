@@ -3,6 +3,7 @@
 use platter_vfs::Result;
 
 use super::{CopyOnWrite, TreeEditor};
+use crate::ondisk::Key;
 use crate::ondisk::node_edit::NodeMut;
 use crate::tree::TreeBlock;
 
@@ -11,7 +12,7 @@ use crate::tree::TreeBlock;
 pub enum Cut {
     /// The tree's reference to it was dropped, and what followed from that.
     Done,
-    /// It is a node of this tree alone, to be taken apart.
+    /// It is a node that is to be taken apart; a copy of it, if other trees refer to it.
     Enter,
     /// Not now.
     Stop,
@@ -28,8 +29,13 @@ pub enum Pruned {
 
 impl<C: CopyOnWrite> TreeEditor<'_, C> {
     /// Removes blocks from the end of the tree, which is a valid one in between. `cut` drops a block, or says that it
-    /// is to be entered.
-    pub fn prune(&mut self, mut cut: impl FnMut(&TreeBlock) -> Result<Cut>) -> Result<Pruned> {
+    /// is to be entered. `end` is the first key of what was removed before, kept from one call to the next: what is
+    /// left ends before it, so that no block is entered a second time, whatever pointers lead to it.
+    pub fn prune(
+        &mut self,
+        end: &mut Option<Key>,
+        mut cut: impl FnMut(&TreeBlock) -> Result<Cut>,
+    ) -> Result<Pruned> {
         if self.root().level == 0 {
             return Ok(Pruned::ToRoot);
         }
@@ -54,7 +60,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
                 continue;
             };
             let below = level.checked_sub(1).ok_or_else(|| self.shape())?;
-            let child = self.child(pointer, below, None)?;
+            let child = self.child(pointer, below, *end)?;
             match cut(&child)? {
                 Cut::Done => {
                     self.blocks.edit(logical, generation, |bytes| {
@@ -62,10 +68,11 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
                     })?;
                     let node_bytes = u64::from(self.node_bytes());
                     self.state.used_bytes = self.state.used_bytes.saturating_sub(node_bytes);
+                    *end = Some(pointer.key);
                 }
                 Cut::Enter => {
                     drop(child);
-                    path.push(self.own_child(logical, last, pointer, below, None)?);
+                    path.push(self.own_child(logical, last, pointer, below, *end)?);
                     level = below;
                 }
                 Cut::Stop => return Ok(Pruned::Partly),

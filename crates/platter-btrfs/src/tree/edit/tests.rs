@@ -242,6 +242,32 @@ fn block_of_another_shape_is_corrupt() {
 }
 
 #[test]
+fn tree_whose_keys_overlap_is_not_pruned() {
+    use crate::context::tests::rule;
+    use crate::ondisk::tree_block::TreeBlockRule;
+    let mut sample = Sample::new();
+    let leaves = [
+        sample.leaf(&[(key(3), b"three"), (key(9), b"nine")]),
+        sample.leaf(&[(key(6), b"six")]),
+    ];
+    let root = sample.node(1, &leaves);
+    let blocks = sample.blocks();
+    let (mut state, cow) = of_block(root, 1);
+    let mut editor = TreeEditor::new(&blocks, &cow, &mut state);
+    let mut end = None;
+    // Where the second leaf began is known in the next step, too.
+    for dropped in [1, 0] {
+        let mut count = 0;
+        let pruned = editor.prune(&mut end, |_| {
+            count += 1;
+            Ok(Cut::Done)
+        });
+        assert_eq!(rule(pruned), TreeBlockRule::EndKey.text());
+        assert_eq!((count, end), (dropped, Some(key(6))));
+    }
+}
+
+#[test]
 fn items_in_order_fill_leaves() {
     let mut sample = Sample::new();
     let root = sample.leaf(&[(key(0), &[0; 50])]);

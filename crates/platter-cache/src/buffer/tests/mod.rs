@@ -350,6 +350,29 @@ fn a_published_version_is_sealed_and_validated() {
 }
 
 #[test]
+fn version_without_a_seal_is_written_by_its_owner_only() {
+    let (probe, cache, _) = cache(Probe::new(8), 1 << 20);
+    let verifier = Filled::new(6);
+    let mut bytes = vec![6; BLOCK as usize];
+    bytes[BLOCK as usize - 1] = 0;
+    let new = cache.publish_unsealed(2, bytes, verifier.key()).unwrap();
+    assert!(cache.read(2, &verifier).unwrap().is_same_version(&new));
+    assert_eq!((new[BLOCK as usize - 1], verifier.runs()), (0, 0));
+    assert!(cache.read(2, &Filled::new(7)).is_err());
+    cache
+        .publish(1, vec![6; BLOCK as usize], &verifier)
+        .unwrap();
+    assert!(cache.write_dirty(0..u64::MAX).is_err());
+    assert!(cache.write(&[(2, new.clone())]).is_err());
+    let blocks = 1 << 10..3 << 10;
+    let untouched: Vec<u8> = [1, 2].into_iter().flat_map(|byte| [byte; 1024]).collect();
+    assert_eq!(probe.inner.snapshot()[blocks], untouched);
+    cache.written(2, &new);
+    assert_eq!(cache.write_dirty(0..u64::MAX).unwrap(), 1);
+    assert!(cache.read(2, &verifier).unwrap().is_same_version(&new));
+}
+
+#[test]
 fn unwritten_versions_are_never_evicted() {
     let (probe, cache, budget) = cache(Probe::new(200), 32 << 10);
     for block in 0..40 {

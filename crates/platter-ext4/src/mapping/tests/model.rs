@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use platter_block::MemoryDevice;
+use platter_block::lock::{Mutex, rank};
 use platter_cache::MemoryBudget;
 
 use super::*;
@@ -36,7 +36,7 @@ impl Random {
 #[derive(Debug)]
 struct TestAllocator {
     ratio: u64,
-    used: Mutex<BTreeSet<u64>>,
+    used: Mutex<BTreeSet<u64>, { rank(12, 0) }>,
     /// Clusters of the mapping itself.
     nodes: Mutex<BTreeSet<u64>>,
 }

@@ -1,5 +1,6 @@
 //! The changes of a file's block mapping that [`platter_vfs::file`] asks for.
 
+use platter_vfs::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
 
@@ -7,7 +8,6 @@ use platter_cache::Mapping;
 use platter_vfs::file::{
     BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
 };
-use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::super::Ext4Inode;
@@ -46,7 +46,7 @@ impl FileBlocks for Ext4Inode {
         &self.data.file
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.order
     }
 

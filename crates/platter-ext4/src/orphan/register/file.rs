@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_vfs::Result;
 
 use super::super::ORPHAN_FILE_BLOCKS_MAX;
@@ -24,8 +24,7 @@ use crate::txn::Handle;
 pub(super) struct OrphanFile {
     rules: OrphanBlockRules,
     /// The orphan file.
-    // Lock rank 8.3.
-    state: Mutex<State>,
+    state: Mutex<State, { rank(8, 3) }>,
     /// Number of orphans, as of the last change: read without the lock to skip an empty file.
     len: AtomicUsize,
 }

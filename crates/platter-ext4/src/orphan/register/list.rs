@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_vfs::Result;
 
 use super::super::sound;
@@ -17,8 +17,7 @@ use crate::txn::Handle;
 #[derive(Debug, Default)]
 pub(super) struct OrphanList {
     /// The orphan list.
-    // Lock rank 8.3.
-    links: Mutex<Links>,
+    links: Mutex<Links, { rank(8, 3) }>,
     /// Number of orphans, as of the last change: read without the lock to skip an empty list.
     len: AtomicUsize,
 }

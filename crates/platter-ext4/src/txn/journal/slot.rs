@@ -1,6 +1,6 @@
 //! The superblock of a journal that is being written.
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_vfs::Result;
 
 use super::{JournalMap, disk_superblock};
@@ -13,8 +13,7 @@ pub(crate) struct SuperblockSlot {
     map: JournalMap,
     place: LogBlock,
     /// Its whole block. Held over the write, so that a later change cannot be overtaken.
-    // Lock rank 15.
-    bytes: Mutex<Vec<u8>>,
+    bytes: Mutex<Vec<u8>, { rank(15, 0) }>,
 }
 
 impl SuperblockSlot {

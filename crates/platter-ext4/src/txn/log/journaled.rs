@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex, rank};
 use platter_cache::commit::{CommitCounters, DeviceFlushes};
 use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Error, Result, Timestamp};
@@ -36,11 +36,9 @@ pub(super) struct Journaled {
     is_started: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
     /// The time of the last commit.
-    // Lock rank leaf.
     last_commit: Mutex<Timestamp>,
     /// The live range of the log.
-    // Lock rank 11.2.
-    pub(super) live: Mutex<Live>,
+    pub(super) live: Mutex<Live, { rank(11, 2) }>,
     /// Rung when blocks in flight have landed, and when a checkpoint ends.
     pub(super) checkpointed: Condvar,
     pub(super) counters: Arc<CommitCounters>,
@@ -191,8 +189,9 @@ impl Journaled {
 
     /// Now, but never before the last commit: replay recognises old blocks by their time.
     fn commit_time(&self) -> Timestamp {
+        let now = self.clock.now();
         let mut last = self.last_commit.lock();
-        *last = self.clock.now().max(*last);
+        *last = now.max(*last);
         *last
     }
 }

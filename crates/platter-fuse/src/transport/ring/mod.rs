@@ -13,7 +13,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, Scope};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use platter_vfs::lock::Mutex;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -52,7 +52,6 @@ struct Queue {
     /// The processor's number.
     number: u16,
     /// The rings, until they are passed to their threads.
-    // Lock rank leaf.
     rings: Mutex<Vec<Ring>>,
     /// Threads not blocked in the kernel. The kernel may need one to complete what the others wait
     /// for.

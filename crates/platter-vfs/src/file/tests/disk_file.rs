@@ -1,20 +1,21 @@
 //! A file whose block mapping is a table in memory, overwriting or copying on write.
 
+use crate::inode::InodeLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_block::{BlockDevice, CountingDevice, IoError, MemoryDevice, Operation};
 use platter_cache::page::WritableSpace;
 use platter_cache::{AddressSpace, Mapping, MemoryBudget};
 
 use super::super::*;
-use crate::lock_rank::{LockRank, RankedRwLock};
 use crate::writing::RangeSet;
 use crate::{Condition, Error, Result};
+use platter_block::lock::RwLock;
 
 const BITS: u32 = 10;
 pub(super) const BLOCK: u64 = 1 << BITS;
@@ -24,7 +25,7 @@ const BLOCKS_MAX: u64 = 1 << 32;
 /// A device and the blocks of it that are free, less those that are reserved.
 pub(super) struct Disk {
     pub(super) device: CountingDevice,
-    space: Mutex<Space>,
+    space: Mutex<Space, { rank(8, 0) }>,
 }
 
 struct Space {
@@ -57,8 +58,8 @@ pub(super) struct DiskFile {
     copies: bool,
     pages: Mapping<Error>,
     data: FileData<()>,
-    lock: RankedRwLock<()>,
-    state: Mutex<State>,
+    lock: InodeLock,
+    state: Mutex<State, { rank(7, 0) }>,
     /// Whether reading the device fails.
     pub(super) fails_reads: AtomicBool,
 }
@@ -84,7 +85,7 @@ impl DiskFile {
             copies,
             pages: Mapping::new(budget),
             data: FileData::new(0, false),
-            lock: RankedRwLock::new(LockRank::InodeOrder, ()),
+            lock: RwLock::new(()),
             state: Mutex::default(),
             fails_reads: AtomicBool::new(false),
         })
@@ -220,7 +221,7 @@ impl FileBlocks for DiskFile {
         &self.data
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.lock
     }
 

@@ -5,14 +5,15 @@ mod rules;
 
 use std::collections::BTreeMap;
 
-use super::Group;
 use super::reserve::{kept_blocks, withheld_blocks};
 use super::space::{free_list_max, min_free_list};
+use super::{BlockRole, Blocks, Group};
 use crate::ondisk::btree::{
-    BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, Owner, Refcount, RmapOwner,
+    BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, DiskRefcount, Owner, Refcount, RmapOwner,
 };
-use crate::ondisk::{AgBlock, AgInode};
-use sample::{FIRST, Sample, owner};
+use crate::ondisk::{AgBlock, AgInode, BlockKind};
+use crate::tree::{Node, TreeHost, TreeRecord};
+use sample::{AG, FIRST, Sample, owner};
 
 /// The free space by both trees, which must agree with each other and with the header.
 fn free_space(sample: &Sample) -> BTreeMap<u32, u32> {
@@ -236,4 +237,158 @@ fn freed_inode_is_in_both_inode_trees() {
     let chunks: Vec<DiskInodeChunk> = sample.records(BtreeKind::Inobt);
     assert_eq!((chunks[0].free.get(), chunks[0].free_count), (0b10_0001, 2));
     assert_eq!(sample.records::<DiskInodeChunk>(BtreeKind::Finobt), chunks);
+}
+
+/// Makes every second block from 2000 to 2800 shared, which takes two leaves. Returns the root.
+fn share(group: &mut Group<'_>) -> Node<DiskRefcount> {
+    group.free_extent(AgBlock(1000), 500).unwrap();
+    for block in (2000..2800).step_by(2) {
+        group.fill_free_list().unwrap();
+        let record = run(block, 1, 2).encode();
+        group.insert(BtreeKind::Refcount, record).unwrap();
+    }
+    let root: Node<DiskRefcount> = group.load_root(BtreeKind::Refcount).unwrap();
+    assert_eq!((root.level, root.pointers.len()), (1, 2));
+    root
+}
+
+#[test]
+fn lookups_find_the_records_next_to_a_place() {
+    let sample = Sample::new();
+    let check = |group: &Group<'_>, starts: &[u64]| {
+        for at in 1998..2804 {
+            let place =
+                |record: Option<DiskRefcount>| record.map(|found| u64::from(found.start.get()));
+            let kind = BtreeKind::Refcount;
+            let after = place(group.lookup_ge(kind, (at, 0, 0)).unwrap());
+            assert_eq!(after, starts.iter().copied().find(|&start| start >= at));
+            let before = place(group.lookup_lt(kind, (at, 0, 0)).unwrap());
+            assert_eq!(before, starts.iter().copied().rfind(|&start| start < at));
+        }
+    };
+    sample.change(|group| check(group, &[]));
+    let starts: Vec<u64> = (2000..2800).step_by(2).collect();
+    sample.change(|group| {
+        share(group);
+        check(group, &starts);
+    });
+    let mut mounted = sample.mounted();
+    check(&mounted.get(AG).unwrap(), &starts);
+}
+
+/// The records of a leaf.
+fn leaf<R: TreeRecord>(group: &Group<'_>, kind: BtreeKind, at: u64) -> Node<R> {
+    TreeHost::load(group, kind, at, 0).unwrap()
+}
+
+/// Changes one record of a tree, in its leaf and by storing the leaf, and compares the blocks.
+fn assert_replaced_alike<R: TreeRecord>(
+    sample: &Sample,
+    (kind, at, index): (BtreeKind, u64, usize),
+    change: impl Fn(&mut R),
+) {
+    let block = sample
+        .geometry
+        .fs_block(AG, AgBlock(u32::try_from(at).unwrap()));
+    let offset = sample.geometry.byte_offset(block);
+    let changed = |change: &dyn Fn(&mut Group<'_>)| {
+        let mut groups = sample.mounted();
+        change(&mut groups.get(AG).unwrap());
+        let changed = groups.blocks_mut().take_changes().changed;
+        assert_eq!(changed.keys().collect::<Vec<_>>(), [&offset]);
+        changed.into_values().next().unwrap()
+    };
+    let in_place = changed(&|group| {
+        let mut record = leaf::<R>(group, kind, at).records[index];
+        change(&mut record);
+        let order = record.order(kind);
+        group.replace(kind, order, record).unwrap();
+    });
+    let stored = changed(&|group| {
+        let mut leaf = leaf::<R>(group, kind, at);
+        change(&mut leaf.records[index]);
+        TreeHost::store(group, kind, &leaf).unwrap();
+    });
+    assert!(in_place.bytes == stored.bytes, "{kind:?} {at} {index}");
+    assert_eq!(in_place.role, stored.role);
+}
+
+#[test]
+fn record_replaced_in_its_leaf_is_the_one_that_is_stored() {
+    let sample = Sample::new();
+    let use_one = |chunk: &mut DiskInodeChunk| {
+        chunk.free.set(chunk.free.get() ^ 2);
+        chunk.free_count ^= 1;
+    };
+    let count_up = |shared: &mut DiskRefcount| shared.references.set(3);
+    sample.change(|group| group.free_inode(AgInode(24000)).unwrap());
+    for (kind, root) in [(BtreeKind::Inobt, 8), (BtreeKind::Finobt, 9)] {
+        assert_replaced_alike(&sample, (kind, root, 0), use_one);
+    }
+    // More than one leaf of each.
+    let roots = sample.change(|group| {
+        group.free_extent(AgBlock(3200), 300).unwrap();
+        let record = leaf::<DiskInodeChunk>(group, BtreeKind::Inobt, 8).records[0];
+        for start in (0..300)
+            .map(|chunk| 64 * (100 + chunk))
+            .filter(|&at| at != 24000)
+        {
+            let chunk = DiskInodeChunk {
+                start: start.into(),
+                ..record
+            };
+            for kind in [BtreeKind::Inobt, BtreeKind::Finobt] {
+                group.fill_free_list().unwrap();
+                group.insert(kind, chunk).unwrap();
+            }
+        }
+        let kinds = [BtreeKind::Inobt, BtreeKind::Finobt];
+        kinds.map(|kind| {
+            let root: Node<DiskInodeChunk> = group.load_root(kind).unwrap();
+            (kind, root)
+        })
+    });
+    for (kind, root) in roots {
+        assert!(root.level == 1 && root.pointers.len() > 1);
+        for &at in &root.pointers {
+            for index in [0, 1, 100] {
+                assert_replaced_alike(&sample, (kind, at, index), use_one);
+            }
+        }
+    }
+    let shared = sample.change(|group| share(group).pointers);
+    assert_replaced_alike(&sample, (BtreeKind::Refcount, shared[1], 7), count_up);
+}
+
+#[test]
+fn block_is_changed_as_one_thing_of_one_owner() {
+    let sample = Sample::new();
+    let role = |kind, owner| BlockRole { kind, owner };
+    let leaf = role(BlockKind::Btree(BtreeKind::Inobt), 1);
+    let others = [
+        role(BlockKind::Btree(BtreeKind::Finobt), 1),
+        role(BlockKind::Btree(BtreeKind::Inobt), 2),
+        role(BlockKind::DirFree, 131),
+    ];
+    let at = sample.geometry.ag_offset(AG) + 8 * 4096;
+    let mut blocks = Blocks::new(std::sync::Arc::clone(&sample.device));
+    let bytes = blocks.edit_verified(at, 4096, leaf, &sample.geometry);
+    let bytes = bytes.unwrap().clone();
+    for other in others {
+        assert!(blocks.edit(at, 4096, other).is_err());
+        let edited = blocks.edit_verified(at, 4096, other, &sample.geometry);
+        let error = edited.unwrap_err().to_string();
+        assert!(error.contains("multiply-claimed block"), "{error}");
+        assert!(blocks.write_as(at, other, vec![1; 4096]).is_err());
+    }
+    assert_eq!(*blocks.edit(at, 4096, leaf).unwrap(), bytes);
+    // What is new is what it is first written as.
+    blocks.create(at, vec![0; 4096]);
+    blocks.write_as(at, others[0], bytes).unwrap();
+    assert!(blocks.edit(at, 4096, leaf).is_err());
+    let changed = blocks.take_changes().changed;
+    assert_eq!(
+        (changed[&at].role, changed[&at].is_fresh),
+        (Some(others[0]), true)
+    );
 }

@@ -1,10 +1,11 @@
 //! One change for each rule that it finds broken.
 
 use platter_ondisk::Rule;
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Error, Result};
 
-use super::run;
-use super::sample::{Sample, owner};
+use super::sample::{AG, Sample, owner};
+use super::{leaf, run, share};
 use crate::ag::Group;
 use crate::ag::GroupRule;
 use crate::ondisk::btree::{
@@ -31,6 +32,27 @@ fn blocks_are_not_freed_twice_or_outside_the_group() {
             assert_broken(freed, GroupRule::DoubleFree);
         }
     });
+}
+
+#[test]
+fn free_extents_outside_the_group_are_not_taken() {
+    for (start, count) in [(0, 1), (4090, 100), (5000, 1)] {
+        Sample::new().change(|group| {
+            let extent = DiskFreeExtent {
+                start: start.into(),
+                count: count.into(),
+            };
+            group.insert(BtreeKind::Bno, extent).unwrap();
+            group.insert(BtreeKind::Cnt, extent).unwrap();
+            let avoid = RangeSet::default();
+            let found = group.find_by_length(count, 1, &avoid);
+            assert_broken(found, GroupRule::FreeExtent);
+            let found = group.find_at(AgBlock(start), count, &avoid);
+            assert_broken(found, GroupRule::FreeExtent);
+            let taken = group.take_range(AgBlock(start), count);
+            assert_broken(taken, GroupRule::FreeExtent);
+        });
+    }
 }
 
 #[test]
@@ -90,17 +112,82 @@ fn inode_is_freed_once() {
     });
 }
 
-/// Makes every second block from 2000 on shared, which takes two leaves. Returns the root.
-fn share(group: &mut Group<'_>) -> Node<DiskRefcount> {
-    group.free_extent(AgBlock(1000), 500).unwrap();
-    for block in (2000..2800).step_by(2) {
-        group.fill_free_list().unwrap();
-        let record = run(block, 1, 2).encode();
-        group.insert(BtreeKind::Refcount, record).unwrap();
+/// Inode chunk of the sample, with another start.
+fn chunk_at(group: &Group<'_>, start: u32) -> DiskInodeChunk {
+    let found: Option<DiskInodeChunk> = group.lookup_lt(BtreeKind::Inobt, (24001, 0, 0)).unwrap();
+    DiskInodeChunk {
+        start: start.into(),
+        ..found.unwrap()
     }
-    let root: Node<DiskRefcount> = group.load_root(BtreeKind::Refcount).unwrap();
-    assert_eq!((root.level, root.pointers.len()), (1, 2));
-    root
+}
+
+#[test]
+fn records_that_overlap_are_not_inserted() {
+    Sample::new().change(|group| {
+        for start in [24000 - 63, 24000 - 8, 24008, 24000 + 63] {
+            let chunk = chunk_at(group, start);
+            assert_broken(group.insert(BtreeKind::Inobt, chunk), TreeRule::Order);
+        }
+        let empty = run(500, 0, 2).encode();
+        let inserted = group.insert(BtreeKind::Refcount, empty);
+        assert_broken(inserted, TreeRule::Order);
+        for start in [24000 - 64, 24000 + 64] {
+            let chunk = chunk_at(group, start);
+            group.insert(BtreeKind::Inobt, chunk).unwrap();
+        }
+    });
+}
+
+/// A record that comes to overlap the next one, by a change of its leaf in place and by one that stores it.
+#[test]
+fn records_that_overlap_do_not_replace_others() {
+    let sample = Sample::new();
+    let replace = |group: &mut Group<'_>| {
+        for count in [0, 11, 30] {
+            let wrong = run(100, count, 3).encode();
+            let order = TreeRecord::order(&wrong, BtreeKind::Refcount);
+            let replaced = group.replace(BtreeKind::Refcount, order, wrong);
+            assert_broken(replaced, TreeRule::Order);
+        }
+        let wrong = run(99, 2, 3).encode();
+        let order = TreeRecord::order(&run(110, 10, 2).encode(), BtreeKind::Refcount);
+        let replaced = group.replace(BtreeKind::Refcount, order, wrong);
+        assert_broken(replaced, TreeRule::Order);
+    };
+    sample.change(|group| {
+        for record in [run(100, 10, 3), run(110, 10, 2)] {
+            group.insert(BtreeKind::Refcount, record.encode()).unwrap();
+        }
+        replace(group);
+    });
+    let expected = [run(100, 10, 3), run(110, 10, 2)].map(|run| run.encode());
+    assert_eq!(sample.refcounts(), expected);
+    let mut mounted = sample.mounted();
+    let mut group = mounted.get(AG).unwrap();
+    replace(&mut group);
+    let records: Vec<DiskRefcount> = leaf(&group, BtreeKind::Refcount, 7).records;
+    assert_eq!(records, expected);
+}
+
+/// Leaves whose records overlap are valid each, but have no entry in common.
+#[test]
+fn leaf_that_overlaps_its_neighbour_gets_none_of_its_records() {
+    Sample::new().change(|group| {
+        let pointers = share(group).pointers;
+        let mut second: Node<DiskRefcount> = leaf(group, BtreeKind::Refcount, pointers[1]);
+        second.records[0] = run(2001, 1, 2).encode();
+        TreeHost::store(group, BtreeKind::Refcount, &second).unwrap();
+        let first: Node<DiskRefcount> = leaf(group, BtreeKind::Refcount, pointers[0]);
+        let mut removed = Ok(());
+        for record in &first.records {
+            let order = TreeRecord::order(record, BtreeKind::Refcount);
+            removed = group.remove::<DiskRefcount>(BtreeKind::Refcount, order);
+            if removed.is_err() {
+                break;
+            }
+        }
+        assert_broken(removed, TreeRule::Order);
+    });
 }
 
 #[test]

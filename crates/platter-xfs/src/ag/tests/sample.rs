@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, MemoryDevice};
+use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
+use platter_cache::{BufferCache, MemoryBudget};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::ag::{Group, Groups};
@@ -173,6 +175,18 @@ impl Sample {
 
     pub(crate) fn groups(&self) -> Groups {
         Groups::new(Arc::clone(&self.device), &self.geometry)
+    }
+
+    /// The groups as a mount has them, whose changes are left to a transaction.
+    pub(crate) fn mounted(&self) -> Groups {
+        let addressing = Addressing {
+            unit_bytes: 512,
+            usual: BlockSize::new(4096).unwrap(),
+        };
+        let store = Arc::new(DeviceStore::new(Arc::clone(&self.device)));
+        let budget = Arc::new(MemoryBudget::new(1 << 20));
+        let buffers = Arc::new(BufferCache::over(store, addressing, budget));
+        Groups::of_mount(buffers, &self.geometry, &Arc::default())
     }
 
     /// All records of a tree.

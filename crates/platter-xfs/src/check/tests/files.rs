@@ -14,9 +14,10 @@ use crate::ondisk::btree::{BtreeKind, checksum_offset};
 use crate::ondisk::da::DiskDaHeaderV5;
 use crate::ondisk::dir::data::DiskDirHeaderV5;
 use crate::ondisk::dir::short::ShortDirRule;
-use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot, DquotRule, QuotaFlags};
+use crate::ondisk::dquot::{DQUOT_MAGIC, DiskDquot, DquotRule};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::{DiskInode, DiskInodeV3, InodeRule, MetafileKind};
+use crate::ondisk::superblock::QuotaFlags;
 use crate::ondisk::{InodeFlags2, checksum, dir};
 use crate::recovery::IntentRule;
 use crate::recovery::realtime::RtFreed;
@@ -125,6 +126,19 @@ fn blocks_have_one_owner() {
         });
     });
     assert_eq!(rules, [said(ReferenceRule::Extra)]);
+    // A record of more blocks than the file has: none is missing.
+    let rules = broken(|image| {
+        let file = image.find(&["file"]).get().to_be_bytes();
+        let sector = &image.bytes[512..1024];
+        let agf = crate::ondisk::Agf::decode(sector, &image.geometry, crate::ondisk::AgNr(0));
+        let root = image.block(0, agf.unwrap().rmap.unwrap().block.0);
+        image.change_block(root, checksum_offset(BtreeKind::Rmap), |bytes| {
+            let mut records = bytes[56..].chunks_exact_mut(24);
+            let record = records.find(|record| record[8..16] == file).unwrap();
+            record[7] += 1;
+        });
+    });
+    assert_eq!(rules, [said(OwnerRule::Extra)]);
 }
 
 #[test]
@@ -189,6 +203,13 @@ fn types_of_metadata_files_are_checked() {
     let find = |kind| metadir::find(image.mount().context(), &["file"], kind);
     assert!(find(MetafileKind::UserQuota).unwrap().is_some());
     let error = find(MetafileKind::GroupQuota).unwrap_err().to_string();
+    assert!(error.contains(MetadirRule::Kind.text()), "{error}");
+    let plain = metadir(|disk| {
+        let flags = disk.flags2.get() ^ InodeFlags2::METADATA.bits();
+        disk.flags2.set(flags);
+    });
+    let found = metadir::find(plain.mount().context(), &["file"], MetafileKind::UserQuota);
+    let error = found.unwrap_err().to_string();
     assert!(error.contains(MetadirRule::Kind.text()), "{error}");
     let metadata = said(InodeUseRule::Metadata);
     let rules = image.rules();

@@ -121,6 +121,8 @@ fn counters_of_the_superblock_are_compared() {
 fn copies_of_the_superblock_are_compared() {
     let rules = superblock(1, |disk| disk.log_blocks.set(disk.log_blocks.get() + 1));
     assert_eq!(rules, [said(BackupRule::Geometry)]);
+    // A limit, and no geometry.
+    assert!(superblock(1, |disk| disk.inode_percent_max = 17).is_empty());
     let rules = superblock(1, |disk| disk.uuid[0] ^= 1);
     assert_eq!(rules, [said(BackupRule::Uuid)]);
     let rules = superblock(1, |disk| disk.rt_start.set(1));

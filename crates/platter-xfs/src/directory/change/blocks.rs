@@ -5,7 +5,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result, Unsupported};
 
 use super::{DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
-use crate::ag::Groups;
+use crate::ag::{BlockRole, Groups};
 use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
 use crate::fork::ForkEdit;
@@ -76,7 +76,7 @@ impl<'f> DirectoryChange<'_, 'f> {
         let at = FsBlock(found.start + skipped);
         let known = &mut self.known.blocks;
         if known.len() == KNOWN_BLOCKS_MAX {
-            known.swap_remove(0);
+            known.remove(0);
         }
         known.push((first, at));
         Ok(Some(at))
@@ -103,6 +103,32 @@ impl<'f> DirectoryChange<'_, 'f> {
         self.look_at(first, kind, <[u8]>::to_vec)
     }
 
+    /// Has `change` change a block of the directory, verified, in place.
+    pub(super) fn edit_block<R>(
+        &mut self,
+        first: FileBlock,
+        kind: BlockKind,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let (geometry, role) = (self.geometry(), self.role(kind));
+        let len = geometry.dir_block_bytes();
+        let blocks = self.change.groups.blocks_mut();
+        let bytes = blocks.edit_verified(geometry.byte_offset(at), len, role, geometry)?;
+        Ok(change(bytes))
+    }
+
+    /// Has `change` change a block of entries in place.
+    pub(super) fn edit_data<R>(
+        &mut self,
+        block: u32,
+        kind: DataKind,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let first = dir::data_block(self.geometry(), block);
+        self.edit_block(first, BlockKind::DirData(kind), change)
+    }
+
     /// What a block of the hash tree is by its magic number; `None` if it is not mapped, or nothing such.
     pub(super) fn da_kind(&mut self, first: FileBlock) -> Result<Option<DaKind>> {
         let Some(at) = self.locate(first)? else {
@@ -115,19 +141,32 @@ impl<'f> DirectoryChange<'_, 'f> {
         Ok(DaKind::of(&bytes, true))
     }
 
-    /// Stores a block that is mapped; its checksum is made when it is committed.
-    pub(super) fn write(&mut self, first: FileBlock, bytes: Vec<u8>) -> Result<()> {
+    fn role(&self, kind: BlockKind) -> BlockRole {
+        BlockRole {
+            kind,
+            owner: self.owner().get(),
+        }
+    }
+
+    /// Stores a block that is mapped; its checksum is computed when it is written to its place.
+    pub(super) fn write(
+        &mut self,
+        first: FileBlock,
+        kind: BlockKind,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
         let at = self.locate(first)?.ok_or_else(|| self.broken())?;
-        let geometry = self.geometry();
+        let (geometry, role) = (self.geometry(), self.role(kind));
         let offset = geometry.byte_offset(at);
         let blocks = self.change.groups.blocks_mut();
         let old = blocks.verified(offset, geometry.dir_block_bytes(), &Unverified)?;
-        if has_same_magic(&old, &bytes) {
-            blocks.write(offset, bytes);
-        } else {
-            // As what it was it cannot be compared.
-            blocks.create(offset, bytes);
+        let is_same_kind = has_same_magic(&old, &bytes);
+        drop(old);
+        if is_same_kind {
+            return blocks.write_as(offset, role, bytes);
         }
+        // As what it was it cannot be compared.
+        blocks.create_as(offset, role, bytes);
         Ok(())
     }
 
@@ -209,9 +248,9 @@ impl<'f> DirectoryChange<'_, 'f> {
         self.read(first, BlockKind::DirData(kind))
     }
 
-    pub(super) fn write_data(&mut self, block: u32, bytes: Vec<u8>) -> Result<()> {
+    pub(super) fn write_data(&mut self, block: u32, kind: DataKind, bytes: Vec<u8>) -> Result<()> {
         let first = dir::data_block(self.geometry(), block);
-        self.write(first, bytes)
+        self.write(first, BlockKind::DirData(kind), bytes)
     }
 
     /// A new block of entries that has none. The directory reaches to its end.

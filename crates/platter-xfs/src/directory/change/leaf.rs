@@ -13,15 +13,18 @@ use crate::ondisk::dir::leaf::DirLeaf;
 use crate::ondisk::{BlockKind, Site, da, dir};
 
 const KIND: DataKind = DataKind::Data;
-const LEAF: BlockKind = BlockKind::DirLeaf(DaKind::DirLeaf1);
+pub(super) const LEAF: BlockKind = BlockKind::DirLeaf(DaKind::DirLeaf1);
 
 /// The first block of entries with so much free space; else the first that does not exist, and true.
-pub(super) fn block_for(bests: &[u16], size: usize) -> (usize, bool) {
-    let has_space = |&best: &u16| best != NO_FREE && usize::from(best) >= size;
-    if let Some(found) = bests.iter().position(has_space) {
+pub(super) fn block_for(
+    bests: &(impl ExactSizeIterator<Item = u16> + Clone),
+    size: usize,
+) -> (usize, bool) {
+    let has_space = |best| best != NO_FREE && usize::from(best) >= size;
+    if let Some(found) = bests.clone().position(has_space) {
         return (found, false);
     }
-    let missing = bests.iter().position(|&best| best == NO_FREE);
+    let missing = bests.clone().position(|best| best == NO_FREE);
     (missing.unwrap_or(bests.len()), true)
 }
 
@@ -46,7 +49,7 @@ impl DirectoryChange<'_, '_> {
         let first = dir::leaf_start(self.geometry());
         let site = self.site(first)?;
         let bytes = build::single_leaf(entries, bests, &site).ok_or_else(|| self.broken())?;
-        self.write(first, bytes)
+        self.write(first, LEAF, bytes)
     }
 
     /// Adds an entry to a block of entries, which may be new. Returns where it is, and the longest free region
@@ -58,30 +61,33 @@ impl DirectoryChange<'_, '_> {
         new: &NewEntry<'_>,
     ) -> Result<(Located, u16)> {
         let geometry = self.geometry();
-        let mut bytes = if is_new {
-            self.add_data(block, KIND)?
-        } else {
-            self.read_data(block, KIND)?
-        };
+        if is_new {
+            let bytes = self.add_data(block, KIND)?;
+            self.write_data(block, KIND, bytes)?;
+        }
         let entry = (new.name, new.inode, Some(new.kind));
-        let offset = build::add_entry(&mut bytes, KIND, entry, geometry);
-        let offset = offset.ok_or_else(|| self.broken())?;
-        let best = build::best(&bytes, KIND, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(block, bytes)?;
-        Ok((Located { block, offset }, best))
+        let added = self.edit_data(block, KIND, |bytes| {
+            let offset = build::add_entry(bytes, KIND, entry, geometry)?;
+            Some((Located { block, offset }, build::best(bytes)?))
+        })?;
+        added.ok_or_else(|| self.broken())
     }
 
     /// Removes an entry. Returns the longest free region of its block, which is gone if it has no entries.
     pub(super) fn remove_from_data(&mut self, at: Located) -> Result<u16> {
         let geometry = self.geometry();
-        let mut bytes = self.read_data(at.block, KIND)?;
-        build::remove_entry(&mut bytes, KIND, at.offset, geometry).ok_or_else(|| self.broken())?;
-        if at.block > 0 && build::is_all_free(&bytes, KIND, geometry) {
+        let removed = self.edit_data(at.block, KIND, |bytes| {
+            build::remove_entry(bytes, KIND, at.offset, geometry)?;
+            Some((
+                build::best(bytes)?,
+                build::is_all_free(bytes, KIND, geometry),
+            ))
+        })?;
+        let (best, is_all_free) = removed.ok_or_else(|| self.broken())?;
+        if at.block > 0 && is_all_free {
             self.drop_data(at.block)?;
             return Ok(NO_FREE);
         }
-        let best = build::best(&bytes, KIND, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(at.block, bytes)?;
         Ok(best)
     }
 
@@ -89,7 +95,7 @@ impl DirectoryChange<'_, '_> {
         let geometry = self.geometry();
         let (mut entries, mut bests) = self.read_leaf()?;
         let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
-        let (block, is_new) = block_for(&bests, size);
+        let (block, is_new) = block_for(&bests.iter().copied(), size);
         let bests_after = bests.len().max(block + 1);
         if entries.len() + 1 > build::single_leaf_entries_max(geometry, bests_after) {
             self.leave_leaf(&entries, &bests)?;
@@ -138,7 +144,7 @@ impl DirectoryChange<'_, '_> {
         }
         self.drop_block(dir::leaf_start(geometry))?;
         if !self.try_become_short(&bytes)? {
-            self.write_data(0, bytes)?;
+            self.write_data(0, DataKind::Single, bytes)?;
         }
         Ok(true)
     }

@@ -127,17 +127,12 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
         }
         let found = self.find(entry.name)?.ok_or(Condition::NotFound)?;
         let kind = self.data_kind()?;
-        let mut bytes = self.read_data(found.block, kind)?;
         let geometry = self.geometry();
-        dir::build::set_entry(
-            &mut bytes,
-            found.offset,
-            entry.inode,
-            Some(entry.kind),
-            geometry,
-        )
-        .ok_or_else(|| self.broken())?;
-        self.write_data(found.block, bytes)
+        let named = (entry.inode, Some(entry.kind));
+        let replaced = self.edit_data(found.block, kind, |bytes| {
+            dir::build::set_entry(bytes, kind, found.offset, named, geometry)
+        })?;
+        replaced.ok_or_else(|| self.broken())
     }
 
     /// Moves entries that are in the inode to a block.

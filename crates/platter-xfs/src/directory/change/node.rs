@@ -1,13 +1,14 @@
 //! Blocks of entries, leaves below a hash tree, and free indexes.
 
+use platter_ondisk::endian::Be16;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
-use super::leaf::{block_for, trim};
+use super::leaf::{LEAF, block_for, trim};
 use super::{DirectoryChange, Located, NewEntry};
-use crate::ondisk::dir::build;
 use crate::ondisk::dir::data::entry_bytes;
 use crate::ondisk::dir::free::{DirFree, DirFreeRule, NO_FREE};
+use crate::ondisk::dir::{build, index};
 use crate::ondisk::{BlockKind, FileBlock, Site, da, dir};
 
 impl DirectoryChange<'_, '_> {
@@ -17,20 +18,21 @@ impl DirectoryChange<'_, '_> {
         FileBlock(dir::free_start(geometry).0 + blocks)
     }
 
-    /// What a free index says; empty if it does not exist.
-    fn read_free(&mut self, index: u32) -> Result<Vec<u16>> {
+    /// Calls `look` with what a free index says: nothing if it does not exist.
+    fn look_at_free<R>(&mut self, index: u32, look: impl FnOnce(&[Be16]) -> R) -> Result<R> {
         let first = self.free_block(index);
         if self.locate(first)?.is_none() {
-            return Ok(Vec::new());
+            return Ok(look(&[]));
         }
         let owner = self.owner().get();
         let site = Site::verified(self.geometry(), owner);
-        let decode = |bytes: &[u8]| {
-            let free = DirFree::decode(bytes, &site)?;
-            Ok(free.bests.iter().map(|best| best.get()).collect())
-        };
-        let bests = self.look_at(first, BlockKind::DirFree, decode)?;
-        bests.map_err(|rule: DirFreeRule| Corrupt::new(Locus::inode(owner), rule).into())
+        let decode = |bytes: &[u8]| Ok(look(DirFree::decode(bytes, &site)?.bests));
+        let looked = self.look_at(first, BlockKind::DirFree, decode)?;
+        looked.map_err(|rule: DirFreeRule| Corrupt::new(Locus::inode(owner), rule).into())
+    }
+
+    fn read_free(&mut self, index: u32) -> Result<Vec<u16>> {
+        self.look_at_free(index, |bests| bests.iter().map(|best| best.get()).collect())
     }
 
     pub(super) fn write_free(&mut self, index: u32, bests: &[u16]) -> Result<()> {
@@ -39,7 +41,7 @@ impl DirectoryChange<'_, '_> {
         let site = self.site(first)?;
         let start = index.saturating_mul(each);
         let bytes = build::free_index(start, bests, &site).ok_or_else(|| self.broken())?;
-        self.write(first, bytes)
+        self.write(first, BlockKind::DirFree, bytes)
     }
 
     /// How many free indexes there may be.
@@ -57,8 +59,9 @@ impl DirectoryChange<'_, '_> {
         let count = self.free_count()?;
         let mut missing = None;
         for index in 0..count {
-            let bests = self.read_free(index)?;
-            let (place, is_new) = block_for(&bests, size);
+            let (place, is_new) = self.look_at_free(index, |bests| {
+                block_for(&bests.iter().map(|best| best.get()), size)
+            })?;
             if !is_new {
                 return Ok((index, place, false));
             }
@@ -71,6 +74,13 @@ impl DirectoryChange<'_, '_> {
 
     /// Stores the longest free region of a block of entries.
     fn note_free(&mut self, index: u32, place: usize, best: u16) -> Result<()> {
+        if best != NO_FREE && self.locate(self.free_block(index))?.is_some() {
+            let first = self.free_block(index);
+            let set = |bytes: &mut [u8]| index::set_free(bytes, place, best);
+            if self.edit_block(first, BlockKind::DirFree, set)?.is_some() {
+                return Ok(());
+            }
+        }
         let mut bests = self.read_free(index)?;
         if self.locate(self.free_block(index))?.is_none() {
             self.add_block(self.free_block(index))?;
@@ -136,13 +146,20 @@ impl DirectoryChange<'_, '_> {
         let first = dir::leaf_start(geometry);
         let site = self.site(first)?;
         let bytes = build::single_leaf(&entries, &bests, &site).ok_or_else(|| self.broken())?;
-        self.write(first, bytes)
+        self.write(first, LEAF, bytes)
     }
 
     pub(super) fn find_in_node(&mut self, hash: u32, name: &[u8]) -> Result<Option<Located>> {
-        let Some(mut path) = self.descend(hash)? else {
+        let (steps, at) = self.descend_to(hash)?;
+        let (entries, may_go_on) = self.entries_of_hash(at, hash)?;
+        let found = self.find_among(&entries, hash, name)?;
+        if found.is_some() || !may_go_on {
+            return Ok(found);
+        }
+        let mut path = self.path_to(steps, at)?;
+        if !self.advance(&mut path)? {
             return Ok(None);
-        };
+        }
         loop {
             if let Some(found) = self.find_among(&path.leaf.entries, hash, name)? {
                 return Ok(Some(found));

@@ -187,7 +187,7 @@ impl DirectoryChange<'_, '_> {
         }
         leaves.sort_unstable();
         dir::build::set_leaves(&mut bytes, &leaves, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(0, bytes)
+        self.write_data(0, DataKind::Single, bytes)
     }
 
     /// Moves the entries of the only block to the inode if they fit.

@@ -5,9 +5,10 @@ use platter_vfs::{Condition, Result};
 
 use super::blocks::insert_sorted;
 use super::{DirectoryChange, Located, NewEntry};
+use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::build::{self, HashEntry};
 use crate::ondisk::dir::data::{DataKind, DirData};
-use crate::ondisk::{Site, da, dir};
+use crate::ondisk::{BlockKind, Site, da, dir};
 
 const KIND: DataKind = DataKind::Single;
 
@@ -50,7 +51,7 @@ impl DirectoryChange<'_, '_> {
             }
         }
         build::set_leaves(&mut bytes, &leaves, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(0, bytes)
+        self.write_data(0, KIND, bytes)
     }
 
     pub(super) fn remove_from_block(&mut self, name: &[u8]) -> Result<()> {
@@ -66,7 +67,7 @@ impl DirectoryChange<'_, '_> {
         if self.try_become_short(&bytes)? {
             return Ok(());
         }
-        self.write_data(0, bytes)
+        self.write_data(0, KIND, bytes)
     }
 
     /// Moves the leaf entries to a leaf.
@@ -75,13 +76,13 @@ impl DirectoryChange<'_, '_> {
         let mut bytes = self.read_data(0, KIND)?;
         let leaves = self.leaves_of(&bytes)?;
         build::leave_single(&mut bytes, geometry).ok_or_else(|| self.broken())?;
-        let best = build::best(&bytes, DataKind::Data, geometry);
+        let best = build::best(&bytes);
         let best = best.ok_or_else(|| self.broken())?;
-        self.write_data(0, bytes)?;
+        self.write_data(0, DataKind::Data, bytes)?;
         let first = dir::leaf_start(geometry);
         self.add_block(first)?;
         let site = self.site(first)?;
         let leaf = build::single_leaf(&leaves, &[best], &site).ok_or_else(|| self.broken())?;
-        self.write(first, leaf)
+        self.write(first, BlockKind::DirLeaf(DaKind::DirLeaf1), leaf)
     }
 }

@@ -8,7 +8,8 @@ use super::DirectoryChange;
 use super::blocks::insert_sorted;
 use crate::ondisk::da::{DA_LEVELS_MAX, DaKind, DaLinks, DaNode, DaNodeRule};
 use crate::ondisk::dir::build::{self, HashEntry};
-use crate::ondisk::dir::leaf::{DirLeaf, DirLeafRule};
+use crate::ondisk::dir::index;
+use crate::ondisk::dir::leaf::{DirLeaf, DirLeafRule, matching};
 use crate::ondisk::{BlockKind, FileBlock, Site, dir};
 
 /// A block that is alone on its level.
@@ -28,7 +29,7 @@ pub(super) struct Leaf {
 
 /// A node in memory, and the child that a search went to.
 #[derive(Debug, Clone)]
-struct Step {
+pub(super) struct Step {
     at: u32,
     level: u16,
     links: DaLinks,
@@ -126,7 +127,7 @@ impl DirectoryChange<'_, '_> {
         let first = FileBlock(at.into());
         let site = self.site(first)?;
         let bytes = build::leaf(entries, links, &site).ok_or_else(|| self.broken())?;
-        self.write(first, bytes)
+        self.write(first, LEAF, bytes)
     }
 
     fn write_node(&mut self, step: &Step) -> Result<()> {
@@ -134,19 +135,36 @@ impl DirectoryChange<'_, '_> {
         let site = self.site(first)?;
         let bytes = build::node(&step.children, step.level, step.links, &site);
         let bytes = bytes.ok_or_else(|| self.broken())?;
-        self.write(first, bytes)
+        self.write(first, BlockKind::DaNode, bytes)
     }
 
-    /// The path to the first leaf that may have a hash, or to the last leaf; `None` in an empty tree.
-    pub(super) fn descend(&mut self, hash: u32) -> Result<Option<Path>> {
+    /// The leaf entries of a hash in a leaf, and whether the next leaf may have others.
+    pub(super) fn entries_of_hash(&mut self, at: u32, hash: u32) -> Result<(Vec<HashEntry>, bool)> {
+        let owner = self.owner().get();
+        let site = Site::verified(self.geometry(), owner);
+        let decode = |bytes: &[u8]| {
+            let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, &site)?;
+            let same = matching(leaf.entries, hash).map(|pointer| (hash, pointer.0));
+            let last = leaf.entries.last().map(|last| last.hash.get());
+            Ok((same.collect(), last == Some(hash)))
+        };
+        let found = self.look_at(FileBlock(at.into()), LEAF, decode)?;
+        found.map_err(|rule: DirLeafRule| Corrupt::new(Locus::inode(owner), rule).into())
+    }
+
+    /// The path to a leaf by these nodes.
+    pub(super) fn path_to(&mut self, steps: Vec<Step>, at: u32) -> Result<Path> {
+        let leaf = self.read_tree_leaf(at)?;
+        Ok(Path { steps, leaf })
+    }
+
+    /// The nodes to the first leaf that may have a hash, or to the last leaf, and that leaf.
+    pub(super) fn descend_to(&mut self, hash: u32) -> Result<(Vec<Step>, u32)> {
         let mut steps: Vec<Step> = Vec::new();
         let mut at = self.tree_root();
         loop {
             match self.tree_kind(at)? {
-                DaKind::DirLeafN => {
-                    let leaf = self.read_tree_leaf(at)?;
-                    return Ok(Some(Path { steps, leaf }));
-                }
+                DaKind::DirLeafN => return Ok((steps, at)),
                 DaKind::Node => {}
                 DaKind::DirLeaf1 | DaKind::AttrLeaf => {
                     return Err(self.tree_broken(DaNodeRule::Kind));
@@ -250,14 +268,17 @@ impl DirectoryChange<'_, '_> {
 
     /// Adds a leaf entry.
     pub(super) fn insert_in_tree(&mut self, entry: HashEntry) -> Result<()> {
-        let path = self.descend(entry.0)?;
-        let Some(Path {
+        let (steps, at) = self.descend_to(entry.0)?;
+        let inserted = self.edit_block(FileBlock(at.into()), LEAF, |bytes| {
+            index::insert_in_leaf(bytes, entry)
+        })?;
+        if let Some(greatest) = inserted {
+            return self.store_steps(steps, greatest);
+        }
+        let Path {
             mut steps,
             mut leaf,
-        }) = path
-        else {
-            return Err(self.tree_broken(DaNodeRule::Count));
-        };
+        } = self.path_to(steps, at)?;
         insert_sorted(&mut leaf.entries, entry);
         if leaf.entries.len() <= build::leaf_entries_max(self.geometry()) {
             self.write_tree_leaf(leaf.at, &leaf.entries, leaf.links)?;
@@ -291,6 +312,7 @@ impl DirectoryChange<'_, '_> {
         let Some(mut step) = steps.pop() else {
             return Err(self.tree_broken(DaNodeRule::Level));
         };
+        self.check_hashes(&step, hashes)?;
         if let Some(child) = step.children.get_mut(step.index) {
             child.0 = hashes[0];
         }
@@ -333,6 +355,21 @@ impl DirectoryChange<'_, '_> {
         self.insert_child(steps, hashes, at)
     }
 
+    /// Checks that the greatest hashes, first and last, of what takes the place of the child that a search went to
+    /// lie between those of the children next to it: verifiers do not compare a block with its node.
+    fn check_hashes(&self, step: &Step, [first, last]: [u32; 2]) -> Result<()> {
+        let before = step.index.checked_sub(1);
+        let before = before.and_then(|before| step.children.get(before));
+        let after = step.children.get(step.index + 1);
+        let is_ordered = before.is_none_or(|before| before.0 <= first)
+            && after.is_none_or(|after| last <= after.0);
+        if is_ordered {
+            Ok(())
+        } else {
+            Err(self.tree_broken(DaNodeRule::Order))
+        }
+    }
+
     /// Brings the greatest hashes of a path up to date.
     fn store_steps(&mut self, mut steps: Vec<Step>, mut greatest: u32) -> Result<()> {
         while let Some(mut step) = steps.pop() {
@@ -343,6 +380,7 @@ impl DirectoryChange<'_, '_> {
                 return Ok(());
             }
             child.0 = greatest;
+            self.check_hashes(&step, [greatest; 2])?;
             self.write_node(&step)?;
             greatest = step.children.last().map_or(0, |last| last.0);
         }
@@ -351,7 +389,14 @@ impl DirectoryChange<'_, '_> {
 
     /// Takes a leaf entry out.
     pub(super) fn remove_from_tree(&mut self, entry: HashEntry) -> Result<()> {
-        let mut path = self.descend(entry.0)?;
+        let (steps, at) = self.descend_to(entry.0)?;
+        let removed = self.edit_block(FileBlock(at.into()), LEAF, |bytes| {
+            index::remove_from_leaf(bytes, entry)
+        })?;
+        if let Some(greatest) = removed {
+            return self.store_steps(steps, greatest);
+        }
+        let mut path = Some(self.path_to(steps, at)?);
         while let Some(found) = &mut path {
             if let Some(at) = found.leaf.entries.iter().position(|&other| other == entry) {
                 found.leaf.entries.remove(at);

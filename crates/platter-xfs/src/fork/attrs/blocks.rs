@@ -7,7 +7,7 @@ use platter_vfs::{Condition, Error, Result};
 use super::super::ForkEdit;
 use super::super::tree::alloc;
 use super::{Stored, StoredValue, broken};
-use crate::ag::Groups;
+use crate::ag::{BlockRole, Groups};
 use crate::ondisk::attr::build;
 use crate::ondisk::attr::remote::{self, AttrRemoteRule};
 use crate::ondisk::btree::{Owner, RmapOwner};
@@ -91,18 +91,30 @@ impl<'g> Blocks<'g> {
             self.owner.get(),
         );
         let bytes = built(&site).ok_or_else(|| self.broken(DaNodeRule::Count))?;
+        let kind = DaKind::of(&bytes, true);
+        let role = self.role(if kind == Some(DaKind::Node) {
+            BlockKind::DaNode
+        } else {
+            BlockKind::AttrLeaf
+        });
         let offset = self.geometry.byte_offset(at);
         let blocks = self.groups.blocks_mut();
         let old = blocks.verified(offset, self.geometry.block_bytes(), &Unverified)?;
-        let is_same_kind = DaKind::of(&old, true) == DaKind::of(&bytes, true);
+        let is_same_kind = DaKind::of(&old, true) == kind;
         drop(old);
         if is_same_kind {
-            blocks.write(offset, bytes);
-        } else {
-            // As what it was it cannot be compared.
-            blocks.create(offset, bytes);
+            return blocks.write_as(offset, role, bytes);
         }
+        // As what it was it cannot be compared.
+        blocks.create_as(offset, role, bytes);
         Ok(())
+    }
+
+    fn role(&self, kind: BlockKind) -> BlockRole {
+        BlockRole {
+            kind,
+            owner: self.owner.get(),
+        }
     }
 
     /// Allocates and maps a block for the tree.
@@ -215,7 +227,8 @@ impl<'g> Blocks<'g> {
             let bytes = build::remote(part, step.saturating_mul(capacity), &site);
             let bytes = bytes.ok_or_else(|| self.broken(AttrRemoteRule::Length))?;
             let offset = self.geometry.byte_offset(at);
-            self.groups.blocks_mut().create(offset, bytes);
+            let role = self.role(BlockKind::AttrRemote);
+            self.groups.blocks_mut().create_as(offset, role, bytes);
         }
         attr.value = StoredValue::Remote { block: first, len };
         Ok(())

@@ -1,7 +1,7 @@
 //! Mappings of file blocks, as the forks of inodes and the leaves of their B-trees hold them.
 //! Spec: `xfs/data_extents`.
 
-use super::DiskMapping;
+use super::{DiskMapping, RecordKey};
 use crate::ondisk::geometry::Geometry;
 use crate::ondisk::types::{FileBlock, FsBlock, RtBlock};
 
@@ -115,6 +115,15 @@ impl Mapping {
             ExtentDevice::Data => geometry.byte_offset(FsBlock(self.start)),
             ExtentDevice::Realtime => geometry.rt_byte_offset(RtBlock(self.start)),
         }
+    }
+}
+
+impl DiskMapping {
+    /// What records of a fork's B-tree are ordered by.
+    #[must_use]
+    pub fn record_key(&self) -> RecordKey {
+        let mapping = Mapping::unpack(self);
+        RecordKey::of_run(mapping.offset.0, mapping.count)
     }
 }
 

@@ -13,12 +13,11 @@ use std::mem::offset_of;
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::geometry::{CHUNK_INODES, Geometry};
+use super::geometry::Geometry;
 use super::identity::{Identity, Site};
 use super::types::{AgBlock, AgNr, FsBlock};
 
 pub use build::BuiltBlock;
-use extent::Mapping;
 pub use record::{
     DiskFreeExtent, DiskInodeChunk, DiskMapping, DiskOwner, DiskOwnerKey, DiskRefcount, InodeChunk,
     Owner, Refcount, RmapOwner,
@@ -466,6 +465,26 @@ pub struct RecordKey {
 }
 
 impl RecordKey {
+    /// The key of a record of so many blocks or inodes, which no other record may have.
+    fn of_run(start: u64, count: u64) -> Self {
+        Self {
+            order: [start, 0, 0],
+            end: Some(start.saturating_add(count)),
+        }
+    }
+
+    /// The key of a record that may overlap others.
+    fn of_order(order: [u64; 3]) -> Self {
+        Self { order, end: None }
+    }
+
+    /// Whether it is of nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let [start, ..] = self.order;
+        self.end.is_some_and(|end| end <= start)
+    }
+
     /// Whether a record may follow one with this key.
     #[must_use]
     pub fn precedes(&self, next: &Self) -> bool {
@@ -478,41 +497,21 @@ impl BtreeBlock<'_> {
     /// What the record of a leaf with this index is ordered by; `None` beyond the last one.
     #[must_use]
     pub fn record_key(&self, index: usize) -> Option<RecordKey> {
-        let run = |start: u64, count: u64| RecordKey {
-            order: [start, 0, 0],
-            end: Some(start.saturating_add(count)),
-        };
         Some(match self.kind {
-            BtreeKind::Bno => {
+            BtreeKind::Bno | BtreeKind::Cnt => {
                 let record = self.records::<DiskFreeExtent>().get(index)?;
-                run(record.start.get().into(), record.count.get().into())
-            }
-            BtreeKind::Cnt => {
-                let record = self.records::<DiskFreeExtent>().get(index)?;
-                RecordKey {
-                    order: [record.count.get().into(), record.start.get().into(), 0],
-                    end: None,
-                }
+                record.record_key(self.kind)
             }
             BtreeKind::Inobt | BtreeKind::Finobt => {
-                let record = self.records::<DiskInodeChunk>().get(index)?;
-                run(record.start.get().into(), CHUNK_INODES.into())
+                self.records::<DiskInodeChunk>().get(index)?.record_key()
             }
             BtreeKind::Rmap | BtreeKind::RtRmap => {
-                let (start, owner, offset) = self.records::<DiskOwner>().get(index)?.order();
-                RecordKey {
-                    order: [start.into(), owner, offset],
-                    end: None,
-                }
+                self.records::<DiskOwner>().get(index)?.record_key()
             }
             BtreeKind::Refcount | BtreeKind::RtRefcount => {
-                let record = self.records::<DiskRefcount>().get(index)?;
-                run(record.start.get().into(), record.count.get().into())
+                self.records::<DiskRefcount>().get(index)?.record_key()
             }
-            BtreeKind::Bmap => {
-                let mapping = Mapping::unpack(self.records::<DiskMapping>().get(index)?);
-                run(mapping.offset.0, mapping.count)
-            }
+            BtreeKind::Bmap => self.records::<DiskMapping>().get(index)?.record_key(),
         })
     }
 
@@ -522,8 +521,7 @@ impl BtreeBlock<'_> {
         let count = if self.level == 0 { self.count } else { 0 };
         for index in 0..count {
             let key = self.record_key(index).ok_or(BtreeRule::Records)?;
-            let [start, ..] = key.order;
-            if key.end.is_some_and(|end| end <= start) {
+            if key.is_empty() {
                 return Err(BtreeRule::Record);
             }
             if previous.is_some_and(|previous| !previous.precedes(&key)) {
@@ -545,6 +543,24 @@ fn check_magic(found: Be32, kind: BtreeKind, is_v5: bool) -> Result<(), BtreeRul
 
 fn slice<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8], count: usize) -> &[T] {
     <[T]>::ref_from_prefix_with_elems(bytes, count).map_or(&[], |(items, _)| items)
+}
+
+/// The records of a leaf of version 5 of an allocation group, which was verified, to be changed in place; `None` for
+/// another block.
+#[must_use]
+pub fn leaf_records_mut<R>(bytes: &mut [u8], kind: BtreeKind) -> Option<&mut [R]>
+where
+    R: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned,
+{
+    let (header, body) = DiskShortHeaderV5::mut_from_prefix(bytes).ok()?;
+    let header = &header.common;
+    let is_leaf = header.level.get() == 0 && Some(header.magic.get()) == kind.magic(true);
+    if kind.is_long() || !is_leaf || size_of::<R>() != kind.format().record_bytes {
+        return None;
+    }
+    let count = header.records.get().into();
+    let records = <[R]>::mut_from_prefix_with_elems(body, count);
+    records.ok().map(|(records, _)| records)
 }
 
 /// Where the checksum of a block of this B-tree lies.

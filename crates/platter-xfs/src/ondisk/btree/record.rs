@@ -4,6 +4,7 @@
 use platter_ondisk::endian::{Be16, Be32, Be64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::{BtreeKind, RecordKey};
 use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::types::{AgBlock, AgInode};
 
@@ -100,6 +101,35 @@ const _: () = assert!(size_of::<DiskRefcount>() == 12);
 const _: () = assert!(size_of::<DiskOwner>() == 24);
 const _: () = assert!(size_of::<DiskOwnerKey>() == 20);
 const _: () = assert!(size_of::<DiskMapping>() == 16);
+
+impl DiskFreeExtent {
+    /// What records of a tree of free extents are ordered by.
+    #[must_use]
+    pub fn record_key(&self, kind: BtreeKind) -> RecordKey {
+        let (start, count) = (self.start.get().into(), self.count.get().into());
+        if kind == BtreeKind::Cnt {
+            RecordKey::of_order([count, start, 0])
+        } else {
+            RecordKey::of_run(start, count)
+        }
+    }
+}
+
+impl DiskInodeChunk {
+    /// What records of an inode B-tree are ordered by.
+    #[must_use]
+    pub fn record_key(&self) -> RecordKey {
+        RecordKey::of_run(self.start.get().into(), CHUNK_INODES.into())
+    }
+}
+
+impl DiskRefcount {
+    /// What records of a reference count B-tree are ordered by.
+    #[must_use]
+    pub fn record_key(&self) -> RecordKey {
+        RecordKey::of_run(self.start.get().into(), self.count.get().into())
+    }
+}
 
 /// An inode chunk: 64 inode numbers, some of which may be holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -383,6 +413,13 @@ impl DiskOwner {
     pub fn order(&self) -> (u32, u64, u64) {
         let offset = self.offset.get() & !UNWRITTEN;
         (self.start.get(), self.owner.get(), offset)
+    }
+
+    /// The same as the key of a record.
+    #[must_use]
+    pub fn record_key(&self) -> RecordKey {
+        let (start, owner, offset) = self.order();
+        RecordKey::of_order([start.into(), owner, offset])
     }
 }
 

@@ -20,9 +20,9 @@ use crate::ondisk::types::InodeNr;
 const FREE_TAG: u16 = 0xffff;
 /// Header, counts and padding of a leaf, a node or a free index.
 const INDEX_HEADER: usize = 64;
-const PADDING: usize = 4;
+pub(super) const PADDING: usize = 4;
 const TAIL: usize = size_of::<DiskBlockTail>();
-const LEAF_ENTRY: usize = size_of::<DiskLeafEntry>();
+pub(super) const LEAF_ENTRY: usize = size_of::<DiskLeafEntry>();
 
 /// A leaf entry: the hash of a name, and where its entry lies in units of 8 bytes.
 pub type HashEntry = (u32, u32);
@@ -222,18 +222,20 @@ pub fn free_regions(
 pub fn is_all_free(bytes: &[u8], kind: DataKind, geometry: &Geometry) -> bool {
     let start = header_bytes(geometry);
     let end = data_end(bytes, kind, geometry);
-    let free = free_regions(bytes, kind, geometry);
     let whole = end.and_then(|end| end.checked_sub(start));
-    free.zip(whole)
-        .is_some_and(|(free, whole)| free == [(start, whole)])
+    let first = bytes.get(start..);
+    let first = first.and_then(|first| Some(DiskUnused::ref_from_prefix(first).ok()?.0));
+    first.zip(whole).is_some_and(|(first, whole)| {
+        first.tag.get() == FREE_TAG && usize::from(first.length.get()) == whole
+    })
 }
 
-/// The length of the longest free region.
+/// The length of the longest free region of a block that was changed here: its header has it.
 #[must_use]
-pub fn best(bytes: &[u8], kind: DataKind, geometry: &Geometry) -> Option<u16> {
-    let free = free_regions(bytes, kind, geometry)?;
-    let longest = free.into_iter().map(|(_, len)| len).max();
-    u16::try_from(longest.unwrap_or(0)).ok()
+pub fn best(bytes: &[u8]) -> Option<u16> {
+    let (header, _) = DiskDataHeaderV5::ref_from_prefix(bytes).ok()?;
+    let [best, ..] = &header.best_free;
+    Some(best.length.get())
 }
 
 fn put_free(bytes: &mut [u8], at: usize, len: usize) -> Option<()> {
@@ -252,13 +254,23 @@ fn put_tag(region: &mut [u8], at: usize) -> Option<()> {
 
 /// Stores the three longest free regions in the header.
 fn note_best(bytes: &mut [u8], kind: DataKind, geometry: &Geometry) -> Option<()> {
-    let mut free = free_regions(bytes, kind, geometry)?;
-    // Of equal ones, the first.
-    free.sort_by_key(|&(offset, len)| (usize::MAX.saturating_sub(len), offset));
+    let free = free_regions(bytes, kind, geometry)?;
+    note_best_of(bytes, &free)
+}
+
+/// The same for a block that has these free regions, which ascend.
+fn note_best_of(bytes: &mut [u8], free: &[(usize, usize)]) -> Option<()> {
+    let mut longest = [(0, 0); 3];
+    for &region in free {
+        // Of equal ones, the first.
+        let place = longest.iter().position(|&(_, len)| len < region.1);
+        if let Some(rest) = place.and_then(|place| longest.get_mut(place..)) {
+            rest.rotate_right(1);
+            *rest.first_mut()? = region;
+        }
+    }
     let (header, _) = DiskDataHeaderV5::mut_from_prefix(bytes).ok()?;
-    let mut free = free.into_iter();
-    for slot in &mut header.best_free {
-        let (offset, len) = free.next().unwrap_or((0, 0));
+    for (slot, (offset, len)) in header.best_free.iter_mut().zip(longest) {
         *slot = DiskBestFree {
             offset: u16::try_from(offset).ok()?.into(),
             length: u16::try_from(len).ok()?.into(),
@@ -297,13 +309,14 @@ pub fn add_entry(
     geometry: &Geometry,
 ) -> Option<usize> {
     let len = entry_bytes(entry.0.len(), geometry.features.has_ftype());
-    let free = free_regions(bytes, block, geometry)?;
-    let (at, _) = free
-        .into_iter()
+    let mut free = free_regions(bytes, block, geometry)?;
+    let (index, &(at, _)) = free
+        .iter()
+        .enumerate()
         .rev()
-        .max_by_key(|&(_, len)| len)
-        .filter(|&(_, free)| free >= len)?;
-    put_entry_at(bytes, block, at, entry, geometry)?;
+        .max_by_key(|(_, (_, len))| *len)
+        .filter(|(_, (_, free))| *free >= len)?;
+    put_entry_within(bytes, (&mut free, index), at, entry, geometry)?;
     Some(at)
 }
 
@@ -316,32 +329,52 @@ pub fn put_entry_at(
     entry: (&[u8], InodeNr, Option<FileKind>),
     geometry: &Geometry,
 ) -> Option<()> {
-    let has_ftype = geometry.features.has_ftype();
-    let len = entry_bytes(entry.0.len(), has_ftype);
+    let len = entry_bytes(entry.0.len(), geometry.features.has_ftype());
     let end = at.checked_add(len)?;
-    let free = free_regions(bytes, block, geometry)?;
+    let mut free = free_regions(bytes, block, geometry)?;
     let holds = |&(start, free): &(usize, usize)| start <= at && start.saturating_add(free) >= end;
-    let (start, free) = free.into_iter().find(holds)?;
-    if start < at {
-        put_free(bytes, start, at.checked_sub(start)?)?;
-    }
-    let rest = start.checked_add(free)?.checked_sub(end)?;
-    if rest > 0 {
-        put_free(bytes, end, rest)?;
-    }
-    put_entry(bytes, at, entry, has_ftype)?;
-    note_best(bytes, block, geometry)
+    let index = free.iter().position(holds)?;
+    put_entry_within(bytes, (&mut free, index), at, entry, geometry)
 }
 
-/// Makes the entry at a place name another inode.
+/// Adds an entry in one of the free regions, which ascend.
+fn put_entry_within(
+    bytes: &mut [u8],
+    (free, index): (&mut Vec<(usize, usize)>, usize),
+    at: usize,
+    entry: (&[u8], InodeNr, Option<FileKind>),
+    geometry: &Geometry,
+) -> Option<()> {
+    let has_ftype = geometry.features.has_ftype();
+    let end = at.checked_add(entry_bytes(entry.0.len(), has_ftype))?;
+    let &(start, whole) = free.get(index)?;
+    let before = at.checked_sub(start)?;
+    let after = start.checked_add(whole)?.checked_sub(end)?;
+    let left = [(start, before), (end, after)];
+    let left = left.into_iter().filter(|&(_, len)| len > 0);
+    for (start, len) in left.clone() {
+        put_free(bytes, start, len)?;
+    }
+    put_entry(bytes, at, entry, has_ftype)?;
+    free.splice(index..=index, left);
+    note_best_of(bytes, free)
+}
+
+/// Makes the entry at a place name another inode. `None`, and nothing changed, if no entry begins there.
 #[must_use]
 pub fn set_entry(
     bytes: &mut [u8],
+    block: DataKind,
     at: usize,
-    inode: InodeNr,
-    kind: Option<FileKind>,
+    (inode, kind): (InodeNr, Option<FileKind>),
     geometry: &Geometry,
 ) -> Option<()> {
+    let mut is_entry = false;
+    let data = view(bytes, block, geometry)?;
+    data.free_regions_next_to(|entry| is_entry |= entry == at)?;
+    if !is_entry {
+        return None;
+    }
     let (start, rest) = DiskEntryStart::mut_from_prefix(bytes.get_mut(at..)?).ok()?;
     start.inode.set(inode.get());
     if geometry.features.has_ftype() {
@@ -350,7 +383,8 @@ pub fn set_entry(
     Some(())
 }
 
-/// Removes the entry at a place: it becomes one free region with those next to it.
+/// Removes the entry at a place: it becomes one free region with those next to it. `None`, and nothing changed, if no
+/// entry begins there.
 #[must_use]
 pub fn remove_entry(
     bytes: &mut [u8],
@@ -362,7 +396,12 @@ pub fn remove_entry(
     let name_len = data.entry_at(at, geometry).ok()?.name.len();
     let mut start = at;
     let mut end = at.checked_add(entry_bytes(name_len, geometry.features.has_ftype()))?;
-    for (offset, len) in free_regions(bytes, block, geometry)? {
+    let mut is_entry = false;
+    let mut free = data.free_regions_next_to(|entry| is_entry |= entry == at)?;
+    if !is_entry {
+        return None;
+    }
+    for &(offset, len) in &free {
         let after = offset.checked_add(len)?;
         if after == start {
             start = offset;
@@ -371,8 +410,12 @@ pub fn remove_entry(
             end = after;
         }
     }
-    put_free(bytes, start, end.checked_sub(start)?)?;
-    note_best(bytes, block, geometry)
+    let merged = (start, end.checked_sub(start)?);
+    put_free(bytes, merged.0, merged.1)?;
+    let first = free.partition_point(|&(offset, _)| offset < start);
+    let last = free.partition_point(|&(offset, _)| offset < end);
+    free.splice(first..last, [merged]);
+    note_best_of(bytes, &free)
 }
 
 /// Stores the leaf entries of the only block of a directory, which may need more or less space at its end;
@@ -447,4 +490,102 @@ pub fn become_single(bytes: &mut [u8], leaves: &[HashEntry], geometry: &Geometry
 pub fn entry_inode(bytes: &[u8], at: usize) -> Option<InodeNr> {
     let (number, _) = Be64::ref_from_prefix(bytes.get(at..)?).ok()?;
     InodeNr::new(number.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::dir::data::{Region, dot_offset};
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::types::BasicBlock;
+
+    const KIND: DataKind = DataKind::Data;
+
+    fn number(inode: u64) -> InodeNr {
+        InodeNr::new(inode).unwrap()
+    }
+
+    fn empty(geometry: &Geometry) -> Vec<u8> {
+        empty_data(KIND, &Site::new(geometry, BasicBlock(80), 131)).unwrap()
+    }
+
+    /// Where entries begin, and their names.
+    fn entries(bytes: &[u8], geometry: &Geometry) -> Vec<(usize, Vec<u8>)> {
+        let data = view(bytes, KIND, geometry).unwrap();
+        let regions = data.regions(geometry).map(Result::unwrap);
+        let entries = regions.filter_map(|region| match region {
+            Region::Entry(entry) => Some((entry.offset, entry.name.to_vec())),
+            Region::Free { .. } => None,
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn best_free_regions_are_those_of_a_fresh_walk() {
+        let geometry = sample_geometry();
+        let mut bytes = empty(&geometry);
+        let mut model: Vec<(usize, Vec<u8>)> = Vec::new();
+        let mut number = 1_u32;
+        let mut random = |end: usize| {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            number as usize / 256 % end
+        };
+        let (mut added, mut put) = (0, 0);
+        for step in 0..6000 {
+            // It fills at first, and empties at the end.
+            if random(6000) > step || model.is_empty() {
+                let name = vec![b'n'; 1 + random(60)];
+                let entry = (&name[..], self::number(131), Some(FileKind::Regular));
+                let at = if random(2) == 0 {
+                    let at = add_entry(&mut bytes, KIND, entry, &geometry);
+                    added += usize::from(at.is_some());
+                    at
+                } else {
+                    let at = dot_offset(&geometry) + random(500) * 8;
+                    let done = put_entry_at(&mut bytes, KIND, at, entry, &geometry);
+                    put += usize::from(done.is_some());
+                    done.map(|()| at)
+                };
+                model.extend(at.map(|at| (at, name.clone())));
+                model.sort();
+            } else {
+                let (at, _) = model.remove(random(model.len()));
+                remove_entry(&mut bytes, KIND, at, &geometry).unwrap();
+            }
+            let mut walked = bytes.clone();
+            note_best(&mut walked, KIND, &geometry).unwrap();
+            assert!(walked == bytes, "{step}");
+            assert_eq!(entries(&bytes, &geometry), model, "{step}");
+            assert_eq!(is_all_free(&bytes, KIND, &geometry), model.is_empty());
+        }
+        assert!(added > 500 && put > 100, "{added} {put}");
+    }
+
+    #[test]
+    fn entry_within_a_name_is_not_changed() {
+        let geometry = sample_geometry();
+        let mut bytes = empty(&geometry);
+        let (kind, hidden) = (Some(FileKind::Regular), &b"x"[..]);
+        let mut name = [b'n'; 64];
+        // Where the entry with this name will lie, and the first place within the name that an entry may have.
+        let at = header_bytes(&geometry);
+        let within = at + 16;
+        let mut inner = vec![0; bytes.len()];
+        put_entry(&mut inner, within, (hidden, number(131), kind), true).unwrap();
+        let start = size_of::<DiskEntryStart>();
+        let skipped = within - at - start;
+        name[skipped..skipped + 16].copy_from_slice(&inner[within..within + 16]);
+        let entry = (&name[..], number(132), kind);
+        assert_eq!(add_entry(&mut bytes, KIND, entry, &geometry), Some(at));
+        let data = view(&bytes, KIND, &geometry).unwrap();
+        assert_eq!(data.entry_at(within, &geometry).unwrap().name, hidden);
+        let before = bytes.clone();
+        assert_eq!(remove_entry(&mut bytes, KIND, within, &geometry), None);
+        let other = (number(133), kind);
+        let set = set_entry(&mut bytes, KIND, within, other, &geometry);
+        assert_eq!(set, None);
+        assert!(bytes == before);
+        set_entry(&mut bytes, KIND, at, other, &geometry).unwrap();
+        assert_eq!(bytes[at..at + 8], 133_u64.to_be_bytes());
+    }
 }

@@ -334,6 +334,14 @@ impl<'a> DirData<'a> {
     /// The free regions in order, as offset and length. Of entries, no more is looked at than where they end.
     #[must_use]
     pub fn free_regions(&self) -> Option<Vec<(usize, usize)>> {
+        self.free_regions_next_to(|_| {})
+    }
+
+    /// The same, after where each entry begins was passed to `entry`.
+    pub fn free_regions_next_to(
+        &self,
+        mut entry: impl FnMut(usize),
+    ) -> Option<Vec<(usize, usize)>> {
         let mut free = Vec::new();
         let mut at = self.start;
         while at < self.end {
@@ -345,6 +353,7 @@ impl<'a> DirData<'a> {
                 Some(len).filter(|&len| len > 0 && len.is_multiple_of(ENTRY_ALIGNMENT))?
             } else {
                 let (start, _) = DiskEntryStart::ref_from_prefix(bytes).ok()?;
+                entry(at);
                 entry_bytes(start.name_len.into(), self.has_ftype)
             };
             check_tag(bytes.get(..len)?, at).ok()?;

@@ -5,6 +5,7 @@ pub mod leaf;
 pub mod data;
 pub mod free;
 pub mod build;
+pub mod index;
 pub mod short;
 
 use platter_vfs::FileKind;

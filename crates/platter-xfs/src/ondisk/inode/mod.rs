@@ -1,6 +1,7 @@
 //! Inodes: the core, and the forks in the literal area after it. Spec: `xfs/ondisk_inode`.
 
 mod disk;
+mod metafile;
 pub mod free;
 pub mod time;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use super::geometry::Geometry;
 use super::types::{AgInode, InodeNr, Lsn};
 
 pub use disk::{DiskInode, DiskInodeV3, InodeFlags, InodeFlags2, mark_free};
+pub use metafile::MetafileKind;
 
 /// `di_magic`: `IN`.
 pub const INODE_MAGIC: u16 = 0x494e;
@@ -98,47 +100,6 @@ pub enum ForkKind {
     Data,
     /// Attributes.
     Attr,
-}
-
-/// `di_metatype`: what the filesystem keeps in a metadata inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u16)]
-pub enum MetafileKind {
-    /// A directory of the metadata directory tree.
-    Directory = 1,
-    /// Quota of users.
-    UserQuota = 2,
-    /// Quota of groups.
-    GroupQuota = 3,
-    /// Quota of projects.
-    ProjectQuota = 4,
-    /// The bitmap of a realtime group.
-    RtBitmap = 5,
-    /// The summary of a realtime group.
-    RtSummary = 6,
-    /// The owners of the extents of a realtime group, a B-tree.
-    RtRmap = 7,
-    /// The reference counts of a realtime group, a B-tree.
-    RtRefcount = 8,
-}
-
-impl MetafileKind {
-    const ALL: [Self; 8] = [
-        Self::Directory,
-        Self::UserQuota,
-        Self::GroupQuota,
-        Self::ProjectQuota,
-        Self::RtBitmap,
-        Self::RtSummary,
-        Self::RtRmap,
-        Self::RtRefcount,
-    ];
-
-    /// The kind with this number.
-    #[must_use]
-    pub fn of(number: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u16 == number)
-    }
 }
 
 /// A fork of an inode.

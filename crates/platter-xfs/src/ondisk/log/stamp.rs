@@ -111,6 +111,10 @@ impl Stamp {
         if magic == SUMMARY_MAGIC {
             return Some(REALTIME);
         }
+        Self::of_hash_tree(block)
+    }
+
+    fn of_hash_tree(block: &[u8]) -> Option<Self> {
         let (magic, _) = Be16::ref_from_prefix(block.get(HASH_TREE_MAGIC_AT..)?).ok()?;
         HASH_TREE_MAGIC.contains(&magic.get()).then_some(HASH_TREE)
     }
@@ -118,7 +122,6 @@ impl Stamp {
     /// The same for a block that a log item says to be of a type; `None` if the block is not.
     #[must_use]
     pub fn of_type(kind: BufferType, block: &[u8]) -> Option<Self> {
-        let stamp = Self::of_block(block);
         let expected: &[Self] = match kind {
             BufferType::Btree => &[SHORT_BTREE, LONG_BTREE],
             BufferType::Agf => &[AGF],
@@ -138,6 +141,12 @@ impl Stamp {
             | BufferType::GroupQuota
             | BufferType::Inodes
             | BufferType::AttrRemote => &[],
+        };
+        // Blocks of hash trees begin with a link, which may look like the magic number of another block.
+        let stamp = if expected == [HASH_TREE] {
+            Self::of_hash_tree(block)
+        } else {
+            Self::of_block(block)
         };
         stamp.filter(|stamp| expected.contains(stamp))
     }
@@ -219,6 +228,11 @@ mod tests {
             Some(HASH_TREE)
         );
         assert_eq!(Stamp::of_type(BufferType::Agf, &block), None);
+        // A link to block 0x58444433.
+        block[..4].copy_from_slice(b"XDD3");
+        let kind = BufferType::DirLeafN;
+        assert_eq!(Stamp::of_type(kind, &block), Some(HASH_TREE));
+        assert_eq!(Stamp::of_type(BufferType::DaNode, b"XDD3XDD3XDD3"), None);
         assert_eq!(Stamp::of_block(b"IN"), None);
         assert_eq!(Stamp::of_block(b"XARM_and_more"), None);
     }

@@ -12,7 +12,7 @@ use crate::ondisk::features::{Incompat, Version};
 /// What a copy has in common with the primary superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedFields {
-    numbers: [u64; 24],
+    numbers: [u64; 23],
 }
 
 impl DiskSuperblock {
@@ -44,7 +44,6 @@ impl DiskSuperblock {
                 self.log_blocks.get().into(),
                 self.sector_bytes.get().into(),
                 self.inode_bytes.get().into(),
-                self.inode_percent_max.into(),
                 self.block_bits.into(),
                 self.sector_bits.into(),
                 self.inode_bits.into(),

@@ -1,6 +1,7 @@
 //! The superblock: the first sector of each allocation group; that of group 0 counts.
 //! Spec: `xfs/allocation_groups`, "Superblocks".
 
+mod quota_flags;
 mod disk;
 mod backup;
 mod build;
@@ -11,12 +12,12 @@ use platter_ondisk::{Corrupt, Locus, Uuid};
 use zerocopy::FromBytes;
 
 use super::checksum;
-use super::dquot::QuotaFlags;
 use super::features::{Features, Features2, Incompat, Version};
 use super::types::{FsBlock, InodeNr, Lsn};
 
 pub use backup::SharedFields;
 pub use disk::DiskSuperblock;
+pub use quota_flags::QuotaFlags;
 
 /// `sb_magicnum`: `XFSB`.
 pub const SUPERBLOCK_MAGIC: u32 = 0x5846_5342;

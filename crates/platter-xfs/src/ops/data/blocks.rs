@@ -1,5 +1,6 @@
 //! The changes of a file's block mapping that [`platter_vfs::file`] asks for.
 
+use platter_vfs::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
 
@@ -9,7 +10,6 @@ use platter_vfs::file::{
     Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target,
     write_back_files, write_runs,
 };
-use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::super::state::{Times, touch};
@@ -82,7 +82,7 @@ impl FileBlocks for Inode {
         &self.data
     }
 
-    fn inode_lock(&self) -> &RankedRwLock<()> {
+    fn inode_lock(&self) -> &InodeLock {
         &self.order
     }
 

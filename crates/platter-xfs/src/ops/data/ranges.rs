@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_vfs::file::{self, BlockRuns, FileBlocks};
+use platter_vfs::file::{self, BlockRuns, FileBlocks, FileData};
 use platter_vfs::ranges::{CloneRequest, Deduped, Exchange, copied_range, copy_through_cache};
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
@@ -285,7 +285,13 @@ impl Inode {
         (mine, theirs): (&Range<u64>, &Range<u64>),
         written_only: bool,
     ) -> Result<Vec<(u64, u64, u64)>> {
-        let (my_state, their_state) = (self.state.read(), other.state.read_nth(1));
+        let (my_state, their_state) = if self.number < other.number {
+            let mine = self.state.read();
+            (mine, other.state.read_nth(1))
+        } else {
+            let theirs = other.state.read();
+            (self.state.read_nth(1), theirs)
+        };
         let mut parts = Vec::new();
         let mut moved = 0;
         let mut at = 0;
@@ -328,8 +334,8 @@ impl Inode {
         let superblock: &SuperBlock = &self.superblock;
         let (size, other_size) = (self.data.size_bytes(), other.data.size_bytes());
         let now = superblock.clock.now();
-        let _mapping = self.data.mapping.write();
-        let _other_mapping = other.data.mapping.write();
+        let mine = (self.number.id(), &self.data);
+        let _mappings = FileData::lock_both(mine, (other.number.id(), &other.data));
         let sizes = superblock.change(&cost, &[self, other], |change, _| {
             let (mut mine, mut theirs) = (change.inode(self.number)?, change.inode(other.number)?);
             let shares = |edit: &InodeEdit| edit.inode().flags2.contains(InodeFlags2::REFLINK);

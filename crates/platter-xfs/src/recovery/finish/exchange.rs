@@ -33,6 +33,16 @@ impl Run {
     }
 }
 
+/// A part of an exchange: a mapping or hole of each file.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    /// Where it is in the files.
+    at: [FileBlock; 2],
+    count: u64,
+    /// What each file gets; `None` for a hole.
+    mappings: [Option<Mapping>; 2],
+}
+
 impl Finisher {
     pub(super) fn exchange(&mut self, intent: &ExchangeIntent) -> Result<()> {
         let kind = if intent.flags.contains(ExchangeFlags::ATTR_FORK) {
@@ -91,20 +101,19 @@ impl Finisher {
         forks: &mut [ForkEdit; 2],
     ) -> Result<()> {
         let only_written = intent.flags.contains(ExchangeFlags::FIRST_WRITTEN);
-        let [one, two] = forks;
-        let owners = [inode_nr(intent.inodes[0])?, inode_nr(intent.inodes[1])?];
+        let mut first_step = None;
         let mut done = 0;
         while done < intent.blocks {
             let at = intent
                 .offsets
                 .map(|offset| FileBlock(offset.saturating_add(done)));
             let left = intent.blocks - done;
-            let first = self.run(one, at[0], left)?;
+            let first = self.run(&mut forks[0], at[0], left)?;
             if only_written && !first.is_written() {
                 done += first.count;
                 continue;
             }
-            let second = self.run(two, at[1], first.count)?;
+            let second = self.run(&mut forks[1], at[1], first.count)?;
             let count = second.count;
             done += count;
             let (to_two, to_one) = (first.at(at[1], count), second.at(at[0], count));
@@ -113,17 +122,42 @@ impl Finisher {
             {
                 continue;
             }
-            self.unmap(one, (owners[0], kind), at[0], count)?;
-            self.unmap(two, (owners[1], kind), at[1], count)?;
-            if let Some(mapping) = to_one {
-                self.map(one, (owners[0], kind), mapping)?;
+            let step = Step {
+                at,
+                count,
+                mappings: [to_one, to_two],
+            };
+            if first_step.is_none() {
+                first_step = Some(step);
+                continue;
             }
-            if let Some(mapping) = to_two {
-                self.map(two, (owners[1], kind), mapping)?;
-            }
-            self.groups.checkpoint()?;
+            self.step(intent, kind, forks, step)?;
         }
-        Ok(())
+        // The kernel queues the mappings of the step that recovery begins with after all that is left of the exchange. In
+        // another order the B-trees would be split at other places.
+        match first_step {
+            Some(step) => self.step(intent, kind, forks, step),
+            None => Ok(()),
+        }
+    }
+
+    fn step(
+        &mut self,
+        intent: &ExchangeIntent,
+        kind: ForkKind,
+        forks: &mut [ForkEdit; 2],
+        step: Step,
+    ) -> Result<()> {
+        let owners = [inode_nr(intent.inodes[0])?, inode_nr(intent.inodes[1])?];
+        for ((fork, owner), at) in forks.iter_mut().zip(owners).zip(step.at) {
+            self.unmap(fork, (owner, kind), at, step.count)?;
+        }
+        for ((fork, owner), mapping) in forks.iter_mut().zip(owners).zip(step.mappings) {
+            if let Some(mapping) = mapping {
+                self.map(fork, (owner, kind), mapping)?;
+            }
+        }
+        self.groups.checkpoint()
     }
 
     /// What is at a file block, of at most so many blocks.

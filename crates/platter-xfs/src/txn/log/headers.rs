@@ -1,12 +1,14 @@
-//! The verifier of superblocks and of the headers of allocation groups, which are logged as blocks.
+//! What logged blocks are, and the verifier of superblocks and of the headers of allocation groups, which are logged as
+//! blocks.
 
 use std::fmt;
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify};
+use zerocopy::FromBytes;
 
 use crate::ondisk::attr::remote::ATTR_REMOTE_MAGIC;
-use crate::ondisk::btree::BtreeKind;
+use crate::ondisk::btree::{BtreeKind, DiskShortHeader};
 use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::data::DataKind;
 use crate::ondisk::dir::free;
@@ -97,80 +99,145 @@ impl HeaderVerifier {
 }
 
 impl BlockType {
-    /// What a block is, by its magic number: one of an allocation group, or of the fork of an inode that it
-    /// names.
-    #[must_use]
-    pub fn of_block(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<Self> {
-        Self::of_group(geometry, at, bytes).or_else(|| Self::of_fork(geometry, bytes))
+    /// Whether nothing reads the block but by its verifier: then its checksum is computed when it is written to its
+    /// place, which is once for many transactions. Others are sealed by each commit.
+    pub(in crate::txn) fn is_sealed_in_place(&self) -> bool {
+        match self.kind {
+            BufferType::Btree
+            | BufferType::DirBlock
+            | BufferType::DirData
+            | BufferType::DirFree
+            | BufferType::DirLeaf1
+            | BufferType::DirLeafN
+            | BufferType::DaNode
+            | BufferType::AttrLeaf => true,
+            BufferType::Unknown
+            | BufferType::UserQuota
+            | BufferType::ProjectQuota
+            | BufferType::GroupQuota
+            | BufferType::Inodes
+            | BufferType::Agf
+            | BufferType::Agfl
+            | BufferType::Agi
+            | BufferType::Superblock
+            | BufferType::Symlink
+            | BufferType::AttrRemote
+            | BufferType::RtBitmap
+            | BufferType::RtSummary => false,
+        }
     }
 
-    /// What a block of version 5 of a fork is, by its magic number and the owner that it names.
-    fn of_fork(geometry: &Geometry, bytes: &[u8]) -> Option<Self> {
-        let magic = bytes
-            .first_chunk()
-            .map(|magic| u32::from_be_bytes(*magic))?;
-        let kinds = [
-            (BlockKind::Btree(BtreeKind::Bmap), BufferType::Btree),
-            (BlockKind::DirData(DataKind::Single), BufferType::DirBlock),
-            (BlockKind::DirData(DataKind::Data), BufferType::DirData),
-            (BlockKind::DirFree, BufferType::DirFree),
-            (BlockKind::AttrRemote, BufferType::AttrRemote),
-            (BlockKind::Symlink, BufferType::Symlink),
-        ];
-        let magic_of = |kind: &BlockKind| match kind {
-            BlockKind::Btree(tree) => tree.magic(true),
-            BlockKind::DirData(data) => Some(data.magic(true)),
-            BlockKind::DirFree => Some(free::magic(true)),
-            BlockKind::AttrRemote => Some(ATTR_REMOTE_MAGIC),
-            BlockKind::Symlink => Some(SYMLINK_MAGIC),
-            BlockKind::DirLeaf(_) | BlockKind::DaNode | BlockKind::AttrLeaf => None,
+    /// Whether changes of the block are of single records or entries, each of which was checked when it was made:
+    /// then it is verified once for many transactions. Others are verified by each commit.
+    pub(in crate::txn) fn is_changed_in_place(&self) -> bool {
+        let is_built = matches!(self.kind, BufferType::DaNode | BufferType::AttrLeaf);
+        self.is_sealed_in_place() && !is_built
+    }
+
+    /// A block of this kind, which belongs to an inode or an allocation group.
+    #[must_use]
+    pub fn new(geometry: &Geometry, kind: BlockKind, owner: u64) -> Self {
+        let logged = match kind {
+            BlockKind::Btree(_) => BufferType::Btree,
+            BlockKind::DirData(DataKind::Single) => BufferType::DirBlock,
+            BlockKind::DirData(DataKind::Data) => BufferType::DirData,
+            BlockKind::DirFree => BufferType::DirFree,
+            BlockKind::DirLeaf(DaKind::DirLeaf1) => BufferType::DirLeaf1,
+            BlockKind::DirLeaf(DaKind::DirLeafN | DaKind::Node | DaKind::AttrLeaf) => {
+                BufferType::DirLeafN
+            }
+            BlockKind::DaNode => BufferType::DaNode,
+            BlockKind::AttrLeaf => BufferType::AttrLeaf,
+            BlockKind::AttrRemote => BufferType::AttrRemote,
+            BlockKind::Symlink => BufferType::Symlink,
         };
-        let mut known = kinds.into_iter();
-        let by_magic = known.find(|(kind, _)| magic_of(kind) == Some(magic));
-        let of_hash_tree = || {
-            Some(match DaKind::of(bytes, true)? {
-                DaKind::Node => (BlockKind::DaNode, BufferType::DaNode),
-                leaf @ DaKind::DirLeaf1 => (BlockKind::DirLeaf(leaf), BufferType::DirLeaf1),
-                leaf @ DaKind::DirLeafN => (BlockKind::DirLeaf(leaf), BufferType::DirLeafN),
-                DaKind::AttrLeaf => (BlockKind::AttrLeaf, BufferType::AttrLeaf),
-            })
-        };
-        let (kind, logged) = by_magic.or_else(of_hash_tree)?;
-        let owner = kind.owner_of(bytes)?;
-        Some(Self {
+        Self {
             kind: logged,
             verifier: Arc::new(BlockVerifier::new(geometry, kind, owner)),
-        })
+        }
     }
 
-    /// What a block of an allocation group is, by its magic number: a header, or a block of one of its trees.
+    /// What a block of version 5 is, by its magic number: one of an allocation group, or of the fork of an inode that
+    /// it names.
     #[must_use]
-    pub fn of_group(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<Self> {
-        let magic = bytes
-            .first_chunk()
-            .map(|magic| u32::from_be_bytes(*magic))?;
-        let block = at.byte_offset() >> geometry.block_bits;
-        let ag = u32::try_from(block.checked_div(geometry.ag_blocks.into())?).ok()?;
-        let headers = [Header::Superblock, Header::Agf, Header::Agi, Header::Agfl];
-        let header = headers.into_iter().find(|header| {
-            let stamp = Stamp::of_type(header.kind(), bytes);
-            stamp.is_some()
-        });
-        if let Some(header) = header {
-            return Some(Self {
-                kind: header.kind(),
-                verifier: Arc::new(HeaderVerifier::new(geometry, header, AgNr(ag))),
-            });
+    pub fn of_block(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<Self> {
+        if let Some(header) = Self::of_header(geometry, at, bytes) {
+            return Some(header);
         }
-        let is_v5 = geometry.features.is_v5();
-        let mut trees = GROUP_TREES.into_iter();
-        let tree = trees.find(|tree| tree.magic(is_v5) == Some(magic))?;
-        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(tree), ag.into());
+        // Blocks of hash trees begin with a link, which may look like the magic number of another block. Where their
+        // own magic number is, a B-tree of a group has a sibling: only in the largest groups may that look like one.
+        let hash_tree = of_hash_tree(bytes);
+        let (short, _) = DiskShortHeader::ref_from_prefix(bytes).ok()?;
+        let is_sibling = short.left.get() < geometry.ag_blocks;
+        let found = hash_tree
+            .filter(|_| !is_sibling)
+            .or_else(|| of_group_tree(geometry, at, bytes))
+            .or_else(|| of_fork(bytes))
+            .or(hash_tree);
+        found.map(|(kind, owner)| Self::new(geometry, kind, owner))
+    }
+
+    /// What a header of an allocation group is, by its place and its magic number.
+    #[must_use]
+    pub fn of_header(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<Self> {
+        const HEADERS: [Header; 4] = [Header::Superblock, Header::Agf, Header::Agi, Header::Agfl];
+        let ag = group_of(geometry, at)?;
+        let within = at.byte_offset().checked_sub(geometry.ag_offset(ag))?;
+        let sector = within / u64::from(geometry.sector_bytes());
+        let header = *HEADERS.get(usize::try_from(sector).ok()?)?;
+        Stamp::of_type(header.kind(), bytes)?;
         Some(Self {
-            kind: BufferType::Btree,
-            verifier: Arc::new(verifier),
+            kind: header.kind(),
+            verifier: Arc::new(HeaderVerifier::new(geometry, header, ag)),
         })
     }
+}
+
+/// The group that a place is in.
+fn group_of(geometry: &Geometry, at: BasicBlock) -> Option<AgNr> {
+    let block = at.byte_offset() >> geometry.block_bits;
+    let ag = block.checked_div(geometry.ag_blocks.into())?;
+    u32::try_from(ag).ok().map(AgNr)
+}
+
+fn first_magic(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|magic| u32::from_be_bytes(*magic))
+}
+
+/// What a block of a B-tree of an allocation group is, and the group.
+fn of_group_tree(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<(BlockKind, u64)> {
+    let magic = first_magic(bytes)?;
+    let mut trees = GROUP_TREES.into_iter();
+    let tree = trees.find(|tree| tree.magic(true) == Some(magic))?;
+    Some((BlockKind::Btree(tree), group_of(geometry, at)?.0.into()))
+}
+
+/// What a block of a hash tree is, and the owner that it names.
+fn of_hash_tree(bytes: &[u8]) -> Option<(BlockKind, u64)> {
+    let kind = match DaKind::of(bytes, true)? {
+        DaKind::Node => BlockKind::DaNode,
+        leaf @ (DaKind::DirLeaf1 | DaKind::DirLeafN) => BlockKind::DirLeaf(leaf),
+        DaKind::AttrLeaf => BlockKind::AttrLeaf,
+    };
+    Some((kind, kind.owner_of(bytes)?))
+}
+
+/// What another block of a fork is, and the owner that it names.
+fn of_fork(bytes: &[u8]) -> Option<(BlockKind, u64)> {
+    let magic = first_magic(bytes)?;
+    let bmap = BtreeKind::Bmap;
+    let (single, data) = (DataKind::Single, DataKind::Data);
+    let kinds = [
+        (BlockKind::Btree(bmap), bmap.magic(true)),
+        (BlockKind::DirData(single), Some(single.magic(true))),
+        (BlockKind::DirData(data), Some(data.magic(true))),
+        (BlockKind::DirFree, Some(free::magic(true))),
+        (BlockKind::AttrRemote, Some(ATTR_REMOTE_MAGIC)),
+        (BlockKind::Symlink, Some(SYMLINK_MAGIC)),
+    ];
+    let found = kinds.into_iter().find(|(_, known)| *known == Some(magic));
+    let (kind, _) = found?;
+    Some((kind, kind.owner_of(bytes)?))
 }
 
 impl Verify for HeaderVerifier {
@@ -211,5 +278,49 @@ impl Verify for HeaderVerifier {
 
     fn kept(&self) -> Option<Box<dyn Verify>> {
         Some(Box::new(self.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::da::DaLinks;
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::{Site, dir};
+
+    #[test]
+    fn link_of_a_hash_tree_is_no_magic_number() {
+        let geometry = sample_geometry();
+        let (at, owner) = (BasicBlock(80), 131);
+        let site = Site::new(&geometry, at, owner);
+        let magics = [
+            b"XDB3", b"XDD3", b"XDF3", b"BMA3", b"AB3B", b"R3FC", b"XFSB", b"XAGF",
+        ];
+        for magic in magics {
+            let links = DaLinks {
+                next: Some(u32::from_be_bytes(*magic)),
+                previous: Some(1),
+            };
+            let leaf = dir::build::leaf(&[(1, 1)], links, &site).unwrap();
+            let what = BlockType::of_block(&geometry, at, &leaf).unwrap();
+            assert_eq!(what.kind, BufferType::DirLeafN, "{links:?}");
+            let kind = BlockKind::DirLeaf(DaKind::DirLeafN);
+            let expected = BlockVerifier::new(&geometry, kind, owner);
+            assert_eq!(what.verifier.key(), expected.key());
+        }
+    }
+
+    #[test]
+    fn header_is_known_by_its_place() {
+        let geometry = sample_geometry();
+        let mut sector = vec![0; 512];
+        sector[..4].copy_from_slice(b"XAGF");
+        let place =
+            |ag, sector: u64| BasicBlock::of_byte(geometry.ag_offset(AgNr(ag)) + sector * 512);
+        let kind = |at| BlockType::of_header(&geometry, at, &sector).map(|what| what.kind);
+        assert_eq!(kind(place(2, 1)), Some(BufferType::Agf));
+        for sector in [0, 2, 8] {
+            assert_eq!(kind(place(2, sector)), None);
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use platter_cache::Buffer;
 
+use super::headers::BlockType;
 use super::record::OPERATION_BYTES;
 use crate::ondisk::log::buffer::CHUNK_BYTES;
 use crate::ondisk::log::dinode::LogDinode;
@@ -38,11 +39,20 @@ pub struct InodePlace {
     pub offset: u32,
 }
 
+/// A committed version of an inode. A clone is the same version.
+#[derive(Debug, Clone)]
+pub struct InodeVersion {
+    /// The inode as it is to lie on the disk, without a checksum.
+    pub image: Arc<[u8]>,
+    /// What it says, validated; `None` for one that is free.
+    pub inode: Option<Arc<Inode>>,
+}
+
 /// What an item holds after a transaction. A clone is the same version.
 #[derive(Debug, Clone)]
 pub(in crate::txn) enum Content {
     Block {
-        kind: BufferType,
+        what: BlockType,
         version: Buffer,
     },
     /// The block was freed: earlier items of it must not be replayed.
@@ -53,10 +63,7 @@ pub(in crate::txn) enum Content {
     Gone,
     Inode {
         place: InodePlace,
-        /// The inode as it lies on the disk.
-        image: Arc<[u8]>,
-        /// `None` for one that is free.
-        inode: Option<Arc<Inode>>,
+        version: InodeVersion,
     },
     /// Inodes that are new: logged as an inode create item, and written to their place before any of them.
     Chunk {
@@ -183,8 +190,8 @@ impl Content {
         geometry: &Geometry,
     ) -> Vec<Vec<Vec<u8>>> {
         match (self, key) {
-            (Self::Block { kind, version }, ItemKey::Block(at, _)) => {
-                vec![block(at, *kind, version, dirty.chunks)]
+            (Self::Block { what, version }, ItemKey::Block(at, _)) => {
+                vec![block(at, what.kind, version, dirty.chunks)]
             }
             (Self::Cancelled { len_bytes }, ItemKey::Block(at, _)) => {
                 let format = BufferFormat::new(
@@ -196,15 +203,8 @@ impl Content {
                 );
                 vec![vec![format.encode()]]
             }
-            (
-                Self::Inode {
-                    place,
-                    image,
-                    inode,
-                },
-                _,
-            ) => {
-                let inode = inode.as_deref();
+            (Self::Inode { place, version }, _) => {
+                let (image, inode) = (&version.image, version.inode.as_deref());
                 let mut items = vec![inode_regions(place, image, inode, dirty, geometry)];
                 if dirty.link {
                     items.push(link(place, image));
@@ -232,11 +232,8 @@ impl Content {
                 BufferFormat::encoded_bytes(len) + OPERATION_BYTES
             }
             Self::Gone => 0,
-            Self::Inode {
-                place,
-                image,
-                inode,
-            } => {
+            Self::Inode { place, version } => {
+                let InodeVersion { image, inode } = version;
                 let forks = logged_forks(inode.as_deref(), dirty, geometry);
                 let forks = forks.iter().flatten().map(|fork| fork.region.len());
                 let forks = forks.filter(|len| *len > 0);
@@ -372,8 +369,10 @@ mod tests {
         };
         let content = |inode: Option<&Inode>| Content::Inode {
             place,
-            image: image.as_slice().into(),
-            inode: inode.cloned().map(Arc::new),
+            version: InodeVersion {
+                image: image.as_slice().into(),
+                inode: inode.cloned().map(Arc::new),
+            },
         };
         for flags in 0..16 {
             let dirty = Dirty {

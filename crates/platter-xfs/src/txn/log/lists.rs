@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::item::{Content, Dirty, ItemKey};
+use super::item::{Content, Dirty, InodeVersion, ItemKey};
 use super::record::Shape;
 use crate::ondisk::{Geometry, InodeNr, Lsn};
 
@@ -279,9 +279,9 @@ impl Lists {
     }
 
     /// The newest committed version of an inode that is not in its place.
-    pub(super) fn inode(&self, number: InodeNr) -> Option<Arc<[u8]>> {
+    pub(super) fn inode(&self, number: InodeNr) -> Option<InodeVersion> {
         match &self.items.get(&ItemKey::Inode(number))?.content {
-            Content::Inode { image, .. } => Some(Arc::clone(image)),
+            Content::Inode { version, .. } => Some(version.clone()),
             Content::Block { .. }
             | Content::Cancelled { .. }
             | Content::Gone

@@ -3,25 +3,26 @@
 //!
 //! The design is on the page `docs/design/xfs-log.md`.
 
+mod headers;
 mod record;
 mod item;
 mod lists;
 mod grant;
-mod headers;
 mod write;
 mod write_back;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use platter_block::BlockDevice;
+use platter_block::lock::{Condvar, Mutex, rank};
 use platter_cache::BufferCache;
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
 use crate::ondisk::{Geometry, InodeNr, Lsn};
 use crate::txn::{LogDevice, LogPosition, LogState};
-use crate::xfs_mount::{Padded, lock};
+use crate::xfs_mount::Padded;
 
 use grant::{Grants, Head};
 use lists::Lists;
@@ -30,8 +31,8 @@ use write::Position;
 
 pub(super) use grant::Ticket;
 pub use headers::{BlockType, Header, HeaderVerifier};
-pub use item::InodePlace;
 pub(super) use item::{Chunks, Content, Dirty, ItemKey};
+pub use item::{InodePlace, InodeVersion};
 pub(super) use lists::Change;
 
 /// A transaction reserves no more than one of so many parts of the log, unless it takes more.
@@ -48,10 +49,11 @@ const WRITE_BACK_PARTS: usize = 4;
 /// # Invariants
 /// - A checkpoint holds whole transactions, and is durable as a whole or not at all.
 /// - Nothing is written to its place before the checkpoint that holds it is durable.
+/// - No block is part of a checkpoint, or written to its place, that its verifier does not accept.
 /// - After a failure nothing is written any more.
 ///
 /// # Locks
-/// `reserve_turn` or `write_turn`, then `writing_back`, then `force`, then `position`, then `lists`, then `grants`.
+/// `reserve_turn` or `regrant_turn`, then `writing_back`, then `force`, then `position`, then `lists`, then `grants`.
 /// The turns, `writing_back` and `position` are held over I/O: others wait for that I/O.
 pub struct Log {
     device: LogDevice,
@@ -64,29 +66,22 @@ pub struct Log {
     /// Commits; hot next to the lists, whose lock is held then.
     changes: Padded<AtomicU32>,
     /// The committed and the active items.
-    // Lock rank 11.5.
-    lists: Padded<Mutex<Lists>>,
+    lists: Padded<Mutex<Lists, { rank(11, 5) }>>,
     /// Space of the log.
-    // Lock rank 11.6.
-    grants: Padded<Mutex<Grants>>,
+    grants: Padded<Mutex<Grants, { rank(11, 6) }>>,
     /// Notified when space is given back.
     space: Padded<Condvar>,
-    /// Which transaction waits for space next: of those that begin, and of those that roll.
-    // Lock rank 11.1.
-    reserve_turn: Padded<Mutex<()>>,
-    /// The turn to write the log, over its I/O.
-    // Lock rank 11.3.
-    write_turn: Padded<Mutex<()>>,
+    /// The turn to wait for space, of transactions that begin.
+    reserve_turn: Padded<Mutex<(), { rank(10, 1) }>>,
+    /// The turn to wait for space, of transactions that roll.
+    regrant_turn: Padded<Mutex<(), { rank(10, 1) }>>,
     /// Which checkpoints are durable.
-    // Lock rank 11.4.
-    force: Padded<Mutex<Force>>,
+    force: Padded<Mutex<Force, { rank(11, 3) }>>,
     forced: Padded<Condvar>,
-    /// Where the log is written next.
-    // Lock rank 11.4.
-    position: Padded<Mutex<Position>>,
+    /// Where the log is written next. Held over the writing of a checkpoint.
+    position: Padded<Mutex<Position, { rank(11, 4) }>>,
     /// The turn to write blocks back, over its I/O.
-    // Lock rank 11.2.
-    writing_back: Padded<Mutex<()>>,
+    writing_back: Padded<Mutex<(), { rank(10, 2) }>>,
 }
 
 /// Which checkpoints are durable.
@@ -141,7 +136,7 @@ impl Log {
             grants: Padded(Mutex::new(grants)),
             space: Padded::default(),
             reserve_turn: Padded::default(),
-            write_turn: Padded::default(),
+            regrant_turn: Padded::default(),
             force: Padded::default(),
             forced: Padded::default(),
             position: Padded(Mutex::new(Position::new(position))),
@@ -169,16 +164,16 @@ impl Log {
         };
         let log = Self::open(device, data, buffers, geometry, &clean)?;
         let tail = position.tail_lsn();
-        lock(&log.lists).keep_tail(Some(tail));
-        lock(&log.grants).keep_tail(tail);
+        log.lists.lock().keep_tail(Some(tail));
+        log.grants.lock().keep_tail(tail);
         Ok(log)
     }
 
     /// What the log held when it was opened is not needed any more.
     pub fn release_tail(&self) {
-        let mut lists = lock(&self.lists);
+        let mut lists = self.lists.lock();
         lists.keep_tail(None);
-        lock(&self.grants).release_tail(lists.tail());
+        self.grants.lock().release_tail(lists.tail());
     }
 
     /// The metadata buffers.
@@ -192,25 +187,25 @@ impl Log {
 
     /// The newest committed version of an inode, unless it is the one on the disk.
     #[must_use]
-    pub fn inode(&self, number: InodeNr) -> Option<Arc<[u8]>> {
-        lock(&self.lists).inode(number)
+    pub fn inode(&self, number: InodeNr) -> Option<InodeVersion> {
+        self.lists.lock().inode(number)
     }
 
     /// Whether something is logged, or to be logged, under this key.
     pub(super) fn has_item(&self, key: ItemKey) -> bool {
-        lock(&self.lists).has(key)
+        self.lists.lock().has(key)
     }
 
     /// The number of the running checkpoint: [forcing](Self::force) it makes all that was committed durable.
     #[must_use]
     pub fn running(&self) -> u64 {
-        lock(&self.lists).sequence()
+        self.lists.lock().sequence()
     }
 
     /// Whether a checkpoint and all before it are durable.
     #[must_use]
     pub fn is_durable(&self, sequence: u64) -> bool {
-        lock(&self.force).durable >= sequence
+        self.force.lock().durable >= sequence
     }
 
     /// Whether blocks that a checkpoint freed may be overwritten with data: the checkpoint is durable, and no
@@ -223,7 +218,7 @@ impl Log {
     /// The last checkpoint whose freed blocks are [reusable](Self::is_reusable).
     #[must_use]
     pub fn reusable(&self) -> u64 {
-        let force = lock(&self.force);
+        let force = self.force.lock();
         let written_back_after = force.written_back_after.unwrap_or(force.durable);
         force.durable.min(written_back_after)
     }
@@ -232,7 +227,7 @@ impl Log {
     /// [reusable](Self::is_reusable).
     pub fn force_freed(&self) -> Result<()> {
         self.force_all()?;
-        drop(lock(&self.writing_back));
+        drop(self.writing_back.lock());
         Ok(())
     }
 
@@ -245,16 +240,16 @@ impl Log {
     /// How many items are in the log and not in their places, and how many in the running checkpoint.
     #[must_use]
     pub fn items(&self) -> (usize, usize) {
-        lock(&self.lists).len()
+        self.lists.lock().len()
     }
 
     /// Reserves space for a transaction whose items take up to `bytes`, and which rolls up to `count` times
     /// before it has to wait again. Waits while there is none; the caller holds no lock.
     pub(super) fn reserve(&self, bytes: u64, count: u32) -> Result<Ticket> {
         let ticket = Ticket::new(self.shape.reservation(bytes), count);
-        let limit = lock(&self.grants).capacity() / CHECKPOINT_PARTS;
+        let limit = self.grants.lock().capacity() / CHECKPOINT_PARTS;
         let (sequence, pending) = {
-            let lists = lock(&self.lists);
+            let lists = self.lists.lock();
             (lists.sequence(), lists.pending_bytes())
         };
         if pending > limit {
@@ -267,19 +262,19 @@ impl Log {
     /// The most that a transaction reserves without knowing that it takes as much.
     #[must_use]
     pub fn usual_max(&self) -> u64 {
-        lock(&self.grants).capacity() / USUAL_PARTS
+        self.grants.lock().capacity() / USUAL_PARTS
     }
 
     /// Has a ticket last for items of `bytes`, as far as there is space now.
     pub(super) fn extend(&self, ticket: &mut Ticket, bytes: u64) -> bool {
         let need = self.shape.reservation(bytes);
-        need <= ticket.left() || lock(&self.grants).extend(ticket, need)
+        need <= ticket.left() || self.grants.lock().extend(ticket, need)
     }
 
     /// Begins the next unit of a ticket. Waits for space, where all were used; the caller may hold locks, but
     /// none of the log.
     pub(super) fn regrant(&self, ticket: &mut Ticket) -> Result<()> {
-        let has_unit = lock(&self.grants).next_unit(ticket);
+        let has_unit = self.grants.lock().next_unit(ticket);
         self.space.notify_all();
         if has_unit {
             return self.check();
@@ -289,24 +284,24 @@ impl Log {
 
     /// Ends a ticket.
     pub(super) fn release(&self, ticket: &Ticket) {
-        lock(&self.grants).release(ticket);
+        self.grants.lock().release(ticket);
         self.space.notify_all();
     }
 
     fn wait_for_space(&self, head: Head, mut take: impl FnMut(&mut Grants) -> bool) -> Result<()> {
-        let _turn = lock(match head {
-            Head::Reserve => &self.reserve_turn,
-            Head::Write => &self.write_turn,
-        });
+        let _turn = match head {
+            Head::Reserve => self.reserve_turn.lock(),
+            Head::Write => self.regrant_turn.lock(),
+        };
         loop {
             self.check()?;
-            if take(&mut lock(&self.grants)) {
+            if take(&mut self.grants.lock()) {
                 return Ok(());
             }
             if self.make_space()? {
                 continue;
             }
-            let mut grants = lock(&self.grants);
+            let mut grants = self.grants.lock();
             // A failure is announced under this lock.
             self.check()?;
             if take(&mut grants) {
@@ -320,21 +315,20 @@ impl Log {
                 }
                 .into());
             }
-            let grants = self.space.wait(grants);
-            drop(grants.unwrap_or_else(PoisonError::into_inner));
+            self.space.wait(&mut grants);
         }
     }
 
     /// Moves the tail; false if nothing is left that could move it.
     fn make_space(&self) -> Result<bool> {
-        let oldest = lock(&self.lists).oldest(WRITE_BACK_PARTS);
+        let oldest = self.lists.lock().oldest(WRITE_BACK_PARTS);
         if let Some(oldest) = oldest
             && self.write_back(oldest)? > 0
         {
             return Ok(true);
         }
         let (sequence, pending) = {
-            let lists = lock(&self.lists);
+            let lists = self.lists.lock();
             (lists.sequence(), lists.pending_bytes())
         };
         if pending > 0 {
@@ -354,9 +348,9 @@ impl Log {
         done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     ) -> Result<u64> {
         self.check()?;
-        let mut lists = lock(&self.lists);
+        let mut lists = self.lists.lock();
         let growth = lists.growth(&changes, &done, &self.geometry);
-        if !lock(&self.grants).spend(ticket, growth) {
+        if !self.grants.lock().spend(ticket, growth) {
             drop(lists);
             let (left, unit) = (ticket.left(), ticket.unit());
             let error = std::io::Error::other(format!(
@@ -402,7 +396,7 @@ impl Log {
 
     /// [Forces](Self::force) the log. Returns whether the data device was flushed since the call began.
     fn force_and_flush(&self, sequence: u64) -> Result<bool> {
-        let mut force = lock(&self.force);
+        let mut force = self.force.lock();
         loop {
             if force.durable >= sequence {
                 return Ok(false);
@@ -411,14 +405,13 @@ impl Log {
             if !force.is_writing {
                 break;
             }
-            let woken = self.forced.wait(force);
-            force = woken.unwrap_or_else(PoisonError::into_inner);
+            self.forced.wait(&mut force);
         }
         force.is_writing = true;
         drop(force);
         let written = self.write_checkpoint();
         let written = written.map_err(|error| self.fail(error));
-        let mut force = lock(&self.force);
+        let mut force = self.force.lock();
         force.is_writing = false;
         if let Ok((durable, _)) = written {
             force.durable = durable;
@@ -458,7 +451,7 @@ impl Log {
         if active < MAINTAINED_ITEMS_MIN {
             return Ok(());
         }
-        let oldest = lock(&self.lists).oldest(WRITE_BACK_PARTS);
+        let oldest = self.lists.lock().oldest(WRITE_BACK_PARTS);
         if let Some(oldest) = oldest {
             self.write_back(oldest)?;
         }
@@ -492,9 +485,9 @@ impl Log {
     pub fn fail(&self, error: Error) -> Error {
         let _ = self.failure.set(error.clone());
         // Those that wait look at the failure under these locks.
-        drop(lock(&self.grants));
+        drop(self.grants.lock());
         self.space.notify_all();
-        drop(lock(&self.force));
+        drop(self.force.lock());
         self.forced.notify_all();
         error
     }

@@ -3,6 +3,7 @@
 use platter_vfs::Result;
 
 use super::Log;
+use super::item::{Content, ItemKey};
 use super::lists::Closed;
 use super::record::{Bodies, Body, Place};
 use crate::ondisk::Lsn;
@@ -10,7 +11,6 @@ use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{RECORDS_IN_FLIGHT_MAX, SECTOR_BYTES};
 use crate::ondisk::log::{Client, OpFlags, Operation};
 use crate::txn::LogPosition;
-use crate::xfs_mount::lock;
 
 /// Where the next record goes.
 #[derive(Debug)]
@@ -49,18 +49,32 @@ impl Position {
     }
 }
 
+/// Verifies the blocks of a checkpoint that commits did not verify, in the version that is written to the log, and
+/// later to its place.
+fn verify(closed: &Closed) -> Result<()> {
+    for (key, content, _) in &closed.items {
+        if let (ItemKey::Block(at, _), Content::Block { what, version }) = (key, content)
+            && what.is_changed_in_place()
+        {
+            what.verifier.verify_sealed(at.0, version)?;
+        }
+    }
+    Ok(())
+}
+
 impl Log {
     /// Writes the running checkpoint, if it holds anything. Returns the number of the last one that is closed
     /// and durable then, and whether the data device was flushed.
     pub(super) fn write_checkpoint(&self) -> Result<(u64, bool)> {
-        let mut position = lock(&self.position);
+        let mut position = self.position.lock();
         let (closed, tail) = {
-            let mut lists = lock(&self.lists);
+            let mut lists = self.lists.lock();
             let Some(closed) = lists.close() else {
                 return Ok((lists.sequence() - 1, false));
             };
             (closed, lists.tail())
         };
+        verify(&closed)?;
         let start = position.lsn();
         let tail = tail.unwrap_or(start);
         // What has left the tail, and the data that the checkpoint refers to, is in its place.
@@ -77,7 +91,7 @@ impl Log {
         }
         self.device.flush()?;
         self.finish(closed, start, position.lsn());
-        let sequence = lock(&self.lists).sequence();
+        let sequence = self.lists.lock().sequence();
         Ok((sequence - 1, true))
     }
 
@@ -115,9 +129,9 @@ impl Log {
     fn finish(&self, closed: Closed, start: Lsn, head: Lsn) {
         let log_bytes = closed.log_bytes;
         let freed = {
-            let mut lists = lock(&self.lists);
+            let mut lists = self.lists.lock();
             let freed = lists.committed(closed, start);
-            lock(&self.grants).written(log_bytes, head, lists.tail());
+            self.grants.lock().written(log_bytes, head, lists.tail());
             freed
         };
         self.forget(&freed);
@@ -125,7 +139,7 @@ impl Log {
     }
 
     pub(super) fn write_unmount_record(&self) -> Result<()> {
-        let mut position = lock(&self.position);
+        let mut position = self.position.lock();
         let data = unmount_data();
         let body = Body::of_operation(&Operation {
             tid: UNMOUNT_TID,

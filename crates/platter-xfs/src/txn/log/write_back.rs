@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use platter_cache::Buffer;
 use platter_cache::buffer::BlockSize;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corruption, Locus};
 use platter_vfs::Result;
 
 use super::Log;
+use super::headers::BlockType;
 use super::item::{Content, InodePlace, ItemKey};
 use super::lists::Batch;
 use crate::ondisk::inode::DiskInodeV3;
-use crate::ondisk::log::{BufferType, Stamp};
+use crate::ondisk::log::Stamp;
 use crate::ondisk::{BasicBlock, Lsn};
-use crate::xfs_mount::lock;
 
 /// Items that are written before the lists are looked at again.
 const BATCH_ITEMS: usize = 512;
@@ -25,9 +26,9 @@ impl Log {
     /// Writes what was logged at `last` or before to its place. Returns how many items that were. Durable
     /// after a flush of the data device, which comes before the next record.
     pub(super) fn write_back(&self, last: Lsn) -> Result<usize> {
-        let _turn = lock(&self.writing_back);
+        let _turn = self.writing_back.lock();
         let written = self.write_batches(last);
-        lock(&self.force).written_back_after = None;
+        self.force.lock().written_back_after = None;
         written
     }
 
@@ -36,19 +37,19 @@ impl Log {
         loop {
             self.check()?;
             {
-                let mut force = lock(&self.force);
+                let mut force = self.force.lock();
                 force.written_back_after = Some(force.durable);
             }
-            let batch = lock(&self.lists).to_write(last, BATCH_ITEMS);
+            let batch = self.lists.lock().to_write(last, BATCH_ITEMS);
             if batch.is_empty() {
                 return Ok(count);
             }
             let written = self.write_places(&batch);
             written.map_err(|error| self.fail(error))?;
             let clean = {
-                let mut lists = lock(&self.lists);
+                let mut lists = self.lists.lock();
                 let clean = lists.written(&batch);
-                lock(&self.grants).set_tail(lists.tail());
+                self.grants.lock().set_tail(lists.tail());
                 clean
             };
             for (key, _, content) in &batch {
@@ -76,8 +77,9 @@ impl Log {
         let mut clusters: BTreeMap<BasicBlock, Vec<Logged<'_>>> = BTreeMap::new();
         for (key, lsn, content) in batch {
             match (key, content) {
-                (ItemKey::Block(at, _), Content::Block { kind, version }) => {
-                    blocks.insert(*at, stamped(*kind, version, self.device.stamp(*lsn)));
+                (ItemKey::Block(at, _), Content::Block { what, version }) => {
+                    let bytes = stamped(*at, what, version, self.device.stamp(*lsn))?;
+                    blocks.insert(*at, bytes);
                 }
                 (_, Content::Chunk { clusters, .. }) => {
                     // Clusters that inodes were written to since are newer than that.
@@ -85,9 +87,9 @@ impl Log {
                         blocks.insert(*at, version.to_vec());
                     }
                 }
-                (_, Content::Inode { place, image, .. }) => {
+                (_, Content::Inode { place, version }) => {
                     let cluster = clusters.entry(place.cluster).or_default();
-                    cluster.push((place, *lsn, image));
+                    cluster.push((place, *lsn, &version.image));
                 }
                 _ => {}
             }
@@ -141,10 +143,18 @@ fn block(at: BasicBlock, version: &Buffer) -> (u64, BlockSize) {
 }
 
 /// A block with the LSN of the checkpoint that recovery would take it from.
-fn stamped(kind: BufferType, version: &[u8], lsn: Lsn) -> Vec<u8> {
+///
+/// # Errors
+/// `Corrupt` for a block without the magic number of its type, whose checksum would be missing.
+fn stamped(at: BasicBlock, what: &BlockType, version: &[u8], lsn: Lsn) -> Result<Vec<u8>> {
     let mut bytes = version.to_vec();
-    if let Some(stamp) = Stamp::of_type(kind, &bytes) {
-        stamp.seal(&mut bytes, lsn);
+    match Stamp::of_type(what.kind, &bytes) {
+        Some(stamp) => stamp.seal(&mut bytes, lsn),
+        None if what.is_sealed_in_place() => {
+            let rule = "has not the magic number of its type";
+            return Err(Corruption::new("block", Locus::block(at.0), rule).into());
+        }
+        None => {}
     }
-    bytes
+    Ok(bytes)
 }

@@ -90,20 +90,7 @@ fn whole() -> impl Iterator<Item = Step> {
         let words = [whole.test].into_iter().chain(whole.skip());
         let mut portion = Portion::new(name, Program::Oracle, words);
         portion.variables = vec![(variable.to_owned(), value.to_owned())];
-        let title = match name {
-            "many" => "200,000 files made into an image, compared and checked",
-            "usr" => "all of /usr made into an image, compared and checked",
-            "combinations" => "features of btrfs, combined at random, compared with the kernel",
-            "verdicts" => "corruptions of btrfs, compared with btrfs check",
-            "logs" => "log trees of btrfs, compared with the kernel's replay",
-            "btrfs-usr" => "all of /usr in btrfs, with each compression, compared with the kernel",
-            "xfs-usr" => "all of /usr in XFS, compared with the kernel",
-            "xfs-shapes" => "sizes of XFS, combined, compared with the kernel",
-            "xfs-verdicts" => "corruptions of XFS, compared with xfs_repair",
-            "xfs-logs" => "logs of XFS, compared with the kernel's recovery",
-            _ => "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
-        };
-        Step::new(name, title, 120.0, vec![portion]).demanding("tests", 1)
+        Step::new(name, whole.title, 120.0, vec![portion]).demanding("tests", 1)
     })
 }
 
@@ -273,21 +260,23 @@ fn mutations() -> [Step; 4] {
         portions.collect::<Vec<_>>()
     };
     let read = |format: &str, count: u64| {
-        let step = Step::new(
-            match format {
-                "ext4" => "mutations".to_owned(),
-                other => format!("mutations-{other}"),
-            },
-            "mutated images opened, read and checked, each in 20 s and 256 MiB",
-            20.0,
-            portions(
-                format,
-                SEED,
-                count,
-                IMAGES_PER_PORTION,
-                ["--images", "--operations"],
+        let (name, title) = match format {
+            "btrfs" => (
+                "mutations-btrfs",
+                "mutated images of btrfs opened, read and checked, each in 20 s and 256 MiB",
             ),
-        );
+            "xfs" => (
+                "mutations-xfs",
+                "mutated images of XFS opened, read and checked, each in 20 s and 256 MiB",
+            ),
+            _ => (
+                "mutations",
+                "mutated images opened, read and checked, each in 20 s and 256 MiB",
+            ),
+        };
+        let words = ["--images", "--operations"];
+        let portions = portions(format, SEED, count, IMAGES_PER_PORTION, words);
+        let step = Step::new(name, title, 20.0, portions);
         step.demanding("images", count)
     };
     let changed = portions(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex};
 use platter_block::{Geometry, IoError};
 use platter_cache::AddressSpace;
 use platter_cache::page::WritableSpace;

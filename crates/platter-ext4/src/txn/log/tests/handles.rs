@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use platter_block::lock::{Mutex, MutexGuard};
 use platter_block::{Geometry, IoError};
 
 use super::journal::log_on;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_block::sim::{CrashOptions, CrashState, Fault, FaultDevice, RecordingDevice};
 use platter_vfs::{FixedClock, Timestamp};
 
@@ -44,7 +44,7 @@ impl Changes {
 /// Blocks that may be allocated, and a client of the log.
 #[derive(Default)]
 pub(super) struct TestAllocator {
-    free: Mutex<Vec<u64>>,
+    free: Mutex<Vec<u64>, { rank(15, 9) }>,
     changes: Changes,
     /// What the log says that it failed with.
     pub(super) failures: Mutex<Vec<String>>,
@@ -87,7 +87,7 @@ pub(super) struct Scene {
     pub(super) log: Log,
     pub(super) space: Arc<TestAllocator>,
     /// Transactions reported durable, each with the position in the recording from which on it is.
-    durable: Mutex<Vec<(usize, Sequence)>>,
+    durable: Mutex<Vec<(usize, Sequence)>, { rank(15, 9) }>,
 }
 
 impl Scene {

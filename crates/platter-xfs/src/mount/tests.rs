@@ -1,0 +1,416 @@
+//! Filesystems whose blocks are valid each, but contradict each other: what changes such blocks fails alone, and the
+//! mount goes on. And what is read before it reaches the device.
+
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+
+use platter_block::MemoryDevice;
+use platter_ondisk::{Rule, Uuid};
+use platter_vfs::{Context, CreateKind, FixedClock, Inode, Name, Timestamp};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::*;
+use crate::context::tests::broken_rule;
+use crate::mapping::{Backing, ForkMap};
+use crate::mkfs::{LEN_BYTES_MIN, MkfsOptions, Target, mkfs};
+use crate::ondisk::btree::{
+    BtreeKind, DiskInodeChunk, DiskMapping, DiskShortHeaderV5, checksum_offset,
+};
+use crate::ondisk::da::{self, DaKind, DaNodeRule, DiskDaEntry, DiskDaHeaderV5, DiskDaNodeCounts};
+use crate::ondisk::dir::leaf::DirLeaf;
+use crate::ondisk::inode::DiskInodeV3;
+use crate::ondisk::{AgNr, FileBlock, FsBlock, Mapping, Site, checksum, dir};
+use crate::tree::TreeRule;
+
+const BLOCK: usize = 4096;
+/// So many names take two leaves.
+const NAMES: usize = 700;
+
+fn clock() -> Arc<FixedClock> {
+    Arc::new(FixedClock::new(Timestamp::default(), 1))
+}
+
+fn budget() -> Arc<MemoryBudget> {
+    Arc::new(MemoryBudget::new(16 << 20))
+}
+
+fn new_device() -> Arc<dyn BlockDevice> {
+    device_of(&MkfsOptions::new(Uuid::from_bytes([7; 16])))
+}
+
+fn device_of(options: &MkfsOptions) -> Arc<dyn BlockDevice> {
+    let len = usize::try_from(LEN_BYTES_MIN).unwrap();
+    let device = MemoryDevice::new("memory", vec![0; len]);
+    let target = Target {
+        device: &device,
+        log: None,
+        is_zero: true,
+    };
+    mkfs(&target, options, &*clock()).unwrap();
+    Arc::new(device)
+}
+
+/// A layer above a device, which stays as it is.
+fn layer_above(device: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+    let options = OverlayOptions::default();
+    Arc::new(OverlayDevice::new(Arc::clone(device), options))
+}
+
+fn mount(device: &Arc<dyn BlockDevice>) -> Xfs {
+    let options = MountOptions::default();
+    Xfs::mount_writable(Arc::clone(device), &options, budget(), clock()).unwrap()
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn hash(name: &str) -> u32 {
+    da::hash(name.as_bytes())
+}
+
+fn create(parent: &dyn Inode, text: &str, kind: CreateKind) -> Result<Arc<dyn Inode>> {
+    parent.create(&Context::root(), name(text), kind, 0o755)
+}
+
+fn is_missing(parent: &dyn Inode, text: &str) -> bool {
+    let found = parent.lookup(name(text));
+    matches!(
+        found,
+        Err(platter_vfs::Error::Condition(Condition::NotFound))
+    )
+}
+
+/// A block of the filesystem on the device, changed and sealed.
+fn change_block(
+    device: &dyn BlockDevice,
+    at: u64,
+    (len, sum): (usize, usize),
+    change: impl FnOnce(&mut [u8]),
+) {
+    let mut bytes = vec![0; len];
+    device.read_at(at, &mut bytes).unwrap();
+    change(&mut bytes);
+    checksum::seal(&mut bytes, sum);
+    device.write_at(at, &bytes).unwrap();
+}
+
+/// A directory with a node and two leaves.
+struct Directory {
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    number: InodeNr,
+    /// Where the node and the leaves lie.
+    node: FsBlock,
+    leaves: [FsBlock; 2],
+    /// The hashes of each leaf.
+    hashes: [Vec<u32>; 2],
+}
+
+impl Directory {
+    /// The directory `many` of a device that is the same for all tests, next to an empty one.
+    fn device() -> &'static Arc<dyn BlockDevice> {
+        static DEVICE: OnceLock<Arc<dyn BlockDevice>> = OnceLock::new();
+        DEVICE.get_or_init(|| {
+            let device = new_device();
+            let xfs = mount(&device);
+            let root = xfs.root().unwrap();
+            create(&*root, "other", CreateKind::Directory).unwrap();
+            let many = create(&*root, "many", CreateKind::Directory).unwrap();
+            for name in Self::names() {
+                create(&*many, &name, CreateKind::Regular).unwrap();
+            }
+            drop((root, many));
+            xfs.unmount().unwrap();
+            device
+        })
+    }
+
+    fn new() -> Self {
+        let device = layer_above(Self::device());
+        let xfs = Xfs::mount(Arc::clone(&device), &MountOptions::default(), budget()).unwrap();
+        let many = xfs.root().unwrap().lookup(name("many")).unwrap();
+        let number = InodeNr::new(many.id().number).unwrap();
+        let context = xfs.context();
+        let geometry = context.geometry().clone();
+        let inode = inode::read(context, number).unwrap();
+        let map = ForkMap::of_data(context, &inode).unwrap();
+        let place = |block: u64| {
+            let run = map.lookup(context, FileBlock(block)).unwrap();
+            let Backing::Written(start) = run.backing else {
+                panic!("block {block} is not mapped");
+            };
+            FsBlock(start)
+        };
+        let node = place(dir::leaf_start(&geometry).0);
+        let children = node_entries(&read(&*device, &geometry, node));
+        assert_eq!(children.len(), 2);
+        let leaves = [0, 1].map(|index: usize| place(children[index].1.into()));
+        let hashes: [Vec<u32>; 2] = leaves.map(|leaf| {
+            let site = Site::new(&geometry, geometry.basic_block(leaf), number.get());
+            let bytes = read(&*device, &geometry, leaf);
+            let leaf = DirLeaf::decode(&bytes, DaKind::DirLeafN, &site).unwrap();
+            leaf.entries.iter().map(|entry| entry.hash.get()).collect()
+        });
+        Self {
+            device,
+            geometry,
+            number,
+            node,
+            leaves,
+            hashes,
+        }
+    }
+
+    /// The names of the directory. The hash of one is greater than those of all others by more than one.
+    fn names() -> Vec<String> {
+        let mut names: Vec<String> = (0..NAMES).map(|index| format!("name-{index}")).collect();
+        let greatest = names.iter().map(|name| hash(name)).max().unwrap();
+        let mut others = (0..).map(|index| format!("last-{index}"));
+        names.extend(others.find(|name| hash(name) > greatest + 1));
+        names
+    }
+
+    /// A name of the directory whose hash is within a range.
+    fn name_within(hashes: &RangeInclusive<u32>) -> String {
+        let mut names = Self::names().into_iter();
+        names.find(|name| hashes.contains(&hash(name))).unwrap()
+    }
+
+    /// Changes what the node says are the greatest hashes below its children.
+    fn set_node(&self, hashes: [u32; 2]) {
+        let at = self.geometry.byte_offset(self.node);
+        let sum = DiskDaHeaderV5::CHECKSUM_OFFSET;
+        change_block(&*self.device, at, (BLOCK, sum), |bytes| {
+            let (_, rest) = DiskDaHeaderV5::mut_from_prefix(bytes).unwrap();
+            let (entries, _) =
+                <[DiskDaEntry]>::mut_from_prefix_with_elems(&mut rest[8..], 2).unwrap();
+            for (entry, hash) in entries.iter_mut().zip(hashes) {
+                entry.hash.set(hash);
+            }
+        });
+    }
+
+    /// Asserts that `change` of the directory fails so, and that nothing has changed and all else goes on.
+    fn assert_fails_alone(&self, change: impl FnOnce(&dyn Inode) -> Result<()>, rule: &str) {
+        let blocks = [self.node, self.leaves[0], self.leaves[1]];
+        let before = blocks.map(|block| read(&*self.device, &self.geometry, block));
+        let xfs = mount(&self.device);
+        let root = xfs.root().unwrap();
+        let many = root.lookup(name("many")).unwrap();
+        let other = root.lookup(name("other")).unwrap();
+        let attr = many.attr().unwrap();
+        assert_eq!(broken_rule(change(&*many)), rule);
+        assert_eq!(many.attr().unwrap(), attr);
+        let made = create(&*other, "after", CreateKind::Regular).unwrap();
+        made.sync(false).unwrap();
+        xfs.sync().unwrap();
+        assert!(!xfs.is_read_only());
+        drop((root, many, other, made));
+        xfs.unmount().unwrap();
+        let after = blocks.map(|block| read(&*self.device, &self.geometry, block));
+        assert!(before == after);
+        let xfs = mount(&self.device);
+        let other = xfs.root().unwrap().lookup(name("other")).unwrap();
+        other.lookup(name("after")).unwrap();
+        drop(other);
+        xfs.unmount().unwrap();
+    }
+}
+
+fn read(device: &dyn BlockDevice, geometry: &Geometry, block: FsBlock) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK];
+    device
+        .read_at(geometry.byte_offset(block), &mut bytes)
+        .unwrap();
+    bytes
+}
+
+/// The hashes of a node, and its children.
+fn node_entries(bytes: &[u8]) -> Vec<(u32, u32)> {
+    let (_, rest) = DiskDaHeaderV5::ref_from_prefix(bytes).unwrap();
+    let (counts, rest) = DiskDaNodeCounts::ref_from_prefix(rest).unwrap();
+    let count = usize::from(counts.count.get());
+    let (entries, _) = <[DiskDaEntry]>::ref_from_prefix_with_elems(&rest[4..], count).unwrap();
+    let entries = entries.iter();
+    entries
+        .map(|entry| (entry.hash.get(), entry.child.get()))
+        .collect()
+}
+
+#[test]
+fn leaf_beyond_the_hash_of_the_next_one_gets_no_name() {
+    let directory = Directory::new();
+    let hashes = &directory.hashes[0];
+    let (tenth, next) = (hashes[10], hashes[11]);
+    assert!(next < hashes[hashes.len() - 1]);
+    directory.set_node([tenth, next]);
+    let mut names = (0..).map(|index| format!("new-{index}"));
+    let new = names.find(|name| hash(name) <= tenth).unwrap();
+    let add = |many: &dyn Inode| {
+        assert!(is_missing(many, &new));
+        let added = create(many, &new, CreateKind::Regular).map(drop);
+        assert!(is_missing(many, &new));
+        added
+    };
+    directory.assert_fails_alone(add, DaNodeRule::Order.text());
+}
+
+#[test]
+fn leaf_below_the_hash_of_the_one_before_keeps_its_names() {
+    let directory = Directory::new();
+    let hashes = &directory.hashes[1];
+    let last = hashes[hashes.len() - 1];
+    assert!(hashes[hashes.len() - 2] < last - 1);
+    // All hashes of the second leaf but the last one are below what the node says of the first leaf.
+    directory.set_node([last - 1, last]);
+    let gone = Directory::name_within(&(last..=last));
+    let remove = |many: &dyn Inode| {
+        let removed = many.unlink(&Context::root(), name(&gone));
+        many.lookup(name(&gone)).unwrap();
+        removed
+    };
+    directory.assert_fails_alone(remove, DaNodeRule::Order.text());
+}
+
+#[test]
+fn leaf_that_is_mapped_as_the_free_index_too_keeps_its_names() {
+    let directory = Directory::new();
+    let geometry = &directory.geometry;
+    let free = dir::free_start(geometry);
+    let place = geometry.locate_inode(directory.number).unwrap();
+    let block = geometry.fs_block(place.ag, place.block);
+    let at = geometry.byte_offset(block) + place.offset as u64;
+    let size = usize::try_from(geometry.inode_bytes()).unwrap();
+    let sum = DiskInodeV3::CHECKSUM_OFFSET;
+    change_block(&*directory.device, at, (size, sum), |bytes| {
+        let (_, literal) = DiskInodeV3::mut_from_prefix(bytes).unwrap();
+        let mut slots = literal.chunks_exact_mut(size_of::<DiskMapping>());
+        let found = slots.find_map(|slot| {
+            let mapping = Mapping::unpack(DiskMapping::ref_from_bytes(slot).unwrap());
+            (mapping.offset == free).then_some((slot, mapping))
+        });
+        let (slot, mapping) = found.expect("the mappings are in the inode");
+        let shared = Mapping {
+            start: directory.leaves[0].0,
+            ..mapping
+        };
+        slot.copy_from_slice(shared.pack().unwrap().as_bytes());
+    });
+    let gone = Directory::name_within(&(0..=directory.hashes[0][10]));
+    let remove = |many: &dyn Inode| {
+        let removed = many.unlink(&Context::root(), name(&gone));
+        many.lookup(name(&gone)).unwrap();
+        removed
+    };
+    directory.assert_fails_alone(remove, "multiply-claimed block");
+}
+
+/// Makes files until the inodes of the first chunk are in use; returns the error of the one that needs another.
+fn fill_chunk(xfs: &Xfs) -> (usize, Result<()>) {
+    let root = xfs.root().unwrap();
+    let chunks = || xfs.context().agi(AgNr(0)).unwrap().count;
+    let before = chunks();
+    for index in 0.. {
+        let made = create(&*root, &format!("file-{index}"), CreateKind::Regular).map(drop);
+        if made.is_err() || chunks() != before {
+            return (index, made);
+        }
+    }
+    unreachable!("there are no more inodes than numbers")
+}
+
+/// The records of the inode B-tree of group 0, which has one leaf.
+fn chunks(bytes: &[u8]) -> &[DiskInodeChunk] {
+    let (header, rest) = DiskShortHeaderV5::ref_from_prefix(bytes).unwrap();
+    let count = usize::from(header.common.records.get());
+    <[DiskInodeChunk]>::ref_from_prefix_with_elems(rest, count)
+        .unwrap()
+        .0
+}
+
+#[test]
+fn stale_chunk_over_free_blocks_fails_a_new_chunk_alone() {
+    let device = new_device();
+    // Where the next chunk comes to lie.
+    let layer = layer_above(&device);
+    let xfs = mount(&layer);
+    let (files, made) = fill_chunk(&xfs);
+    made.unwrap();
+    let geometry = xfs.context().geometry().clone();
+    let inobt = xfs.context().agi(AgNr(0)).unwrap().inobt.block;
+    xfs.unmount().unwrap();
+    drop(xfs);
+    let tree = geometry.fs_block(AgNr(0), inobt);
+    let bytes = read(&*layer, &geometry, tree);
+    let [first, second] = chunks(&bytes) else {
+        panic!("{} chunks", chunks(&bytes).len());
+    };
+    assert!(first.start.get() + 64 <= second.start.get());
+    let stale = DiskInodeChunk {
+        start: (second.start.get() + 32).into(),
+        free: 0_u64.into(),
+        free_count: 0,
+        ..*second
+    };
+    let at = geometry.byte_offset(tree);
+    let sum = checksum_offset(BtreeKind::Inobt);
+    change_block(&*device, at, (BLOCK, sum), |bytes| {
+        let (header, rest) = DiskShortHeaderV5::mut_from_prefix(bytes).unwrap();
+        assert_eq!(header.common.records.get(), 1);
+        header.common.records.set(2);
+        let size = size_of::<DiskInodeChunk>();
+        rest[size..2 * size].copy_from_slice(stale.as_bytes());
+    });
+
+    let before = read(&*device, &geometry, tree);
+    let xfs = mount(&device);
+    let (failed, made) = fill_chunk(&xfs);
+    assert_eq!(failed, files);
+    assert_eq!(broken_rule(made), TreeRule::Order.text());
+    let root = xfs.root().unwrap();
+    assert!(is_missing(&*root, &format!("file-{failed}")));
+    // An inode is free again for another file.
+    root.unlink(&Context::root(), name("file-0")).unwrap();
+    let made = create(&*root, "after", CreateKind::Regular).unwrap();
+    made.sync(false).unwrap();
+    xfs.sync().unwrap();
+    assert!(!xfs.is_read_only());
+    drop((root, made));
+    xfs.unmount().unwrap();
+    let bytes = read(&*device, &geometry, tree);
+    let starts = |bytes: &[u8]| -> Vec<u32> {
+        chunks(bytes)
+            .iter()
+            .map(|chunk| chunk.start.get())
+            .collect()
+    };
+    assert_eq!(starts(&bytes), starts(&before));
+    let xfs = mount(&device);
+    let root = xfs.root().unwrap();
+    root.lookup(name("after")).unwrap();
+    assert!(is_missing(&*root, "file-0"));
+    drop(root);
+    xfs.unmount().unwrap();
+}
+
+#[test]
+fn target_in_two_blocks_is_read_before_it_is_written() {
+    let device = device_of(&MkfsOptions {
+        block_bytes: Some(1024),
+        ..MkfsOptions::new(Uuid::from_bytes([7; 16]))
+    });
+    let xfs = mount(&device);
+    let root = xfs.root().unwrap();
+    let target = "t".repeat(1023);
+    for index in 0..8 {
+        let kind = CreateKind::Symlink(target.clone().into_bytes());
+        let link = create(&*root, &format!("link-{index}"), kind).unwrap();
+        assert_eq!(link.read_link().unwrap(), target.as_bytes());
+    }
+    xfs.sync().unwrap();
+    let link = root.lookup(name("link-3")).unwrap();
+    assert_eq!(link.read_link().unwrap(), target.as_bytes());
+    drop((root, link));
+    xfs.unmount().unwrap();
+}
