@@ -1,5 +1,5 @@
 //! Benchmarks: mechanisms on and off, platter compared with its peers, costs as things grow. Each keeps its
-//! raw runs, and `report` writes them to `docs/PERFORMANCE.md`.
+//! raw runs, from which `report` makes `docs/PERFORMANCE.md` and the pages in `docs/performance/`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 
@@ -38,16 +38,17 @@ usage: cargo xtask bench COMMAND [OPTIONS]
 
   mechanisms   the mechanisms on and off: page cache insertion, shared attributes, delayed references
                and block groups of btrfs, the mount object of XFS
-  peers        platter, the kernel, fuse2fs, bindfs and a null server
+  peers        platter, the kernel, fuse2fs, bindfs and a null server; with ext4 also whole jobs
   scale        costs as files, extents, images, caches and threads grow
   reading      btrfs and XFS, cold, and the kernel and btrfs restore
-  all          all of these, and the report
-  report       make docs/PERFORMANCE.md of what is kept; with --check, compare it
+  all          all of these, and the report; peers of one format
+  report       make docs/PERFORMANCE.md and docs/performance/ of what is kept; with --check, compare them
 
   --quick      so little that only counts mean anything
   --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
   --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, tmpfs
-  --format F   what the images of peers hold: ext4, btrfs or xfs; ext4 without it
+  --format F   what the images of peers hold: ext4, btrfs or xfs; ext4 without it. Each has raw runs
+               of its own
   --rounds N   turns of each side; of what grows, no more than usual
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
@@ -134,7 +135,7 @@ fn peers(choice: &Choice) -> Result<()> {
         return Ok(());
     }
     let record = Record::of(command(), || peers::measure(choice))?;
-    record.keep("peers", place(choice))
+    record.keep(peers::record_name(choice.format), place(choice))
 }
 
 fn mechanism(choice: &Choice) -> Result<()> {
@@ -142,8 +143,9 @@ fn mechanism(choice: &Choice) -> Result<()> {
     record.keep("mechanisms", place(choice))
 }
 
+/// Jobs by programs, whose images hold ext4.
 fn programs(choice: &Choice) -> Result<()> {
-    if !choice.takes("jobs") {
+    if !choice.takes("jobs") || choice.format != FsType::Ext4 {
         return Ok(());
     }
     let record = Record::of(command(), || {

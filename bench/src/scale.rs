@@ -105,7 +105,7 @@ pub(crate) const ALL: &[Growth] = &[
     },
     Growth {
         name: "cache",
-        about: "memory for caches, with 4 KiB anywhere in a file of 256 MiB",
+        about: "memory for caches, with random accesses of 4 KiB in a file of 256 MiB",
         unit: "MiB of cache",
         workload: "random",
         what: What::Cache,
@@ -191,8 +191,9 @@ impl Growth {
             for &(size, side) in &turns {
                 let mut orders = self.orders(side, size, extent)?;
                 orders.dir = stage.empty_dir("ground")?;
-                let turn = child::run("run", &orders)
-                    .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
+                let turn = child::run("run", &orders).with_context(|| {
+                    format!("{} at {size} by {}", self.name, side.name(FsType::Ext4))
+                });
                 let sample: Sample = match turn {
                     Err(error) if extent == Extent::Full => {
                         failures.push(failure_text(&error));
@@ -269,7 +270,10 @@ fn show(unit: &str, size: u64, samples: &[At]) {
             .map(|at| at.sample.phases.iter().map(|part| part.seconds).sum())
             .collect();
         let seconds = median(&seconds).value;
-        println!("  {:<18}{size:>10} {unit} {seconds:>9.3} s", side.name());
+        println!(
+            "  {:<20}{size:>10} {unit} {seconds:>9.3} s",
+            side.name(FsType::Ext4)
+        );
     }
 }
 
@@ -279,7 +283,7 @@ fn check_memory(sample: &Sample) -> Result<()> {
     ensure!(
         above <= BESIDES_CACHES_BYTES,
         "{} of {} took {} MiB beyond its budget",
-        sample.side.name(),
+        sample.side.name(FsType::Ext4),
         sample.workload,
         above >> 20
     );

@@ -65,9 +65,9 @@ impl Scene {
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Fresh => "4 KiB anywhere, nothing evicted",
-            Self::AfterPages => "4 KiB anywhere, after pages",
-            Self::AfterFolios => "4 KiB anywhere, after large folios",
+            Self::Fresh => "random 4 KiB, nothing evicted",
+            Self::AfterPages => "random 4 KiB, after pages",
+            Self::AfterFolios => "random 4 KiB, after large folios",
             Self::InOrder => "in order",
         }
     }

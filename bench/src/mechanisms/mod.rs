@@ -15,15 +15,17 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::faults::{Run as FaultRun, Scene};
 pub(crate) use self::groups::{Form, Run as GroupRun};
-pub(crate) use self::insertion::{Before, Comparison, Measured as Insertion, Way};
+pub(crate) use self::insertion::{
+    Before, Comparison, Count as InsertionCount, Measured as Insertion, Way,
+};
 pub(crate) use self::instructions::{Counted, Operation, perform};
 pub(crate) use self::lines::{Distance, Run as LineRun, Shape, pauses};
 pub(crate) use self::mount::{
     LAYOUTS, Measured as MountRuns, Sweep, Trees, pauses as mount_pauses,
 };
 pub(crate) use self::references::{
-    Call, Counted as HeadCounts, Made, Measured as References, PART as HEADS_PART, Timed,
-    all_present, perform as perform_heads,
+    Call, Counted as HeadCounts, Made, Measured as References, PART as HEADS_PART,
+    Shape as HeadShape, Timed, all_present, perform as perform_heads,
 };
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;

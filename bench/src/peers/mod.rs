@@ -37,6 +37,15 @@ pub(crate) struct Choice {
     pub(crate) format: FsType,
 }
 
+/// The name of the raw runs of a format.
+pub(crate) const fn record_name(format: FsType) -> &'static str {
+    match format {
+        FsType::Ext4 => "peers",
+        FsType::Btrfs => "peers-btrfs",
+        FsType::Xfs => "peers-xfs",
+    }
+}
+
 /// Everything that was measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
@@ -68,9 +77,9 @@ impl Choice {
         self.parts.is_empty() || self.parts.iter().any(|part| part == name)
     }
 
-    /// Whether nothing was left out, for the report.
+    /// Whether nothing was left out, for the report. Each format has raw runs of its own.
     pub(crate) fn is_whole(&self) -> bool {
-        self.parts.is_empty() && self.sides.is_empty() && self.format == FsType::Ext4
+        self.parts.is_empty() && self.sides.is_empty()
     }
 
     fn sides(&self) -> Vec<Side> {
@@ -131,7 +140,12 @@ fn count(extent: Extent, workload: &Workload, threads: usize) -> Result<Sample> 
         is_counted: true,
     };
     let sample = child::run("run", &orders);
-    sample.with_context(|| format!("requests of fuse2fs in {}", workload.name))
+    sample.with_context(|| counting(workload.name))
+}
+
+/// What a failure to count begins with.
+fn counting(workload: &str) -> String {
+    format!("requests of fuse2fs in {workload}")
 }
 
 /// All sides in turns. One that fails in a full run has no more of them, and the others go on.
@@ -168,7 +182,7 @@ fn alternate(
                 is_counted: false,
             };
             let turn = child::run("run", &orders)
-                .with_context(|| format!("{} by {}", workload.name, side.name()));
+                .with_context(|| format!("{} by {}", workload.name, side.name(choice.format)));
             let sample: Sample = match turn {
                 Err(error) if !quick => {
                     failures.push(failure_text(&error));
@@ -193,7 +207,7 @@ pub(crate) fn failure_text(error: &anyhow::Error) -> String {
 }
 
 fn show(sample: &Sample) {
-    print!("  {:<18}", sample.side.name());
+    print!("  {:<30}", sample.side.name(sample.format));
     for part in &sample.phases {
         print!(" {} {:.3} s", part.name, part.seconds);
         for (kind, &count) in &part.asked.fuse {
@@ -205,6 +219,13 @@ fn show(sample: &Sample) {
 }
 
 impl Measured {
+    /// What went wrong in a workload.
+    pub(crate) fn failures_in(&self, workload: &str) -> impl Iterator<Item = &String> {
+        let starts = [format!("{workload} by "), counting(workload)];
+        let is_of = move |failure: &&String| starts.iter().any(|start| failure.starts_with(start));
+        self.failures.iter().filter(is_of)
+    }
+
     /// Takes the latencies out of the samples and adds up those of the same kind.
     fn gather_latencies(&mut self) {
         let mut gathered: BTreeMap<(String, usize, String, Side), Latencies> = BTreeMap::new();

@@ -73,6 +73,12 @@ impl Sample {
         Some(self.platter_peak_bytes()?.saturating_sub(self.cache_bytes))
     }
 
+    /// Whether a side that wants rings was served over the device: the kernel did not offer them.
+    pub(crate) fn is_without_rings(&self) -> bool {
+        let mut parts = self.phases.iter();
+        self.side.wants_rings() && parts.any(|part| part.asked.by_rings == Some(false))
+    }
+
     /// The most memory that the process with platter in it had; nothing of other sides.
     pub(crate) fn platter_peak_bytes(&self) -> Option<u64> {
         if self.side == Side::Library {
@@ -121,7 +127,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
             }
         }
         let part = measure_phase((workload, phase), &mut *live, &mut store, orders)
-            .with_context(|| format!("{}: {}", orders.side.name(), phase.name))?;
+            .with_context(|| format!("{}: {}", orders.side.name(orders.format), phase.name))?;
         if phase.unit != Unit::Preparation {
             phases.push(part);
         }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::counts::{Counted, PART, part};
 pub(crate) use self::images::Kind;
-pub(crate) use self::ways::{JOBS, Job};
+pub(crate) use self::ways::{JOBS, Job, Way};
 use crate::measure::median;
 use crate::record::Extent;
 use crate::stage::Stage;

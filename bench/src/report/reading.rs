@@ -1,27 +1,66 @@
-//! Reading btrfs and XFS.
+//! The page about reading btrfs and XFS.
 
-use super::Page;
-use super::aims::Bound;
+use super::aims::{Bound, Verdict};
 use super::charts::{Bar, ratio_bars};
 use super::number::{short, with_range};
-use crate::measure::{float, median, ratio};
-use crate::reading::{Counted, JOBS, Job, Kind, Measured, Run};
-use crate::record::Record;
+use super::page::Page;
+use super::raw::{READING, Raw};
+use crate::measure::{Estimate, float, median, ratio};
+use crate::reading::{Counted, JOBS, Job, Kind, Measured, Run, Way};
 
-pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
-    page.paragraph("## Reading btrfs and XFS");
-    page.provenance(record);
-    let Measured { runs, counted } = &record.result;
+pub(super) const FILE: &str = "reading.md";
+
+const TRANSPORT: &str = "\
+Transport in all tables: none. `platter` and `btrfs restore` open the image themselves; the kernel mounts it by a loop \
+device. FUSE has no part.";
+
+const COUNTS: &str = "\
+## Requests to the device
+
+By the library in a process of its own, with caches of the default size. *Reads* are requests to the device, without \
+those of the mount, which have a column of their own; *decompressions* are for each compressed extent.";
+
+pub(super) fn page(raw: &Raw) -> Page {
+    let mut page = Page::new(FILE, "Reading btrfs and XFS");
+    match &raw.reading {
+        Some(record) => {
+            page.provenance(record);
+            page.paragraph(TRANSPORT);
+            write(&mut page, &record.result);
+        }
+        None => page.not_measured(READING),
+    }
+    page
+}
+
+/// The name of the picture of an image.
+pub(super) fn picture(kind: Kind) -> String {
+    let letters = kind.name().chars().filter(char::is_ascii_alphanumeric);
+    format!(
+        "ratio-reading-{}",
+        letters.collect::<String>().to_lowercase()
+    )
+}
+
+/// What the picture of an image shows.
+pub(super) fn picture_title(kind: Kind) -> String {
+    format!(
+        "{}, cold: rate of the first over the second; right is faster",
+        kind.name()
+    )
+}
+
+fn write(page: &mut Page, measured: &Measured) {
+    let Measured { runs, counted } = measured;
     let files = runs.first().map_or(0, |run| run.files);
     page.paragraph(&format!(
-        "The images have {files} files of text, 12 KiB in the mean, 50 in each directory, and were \
-         written by a kernel mount. They lie on the disk, and before each run the host's caches are \
-         emptied, of the image and of all mounts. A time begins at the image that nothing has opened; \
-         *mount* is the part that the kernel's mount has in it, and *after it* compares with what \
-         remains. Aims are judged by *times platter's*. What is copied out goes to tmpfs."
+        "The images have {files} files of text, 12 KiB on average, 50 in each directory, and were written by a kernel \
+         mount. They lie on the disk, and before each run the host's page cache is dropped. A time begins with the \
+         image closed; *mount* is the part of it that the kernel's mount takes, and *after it* compares what remains. \
+         Aims are judged by *times platter's*, the time of a way over that of platter. Files are copied to tmpfs."
     ));
     for kind in Kind::ALL {
-        page.paragraph(&format!("### {}", kind.name()));
+        page.paragraph(&format!("## {}", kind.name()));
         let mut rows = Vec::new();
         let mut bars = Vec::new();
         for job in JOBS {
@@ -38,23 +77,10 @@ pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
             "aim",
         ];
         page.table(&head, &rows);
-        let title = format!(
-            "{}, cold: rate over the peer's; right is faster",
-            kind.name()
-        );
-        let letters = kind.name().chars().filter(char::is_ascii_alphanumeric);
-        let name = letters.collect::<String>().to_lowercase();
-        page.picture(
-            &format!("ratio-reading-{name}"),
-            &title,
-            ratio_bars(&title, &bars),
-        );
+        let title = picture_title(kind);
+        page.picture(&picture(kind), &title, ratio_bars(&title, &bars));
     }
-    page.paragraph(
-        "### What reading takes\n\nBy the library in a process of its own, with caches of the usual size. \
-         Reads are requests to the device, without those of the mount, which has a column of \
-         its own; *decompressions* are for each compressed extent.",
-    );
+    page.paragraph(COUNTS);
     let rows: Vec<_> = counted.iter().map(counts_of).collect();
     let head = [
         "image",
@@ -71,43 +97,76 @@ pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
     page.table(&head, &rows);
 }
 
+/// Seconds of each run of a way.
+pub(super) fn seconds(runs: &[Run], kind: Kind, job: &Job, way: &Way) -> Vec<f64> {
+    figures(runs, (kind, job, way), |run| run.seconds)
+}
+
+fn figures(
+    runs: &[Run],
+    (kind, job, way): (Kind, &Job, &Way),
+    figure: fn(&Run) -> f64,
+) -> Vec<f64> {
+    let is_of = |run: &&Run| run.image == kind && run.job == job.name && run.way == way.name;
+    runs.iter().filter(is_of).map(figure).collect()
+}
+
+/// Verdicts of all aims of reading, in any order.
+pub(super) fn verdicts(measured: &Measured) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for kind in Kind::ALL {
+        for job in JOBS {
+            let of_way = |way: &Way| seconds(&measured.runs, kind, job, way);
+            let ours = job.ways.first().map(of_way).unwrap_or_default();
+            for way in job.ways {
+                let theirs = of_way(way);
+                if let (false, Some(aim)) = (theirs.is_empty(), way.aim(kind)) {
+                    verdicts.push(Bound::AtLeast(aim).verdict(ratio(&theirs, &ours)));
+                }
+            }
+        }
+    }
+    verdicts
+}
+
 fn rows_of(job: &Job, kind: Kind, runs: &[Run], rows: &mut Vec<Vec<String>>, bars: &mut Vec<Bar>) {
-    let of_way = |name: &str, figure: fn(&Run) -> f64| -> Vec<f64> {
-        let is_of = |run: &&Run| run.image == kind && run.job == job.name && run.way == name;
-        runs.iter().filter(is_of).map(figure).collect()
-    };
+    let of_way = |way: &Way, figure: fn(&Run) -> f64| figures(runs, (kind, job, way), figure);
     let Some(ours) = job.ways.first() else {
         return;
     };
-    let taken = of_way(ours.name, |run| run.seconds);
+    let taken = of_way(ours, |run| run.seconds);
     for way in job.ways {
-        let seconds = of_way(way.name, |run| run.seconds);
+        let seconds = of_way(way, |run| run.seconds);
         if seconds.is_empty() {
             continue;
         }
-        let after = of_way(way.name, |run| run.seconds - run.mount_seconds);
-        let faster = ratio(&seconds, &taken);
-        let aim = way.aim(kind).map_or_else(String::new, |aim| {
-            let verdict = Bound::AtLeast(aim).verdict(faster);
-            format!("{}: {}", short(aim), verdict.shown())
-        });
+        let after = of_way(way, |run| run.seconds - run.mount_seconds);
+        let slower = ratio(&seconds, &taken);
         rows.push(vec![
             way.name.to_owned(),
             seconds.len().to_string(),
             with_range(median(&seconds)),
-            short(median(&of_way(way.name, |run| run.mount_seconds)).value),
-            short(median(&of_way(way.name, |run| run.cpu_seconds)).value),
-            with_range(faster),
+            short(median(&of_way(way, |run| run.mount_seconds)).value),
+            short(median(&of_way(way, |run| run.cpu_seconds)).value),
+            with_range(slower),
             with_range(ratio(&after, &taken)),
-            aim,
+            aim(way, kind, slower),
         ]);
         if way.name != ours.name {
             bars.push(Bar {
                 name: format!("{} / {}", ours.name, way.name),
-                ratio: faster,
+                ratio: slower,
             });
         }
     }
+}
+
+fn aim(way: &Way, kind: Kind, reached: Estimate) -> String {
+    let shown = |aim: f64| {
+        let verdict = Bound::AtLeast(aim).verdict(reached);
+        format!("{}: {}", short(aim), verdict.shown())
+    };
+    way.aim(kind).map_or_else(String::new, shown)
 }
 
 fn counts_of(counted: &Counted) -> Vec<String> {

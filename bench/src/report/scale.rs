@@ -1,10 +1,15 @@
-//! How costs grow.
+//! The page about costs that grow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Page;
+use testkit::fs_type::FsType;
+
+use super::aims::{self, Aim, Group};
 use super::charts::{Curve, curves};
+use super::missed::Explanations;
 use super::number::{short, time};
+use super::page::Page;
+use super::raw::{Raw, SCALE};
 use crate::measure::{exponent, float, median};
 use crate::record::Record;
 use crate::scale::{self, At, Grown, Growth};
@@ -22,15 +27,35 @@ struct Figure {
 /// Reads a figure off a sample.
 type Read = dyn Fn(&At) -> Option<f64>;
 
-pub(super) fn write(page: &mut Page, record: &Record<Vec<Grown>>) {
-    page.paragraph("## As things grow");
+pub(super) const FILE: &str = "scale.md";
+
+const ABOUT: &str = "\
+Medians at each size, of ext4. The exponent is the slope of a straight line through the logarithms of size and figure: 0 \
+does not grow, 1 grows in proportion.";
+
+pub(super) fn page(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Page {
+    let mut page = Page::new(FILE, "How costs grow");
+    let Some(record) = &raw.scale else {
+        page.not_measured(SCALE);
+        aims::write(&mut page, aims, Group::Growth, explanations);
+        return page;
+    };
     page.provenance(record);
+    let samples = record.result.iter().flat_map(|grown| &grown.samples);
+    page.transports(record, samples.map(|at| &at.sample));
+    aims::write(&mut page, aims, Group::Growth, explanations);
+    page.paragraph(ABOUT);
+    write(&mut page, record);
+    page
+}
+
+fn write(page: &mut Page, record: &Record<Vec<Grown>>) {
     for grown in &record.result {
         let Some(growth) = scale::ALL.iter().find(|growth| growth.name == grown.name) else {
             continue;
         };
         let (name, about) = (growth.name, growth.about);
-        page.paragraph(&format!("### {name}\n\nWhat grows: {about}."));
+        page.paragraph(&format!("## {name}\n\nWhat grows: {about}."));
         for failure in &grown.failures {
             page.paragraph(&format!("**Not measured to the end:** {failure}."));
         }
@@ -84,7 +109,7 @@ fn write_figure(page: &mut Page, growth: &Growth, grown: &Grown, figure: &Figure
         return;
     }
     let curve = |(side, points): &(Side, BTreeMap<u64, f64>)| Curve {
-        name: side.name().to_owned(),
+        name: side.name(FsType::Ext4).to_owned(),
         points: points
             .iter()
             .map(|(&size, &value)| (float(size), value))

@@ -50,13 +50,14 @@ pub(crate) enum Side {
 }
 
 impl Side {
+    /// All, with what a mount is by default first.
     pub(crate) const ALL: [Self; 11] = [
-        Self::Library,
-        Self::Kernel,
-        Self::Fuse,
         Self::Device,
+        Self::Fuse,
         Self::Unchecked,
         Self::Gathered,
+        Self::Library,
+        Self::Kernel,
         Self::Fuse2fs,
         Self::Bindfs,
         Self::BindfsLong,
@@ -64,18 +65,24 @@ impl Side {
         Self::Tmpfs,
     ];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// The name in tables and pictures, with the transport of those that are mounted through FUSE.
+    pub(crate) const fn name(self, format: FsType) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
-            Self::Kernel => "kernel ext4",
-            Self::Fuse2fs => "fuse2fs",
-            Self::Bindfs => "bindfs on tmpfs",
-            Self::BindfsLong => "bindfs, big_writes",
-            Self::NullFuse => "null server",
-            Self::Fuse => "platter, FUSE",
-            Self::Device => "platter, device",
-            Self::Unchecked => "platter, noperm",
-            Self::Gathered => "platter, writeback",
+            Self::Kernel => match format {
+                FsType::Ext4 => "kernel ext4",
+                FsType::Btrfs => "kernel btrfs",
+                FsType::Xfs => "kernel XFS",
+            },
+            Self::Fuse2fs => "fuse2fs, /dev/fuse",
+            Self::Bindfs => "bindfs on tmpfs, /dev/fuse",
+            Self::BindfsLong => "bindfs, big_writes, /dev/fuse",
+            Self::NullFuse => "null server, rings",
+            Self::Fuse => "platter, rings",
+            Self::Device => "platter, /dev/fuse",
+            Self::Unchecked => "platter, rings, noperm",
+            // The server takes no rings where the kernel gathers writes.
+            Self::Gathered => "platter, /dev/fuse, writeback",
             Self::Library => "platter, library",
         }
     }
@@ -113,6 +120,11 @@ impl Side {
             | Self::Library => true,
             Self::Tmpfs | Self::Bindfs | Self::BindfsLong | Self::NullFuse => false,
         }
+    }
+
+    /// Whether its requests come over rings, where the kernel offers them.
+    pub(crate) const fn wants_rings(self) -> bool {
+        matches!(self, Self::Fuse | Self::Unchecked | Self::NullFuse)
     }
 
     /// Whether it is platter through a mount.
@@ -214,6 +226,9 @@ pub(crate) struct Asked {
     pub(crate) fuse: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<DeviceAsked>,
+    /// Of our own servers, whether requests came over rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by_rings: Option<bool>,
 }
 
 /// Requests to a device.
@@ -251,6 +266,7 @@ impl Asked {
             now.map(|now| now.saturating_sub(before.unwrap_or(0)))
         };
         Self {
+            by_rings: self.by_rings,
             fuse: fuse.filter(|(_, count)| *count > 0).collect(),
             device: self.device.map(|now| DeviceAsked {
                 reads: now.reads.saturating_sub(before.reads),

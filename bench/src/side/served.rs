@@ -191,5 +191,6 @@ fn asked(session: &Session, volume: Option<&Volume>) -> Asked {
     Asked {
         fuse: statistics.iter().map(named).collect(),
         device: volume.and_then(Volume::request_counts).map(Into::into),
+        by_rings: Some(session.uses_io_uring()),
     }
 }

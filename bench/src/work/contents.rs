@@ -18,7 +18,7 @@ const WRITES_PER_PAGE: u64 = 1;
 
 pub(crate) const SEQUENTIAL: Workload = Workload {
     name: "sequential",
-    about: "one file in pieces of 1 MiB; the count is MiB",
+    about: "one file written and read in order, 1 MiB at a time; the count is in MiB",
     count: Amount {
         quick: 16,
         full: 1024,
@@ -37,8 +37,8 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
 
 pub(crate) const RANDOM: Workload = Workload {
     name: "random",
-    about: "4 KiB anywhere in one file; the count is pages of the file. The library maps no files and \
-            has no cache of the host to go past: it reads and writes as ever",
+    about: "random accesses of 4 KiB in one file; the count is in pages of the file. The library has no mmap and no page \
+            cache of the host to go past: its mmap reads and direct writes are ordinary ones",
     count: Amount {
         quick: 1024,
         full: 1 << 16,
@@ -61,7 +61,7 @@ pub(crate) const RANDOM: Workload = Workload {
 
 pub(crate) const EXTENTS: Workload = Workload {
     name: "extents",
-    about: "4 KiB written and 4 KiB left out in turns; the count is pieces of the map",
+    about: "4 KiB written and 4 KiB left out in turns; the count is in extents",
     count: Amount {
         quick: 500,
         full: 100_000,

@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) const TREE: Workload = Workload {
     name: "tree",
-    about: "files of 2 KiB in the mean, 50 in each directory",
+    about: "files of 2 KiB on average, 50 in each directory",
     count: Amount {
         quick: 500,
         full: 20_000,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Aim, Bound, COMPARED, Evidence};
-use crate::measure::{Estimate, float, ratio};
+use super::{Aim, Bound, COMPARED, Evidence, Group, Reached};
+use crate::measure::{Estimate, float, median, ratio};
 use crate::programs::{self, Run};
+use crate::report::number::short;
 use crate::report::peers::Series;
 use crate::side::Side;
 use crate::work::Workload;
@@ -13,9 +14,9 @@ use crate::work::Workload;
 type OfWork = (&'static str, &'static str, f64);
 
 /// By one thread.
-const RATES: &[(&str, Side, Side, &[OfWork])] = &[
+const RATES: &[(Group, Side, Side, &[OfWork])] = &[
     (
-        "Through FUSE, compared with fuse2fs",
+        Group::Fuse2fs,
         Side::Fuse,
         Side::Fuse2fs,
         &[
@@ -29,7 +30,7 @@ const RATES: &[(&str, Side, Side, &[OfWork])] = &[
         ],
     ),
     (
-        "Through FUSE, compared with bindfs on tmpfs",
+        Group::Bindfs,
         Side::Fuse,
         Side::Bindfs,
         &[
@@ -43,7 +44,7 @@ const RATES: &[(&str, Side, Side, &[OfWork])] = &[
         ],
     ),
     (
-        "As a library, compared with the kernel's ext4 through system calls",
+        Group::Library,
         Side::Library,
         Side::Kernel,
         &[
@@ -59,8 +60,6 @@ const RATES: &[(&str, Side, Side, &[OfWork])] = &[
         ],
     ),
 ];
-
-const JOBS_GROUP: &str = "Whole jobs of platter's program";
 
 /// Times a way of a job takes over platter's: job, way, bound.
 const JOBS: &[(&str, &str, Bound)] = &[
@@ -91,7 +90,7 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
 
 fn of_work(
     evidence: Evidence<'_>,
-    group: &str,
+    group: Group,
     [ours, theirs]: [Side; 2],
     &(name, phase, times): &OfWork,
 ) -> Aim {
@@ -102,6 +101,7 @@ fn of_work(
         return aim;
     };
     let series = Series::of(measured, workload, 1);
+    let theirs = at_its_best(&series, theirs);
     let their_rates = series.rates(theirs, phase);
     let over_theirs = |side: Side| {
         let rates = series.rates(side, phase);
@@ -110,13 +110,48 @@ fn of_work(
     };
     let (reached, runs) = over_theirs(ours);
     let mut aim = aim.reaching(reached, runs);
-    if ours == Side::Fuse {
+    if theirs == Side::BindfsLong {
+        aim.what.push_str(" (with `big_writes`)");
+    }
+    if group.is_mounted() {
+        let (reached, runs) = over_theirs(Side::Device);
+        aim.by_default = Reached::of(reached, runs);
         aim.compared = COMPARED.map(|(side, _)| {
             let (reached, runs) = over_theirs(side);
             (runs > 0).then_some(reached)
         });
+        aim.difference = unwritten(&series, ours, phase);
     }
     aim
+}
+
+/// The peer with the options that suit the work, where it was measured with them, too: without `big_writes`
+/// the FUSE library of bindfs takes long writes in pieces of 4 KiB.
+fn at_its_best(series: &Series<'_>, side: Side) -> Side {
+    if side == Side::Bindfs && series.has_side(Side::BindfsLong) {
+        Side::BindfsLong
+    } else {
+        side
+    }
+}
+
+/// That our mount keeps writes in its cache which are to go past it, as those of the kernel's ext4 do.
+fn unwritten(series: &Series<'_>, ours: Side, phase: &str) -> Option<String> {
+    let writes = |side: Side| {
+        let parts = series.parts(side, phase).into_iter();
+        let each = parts.filter_map(|part| Some(part.per(part.asked.device?.writes)));
+        let each: Vec<f64> = each.collect();
+        (!each.is_empty()).then(|| median(&each).value)
+    };
+    let (ours, kernel) = (writes(ours)?, writes(Side::Kernel)?);
+    let is_unwritten = phase.starts_with("direct") && ours < kernel / 2.0;
+    is_unwritten.then(|| {
+        format!(
+            "platter issues {} writes to the image for each operation, the kernel's ext4 {}",
+            short(ours),
+            short(kernel)
+        )
+    })
 }
 
 fn of_job(runs: &[Run], &(job, way, bound): &(&str, &str, Bound)) -> Aim {
@@ -127,7 +162,7 @@ fn of_job(runs: &[Run], &(job, way, bound): &(&str, &str, Bound)) -> Aim {
     let ours = programs::ours(job).map(seconds).unwrap_or_default();
     let theirs = seconds(way);
     let what = format!("{job}: rate over {way}");
-    let aim = Aim::new(JOBS_GROUP, &[job, way], what, (bound, "x"));
+    let aim = Aim::new(Group::Jobs, &[job, way], what, (bound, "x"));
     aim.reaching(ratio(&theirs, &ours), ours.len().min(theirs.len()))
 }
 
@@ -138,7 +173,7 @@ fn same_bytes(runs: &[Run]) -> Aim {
     let of_ours = runs.iter().filter(|run| run.job == job && run.way == ours);
     let made: Vec<&str> = of_ours.filter_map(|run| run.made.as_deref()).collect();
     let what = format!("{job}: different images of all that {ours} made");
-    let aim = Aim::new(JOBS_GROUP, &[job, "bytes"], what, (Bound::AtMost(1.0), ""));
+    let aim = Aim::new(Group::Jobs, &[job, "bytes"], what, (Bound::AtMost(1.0), ""));
     let different: BTreeSet<_> = made.iter().collect();
     let different = Estimate::exactly(float(different.len() as u64));
     aim.reaching(different, made.len())

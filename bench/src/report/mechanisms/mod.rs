@@ -1,4 +1,4 @@
-//! The mechanisms on and off, compared with what was published of them.
+//! The pages about the mechanisms on and off, compared with what was published of them.
 
 mod groups;
 mod insertion;
@@ -8,30 +8,114 @@ mod published;
 mod references;
 mod sharing;
 
-use super::Page;
+use super::page::{NO_FUSE, Page};
+use super::raw::MECHANISMS;
 use crate::measure::Estimate;
 use crate::mechanisms::Measured;
 use crate::record::Record;
 
-pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
-    page.paragraph("## Mechanisms");
-    page.provenance(record);
-    references::write(page, &record.result.references);
-    groups::write(page, &record.result.groups);
-    insertion::write(page, &record.result);
-    sharing::write(page, &record.result, record.machine.processors as u64);
-    lines::write(page, &record.result.shapes, &record.result.lines);
-    mount::write(page, &record.result.mount);
+type Kept = Record<Measured>;
+
+/// A mechanism in one line.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) number: &'static str,
+    pub(super) name: &'static str,
+    /// The page about it.
+    pub(super) file: &'static str,
+    /// What was published with the change of Linux that it follows.
+    pub(super) published: &'static str,
+    /// What was measured here, if it was.
+    pub(super) own: Option<String>,
+    /// What both allow to conclude; nothing without figures of our own.
+    pub(super) conclusion: Option<String>,
+}
+
+/// A page for each mechanism.
+pub(super) fn pages(record: Option<&Kept>) -> Vec<Page> {
+    vec![
+        references::page(record),
+        mount::page(record),
+        groups::page(record),
+        insertion::page(record),
+        sharing::page(record),
+    ]
+}
+
+/// A line for each mechanism.
+pub(super) fn entries(record: Option<&Kept>) -> [Entry; 5] {
+    let measured = record.map(|record| &record.result);
+    [
+        references::entry(measured),
+        mount::entry(measured),
+        groups::entry(measured),
+        insertion::entry(measured),
+        sharing::entry(measured),
+    ]
+}
+
+/// A page with what the mechanism is, and where and whether it was measured.
+fn begin(
+    (file, title, about): (&str, &str, &str),
+    record: Option<&Kept>,
+    is_measured: bool,
+) -> Page {
+    let mut page = Page::new(file, title);
+    match record {
+        Some(record) if is_measured => page.provenance(record),
+        _ => page.not_measured(MECHANISMS),
+    }
+    page.paragraph(about);
+    page.paragraph(NO_FUSE);
+    page
+}
+
+/// Whether a ratio differs from 1 with 95 % confidence.
+fn has_effect(change: Estimate) -> bool {
+    change.high < 1.0 || 1.0 < change.low
 }
 
 /// A ratio, or that there is none to be seen.
 fn verdict(change: Estimate) -> String {
-    if change.low <= 1.0 && 1.0 <= change.high {
-        format!("no effect ({:.2} to {:.2})", change.low, change.high)
+    let Estimate { value, low, high } = change;
+    if has_effect(change) {
+        format!("{value:.2} ({low:.2} to {high:.2})")
     } else {
-        format!(
-            "{:.2} ({:.2} to {:.2})",
-            change.value, change.low, change.high
-        )
+        format!("no effect ({low:.2} to {high:.2})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_raw_runs_pages_say_what_would_measure_them() {
+        for page in pages(None) {
+            assert!(page.text().contains(MECHANISMS), "{}", page.path());
+        }
+        let entries = entries(None);
+        assert!(entries.iter().all(|entry| entry.own.is_none()));
+        assert!(entries.iter().all(|entry| entry.conclusion.is_none()));
+        let files: Vec<String> = entries
+            .iter()
+            .map(|entry| super::super::page::path_of(entry.file))
+            .collect();
+        let pages: Vec<String> = pages(None)
+            .iter()
+            .map(|page| page.path().to_owned())
+            .collect();
+        assert_eq!(files, pages);
+    }
+
+    #[test]
+    fn an_interval_around_one_is_no_effect() {
+        let change = |low, high| Estimate {
+            value: 1.2,
+            low,
+            high,
+        };
+        assert_eq!(verdict(change(1.1, 1.3)), "1.20 (1.10 to 1.30)");
+        assert_eq!(verdict(change(0.9, 1.3)), "no effect (0.90 to 1.30)");
     }
 }

@@ -1,0 +1,41 @@
+//! Aims that belong together, and stand in one table.
+
+/// A group of aims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::report) enum Group {
+    /// Mounts, compared with fuse2fs.
+    Fuse2fs,
+    /// Mounts, compared with bindfs.
+    Bindfs,
+    /// The library, compared with the kernel.
+    Library,
+    /// Programs that do a whole job.
+    Jobs,
+    /// What stays as something grows.
+    Growth,
+}
+
+impl Group {
+    pub(in crate::report) const ALL: [Self; 5] = [
+        Self::Fuse2fs,
+        Self::Bindfs,
+        Self::Library,
+        Self::Jobs,
+        Self::Growth,
+    ];
+
+    pub(in crate::report) const fn title(self) -> &'static str {
+        match self {
+            Self::Fuse2fs => "Mounts, compared with fuse2fs",
+            Self::Bindfs => "Mounts, compared with bindfs on tmpfs",
+            Self::Library => "The library, compared with system calls on the kernel's ext4",
+            Self::Jobs => "Whole jobs of the `platter` command",
+            Self::Growth => "As things grow",
+        }
+    }
+
+    /// Whether the aims are of mounts through FUSE, and judged over both transports.
+    pub(in crate::report) const fn is_mounted(self) -> bool {
+        matches!(self, Self::Fuse2fs | Self::Bindfs)
+    }
+}

@@ -1,0 +1,64 @@
+//! All pages, with the command and the commit that they are of.
+
+use testkit::fs_type::FsType;
+
+use crate::record::Record;
+use crate::report::page::{Page, not_measured};
+use crate::report::peers::{self, format_name};
+use crate::report::raw::{MECHANISMS, PEERS, READING, Raw, SCALE, peers_command};
+use crate::report::{fuse, library, mechanisms, programs, reading, requests, scale};
+
+pub(super) fn write(page: &mut Page, raw: &Raw) {
+    let link = |title: &str, file: &str| format!("[{title}]({})", page.link_to_page(file));
+    let mut rows = Vec::new();
+    let mounts = [
+        link("aims over both transports", fuse::FILE),
+        link("requests", requests::FILE),
+        link("library and kernel", library::FILE),
+    ];
+    rows.push(row(
+        format!("ext4: {}", mounts.join(", ")),
+        raw.ext4().map(source),
+        PEERS,
+    ));
+    for format in FsType::ALL {
+        let record = raw.peers.get(&format);
+        let pages = record.map(|_| peers::links(page, format));
+        let pages = pages.unwrap_or_else(|| "mounts".to_owned());
+        rows.push(row(
+            format!("{}: {pages}", format_name(format)),
+            record.map(source),
+            &peers_command(format),
+        ));
+    }
+    let of_mechanisms = mechanisms::entries(None).map(|entry| link(entry.number, entry.file));
+    rows.push(row(
+        format!("mechanisms: {}", of_mechanisms.join(", ")),
+        raw.mechanisms.as_ref().map(source),
+        MECHANISMS,
+    ));
+    rows.push(row(
+        link("whole jobs of the `platter` command", programs::FILE),
+        raw.jobs.as_ref().map(source),
+        PEERS,
+    ));
+    rows.push(row(
+        link("how costs grow", scale::FILE),
+        raw.scale.as_ref().map(source),
+        SCALE,
+    ));
+    rows.push(row(
+        link("reading btrfs and XFS", reading::FILE),
+        raw.reading.as_ref().map(source),
+        READING,
+    ));
+    page.table_of_texts(&["page", "measured by"], &rows);
+}
+
+fn row(pages: String, source: Option<String>, command: &str) -> Vec<String> {
+    vec![pages, source.unwrap_or_else(|| not_measured(command))]
+}
+
+fn source<T>(record: &Record<T>) -> String {
+    format!("`{}` at `{}`", record.command, record.commit)
+}
