@@ -1,9 +1,9 @@
 //! How many requests of each kind the kernel sent: exact, and cheap enough to be always on.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
+use platter_vfs::stripes::stripe_of_thread;
 
 macro_rules! operations {
     ($($name:ident => $text:literal,)*) => {
@@ -92,7 +92,7 @@ impl Default for Lane {
 
 impl Counters {
     pub(crate) fn count(&self, operation: Operation) {
-        let counter = &self.lanes[lane()].0[operation as usize];
+        let counter = &self.lanes[stripe_of_thread() % LANES].0[operation as usize];
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -107,19 +107,6 @@ impl Counters {
             requests: std::array::from_fn(sum),
         }
     }
-}
-
-/// The lane of this thread.
-fn lane() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    MINE.get().unwrap_or_else(|| {
-        let lane = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
-        MINE.set(Some(lane));
-        lane
-    })
 }
 
 /// How many requests of each kind came since the mount.

@@ -31,6 +31,7 @@ pub mod xattr;
 pub mod path;
 pub mod creation;
 pub mod whole_file;
+pub mod stripes;
 pub mod writing;
 pub mod file;
 pub mod namei;

@@ -363,8 +363,12 @@ impl Inode for MemInode {
             };
             times.is_due(&times_now, now)
         };
-        if self.read(|node| Ok(is_due(node)))? {
-            let _entered = self.shared.begin()?;
+        if !self.read(|node| Ok(is_due(node)))? {
+            return Ok(());
+        }
+        // Reading goes on while the filesystem is frozen.
+        if let Some(_writer) = self.shared.writers.try_enter() {
+            self.shared.must_be_writable()?;
             self.shared.nodes.write().get_mut(self.number).accessed = now;
         }
         Ok(())
@@ -382,7 +386,7 @@ impl Inode for MemInode {
             kind: &kind,
             permissions,
         };
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         Ok(namei::create(self, name, new)?)
     }
 
@@ -392,22 +396,22 @@ impl Inode for MemInode {
             kind: &CreateKind::Regular,
             permissions,
         };
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         Ok(namei::create_unnamed(self, new)?)
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         namei::link(self, context, name, target)
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         namei::unlink(self, name)
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         namei::remove_dir(self, name)
     }
 
@@ -419,12 +423,12 @@ impl Inode for MemInode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         if let Some(size_bytes) = changes.size_bytes {
             self.must_be_regular()?;
             let _lock = self.lock.write();
@@ -439,17 +443,17 @@ impl Inode for MemInode {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         file::write(self, offset, data, WriteTo::Cache)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         file::append(self, data)
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         file::write(self, offset, data, WriteTo::Device)
     }
 
@@ -464,22 +468,22 @@ impl Inode for MemInode {
     }
 
     fn clone_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         self.clone_from(source, range, to)
     }
 
     fn dedupe_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<Deduped> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         self.compare_with(source, range, to)
     }
 
     fn exchange_range(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         self.exchange_with(other, exchange)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         file::fallocate(self, range, mode)
     }
 
@@ -497,7 +501,7 @@ impl Inode for MemInode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         let now = self.now();
         self.shared
             .nodes
@@ -507,7 +511,7 @@ impl Inode for MemInode {
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
         let now = self.now();
-        let _entered = self.shared.begin()?;
+        let _writer = self.shared.begin()?;
         let mut nodes = self.shared.nodes.write();
         nodes.remove_xattr(self.number, name, now)
     }

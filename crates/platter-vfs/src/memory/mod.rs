@@ -2,7 +2,6 @@
 //! what front ends are tested on. Names and contents go through the shared layers, as those of drivers do.
 
 mod disk;
-mod freeze;
 mod content;
 mod directory;
 mod node;
@@ -27,11 +26,10 @@ use platter_ondisk::Uuid;
 use self::content::Content;
 use self::directory::Directory;
 use self::disk::{BLOCK_BYTES, Disk};
-use self::freeze::{Entered, FreezeGate};
 use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
 use crate::file::write_back_files;
-use crate::writing::DirtyList;
+use crate::writing::{DirtyList, FreezeGate, Writer};
 use crate::{
     Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
     PathWalk, Result, StatFs,
@@ -76,7 +74,7 @@ struct Shared {
     nodes: RwLock<Nodes, { rank(7, 0) }>,
     disk: Arc<Disk>,
     budget: Arc<MemoryBudget>,
-    gate: FreezeGate,
+    writers: FreezeGate,
     /// Serialises cross-directory renames.
     renames: Mutex<(), { rank(2, 1) }>,
     in_use: InodeCache<MemInode>,
@@ -108,7 +106,7 @@ impl MemFs {
                 nodes: RwLock::new(nodes),
                 disk: Arc::default(),
                 budget: Arc::new(MemoryBudget::new(CACHE_BYTES)),
-                gate: FreezeGate::default(),
+                writers: FreezeGate::default(),
                 renames: Mutex::new(()),
                 in_use: InodeCache::new(0),
                 dirty: DirtyList::default(),
@@ -139,12 +137,17 @@ impl MemFs {
 
 impl Shared {
     /// Begins a change, once the filesystem is not frozen.
-    fn begin(&self) -> Result<Entered<'_>> {
-        let entered = self.gate.enter();
+    fn begin(&self) -> Result<Writer<'_>> {
+        let writer = self.writers.enter();
+        self.must_be_writable()?;
+        Ok(writer)
+    }
+
+    fn must_be_writable(&self) -> Result<()> {
         if self.nodes.read().read_only {
             return Err(Condition::ReadOnly.into());
         }
-        Ok(entered)
+        Ok(())
     }
 
     fn is_closed(&self) -> bool {
@@ -160,6 +163,16 @@ impl Shared {
             };
             Ok(MemInode::new(Arc::clone(self), number, size_bytes, seat))
         })
+    }
+
+    /// Waits for the changes in progress, keeps others out, and writes back.
+    fn freeze(&self) -> Result<()> {
+        self.writers.freeze()?;
+        let written = self.write_dirty();
+        if written.is_err() {
+            self.writers.thaw()?;
+        }
+        written
     }
 
     /// Writes the inodes back that are dirty now.
@@ -220,26 +233,24 @@ impl Filesystem for MemFs {
     }
 
     fn set_label(&self, label: &[u8]) -> Result<()> {
-        let mut nodes = self.shared.nodes.write();
-        if nodes.read_only {
-            return Err(Condition::ReadOnly.into());
-        }
-        nodes.label = label.to_vec();
+        let _writer = self.shared.begin()?;
+        self.shared.nodes.write().label = label.to_vec();
         Ok(())
     }
 
     fn freeze(&self) -> Result<()> {
-        self.shared.gate.freeze()?;
-        self.shared.write_dirty()
+        self.shared.freeze()
     }
 
     fn thaw(&self) -> Result<()> {
-        self.shared.gate.thaw()
+        self.shared.writers.thaw()
     }
 
     fn unmount(&self) -> Result<()> {
         self.set_read_only(true);
-        self.shared.gate.wait_for_changes();
-        self.shared.write_dirty()
+        // Those that wait for the thaw are refused.
+        let _ = self.thaw();
+        self.freeze()?;
+        self.thaw()
     }
 }

@@ -1,8 +1,10 @@
 //! What every writable filesystem keeps of its inodes outside its format: dirty and unstored inodes,
-//! throttling of writers, unflushed writes, the write gate, retries after `ENOSPC`, and the end of a mount.
+//! throttling of writers, unflushed writes, the gates of writes and of freezes, retries after `ENOSPC`, and the end of a
+//! mount.
 
 mod dirty_list;
 mod flusher;
+mod freeze_gate;
 mod mount_end;
 mod range_set;
 mod retry;
@@ -12,6 +14,7 @@ mod write_gate;
 
 pub use dirty_list::{DirtyList, WRITEBACK_BATCH_MAX};
 pub use flusher::{Flushed, start_flusher};
+pub use freeze_gate::{FreezeGate, Writer};
 pub use mount_end::{MountEnd, WritableMount};
 pub use range_set::{RangeNumber, RangeSet};
 pub use retry::{NoSpaceRetry, ReturnsSpace, retry_no_space};

@@ -1,11 +1,11 @@
 //! Counters that threads change without sharing a cache line, and that are exact where it matters: near
 //! the limits that a caller compares them with.
 
-use std::cell::Cell;
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering as Atomic};
+use std::sync::atomic::{AtomicI64, Ordering as Atomic};
 
 use platter_block::lock::Mutex;
+use platter_vfs::stripes::stripe_of_thread;
 
 use super::classes::{Classed, classed};
 use super::padded::Padded;
@@ -207,21 +207,6 @@ impl StripedCounter {
             }
         }
     }
-}
-
-/// The number of this thread among those that used a counter or a gate.
-pub(super) fn stripe_of_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static STRIPE: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    STRIPE.with(|stripe| {
-        stripe.get().unwrap_or_else(|| {
-            let number = NEXT.fetch_add(1, Atomic::Relaxed);
-            stripe.set(Some(number));
-            number
-        })
-    })
 }
 
 #[cfg(test)]

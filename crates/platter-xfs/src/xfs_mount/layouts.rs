@@ -25,7 +25,7 @@ pub struct Packed;
 #[derive(Debug)]
 pub struct Separated;
 
-/// The byte in the geometry, and no counter: the [gate](super::FreezeGate) knows what a freeze asks.
+/// The byte in the geometry, and no counter: the [gate](platter_vfs::writing::FreezeGate) knows what a freeze asks.
 #[derive(Debug)]
 pub struct Counterless;
 

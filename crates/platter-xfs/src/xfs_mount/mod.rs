@@ -8,7 +8,6 @@ mod classes;
 mod padded;
 mod layouts;
 mod counter;
-mod freeze;
 mod group;
 
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use platter_cache::layout::Layout as FieldLayout;
 use platter_vfs::Result;
+use platter_vfs::writing::{FreezeGate, Writer};
 
 use crate::ondisk::{AgNr, FsSize, Geometry, InodeLocation, InodeNr, Superblock};
 
@@ -23,7 +23,6 @@ use classes::classed;
 
 pub use classes::Classed;
 pub use counter::StripedCounter;
-pub use freeze::{FreezeGate, Frozen, Writer};
 pub use group::{PerAg, PerAgTable, Shelves};
 pub use layouts::{ActiveSlot, Counterless, MountLayout, Packed, Separated, ShiftSlot};
 pub use padded::Padded;
@@ -180,12 +179,20 @@ impl<L: MountLayout> XfsMount<L> {
         self.written.active.get()
     }
 
-    /// Keeps transactions out, and waits for those that run.
+    /// Keeps transactions out until the [thaw](Self::thaw), and waits for those that run.
     ///
     /// # Errors
     /// `Busy` if it is frozen already.
-    pub fn freeze(&self) -> Result<Frozen<'_>> {
+    pub fn freeze(&self) -> Result<()> {
         self.gate.freeze()
+    }
+
+    /// Lets transactions begin again.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not frozen.
+    pub fn thaw(&self) -> Result<()> {
+        self.gate.thaw()
     }
 
     /// Free blocks of the data device, those included that nothing but B-trees may have.

@@ -1,14 +1,14 @@
-//! The gate that writers pass and a freeze shuts. A writer is counted exactly as long as it has its guard,
-//! which it gets only from an open gate: it cannot be counted and wait for the thaw.
+//! The gate that changes pass and a freeze shuts (`sb_start_write`, `freeze_super`). A writer is counted exactly as
+//! long as it has its guard, which it gets only from an open gate: it cannot be counted and wait for the thaw.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crossbeam_utils::CachePadded;
 use platter_block::lock::{Condvar, Mutex};
-use platter_vfs::{Condition, Result};
+use platter_cache::commit::HeldHandle;
 
-use super::classes::{Classed, classed};
-use super::counter::stripe_of_thread;
-use super::padded::Padded;
+use crate::stripes::stripe_of_thread;
+use crate::{Condition, Result};
 
 const STRIPES: usize = 16;
 
@@ -18,52 +18,46 @@ const STRIPES: usize = 16;
 /// A writer adds itself to a stripe before it looks whether the gate is shut; a freeze shuts the gate before
 /// it looks at the stripes; all of it in one total order. So a freeze sees every writer that found the gate
 /// open, and waits for it.
-#[derive(Debug)]
-#[repr(C, align(128))]
+#[derive(Debug, Default)]
 pub struct FreezeGate {
-    is_shut: AtomicBool,
-    stripes: [Padded<AtomicU32>; STRIPES],
-    waiting: Padded<Waiting>,
+    is_shut: CachePadded<AtomicBool>,
+    stripes: [CachePadded<AtomicU32>; STRIPES],
+    waiting: CachePadded<Waiting>,
 }
+
+platter_cache::layout!(
+    /// Of the gate: only writers of one stripe share a cache line.
+    LAYOUT: FreezeGate {
+        Rare: is_shut;
+        Apart: stripes, waiting;
+    }
+);
 
 #[derive(Debug, Default)]
 struct Waiting {
     /// Whether a freeze holds the gate, or waits for writers to end.
-    is_frozen: Mutex<bool>,
+    state: Mutex<State>,
     /// Notified when the gate opens, and when a writer ends while it is shut.
     changed: Condvar,
 }
 
-classed!(FreezeGate {
-    Rare: is_shut;
-    Apart: stripes, waiting;
-});
-const _: () = assert!(FreezeGate::LAYOUT.is_parted());
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Open,
+    /// A freeze waits for the writers inside.
+    Shutting,
+    Frozen,
+}
 
-/// A writer inside the gate, until it is dropped. A thread has one at a time: a second one would wait for a
-/// freeze that waits for the first.
+/// A writer inside the gate, until it is dropped. A thread has one of a gate at a time, as debug builds assert: a
+/// second one would wait for a freeze that waits for the first.
 #[derive(Debug)]
 #[must_use]
 pub struct Writer<'g> {
     gate: &'g FreezeGate,
     stripe: usize,
-}
-
-/// The filesystem is frozen, until this is dropped: no writer is inside.
-#[derive(Debug)]
-#[must_use]
-pub struct Frozen<'g> {
-    gate: &'g FreezeGate,
-}
-
-impl Default for FreezeGate {
-    fn default() -> Self {
-        Self {
-            is_shut: AtomicBool::new(false),
-            stripes: Default::default(),
-            waiting: Padded::default(),
-        }
-    }
+    _held: HeldHandle,
 }
 
 impl FreezeGate {
@@ -73,9 +67,9 @@ impl FreezeGate {
             if let Some(writer) = self.try_enter() {
                 return writer;
             }
-            let mut is_frozen = self.waiting.is_frozen.lock();
-            while *is_frozen {
-                self.waiting.changed.wait(&mut is_frozen);
+            let mut state = self.waiting.state.lock();
+            while *state != State::Open {
+                self.waiting.changed.wait(&mut state);
             }
         }
     }
@@ -83,28 +77,57 @@ impl FreezeGate {
     /// Passes the gate if it is open.
     #[must_use]
     pub fn try_enter(&self) -> Option<Writer<'_>> {
+        HeldHandle::assert_none(self);
         let stripe = stripe_of_thread() % STRIPES;
         self.stripes[stripe].fetch_add(1, Ordering::SeqCst);
         // It leaves again if the gate is shut.
-        let writer = Writer { gate: self, stripe };
+        let writer = Writer {
+            gate: self,
+            stripe,
+            _held: HeldHandle::note(self),
+        };
         (!self.is_shut.load(Ordering::SeqCst)).then_some(writer)
     }
 
-    /// Shuts the gate and waits for the writers inside.
+    /// Shuts the gate and waits for the writers inside; the caller is none of them.
     ///
     /// # Errors
     /// `Busy` if another freeze has shut it.
-    pub fn freeze(&self) -> Result<Frozen<'_>> {
-        let mut is_frozen = self.waiting.is_frozen.lock();
-        if *is_frozen {
+    pub fn freeze(&self) -> Result<()> {
+        HeldHandle::assert_none(self);
+        let mut state = self.waiting.state.lock();
+        if *state != State::Open {
             return Err(Condition::Busy.into());
         }
-        *is_frozen = true;
+        *state = State::Shutting;
         self.is_shut.store(true, Ordering::SeqCst);
         while self.writers() > 0 {
-            self.waiting.changed.wait(&mut is_frozen);
+            self.waiting.changed.wait(&mut state);
         }
-        Ok(Frozen { gate: self })
+        *state = State::Frozen;
+        Ok(())
+    }
+
+    /// Opens the gate.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is open, or a freeze still waits for writers.
+    pub fn thaw(&self) -> Result<()> {
+        let mut state = self.waiting.state.lock();
+        if *state != State::Frozen {
+            return Err(Condition::InvalidArgument.into());
+        }
+        self.is_shut.store(false, Ordering::SeqCst);
+        *state = State::Open;
+        drop(state);
+        self.waiting.changed.notify_all();
+        Ok(())
+    }
+
+    /// Whether it is shut and no writer inside.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        *self.waiting.state.lock() == State::Frozen
     }
 
     /// How many writers are inside.
@@ -123,20 +146,9 @@ impl Drop for Writer<'_> {
         gate.stripes[self.stripe].fetch_sub(1, Ordering::SeqCst);
         if gate.is_shut.load(Ordering::SeqCst) {
             // A freeze that looked at the count before is waiting once the lock is free.
-            drop(gate.waiting.is_frozen.lock());
+            drop(gate.waiting.state.lock());
             gate.waiting.changed.notify_all();
         }
-    }
-}
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        let gate = self.gate;
-        let mut is_frozen = gate.waiting.is_frozen.lock();
-        gate.is_shut.store(false, Ordering::SeqCst);
-        *is_frozen = false;
-        drop(is_frozen);
-        gate.waiting.changed.notify_all();
     }
 }
 
@@ -170,10 +182,10 @@ mod tests {
                 std::thread::yield_now();
             }
             for _ in 0..TURNS {
-                let frozen = gate.freeze().unwrap();
+                gate.freeze().unwrap();
                 assert_eq!(inside.load(Ordering::SeqCst), 0);
                 assert!(gate.freeze().is_err() && gate.try_enter().is_none());
-                drop(frozen);
+                gate.thaw().unwrap();
             }
             is_over.store(true, Ordering::Relaxed);
         });
@@ -188,17 +200,18 @@ mod tests {
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let frozen = gate.freeze().unwrap();
+                gate.freeze().unwrap();
                 assert!(is_done.load(Ordering::SeqCst));
-                drop(frozen);
+                gate.thaw().unwrap();
             });
             while !gate.is_shut.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            assert!(gate.try_enter().is_none());
+            assert!(gate.thaw().is_err(), "it is not frozen yet");
             is_done.store(true, Ordering::SeqCst);
             drop(writer);
         });
+        assert!(gate.thaw().is_err() && !gate.is_frozen());
         assert!(gate.try_enter().is_some());
     }
 }
