@@ -42,6 +42,19 @@ pub fn rewrite(fs: &FsContext, change: impl FnOnce(&mut DiskSuperblock)) -> Resu
     Ok(())
 }
 
+/// As [`rewrite`], where transactions go on later: they find it in the cache. Until then none changes anything, and
+/// none is left to be committed or checkpointed.
+pub fn rewrite_cached(fs: &FsContext, change: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
+    let (buffers, block) = (fs.buffers(), fs.geometry.superblock_block.0);
+    let verifier = SuperblockVerifier::new(&fs.geometry);
+    let mut bytes = buffers.read(block, &verifier)?.to_vec();
+    let disk = verifier.find_mut(&mut bytes);
+    change(disk.ok_or(Corrupt::new(LOCUS, SuperblockRule::Magic))?);
+    let buffer = buffers.publish(block, bytes, &verifier)?;
+    buffers.write(&[(block, buffer)])?;
+    Ok(fs.device().flush()?)
+}
+
 /// The superblock as the device has it, past transactions.
 pub fn read(fs: &FsContext) -> Result<DiskSuperblock> {
     let mut disk = DiskSuperblock::new_zeroed();

@@ -121,10 +121,11 @@ pub trait Filesystem: Send + Sync + Debug {
     }
 
     /// Makes everything done so far durable, and has changes wait until it is [thawed](Self::thaw): the
-    /// devices hold a filesystem that needs no recovery (`FIFREEZE`).
+    /// devices hold a filesystem that needs no recovery, but for deleted files that are in use (`FIFREEZE`). Reading
+    /// goes on, and times of access stay. An unmount thaws it.
     ///
     /// # Errors
-    /// `Busy` where it is frozen.
+    /// `Busy` where it is frozen; `ReadOnly` where nothing is written; those of writing, and it is not frozen.
     fn freeze(&self) -> Result<()> {
         Err(Condition::NotSupported.into())
     }
@@ -132,7 +133,7 @@ pub trait Filesystem: Send + Sync + Debug {
     /// Ends a freeze (`FITHAW`).
     ///
     /// # Errors
-    /// `InvalidArgument` where it is not frozen.
+    /// `InvalidArgument` where it is not frozen; those of the device, after which nothing is written any more.
     fn thaw(&self) -> Result<()> {
         Err(Condition::NotSupported.into())
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
 use tempfile::NamedTempFile;
 
-use crate::loopdev::Access;
+use crate::loopdev::{Access, is_clean};
 use crate::subject::{Devices, Scene};
 use crate::workload::Tree;
 
@@ -47,6 +47,20 @@ impl ImageFiles {
     /// Returns what the checker of Linux finds, without a change.
     pub(crate) fn complaints(&self, scene: &Scene) -> Result<Vec<String>> {
         Ok(scene.subject.fsck(&self.paths())?.complaints())
+    }
+
+    /// Whether nothing is left to recover.
+    pub(crate) fn is_clean(&self, scene: &Scene) -> Result<bool> {
+        is_clean(scene.subject.fs_type(), &self.paths())
+    }
+
+    /// Whether the other files hold the same.
+    pub(crate) fn is_equal(&self, other: &Self) -> Result<bool> {
+        let read = |files: &Self| -> Result<Vec<Vec<u8>>> {
+            let bytes = files.paths().into_iter().map(std::fs::read);
+            Ok(bytes.collect::<std::io::Result<_>>()?)
+        };
+        Ok(read(self)? == read(other)?)
     }
 
     /// Runs the tools of Linux, which replay the log and check everything. Returns what is wrong then.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
-use platter_block::{BlockDevice, Operation};
+use platter_block::{Access, BlockDevice, Operation};
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{Context, CreateKind, Filesystem, FixedClock, Inode, Name, Timestamp};
 use rustix::io::Errno;
@@ -34,6 +34,31 @@ pub(super) struct Mounted {
     fs: Option<Arc<dyn Filesystem>>,
     memory: Option<Arc<MemFs>>,
     faults: Vec<Arc<FaultDevice>>,
+}
+
+/// What the devices of a filesystem held at some moment.
+#[derive(Debug)]
+pub(super) struct Copied {
+    scene: &'static Scene,
+    images: ImageFiles,
+}
+
+impl Copied {
+    /// Returns the contents of a file of the root directory. Nothing is replayed.
+    pub(super) fn contents(&self, name: &str) -> Result<Vec<u8>> {
+        let devices = self.images.devices(Access::Read)?;
+        let fs = self.scene.mount_to_read(&devices)?;
+        let file = fs.root()?.lookup(Name::new(name.as_bytes())?)?;
+        let mut contents = vec![0; usize::try_from(file.attr()?.size_bytes)?];
+        let len = file.read_at(0, &mut contents)?;
+        ensure!(len == contents.len(), "{len} bytes read");
+        Ok(contents)
+    }
+
+    /// Whether the devices still hold that.
+    pub(super) fn is_equal(&self, mounted: &Mounted) -> Result<bool> {
+        self.images.is_equal(&ImageFiles::of(&mounted.devices())?)
+    }
 }
 
 impl Candidate {
@@ -165,6 +190,36 @@ impl Mounted {
             self.fs = Some(scene.mount(&self.devices(), self.seed)?);
         }
         Ok(())
+    }
+
+    /// Returns what its devices hold now; `None` of the one in memory.
+    pub(super) fn copy(&self) -> Result<Option<Copied>> {
+        let Candidate::Scene(scene) = self.candidate else {
+            return Ok(None);
+        };
+        let images = ImageFiles::of(&self.devices())?;
+        Ok(Some(Copied { scene, images }))
+    }
+
+    /// Returns what its devices hold now, and demands that nothing is left to recover, and nothing wrong.
+    pub(super) fn copy_at_rest(&self) -> Result<Option<Copied>> {
+        let copied = self.copy()?;
+        if let Some(Copied { scene, images }) = &copied {
+            let found = images.complaints(scene)?;
+            ensure!(found.is_empty(), "fsck: {}", found.join("\n"));
+            ensure!(images.is_clean(scene)?, "there is something to recover");
+        }
+        Ok(copied)
+    }
+
+    /// Demands that a crash would leave what can be recovered, with a file of this name.
+    pub(super) fn ensure_recovered_with(&self, name: &str) -> Result<()> {
+        let Some(copied) = self.copy()? else {
+            return Ok(());
+        };
+        let found = copied.images.recover(copied.scene)?;
+        ensure!(found.is_empty(), "fsck: {}", found.join("\n"));
+        copied.contents(name).map(drop)
     }
 
     /// Unmounts it, and demands that its check finds nothing, and the checker of Linux neither.

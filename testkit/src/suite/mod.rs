@@ -9,9 +9,11 @@ mod contents;
 mod renames;
 mod writeback;
 mod syncs;
+mod freezes;
 
 pub use candidate::Candidate;
 pub use contents::contents_equal_a_model;
+pub use freezes::frozen_filesystem_is_clean_and_stays;
 pub use model::operations_equal_a_model;
 pub use renames::renames_follow_the_rules;
 pub use syncs::failed_writes_are_reported;

@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use testkit::suite::{
-    Candidate, contents_equal_a_model, failed_writes_are_reported, operations_equal_a_model,
-    renames_follow_the_rules, written_data_survives_writeback,
+    Candidate, contents_equal_a_model, failed_writes_are_reported,
+    frozen_filesystem_is_clean_and_stays, operations_equal_a_model, renames_follow_the_rules,
+    written_data_survives_writeback,
 };
 
 /// The filesystem in memory, and a scene of each format.
@@ -80,4 +81,9 @@ fn written_data_survives_writeback_on_each() {
 #[test]
 fn failed_writes_are_reported_on_each() {
     on_each(failed_writes_are_reported);
+}
+
+#[test]
+fn frozen_filesystem_is_clean_and_stays_on_each() {
+    on_each(frozen_filesystem_is_clean_and_stays);
 }

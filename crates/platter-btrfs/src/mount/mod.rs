@@ -182,7 +182,16 @@ impl Filesystem for Btrfs {
     }
 
     fn tune(&self, changes: &[Tune]) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         tune::tune(&self.fs, changes)
+    }
+
+    fn freeze(&self) -> Result<()> {
+        self.writing.as_ref().ok_or(Condition::ReadOnly)?.freeze()
+    }
+
+    fn thaw(&self) -> Result<()> {
+        self.writing.as_ref().ok_or(Condition::ReadOnly)?.thaw()
     }
 
     fn shutdown(&self) -> Result<()> {

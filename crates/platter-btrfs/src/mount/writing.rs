@@ -6,7 +6,7 @@ use std::time::Duration;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::commit::{BackgroundWorker, CommitDue};
-use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
+use platter_vfs::writing::{Flushed, FreezeGate, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Error, Result};
 
 use super::devices::unsupported;
@@ -16,6 +16,7 @@ use super::write::open_for_writing;
 use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ops::SuperBlock;
+use crate::txn::WriteContext;
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -141,8 +142,24 @@ impl WritableMount for Mounted {
     type Workers = Workers;
     type Guard = ();
 
+    fn writers(&self) -> &FreezeGate {
+        &self.fs.writers
+    }
+
     fn sync(&self) -> Result<()> {
         self.fs.sync_all()
+    }
+
+    /// Every commit leaves the filesystem clean, with no log.
+    fn suspend(&self) -> Result<()> {
+        self.fs.writing().map_or(Ok(()), WriteContext::freeze)
+    }
+
+    fn resume(&self) -> Result<()> {
+        if let Some(writing) = self.fs.writing() {
+            writing.thaw();
+        }
+        Ok(())
     }
 
     /// Every commit leaves the filesystem clean.

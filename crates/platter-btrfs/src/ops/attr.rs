@@ -44,6 +44,10 @@ impl BtrfsInode {
         if item.flags.contains(InodeFlags::NOATIME) || !times.is_due(&kept, now) {
             return Ok(());
         }
+        // Reading goes on while the filesystem is frozen.
+        let Some(_writer) = self.fs.writers.try_enter() else {
+            return Ok(());
+        };
         self.change(INODE_CREDITS, Purpose::Change, |_, item| {
             item.accessed = now;
             Ok(())

@@ -36,7 +36,7 @@ use platter_cache::{Mapping, MemoryBudget};
 use platter_vfs::file::{self, FileData};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::shown_numbers::ShownNumbers;
-use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, RangeSet, WriteGate};
+use platter_vfs::writing::{DirtyList, FreezeGate, InodeLists, ListedInode, RangeSet, WriteGate};
 use platter_vfs::{Clock, Error, FileKind, InodeId, Result, Timestamp};
 
 use crate::compress::Compressor;
@@ -86,6 +86,8 @@ pub struct SuperBlock {
     policy: DataPolicy,
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<BtrfsInode>,
+    /// Passed by changes before they take a lock, and shut while the filesystem is frozen.
+    pub(crate) writers: FreezeGate,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
     writes: WriteGate,
     numbers: ShownNumbers,
@@ -209,6 +211,7 @@ impl SuperBlock {
             policy,
             inodes: InodeCache::sparing(recent_max(&budget), BtrfsInode::is_cheap),
             budget,
+            writers: FreezeGate::default(),
             writes: WriteGate::default(),
             numbers,
             stubs: Stubs::default(),

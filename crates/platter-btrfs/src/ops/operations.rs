@@ -78,18 +78,22 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         file::write(self, offset, data, WriteTo::Cache)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
+        let _writer = self.fs.writers.enter();
         file::append(self, data)
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         file::write(self, offset, data, WriteTo::Device)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         file::fallocate(self, range, mode)
     }
 
@@ -108,6 +112,7 @@ impl platter_vfs::Inode for BtrfsInode {
         range: Range<u64>,
         to: u64,
     ) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         self.clone_from(source, range, to)
     }
 
@@ -117,10 +122,12 @@ impl platter_vfs::Inode for BtrfsInode {
         range: Range<u64>,
         to: u64,
     ) -> Result<Deduped> {
+        let _writer = self.fs.writers.enter();
         self.dedupe_from(source, range, to)
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+        let _writer = self.fs.writers.enter();
         self.set_attributes(changes)
     }
 
@@ -131,10 +138,12 @@ impl platter_vfs::Inode for BtrfsInode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         self.set_named_xattr(context, name, value, mode)
     }
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         self.remove_named_xattr(name)
     }
 
@@ -149,6 +158,7 @@ impl platter_vfs::Inode for BtrfsInode {
         kind: CreateKind,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let _writer = self.fs.writers.enter();
         let new = NewInode {
             context,
             kind: &kind,
@@ -166,6 +176,7 @@ impl platter_vfs::Inode for BtrfsInode {
         context: &Context,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let _writer = self.fs.writers.enter();
         let new = NewInode {
             context,
             kind: &CreateKind::Regular,
@@ -175,6 +186,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         if target.tree != self.id.tree {
             return Err(Condition::CrossDevice.into());
         }
@@ -182,10 +194,12 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         namei::unlink(self, name)
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         if self.kind == FileKind::Directory && !name.is_dot_or_dotdot() && self.remove_stub(name)? {
             return Ok(());
         }
@@ -200,6 +214,7 @@ impl platter_vfs::Inode for BtrfsInode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
+        let _writer = self.fs.writers.enter();
         if new_parent.tree != self.id.tree && !self.moves_subvolumes(name, new_name, mode)? {
             return Err(Condition::CrossDevice.into());
         }

@@ -87,6 +87,7 @@ impl BtrfsInode {
     /// Makes as many of the first files as there is no obstacle to. Returns how many.
     fn create_together(&self, files: &[WholeFile<'_>]) -> Result<usize> {
         let writing = self.fs.transactions()?;
+        let _writer = self.fs.writers.enter();
         let _order = self.order.write();
         if !self.takes_whole_files()? {
             return Ok(0);

@@ -64,6 +64,18 @@ impl WriteContext {
         self.commit(self.transactions.latest())
     }
 
+    /// Has handles wait until they are [thawed](Self::thaw), and makes durable all that was done. The caller has no
+    /// handle.
+    pub fn freeze(&self) -> Result<()> {
+        self.transactions.freeze();
+        self.sync_all()
+    }
+
+    /// Lets handles begin again.
+    pub fn thaw(&self) {
+        self.transactions.thaw();
+    }
+
     /// Does what can be done while handles go on.
     fn prepare(&self, generation: Generation) -> Result<()> {
         // As a handle, so that the transaction stays the running one; even if it is full.

@@ -89,10 +89,19 @@ struct State<R: RunningTransaction, E> {
     commit_took: Duration,
     /// No handle begins any more: the filesystem was unmounted.
     is_closed: bool,
+    /// No handle begins until the filesystem is thawed.
+    is_frozen: bool,
     /// The last transaction that is durable.
     committed: R::Number,
     /// Why nothing is written any more.
     failure: Option<E>,
+}
+
+impl<R: RunningTransaction, E> State<R, E> {
+    /// Whether no handle begins even when no transaction closes.
+    fn stays_shut(&self) -> bool {
+        self.is_closed || self.is_frozen || self.failure.is_some()
+    }
 }
 
 /// A transaction that was closed, and how many threads asked for it to be committed.
@@ -118,6 +127,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
                 callers_expected: 0,
                 commit_took: Duration::ZERO,
                 is_closed: false,
+                is_frozen: false,
                 failure: None,
             })),
             changed: CachePadded::default(),
@@ -199,7 +209,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
             if state.failure.is_some() || state.is_closed {
                 return Err(self.ended.clone());
             }
-            if state.is_closing {
+            if state.is_closing || state.is_frozen {
                 self.changed.wait(&mut state);
                 continue;
             }
@@ -350,7 +360,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         let number = next.number().into();
         let closed = close(std::mem::replace(&mut state.running, next));
         state.is_closing = false;
-        self.gate.renew(number, state.is_closed);
+        self.gate.renew(number, state.stays_shut());
         let callers = std::mem::take(&mut state.callers);
         drop(state);
         self.changed.notify_all();
@@ -392,6 +402,28 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         while state.is_committing {
             self.changed.wait(&mut state);
         }
+    }
+
+    /// Has handles that begin wait until they are [thawed](Self::thaw), and returns when none is open
+    /// (`jbd2_journal_lock_updates`). Commits go on. The caller has no handle.
+    pub fn freeze(&self) {
+        let mut state = self.state.lock();
+        state.is_frozen = true;
+        self.gate.shut();
+        while self.gate.handles() > 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Lets handles begin again.
+    pub fn thaw(&self) {
+        let mut state = self.state.lock();
+        state.is_frozen = false;
+        if !state.is_closing && !state.stays_shut() {
+            self.gate.open();
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Lets no handle begin any more: the filesystem is unmounted.
@@ -448,7 +480,7 @@ impl<R: RunningTransaction, E: Clone> Drop for CommitTurn<'_, R, E> {
         }
         let mut state = transactions.state.lock();
         state.is_closing = false;
-        if state.failure.is_none() && !state.is_closed {
+        if !state.stays_shut() {
             transactions.gate.open();
         }
         state.is_committing = false;
@@ -563,6 +595,36 @@ mod tests {
         counting.commit(counting.transactions.latest()).unwrap();
         assert_eq!(counting.durable.load(Ordering::Relaxed), 4 * ROUNDS);
         assert_eq!(counting.transactions.gate().blocks(), 0);
+    }
+
+    #[test]
+    fn frozen_transactions_commit_and_take_no_handle() {
+        let counting = Counting::new(8);
+        let transactions = &counting.transactions;
+        for round in 0..100 {
+            let transaction = counting.change().unwrap();
+            thread::scope(|scope| {
+                let freezing = scope.spawn(|| transactions.freeze());
+                let committing = scope.spawn(|| counting.commit(transaction));
+                freezing.join().unwrap();
+                committing.join().unwrap().unwrap();
+                assert!(transactions.gate().is_shut());
+                assert_eq!(transactions.committed(), transaction);
+                let waiting = scope.spawn(|| counting.change().unwrap());
+                counting.commit(transactions.latest()).unwrap();
+                assert_eq!(counting.durable.load(Ordering::Relaxed), 2 * round + 1);
+                transactions.thaw();
+                counting.commit(waiting.join().unwrap()).unwrap();
+            });
+        }
+        transactions.freeze();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| counting.change());
+            transactions.stop(&"broken");
+            assert_eq!(waiting.join().unwrap(), Err("ended"));
+        });
+        transactions.thaw();
+        assert_eq!(counting.change(), Err("ended"));
     }
 
     #[test]

@@ -105,21 +105,27 @@ impl Guard {
         let sequence = Arc::clone(&self.sequence);
         self.worker = Some(
             BackgroundWorker::start("ext4-mmp", NextRun::In(place.update_interval), move || {
+                let Some(sb) = sb.upgrade() else {
+                    return NextRun::Never;
+                };
+                // Frozen, nothing is written; a host that took it meanwhile is found after the thaw.
+                let Some(_writer) = sb.writers.try_enter() else {
+                    return NextRun::In(place.update_interval);
+                };
                 let now = place.clock.monotonic();
                 let is_late = now.saturating_sub(last) > place.check_interval();
                 let expected = sequence.load(Ordering::Acquire);
                 let updated = place.update(is_late.then_some(expected));
-                match (updated, sb.upgrade()) {
-                    (Ok(disk), Some(_)) => {
+                match updated {
+                    Ok(disk) => {
                         last = now;
                         sequence.store(disk.sequence.get(), Ordering::Release);
                         NextRun::In(place.update_interval)
                     }
-                    (Err(error), Some(sb)) => {
+                    Err(error) => {
                         sb.end_writing(&error);
                         NextRun::Never
                     }
-                    (_, None) => NextRun::Never,
                 }
             })
             .map_err(|_| Condition::WouldBlock)?,

@@ -209,11 +209,21 @@ impl Filesystem for Ext4 {
         if self.writing.is_none() {
             return Err(Condition::ReadOnly.into());
         }
+        let _writer = self.sb.writers.enter();
         label::set_label(&self.sb, label)
     }
 
     fn trim(&self, asked: &Trim) -> Result<u64> {
+        let _writer = self.sb.writers.enter();
         trim::trim(&self.sb, asked)
+    }
+
+    fn freeze(&self) -> Result<()> {
+        self.writing.as_ref().ok_or(Condition::ReadOnly)?.freeze()
+    }
+
+    fn thaw(&self) -> Result<()> {
+        self.writing.as_ref().ok_or(Condition::ReadOnly)?.thaw()
     }
 
     fn shutdown(&self) -> Result<()> {

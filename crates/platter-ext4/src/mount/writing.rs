@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::commit::{BackgroundWorker, CommitThread};
-use platter_vfs::writing::{MountEnd, WritableMount};
+use platter_vfs::writing::{FreezeGate, MountEnd, WritableMount};
 use platter_vfs::{Clock, Condition, Result};
 
 use super::lifetime::Lifetime;
@@ -16,6 +16,7 @@ use crate::fs_context::Sharing;
 use crate::ondisk::Creator;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::jbd2::Sequence;
+use crate::ondisk::superblock::DiskSuperblock;
 use crate::ops::SuperBlock;
 use crate::orphan::Orphans;
 use crate::quota_file::QuotaFiles;
@@ -178,8 +179,33 @@ impl WritableMount for Mounted {
     type Workers = Workers;
     type Guard = mmp::Guard;
 
+    fn writers(&self) -> &FreezeGate {
+        &self.sb.writers
+    }
+
     fn sync(&self) -> Result<()> {
         self.sb.sync()
+    }
+
+    fn suspend(&self) -> Result<()> {
+        let sb = &self.sb;
+        sb.close_orphans()?;
+        if let Some(log) = sb.fs.log() {
+            log.freeze()?;
+        }
+        superblock::rewrite_cached(&sb.fs, self.end_mark())
+    }
+
+    fn resume(&self) -> Result<()> {
+        let fs = &self.sb.fs;
+        let Some(log) = fs.log() else { return Ok(()) };
+        if let Some(error) = log.failure() {
+            return Err(error);
+        }
+        let marked = superblock::rewrite_cached(fs, DiskSuperblock::begin_writing);
+        let marked = marked.inspect_err(|error| log.abort(error));
+        log.thaw();
+        marked
     }
 
     fn end_writes(&self) {
@@ -199,11 +225,19 @@ impl WritableMount for Mounted {
         if let Some(log) = fs.log() {
             log.close()?;
         }
-        let was_clean = fs.superblock.state.is_clean();
+        superblock::rewrite(&sb.fs, self.end_mark())
+    }
+}
+
+impl Mounted {
+    /// What says in the superblock that nothing is being changed any more.
+    fn end_mark(&self) -> impl FnOnce(&mut DiskSuperblock) {
+        let sb = &self.sb;
+        let was_clean = sb.fs.superblock.state.is_clean();
         let now = sb.clock.now();
-        superblock::rewrite(fs, |disk| {
+        move |disk| {
             self.lifetime.note(disk, sb.clock.monotonic());
             disk.end_mount(now, was_clean);
-        })
+        }
     }
 }

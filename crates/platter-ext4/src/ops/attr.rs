@@ -48,6 +48,10 @@ impl Ext4Inode {
         if !is_due(&self.state.read().inode, now) {
             return Ok(());
         }
+        // Reading goes on while the filesystem is frozen.
+        let Some(_writer) = self.sb.writers.try_enter() else {
+            return Ok(());
+        };
         self.change(0, |_, state| {
             // Another read may have come first.
             if is_due(&state.inode, now) {

@@ -34,7 +34,7 @@ use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::namei::{self, NewInode};
 use platter_vfs::writing::{
-    DirtyList, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
+    DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
 };
 use platter_vfs::{
     AccessTimes, Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error,
@@ -90,6 +90,8 @@ pub struct SuperBlock {
     unstored: CachePadded<UnstoredInodes<Ext4Inode>>,
     on_error: OnError,
     error_notes: ErrorNotes,
+    /// Passed by changes before they take a lock, and shut while the filesystem is frozen.
+    pub writers: FreezeGate,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
     writes: WriteGate,
 }
@@ -100,7 +102,7 @@ platter_cache::layout!(
         ReadOnly: space, quota_files, clock, budget, on_error;
         Rare: register, error_notes;
         Hot: orphans, renames, nodes, dirty, overwrites, unstored;
-        Apart: fs, writes;
+        Apart: fs, writers, writes;
     }
 );
 
@@ -169,6 +171,7 @@ impl SuperBlock {
             unstored: CachePadded::default(),
             on_error,
             error_notes: ErrorNotes::default(),
+            writers: FreezeGate::default(),
             writes: WriteGate::default(),
         });
         if let Some(log) = sb.fs.log() {
@@ -449,20 +452,24 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         let written = file::write(self, offset, data, WriteTo::Cache);
         self.sb.recorded(written)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(file::append(self, data))
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         let written = file::write(self, offset, data, WriteTo::Device);
         self.sb.recorded(written)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(file::fallocate(self, range, mode))
     }
 
@@ -475,6 +482,7 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(self.set_attributes(context, changes))
     }
 
@@ -485,11 +493,13 @@ impl platter_vfs::Inode for Ext4Inode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         let set = self.set_named_xattr(context, name, value, mode);
         self.sb.recorded(set)
     }
 
     fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(self.remove_named_xattr(context, name))
     }
 
@@ -508,6 +518,7 @@ impl platter_vfs::Inode for Ext4Inode {
         kind: CreateKind,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let _writer = self.sb.writers.enter();
         let new = NewInode {
             context,
             kind: &kind,
@@ -525,6 +536,7 @@ impl platter_vfs::Inode for Ext4Inode {
         context: &Context,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let _writer = self.sb.writers.enter();
         let new = NewInode {
             context,
             kind: &CreateKind::Regular,
@@ -534,14 +546,17 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(namei::link(self, context, name, target))
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(namei::unlink(self, name))
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         self.sb.recorded(namei::remove_dir(self, name))
     }
 
@@ -553,6 +568,7 @@ impl platter_vfs::Inode for Ext4Inode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
+        let _writer = self.sb.writers.enter();
         let moved = namei::rename(self, context, name, (new_parent, new_name), mode);
         self.sb.recorded(moved)
     }

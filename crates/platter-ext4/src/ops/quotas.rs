@@ -395,6 +395,7 @@ impl Quotas for SuperBlock {
     }
 
     fn set_limits(&self, owner: QuotaOwner, limits: &Quota) -> Result<()> {
+        let _writer = self.writers.enter();
         let (kind, id) = id_of(owner)?;
         let quotas = self.quota_table()?;
         if quotas.get(kind, id).is_none() {

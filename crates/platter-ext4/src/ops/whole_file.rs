@@ -49,6 +49,7 @@ impl Ext4Inode {
         let Ok(space) = self.sb.space() else {
             return 0;
         };
+        let _writer = self.sb.writers.enter();
         let _order = self.order.write();
         if !self.takes_whole_files() {
             return 0;

@@ -1,11 +1,12 @@
-//! A writable mount and the order in which it ends: `umount(8)`, a shutdown, or a drop.
+//! A writable mount, how it is frozen, and the order in which it ends: `umount(8)`, a shutdown, or a drop.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::lock::{Mutex, rank};
 
-use crate::Result;
+use super::FreezeGate;
+use crate::{Condition, Result};
 
 /// A filesystem that is mounted for writing.
 pub trait WritableMount: Send + Sync {
@@ -14,11 +15,27 @@ pub trait WritableMount: Send + Sync {
     /// What keeps other hosts from the device.
     type Guard: Send;
 
+    /// The gate that changes pass before they take a lock.
+    fn writers(&self) -> &FreezeGate;
+
     /// Makes everything durable that was done so far.
     ///
     /// # Errors
     /// Those of the device and of the driver.
     fn sync(&self) -> Result<()>;
+
+    /// Has transactions of the driver itself wait as well, and leaves nothing on the device to be recovered
+    /// (`freeze_fs`). No writer is inside the gate, and all is synced.
+    ///
+    /// # Errors
+    /// Those of the device and of the driver.
+    fn suspend(&self) -> Result<()>;
+
+    /// Lets transactions begin again (`unfreeze_fs`), also after a [`suspend`](Self::suspend) that failed.
+    ///
+    /// # Errors
+    /// Those of the device and of the driver, after which nothing is written any more.
+    fn resume(&self) -> Result<()>;
 
     /// Writes all that is not written yet, and marks the filesystem clean.
     ///
@@ -27,7 +44,7 @@ pub trait WritableMount: Send + Sync {
     fn mark_clean(&self) -> Result<()>;
 
     /// Ends all writing, and returns when neither data nor a commit is in progress. What was not written is
-    /// lost, as by a crash.
+    /// lost, as by a crash. Transactions that wait for a [`resume`](Self::resume) fail.
     fn end_writes(&self);
 
     /// Lets other hosts have the device.
@@ -67,9 +84,55 @@ impl<M: WritableMount> MountEnd<M> {
         }
     }
 
+    /// Makes everything durable, and has changes wait for the [thaw](Self::thaw). Nothing on the device is to be
+    /// recovered then.
+    ///
+    /// # Errors
+    /// `Busy` if it is frozen; `ReadOnly` once it was shut down or has ended; those of writing, and it is not
+    /// frozen.
+    pub fn freeze(&self) -> Result<()> {
+        let _only = self.ending.lock();
+        if self.has_ended() || self.is_shut_down.load(Ordering::Acquire) {
+            return Err(Condition::ReadOnly.into());
+        }
+        self.mount.writers().freeze()?;
+        let suspended = self.mount.sync().and_then(|()| self.mount.suspend());
+        if suspended.is_err() {
+            // An error of that as well ends all writing.
+            let _ = self.resume();
+        }
+        suspended
+    }
+
+    /// Lets changes go on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not frozen; those of the device, after which nothing is written any more.
+    pub fn thaw(&self) -> Result<()> {
+        let _only = self.ending.lock();
+        if !self.mount.writers().is_frozen() {
+            return Err(Condition::InvalidArgument.into());
+        }
+        self.resume()
+    }
+
+    fn resume(&self) -> Result<()> {
+        let resumed = self.mount.resume();
+        self.mount.writers().thaw()?;
+        resumed
+    }
+
+    /// Thaws the filesystem if it is frozen: workers and callers may wait for that.
+    fn end_freeze(&self) {
+        if self.mount.writers().is_frozen() {
+            // After an error nothing is written, which the next step reports.
+            let _ = self.resume();
+        }
+    }
+
     /// Ends the workers, writes all that is not written yet, marks the filesystem clean, ends all writing,
     /// and releases the device. After an error the next mount recovers the filesystem. Once it has ended,
-    /// nothing is done.
+    /// nothing is done. One that is frozen is thawed.
     ///
     /// # Errors
     /// Those of the first step that failed.
@@ -78,6 +141,7 @@ impl<M: WritableMount> MountEnd<M> {
         let Some(running) = self.running.lock().take() else {
             return Ok(());
         };
+        self.end_freeze();
         drop(running.workers);
         let ended = if self.is_shut_down.load(Ordering::Acquire) {
             Ok(())
@@ -92,7 +156,8 @@ impl<M: WritableMount> MountEnd<M> {
         }
     }
 
-    /// Makes everything durable and ends all changes. The filesystem stays to be recovered.
+    /// Makes everything durable and ends all changes. The filesystem stays to be recovered. One that is frozen is
+    /// thawed.
     ///
     /// # Errors
     /// Those of the sync.
@@ -101,6 +166,7 @@ impl<M: WritableMount> MountEnd<M> {
         if self.has_ended() || self.is_shut_down.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.end_freeze();
         let synced = self.mount.sync();
         let workers = self
             .running
@@ -116,6 +182,8 @@ impl<M: WritableMount> MountEnd<M> {
     pub fn abandon(&self) {
         // Nothing is written any more when another host may take the device.
         self.mount.end_writes();
+        // Frozen, it stays on the device as it is.
+        let _ = self.mount.writers().thaw();
         let running = self.running.lock().take();
         drop(running);
     }
@@ -157,6 +225,7 @@ mod tests {
     }
 
     struct Mounted {
+        writers: FreezeGate,
         steps: Steps,
         fails: bool,
     }
@@ -174,8 +243,25 @@ mod tests {
         type Workers = Workers;
         type Guard = ();
 
+        fn writers(&self) -> &FreezeGate {
+            &self.writers
+        }
+
         fn sync(&self) -> Result<()> {
             self.steps.take("sync");
+            Ok(())
+        }
+
+        fn suspend(&self) -> Result<()> {
+            self.steps.take("suspend");
+            if self.fails {
+                return Err(Condition::NoSpace.into());
+            }
+            Ok(())
+        }
+
+        fn resume(&self) -> Result<()> {
+            self.steps.take("resume");
             Ok(())
         }
 
@@ -200,6 +286,7 @@ mod tests {
     fn mounted(fails: bool) -> (MountEnd<Mounted>, Steps) {
         let steps = Steps::default();
         let mount = Mounted {
+            writers: FreezeGate::default(),
             steps: steps.clone(),
             fails,
         };
@@ -236,6 +323,54 @@ mod tests {
         end.shut_down().unwrap();
         end.unmount().unwrap();
         assert_eq!(steps.all(), ["release"]);
+    }
+
+    #[test]
+    fn frozen_mount_is_thawed_once() {
+        let (end, steps) = mounted(false);
+        end.freeze().unwrap();
+        assert_eq!(steps.all(), ["sync", "suspend"]);
+        assert!(end.mount.writers.try_enter().is_none());
+        let busy = end.freeze();
+        assert!(matches!(busy, Err(Error::Condition(Condition::Busy))));
+        end.thaw().unwrap();
+        assert_eq!(steps.all(), ["resume"]);
+        assert!(end.mount.writers.try_enter().is_some());
+        let open = end.thaw();
+        assert!(matches!(
+            open,
+            Err(Error::Condition(Condition::InvalidArgument))
+        ));
+    }
+
+    #[test]
+    fn mount_that_cannot_be_frozen_goes_on() {
+        let (end, steps) = mounted(true);
+        let failed = end.freeze();
+        assert!(matches!(failed, Err(Error::Condition(Condition::NoSpace))));
+        assert_eq!(steps.all(), ["sync", "suspend", "resume"]);
+        assert!(end.mount.writers.try_enter().is_some());
+    }
+
+    #[test]
+    fn unmount_thaws_before_its_workers_end() {
+        let (end, steps) = mounted(false);
+        end.freeze().unwrap();
+        end.unmount().unwrap();
+        let expected = ["resume", "workers end", "mark clean"];
+        assert_eq!(steps.all()[2..5], expected);
+        assert!(end.mount.writers.try_enter().is_some());
+        let ended = end.freeze();
+        assert!(matches!(ended, Err(Error::Condition(Condition::ReadOnly))));
+    }
+
+    #[test]
+    fn frozen_mount_that_is_abandoned_stays_as_it_is() {
+        let (end, steps) = mounted(false);
+        end.freeze().unwrap();
+        end.abandon();
+        assert_eq!(steps.all()[2..], ["end writes", "workers end"]);
+        assert!(end.mount.writers.try_enter().is_some());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::fork::InodeEdit;
 use crate::inode::{self, InodeNumberRule};
 use crate::ondisk::inode::edit;
 use crate::ondisk::{AgNr, BasicBlock, Geometry, InodeNr};
-use crate::txn::{BlockType, Transaction};
+use crate::txn::{BlockType, Log, Transaction};
 
 pub use claim::Goal;
 pub use cost::Cost;
@@ -77,9 +77,37 @@ impl FsContext {
         lock: impl Fn() -> S,
         work: impl Fn(&mut Change<'f>, &mut S) -> Result<R>,
     ) -> Result<Committed<S, R>> {
+        let begin = |log, bytes| Transaction::begin(self.mount(), log, bytes, 1);
+        self.change_in(cost, begin, lock, work)
+    }
+
+    /// As [`change`](Self::change), while the filesystem is frozen or its mount ends: does not wait for the thaw.
+    ///
+    /// # Errors
+    /// Those of [`change`](Self::change).
+    pub fn change_frozen<'f, R>(
+        &'f self,
+        cost: &Cost,
+        work: impl Fn(&mut Change<'f>) -> Result<R>,
+    ) -> Result<R> {
+        let begin = |log, bytes| Transaction::begin_frozen(log, bytes, 1);
+        let changed = self.change_in(cost, begin, || (), |change, ()| work(change))?;
+        Ok(changed.result)
+    }
+
+    fn change_in<'f, S, R>(
+        &'f self,
+        cost: &Cost,
+        begin: impl Fn(&'f Log, u64) -> Result<Transaction<'f>>,
+        lock: impl Fn() -> S,
+        work: impl Fn(&mut Change<'f>, &mut S) -> Result<R>,
+    ) -> Result<Committed<S, R>> {
+        let log = self.log().ok_or(Condition::ReadOnly)?;
+        let usual = cost.log_bytes(self.geometry()).min(log.usual_max());
         let mut need = Need::default();
         loop {
-            let transaction = self.begin(cost, &need).inspect_err(|_| {
+            let begun = begin(log, usual.max(need.log_bytes));
+            let transaction = begun.inspect_err(|_| {
                 self.return_reserved(need.kept_reservations);
             })?;
             let mut locked = lock();
@@ -110,12 +138,6 @@ impl FsContext {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.mount().free_blocks().add(count);
         }
-    }
-
-    fn begin(&self, cost: &Cost, need: &Need) -> Result<Transaction<'_>> {
-        let log = self.log().ok_or(Condition::ReadOnly)?;
-        let usual = cost.log_bytes(self.geometry()).min(log.usual_max());
-        Transaction::begin(self.mount(), log, usual.max(need.log_bytes), 1)
     }
 }
 

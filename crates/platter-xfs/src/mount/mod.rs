@@ -203,6 +203,7 @@ impl Filesystem for Xfs {
         if self.is_read_only() {
             return Err(Condition::ReadOnly.into());
         }
+        let _writer = self.superblock.writers.enter();
         tune::tune(self.context(), changes)
     }
 
@@ -210,7 +211,16 @@ impl Filesystem for Xfs {
         if self.is_read_only() {
             return Err(Condition::ReadOnly.into());
         }
+        let _writer = self.superblock.writers.enter();
         trim::trim(self.context(), asked)
+    }
+
+    fn freeze(&self) -> Result<()> {
+        self.writing.as_ref().ok_or(Condition::ReadOnly)?.freeze()
+    }
+
+    fn thaw(&self) -> Result<()> {
+        self.writing.as_ref().ok_or(Condition::ReadOnly)?.thaw()
     }
 
     fn shutdown(&self) -> Result<()> {

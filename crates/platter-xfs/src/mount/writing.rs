@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::commit::{BackgroundWorker, CommitDue};
-use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
+use platter_vfs::writing::{Flushed, FreezeGate, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
 use super::{Logging, MountOptions, Recovery};
@@ -241,22 +241,30 @@ impl WritableMount for Mounted {
     type Workers = Workers;
     type Guard = ();
 
+    fn writers(&self) -> &FreezeGate {
+        &self.superblock.writers
+    }
+
     fn sync(&self) -> Result<()> {
         self.superblock.sync()
     }
 
+    fn suspend(&self) -> Result<()> {
+        self.superblock.context.mount().freeze()?;
+        self.quiesce()
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.superblock.context.mount().thaw()
+    }
+
     fn mark_clean(&self) -> Result<()> {
         self.superblock.sync()?;
-        let context = &self.superblock.context;
-        store_counters(context)?;
-        let Some(log) = context.log() else {
-            return Ok(());
-        };
-        if has_unlinked(context)? {
-            // Linux looks at the lists of unlinked inodes when it recovers a log only.
-            return log.quiesce();
+        self.quiesce()?;
+        if let Some(log) = self.superblock.context.log() {
+            log.shut_down();
         }
-        log.unmount()
+        Ok(())
     }
 
     fn end_writes(&self) {
@@ -265,6 +273,23 @@ impl WritableMount for Mounted {
 
     fn release(&self, (): ()) -> Result<()> {
         Ok(())
+    }
+}
+
+impl Mounted {
+    /// Brings everything to its place, and says so in the log, if the next mount has nothing to do. No other
+    /// transaction runs.
+    fn quiesce(&self) -> Result<()> {
+        let context = &self.superblock.context;
+        let Some(log) = context.log() else {
+            return Ok(());
+        };
+        store_counters(context)?;
+        if has_unlinked(context)? {
+            // Linux looks at the lists of unlinked inodes when it recovers a log only.
+            return log.quiesce();
+        }
+        log.mark_clean()
     }
 }
 
@@ -284,8 +309,7 @@ fn store_counters(context: &FsContext) -> Result<()> {
         bytes: 2 * u64::from(context.geometry().sector_bytes()),
         ..Cost::default()
     };
-    context.change(&cost, || (), |change, ()| count_all(change))?;
-    Ok(())
+    context.change_frozen(&cost, count_all)
 }
 
 fn count_all(change: &mut Change<'_>) -> Result<()> {

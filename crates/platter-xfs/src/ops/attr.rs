@@ -41,6 +41,10 @@ impl Inode {
         if !is_due(&self.state.read().inode, now) {
             return Ok(());
         }
+        // Reading goes on while the filesystem is frozen.
+        let Some(_writer) = self.superblock.writers.try_enter() else {
+            return Ok(());
+        };
         self.change(Cost::default(), |_, edit, _| {
             touch(
                 edit,

@@ -33,7 +33,9 @@ use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::namei::{self, NewInode};
 use platter_vfs::ranges::{Deduped, Exchange};
-use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, UnflushedWrites, WriteGate};
+use platter_vfs::writing::{
+    DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, WriteGate,
+};
 use platter_vfs::{
     AccessTimes, Attr, Clock, Context, CreateKind, DirCursor, DirSink, Error, ExtendedFlags,
     ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
@@ -70,6 +72,8 @@ pub struct SuperBlock {
     dirty: DirtyList<Inode>,
     /// Writes over blocks that were a file's before, of all files.
     overwrites: UnflushedWrites,
+    /// Passed by changes before they take a lock, and shut while the filesystem is frozen.
+    pub(crate) writers: FreezeGate,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
     writes: WriteGate,
 }
@@ -118,6 +122,7 @@ impl SuperBlock {
             clock,
             dirty: DirtyList::default(),
             overwrites: UnflushedWrites::default(),
+            writers: FreezeGate::default(),
             writes: WriteGate::default(),
         })
     }
@@ -326,18 +331,22 @@ impl platter_vfs::Inode for Inode {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         file::write(self, offset, data, WriteTo::Cache)
     }
 
     fn append(&self, data: &[u8]) -> Result<u64> {
+        let _writer = self.superblock.writers.enter();
         file::append(self, data)
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         file::write(self, offset, data, WriteTo::Device)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         file::fallocate(self, range, mode)
     }
 
@@ -360,6 +369,7 @@ impl platter_vfs::Inode for Inode {
         range: Range<u64>,
         to: u64,
     ) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         self.clone_from(source, range, to)
     }
 
@@ -369,14 +379,17 @@ impl platter_vfs::Inode for Inode {
         range: Range<u64>,
         to: u64,
     ) -> Result<Deduped> {
+        let _writer = self.superblock.writers.enter();
         self.dedupe_from(source, range, to)
     }
 
     fn exchange_range(&self, other: &dyn platter_vfs::Inode, exchange: &Exchange) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         self.exchange_with(other, exchange)
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+        let _writer = self.superblock.writers.enter();
         self.set_attributes(changes)
     }
 
@@ -387,10 +400,12 @@ impl platter_vfs::Inode for Inode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         self.set_named_xattr(context, name, value, mode)
     }
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         self.remove_named_xattr(name)
     }
 
@@ -405,6 +420,7 @@ impl platter_vfs::Inode for Inode {
         kind: CreateKind,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let _writer = self.superblock.writers.enter();
         let new = NewInode {
             context,
             kind: &kind,
@@ -418,6 +434,7 @@ impl platter_vfs::Inode for Inode {
         context: &Context,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let _writer = self.superblock.writers.enter();
         let new = NewInode {
             context,
             kind: &CreateKind::Regular,
@@ -427,14 +444,17 @@ impl platter_vfs::Inode for Inode {
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         namei::link(self, context, name, target)
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         namei::unlink(self, name)
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         namei::remove_dir(self, name)
     }
 
@@ -446,6 +466,7 @@ impl platter_vfs::Inode for Inode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
+        let _writer = self.superblock.writers.enter();
         namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 }

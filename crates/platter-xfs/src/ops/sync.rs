@@ -32,6 +32,8 @@ impl SuperBlock {
         if let Some(log) = self.context.log() {
             log.shut_down();
         }
+        // Transactions that wait for it find the log shut down.
+        let _ = self.context.mount().thaw();
     }
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written.

@@ -41,7 +41,7 @@ pub struct Transaction<'m> {
     /// Blocks that were freed, with their lengths.
     cancelled: BTreeSet<(BasicBlock, u32)>,
     /// Last: the transaction has given its space back when a freeze goes on.
-    _running: Running<'m>,
+    _running: Option<Running<'m>>,
 }
 
 /// A block under change.
@@ -108,6 +108,21 @@ impl<'m> Transaction<'m> {
     /// it has to wait for space. Waits for a thaw and for space: the caller holds no lock.
     pub fn begin(mount: &'m Mount, log: &'m Log, bytes: u64, count: u32) -> Result<Self> {
         let running = mount.begin();
+        Self::begin_in(Some(running), log, bytes, count)
+    }
+
+    /// As [`begin`](Self::begin), but waits for no thaw (`XFS_TRANS_NO_WRITECOUNT`): for the thread that freezes the
+    /// filesystem, or ends the mount.
+    pub fn begin_frozen(log: &'m Log, bytes: u64, count: u32) -> Result<Self> {
+        Self::begin_in(None, log, bytes, count)
+    }
+
+    fn begin_in(
+        running: Option<Running<'m>>,
+        log: &'m Log,
+        bytes: u64,
+        count: u32,
+    ) -> Result<Self> {
         Ok(Self {
             log,
             ticket: log.reserve(bytes, count)?,

@@ -261,9 +261,29 @@ impl Volume {
 
     /// Makes everything done so far durable.
     pub fn sync(&self) -> Result<()> {
+        self.of_all(|| self.filesystem().sync())
+    }
+
+    /// Makes everything done so far durable, and has changes wait until it is [thawed](Self::thaw). Nothing on
+    /// the devices is to be recovered meanwhile: they can be copied.
+    ///
+    /// # Errors
+    /// `Busy` where it is frozen; `ReadOnly` where nothing is written.
+    pub fn freeze(&self) -> Result<()> {
+        self.of_all(|| self.filesystem().freeze())
+    }
+
+    /// Has changes go on. Closing the volume does, too.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is not frozen.
+    pub fn thaw(&self) -> Result<()> {
+        self.of_all(|| self.filesystem().thaw())
+    }
+
+    fn of_all(&self, call: impl FnOnce() -> platter_vfs::Result<()>) -> Result<()> {
         self.check_live().map_err(|cause| self.error(b"", cause))?;
-        let synced = self.filesystem().sync();
-        synced.map_err(|error| crate::Error::new(self.name(), error))
+        call().map_err(|error| crate::Error::new(self.name(), error))
     }
 
     /// Another thread, or an earlier call, may have created it.

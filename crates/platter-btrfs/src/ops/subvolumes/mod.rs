@@ -98,10 +98,12 @@ impl Subvolumes for MountedSubvolumes {
     }
 
     fn set_default(&self, id: u64) -> Result<()> {
+        let _writer = self.0.writers.enter();
         self.0.set_default_subvolume(TreeId(id))
     }
 
     fn create(&self, context: &Context, parent: InodeId, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+        let _writer = self.0.writers.enter();
         self.0.create_subvolume(context, parent, name)
     }
 
@@ -113,11 +115,13 @@ impl Subvolumes for MountedSubvolumes {
         name: Name<'_>,
         read_only: bool,
     ) -> Result<Arc<dyn Inode>> {
+        let _writer = self.0.writers.enter();
         let source = TreeId(source);
         self.0.snapshot_subvolume(source, parent, name, read_only)
     }
 
     fn delete(&self, _: &Context, parent: InodeId, name: Name<'_>) -> Result<()> {
+        let _writer = self.0.writers.enter();
         let dir = self.0.load(parent)?.ok_or(Condition::NotFound)?;
         namei::NamedInode::space(&*dir)?;
         let _order = dir.order.write();
@@ -135,6 +139,7 @@ impl Subvolumes for MountedSubvolumes {
     }
 
     fn set_read_only(&self, id: u64, read_only: bool) -> Result<()> {
+        let _writer = self.0.writers.enter();
         self.0.set_subvolume_read_only(TreeId(id), read_only)
     }
 
@@ -153,6 +158,7 @@ impl Subvolumes for MountedSubvolumes {
     }
 
     fn set_received(&self, id: u64, uuid: Uuid, generation: u64) -> Result<()> {
+        let _writer = self.0.writers.enter();
         let sent = Transfer {
             generation,
             time: Timestamp::default(),

@@ -39,6 +39,11 @@ impl DiskSuperblock {
         (self.mount_time_lo, self.mount_time_hi) = split_time(now);
         self.set_write_time(now);
         self.mount_count = self.mount_count.get().saturating_add(1).into();
+        self.begin_writing();
+    }
+
+    /// Marks what the filesystem needs if it is not unmounted.
+    pub fn begin_writing(&mut self) {
         self.begin_change(if self.features().has_journal() {
             Remedy::Replay
         } else {

@@ -58,6 +58,14 @@ impl Journaled {
         last.map_or(Ok(()), |last| self.checkpoint(last))
     }
 
+    /// Checkpoints all that is committed, and durably marks the log as empty.
+    pub(super) fn empty(&self) -> Result<()> {
+        self.checkpoint_all()?;
+        // Another checkpoint may be about to shorten the log.
+        let _turn = CheckpointTurn::take(self);
+        self.mark_empty()
+    }
+
     /// Checkpoints what was committed long ago, and more when the log or the memory fills up.
     pub(super) fn maintain(&self) -> Result<()> {
         let goal = Goal {

@@ -258,9 +258,25 @@ impl Log {
     /// Checkpoints everything durably, and marks the journal as empty. Nothing is begun any more.
     pub fn close(&self) -> Result<()> {
         self.transactions.refuse_handles();
+        self.empty()
+    }
+
+    /// Has handles wait until they are [thawed](Self::thaw), checkpoints everything durably, and marks the journal
+    /// as empty (`jbd2_journal_lock_updates`, `jbd2_journal_flush`). The caller has no handle.
+    pub fn freeze(&self) -> Result<()> {
+        HeldHandle::assert_none(self);
+        self.transactions.freeze();
+        self.empty()
+    }
+
+    /// Lets handles begin again.
+    pub fn thaw(&self) {
+        self.transactions.thaw();
+    }
+
+    fn empty(&self) -> Result<()> {
         self.commit_all()?;
-        self.checkpoint_all()?;
-        self.checkpoint_by(Journaled::mark_empty)
+        self.checkpoint_by(Journaled::empty)
     }
 
     fn checkpoint_by(&self, work: impl FnOnce(&Journaled) -> Result<()>) -> Result<()> {

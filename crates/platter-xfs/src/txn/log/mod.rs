@@ -436,12 +436,18 @@ impl Log {
         flushed.map_err(|error| self.fail(error.into()))
     }
 
-    /// Ends the log: everything is brought to its place, and an unmount record written. No transaction runs.
-    pub fn unmount(&self) -> Result<()> {
+    /// Brings everything to its place, and writes an unmount record: nothing is to be recovered until there is
+    /// another checkpoint. No transaction runs.
+    pub fn mark_clean(&self) -> Result<()> {
         self.quiesce()?;
         self.write_unmount_record()
-            .map_err(|error| self.fail(error))?;
-        let _ = self.failure.set(Condition::ReadOnly.into());
+            .map_err(|error| self.fail(error))
+    }
+
+    /// [Marks](Self::mark_clean) the log as clean, and ends it.
+    pub fn unmount(&self) -> Result<()> {
+        self.mark_clean()?;
+        self.shut_down();
         Ok(())
     }
 
