@@ -1,6 +1,6 @@
 //! What `stat`, `statfs` and `setattr` carry.
 
-use crate::Result;
+use crate::{Condition, Result};
 
 /// A moment: seconds since 1970-01-01 UTC, which may be negative, and nanoseconds after them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -42,6 +42,20 @@ impl FileKind {
             Self::Regular => 0o10_0000,
             Self::Symlink => 0o12_0000,
             Self::Socket => 0o14_0000,
+        }
+    }
+
+    /// Refuses what has no contents to be read or written.
+    ///
+    /// # Errors
+    /// `IsDirectory`, and `InvalidArgument` for anything else that is no regular file.
+    pub fn refuse_without_contents(self) -> Result<()> {
+        match self {
+            Self::Regular => Ok(()),
+            Self::Directory => Err(Condition::IsDirectory.into()),
+            Self::Symlink | Self::CharDevice | Self::BlockDevice | Self::Fifo | Self::Socket => {
+                Err(Condition::InvalidArgument.into())
+            }
         }
     }
 

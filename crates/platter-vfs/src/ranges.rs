@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Condition, Inode, Result};
+use crate::{Condition, Error, Inode, Result};
 
 /// Bytes copied at once through the page cache.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -89,6 +89,35 @@ pub fn copy_through_cache<T: Inode + ?Sized>(
         }
     }
     Ok(copied)
+}
+
+/// As [`copy_through_cache`], but has the files share what is whole blocks of the range.
+///
+/// # Errors
+/// Those of [`copied_range`], of [`Inode::clone_range`], and of reading and writing, if nothing was copied.
+pub fn copy_or_clone<T: Inode + ?Sized>(
+    target: &T,
+    source: &dyn Inode,
+    range: Range<u64>,
+    to: u64,
+    block_bytes: u64,
+) -> Result<u64> {
+    let range = copied_range(target, source, range, to)?;
+    let mut whole = range.clone();
+    let new_end = to + (range.end - range.start);
+    if range.end < source.attr()?.size_bytes || new_end < target.attr()?.size_bytes {
+        whole.end = range.end - range.end % block_bytes;
+    }
+    let is_aligned = range.start.is_multiple_of(block_bytes) && to.is_multiple_of(block_bytes);
+    if is_aligned && whole.start < whole.end {
+        match target.clone_range(source, whole.clone(), to) {
+            Ok(()) => return Ok(whole.end - whole.start),
+            // Attributes that only one has, or a size that changed meanwhile.
+            Err(Error::Condition(Condition::InvalidArgument)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    copy_through_cache(target, source, range, to)
 }
 
 /// A request to share blocks of one file with another, as the kernel checks it before any driver does.

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_vfs::file::{self, FileBlocks};
-use platter_vfs::ranges::{CloneRequest, Deduped, copied_range, copy_through_cache};
-use platter_vfs::{Condition, Error, Inode, Result};
+use platter_vfs::ranges::Deduped;
+use platter_vfs::{Condition, Inode, Result};
 
 use super::BtrfsInode;
 use super::blocks::EXTENT_CREDITS;
@@ -16,8 +16,6 @@ use crate::ondisk::inode_item::InodeFlags;
 
 /// Extents that one handle shares at most.
 const SHARED_MAX: usize = 32;
-/// Bytes that are compared at once.
-const COMPARED_BYTES: usize = 128 << 10;
 
 impl BtrfsInode {
     /// Has this file share what `source` has in a range.
@@ -35,47 +33,10 @@ impl BtrfsInode {
         self.with_both(source, |source| {
             // What is refused is refused before anything is read.
             self.shared_blocks(source, &range, to, true)?;
-            let len_bytes = range.end - range.start;
-            let mut buffers = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
-            let mut at = 0;
-            while at < len_bytes {
-                let left = usize::try_from(len_bytes - at).unwrap_or(usize::MAX);
-                let count = left.min(COMPARED_BYTES);
-                let (first, second) = (&mut buffers.0[..count], &mut buffers.1[..count]);
-                source.pages.read_at(source, range.start + at, first)?;
-                self.pages.read_at(self, to + at, second)?;
-                if first != second {
-                    return Ok(Deduped::Differs);
-                }
-                at += count as u64;
-            }
-            self.share(source, &range, to, true)?;
-            Ok(Deduped::Shared(len_bytes))
+            file::dedupe(self, source, &range, to, || {
+                self.share(source, &range, to, true)
+            })
         })
-    }
-
-    /// Copies a range: what is whole sectors of it by sharing.
-    pub(super) fn copy_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<u64> {
-        let range = copied_range(self, source, range, to)?;
-        let mut whole = range.clone();
-        if range.end < source.attr()?.size_bytes || to + (range.end - range.start) < self.size_now()
-        {
-            whole.end = range.end - range.end % SECTOR_BYTES;
-        }
-        let is_aligned = |at: u64| at.is_multiple_of(SECTOR_BYTES);
-        if is_aligned(range.start) && is_aligned(to) && whole.start < whole.end {
-            match self.clone_from(source, whole.clone(), to) {
-                Ok(()) => return Ok(whole.end - whole.start),
-                // Checksums that only one has, or a size that changed meanwhile.
-                Err(Error::Condition(Condition::InvalidArgument)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        copy_through_cache(self, source, range, to)
-    }
-
-    fn size_now(&self) -> u64 {
-        self.data.size_bytes()
     }
 
     /// Calls `work` with the source, both files locked and written back.
@@ -83,19 +44,7 @@ impl BtrfsInode {
         self.check_write()?;
         let source: Arc<Self> = self.fs.load(source.id())?.ok_or(Condition::Stale)?;
         source.refuse_without_contents()?;
-        let (first, second) = if self.id <= source.id {
-            (self, &*source)
-        } else {
-            (&*source, self)
-        };
-        let _first = first.order.write();
-        let _second = (first.id != second.id).then(|| second.order.write_nth(1));
-        for file in [first, second] {
-            if file.can_change() {
-                file::write_back(file)?;
-            }
-        }
-        work(&source)
+        file::with_both_locked(self, &*source, || work(&source))
     }
 
     fn shared_blocks(
@@ -109,16 +58,7 @@ impl BtrfsInode {
         if is_summed(self) != is_summed(source) {
             return Err(Condition::InvalidArgument.into());
         }
-        let request = CloneRequest {
-            range: range.clone(),
-            to,
-            same_file: source.id == self.id,
-            source_bytes: source.size_now(),
-            target_bytes: self.size_now(),
-            block_bytes: SECTOR_BYTES,
-            is_dedupe,
-        };
-        request.blocks()
+        file::shared_blocks(self, source, range, to, is_dedupe)
     }
 
     /// Shares a range. Both files are locked and written back.
@@ -129,10 +69,10 @@ impl BtrfsInode {
             return Err(Condition::FileTooLarge.into());
         }
         self.leave_inline()?;
-        if new_end > self.size_now() {
+        if new_end > self.data.size_bytes() {
             file::finish_truncation(self)?;
         }
-        if to > self.size_now() {
+        if to > self.data.size_bytes() {
             file::resize(self, to)?;
         }
         let mut start = blocks.start;
@@ -159,7 +99,7 @@ impl BtrfsInode {
 
     /// Writes what the source has in its item.
     fn copy_inline(&self, source: &Self, range: Range<u64>, to: u64) -> Result<()> {
-        let count = range.end.min(source.size_now()) - range.start;
+        let count = range.end.min(source.data.size_bytes()) - range.start;
         let mut bytes = vec![0; usize::try_from(count).unwrap_or_default()];
         source.pages.read_at(source, range.start, &mut bytes)?;
         let first = to >> SECTOR_BITS;

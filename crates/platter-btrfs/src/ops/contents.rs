@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
 use platter_cache::AddressSpace;
-use platter_vfs::{Condition, Error, FileKind, Result};
+use platter_vfs::{Error, FileKind, Result};
 
 use super::BtrfsInode;
 use crate::data::Reader;
@@ -34,15 +34,7 @@ impl BtrfsInode {
 
     /// Refuses what is asked of a file's contents where there are none.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        match self.kind {
-            FileKind::Regular => Ok(()),
-            FileKind::Directory => Err(Condition::IsDirectory.into()),
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => Err(Condition::InvalidArgument.into()),
-        }
+        self.kind.refuse_without_contents()
     }
 
     /// Verifies what was read of a file with fs-verity.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use platter_vfs::file::{self, WriteTo};
 use platter_vfs::namei::{self, NewInode};
+use platter_vfs::ranges::copy_or_clone;
 use platter_vfs::{
     AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, ExtentSink,
     FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, Unmade,
@@ -12,6 +13,7 @@ use platter_vfs::{
 };
 
 use super::BtrfsInode;
+use super::state::SECTOR_BYTES;
 use crate::xattr;
 
 impl platter_vfs::Inode for BtrfsInode {
@@ -103,7 +105,7 @@ impl platter_vfs::Inode for BtrfsInode {
         range: Range<u64>,
         to: u64,
     ) -> Result<u64> {
-        self.copy_from(source, range, to)
+        copy_or_clone(self, source, range, to, SECTOR_BYTES)
     }
 
     fn clone_range(

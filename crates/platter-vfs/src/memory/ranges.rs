@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::content::{Content, Page};
-use super::disk::{PAGE, PAGE_BITS, PAGE_BYTES};
+use super::disk::{PAGE, PAGE_BITS};
 use super::inode::MemInode;
 use super::node::Number;
 use crate::file;
-use crate::ranges::{CloneRequest, Deduped, Exchange};
+use crate::ranges::{Deduped, Exchange};
 use crate::{Condition, Inode, Result};
 
 impl MemInode {
@@ -17,7 +17,7 @@ impl MemInode {
     pub(super) fn clone_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
         self.with_both(source, |source| {
             let end = to + (range.end - range.start);
-            let blocks = pages_of(&self.shared_blocks(source, range, to, false)?);
+            let blocks = pages_of(&file::shared_blocks(self, source, &range, to, false)?);
             let first = to >> PAGE_BITS;
             let replaced = first..first + (blocks.end - blocks.start);
             {
@@ -58,20 +58,8 @@ impl MemInode {
         to: u64,
     ) -> Result<Deduped> {
         self.with_both(source, |source| {
-            self.shared_blocks(source, range.clone(), to, true)?;
-            let len = range.end - range.start;
-            let (mut first, mut second) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
-            for at in (0..len).step_by(PAGE_BYTES) {
-                let left = usize::try_from(len - at);
-                let part = left.map_or(PAGE_BYTES, |left| left.min(PAGE_BYTES));
-                let (first, second) = (&mut first[..part], &mut second[..part]);
-                source.pages.read_at(source, range.start + at, first)?;
-                self.pages.read_at(self, to + at, second)?;
-                if first != second {
-                    return Ok(Deduped::Differs);
-                }
-            }
-            Ok(Deduped::Shared(len))
+            file::shared_blocks(self, source, &range, to, true)?;
+            file::dedupe(self, source, &range, to, || Ok(()))
         })
     }
 
@@ -129,37 +117,10 @@ impl MemInode {
     /// Calls `work` with this file and another one locked and written back.
     fn with_both<T>(&self, other: &dyn Inode, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let other = self.shared.object(Number(other.id().number))?;
-        let (first, second) = if self.number <= other.number {
-            (self, &*other)
-        } else {
-            (&*other, self)
-        };
-        let _first = first.lock.write();
-        let _second = (first.number != second.number).then(|| second.lock.write_nth(1));
-        for file in [first, second] {
+        for file in [self, &*other] {
             file.must_be_regular()?;
-            file::write_back(file)?;
         }
-        work(&other)
-    }
-
-    fn shared_blocks(
-        &self,
-        source: &Self,
-        range: Range<u64>,
-        to: u64,
-        is_dedupe: bool,
-    ) -> Result<Range<u64>> {
-        let request = CloneRequest {
-            range,
-            to,
-            same_file: source.number == self.number,
-            source_bytes: source.data.size_bytes(),
-            target_bytes: self.data.size_bytes(),
-            block_bytes: PAGE,
-            is_dedupe,
-        };
-        request.blocks()
+        file::with_both_locked(self, &*other, || work(&other))
     }
 }
 
@@ -202,6 +163,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
+    use super::super::disk::PAGE_BYTES;
     use super::*;
     use crate::memory::{MemFs, MemFsLimits};
     use crate::{

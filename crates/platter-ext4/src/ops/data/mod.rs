@@ -74,18 +74,11 @@ impl Ext4Inode {
 
     /// Only regular files have contents to read, and without a key encrypted ones are refused.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        match self.kind {
-            FileKind::Regular if self.state.read().inode.is_encrypted() => {
-                Err(Condition::NoKey.into())
-            }
-            FileKind::Regular => Ok(()),
-            FileKind::Directory => Err(Condition::IsDirectory.into()),
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => Err(Condition::InvalidArgument.into()),
+        self.kind.refuse_without_contents()?;
+        if self.state.read().inode.is_encrypted() {
+            return Err(Condition::NoKey.into());
         }
+        Ok(())
     }
 
     /// See [`platter_vfs::Inode::seek`].

@@ -11,7 +11,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 
 use platter_cache::AddressSpace;
-use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget, Unsupported, file};
+use platter_vfs::{Error, ExtentSink, Result, SeekTarget, Unsupported, file};
 
 use super::{Inode, InodeState};
 use crate::context::FsContext;
@@ -44,15 +44,7 @@ impl InodeState {
 impl Inode {
     /// Only regular files have contents to read.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        match self.kind {
-            FileKind::Regular => Ok(()),
-            FileKind::Directory => Err(Condition::IsDirectory.into()),
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => Err(Condition::InvalidArgument.into()),
-        }
+        self.kind.refuse_without_contents()
     }
 
     pub(super) fn seek_contents(&self, offset: u64, target: SeekTarget) -> Result<u64> {

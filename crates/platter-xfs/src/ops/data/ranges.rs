@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_vfs::file::{self, BlockRuns, FileBlocks, FileData};
-use platter_vfs::ranges::{CloneRequest, Deduped, Exchange, copied_range, copy_through_cache};
-use platter_vfs::{Condition, Error, Result, Unsupported};
+use platter_vfs::ranges::{Deduped, Exchange, copy_or_clone, copy_through_cache};
+use platter_vfs::{Condition, Result, Unsupported};
 
 use super::super::state::{Times, touch};
 use super::super::{Inode, SuperBlock};
@@ -22,8 +22,6 @@ const SHARED_MAX: u32 = 4;
 const COUNTS_MAX: usize = 4;
 /// Mappings of both files together that an exchange moves at most, since it is one transaction.
 const EXCHANGED_MAX: usize = 200;
-/// Bytes that are compared at once.
-const COMPARED_BYTES: usize = 128 << 10;
 
 impl Inode {
     /// Has this file share what `source` has in a range.
@@ -46,22 +44,9 @@ impl Inode {
         self.with_both(source, |source| {
             // What is refused is refused before anything is read.
             self.shared_blocks(source, &range, to, true)?;
-            let len_bytes = range.end - range.start;
-            let mut buffers = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
-            let mut at = 0;
-            while at < len_bytes {
-                let left = usize::try_from(len_bytes - at).unwrap_or(usize::MAX);
-                let count = left.min(COMPARED_BYTES);
-                let (first, second) = (&mut buffers.0[..count], &mut buffers.1[..count]);
-                source.pages.read_at(source, range.start + at, first)?;
-                self.pages.read_at(self, to + at, second)?;
-                if first != second {
-                    return Ok(Deduped::Differs);
-                }
-                at += count as u64;
-            }
-            self.share(source, &range, to, true)?;
-            Ok(Deduped::Shared(len_bytes))
+            file::dedupe(self, source, &range, to, || {
+                self.share(source, &range, to, true)
+            })
         })
     }
 
@@ -72,24 +57,10 @@ impl Inode {
         range: Range<u64>,
         to: u64,
     ) -> Result<u64> {
-        let range = copied_range(self, source, range, to)?;
-        let block_bytes = 1 << self.block_bits();
-        let mut whole = range.clone();
-        let new_end = to + (range.end - range.start);
-        if range.end < source.attr()?.size_bytes || new_end < self.data.size_bytes() {
-            whole.end = range.end - range.end % block_bytes;
+        if !self.context().geometry().features.has_reflink() {
+            return copy_through_cache(self, source, range, to);
         }
-        let is_aligned = range.start.is_multiple_of(block_bytes) && to.is_multiple_of(block_bytes);
-        if self.context().geometry().features.has_reflink() && is_aligned && whole.start < whole.end
-        {
-            match self.clone_from(source, whole.clone(), to) {
-                Ok(()) => return Ok(whole.end - whole.start),
-                // A size that changed meanwhile.
-                Err(Error::Condition(Condition::InvalidArgument)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        copy_through_cache(self, source, range, to)
+        copy_or_clone(self, source, range, to, 1 << self.block_bits())
     }
 
     /// Calls `work` with the other file, both locked and written back.
@@ -105,17 +76,7 @@ impl Inode {
         if other.has_flag(InodeFlags::REALTIME) {
             return Err(super::refused("sharing or moving what a realtime file has"));
         }
-        let (first, second) = if self.number <= other.number {
-            (self, &*other)
-        } else {
-            (&*other, self)
-        };
-        let _first = first.order.write();
-        let _second = (first.number != second.number).then(|| second.order.write_nth(1));
-        for file in [first, second] {
-            file::write_back(file)?;
-        }
-        work(&other)
+        file::with_both_locked(self, &*other, || work(&other))
     }
 
     fn shared_blocks(
@@ -128,16 +89,7 @@ impl Inode {
         if !self.context().geometry().features.has_reflink() {
             return Err(Condition::NotSupported.into());
         }
-        let request = CloneRequest {
-            range: range.clone(),
-            to,
-            same_file: source.number == self.number,
-            source_bytes: source.data.size_bytes(),
-            target_bytes: self.data.size_bytes(),
-            block_bytes: 1 << self.block_bits(),
-            is_dedupe,
-        };
-        request.blocks()
+        file::shared_blocks(self, source, range, to, is_dedupe)
     }
 
     /// Shares a range. Both files are locked and written back.
