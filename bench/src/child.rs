@@ -25,7 +25,7 @@ pub(crate) fn command(part: &str, orders: &impl Serialize) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs `part` of this program with `orders`, and gives what it prints.
+/// Runs `part` of this program with `orders`, and returns what it prints.
 pub(crate) fn run<T: DeserializeOwned>(part: &str, orders: &impl Serialize) -> Result<T> {
     let mut child = command(part, orders)?
         .stdin(Stdio::null())

@@ -263,9 +263,9 @@ fn archive(volume: &Volume) -> Result<u64> {
         &mut |_| {},
     )?;
     ensure!(
-        summary.damaged == 0,
+        summary.corrupt == 0,
         "{} members are corrupt",
-        summary.damaged
+        summary.corrupt
     );
     Ok(summary.members)
 }

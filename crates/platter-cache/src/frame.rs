@@ -101,7 +101,7 @@ impl Chunk {
         was_free
     }
 
-    /// Takes a run of `order`, halving a larger one if need be. Gives its first page.
+    /// Takes a run of `order`, halving a larger one if need be. Returns its first page.
     fn take(&mut self, order: u8) -> Option<usize> {
         let larger = self.orders >> order;
         let mut from = order + u8::try_from(larger.trailing_zeros()).ok()?;

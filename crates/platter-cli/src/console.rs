@@ -47,7 +47,7 @@ pub(crate) fn report(error: &anyhow::Error) {
 /// Writes to standard error what came out of an image other than it should.
 pub(crate) fn report_problem(problem: &Problem) {
     if is_json() {
-        let key = if problem.is_damage() {
+        let key = if problem.is_corruption() {
             "error"
         } else {
             "notice"
@@ -183,7 +183,7 @@ impl Console {
         Ok(())
     }
 
-    /// Writes all out and gives the exit status.
+    /// Writes all out and returns the exit status.
     pub(crate) fn finish(mut self) -> io::Result<u8> {
         self.out.flush()?;
         Ok(self.status)

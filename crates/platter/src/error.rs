@@ -87,10 +87,10 @@ pub enum Cause {
         partitions: String,
     },
     /// The partition table is corrupt beyond use.
-    #[error("{}", .damage.iter().map(Corruption::to_string).collect::<Vec<_>>().join("; "))]
-    DamagedTable {
+    #[error("{}", .corruption.iter().map(Corruption::to_string).collect::<Vec<_>>().join("; "))]
+    CorruptTable {
         /// Everything that is wrong with it.
-        damage: Vec<Corruption>,
+        corruption: Vec<Corruption>,
     },
     /// The entry of a partition does not describe a part of the disk.
     #[error("partition {number} {fault}")]
@@ -241,7 +241,7 @@ impl Error {
             | Cause::IntoItself
             | Cause::NoSuchUser(_)
             | Cause::NoSuchGroup(_) => Errno::INVAL,
-            Cause::DamagedTable { .. } | Cause::UnusablePartition { .. } => Errno::UCLEAN,
+            Cause::CorruptTable { .. } | Cause::UnusablePartition { .. } => Errno::UCLEAN,
             Cause::UnsupportedFormat { .. } => Errno::OPNOTSUPP,
             Cause::Unrecognised
             | Cause::SuperblockGone { .. }
@@ -270,7 +270,7 @@ impl Error {
             Cause::Partitioned { .. } => "partitioned",
             Cause::NotPartitioned => "not_partitioned",
             Cause::NoSuchPartition { .. } => "no_such_partition",
-            Cause::DamagedTable { .. } => "corrupt_partition_table",
+            Cause::CorruptTable { .. } => "corrupt_partition_table",
             Cause::UnusablePartition { .. } => "unusable_partition",
             Cause::Occupied { .. } => "occupied",
             Cause::TooSmall { .. } => "too_small",

@@ -234,9 +234,7 @@ impl Image {
     pub(crate) fn table_error(&self, error: TableError) -> Error {
         let cause = match error {
             TableError::Io(error) => Cause::from(error),
-            TableError::Corrupt {
-                corruption: damage, ..
-            } => Cause::DamagedTable { damage },
+            TableError::Corrupt { corruption, .. } => Cause::CorruptTable { corruption },
             TableError::NoSuchPartition { .. } => {
                 let partitions = String::new();
                 Cause::NoSuchPartition { partitions }

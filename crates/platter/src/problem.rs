@@ -52,7 +52,7 @@ pub struct Problem {
 impl Problem {
     /// Whether something is missing that could be there.
     #[must_use]
-    pub fn is_damage(&self) -> bool {
+    pub fn is_corruption(&self) -> bool {
         self.cause.is_some()
     }
 }

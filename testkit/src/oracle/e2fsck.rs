@@ -20,7 +20,7 @@ pub fn check(image: &Path) -> Result<Verdict> {
     Ok(report(image)?.0)
 }
 
-/// Judges an image without changing it, and gives all that was printed.
+/// Judges an image without changing it, and returns all that was printed.
 pub fn report(image: &Path) -> Result<(Verdict, String)> {
     File::open(image).with_context(|| image.display().to_string())?;
     let finished = tool::finish(tool::command("e2fsck").args(["-f", "-n"]).arg(image))?;

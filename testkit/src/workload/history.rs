@@ -131,7 +131,7 @@ impl History {
     }
 
     /// Holds what a power cut left against what it may leave, when `cut` entries of the log had
-    /// begun. Gives what is wrong.
+    /// begun. Returns what is wrong.
     #[must_use]
     pub fn judge(&self, cut: usize, left: &Tree, durability: Durability) -> Vec<String> {
         let begun = self.steps.iter().take_while(|step| step.pace.begin < cut);

@@ -149,7 +149,7 @@ fn verify_removed(dir: &File) {
     dir.sync_all().unwrap();
 }
 
-/// Makes files, looks at them after the kernel was made to `forget`, and removes them for good. Gives
+/// Makes files, looks at them after the kernel was made to `forget`, and removes them for good. Returns
 /// the numbers of their inodes.
 fn churn(dir: &Path, forget: &dyn Fn()) -> HashSet<u64> {
     let paths: Vec<_> = (0..CHURN_FILES)
@@ -270,7 +270,7 @@ fn by_platter(image: &Path, mountpoint: &Path) -> Named {
     named
 }
 
-/// Nothing is wrong with an image, and it has no orphans. Gives what it takes: files and blocks.
+/// Nothing is wrong with an image, and it has no orphans. Returns what it takes: files and blocks.
 fn taken(image: &Path) -> String {
     let (verdict, report) = e2fsck::report(image).unwrap();
     assert!(verdict.is_clean(), "{report}");

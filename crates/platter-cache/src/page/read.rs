@@ -151,7 +151,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
     /// Reads the first of a range of whole pages past the cache, if so many are missing that it is worth
-    /// it. Gives how many bytes.
+    /// it. Returns how many bytes.
     fn read_past<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
     where
         S: AddressSpace<Error = E> + ?Sized,

@@ -119,7 +119,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Parts a folio that reaches over an end of `pages` from what lies outside, or clears what
-    /// lies inside. Gives where to go on.
+    /// lies inside. Returns where to go on.
     fn cut(&self, folio: &Ref<Folio<E>>, pages: &Range<u64>, bytes: &Range<u64>) -> Option<u64> {
         let is_left = folio.index() < pages.start;
         let edge = if is_left { pages.start } else { pages.end };

@@ -330,7 +330,7 @@ fn table_json(table: &ProbedTable) -> Value {
         .collect();
     let mut object = json!({
         "sector_bytes": found.sector_bytes,
-        "damage": corruption,
+        "corruption": corruption,
         "partitions": partitions,
     });
     let (scheme, id, copy) = match found.scheme {

@@ -38,7 +38,7 @@ mod outcome;
 use crate::args::{Cli, Command};
 use write_batch::WriteBatch;
 
-/// Runs the command and gives its exit status.
+/// Runs the command and returns its exit status.
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
     let options = &cli.image;
     match &cli.command {

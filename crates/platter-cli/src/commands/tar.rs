@@ -79,7 +79,7 @@ impl Tar {
         let written = write_tar(&volume, base, &members, &mut out, &options, &mut observer);
         progress.finish();
         let summary = written.map_err(|error| self.name_output(error))?;
-        Ok(if summary.damaged > 0 {
+        Ok(if summary.corrupt > 0 {
             STATUS_CORRUPT
         } else {
             0

@@ -128,7 +128,7 @@ impl ImageCommit<'_> {
         Ok((journaled.writable(Log::without_journal), Remedy::Check))
     }
 
-    /// Writes what changes of blocks that nothing uses, and gives the others that change.
+    /// Writes what changes of blocks that nothing uses, and returns the others that change.
     fn write_unseen(&self, fs: &FsContext, journal: Option<&Journal>) -> Result<Seen> {
         let space = Allocator::open(fs)?;
         let apart = places_apart(fs, journal);

@@ -203,7 +203,7 @@ impl Place {
         Duration::from_secs(seconds.max(CHECK_SECONDS_MIN))
     }
 
-    /// Takes the block, and gives the number that was written there.
+    /// Takes the block, and returns the number that was written there.
     fn claim(&self, wait: &mut dyn FnMut(Duration)) -> Result<u32> {
         let before = self.read()?;
         let bytes = self.read_block()?;

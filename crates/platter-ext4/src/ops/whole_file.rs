@@ -44,7 +44,7 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Makes as many of the first files as there is no obstacle to. Gives how many.
+    /// Makes as many of the first files as there is no obstacle to. Returns how many.
     fn create_together(&self, files: &[WholeFile<'_>]) -> usize {
         let Ok(space) = self.sb.space() else {
             return 0;
@@ -149,7 +149,7 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Makes the files that have a place. Gives how many could be made.
+    /// Makes the files that have a place. Returns how many could be made.
     fn name_all(&self, space: &Allocator, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
         let mut made = 0;
         while made < places.len() {

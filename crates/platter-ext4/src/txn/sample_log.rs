@@ -106,7 +106,7 @@ impl SampleLog {
         self.superblock.feature_incompat = (incompat | bit).into();
     }
 
-    /// Logs whole blocks, and gives the place of their descriptor.
+    /// Logs whole blocks, and returns the place of their descriptor.
     pub(crate) fn log(&mut self, blocks: &[(u64, Vec<u8>)]) -> u32 {
         let mut descriptor = header(BlockKind::Descriptor, self.sequence)
             .as_bytes()
@@ -144,7 +144,7 @@ impl SampleLog {
         place
     }
 
-    /// Revokes blocks, and gives the place of the revoke block.
+    /// Revokes blocks, and returns the place of the revoke block.
     pub(crate) fn revoke(&mut self, blocks: &[u64]) -> u32 {
         let width = if self.format.wide { 8 } else { 4 };
         let mut block = header(BlockKind::Revoke, self.sequence).as_bytes().to_vec();
@@ -158,7 +158,7 @@ impl SampleLog {
         self.put(&block)
     }
 
-    /// Commits, and gives the place of the commit block.
+    /// Commits, and returns the place of the commit block.
     pub(crate) fn commit(&mut self) -> u32 {
         let mut block = vec![0; BLOCK_BYTES];
         let (disk, _) = DiskCommit::mut_from_prefix(&mut block).unwrap();

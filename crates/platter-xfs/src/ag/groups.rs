@@ -199,7 +199,7 @@ impl Groups {
         Ok((self.blocks.take_changes(), counts))
     }
 
-    /// What was changed is committed in a checkpoint. Gives the groups back.
+    /// What was changed is committed in a checkpoint. Returns the groups back.
     pub fn committed(&mut self, sequence: u64) {
         let freed = std::mem::take(&mut self.freed);
         let taken = std::mem::take(&mut self.taken);

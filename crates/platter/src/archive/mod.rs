@@ -84,7 +84,7 @@ pub struct TarSummary {
     /// Bytes written.
     pub bytes: u64,
     /// Members that are corrupt.
-    pub damaged: u64,
+    pub corrupt: u64,
 }
 
 /// Writes an archive of `members`, which are paths below the directory `base`, to `out`.
@@ -169,8 +169,8 @@ fn write_chunks(
                 cause: hitch.error.map(Cause::from),
             };
             observer(TarEvent::Problem(&problem));
-            if problem.is_damage() && last_corrupt != problem.path {
-                summary.damaged += 1;
+            if problem.is_corruption() && last_corrupt != problem.path {
+                summary.corrupt += 1;
                 last_corrupt = problem.path;
             }
         }

@@ -210,7 +210,7 @@ impl<'a> Filler<'a> {
         set_attributes(&*inode, member)
     }
 
-    /// Writes the contents of the next file. Gives where they end, but for holes.
+    /// Writes the contents of the next file. Returns where they end, but for holes.
     fn write_pieces(&mut self, inode: &dyn Inode) -> Result<u64, Cause> {
         let mut end = 0;
         while let Some(piece) = self.pieces.next()? {

@@ -105,7 +105,7 @@ impl File {
         Ok(bytes)
     }
 
-    /// Writes the whole contents to `out`, and gives how many bytes that were. What comes next is
+    /// Writes the whole contents to `out`, and returns how many bytes that were. What comes next is
     /// announced while something is written.
     ///
     /// # Errors

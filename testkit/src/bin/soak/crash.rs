@@ -18,7 +18,7 @@ const CRASH_SEED: u64 = 1000;
 /// Seeds among which the loss of flushes must show.
 const UNFLUSHED_SEEDS: u64 = 20;
 
-/// Cuts the power of every scene, and adds up by modes. Gives how many scenes failed.
+/// Cuts the power of every scene, and adds up by modes. Returns how many scenes failed.
 pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
     let mut totals = Vec::new();
     let mut failures = 0;

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failures > 0))
 }
 
-/// Runs everything that is asked for. Gives how many scenes failed.
+/// Runs everything that is asked for. Returns how many scenes failed.
 fn run(request: &Request, record: &mut Record) -> usize {
     if request.kind == Kind::Crash {
         return crash::all(request, record);

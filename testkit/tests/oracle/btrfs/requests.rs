@@ -68,7 +68,7 @@ fn archive(volume: &Volume) -> Result<Vec<u8>> {
     let options = TarOptions::default();
     let members: &[&[u8]] = &[b"."];
     let summary = write_tar(volume, b"/", members, &mut archive, &options, &mut |_| {})?;
-    assert_eq!((summary.members, summary.damaged), (4022, 0));
+    assert_eq!((summary.members, summary.corrupt), (4022, 0));
     Ok(archive)
 }
 

@@ -94,7 +94,7 @@ impl Scene {
         self.dir.path().join("journal")
     }
 
-    /// Runs `workload` on the mounted filesystem, and gives what the devices held at its end and
+    /// Runs `workload` on the mounted filesystem, and returns what the devices held at its end and
     /// whenever it asked.
     pub(crate) fn cuts(
         &self,

@@ -22,7 +22,7 @@ const LAYOUTS: &[&[&str]] = &[
 /// The largest value tried.
 const VALUE_BYTES_MAX: &str = "65537";
 
-/// Runs the script in `root`, and gives what it prints.
+/// Runs the script in `root`, and returns what it prints.
 fn run(root: &Path, script: &Path) -> Vec<u8> {
     let mut shell = tool::command("bash");
     // The shell complains that the kernel's mount has no path.

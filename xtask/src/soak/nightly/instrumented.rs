@@ -172,7 +172,7 @@ impl Instrumented {
         INSTRUMENTED.iter().find(|build| build.name == name)
     }
 
-    /// Builds and runs the tests, and demands that all pass, or that the defect is noticed. Gives
+    /// Builds and runs the tests, and demands that all pass, or that the defect is noticed. Returns
     /// how many passed.
     pub(super) fn run(&self, workspace: &Workspace) -> Result<u64> {
         let dir = workspace.target().join("soak-nightly");

@@ -47,7 +47,7 @@ struct Record {
 }
 
 impl Places {
-    /// Runs a portion, and gives what it came to: that it could not be run is a failure, too.
+    /// Runs a portion, and returns what it came to: that it could not be run is a failure, too.
     pub(super) fn run(
         &self,
         step: &Step,

@@ -63,7 +63,7 @@ pub(super) fn prepare(workspace: &Workspace, code: &Code, dir: &Path) -> Result<
     Ok(places)
 }
 
-/// Builds the oracle tests, and gives where they are.
+/// Builds the oracle tests, and returns where they are.
 fn oracle(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = command::cargo(&workspace.root);
     build

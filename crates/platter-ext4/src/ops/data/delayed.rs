@@ -50,7 +50,7 @@ impl Delayed {
         self.dirty.is_empty() && self.clusters.is_empty() && self.leaves.is_empty()
     }
 
-    /// Adds dirty blocks. Gives those that were not.
+    /// Adds dirty blocks. Returns those that were not.
     pub(super) fn add(&mut self, blocks: Range<FileBlock>) -> Vec<Range<u32>> {
         let blocks = blocks.start.0..blocks.end.0;
         let new = self.dirty.gaps(blocks.clone()).collect();

@@ -248,7 +248,7 @@ impl<'l> Handle<'l> {
         self.credits
     }
 
-    /// Ends all writing because of `error`, for an operation that is stuck half way. Gives the error
+    /// Ends all writing because of `error`, for an operation that is stuck half way. Returns the error
     /// back.
     pub fn abort(&mut self, error: Error) -> Error {
         self.log.abort(&error);

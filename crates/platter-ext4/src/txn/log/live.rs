@@ -112,7 +112,7 @@ impl Live {
         self.committing = transaction.blocks.clone();
     }
 
-    /// The closed transaction is durable in `len_blocks` blocks from the head on. Gives the versions
+    /// The closed transaction is durable in `len_blocks` blocks from the head on. Returns the versions
     /// that will not be checkpointed, as their blocks were freed.
     pub(super) fn commit(
         &mut self,

@@ -29,7 +29,7 @@ impl Log {
         Ok(Handle::unheld(self, transaction, credits))
     }
 
-    /// Counts another handle with so many credits, and gives its transaction.
+    /// Counts another handle with so many credits, and returns its transaction.
     fn join(&self, credits: u32) -> Result<Sequence> {
         if credits > self.transactions.blocks_max() {
             return Err(Condition::NoSpace.into());

@@ -77,7 +77,7 @@ impl Transaction {
         self.blocks.remove(&block);
     }
 
-    /// Takes the blocks that were freed out of the changed ones, and gives them: what comes to lie
+    /// Takes the blocks that were freed out of the changed ones, and returns them: what comes to lie
     /// there must not meet their versions.
     pub(super) fn drop_freed(&mut self) -> Vec<u64> {
         let mut dropped = Vec::new();

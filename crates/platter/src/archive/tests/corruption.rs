@@ -7,7 +7,7 @@ use crate::sample::{CorruptFs, Fault};
 /// The archive's members, its corruption as path and effect, and what GNU tar extracts from it.
 fn salvage(fs: Arc<CorruptFs>) -> (Vec<String>, Vec<(String, Effect)>, tempfile::TempDir) {
     let (bytes, summary, problems) = archive_with(fs, &[b"."], &TarOptions::default());
-    assert_eq!(summary.damaged, problems.len() as u64);
+    assert_eq!(summary.corrupt, problems.len() as u64);
     let reported = problems
         .iter()
         .map(|problem| {
@@ -77,7 +77,7 @@ fn unreadable_contents_are_zeros_of_the_same_length() {
     ];
     let corrupt = CorruptFs::new(&fs, &faults);
     let (bytes, summary, problems) = archive_with(corrupt, &[b"."], &TarOptions::default());
-    assert_eq!(summary.damaged, 4);
+    assert_eq!(summary.corrupt, 4);
     let zeros = problems.iter().map(|problem| {
         let Effect::ZeroFilled { bytes } = problem.effect else {
             panic!("{problem:?}");

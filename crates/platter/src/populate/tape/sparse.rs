@@ -70,7 +70,7 @@ fn packed(map: &[u64], size_bytes: u64, place: u64, len: u64) -> Result<Pieces, 
     Ok(pieces)
 }
 
-/// The map of form 1.0: numbers, one a line, filled up to whole blocks. Gives also how long it is
+/// The map of form 1.0: numbers, one a line, filled up to whole blocks. Returns also how long it is
 /// with that.
 fn read_map(archive: &File, place: u64, len: u64) -> Result<(Vec<u64>, u64), Cause> {
     let mut text = Vec::new();
