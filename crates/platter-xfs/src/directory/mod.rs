@@ -27,6 +27,8 @@ rules! {
         Missing => "data block is not mapped",
         /// It is not larger than the part of the fork for entries.
         Size => "bad size",
+        /// Free indexes are of blocks in the part of the fork for entries.
+        FreeIndex => "free index of blocks that no directory has",
     }
 }
 

@@ -11,12 +11,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::context::tests::broken_rule;
+use crate::directory::DirectoryRule;
 use crate::mapping::{Backing, ForkMap};
 use crate::mkfs::{LEN_BYTES_MIN, MkfsOptions, Target, mkfs};
 use crate::ondisk::btree::{
     BtreeKind, DiskInodeChunk, DiskMapping, DiskShortHeaderV5, checksum_offset,
 };
-use crate::ondisk::da::{self, DaKind, DaNodeRule, DiskDaEntry, DiskDaHeaderV5, DiskDaNodeCounts};
+use crate::ondisk::da::{
+    self, DaKind, DaNode, DaNodeRule, DiskDaEntry, DiskDaHeaderV5, DiskDaNodeCounts,
+};
+use crate::ondisk::dir::build;
+use crate::ondisk::dir::free::DirFreeRule;
 use crate::ondisk::dir::leaf::DirLeaf;
 use crate::ondisk::inode::DiskInodeV3;
 use crate::ondisk::{AgNr, FileBlock, FsBlock, Mapping, Site, checksum, dir};
@@ -179,15 +184,66 @@ impl Directory {
 
     /// Changes what the node says are the greatest hashes below its children.
     fn set_node(&self, hashes: [u32; 2]) {
-        let at = self.geometry.byte_offset(self.node);
-        let sum = DiskDaHeaderV5::CHECKSUM_OFFSET;
-        change_block(&*self.device, at, (BLOCK, sum), |bytes| {
-            let (_, rest) = DiskDaHeaderV5::mut_from_prefix(bytes).unwrap();
-            let (entries, _) =
-                <[DiskDaEntry]>::mut_from_prefix_with_elems(&mut rest[8..], 2).unwrap();
-            for (entry, hash) in entries.iter_mut().zip(hashes) {
-                entry.hash.set(hash);
-            }
+        let children = self.children().map(|(_, child)| child);
+        let [first, second] = [0, 1].map(|index: usize| (hashes[index], children[index]));
+        self.set_children(&[first, second]);
+    }
+
+    /// The greatest hashes below the children of the node, and the children.
+    fn children(&self) -> [(u32, u32); 2] {
+        let bytes = read(&*self.device, &self.geometry, self.node);
+        node_entries(&bytes).try_into().unwrap()
+    }
+
+    fn set_children(&self, children: &[(u32, u32)]) {
+        self.rebuild(self.node, |bytes, site| {
+            let node = DaNode::decode(bytes, site).unwrap();
+            build::node(children, node.level, node.links, site)
+        });
+    }
+
+    /// Makes the greatest hash of the first leaf the least one of the second, and returns it.
+    fn share_hash(&self) -> u32 {
+        let shared = self.hashes[1][0];
+        self.rebuild(self.leaves[0], |bytes, site| {
+            let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, site).unwrap();
+            let entries = leaf.entries.iter();
+            let entries = entries.map(|entry| (entry.hash.get(), entry.address.get()));
+            let mut entries: Vec<(u32, u32)> = entries.collect();
+            entries.last_mut().unwrap().0 = shared;
+            build::leaf(&entries, leaf.links, site)
+        });
+        shared
+    }
+
+    /// Builds a block of the hash tree anew.
+    fn rebuild(&self, block: FsBlock, make: impl FnOnce(&[u8], &Site<'_>) -> Option<Vec<u8>>) {
+        let geometry = &self.geometry;
+        let site = Site::new(geometry, geometry.basic_block(block), self.number.get());
+        let mut bytes = make(&read(&*self.device, geometry, block), &site).unwrap();
+        checksum::seal(&mut bytes, DiskDaHeaderV5::CHECKSUM_OFFSET);
+        let at = geometry.byte_offset(block);
+        self.device.write_at(at, &bytes).unwrap();
+    }
+
+    /// Changes the mapping of the free index.
+    fn remap_free_index(&self, change: impl FnOnce(Mapping) -> Mapping) {
+        let geometry = &self.geometry;
+        let free = dir::free_start(geometry);
+        let place = geometry.locate_inode(self.number).unwrap();
+        let block = geometry.fs_block(place.ag, place.block);
+        let at = geometry.byte_offset(block) + place.offset as u64;
+        let size = usize::try_from(geometry.inode_bytes()).unwrap();
+        let sum = DiskInodeV3::CHECKSUM_OFFSET;
+        change_block(&*self.device, at, (size, sum), |bytes| {
+            let (_, literal) = DiskInodeV3::mut_from_prefix(bytes).unwrap();
+            let mut slots = literal.chunks_exact_mut(size_of::<DiskMapping>());
+            let found = slots.find_map(|slot| {
+                let mapping = Mapping::unpack(DiskMapping::ref_from_bytes(slot).unwrap());
+                (mapping.offset == free).then_some((slot, mapping))
+            });
+            let (slot, mapping) = found.expect("the mappings are in the inode");
+            slot.copy_from_slice(change(mapping).pack().unwrap().as_bytes());
         });
     }
 
@@ -276,26 +332,9 @@ fn leaf_below_the_hash_of_the_one_before_keeps_its_names() {
 #[test]
 fn leaf_that_is_mapped_as_the_free_index_too_keeps_its_names() {
     let directory = Directory::new();
-    let geometry = &directory.geometry;
-    let free = dir::free_start(geometry);
-    let place = geometry.locate_inode(directory.number).unwrap();
-    let block = geometry.fs_block(place.ag, place.block);
-    let at = geometry.byte_offset(block) + place.offset as u64;
-    let size = usize::try_from(geometry.inode_bytes()).unwrap();
-    let sum = DiskInodeV3::CHECKSUM_OFFSET;
-    change_block(&*directory.device, at, (size, sum), |bytes| {
-        let (_, literal) = DiskInodeV3::mut_from_prefix(bytes).unwrap();
-        let mut slots = literal.chunks_exact_mut(size_of::<DiskMapping>());
-        let found = slots.find_map(|slot| {
-            let mapping = Mapping::unpack(DiskMapping::ref_from_bytes(slot).unwrap());
-            (mapping.offset == free).then_some((slot, mapping))
-        });
-        let (slot, mapping) = found.expect("the mappings are in the inode");
-        let shared = Mapping {
-            start: directory.leaves[0].0,
-            ..mapping
-        };
-        slot.copy_from_slice(shared.pack().unwrap().as_bytes());
+    directory.remap_free_index(|mapping| Mapping {
+        start: directory.leaves[0].0,
+        ..mapping
     });
     let gone = Directory::name_within(&(0..=directory.hashes[0][10]));
     let remove = |many: &dyn Inode| {
@@ -304,6 +343,113 @@ fn leaf_that_is_mapped_as_the_free_index_too_keeps_its_names() {
         removed
     };
     directory.assert_fails_alone(remove, "multiply-claimed block");
+}
+
+#[test]
+fn free_index_of_no_entries_gets_no_name() {
+    let directory = Directory::new();
+    directory.remap_free_index(|mapping| Mapping {
+        offset: FileBlock(FileBlock::MAX.0 - mapping.count),
+        ..mapping
+    });
+    let add = |many: &dyn Inode| {
+        let added = create(many, "new", CreateKind::Regular).map(drop);
+        assert!(is_missing(many, "new"));
+        added
+    };
+    directory.assert_fails_alone(add, DirectoryRule::FreeIndex.text());
+}
+
+#[test]
+fn free_index_in_the_place_of_another_is_corrupt() {
+    let directory = Directory::new();
+    directory.remap_free_index(|mapping| Mapping {
+        offset: FileBlock(mapping.offset.0 + 1),
+        ..mapping
+    });
+    let add = |many: &dyn Inode| create(many, "new", CreateKind::Regular).map(drop);
+    directory.assert_fails_alone(add, DirFreeRule::First.text());
+}
+
+/// Asserts that no name is removed where the tree leads to the first leaf, then to what `again` says, then to the
+/// second one, with a name whose hash both leaves have.
+fn assert_cycle(again: impl FnOnce(&Directory) -> u32) {
+    let directory = Directory::new();
+    let shared = directory.share_hash();
+    let last = directory.hashes[1].last().unwrap();
+    let [first, second] = directory.children().map(|(_, child)| child);
+    let again = again(&directory);
+    directory.set_children(&[(shared, first), (shared, again), (*last, second)]);
+    let gone = Directory::name_within(&(shared..=shared));
+    let remove = |many: &dyn Inode| many.unlink(&Context::root(), name(&gone));
+    directory.assert_fails_alone(remove, DaNodeRule::Cycle.text());
+}
+
+#[test]
+fn leaf_that_the_tree_leads_to_again_is_a_cycle() {
+    assert_cycle(|directory| directory.children()[0].1);
+}
+
+#[test]
+fn leaf_that_is_mapped_again_is_a_cycle() {
+    assert_cycle(|directory| {
+        let blocks = directory.children().map(|(_, child)| child);
+        let other = blocks.into_iter().max().unwrap() + 1;
+        directory.remap_free_index(|mapping| Mapping {
+            offset: FileBlock(other.into()),
+            start: directory.leaves[0].0,
+            ..mapping
+        });
+        other
+    });
+}
+
+#[test]
+fn name_goes_where_a_free_index_is_gone() {
+    const BLOCK_BYTES: u32 = 1024;
+    // Entries of so long names fill a block of entries, and 480 of those a free index.
+    const NAMES_PER_BLOCK: usize = 3;
+    const BLOCKS_PER_INDEX: usize = 480;
+    let device = device_of(&MkfsOptions {
+        block_bytes: Some(BLOCK_BYTES),
+        dir_block_bytes: Some(BLOCK_BYTES),
+        ..MkfsOptions::new(Uuid::from_bytes([7; 16]))
+    });
+    let xfs = mount(&device);
+    let root = xfs.root().unwrap();
+    let many = create(&*root, "many", CreateKind::Directory).unwrap();
+    let names: Vec<String> = (0..(2 * BLOCKS_PER_INDEX + 1) * NAMES_PER_BLOCK)
+        .map(|index| format!("{index:0255}"))
+        .collect();
+    let file = create(&*root, "file", CreateKind::Regular).unwrap();
+    let link = |text: &str| many.link(&Context::root(), name(text), file.id());
+    for text in &names {
+        link(text).unwrap();
+    }
+    let number = InodeNr::new(many.id().number).unwrap();
+    let free_indexes = || {
+        let context = xfs.context();
+        let start = dir::free_start(context.geometry());
+        let inode = inode::read(context, number).unwrap();
+        let map = ForkMap::of_data(context, &inode).unwrap();
+        [0, 1, 2].map(|index| {
+            let run = map.lookup(context, FileBlock(start.0 + index)).unwrap();
+            matches!(run.backing, Backing::Written(_))
+        })
+    };
+    assert_eq!(free_indexes(), [true, true, true]);
+    let second = BLOCKS_PER_INDEX * NAMES_PER_BLOCK..2 * BLOCKS_PER_INDEX * NAMES_PER_BLOCK;
+    for text in &names[second] {
+        many.unlink(&Context::root(), name(text)).unwrap();
+    }
+    assert_eq!(free_indexes(), [true, false, true]);
+    let new = "n".repeat(255);
+    link(&new).unwrap();
+    assert_eq!(free_indexes(), [true, true, true]);
+    many.lookup(name(&new)).unwrap();
+    many.lookup(name(names.last().unwrap())).unwrap();
+    drop((root, many, file));
+    xfs.unmount().unwrap();
 }
 
 /// Makes files until the inodes of the first chunk are in use; returns the error of the one that needs another.

@@ -46,6 +46,12 @@ impl<'f> DirectoryChange<'_, 'f> {
         Ok(last.map_or(0, |last| last.end().0.min(limit)))
     }
 
+    /// The first mapping that ends after a block.
+    pub(super) fn mapping_from(&mut self, first: FileBlock) -> Result<Option<Mapping>> {
+        let (fork, groups) = self.fork_mut()?;
+        fork.lookup(groups, first)
+    }
+
     /// Where the directory block that begins with this block of the fork lies; `None` if it is not mapped.
     pub(super) fn locate(&mut self, first: FileBlock) -> Result<Option<FsBlock>> {
         let mut known = self.known.blocks.iter();
@@ -54,8 +60,7 @@ impl<'f> DirectoryChange<'_, 'f> {
         }
         let count = u64::from(self.geometry().dir_block_blocks());
         let owner = self.owner();
-        let (fork, groups) = self.fork_mut()?;
-        let found = fork.lookup(groups, first)?;
+        let found = self.mapping_from(first)?;
         let Some(found) = found.filter(|found| found.offset <= first) else {
             return Ok(None);
         };

@@ -6,6 +6,7 @@ use platter_vfs::{Condition, Result};
 
 use super::leaf::{LEAF, block_for, trim};
 use super::{DirectoryChange, Located, NewEntry};
+use crate::directory::DirectoryRule;
 use crate::ondisk::dir::data::entry_bytes;
 use crate::ondisk::dir::free::{DirFree, DirFreeRule, NO_FREE};
 use crate::ondisk::dir::{build, index};
@@ -18,6 +19,12 @@ impl DirectoryChange<'_, '_> {
         FileBlock(dir::free_start(geometry).0 + blocks)
     }
 
+    /// The first block of entries that a free index says something of.
+    fn first_described(&self, index: u32) -> u32 {
+        let each = u32::try_from(build::free_entries_max(self.geometry())).unwrap_or(u32::MAX);
+        index.saturating_mul(each)
+    }
+
     /// Calls `look` with what a free index says: nothing if it does not exist.
     fn look_at_free<R>(&mut self, index: u32, look: impl FnOnce(&[Be16]) -> R) -> Result<R> {
         let first = self.free_block(index);
@@ -26,7 +33,14 @@ impl DirectoryChange<'_, '_> {
         }
         let owner = self.owner().get();
         let site = Site::verified(self.geometry(), owner);
-        let decode = |bytes: &[u8]| Ok(look(DirFree::decode(bytes, &site)?.bests));
+        let described = self.first_described(index);
+        let decode = |bytes: &[u8]| {
+            let free = DirFree::decode(bytes, &site)?;
+            if free.first != described {
+                return Err(DirFreeRule::First);
+            }
+            Ok(look(free.bests))
+        };
         let looked = self.look_at(first, BlockKind::DirFree, decode)?;
         looked.map_err(|rule: DirFreeRule| Corrupt::new(Locus::inode(owner), rule).into())
     }
@@ -37,39 +51,57 @@ impl DirectoryChange<'_, '_> {
 
     pub(super) fn write_free(&mut self, index: u32, bests: &[u16]) -> Result<()> {
         let first = self.free_block(index);
-        let each = u32::try_from(build::free_entries_max(self.geometry())).unwrap_or(u32::MAX);
         let site = self.site(first)?;
-        let start = index.saturating_mul(each);
+        let start = self.first_described(index);
         let bytes = build::free_index(start, bests, &site).ok_or_else(|| self.broken())?;
         self.write(first, BlockKind::DirFree, bytes)
     }
 
-    /// How many free indexes there may be.
-    fn free_count(&mut self) -> Result<u32> {
+    /// The first free index from `index` on that exists.
+    fn next_free(&mut self, index: u32) -> Result<Option<u32>> {
         let geometry = self.geometry();
-        let end = self.end()?;
-        let blocks = end.saturating_sub(dir::free_start(geometry).0);
-        let count = blocks.div_ceil(geometry.dir_block_blocks().into());
-        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+        let first = self.free_block(index);
+        let mut found = index;
+        if self.locate(first)?.is_none() {
+            let Some(mapping) = self.mapping_from(first)? else {
+                return Ok(None);
+            };
+            let blocks = mapping.offset.0 - dir::free_start(geometry).0;
+            let each = u64::from(geometry.dir_block_blocks());
+            if !blocks.is_multiple_of(each) {
+                return Err(self.broken());
+            }
+            found = u32::try_from(blocks / each).unwrap_or(u32::MAX);
+        }
+        let described = dir::data_block(geometry, self.first_described(found));
+        if described >= dir::leaf_start(geometry) {
+            let locus = Locus::inode(self.owner().get());
+            return Err(Corrupt::new(locus, DirectoryRule::FreeIndex).into());
+        }
+        Ok(Some(found))
     }
 
     /// The block of entries that a name goes to: its free index, its place there, and whether it is new.
     fn vacancy(&mut self, size: usize) -> Result<(u32, usize, bool)> {
         let each = build::free_entries_max(self.geometry());
-        let count = self.free_count()?;
         let mut missing = None;
-        for index in 0..count {
+        let mut next = 0;
+        while let Some(index) = self.next_free(next)? {
+            if index > next {
+                missing.get_or_insert((next, 0, true));
+            }
             let (place, is_new) = self.look_at_free(index, |bests| {
                 block_for(&bests.iter().map(|best| best.get()), size)
             })?;
             if !is_new {
                 return Ok((index, place, false));
             }
-            if place < each && missing.is_none() {
-                missing = Some((index, place, true));
+            if place < each {
+                missing.get_or_insert((index, place, true));
             }
+            next = index + 1;
         }
-        Ok(missing.unwrap_or((count, 0, true)))
+        Ok(missing.unwrap_or((next, 0, true)))
     }
 
     /// Stores the longest free region of a block of entries.
@@ -129,7 +161,8 @@ impl DirectoryChange<'_, '_> {
     /// Drops the tree if one leaf and one free index are left that fit one leaf.
     fn try_become_leaf(&mut self) -> Result<()> {
         let geometry = self.geometry();
-        if self.free_count()? != 1 {
+        let end = self.free_block(1).0;
+        if self.end()? != end {
             return Ok(());
         }
         let Some(entries) = self.only_leaf()? else {

@@ -1,6 +1,8 @@
 //! The hash tree above the leaves of a directory: leaves and nodes split and leave, and the root stays in the
 //! first block. Spec: `xfs/dabtrees`.
 
+use std::collections::HashSet;
+
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
@@ -10,7 +12,7 @@ use crate::ondisk::da::{DA_LEVELS_MAX, DaKind, DaLinks, DaNode, DaNodeRule};
 use crate::ondisk::dir::build::{self, HashEntry};
 use crate::ondisk::dir::index;
 use crate::ondisk::dir::leaf::{DirLeaf, DirLeafRule, matching};
-use crate::ondisk::{BlockKind, FileBlock, Site, dir};
+use crate::ondisk::{BlockKind, FileBlock, FsBlock, Site, dir};
 
 /// A block that is alone on its level.
 pub(super) const NO_LINKS: DaLinks = DaLinks {
@@ -43,6 +45,8 @@ pub(super) struct Step {
 pub(super) struct Path {
     steps: Vec<Step>,
     pub(super) leaf: Leaf,
+    /// Where the leaves before it lie: several blocks of the fork may be one.
+    seen: HashSet<FsBlock>,
 }
 
 /// The neighbours of the two parts of a block that is split.
@@ -155,7 +159,11 @@ impl DirectoryChange<'_, '_> {
     /// The path to a leaf by these nodes.
     pub(super) fn path_to(&mut self, steps: Vec<Step>, at: u32) -> Result<Path> {
         let leaf = self.read_tree_leaf(at)?;
-        Ok(Path { steps, leaf })
+        Ok(Path {
+            steps,
+            leaf,
+            seen: HashSet::new(),
+        })
     }
 
     /// The nodes to the first leaf that may have a hash, or to the last leaf, and that leaf.
@@ -186,7 +194,14 @@ impl DirectoryChange<'_, '_> {
     }
 
     /// Goes on to the next leaf; false after the last.
+    ///
+    /// # Errors
+    /// `Corrupt` where the tree leads to a leaf again.
     pub(super) fn advance(&mut self, path: &mut Path) -> Result<bool> {
+        let left = self.locate(FileBlock(path.leaf.at.into()))?;
+        if !left.is_some_and(|left| path.seen.insert(left)) {
+            return Err(self.tree_broken(DaNodeRule::Cycle));
+        }
         let mut level = path.steps.len();
         loop {
             let Some(above) = level.checked_sub(1) else {
@@ -244,8 +259,7 @@ impl DirectoryChange<'_, '_> {
 
     /// Where the mapping that has a block ends; `None` if none has it.
     fn mapped_from(&mut self, at: u64) -> Result<Option<u64>> {
-        let fork = self.fork.as_mut().ok_or(Condition::InvalidArgument)?;
-        let found = fork.lookup(&mut self.change.groups, FileBlock(at))?;
+        let found = self.mapping_from(FileBlock(at))?;
         Ok(found
             .filter(|found| found.offset.0 <= at)
             .map(|found| found.end().0))
@@ -278,6 +292,7 @@ impl DirectoryChange<'_, '_> {
         let Path {
             mut steps,
             mut leaf,
+            ..
         } = self.path_to(steps, at)?;
         insert_sorted(&mut leaf.entries, entry);
         if leaf.entries.len() <= build::leaf_entries_max(self.geometry()) {
@@ -406,7 +421,7 @@ impl DirectoryChange<'_, '_> {
                 path = None;
             }
         }
-        let Some(Path { steps, leaf }) = path else {
+        let Some(Path { steps, leaf, .. }) = path else {
             return Err(self.broken());
         };
         let greatest = leaf.entries.last().map(|last| last.0);

@@ -50,7 +50,7 @@ impl<'g> Blocks<'g> {
     }
 
     /// Where a block lies.
-    fn locate(&mut self, block: u32) -> Result<FsBlock> {
+    pub(super) fn locate(&mut self, block: u32) -> Result<FsBlock> {
         let at = FileBlock(block.into());
         let found = self.fork.lookup(self.groups, at)?;
         let found = found.filter(|found| found.offset <= at && !found.is_unwritten);

@@ -214,9 +214,6 @@ impl Blocks<'_> {
         let mut path = self.descend(hash)?;
         let mut seen = HashSet::new();
         loop {
-            if !seen.insert(path.leaf.at) {
-                return Err(self.broken(DaNodeRule::Cycle));
-            }
             let found = path
                 .leaf
                 .attrs
@@ -226,7 +223,14 @@ impl Blocks<'_> {
                 return Ok(Some((path, index)));
             }
             // Names of one hash may go on in the next leaf.
-            if greatest(&path.leaf.attrs) > hash || !self.advance(&mut path)? {
+            if greatest(&path.leaf.attrs) > hash {
+                return Ok(None);
+            }
+            // Several blocks of the fork may be one.
+            if !seen.insert(self.locate(path.leaf.at)?) {
+                return Err(self.broken(DaNodeRule::Cycle));
+            }
+            if !self.advance(&mut path)? {
                 return Ok(None);
             }
         }

@@ -2,7 +2,10 @@
 
 use super::super::attrs::{Attr, AttrEdit};
 use super::*;
-use crate::ondisk::attr::Namespace;
+use crate::context::tests::broken_rule;
+use crate::ondisk::Site;
+use crate::ondisk::attr::{Namespace, build};
+use crate::ondisk::da::{DaNode, DaNodeRule};
 
 /// Changes the attributes of an inode.
 fn edit_attributes<T>(
@@ -158,4 +161,63 @@ fn attribute_between_two_large_ones_gets_a_leaf_of_its_own() {
         edit_attributes(&sample, number, |attrs| attrs.set(one).unwrap());
     }
     assert_eq!(read(&sample, number), sorted(all.to_vec()));
+}
+
+#[test]
+fn leaf_that_the_tree_leads_to_again_is_a_cycle() {
+    let (sample, number) = sample(56);
+    let mut all: Vec<Attr> = (0..12)
+        .map(|index| Attr {
+            namespace: Namespace::User,
+            name: format!("{index}").into_bytes(),
+            value: vec![1; 700],
+        })
+        .collect();
+    for one in &all {
+        edit_attributes(&sample, number, |attrs| attrs.set(one).unwrap());
+    }
+    all.sort_by_key(|attr| crate::ondisk::da::hash(&attr.name));
+    let last = all.last().unwrap().key();
+    let has_last = || edit_attributes(&sample, number, |attrs| attrs.has(&last));
+    assert!(has_last().unwrap());
+
+    let mut groups = sample.groups();
+    let mut inode = InodeEdit::read(&groups, number).unwrap();
+    let fork = inode.fork(ForkKind::Attr).unwrap();
+    let mut fork = ForkEdit::open(&fork, number, &sample.geometry).unwrap();
+    let (mappings, _) = fork.contents(&mut groups).unwrap();
+    let places = by_block(&mappings);
+    let root = FsBlock(places[&0]);
+    let at = sample.geometry.byte_offset(root);
+    let mut bytes = vec![0; 4096];
+    sample.device.read_at(at, &mut bytes).unwrap();
+    let site = Site::new(
+        &sample.geometry,
+        sample.geometry.basic_block(root),
+        number.get(),
+    );
+    let node = DaNode::decode(&bytes, &site).unwrap();
+    let children = node.entries.iter().map(|entry| entry.child.get());
+    let mut children: Vec<u32> = children.collect();
+    // A block that is not the first leaf's, but lies where that does.
+    let other = children.iter().max().unwrap() + 1;
+    let first = places[&u64::from(children[0])];
+    fork.map(
+        &mut groups,
+        Mapping {
+            offset: FileBlock(other.into()),
+            start: first,
+            count: 1,
+            is_unwritten: false,
+        },
+    )
+    .unwrap();
+    fork.store(&mut inode).unwrap();
+    inode.store(&mut groups);
+    groups.write_all().unwrap();
+    children.insert(1, other);
+    let children: Vec<(u32, u32)> = children.iter().map(|&child| (u32::MAX, child)).collect();
+    let bytes = build::node(&children, node.level, node.links, &site).unwrap();
+    sample.device.write_at(at, &bytes).unwrap();
+    assert_eq!(broken_rule(has_last()), DaNodeRule::Cycle.text());
 }
