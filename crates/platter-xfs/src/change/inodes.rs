@@ -1,6 +1,8 @@
 //! Inodes that are allocated and freed, and the lists of those without a name.
 //! Spec: `xfs/allocation_groups`, "Inode B+trees", "Unlinked Inode List".
 
+use std::collections::HashSet;
+
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
@@ -197,9 +199,10 @@ impl Change<'_> {
             return Ok(());
         }
         let mut at = head;
-        // More than that are in no list.
-        for _ in 0..group.agi().count {
+        let mut seen = HashSet::new();
+        loop {
             let before = at
+                .filter(|at| seen.insert(*at))
                 .and_then(|at| geometry.inode_nr(ag, at))
                 .ok_or_else(broken)?;
             let mut image = self.image(before)?;
@@ -213,7 +216,6 @@ impl Change<'_> {
             }
             at = link;
         }
-        Err(broken().into())
     }
 
     /// The inodes in the lists of a group, as far as they can be followed.
@@ -221,13 +223,12 @@ impl Change<'_> {
         let geometry = self.geometry();
         let broken = || Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList);
         let mut found = Vec::new();
+        let mut seen = HashSet::new();
         for bucket in 0..UNLINKED_BUCKETS {
-            let group = self.groups.get(ag)?;
-            let most = group.agi().count as usize;
-            let mut next = group.unlinked_head(bucket);
+            let mut next = self.groups.get(ag)?.unlinked_head(bucket);
             while let Some(inode) = next {
                 let number = geometry.inode_nr(ag, inode).ok_or_else(broken)?;
-                if found.len() >= most {
+                if !seen.insert(number) {
                     return Err(broken().into());
                 }
                 found.push(number);

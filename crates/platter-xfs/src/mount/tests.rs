@@ -14,6 +14,7 @@ use crate::context::tests::broken_rule;
 use crate::directory::DirectoryRule;
 use crate::mapping::{Backing, ForkMap};
 use crate::mkfs::{LEN_BYTES_MIN, MkfsOptions, Target, mkfs};
+use crate::ondisk::agi::{DiskAgi, UNLINKED_BUCKETS};
 use crate::ondisk::btree::{
     BtreeKind, DiskInodeChunk, DiskMapping, DiskShortHeaderV5, checksum_offset,
 };
@@ -538,6 +539,49 @@ fn stale_chunk_over_free_blocks_fails_a_new_chunk_alone() {
     assert!(is_missing(&*root, "file-0"));
     drop(root);
     xfs.unmount().unwrap();
+}
+
+#[test]
+fn unlinked_list_without_an_end_is_left_alone() {
+    let device = new_device();
+    let xfs = mount(&device);
+    let file = create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap();
+    let number = InodeNr::new(file.id().number).unwrap();
+    let geometry = xfs.context().geometry().clone();
+    drop(file);
+    xfs.unmount().unwrap();
+    let (ag, inode) = geometry.split_inode(number);
+    let place = geometry.locate_inode(number).unwrap();
+    let block = geometry.fs_block(place.ag, place.block);
+    let at = geometry.byte_offset(block) + place.offset as u64;
+    let size = usize::try_from(geometry.inode_bytes()).unwrap();
+    change_block(
+        &*device,
+        at,
+        (size, DiskInodeV3::CHECKSUM_OFFSET),
+        |bytes| {
+            let (disk, _) = DiskInodeV3::mut_from_prefix(bytes).unwrap();
+            disk.core.links.set(0);
+            disk.core.next_unlinked.set(inode.0);
+        },
+    );
+    let sector = usize::try_from(geometry.sector_bytes()).unwrap();
+    let at = geometry.ag_offset(ag) + 2 * sector as u64;
+    change_block(&*device, at, (sector, DiskAgi::CHECKSUM_OFFSET), |bytes| {
+        let (disk, _) = DiskAgi::mut_from_prefix(bytes).unwrap();
+        // As many inodes as no group has.
+        disk.count.set(u32::MAX);
+        disk.unlinked[inode.0 as usize % UNLINKED_BUCKETS].set(inode.0);
+    });
+    // What cannot be freed stays on its list.
+    let xfs = mount(&device);
+    let agi = xfs.context().agi(ag).unwrap();
+    assert_eq!(
+        agi.unlinked[inode.0 as usize % UNLINKED_BUCKETS],
+        Some(inode)
+    );
+    let made = create(&*xfs.root().unwrap(), "after", CreateKind::Regular);
+    made.unwrap();
 }
 
 #[test]
