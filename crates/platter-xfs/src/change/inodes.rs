@@ -9,6 +9,7 @@ use platter_vfs::{Condition, FileKind, Result};
 use super::Change;
 use crate::ag::GroupRule;
 use crate::fork::InodeEdit;
+use crate::inode;
 use crate::ondisk::agi::UNLINKED_BUCKETS;
 use crate::ondisk::btree::InodeChunk;
 use crate::ondisk::geometry::CHUNK_INODES;
@@ -26,8 +27,8 @@ pub struct NewInode<'a> {
     pub parent: InodeNr,
     /// Its kind.
     pub kind: FileKind,
-    /// The generation of a chunk, if one is allocated.
-    pub chunk_generation: u32,
+    /// The generation where there was none: of a chunk that is allocated, and of a free inode that is corrupt.
+    pub generation: u32,
     /// Its core.
     pub fresh: &'a FreshInode,
 }
@@ -49,14 +50,19 @@ impl Change<'_> {
         for step in 0..count {
             let ag = AgNr(first.0.wrapping_add(step) % count);
             let near = if ag == own_ag { near } else { AgInode(0) };
-            let Some(inode) = self.alloc_inode_in(ag, near, new.chunk_generation)? else {
+            let Some(inode) = self.alloc_inode_in(ag, near, new.generation)? else {
                 self.groups.leave(ag);
                 continue;
             };
             let number = geometry.inode_nr(ag, inode);
             let number = number
                 .ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::NotFreeInode))?;
-            let mut image = self.image(number)?;
+            let mut image = if let Some(image) = self.inodes.get(&number) {
+                image.clone()
+            } else {
+                let place = inode::place_in_log(self.context, number)?;
+                self.transaction.unused_inode(&place, new.generation)?
+            };
             if edit::is_in_use(&image) {
                 let locus = Locus::inode(number.get());
                 return Err(Corrupt::new(locus, GroupRule::NotFreeInode).into());

@@ -265,7 +265,7 @@ impl SuperBlock {
         let new = change::NewInode {
             parent,
             kind,
-            chunk_generation: u32::from_le_bytes([g0, g1, g2, g3]),
+            generation: u32::from_le_bytes([g0, g1, g2, g3]),
             fresh: &fresh,
         };
         let mut edit = changing.alloc_inode(&new)?;

@@ -17,7 +17,9 @@ use platter_vfs::Result;
 use super::log::{BlockType, Change, Chunks, Content, Dirty, ItemKey, Ticket};
 use super::log::{InodePlace, InodeVersion, Log};
 use crate::ondisk::inode::InodeRule;
-use crate::ondisk::inode::free::next_unlinked;
+use crate::ondisk::inode::edit::is_in_use;
+use crate::ondisk::inode::free::{initialise, next_unlinked};
+use crate::ondisk::log::dinode::is_replaceable;
 use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode, InodeNr};
 use crate::xfs_mount::{Mount, Running};
@@ -67,8 +69,8 @@ struct LoggedInode {
 /// An inode before a transaction.
 #[derive(Debug)]
 enum Before {
-    /// As the log has it, validated.
-    Logged(InodeVersion),
+    /// As the log has it, or as it was found before: validated, or free whatever its image is.
+    Known(InodeVersion),
     /// As it lies in its cluster, where nothing has looked at it.
     InCluster(Arc<[u8]>),
 }
@@ -76,7 +78,7 @@ enum Before {
 impl Before {
     fn image(&self) -> &Arc<[u8]> {
         match self {
-            Self::Logged(version) => &version.image,
+            Self::Known(version) => &version.image,
             Self::InCluster(image) => image,
         }
     }
@@ -279,6 +281,42 @@ impl<'m> Transaction<'m> {
         }
     }
 
+    /// The image of an inode that is to be allocated, which the inode B-trees have as free. What is left in its place
+    /// need not hold to the rules of an inode: where recovery would write over it, a free inode of this generation
+    /// takes its place, as kernels make one without reading what was there.
+    pub fn unused_inode(&mut self, place: &InodePlace, generation: u32) -> Result<Vec<u8>> {
+        if let Some(inode) = self.inodes.get(&place.number.get()) {
+            return Ok(inode.image.clone());
+        }
+        let before = self.before(place)?;
+        let Before::InCluster(found) = before else {
+            return Ok(before.image().to_vec());
+        };
+        let (geometry, number) = (self.log.geometry(), place.number);
+        let (ag, _) = geometry.split_inode(number);
+        let mut image = found.to_vec();
+        match Inode::decode(&found, number, geometry) {
+            Err(InodeRule::Unused) => {}
+            Err(_)
+                if !is_in_use(&found) && is_replaceable(&found, geometry, ag, self.log.head()) =>
+            {
+                initialise(&mut image, geometry, number, generation);
+            }
+            // That it is in use, or corrupt, is found by what is done with it.
+            Ok(_) | Err(_) => return Ok(image),
+        }
+        let inode = LoggedInode {
+            place: *place,
+            before: Before::Known(InodeVersion {
+                image: found,
+                inode: None,
+            }),
+            image: image.clone(),
+        };
+        self.inodes.insert(number.get(), inode);
+        Ok(image)
+    }
+
     /// Changes an inode as it lies on the disk; its checksum is computed when it is written there.
     pub fn edit_inode<R>(
         &mut self,
@@ -310,7 +348,7 @@ impl<'m> Transaction<'m> {
             return Ok(Before::InCluster(image.into()));
         }
         if let Some(version) = self.log.inode(place.number) {
-            return Ok(Before::Logged(version));
+            return Ok(Before::Known(version));
         }
         let locus = Locus::inode(place.number.get());
         let broken = || Corruption::new("inode", locus, "lies outside its cluster");
@@ -319,7 +357,7 @@ impl<'m> Transaction<'m> {
         let cluster = self.log.buffers().read(cluster, &Unverified)?;
         // One that was logged and written meanwhile is in the cluster that was read after.
         if let Some(version) = self.log.inode(place.number) {
-            return Ok(Before::Logged(version));
+            return Ok(Before::Known(version));
         }
         let image = cluster.get(start..end).ok_or_else(broken)?;
         Ok(Before::InCluster(image.into()))
@@ -477,7 +515,7 @@ impl<'m> Transaction<'m> {
                 decoded => decoded.map(|inode| Some(Arc::new(inode))).map_err(corrupt),
             };
             let before = match &logged.before {
-                Before::Logged(version) => version.inode.clone(),
+                Before::Known(version) => version.inode.clone(),
                 // What lay in the cluster is verified here: others may have changed its link only.
                 Before::InCluster(image) => used(Inode::decode(image, number, geometry))?,
             };

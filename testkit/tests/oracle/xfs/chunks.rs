@@ -8,7 +8,9 @@ use std::path::Path;
 use platter::Volume;
 use platter_ondisk::Locus;
 use platter_vfs::{Context, CreateKind};
-use platter_xfs::ondisk::Superblock;
+use platter_xfs::ondisk::geometry::CHUNK_INODES;
+use platter_xfs::ondisk::inode::{DiskInodeV3, edit};
+use platter_xfs::ondisk::{AgInode, Geometry, Superblock};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::xfs;
@@ -195,4 +197,58 @@ fn chunks_have_holes_where_free_space_is_in_small_pieces() {
         mount.unmount_all(&[&copy]).unwrap();
         assert_clean(&copy, what("holes, removed by the kernel"));
     }
+}
+
+/// Fills the forks of all free inodes of the root's chunk, without putting their checksums right. Returns how many
+/// they are.
+fn corrupt_free_inodes(image: &Path) -> usize {
+    let mut bytes = fs::read(image).unwrap();
+    let superblock = Superblock::decode(&bytes[..512], Locus::UNKNOWN).unwrap();
+    let geometry = Geometry::new(&superblock);
+    let (ag, root) = geometry.split_inode(superblock.root_inode);
+    let mut count = 0;
+    for index in 0..CHUNK_INODES {
+        let number = geometry.inode_nr(ag, AgInode(root.0 + index)).unwrap();
+        let place = geometry.locate_inode(number).unwrap();
+        let block = geometry.fs_block(place.ag, place.block);
+        let at = usize::try_from(geometry.byte_offset(block)).unwrap() + place.offset;
+        let inode = &mut bytes[at..at + geometry.inode_bytes() as usize];
+        if !edit::is_in_use(inode) {
+            inode[size_of::<DiskInodeV3>()..].fill(0xab);
+            count += 1;
+        }
+    }
+    fs::write(image, bytes).unwrap();
+    count
+}
+
+#[test]
+fn free_inodes_are_used_whatever_is_left_in_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    xfs::make(&image, 96 << 10, &[]).unwrap();
+    let count = corrupt_free_inodes(&image);
+    assert!(count > 50, "{count}");
+    let before = inode_count(&image);
+    let volume = open(&image);
+    let root = volume.filesystem().root().unwrap();
+    for file in 0..count {
+        let text = format!("file-{file}");
+        let kind = CreateKind::Symlink(vec![b't'; 1 + file]);
+        root.create(&Context::root(), name(&text), kind, 0o644)
+            .unwrap();
+    }
+    drop(root);
+    volume.filesystem().sync().unwrap();
+    let copy = dir.path().join("copy");
+    fs::copy(&image, &copy).unwrap();
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_eq!(inode_count(&image), before);
+    assert_clean(&image, ("corrupt free inodes", "unmounted"));
+    assert_equal(&image, ("corrupt free inodes", "unmounted"));
+    let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+    assert_eq!(fs::read_dir(mount.root()).unwrap().count(), count);
+    mount.unmount_all(&[&copy]).unwrap();
+    assert_clean(&copy, ("corrupt free inodes", "recovered by the kernel"));
 }

@@ -6,9 +6,10 @@ use platter_ondisk::{Corrupt, Locus};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::LogRule;
+use crate::ondisk::geometry::Geometry;
 use crate::ondisk::inode::INODE_MAGIC;
-use crate::ondisk::inode::free::{CRC_AT, NEXT_UNLINKED_AT};
-use crate::ondisk::types::Lsn;
+use crate::ondisk::inode::free::{CRC_AT, NEXT_UNLINKED_AT, next_unlinked};
+use crate::ondisk::types::{AgInode, AgNr, Lsn};
 
 /// Bytes of the core before version 3: up to `di_next_unlinked`.
 pub const CORE_V2_BYTES: usize = 96;
@@ -340,6 +341,16 @@ pub fn inode_lsn(inode: &[u8]) -> Option<Lsn> {
     }
     let (lsn, _) = Be64::ref_from_prefix(inode.get(112..)?).ok()?;
     Some(Lsn(lsn.get()))
+}
+
+/// Whether an inode of version 3 lies in a place that log recovery writes the logged inodes of later records than
+/// `head` to, in a cluster that kernels read: these look at the magic number, version, link and LSN alone.
+#[must_use]
+pub fn is_replaceable(inode: &[u8], geometry: &Geometry, ag: AgNr, head: Lsn) -> bool {
+    let is_older = |lsn| lsn == Lsn::NULL || lsn <= head;
+    let link = next_unlinked(inode).map(AgInode);
+    let is_link = |link: AgInode| link == AgInode::NULL || geometry.is_ag_inode(ag, link);
+    has_inode_magic(inode) && inode_lsn(inode).is_some_and(is_older) && link.is_some_and(is_link)
 }
 
 /// `di_flushiter` of an inode on disk before version 3.

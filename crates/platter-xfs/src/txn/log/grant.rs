@@ -89,6 +89,11 @@ impl Grants {
         self.capacity
     }
 
+    /// The end of the log: no record to come begins before it.
+    pub(super) fn head(&self) -> Lsn {
+        self.head
+    }
+
     /// Bytes from the tail to the head.
     fn live(&self) -> u64 {
         let sector =

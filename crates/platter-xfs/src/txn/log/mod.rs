@@ -191,6 +191,11 @@ impl Log {
         self.lists.lock().inode(number)
     }
 
+    /// The end of the log: no record to come begins before it.
+    pub(super) fn head(&self) -> Lsn {
+        self.grants.lock().head()
+    }
+
     /// Whether something is logged, or to be logged, under this key.
     pub(super) fn has_item(&self, key: ItemKey) -> bool {
         self.lists.lock().has(key)
