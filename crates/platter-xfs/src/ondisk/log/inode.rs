@@ -95,6 +95,8 @@ bitflags! {
         const DATA_OWNER = 0x200;
         /// `XFS_ILOG_AOWNER`.
         const ATTR_OWNER = 0x400;
+        /// Both.
+        const OWNER = 0x600;
         /// The fields whose region is the data fork.
         const DATA_FORK = 0x00e;
         /// The fields whose region is the attribute fork.

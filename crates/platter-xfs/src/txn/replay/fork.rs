@@ -20,6 +20,8 @@ const LEVEL_AT: usize = 4;
 const ROOT_HEADER: usize = 4;
 const KEY_BYTES: usize = 8;
 const POINTER_BYTES: usize = 8;
+/// `XFS_BMAP_CRC_MAGIC`.
+const EXTENT_TREE_MAGIC: &[u8] = b"BMA3";
 /// `bb_owner` of a block with long pointers.
 const OWNER_AT: usize = 56;
 /// The most levels of a tree of extents.
@@ -94,27 +96,30 @@ impl SecondPass<'_> {
                 if seen > blocks_max || !self.geometry.contains(block, 1) {
                     return Err(broken().into());
                 }
-                let found = self.change_block_owner(block, owner)?;
-                let (found_level, pointers) = found.ok_or_else(broken)?;
-                if found_level != level {
-                    return Err(broken().into());
-                }
-                below.extend(pointers);
+                let pointers = self.change_block_owner(block, level, owner)?;
+                below.extend(pointers.ok_or_else(broken)?);
             }
             next = below;
         }
         Ok(())
     }
 
+    /// Sets the owner of a block of this level, and returns its pointers; `None`, unchanged, for any other block.
     fn change_block_owner(
         &mut self,
         block: FsBlock,
+        level: u16,
         owner: InodeNr,
-    ) -> Result<Option<(u16, Vec<FsBlock>)>> {
+    ) -> Result<Option<Vec<FsBlock>>> {
         let place = self.geometry.basic_block(block);
         let sectors = u64::from(self.geometry.block_bytes() / 512);
         let buffer = self.buffers.get(place, sectors)?;
-        let Some(stamp) = Stamp::of_block(&buffer.bytes) else {
+        let found = pointers(&buffer.bytes, LEVEL_AT, LONG_HEADER_V5);
+        let Some((_, pointers)) = found.filter(|&(found, _)| found == level) else {
+            return Ok(None);
+        };
+        let is_tree = buffer.bytes.starts_with(EXTENT_TREE_MAGIC);
+        let Some(stamp) = Stamp::of_block(&buffer.bytes).filter(|_| is_tree) else {
             return Ok(None);
         };
         let bytes = buffer.edit();
@@ -122,6 +127,6 @@ impl SecondPass<'_> {
             slot.copy_from_slice(&owner.get().to_be_bytes());
         }
         stamp.seal_checksum(bytes);
-        Ok(pointers(bytes, LEVEL_AT, LONG_HEADER_V5))
+        Ok(Some(pointers))
     }
 }

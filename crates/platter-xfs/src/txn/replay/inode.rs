@@ -1,13 +1,15 @@
 //! Inode items. Spec: `xfs/journaling_log`, "Inode Updates".
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::Result;
+use platter_vfs::{Error, Result};
+use zerocopy::FromBytes;
 
 use super::fork;
 use super::rules::ReplayRule;
 use super::second_pass::{Applied, SecondPass};
 use super::transactions::Item;
 use crate::ondisk::inode::free::CRC_AT;
+use crate::ondisk::inode::{DiskInode, ForkFormat};
 use crate::ondisk::log::dinode::{
     CORE_V3_BYTES, FORKS_V2_AT, LogDinode, has_inode_magic, inode_flush_iteration, inode_lsn,
 };
@@ -39,6 +41,10 @@ impl SecondPass<'_> {
             return Err(Corrupt::new(locus, ReplayRule::BufferInodeMagic).into());
         }
         if is_older(&core, current, is_v3, lsn) {
+            if is_v3 && format.fields.intersects(InodeFields::OWNER) {
+                let newer = current.to_vec();
+                self.change_owner_of_newer(&newer, &format)?;
+            }
             return Ok(Applied::Skipped);
         }
         let Some(inode) = buffer.edit().get_mut(start..end) else {
@@ -83,6 +89,38 @@ impl SecondPass<'_> {
             }
         }
         Ok(Applied::Yes)
+    }
+}
+
+impl SecondPass<'_> {
+    /// Changes the owner of trees although their inode on the disk is newer than the log's: blocks of swapped forks
+    /// are in no transaction, and need not have been written when the inode was.
+    fn change_owner_of_newer(&mut self, inode: &[u8], format: &InodeFormat) -> Result<()> {
+        let Ok((disk, _)) = DiskInode::ref_from_prefix(inode) else {
+            return Ok(());
+        };
+        let forks = inode.get(CORE_V3_BYTES..).unwrap_or_default();
+        let fork_at = usize::from(disk.fork_offset) * 8;
+        let (data, attr) = match fork_at {
+            0 => (forks, &[][..]),
+            at => forks.split_at_checked(at).unwrap_or_default(),
+        };
+        let trees = [
+            (InodeFields::DATA_OWNER, disk.data_format, data),
+            (InodeFields::ATTR_OWNER, disk.attr_format, attr),
+        ];
+        for (field, kind, root) in trees {
+            let is_tree = disk.mode.get() != 0 && kind == ForkFormat::Btree as u8;
+            if !is_tree || !format.fields.contains(field) {
+                continue;
+            }
+            match self.change_owner(root, format.inode) {
+                // Blocks that a later item of the log makes the newer tree's.
+                Ok(()) | Err(Error::Corrupt(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -120,6 +120,40 @@ fn inode_gets_core_fork_and_lsn_and_keeps_its_link() {
 }
 
 #[test]
+fn owner_changes_though_the_inode_on_disk_is_newer() {
+    let mut sample = Sample::at(3, 7);
+    let core = with_inodes(&sample);
+    let at = 32 * 512 + 1024;
+    let mut inode = sample.data_at(at, 512);
+    // A file with a tree of one block, of a later transaction.
+    inode[2..6].copy_from_slice(&[0x81, 0xa4, 3, 3]);
+    inode[112..116].copy_from_slice(&[0xff; 4]);
+    inode[176..180].copy_from_slice(&[0, 1, 0, 1]);
+    let pointers_at = 176 + 4 + (512 - 176 - 4) / 16 * 8;
+    inode[pointers_at..pointers_at + 8].copy_from_slice(&20_u64.to_be_bytes());
+    sample.data.write_at(at as u64, &inode).unwrap();
+    let mut block = vec![0; 4096];
+    block[..8].copy_from_slice(b"BMA3\0\0\0\0");
+    block[56..64].copy_from_slice(&7_u64.to_be_bytes());
+    sample.data.write_at(20 * 4096, &block).unwrap();
+    let format = InodeFormat {
+        fields: InodeFields::CORE | InodeFields::DATA_ROOT | InodeFields::DATA_OWNER,
+        ..inode_format()
+    };
+    sample.transaction(1, &[format.encode(), core, vec![0; 72]]);
+    assert_eq!(sample.replay().unwrap().items_skipped, 1);
+    let block = sample.data_at(20 * 4096, 4096);
+    assert_eq!(block[56..64], inode_format().inode.get().to_be_bytes());
+    assert!(crate::ondisk::checksum::matches(&block, 64));
+    assert_eq!(sample.data_at(at, 512), inode);
+    // A block that is none of the tree is left alone.
+    sample.data.write_at(20 * 4096, b"XDD3").unwrap();
+    let other = sample.data_at(20 * 4096, 4096);
+    sample.replay().unwrap();
+    assert_eq!(sample.data_at(20 * 4096, 4096), other);
+}
+
+#[test]
 fn buffer_of_inodes_recovers_links_alone() {
     let mut sample = Sample::at(3, 7);
     with_inodes(&sample);
