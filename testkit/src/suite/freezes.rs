@@ -14,6 +14,7 @@ use super::Candidate;
 use super::candidate::Mounted;
 
 const LEN_BYTES: usize = 300_000;
+static CONTENTS: [u8; LEN_BYTES] = [1; LEN_BYTES];
 /// How long changes are watched that must wait.
 const WATCH: Duration = Duration::from_millis(50);
 
@@ -85,12 +86,12 @@ fn changes_wait(candidate: Candidate) -> Result<()> {
     for name in ["old", "removed"] {
         mounted.file(name)?.write_at(0, name.as_bytes())?;
     }
-    file.write_at(0, &[1; LEN_BYTES])?;
+    file.write_at(0, &CONTENTS)?;
     fs.freeze()?;
     ensure_errno(fs.freeze(), Errno::BUSY)?;
     let frozen = mounted.copy_at_rest()?;
     if let Some(frozen) = &frozen {
-        ensure!(frozen.contents("file")? == [1; LEN_BYTES]);
+        ensure!(frozen.contents("file")? == CONTENTS);
     }
     let (begun, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -135,7 +136,7 @@ fn watch(mounted: &Mounted, file: &Arc<dyn Inode>, begun: &AtomicUsize) -> Resul
     }
     std::thread::sleep(WATCH);
     let mut buf = vec![0; LEN_BYTES];
-    ensure!(file.read_at(0, &mut buf)? == LEN_BYTES && buf == [1; LEN_BYTES]);
+    ensure!(file.read_at(0, &mut buf)? == LEN_BYTES && buf == CONTENTS);
     file.note_access(AccessTimes::Strict)?;
     let found: InodeId = mounted.lookup("file")?.id();
     ensure!(found == file.id(), "another file");
@@ -148,7 +149,7 @@ fn deleted_file_is_freed_after_the_thaw(candidate: Candidate) -> Result<()> {
     let mounted = candidate.mount(10)?;
     let fs = mounted.fs();
     let file = mounted.file("removed")?;
-    file.write_at(0, &[2; LEN_BYTES])?;
+    file.write_at(0, &CONTENTS)?;
     mounted.root()?.unlink(&Context::root(), name("removed"))?;
     fs.freeze()?;
     let frozen = mounted.copy()?;

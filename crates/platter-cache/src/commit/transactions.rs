@@ -87,20 +87,28 @@ struct State<R: RunningTransaction, E> {
     callers_expected: u32,
     /// How long the last commit took.
     commit_took: Duration,
-    /// No handle begins any more: the filesystem was unmounted.
-    is_closed: bool,
-    /// No handle begins until the filesystem is thawed.
-    is_frozen: bool,
+    /// Whether handles may begin when no transaction closes.
+    admission: Admission,
     /// The last transaction that is durable.
     committed: R::Number,
     /// Why nothing is written any more.
     failure: Option<E>,
 }
 
+/// Which handles begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    Open,
+    /// None until the filesystem is thawed.
+    Frozen,
+    /// None any more: the filesystem was unmounted.
+    Closed,
+}
+
 impl<R: RunningTransaction, E> State<R, E> {
     /// Whether no handle begins even when no transaction closes.
     fn stays_shut(&self) -> bool {
-        self.is_closed || self.is_frozen || self.failure.is_some()
+        self.admission != Admission::Open || self.failure.is_some()
     }
 }
 
@@ -126,8 +134,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
                 callers: 0,
                 callers_expected: 0,
                 commit_took: Duration::ZERO,
-                is_closed: false,
-                is_frozen: false,
+                admission: Admission::Open,
                 failure: None,
             })),
             changed: CachePadded::default(),
@@ -206,10 +213,10 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
     ) -> Result<R::Number, E> {
         let mut state = self.state.lock();
         loop {
-            if state.failure.is_some() || state.is_closed {
+            if state.failure.is_some() || state.admission == Admission::Closed {
                 return Err(self.ended.clone());
             }
-            if state.is_closing || state.is_frozen {
+            if state.is_closing || state.admission == Admission::Frozen {
                 self.changed.wait(&mut state);
                 continue;
             }
@@ -405,10 +412,12 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
     }
 
     /// Has handles that begin wait until they are [thawed](Self::thaw), and returns when none is open
-    /// (`jbd2_journal_lock_updates`). Commits go on. The caller has no handle.
+    /// Commits go on. The caller has no handle.
     pub fn freeze(&self) {
         let mut state = self.state.lock();
-        state.is_frozen = true;
+        if state.admission == Admission::Open {
+            state.admission = Admission::Frozen;
+        }
         self.gate.shut();
         while self.gate.handles() > 0 {
             self.changed.wait(&mut state);
@@ -418,7 +427,9 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
     /// Lets handles begin again.
     pub fn thaw(&self) {
         let mut state = self.state.lock();
-        state.is_frozen = false;
+        if state.admission == Admission::Frozen {
+            state.admission = Admission::Open;
+        }
         if !state.is_closing && !state.stays_shut() {
             self.gate.open();
         }
@@ -429,7 +440,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
     /// Lets no handle begin any more: the filesystem is unmounted.
     pub fn refuse_handles(&self) {
         let mut state = self.state.lock();
-        state.is_closed = true;
+        state.admission = Admission::Closed;
         self.gate.shut();
     }
 
