@@ -163,16 +163,23 @@ impl LogDevice {
         Ok(bytes)
     }
 
-    /// Writes whole sectors, around the end.
+    /// Writes whole sectors, around the end. What lies before the end is durable before the start is written: where
+    /// recovery finds the cycle number of the next pass at the start, the pass before must be whole.
     pub fn write(&self, first: u32, bytes: &[u8]) -> Result<()> {
         if self.unwritten.is_some() {
             return Ok(());
         }
         let first = first % self.sectors;
         let before_end = (self.sectors - first) as usize * SECTOR_BYTES;
-        let (one, two) = bytes.split_at(before_end.min(bytes.len()));
-        self.device.write_at(self.offset(first), one)?;
+        let (one, two) = match first {
+            0 => (&[][..], bytes),
+            _ => bytes.split_at(before_end.min(bytes.len())),
+        };
+        if !one.is_empty() {
+            self.device.write_at(self.offset(first), one)?;
+        }
         if !two.is_empty() {
+            self.device.flush()?;
             self.device.write_at(self.start, two)?;
         }
         Ok(())

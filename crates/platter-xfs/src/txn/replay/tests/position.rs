@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BlockDevice, CountingDevice, MemoryDevice};
+use platter_ondisk::Uuid;
 
 use super::sample::{LOG_SECTORS, Sample, plain};
 use crate::ondisk::Lsn;
@@ -43,6 +45,45 @@ fn log_wraps_inside_a_record_and_between_records() {
         assert_eq!((position.tail, position.head), (head, sample.head));
         assert_eq!(position.cycle, 6);
         assert_eq!(sample.replay().unwrap().transactions, 7, "{head}");
+    }
+}
+
+/// Sectors of a pass over the log.
+fn sectors(cycle: u32, count: usize) -> Vec<u8> {
+    let mut sector = vec![0; 512];
+    sector[..4].copy_from_slice(&cycle.to_be_bytes());
+    sector.repeat(count)
+}
+
+#[test]
+fn start_of_the_log_is_not_durable_before_its_end() {
+    let across: fn(&LogDevice) = |log| {
+        let bytes = [sectors(1, 2), sectors(2, 3)].concat();
+        log.write(LOG_SECTORS - 2, &bytes).unwrap();
+    };
+    let between: fn(&LogDevice) = |log| {
+        log.write(LOG_SECTORS - 2, &sectors(1, 2)).unwrap();
+        log.write(0, &sectors(2, 3)).unwrap();
+    };
+    for writes in [across, between] {
+        let memory = MemoryDevice::new("log", vec![0; LOG_SECTORS as usize * 512]);
+        let recorded = Arc::new(RecordingDevice::new(Arc::new(memory)));
+        writes(&LogDevice::sample(
+            recorded.clone(),
+            Uuid::from_bytes([7; 16]),
+        ));
+        let recording = recorded.recording();
+        let mut starts = 0;
+        for state in recording.crash_states(CrashOptions::default()) {
+            let device = Arc::new(state.unwrap().device().unwrap());
+            let log = LogDevice::sample(device, Uuid::from_bytes([7; 16]));
+            let cycle = |at| sector_cycle(&log.read(at, 1).unwrap());
+            if cycle(0) == 2 {
+                starts += 1;
+                assert_eq!((cycle(LOG_SECTORS - 2), cycle(LOG_SECTORS - 1)), (1, 1));
+            }
+        }
+        assert!(starts > 0);
     }
 }
 
