@@ -48,4 +48,7 @@ pub struct MountOptions {
     pub commit_interval: Option<Duration>,
     /// What becomes of changes.
     pub logging: Logging,
+    /// Bytes of the log in use at most, if not all of it: what is in the log is written to its place earlier, as with
+    /// a log of that size.
+    pub log_bytes_max: Option<u64>,
 }

@@ -21,6 +21,8 @@ pub struct LogDevice {
     version: u32,
     stripe_bytes: u32,
     uuid: Uuid,
+    /// Bytes in use at most.
+    bytes_max: u64,
     /// Nothing is written: blocks are stamped as of this record.
     unwritten: Option<Lsn>,
 }
@@ -38,6 +40,24 @@ impl LogDevice {
             unwritten: Some(lsn),
             ..self.clone()
         }
+    }
+
+    /// The same with so many bytes in use at most.
+    #[must_use]
+    pub fn limited(self, bytes_max: Option<u64>) -> Self {
+        Self {
+            bytes_max: bytes_max.unwrap_or(u64::MAX),
+            ..self
+        }
+    }
+
+    /// Bytes that records may take.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        // The head never reaches the tail.
+        let spare = u64::from(self.record_unit_bytes()) * 2;
+        let bytes = u64::from(self.sectors) * SECTOR_BYTES as u64;
+        bytes.min(self.bytes_max).saturating_sub(spare)
     }
 
     /// What blocks that were logged at `lsn` are stamped with.
@@ -89,6 +109,7 @@ impl LogDevice {
                 superblock.log_sector_bytes.max(512)
             },
             uuid: superblock.uuid,
+            bytes_max: u64::MAX,
             unwritten: None,
         })
     }
@@ -216,6 +237,7 @@ impl LogDevice {
             version: 2,
             stripe_bytes,
             uuid,
+            bytes_max: u64::MAX,
             unwritten: None,
         }
     }

@@ -70,11 +70,10 @@ impl Ticket {
 }
 
 impl Grants {
-    /// An empty log of so many sectors of 512 bytes, of which `spare` bytes are never in use.
-    pub(super) fn new(sectors: u32, spare: u64, head: Lsn) -> Self {
-        let bytes = u64::from(sectors) * 512;
+    /// An empty log of so many sectors of 512 bytes, of which `capacity` bytes may be in use.
+    pub(super) fn new(sectors: u32, capacity: u64, head: Lsn) -> Self {
         Self {
-            capacity: bytes.saturating_sub(spare),
+            capacity,
             sectors,
             head,
             tail: head,
@@ -209,7 +208,7 @@ mod tests {
     use super::*;
 
     fn grants() -> Grants {
-        Grants::new(200, 512, Lsn::new(1, 190))
+        Grants::new(200, 199 * 512, Lsn::new(1, 190))
     }
 
     #[test]

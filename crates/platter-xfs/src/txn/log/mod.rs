@@ -123,8 +123,8 @@ impl Log {
             ));
         }
         let shape = Shape::of(&device);
-        let spare = u64::from(device.record_unit_bytes()) * 2;
-        let grants = Grants::new(device.sectors(), spare, position.head_lsn());
+        let capacity = device.capacity_bytes();
+        let grants = Grants::new(device.sectors(), capacity, position.head_lsn());
         Ok(Self {
             data,
             buffers,
