@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
+use platter_block::{Access as DeviceAccess, BlockDevice};
 use tempfile::NamedTempFile;
 
 use crate::loopdev::{Access, is_clean};
-use crate::subject::{Devices, Scene};
+use crate::subject::{Devices, Scene, open_images};
 use crate::workload::Tree;
 
 /// Bytes that are copied at once.
@@ -29,14 +29,7 @@ impl ImageFiles {
 
     /// Returns the files as devices.
     pub(crate) fn devices(&self, access: DeviceAccess) -> Result<Devices> {
-        let open = |file: &NamedTempFile| -> Result<Arc<dyn BlockDevice>> {
-            let options = OpenOptions {
-                access,
-                ..OpenOptions::default()
-            };
-            Ok(Arc::new(FileDevice::open(file.path(), options)?))
-        };
-        self.0.iter().map(open).collect()
+        open_images(&self.paths(), access)
     }
 
     /// Returns the paths of the files.

@@ -1,22 +1,31 @@
 //! One crash state, and what each judge finds in it.
 
+use std::sync::Arc;
+
 use anyhow::Result;
-use platter_block::Access;
-use platter_block::sim::CrashState;
+use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
+use platter_block::{Access, BlockDevice};
 
 use super::Recorded;
 use super::image::ImageFiles;
+use crate::fs_type::FsType;
 use crate::subject::{Devices, Scene, overlays, shared};
 use crate::workload::{Durability, Tree};
 
 /// What our mount is called.
 const OURS: &str = "our mount";
+/// States of a recovery that was cut, of those that are possible.
+const CUTS_OF_RECOVERY: usize = 8;
 
 /// One state of a cut.
+#[derive(Clone, Copy)]
 pub(super) struct Judge<'a> {
     pub(super) scene: &'a Scene,
     pub(super) recorded: &'a Recorded,
-    pub(super) state: &'a CrashState<'a>,
+    /// What is left, which nothing is written to.
+    pub(super) devices: &'a Devices,
+    /// The position of the cut.
+    pub(super) cut: usize,
     pub(super) seed: u64,
 }
 
@@ -51,7 +60,7 @@ impl Judged {
 impl Judge<'_> {
     /// Where what was found is not what the history allows.
     pub(super) fn compare(&self, judged: &Judged) -> Vec<String> {
-        let (history, cut) = (&self.recorded.history, self.state.position);
+        let (history, cut) = (&self.recorded.history, self.cut);
         let mut found = Vec::new();
         for (judge_name, tree) in &judged.trees {
             let lines = history.judge(cut, tree, self.scene.durability());
@@ -67,16 +76,13 @@ impl Judge<'_> {
     /// Mounts and checks the state.
     pub(super) fn judge(&self, by_fsck: bool, by_kernel: bool) -> Result<Judged> {
         let mut judged = Judged::default();
-        let devices = shared(self.state.devices()?);
+        let devices = self.devices;
         match self.scene.durability() {
             Durability::Journaled | Durability::Logged => {
-                judged.has_file_log = self.scene.subject.has_file_log(&devices)?;
-                let ours = overlays(&devices);
-                self.judge_ours(&ours, &mut judged);
+                judged.has_file_log = self.scene.subject.has_file_log(devices)?;
+                self.judge_recovered(by_fsck, &mut judged)?;
                 if by_fsck {
-                    let found = ImageFiles::of(&ours)?.complaints(self.scene)?;
-                    judged.complain("fsck after us", found);
-                    let image = ImageFiles::of(&devices)?;
+                    let image = ImageFiles::of(devices)?;
                     judged.complain("fsck's replay", image.recover(self.scene)?);
                     let replayed = self.read(&image);
                     if let Ok(theirs) = &replayed {
@@ -85,12 +91,12 @@ impl Judge<'_> {
                     judged.note("fsck's replay", replayed);
                 }
                 if by_kernel {
-                    self.judge_kernel(&ImageFiles::of(&devices)?, &mut judged)?;
+                    self.judge_kernel(&ImageFiles::of(devices)?, &mut judged)?;
                 }
             }
             Durability::Synced => {
                 // Without a journal, e2fsck has to repair the filesystem first.
-                let image = ImageFiles::of(&devices)?;
+                let image = ImageFiles::of(devices)?;
                 if let Err(error) = image.repair(self.scene) {
                     judged.complain("repaired", [error.to_string()]);
                     return Ok(judged);
@@ -106,6 +112,56 @@ impl Judge<'_> {
             }
         }
         Ok(judged)
+    }
+
+    /// Cuts the power while the state is recovered, and has that recovered again. Returns how many states were judged,
+    /// and what is wrong.
+    pub(super) fn judge_cut_recovery(&self) -> Result<(usize, Vec<String>)> {
+        if self.scene.durability() == Durability::Synced {
+            return Ok((0, Vec::new()));
+        }
+        let recorder = Recorder::new(self.devices.clone());
+        let device = |device: &Arc<RecordingDevice>| -> Arc<dyn BlockDevice> { device.clone() };
+        let recorded: Devices = recorder.devices().iter().map(device).collect();
+        let fs = self.scene.mount(&recorded, self.seed)?;
+        let recording = recorder.recording();
+        drop(fs);
+        let options = CrashOptions {
+            seed: self.seed,
+            mixes_per_position: 1,
+            ..CrashOptions::default()
+        };
+        let possible = recording.crash_states(options).count();
+        let step = possible.div_ceil(CUTS_OF_RECOVERY).max(1);
+        let mut count = 0;
+        for state in recording.crash_states(options).step_by(step) {
+            let state = state?;
+            let again = Judge {
+                devices: &shared(state.devices()?),
+                ..*self
+            };
+            let mut judged = Judged::default();
+            again.judge_recovered(true, &mut judged)?;
+            count += 1;
+            let mut lines = judged.complaints.clone();
+            lines.extend(again.compare(&judged));
+            if !lines.is_empty() {
+                lines.insert(0, format!("recovery cut at {}:", state.position));
+                return Ok((count, lines));
+            }
+        }
+        Ok((count, Vec::new()))
+    }
+
+    /// What our recovery makes of it; by the checker of Linux, too, if it is asked.
+    fn judge_recovered(&self, by_fsck: bool, judged: &mut Judged) -> Result<()> {
+        let ours = overlays(self.devices);
+        self.judge_ours(&ours, judged);
+        if by_fsck {
+            let found = ImageFiles::of(&ours)?.complaints(self.scene)?;
+            judged.complain("fsck after us", found);
+        }
+        Ok(())
     }
 
     /// Mounts for writing, which replays, reads everything, unmounts and checks.
@@ -139,9 +195,9 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Where replays of single files may come to different moments, all come to the same one.
+    /// Where replays may come to different moments, all come to the same one.
     fn compare_replays(&self, theirs: &Tree, judged: &mut Judged) {
-        if self.scene.durability() == Durability::Logged {
+        if self.scene.subject.fs_type() != FsType::Ext4 {
             let ours = judged.trees.iter().find(|(name, _)| *name == OURS);
             let lines = ours.map(|(_, ours)| ours.differences(theirs));
             judged.complain(

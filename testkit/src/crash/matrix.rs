@@ -14,7 +14,7 @@ use platter_block::sim::{CrashOptions, CrashState};
 use super::image::ImageFiles;
 use super::judge::{Judge, Judged};
 use super::{Breakage, Recorded, record};
-use crate::subject::{Scene, shared};
+use crate::subject::{Scene, shared as of_state};
 
 /// Random mixes of kept, lost and torn writes at each cut.
 const MIXES_PER_CUT: u32 = 4;
@@ -42,6 +42,8 @@ pub struct Matrix {
     pub fsck_one_in: usize,
     /// Of so many judged states one is mounted by the kernel too; 0 for none.
     pub kernel_one_in: usize,
+    /// Of so many judged states one is mounted, and that cut too; 0 for none.
+    pub recovery_one_in: usize,
     /// What is wrong with the device.
     pub breakage: Breakage,
     /// Workloads that run at once.
@@ -71,6 +73,8 @@ pub struct Counts {
     pub by_fsck: usize,
     /// States that the kernel mounted, after a repair if there is no journal.
     pub by_kernel: usize,
+    /// States that cuts of recoveries left, which were recovered again.
+    pub recoveries: usize,
     /// What was wrong, with seed and cut.
     pub failures: Vec<String>,
     /// A fingerprint of each state's contents. Runs of the same filesystem are compared by them.
@@ -87,6 +91,7 @@ impl AddAssign for Counts {
         self.again += other.again;
         self.by_fsck += other.by_fsck;
         self.by_kernel += other.by_kernel;
+        self.recoveries += other.recoveries;
         self.failures.extend(other.failures);
         self.contents.extend(other.contents);
     }
@@ -97,7 +102,8 @@ impl fmt::Display for Counts {
         write!(
             out,
             "{} workloads of {} operations, {} of them syncs; {} distinct states judged, {} of \
-             them with logs of files, {} again later, {} by fsck, {} by the kernel; {} failures",
+             them with logs of files, {} again later, {} by fsck, {} by the kernel, {} of recoveries that \
+             were cut; {} failures",
             self.workloads,
             self.operations,
             self.syncs,
@@ -106,6 +112,7 @@ impl fmt::Display for Counts {
             self.again,
             self.by_fsck,
             self.by_kernel,
+            self.recoveries,
             self.failures.len()
         )
     }
@@ -153,10 +160,15 @@ impl Shared {
 
 /// What a state is shown to.
 #[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is independent of the others"
+)]
 struct Due {
     is_new: bool,
     by_fsck: bool,
     by_kernel: bool,
+    cuts_recovery: bool,
 }
 
 impl Matrix {
@@ -229,17 +241,19 @@ impl Matrix {
         let mut remembered: VecDeque<(u128, Judged)> = VecDeque::new();
         for (number, state) in (1..).zip(recorded.recording.crash_states(options)) {
             let state = state?;
-            let judge = Judge {
-                scene: self.scene,
-                recorded: &recorded,
-                state: &state,
-                seed,
-            };
             let Some(due) = self.due(shared, state.contents) else {
                 continue;
             };
+            let devices = of_state(state.devices()?);
+            let judge = Judge {
+                scene: self.scene,
+                recorded: &recorded,
+                devices: &devices,
+                cut: state.position,
+                seed,
+            };
             let known = |known: &&(u128, Judged)| known.0 == state.contents;
-            let lines = if let Some((_, judged)) = remembered.iter().find(known) {
+            let mut lines = if let Some((_, judged)) = remembered.iter().find(known) {
                 judge.compare(judged)
             } else {
                 let judged = judge.judge(due.by_fsck, due.by_kernel)?;
@@ -252,6 +266,11 @@ impl Matrix {
                 remembered.push_back((state.contents, judged));
                 lines
             };
+            if due.cuts_recovery && lines.is_empty() {
+                let (count, found) = judge.judge_cut_recovery()?;
+                counts.recoveries += count;
+                lines = found;
+            }
             counts.states += usize::from(due.is_new);
             counts.again += usize::from(!due.is_new);
             counts.by_fsck += usize::from(due.by_fsck);
@@ -286,6 +305,7 @@ impl Matrix {
             is_new,
             by_fsck: is_new && is_due(number, self.fsck_one_in),
             by_kernel: is_new && is_due(number, self.kernel_one_in),
+            cuts_recovery: is_new && is_due(number, self.recovery_one_in),
         })
     }
 
@@ -301,7 +321,7 @@ impl Matrix {
         };
         std::fs::create_dir_all(dir)?;
         let name = format!("{}-{seed}-{}", self.scene.name, state.position);
-        ImageFiles::of(&shared(state.devices()?))?.keep(&dir.join(format!("{name}.img")))?;
+        ImageFiles::of(&of_state(state.devices()?))?.keep(&dir.join(format!("{name}.img")))?;
         let text = recorded.history.listing().join("\n");
         let text = format!("{text}\n{head}\n{:?}\n", state.losses);
         std::fs::write(dir.join(format!("{name}.txt")), text)?;

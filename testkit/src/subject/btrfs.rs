@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use platter_block::BlockDevice;
-use platter_btrfs::{Btrfs, Method, MountOptions};
+use platter_block::{Access, BlockDevice};
+use platter_btrfs::txn::WriteOptions;
+use platter_btrfs::{Btrfs, Method, MountOptions, open_for_writing};
 use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Filesystem, SystemClock};
 
+use super::pristine::open_images;
 use super::{Mode, MountRequest, Scene, Subject};
 use crate::edits::Maker;
 use crate::fs_type::FsType;
@@ -20,61 +22,106 @@ const SMALL_NODES: &[&str] = &["-m", "single", "-n", "4096", "--csum", "xxhash"]
 const HOLES: &[&str] = &["-m", "single", "-O", "^no-holes"];
 const MIXED: &[&str] = &["--mixed", "-n", "4096"];
 const DUP: &[&str] = &["-m", "dup", "--csum", "sha256"];
+const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
+const RAID1C3: &[&str] = &["-m", "raid1c3", "-d", "raid1c3", "--csum", "blake2"];
 const RAID5: &[&str] = &["-m", "raid5", "-d", "raid5"];
 const RAID6: &[&str] = &["-m", "raid6", "-d", "raid6", "-n", "4096"];
-const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
+const RAID10: &[&str] = &["-m", "raid10", "-d", "raid10"];
 
 /// All scenes of btrfs.
 pub(super) const SCENES: &[Scene] = &[
-    scene_of("btrfs", SINGLE, 1, 64),
+    scene_of("btrfs", Mode::Btrfs, SINGLE, 1, 64),
     Scene {
         subject: &BtrfsSubject {
-            compresses: true,
-            syncs_files: false,
+            data: Data::Compressed,
+            ..PLAIN
         },
-        ..scene_of("btrfs_zstd", HOLES, 1, 64)
+        ..scene_of("btrfs_zstd", Mode::Btrfs, HOLES, 1, 64)
     },
     Scene {
         subject: &BtrfsSubject {
-            compresses: false,
+            data: Data::InPlace,
+            ..PLAIN
+        },
+        ..scene_of("btrfs_nodatacow", Mode::Btrfs, SINGLE, 1, 64)
+    },
+    Scene {
+        subject: &BtrfsSubject {
             syncs_files: true,
+            ..PLAIN
         },
-        ..scene_of("btrfs_log", SINGLE, 1, 64)
+        ..scene_of("btrfs_log", Mode::BtrfsLog, SINGLE, 1, 64)
     },
-    scene_of("btrfs_4k", SMALL_NODES, 1, 64),
-    scene_of("btrfs_mixed", MIXED, 1, 32),
-    scene_of("btrfs_dup", DUP, 1, 128),
-    scene_of("btrfs_raid1", RAID1, 2, 128),
-    scene_of("btrfs_raid5", RAID5, 3, 128),
-    scene_of("btrfs_raid6", RAID6, 4, 128),
+    Scene {
+        subject: &BtrfsSubject {
+            has_group_tree: true,
+            ..PLAIN
+        },
+        ..scene_of("btrfs_groups", Mode::Btrfs, SINGLE, 1, 64)
+    },
+    scene_of("btrfs_4k", Mode::Btrfs, SMALL_NODES, 1, 64),
+    scene_of("btrfs_mixed", Mode::Btrfs, MIXED, 1, 32),
+    scene_of("btrfs_dup", Mode::BtrfsCopies, DUP, 1, 128),
+    scene_of("btrfs_raid1", Mode::BtrfsCopies, RAID1, 2, 128),
+    scene_of("btrfs_raid1c3", Mode::BtrfsStripes, RAID1C3, 3, 128),
+    scene_of("btrfs_raid5", Mode::BtrfsStripes, RAID5, 3, 128),
+    scene_of("btrfs_raid6", Mode::BtrfsStripes, RAID6, 4, 128),
+    scene_of("btrfs_raid10", Mode::BtrfsStripes, RAID10, 4, 128),
 ];
 
 const fn scene_of(
     name: &'static str,
+    mode: Mode,
     options: &'static [&'static str],
     members: usize,
     size_mib: u64,
 ) -> Scene {
     Scene {
         name,
-        mode: Mode::Btrfs,
-        subject: &BtrfsSubject {
-            compresses: false,
-            syncs_files: false,
-        },
+        mode,
+        subject: &PLAIN,
         options,
         members,
         size_kib: size_mib << 10,
     }
 }
 
+const PLAIN: BtrfsSubject = BtrfsSubject {
+    data: Data::Plain,
+    syncs_files: false,
+    has_group_tree: false,
+};
+
+/// How contents are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Data {
+    /// As they are, to new blocks.
+    Plain,
+    /// `compress-force=zstd`.
+    Compressed,
+    /// `nodatacow`.
+    InPlace,
+}
+
 /// The btrfs driver with btrfs-progs and the kernel's btrfs.
 #[derive(Debug, Clone, Copy)]
 pub struct BtrfsSubject {
-    /// `compress-force=zstd`.
-    pub compresses: bool,
+    /// How contents are written.
+    data: Data,
     /// Syncs are mostly of single files and directories.
-    pub syncs_files: bool,
+    syncs_files: bool,
+    /// Block groups have a tree of their own.
+    has_group_tree: bool,
+}
+
+/// Moves block groups to a tree of their own: `mkfs.btrfs` 6.2 makes none.
+fn convert_to_group_tree(images: &[&Path]) -> Result<()> {
+    let devices = open_images(images, Access::Write)?;
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let (options, writing) = (MountOptions::default(), WriteOptions::default());
+    let mut opened = open_for_writing(&devices, &options, writing, &budget, clock)?;
+    Ok(opened.convert_to_block_group_tree()?)
 }
 
 impl Subject for BtrfsSubject {
@@ -91,6 +138,7 @@ impl Subject for BtrfsSubject {
             fallocate: true,
             copies: true,
             clones: true,
+            subvolumes: true,
             ..Abilities::default()
         }
     }
@@ -112,7 +160,11 @@ impl Subject for BtrfsSubject {
     }
 
     fn make(&self, scene: &Scene, images: &[&Path], size_kib: u64) -> Result<()> {
-        btrfs::make(images, size_kib, scene.options)
+        btrfs::make(images, size_kib, scene.options)?;
+        if self.has_group_tree {
+            convert_to_group_tree(images)?;
+        }
+        Ok(())
     }
 
     fn mount(
@@ -121,9 +173,13 @@ impl Subject for BtrfsSubject {
         request: MountRequest,
     ) -> platter_vfs::Result<Arc<dyn Filesystem>> {
         let mut options = MountOptions::default();
-        if self.compresses {
-            options.data.compression = Method::parse("zstd");
-            options.data.is_forced = true;
+        match self.data {
+            Data::Plain => {}
+            Data::Compressed => {
+                options.data.compression = Method::parse("zstd");
+                options.data.is_forced = true;
+            }
+            Data::InPlace => options.data.in_place = true,
         }
         let (budget, clock) = (request.budget, request.clock);
         let mounted = if request.read_only {

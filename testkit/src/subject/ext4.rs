@@ -65,11 +65,10 @@ pub(super) const SCENES: &[Scene] = &[
 ];
 
 const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static str]) -> Scene {
-    let size_kib = match mode {
-        Mode::Unjournaled => 8 << 10,
-        Mode::Ordered | Mode::Journal | Mode::Writeback | Mode::Ext3 | Mode::Xfs | Mode::Btrfs => {
-            12 << 10
-        }
+    let size_kib = if matches!(mode, Mode::Unjournaled) {
+        8 << 10
+    } else {
+        12 << 10
     };
     Scene {
         name,
@@ -91,14 +90,10 @@ impl Subject for Ext4Subject {
     }
 
     fn durability(&self, scene: &Scene) -> Durability {
-        match scene.mode {
-            Mode::Ordered
-            | Mode::Journal
-            | Mode::Writeback
-            | Mode::Ext3
-            | Mode::Xfs
-            | Mode::Btrfs => Durability::Journaled,
-            Mode::Unjournaled => Durability::Synced,
+        if scene.mode == Mode::Unjournaled {
+            Durability::Synced
+        } else {
+            Durability::Journaled
         }
     }
 
@@ -131,12 +126,11 @@ impl Subject for Ext4Subject {
             options.extend(["-J", size]);
         }
         mke2fs::make(image, size_kib, &options, None)?;
-        let tuning = match scene.mode {
-            Mode::Journal => Some("journal_data"),
-            Mode::Writeback => Some("journal_data_writeback"),
-            Mode::Ordered | Mode::Ext3 | Mode::Unjournaled | Mode::Xfs | Mode::Btrfs => None,
-        };
-        if let Some(tuning) = tuning {
+        let tunings = [
+            (Mode::Journal, "journal_data"),
+            (Mode::Writeback, "journal_data_writeback"),
+        ];
+        for (_, tuning) in tunings.iter().filter(|(mode, _)| *mode == scene.mode) {
             mke2fs::tune(image, &["-o", tuning])?;
         }
         Ok(())

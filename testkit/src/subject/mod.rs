@@ -29,6 +29,7 @@ use crate::workload::{Abilities, Durability};
 
 pub use btrfs::BtrfsSubject;
 pub use ext4::Ext4Subject;
+pub(crate) use pristine::open_images;
 pub use pristine::{devices_of_files, store};
 pub use scene::{Mode, Scene, scene, scenes};
 pub(crate) use scene::{overlays, shared};

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice, ReadOnlyDevice};
+use platter_block::{
+    Access, BlockDevice, FileDevice, Geometry, IoError, MemoryDevice, OpenOptions, ReadOnlyDevice,
+};
 
 use super::Devices;
 
@@ -50,6 +52,18 @@ pub fn devices_of_files(images: &[&Path], sector_bytes: u32) -> Result<Devices> 
         Ok(Arc::new(Pristine::new(std::fs::read(image)?, sector_bytes)))
     };
     images.iter().map(device).collect()
+}
+
+/// Opens image files as devices.
+pub(crate) fn open_images(images: &[&Path], access: Access) -> Result<Devices> {
+    let open = |image: &&Path| -> Result<Arc<dyn BlockDevice>> {
+        let options = OpenOptions {
+            access,
+            ..OpenOptions::default()
+        };
+        Ok(Arc::new(FileDevice::open(image, options)?))
+    };
+    images.iter().map(open).collect()
 }
 
 /// Writes what a device holds into a sparse file.

@@ -39,22 +39,34 @@ pub enum Mode {
     Ext3,
     /// No journal.
     Unjournaled,
-    /// XFS.
+    /// XFS, by features.
     Xfs,
-    /// btrfs.
+    /// XFS, by shapes of the log.
+    XfsLog,
+    /// btrfs on one device.
     Btrfs,
+    /// btrfs with copies of everything.
+    BtrfsCopies,
+    /// btrfs with parity, or stripes.
+    BtrfsStripes,
+    /// btrfs with syncs of single files and directories, which go to the log tree.
+    BtrfsLog,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::Ordered,
         Self::Journal,
         Self::Writeback,
         Self::Ext3,
         Self::Unjournaled,
         Self::Xfs,
+        Self::XfsLog,
         Self::Btrfs,
+        Self::BtrfsCopies,
+        Self::BtrfsStripes,
+        Self::BtrfsLog,
     ];
 
     /// The word for it on a command line.
@@ -66,9 +78,29 @@ impl Mode {
             Self::Writeback => "writeback",
             Self::Ext3 => "ext3",
             Self::Unjournaled => "unjournaled",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
+            Self::Xfs => "xfs-features",
+            Self::XfsLog => "xfs-log",
+            Self::Btrfs => "btrfs-single",
+            Self::BtrfsCopies => "btrfs-copies",
+            Self::BtrfsStripes => "btrfs-stripes",
+            Self::BtrfsLog => "btrfs-log",
         }
+    }
+
+    /// Of the states that are asked for of each mode, one in so many is enough for this one.
+    #[must_use]
+    pub fn states_one_in(self) -> usize {
+        let is_variant = matches!(
+            self,
+            Self::Xfs | Self::BtrfsCopies | Self::BtrfsStripes | Self::BtrfsLog
+        );
+        if is_variant { 4 } else { 1 }
+    }
+
+    /// Of so many states, the kernel mounts one.
+    #[must_use]
+    pub fn kernel_one_in(self) -> usize {
+        if self == Self::XfsLog { 16 } else { 32 }
     }
 
     /// The scenes that are in it.

@@ -1,18 +1,22 @@
 //! XFS with xfsprogs.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use platter_block::BlockDevice;
-use platter_vfs::{CheckSink, Filesystem};
+use anyhow::{Result, bail, ensure};
+use platter_block::{Access, BlockDevice};
+use platter_cache::MemoryBudget;
+use platter_vfs::{CheckSink, Clock, Filesystem, FixedClock, Timestamp};
+use platter_xfs::ondisk::Geometry;
 use platter_xfs::{MountOptions, Xfs};
 
+use super::pristine::open_images;
 use super::{Mode, MountRequest, Scene, Subject};
 use crate::edits::Maker;
 use crate::fs_type::FsType;
 use crate::oracle::xfs;
-use crate::workload::{Abilities, Durability};
+use crate::workload::{Abilities, Durability, Operation};
 
 /// What contents are moved by: a multiple of every block here.
 const SHIFT_BYTES: u64 = 4096;
@@ -28,33 +32,105 @@ const PLAIN: &[&str] = &[
     "-i",
     "sparse=0",
 ];
-const STRIPE: &[&str] = &["-d", "agcount=2", "-l", "su=32k", "-i", "nrext64=1"];
 const LARGE_DIRECTORIES: &[&str] = &["-d", "agcount=2", "-n", "size=16384", "-m", "rmapbt=1"];
+const STRIPE: &[&str] = &["-d", "agcount=2", "-l", "su=32k", "-i", "nrext64=1"];
+const WIDE_STRIPE: &[&str] = &["-d", "agcount=2", "-l", "su=256k"];
+/// The shortest log that `mkfs.xfs` makes with these features.
+const SHORT_LOG: &[&str] = &[
+    "-d",
+    "agcount=2",
+    "-m",
+    "finobt=0,reflink=0",
+    "-l",
+    "size=857b",
+];
+const EXTERNAL_LOG: &[&str] = &["-d", "agcount=2", "-l", "size=1368b"];
+
+/// Of a log that wraps, so much is left before its end: less than the changes of a workload take.
+const BEFORE_END_BYTES: u64 = 48 << 10;
+/// Of such a log, so much is in use at most.
+const IN_USE_BYTES: u64 = 256 << 10;
+/// Changes of one mount on the way there; after an even number all is as it was.
+const CHANGES: u32 = 64;
 
 /// All scenes of XFS.
 pub(super) const SCENES: &[Scene] = &[
-    scene_of("xfs", DEFAULT),
-    scene_of("xfs_rmap", RMAP),
-    scene_of("xfs_1k", SMALL_BLOCKS),
-    scene_of("xfs_plain", PLAIN),
-    scene_of("xfs_stripe", STRIPE),
-    scene_of("xfs_dirs", LARGE_DIRECTORIES),
+    scene_of("xfs", Mode::Xfs, DEFAULT),
+    scene_of("xfs_rmap", Mode::Xfs, RMAP),
+    scene_of("xfs_1k", Mode::Xfs, SMALL_BLOCKS),
+    scene_of("xfs_plain", Mode::Xfs, PLAIN),
+    scene_of("xfs_stripe", Mode::XfsLog, STRIPE),
+    scene_of("xfs_dirs", Mode::Xfs, LARGE_DIRECTORIES),
+    Scene {
+        size_kib: 64 << 10,
+        ..scene_of("xfs_stripe_256k", Mode::XfsLog, WIDE_STRIPE)
+    },
+    Scene {
+        subject: &XfsSubject { wraps: true },
+        members: 2,
+        ..scene_of("xfs_logdev", Mode::XfsLog, EXTERNAL_LOG)
+    },
+    Scene {
+        subject: &XfsSubject { wraps: true },
+        ..scene_of("xfs_wrap", Mode::XfsLog, SHORT_LOG)
+    },
 ];
 
-const fn scene_of(name: &'static str, options: &'static [&'static str]) -> Scene {
+const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static str]) -> Scene {
     Scene {
         name,
-        mode: Mode::Xfs,
-        subject: &XfsSubject,
+        mode,
+        subject: &XfsSubject { wraps: false },
         options,
         members: 1,
         size_kib: 32 << 10,
     }
 }
 
-/// The XFS driver, compared with xfsprogs and the kernel's XFS.
+/// The XFS driver, compared with xfsprogs and the kernel's XFS. A second device is an external log.
 #[derive(Debug, Clone, Copy)]
-pub struct XfsSubject;
+pub struct XfsSubject {
+    /// The log begins near its end, and little of it is in use, so that its tail is pushed all the time.
+    wraps: bool,
+}
+
+impl XfsSubject {
+    fn options(self, devices: &[Arc<dyn BlockDevice>]) -> MountOptions {
+        MountOptions {
+            log: devices.get(1).cloned(),
+            log_bytes_max: self.wraps.then_some(IN_USE_BYTES),
+            ..MountOptions::default()
+        }
+    }
+
+    /// Changes the root directory until the log is near its end.
+    fn move_to_the_end(self, images: &[&Path]) -> Result<()> {
+        let devices = open_images(images, Access::Write)?;
+        let superblock = Xfs::identify(&*devices[0])?;
+        let end = u64::from(superblock.log_blocks) << Geometry::new(&superblock).block_bits;
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
+        let mut before = 0;
+        loop {
+            let (budget, clock) = (Arc::clone(&budget), Arc::clone(&clock));
+            let (data, options) = (Arc::clone(&devices[0]), self.options(&devices));
+            let fs = Xfs::mount_writable(data, &options, budget, clock)?;
+            let head = fs.recovery().map_or(0, |found| found.position.head);
+            let head = u64::from(head) * 512;
+            ensure!(head >= before, "the log wrapped on the way to its end");
+            before = head;
+            if head + BEFORE_END_BYTES >= end {
+                return Ok(fs.unmount()?);
+            }
+            for number in 0..CHANGES {
+                let permissions = if number % 2 == 0 { 0o700 } else { 0o755 };
+                Operation::SetPermissions(String::new(), permissions).apply(&fs)?;
+                fs.sync()?;
+            }
+            fs.unmount()?;
+        }
+    }
+}
 
 impl Subject for XfsSubject {
     fn fs_type(&self) -> FsType {
@@ -75,8 +151,25 @@ impl Subject for XfsSubject {
         }
     }
 
+    /// The kernel takes a block that was torn while it was written back for newer than the log.
+    fn sector_bytes(&self) -> u32 {
+        if self.wraps { 4096 } else { 512 }
+    }
+
     fn make(&self, scene: &Scene, images: &[&Path], size_kib: u64) -> Result<()> {
-        xfs::make(single(images)?, size_kib, scene.options)
+        let (data, log) = data_and_log(images)?;
+        let mut options = scene.options.to_vec();
+        let named;
+        if let Some(log) = log {
+            File::create(log)?.set_len(size_kib * 1024)?;
+            named = format!("logdev={}", log.display());
+            options.extend(["-l", &named]);
+        }
+        xfs::make(data, size_kib, &options)?;
+        if self.wraps {
+            self.move_to_the_end(images)?;
+        }
+        Ok(())
     }
 
     fn mount(
@@ -84,8 +177,7 @@ impl Subject for XfsSubject {
         devices: &[Arc<dyn BlockDevice>],
         request: MountRequest,
     ) -> platter_vfs::Result<Arc<dyn Filesystem>> {
-        let device = Arc::clone(&devices[0]);
-        let options = MountOptions::default();
+        let (device, options) = (Arc::clone(&devices[0]), self.options(devices));
         if request.read_only {
             return Ok(Arc::new(Xfs::mount(device, &options, request.budget)?));
         }
@@ -101,21 +193,25 @@ impl Subject for XfsSubject {
         request: MountRequest,
         sink: &mut dyn CheckSink,
     ) -> platter_vfs::Result<()> {
-        let options = MountOptions::default();
+        let options = self.options(devices);
         platter_xfs::check::check(&devices[0], &options, &request.budget, sink)?;
         Ok(())
     }
 
-    fn repair(&self, images: &[&Path]) -> Result<()> {
-        xfs::repair(single(images)?, true)
+    fn repair(&self, _: &[&Path]) -> Result<()> {
+        bail!("what a log leaves needs no repair")
     }
 
+    /// An edit is of one image here, without options of a mount.
     fn edit_maker(&self, scene: &Scene) -> Option<Maker> {
-        Some(Maker::Xfs(scene.options))
+        (scene.members == 1).then_some(Maker::Xfs(scene.options))
     }
 }
 
-fn single<'i>(images: &[&'i Path]) -> Result<&'i Path> {
-    ensure!(images.len() == 1, "an XFS here has one device");
-    images.first().copied().context("no image")
+fn data_and_log<'i>(images: &[&'i Path]) -> Result<(&'i Path, Option<&'i Path>)> {
+    match *images {
+        [data] => Ok((data, None)),
+        [data, log] => Ok((data, Some(log))),
+        _ => bail!("an XFS has a data device and a log"),
+    }
 }

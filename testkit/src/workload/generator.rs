@@ -420,7 +420,14 @@ impl Generator {
         }
         Some(match self.below(10) {
             0 => Operation::Create(any, CreateKind::Regular, 0o600),
-            8 => Operation::Rename(any, self.any(now, |_| true)?, RenameMode::NoReplace),
+            8 => {
+                let other = self.any(now, |_| true)?;
+                let is_apart = self.volume_of(&any) != self.volume_of(&other);
+                if is_apart || self.subvolumes.contains(&other) {
+                    return None;
+                }
+                Operation::Rename(any, other, RenameMode::NoReplace)
+            }
             9 => Operation::CreateUnnamed(self.any_file(now)?, u32::MAX),
             1 => Operation::Create(join(&absent, "below"), CreateKind::Regular, 0o600),
             2 => Operation::Unlink(absent),

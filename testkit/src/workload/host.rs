@@ -48,7 +48,8 @@ fn read_entry(at: &Path) -> Result<Entry> {
     let target = target.transpose()?;
     let content = (kind == FileKind::Regular).then(|| std::fs::read(at));
     Ok(Entry {
-        file: found.ino(),
+        // Subvolumes of btrfs have numbers of their own.
+        file: found.ino() ^ found.dev().rotate_left(32),
         kind,
         permissions: found.mode() & 0o7777,
         uid: found.uid(),

@@ -8,7 +8,8 @@
 mod mirror;
 
 use testkit::crash::{Breakage, Cost, Counts, Faults, Matrix, Threads, costs, run_threads};
-use testkit::subject::{Mode, Scene, scene};
+use testkit::fs_type::FsType;
+use testkit::subject::{Mode, Scene, scene, scenes};
 
 fn cut(name: &str, one_in: usize) -> Counts {
     let matrix = Matrix {
@@ -19,6 +20,7 @@ fn cut(name: &str, one_in: usize) -> Counts {
         one_in,
         fsck_one_in: 2,
         kernel_one_in: 20,
+        recovery_one_in: 20,
         breakage: Breakage::None,
         threads: 2,
         keep: None,
@@ -27,6 +29,8 @@ fn cut(name: &str, one_in: usize) -> Counts {
     println!("{name}: {counts}");
     counts.demand_none().unwrap();
     assert!(counts.by_fsck > 0 && counts.by_kernel > 0, "{name}");
+    let is_recovered = scene(name).unwrap().mode != Mode::Unjournaled;
+    assert_eq!(counts.recoveries > 0, is_recovered, "{name}");
     counts
 }
 
@@ -69,14 +73,18 @@ fn crash_states_of_data_modes_keep_synced_data() {
 
 #[test]
 fn xfs_crash_states_keep_synced_data() {
-    for scene in Mode::Xfs.scenes() {
+    for scene in scenes_of(FsType::Xfs) {
         cut(scene.name, 6);
     }
 }
 
+fn scenes_of(fs_type: FsType) -> impl Iterator<Item = &'static Scene> {
+    scenes().filter(move |scene| scene.subject.fs_type() == fs_type)
+}
+
 /// Those of at most two devices: states of more take minutes, and are left to `cargo xtask soak btrfs`.
 fn short_scenes_of_btrfs() -> impl Iterator<Item = &'static Scene> {
-    Mode::Btrfs.scenes().filter(|scene| scene.members <= 2)
+    scenes_of(FsType::Btrfs).filter(|scene| scene.members <= 2)
 }
 
 #[test]
@@ -95,21 +103,24 @@ fn btrfs_crash_states_keep_synced_data() {
 
 #[test]
 fn dropped_flushes_are_detected() {
-    let matrix = Matrix {
-        scene: scene("ext4").unwrap(),
-        seeds: 0..4,
-        states_max: usize::MAX,
-        operations: 60,
-        one_in: 5,
-        fsck_one_in: 0,
-        kernel_one_in: 0,
-        breakage: Breakage::DropsFlushes,
-        threads: 1,
-        keep: None,
-    };
-    let counts = matrix.run().unwrap();
-    println!("without flushes: {counts}");
-    assert!(!counts.failures.is_empty());
+    for name in ["ext4", "xfs", "xfs_logdev", "btrfs", "btrfs_raid1"] {
+        let matrix = Matrix {
+            scene: scene(name).unwrap(),
+            seeds: 0..4,
+            states_max: usize::MAX,
+            operations: 60,
+            one_in: 5,
+            fsck_one_in: 0,
+            kernel_one_in: 0,
+            recovery_one_in: 0,
+            breakage: Breakage::DropsFlushes,
+            threads: 1,
+            keep: None,
+        };
+        let counts = matrix.run().unwrap();
+        println!("{name} without flushes: {counts}");
+        assert!(!counts.failures.is_empty(), "{name}");
+    }
 }
 
 #[test]
@@ -119,6 +130,7 @@ fn failed_write_is_reported_or_harmless() {
         ("ext3", 3),
         ("ext2", 8),
         ("xfs", 3),
+        ("xfs_wrap", 12),
         ("btrfs", 6),
     ] {
         let counts = faults(name, one_in).run().unwrap();
@@ -155,7 +167,7 @@ fn faults(name: &str, one_in: u64) -> Faults {
 #[test]
 fn two_threads_agree_with_the_model() {
     let others = ["ext4", "ext4_inline", "ext3", "ext2"];
-    let xfs = Mode::Xfs.scenes().map(|scene| scene.name);
+    let xfs = scenes_of(FsType::Xfs).map(|scene| scene.name);
     for name in others.into_iter().chain(xfs) {
         for seed in 0..4 {
             run_threads(&Threads {

@@ -28,7 +28,9 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
   --nightly         everything at once, in a run that can be resumed; with --help, its options
   ext2, ext3, ext4  what to soak; without it all three, and the tests of btrfs and XFS below
   btrfs, xfs        the same, of another filesystem
-  --states N        distinct states of power cuts for each mode of the journal; 20000 without it
+  --states N        distinct states of power cuts for each mode of the journal, and for btrfs on one device
+                    and for XFS by shapes of the log; a fourth of them for other profiles, for log trees, and
+                    for XFS by features; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
                     `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,

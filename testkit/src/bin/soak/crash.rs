@@ -11,8 +11,8 @@ use crate::record::Record;
 use crate::request::{Amount, Request};
 use crate::{KEPT, OPERATIONS, note, seeds};
 
-/// The kernel mounts one of so many states: of 20,000 more than 600.
-const KERNEL_ONE_IN: usize = 32;
+/// The mount of one of so many states is cut, too.
+const RECOVERY_ONE_IN: usize = 32;
 /// Where seeds begin, at another place for each scene.
 const CRASH_SEED: u64 = 1000;
 /// Seeds among which the loss of flushes must show.
@@ -31,7 +31,9 @@ pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
         let mut total = Counts::default();
         for scene in scenes {
             let amount = match request.amount {
-                Amount::States(states) => Amount::States(states.div_ceil(count)),
+                Amount::States(states) => {
+                    Amount::States(states.div_ceil(mode.states_one_in() * count))
+                }
                 Amount::Seeds(_) | Amount::Seed(_) | Amount::Range => request.amount,
             };
             let done = run(scene, amount, request, record).and_then(|counts| {
@@ -70,7 +72,7 @@ fn run(
             }
             matrix.states_max = states;
         }
-        Amount::Seed(_) => matrix.kernel_one_in = 1,
+        Amount::Seed(_) => (matrix.kernel_one_in, matrix.recovery_one_in) = (1, 1),
         Amount::Seeds(_) | Amount::Range => {}
     }
     let begin = now();
@@ -101,6 +103,7 @@ pub(crate) fn unflushed(
     let matrix = Matrix {
         fsck_one_in: 0,
         kernel_one_in: 0,
+        recovery_one_in: 0,
         breakage: Breakage::DropsFlushes,
         keep: None,
         ..matrix
@@ -127,7 +130,8 @@ fn matrix(scene: &'static Scene, request: &Request) -> Matrix {
         operations: OPERATIONS,
         one_in: 1,
         fsck_one_in: 1,
-        kernel_one_in: KERNEL_ONE_IN,
+        kernel_one_in: scene.mode.kernel_one_in(),
+        recovery_one_in: RECOVERY_ONE_IN,
         breakage: Breakage::None,
         threads: request.threads,
         keep: Some(PathBuf::from(KEPT)),

@@ -38,7 +38,8 @@ fn main() -> ExitCode {
     if words == ["scenes"] {
         for scene in scenes() {
             let edited = scene.subject.edit_maker(scene).map_or("", |_| " edited");
-            println!("{} {}{edited}", scene.mode.name(), scene.name);
+            let (mode, one_in) = (scene.mode.name(), scene.mode.states_one_in());
+            println!("{mode} {one_in} {}{edited}", scene.name);
         }
         return ExitCode::SUCCESS;
     }

@@ -36,6 +36,7 @@ impl Record {
         self.add("again", counts.again as u64);
         self.add("by_fsck", counts.by_fsck as u64);
         self.add("by_kernel", counts.by_kernel as u64);
+        self.add("recoveries", counts.recoveries as u64);
         let contents = counts.contents.iter();
         self.states
             .extend(contents.map(|contents| format!("{scene} {contents:032x}")));

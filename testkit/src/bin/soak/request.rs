@@ -16,17 +16,19 @@ usage: soak crash {SEEDS | --states N | --seed SEED} [OPTION]... [WHAT]...
   faults        fail each request of a workload, and of mounts after a power failure
   threads       run two threads against a model, with remounts
   edits         edit images with the command line, and kill every third command
-  scenes        list the filesystems, each with its mode
+  scenes        list the filesystems, each with its mode, and how many states of others one of it stands for
   SEEDS         so many workloads of each scene; of threads fifty times as many, of edits one
                 session for twenty
-  --states N    workloads until there are N distinct states of each mode, spread over its scenes
+  --states N    workloads until there are N distinct states of each mode, spread over its scenes; a fourth
+                of them of some
   --seed SEED   the one workload of that seed; every state of it is judged by all checkers
   --seeds A..B  the workloads of these seeds, of each scene
   --scene NAME  this scene alone, where a generation or a mode is called the same
   --threads N   so many workloads of crash at once; one for each processor without it
   --record FILE write counts and failures to FILE, as JSON, and the states next to it
-  WHAT          a mode (ordered, journal, writeback, ext3, unjournaled, btrfs, xfs), a generation
-                (ext2, ext3, ext4, btrfs, xfs) or a scene; everything without it";
+  WHAT          a mode (ordered, journal, writeback, ext3, unjournaled, xfs-features, xfs-log, btrfs-single,
+                btrfs-copies, btrfs-stripes, btrfs-log), a generation (ext2, ext3, ext4, btrfs, xfs) or a
+                scene; everything without it";
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(parse("crash 3").unwrap().scenes.len(), scenes().count());
         for mode in Mode::ALL {
             let scenes = parse(&format!("crash 3 {}", mode.name())).unwrap().scenes;
-            assert!(scenes.len() >= 3, "{mode:?}");
+            assert!(!scenes.is_empty(), "{mode:?}");
             assert!(scenes.iter().all(|scene| scene.mode == mode));
         }
         for name in ["ext2", "ext3", "ext4"] {

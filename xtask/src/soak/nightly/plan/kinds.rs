@@ -1,5 +1,6 @@
 //! The steps of a long run, and how much of each there is.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::super::super::WHOLE;
@@ -214,13 +215,16 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 4] {
 
 /// States of power failures: a step for each mode of the journal.
 fn crashes(scenes: &[Scene]) -> Vec<Step> {
-    let mut modes: Vec<&str> = scenes.iter().map(|scene| scene.mode.as_str()).collect();
-    modes.dedup();
+    let modes: BTreeMap<&str, u64> = scenes
+        .iter()
+        .map(|scene| (scene.mode.as_str(), scene.states_one_in))
+        .collect();
     let mut steps = Vec::new();
-    for mode in modes {
+    for (mode, one_in) in modes {
         let scenes = scenes.iter().filter(|scene| scene.mode == mode);
         let scenes: Vec<_> = scenes.collect();
-        let count = STATES.div_ceil(STATES_PER_PORTION) + SPARE_PORTIONS;
+        let states = STATES / one_in;
+        let count = states.div_ceil(STATES_PER_PORTION) + SPARE_PORTIONS;
         let portions = (0..count)
             .zip(scenes.iter().cycle())
             .map(|(number, scene)| {
@@ -234,8 +238,8 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
             });
         let title = "states that a power failure leaves: mounted, compared, checked";
         let step = Step::new(format!("crash-{mode}"), title, 8.0, portions.collect());
-        let step = step.demanding(DISTINCT, STATES);
-        steps.push(step.demanding("by_kernel", STATES_BY_KERNEL));
+        let step = step.demanding(DISTINCT, states);
+        steps.push(step.demanding("by_kernel", STATES_BY_KERNEL / one_in));
     }
     steps
 }

@@ -47,6 +47,8 @@ pub(super) enum Program {
 #[derive(Debug, Clone)]
 pub(super) struct Scene {
     pub(super) mode: String,
+    /// Of the states that are demanded of each mode, one in so many is of this one.
+    pub(super) states_one_in: u64,
     pub(super) name: String,
     /// It has one image, which commands edit.
     pub(super) is_edited: bool,
@@ -59,6 +61,7 @@ impl Scene {
             let mut words = line.split(' ');
             Some(Self {
                 mode: words.next()?.to_owned(),
+                states_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
                 name: words.next()?.to_owned(),
                 is_edited: words.next() == Some("edited"),
             })
@@ -169,8 +172,8 @@ pub(super) mod tests {
 
     fn scenes() -> Vec<Scene> {
         Scene::list(
-            "ordered ext4 edited\nordered ext4_4k edited\njournal ext4_j edited\next3 ext3 edited\n\
-             unjournaled ext2 edited\ncopied btrfs edited\ncopied btrfs_raid1\n",
+            "ordered 1 ext4 edited\nordered 1 ext4_4k edited\njournal 1 ext4_j edited\next3 1 ext3 edited\n\
+             unjournaled 1 ext2 edited\ncopied 4 btrfs edited\ncopied 4 btrfs_raid1\n",
         )
     }
 
@@ -199,6 +202,9 @@ pub(super) mod tests {
             .unwrap();
         assert!(step.portions.len() as u64 * STATES_PER_PORTION > STATES);
         assert_eq!(step.goals, [(DISTINCT, 20_000), ("by_kernel", 500)]);
+        let copied = plan.iter().find(|step| step.name == "crash-copied");
+        let goals = &copied.unwrap().goals;
+        assert_eq!(goals, &[(DISTINCT, 5000), ("by_kernel", 125)]);
         let words: BTreeSet<_> = step.portions.iter().map(|portion| &portion.words).collect();
         assert_eq!(words.len(), step.portions.len());
         let reproduce = step.portions[1].reproduce();
