@@ -1,6 +1,6 @@
-//! The filesystems that are soaked: their kind, sizes of blocks, features and profiles.
+//! The filesystems that are soaked: their kind, sizes of blocks, features, profiles and mount options.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::command;
@@ -12,8 +12,12 @@ pub(super) struct Cell {
     pub(super) kind: Kind,
     /// Options of the program that makes it.
     options: &'static [&'static str],
-    /// How many devices it has.
+    /// How many devices it has; the second one of an XFS is its log.
     pub(super) devices: usize,
+    /// Options of mounts by platter.
+    pub(super) mount: &'static str,
+    /// Whether platter makes it, with what the distribution's program does not know.
+    is_made_by_platter: bool,
 }
 
 /// What programs make and judge a filesystem.
@@ -34,15 +38,28 @@ impl Kind {
         }
     }
 
-    /// A command that finds nothing in a clean filesystem, and changes nothing.
-    pub(super) fn judge(self, image: &Path) -> Command {
+    /// The mount option that names another device.
+    pub(super) const fn device_option(self) -> &'static str {
+        match self {
+            Self::Ext | Self::Btrfs => "device",
+            Self::Xfs => "logdev",
+        }
+    }
+
+    /// A command that finds nothing in a clean filesystem, and changes nothing. The other devices of a btrfs are
+    /// known to the kernel.
+    pub(super) fn judge(self, devices: &[impl AsRef<Path>]) -> Command {
         let words: &[&str] = match self {
             Self::Ext => &["e2fsck", "-f", "-n"],
             Self::Btrfs => &["btrfs", "check", "--readonly"],
             Self::Xfs => &["xfs_repair", "-n"],
         };
         let mut judge = command(words[0]);
-        judge.args(&words[1..]).arg(image);
+        judge.args(&words[1..]);
+        if let (Self::Xfs, [_, log]) = (self, devices) {
+            judge.arg("-l").arg(log.as_ref());
+        }
+        judge.args(devices.first().map(AsRef::as_ref));
         judge
     }
 }
@@ -53,8 +70,14 @@ impl Cell {
         self.name.split('-').next().unwrap_or(self.name)
     }
 
-    /// The command that makes it on images that have their size.
-    pub(super) fn make(&self, images: &[impl AsRef<Path>]) -> Command {
+    /// The command that makes it on images that have their size; `platter` is the program.
+    pub(super) fn make(&self, platter: &Path, images: &[PathBuf]) -> Command {
+        if self.is_made_by_platter {
+            let mut make = command(platter);
+            make.args(["mkfs", self.kind.kernel_type()]).args(images);
+            make.args(self.options);
+            return make;
+        }
         let words: &[&str] = match self.kind {
             Kind::Ext => &["mke2fs", "-q", "-F"],
             Kind::Btrfs => &["mkfs.btrfs", "-q", "-f"],
@@ -62,7 +85,13 @@ impl Cell {
         };
         let mut make = command(words[0]);
         make.args(&words[1..]).args(self.options);
-        make.args(images.iter().map(AsRef::as_ref));
+        match (self.kind, images) {
+            (Kind::Xfs, [data, log]) => {
+                let log = format!("logdev={}", log.display());
+                make.args(["-l", &log]).arg(data)
+            }
+            _ => make.args(images),
+        };
         make
     }
 }
@@ -106,7 +135,7 @@ pub(super) const CELLS: &[Cell] = &[
     ext("ext2-2k", &["-t", "ext2", "-b", "2048"]),
 ];
 
-/// Those of other filesystems.
+/// Those of other filesystems. XFS of version 4 is not among them: it is refused for writing.
 const OTHERS: &[Cell] = &[
     btrfs("btrfs", 1, &[]),
     btrfs("btrfs-4k", 1, &["-n", "4096"]),
@@ -115,39 +144,68 @@ const OTHERS: &[Cell] = &[
     btrfs("btrfs-xxhash", 1, &["--csum", "xxhash", "-m", "single"]),
     btrfs("btrfs-sha256", 1, &["--csum", "sha256", "-n", "4096"]),
     btrfs("btrfs-blake2", 1, &["--csum", "blake2"]),
+    btrfs("btrfs-space-cache", 1, &["-R", "^free-space-tree"]),
+    Cell {
+        is_made_by_platter: true,
+        ..btrfs("btrfs-groups", 1, &["-O", "block-group-tree"])
+    },
+    Cell {
+        mount: "compress=zstd",
+        ..btrfs("btrfs-zstd", 1, &[])
+    },
+    Cell {
+        mount: "nodatacow",
+        ..btrfs("btrfs-nodatacow", 1, &[])
+    },
+    btrfs("btrfs-single", 1, &["-m", "single", "-d", "single"]),
     btrfs("btrfs-dup", 1, &["-m", "dup", "-d", "dup"]),
-    btrfs("btrfs-raid0", 2, &["-m", "raid1", "-d", "raid0"]),
+    btrfs("btrfs-raid0", 2, &["-m", "raid0", "-d", "raid0"]),
     btrfs("btrfs-raid1", 2, &["-m", "raid1", "-d", "raid1"]),
+    btrfs("btrfs-raid1c3", 3, &["-m", "raid1c3", "-d", "raid1c3"]),
     btrfs("btrfs-raid10", 4, &["-m", "raid10", "-d", "raid10"]),
+    btrfs("btrfs-raid5", 3, &["-m", "raid5", "-d", "raid5"]),
+    btrfs("btrfs-raid6", 4, &["-m", "raid6", "-d", "raid6"]),
+    // With shared blocks, sparse chunks of inodes, and large times.
     xfs("xfs", &[]),
-    xfs("xfs-1k", &["-b", "size=1024"]),
+    xfs(
+        "xfs-plain",
+        &["-m", "reflink=0,bigtime=0,finobt=0", "-i", "sparse=0"],
+    ),
     xfs("xfs-rmap", &["-m", "rmapbt=1"]),
+    xfs("xfs-nrext64", &["-i", "nrext64=1"]),
+    xfs("xfs-1k", &["-b", "size=1024"]),
+    xfs("xfs-dir64k", &["-n", "size=65536"]),
+    Cell {
+        devices: 2,
+        ..xfs("xfs-logdev", &["-l", "size=64m"])
+    },
 ];
 
 const fn ext(name: &'static str, options: &'static [&'static str]) -> Cell {
-    Cell {
-        name,
-        kind: Kind::Ext,
-        options,
-        devices: 1,
-    }
+    cell(name, Kind::Ext, 1, options)
 }
 
 const fn btrfs(name: &'static str, devices: usize, options: &'static [&'static str]) -> Cell {
-    Cell {
-        name,
-        kind: Kind::Btrfs,
-        options,
-        devices,
-    }
+    cell(name, Kind::Btrfs, devices, options)
 }
 
 const fn xfs(name: &'static str, options: &'static [&'static str]) -> Cell {
+    cell(name, Kind::Xfs, 1, options)
+}
+
+const fn cell(
+    name: &'static str,
+    kind: Kind,
+    devices: usize,
+    options: &'static [&'static str],
+) -> Cell {
     Cell {
         name,
-        kind: Kind::Xfs,
+        kind,
         options,
-        devices: 1,
+        devices,
+        mount: "",
+        is_made_by_platter: false,
     }
 }
 
@@ -166,5 +224,33 @@ mod tests {
             };
             assert_eq!(cell.kind, expected, "{}", cell.name);
         }
+    }
+
+    /// The words of a command.
+    fn words(command: &Command) -> String {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn external_log_is_named_to_every_program() {
+        let cell = cells().find(|cell| cell.name == "xfs-logdev").unwrap();
+        let images = ["a", "b"].map(PathBuf::from);
+        let make = words(&cell.make(Path::new("platter"), &images));
+        assert_eq!(make, "mkfs.xfs -q -f -l size=64m -l logdev=b a");
+        assert_eq!(words(&cell.kind.judge(&images)), "xfs_repair -n -l b a");
+        let cell = cells().find(|cell| cell.name == "btrfs-raid1").unwrap();
+        let judge = words(&cell.kind.judge(&images));
+        assert_eq!(judge, "btrfs check --readonly a");
+    }
+
+    #[test]
+    fn platter_makes_what_other_programs_do_not_know() {
+        let cell = cells().find(|cell| cell.name == "btrfs-groups").unwrap();
+        let make = words(&cell.make(Path::new("platter"), &[PathBuf::from("a")]));
+        assert_eq!(make, "platter mkfs btrfs a -O block-group-tree");
     }
 }

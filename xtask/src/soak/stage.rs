@@ -38,6 +38,7 @@ pub(super) struct Stage {
     has_extents: bool,
     kind: Kind,
     devices: usize,
+    mount: &'static str,
 }
 
 impl Stage {
@@ -54,6 +55,7 @@ impl Stage {
             has_extents: !matches!(cell.generation(), "ext2" | "ext3"),
             kind: cell.kind,
             devices: cell.devices,
+            mount: cell.mount,
             dir,
         };
         for place in ["mounted", "kernel"] {
@@ -63,7 +65,7 @@ impl Stage {
         for image in &images {
             std::fs::File::create(image)?.set_len(IMAGE_BYTES)?;
         }
-        command::run(&mut cell.make(&images))?;
+        command::run(&mut cell.make(program, &images))?;
         Ok(stage)
     }
 
@@ -75,12 +77,20 @@ impl Stage {
             .collect()
     }
 
-    /// Options of a mount by platter, with the other devices.
-    fn options(&self, options: &str) -> String {
-        let mut options = options.to_owned();
-        for image in self.images().iter().skip(1) {
-            options.push_str(",device=");
-            options.push_str(&image.to_string_lossy());
+    /// Options of a mount by platter for writing, for everyone.
+    fn options(&self) -> String {
+        let own = Some(self.mount).filter(|own| !own.is_empty());
+        let words = ["rw", "allow_other"].into_iter().chain(own);
+        self.with_devices(words.collect::<Vec<_>>().join(","), &self.images())
+    }
+
+    /// Options of a mount, with the devices after the first one.
+    fn with_devices(&self, mut options: String, devices: &[impl AsRef<Path>]) -> String {
+        for device in devices.iter().skip(1) {
+            for word in [",", self.kind.device_option(), "="] {
+                options.push_str(word);
+            }
+            options.push_str(&device.as_ref().to_string_lossy());
         }
         options
     }
@@ -119,14 +129,14 @@ impl Stage {
     /// Mounts for reading and writing, for everyone.
     pub(super) fn mount(&self) -> Result<()> {
         let mut mount = self.program();
-        mount.args(["mount", "-o", &self.options("rw,allow_other")]);
+        mount.args(["mount", "-o", &self.options()]);
         command::run(mount.arg(self.path("disk.img")).arg(self.mounted()))
     }
 
     /// Mounts with a server in the foreground, to be killed.
     pub(super) fn serve(&self) -> Result<Child> {
         let mut mount = self.program();
-        mount.args(["mount", "-f", "-o", &self.options("rw,allow_other")]);
+        mount.args(["mount", "-f", "-o", &self.options()]);
         let server = mount
             .arg(self.path("disk.img"))
             .arg(self.mounted())
@@ -167,7 +177,7 @@ impl Stage {
             // The program finds the other devices so.
             command::output(command("btrfs").args(["device", "scan"]).args(&loops.0))?;
         }
-        let mut judge = self.kind.judge(Path::new(&loops.0[0]));
+        let mut judge = self.kind.judge(&loops.0);
         let verdict = command::output(&mut judge);
         verdict.with_context(|| format!("{judge:?}")).map(drop)
     }
@@ -179,21 +189,19 @@ impl Stage {
         let mut check = self.program();
         check.arg("check").arg(&images[0]);
         for image in &images[1..] {
-            check.arg("--device").arg(image);
+            check
+                .arg(format!("--{}", self.kind.device_option()))
+                .arg(image);
         }
         command::run(&mut check)?;
         let mut mount = self.program();
-        mount.args(["mount", "-o", &self.options("ro")]);
+        mount.args(["mount", "-o", &self.with_devices("ro".to_owned(), &images)]);
         command::run(mount.arg(&images[0]).arg(self.mounted()))?;
         let ours = listing(&self.mounted());
         self.unmount()?;
         let kernel = self.path("kernel");
         let loops = Loops::of(&images)?;
-        let mut options = "ro".to_owned();
-        for other in &loops.0[1..] {
-            options.push_str(",device=");
-            options.push_str(other);
-        }
+        let options = self.with_devices("ro".to_owned(), &loops.0);
         let mut mount = command("mount");
         mount.args(["-t", self.kind.kernel_type(), "-o", &options]);
         command::run(mount.arg(&loops.0[0]).arg(&kernel))?;
