@@ -19,6 +19,8 @@ mod quota_tests;
 #[cfg(test)]
 mod write_tests;
 #[cfg(test)]
+mod full_tests;
+#[cfg(test)]
 mod load_tests;
 #[cfg(test)]
 mod pool_tests;

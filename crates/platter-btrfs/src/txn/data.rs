@@ -68,15 +68,12 @@ impl RowVerifier for SectorVerifier {
 }
 
 impl WriteContext {
-    /// Frees data that was allocated, and nothing refers to. It may have been written.
+    /// Frees data that was allocated, and nothing refers to. It may have been written, and can be allocated again at
+    /// once: the last commit does not refer to it, either, and reservations count on it.
     pub fn release_data(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
-        self.groups.pin_allocation(address, len_bytes)?;
         let range = address.0..address.0 + len_bytes;
         self.new_data.lock().exclude(&range);
-        self.pinned.lock().add(range);
-        // A commit of it is due, though no tree changed.
-        self.transactions.change(0, |running| running.blocks += 1);
-        Ok(())
+        self.groups.release(address, len_bytes)
     }
 
     /// Reserves the space of an extent that a log has, and the extent tree has not. Returns whether it was free.

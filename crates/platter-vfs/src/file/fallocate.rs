@@ -85,8 +85,8 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
             .unwrap_or(size),
     );
     file.write_back_shared_reservations(0..u64::MAX)?;
-    file.prepare_punch()?;
     let inner = clear_edges(file, &(range.start..end))?;
+    file.prepare_punch()?;
     drop_cached(file, &inner)?;
     {
         let _alone = file.data().mapping.write();
@@ -98,8 +98,8 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
 }
 
 fn zero<F: FileBlocks>(file: &F, range: Range<u64>, keep_size: bool) -> Result<()> {
-    file.prepare_punch()?;
     let inner = clear_edges(file, &range)?;
+    file.prepare_punch()?;
     drop_cached(file, &inner)?;
     {
         let _alone = file.data().mapping.write();

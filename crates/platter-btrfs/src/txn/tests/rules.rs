@@ -202,11 +202,12 @@ fn failed_commit_leaves_the_last_one_and_ends_writing() {
 fn commit_without_changed_trees_has_a_root_of_its_own() {
     let (pool, fs) = opened();
     let old = fs.superblock().generation;
-    // As where contents could not be written.
+    // As where a log has a block.
     let handle = fs.begin(4).unwrap();
-    let address = handle.allocate_data(4096).unwrap();
-    handle.release_data(address, 4096).unwrap();
+    let address = handle.allocate_data(fs.node_bytes()).unwrap();
+    handle.release_data(address, fs.node_bytes()).unwrap();
     drop(handle);
+    fs.keep_log_block(address).unwrap();
     fs.sync().unwrap();
     let superblock = fs.superblock();
     assert!(superblock.generation > old);
