@@ -119,6 +119,12 @@ impl Generator {
             .collect()
     }
 
+    /// Deletes the subvolumes that are left, in which no file is open.
+    pub fn delete_subvolumes(&mut self) -> Vec<Operation> {
+        let paths = std::mem::take(&mut self.subvolumes);
+        paths.into_iter().map(Operation::DeleteSubvolume).collect()
+    }
+
     /// The next operation on a filesystem that holds `now`.
     pub fn next(&mut self, now: &Tree) -> Operation {
         let mix = self.mix;

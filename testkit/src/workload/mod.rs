@@ -17,6 +17,7 @@ pub use generator::{Abilities, Generator, Mix};
 pub use history::{Durability, History, Pace};
 pub use operation::{Fill, Operation, Span};
 pub use session::Session;
+pub(crate) use tree::LOST_AND_FOUND;
 pub use tree::{Entry, Tree};
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use platter_vfs::{
 
 use super::operation::{Operation, Span, open_number};
 use super::subvolumes;
+use super::tree::read_content;
 
 /// A program's side. Its end closes its files.
 #[derive(Debug)]
@@ -33,6 +34,25 @@ impl<'a> Session<'a> {
     /// The files that it keeps open, with their numbers.
     pub(super) fn open_files(&self) -> impl Iterator<Item = (u32, &dyn Inode)> {
         self.open.iter().map(|(&number, file)| (number, &**file))
+    }
+
+    /// The contents of a file.
+    pub fn contents(&self, path: &str) -> anyhow::Result<Vec<u8>> {
+        let file = self.file(path)?;
+        let size = file.attr()?.size_bytes;
+        read_content(&*file, size)
+    }
+
+    /// Replaces all contents of a file.
+    pub fn replace(&self, path: &str, contents: &[u8]) -> Result<()> {
+        let file = self.file(path)?;
+        let emptied = SetAttr {
+            size_bytes: Some(0),
+            ..SetAttr::default()
+        };
+        file.set_attr(&Context::root(), &emptied)?;
+        file.write_at(0, contents)?;
+        Ok(())
     }
 
     /// The file that a path means.

@@ -12,8 +12,8 @@ use platter_vfs::{FileKind, Filesystem, Inode};
 use super::operation::open_number;
 use super::session::Session;
 
-/// What every ext filesystem has, and no model.
-pub(super) const LOST_AND_FOUND: &str = "lost+found";
+/// What every ext filesystem has, and no model: it is left out of trees, with what is in it.
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 /// How deep directories may lie.
 const DEPTH_MAX: usize = 32;
 
@@ -268,7 +268,8 @@ fn read_entry(inode: &dyn Inode, before: Option<&Entry>) -> Result<Entry> {
     })
 }
 
-fn read_content(inode: &dyn Inode, size: u64) -> Result<Vec<u8>> {
+/// All contents of a file.
+pub(super) fn read_content(inode: &dyn Inode, size: u64) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(size)?];
     let count = inode.read_at(0, &mut bytes)?;
     ensure!(count == bytes.len(), "{count} of {size} bytes are read");

@@ -7,7 +7,7 @@
 
 mod mirror;
 
-use testkit::crash::{Breakage, Cost, Counts, Faults, Matrix, Threads, costs, run_threads};
+use testkit::crash::{Breakage, Cost, Counts, Faults, Full, Matrix, Threads, costs, run_threads};
 use testkit::fs_type::FsType;
 use testkit::subject::{Mode, Scene, scene, scenes};
 
@@ -161,6 +161,43 @@ fn faults(name: &str, one_in: u64) -> Faults {
         operations: 40,
         one_in,
         keep: None,
+    }
+}
+
+fn demand_full_is_right(name: &str, seeds: std::ops::Range<u64>) {
+    let mut refused = 0;
+    for seed in seeds {
+        let full = Full {
+            scene: scene(name).unwrap(),
+            seed,
+            operations: 400,
+            keep: None,
+        };
+        let counts = full.run().unwrap();
+        println!("{name} seed {seed}: {counts}");
+        refused += counts.refused;
+    }
+    assert!(refused > 0, "{name}");
+}
+
+#[test]
+fn full_ext_filesystems_keep_what_they_accept() {
+    for name in ["ext4", "ext4_inline"] {
+        demand_full_is_right(name, 0..2);
+    }
+}
+
+#[test]
+fn full_xfs_keeps_what_it_accepts() {
+    for name in ["xfs", "xfs_1k"] {
+        demand_full_is_right(name, 0..2);
+    }
+}
+
+#[test]
+fn full_btrfs_keeps_what_it_accepts() {
+    for name in ["btrfs", "btrfs_4k", "btrfs_mixed"] {
+        demand_full_is_right(name, 0..2);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The long runs: power cuts and failing writes without end, sessions of edits, images of large
+//! The long runs: power cuts, failing writes and full filesystems without end, sessions of edits, images of large
 //! trees, and the conformance suites through the mount, over every kind of ext2, ext3 and ext4, and of btrfs and
 //! XFS where they are named.
 
@@ -33,7 +33,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     for XFS by features; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
-                    `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
+                    `full`, `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
                     or `layouts` (each combination of options made, written and checked), or, of
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
@@ -60,7 +60,7 @@ struct Request {
 }
 
 /// What runs without a mount, in a program of the testkit.
-const CUTS: [&str; 5] = ["crash", "unflushed", "faults", "threads", "edits"];
+const CUTS: [&str; 6] = ["crash", "unflushed", "faults", "threads", "full", "edits"];
 
 /// Tests of the testkit that run in full here.
 struct Whole {

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use testkit::crash::{FaultCounts, Faults, Threads, run_threads};
+use anyhow::{Context, Result, ensure};
+use testkit::crash::{FaultCounts, Faults, Full, Threads, run_threads};
 use testkit::edits::Session;
 use testkit::subject::{Scene, scenes};
 
@@ -20,6 +20,8 @@ use request::{Amount, Kind, Request, USAGE};
 
 /// Operations of one workload.
 const OPERATIONS: usize = 100;
+/// Those of one on a full filesystem.
+const FULL_OPERATIONS: usize = 400;
 /// Edits of one session with the command line.
 const EDITS: u32 = 500;
 /// Where images of failures are kept.
@@ -28,6 +30,7 @@ const KEPT: &str = "target/soak-failures";
 const FAULTS_SEED: u64 = 2000;
 const THREADS_SEED: u64 = 3000;
 const EDITS_SEED: u64 = 4000;
+const FULL_SEED: u64 = 6000;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -71,6 +74,7 @@ fn run(request: &Request, record: &mut Record) -> usize {
     for scene in &request.scenes {
         let done = match request.kind {
             Kind::Threads => threads(scene, request, record),
+            Kind::Full => full(scene, request, record),
             Kind::Edits => edits(scene, request, record),
             Kind::Unflushed => crash::unflushed(scene, request, record),
             Kind::Faults | Kind::Crash => faults(scene, request, record),
@@ -133,6 +137,28 @@ fn threads(scene: &'static Scene, request: &Request, record: &mut Record) -> Res
         "threads {}, seeds {seeds:?}: equal after every remount",
         scene.name
     );
+    Ok(())
+}
+
+fn full(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
+    let mut failures = Vec::new();
+    for seed in seeds(request, FULL_SEED, 1) {
+        let full = Full {
+            scene,
+            seed,
+            operations: FULL_OPERATIONS,
+            keep: Some(PathBuf::from(KEPT)),
+        };
+        match full.run() {
+            Ok(counts) => {
+                println!("full {} seed {seed}: {counts}", scene.name);
+                record.add("seeds", 1);
+                record.add("refused", counts.refused as u64);
+            }
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 

@@ -8,13 +8,14 @@ use testkit::subject::{Scene, scenes};
 
 pub(crate) const USAGE: &str = "\
 usage: soak crash {SEEDS | --states N | --seed SEED} [OPTION]... [WHAT]...
-       soak {unflushed | faults | threads | edits} {SEEDS | --seed SEED} [OPTION]... [WHAT]...
+       soak {unflushed | faults | threads | full | edits} {SEEDS | --seed SEED} [OPTION]... [WHAT]...
        soak scenes
 
   crash         cut the power of random workloads, and judge every state that this can leave
   unflushed     the same with a device that drops its flushes, which must be noticed
   faults        fail each request of a workload, and of mounts after a power failure
   threads       run two threads against a model, with remounts
+  full          run workloads without space: what is accepted is durable after a sync
   edits         edit images with the command line, and kill every third command
   scenes        list the filesystems, each with its mode, and how many states of others one of it stands for
   SEEDS         so many workloads of each scene; of threads fifty times as many, of edits one
@@ -37,6 +38,7 @@ pub(crate) enum Kind {
     Unflushed,
     Faults,
     Threads,
+    Full,
     Edits,
 }
 
@@ -73,6 +75,7 @@ impl Request {
             "unflushed" => Kind::Unflushed,
             "faults" => Kind::Faults,
             "threads" => Kind::Threads,
+            "full" => Kind::Full,
             "edits" => Kind::Edits,
             other => bail!("what is {other}?"),
         };

@@ -27,6 +27,8 @@ const FAULTS: Range<u64> = 2000..2003;
 /// Seeds of two threads, over all filesystems.
 const THREADS: u64 = 2000;
 const THREADS_SEED: u64 = 3000;
+/// Workloads without space, of each filesystem.
+const FULL: Range<u64> = 6000..6010;
 /// Sessions of edits, of each filesystem.
 const EDITS: Range<u64> = 4000..4001;
 /// Seconds of fsx, and of one portion of it.
@@ -156,7 +158,7 @@ fn rounds(suite: &str) -> Option<(&'static str, u64)> {
 }
 
 /// What is run on every filesystem of the testkit.
-fn of_scenes(scenes: &[Scene]) -> [Step; 4] {
+fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
     let edited: Vec<Scene> = scenes
         .iter()
         .filter(|scene| scene.is_edited)
@@ -203,6 +205,13 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 4] {
             portions("threads", THREADS_SEED..THREADS_SEED + each, each),
         )
         .demanding("seeds", THREADS),
+        Step::new(
+            "full",
+            "workloads on a filesystem without space: what is accepted is durable after a sync",
+            30.0,
+            portions("full", FULL, 5),
+        )
+        .demanding("seeds", count * (FULL.end - FULL.start)),
         Step::new(
             "edits",
             "edits by the command line, a third of them killed",
