@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,6 +20,9 @@ use crate::{MountOptions, OptionError, Statistics, transport};
 
 /// How long the users of a mount that was detached by a signal have to finish.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How often a session that is waited for asks whether the kernel is gone, which all its threads may miss.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a filesystem was not mounted, or not unmounted in order.
 #[derive(Debug, thiserror::Error)]
@@ -149,6 +152,7 @@ impl Session {
     /// When files are in use, it stays mounted and goes on being served.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.attachment.detach(WhenBusy::Refuse)?;
+        self.thaw();
         self.wait().map(|_| ())
     }
 
@@ -204,18 +208,40 @@ impl Session {
     }
 
     fn wait(&mut self) -> Result<Ended, MountError> {
-        let (served, ended) = match self.events.get_mut().recv() {
-            Ok(Event::Served(result)) => (Some(result), Ended::Unmounted),
-            Ok(Event::Signal(signal)) => {
+        let (served, ended) = match self.next_event() {
+            Event::Served(result) => (Some(result), Ended::Unmounted),
+            Event::Signal(signal) => {
                 self.detach();
                 (self.served_within(GRACE), Ended::Signal(signal))
             }
-            Err(_) => unreachable!("the session itself holds a sender"),
         };
         let rest = self.rest();
         served.unwrap_or(Ok(())).map_err(MountError::Connection)?;
         rest?;
         Ok(ended)
+    }
+
+    /// Waits for an event, and thaws the filesystem once the kernel is gone.
+    fn next_event(&mut self) -> Event {
+        loop {
+            match self.events.get_mut().recv_timeout(WATCH_INTERVAL) {
+                Ok(event) => return event,
+                Err(RecvTimeoutError::Timeout) => {
+                    if !is_connected(self.device.as_fd()) {
+                        self.thaw();
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    unreachable!("the session itself holds a sender")
+                }
+            }
+        }
+    }
+
+    /// Thaws the filesystem if it is frozen: threads that serve may wait for that, with nobody left to ask for it.
+    fn thaw(&self) {
+        // An error that ends all writing is returned by the unmount.
+        let _ = self.server.fs().thaw();
     }
 
     /// Detaches the mount, even while it is in use if need be.
@@ -225,6 +251,7 @@ impl Session {
             // when our end of the connection closes.
             let _ = self.attachment.detach(WhenBusy::Detach);
         }
+        self.thaw();
     }
 
     /// The outcome of serving, unless it takes longer than `limit` or a further signal comes.
@@ -239,6 +266,8 @@ impl Session {
     fn rest(&mut self) -> Result<(), Error> {
         self.stage = Stage::AtRest;
         let _ = self.attachment.detach(WhenBusy::Detach);
+        // Inodes that are dropped may be deleted.
+        self.thaw();
         self.server.kernel_gone();
         self.server.fs().unmount()
     }
@@ -317,14 +346,18 @@ impl Watch {
     /// Whether it is mounted, or its mount is detached and in use.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        let mut polled = [PollFd::new(&self.0, PollFlags::empty())];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let found = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now)));
-        found.is_ok() && !polled[0].revents().contains(PollFlags::ERR)
+        is_connected(self.0.as_fd())
     }
+}
+
+fn is_connected(device: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&device, PollFlags::empty())];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let found = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now)));
+    found.is_ok() && !polled[0].revents().contains(PollFlags::ERR)
 }
 
 impl AsFd for Watch {

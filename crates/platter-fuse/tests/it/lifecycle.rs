@@ -197,6 +197,36 @@ fn dropping_a_session_unmounts() {
     assert!(mounted.fs.is_read_only());
 }
 
+/// Writes a file of a frozen mount, on a thread that waits for the thaw.
+fn write_frozen(mounted: &Mounted) -> thread::JoinHandle<std::io::Result<()>> {
+    mounted.fs.freeze().unwrap();
+    let path = mounted.path("f");
+    let writing = thread::spawn(move || fs::write(path, b"x"));
+    thread::sleep(Duration::from_millis(100));
+    assert!(!writing.is_finished());
+    writing
+}
+
+#[test]
+fn frozen_mount_ends_though_its_kernel_is_gone() {
+    let mut mounted = Mounted::new();
+    let session = mounted.session.take().unwrap();
+    let writing = write_frozen(&mounted);
+    force_detach(&mounted.root());
+    assert_eq!(session.join().unwrap(), Ended::Unmounted);
+    writing.join().unwrap().unwrap_err();
+    assert!(mounted.fs.is_read_only());
+}
+
+#[test]
+fn dropping_a_frozen_session_lets_writers_end() {
+    let mut mounted = Mounted::new();
+    let writing = write_frozen(&mounted);
+    drop(mounted.session.take());
+    writing.join().unwrap().unwrap();
+    assert!(!is_mounted(&mounted.root()));
+}
+
 #[test]
 fn one_mount_over_another_takes_off_only_itself() {
     let mut first = Mounted::with("", |fs| drop(plant(fs, "first", b"")));
