@@ -38,6 +38,12 @@ pub(super) struct Guard {
     is_given_up: bool,
 }
 
+/// What a mount knows the block by as long as it has the right.
+pub(super) struct Own {
+    place: Place,
+    sequence: Arc<AtomicU32>,
+}
+
 /// The block, past all caches: another host may write it.
 #[derive(Clone)]
 struct Place {
@@ -133,6 +139,14 @@ impl Guard {
         Ok(())
     }
 
+    /// What shows whether the right is still this mount's.
+    pub(super) fn own(&self) -> Own {
+        Own {
+            place: self.place.clone(),
+            sequence: Arc::clone(&self.sequence),
+        }
+    }
+
     /// Marks the filesystem as no longer mounted.
     ///
     /// # Errors
@@ -148,6 +162,17 @@ impl Guard {
         self.place.refuse_changed(own)?;
         self.place.change(DiskMmp::mark_clean)?;
         Ok(())
+    }
+}
+
+impl Own {
+    /// Checks that no other host took the filesystem while this one was silent. No update may be in progress.
+    ///
+    /// # Errors
+    /// `Busy` where one has.
+    pub(super) fn check(&self) -> Result<()> {
+        let own = self.sequence.load(Ordering::Acquire);
+        self.place.refuse_changed(own)
     }
 }
 
@@ -259,6 +284,14 @@ impl fmt::Debug for Guard {
     }
 }
 
+impl fmt::Debug for Own {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Own")
+            .field("block", &self.place.block)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use platter_block::MemoryDevice;
@@ -318,9 +351,11 @@ mod tests {
     #[test]
     fn what_another_host_took_is_not_given_back() {
         let place = place(DiskMmp::mark_clean);
-        let own = place.claim(&mut |_| ()).unwrap();
+        let guard = Guard::new(place.clone(), place.claim(&mut |_| ()).unwrap());
+        guard.own().check().unwrap();
         place.change(|disk| disk.mark_mounted(77)).unwrap();
-        assert!(Guard::new(place.clone(), own).release().is_err());
+        assert!(guard.own().check().is_err());
+        assert!(guard.release().is_err());
         assert_eq!(place.read().unwrap().sequence.get(), 78);
     }
 

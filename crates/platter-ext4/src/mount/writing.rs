@@ -1,6 +1,7 @@
 //! A mount for writing: what is refused, how it begins, and how it comes to rest.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
@@ -32,6 +33,10 @@ pub(super) type Writing = MountEnd<Mounted>;
 pub(super) struct Mounted {
     sb: Arc<SuperBlock>,
     lifetime: Arc<Lifetime>,
+    /// What shows whether another host took the device, where hosts are kept from it.
+    own: Option<mmp::Own>,
+    /// The superblock says that nothing is being changed, or may say so.
+    is_end_marked: AtomicBool,
 }
 
 /// The threads of a mount. They end in this order.
@@ -167,6 +172,8 @@ pub(super) fn start(
     let mounted = Mounted {
         sb: Arc::clone(sb),
         lifetime,
+        own: guard.as_ref().map(mmp::Guard::own),
+        is_end_marked: AtomicBool::new(false),
     };
     let workers = Workers {
         _flusher: flusher,
@@ -193,6 +200,7 @@ impl WritableMount for Mounted {
         if let Some(log) = sb.fs.log() {
             log.freeze()?;
         }
+        self.is_end_marked.store(true, Ordering::Relaxed);
         superblock::rewrite_cached(&sb.fs, self.end_mark())
     }
 
@@ -202,8 +210,14 @@ impl WritableMount for Mounted {
         if let Some(error) = log.failure() {
             return Err(error);
         }
-        let marked = superblock::rewrite_cached(fs, DiskSuperblock::begin_writing);
-        let marked = marked.inspect_err(|error| log.abort(error));
+        // Otherwise transactions may change the superblock now.
+        let marked = if self.is_end_marked.swap(false, Ordering::Relaxed) {
+            let owned = self.own.as_ref().map_or(Ok(()), mmp::Own::check);
+            owned.and_then(|()| superblock::rewrite_cached(fs, DiskSuperblock::begin_writing))
+        } else {
+            Ok(())
+        };
+        let marked = marked.inspect_err(|error| self.sb.end_writing(error));
         log.thaw();
         marked
     }

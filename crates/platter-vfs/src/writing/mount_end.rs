@@ -31,7 +31,8 @@ pub trait WritableMount: Send + Sync {
     /// Those of the device and of the driver.
     fn suspend(&self) -> Result<()>;
 
-    /// Lets transactions begin again (`unfreeze_fs`), also after a [`suspend`](Self::suspend) that failed.
+    /// Lets transactions begin again (`unfreeze_fs`), also after a [`suspend`](Self::suspend) that failed: then some
+    /// may run.
     ///
     /// # Errors
     /// Those of the device and of the driver, after which nothing is written any more.
@@ -96,7 +97,11 @@ impl<M: WritableMount> MountEnd<M> {
             return Err(Condition::ReadOnly.into());
         }
         self.mount.writers().freeze()?;
-        let suspended = self.mount.sync().and_then(|()| self.mount.suspend());
+        if let Err(error) = self.mount.sync() {
+            self.mount.writers().thaw()?;
+            return Err(error);
+        }
+        let suspended = self.mount.suspend();
         if suspended.is_err() {
             // An error of that as well ends all writing.
             let _ = self.resume();
@@ -228,6 +233,7 @@ mod tests {
         writers: FreezeGate,
         steps: Steps,
         fails: bool,
+        sync_fails: bool,
     }
 
     /// Records that it is dropped.
@@ -249,6 +255,9 @@ mod tests {
 
         fn sync(&self) -> Result<()> {
             self.steps.take("sync");
+            if self.sync_fails {
+                return Err(Condition::NoSpace.into());
+            }
             Ok(())
         }
 
@@ -289,6 +298,7 @@ mod tests {
             writers: FreezeGate::default(),
             steps: steps.clone(),
             fails,
+            sync_fails: false,
         };
         let workers = Workers(steps.clone());
         (MountEnd::new(mount, workers, Some(())), steps)
@@ -349,6 +359,16 @@ mod tests {
         let failed = end.freeze();
         assert!(matches!(failed, Err(Error::Condition(Condition::NoSpace))));
         assert_eq!(steps.all(), ["sync", "suspend", "resume"]);
+        assert!(end.mount.writers.try_enter().is_some());
+    }
+
+    #[test]
+    fn mount_that_cannot_be_synced_is_not_suspended() {
+        let (mut end, steps) = mounted(false);
+        end.mount.sync_fails = true;
+        let failed = end.freeze();
+        assert!(matches!(failed, Err(Error::Condition(Condition::NoSpace))));
+        assert_eq!(steps.all(), ["sync"]);
         assert!(end.mount.writers.try_enter().is_some());
     }
 
