@@ -209,9 +209,11 @@ impl SuperBlock {
         Ok(is_gone)
     }
 
-    /// Drops all that can be dropped.
+    /// Drops all that can be dropped, unless the filesystem is frozen.
     pub(crate) fn drop_all_dead_subvolumes(&self) -> Result<()> {
-        while self.drop_dead_subvolumes()? {}
+        while let Some(_writer) = self.writers.try_enter()
+            && self.drop_dead_subvolumes()?
+        {}
         Ok(())
     }
 }

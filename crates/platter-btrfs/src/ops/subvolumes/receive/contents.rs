@@ -42,6 +42,7 @@ impl Receiver<'_> {
             && form.sector_bytes == self.fs.context().sector_bytes()
         {
             let inode = self.fs.load(file.id())?.ok_or(Condition::Stale)?;
+            let _writer = self.fs.writers.enter();
             if inode.write_compressed(offset, encoded, form.compression)? {
                 return Ok(());
             }

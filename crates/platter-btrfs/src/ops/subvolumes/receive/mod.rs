@@ -113,7 +113,10 @@ impl Receiver<'_> {
             self.finish(sink)?;
             let found = self.sources.find(self.fs.context(), parent)?;
             let (dir, name) = (self.parent, Name::new(path)?);
-            let root = self.fs.snapshot_subvolume(found, dir, name, false)?;
+            let root = {
+                let _writer = self.fs.writers.enter();
+                self.fs.snapshot_subvolume(found, dir, name, false)?
+            };
             self.begin(path, source, root);
             return Ok(());
         }
@@ -142,8 +145,11 @@ impl Receiver<'_> {
             time: Timestamp::default(),
         };
         let (id, uuid) = (current.id, current.source.uuid);
-        self.fs.set_received_subvolume(id, uuid, sent)?;
-        self.fs.set_subvolume_read_only(id, true)?;
+        {
+            let _writer = self.fs.writers.enter();
+            self.fs.set_received_subvolume(id, uuid, sent)?;
+            self.fs.set_subvolume_read_only(id, true)?;
+        }
         self.fs.sync()?;
         self.sources.forget();
         if let Some(done) = self.current.take() {
