@@ -16,8 +16,8 @@ impl MemInode {
     /// Makes `range` of the source what this file has at byte `to`.
     pub(super) fn clone_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
         self.with_both(source, |source| {
-            let end = to + (range.end - range.start);
             let blocks = pages_of(&file::shared_blocks(self, source, &range, to, false)?);
+            let end = to + (range.end - range.start);
             let first = to >> PAGE_BITS;
             let replaced = first..first + (blocks.end - blocks.start);
             {
@@ -237,6 +237,8 @@ mod tests {
         assert_eq!(more, 1);
         let full = target.clone_range(&*source, 0..2 * PAGE, 10 * PAGE);
         assert_eq!(errno(full), rustix::io::Errno::NOSPC);
+        let beyond = target.clone_range(&*source, 0..2 * PAGE, u64::MAX - PAGE + 1);
+        assert_eq!(errno(beyond), rustix::io::Errno::INVAL);
     }
 
     #[test]
