@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::{FileBlocks, write_back};
-use crate::Result;
 use crate::ranges::{CloneRequest, Deduped};
 use crate::writing::ListedInode;
+use crate::{Condition, Error, Result};
 
 /// Bytes that are compared at once.
 const COMPARED_BYTES: usize = 128 << 10;
@@ -23,8 +23,16 @@ pub fn with_both_locked<F: FileBlocks + ListedInode, T>(
     let (first, second) = if is_first { (one, other) } else { (other, one) };
     let _first = first.inode_lock().write();
     let _second = (first.id() != second.id()).then(|| second.inode_lock().write_nth(1));
-    write_back(first)?;
-    write_back(second)?;
+    for file in [first, second] {
+        // Nothing is written of one in a snapshot.
+        let is_read_only = matches!(
+            file.check_write(),
+            Err(Error::Condition(Condition::ReadOnly))
+        );
+        if !is_read_only {
+            write_back(file)?;
+        }
+    }
     work()
 }
 
