@@ -50,6 +50,14 @@ struct Recorded {
     last: Option<ErrorNote>,
 }
 
+impl Recorded {
+    /// Leaves an error to a transaction that closes.
+    fn note_later(&mut self, note: ErrorNote) {
+        self.more = self.more.saturating_add(1);
+        self.last = Some(note);
+    }
+}
+
 impl SuperBlock {
     /// Records the error of a finished operation if it reports corruption. Called without a handle
     /// or a lock.
@@ -77,6 +85,11 @@ impl SuperBlock {
         let Some(note) = self.note_of(error) else {
             return;
         };
+        if self.writers.is_frozen() {
+            // Reading goes on, and is not to wait for the thaw.
+            self.error_notes.state.lock().note_later(note);
+            return;
+        }
         // An error that cannot be recorded was returned to the caller in any case.
         let Ok(mut handle) = self.fs.begin(1) else {
             return;
@@ -85,8 +98,7 @@ impl SuperBlock {
             let mut recorded = self.error_notes.state.lock();
             let transaction = Some(handle.transaction());
             if recorded.transaction == transaction {
-                recorded.more = recorded.more.saturating_add(1);
-                recorded.last = Some(note);
+                recorded.note_later(note);
                 return;
             }
             recorded.transaction = transaction;
@@ -181,5 +193,27 @@ mod tests {
         (6..=8).for_each(encounter);
         log.commit_all().unwrap();
         assert_eq!(read(), (8, 8));
+    }
+
+    #[test]
+    fn error_found_while_frozen_is_recorded_after_the_thaw() {
+        let device = Sample::new(Shape::PLAIN).device;
+        let sb = mount(&device);
+        let log = sb.fs.log().unwrap();
+        let encounter = |block| {
+            let corruption = Corrupt::new(Locus::block(block), SpaceRule::FreeClusters);
+            sb.record_error(corruption.into());
+        };
+        sb.writers.freeze().unwrap();
+        log.freeze().unwrap();
+        encounter(1);
+        encounter(2);
+        log.thaw();
+        sb.writers.thaw().unwrap();
+        encounter(3);
+        log.commit_all().unwrap();
+        let mut disk = DiskSuperblock::new_zeroed();
+        device.read_at(1024, disk.as_mut_bytes()).unwrap();
+        assert_eq!(disk.error_count.get(), 3);
     }
 }
