@@ -151,8 +151,11 @@ fn deleted_file_is_freed_after_the_thaw(candidate: Candidate) -> Result<()> {
     let file = mounted.file("removed")?;
     file.write_at(0, &CONTENTS)?;
     mounted.root()?.unlink(&Context::root(), name("removed"))?;
+    // Of what no name leads to, syncs write nothing.
+    file.write_at(LEN_BYTES as u64, &[3; LEN_BYTES])?;
     fs.freeze()?;
     let frozen = mounted.copy()?;
+    file.sync(false)?;
     std::thread::scope(|scope| {
         let freeing = scope.spawn(|| drop(file));
         std::thread::sleep(WATCH);

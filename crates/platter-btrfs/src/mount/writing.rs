@@ -152,6 +152,7 @@ impl WritableMount for Mounted {
 
     /// Every commit leaves the filesystem clean, with no log.
     fn suspend(&self) -> Result<()> {
+        self.fs.write_unnamed()?;
         self.fs.writing().map_or(Ok(()), WriteContext::freeze)
     }
 

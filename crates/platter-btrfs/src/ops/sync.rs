@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use platter_vfs::file::{self, write_back_files};
+use platter_vfs::file::{self, write_back_files, write_back_unnamed};
 use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
@@ -69,6 +69,14 @@ impl SuperBlock {
         if let Some(writing) = self.writing() {
             writing.end();
         }
+    }
+
+    /// Writes the inodes in use back that have no name: a freeze follows, after which nothing is written.
+    ///
+    /// # Errors
+    /// That of any of them.
+    pub(crate) fn write_unnamed(&self) -> Result<()> {
+        write_back_unnamed(self.inodes.live())
     }
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written.

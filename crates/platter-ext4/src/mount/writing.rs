@@ -196,6 +196,7 @@ impl WritableMount for Mounted {
 
     fn suspend(&self) -> Result<()> {
         let sb = &self.sb;
+        sb.write_unnamed()?;
         sb.close_orphans()?;
         if let Some(log) = sb.fs.log() {
             log.freeze()?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_vfs::file::write_back_files;
+use platter_vfs::file::{write_back_files, write_back_unnamed};
 use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, Error, Result};
 
@@ -32,6 +32,14 @@ impl SuperBlock {
     /// That of any of them.
     pub(super) fn write_dirty(&self) -> Result<()> {
         self.dirty.write_back(write_back_files)
+    }
+
+    /// Writes the inodes in use back that have no name: a freeze follows, after which nothing is written.
+    ///
+    /// # Errors
+    /// That of any of them.
+    pub(crate) fn write_unnamed(&self) -> Result<()> {
+        write_back_unnamed(self.nodes.live())
     }
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written any

@@ -38,7 +38,7 @@ pub use request::{Request, ZEROS};
 pub use seek::seek;
 pub use sharing::{dedupe, shared_blocks, with_both_locked};
 pub use sources::{Piece, Sources, copy_into};
-pub use sync::{sync_data, write_back};
+pub use sync::{sync_data, write_back, write_back_unnamed};
 pub use truncate::{finish_truncation, resize};
 pub use write::{WriteTo, append, write};
 pub use writeback::write_runs;

@@ -1,5 +1,7 @@
 //! Writeback of a file, and `fsync(2)`.
 
+use std::sync::Arc;
+
 use super::{FileBlocks, FileEnd};
 use crate::Result;
 
@@ -12,6 +14,16 @@ pub fn write_back<F: FileBlocks>(file: &F) -> Result<()> {
     file.data().set_replaced(false);
     let written = file.pages().write_back(file, 0..u64::MAX);
     end_write_back(file, written, end)
+}
+
+/// Writes those of the files in use back that are dirty still after a sync, which leaves files without a name: once the
+/// filesystem is frozen, nothing of them may be left to write. No lock is held, and no handle.
+///
+/// # Errors
+/// That of the first file that could not be written.
+pub fn write_back_unnamed<F: FileBlocks>(in_use: Vec<Arc<F>>) -> Result<()> {
+    let mut dirty = in_use.into_iter().filter(|file| file.pages().is_dirty());
+    dirty.try_for_each(|file| write_back(&*file))
 }
 
 /// Ends writing back dirty pages up to `end`, the file's before they were looked for.

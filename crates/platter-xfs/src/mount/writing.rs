@@ -251,6 +251,7 @@ impl WritableMount for Mounted {
     }
 
     fn suspend(&self) -> Result<()> {
+        self.superblock.write_unnamed()?;
         self.superblock.context.mount().freeze()?;
         self.quiesce()
     }

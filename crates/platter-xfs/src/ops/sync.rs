@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use platter_vfs::file::{self, write_back_files};
+use platter_vfs::file::{self, write_back_files, write_back_unnamed};
 use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, FileKind, Result};
 
@@ -34,6 +34,14 @@ impl SuperBlock {
         }
         // Transactions that wait for it find the log shut down.
         let _ = self.context.mount().thaw();
+    }
+
+    /// Writes the inodes in use back that have no name: a freeze follows, after which nothing is written.
+    ///
+    /// # Errors
+    /// That of any of them.
+    pub(crate) fn write_unnamed(&self) -> Result<()> {
+        write_back_unnamed(self.inodes.live())
     }
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written.
