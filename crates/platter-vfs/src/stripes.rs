@@ -26,7 +26,7 @@ mod tests {
     fn stripe_stays_with_its_thread() {
         let own = stripe_of_thread();
         assert_eq!(stripe_of_thread(), own);
-        let other = std::thread::spawn(stripe_of_thread).join().unwrap();
+        let other = std::thread::scope(|scope| scope.spawn(stripe_of_thread).join().unwrap());
         assert_ne!(other, own);
     }
 }

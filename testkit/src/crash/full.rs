@@ -386,9 +386,12 @@ impl<'a> Run<'a> {
         }
         let paths = self.now.entries.iter().rev();
         let paths = paths.filter(|(path, _)| !path.is_empty());
-        let removal = |(path, kind): (&String, FileKind)| match kind {
-            FileKind::Directory => Operation::RemoveDir(path.clone()),
-            _ => Operation::Unlink(path.clone()),
+        let removal = |(path, kind): (&String, FileKind)| {
+            if kind == FileKind::Directory {
+                Operation::RemoveDir(path.clone())
+            } else {
+                Operation::Unlink(path.clone())
+            }
         };
         let removals: Vec<_> = paths
             .map(|(path, entry)| removal((path, entry.kind)))
@@ -435,21 +438,26 @@ fn is_no_space(error: &Error) -> bool {
 
 /// Whether an operation takes space, so that there may be none for it.
 fn may_be_refused(operation: &Operation) -> bool {
-    match operation {
-        Operation::Truncate(_, size) => *size > 0,
-        Operation::Open(..)
-        | Operation::Close(_)
-        | Operation::DeleteSubvolume(_)
-        | Operation::Unlink(_)
-        | Operation::RemoveDir(_)
-        | Operation::Fsync(..)
-        | Operation::Sync => false,
-        _ => true,
-    }
+    let takes_none = matches!(
+        operation,
+        Operation::Truncate(_, 0)
+            | Operation::Open(..)
+            | Operation::Close(_)
+            | Operation::DeleteSubvolume(_)
+            | Operation::Unlink(_)
+            | Operation::RemoveDir(_)
+            | Operation::Fsync(..)
+            | Operation::Sync
+    );
+    !takes_none
 }
 
 /// The files whose contents it changes.
 fn written_paths(operation: &Operation) -> Vec<&str> {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the others change no contents"
+    )]
     match operation {
         Operation::Write(path, _)
         | Operation::Truncate(path, _)

@@ -201,7 +201,8 @@ fn dropping_a_session_unmounts() {
 fn write_frozen(mounted: &Mounted) -> thread::JoinHandle<std::io::Result<()>> {
     mounted.fs.freeze().unwrap();
     let path = mounted.path("f");
-    let writing = thread::spawn(move || fs::write(path, b"x"));
+    let writer = thread::Builder::new().name("writer".to_owned());
+    let writing = writer.spawn(move || fs::write(path, b"x")).unwrap();
     thread::sleep(Duration::from_millis(100));
     assert!(!writing.is_finished());
     writing

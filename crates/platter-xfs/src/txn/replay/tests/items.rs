@@ -131,7 +131,7 @@ fn owner_changes_though_the_inode_on_disk_is_newer() {
     inode[176..180].copy_from_slice(&[0, 1, 0, 1]);
     let pointers_at = 176 + 4 + (512 - 176 - 4) / 16 * 8;
     inode[pointers_at..pointers_at + 8].copy_from_slice(&20_u64.to_be_bytes());
-    sample.data.write_at(at as u64, &inode).unwrap();
+    sample.data.write_at(at, &inode).unwrap();
     let mut block = vec![0; 4096];
     block[..8].copy_from_slice(b"BMA3\0\0\0\0");
     block[56..64].copy_from_slice(&7_u64.to_be_bytes());
