@@ -238,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Thaws the filesystem if it is frozen: threads that serve may wait for that, with nobody left to ask for it.
+    /// Thaws the filesystem if it is frozen: threads that serve may wait for that, with no caller left to ask for it.
     fn thaw(&self) {
         // An error that ends all writing is returned by the unmount.
         let _ = self.server.fs().thaw();

@@ -314,8 +314,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Has the model take over what was done of a change of contents that was refused: each byte is as before, or as it
-    /// would be after all of it.
+    /// Takes over into the model what was done of a change of contents that was refused: each byte is as before, or
+    /// as it would be after all of it.
     fn take_part(&mut self, operation: &Operation) -> Result<()> {
         let paths = written_paths(operation);
         if paths.is_empty() {

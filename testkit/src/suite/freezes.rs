@@ -152,7 +152,7 @@ fn deleted_file_is_freed_after_the_thaw(candidate: Candidate) -> Result<()> {
     file.write_at(0, &CONTENTS)?;
     mounted.root()?.unlink(&Context::root(), name("removed"))?;
     // Of what no name leads to, syncs write nothing.
-    file.write_at(LEN_BYTES as u64, &[3; LEN_BYTES])?;
+    file.write_at(LEN_BYTES as u64, &vec![3; LEN_BYTES])?;
     fs.freeze()?;
     let frozen = mounted.copy()?;
     file.sync(false)?;

@@ -282,7 +282,7 @@ impl BlockGroup {
         true
     }
 
-    /// The allocated range is free again: it was never written. Returns `false` if that cannot be.
+    /// The allocated range is free again: no committed tree refers to it. Returns `false` if that cannot be.
     #[must_use]
     pub fn release(&self, range: Range<u64>) -> bool {
         let mut state = self.state.lock();

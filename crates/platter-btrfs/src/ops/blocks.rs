@@ -268,7 +268,7 @@ impl FileBlocks for BtrfsInode {
         if allocation.is_mapped || !allocation.is_new() || !self.fs.can_write() {
             return Ok(());
         }
-        // As part of the running transaction, so that it is not used before that is durable.
+        // Within a transaction, so that none is committed meanwhile.
         let handle = self.fs.begin(0, Purpose::Free)?;
         handle.release_data(allocation.address, disk_bytes)
     }

@@ -71,12 +71,15 @@ impl SuperBlock {
         }
     }
 
-    /// Writes the inodes in use back that have no name: a freeze follows, after which nothing is written.
+    /// Writes the inodes in use back that have no name: a freeze follows, after which nothing is written. Those of
+    /// subvolumes that do not change stay as they are.
     ///
     /// # Errors
     /// That of any of them.
     pub(crate) fn write_unnamed(&self) -> Result<()> {
-        write_back_unnamed(self.inodes.live())
+        let mut in_use = self.inodes.live();
+        in_use.retain(|inode| inode.can_change());
+        write_back_unnamed(in_use)
     }
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written.

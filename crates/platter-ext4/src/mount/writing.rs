@@ -220,6 +220,9 @@ impl WritableMount for Mounted {
         };
         let marked = marked.inspect_err(|error| self.sb.end_writing(error));
         log.thaw();
+        if marked.is_ok() {
+            self.sb.note_pending();
+        }
         marked
     }
 

@@ -106,6 +106,15 @@ impl SuperBlock {
         let _ = superblock::edit(&self.fs, &mut handle, |disk| disk.note_error(&note));
     }
 
+    /// Records the errors that were found while the filesystem was frozen.
+    pub(crate) fn note_pending(&self) {
+        let is_pending = self.error_notes.state.lock().last.is_some();
+        // An error that cannot be recorded was returned to the caller in any case.
+        if is_pending && let Ok(mut handle) = self.fs.begin(1) {
+            let _ = self.note_the_rest(&mut handle);
+        }
+    }
+
     /// Records in a transaction that closes the errors that were not recorded yet.
     pub(super) fn note_the_rest(&self, handle: &mut Handle<'_>) -> Result<()> {
         let (more, last) = {
@@ -209,11 +218,11 @@ mod tests {
         encounter(1);
         encounter(2);
         log.thaw();
+        sb.note_pending();
         sb.writers.thaw().unwrap();
-        encounter(3);
         log.commit_all().unwrap();
         let mut disk = DiskSuperblock::new_zeroed();
         device.read_at(1024, disk.as_mut_bytes()).unwrap();
-        assert_eq!(disk.error_count.get(), 3);
+        assert_eq!(disk.error_count.get(), 2);
     }
 }

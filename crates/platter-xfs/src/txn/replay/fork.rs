@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 use super::rules::ReplayRule;
 use super::second_pass::SecondPass;
 use crate::ondisk::log::Stamp;
-use crate::ondisk::{FsBlock, InodeNr};
+use crate::ondisk::{BasicBlock, FsBlock, InodeNr};
 
 /// Header of a tree block with long pointers, in version 5 and before.
 const LONG_HEADER_V5: usize = 72;
@@ -22,6 +22,8 @@ const KEY_BYTES: usize = 8;
 const POINTER_BYTES: usize = 8;
 /// `XFS_BMAP_CRC_MAGIC`.
 const EXTENT_TREE_MAGIC: &[u8] = b"BMA3";
+/// `bb_blkno` of a block with long pointers: its place, in basic blocks.
+const PLACE_AT: usize = 24;
 /// `bb_owner` of a block with long pointers.
 const OWNER_AT: usize = 56;
 /// The most levels of a tree of extents.
@@ -78,6 +80,12 @@ fn pointers(block: &[u8], level_at: usize, at: usize) -> Option<(u16, Vec<FsBloc
     Some((level.get(), pointers.collect()))
 }
 
+/// Whether a block says that this is its place.
+fn is_at(block: &[u8], place: BasicBlock) -> bool {
+    let stored = block.get(PLACE_AT..PLACE_AT + 8);
+    stored == Some(&place.0.to_be_bytes()[..])
+}
+
 impl SecondPass<'_> {
     /// Sets a new owner in all blocks of the tree below a fork's root, after forks were swapped.
     pub(super) fn change_owner(&mut self, root: &[u8], owner: InodeNr) -> Result<()> {
@@ -113,15 +121,23 @@ impl SecondPass<'_> {
     ) -> Result<Option<Vec<FsBlock>>> {
         let place = self.geometry.basic_block(block);
         let sectors = u64::from(self.geometry.block_bytes() / 512);
+        let (meta_uuid, lsn) = (self.geometry.meta_uuid, self.lsn);
         let buffer = self.buffers.get(place, sectors)?;
         let found = pointers(&buffer.bytes, LEVEL_AT, LONG_HEADER_V5);
         let Some((_, pointers)) = found.filter(|&(found, _)| found == level) else {
             return Ok(None);
         };
-        let is_tree = buffer.bytes.starts_with(EXTENT_TREE_MAGIC);
-        let Some(stamp) = Stamp::of_block(&buffer.bytes).filter(|_| is_tree) else {
+        let stamp = Stamp::of_block(&buffer.bytes).filter(|stamp| {
+            let bytes = &buffer.bytes;
+            bytes.starts_with(EXTENT_TREE_MAGIC) && stamp.lsn(bytes, meta_uuid).is_some()
+        });
+        let (Some(stamp), true) = (stamp, is_at(&buffer.bytes, place)) else {
             return Ok(None);
         };
+        // What was written after this transaction has the owner that it had then.
+        if stamp.lsn(&buffer.bytes, meta_uuid) > Some(lsn) {
+            return Ok(Some(pointers));
+        }
         let bytes = buffer.edit();
         if let Some(slot) = bytes.get_mut(OWNER_AT..OWNER_AT + 8) {
             slot.copy_from_slice(&owner.get().to_be_bytes());

@@ -134,6 +134,8 @@ fn owner_changes_though_the_inode_on_disk_is_newer() {
     sample.data.write_at(at, &inode).unwrap();
     let mut block = vec![0; 4096];
     block[..8].copy_from_slice(b"BMA3\0\0\0\0");
+    block[24..32].copy_from_slice(&160_u64.to_be_bytes());
+    block[40..56].copy_from_slice(Geometry::new(&sample.superblock).meta_uuid.as_bytes());
     block[56..64].copy_from_slice(&7_u64.to_be_bytes());
     sample.data.write_at(20 * 4096, &block).unwrap();
     let format = InodeFormat {
@@ -146,11 +148,14 @@ fn owner_changes_though_the_inode_on_disk_is_newer() {
     assert_eq!(block[56..64], inode_format().inode.get().to_be_bytes());
     assert!(crate::ondisk::checksum::matches(&block, 64));
     assert_eq!(sample.data_at(at, 512), inode);
-    // A block that is none of the tree is left alone.
-    sample.data.write_at(20 * 4096, b"XDD3").unwrap();
-    let other = sample.data_at(20 * 4096, 4096);
-    sample.replay().unwrap();
-    assert_eq!(sample.data_at(20 * 4096, 4096), other);
+    // One of a later transaction, of another place or of another kind is left alone.
+    for (at, byte) in [(35, 4), (31, 161), (0, b'X')] {
+        let mut other = block.clone();
+        (other[at], other[63]) = (byte, 7);
+        sample.data.write_at(20 * 4096, &other).unwrap();
+        sample.replay().unwrap();
+        assert_eq!(sample.data_at(20 * 4096, 4096), other);
+    }
 }
 
 #[test]
