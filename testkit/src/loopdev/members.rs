@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::LoopDevice;
+use super::{LoopDevice, Mount};
 use crate::tool;
 
 /// How often a lock or a busy device is tried again, and the pause between.
@@ -52,11 +52,32 @@ impl Members {
         self.devices.iter().map(LoopDevice::path)
     }
 
-    fn forget(&self) -> bool {
-        let mut scan = tool::command("btrfs");
-        scan.args(["device", "scan", "--forget"]).args(self.paths());
-        tool::finish(&mut scan).is_ok_and(|finished| finished.status.success())
+    /// Calls `mount` again while the kernel knows a newer copy of a member, which is no longer in use: one that was not
+    /// forgotten in time.
+    pub(super) fn mounted(&self, mount: impl Fn(&[&Path]) -> Result<Mount>) -> Result<Mount> {
+        let paths: Vec<&Path> = self.paths().collect();
+        for _ in 0..FORGET_ATTEMPTS_MAX {
+            match mount(&paths) {
+                Err(error) if error.to_string().contains("File exists") => {
+                    forget(std::iter::empty());
+                    std::thread::sleep(PAUSE);
+                }
+                done => return done,
+            }
+        }
+        mount(&paths)
     }
+
+    fn forget(&self) -> bool {
+        forget(self.paths())
+    }
+}
+
+/// Has the kernel forget devices, or without any all that are not mounted. Returns whether it did.
+fn forget<'p>(paths: impl Iterator<Item = &'p Path>) -> bool {
+    let mut scan = tool::command("btrfs");
+    scan.args(["device", "scan", "--forget"]).args(paths);
+    tool::finish(&mut scan).is_ok_and(|finished| finished.status.success())
 }
 
 impl Drop for Members {

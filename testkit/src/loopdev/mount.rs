@@ -73,9 +73,7 @@ impl Mount {
         };
         if fs_type == FsType::Btrfs && devices.len() > 1 {
             let members = Members::claim(devices)?;
-            let paths: Vec<&Path> = members.paths().collect();
-            let mount = Self::devices(fs_type, &paths, options, access);
-            drop(paths);
+            let mount = members.mounted(|paths| Self::devices(fs_type, paths, options, access));
             return Ok(Self {
                 _members: Some(members),
                 ..mount.with_context(described)?

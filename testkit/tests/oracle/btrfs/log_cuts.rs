@@ -290,6 +290,7 @@ fn cut(recording: &Recording, range: &Range<usize>, prng: &mut Prng) -> Result<C
         first_position: position,
         mixes_per_position: 3,
         subset_writes_max: 2,
+        ..CrashOptions::default()
     };
     let states = recording.crash_states(options);
     let states: Vec<CrashState<'_>> = states

@@ -30,6 +30,8 @@ pub struct CrashOptions {
     /// Up to this number of writes between two flushes, every subset of them is enumerated; at most
     /// 16. With more, each one is dropped alone and kept alone.
     pub subset_writes_max: u32,
+    /// Whether a write of several blocks may leave some of them.
+    pub tears_writes: bool,
 }
 
 impl Default for CrashOptions {
@@ -39,6 +41,7 @@ impl Default for CrashOptions {
             first_position: 0,
             mixes_per_position: 2,
             subset_writes_max: 5,
+            tears_writes: true,
         }
     }
 }
@@ -178,8 +181,10 @@ impl<'a> CrashStates<'a> {
                     plans.extend((0..members).map(Plan::WithoutMember));
                     plans.extend((0..members).map(Plan::OnlyMember));
                 }
-                let splits = self.pending.splits();
-                plans.extend(splits.map(|(which, loss)| Plan::Split(which, loss)));
+                if self.options.tears_writes {
+                    let splits = self.pending.splits();
+                    plans.extend(splits.map(|(which, loss)| Plan::Split(which, loss)));
+                }
             }
             let mut dice = Dice::new(self.options.seed ^ self.position as u64);
             let mixes = (0..self.options.mixes_per_position).map(|_| Plan::Mix(dice.next()));
@@ -224,11 +229,12 @@ impl<'a> CrashStates<'a> {
                 .map(|member| keep_if(member == kept))
                 .collect(),
             Plan::Mix(seed) => {
+                let tears_writes = self.options.tears_writes;
                 let mut dice = Dice::new(seed);
                 // From almost all dropped to almost all kept, on each device.
                 let kept_of_16: Vec<u64> = self.durable.iter().map(|_| 1 + dice.roll(15)).collect();
                 let mut loss = |member: usize| match dice.roll(16) {
-                    roll if roll % 4 == 3 => Loss::Torn(dice.next()),
+                    roll if tears_writes && roll % 4 == 3 => Loss::Torn(dice.next()),
                     roll => keep_if(roll < kept_of_16[member]),
                 };
                 self.pending.members().map(&mut loss).collect()
