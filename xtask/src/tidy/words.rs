@@ -73,6 +73,7 @@ const RETIRED: &[(&str, &str)] = &[
 
 /// Phrases that are refused, and what to write instead.
 const RETIRED_PHRASES: &[(&str, &str)] = &[
+    (". gives ", "returns"),
     ("at rest", "offline"),
     ("come home", "are checkpointed"),
     ("comes home", "is checkpointed"),
@@ -84,7 +85,6 @@ const RETIRED_PHRASES: &[(&str, &str)] = &[
     ("draws up", "plans"),
     ("goes home", "is checkpointed"),
     ("is no case for", "is not eligible for"),
-    (". gives ", "returns"),
     ("let go of", "release"),
     ("lets go of", "releases"),
     ("the medium", "the disk, the device"),
