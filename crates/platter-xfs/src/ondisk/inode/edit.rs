@@ -223,15 +223,6 @@ pub fn core_mut(bytes: &mut [u8]) -> Option<&mut DiskInodeV3> {
     core_v3(bytes)
 }
 
-/// Clears the flag of files whose data may be shared.
-#[must_use]
-pub fn clear_reflink(bytes: &mut [u8]) -> Option<()> {
-    let disk = core_v3(bytes)?;
-    let flags = disk.flags2.get() & !InodeFlags2::REFLINK.bits();
-    disk.flags2.set(flags);
-    Some(())
-}
-
 /// Stores the checksum, where there is one.
 pub fn seal(bytes: &mut [u8]) {
     if core_v3(bytes).is_some() {
@@ -295,7 +286,7 @@ mod tests {
 
     #[test]
     fn attribute_fork_and_counters_change() {
-        let mut bytes = inode(3, InodeFlags2::REFLINK.bits() | InodeFlags2::BIGTIME.bits());
+        let mut bytes = inode(3, 0);
         bytes[300..].fill(9);
         set_attr_fork(&mut bytes, 20).unwrap();
         assert_eq!(bytes[336..].iter().max(), Some(&0));
@@ -304,8 +295,6 @@ mod tests {
         add_blocks(&mut bytes, -3).unwrap();
         assert!(add_blocks(&mut bytes, -5).is_none());
         set_size(&mut bytes, 9).unwrap();
-        clear_reflink(&mut bytes).unwrap();
-        assert_eq!((bytes[71], bytes[63], bytes[127]), (4, 9, 8));
-        assert!(clear_reflink(&mut inode(2, 0)).is_none());
+        assert_eq!((bytes[71], bytes[63]), (4, 9));
     }
 }

@@ -77,17 +77,12 @@ impl Finisher {
         let [first, second] = forks;
         first.store(&mut one)?;
         second.store(&mut two)?;
-        let flags = [
-            ExchangeFlags::CLEAR_FIRST_REFLINK,
-            ExchangeFlags::CLEAR_SECOND_REFLINK,
-        ];
+        // No flag of shared blocks is cleared, whatever the intent says: the kernel finds anew which file alone has it, and
+        // the transaction of the first intent has set it in both.
         let has_sizes = intent.flags.contains(ExchangeFlags::SET_SIZES);
-        for ((mut inode, size), flag) in [one, two].into_iter().zip(intent.sizes).zip(flags) {
+        for (mut inode, size) in [one, two].into_iter().zip(intent.sizes) {
             if has_sizes {
                 inode.change(|bytes| edit::set_size(bytes, size))?;
-            }
-            if intent.flags.contains(flag) {
-                inode.change(edit::clear_reflink)?;
             }
             inode.store(&mut self.groups);
         }
