@@ -9,8 +9,12 @@ use platter_ext4::ondisk::features::Incompat;
 use platter_ext4::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES, State,
 };
+use platter_ondisk::Locus;
+use platter_xfs::ondisk::{Geometry, Superblock};
+use platter_xfs::txn::{LogDevice, LogState, find_position};
 
 use crate::fs_type::FsType;
+use crate::subject::devices_of_files;
 
 /// Whether nothing is left to recover: an ext4 whose state is clean and which needs no recovery, a
 /// btrfs of whose devices none knows a log tree, an XFS whose log ends with an unmount record.
@@ -22,8 +26,22 @@ pub fn is_clean(fs_type: FsType, images: &[&Path]) -> Result<bool> {
             let each = images.iter().map(|image| btrfs(image));
             Ok(each.collect::<Result<Vec<_>>>()?.into_iter().all(|it| it))
         }
-        FsType::Xfs => xfs(first, images.get(1).copied()),
+        FsType::Xfs => Ok(xfs(first, images.get(1).copied())? || xfs_has_no_log(images)?),
     }
+}
+
+/// Whether our recovery would replay nothing: the search below does not find the head of every log.
+fn xfs_has_no_log(images: &[&Path]) -> Result<bool> {
+    let devices = devices_of_files(images, 512)?;
+    let [data, external @ ..] = &devices[..] else {
+        return Ok(false);
+    };
+    let mut sector = vec![0; 4096];
+    data.read_at(0, &mut sector)?;
+    let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
+    let log = LogDevice::open(&superblock, data, external.first())?;
+    let position = find_position(&log, Geometry::new(&superblock).features.is_v5())?;
+    Ok(position.state == LogState::Clean)
 }
 
 fn ext4(image: &Path) -> Result<bool> {
