@@ -73,7 +73,7 @@ impl Members {
     }
 }
 
-/// Has the kernel forget devices, or without any all that are not mounted. Returns whether it did.
+/// Makes the kernel forget devices, or without any all that are not mounted. Returns whether it did.
 fn forget<'p>(paths: impl Iterator<Item = &'p Path>) -> bool {
     let mut scan = tool::command("btrfs");
     scan.args(["device", "scan", "--forget"]).args(paths);

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use platter_block::{BlockDevice, MemoryDevice};
 use platter_ext4::ondisk::features::Incompat;
 use platter_ext4::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES, State,
@@ -14,7 +16,6 @@ use platter_xfs::ondisk::{Geometry, Superblock};
 use platter_xfs::txn::{LogDevice, LogState, find_position};
 
 use crate::fs_type::FsType;
-use crate::subject::devices_of_files;
 
 /// Whether nothing is left to recover: an ext4 whose state is clean and which needs no recovery, a
 /// btrfs of whose devices none knows a log tree, an XFS whose log ends with an unmount record.
@@ -32,7 +33,10 @@ pub fn is_clean(fs_type: FsType, images: &[&Path]) -> Result<bool> {
 
 /// Whether our recovery would replay nothing: the search below does not find the head of every log.
 fn xfs_has_no_log(images: &[&Path]) -> Result<bool> {
-    let devices = devices_of_files(images, 512)?;
+    let read = |image: &&Path| -> Result<Arc<dyn BlockDevice>> {
+        Ok(Arc::new(MemoryDevice::new("image", std::fs::read(image)?)))
+    };
+    let devices = images.iter().map(read).collect::<Result<Vec<_>>>()?;
     let [data, external @ ..] = &devices[..] else {
         return Ok(false);
     };

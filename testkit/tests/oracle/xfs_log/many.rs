@@ -171,11 +171,11 @@ fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()
         let scene = Scene::of_position(&scene.shape(), &recording, at)?;
         let by_the_kernel = scene.recovered_by_the_kernel()?;
         let (by_platter, _) = scene.mounted_by_platter()?;
-        for (who, found) in [("the kernel", by_the_kernel), ("platter", by_platter)] {
+        for (by, found) in [("the kernel", by_the_kernel), ("platter", by_platter)] {
             let found = found.with_lost_ends_of(theirs, &to_the_end);
             // Each recovery does its first step of an exchange last, so that leaves are split at other places.
             let found = found.with_leaves_of(theirs, &exchanged(&report.log.open_intents));
-            let what = || format!("recovery cut at {at}, ended by {who}");
+            let what = || format!("recovery cut at {at}, ended by {by}");
             listing::compare(&found, theirs).with_context(what)?;
         }
         tally.cuts += 1;
