@@ -258,7 +258,10 @@ fn requests_of_small_writes(options: &str) -> Vec<(&'static str, u64)> {
     });
     drop(file);
     mounted.unmount();
-    requests.all()
+    let mut all = requests.all();
+    // A child that another test forks closes its copy of the file when it executes its program.
+    all.retain(|&(name, _)| name != "FLUSH");
+    all
 }
 
 #[test]
