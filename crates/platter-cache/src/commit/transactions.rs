@@ -411,7 +411,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         }
     }
 
-    /// Has handles that begin wait until they are [thawed](Self::thaw), and returns when none is open
+    /// Has handles that begin wait until they are [thawed](Self::thaw), and returns when none is open.
     /// Commits go on. The caller has no handle.
     pub fn freeze(&self) {
         let mut state = self.state.lock();
