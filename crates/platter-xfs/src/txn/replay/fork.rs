@@ -1,6 +1,8 @@
 //! The forks of a logged inode: as they are, or the root of a tree of extents in the form that it has in
 //! memory. Spec: `xfs/data_extents`.
 
+use std::collections::HashSet;
+
 use platter_ondisk::endian::{Be16, Be64};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
@@ -9,7 +11,7 @@ use zerocopy::FromBytes;
 use super::rules::ReplayRule;
 use super::second_pass::SecondPass;
 use crate::ondisk::log::Stamp;
-use crate::ondisk::{BasicBlock, FsBlock, InodeNr};
+use crate::ondisk::{BasicBlock, FsBlock, InodeNr, Lsn};
 
 /// Header of a tree block with long pointers, in version 5 and before.
 const LONG_HEADER_V5: usize = 72;
@@ -95,13 +97,12 @@ impl SecondPass<'_> {
         if level > LEVELS_MAX {
             return Err(broken().into());
         }
-        let blocks_max = self.geometry.data_blocks();
-        let mut seen = 0_u64;
+        let mut seen = HashSet::new();
         for level in (0..level).rev() {
             let mut below = Vec::new();
             for block in next {
-                seen += 1;
-                if seen > blocks_max || !self.geometry.contains(block, 1) {
+                // A block that is pointed to twice would be walked again with all below it.
+                if !seen.insert(block.0) || !self.geometry.contains(block, 1) {
                     return Err(broken().into());
                 }
                 let pointers = self.change_block_owner(block, level, owner)?;
@@ -135,7 +136,8 @@ impl SecondPass<'_> {
             return Ok(None);
         };
         // What was written after this transaction has the owner that it had then.
-        if stamp.lsn(&buffer.bytes, meta_uuid) > Some(lsn) {
+        let written = stamp.lsn(&buffer.bytes, meta_uuid);
+        if written.is_some_and(|written| written != Lsn::NULL && written > lsn) {
             return Ok(Some(pointers));
         }
         let bytes = buffer.edit();

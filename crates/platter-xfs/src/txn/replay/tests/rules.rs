@@ -173,6 +173,23 @@ fn tree_whose_owner_changes_has_valid_blocks() {
 }
 
 #[test]
+fn tree_whose_owner_changes_has_each_block_once() {
+    let mut root = vec![0; 72 + 2 * 16];
+    (root[5], root[7]) = (1, 2);
+    for at in [72 + 2 * 8, 72 + 3 * 8] {
+        root[at..at + 8].copy_from_slice(&20_u64.to_be_bytes());
+    }
+    let fields = InodeFields::DATA_ROOT | InodeFields::DATA_OWNER;
+    let sample = inode_log(format(fields), 0, root);
+    let mut block = vec![0; 4096];
+    block[..4].copy_from_slice(b"BMA3");
+    block[24..32].copy_from_slice(&160_u64.to_be_bytes());
+    block[40..56].copy_from_slice(Geometry::new(&sample.superblock).meta_uuid.as_bytes());
+    sample.data.write_at(20 * 4096, &block).unwrap();
+    assert_broken(&sample, ReplayRule::OwnerTree);
+}
+
+#[test]
 fn quota_record_without_its_magic_is_found() {
     let mut sample = Sample::new();
     let format = DquotFormat {
