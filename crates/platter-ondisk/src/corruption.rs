@@ -175,6 +175,33 @@ impl Locus {
         self
     }
 
+    /// The same location, with what is known of `around` added where it is unknown here. Keys and
+    /// byte offsets are not taken over: they belong to one block.
+    #[must_use]
+    pub fn within(self, around: Self) -> Self {
+        let (known, around) = (self.parts(), around.parts());
+        let mut locus = self;
+        if let (None, Some(member)) = (known.member, around.member) {
+            locus = locus.on_member(member);
+        }
+        if let (None, Some(copy)) = (known.copy, around.copy) {
+            locus = locus.of_copy(copy);
+        }
+        if let (None, Some(tree)) = (known.tree, around.tree) {
+            locus = locus.in_tree(tree);
+        }
+        if let (None, Some(group)) = (known.group, around.group) {
+            locus = locus.in_group(group);
+        }
+        if let (None, Some(inode)) = (known.inode, around.inode) {
+            locus = locus.of_inode(inode);
+        }
+        if let (None, Some(block)) = (known.block, around.block) {
+            locus = locus.at_block(block);
+        }
+        locus
+    }
+
     /// The parts that are known.
     #[must_use]
     pub fn parts(&self) -> LocusParts {
@@ -263,6 +290,47 @@ pub trait Rule: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     fn text(self) -> &'static str;
 }
 
+/// Declares the rules of one structure: an enum with the documentation of each rule, the structure's
+/// name, and what was found where a rule does not hold.
+///
+/// ```
+/// platter_ondisk::rules! {
+///     /// The rules of an extent node.
+///     pub enum ExtentRule of "extent node" {
+///         /// `eh_magic` is 0xf30a.
+///         Magic => "magic is not 0xf30a",
+///     }
+/// }
+///
+/// let corrupt = platter_ondisk::Corrupt::new(platter_ondisk::Locus::block(7), ExtentRule::Magic);
+/// assert_eq!(corrupt.to_string(), "extent node at block 7: magic is not 0xf30a");
+/// ```
+#[macro_export]
+macro_rules! rules {
+    (
+        $(#[$outer:meta])*
+        $visibility:vis enum $name:ident of $structure:literal {
+            $($(#[$inner:meta])* $variant:ident => $text:literal,)+
+        }
+    ) => {
+        $(#[$outer])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        $visibility enum $name {
+            $($(#[$inner])* $variant,)+
+        }
+
+        impl $crate::Rule for $name {
+            const STRUCTURE: &'static str = $structure;
+
+            fn text(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)+
+                }
+            }
+        }
+    };
+}
+
 /// A structure on the device that breaks a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt<R> {
@@ -320,17 +388,20 @@ mod tests {
         assert_eq!((locus.parts().key, locus.parts().block), (Some(key), None));
     }
 
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum SampleRule {
-        Magic,
+    crate::rules! {
+        /// A sample.
+        enum SampleRule of "sample" {
+            /// The magic number.
+            Magic => "magic is wrong",
+        }
     }
 
-    impl Rule for SampleRule {
-        const STRUCTURE: &'static str = "sample";
-
-        fn text(self) -> &'static str {
-            "magic is wrong"
-        }
+    #[test]
+    fn location_takes_unknown_parts_from_around() {
+        let around = Locus::inode(12).in_group(3).at_block(99).at_offset(8);
+        let locus = Locus::inode(13).within(around);
+        assert_eq!(locus, Locus::inode(13).in_group(3).at_block(99));
+        assert_eq!(locus.within(Locus::UNKNOWN), locus);
     }
 
     #[test]

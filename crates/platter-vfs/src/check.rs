@@ -7,7 +7,9 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use platter_block::IoError;
-use platter_ondisk::{Corruption, Locus};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
+
+use crate::error::{Error, Result};
 
 /// What a finding means for the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,6 +72,21 @@ impl Finding {
             severity: Severity::Unreadable,
             corruption: Corruption::new(structure, locus, format!("cannot be read: {error}")),
             path: None,
+        }
+    }
+
+    /// What an error says about the `structure` that was read; `locus` has what the error leaves out.
+    #[must_use]
+    pub fn of_error(structure: &'static str, locus: Locus, error: Error) -> Self {
+        match error {
+            Error::Corrupt(mut corruption) => {
+                corruption.locus = corruption.locus.within(locus);
+                Self::error(*corruption)
+            }
+            Error::Io(error) => Self::unreadable(structure, locus, &error),
+            error @ (Error::Condition(_) | Error::Unsupported(_)) => {
+                Self::error(Corruption::new(structure, locus, error.to_string()))
+            }
         }
     }
 
@@ -154,6 +171,61 @@ impl CheckReport {
     }
 }
 
+/// The listener broke the check off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cancelled;
+
+/// The result of a step of a check.
+pub type Flow<T = ()> = std::result::Result<T, Cancelled>;
+
+/// A checker of one filesystem, which reports what it finds and goes on.
+pub trait Checking {
+    /// Passes a finding on, with what the checker knows about it, such as a path.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`], as from all functions here.
+    fn report_finding(&mut self, finding: Finding) -> Flow;
+
+    /// Reports a broken rule.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`].
+    fn found<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
+        self.report_finding(Finding::error(Corrupt::new(locus, rule).into()))
+    }
+
+    /// Reports something legal that is worth knowing.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`].
+    fn noticed<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
+        self.report_finding(Finding::notice(Corrupt::new(locus, rule).into()))
+    }
+
+    /// Returns what was read, or reports why `structure` at `locus` was not and returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`].
+    fn tolerate<T>(
+        &mut self,
+        structure: &'static str,
+        locus: Locus,
+        read: Result<T>,
+    ) -> Flow<Option<T>> {
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => {
+                self.report_finding(Finding::of_error(structure, locus, error))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
 /// The checker's side of a [`CheckSink`]: passes findings on and keeps the report.
 pub struct CheckReporter<'a> {
     sink: &'a mut dyn CheckSink,
@@ -178,7 +250,11 @@ impl<'a> CheckReporter<'a> {
     }
 
     /// Counts the finding and passes it on.
-    pub fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`].
+    pub fn finding(&mut self, finding: Finding) -> Flow {
         let count = match finding.severity {
             Severity::Notice => &mut self.report.notices,
             Severity::Error => &mut self.report.errors,
@@ -190,7 +266,11 @@ impl<'a> CheckReporter<'a> {
     }
 
     /// Passes the progress on.
-    pub fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> ControlFlow<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`Cancelled`].
+    pub fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
         let flow = self.sink.progress(CheckProgress { pass, done, total });
         self.note(flow)
     }
@@ -216,9 +296,13 @@ impl<'a> CheckReporter<'a> {
         self.report
     }
 
-    fn note(&mut self, flow: ControlFlow<()>) -> ControlFlow<()> {
+    fn note(&mut self, flow: ControlFlow<()>) -> Flow {
         self.report.cancelled |= flow.is_break();
-        flow
+        if flow.is_break() {
+            Err(Cancelled)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -248,9 +332,9 @@ mod tests {
         let mut sink = StopAfter(2);
         let mut reporter = CheckReporter::new(&mut sink);
         assert_eq!(reporter.report().exit_status(), 0);
-        assert!(reporter.finding(broken().at_path("/a/b")).is_continue());
+        assert!(reporter.finding(broken().at_path("/a/b")).is_ok());
         assert_eq!(reporter.report().exit_status(), 4);
-        assert!(reporter.finding(broken()).is_break());
+        assert!(reporter.finding(broken()).is_err());
         reporter.count("inodes", 3);
         reporter.count("inodes", 4);
         let report = reporter.finish();
@@ -264,7 +348,7 @@ mod tests {
         let mut sink = StopAfter(9);
         let mut reporter = CheckReporter::new(&mut sink);
         let notice = Corruption::new("journal", Locus::default(), "wants recovery");
-        assert!(reporter.finding(Finding::notice(notice)).is_continue());
+        assert!(reporter.finding(Finding::notice(notice)).is_ok());
         assert!(reporter.finish().is_clean());
     }
 
@@ -276,7 +360,7 @@ mod tests {
         let finding = Finding::unreadable("block bitmap", Locus::group(1), &io);
         let mut sink = StopAfter(9);
         let mut reporter = CheckReporter::new(&mut sink);
-        assert!(reporter.finding(finding).is_continue());
+        assert!(reporter.finding(finding).is_ok());
         assert_eq!(reporter.finish().exit_status(), 12);
     }
 }

@@ -1,6 +1,6 @@
 //! The metadata directory tree: names of the inodes that the filesystem keeps for itself.
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, Error, Name, Result};
 
 use crate::context::FsContext;

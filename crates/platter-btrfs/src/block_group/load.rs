@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use platter_ondisk::{Corrupt, Rule};
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 
 use super::group::BlockGroup;
@@ -14,29 +14,17 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, LogicalAddr};
 use crate::tree::{Cursor, Tree, TreeBlocks};
 
-/// The rules of block groups and free space together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum LoadRule {
-    /// Each chunk has a block group, of its length and type.
-    NoGroup,
-    /// Each block group has an info item of its free space.
-    NoInfo,
-    /// Free ranges are in their group, and do not overlap.
-    Range,
-    /// The info item counts the free extents.
-    Count,
-}
-
-impl Rule for LoadRule {
-    const STRUCTURE: &'static str = "block group";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoGroup => "chunk without a matching block group",
-            Self::NoInfo => "missing free space info",
-            Self::Range => "free space overlaps or is outside of the block group",
-            Self::Count => "wrong number of free space extents",
-        }
+rules! {
+    /// The rules of block groups and free space together.
+    enum LoadRule of "block group" {
+        /// Each chunk has a block group, of its length and type.
+        NoGroup => "chunk without a matching block group",
+        /// Each block group has an info item of its free space.
+        NoInfo => "missing free space info",
+        /// Free ranges are in their group, and do not overlap.
+        Range => "free space overlaps or is outside of the block group",
+        /// The info item counts the free extents.
+        Count => "wrong number of free space extents",
     }
 }
 
@@ -177,6 +165,7 @@ fn from_extents(
 
 #[cfg(test)]
 mod tests {
+    use platter_ondisk::Rule as _;
     use zerocopy::IntoBytes;
 
     use super::*;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use platter_block::lock::{Mutex, RwLock, rank};
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, Result};
 
 use super::group::{BlockGroup, SpaceUse};
@@ -14,23 +14,13 @@ use super::ranges::Ranges;
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 
-/// The rules of the space in block groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SpaceRule {
-    /// An extent is in a block group.
-    NoGroup,
-    /// What is freed was used.
-    Account,
-}
-
-impl Rule for SpaceRule {
-    const STRUCTURE: &'static str = "block group";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoGroup => "extent is outside of all block groups",
-            Self::Account => "used does not match the extents of the block group",
-        }
+rules! {
+    /// The rules of the space in block groups.
+    pub enum SpaceRule of "block group" {
+        /// An extent is in a block group.
+        NoGroup => "extent is outside of all block groups",
+        /// What is freed was used.
+        Account => "used does not match the extents of the block group",
     }
 }
 

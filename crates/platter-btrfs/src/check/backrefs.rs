@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use platter_ondisk::Locus;
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::extents::Claim;
 use super::leaves::data_claims;

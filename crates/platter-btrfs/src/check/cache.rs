@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::free_space::runs;
 use super::ranges::Ranges;
-use super::{Checker, Flow, FreeSpaceUseRule, finding_of};
+use super::{Checker, Flow, FreeSpaceUseRule};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
@@ -20,6 +20,7 @@ use crate::ondisk::free_space::{DiskFreeSpaceEntry, FreeSpaceEntry, FreeSpaceHea
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, LogicalAddr, TreeId};
+use platter_vfs::check::{Checking as _, Finding};
 
 /// The largest cache file that is read; the kernel's have 256 KiB at most for each GiB.
 const CACHE_BYTES_MAX: u64 = 16 << 20;
@@ -52,7 +53,7 @@ impl Checker<'_> {
                 Ok(None) => {}
                 // The kernel makes such a cache anew.
                 Err(error) => {
-                    let mut finding = finding_of("free space", locus, error);
+                    let mut finding = Finding::of_error("free space", locus, error);
                     finding.severity = platter_vfs::check::Severity::Notice;
                     self.report_finding(finding)?;
                 }

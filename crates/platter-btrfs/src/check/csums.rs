@@ -1,6 +1,7 @@
 //! The checksum tree: items do not overlap, and are of extents.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::ranges::Ranges;
 use super::{Checker, CsumUseRule, Flow};

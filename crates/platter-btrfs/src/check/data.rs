@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 
 use platter_ondisk::{Corrupt, Corruption, Locus};
-use platter_vfs::check::Finding;
+use platter_vfs::check::{Checking as _, Finding};
 use platter_vfs::{Error, Result};
 
 use super::{Checker, DataRule, Flow};
@@ -88,7 +88,7 @@ impl Checker<'_> {
             if key.object == EXTENT_CSUM_OBJECT && key.kind == ItemKind::EXTENT_CSUM {
                 done = done.saturating_add(self.verify_item(tree, key, data)?);
                 let total = context.superblock.bytes_used.max(done);
-                self.progress("data", done, total)?;
+                self.report.progress("data", done, total)?;
             }
             let stepped = cursor.step();
             // What follows in the tree cannot be found without the block that is corrupt.
@@ -206,7 +206,7 @@ impl Checker<'_> {
 
     fn report_unreadable(&mut self, at: LogicalAddr, copy: u16, error: Error) -> Flow {
         let (locus, owner) = self.locus_of_sector(at, copy);
-        let finding = super::finding_of("data", locus, error);
+        let finding = Finding::of_error("data", locus, error);
         self.report_owned(finding, owner)
     }
 

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::{
     BlockGroupUseRule, Checker, ChunkUseRule, DevExtentUseRule, DeviceUseRule, Flow,

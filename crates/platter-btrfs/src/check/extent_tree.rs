@@ -1,6 +1,7 @@
 //! The extent tree: which extents it lists, with which references.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::extents::{Extent, ExtentState};
 use super::walk::Walked;

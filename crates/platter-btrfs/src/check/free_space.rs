@@ -1,6 +1,7 @@
 //! The free space tree against the extents.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::ranges::Ranges;
 use super::{Checker, Flow, FreeSpaceUseRule};

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use platter_ondisk::Locus;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::walk::Walked;
 use super::{Checker, Flow, InodeUseRule};

@@ -2,6 +2,7 @@
 
 use platter_ondisk::Locus;
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::extents::Claim;
 use super::inodes::{Edge, InodeState, Span};

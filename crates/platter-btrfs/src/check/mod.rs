@@ -33,9 +33,8 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
-use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
-use platter_vfs::{Error, Result};
+use platter_vfs::Result;
+use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Checking, Finding, Flow};
 
 use crate::context::FsContext;
 use crate::mount::{self, Btrfs, MountOptions};
@@ -100,12 +99,6 @@ fn open(
     options.rescue.ignores_superblock_flags = true;
     mount::open_for_check(devices, &options, budget)
 }
-
-/// The sink cancelled the check.
-#[derive(Debug)]
-struct Cancelled;
-
-type Flow<T = ()> = std::result::Result<T, Cancelled>;
 
 struct Checker<'a> {
     context: &'a FsContext,
@@ -184,85 +177,19 @@ impl<'a> Checker<'a> {
         self.report.count("extents", self.extents.len() as u64);
         Ok(())
     }
+}
 
-    fn found<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
-        self.report_finding(Finding::error(Corrupt::new(locus, rule).into()))
-    }
-
-    fn noticed<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
-        self.report_finding(Finding::notice(Corrupt::new(locus, rule).into()))
-    }
-
-    /// Reports a finding, with the path of its inode if there is one.
+impl Checking for Checker<'_> {
+    /// Adds the path of the inode if there is one.
     fn report_finding(&mut self, finding: Finding) -> Flow {
         let parts = finding.corruption.locus.parts();
         let path = match (parts.tree, parts.inode) {
             (Some(tree), Some(inode)) => self.path(TreeId(tree), inode),
             _ => None,
         };
-        let finding = match path {
+        self.report.finding(match path {
             Some(path) => finding.at_path(path),
             None => finding,
-        };
-        if self.report.finding(finding).is_break() {
-            return Err(Cancelled);
-        }
-        Ok(())
+        })
     }
-
-    fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
-        if self.report.progress(pass, done, total).is_break() {
-            return Err(Cancelled);
-        }
-        Ok(())
-    }
-
-    /// Returns the result, or reports why there is none.
-    fn tolerate<T>(
-        &mut self,
-        structure: &'static str,
-        locus: Locus,
-        read: Result<T>,
-    ) -> Flow<Option<T>> {
-        match read {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => {
-                self.report_finding(finding_of(structure, locus, error))?;
-                Ok(None)
-            }
-        }
-    }
-}
-
-/// The finding of an error; `locus` says what the error does not.
-fn finding_of(structure: &'static str, locus: Locus, error: Error) -> Finding {
-    match error {
-        Error::Corrupt(mut corruption) => {
-            corruption.locus = completed(corruption.locus, locus);
-            Finding::error(*corruption)
-        }
-        Error::Io(error) => Finding::unreadable(structure, locus, &error),
-        error @ (Error::Condition(_) | Error::Unsupported(_)) => {
-            Finding::error(Corruption::new(structure, locus, error.to_string()))
-        }
-    }
-}
-
-/// A location, with what only `around` says added.
-fn completed(locus: Locus, around: Locus) -> Locus {
-    let (known, around) = (locus.parts(), around.parts());
-    let mut locus = locus;
-    if let (None, Some(tree)) = (known.tree, around.tree) {
-        locus = locus.in_tree(tree);
-    }
-    if let (None, Some(block)) = (known.block, around.block) {
-        locus = locus.at_block(block);
-    }
-    if let (None, Some(member)) = (known.member, around.member) {
-        locus = locus.on_member(member);
-    }
-    if let (None, Some(copy)) = (known.copy, around.copy) {
-        locus = locus.of_copy(copy);
-    }
-    locus
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 use platter_vfs::{FileKind, Result};
 
 use super::walk::Walked;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::walk::Walked;
 use super::{Checker, Flow, RootUseRule};

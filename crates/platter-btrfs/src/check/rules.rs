@@ -1,30 +1,10 @@
 //! Rules that involve several structures. Their texts follow `btrfs check`.
 
-use platter_ondisk::Rule;
-
-macro_rules! rules {
-    ($(#[$doc:meta])* $name:ident of $structure:literal { $($(#[$rule_doc:meta])* $rule:ident => $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$rule_doc])* $rule,)+
-        }
-
-        impl Rule for $name {
-            const STRUCTURE: &'static str = $structure;
-
-            fn text(self) -> &'static str {
-                match self {
-                    $(Self::$rule => $text,)+
-                }
-            }
-        }
-    };
-}
+use platter_ondisk::rules;
 
 rules! {
     /// Rules of the superblocks of all devices.
-    SuperblockUseRule of "superblock" {
+    pub enum SuperblockUseRule of "superblock" {
         /// A copy is that of the same transaction as the first superblock.
         Copy => "copy of the superblock is invalid or stale",
         /// All devices have a superblock of the same transaction.
@@ -48,7 +28,7 @@ rules! {
 
 rules! {
     /// Rules of devices, chunks, device extents and block groups.
-    DeviceUseRule of "device" {
+    pub enum DeviceUseRule of "device" {
         /// The device has an item in the chunk tree.
         NoItem => "device has no item in the chunk tree",
         /// The device is one that was given.
@@ -62,7 +42,7 @@ rules! {
 
 rules! {
     /// Rules of device extents beyond their items.
-    DevExtentUseRule of "device extent" {
+    pub enum DevExtentUseRule of "device extent" {
         /// A chunk has a stripe there.
         NoChunk => "device extent did not find the related chunk",
         /// The device has an item.
@@ -76,7 +56,7 @@ rules! {
 
 rules! {
     /// Rules of chunks beyond their items.
-    ChunkUseRule of "chunk" {
+    pub enum ChunkUseRule of "chunk" {
         /// There is a block group of the same range and type.
         NoBlockGroup => "chunk did not find the related block group",
         /// Each stripe has a device extent.
@@ -90,7 +70,7 @@ rules! {
 
 rules! {
     /// Rules of block groups beyond their items.
-    BlockGroupUseRule of "block group" {
+    pub enum BlockGroupUseRule of "block group" {
         /// There is a chunk of the same range.
         NoChunk => "block group did not find the related chunk",
         /// `used` is the sum of the extents in it.
@@ -100,7 +80,7 @@ rules! {
 
 rules! {
     /// Rules of copies of blocks.
-    CopyRule of "tree block copy" {
+    pub enum CopyRule of "tree block copy" {
         /// All copies are the same.
         Differs => "copies of the block differ",
         /// A copy that is reconstructed from parity is the block.
@@ -110,7 +90,7 @@ rules! {
 
 rules! {
     /// Rules of extents and their references.
-    ExtentUseRule of "extent" {
+    pub enum ExtentUseRule of "extent" {
         /// It overlaps no other extent.
         Overlap => "extent item overlaps another one",
         /// It is in one block group.
@@ -148,7 +128,7 @@ rules! {
 
 rules! {
     /// Rules of the pointers to a tree block that is shared.
-    SharedBlockRule of "tree block" {
+    pub enum SharedBlockRule of "tree block" {
         /// All pointers say the same of it.
         Pointer => "pointers to a shared block disagree",
     }
@@ -156,7 +136,7 @@ rules! {
 
 rules! {
     /// Rules of free space.
-    FreeSpaceUseRule of "free space" {
+    pub enum FreeSpaceUseRule of "free space" {
         /// What is stored as free is no part of an extent.
         Allocated => "free space is in use by an extent",
         /// What no extent uses is stored as free.
@@ -180,7 +160,7 @@ rules! {
 
 rules! {
     /// Rules of checksums of data.
-    CsumUseRule of "csum item" {
+    pub enum CsumUseRule of "csum item" {
         /// No two items overlap.
         Overlap => "csum overlap with the previous item",
         /// A checksum is of an extent.
@@ -190,7 +170,7 @@ rules! {
 
 rules! {
     /// Rules of an inode and its items.
-    InodeUseRule of "inode" {
+    pub enum InodeUseRule of "inode" {
         /// It has an inode item.
         NoItem => "no inode item",
         /// `nlink` is the number of references.
@@ -230,7 +210,7 @@ rules! {
 
 rules! {
     /// Rules of names: of entry, index and reference.
-    NameRule of "inode ref" {
+    pub enum NameRule of "inode ref" {
         /// An entry has a reference.
         NoInodeRef => "unresolved ref: no inode ref",
         /// A reference has an index entry.
@@ -248,7 +228,7 @@ rules! {
 
 rules! {
     /// Rules of root items and their names.
-    RootUseRule of "root item" {
+    pub enum RootUseRule of "root item" {
         /// A root's generation is not of the future.
         Generation => "root generation is newer than the superblock",
         /// A subvolume that is referred to is there.
@@ -276,7 +256,7 @@ rules! {
 
 rules! {
     /// Rules of quota groups.
-    QgroupUseRule of "qgroup" {
+    pub enum QgroupUseRule of "qgroup" {
         /// The counts are right.
         Counts => "counts for qgroup are different",
         /// Usage is said to be inconsistent.
@@ -292,7 +272,7 @@ rules! {
 
 rules! {
     /// Rules of data.
-    DataRule of "data" {
+    pub enum DataRule of "data" {
         /// Each sector matches its checksum.
         Checksum => "csum failed",
         /// A sector that is reconstructed from parity matches its checksum.

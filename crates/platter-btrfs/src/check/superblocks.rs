@@ -2,7 +2,7 @@
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
-use platter_vfs::check::{Finding, Severity};
+use platter_vfs::check::{Checking as _, Finding, Severity};
 
 use super::{Checker, Flow, SuperblockUseRule};
 use crate::chunk::Member;
@@ -19,7 +19,7 @@ impl Checker<'_> {
     pub(super) fn check_superblocks(&mut self) -> Flow {
         let context = self.context;
         let total = context.blocks.store().members().iter().count() as u64;
-        self.progress("superblocks", 0, total)?;
+        self.report.progress("superblocks", 0, total)?;
         for member in context.blocks.store().members().iter() {
             self.report.count("devices", 1);
             for (copy, at) in (0u16..).zip(SUPERBLOCK_OFFSETS) {
@@ -118,7 +118,7 @@ impl Checker<'_> {
     /// Reports why the log cannot be replayed: a mount fails on it.
     fn report_log(&mut self, error: platter_vfs::Error) -> Flow {
         let locus = Locus::tree(TreeId::TREE_LOG.0);
-        self.report_finding(super::finding_of("log tree", locus, error))
+        self.report_finding(Finding::of_error("log tree", locus, error))
     }
 
     fn log_trees(&self, log: Tree) -> Result<Vec<Tree>> {

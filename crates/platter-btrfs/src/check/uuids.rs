@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use platter_ondisk::{Locus, Uuid};
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, RootUseRule};
 use crate::ondisk::key::ItemKind;

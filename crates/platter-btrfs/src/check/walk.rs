@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::check::Severity;
+use platter_vfs::check::{Checking as _, Finding, Severity};
 use platter_vfs::{Error, Result};
 use zerocopy::FromBytes;
 
 use super::extents::{Claim, ExtentState};
 use super::inodes::Span;
-use super::{Checker, CopyRule, ExtentUseRule, Flow, RootUseRule, SharedBlockRule, finding_of};
+use super::{Checker, CopyRule, ExtentUseRule, Flow, RootUseRule, SharedBlockRule};
 use crate::ondisk::extent_item::ExtentRef;
 use crate::ondisk::header::{DiskHeader, Header, HeaderFlags};
 use crate::ondisk::key::ItemKind;
@@ -304,7 +304,7 @@ impl Checker<'_> {
         self.blocks_read += 1;
         if self.blocks_read.is_multiple_of(STRIDE) {
             let total = self.extents.tree_blocks.max(self.blocks_read);
-            self.progress("trees", self.blocks_read, total)?;
+            self.report.progress("trees", self.blocks_read, total)?;
         }
         let blocks = &self.context.blocks;
         let mut good = None;
@@ -342,7 +342,7 @@ impl Checker<'_> {
             None if has_good => return self.noticed(locus, CopyRule::Parity),
             None => {}
         }
-        let mut finding = finding_of("tree block", locus, error);
+        let mut finding = Finding::of_error("tree block", locus, error);
         let parts = locus.parts();
         if let (Some(member), Some(offset)) = (parts.member, parts.offset) {
             let place = finding.corruption.locus.on_member(member);

@@ -1,27 +1,17 @@
 //! The chunks of a filesystem by logical address.
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::ChunkItem;
 
-/// The rules of the chunks together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ChunkMapRule {
-    /// No two chunks have an address in common.
-    Overlap,
-    /// What is read or written is in a chunk.
-    Unmapped,
-}
-
-impl Rule for ChunkMapRule {
-    const STRUCTURE: &'static str = "chunk map";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Overlap => "chunks overlap",
-            Self::Unmapped => "unable to find chunk map for logical address",
-        }
+rules! {
+    /// The rules of the chunks together.
+    pub enum ChunkMapRule of "chunk map" {
+        /// No two chunks have an address in common.
+        Overlap => "chunks overlap",
+        /// What is read or written is in a chunk.
+        Unmapped => "unable to find chunk map for logical address",
     }
 }
 

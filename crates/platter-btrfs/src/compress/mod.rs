@@ -4,7 +4,7 @@ mod encode;
 
 use flate2::{Decompress, FlushDecompress};
 use platter_block::lock::Mutex;
-use platter_ondisk::Rule;
+use platter_ondisk::rules;
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::DParameter;
 
@@ -12,29 +12,17 @@ use crate::ondisk::file_extent::Compression;
 
 pub use encode::{Compressor, Method, looks_compressible};
 
-/// The rules of compressed data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CompressedDataRule {
-    /// zlib or zstd accept it.
-    Stream,
-    /// The length of LZO data is within the extent.
-    LzoLength,
-    /// A segment of LZO data is within that length, and LZO accepts it.
-    LzoSegment,
-    /// It is compressed.
-    Kind,
-}
-
-impl Rule for CompressedDataRule {
-    const STRUCTURE: &'static str = "compressed extent";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Stream => "decompression failed",
-            Self::LzoLength => "invalid lzo header",
-            Self::LzoSegment => "invalid lzo segment",
-            Self::Kind => "unknown compression",
-        }
+rules! {
+    /// The rules of compressed data.
+    pub enum CompressedDataRule of "compressed extent" {
+        /// zlib or zstd accept it.
+        Stream => "decompression failed",
+        /// The length of LZO data is within the extent.
+        LzoLength => "invalid lzo header",
+        /// A segment of LZO data is within that length, and LZO accepts it.
+        LzoSegment => "invalid lzo segment",
+        /// It is compressed.
+        Kind => "unknown compression",
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use hashbrown::HashMap;
 use platter_block::lock::RwLock;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use crate::items::{ItemCursor, Overlay};
@@ -20,23 +20,13 @@ use crate::tree::{LiveTrees, Tree, TreeBlocks};
 
 pub use subvolumes::{ParentName, Subvolume};
 
-/// The rules of the trees together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TreesRule {
-    /// A tree that every filesystem has is there.
-    MissingTree,
-    /// A subvolume has a parent, but for the top-level one, and is not its own ancestor.
-    Parent,
-}
-
-impl Rule for TreesRule {
-    const STRUCTURE: &'static str = "root tree";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::MissingTree => "failed to read tree root: no root item",
-            Self::Parent => "subvolume without a valid parent",
-        }
+rules! {
+    /// The rules of the trees together.
+    pub enum TreesRule of "root tree" {
+        /// A tree that every filesystem has is there.
+        MissingTree => "failed to read tree root: no root item",
+        /// A subvolume has a parent, but for the top-level one, and is not its own ancestor.
+        Parent => "subvolume without a valid parent",
     }
 }
 

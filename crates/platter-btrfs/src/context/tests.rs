@@ -1,5 +1,6 @@
 //! A filesystem of a few items in memory, and what is wrong with others.
 
+use platter_ondisk::Rule as _;
 use platter_vfs::Error;
 use zerocopy::IntoBytes;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 
 use super::Heads;
 use super::index::{HeadIndex, Inserted};
@@ -11,32 +11,19 @@ use super::reference::{Action, ExtentOp, Merged, QueuedRef, RefKey, RefSlab};
 use super::slab::{Page, Slab, Slot};
 use crate::ondisk::LogicalAddr;
 
-/// The rules of changes of references. What comes from trees may break them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DelayedRefRule {
-    /// An extent holds either data or a tree block as long as a head of it exists.
-    Kind,
-    /// The references of an extent fit its kind.
-    Reference,
-    /// The sum of changes does not overflow.
-    Count,
-    /// An extent has a reference when its item is inserted.
-    InsertedByDrop,
-    /// Changes fit in memory.
-    Full,
-}
-
-impl Rule for DelayedRefRule {
-    const STRUCTURE: &'static str = "delayed reference";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Kind => "extent changed between data and tree block",
-            Self::Reference => "reference does not fit the kind of its extent",
-            Self::Count => "reference count overflows",
-            Self::InsertedByDrop => "extent was allocated without a reference",
-            Self::Full => "too many delayed references",
-        }
+rules! {
+    /// The rules of changes of references. What comes from trees may break them.
+    pub enum DelayedRefRule of "delayed reference" {
+        /// An extent holds either data or a tree block as long as a head of it exists.
+        Kind => "extent changed between data and tree block",
+        /// The references of an extent fit its kind.
+        Reference => "reference does not fit the kind of its extent",
+        /// The sum of changes does not overflow.
+        Count => "reference count overflows",
+        /// An extent has a reference when its item is inserted.
+        InsertedByDrop => "extent was allocated without a reference",
+        /// Changes fit in memory.
+        Full => "too many delayed references",
     }
 }
 

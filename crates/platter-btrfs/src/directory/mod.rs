@@ -2,7 +2,7 @@
 
 pub mod change;
 
-use platter_ondisk::{Corrupt, Rule};
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::{FileKind, Name, Result};
 
 use crate::context::FsContext;
@@ -15,29 +15,17 @@ use crate::tree::Tree;
 /// The index of the first entry; those below stand for `.` and `..`.
 pub const FIRST_INDEX: u64 = 2;
 
-/// The rules of a directory's entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DirectoryRule {
-    /// A name has neither slashes nor zeros, and is not `.` or `..`.
-    Name,
-    /// A name has an entry by its hash.
-    NoEntry,
-    /// A name has an entry by its index.
-    NoIndex,
-    /// The inode has a reference for each name.
-    NoRef,
-}
-
-impl Rule for DirectoryRule {
-    const STRUCTURE: &'static str = "directory";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Name => "invalid name",
-            Self::NoEntry => "no dir item",
-            Self::NoIndex => "no dir index",
-            Self::NoRef => "no inode ref",
-        }
+rules! {
+    /// The rules of a directory's entries.
+    pub enum DirectoryRule of "directory" {
+        /// A name has neither slashes nor zeros, and is not `.` or `..`.
+        Name => "invalid name",
+        /// A name has an entry by its hash.
+        NoEntry => "no dir item",
+        /// A name has an entry by its index.
+        NoIndex => "no dir index",
+        /// The inode has a reference for each name.
+        NoRef => "no inode ref",
     }
 }
 
@@ -119,6 +107,7 @@ mod tests {
     use super::*;
     use crate::context::tests::{rule, sample};
     use crate::ondisk::{Generation, TreeId};
+    use platter_ondisk::Rule as _;
 
     fn item(name: &[u8]) -> Vec<u8> {
         let entry = DirItem {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use platter_ondisk::{Corrupt, Rule};
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 
 use crate::context::FsContext;
@@ -12,20 +12,11 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key};
 use crate::tree::Tree;
 
-/// The rules of a file's extents together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FileRunsRule {
-    /// No two extents have a byte of the file in common.
-    Overlap,
-}
-
-impl Rule for FileRunsRule {
-    const STRUCTURE: &'static str = "file extents";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Overlap => "file extents overlap",
-        }
+rules! {
+    /// The rules of a file's extents together.
+    pub enum FileRunsRule of "file extents" {
+        /// No two extents have a byte of the file in common.
+        Overlap => "file extents overlap",
     }
 }
 
@@ -170,6 +161,7 @@ mod tests {
     use super::*;
     use crate::context::tests::{rule, sample};
     use crate::ondisk::{LogicalAddr, TreeId};
+    use platter_ondisk::Rule as _;
 
     fn extent(file_bytes: u64) -> Vec<u8> {
         let place = ExtentPlace {

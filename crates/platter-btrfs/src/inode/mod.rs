@@ -2,7 +2,7 @@
 
 pub mod change;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Attr, Condition, FileKind, Result};
 
 use crate::context::FsContext;
@@ -12,23 +12,13 @@ use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
 use crate::tree::Tree;
 
-/// The rules of an inode together with others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum InodeRule {
-    /// What an entry names exists.
-    Missing,
-    /// A directory has a name.
-    NoName,
-}
-
-impl Rule for InodeRule {
-    const STRUCTURE: &'static str = "inode";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Missing => "no inode item",
-            Self::NoName => "no inode ref",
-        }
+rules! {
+    /// The rules of an inode together with others.
+    pub enum InodeRule of "inode" {
+        /// What an entry names exists.
+        Missing => "no inode item",
+        /// A directory has a name.
+        NoName => "no inode ref",
     }
 }
 
@@ -195,6 +185,7 @@ mod tests {
     use super::*;
     use crate::context::tests::{rule, sample};
     use crate::ondisk::TreeId;
+    use platter_ondisk::Rule as _;
 
     #[test]
     fn directory_without_a_name_is_corrupt() {

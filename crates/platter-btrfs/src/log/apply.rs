@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use super::log_trees;
@@ -22,20 +22,11 @@ use crate::txn::{FileRange, Handle, WriteContext};
 /// Tree blocks that a replay is expected to change. It may be more.
 const APPLY_CREDITS: u32 = 512;
 
-/// The rules of a log that is replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum ApplyRule {
-    /// Extents that are not in the extent tree are in free space, and do not overlap.
-    Space,
-}
-
-impl Rule for ApplyRule {
-    const STRUCTURE: &'static str = "log tree";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Space => "extent in the log is not in free space",
-        }
+rules! {
+    /// The rules of a log that is replayed.
+    pub(super) enum ApplyRule of "log tree" {
+        /// Extents that are not in the extent tree are in free space, and do not overlap.
+        Space => "extent in the log is not in free space",
     }
 }
 
@@ -203,6 +194,7 @@ mod tests {
     use crate::ondisk::file_extent::Compression;
     use crate::txn::WriteOptions;
     use crate::txn::tests::image::Pool;
+    use platter_ondisk::Rule as _;
 
     #[test]
     fn logged_extent_in_used_space_is_corrupt() {

@@ -1,7 +1,7 @@
 //! A balance that was interrupted. Spec: `btrfs/balance`.
 
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Filters and target of one kind of chunks.
@@ -55,7 +55,7 @@ const _: () = assert!(size_of::<DiskBalance>() == 448);
 
 rules! {
     /// The rules of a balance item.
-    pub enum BalanceRule for "balance item" {
+    pub enum BalanceRule of "balance item" {
         /// It has the size of the structure.
         Size => "invalid item size",
     }

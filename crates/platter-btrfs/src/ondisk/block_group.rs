@@ -1,7 +1,7 @@
 //! A block group item, in the extent tree or the block group tree. Spec: `btrfs/block_group`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::chunk_item::{BlockGroupFlags, Profile};
@@ -26,7 +26,7 @@ const _: () = assert!(size_of::<DiskBlockGroup>() == 24);
 
 rules! {
     /// The rules of a block group item.
-    pub enum BlockGroupRule for "block group item" {
+    pub enum BlockGroupRule of "block group item" {
         /// It has the size of the structure.
         Size => "invalid item size",
         /// It is not empty, and ends within the address space.

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use platter_ondisk::endian::{Le16, Le32, Le64};
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::types::{DeviceAddr, DeviceId, LogicalAddr};
@@ -203,7 +203,7 @@ pub const STRIPE_BYTES: u64 = 64 << 10;
 
 rules! {
     /// The rules of a chunk item.
-    pub enum ChunkRule for "chunk item" {
+    pub enum ChunkRule of "chunk item" {
         /// It has the size that its number of stripes asks for.
         Size => "invalid item size",
         /// There is a stripe.

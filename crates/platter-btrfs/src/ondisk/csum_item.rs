@@ -1,6 +1,6 @@
 //! A checksum item: the checksums of consecutive sectors of data. Spec: `btrfs/csum_item`.
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 
 use super::checksum::ChecksumKind;
 use super::key::Key;
@@ -8,7 +8,7 @@ use super::types::{EXTENT_CSUM_OBJECT, LogicalAddr};
 
 rules! {
     /// The rules of a checksum item.
-    pub enum CsumItemRule for "csum item" {
+    pub enum CsumItemRule of "csum item" {
         /// It has whole checksums, at least one.
         Size => "unaligned item size",
         /// The key has the object of checksums.

@@ -1,7 +1,7 @@
 //! A device extent: a range of a device that a chunk uses. Spec: `btrfs/dev_extent`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::key::Key;
@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<DiskDevExtent>() == 48);
 
 rules! {
     /// The rules of a device extent.
-    pub enum DevExtentRule for "device extent" {
+    pub enum DevExtentRule of "device extent" {
         /// It has the size of the structure.
         Size => "invalid item size",
         /// It begins and ends at sectors, and ends within the address space.

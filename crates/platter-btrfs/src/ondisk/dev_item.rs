@@ -1,7 +1,7 @@
 //! A device item: one member of the filesystem. Spec: `btrfs/dev_item`.
 
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Key;
@@ -47,7 +47,7 @@ const _: () = assert!(size_of::<DiskDevItem>() == 98);
 
 rules! {
     /// The rules of a device item.
-    pub enum DevItemRule for "device item" {
+    pub enum DevItemRule of "device item" {
         /// Its key has the object of device items.
         Object => "invalid objectid",
         /// It has the size of the structure.

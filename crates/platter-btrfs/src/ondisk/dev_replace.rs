@@ -1,7 +1,7 @@
 //! A device replacement, in progress or the last one. Spec: `btrfs/dev_replace`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::types::{DeviceAddr, DeviceId};
@@ -32,7 +32,7 @@ const _: () = assert!(size_of::<DiskDevReplace>() == 72);
 
 rules! {
     /// The rules of a replacement.
-    pub enum DevReplaceRule for "dev replace item" {
+    pub enum DevReplaceRule of "dev replace item" {
         /// It has at least the size of the structure, which may grow.
         Size => "invalid item size",
         /// The state is known.

@@ -1,7 +1,7 @@
 //! Error counts of a device, in the device tree. Spec: `btrfs/dev_stats`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Error counts.
@@ -18,7 +18,7 @@ const _: () = assert!(size_of::<DiskDevStats>() == 40);
 
 rules! {
     /// The rules of a device's error counts.
-    pub enum DevStatsRule for "device stats item" {
+    pub enum DevStatsRule of "device stats item" {
         /// It has at least the size of the structure, which may grow.
         Size => "invalid item size",
     }

@@ -1,7 +1,7 @@
 //! Directory entries, by hash and by index, and extended attributes. Spec: `btrfs/dir_item`.
 
 use platter_ondisk::endian::{Le16, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::FileKind;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -46,7 +46,7 @@ const KINDS: [(u8, FileKind); 7] = [
 
 rules! {
     /// The rules of directory and attribute items.
-    pub enum DirItemRule for "dir item" {
+    pub enum DirItemRule of "dir item" {
         /// There is an entry.
         Empty => "has no entries",
         /// Each entry ends within the item.

@@ -2,7 +2,7 @@
 //! deleted. Spec: `btrfs/dir_log`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::key::Key;
@@ -21,7 +21,7 @@ const _: () = assert!(size_of::<DiskDirLog>() == 8);
 
 rules! {
     /// The rules of a logged range.
-    pub enum DirLogRule for "dir log item" {
+    pub enum DirLogRule of "dir log item" {
         /// It has the size of the structure.
         Size => "invalid item size",
         /// It does not end before it begins.

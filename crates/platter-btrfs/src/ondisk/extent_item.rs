@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::LEVEL_MAX;
@@ -84,7 +84,7 @@ bitflags! {
 
 rules! {
     /// The rules of extent items and references.
-    pub enum ExtentItemRule for "extent item" {
+    pub enum ExtentItemRule of "extent item" {
         /// It has at least the size of the structure, and references end with it.
         Size => "invalid item size",
         /// It is of either data or a tree block; a metadata item only of a tree block.

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Le16, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::types::{Generation, LogicalAddr};
@@ -57,7 +57,7 @@ pub const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
 rules! {
     /// The rules of a file extent.
-    pub enum FileExtentRule for "file extent" {
+    pub enum FileExtentRule of "file extent" {
         /// It has the size that its type asks for.
         Size => "invalid item size",
         /// The type is known.

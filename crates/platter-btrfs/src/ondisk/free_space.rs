@@ -3,7 +3,7 @@
 
 use bitflags::bitflags;
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::key::{DiskKey, Key};
@@ -69,7 +69,7 @@ bitflags! {
 
 rules! {
     /// The rules of free space items.
-    pub enum FreeSpaceRule for "free space item" {
+    pub enum FreeSpaceRule of "free space item" {
         /// It has the size of the structure; an extent item is empty; a bitmap has a bit for each
         /// sector.
         Size => "invalid item size",

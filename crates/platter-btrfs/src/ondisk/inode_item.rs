@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -92,7 +92,7 @@ bitflags! {
 
 rules! {
     /// The rules of an inode item.
-    pub enum InodeItemRule for "inode item" {
+    pub enum InodeItemRule of "inode item" {
         /// It has the size of the structure.
         Size => "invalid item size",
         /// `mode` names a type.

@@ -1,7 +1,7 @@
 //! Names of an inode: reference items and extended reference items. Spec: `btrfs/inode_ref`.
 
 use platter_ondisk::endian::{Le16, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A reference; the name follows. The key's offset is the parent directory.
@@ -38,7 +38,7 @@ pub const NAME_LEN_MAX: u16 = 255;
 
 rules! {
     /// The rules of a reference item.
-    pub enum InodeRefRule for "inode ref" {
+    pub enum InodeRefRule of "inode ref" {
         /// There is a reference.
         Empty => "has no references",
         /// Each reference ends within the item.

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use platter_ondisk::Corrupt;
 use platter_ondisk::Locus;
 use platter_ondisk::endian::Le32;
+use platter_ondisk::{Corrupt, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::{DiskHeader, HEADER_BYTES, Header};
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<DiskItem>() == ITEM_BYTES);
 
 rules! {
     /// The rules of a leaf.
-    pub enum LeafRule for "leaf" {
+    pub enum LeafRule of "leaf" {
         /// The item headers are within the block.
         ItemCount => "nritems is beyond the block",
         /// Keys ascend.

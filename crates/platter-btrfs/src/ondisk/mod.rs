@@ -7,33 +7,6 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)
 )]
 
-/// Declares the rules of a structure: an enum, the structure's name, and what was found where a rule
-/// does not hold.
-macro_rules! rules {
-    (
-        $(#[$meta:meta])*
-        pub enum $name:ident for $structure:literal {
-            $($(#[$doc:meta])* $variant:ident => $text:literal,)+
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl platter_ondisk::Rule for $name {
-            const STRUCTURE: &'static str = $structure;
-
-            fn text(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)+
-                }
-            }
-        }
-    };
-}
-
 pub mod types;
 pub mod key;
 pub mod checksum;

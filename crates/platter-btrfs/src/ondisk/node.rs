@@ -1,7 +1,7 @@
 //! A node: keys and pointers to the blocks of the level below. Spec: `btrfs/node`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::{DiskHeader, HEADER_BYTES, Header};
@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<DiskKeyPointer>() == KEY_POINTER_BYTES);
 
 rules! {
     /// The rules of a node.
-    pub enum NodeRule for "node" {
+    pub enum NodeRule of "node" {
         /// There is a pointer, and all are within the block.
         PointerCount => "invalid nritems",
         /// Keys ascend.

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::types::Generation;
@@ -85,7 +85,7 @@ bitflags! {
 
 rules! {
     /// The rules of quota items.
-    pub enum QgroupRule for "qgroup item" {
+    pub enum QgroupRule of "qgroup item" {
         /// It has the size of the structure; a relation is empty.
         Size => "invalid item size",
         /// The version of the state is 1.

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use bitflags::bitflags;
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use platter_vfs::Timestamp;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -92,7 +92,7 @@ bitflags! {
 
 rules! {
     /// The rules of a root item.
-    pub enum RootItemRule for "root item" {
+    pub enum RootItemRule of "root item" {
         /// It has one of the two sizes.
         Size => "invalid item size",
         /// Levels are below the largest depth.

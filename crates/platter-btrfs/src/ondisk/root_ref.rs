@@ -1,7 +1,7 @@
 //! The name of a subvolume in its parent, stored at both. Spec: `btrfs/root_ref`.
 
 use platter_ondisk::endian::{Le16, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::inode_ref::NAME_LEN_MAX;
@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<DiskRootRef>() == 18);
 
 rules! {
     /// The rules of a reference to a subvolume.
-    pub enum RootRefRule for "root ref" {
+    pub enum RootRefRule of "root ref" {
         /// It has the size that its name asks for.
         Size => "invalid item size",
         /// A name has 1 to 255 bytes.

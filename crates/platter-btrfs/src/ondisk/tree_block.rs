@@ -1,7 +1,7 @@
 //! The rules that a tree block is read and written by: those of the block itself, and those of the
 //! pointer that led to it. Spec: `btrfs/header`.
 
-use platter_ondisk::{Corrupt, Corruption, Locus, Uuid};
+use platter_ondisk::{Corrupt, Corruption, Locus, Uuid, rules};
 use zerocopy::FromBytes;
 
 use super::checksum::{CHECKSUM_BYTES_MAX, ChecksumKind};
@@ -14,7 +14,7 @@ use super::types::{Generation, LogicalAddr, TreeId};
 
 rules! {
     /// The rules of a tree block.
-    pub enum TreeBlockRule for "tree block" {
+    pub enum TreeBlockRule of "tree block" {
         /// The block is as long as blocks are.
         Size => "is truncated",
         /// `csum`.

@@ -1,7 +1,7 @@
 //! An item of the UUID tree: the subvolumes with one UUID. Spec: `btrfs/uuid_item`.
 
 use platter_ondisk::endian::Le64;
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::FromBytes;
 
 use super::key::{ItemKind, Key};
@@ -9,7 +9,7 @@ use super::types::TreeId;
 
 rules! {
     /// The rules of an item of the UUID tree.
-    pub enum UuidItemRule for "uuid item" {
+    pub enum UuidItemRule of "uuid item" {
         /// It has whole tree numbers, at least one.
         Size => "invalid item size",
     }

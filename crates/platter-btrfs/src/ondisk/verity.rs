@@ -2,7 +2,7 @@
 //! `linux/fsverity`.
 
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use sha2::{Digest as _, Sha256, Sha512};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<DiskVerityDescriptor>() == 25);
 
 rules! {
     /// The rules of the item.
-    pub enum VerityRule for "verity descriptor item" {
+    pub enum VerityRule of "verity descriptor item" {
         /// It has the size of the structure.
         Size => "invalid item size",
         /// The Merkle tree is not encrypted.
@@ -87,7 +87,7 @@ const _: () = assert!(size_of::<DiskFsVerity>() == 256);
 
 rules! {
     /// The rules of a descriptor.
-    pub enum FsVerityRule for "fs-verity descriptor" {
+    pub enum FsVerityRule of "fs-verity descriptor" {
         /// It has the size of the structure and the signature.
         Size => "invalid descriptor size",
         /// `version` is 1.

@@ -2,7 +2,7 @@
 
 use std::io::IoSliceMut;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::BtrfsInode;
@@ -10,20 +10,11 @@ use super::BtrfsInode;
 /// The longest target, as in the kernel: a page less its end.
 const TARGET_BYTES_MAX: u64 = 4095;
 
-/// The rules of a symbolic link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LinkRule {
-    /// The target has 1 to 4095 bytes.
-    Length,
-}
-
-impl Rule for LinkRule {
-    const STRUCTURE: &'static str = "symbolic link";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Length => "invalid length of the target",
-        }
+rules! {
+    /// The rules of a symbolic link.
+    pub enum LinkRule of "symbolic link" {
+        /// The target has 1 to 4095 bytes.
+        Length => "invalid length of the target",
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::vec;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use super::sets::{Set, Sets};
@@ -28,26 +28,15 @@ const SEARCH_LOOKS: usize = 256;
 /// Blocks, and roots of trees, of which a resolver remembers what it found.
 const REMEMBERED_MAX: usize = 1 << 18;
 
-/// The rules of references that are followed back to subvolumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RootsRule {
-    /// What is followed has an item of its kind.
-    Item,
-    /// A tree that refers to an extent is there.
-    Tree,
-    /// What refers is found.
-    Missing,
-}
-
-impl Rule for RootsRule {
-    const STRUCTURE: &'static str = "back reference";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Item => "an extent that is referred to has no fitting item",
-            Self::Tree => "a reference is of a tree that does not exist",
-            Self::Missing => "what a reference says is not found in the tree",
-        }
+rules! {
+    /// The rules of references that are followed back to subvolumes.
+    pub enum RootsRule of "back reference" {
+        /// What is followed has an item of its kind.
+        Item => "an extent that is referred to has no fitting item",
+        /// A tree that refers to an extent is there.
+        Tree => "a reference is of a tree that does not exist",
+        /// What refers is found.
+        Missing => "what a reference says is not found in the tree",
     }
 }
 

@@ -189,14 +189,14 @@ impl Scrubber<'_> {
     /// Reports an error.
     fn found(&mut self, structure: &'static str, locus: Locus, text: &'static str) -> Flow {
         let finding = Finding::error(Corruption::new(structure, locus, text));
-        if self.report.finding(finding).is_break() {
+        if self.report.finding(finding).is_err() {
             return Err(Ended::Cancelled);
         }
         Ok(())
     }
 
     fn progress(&mut self, done: u64, total: u64) -> Flow {
-        if self.report.progress("scrub", done, total).is_break() {
+        if self.report.progress("scrub", done, total).is_err() {
             return Err(Ended::Cancelled);
         }
         Ok(())

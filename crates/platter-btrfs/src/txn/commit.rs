@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use platter_cache::Buffer;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
@@ -16,20 +16,11 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::tree::edit::TreeEditor;
 
-/// The rules of a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum CommitRule {
-    /// Each block of the transaction is in memory until it is written.
-    Block,
-}
-
-impl Rule for CommitRule {
-    const STRUCTURE: &'static str = "transaction";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Block => "tree block of the transaction is not in memory",
-        }
+rules! {
+    /// The rules of a commit.
+    pub(super) enum CommitRule of "transaction" {
+        /// Each block of the transaction is in memory until it is written.
+        Block => "tree block of the transaction is not in memory",
     }
 }
 

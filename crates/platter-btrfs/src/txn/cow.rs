@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use super::WriteContext;
@@ -18,20 +18,11 @@ use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::tree::TreeBlock;
 use crate::tree::edit::{CopyOnWrite, TreeState};
 
-/// The rules of the reference counts of tree blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum RefCountRule {
-    /// A block that is referred to has a reference in the extent tree.
-    NoRefs,
-}
-
-impl Rule for RefCountRule {
-    const STRUCTURE: &'static str = "tree block";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoRefs => "no references to a block that is in use",
-        }
+rules! {
+    /// The rules of the reference counts of tree blocks.
+    pub(super) enum RefCountRule of "tree block" {
+        /// A block that is referred to has a reference in the extent tree.
+        NoRefs => "no references to a block that is in use",
     }
 }
 

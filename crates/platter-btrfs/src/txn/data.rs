@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{Handle, WriteContext, checksums};
@@ -18,23 +18,13 @@ use crate::ondisk::file_extent::{Compression, ExtentPlace};
 use crate::ondisk::item::ItemFormat;
 use crate::ondisk::{LogicalAddr, TreeId};
 
-/// The rules of data that is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum DataRule {
-    /// What is moved has a copy that is right.
-    NoCopy,
-    /// Only what nothing durable refers to is written.
-    NotAllocated,
-}
-
-impl Rule for DataRule {
-    const STRUCTURE: &'static str = "data extent";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoCopy => "no copy has the right checksum",
-            Self::NotAllocated => "write outside of allocated extents",
-        }
+rules! {
+    /// The rules of data that is written.
+    pub(super) enum DataRule of "data extent" {
+        /// What is moved has a copy that is right.
+        NoCopy => "no copy has the right checksum",
+        /// Only what nothing durable refers to is written.
+        NotAllocated => "write outside of allocated extents",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Items of the extent tree: references that are added and dropped, inline and in items of their own.
 
-use platter_ondisk::{Corrupt, Rule};
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 
 use super::{Editor, WriteContext};
@@ -14,32 +14,19 @@ use crate::ondisk::leaf_edit;
 use crate::ondisk::{Generation, Key, LogicalAddr};
 use crate::tree::{Cursor, Tree};
 
-/// The rules of the extent tree that is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum ExtentTreeRule {
-    /// An extent whose references change has an item.
-    NoItem,
-    /// A reference that is dropped is there.
-    NoRef,
-    /// A tree block is referred to once by each tree or parent.
-    Twice,
-    /// Counts do not overflow.
-    Count,
-    /// An extent that is not referred to has no references.
-    Left,
-}
-
-impl Rule for ExtentTreeRule {
-    const STRUCTURE: &'static str = "extent tree";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoItem => "unable to find the item of an extent",
-            Self::NoRef => "unable to find a reference that is dropped",
-            Self::Twice => "tree block is referred to twice by the same tree or parent",
-            Self::Count => "reference count overflows",
-            Self::Left => "references are left of an extent whose count is zero",
-        }
+rules! {
+    /// The rules of the extent tree that is changed.
+    pub(super) enum ExtentTreeRule of "extent tree" {
+        /// An extent whose references change has an item.
+        NoItem => "unable to find the item of an extent",
+        /// A reference that is dropped is there.
+        NoRef => "unable to find a reference that is dropped",
+        /// A tree block is referred to once by each tree or parent.
+        Twice => "tree block is referred to twice by the same tree or parent",
+        /// Counts do not overflow.
+        Count => "reference count overflows",
+        /// An extent that is not referred to has no references.
+        Left => "references are left of an extent whose count is zero",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use platter_ondisk::{Corrupt, Rule};
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
@@ -14,23 +14,13 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::leaf::ITEM_BYTES;
 use crate::tree::edit::TreeEditor;
 
-/// The rules of the free space tree that is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum FreeSpaceTreeRule {
-    /// Each block group has an info item.
-    NoInfo,
-    /// What is allocated was free, and what is freed was not.
-    Range,
-}
-
-impl Rule for FreeSpaceTreeRule {
-    const STRUCTURE: &'static str = "free space tree";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoInfo => "missing free space info for block group",
-            Self::Range => "free space does not match the extents",
-        }
+rules! {
+    /// The rules of the free space tree that is changed.
+    pub(super) enum FreeSpaceTreeRule of "free space tree" {
+        /// Each block group has an info item.
+        NoInfo => "missing free space info for block group",
+        /// What is allocated was free, and what is freed was not.
+        Range => "free space does not match the extents",
     }
 }
 

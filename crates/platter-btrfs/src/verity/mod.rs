@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use platter_block::lock::Mutex;
 use platter_block::{IoError, Operation};
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use crate::context::FsContext;
@@ -27,35 +27,21 @@ const BLOCKS_MAX: usize = 32;
 /// The descriptor is in items from this offset on; at 0 is that which describes it.
 const DESCRIPTOR_OFFSET: u64 = 1;
 
-/// The rules of a file with fs-verity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum VerityUseRule {
-    /// It has a descriptor.
-    NoDescriptor,
-    /// The descriptor is not longer than any.
-    DescriptorSize,
-    /// The items of its descriptor and Merkle tree have all bytes of them.
-    Incomplete,
-    /// The descriptor has the size of the file.
-    DataSize,
-    /// The Merkle tree has no more levels than the kernel reads.
-    Levels,
-    /// A block of the Merkle tree has the hash that the one above it says.
-    Hash,
-}
-
-impl Rule for VerityUseRule {
-    const STRUCTURE: &'static str = "fs-verity";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::NoDescriptor => "no verity descriptor",
-            Self::DescriptorSize => "descriptor is too large",
-            Self::Incomplete => "descriptor or Merkle tree is incomplete",
-            Self::DataSize => "wrong data_size",
-            Self::Levels => "too many levels in Merkle tree",
-            Self::Hash => "Merkle tree block hash mismatch",
-        }
+rules! {
+    /// The rules of a file with fs-verity.
+    pub enum VerityUseRule of "fs-verity" {
+        /// It has a descriptor.
+        NoDescriptor => "no verity descriptor",
+        /// The descriptor is not longer than any.
+        DescriptorSize => "descriptor is too large",
+        /// The items of its descriptor and Merkle tree have all bytes of them.
+        Incomplete => "descriptor or Merkle tree is incomplete",
+        /// The descriptor has the size of the file.
+        DataSize => "wrong data_size",
+        /// The Merkle tree has no more levels than the kernel reads.
+        Levels => "too many levels in Merkle tree",
+        /// A block of the Merkle tree has the hash that the one above it says.
+        Hash => "Merkle tree block hash mismatch",
     }
 }
 
@@ -326,6 +312,7 @@ fn put(bufs: &mut [IoSliceMut<'_>], offset: u64, start: u64, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use platter_ondisk::Rule as _;
     use zerocopy::{FromZeros, IntoBytes};
 
     use super::*;

@@ -33,7 +33,7 @@ use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
-use platter_ondisk::Rule;
+use platter_ondisk::rules;
 use slot::Slot;
 
 pub use inodes::is_inode_in_use;
@@ -140,47 +140,29 @@ pub struct SpaceCounts {
     pub free_inodes: u64,
 }
 
-/// Rules of the allocation metadata across structures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SpaceRule {
-    /// No two structures of the filesystem share a block.
-    Overlap,
-    /// The descriptor's free cluster count equals the bitmap's.
-    FreeClusters,
-    /// The bitmap marks fixed metadata as in use.
-    MetadataFree,
-    /// A freed block was in use.
-    BlockFreedTwice,
-    /// A freed block is within the filesystem and not fixed metadata.
-    FreedOwn,
-    /// The descriptor's free inode count equals the bitmap's.
-    FreeInodes,
-    /// The bitmap marks no inode as in use after the descriptor's unused count.
-    NeverUsed,
-    /// A freed inode was in use.
-    InodeFreedTwice,
-    /// A freed inode is not reserved.
-    FreedReserved,
-    /// The descriptor's directory count includes a freed directory.
-    UsedDirs,
-}
-
-impl Rule for SpaceRule {
-    const STRUCTURE: &'static str = "allocation";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Overlap => "metadata blocks overlap",
-            Self::FreeClusters => "free blocks count wrong for group",
-            Self::MetadataFree => "metadata blocks marked free",
-            Self::BlockFreedTwice => "freeing already freed block",
-            Self::FreedOwn => "freeing blocks in system zone",
-            Self::FreeInodes => "free inodes count wrong for group",
-            Self::NeverUsed => "inode beyond bg_itable_unused marked in use",
-            Self::InodeFreedTwice => "bit already cleared for inode",
-            Self::FreedReserved => "reserved or nonexistent inode",
-            Self::UsedDirs => "directories count wrong for group",
-        }
+rules! {
+    /// Rules of the allocation metadata across structures.
+    pub enum SpaceRule of "allocation" {
+        /// No two structures of the filesystem share a block.
+        Overlap => "metadata blocks overlap",
+        /// The descriptor's free cluster count equals the bitmap's.
+        FreeClusters => "free blocks count wrong for group",
+        /// The bitmap marks fixed metadata as in use.
+        MetadataFree => "metadata blocks marked free",
+        /// A freed block was in use.
+        BlockFreedTwice => "freeing already freed block",
+        /// A freed block is within the filesystem and not fixed metadata.
+        FreedOwn => "freeing blocks in system zone",
+        /// The descriptor's free inode count equals the bitmap's.
+        FreeInodes => "free inodes count wrong for group",
+        /// The bitmap marks no inode as in use after the descriptor's unused count.
+        NeverUsed => "inode beyond bg_itable_unused marked in use",
+        /// A freed inode was in use.
+        InodeFreedTwice => "bit already cleared for inode",
+        /// A freed inode is not reserved.
+        FreedReserved => "reserved or nonexistent inode",
+        /// The descriptor's directory count includes a freed directory.
+        UsedDirs => "directories count wrong for group",
     }
 }
 

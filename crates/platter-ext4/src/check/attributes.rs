@@ -2,6 +2,7 @@
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::{AttributeUseRule, Checker, Flow, InodeUseRule, locus_of};
 use crate::file::Contents;

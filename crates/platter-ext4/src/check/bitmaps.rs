@@ -3,6 +3,7 @@
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::inode_states::Use;
 use super::{BitmapUseRule, Checker, Flow, GroupUseRule, TotalsRule};
@@ -32,7 +33,8 @@ impl Checker<'_> {
             .peekable();
         for (number, desc) in (0u32..).zip(&groups) {
             let group = GroupNr(number);
-            self.progress("bitmaps", u64::from(number), groups.len() as u64)?;
+            self.report
+                .progress("bitmaps", u64::from(number), groups.len() as u64)?;
             let mut tally = Tally::default();
             let in_group = |inode: &InodeNr| {
                 let place = self.fs.geometry.group_of_inode(*inode);

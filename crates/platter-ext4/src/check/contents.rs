@@ -3,9 +3,10 @@
 use std::ops::ControlFlow;
 
 use platter_vfs::FileKind;
+use platter_vfs::check::{Cancelled, Checking as _};
 
 use super::attributes::Values;
-use super::{Cancelled, Checker, Flow, InodeUseRule, locus_of};
+use super::{Checker, Flow, InodeUseRule, locus_of};
 use crate::file::Contents;
 use crate::mapping::{Backing, BlockMap, InlineData, Piece, Run};
 use crate::ondisk::features::{Compat, RoCompat};

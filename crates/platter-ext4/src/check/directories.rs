@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use platter_cache::Buffer;
 use platter_ondisk::Locus;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::index::Index;
 use super::inode_states::Use;
@@ -32,7 +33,7 @@ impl Checker<'_> {
         let total = directories.len() as u64;
         for (done, &number) in (0u64..).zip(&directories) {
             if done.is_multiple_of(64) {
-                self.progress("directories", done, total)?;
+                self.report.progress("directories", done, total)?;
             }
             if let Some(inode) = self.inode(number) {
                 self.check_directory(&inode)?;

@@ -1,6 +1,7 @@
 //! Block groups: validates every descriptor, and that no two fixed structures share a block.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, GroupUseRule};
 use crate::groups::{self, layout};
@@ -48,7 +49,7 @@ impl Checker<'_> {
             fixed.extend(copies(geometry, group));
             self.groups.push(desc);
             if number.is_multiple_of(4096) {
-                self.progress(
+                self.report.progress(
                     "groups",
                     u64::from(number),
                     u64::from(geometry.groups_count),

@@ -1,5 +1,6 @@
 //! The index of a hashed directory: maps hash ranges to blocks.
 
+use platter_vfs::check::Checking as _;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 

@@ -13,6 +13,7 @@ use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::inode::{DiskInode, InodeRule};
 use crate::ondisk::{BlockNr, Creator, GroupDesc, Inode, InodeFlags, InodeNr};
+use platter_vfs::check::Checking as _;
 
 /// Number of inode table blocks that are read ahead together.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
@@ -21,7 +22,7 @@ impl Checker<'_> {
     pub(super) fn check_inodes(&mut self) -> Flow {
         let total = u64::from(self.fs.geometry.groups_count);
         for group in 0..self.fs.geometry.groups_count {
-            self.progress("inodes", u64::from(group), total)?;
+            self.report.progress("inodes", u64::from(group), total)?;
             if let Some(desc) = self.groups[group as usize] {
                 self.check_table(group, &desc)?;
             }

@@ -1,6 +1,7 @@
 //! The internal journal: its inode and its superblock.
 
 use platter_vfs::Error;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, JournalUseRule, locus_of};
 use crate::ondisk::features::Incompat;

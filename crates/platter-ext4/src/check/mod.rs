@@ -26,10 +26,9 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 
+use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
-use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
-use platter_vfs::{Error, Result};
+use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Flow};
 
 use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeNr};
 use crate::{Ext4, FsContext};
@@ -85,12 +84,6 @@ fn check(
     checker.report.finish()
 }
 
-/// The sink cancelled the check.
-#[derive(Debug)]
-struct Cancelled;
-
-type Flow<T = ()> = std::result::Result<T, Cancelled>;
-
 struct Checker<'a> {
     fs: &'a FsContext,
     orphans: &'a BTreeSet<InodeNr>,
@@ -136,49 +129,6 @@ impl Checker<'_> {
         self.check_links()?;
         self.check_quota()?;
         self.check_bitmaps()
-    }
-
-    fn found<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
-        self.report_finding(Finding::error(Corrupt::new(locus, rule).into()))
-    }
-
-    fn noticed<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
-        self.report_finding(Finding::notice(Corrupt::new(locus, rule).into()))
-    }
-
-    fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
-        if self.report.progress(pass, done, total).is_break() {
-            return Err(Cancelled);
-        }
-        Ok(())
-    }
-
-    /// Returns the result, or reports corruption of `structure` and returns `None`.
-    fn tolerate<T>(
-        &mut self,
-        structure: &'static str,
-        locus: Locus,
-        read: Result<T>,
-    ) -> Flow<Option<T>> {
-        let finding = match read {
-            Ok(value) => return Ok(Some(value)),
-            Err(Error::Corrupt(mut corruption)) => {
-                let (known, around) = (corruption.locus.parts(), locus.parts());
-                if let (None, Some(inode)) = (known.inode, around.inode) {
-                    corruption.locus = corruption.locus.of_inode(inode);
-                }
-                if let (None, Some(group)) = (known.group, around.group) {
-                    corruption.locus = corruption.locus.in_group(group);
-                }
-                Finding::error(*corruption)
-            }
-            Err(Error::Io(error)) => Finding::unreadable(structure, locus, &error),
-            Err(error @ (Error::Condition(_) | Error::Unsupported(_))) => {
-                Finding::error(Corruption::new(structure, locus, error.to_string()))
-            }
-        };
-        self.report_finding(finding)?;
-        Ok(None)
     }
 }
 

@@ -2,6 +2,7 @@
 //! `ext4/orphan`.
 
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, OrphanFileRule, locus_of};
 use crate::mapping::{Backing, BlockMap};

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use platter_vfs::DirCursor;
-use platter_vfs::check::Finding;
+use platter_vfs::check::{Checking, Finding};
 
-use super::{Cancelled, Checker, Flow};
+use super::{Checker, Flow};
 use crate::directory::Directory;
 use crate::mapping::BlockMap;
 use crate::ondisk::InodeNr;
@@ -32,40 +32,35 @@ pub(super) struct Paths {
     entries_seen: u64,
 }
 
-impl Checker<'_> {
-    /// Reports a finding with its path, or defers it until paths are available.
-    pub(super) fn report_finding(&mut self, finding: Finding) -> Flow {
+impl Checking for Checker<'_> {
+    /// Adds the path of the inode, or defers the finding until paths are known.
+    fn report_finding(&mut self, finding: Finding) -> Flow {
         let number = finding.corruption.locus.parts().inode;
         let inode = number.and_then(|number| InodeNr::new(u32::try_from(number).ok()?));
         let Some(inode) = inode else {
-            return self.pass_on(finding);
+            return self.report.finding(finding);
         };
         if self.paths.is_known {
             let path = self.path(inode);
-            return self.pass_on(match path {
+            return self.report.finding(match path {
                 Some(path) => finding.at_path(path),
                 None => finding,
             });
         }
         if self.paths.waiting.len() >= WAITING_MAX {
-            return self.pass_on(finding);
+            return self.report.finding(finding);
         }
         self.paths.waiting.push(finding);
         Ok(())
     }
+}
 
+impl Checker<'_> {
     /// Reports the deferred findings. All directories have been read.
     pub(super) fn report_waiting(&mut self) -> Flow {
         self.paths.is_known = true;
         for finding in std::mem::take(&mut self.paths.waiting) {
             self.report_finding(finding)?;
-        }
-        Ok(())
-    }
-
-    fn pass_on(&mut self, finding: Finding) -> Flow {
-        if self.report.finding(finding).is_break() {
-            return Err(Cancelled);
         }
         Ok(())
     }

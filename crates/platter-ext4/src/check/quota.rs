@@ -1,5 +1,6 @@
 //! Quota: the usage of every user, group and project, compared with the quota files.
 
+use platter_vfs::check::Checking as _;
 use std::collections::{BTreeMap, HashSet};
 
 use super::{Checker, Flow, QuotaUseRule, locus_of};
@@ -37,7 +38,7 @@ impl Checker<'_> {
         let inodes = fs.superblock.quota_inodes;
         for ((kind, number), usages) in QuotaKind::ALL.into_iter().zip(inodes).zip(usages.0) {
             if let Some(number) = number {
-                self.progress("quota", 0, 0)?;
+                self.report.progress("quota", 0, 0)?;
                 self.check_quota_file(kind, number, &usages)?;
             }
         }

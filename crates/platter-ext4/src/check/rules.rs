@@ -1,30 +1,10 @@
 //! Rules that involve several structures. Their texts follow e2fsck.
 
-use platter_ondisk::Rule;
-
-macro_rules! rules {
-    ($(#[$doc:meta])* $name:ident of $structure:literal { $($(#[$rule_doc:meta])* $rule:ident => $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$rule_doc])* $rule,)+
-        }
-
-        impl Rule for $name {
-            const STRUCTURE: &'static str = $structure;
-
-            fn text(self) -> &'static str {
-                match self {
-                    $(Self::$rule => $text,)+
-                }
-            }
-        }
-    };
-}
+use platter_ondisk::rules;
 
 rules! {
     /// Rules of a block group beyond its descriptor.
-    GroupUseRule of "block group" {
+    pub enum GroupUseRule of "block group" {
         /// No two fixed structures share a block.
         Overlap => "metadata of group conflicts with some other fs block",
         /// `bg_itable_unused` is at most the inodes of a group.
@@ -44,7 +24,7 @@ rules! {
 
 rules! {
     /// Rules of the superblock that a mount does not check.
-    SuperblockUseRule of "superblock" {
+    pub enum SuperblockUseRule of "superblock" {
         /// `s_rev_level` is known.
         Revision => "filesystem revision too high",
         /// A journal needs the `has_journal` feature, and is either internal or external.
@@ -70,7 +50,7 @@ rules! {
 
 rules! {
     /// Rules of backup superblocks and descriptors.
-    BackupRule of "backup" {
+    pub enum BackupRule of "backup" {
         /// The backup superblock agrees with the primary one.
         Superblock => "backup superblock is corrupt or not of this filesystem",
         /// The backup descriptors agree with the primary ones.
@@ -80,7 +60,7 @@ rules! {
 
 rules! {
     /// Rules of a journal beyond its superblock.
-    JournalUseRule of "journal" {
+    pub enum JournalUseRule of "journal" {
         /// It has at least 1024 blocks.
         Length => "journal is too short: less than 1024 blocks",
         /// A journal with transactions to replay has the `needs_recovery` flag.
@@ -92,7 +72,7 @@ rules! {
 
 rules! {
     /// Rules of the orphan file beyond its blocks.
-    OrphanFileRule of "orphan file" {
+    pub enum OrphanFileRule of "orphan file" {
         /// The superblock has its inode number.
         Missing => "s_orphan_file_inum is not set",
         /// It is a regular file of whole blocks.
@@ -106,7 +86,7 @@ rules! {
 
 rules! {
     /// Rules of quota files.
-    QuotaUseRule of "quota file" {
+    pub enum QuotaUseRule of "quota file" {
         /// Recorded usage equals the actual one.
         Usage => "usage inconsistent for id",
         /// Every id in use has an entry.
@@ -116,7 +96,7 @@ rules! {
 
 rules! {
     /// Rules of the superblock's totals.
-    TotalsRule of "superblock totals" {
+    pub enum TotalsRule of "superblock totals" {
         /// `s_free_blocks_count` is the sum of the groups.
         FreeBlocks => "free blocks count wrong",
         /// `s_free_inodes_count` is the sum of the groups.
@@ -126,7 +106,7 @@ rules! {
 
 rules! {
     /// Rules of bitmaps.
-    BitmapUseRule of "bitmap" {
+    pub enum BitmapUseRule of "bitmap" {
         /// A block in use is marked.
         BlockMarkedFree => "block in use but marked free",
         /// A marked block is in use.
@@ -142,7 +122,7 @@ rules! {
 
 rules! {
     /// Rules of an inode beyond its own bytes.
-    InodeUseRule of "inode" {
+    pub enum InodeUseRule of "inode" {
         /// A deleted inode has a deletion time.
         DeletedWithoutTime => "deleted inode has zero dtime",
         /// An inode in use has no deletion time.
@@ -198,7 +178,7 @@ rules! {
 
 rules! {
     /// Rules of extended attributes across entries and inodes.
-    AttributeUseRule of "extended attributes" {
+    pub enum AttributeUseRule of "extended attributes" {
         /// Values do not overlap.
         Overlap => "corrupt (allocation collision)",
         /// `h_refcount` is the number of inodes that share the block.
@@ -212,7 +192,7 @@ rules! {
 
 rules! {
     /// Rules of directories beyond their blocks.
-    DirectoryUseRule of "directory" {
+    pub enum DirectoryUseRule of "directory" {
         /// Every block of the directory is mapped.
         Hole => "unallocated block",
         /// The first entry is `.` with the directory's own inode.

@@ -1,6 +1,7 @@
 //! Rules of the superblock that a mount does not need.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, SuperblockUseRule};
 use crate::FsContext;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use platter_vfs::check::Checking as _;
 use platter_vfs::{Condition, Error, FileKind, Name};
 
 use super::{Checker, DirectoryUseRule, Flow, locus_of};

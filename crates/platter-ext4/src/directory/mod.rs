@@ -13,7 +13,7 @@ mod index;
 mod ordered;
 mod change;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name, Result};
 
 use crate::FsContext;
@@ -31,23 +31,13 @@ use position::Position;
 
 pub use change::{CHANGE_CREDITS, DirectoryMut, insert_credits};
 
-/// The rules of a directory as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DirectoryRule {
-    /// It is not larger than the filesystem.
-    Size,
-    /// An inline directory contains a valid inode number of its parent.
-    InlineParent,
-}
-
-impl Rule for DirectoryRule {
-    const STRUCTURE: &'static str = "directory";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Size => "is too big",
-            Self::InlineParent => "invalid parent in inline data",
-        }
+rules! {
+    /// The rules of a directory as a whole.
+    pub enum DirectoryRule of "directory" {
+        /// It is not larger than the filesystem.
+        Size => "is too big",
+        /// An inline directory contains a valid inode number of its parent.
+        InlineParent => "invalid parent in inline data",
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
 use platter_cache::AddressSpace;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::file::{BlockRuns, FileMap, FileRun, Piece, RunBudget, Sources, TooManyBlocks};
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Error, Extent, ExtentSink, Result, SeekTarget, file};
@@ -19,21 +19,12 @@ use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 
 pub use limit::size_bytes_max;
 
-/// What a whole map must hold to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BlockMapRule {
-    /// It takes no more blocks than the filesystem has: no two file blocks share one, nor do two
-    /// of its own blocks.
-    TooManyBlocks,
-}
-
-impl Rule for BlockMapRule {
-    const STRUCTURE: &'static str = "block map";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::TooManyBlocks => "takes more blocks than the filesystem has",
-        }
+rules! {
+    /// What a whole map must hold to.
+    pub enum BlockMapRule of "block map" {
+        /// It takes no more blocks than the filesystem has: no two file blocks share one, nor do two
+        /// of its own blocks.
+        TooManyBlocks => "takes more blocks than the filesystem has",
     }
 }
 

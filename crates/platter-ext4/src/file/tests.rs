@@ -1,5 +1,6 @@
 //! Files made in memory: bytes, holes and extents.
 
+use platter_ondisk::Rule as _;
 use std::ops::ControlFlow;
 
 use platter_vfs::writing::RangeSet;

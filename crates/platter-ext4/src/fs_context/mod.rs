@@ -9,7 +9,7 @@ use platter_block::BlockDevice;
 use platter_cache::page::PAGE_BYTES;
 use platter_cache::xarray::Order;
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
-use platter_ondisk::{Corrupt, Locus, Rule, Verify};
+use platter_ondisk::{Corrupt, Locus, Verify, rules};
 use platter_vfs::{Condition, FileKind, Result};
 
 use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
@@ -71,20 +71,11 @@ impl DataMode {
     }
 }
 
-/// What holds for every block that metadata points to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BlockPointerRule {
-    /// It lies within the filesystem.
-    Outside,
-}
-
-impl Rule for BlockPointerRule {
-    const STRUCTURE: &'static str = "block pointer";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Outside => "points outside the filesystem",
-        }
+rules! {
+    /// What holds for every block that metadata points to.
+    pub enum BlockPointerRule of "block pointer" {
+        /// It lies within the filesystem.
+        Outside => "points outside the filesystem",
     }
 }
 
@@ -250,6 +241,7 @@ impl FsContext {
 #[cfg(test)]
 pub(crate) mod tests {
     use platter_block::MemoryDevice;
+    use platter_ondisk::Rule as _;
     use platter_ondisk::verify::Unverified;
     use platter_vfs::Error;
     use zerocopy::{FromBytes, IntoBytes};

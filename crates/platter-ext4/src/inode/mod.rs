@@ -4,7 +4,7 @@ mod attr;
 mod store;
 
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use crate::FsContext;
@@ -18,32 +18,19 @@ pub use store::{
     store_deletion,
 };
 
-/// What every number of an inode must hold to, wherever it comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum InodeNumberRule {
-    /// There are that many inodes.
-    OutOfRange,
-    /// It is not an inode that the filesystem keeps for itself.
-    Reserved,
-    /// It is in use.
-    Deleted,
-    /// It does not hold the value of an attribute.
-    AttributeValue,
-    /// It is not that of a directory in itself.
-    Itself,
-}
-
-impl Rule for InodeNumberRule {
-    const STRUCTURE: &'static str = "inode number";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::OutOfRange => "is beyond the last inode",
-            Self::Reserved => "is reserved for the filesystem",
-            Self::Deleted => "is of a deleted inode",
-            Self::Itself => "is of a directory that lies in itself",
-            Self::AttributeValue => "is of an inode that holds an attribute value",
-        }
+rules! {
+    /// What every number of an inode must hold to, wherever it comes from.
+    pub enum InodeNumberRule of "inode number" {
+        /// There are that many inodes.
+        OutOfRange => "is beyond the last inode",
+        /// It is not an inode that the filesystem keeps for itself.
+        Reserved => "is reserved for the filesystem",
+        /// It is in use.
+        Deleted => "is of a deleted inode",
+        /// It does not hold the value of an attribute.
+        AttributeValue => "is of an inode that holds an attribute value",
+        /// It is not that of a directory in itself.
+        Itself => "is of a directory that lies in itself",
     }
 }
 

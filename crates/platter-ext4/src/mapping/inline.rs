@@ -1,7 +1,7 @@
 //! Inline data: 60 bytes in `i_block`, the rest as the value of an attribute. Spec:
 //! `ext4/inlinedata`.
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
@@ -13,23 +13,13 @@ const SYSTEM_NAME_INDEX: u8 = 7;
 /// The attribute with the data that does not fit `i_block`: prefix number and name.
 pub const INLINE_DATA_NAME: (u8, &[u8]) = (SYSTEM_NAME_INDEX, b"data");
 
-/// The rules of an inode with inline data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum InlineDataRule {
-    /// The attribute `system.data` exists.
-    Attribute,
-    /// Its value is stored in the inode.
-    Place,
-}
-
-impl Rule for InlineDataRule {
-    const STRUCTURE: &'static str = "inline data";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Attribute => "missing system.data extended attribute",
-            Self::Place => "system.data value is not in the inode",
-        }
+rules! {
+    /// The rules of an inode with inline data.
+    pub enum InlineDataRule of "inline data" {
+        /// The attribute `system.data` exists.
+        Attribute => "missing system.data extended attribute",
+        /// Its value is stored in the inode.
+        Place => "system.data value is not in the inode",
     }
 }
 
@@ -129,6 +119,7 @@ pub fn store_inline(
 
 #[cfg(test)]
 mod tests {
+    use platter_ondisk::Rule as _;
     use platter_vfs::Error;
     use zerocopy::{FromZeros, IntoBytes};
 

@@ -4,27 +4,18 @@
 use std::ops::Range;
 
 use platter_ondisk::checksum::crc32c;
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify, rules};
 
 use super::geometry::{DESCRIPTOR_SIZE_MIN, Geometry};
 use super::group_desc::GroupDesc;
 use super::structure::Structure;
 use super::types::GroupNr;
 
-/// The rules of a bitmap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BitmapRule {
-    /// The checksum matches the one in the group descriptor.
-    Checksum,
-}
-
-impl Rule for BitmapRule {
-    const STRUCTURE: &'static str = "bitmap";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Checksum => "checksum does not match bitmap",
-        }
+rules! {
+    /// The rules of a bitmap.
+    pub enum BitmapRule of "bitmap" {
+        /// The checksum matches the one in the group descriptor.
+        Checksum => "checksum does not match bitmap",
     }
 }
 

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use bitflags::bitflags;
 use platter_ondisk::checksum::{crc16, crc32c};
 use platter_ondisk::endian::{Le16, Le32, join_u16, join_u32};
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::features::Incompat;
@@ -89,32 +89,19 @@ bitflags! {
     }
 }
 
-/// The rules of a group descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GroupDescRule {
-    /// It is within its block.
-    Truncated,
-    /// `bg_checksum`.
-    Checksum,
-    /// The block bitmap is in the group, or with `flex_bg` in the filesystem.
-    BlockBitmap,
-    /// The inode bitmap is in the group, or with `flex_bg` in the filesystem.
-    InodeBitmap,
-    /// The inode table is in the group, or with `flex_bg` in the filesystem.
-    InodeTable,
-}
-
-impl Rule for GroupDescRule {
-    const STRUCTURE: &'static str = "group descriptor";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Truncated => "is truncated",
-            Self::Checksum => "checksum does not match",
-            Self::BlockBitmap => "block bitmap is not in group",
-            Self::InodeBitmap => "inode bitmap is not in group",
-            Self::InodeTable => "inode table is not in group",
-        }
+rules! {
+    /// The rules of a group descriptor.
+    pub enum GroupDescRule of "group descriptor" {
+        /// It is within its block.
+        Truncated => "is truncated",
+        /// `bg_checksum`.
+        Checksum => "checksum does not match",
+        /// The block bitmap is in the group, or with `flex_bg` in the filesystem.
+        BlockBitmap => "block bitmap is not in group",
+        /// The inode bitmap is in the group, or with `flex_bg` in the filesystem.
+        InodeBitmap => "inode bitmap is not in group",
+        /// The inode table is in the group, or with `flex_bg` in the filesystem.
+        InodeTable => "inode table is not in group",
     }
 }
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, Le64};
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify, rules};
 use platter_vfs::Timestamp;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -48,26 +48,15 @@ const _: () = assert!(size_of::<DiskMmp>() == 1024);
 const _: () = assert!(offset_of!(DiskMmp, check_interval) == 0x70);
 const _: () = assert!(offset_of!(DiskMmp, checksum) == 0x3fc);
 
-/// The rules of the block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MmpRule {
-    /// `mmp_magic`.
-    Magic,
-    /// `mmp_checksum`.
-    Checksum,
-    /// `s_mmp_block` is within the filesystem.
-    Place,
-}
-
-impl Rule for MmpRule {
-    const STRUCTURE: &'static str = "multiple mount protection block";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "invalid MMP magic",
-            Self::Checksum => "checksum does not match",
-            Self::Place => "invalid MMP block",
-        }
+rules! {
+    /// The rules of the block.
+    pub enum MmpRule of "multiple mount protection block" {
+        /// `mmp_magic`.
+        Magic => "invalid MMP magic",
+        /// `mmp_checksum`.
+        Checksum => "checksum does not match",
+        /// `s_mmp_block` is within the filesystem.
+        Place => "invalid MMP block",
     }
 }
 

@@ -3,7 +3,7 @@
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::structure::Structure;
@@ -24,23 +24,13 @@ pub struct DiskOrphanTail {
 
 const _: () = assert!(size_of::<DiskOrphanTail>() == 8);
 
-/// The rules of a block of the orphan file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OrphanRule {
-    /// `ob_magic`.
-    Magic,
-    /// `ob_checksum`.
-    Checksum,
-}
-
-impl Rule for OrphanRule {
-    const STRUCTURE: &'static str = "orphan file block";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "magic is not 0x0b10ca04",
-            Self::Checksum => "checksum does not match",
-        }
+rules! {
+    /// The rules of a block of the orphan file.
+    pub enum OrphanRule of "orphan file block" {
+        /// `ob_magic`.
+        Magic => "magic is not 0x0b10ca04",
+        /// `ob_checksum`.
+        Checksum => "checksum does not match",
     }
 }
 

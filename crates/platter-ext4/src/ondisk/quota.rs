@@ -3,7 +3,7 @@
 //! shows it on files that mke2fs and e2fsck make.
 
 use platter_ondisk::endian::{Le16, Le32, Le64};
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Block size of a quota file in bytes, independent of the filesystem's.
@@ -176,35 +176,21 @@ impl DiskQuotaEntry {
     }
 }
 
-/// The rules of a quota file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum QuotaRule {
-    /// `dqh_magic` matches the kind.
-    Magic,
-    /// `dqh_version` is 1.
-    Version,
-    /// The file is at least `dqi_blocks` long and has a root.
-    Length,
-    /// References of the tree are within the file, and no block is referenced twice.
-    Reference,
-    /// No id has two entries.
-    Duplicate,
-    /// Lists of free blocks and entries name blocks of the file with free space.
-    FreeList,
-}
-
-impl Rule for QuotaRule {
-    const STRUCTURE: &'static str = "quota file";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "invalid dqh_magic",
-            Self::Version => "dqh_version is not 1",
-            Self::Length => "shorter than dqi_blocks",
-            Self::Reference => "tree block is outside the file or multiply claimed",
-            Self::Duplicate => "two entries of one id",
-            Self::FreeList => "list of free blocks or entries is corrupt",
-        }
+rules! {
+    /// The rules of a quota file.
+    pub enum QuotaRule of "quota file" {
+        /// `dqh_magic` matches the kind.
+        Magic => "invalid dqh_magic",
+        /// `dqh_version` is 1.
+        Version => "dqh_version is not 1",
+        /// The file is at least `dqi_blocks` long and has a root.
+        Length => "shorter than dqi_blocks",
+        /// References of the tree are within the file, and no block is referenced twice.
+        Reference => "tree block is outside the file or multiply claimed",
+        /// No id has two entries.
+        Duplicate => "two entries of one id",
+        /// Lists of free blocks and entries name blocks of the file with free space.
+        FreeList => "list of free blocks or entries is corrupt",
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, Context, FileKind, InodeId, Name, Result};
 
 use super::names::Cores;
@@ -13,23 +13,13 @@ use crate::inode::{self, STORE_CREDITS};
 use crate::ondisk::InodeNr;
 use crate::orphan::ORPHAN_CREDITS;
 
-/// What a link with its target outside the inode must hold to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LinkRule {
-    /// The target is not empty, and shorter than a block.
-    Length,
-    /// The target does not begin with a NUL.
-    Target,
-}
-
-impl Rule for LinkRule {
-    const STRUCTURE: &'static str = "symbolic link";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Length => "target is empty or not shorter than a block",
-            Self::Target => "target begins with a NUL",
-        }
+rules! {
+    /// What a link with its target outside the inode must hold to.
+    pub enum LinkRule of "symbolic link" {
+        /// The target is not empty, and shorter than a block.
+        Length => "target is empty or not shorter than a block",
+        /// The target does not begin with a NUL.
+        Target => "target begins with a NUL",
     }
 }
 

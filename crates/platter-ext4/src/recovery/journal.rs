@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{FileKind, Result, Unsupported};
 
 use crate::FsContext;
@@ -15,23 +15,13 @@ use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::{BlockNr, FileBlock, Inode};
 use crate::txn::{Journal, JournalMap, JournalMapBuilder};
 
-/// The rules of the journal inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum JournalInodeRule {
-    /// It is a regular file that was not deleted.
-    Kind,
-    /// Its blocks are all written.
-    Unwritten,
-}
-
-impl Rule for JournalInodeRule {
-    const STRUCTURE: &'static str = "journal inode";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Kind => "is deleted or not a regular file",
-            Self::Unwritten => "has an unwritten block",
-        }
+rules! {
+    /// The rules of the journal inode.
+    pub enum JournalInodeRule of "journal inode" {
+        /// It is a regular file that was not deleted.
+        Kind => "is deleted or not a regular file",
+        /// Its blocks are all written.
+        Unwritten => "has an unwritten block",
     }
 }
 
@@ -118,6 +108,7 @@ fn place(run: &Run) -> Result<BlockNr, JournalInodeRule> {
 
 #[cfg(test)]
 mod tests {
+    use platter_ondisk::Rule as _;
     use platter_vfs::Error;
 
     use super::*;

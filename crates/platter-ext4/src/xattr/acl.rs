@@ -1,7 +1,7 @@
 //! The on-disk format of access control lists: entries without a qualifier are short. Spec:
 //! `ext4/attributes` (POSIX ACLs).
 
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::acl::{AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{Condition, Result};
 
@@ -10,26 +10,15 @@ use crate::ondisk::Inode;
 /// `EXT4_ACL_VERSION`.
 const VERSION: u32 = 1;
 
-/// The rules of a stored ACL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AclRule {
-    /// It begins with its version, which is 1.
-    Version,
-    /// Entries are complete, with a known tag and valid permissions.
-    Entry,
-    /// The entries form a valid ACL.
-    Order,
-}
-
-impl Rule for AclRule {
-    const STRUCTURE: &'static str = "access control list";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Version => "unknown ACL version",
-            Self::Entry => "invalid ACL entry",
-            Self::Order => "ACL entries are out of order, missing or duplicate",
-        }
+rules! {
+    /// The rules of a stored ACL.
+    pub enum AclRule of "access control list" {
+        /// It begins with its version, which is 1.
+        Version => "unknown ACL version",
+        /// Entries are complete, with a known tag and valid permissions.
+        Entry => "invalid ACL entry",
+        /// The entries form a valid ACL.
+        Order => "ACL entries are out of order, missing or duplicate",
     }
 }
 

@@ -2,7 +2,7 @@
 //! entry. Spec: `ext4/attributes` (attribute value inodes).
 
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::{VALUE_BYTES_MAX, sharing};
@@ -12,35 +12,21 @@ use crate::mapping::{Backing, BlockMap};
 use crate::ondisk::xattr::{XattrEntry, value_hash};
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 
-/// The rules of an EA inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EaInodeRule {
-    /// It is not the inode that has the attribute.
-    Owner,
-    /// It is a regular file with the flag `EA_INODE`.
-    Flag,
-    /// It has no attributes itself.
-    Attributes,
-    /// Its size is the size of the value.
-    Size,
-    /// The value's hash matches the inode's, and the entry's.
-    Hash,
-    /// Its reference count is not zero.
-    References,
-}
-
-impl Rule for EaInodeRule {
-    const STRUCTURE: &'static str = "EA inode";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Owner => "EA inode is its own parent inode",
-            Self::Flag => "missing EA_INODE flag",
-            Self::Attributes => "EA inode has extended attributes",
-            Self::Size => "i_size is not the size of the value",
-            Self::Hash => "value hash does not match",
-            Self::References => "invalid EA inode ref count",
-        }
+rules! {
+    /// The rules of an EA inode.
+    pub enum EaInodeRule of "EA inode" {
+        /// It is not the inode that has the attribute.
+        Owner => "EA inode is its own parent inode",
+        /// It is a regular file with the flag `EA_INODE`.
+        Flag => "missing EA_INODE flag",
+        /// It has no attributes itself.
+        Attributes => "EA inode has extended attributes",
+        /// Its size is the size of the value.
+        Size => "i_size is not the size of the value",
+        /// The value's hash matches the inode's, and the entry's.
+        Hash => "value hash does not match",
+        /// Its reference count is not zero.
+        References => "invalid EA inode ref count",
     }
 }
 

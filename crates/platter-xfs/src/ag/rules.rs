@@ -1,5 +1,7 @@
 //! What an allocation group must hold to when it changes.
 
+use platter_ondisk::rules;
+
 rules! {
     /// What an allocation group must hold to when it changes.
     pub enum GroupRule of "allocation group" {

@@ -2,6 +2,7 @@
 //! to parents. Spec: `xfs/extended_attributes`.
 
 use platter_ondisk::Corrupt;
+use platter_vfs::check::Checking as _;
 
 use super::dir_index::{Chains, DaBlock};
 use super::directories::parent_hash;

@@ -9,6 +9,7 @@ use super::{Checker, DirectoryUseRule, Flow};
 use crate::ondisk::da::DiskDaHeaderV5;
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::data::{DataKind, DirData, DiskDirHeaderV5, Region};
+use platter_vfs::check::Checking as _;
 
 impl Checker<'_> {
     /// Reads a block of entries.

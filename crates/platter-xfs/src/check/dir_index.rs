@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use platter_ondisk::Corrupt;
+use platter_vfs::check::Checking as _;
 
 use super::directories::{DirScan, block_numbers};
 use super::{Checker, DirectoryUseRule, Flow, HashTreeRule};

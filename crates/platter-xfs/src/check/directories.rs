@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use platter_ondisk::Locus;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, DirectoryUseRule, Flow, locus_of};
 use crate::directory::{Directory, Form};
@@ -74,7 +75,8 @@ impl Checker<'_> {
         let count = directories.len();
         for (nth, &number) in directories.iter().enumerate() {
             if nth % REPORT_EVERY == 0 {
-                self.progress("directories", nth as u64, count as u64)?;
+                self.report
+                    .progress("directories", nth as u64, count as u64)?;
             }
             self.check_directory(number)?;
         }

@@ -3,6 +3,7 @@
 
 use platter_ondisk::Locus;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::trees::TreeWalk;
 use super::{Checker, Flow, ForkUseRule, locus_of};

@@ -1,6 +1,7 @@
 //! B-trees of the space of a group: free extents by block and by length, owners, reference counts.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::groups::{GroupState, Known};
 use super::trees::TreeWalk;

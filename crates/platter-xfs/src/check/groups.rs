@@ -9,6 +9,7 @@ use super::{Checker, Flow, GroupUseRule};
 use crate::ondisk::agfl::{Agfl, DiskAgflHeader};
 use crate::ondisk::btree::{InodeChunk, RmapOwner};
 use crate::ondisk::{AgBlock, AgNr, Agf};
+use platter_vfs::check::Checking as _;
 
 /// Sectors of headers at the start of a group.
 const HEADER_SECTORS: u32 = 4;
@@ -52,7 +53,8 @@ impl Checker<'_> {
     pub(super) fn check_groups(&mut self) -> Flow {
         let count = u64::from(self.context.geometry().ag_count());
         for ag in self.context.geometry().groups() {
-            self.progress("allocation groups", ag.0.into(), count)?;
+            self.report
+                .progress("allocation groups", ag.0.into(), count)?;
             let state = self.check_group(ag)?;
             self.groups.insert(ag.0, state);
         }

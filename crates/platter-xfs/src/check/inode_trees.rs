@@ -1,6 +1,7 @@
 //! B-trees of inode chunks of a group: all of them, and those with free inodes.
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::groups::{GroupState, Known};
 use super::{Checker, ChunkRule, Flow, GroupUseRule};

@@ -2,6 +2,7 @@
 
 use platter_ondisk::verify::Unverified;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::forks::ForkExtents;
 use super::{Checker, ChunkRule, Flow, InodeUseRule, locus_of};
@@ -18,12 +19,12 @@ impl Checker<'_> {
     pub(super) fn check_inodes(&mut self) -> Flow {
         let count = u64::from(self.context.geometry().ag_count());
         for ag in self.context.geometry().groups() {
-            self.progress("inodes", ag.0.into(), count)?;
+            self.report.progress("inodes", ag.0.into(), count)?;
             let state = self.groups.get_mut(&ag.0);
             let chunks = state.map(|state| std::mem::take(&mut state.chunks));
             for (nth, chunk) in (0_u32..).zip(chunks.iter().flatten()) {
                 if nth % 256 == 255 {
-                    self.progress("inodes", ag.0.into(), count)?;
+                    self.report.progress("inodes", ag.0.into(), count)?;
                 }
                 self.check_chunk_inodes(ag, chunk)?;
             }

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, DirectoryUseRule, Flow, InodeUseRule, locus_of};
 use crate::ondisk::InodeNr;
@@ -11,7 +12,7 @@ use crate::ondisk::InodeNr;
 impl Checker<'_> {
     /// Checks links and connections, unless entries are missing.
     pub(super) fn check_links(&mut self) -> Flow {
-        self.progress("links", 0, 1)?;
+        self.report.progress("links", 0, 1)?;
         self.check_roots()?;
         self.check_dotdots()?;
         if self.misses_entries {

@@ -1,7 +1,7 @@
 //! The log: whether it was replayed, and whether metadata is newer than its end.
 
 use platter_ondisk::{Corrupt, Corruption, Locus};
-use platter_vfs::check::Finding;
+use platter_vfs::check::{Checking as _, Finding};
 
 use super::{Checker, Flow, LogUseRule};
 use crate::ondisk::Lsn;

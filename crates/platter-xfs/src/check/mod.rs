@@ -36,8 +36,8 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
-use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
+use platter_ondisk::Locus;
+use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Checking, Finding, Flow};
 use platter_vfs::{Error, Result};
 
 use crate::context::FsContext;
@@ -82,12 +82,6 @@ pub fn check(
     };
     Ok(Checker::run_all(xfs.context(), device_len, &log, sink))
 }
-
-/// The sink cancelled the check.
-#[derive(Debug)]
-struct Cancelled;
-
-type Flow<T = ()> = std::result::Result<T, Cancelled>;
 
 struct Checker<'a> {
     context: &'a FsContext,
@@ -171,55 +165,6 @@ impl<'a> Checker<'a> {
         self.check_lsn(log)
     }
 
-    fn found<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
-        self.report_finding(Finding::error(Corrupt::new(locus, rule).into()))
-    }
-
-    fn report_finding(&mut self, finding: Finding) -> Flow {
-        if self.report.finding(finding).is_break() {
-            return Err(Cancelled);
-        }
-        Ok(())
-    }
-
-    fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
-        if self.report.progress(pass, done, total).is_break() {
-            return Err(Cancelled);
-        }
-        Ok(())
-    }
-
-    /// Returns the result, or reports corruption of `structure` and returns `None`.
-    fn tolerate<T>(
-        &mut self,
-        structure: &'static str,
-        locus: Locus,
-        read: Result<T>,
-    ) -> Flow<Option<T>> {
-        let finding = match read {
-            Ok(value) => return Ok(Some(value)),
-            Err(Error::Corrupt(mut corruption)) => {
-                let (known, around) = (corruption.locus.parts(), locus.parts());
-                if let (None, Some(inode)) = (known.inode, around.inode) {
-                    corruption.locus = corruption.locus.of_inode(inode);
-                }
-                if let (None, Some(group)) = (known.group, around.group) {
-                    corruption.locus = corruption.locus.in_group(group);
-                }
-                if let (None, Some(block)) = (known.block, around.block) {
-                    corruption.locus = corruption.locus.at_block(block);
-                }
-                Finding::error(*corruption)
-            }
-            Err(Error::Io(error)) => Finding::unreadable(structure, locus, &error),
-            Err(error @ (Error::Condition(_) | Error::Unsupported(_))) => {
-                Finding::error(Corruption::new(structure, locus, error.to_string()))
-            }
-        };
-        self.report_finding(finding)?;
-        Ok(None)
-    }
-
     /// Remembers a log sequence number that metadata has.
     fn note_lsn(&mut self, lsn: u64, locus: Locus) {
         let lsn = Lsn(lsn);
@@ -240,6 +185,12 @@ impl<'a> Checker<'a> {
     fn locus_at(&self, block: FsBlock) -> Locus {
         let (ag, within) = self.context.geometry().split(block);
         self.locus_in(ag, within.0)
+    }
+}
+
+impl Checking for Checker<'_> {
+    fn report_finding(&mut self, finding: Finding) -> Flow {
+        self.report.finding(finding)
     }
 }
 

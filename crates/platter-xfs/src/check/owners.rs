@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use std::ops::{ControlFlow, Range};
 
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::claims::Claim;
 use super::groups::Known;
@@ -102,7 +103,7 @@ impl Checker<'_> {
         let count = u64::from(self.context.geometry().ag_count());
         let may_share = self.context.geometry().features.has_reflink();
         for ag in self.context.geometry().groups() {
-            self.progress("blocks", ag.0.into(), count)?;
+            self.report.progress("blocks", ag.0.into(), count)?;
             let claims = self.claims.take(ag);
             let usage = Usage::of(&claims, may_share);
             self.check_conflicts(ag, &usage, &claims)?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use platter_ondisk::verify::Unverified;
+use platter_vfs::check::Checking as _;
 use platter_vfs::{FileKind, Result};
 
 use super::{Checker, Flow, QuotaUseRule, locus_of};
@@ -60,7 +61,7 @@ impl Checker<'_> {
             let Some(Some(number)) = self.tolerate("quota file", root, number)? else {
                 continue;
             };
-            self.progress("quota", 0, 1)?;
+            self.report.progress("quota", 0, 1)?;
             let counted = match kind {
                 QuotaKind::User => QuotaFlags::USERS_CHECKED,
                 QuotaKind::Group | QuotaKind::Project if !is_v5 => QuotaFlags::OTHERS_CHECKED,

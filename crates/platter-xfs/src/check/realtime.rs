@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, RealtimeRule, TotalsRule, locus_of};
 use crate::ondisk::extent::ExtentDevice;
@@ -46,7 +47,8 @@ impl Checker<'_> {
         }
         let mut free = 0_u64;
         for group in 0..groups {
-            self.progress("realtime", group.into(), groups.into())?;
+            self.report
+                .progress("realtime", group.into(), groups.into())?;
             let section = if has_groups {
                 self.section_of_group(group)?
             } else {
@@ -152,7 +154,8 @@ impl Checker<'_> {
         used.push(section.extents..u64::MAX);
         for block in 0..section.bitmap_blocks {
             if block % 256 == 0 {
-                self.progress("realtime", block, section.bitmap_blocks)?;
+                self.report
+                    .progress("realtime", block, section.bitmap_blocks)?;
             }
             let stored = self.rt_words(section, RtBlockKind::Bitmap, block)?;
             let Some(stored) = stored else {

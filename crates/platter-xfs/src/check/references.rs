@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, Range};
 
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::claims::Claim;
 use super::owners::Usage;

@@ -1,5 +1,7 @@
 //! Rules that involve several structures. Their texts follow `xfs_repair`.
 
+use platter_ondisk::rules;
+
 rules! {
     /// Rules of the primary superblock that a mount does not check.
     pub enum SuperblockUseRule of "superblock" {

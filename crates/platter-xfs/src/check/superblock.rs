@@ -2,7 +2,7 @@
 //! counted. Spec: `xfs/allocation_groups`, "Superblocks".
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::check::Finding;
+use platter_vfs::check::{Checking as _, Finding};
 
 use super::{BackupRule, Checker, Flow, SuperblockUseRule, TotalsRule};
 use crate::ondisk::{AgNr, DiskSuperblock, InodeNr, Superblock};

@@ -1,5 +1,7 @@
 //! Targets of symbolic links. Spec: `xfs/symbolic_links`.
 
+use platter_vfs::check::Checking as _;
+
 use super::forks::ForkExtents;
 use super::{Checker, Flow, locus_of};
 use crate::mapping::ForkMap;

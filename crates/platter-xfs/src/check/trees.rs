@@ -11,6 +11,7 @@ use crate::ondisk::btree::{
     DiskOwner, DiskOwnerKey, DiskShortHeaderV5, Owner, RecordKey,
 };
 use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
+use platter_vfs::check::Checking as _;
 
 /// Takes the leaves of a B-tree.
 pub(super) type LeafSink<'c, 's> = dyn FnMut(&mut Checker<'c>, &BtreeBlock<'_>) -> Flow + 's;

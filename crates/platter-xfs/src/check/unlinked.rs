@@ -1,6 +1,7 @@
 //! Lists of unlinked inodes. Spec: `xfs/allocation_groups`, "Unlinked Inode List".
 
 use platter_ondisk::Locus;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, InodeUseRule, UnlinkedRule, locus_of};
 use crate::ondisk::AgInode;

@@ -12,7 +12,7 @@ use platter_block::BlockDevice;
 use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corrupt, Locus, Verify};
+use platter_ondisk::{Corrupt, Locus, Verify, rules};
 use platter_vfs::{Condition, Result, Unsupported};
 
 use crate::ondisk::extent::ExtentDevice;

@@ -10,7 +10,7 @@ mod tests;
 
 use std::ops::ControlFlow;
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, DirCursor, FileKind, Name, Result};
 
 use crate::context::FsContext;

@@ -6,7 +6,7 @@ mod tests;
 
 use std::ops::{ControlFlow, Range};
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::file::{self, Backing, BlockRuns, FileMap, FileRun, Piece, Sources};
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Error, Extent, ExtentSink, Place, Result};

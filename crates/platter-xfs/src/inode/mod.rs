@@ -8,7 +8,7 @@ mod tests;
 use std::ops::Range;
 
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
 use crate::context::FsContext;

@@ -1,6 +1,8 @@
 //! The inode header of an allocation group, in its third sector.
 //! Spec: `xfs/allocation_groups`, "Inode Information".
 
+use platter_ondisk::rules;
+
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};

@@ -1,6 +1,8 @@
 //! Blocks of the hash trees of names that directories and attribute forks have, and the hash.
 //! Spec: `xfs/dabtrees`.
 
+use platter_ondisk::rules;
+
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};

@@ -7,8 +7,6 @@
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)
 )]
 
-#[macro_use]
-mod rules;
 pub mod types;
 pub mod structure;
 pub mod checksum;

@@ -1,6 +1,8 @@
 //! The target of a symbolic link outside its inode: each extent has a header in version 5, and is bare
 //! before. Spec: `xfs/symbolic_links`.
 
+use platter_ondisk::rules;
+
 use zerocopy::FromBytes;
 
 use super::attr::remote::{self, DiskRemoteHeader};

@@ -1,5 +1,7 @@
 //! What an intent in the log must hold to.
 
+use platter_ondisk::rules;
+
 rules! {
     /// What an intent in the log must hold to.
     pub enum IntentRule of "log intent" {

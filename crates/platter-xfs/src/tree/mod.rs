@@ -5,6 +5,8 @@
 //! - Blocks other than the root are at least half full, unless they were not before.
 //! - Blocks of a level are linked in order.
 
+use platter_ondisk::rules;
+
 mod record;
 mod node;
 mod search;

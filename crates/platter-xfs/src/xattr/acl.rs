@@ -2,7 +2,7 @@
 //! Spec: `acl`; the layout: `xfs-headers/xfs_format.h`.
 
 use platter_ondisk::endian::{Be16, Be32};
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 use platter_vfs::acl::{AclEntry, AclSubject, PosixAcl};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

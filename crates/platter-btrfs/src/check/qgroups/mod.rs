@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use platter_ondisk::Locus;
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::leaves::data_claims;
 use super::walk::{Block, Walked};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use platter_ondisk::Locus;
 use platter_vfs::Result;
+use platter_vfs::check::Checking as _;
 
 use super::{COMPARISONS_MAX, subvolumes_of};
 use crate::check::{Checker, Flow, QgroupUseRule};

@@ -1,5 +1,7 @@
 //! A send stream: a header, then commands, each with its attributes. Spec: `btrfs/send_stream`.
 
+use platter_ondisk::rules;
+
 mod command;
 mod attribute;
 mod decode;
@@ -55,7 +57,7 @@ const _: () = assert!(size_of::<DiskCommandHeader>() == 10);
 
 rules! {
     /// The rules of a send stream.
-    pub enum StreamRule for "send stream" {
+    pub enum StreamRule of "send stream" {
         /// It begins with the magic.
         Magic => "not a btrfs send stream",
         /// It does not end within a header or a command.

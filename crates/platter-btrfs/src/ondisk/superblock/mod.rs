@@ -6,7 +6,7 @@ mod disk;
 pub(crate) mod tests;
 
 use bitflags::bitflags;
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::checksum::{CHECKSUM_BYTES_MAX, Checksum, ChecksumKind};
@@ -97,7 +97,7 @@ impl SuperblockFlags {
 
 rules! {
     /// The rules of a superblock.
-    pub enum SuperblockRule for "superblock" {
+    pub enum SuperblockRule of "superblock" {
         /// `magic`.
         Magic => "magic is not _BHRfS_M",
         /// `csum_type` is known.

@@ -12,7 +12,7 @@ mod remove;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use platter_ondisk::{Corrupt, Rule};
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 
 use super::Tree;
@@ -24,32 +24,19 @@ use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 
 pub use prune::{Cut, Pruned};
 
-/// The rules of a tree that is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TreeEditRule {
-    /// A new item has a key that no item has.
-    Exists,
-    /// An item that is changed is there.
-    Missing,
-    /// An item fits in a leaf.
-    TooLarge,
-    /// A tree has at most 8 levels.
-    TooHigh,
-    /// A block has the shape that its header says.
-    Shape,
-}
-
-impl Rule for TreeEditRule {
-    const STRUCTURE: &'static str = "tree";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Exists => "item exists already",
-            Self::Missing => "item is missing",
-            Self::TooLarge => "item is too large for a leaf",
-            Self::TooHigh => "tree has more than 8 levels",
-            Self::Shape => "tree block changed its shape",
-        }
+rules! {
+    /// The rules of a tree that is changed.
+    pub enum TreeEditRule of "tree" {
+        /// A new item has a key that no item has.
+        Exists => "item exists already",
+        /// An item that is changed is there.
+        Missing => "item is missing",
+        /// An item fits in a leaf.
+        TooLarge => "item is too large for a leaf",
+        /// A tree has at most 8 levels.
+        TooHigh => "tree has more than 8 levels",
+        /// A block has the shape that its header says.
+        Shape => "tree block changed its shape",
     }
 }
 

@@ -1,5 +1,6 @@
 //! Random changes of a tree against an ordered map, over several transactions.
 
+use platter_ondisk::Rule as _;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 

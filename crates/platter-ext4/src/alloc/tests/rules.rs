@@ -1,5 +1,6 @@
 //! Structures that break a rule, one at a time.
 
+use platter_ondisk::Rule as _;
 use platter_ondisk::verify::Unverified;
 
 use super::sample::{self, Sample, Shape};

@@ -3,6 +3,8 @@
 mod own_files;
 mod paths;
 
+use platter_ondisk::Rule;
+use platter_vfs::check::Finding;
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;

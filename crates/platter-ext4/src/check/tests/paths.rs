@@ -1,6 +1,7 @@
 //! Findings carry the paths of their inodes.
 
 use super::*;
+use platter_ondisk::Rule;
 
 fn paths_of<R: Rule>(image: &Image, rule: R) -> Vec<Option<String>> {
     let findings = image.findings(&[]);

@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 
 use platter_ondisk::endian::Le32;
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 use zerocopy::{FromBytes, FromZeros};
 
@@ -23,20 +23,11 @@ const DIRECT_COUNT: u32 = 12;
 /// Number of block numbers in the inode: the last three are roots of trees.
 const POINTERS: usize = 15;
 
-/// The rules of a block number in an indirect mapping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IndirectRule {
-    /// It is within the filesystem.
-    Outside,
-}
-
-impl Rule for IndirectRule {
-    const STRUCTURE: &'static str = "indirect map";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Outside => "illegal block number",
-        }
+rules! {
+    /// The rules of a block number in an indirect mapping.
+    pub enum IndirectRule of "indirect map" {
+        /// It is within the filesystem.
+        Outside => "illegal block number",
     }
 }
 

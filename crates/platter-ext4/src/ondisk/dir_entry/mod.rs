@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify, rules};
 use platter_vfs::FileKind;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -70,67 +70,39 @@ pub struct DiskDirTail {
 const _: () = assert!(size_of::<DiskDirTail>() == TAIL_BYTES);
 const _: () = assert!(offset_of!(DiskDirTail, checksum) == 8);
 
-/// The rules of a directory entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DirEntryRule {
-    /// The header is within the block.
-    Truncated,
-    /// `rec_len` fits at least a name of one byte.
-    LengthMin,
-    /// `rec_len` is a multiple of four.
-    LengthAlign,
-    /// `rec_len` fits the name.
-    LengthName,
-    /// The entry ends within the block.
-    Overrun,
-    /// The space after the entry fits another one.
-    Remainder,
-    /// `inode` is at most the number of inodes.
-    Inode,
-    /// An entry in use has a name.
-    NameEmpty,
-    /// A name contains neither a slash nor NUL.
-    NameBytes,
-    /// The first two entries are `.`, with the directory's own inode, and `..`.
-    Dots,
-}
-
-impl Rule for DirEntryRule {
-    const STRUCTURE: &'static str = "directory entry";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Truncated => "entry header exceeds the block",
-            Self::LengthMin => "rec_len is smaller than minimal",
-            Self::LengthAlign => "rec_len % 4 != 0",
-            Self::LengthName => "rec_len is too small for name_len",
-            Self::Overrun => "directory entry overrun",
-            Self::Remainder => "directory entry too close to block end",
-            Self::Inode => "inode out of bounds",
-            Self::NameEmpty => "zero-length name",
-            Self::NameBytes => "illegal characters in the name",
-            Self::Dots => "first entries should be '.' and '..'",
-        }
+rules! {
+    /// The rules of a directory entry.
+    pub enum DirEntryRule of "directory entry" {
+        /// The header is within the block.
+        Truncated => "entry header exceeds the block",
+        /// `rec_len` fits at least a name of one byte.
+        LengthMin => "rec_len is smaller than minimal",
+        /// `rec_len` is a multiple of four.
+        LengthAlign => "rec_len % 4 != 0",
+        /// `rec_len` fits the name.
+        LengthName => "rec_len is too small for name_len",
+        /// The entry ends within the block.
+        Overrun => "directory entry overrun",
+        /// The space after the entry fits another one.
+        Remainder => "directory entry too close to block end",
+        /// `inode` is at most the number of inodes.
+        Inode => "inode out of bounds",
+        /// An entry in use has a name.
+        NameEmpty => "zero-length name",
+        /// A name contains neither a slash nor NUL.
+        NameBytes => "illegal characters in the name",
+        /// The first two entries are `.`, with the directory's own inode, and `..`.
+        Dots => "first entries should be '.' and '..'",
     }
 }
 
-/// The rules of a directory block as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DirBlockRule {
-    /// The block ends with a tail.
-    Tail,
-    /// `det_checksum`.
-    Checksum,
-}
-
-impl Rule for DirBlockRule {
-    const STRUCTURE: &'static str = "directory block";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Tail => "has no checksum tail",
-            Self::Checksum => "checksum does not match",
-        }
+rules! {
+    /// The rules of a directory block as a whole.
+    pub enum DirBlockRule of "directory block" {
+        /// The block ends with a tail.
+        Tail => "has no checksum tail",
+        /// `det_checksum`.
+        Checksum => "checksum does not match",
     }
 }
 

@@ -1,5 +1,6 @@
 //! One test per rule of a directory block, on blocks built in memory.
 
+use platter_ondisk::Rule as _;
 use zerocopy::IntoBytes;
 
 use super::*;

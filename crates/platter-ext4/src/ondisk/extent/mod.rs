@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, join_u32};
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::Geometry;
@@ -72,47 +72,29 @@ const _: () = assert!(size_of::<DiskExtentIndex>() == 12);
 const _: () = assert!(size_of::<DiskExtent>() == 12);
 const _: () = assert!(offset_of!(DiskExtent, start_lo) == 8);
 
-/// The rules of an extent tree node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ExtentRule {
-    /// `eh_magic`.
-    Magic,
-    /// `eh_max` is not zero and does not exceed the node.
-    Capacity,
-    /// `eh_entries` is at most `eh_max`, and not zero in an index node.
-    Entries,
-    /// `eh_depth` is at most 5, and one less than the parent's.
-    Depth,
-    /// `et_checksum`.
-    Checksum,
-    /// The node's first entry has the file block that its parent names.
-    FirstBlock,
-    /// Entries ascend and do not overlap.
-    Order,
-    /// An extent has at least one block and ends at or before the last file block.
-    Length,
-    /// An extent is within the filesystem.
-    Target,
-    /// A child is within the filesystem.
-    Child,
-}
-
-impl Rule for ExtentRule {
-    const STRUCTURE: &'static str = "extent node";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "magic is not 0xf30a",
-            Self::Capacity => "eh_max is zero or exceeds the node",
-            Self::Entries => "eh_entries exceeds eh_max, or is zero in an index node",
-            Self::Depth => "unexpected eh_depth",
-            Self::Checksum => "checksum does not match",
-            Self::FirstBlock => "logical start does not match the parent's",
-            Self::Order => "extents overlap or are out of order",
-            Self::Length => "extent has an invalid length",
-            Self::Target => "extent has an invalid physical block",
-            Self::Child => "index has an invalid physical block",
-        }
+rules! {
+    /// The rules of an extent tree node.
+    pub enum ExtentRule of "extent node" {
+        /// `eh_magic`.
+        Magic => "magic is not 0xf30a",
+        /// `eh_max` is not zero and does not exceed the node.
+        Capacity => "eh_max is zero or exceeds the node",
+        /// `eh_entries` is at most `eh_max`, and not zero in an index node.
+        Entries => "eh_entries exceeds eh_max, or is zero in an index node",
+        /// `eh_depth` is at most 5, and one less than the parent's.
+        Depth => "unexpected eh_depth",
+        /// `et_checksum`.
+        Checksum => "checksum does not match",
+        /// The node's first entry has the file block that its parent names.
+        FirstBlock => "logical start does not match the parent's",
+        /// Entries ascend and do not overlap.
+        Order => "extents overlap or are out of order",
+        /// An extent has at least one block and ends at or before the last file block.
+        Length => "extent has an invalid length",
+        /// An extent is within the filesystem.
+        Target => "extent has an invalid physical block",
+        /// A child is within the filesystem.
+        Child => "index has an invalid physical block",
     }
 }
 

@@ -14,7 +14,7 @@ use super::dir_entry::{DiskDirEntry, decode_rec_len};
 use super::features::Incompat;
 use super::geometry::Geometry;
 use super::types::{FileBlock, InodeNr};
-use platter_ondisk::Rule;
+use platter_ondisk::rules;
 
 pub use edit::{IndexEntry, RootHead, add_level, set_entries, write_node, write_root};
 
@@ -93,53 +93,33 @@ pub struct DiskHtreeTail {
     pub checksum: Le32,
 }
 
-/// The rules of a directory index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HtreeRule {
-    /// The root begins with `.` and `..` whose lengths fill the block.
-    Dots,
-    /// `reserved_zero` and `info_length`.
-    Info,
-    /// `hash_version` is known.
-    HashVersion,
-    /// `indirect_levels` is within the format's limit.
-    Levels,
-    /// An interior node begins with one unused entry as long as the block.
-    Node,
-    /// `limit` is the capacity of the block.
-    Limit,
-    /// `count` is between 1 and the limit.
-    Count,
-    /// Hashes ascend; equal ones are adjacent.
-    Order,
-    /// `dt_checksum`.
-    Checksum,
-    /// A block number is within the directory, and is not the root.
-    Block,
-    /// Names are in the block of their hash.
-    Placement,
-    /// The names of one hash do not exceed the number of distinct positions.
-    Collisions,
-}
-
-impl Rule for HtreeRule {
-    const STRUCTURE: &'static str = "directory index";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Dots => "root node is invalid: no . and .. that fill the block",
-            Self::Info => "root node is invalid: reserved_zero or info_length",
-            Self::HashVersion => "unsupported hash version",
-            Self::Levels => "tree depth is too big",
-            Self::Node => "node is invalid: no unused entry that fills the block",
-            Self::Limit => "invalid limit",
-            Self::Count => "invalid count",
-            Self::Order => "hashes not ascending",
-            Self::Checksum => "checksum does not match",
-            Self::Block => "invalid block number",
-            Self::Placement => "bad min/max hash: name in the wrong block",
-            Self::Collisions => "too many names with the same hash",
-        }
+rules! {
+    /// The rules of a directory index.
+    pub enum HtreeRule of "directory index" {
+        /// The root begins with `.` and `..` whose lengths fill the block.
+        Dots => "root node is invalid: no . and .. that fill the block",
+        /// `reserved_zero` and `info_length`.
+        Info => "root node is invalid: reserved_zero or info_length",
+        /// `hash_version` is known.
+        HashVersion => "unsupported hash version",
+        /// `indirect_levels` is within the format's limit.
+        Levels => "tree depth is too big",
+        /// An interior node begins with one unused entry as long as the block.
+        Node => "node is invalid: no unused entry that fills the block",
+        /// `limit` is the capacity of the block.
+        Limit => "invalid limit",
+        /// `count` is between 1 and the limit.
+        Count => "invalid count",
+        /// Hashes ascend; equal ones are adjacent.
+        Order => "hashes not ascending",
+        /// `dt_checksum`.
+        Checksum => "checksum does not match",
+        /// A block number is within the directory, and is not the root.
+        Block => "invalid block number",
+        /// Names are in the block of their hash.
+        Placement => "bad min/max hash: name in the wrong block",
+        /// The names of one hash do not exceed the number of distinct positions.
+        Collisions => "too many names with the same hash",
     }
 }
 

@@ -11,7 +11,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, join_u16, join_u32};
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -22,44 +22,27 @@ use super::types::{BlockNr, InodeNr};
 pub use disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
 pub use encode::{put_deleted, seal};
 
-/// The rules of an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum InodeRule {
-    /// It is within its block.
-    Truncated,
-    /// It is in use.
-    Unused,
-    /// `i_extra_isize` is a multiple of 4 and fits the inode.
-    ExtraSize,
-    /// Its checksum.
-    Checksum,
-    /// `i_mode` has a known file type.
-    Mode,
-    /// `i_size` is not negative.
-    Size,
-    /// `i_file_acl` is within the filesystem.
-    XattrBlock,
-    /// The length of a fast symbolic link's target equals `i_size`.
-    LinkTarget,
-    /// `i_blocks` can represent its space.
-    Sectors,
-}
-
-impl Rule for InodeRule {
-    const STRUCTURE: &'static str = "inode";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Truncated => "is truncated",
-            Self::Unused => "is not in use",
-            Self::ExtraSize => "bad extra_isize",
-            Self::Checksum => "checksum does not match",
-            Self::Mode => "bogus i_mode",
-            Self::Size => "bad i_size",
-            Self::XattrBlock => "bad extended attribute block",
-            Self::LinkTarget => "invalid symlink: target length is not i_size",
-            Self::Sectors => "i_blocks overflow",
-        }
+rules! {
+    /// The rules of an inode.
+    pub enum InodeRule of "inode" {
+        /// It is within its block.
+        Truncated => "is truncated",
+        /// It is in use.
+        Unused => "is not in use",
+        /// `i_extra_isize` is a multiple of 4 and fits the inode.
+        ExtraSize => "bad extra_isize",
+        /// Its checksum.
+        Checksum => "checksum does not match",
+        /// `i_mode` has a known file type.
+        Mode => "bogus i_mode",
+        /// `i_size` is not negative.
+        Size => "bad i_size",
+        /// `i_file_acl` is within the filesystem.
+        XattrBlock => "bad extended attribute block",
+        /// The length of a fast symbolic link's target equals `i_size`.
+        LinkTarget => "invalid symlink: target length is not i_size",
+        /// `i_blocks` can represent its space.
+        Sectors => "i_blocks overflow",
     }
 }
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, join_u32};
-use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_ondisk::{Corrupt, Locus, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Sequence;
@@ -90,47 +90,29 @@ struct DiskTail {
 const _: () = assert!(size_of::<DiskAddRange>() == 16);
 const _: () = assert!(offset_of!(DiskTail, crc) == 4);
 
-/// The rules of a fast commit record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FastCommitRule {
-    /// `fc_tag` is known.
-    Tag,
-    /// `fc_len` is within the block and valid for the tag.
-    Length,
-    /// The first fast commit after a transaction is complete.
-    First,
-    /// `fc_ino` is an inode of the filesystem.
-    Inode,
-    /// `fc_ex` is an extent within the filesystem.
-    Range,
-    /// Records of block ranges refer to files mapped by extents.
-    NoExtents,
-    /// A name is valid for a directory entry.
-    Name,
-    /// A directory whose index is removed begins with `.` and `..`.
-    Parent,
-    /// A created inode is in use when it is linked.
-    Missing,
-    /// A directory does not have more blocks than the filesystem.
-    DirectorySize,
-}
-
-impl Rule for FastCommitRule {
-    const STRUCTURE: &'static str = "fast commit record";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Tag => "unknown tag",
-            Self::Length => "invalid length",
-            Self::First => "first fast commit is incomplete, which fails a kernel mount",
-            Self::Inode => "inode out of bounds",
-            Self::Range => "invalid block range",
-            Self::NoExtents => "block range of a file without extents",
-            Self::Name => "invalid directory entry name",
-            Self::Parent => "directory does not begin with . and ..",
-            Self::Missing => "created inode is not in use",
-            Self::DirectorySize => "directory has more blocks than the filesystem",
-        }
+rules! {
+    /// The rules of a fast commit record.
+    pub enum FastCommitRule of "fast commit record" {
+        /// `fc_tag` is known.
+        Tag => "unknown tag",
+        /// `fc_len` is within the block and valid for the tag.
+        Length => "invalid length",
+        /// The first fast commit after a transaction is complete.
+        First => "first fast commit is incomplete, which fails a kernel mount",
+        /// `fc_ino` is an inode of the filesystem.
+        Inode => "inode out of bounds",
+        /// `fc_ex` is an extent within the filesystem.
+        Range => "invalid block range",
+        /// Records of block ranges refer to files mapped by extents.
+        NoExtents => "block range of a file without extents",
+        /// A name is valid for a directory entry.
+        Name => "invalid directory entry name",
+        /// A directory whose index is removed begins with `.` and `..`.
+        Parent => "directory does not begin with . and ..",
+        /// A created inode is in use when it is linked.
+        Missing => "created inode is not in use",
+        /// A directory does not have more blocks than the filesystem.
+        DirectorySize => "directory has more blocks than the filesystem",
     }
 }
 

@@ -17,45 +17,28 @@ pub use format::{Checksums, LogFormat};
 pub use header::{BlockKind, Header, JBD2_MAGIC, LogBlock, Sequence};
 pub use superblock::JournalSuperblock;
 
-use platter_ondisk::Rule;
+use platter_ondisk::rules;
 
-/// The rules of the blocks of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LogRule {
-    /// The journal inode maps every block of the log.
-    Hole,
-    /// The blocks of the log are within the device.
-    OutsideDevice,
-    /// The runs of the journal's block mapping are contiguous.
-    MapOrder,
-    /// The checksum of a descriptor or revoke block of a committed transaction.
-    BlockChecksum,
-    /// The checksum of a commit block.
-    CommitChecksum,
-    /// The checksum of a logged block in its tag.
-    DataChecksum,
-    /// `t_blocknr`: a logged block is within the filesystem.
-    TargetOutside,
-    /// `t_blocknr`: a logged block is not part of the log.
-    TargetInsideLog,
-    /// `r_count` is within the revoke block.
-    RevokeCount,
-}
-
-impl Rule for LogRule {
-    const STRUCTURE: &'static str = "journal";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Hole => "journal inode has a hole",
-            Self::OutsideDevice => "journal block is outside the device",
-            Self::MapOrder => "journal block mapping is out of order",
-            Self::BlockChecksum => "checksum of a descriptor or revoke block does not match",
-            Self::CommitChecksum => "checksum of a commit block does not match",
-            Self::DataChecksum => "checksum of a logged block does not match",
-            Self::TargetOutside => "logged block number is outside the filesystem",
-            Self::TargetInsideLog => "logged block number is inside the journal",
-            Self::RevokeCount => "r_count exceeds the revoke block",
-        }
+rules! {
+    /// The rules of the blocks of the log.
+    pub enum LogRule of "journal" {
+        /// The journal inode maps every block of the log.
+        Hole => "journal inode has a hole",
+        /// The blocks of the log are within the device.
+        OutsideDevice => "journal block is outside the device",
+        /// The runs of the journal's block mapping are contiguous.
+        MapOrder => "journal block mapping is out of order",
+        /// The checksum of a descriptor or revoke block of a committed transaction.
+        BlockChecksum => "checksum of a descriptor or revoke block does not match",
+        /// The checksum of a commit block.
+        CommitChecksum => "checksum of a commit block does not match",
+        /// The checksum of a logged block in its tag.
+        DataChecksum => "checksum of a logged block does not match",
+        /// `t_blocknr`: a logged block is within the filesystem.
+        TargetOutside => "logged block number is outside the filesystem",
+        /// `t_blocknr`: a logged block is not part of the log.
+        TargetInsideLog => "logged block number is inside the journal",
+        /// `r_count` is within the revoke block.
+        RevokeCount => "r_count exceeds the revoke block",
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod tests;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, join_u16, join_u32};
-use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use platter_vfs::Timestamp;
 
 use super::features::{Compat, Features, Incompat, RoCompat};
@@ -35,69 +35,44 @@ const FIRST_INODE_REVISION_0: u32 = 11;
 /// `s_checksum_type`: CRC-32C.
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
 
-/// The rules of a superblock. The sizes and counts are validated with the
-/// [`Geometry`](super::geometry::Geometry).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SuperblockRule {
-    /// `s_magic`.
-    Magic,
-    /// `s_checksum_type` is known.
-    ChecksumType,
-    /// `s_checksum`.
-    Checksum,
-    /// `s_log_block_size` is within the format.
-    BlockSize,
-    /// `s_log_cluster_size` is within the format and at least a block.
-    ClusterSize,
-    /// `s_inode_size` is a power of two between 128 and the block size.
-    InodeSize,
-    /// `s_first_ino` is after the reserved inodes.
-    FirstInode,
-    /// `s_desc_size` is a power of two between 64 and 1024.
-    DescriptorSize,
-    /// `s_blocks_per_group` fits one bitmap block, and is not zero.
-    BlocksPerGroup,
-    /// `s_clusters_per_group` matches `s_blocks_per_group`.
-    ClustersPerGroup,
-    /// `s_inodes_per_group` fits one bitmap block, and is at least one block of inodes.
-    InodesPerGroup,
-    /// `s_first_data_block` matches the block size and is within the filesystem.
-    FirstDataBlock,
-    /// `s_blocks_count` is within the addressable range.
-    BlocksCount,
-    /// `s_inodes_count` is the number of groups times `s_inodes_per_group`.
-    InodesCount,
-    /// `s_reserved_gdt_blocks` is at most a quarter of the block size.
-    ReservedGdtBlocks,
-    /// `s_first_meta_bg` is within the group descriptor table.
-    FirstMetaBlockGroup,
-    /// The device is as long as the filesystem.
-    DeviceTooShort,
-}
-
-impl Rule for SuperblockRule {
-    const STRUCTURE: &'static str = "superblock";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "magic is not 0xef53",
-            Self::ChecksumType => "unknown checksum algorithm",
-            Self::Checksum => "checksum does not match",
-            Self::BlockSize => "bad block size",
-            Self::ClusterSize => "bad cluster size",
-            Self::InodeSize => "unsupported inode size",
-            Self::FirstInode => "invalid first ino: below 11",
-            Self::DescriptorSize => "unsupported descriptor size",
-            Self::BlocksPerGroup => "invalid blocks per group",
-            Self::ClustersPerGroup => "blocks per group and clusters per group inconsistent",
-            Self::InodesPerGroup => "invalid inodes per group",
-            Self::FirstDataBlock => "bad geometry: first data block",
-            Self::BlocksCount => "bad geometry: block count is too large",
-            Self::InodesCount => "inodes count not valid: not groups times inodes per group",
-            Self::ReservedGdtBlocks => "number of reserved GDT blocks insanely large",
-            Self::DeviceTooShort => "bad geometry: block count exceeds size of device",
-            Self::FirstMetaBlockGroup => "first meta block group too large",
-        }
+rules! {
+    /// The rules of a superblock. The sizes and counts are validated with the
+    /// [`Geometry`](super::geometry::Geometry).
+    pub enum SuperblockRule of "superblock" {
+        /// `s_magic`.
+        Magic => "magic is not 0xef53",
+        /// `s_checksum_type` is known.
+        ChecksumType => "unknown checksum algorithm",
+        /// `s_checksum`.
+        Checksum => "checksum does not match",
+        /// `s_log_block_size` is within the format.
+        BlockSize => "bad block size",
+        /// `s_log_cluster_size` is within the format and at least a block.
+        ClusterSize => "bad cluster size",
+        /// `s_inode_size` is a power of two between 128 and the block size.
+        InodeSize => "unsupported inode size",
+        /// `s_first_ino` is after the reserved inodes.
+        FirstInode => "invalid first ino: below 11",
+        /// `s_desc_size` is a power of two between 64 and 1024.
+        DescriptorSize => "unsupported descriptor size",
+        /// `s_blocks_per_group` fits one bitmap block, and is not zero.
+        BlocksPerGroup => "invalid blocks per group",
+        /// `s_clusters_per_group` matches `s_blocks_per_group`.
+        ClustersPerGroup => "blocks per group and clusters per group inconsistent",
+        /// `s_inodes_per_group` fits one bitmap block, and is at least one block of inodes.
+        InodesPerGroup => "invalid inodes per group",
+        /// `s_first_data_block` matches the block size and is within the filesystem.
+        FirstDataBlock => "bad geometry: first data block",
+        /// `s_blocks_count` is within the addressable range.
+        BlocksCount => "bad geometry: block count is too large",
+        /// `s_inodes_count` is the number of groups times `s_inodes_per_group`.
+        InodesCount => "inodes count not valid: not groups times inodes per group",
+        /// `s_reserved_gdt_blocks` is at most a quarter of the block size.
+        ReservedGdtBlocks => "number of reserved GDT blocks insanely large",
+        /// `s_first_meta_bg` is within the group descriptor table.
+        FirstMetaBlockGroup => "first meta block group too large",
+        /// The device is as long as the filesystem.
+        DeviceTooShort => "bad geometry: block count exceeds size of device",
     }
 }
 

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
-use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify, rules};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::structure::Structure;
@@ -73,47 +73,29 @@ pub struct DiskXattrEntry {
 
 const _: () = assert!(size_of::<DiskXattrEntry>() == 16);
 
-/// The rules of extended attributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum XattrRule {
-    /// `h_magic`.
-    Magic,
-    /// `h_blocks` is 1.
-    Blocks,
-    /// `h_refcount` is between 1 and 1024.
-    References,
-    /// `h_checksum`.
-    Checksum,
-    /// Entries end within their space.
-    Truncated,
-    /// A name contains no NUL.
-    NameBytes,
-    /// `e_value_size` is within the format.
-    ValueSize,
-    /// A value is after the entries and within the space.
-    ValuePlace,
-    /// A value is in an EA inode only with the `ea_inode` feature.
-    ValueInode,
-    /// `e_hash`.
-    Hash,
-}
-
-impl Rule for XattrRule {
-    const STRUCTURE: &'static str = "extended attributes";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "magic is not 0xea020000",
-            Self::Blocks => "h_blocks is not 1",
-            Self::References => "h_refcount is not between 1 and 1024",
-            Self::Checksum => "checksum does not match",
-            Self::Truncated => "entries exceed the space",
-            Self::NameBytes => "name is invalid: contains NUL",
-            Self::ValueSize => "value size is invalid",
-            Self::ValuePlace => "value offset is invalid",
-            Self::ValueInode => "EA inode without the ea_inode feature",
-            Self::Hash => "hash is invalid",
-        }
+rules! {
+    /// The rules of extended attributes.
+    pub enum XattrRule of "extended attributes" {
+        /// `h_magic`.
+        Magic => "magic is not 0xea020000",
+        /// `h_blocks` is 1.
+        Blocks => "h_blocks is not 1",
+        /// `h_refcount` is between 1 and 1024.
+        References => "h_refcount is not between 1 and 1024",
+        /// `h_checksum`.
+        Checksum => "checksum does not match",
+        /// Entries end within their space.
+        Truncated => "entries exceed the space",
+        /// A name contains no NUL.
+        NameBytes => "name is invalid: contains NUL",
+        /// `e_value_size` is within the format.
+        ValueSize => "value size is invalid",
+        /// A value is after the entries and within the space.
+        ValuePlace => "value offset is invalid",
+        /// A value is in an EA inode only with the `ea_inode` feature.
+        ValueInode => "EA inode without the ea_inode feature",
+        /// `e_hash`.
+        Hash => "hash is invalid",
     }
 }
 

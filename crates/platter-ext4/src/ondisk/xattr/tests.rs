@@ -1,5 +1,6 @@
 //! One test per rule of attributes, on spaces built in memory.
 
+use platter_ondisk::Rule as _;
 use zerocopy::IntoBytes;
 
 use super::*;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use platter_vfs::Result;
 use zerocopy::FromZeros;
 use zerocopy::IntoBytes;
@@ -19,32 +19,19 @@ use crate::ondisk::superblock::{
 };
 use crate::ondisk::{BlockNr, Geometry};
 
-/// What a journal device must hold to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ExternalJournalRule {
-    /// It has a superblock with the `journal_dev` feature.
-    Kind,
-    /// Its superblock checksum, where it has one.
-    Checksum,
-    /// Its UUID is the one that the filesystem names.
-    Uuid,
-    /// Its block size is the filesystem's.
-    BlockSize,
-    /// It has one user, this filesystem.
-    User,
-}
-
-impl Rule for ExternalJournalRule {
-    const STRUCTURE: &'static str = "external journal";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Kind => "the device does not hold a journal",
-            Self::Checksum => "checksum of its superblock does not match",
-            Self::Uuid => "it is not the journal that the filesystem names",
-            Self::BlockSize => "block size is not the filesystem's",
-            Self::User => "it serves another filesystem",
-        }
+rules! {
+    /// What a journal device must hold to.
+    pub enum ExternalJournalRule of "external journal" {
+        /// It has a superblock with the `journal_dev` feature.
+        Kind => "the device does not hold a journal",
+        /// Its superblock checksum, where it has one.
+        Checksum => "checksum of its superblock does not match",
+        /// Its UUID is the one that the filesystem names.
+        Uuid => "it is not the journal that the filesystem names",
+        /// Its block size is the filesystem's.
+        BlockSize => "block size is not the filesystem's",
+        /// It has one user, this filesystem.
+        User => "it serves another filesystem",
     }
 }
 
@@ -136,6 +123,7 @@ fn broken(rule: ExternalJournalRule) -> Corrupt<ExternalJournalRule> {
 #[cfg(test)]
 mod tests {
     use platter_block::MemoryDevice;
+    use platter_ondisk::Rule as _;
 
     use super::*;
     use crate::ondisk::Features;

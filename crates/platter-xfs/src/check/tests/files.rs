@@ -1,5 +1,6 @@
 //! Rules of inodes, directories, quota files and the realtime section.
 
+use platter_ondisk::Rule as _;
 use std::sync::OnceLock;
 
 use platter_block::MemoryDevice;

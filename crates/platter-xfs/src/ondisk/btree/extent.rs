@@ -1,6 +1,8 @@
 //! Mappings of file blocks, as the forks of inodes and the leaves of their B-trees hold them.
 //! Spec: `xfs/data_extents`.
 
+use platter_ondisk::rules;
+
 use super::{DiskMapping, RecordKey};
 use crate::ondisk::geometry::Geometry;
 use crate::ondisk::types::{FileBlock, FsBlock, RtBlock};

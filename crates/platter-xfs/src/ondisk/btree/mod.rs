@@ -2,6 +2,8 @@
 //! inodes, with pointers of 64 bits; and their roots in inodes.
 //! Spec: `xfs/btrees`, `xfs/data_extents`.
 
+use platter_ondisk::rules;
+
 mod record;
 pub mod extent;
 mod build;

@@ -1,5 +1,7 @@
 //! Inodes: the core, and the forks in the literal area after it. Spec: `xfs/ondisk_inode`.
 
+use platter_ondisk::rules;
+
 mod disk;
 mod metafile;
 pub mod free;

@@ -2,6 +2,8 @@
 //! that transactions log. Headers of records and operations are big-endian; items are in the byte
 //! order of the machine that logged them. Spec: `xfs/journaling_log`.
 
+use platter_ondisk::rules;
+
 pub mod record;
 pub mod operation;
 pub mod item;

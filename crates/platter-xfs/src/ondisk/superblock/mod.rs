@@ -8,7 +8,7 @@ mod build;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::FromBytes;
 
 use super::checksum;

@@ -1,5 +1,7 @@
 //! What recovery needs the log to hold to, beyond the rules of single structures.
 
+use platter_ondisk::rules;
+
 rules! {
     /// What a log must hold to for its recovery.
     pub enum ReplayRule of "log" {

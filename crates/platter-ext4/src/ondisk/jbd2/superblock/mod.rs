@@ -7,7 +7,7 @@ use std::ops::Range;
 use bitflags::bitflags;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::Be32;
-use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use platter_vfs::Unsupported;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -215,47 +215,29 @@ impl JournalIncompat {
     ];
 }
 
-/// The rules of a journal superblock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum JournalSuperblockRule {
-    /// `h_magic` and `h_blocktype`.
-    Magic,
-    /// `s_blocksize` is the filesystem's block size.
-    BlockSize,
-    /// `s_maxlen` does not exceed the journal inode or device.
-    Length,
-    /// `s_first` is after the superblock and within the log.
-    First,
-    /// `s_start` is within the log.
-    Start,
-    /// At most one version of checksums is set.
-    ChecksumFeatures,
-    /// `s_checksum_type`.
-    ChecksumType,
-    /// `s_checksum`.
-    Checksum,
-    /// `s_num_fc_blks` leaves space for the log.
-    FastCommitBlocks,
-    /// `s_nr_users` is at most the size of the table of users.
-    Users,
-}
-
-impl Rule for JournalSuperblockRule {
-    const STRUCTURE: &'static str = "journal superblock";
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Magic => "invalid magic or block type",
-            Self::BlockSize => "s_blocksize is not the filesystem's block size",
-            Self::Length => "journal file too short for s_maxlen",
-            Self::First => "s_first is outside the journal",
-            Self::Start => "invalid start block of the journal",
-            Self::ChecksumFeatures => "more than one checksum version is set",
-            Self::ChecksumType => "unknown checksum type",
-            Self::Checksum => "checksum does not match",
-            Self::FastCommitBlocks => "s_num_fc_blks leaves no space for the log",
-            Self::Users => "s_nr_users exceeds the table of users",
-        }
+rules! {
+    /// The rules of a journal superblock.
+    pub enum JournalSuperblockRule of "journal superblock" {
+        /// `h_magic` and `h_blocktype`.
+        Magic => "invalid magic or block type",
+        /// `s_blocksize` is the filesystem's block size.
+        BlockSize => "s_blocksize is not the filesystem's block size",
+        /// `s_maxlen` does not exceed the journal inode or device.
+        Length => "journal file too short for s_maxlen",
+        /// `s_first` is after the superblock and within the log.
+        First => "s_first is outside the journal",
+        /// `s_start` is within the log.
+        Start => "invalid start block of the journal",
+        /// At most one version of checksums is set.
+        ChecksumFeatures => "more than one checksum version is set",
+        /// `s_checksum_type`.
+        ChecksumType => "unknown checksum type",
+        /// `s_checksum`.
+        Checksum => "checksum does not match",
+        /// `s_num_fc_blks` leaves space for the log.
+        FastCommitBlocks => "s_num_fc_blks leaves no space for the log",
+        /// `s_nr_users` is at most the size of the table of users.
+        Users => "s_nr_users exceeds the table of users",
     }
 }
 
