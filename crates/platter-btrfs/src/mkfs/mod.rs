@@ -66,7 +66,7 @@ pub fn check(lens_bytes: &[u64], options: &MkfsOptions) -> Result<()> {
 pub fn mkfs(target: &Target<'_>, options: &MkfsOptions, clock: &dyn Clock) -> Result<()> {
     let devices = target.devices.iter().map(|device| {
         let len_bytes = device.geometry().len_bytes;
-        (len_bytes, random_uuid(clock))
+        (len_bytes, clock.random_uuid())
     });
     let (choice, layout) = plan(&devices.collect::<Vec<_>>(), options)?;
     let contents = Contents {
@@ -76,13 +76,13 @@ pub fn mkfs(target: &Target<'_>, options: &MkfsOptions, clock: &dyn Clock) -> Re
             fsid: options.uuid,
             logical: LogicalAddr(0),
             flags: HeaderFlags::WRITTEN | HeaderFlags::MIXED_BACKREF,
-            chunk_tree_uuid: random_uuid(clock),
+            chunk_tree_uuid: clock.random_uuid(),
             generation: GENERATION,
             owner: TreeId::ROOT,
             item_count: 0,
             level: 0,
         },
-        subvolume_uuid: random_uuid(clock),
+        subvolume_uuid: clock.random_uuid(),
         root_owner: options.root_owner,
         now: clock.now(),
     };
@@ -112,13 +112,6 @@ fn plan(devices: &[(u64, Uuid)], options: &MkfsOptions) -> Result<(options::Choi
     let choice = options.choose(devices.len())?;
     let layout = Layout::choose(devices, &choice)?;
     Ok((choice, layout))
-}
-
-/// A random UUID, of version 4.
-fn random_uuid(clock: &dyn Clock) -> Uuid {
-    let (high, low) = (clock.random_u64(), clock.random_u64());
-    let random = u128::from(high) << 64 | u128::from(low);
-    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
 }
 
 /// The superblock, with the item of the first device.

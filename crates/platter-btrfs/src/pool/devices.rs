@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::Uuid;
-use platter_vfs::{CheckReport, CheckSink, Clock, Condition, Result};
+use platter_vfs::{CheckReport, CheckSink, Condition, Result};
 
 use super::{Moved, Moving, PoolRequest, known_device, move_chunks, refused};
 use crate::mount::{self, Btrfs};
@@ -21,13 +20,6 @@ const DEVICE_BYTES_MIN: u64 = 16 << 20;
 const SHRUNK_BYTES_MIN: u64 = 256 << 20;
 /// What is copied at once.
 const COPY_BYTES: usize = 1 << 20;
-
-/// A random UUID, of version 4.
-fn random_uuid(clock: &dyn Clock) -> Uuid {
-    let (high, low) = (clock.random_u64(), clock.random_u64());
-    let random = u128::from(high) << 64 | u128::from(low);
-    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
-}
 
 impl Btrfs {
     /// Adds a device, whose contents are lost. Returns its number.
@@ -60,7 +52,7 @@ impl Btrfs {
             kind: 0,
             start_offset: 0,
             hints: (0, 0, 0),
-            uuid: random_uuid(&*request.clock),
+            uuid: request.clock.random_uuid(),
             fsid: superblock.metadata_uuid,
         };
         fs.add_device(device, item)?;

@@ -25,7 +25,6 @@ pub(crate) use shape::is_last_group_too_short;
 use skeleton::OldTables;
 
 pub use options::{Generation, MkfsOptions, SMALL_BLOCKS_END_BYTES};
-pub use shape::random_uuid;
 
 /// Refuses what [`mkfs`] would refuse for a device of `len_bytes`, before anything is changed.
 ///

@@ -1,7 +1,6 @@
 //! The sizes and counts of a new filesystem, and its superblock. Spec: `ext4/super`,
 //! `ext4/blockgroup`.
 
-use platter_ondisk::Uuid;
 use platter_ondisk::checksum::crc32c;
 use platter_vfs::{Clock, Condition, Result};
 use zerocopy::FromZeros;
@@ -293,8 +292,8 @@ fn name(
     options: &MkfsOptions,
     clock: &dyn Clock,
 ) -> Result<()> {
-    let uuid = options.uuid.unwrap_or_else(|| random_uuid(clock));
-    let hash_seed = options.hash_seed.unwrap_or_else(|| random_uuid(clock));
+    let uuid = options.uuid.unwrap_or_else(|| clock.random_uuid());
+    let hash_seed = options.hash_seed.unwrap_or_else(|| clock.random_uuid());
     disk.uuid = *uuid.as_bytes();
     for (word, bytes) in disk
         .hash_seed
@@ -336,16 +335,6 @@ fn name(
     }
     disk.seal();
     Ok(())
-}
-
-/// Returns a random UUID, of version 4.
-#[must_use]
-pub fn random_uuid(clock: &dyn Clock) -> Uuid {
-    let (low, high) = (clock.random_u64(), clock.random_u64());
-    let random = u128::from(high) << 64 | u128::from(low);
-    let version = random & !(0xf << 76) | 4 << 76;
-    let variant = version & !(0b11 << 62) | 0b10 << 62;
-    Uuid::from_bytes(variant.to_be_bytes())
 }
 
 /// Whether the last group has hardly more space than its own metadata needs.

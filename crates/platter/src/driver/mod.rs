@@ -28,7 +28,6 @@ pub(crate) use mkfs::{FillRequest, Mkfs, MkfsRequest, OnDevice};
 pub(crate) use pool::Pool;
 pub(crate) use resize::{Resize, ResizeRequest};
 
-use ext4::random_uuid;
 pub use ext4::{Generation, MkfsOptions};
 pub use mkfs::NewFilesystem;
 pub use pool::{Balance, Moved, Moving, Scrubbed};

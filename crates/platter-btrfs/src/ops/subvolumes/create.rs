@@ -7,7 +7,7 @@ use platter_vfs::attr::DeviceNumber;
 use platter_vfs::file::write_back_files;
 use platter_vfs::namei::{NamedInode, NewInode, may_create};
 use platter_vfs::{
-    Clock, Condition, Context, CreateKind, FileKind, Inode, InodeId, Name, Result, XattrMode,
+    Condition, Context, CreateKind, FileKind, Inode, InodeId, Name, Result, XattrMode,
 };
 
 use crate::inode;
@@ -29,13 +29,6 @@ use crate::xattr;
 const CREDITS: u32 = 2 * NAME_CREDITS + INODE_CREDITS;
 /// What a root directory may be, before the umask.
 const PERMISSIONS: u32 = 0o777;
-
-/// A random UUID, of version 4.
-fn random_uuid(clock: &dyn Clock) -> Uuid {
-    let (high, low) = (clock.random_u64(), clock.random_u64());
-    let random = u128::from(high) << 64 | u128::from(low);
-    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
-}
 
 impl SuperBlock {
     /// A directory that takes a new name.
@@ -78,7 +71,7 @@ impl SuperBlock {
         let mut states = States::lock(&[&*dir]);
         let id = handle.whole(|handle| {
             let id = self.next_subvolume(handle)?;
-            let uuid = random_uuid(&*self.clock);
+            let uuid = self.clock.random_uuid();
             dir.add_subvolume(handle, &mut states, name, id)?;
             self.make_tree(handle, id, uuid, &blueprint)?;
             subvolume::add_uuid(handle, self.context(), uuid, ItemKind::UUID_SUBVOL, id)?;
@@ -182,7 +175,7 @@ impl SuperBlock {
         let mut states = States::lock(&[&*dir]);
         let id = handle.whole(|handle| {
             let id = self.next_subvolume(handle)?;
-            let uuid = random_uuid(&*self.clock);
+            let uuid = self.clock.random_uuid();
             dir.add_subvolume(handle, &mut states, name, id)?;
             states.store(handle)?;
             subvolume::add_uuid(handle, context, uuid, ItemKind::UUID_SUBVOL, id)?;

@@ -15,7 +15,7 @@ use super::{set_compression, unsupported};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
 use crate::driver::mkfs::fit;
-use crate::driver::{FillRequest, Mkfs, MkfsRequest, OnDevice, random_uuid};
+use crate::driver::{FillRequest, Mkfs, MkfsRequest, OnDevice};
 use crate::options::OptionError;
 
 /// All profiles.
@@ -131,7 +131,7 @@ impl Mkfs for NewBtrfs {
     }
 
     fn choose_random(&mut self, clock: &dyn Clock) {
-        self.uuid.get_or_insert_with(|| random_uuid(clock));
+        self.uuid.get_or_insert_with(|| clock.random_uuid());
     }
 
     fn check(&self, targets: &Devices, _: &dyn Clock) -> Result<()> {
@@ -143,7 +143,7 @@ impl Mkfs for NewBtrfs {
     fn make(&self, request: MkfsRequest<'_>) -> Result<()> {
         let (devices, clock) = (data_devices(request.targets)?, request.clock);
         let options = MkfsOptions {
-            uuid: self.uuid.unwrap_or_else(|| random_uuid(clock)),
+            uuid: self.uuid.unwrap_or_else(|| clock.random_uuid()),
             root_owner: self.root_owner.unwrap_or_default(),
             ..self.options.clone()
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_ext4::mkfs::{
-    Generation, MkfsOptions, SMALL_BLOCKS_END_BYTES, check, free_bytes, mkfs, random_uuid,
+    Generation, MkfsOptions, SMALL_BLOCKS_END_BYTES, check, free_bytes, mkfs,
 };
 use platter_ext4::{ContentsShare, Ext4, MountOptions};
 use platter_ondisk::Uuid;
@@ -140,10 +140,10 @@ impl Mkfs for NewExt {
     }
 
     fn choose_random(&mut self, clock: &dyn Clock) {
-        self.options.uuid.get_or_insert_with(|| random_uuid(clock));
+        self.options.uuid.get_or_insert_with(|| clock.random_uuid());
         self.options
             .hash_seed
-            .get_or_insert_with(|| random_uuid(clock));
+            .get_or_insert_with(|| clock.random_uuid());
     }
 
     fn check(&self, targets: &Devices, clock: &dyn Clock) -> Result<()> {

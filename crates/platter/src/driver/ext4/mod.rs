@@ -20,7 +20,6 @@ use crate::devices::{DeviceRole, Devices};
 use crate::options::{MountOption, OnError, OptionError, Recovery};
 use options::ExtOptions;
 
-pub(super) use platter_ext4::mkfs::random_uuid;
 pub use platter_ext4::mkfs::{Generation, MkfsOptions};
 
 /// Structures that other groups have copies of.

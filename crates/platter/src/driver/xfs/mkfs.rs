@@ -12,7 +12,7 @@ use platter_xfs::{Logging, MountOptions, Xfs};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
 use crate::driver::mkfs::fit;
-use crate::driver::{FillRequest, Mkfs, MkfsRequest, OnDevice, random_uuid, unsupported};
+use crate::driver::{FillRequest, Mkfs, MkfsRequest, OnDevice, unsupported};
 use crate::options::OptionError;
 
 /// The longest label.
@@ -88,7 +88,7 @@ impl Mkfs for NewXfs {
     fn require_inodes(&mut self, _: u32) {}
 
     fn choose_random(&mut self, clock: &dyn Clock) {
-        self.uuid.get_or_insert_with(|| random_uuid(clock));
+        self.uuid.get_or_insert_with(|| clock.random_uuid());
     }
 
     fn check(&self, targets: &Devices, _: &dyn Clock) -> Result<()> {
@@ -99,7 +99,7 @@ impl Mkfs for NewXfs {
     fn make(&self, request: MkfsRequest<'_>) -> Result<()> {
         let (targets, clock) = (request.targets, request.clock);
         let options = MkfsOptions {
-            uuid: self.uuid.unwrap_or_else(|| random_uuid(clock)),
+            uuid: self.uuid.unwrap_or_else(|| clock.random_uuid()),
             root_owner: self.root_owner.unwrap_or_default(),
             ..self.options.clone()
         };
