@@ -78,7 +78,7 @@ enum Stage {
     /// Mounted, but requests are not answered yet.
     Attached,
     Serving,
-    AtRest,
+    Offline,
 }
 
 /// Unmounts a session from any thread.
@@ -264,7 +264,7 @@ impl Session {
 
     /// Brings the filesystem to rest after serving, and takes off a mount that lost its server.
     fn rest(&mut self) -> Result<(), Error> {
-        self.stage = Stage::AtRest;
+        self.stage = Stage::Offline;
         let _ = self.attachment.detach(WhenBusy::Detach);
         // Inodes that are dropped may be deleted.
         self.thaw();
@@ -283,7 +283,7 @@ impl Drop for Session {
                 // No caller is left to return an error to; `join` and `unmount` do return it.
                 let _ = self.rest();
             }
-            Stage::AtRest => {}
+            Stage::Offline => {}
         }
     }
 }

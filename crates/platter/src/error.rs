@@ -63,7 +63,7 @@ pub enum Cause {
     },
     /// The superblock, or a structure next to it, is corrupt, and a copy of it is not.
     #[error("{error}; there is a valid copy: try --superblock {kib}")]
-    SuperblockDamaged {
+    SuperblockCorrupt {
         /// What is wrong with the first one.
         error: platter_vfs::Error,
         /// Where the copy is, in units of 1 KiB.
@@ -204,7 +204,7 @@ impl Error {
     /// What is corrupt in the image, where that is the cause.
     #[must_use]
     pub fn corruption(&self) -> Option<&platter_ondisk::Corruption> {
-        let (Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. }) = &self.cause
+        let (Cause::Filesystem(error) | Cause::SuperblockCorrupt { error, .. }) = &self.cause
         else {
             return None;
         };
@@ -231,7 +231,7 @@ impl Error {
     /// The errno that Linux would give.
     pub(crate) fn errno(&self) -> Errno {
         match &self.cause {
-            Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. } => error.errno(),
+            Cause::Filesystem(error) | Cause::SuperblockCorrupt { error, .. } => error.errno(),
             Cause::Spec(_)
             | Cause::NoSuchPartition { .. }
             | Cause::OffsetBeyondEnd { .. }
@@ -263,7 +263,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match &self.cause {
-            Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. } => error.code(),
+            Cause::Filesystem(error) | Cause::SuperblockCorrupt { error, .. } => error.code(),
             Cause::Spec(_) => "bad_image_name",
             Cause::UnsupportedFormat { .. } => "unsupported_format",
             Cause::Unrecognised | Cause::SuperblockGone { .. } => "unrecognised",

@@ -182,11 +182,11 @@ impl Image {
     pub(crate) fn partition_of(&self, table: &PartitionTable, number: u32) -> Result<Self> {
         let name = format!("{}@{number}", self.name);
         let end = self.device.geometry().len_bytes;
-        let cut_off = table.get(number).filter(|partition| {
+        let truncated = table.get(number).filter(|partition| {
             partition.fault == Some(Fault::BeyondEnd) && partition.range.start < end
         });
         let device = Arc::clone(&self.device);
-        let view = match cut_off {
+        let view = match truncated {
             Some(partition) => PartitionView::new(&name, device, partition.range.start..end)
                 .map_err(|error| Error::new(&self.name, error))?,
             None => table

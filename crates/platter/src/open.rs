@@ -297,7 +297,7 @@ impl MountOptions {
         let copy =
             corruption.and_then(|corruption| self.superblock_copy(image, driver, corruption));
         match copy {
-            Some(kib) => Error::new(image.name(), Cause::SuperblockDamaged { error, kib }),
+            Some(kib) => Error::new(image.name(), Cause::SuperblockCorrupt { error, kib }),
             None => Error::new(image.name(), error),
         }
     }

@@ -202,7 +202,7 @@ impl Mounted {
     }
 
     /// Returns what its devices hold now, and demands that nothing is left to recover, and nothing wrong.
-    pub(super) fn copy_at_rest(&self) -> Result<Option<Copied>> {
+    pub(super) fn copy_offline(&self) -> Result<Option<Copied>> {
         let copied = self.copy()?;
         if let Some(Copied { scene, images }) = &copied {
             let found = images.complaints(scene)?;

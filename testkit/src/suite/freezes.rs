@@ -89,7 +89,7 @@ fn changes_wait(candidate: Candidate) -> Result<()> {
     file.write_at(0, &CONTENTS)?;
     fs.freeze()?;
     ensure_errno(fs.freeze(), Errno::BUSY)?;
-    let frozen = mounted.copy_at_rest()?;
+    let frozen = mounted.copy_offline()?;
     if let Some(frozen) = &frozen {
         ensure!(frozen.contents("file")? == CONTENTS);
     }
@@ -124,7 +124,7 @@ fn changes_wait(candidate: Candidate) -> Result<()> {
     mounted.ensure_recovered_with("new")?;
     // Frozen again, as the thaw left it.
     fs.freeze()?;
-    mounted.copy_at_rest()?;
+    mounted.copy_offline()?;
     drop((dir, file));
     mounted.finish()
 }

@@ -56,6 +56,22 @@ impl fmt::Display for Finding {
     }
 }
 
+/// The pages and scripts among the files, with their text; generated ones consist of literals of sources.
+fn pages(workspace: &Workspace, files: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
+    let is_page = |path: &&PathBuf| {
+        let extension = path.extension();
+        extension.is_some_and(|extension| extension == "md" || extension == "sh")
+    };
+    let mut pages = Vec::new();
+    for path in files.iter().filter(is_page) {
+        let text = workspace.read(path)?;
+        if !text.starts_with("<!-- Made by ") {
+            pages.push((path.clone(), text));
+        }
+    }
+    Ok(pages)
+}
+
 /// Checks every rule and fails when one is broken.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let files = workspace.files()?;
@@ -74,7 +90,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ));
     findings.extend(spec::check(&workspace.read(spec::SOURCES)?, &sources));
     findings.extend(rules::check(&sources));
-    findings.extend(words::check(&sources));
+    findings.extend(words::check(&sources, &pages(workspace, &files)?));
     findings.extend(formats::check(&sources));
     for finding in &findings {
         println!("{finding}");

@@ -1,7 +1,7 @@
 //! Words with a standard term: comments, literals and names use the term of the kernel and e2fsprogs,
 //! so that a search for it finds something.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Finding;
 use super::source::Source;
@@ -80,7 +80,6 @@ const RETIRED_PHRASES: &[(&str, &str)] = &[
     ("cut off", "truncated"),
     ("cut short", "interrupted, truncated"),
     ("draw up", "plan"),
-    ("draw_up", "plan"),
     ("drawn up", "planned"),
     ("draws up", "plans"),
     ("goes home", "is checkpointed"),
@@ -99,6 +98,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "home",
         &[
+            "README.md",
             "crates/platter-block/src/partition/kind.rs",
             "crates/platter-cli/tests/it/readme.rs",
             "crates/platter/src/spec/tests.rs",
@@ -106,7 +106,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     // Of aims.
-    ("met", &["bench/src/report"]),
+    ("met", &["bench/src/report", "docs/performance/missed"]),
     // Of readers that read ahead, and of compressed data.
     (
         "window",
@@ -154,35 +154,64 @@ const THIS_FILE: &str = "xtask/src/tidy/words.rs";
 /// Maximum length of a function's name, for tests whose names are sentences.
 const NAME_CHARS_MAX: usize = 60;
 
-/// Finds retired words and overlong names.
-pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
+/// Finds retired words in sources and pages, and overlong names in sources.
+pub(super) fn check(sources: &[Source], pages: &[(PathBuf, String)]) -> Vec<Finding> {
     let is_ours = |path: &Path| {
         path != Path::new(THIS_FILE) && !QUOTING.iter().any(|place| path.starts_with(place))
     };
-    sources
-        .iter()
-        .filter(|source| is_ours(&source.path))
-        .flat_map(check_source)
-        .collect()
+    let sources = sources.iter().filter(|source| is_ours(&source.path));
+    let pages = pages.iter().filter(|(path, _)| is_ours(path));
+    let of_pages = pages.flat_map(|(path, text)| {
+        let lines = text.lines().enumerate();
+        lines.flat_map(move |(at, line)| {
+            let found = retired(path, line).into_iter();
+            found.map(move |message| Finding::at(path, at + 1, message))
+        })
+    });
+    sources.flat_map(check_source).chain(of_pages).collect()
+}
+
+/// Messages about the retired words and phrases of a line.
+fn retired(path: &Path, text: &str) -> Vec<String> {
+    let mut messages = Vec::new();
+    let spaced = words_apart(text);
+    for word in spaced.split(|letter: char| !letter.is_ascii_alphabetic()) {
+        if let Ok(at) = RETIRED.binary_search_by_key(&word, |&(retired, _)| retired)
+            && !is_allowed(word, path)
+        {
+            messages.push(format!("has the word `{word}`: {}", RETIRED[at].1));
+        }
+    }
+    for (phrase, instead) in RETIRED_PHRASES {
+        if spaced.contains(phrase) {
+            messages.push(format!("has the words `{phrase}`: {instead}"));
+        }
+    }
+    messages
+}
+
+/// A line in lower case, with the words of names such as `ReadAhead` and `read_ahead` apart.
+fn words_apart(text: &str) -> String {
+    let mut spaced = String::with_capacity(text.len());
+    let mut was_small = false;
+    for letter in text.chars() {
+        if was_small && letter.is_ascii_uppercase() {
+            spaced.push(' ');
+        }
+        was_small = letter.is_ascii_lowercase();
+        spaced.extend(letter.to_lowercase().map(|letter| match letter {
+            '_' => ' ',
+            letter => letter,
+        }));
+    }
+    spaced
 }
 
 fn check_source(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for ((line, text), (_, code)) in source.text_lines().zip(source.code_lines()) {
         let mut find = |message: String| findings.push(Finding::at(&source.path, line, message));
-        let lower = text.to_lowercase();
-        for word in lower.split(|letter: char| !letter.is_ascii_alphabetic()) {
-            if let Ok(at) = RETIRED.binary_search_by_key(&word, |&(retired, _)| retired)
-                && !is_allowed(word, &source.path)
-            {
-                find(format!("has the word `{word}`: {}", RETIRED[at].1));
-            }
-        }
-        for (phrase, instead) in RETIRED_PHRASES {
-            if lower.contains(phrase) {
-                find(format!("has the words `{phrase}`: {instead}"));
-            }
-        }
+        retired(&source.path, text).into_iter().for_each(&mut find);
         let documentation = text.trim_start().strip_prefix("/// ");
         for (beginning, instead) in RETIRED_BEGINNINGS {
             if documentation.is_some_and(|text| text.starts_with(beginning)) && begins(source, line)
@@ -251,7 +280,7 @@ mod tests {
 
     fn messages(text: &str) -> Vec<String> {
         let source = Source::new("crates/platter-block/src/x.rs", text.to_owned());
-        let findings = check(&[source]);
+        let findings = check(&[source], &[]);
         findings
             .into_iter()
             .map(|finding| finding.message)
@@ -273,6 +302,7 @@ mod tests {
             "/// Whoever calls.",
             "let a = \"whoever\";",
             "fn whoever_calls() {}",
+            "struct CallerWhoever;",
         ] {
             assert_eq!(messages(text), expected, "{text}");
         }
@@ -287,19 +317,32 @@ mod tests {
             "has the words `at rest`: offline",
         ];
         assert_eq!(messages(text), expected);
+        assert_eq!(
+            messages("fn draw_up() {}"),
+            ["has the words `draw up`: plan"]
+        );
+    }
+
+    #[test]
+    fn retired_word_is_found_in_a_page() {
+        let page = |text: &str| check(&[], &[("docs/a.md".into(), text.to_owned())]);
+        let expected = "docs/a.md:2: has the word `nobody`: no caller, no thread";
+        let found = page("Fine.\nNobody writes.");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].to_string(), expected);
     }
 
     #[test]
     fn word_with_another_sense_is_allowed_in_its_place() {
         let text = "/// A window.".to_owned();
-        let found = |path| check(&[Source::new(path, text.clone())]).len();
+        let found = |path| check(&[Source::new(path, text.clone())], &[]).len();
         assert_eq!(found("crates/platter-cache/src/page/fill.rs"), 0);
         assert_eq!(found("crates/platter-cache/src/buffer/mod.rs"), 1);
     }
 
     #[test]
     fn retired_type_is_found_in_drivers() {
-        let found = |path, text: &str| check(&[Source::new(path, text.to_owned())]).len();
+        let found = |path, text: &str| check(&[Source::new(path, text.to_owned())], &[]).len();
         assert_eq!(found("crates/platter-xfs/src/x.rs", "pub struct Core {"), 1);
         assert_eq!(
             found("crates/platter-xfs/src/x.rs", "pub struct CoreMap {"),
@@ -324,6 +367,6 @@ mod tests {
     fn files_that_quote_programs_are_skipped() {
         let text = "/// Nobody.".to_owned();
         let quoting = Source::new(QUOTING[0], text);
-        assert!(check(&[quoting]).is_empty());
+        assert!(check(&[quoting], &[]).is_empty());
     }
 }

@@ -151,7 +151,7 @@ fn put_error(object: &mut Map<String, Value>, error: &platter::Error) {
     object.insert("code".into(), json!(error.code()));
     object.insert("errno".into(), json!(error.raw_os_error()));
     put_place(object, &error.image, error.path.as_deref());
-    let (Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. }) = &error.cause else {
+    let (Cause::Filesystem(error) | Cause::SuperblockCorrupt { error, .. }) = &error.cause else {
         return;
     };
     match error {

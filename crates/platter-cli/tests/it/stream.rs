@@ -162,7 +162,7 @@ fn a_missing_member_is_reported_by_its_path() {
 }
 
 #[test]
-fn what_an_image_that_was_cut_off_still_holds_can_be_read() {
+fn what_an_image_that_was_truncated_still_holds_can_be_read() {
     let workshop = Workshop::new();
     workshop.partition();
     let cut = |name: &str, length| {

@@ -43,7 +43,7 @@ fn read_with(fs: &FsContext, group: GroupNr, decode: DecodeDescriptor) -> Result
     // Descriptors of one block are validated one by one, so that a corrupt one does not affect
     // others.
     let buffer = fs.read_block(block, &Unverified)?;
-    let bytes = buffer.get(offset..).ok_or(cut_off(group))?;
+    let bytes = buffer.get(offset..).ok_or(truncated(group))?;
     Ok(decode(bytes, group, geometry)?)
 }
 
@@ -56,7 +56,7 @@ pub fn edit_descriptor<R>(
 ) -> Result<R> {
     let (block, offset) = descriptor_place(geometry, group);
     handle.edit(block, &Unverified, |bytes| {
-        let bytes = bytes.get_mut(offset..).ok_or(cut_off(group))?;
+        let bytes = bytes.get_mut(offset..).ok_or(truncated(group))?;
         let mut desc = GroupDesc::decode(bytes, group, geometry)?;
         let result = change(&mut desc)?;
         desc.encode_into(bytes, group, geometry);
@@ -77,7 +77,7 @@ fn descriptor_place(geometry: &Geometry, group: GroupNr) -> (BlockNr, usize) {
     (geometry.descriptor_block(group.0 / per_block), offset)
 }
 
-fn cut_off(group: GroupNr) -> Corrupt<GroupDescRule> {
+fn truncated(group: GroupNr) -> Corrupt<GroupDescRule> {
     Corrupt::new(Locus::group(u64::from(group.0)), GroupDescRule::Truncated)
 }
 

@@ -4,7 +4,7 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Error, Result};
 
 use super::layout::head_blocks;
-use super::{cut_off, descriptor_place};
+use super::{descriptor_place, truncated};
 use crate::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr};
@@ -62,11 +62,11 @@ pub fn visit_descriptors(
         }
         let desc = match &table {
             Some(Ok(buffer)) => {
-                let bytes = buffer.get(offset..).ok_or(cut_off(group))?;
+                let bytes = buffer.get(offset..).ok_or(truncated(group))?;
                 GroupDesc::decode(bytes, group, geometry).map_err(Error::from)
             }
             Some(Err(error)) => Err(error.clone()),
-            None => Err(cut_off(group).into()),
+            None => Err(truncated(group).into()),
         };
         each(group, desc)?;
     }

@@ -265,8 +265,8 @@ impl Opened {
         refuse_unreadable(&superblock.features)?;
         refuse_unknown_encoding(&superblock)?;
         let mut geometry = Geometry::decode(&disk, &superblock)?;
-        let may_be_cut_off = options.cut_off && options.read_only;
-        if !may_be_cut_off && geometry.len_bytes() > device.geometry().len_bytes {
+        let may_be_truncated = options.truncated && options.read_only;
+        if !may_be_truncated && geometry.len_bytes() > device.geometry().len_bytes {
             return Err(Corrupt::new(LOCUS, SuperblockRule::DeviceTooShort).into());
         }
         geometry.superblock_block.0 = at >> geometry.block_bits;

@@ -35,7 +35,7 @@ pub struct MountOptions {
     pub superblock_kib: Option<u64>,
     /// Open a filesystem although the device ends before it does, as a copy that was broken off:
     /// what is there can be read, and the rest gives I/O errors. For reading only.
-    pub cut_off: bool,
+    pub truncated: bool,
     /// What to do about corruption that is found; `None` for what the superblock says.
     pub on_error: Option<OnError>,
     /// How long changes may stay before they are made durable by themselves, in a thread of the
@@ -66,7 +66,7 @@ impl Default for MountOptions {
             recovery: Recovery::InMemory,
             journal: None,
             superblock_kib: None,
-            cut_off: false,
+            truncated: false,
             on_error: None,
             commit_interval: None,
             data_mode: None,

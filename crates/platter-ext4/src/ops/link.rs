@@ -53,7 +53,7 @@ impl Ext4Inode {
         state.inode.links = state.inode.links.saturating_add(1);
         state.may_get_first_name = false;
         state.touch(now);
-        if is_first && !file.data.is_cut_left() {
+        if is_first && !file.data.is_truncation_left() {
             register.remove(fs, &mut handle, number)?;
         }
         cores.store(fs, &mut handle)?;

@@ -273,7 +273,7 @@ impl SuperBlock {
         let may_be_unflushed = !self.overwrites.is_flushed();
         let register = self.register.get();
         let is_orphan = register.is_some_and(|register| register.contains(inode.number));
-        let is_cut_left = is_orphan && inode.links > 0;
+        let is_truncation_left = is_orphan && inode.links > 0;
         let charge = quotas::charge_of(&self.fs, &inode);
         Ext4Inode {
             sb: Arc::clone(self),
@@ -284,7 +284,7 @@ impl SuperBlock {
             data: FileState {
                 file: FileData::new(inode.size_bytes, may_be_unflushed),
                 is_journaled: AtomicBool::new(is_journaled),
-                is_cut_left: AtomicBool::new(is_cut_left),
+                is_truncation_left: AtomicBool::new(is_truncation_left),
             },
             lists: InodeLists::default(),
             is_deleted: AtomicBool::new(false),

@@ -117,7 +117,7 @@ impl Ext4Inode {
         self.sb.nodes.get(self.number.id())
     }
 
-    /// As [`Core::store_data`], but the transaction may store the inode when it closes.
+    /// As [`InodeState::store_data`], but the transaction may store the inode when it closes.
     pub(super) fn store_later(
         &self,
         handle: &mut Handle<'_>,

@@ -48,7 +48,7 @@ fn attr(filesystem: &Ext4, path: &str) -> Attr {
 
 #[test]
 fn a_directory_is_found_again_as_it_was_after_its_last_change() {
-    for (format, is_cut_off) in FORMATS
+    for (format, is_truncated) in FORMATS
         .iter()
         .flat_map(|format| [(format, false), (format, true)])
     {
@@ -74,7 +74,7 @@ fn a_directory_is_found_again_as_it_was_after_its_last_change() {
         let shown = ["", "dir"].map(|path| attr(&filesystem, path));
         assert_eq!(shown[1].links, 5);
         drop((root, dir));
-        if !is_cut_off {
+        if !is_truncated {
             filesystem.unmount().unwrap();
         }
         drop(filesystem);
@@ -121,7 +121,7 @@ fn a_number_is_given_out_anew_after_its_directory_was_removed() {
 }
 
 #[test]
-fn a_mount_that_is_dropped_in_the_middle_lets_go_of_its_device() {
+fn a_mount_that_is_dropped_in_the_middle_releases_its_device() {
     let image = Image::format(FORMATS[1], "16M");
     let device = image.device(Access::Write);
     let options = MountOptions {

@@ -108,7 +108,7 @@ fn unknown_read_only_features_do_not_keep_from_reading() {
 }
 
 #[test]
-fn image_that_was_cut_off_is_refused() {
+fn image_that_was_truncated_is_refused() {
     let image = with_file(EXT4, b"");
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();
     file.set_len(7 << 20).unwrap();
@@ -122,12 +122,12 @@ fn image_that_was_cut_off_is_refused() {
 }
 
 #[test]
-fn image_that_was_cut_off_is_read_as_far_as_it_goes_when_asked() {
+fn truncated_image_is_read_as_far_as_it_goes_when_asked() {
     let image = with_file(EXT4, b"there");
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();
     file.set_len(3 << 20).unwrap();
     let options = MountOptions {
-        cut_off: true,
+        truncated: true,
         ..MountOptions::default()
     };
     let filesystem = image.try_mount(&options).unwrap();

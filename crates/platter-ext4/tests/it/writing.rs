@@ -50,7 +50,7 @@ fn a_mount_without_a_journal_is_not_clean_until_it_is_unmounted() {
 }
 
 #[test]
-fn a_mount_that_is_dropped_is_cut_off() {
+fn a_mount_that_is_dropped_is_truncated() {
     let image = Image::format(EXT2, "4M");
     drop(begin(&image).unwrap());
     assert_eq!(image.field("Filesystem state"), "not clean");

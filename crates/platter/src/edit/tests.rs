@@ -169,7 +169,7 @@ fn edit_that_is_dropped_has_changed_no_byte() {
 }
 
 #[test]
-fn committed_edit_is_there_and_leaves_the_image_at_rest() {
+fn committed_edit_is_there_and_leaves_the_image_offline() {
     for generation in GENERATIONS {
         let memory = sample(generation);
         let edit = begin(&memory);

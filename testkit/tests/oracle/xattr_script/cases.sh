@@ -112,7 +112,7 @@ touch dir/setgid/file
 acl dir dir/setgid dir/setgid/file
 rm -r dir
 
-echo "# who may set what"
+echo "# permissions to set attributes"
 touch file
 mkdir dir sticky
 chmod 1777 sticky
@@ -239,7 +239,7 @@ for size in 1024 256 64 16 4 1; do
         head -c ${size}k /dev/zero > fill.$size.$number && sync fill.$size.$number || break
     done 2>/dev/null
 done
-# How much contents leave is everybody's own affair.
+# How much contents leave differs between filesystems.
 for number in $(seq 200); do
     setfattr -n user.value -v "$number.$(bytes 800 f)" filler$number 2>/dev/null || break
 done

@@ -212,7 +212,7 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn is_truncation_left(&self) -> bool {
-        self.data.is_cut_left()
+        self.data.is_truncation_left()
     }
 
     fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {

@@ -37,13 +37,13 @@ pub(super) struct FileState {
     pub(super) is_journaled: AtomicBool,
     /// Not all blocks after the end could be freed by the last truncation: they wait to be freed. Changes
     /// with the inode's state locked.
-    pub(super) is_cut_left: AtomicBool,
+    pub(super) is_truncation_left: AtomicBool,
 }
 
 impl FileState {
     /// Whether blocks past the end wait to be freed, so that the inode stays among the orphans.
-    pub(super) fn is_cut_left(&self) -> bool {
-        self.is_cut_left.load(Ordering::Acquire)
+    pub(super) fn is_truncation_left(&self) -> bool {
+        self.is_truncation_left.load(Ordering::Acquire)
     }
 
     /// Releases the preallocation of the file.

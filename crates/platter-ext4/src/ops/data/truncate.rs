@@ -35,7 +35,9 @@ impl Ext4Inode {
             let (map, mut change) = state.map_change(fs, &**space, handle);
             let removed = map.remove(&mut change, end..before);
             let is_done = matches!(removed, Ok(Progress::Done));
-            self.data.is_cut_left.store(!is_done, Ordering::Release);
+            self.data
+                .is_truncation_left
+                .store(!is_done, Ordering::Release);
             if is_done {
                 // One without names stays an orphan.
                 if state.inode.links > 0 {

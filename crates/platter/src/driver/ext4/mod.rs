@@ -64,14 +64,14 @@ impl Driver for Ext {
 
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
         // What is missing does not matter to a reader that does not reach it.
-        let cut_off = request.writing.is_none();
-        Ok(Arc::new(open(request, cut_off)?))
+        let truncated = request.writing.is_none();
+        Ok(Arc::new(open(request, truncated)?))
     }
 
     fn check(&self, request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
         // Where the end is missing there is no use in reporting each structure that lay there.
-        let cut_off = false;
-        Ok(open(request, cut_off)?.check(sink))
+        let truncated = false;
+        Ok(open(request, truncated)?.check(sink))
     }
 
     fn edit_strategy(&self) -> EditStrategy<'_> {
@@ -119,12 +119,12 @@ impl JournaledEdits for Ext {
     }
 }
 
-fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
+fn open(request: MountRequest, truncated: bool) -> Result<Ext4> {
     refuse_several(&request.devices)?;
     let options = if request.purpose == Purpose::EditOnScratch {
         edit_options(&request)
     } else {
-        mount_options(&request, cut_off)
+        mount_options(&request, truncated)
     };
     let device = Arc::clone(request.devices.first());
     Ext4::mount(device, &options, request.budget, request.clock)
@@ -152,7 +152,7 @@ fn edit_options(request: &MountRequest) -> MountOptions {
     }
 }
 
-fn mount_options(request: &MountRequest, cut_off: bool) -> MountOptions {
+fn mount_options(request: &MountRequest, truncated: bool) -> MountOptions {
     let writing = request.writing;
     let own = ExtOptions::of(&request.options);
     MountOptions {
@@ -163,7 +163,7 @@ fn mount_options(request: &MountRequest, cut_off: bool) -> MountOptions {
         },
         journal: request.devices.of_role(DeviceRole::Log).cloned(),
         superblock_kib: request.superblock_kib,
-        cut_off,
+        truncated,
         on_error: writing.and_then(|writing| {
             Some(match writing.on_error? {
                 OnError::Continue => platter_ext4::OnError::Continue,

@@ -20,7 +20,7 @@ impl File {
 }
 
 #[test]
-fn what_was_cut_off_is_not_in_the_file_again_after_a_power_cut() {
+fn truncated_bytes_do_not_come_back_after_a_power_cut() {
     for shape in [EXTENTS, CLUSTERS, INDIRECT] {
         let mut file = File::new(1, shape);
         file.write(0, 1000);

@@ -636,7 +636,7 @@ fn what_could_not_be_freed_is_freed_by_a_mount_that_can() {
 }
 
 #[test]
-fn a_file_without_a_name_is_cut_off_like_others() {
+fn a_file_without_a_name_is_truncated_like_others() {
     let (mut file, faults, fault) = File::with_leaves(9000);
     faults.arm(fault);
     file.node.state.write().inode.links = 0;

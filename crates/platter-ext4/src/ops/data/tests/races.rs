@@ -253,7 +253,7 @@ fn a_change_of_the_inode_does_not_wait_for_a_read() {
 }
 
 #[test]
-fn what_is_being_cut_off_is_not_brought_in() {
+fn what_is_being_truncated_is_not_brought_in() {
     let (file, _) = written_file();
     let node = &file.node;
     node.data.file.set_size(100);
