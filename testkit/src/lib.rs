@@ -11,6 +11,7 @@ pub mod loopdev;
 pub mod oracle;
 pub mod findings;
 pub mod attributes;
+pub mod parents;
 pub mod prng;
 pub mod fixtures;
 pub mod compare;

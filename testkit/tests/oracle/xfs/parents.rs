@@ -1,127 +1,27 @@
 //! Pointers of inodes to the directories that name them, as platter writes them, compared with those that the kernel
 //! lists and removes. `mkfs.xfs` and `xfs_repair` do not know the feature here, so the test sets and clears it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs;
 use std::path::Path;
 
 use platter::Volume;
-use platter_ondisk::Locus;
 use platter_vfs::{Context, CreateKind, Inode, RenameMode};
 use platter_xfs::ondisk::features::Incompat;
-use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
+use testkit::fixtures::xfs_features;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::xfs;
-use testkit::tool;
-use zerocopy::FromBytes;
+use testkit::parents;
 
 use super::check;
 use super::writing::{assert_clean, assert_equal, name, open};
 
-/// Prints each pointer of the files that are named on the standard input: inode, parent, name.
-const LIST_PARENTS: &str = r#"
-use strict;
-use Fcntl;
-while (my $path = <STDIN>) {
-    chomp $path;
-    sysopen(my $file, $path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW) or die "$path: $!";
-    my $inode = (stat($file))[1];
-    my $cursor = "\0" x 16;
-    while (1) {
-        my $buffer = "\0" x 65536;
-        my $request = $cursor . pack("S S L Q Q", 0, 0, 65536, 0, unpack("Q", pack("p", $buffer)));
-        ioctl($file, 0xc028583e, $request) or die "$path: parents: $!";
-        $cursor = substr($request, 0, 16);
-        my $flags = unpack("S", substr($request, 18, 2));
-        last if $flags & 2 and 0;
-        my $at = 0;
-        while ($at < 65536) {
-            my ($generation, $parent, $length) = unpack("x12 L Q L", substr($buffer, $at, 32));
-            last unless $length;
-            my $name = unpack("Z*", substr($buffer, $at + 32, $length - 32));
-            print "$inode $parent $name\n";
-            $at += $length;
-        }
-        last if $flags & 2;
-    }
-}
-"#;
-
-/// Sets or clears the feature in all copies of the superblock.
-fn set_feature(image: &Path, on: bool) {
-    let file = File::options().read(true).write(true).open(image).unwrap();
-    let mut sector = vec![0; 512];
-    file.read_exact_at(&mut sector, 0).unwrap();
-    let geometry = Geometry::new(&Superblock::decode(&sector, Locus::UNKNOWN).unwrap());
-    for ag in geometry.groups() {
-        let at = geometry.ag_offset(ag);
-        file.read_exact_at(&mut sector, at).unwrap();
-        let (disk, _) = DiskSuperblock::mut_from_prefix(&mut sector).unwrap();
-        let mut features = disk.features().incompat;
-        features.set(Incompat::PARENT, on);
-        features.set(Incompat::EXCHRANGE, on);
-        disk.incompat.set(features.bits());
-        DiskSuperblock::seal(&mut sector);
-        file.write_all_at(&sector, at).unwrap();
-    }
-}
-
-type Pointers = BTreeMap<u64, BTreeSet<(u64, String)>>;
-
-/// The pointers that inodes should have, and those that the kernel finds.
-fn pointers(root: &Path) -> (Pointers, Pointers) {
-    let mut expected = Pointers::new();
-    let mut paths = Vec::new();
-    let mut seen = BTreeSet::new();
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let parent = directory.metadata().unwrap().ino();
-        for entry in fs::read_dir(&directory).unwrap() {
-            let entry = entry.unwrap();
-            let metadata = entry.path().symlink_metadata().unwrap();
-            let name = entry.file_name().into_string().unwrap();
-            expected
-                .entry(metadata.ino())
-                .or_default()
-                .insert((parent, name));
-            // Links and devices cannot be opened for this.
-            let is_open = metadata.is_file() || metadata.is_dir();
-            if is_open && seen.insert(metadata.ino()) {
-                paths.push(entry.path().display().to_string());
-            }
-            if metadata.is_dir() {
-                directories.push(entry.path());
-            }
-        }
-    }
-    expected.retain(|inode, _| seen.contains(inode));
-    let mut list = tempfile::tempfile().unwrap();
-    paths.push(String::new());
-    list.write_all(paths.join("\n").as_bytes()).unwrap();
-    list.seek(SeekFrom::Start(0)).unwrap();
-    let mut perl = tool::command("perl");
-    perl.args(["-e", LIST_PARENTS]);
-    perl.stdin(list);
-    let text = tool::succeed(&mut perl).unwrap().text();
-    let mut found = Pointers::new();
-    for line in text.lines() {
-        let mut words = line.splitn(3, ' ');
-        let mut number = || words.next().unwrap().parse().unwrap();
-        let (inode, parent) = (number(), number());
-        let name = words.next().unwrap().to_owned();
-        found.entry(inode).or_default().insert((parent, name));
-    }
-    (expected, found)
-}
+const FEATURES: Incompat = Incompat::PARENT.union(Incompat::EXCHRANGE);
 
 fn assert_pointers(image: &Path, what: &str) {
     let mount = Mount::images(FsType::Xfs, &[image], "", Access::ReadWrite).unwrap();
-    let (expected, found) = pointers(mount.root());
-    assert!(expected.len() > 20, "{what}");
-    assert_eq!(found, expected, "{what}");
+    let count = parents::compare(mount.root()).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    assert!(count > 20, "{what}");
     mount.unmount_all(&[image]).unwrap();
 }
 
@@ -183,7 +83,7 @@ fn between_platter_and_the_kernel(options: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     xfs::make(&image, 96 << 10, options).unwrap();
-    set_feature(&image, true);
+    xfs_features::set(&image, FEATURES, true).unwrap();
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
     let made = mount.root().join("theirs");
     fs::create_dir(&made).unwrap();
@@ -218,7 +118,7 @@ fn between_platter_and_the_kernel(options: &[&str]) {
     drop(root);
     volume.filesystem().unmount().unwrap();
     drop(volume);
-    set_feature(&image, false);
+    xfs_features::set(&image, FEATURES, false).unwrap();
     assert_clean(&image, ("parents", "all gone"));
 }
 

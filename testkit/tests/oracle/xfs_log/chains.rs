@@ -147,6 +147,36 @@ pub(crate) fn exchanges(root: &Path) -> Result<Vec<File>> {
     })
 }
 
+/// Names of one file: so many that the pointers to its parents have a tree of blocks.
+const LINKS: usize = 250;
+
+/// Files that get names, other names, and lose them, one of them many.
+pub(crate) fn links(root: &Path) -> Result<Vec<File>> {
+    let (one, two) = (root.join("one"), root.join("two"));
+    fs::create_dir(&one)?;
+    fs::create_dir(&two)?;
+    let name = |number: usize| format!("{number:03}-{}", "n".repeat(number % 200));
+    with_concurrent_syncs(root, || {
+        let many = one.join("many");
+        fs::write(&many, b"many")?;
+        for number in 0..LINKS {
+            fs::hard_link(&many, two.join(name(number)))?;
+            fs::write(one.join(name(number)), b"few")?;
+            match number % 5 {
+                0 => fs::rename(one.join(name(number)), one.join(format!("same {number}")))?,
+                1 => fs::rename(one.join(name(number)), two.join(name(number - 1)))?,
+                2 => fs::rename(two.join(name(number)), one.join(name(number)))?,
+                3 => fs::remove_file(one.join(name(number)))?,
+                _ => fs::rename(two.join(name(number)), two.join(format!("other {number}")))?,
+            }
+        }
+        for number in (4..LINKS).step_by(10) {
+            fs::remove_file(two.join(format!("other {number}")))?;
+        }
+        Ok(Vec::new())
+    })
+}
+
 /// Names and attributes, with the same concurrent syncs.
 pub(crate) fn names(root: &Path) -> Result<Vec<File>> {
     with_concurrent_syncs(root, || super::work::names(root))

@@ -79,6 +79,8 @@ impl Entry {
 const BLOCKS: usize = 6;
 /// Where `numbers` has the inode.
 const INODE: usize = 0;
+/// Where `numbers` has the time of the last change, in seconds and nanoseconds.
+const CHANGED: std::ops::Range<usize> = 10..12;
 /// Sectors of two leaves of a B-tree.
 const LEAVES: i128 = 16;
 
@@ -95,6 +97,20 @@ impl Listing {
             let size = of_entry.map(|(_, size)| *size).min();
             if let (Some(theirs), Some(size)) = (other.0.get(path), size) {
                 entry.lose_end_of(theirs, size);
+            }
+        }
+        self
+    }
+
+    /// With the times of the last change of `other` for these inodes: a kernel that finishes an intent to change an
+    /// attribute in the inode sets the time of that, which the log does not have.
+    pub(crate) fn with_change_times_of(mut self, other: &Self, inodes: &[u64]) -> Self {
+        for (path, entry) in &mut self.0 {
+            let is_asked = |inode: &u64| entry.numbers[INODE] == (*inode).into();
+            if let Some(theirs) = other.0.get(path)
+                && inodes.iter().any(is_asked)
+            {
+                entry.numbers[CHANGED].copy_from_slice(&theirs.numbers[CHANGED]);
             }
         }
         self

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
+use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::ondisk::log::Intent;
 use platter_xfs::ondisk::log::intent::ExchangeFlags;
 
 use super::cut::{Cut, cuts};
 use super::listing::{self, Listing};
 use super::scene::{Scene, Shape, Work};
-use super::shapes::{EXCHANGE, SHAPES};
-use super::{chains, scene, work};
+use super::shapes::{EXCHANGE, PARENTS, SHAPES};
+use super::{attributes, chains, scene, work};
 
 /// Logs in the normal tests.
 const LOGS: usize = 12;
@@ -25,10 +26,10 @@ const CUTS_OF_RECOVERY: usize = 2;
 
 /// What was compared.
 #[derive(Debug, Default)]
-struct Tally {
+pub(super) struct Tally {
     logs: usize,
     /// Open intents by type.
-    intents: BTreeMap<String, usize>,
+    pub(super) intents: BTreeMap<String, usize>,
     inodes_freed: u64,
     /// Logs whose intents a mount for writing finished, and states of the device on the way there.
     finished: usize,
@@ -38,6 +39,16 @@ struct Tally {
     /// Logs that are refused for a torn write.
     refused: usize,
     differences: Vec<String>,
+}
+
+impl Tally {
+    /// Of logs each of which is recovered by a mount for writing as well.
+    pub(super) fn with_mounts() -> Self {
+        Self {
+            mounts: true,
+            ..Self::default()
+        }
+    }
 }
 
 fn works(shape: &Shape) -> Vec<Work> {
@@ -50,8 +61,11 @@ fn works(shape: &Shape) -> Vec<Work> {
     if shape.options.concat().contains("reflink=1") {
         works.extend([chains::clones as Work, work::clones]);
     }
-    if shape.exchange {
+    if shape.incompat.contains(Incompat::EXCHRANGE) {
         works.push(chains::exchanges);
+    }
+    if shape.incompat.contains(Incompat::PARENT) {
+        works.push(chains::links);
     }
     works
 }
@@ -59,7 +73,7 @@ fn works(shape: &Shape) -> Vec<Work> {
 /// The shapes, those with the most features first.
 fn shapes() -> Vec<&'static Shape> {
     let wanted = std::env::var("PLATTER_XFS_LOGS_OF").unwrap_or_default();
-    let shapes = SHAPES.iter().chain([&EXCHANGE]).rev();
+    let shapes = SHAPES.iter().chain([&PARENTS, &EXCHANGE]).rev();
     shapes
         .filter(|shape| shape.name.contains(&wanted))
         .collect()
@@ -146,7 +160,16 @@ fn exchanged_to_the_end(intents: &[Intent]) -> Vec<(u64, u64)> {
     inodes
 }
 
-fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()> {
+/// The files of unfinished changes of attributes.
+fn of_attributes(intents: &[Intent]) -> Vec<u64> {
+    let inodes = intents.iter().filter_map(|intent| match intent {
+        Intent::Attr(intent) => Some(intent.inode),
+        _ => None,
+    });
+    inodes.collect()
+}
+
+pub(super) fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()> {
     let (ours, report) = scene.recovered()?;
     tally.inodes_freed += report.inodes_freed;
     for intent in &report.log.open_intents {
@@ -154,13 +177,18 @@ fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()
         *tally.intents.entry(kind).or_default() += 1;
     }
     let to_the_end = exchanged_to_the_end(&report.log.open_intents);
-    let ours = ours.with_lost_ends_of(theirs, &to_the_end);
+    let changed = of_attributes(&report.log.open_intents);
+    let as_in_theirs = |found: Listing| {
+        let found = found.with_lost_ends_of(theirs, &to_the_end);
+        found.with_change_times_of(theirs, &changed)
+    };
+    let ours = as_in_theirs(ours);
     listing::compare(&ours, theirs)?;
     if !tally.mounts {
         return Ok(());
     }
     let (mounted, recording) = scene.mounted_by_platter()?;
-    let mounted = mounted.with_lost_ends_of(theirs, &to_the_end);
+    let mounted = as_in_theirs(mounted);
     listing::compare(&mounted, theirs).context("mounted for writing")?;
     if report.log.open_intents.is_empty() {
         return Ok(());
@@ -172,7 +200,7 @@ fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()
         let by_the_kernel = scene.recovered_by_the_kernel()?;
         let (by_platter, _) = scene.mounted_by_platter()?;
         for (by, found) in [("the kernel", by_the_kernel), ("platter", by_platter)] {
-            let found = found.with_lost_ends_of(theirs, &to_the_end);
+            let found = as_in_theirs(found);
             // Each recovery does its first step of an exchange last, so that leaves are split at other places.
             let found = found.with_leaves_of(theirs, &exchanged(&report.log.open_intents));
             let what = || format!("recovery cut at {at}, ended by {by}");
@@ -230,10 +258,7 @@ fn finish_all_kinds(tally: &mut Tally) {
 
 #[test]
 fn open_intents_are_finished_by_a_mount_for_writing() {
-    let mut tally = Tally {
-        mounts: true,
-        ..Tally::default()
-    };
+    let mut tally = Tally::with_mounts();
     finish_all_kinds(&mut tally);
     println!("{tally:?}");
 }
@@ -246,6 +271,7 @@ fn many_logs_recover_as_in_the_kernel() {
     // What the random logs have of each kind depends on the load of the machine.
     if tally.mounts {
         finish_all_kinds(&mut tally);
+        attributes::finish(&mut tally);
     }
     assert!(
         tally.differences.is_empty(),

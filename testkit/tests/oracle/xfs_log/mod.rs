@@ -8,6 +8,7 @@ mod chains;
 mod shapes;
 mod cut;
 mod many;
+mod attributes;
 mod ended;
 mod written;
 

@@ -15,17 +15,20 @@ use platter_ondisk::Locus;
 use platter_vfs::Filesystem;
 use platter_vfs::clock::SystemClock;
 use platter_xfs::ondisk::features::Incompat;
-use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
+use platter_xfs::ondisk::log::Intent;
+use platter_xfs::ondisk::{Geometry, Superblock};
 use platter_xfs::recovery::{self, RecoveryReport};
-use platter_xfs::txn::{LogDevice, LogState, find_position, scan};
-use platter_xfs::{MountOptions, Xfs};
+use platter_xfs::txn::{LogDevice, LogPosition, LogState, find_position, scan};
+use platter_xfs::{MountOptions, Xfs, check};
+use testkit::findings::Findings;
+use testkit::fixtures::xfs_features;
 use testkit::fs_type::FsType;
 use testkit::kernel_recording::KernelRecording;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
+use testkit::parents;
 use testkit::subject::{devices_of_files, store};
 use testkit::tool;
-use zerocopy::FromBytes;
 
 use super::listing::Listing;
 
@@ -37,9 +40,8 @@ pub(crate) struct Shape {
     pub(crate) options: &'static [&'static str],
     pub(crate) external_mib: Option<u64>,
     pub(crate) mount_options: &'static str,
-    /// Whether contents of files may be exchanged. `mkfs.xfs` and `xfs_repair` do not know the feature, so
-    /// the test itself sets and clears it.
-    pub(crate) exchange: bool,
+    /// Features that `mkfs.xfs` and `xfs_repair` do not know, so that the test itself sets and clears them.
+    pub(crate) incompat: Incompat,
 }
 
 /// How the kernel is stopped.
@@ -76,9 +78,7 @@ impl Scene {
             options.extend(["-l", &named]);
         }
         xfs::make(&image, shape.size_mib << 10, &options)?;
-        if shape.exchange {
-            set_exchange(&image, true)?;
-        }
+        xfs_features::set(&image, shape.incompat, true)?;
         Ok(scene)
     }
 
@@ -154,6 +154,23 @@ impl Scene {
 
     /// Whether there is something to recover.
     pub(crate) fn is_dirty(&self) -> Result<bool> {
+        Ok(self.log_position()?.state == LogState::Dirty)
+    }
+
+    /// Where the live part of the log is.
+    pub(crate) fn log_position(&self) -> Result<LogPosition> {
+        let (_, log) = self.log()?;
+        Ok(find_position(&log, true)?)
+    }
+
+    /// The intents that the log leaves open.
+    pub(super) fn open_intents(&self) -> Result<Vec<Intent>> {
+        let (superblock, log) = self.log()?;
+        let position = find_position(&log, true)?;
+        Ok(scan(&log, &position, &superblock)?.open_intents)
+    }
+
+    fn log(&self) -> Result<(Superblock, LogDevice)> {
         let images = self.images("");
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let [data, external @ ..] = &devices_of_files(&paths, 512)?[..] else {
@@ -163,7 +180,7 @@ impl Scene {
         data.read_at(0, &mut sector)?;
         let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
         let log = LogDevice::open(&superblock, data, external.first())?;
-        Ok(find_position(&log, true)?.state == LogState::Dirty)
+        Ok((superblock, log))
     }
 
     /// Where the internal log lies, in bytes.
@@ -224,7 +241,7 @@ impl Scene {
         let images = self.copy(".kernel")?;
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::Replay)?;
-        let listing = Listing::of(mount.root())?;
+        let listing = self.listing(&mount)?;
         mount.release(&paths)?;
         Ok(listing)
     }
@@ -288,47 +305,88 @@ impl Scene {
         Ok((self.judged(".mounted")?, recorder.recording()))
     }
 
-    /// What the kernel finds in copies that platter brought to rest, which `xfs_repair` and it accept.
+    /// What the kernel finds in copies that platter brought to rest, which the checkers and it accept.
     fn judged(&self, suffix: &str) -> Result<Listing> {
         let images = self.images(suffix);
-        if self.shape.exchange {
-            set_exchange(&images[0], false)?;
-        }
-        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-        let (verdict, text) = xfs::report(&paths)?;
-        if verdict != Verdict::Clean {
+        let found = self.problems(suffix)?;
+        if !found.is_empty() {
             // Values of attributes are not logged: what was not written before the crash stays incomplete.
             let theirs = self.problems_after_the_kernel()?;
+            let is_incomplete = found.iter().any(|line| line.contains("is INCOMPLETE"));
             ensure!(
-                problems(&verdict) == theirs && text.contains("is INCOMPLETE"),
-                "{text}, and after the kernel {theirs:?}"
+                found == theirs && is_incomplete,
+                "{found:#?}, and after the kernel {theirs:#?}"
             );
         }
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let options = "nouuid,norecovery";
         let mount = Mount::images(FsType::Xfs, &paths, options, Access::ReadOnly)?;
-        let listing = Listing::of(mount.root())?;
+        let listing = self.listing(&mount)?;
         drop(mount);
         // The kernel takes the log we end for a clean one, and works on.
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::ReadWrite)?;
         std::fs::write(mount.root().join("afterwards"), b"works")?;
         mount.unmount_all(&paths)?;
-        let (after, text) = xfs::report(&paths)?;
-        ensure!(problems(&after) == problems(&verdict), "afterwards: {text}");
+        let after = self.problems(suffix)?;
+        ensure!(after == found, "afterwards: {after:#?}");
         Ok(listing)
     }
 
-    /// What `xfs_repair` finds in a copy after the kernel recovered it.
+    /// What a mount shows. Where inodes point to their parents, they must point to those that name them.
+    fn listing(&self, mount: &Mount) -> Result<Listing> {
+        if self.shape.incompat.contains(Incompat::PARENT) {
+            parents::compare(mount.root())?;
+        }
+        Listing::of(mount.root())
+    }
+
+    /// What `xfs_repair` and our check find in copies whose log is clean.
+    fn problems(&self, suffix: &str) -> Result<BTreeSet<String>> {
+        let images = self.images(suffix);
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+        let mut findings = Findings::default();
+        let devices = devices_of_files(&paths, 512)?;
+        let options = MountOptions {
+            log: devices.get(1).cloned(),
+            ..MountOptions::default()
+        };
+        let budget = Arc::new(MemoryBudget::new(32 << 20));
+        check::check(&devices[0], &options, &budget, &mut findings)?;
+        xfs_features::set(&images[0], self.shape.incompat, false)?;
+        let verdict = xfs::check(&paths)?;
+        xfs_features::set(&images[0], self.shape.incompat, true)?;
+        let mut problems = problems(&verdict);
+        if self.shape.incompat.contains(Incompat::PARENT) {
+            let is_known = |line: &String| OF_PARENTS.iter().any(|known| line.contains(known));
+            problems.retain(|line| !is_known(line));
+        }
+        problems.extend(findings.0.iter().map(|found| format!("{found:?}")));
+        Ok(problems)
+    }
+
+    /// What is found in a copy after the kernel recovered it.
     fn problems_after_the_kernel(&self) -> Result<BTreeSet<String>> {
         let images = self.copy(".repair")?;
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::ReadWrite)?;
         mount.unmount_all(&paths)?;
-        if self.shape.exchange {
-            set_exchange(&images[0], false)?;
-        }
-        Ok(problems(&xfs::report(&paths)?.0))
+        self.problems(".repair")
     }
 }
+
+/// What `xfs_repair` 6.1 says of attribute forks with pointers to parents, and of what those directories lead to.
+const OF_PARENTS: [&str; 10] = [
+    "attr fork",
+    "attribute entry",
+    "attribute contents",
+    "bad anextents",
+    "bad nblocks",
+    "couldn't map inode",
+    "disconnected inode",
+    "disconnected dir inode",
+    "nlinks from",
+    "lost+found",
+];
 
 /// The lines of a verdict; threads print them in any order.
 fn problems(verdict: &Verdict) -> BTreeSet<String> {
@@ -353,20 +411,4 @@ pub(crate) fn has_open_intents(recording: &Recording, at: usize) -> Result<bool>
     let position = find_position(&log, true)?;
     let scanned = scan(&log, &position, &superblock)?;
     Ok(!scanned.open_intents.is_empty())
-}
-
-/// Sets or clears the feature of files that exchange their contents.
-fn set_exchange(image: &Path, on: bool) -> Result<()> {
-    let file = File::options().read(true).write(true).open(image)?;
-    let mut sector = vec![0; 512];
-    file.read_exact_at(&mut sector, 0)?;
-    let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(&mut sector) else {
-        bail!("no superblock");
-    };
-    let mut features = disk.features().incompat;
-    features.set(Incompat::EXCHRANGE, on);
-    disk.incompat.set(features.bits());
-    DiskSuperblock::seal(&mut sector);
-    file.write_all_at(&sector, 0)?;
-    Ok(())
 }

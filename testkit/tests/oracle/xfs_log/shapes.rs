@@ -1,7 +1,11 @@
 //! Every shape of log with every workload.
 
-use super::scene::{Shape, Shutdown, Work};
-use super::{recover_and_compare, work};
+use platter_xfs::ondisk::features::Incompat;
+use platter_xfs::recovery::RecoveryReport;
+
+use super::cut::crossing_the_end;
+use super::scene::{Scene, Shape, Shutdown, Work};
+use super::{listing, recover_and_compare, work};
 
 pub(super) const PLAIN: Shape = Shape {
     name: "plain",
@@ -9,14 +13,29 @@ pub(super) const PLAIN: Shape = Shape {
     options: &["-m", "rmapbt=0,reflink=0"],
     external_mib: None,
     mount_options: "",
-    exchange: false,
+    incompat: Incompat::empty(),
 };
 
 /// Files may exchange their contents.
 pub(super) const EXCHANGE: Shape = Shape {
     name: "exchange of ranges",
     options: &["-m", "rmapbt=1,reflink=1"],
-    exchange: true,
+    incompat: Incompat::EXCHRANGE,
+    ..PLAIN
+};
+
+/// Inodes point to their parents; these pointers are changed by attribute intents.
+pub(super) const PARENTS: Shape = Shape {
+    name: "pointers to parents",
+    options: &["-m", "rmapbt=1,reflink=1"],
+    incompat: Incompat::PARENT.union(Incompat::EXCHRANGE),
+    ..PLAIN
+};
+
+/// A log that wraps.
+const SMALLEST: Shape = Shape {
+    name: "smallest log",
+    options: &["-l", "size=4m", "-m", "rmapbt=0,reflink=0"],
     ..PLAIN
 };
 
@@ -36,11 +55,7 @@ pub(super) const SHAPES: &[Shape] = &[
         mount_options: "logbsize=256k",
         ..PLAIN
     },
-    Shape {
-        name: "smallest log",
-        options: &["-l", "size=4m", "-m", "rmapbt=0,reflink=0"],
-        ..PLAIN
-    },
+    SMALLEST,
     Shape {
         name: "sectors of 4 KiB",
         options: &["-s", "size=4096", "-m", "rmapbt=1,reflink=1"],
@@ -73,19 +88,31 @@ pub(super) const SHAPES: &[Shape] = &[
 
 fn all(shutdown: Shutdown, work: Work) {
     for shape in SHAPES {
-        recover_and_compare(shape, shutdown, work)
-            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
+        recovered(shape, shutdown, work);
     }
+}
+
+fn recovered(shape: &Shape, shutdown: Shutdown, work: Work) -> RecoveryReport {
+    recover_and_compare(shape, shutdown, work)
+        .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name))
 }
 
 #[test]
 fn xfs_log_of_names_recovers_as_in_the_kernel() {
     all(Shutdown::Flushed, work::names);
+    recovered(&PARENTS, Shutdown::Flushed, work::names);
 }
+
+/// The cycle of a log without a record.
+const FIRST_CYCLE: u32 = 1;
 
 #[test]
 fn xfs_log_of_rounds_recovers_as_in_the_kernel() {
-    all(Shutdown::Flushed, work::rounds);
+    for shape in SHAPES {
+        let report = recovered(shape, Shutdown::Flushed, work::rounds);
+        let has_wrapped = report.position.cycle > FIRST_CYCLE;
+        assert!(has_wrapped || shape.name != SMALLEST.name, "{report:?}");
+    }
 }
 
 #[test]
@@ -94,10 +121,20 @@ fn abruptly_ended_xfs_log_recovers_as_in_the_kernel() {
 }
 
 #[test]
+fn xfs_log_across_its_end_recovers_as_in_the_kernel() {
+    let made = Scene::make(&SMALLEST).unwrap();
+    let recording = made.recorded(work::rounds).unwrap();
+    let scene = crossing_the_end(&made, &recording).unwrap();
+    let (ours, report) = scene.recovered().unwrap();
+    assert!(report.position.tail > report.position.head, "{report:?}");
+    let theirs = scene.recovered_by_the_kernel().unwrap();
+    listing::compare(&ours, &theirs).unwrap();
+}
+
+#[test]
 fn unlinked_open_files_are_freed_by_the_recovery() {
-    for shape in SHAPES {
-        let report = recover_and_compare(shape, Shutdown::Flushed, work::unlinked)
-            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
+    for shape in SHAPES.iter().chain([&PARENTS]) {
+        let report = recovered(shape, Shutdown::Flushed, work::unlinked);
         assert!(report.inodes_freed >= 160, "{}: {report:?}", shape.name);
     }
 }
@@ -108,8 +145,7 @@ fn unlinked_clones_drop_their_references_in_the_recovery() {
         .iter()
         .filter(|shape| shape.options.concat().contains("reflink=1"))
     {
-        let report = recover_and_compare(shape, Shutdown::Flushed, work::clones)
-            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
+        let report = recovered(shape, Shutdown::Flushed, work::clones);
         assert!(report.inodes_freed >= 20, "{}: {report:?}", shape.name);
     }
 }

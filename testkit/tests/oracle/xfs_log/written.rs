@@ -14,6 +14,7 @@ use platter_ondisk::Locus;
 use platter_xfs::FsContext;
 use platter_xfs::ag::Groups;
 use platter_xfs::inode;
+use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::ondisk::inode::DiskInodeV3;
 use platter_xfs::ondisk::{AgBlock, AgNr, BasicBlock, InodeNr, Superblock};
 use platter_xfs::txn::{BlockType, Log, LogDevice, LogState, Transaction, find_position};
@@ -37,7 +38,7 @@ const PLAIN: Shape = Shape {
     options: &["-m", "rmapbt=0,reflink=0"],
     external_mib: None,
     mount_options: "",
-    exchange: false,
+    incompat: Incompat::empty(),
 };
 
 const SHAPES: &[Shape] = &[
