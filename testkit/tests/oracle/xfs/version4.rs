@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use platter::block::Access;
@@ -24,6 +24,13 @@ const DIRECTORIES: [(&str, usize); 4] = [("few", 3), ("some", 40), ("more", 200)
 pub(super) struct Source {
     dir: tempfile::TempDir,
     protofile: PathBuf,
+}
+
+impl Source {
+    /// The directory of what it consists of, and of what was made of it.
+    pub(super) fn into_dir(self) -> tempfile::TempDir {
+        self.dir
+    }
 }
 
 /// A description of directories, files, links and special files.
@@ -71,6 +78,7 @@ pub(super) fn make(source: &Source, options: &[&str]) -> Result<PathBuf> {
 fn examine(options: &[&str]) -> Result<BTreeSet<String>> {
     let source = source()?;
     let image = make(&source, options)?;
+    set_times(&image)?;
     check::assert_clean(&image, None)?;
     let volume = open(&image, None)?;
     let filesystem = &**volume.filesystem();
@@ -96,6 +104,40 @@ fn examine(options: &[&str]) -> Result<BTreeSet<String>> {
     assert_eq!(compared.inodes, inodes);
     assert_eq!(compared.bytes, LENGTHS.iter().sum::<usize>() as u64);
     Ok(compared.forms)
+}
+
+/// Where an inode has its times, each of seconds and nanoseconds: of access, of the contents, of the inode.
+const TIMES_AT: u64 = 32;
+/// Times of a file, and of another one: before 1970 and after, the first and the last ones that there are.
+const TIMES: [(&str, [(i32, u32); 3]); 2] = [
+    (
+        "file-4095",
+        [(-1, 999_999_999), (951_825_600, 7), (i32::MAX, 1)],
+    ),
+    ("file-4096", [(i32::MIN, 3), (-86_400, 0), (0, 500_000_000)]),
+];
+
+/// Sets times of files that differ: `mkfs.xfs` makes all at one time.
+fn set_times(image: &Path) -> Result<()> {
+    let printed = Printed::of(image, None)?;
+    let names = printed.list(printed.root)?;
+    let file = fs::File::options().write(true).open(image)?;
+    for (name, times) in TIMES {
+        let times = times.map(|(seconds, nanoseconds)| {
+            [seconds.to_be_bytes(), nanoseconds.to_be_bytes()].concat()
+        });
+        let at = printed.byte_of_inode(names[name]) + TIMES_AT;
+        file.write_all_at(&times.concat(), at)?;
+    }
+    let volume = open(image, None)?;
+    for (name, times) in TIMES {
+        let attr = find(&**volume.filesystem(), &[name])?.attr()?;
+        let found = [attr.accessed, attr.modified, attr.changed];
+        let found = found.map(|time| (time.seconds, time.nanoseconds));
+        let times = times.map(|(seconds, nanoseconds)| (i64::from(seconds), nanoseconds));
+        assert_eq!(found, times, "{name}");
+    }
+    Ok(())
 }
 
 /// What the images have together.
@@ -238,6 +280,8 @@ fn xfs_of_version_4_has_attributes_in_all_forms() -> Result<()> {
     }
     let inode = find(filesystem, &["file-4096"])?;
     assert_eq!(inode.get_xattr(b"trusted.large")?, vec![b'v'; 30_000]);
+    let compared = Printed::of(&image, None)?.compare(filesystem)?;
+    assert_eq!(compared.attributes, 2 + 120 + 1);
     Ok(())
 }
 
