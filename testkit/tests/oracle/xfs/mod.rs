@@ -6,6 +6,7 @@ mod shapes;
 mod matrix;
 mod copies;
 mod norecovery;
+mod needs_repair;
 mod printed;
 mod version4;
 mod writing;
