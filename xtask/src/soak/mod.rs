@@ -37,7 +37,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     or `layouts` (each combination of options made, written and checked), or, of
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
-                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (350 corruptions,
+                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (630 corruptions,
                     compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
 

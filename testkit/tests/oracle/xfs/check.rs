@@ -1,18 +1,20 @@
 //! The check compared with `xfs_repair -n`: clean for both, or for neither, on clean and on corrupt images.
 //!
 //! Disagreements that `EXPLAINED` lists are documented; any other fails. `cargo xtask soak xfs --only xfs-verdicts`
-//! judges 350; how many of each image: `PLATTER_XFS_VERDICTS`.
+//! judges 630; how many of each image: `PLATTER_XFS_VERDICTS`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use platter::block::Access as ImageAccess;
 use platter::{DeviceRole, Image, MountOptions};
 use platter_vfs::{CheckReport, Severity};
+use rustix::fs::FallocateFlags;
 use testkit::findings::Findings;
+use testkit::fixtures::xfs_quota::{self, uses};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
@@ -20,11 +22,14 @@ use testkit::prng::Prng;
 use testkit::tool;
 
 use super::corruption::Corrupter;
+use super::printed::ask;
 use super::trash::Trash;
 use super::{population, version4};
 
 /// How many corruptions each image gets.
 const CORRUPTIONS: u64 = 22;
+/// How many one of the other shapes gets.
+const CORRUPTIONS_OF_OTHERS: u64 = 6;
 /// How many of these `xfs_db` makes.
 const TRASHINGS: u64 = 12;
 
@@ -219,7 +224,12 @@ pub(super) struct Change {
 }
 
 /// Corrupts structures that are found by their magic numbers, and compares the verdicts.
-fn agree_on_corruptions(image: &Path, seed: &str) -> Result<BTreeMap<&'static str, u32>> {
+fn agree_on_corruptions(
+    corpus: &Corpus,
+    seed: &str,
+    count: u64,
+) -> Result<BTreeMap<&'static str, u32>> {
+    let image = &corpus.image;
     let corrupter = Corrupter::of(std::fs::read(image)?);
     let file = File::options().write(true).open(image)?;
     let corrupt = |prng: &mut Prng| {
@@ -229,25 +239,25 @@ fn agree_on_corruptions(image: &Path, seed: &str) -> Result<BTreeMap<&'static st
         let before = vec![(corruption.at, corruption.before)];
         Ok(Change { what, before })
     };
-    agree(image, seed, CORRUPTIONS, corrupt)
+    agree(corpus, seed, count, corrupt)
 }
 
 /// Has `xfs_db` corrupt an image, and compares the verdicts.
-fn agree_on_trash(image: &Path, seed: &str) -> Result<BTreeMap<&'static str, u32>> {
-    let trash = Trash::of(image)?;
-    agree(image, seed, TRASHINGS, |prng| trash.corrupt(prng))
+fn agree_on_trash(corpus: &Corpus, seed: &str) -> Result<BTreeMap<&'static str, u32>> {
+    let trash = Trash::of(&corpus.image)?;
+    agree(corpus, seed, TRASHINGS, |prng| trash.corrupt(prng))
 }
 
 /// Corrupts an image again and again, and compares the verdicts. Returns how often they were which.
 fn agree(
-    image: &Path,
+    corpus: &Corpus,
     seed: &str,
     count: u64,
     corrupt: impl Fn(&mut Prng) -> Result<Change>,
 ) -> Result<BTreeMap<&'static str, u32>> {
-    assert_clean(image, None)?;
-    let named = std::env::var("PLATTER_XFS_VERDICTS").ok();
-    let count = named.map_or(Ok(count), |count| count.parse())?;
+    assert_clean(&corpus.image, None)?;
+    let count = count_of_long_run()?.unwrap_or(count);
+    let image = &*corpus.image;
     let file = File::options().write(true).open(image)?;
     let mut unexplained = Vec::new();
     let mut tally = BTreeMap::new();
@@ -255,7 +265,7 @@ fn agree(
         let mut prng = Prng::named(format!("{seed} {nth}").as_bytes());
         let change = corrupt(&mut prng)?;
         let checked = check(image, None);
-        let judged = xfs::judge_corrupted(&[image]);
+        let verdict = xfs::judge_corrupted(&[image]);
         for (at, bytes) in &change.before {
             file.write_all_at(bytes, *at)?;
         }
@@ -266,7 +276,7 @@ fn agree(
             }
             Err(error) => vec![format!("refused: {error}")],
         };
-        let theirs = judged
+        let theirs = verdict
             .with_context(|| change.what.clone())?
             .map(Verdict::complaints);
         let what = match (&ours[..], theirs.as_deref()) {
@@ -289,7 +299,7 @@ fn agree(
         };
         *tally.entry(what).or_insert(0) += 1;
     }
-    assert!(
+    ensure!(
         unexplained.is_empty(),
         "{tally:?}\n{}",
         unexplained.join("\n")
@@ -300,41 +310,172 @@ fn agree(
     Ok(tally)
 }
 
-/// An image filled by the kernel.
-fn filled(options: &[&str]) -> Result<(tempfile::TempDir, PathBuf)> {
-    let dir = tempfile::tempdir()?;
-    let image = dir.path().join("image");
-    xfs::make(&image, 96 << 10, options)?;
-    let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
-    population::fill(mount.root(), false).context("filling")?;
-    // `xfs_repair` 6.1 does not find names of one hash in several leaves.
-    std::fs::remove_dir_all(mount.root().join("directories/same"))?;
-    mount.unmount_all(&[&image])?;
-    Ok((dir, image))
+/// How many corruptions a long run makes of each image.
+fn count_of_long_run() -> Result<Option<u64>> {
+    let named = std::env::var("PLATTER_XFS_VERDICTS").ok();
+    Ok(named.map(|count| count.parse()).transpose()?)
+}
+
+/// An image to corrupt.
+struct Corpus {
+    _dir: tempfile::TempDir,
+    image: PathBuf,
+}
+
+impl Corpus {
+    /// An image that the kernel fills.
+    fn filled_by(options: &[&str], fill: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let image = dir.path().join("image");
+        xfs::make(&image, 96 << 10, options)?;
+        let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite)?;
+        fill(mount.root()).context("filling")?;
+        // `xfs_repair` 6.1 does not find names of one hash in several leaves.
+        std::fs::remove_dir_all(mount.root().join("directories/same"))?;
+        mount.unmount_all(&[&image])?;
+        Ok(Self { _dir: dir, image })
+    }
+
+    fn filled(options: &[&str]) -> Result<Self> {
+        let fill = |root: &Path| population::fill(root, false);
+        Self::filled_by(options, fill)
+    }
+
+    fn of_version_4() -> Result<Self> {
+        let source = version4::source()?;
+        let image = version4::make(&source, &["-n", "ftype=0"])?;
+        Ok(Self {
+            _dir: source.into_dir(),
+            image,
+        })
+    }
+
+    /// With quota, which the kernel here does not know.
+    fn of_quota() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let image = dir.path().join("image");
+        xfs_quota::make(&image, 96 << 10, &uses())?;
+        Ok(Self { _dir: dir, image })
+    }
+
+    /// With chunks of inodes that have holes.
+    fn of_sparse_inodes() -> Result<Self> {
+        let corpus = Self::filled_by(&["-i", "sparse=1"], |root| {
+            leave_pieces(root)?;
+            population::fill(root, false)
+        })?;
+        assert!(has_holes(&corpus.image)?, "no chunk is sparse");
+        Ok(corpus)
+    }
+}
+
+/// Blocks of a piece of free space: an aligned half of a chunk of inodes fits, and no aligned chunk.
+const PIECE: u64 = 7;
+/// Blocks that are free besides, and more inodes than fit into what is left there.
+const RESERVE: u64 = 64;
+const INODES: usize = 3000;
+
+/// Leaves free space in pieces, each of so many blocks of 16, and makes inodes in them.
+fn leave_pieces(root: &Path) -> Result<()> {
+    // Space that is reserved for the superuser would be left in one piece.
+    let mut io = tool::command("xfs_io");
+    tool::succeed(io.args(["-x", "-c", "resblks 1"]).arg(root))?;
+    let block = rustix::fs::statvfs(root)?.f_bsize;
+    let filler = File::create(root.join("filler"))?;
+    let free = rustix::fs::statvfs(root)?.f_bavail.saturating_sub(RESERVE);
+    rustix::fs::fallocate(&filler, FallocateFlags::empty(), 0, free * block)?;
+    let blocks = filler.metadata()?.len() / block;
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for at in (0..blocks).step_by(16) {
+        rustix::fs::fallocate(&filler, punch, at * block, PIECE * block)?;
+    }
+    let dir = root.join("inodes");
+    std::fs::create_dir(&dir)?;
+    for number in 0..INODES {
+        File::create(dir.join(number.to_string()))?;
+    }
+    // Space for contents.
+    filler.set_len(blocks / 2 * block)?;
+    Ok(())
+}
+
+/// Whether the first block of a tree of inodes has a record with holes.
+fn has_holes(image: &Path) -> Result<bool> {
+    for group in 0..4 {
+        let commands = [format!("agi {group}"), "addr root".into(), "print".into()];
+        let text = ask(image, &commands)?;
+        let mut holes = text
+            .split(":[")
+            .skip(1)
+            .filter_map(|record| record.split(',').nth(1));
+        if holes.any(|holes| !matches!(holes, "0" | "0x0")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[test]
 fn xfs_check_agrees_on_corruptions_of_version_5() -> Result<()> {
-    let (_dir, image) = filled(&["-m", "rmapbt=1,reflink=1"])?;
-    println!("{:?}", agree_on_corruptions(&image, "rmap")?);
-    println!("{:?}", agree_on_trash(&image, "trash")?);
+    let corpus = Corpus::filled(&["-m", "rmapbt=1,reflink=1"])?;
+    println!("{:?}", agree_on_corruptions(&corpus, "rmap", CORRUPTIONS)?);
+    println!("{:?}", agree_on_trash(&corpus, "trash")?);
     Ok(())
 }
 
 #[test]
 fn xfs_check_agrees_on_corruptions_of_small_blocks() -> Result<()> {
     let small = ["-b", "size=1024", "-n", "size=4096", "-i", "sparse=0"];
-    let (_dir, image) = filled(&small)?;
-    println!("{:?}", agree_on_corruptions(&image, "small")?);
+    let corpus = Corpus::filled(&small)?;
+    println!("{:?}", agree_on_corruptions(&corpus, "small", CORRUPTIONS)?);
     Ok(())
 }
 
 #[test]
 fn xfs_check_agrees_on_corruptions_of_version_4() -> Result<()> {
-    let source = version4::source()?;
-    let image = version4::make(&source, &["-n", "ftype=0"])?;
-    println!("{:?}", agree_on_corruptions(&image, "version 4")?);
-    println!("{:?}", agree_on_trash(&image, "trash of version 4")?);
+    let corpus = Corpus::of_version_4()?;
+    let agreed = agree_on_corruptions(&corpus, "version 4", CORRUPTIONS)?;
+    println!("{agreed:?}");
+    println!("{:?}", agree_on_trash(&corpus, "trash of version 4")?);
+    Ok(())
+}
+
+type MakeCorpus = fn() -> Result<Corpus>;
+
+/// Other images. Normal tests take the first one.
+const OTHERS: [(&str, MakeCorpus); 4] = [
+    ("quota", Corpus::of_quota),
+    ("sparse inodes", Corpus::of_sparse_inodes),
+    ("directory blocks of 64 KiB", || {
+        Corpus::filled(&["-n", "size=65536"])
+    }),
+    ("all features, blocks of 1 KiB", || {
+        Corpus::filled(&[
+            "-b",
+            "size=1024",
+            "-m",
+            "rmapbt=1,reflink=1",
+            "-i",
+            "nrext64=1",
+        ])
+    }),
+];
+
+#[test]
+fn xfs_check_agrees_on_corruptions_of_other_shapes() -> Result<()> {
+    let others = match count_of_long_run()? {
+        Some(_) => &OTHERS[..],
+        None => &OTHERS[..1],
+    };
+    let mut failures = Vec::new();
+    for (name, make) in others {
+        let agreed = agree_on_corruptions(&make()?, name, CORRUPTIONS_OF_OTHERS);
+        match agreed {
+            Ok(agreed) => println!("{name}: {agreed:?}"),
+            Err(error) => failures.push(format!("{name}: {error:#}")),
+        }
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
