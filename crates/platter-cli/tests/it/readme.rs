@@ -16,6 +16,11 @@ struct Line {
     expected: String,
 }
 
+/// The lines alone.
+fn commands(lines: &[Line]) -> Vec<&str> {
+    lines.iter().map(|line| &*line.command).collect()
+}
+
 /// The console lines below a heading of README.
 fn lines_below(heading: &str) -> Vec<Line> {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
@@ -40,7 +45,7 @@ fn lines_below(heading: &str) -> Vec<Line> {
 }
 
 /// Runs lines one after the other in `directory`, and returns what each printed.
-fn run_as_user(workshop: &Workshop, directory: &str, lines: &[Line]) -> Vec<String> {
+pub(super) fn run_as_user(workshop: &Workshop, directory: &str, lines: &[&str]) -> Vec<String> {
     let bin = workshop.path("bin");
     fs::create_dir(&bin).unwrap();
     // The build directory may be closed to others.
@@ -52,7 +57,7 @@ fn run_as_user(workshop: &Workshop, directory: &str, lines: &[Line]) -> Vec<Stri
         String::from("set -eu\ntrap 'platter umount -l disk mnt 2>/dev/null || :' EXIT\n");
     for (number, line) in lines.iter().enumerate() {
         let out = printed.join(number.to_string());
-        let _ = writeln!(script, "{{ {}\n}} > {}", line.command, out.display());
+        let _ = writeln!(script, "{{ {line}\n}} > {}", out.display());
     }
     fs::write(workshop.path("script"), script).unwrap();
     let owned = [workshop.path(directory), printed.clone()];
@@ -91,7 +96,7 @@ fn the_first_steps_lead_from_nothing_to_a_written_file() {
             .count()
     };
     assert!(count("platter mount") > 0 && count("> disk/") > 0);
-    let printed = run_as_user(&workshop, "empty", &lines);
+    let printed = run_as_user(&workshop, "empty", &commands(&lines));
     for (line, printed) in lines.iter().zip(&printed) {
         assert_eq!(&line.expected, printed, "{}", line.command);
     }
@@ -115,7 +120,7 @@ fn the_other_lines_work_on_a_disk_with_a_system() {
     fs::rename(workshop.path("gpt.img"), workshop.path("work/disk.img")).unwrap();
     let lines = lines_below("What works today");
     assert!(lines.len() > 5);
-    run_as_user(&workshop, "work", &lines);
+    run_as_user(&workshop, "work", &commands(&lines));
     let copied = fs::read_to_string(workshop.path("work").join("home/user/file"));
     assert_eq!(copied.unwrap(), "contents\n");
 }

@@ -1,35 +1,76 @@
-//! An XFS with an external log, and what is said of it.
+//! An XFS with an external log, one with a realtime device, and one that needs repair, and what is said of them.
 
 use serde_json::Value;
 
+use super::readme;
 use super::schema::assert_valid;
 use super::*;
 
 impl Workshop {
     /// Puts an XFS with files of `mkfs.xfs -p` into `pool.img`, and its log into `pool.log`.
     fn xfs(&self) {
-        for (name, len) in [("pool.img", 96_u64 << 20), ("pool.log", 64 << 20)] {
+        self.make_xfs("pool.log", 64, &["-l", "logdev=pool.log,size=64m"]);
+    }
+
+    /// Puts an XFS with files of `mkfs.xfs -p` into `pool.img`, with another device of so many MiB.
+    fn make_xfs(&self, device: &str, device_mib: u64, options: &[&str]) {
+        for (name, mib) in [("pool.img", 96), (device, device_mib)] {
             let file = fs::File::create(self.path(name)).unwrap();
-            file.set_len(len).unwrap();
+            file.set_len(mib << 20).unwrap();
         }
         let source = self.path("source/etc/passwd");
         let source = source.display();
         let text = format!(
-            "/stub\n0 0\nd--755 0 0\netc d--755 0 0\npasswd ---640 7 9 {source}\nmtab l--777 0 0 passwd\n$\n$\n"
+            "/stub\n0 0\nd--755 0 0\netc d--755 0 0\npasswd ---644 7 9 {source}\nmtab l--777 0 0 passwd\n$\n$\n"
         );
         fs::write(self.path("protofile"), text).unwrap();
-        let log = format!("logdev={},size=64m", self.path("pool.log").display());
         let mut mkfs = Command::new("mkfs.xfs");
+        mkfs.current_dir(self.0.path()).args(options);
         mkfs.args(["-q", "-f", "--unsupported", "-L", "data"]);
-        mkfs.args(["-m", &format!("uuid={UUID}"), "-l", &log, "-p"]);
-        mkfs.arg(self.path("protofile")).arg(self.path("pool.img"));
-        run_tool(&mut mkfs, "");
+        mkfs.args(["-m", &format!("uuid={UUID}"), "-p"]);
+        run_tool(mkfs.args(["protofile", "pool.img"]), "");
         // Users may read it.
-        for name in ["pool.img", "pool.log"] {
+        for name in ["pool.img", device] {
             let mode = fs::Permissions::from_mode(0o644);
             fs::set_permissions(self.path(name), mode).unwrap();
         }
         fs::set_permissions(self.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Makes `etc/passwd` a realtime file, whose blocks have the same numbers on the realtime device, with other contents.
+    fn move_to_realtime(&self, device: &str) -> String {
+        let contents = fs::read_to_string(self.path("source/etc/passwd")).unwrap();
+        let contents = contents.to_uppercase();
+        let print = ["-c", "path /etc/passwd", "-c", "bmap"];
+        let printed = self.xfs_db(&print);
+        let (_, start) = printed.split_once(" startblock ").expect("an extent");
+        let start: u64 = start.split(' ').next().unwrap().parse().unwrap();
+        let file = fs::File::options().write(true).open(self.path(device));
+        let file = file.unwrap();
+        file.write_all_at(contents.as_bytes(), start * 4096)
+            .unwrap();
+        self.xfs_db(&["-c", "path /etc/passwd", "-c", "write core.realtime 1"]);
+        contents
+    }
+
+    /// Says in the superblock that the filesystem must be repaired.
+    fn set_needs_repair(&self) {
+        const NEEDS_REPAIR: u32 = 0x10;
+        let print = ["-c", "sb 0", "-c", "print features_incompat"];
+        let printed = self.xfs_db(&print);
+        let (_, bits) = printed.trim().split_once(" = 0x").expect("the features");
+        let bits = u32::from_str_radix(bits, 16).unwrap() | NEEDS_REPAIR;
+        let write = format!("write features_incompat {bits:#x}");
+        self.xfs_db(&["-c", "sb 0", "-c", &write]);
+    }
+
+    /// What `xfs_db` prints of `pool.img`, or does to it.
+    fn xfs_db(&self, commands: &[&str]) -> String {
+        let mut xfs_db = Command::new("xfs_db");
+        xfs_db.arg("-x").args(commands).arg(self.path("pool.img"));
+        let output = xfs_db.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// What the command does, run by an ordinary user.
@@ -66,7 +107,7 @@ fn xfs_with_an_external_log_is_read_by_a_user() {
     let long = read(&["ls", "-l", "pool.img:/etc/passwd"]);
     let size = format!(" {} ", passwd.len());
     assert!(
-        long.starts_with("-rw-r-----") && long.contains(&size),
+        long.starts_with("-rw-r--r--") && long.contains(&size),
         "{long}"
     );
 
@@ -83,6 +124,80 @@ fn xfs_with_an_external_log_is_read_by_a_user() {
         fs::read_to_string(unpacked.join("etc/mtab")).unwrap(),
         passwd
     );
+}
+
+/// What a mount by an ordinary user with these options, read-only, has of `pool.img`.
+fn assert_mounted_by_user(workshop: &Workshop, option: &str, passwd: &str) {
+    fs::create_dir_all(workshop.path("work/disk")).unwrap();
+    let mount = format!("platter mount -o ro,{option} ../pool.img disk");
+    let lines = [
+        &*mount,
+        "ls disk/etc",
+        "cat disk/etc/passwd",
+        "touch disk/new 2>&1 || :",
+        "platter umount disk",
+    ];
+    let printed = readme::run_as_user(workshop, "work", &lines);
+    assert_eq!(printed[..3], ["", "mtab\npasswd\n", passwd]);
+    assert!(printed[3].contains("Read-only file system"), "{printed:?}");
+}
+
+#[test]
+fn xfs_with_an_external_log_is_mounted_by_a_user() {
+    let workshop = Workshop::new();
+    workshop.xfs();
+    let passwd = fs::read_to_string(workshop.path("source/etc/passwd")).unwrap();
+    assert_mounted_by_user(&workshop, "logdev=../pool.log", &passwd);
+}
+
+#[test]
+fn xfs_with_a_realtime_device_is_read_by_a_user() {
+    let workshop = Workshop::new();
+    let options = ["-m", "reflink=0,rmapbt=0", "-r", "rtdev=pool.rt"];
+    workshop.make_xfs("pool.rt", 64, &options);
+    let passwd = workshop.move_to_realtime("pool.rt");
+    let device = ["--rtdev", "pool.rt"];
+    let read = |arguments: &[&str]| workshop.read_as_user(&[arguments, &device].concat());
+    assert_eq!(read(&["ls", "pool.img:/etc"]), "mtab\npasswd\n");
+    assert_eq!(read(&["cat", "pool.img:/etc/mtab"]), passwd);
+    // Without it, all but realtime files is there.
+    let list = ["ls", "pool.img:/etc"];
+    assert_eq!(workshop.read_as_user(&list), "mtab\npasswd\n");
+    let ran = workshop.run_as_user(&["cat", "pool.img:/etc/passwd"]);
+    assert_eq!((ran.status, &*ran.out), (1, ""), "{}", ran.err);
+    let reason = "the realtime device was not named";
+    assert!(ran.err.contains(reason), "{}", ran.err);
+    assert_mounted_by_user(&workshop, "rtdev=../pool.rt", &passwd);
+}
+
+#[test]
+fn xfs_that_needs_repair_is_refused_for_writing_only() {
+    let workshop = Workshop::new();
+    workshop.make_xfs("pool.log", 0, &[]);
+    workshop.set_needs_repair();
+    assert_eq!(
+        workshop.read_as_user(&["ls", "pool.img:/etc"]),
+        "mtab\npasswd\n"
+    );
+    let checked = workshop.run_as_user(&["check", "pool.img"]);
+    let found = "needs repair (needsrepair is set)";
+    assert!(
+        checked.status == 4 && checked.out.contains(found),
+        "{}",
+        checked.out
+    );
+    let before = fs::read(workshop.path("pool.img")).unwrap();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    for (arguments, status) in [
+        (&["touch", "pool.img:/new"][..], 1),
+        (&["mount", "pool.img", "mnt"], 32),
+    ] {
+        let ran = workshop.run(arguments);
+        let reason = "writing needsrepair is not supported (only reading is)";
+        assert_eq!((ran.status, &*ran.out), (status, ""), "{arguments:?}");
+        assert!(ran.err.contains(reason), "{}", ran.err);
+    }
+    assert!(before == fs::read(workshop.path("pool.img")).unwrap());
 }
 
 #[test]
