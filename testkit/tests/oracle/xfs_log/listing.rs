@@ -116,8 +116,8 @@ impl Listing {
         self
     }
 
-    /// With the numbers of blocks of `other` for these inodes, where they differ by two leaves of the B-tree of their
-    /// mappings at most.
+    /// With the numbers of blocks of `other` for these inodes, where they differ by two leaves at most: of the B-tree of
+    /// their mappings, or of their attributes.
     pub(crate) fn with_leaves_of(mut self, other: &Self, inodes: &[u64]) -> Self {
         for (path, entry) in &mut self.0 {
             let is_asked = |inode: &u64| entry.numbers[INODE] == (*inode).into();
