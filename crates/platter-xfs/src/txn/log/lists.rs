@@ -35,7 +35,6 @@ pub(in crate::txn) struct Change {
 /// A checkpoint that takes no more transactions.
 #[derive(Debug)]
 pub(super) struct Closed {
-    pub(super) sequence: u64,
     pub(super) items: Vec<(ItemKey, Content, Dirty)>,
     /// Intents that were done.
     done: Vec<ItemKey>,
@@ -183,7 +182,6 @@ impl Lists {
         self.charged = 0;
         self.sequence += 1;
         Some(Closed {
-            sequence: self.sequence - 1,
             items,
             done: intents,
             log_bytes,

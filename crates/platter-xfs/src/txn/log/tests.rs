@@ -60,6 +60,17 @@ impl Scene {
         }
     }
 
+    /// The same of a log that was replayed, and whose intents are not finished.
+    fn open_replayed(data: Arc<dyn BlockDevice>, log: Arc<dyn BlockDevice>) -> Self {
+        let scene = Self::open(Arc::clone(&data), log_device(1024), 512);
+        let device = LogDevice::sample_of(log, scene.superblock.uuid, 512);
+        let position = find_position(&device, true).unwrap();
+        assert_eq!(position.state, LogState::Dirty);
+        let (buffers, geometry) = (Arc::clone(&scene.log.buffers), scene.mount.geometry());
+        let log = Log::open_replayed(device, data, buffers, geometry, &position).unwrap();
+        Self { log, ..scene }
+    }
+
     fn in_memory(log_sectors: usize, unit: u32) -> Self {
         Self::open(data(), log_device(log_sectors), unit)
     }
@@ -290,6 +301,47 @@ fn checkpoint_of_many_records_is_durable_as_a_whole() {
             "{position} of {end}"
         );
     }
+}
+
+/// Changes all of every block in one transaction, which takes several records.
+fn fill_all(scene: &Scene, fill: u8) {
+    let mut transaction = scene.begin(80 << 10);
+    for (block, chunk) in (0..BLOCKS).flat_map(|block| (0..32).map(move |chunk| (block, chunk))) {
+        edit(&mut transaction, block, chunk, fill);
+    }
+    transaction.commit().unwrap();
+    scene.log.force_all().unwrap();
+}
+
+#[test]
+fn checkpoint_follows_one_that_a_crash_cut() {
+    let (data, log) = (data(), log_device(8192));
+    let scene = Scene::open(Arc::clone(&data), Arc::clone(&log), 512);
+    scene.set(0, 0, 1);
+    scene.log.force_all().unwrap();
+    // The first record of one checkpoint, and all of the one that takes its place.
+    let recorder = Recorder::new(vec![data, log]);
+    let [data, log] = [0, 1].map(|member| {
+        let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[member]) as _;
+        device
+    });
+    fill_all(&Scene::open_replayed(data, log), 2);
+    let recording = recorder.recording();
+    let is_record = |event: &platter_block::sim::Event| {
+        event.member == 1 && matches!(event.request, platter_block::sim::Request::Write { .. })
+    };
+    let first = recording.events().iter().position(is_record).unwrap();
+    assert!(recording.events()[first + 1..].iter().any(is_record));
+    let devices = recording.replay(first + 1).unwrap().into_iter();
+    let mut devices = devices.map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) });
+    let (data, log) = (devices.next().unwrap(), devices.next().unwrap());
+    let before = scene.recovered(&data, Arc::clone(&log), 512);
+    assert!(before == scene.state());
+    let second = Scene::open_replayed(Arc::clone(&data), Arc::clone(&log));
+    fill_all(&second, 3);
+    let found = second.recovered(&data, log, 512);
+    assert!(found == second.state());
+    assert!(found != before);
 }
 
 #[test]

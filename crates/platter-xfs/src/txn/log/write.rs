@@ -79,7 +79,7 @@ impl Log {
         let tail = tail.unwrap_or(start);
         // What has left the tail, and the data that the checkpoint refers to, is in its place.
         self.data.flush()?;
-        let bodies = self.bodies(&closed);
+        let bodies = self.bodies(&closed, start);
         let last = bodies.len().saturating_sub(1);
         for (index, body) in bodies.into_iter().enumerate() {
             // No more records are in flight than recovery expects, and none with the last one.
@@ -95,16 +95,16 @@ impl Log {
         Ok((sequence - 1, true))
     }
 
-    /// The records of a checkpoint.
-    fn bodies(&self, closed: &Closed) -> Vec<Body> {
+    /// The records of a checkpoint that begins at `start`.
+    fn bodies(&self, closed: &Closed, start: Lsn) -> Vec<Body> {
         let items = closed.items.iter();
         let items =
             items.flat_map(|(key, content, dirty)| content.items(*key, dirty, &self.geometry));
         let regions: Vec<_> = items.flatten().collect();
         let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
-        // Unique among the transactions of the log, and not that of an unmount record.
-        let tid = u32::try_from(closed.sequence & 0x7fff_ffff).unwrap_or_default();
-        let mut bodies = Bodies::begin(self.shape, tid, count);
+        // No two checkpoints in the live part of the log begin in one sector: the live part may hold the first records
+        // of one that a crash cut, which has no end. No log is so long that this is the id of an unmount record.
+        let mut bodies = Bodies::begin(self.shape, start.block(), count);
         for region in &regions {
             bodies.region(region);
         }
