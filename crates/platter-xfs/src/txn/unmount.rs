@@ -98,7 +98,14 @@ pub fn clear_stale_records(log: &LogDevice, position: &LogPosition) -> Result<()
     for index in 0..count {
         bytes.extend_from_slice(sector_at(index).as_bytes());
     }
-    log.write(position.head, &bytes)?;
+    let before_end = (log.sectors() - position.head).min(count) as usize * SECTOR_BYTES;
+    let (end, start) = bytes.split_at(before_end);
+    if !start.is_empty() {
+        // Where recovery finds the cycle number of the next pass at the start, the pass before must be whole.
+        log.write(0, start)?;
+        log.flush()?;
+    }
+    log.write(position.head, end)?;
     log.flush()
 }
 

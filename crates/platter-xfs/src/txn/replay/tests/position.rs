@@ -10,7 +10,9 @@ use super::sample::{LOG_SECTORS, Sample, plain};
 use crate::ondisk::Lsn;
 use crate::ondisk::log::LogByteOrder;
 use crate::ondisk::log::record::sector_cycle;
-use crate::txn::{LogDevice, LogState, clear_stale_records, find_position, write_unmount_record};
+use crate::txn::{
+    LogDevice, LogPosition, LogState, clear_stale_records, find_position, write_unmount_record,
+};
 
 #[test]
 fn log_that_was_never_written_is_clean() {
@@ -164,6 +166,38 @@ fn stale_records_of_a_clean_log_are_cleared() {
     let position = sample.position().unwrap();
     assert_eq!((position.last, position.head), (filling, sample.head));
     assert_eq!(sample.replay().unwrap().transactions, 1);
+}
+
+#[test]
+fn clearing_may_be_cut_where_the_log_wraps() {
+    let mut sample = Sample::at(5, LOG_SECTORS - 20);
+    sample.unmount();
+    sample.tail = Lsn::new(sample.cycle, sample.head);
+    sample.transaction(1, &plain(8, 0x40));
+    // A record whose end, at the start of the log, is torn.
+    let torn = sample.transaction(2, &[vec![1; 20 << 10]]);
+    assert!(sample.cycle == 6 && sample.head > 5);
+    sample
+        .log
+        .write(4, &sectors(5, sample.head as usize - 4))
+        .unwrap();
+    let before = sample.position().unwrap();
+    assert_eq!((before.state, before.head), (LogState::Dirty, torn));
+    let memory = MemoryDevice::new("log", sample.disk.snapshot());
+    let recorded = Arc::new(RecordingDevice::new(Arc::new(memory)));
+    let log = LogDevice::sample(recorded.clone(), sample.uuid);
+    clear_stale_records(&log, &before).unwrap();
+    assert!(log.read(0, 1).unwrap()[4..8] == 5_u32.to_be_bytes());
+    let mut states = 0;
+    for state in recorded.recording().crash_states(CrashOptions::default()) {
+        let device = Arc::new(state.unwrap().device().unwrap());
+        let log = LogDevice::sample(device, sample.uuid);
+        let found = find_position(&log, true).unwrap();
+        let of = |position: &LogPosition| (position.state, position.tail, position.head);
+        assert_eq!(of(&found), of(&before));
+        states += 1;
+    }
+    assert!(states > 10, "{states}");
 }
 
 #[test]
