@@ -84,7 +84,7 @@ impl ImageCommit {
         recover_in_place(&self.device, external)?;
         let primary = superblock::read(&*self.device)?;
         let log = LogDevice::open(&primary, &self.device, external)?;
-        let position = txn::find_position(&log, true)?;
+        let position = txn::find_position(&log, true)?.recovered();
         let context = FsContext::new(
             Arc::clone(&self.device),
             None,

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use platter_block::MemoryDevice;
+use platter_block::sim::Recorder;
 use platter_ondisk::{Rule, Uuid};
 use platter_vfs::{Context, CreateKind, FixedClock, Inode, Name, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -27,6 +28,7 @@ use crate::ondisk::dir::leaf::DirLeaf;
 use crate::ondisk::inode::DiskInodeV3;
 use crate::ondisk::{AgNr, FileBlock, FsBlock, Mapping, Site, checksum, dir};
 use crate::tree::TreeRule;
+use crate::txn::{LogDevice, find_position};
 
 const BLOCK: usize = 4096;
 /// So many names take two leaves.
@@ -603,4 +605,57 @@ fn target_in_two_blocks_is_read_before_it_is_written() {
     assert_eq!(link.read_link().unwrap(), target.as_bytes());
     drop((root, link));
     xfs.unmount().unwrap();
+}
+
+/// Whether a log is dirty, so that Linux frees the unlinked inodes, and whether there are some.
+fn dirty_and_unlinked(device: &Arc<dyn BlockDevice>) -> (bool, bool) {
+    let superblock = Xfs::identify(&**device).unwrap();
+    let log = LogDevice::open(&superblock, device, None).unwrap();
+    let is_dirty = find_position(&log, true).unwrap().state == LogState::Dirty;
+    let skipped = MountOptions {
+        recovery: Recovery::Skip,
+        ..MountOptions::default()
+    };
+    let xfs = Xfs::mount(Arc::clone(device), &skipped, budget()).unwrap();
+    let mut groups = xfs.context().geometry().groups();
+    let is_any = groups.any(|ag| {
+        let lists = xfs.context().agi(ag).unwrap().unlinked;
+        lists.iter().any(Option::is_some)
+    });
+    (is_dirty, is_any)
+}
+
+#[test]
+fn unlinked_inodes_are_left_to_a_log_that_is_recovered() {
+    let recorder = Recorder::new(vec![new_device()]);
+    let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[0]) as _;
+    let xfs = mount(&device);
+    let root = xfs.root().unwrap();
+    let file = create(&*root, "file", CreateKind::Regular).unwrap();
+    file.write_at(0, &[1; 3 * BLOCK]).unwrap();
+    root.unlink(&Context::root(), name("file")).unwrap();
+    xfs.sync().unwrap();
+    let at = recorder.position();
+    drop((file, root));
+    xfs.unmount().unwrap();
+    let recording = recorder.recording();
+    let crashed = recording.replay(at).unwrap().into_iter();
+    let crashed = crashed.map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) });
+    // Every cut of the mount that recovers it.
+    let recorder = Recorder::new(crashed.collect());
+    let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[0]) as _;
+    mount(&device).unmount().unwrap();
+    assert_eq!(dirty_and_unlinked(&device), (false, false));
+    let recording = recorder.recording();
+    let mut with_unlinked = 0;
+    for at in 0..recording.events().len() {
+        let cut = recording.replay(at).unwrap().pop().unwrap();
+        let cut: Arc<dyn BlockDevice> = Arc::new(cut);
+        let (is_dirty, is_any) = dirty_and_unlinked(&cut);
+        assert!(is_dirty || !is_any, "cut at {at}");
+        with_unlinked += usize::from(is_any);
+        mount(&cut).unmount().unwrap();
+        assert_eq!(dirty_and_unlinked(&cut), (false, false), "cut at {at}");
+    }
+    assert!(with_unlinked > 3, "{with_unlinked}");
 }

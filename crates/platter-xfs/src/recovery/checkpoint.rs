@@ -1,6 +1,6 @@
-//! Finishing intents on the device. What [finishing](super::finish) them changes in a layer above the device goes to
-//! the log as one checkpoint, with the items that say that they are done. Before it is durable, recovery finds
-//! the intents; with it, what they led to.
+//! The end of a log that was recovered on the device, and finishing intents there. What [finishing](super::finish)
+//! them changes in a layer above the device goes to the log as one checkpoint, with the items that say that they are
+//! done. Before it is durable, recovery finds the intents; with it, what they led to.
 
 use std::sync::Arc;
 
@@ -10,14 +10,16 @@ use platter_cache::{BufferCache, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
-use super::{Counters, finish};
+use super::{Counters, finish, unlinked};
 use crate::ondisk::inode::INODE_MAGIC;
 use crate::ondisk::log::Intent;
 use crate::ondisk::log::intent::Done;
 use crate::ondisk::{AgBlock, AgNr, BasicBlock, Geometry, InodeNr};
 use crate::recovery::rules::IntentRule;
 use crate::superblock;
-use crate::txn::{BlockType, InodePlace, Log, LogDevice, LogPosition, Transaction};
+use crate::txn::{
+    BlockType, Header, HeaderVerifier, InodePlace, Log, LogDevice, LogPosition, Transaction,
+};
 use crate::xfs_mount::Mount;
 
 /// Memory of the buffers, which are all in the checkpoint.
@@ -44,6 +46,7 @@ pub(super) fn finish_in_log(
         OverlayOptions::default(),
     ));
     let above: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
+    let has_unlinked = unlinked::is_any(&*above, geometry)?;
     let rt_freed = finish::finish(&above, geometry, intents)?;
     // Without a realtime section, which was refused, there is nothing to free there.
     if !rt_freed.is_empty() {
@@ -52,8 +55,7 @@ pub(super) fn finish_in_log(
     if geometry.features.has_lazy_count() {
         Counters::read(&*above, geometry)?.store(&*above, geometry)?;
     }
-    let buffers = buffers(data, geometry)?;
-    let log = Log::open_replayed(log.clone(), Arc::clone(data), buffers, geometry, position)?;
+    let log = open_replayed(data, log, position, geometry)?;
     let begun = Transaction::begin(&mount, &log, u64::from(geometry.block_bytes()), 1);
     let mut transaction = begun.map_err(|error| too_large(error, intents.len()))?;
     let mut next = 0;
@@ -88,7 +90,52 @@ pub(super) fn finish_in_log(
     let sequence = transaction.commit()?;
     log.force(sequence)?;
     log.release_tail();
+    if has_unlinked {
+        log.quiesce()?;
+        return cover(&mount, &log);
+    }
     log.unmount()
+}
+
+/// Ends a log whose items are in their places, without open intents, and leaves the unlinked inodes to the next recovery:
+/// Linux frees them when it recovers a log only, so it does not end with an unmount record. Sectors after its end are
+/// clear.
+pub(super) fn end_with_unlinked(
+    data: &Arc<dyn BlockDevice>,
+    log: &LogDevice,
+    position: &LogPosition,
+) -> Result<()> {
+    let primary = superblock::read(&**data)?;
+    let mount = Mount::new(&primary);
+    let log = open_replayed(data, log, position, mount.geometry())?;
+    log.release_tail();
+    cover(&mount, &log)
+}
+
+/// Has recovery begin with a checkpoint of the superblock, which changes nothing; all else is in its place.
+fn cover(mount: &Mount, log: &Log) -> Result<()> {
+    let geometry = mount.geometry();
+    let size = block_size(geometry.sector_bytes())?;
+    let what = BlockType {
+        kind: Header::Superblock.kind(),
+        verifier: Arc::new(HeaderVerifier::new(geometry, Header::Superblock, AgNr(0))),
+    };
+    let mut transaction = Transaction::begin(mount, log, geometry.sector_bytes().into(), 1)?;
+    transaction.touch(BasicBlock(0), size, &what)?;
+    transaction.commit()?;
+    log.quiesce()?;
+    log.shut_down();
+    Ok(())
+}
+
+fn open_replayed(
+    data: &Arc<dyn BlockDevice>,
+    log: &LogDevice,
+    position: &LogPosition,
+    geometry: &Geometry,
+) -> Result<Log> {
+    let buffers = buffers(data, geometry)?;
+    Log::open_replayed(log.clone(), Arc::clone(data), buffers, geometry, position)
 }
 
 fn buffers(data: &Arc<dyn BlockDevice>, geometry: &Geometry) -> Result<Arc<BufferCache>> {

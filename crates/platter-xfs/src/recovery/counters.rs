@@ -60,7 +60,11 @@ impl Counters {
 }
 
 /// The headers of a group, from its second and third sector.
-fn read_headers(device: &dyn BlockDevice, geometry: &Geometry, ag: AgNr) -> Result<(Agf, Agi)> {
+pub(super) fn read_headers(
+    device: &dyn BlockDevice,
+    geometry: &Geometry,
+    ag: AgNr,
+) -> Result<(Agf, Agi)> {
     let sector_bytes = u64::from(geometry.sector_bytes());
     let mut sectors = vec![0; geometry.sector_bytes() as usize * 2];
     device.read_at(geometry.ag_offset(ag) + sector_bytes, &mut sectors)?;

@@ -1,19 +1,19 @@
 //! Recovery on the device itself, for a mount that writes: the log is replayed, which may be repeated after
 //! another crash; its intents are finished in one checkpoint; and it is ended. What it leaves to free is freed by
-//! transactions of the mount.
+//! transactions of the mount: until then the log is one that Linux recovers, and frees these inodes.
 
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_vfs::{Result, Unsupported};
 
-use super::checkpoint::finish_in_log;
-use super::{Counters, RecoveryReport, finish, mark_clean};
+use super::checkpoint::{end_with_unlinked, finish_in_log};
+use super::{Counters, RecoveryReport, finish, mark_clean, unlinked};
 use crate::ondisk::Geometry;
 use crate::superblock;
 use crate::txn::{self, LogDevice, LogState};
 
-/// Brings what the log holds to its place, and ends the log.
+/// Brings what the log holds to its place, and ends the log: all that it holds then is in its place.
 ///
 /// # Errors
 /// `Unsupported` where intents of the log cannot be finished, by name.
@@ -52,6 +52,11 @@ pub fn recover_in_place(
         let geometry = Geometry::new(&primary);
         if geometry.features.has_lazy_count() {
             Counters::read(&**data, &geometry)?.store(&**data, &geometry)?;
+        }
+        if unlinked::is_any(&**data, &geometry)? {
+            txn::clear_stale_records(&log, &report.position)?;
+            end_with_unlinked(data, &log, &report.position)?;
+            return Ok(report);
         }
     }
     mark_clean(data, external, &report)?;

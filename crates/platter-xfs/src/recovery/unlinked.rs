@@ -8,6 +8,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Result, Unsupported};
 
+use super::counters::read_headers;
 use super::realtime::RtFreed;
 use crate::ag::{GroupRule, Groups};
 use crate::fork::{ForkEdit, InodeEdit};
@@ -15,6 +16,17 @@ use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::inode::{Fork, ForkFormat, ForkKind, InodeFlags2, mark_free};
 use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, Geometry, InodeNr, Mapping};
+
+/// Whether an unlinked list has inodes.
+pub(super) fn is_any(device: &dyn BlockDevice, geometry: &Geometry) -> Result<bool> {
+    for ag in geometry.groups() {
+        let (_, agi) = read_headers(device, geometry, ag)?;
+        if agi.unlinked.iter().any(Option::is_some) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
 
 /// Frees the inodes in the unlinked lists of all groups, with their blocks. Returns their number.
 pub(super) fn process(

@@ -157,12 +157,7 @@ impl Log {
         geometry: &Geometry,
         position: &LogPosition,
     ) -> Result<Self> {
-        let clean = LogPosition {
-            state: LogState::Clean,
-            torn: false,
-            ..*position
-        };
-        let log = Self::open(device, data, buffers, geometry, &clean)?;
+        let log = Self::open(device, data, buffers, geometry, &position.recovered())?;
         let tail = position.tail_lsn();
         log.lists.lock().keep_tail(Some(tail));
         log.grants.lock().keep_tail(tail);

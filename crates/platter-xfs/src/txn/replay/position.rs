@@ -272,6 +272,16 @@ fn verified_tail(
 }
 
 impl LogPosition {
+    /// The same of a log whose items are all in their places: nothing of it is to be recovered.
+    #[must_use]
+    pub fn recovered(self) -> Self {
+        Self {
+            state: LogState::Clean,
+            torn: false,
+            ..self
+        }
+    }
+
     /// The position of the record that goes to the head.
     #[must_use]
     pub fn head_lsn(&self) -> Lsn {
