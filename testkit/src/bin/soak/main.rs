@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use testkit::crash::{FaultCounts, Faults, Full, Threads, run_threads};
 use testkit::edits::Session;
 use testkit::subject::{Scene, scenes};
@@ -96,7 +96,11 @@ fn note<T>(scene: &Scene, done: Result<T>, record: &mut Record) -> Option<T> {
     }
 }
 
+/// Requests that are made to fail, each in a run of its own.
+type Run = fn(&Faults) -> Result<FaultCounts>;
+
 fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
+    let mut failures = Vec::new();
     for seed in seeds(request, FAULTS_SEED, 1) {
         let faults = Faults {
             scene,
@@ -105,18 +109,20 @@ fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Resu
             one_in: 1,
             keep: Some(PathBuf::from(KEPT)),
         };
-        let mut show = |what: &str, counts: FaultCounts| -> Result<()> {
-            println!("faults {} of {what}, seed {seed}: {counts}", scene.name);
-            record.add_faults(&counts);
-            counts.demand_none()
-        };
-        let done = faults.run().and_then(|counts| show("operations", counts));
-        // Faults during mounts are a run of their own, whatever the result of this one.
-        let mounts = faults
-            .run_mounts()
-            .and_then(|counts| show("mounts", counts));
-        done.and(mounts).with_context(|| format!("seed {seed}"))?;
+        // Faults during mounts are a run of their own, whatever the result of the other one.
+        let runs: [(&str, Run); 2] = [("operations", Faults::run), ("mounts", Faults::run_mounts)];
+        for (what, run) in runs {
+            let done = run(&faults).and_then(|counts| {
+                println!("faults {} of {what}, seed {seed}: {counts}", scene.name);
+                record.add_faults(&counts);
+                counts.demand_none()
+            });
+            if let Err(error) = done {
+                failures.push(format!("seed {seed}, {what}: {error:#}"));
+            }
+        }
     }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
