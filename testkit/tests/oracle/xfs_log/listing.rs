@@ -8,10 +8,10 @@ use anyhow::{Result, ensure};
 use testkit::attributes;
 
 /// Every path with its attributes and contents.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing(BTreeMap<PathBuf, Entry>);
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     /// Inode, mode, links, owner, group, size, blocks, device, and times but that of access.
     numbers: Vec<i128>,

@@ -9,6 +9,7 @@ mod shapes;
 mod cut;
 mod many;
 mod attributes;
+mod recut;
 mod ended;
 mod written;
 

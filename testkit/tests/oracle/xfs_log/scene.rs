@@ -236,8 +236,14 @@ impl Scene {
         Ok(self.images(suffix))
     }
 
-    /// What the kernel finds after its own recovery of a copy.
+    /// What the kernel finds after its own recovery of a copy. A mount can fail with EIO while others come and go; the
+    /// second try decides.
     pub(crate) fn recovered_by_the_kernel(&self) -> Result<Listing> {
+        self.mounted_by_the_kernel()
+            .or_else(|_| self.mounted_by_the_kernel())
+    }
+
+    fn mounted_by_the_kernel(&self) -> Result<Listing> {
         let images = self.copy(".kernel")?;
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::Replay)?;
@@ -397,8 +403,8 @@ fn problems(verdict: &Verdict) -> BTreeSet<String> {
     }
 }
 
-/// Whether the internal log of a filesystem, as a power failure left it, has intents that are open.
-pub(crate) fn has_open_intents(recording: &Recording, at: usize) -> Result<bool> {
+/// The intents that the internal log of a filesystem, as a power failure left it, leaves open.
+pub(crate) fn open_intents(recording: &Recording, at: usize) -> Result<Vec<Intent>> {
     let devices = recording.replay(at)?;
     let data: Arc<dyn BlockDevice> = match devices.into_iter().next() {
         Some(data) => Arc::new(data),
@@ -409,6 +415,5 @@ pub(crate) fn has_open_intents(recording: &Recording, at: usize) -> Result<bool>
     let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
     let log = LogDevice::open(&superblock, &data, None)?;
     let position = find_position(&log, true)?;
-    let scanned = scan(&log, &position, &superblock)?;
-    Ok(!scanned.open_intents.is_empty())
+    Ok(scan(&log, &position, &superblock)?.open_intents)
 }
