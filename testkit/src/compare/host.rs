@@ -21,6 +21,9 @@ pub(super) struct HostFile {
     path: PathBuf,
 }
 
+/// The device number of a filesystem, or of one subvolume of a btrfs.
+pub(super) type Device = (u32, u32);
+
 /// Names with the file type in the directory entry.
 pub(super) type Listing = BTreeMap<Vec<u8>, Option<FileKind>>;
 
@@ -34,7 +37,7 @@ impl HostFile {
         Self { path }
     }
 
-    pub(super) fn attr(&self) -> Result<Attr> {
+    pub(super) fn attr(&self) -> Result<(Attr, Device)> {
         let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let found = rustix::fs::statx(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW, mask)
             .with_context(|| self.path.display().to_string())?;
@@ -44,7 +47,7 @@ impl HostFile {
         };
         let mode = u32::from(found.stx_mode);
         let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-        Ok(Attr {
+        let attr = Attr {
             inode: found.stx_ino,
             generation: 0,
             kind: FileKind::from_mode(mode).context("a file type")?,
@@ -65,7 +68,8 @@ impl HostFile {
             changed: time(found.stx_ctime),
             created: has_birth.then(|| time(found.stx_btime)),
             flags: 0,
-        })
+        };
+        Ok((attr, (found.stx_dev_major, found.stx_dev_minor)))
     }
 
     /// All names but `.` and `..`.

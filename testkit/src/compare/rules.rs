@@ -9,8 +9,11 @@ use platter_vfs::Timestamp;
     reason = "each is one independent question"
 )]
 pub struct Rules {
-    /// Inode numbers.
+    /// Inode numbers; of a btrfs those of the subvolume that is mounted, since others have numbers of their own there.
     pub numbers: bool,
+    /// The host's number of directories that stand for subvolumes in snapshots, whose numbers, times and flags the
+    /// kernel makes up: these are not compared.
+    pub stub_number: Option<u64>,
     /// Allocated space, sizes of directories, I/O sizes, types in directories.
     pub layout: bool,
     /// Where holes and data lie.
@@ -36,6 +39,7 @@ impl Rules {
     /// The host's tree is a kernel mount of the same image: everything is the same.
     pub const KERNEL_MOUNT: Self = Self {
         numbers: true,
+        stub_number: None,
         layout: true,
         holes: true,
         times: true,
@@ -50,6 +54,7 @@ impl Rules {
     /// The host's tree is a directory that `mke2fs -d` copied from.
     pub const SOURCE_DIR: Self = Self {
         numbers: false,
+        stub_number: None,
         layout: false,
         holes: false,
         times: false,

@@ -8,7 +8,7 @@ use anyhow::Result;
 use platter_vfs::{Attr, Condition, Error, FileKind, Filesystem, Inode, Name};
 
 use super::content;
-use super::host::{self, HostFile};
+use super::host::{self, Device, HostFile};
 use super::image;
 use super::report::Outcome;
 use super::rules::Rules;
@@ -36,9 +36,11 @@ pub fn compare_below(
     root: &Path,
     rules: Rules,
 ) -> Result<Outcome> {
+    let (_, first) = HostFile::new(root, b"").attr()?;
     let mut walk = Walk {
         filesystem,
         root,
+        first,
         rules,
         first_path_of_inode: BTreeMap::new(),
     };
@@ -50,9 +52,11 @@ pub fn compare_below(
 struct Walk<'a> {
     filesystem: &'a dyn Filesystem,
     root: &'a Path,
+    /// The device of the root.
+    first: Device,
     rules: Rules,
     /// The host's inode numbers with platter's: hard links must be the same ones on both sides.
-    first_path_of_inode: BTreeMap<u64, (u64, Vec<u8>)>,
+    first_path_of_inode: BTreeMap<(Device, u64), (u64, Vec<u8>)>,
 }
 
 impl Walk<'_> {
@@ -70,13 +74,21 @@ impl Walk<'_> {
         outcome: &mut Outcome,
     ) -> Result<()> {
         let host = HostFile::new(self.root, outcome.path());
-        let (ours, theirs) = (inode.attr()?, host.attr()?);
+        let (theirs, device) = host.attr()?;
+        let ours = inode.attr()?;
         outcome.same("kind", ours.kind, theirs.kind);
         if ours.kind != theirs.kind {
             return Ok(());
         }
+        let is_stub = self.is_stub(&theirs);
         self.attributes(&ours, &theirs, outcome);
-        let is_new = self.identity(&ours, &theirs, outcome);
+        if self.rules.numbers && device == self.first && !is_stub {
+            outcome.same("inode", ours.inode, theirs.inode);
+        }
+        if self.rules.times && !is_stub {
+            self.times(&ours, &theirs, outcome);
+        }
+        let is_new = self.identity(&ours, (&theirs, device), outcome);
         if self.rules.xattrs && is_new {
             let (ours, theirs) = (image::xattrs(&**inode)?, host.xattrs()?);
             outcome.xattrs += theirs.len() as u64;
@@ -98,7 +110,9 @@ impl Walk<'_> {
                 outcome.same("target", inode.read_link()?, host.link_target()?);
             }
             FileKind::Directory if depth < DEPTH_MAX => {
-                self.flags(&ours, &host, outcome)?;
+                if !is_stub {
+                    self.flags(&ours, &host, outcome)?;
+                }
                 self.directory(inode, &host, depth, outcome)?;
             }
             FileKind::Regular
@@ -112,21 +126,32 @@ impl Walk<'_> {
     }
 
     /// Compares what two names of one file share; says whether the file is seen for the first time.
-    fn identity(&mut self, ours: &Attr, theirs: &Attr, outcome: &mut Outcome) -> bool {
+    fn identity(
+        &mut self,
+        ours: &Attr,
+        (theirs, device): (&Attr, Device),
+        outcome: &mut Outcome,
+    ) -> bool {
         if theirs.kind == FileKind::Directory || theirs.links == 1 {
             return true;
         }
-        let known = self.first_path_of_inode.get(&theirs.inode);
-        if let Some((number, path)) = known {
-            if *number != ours.inode {
+        let number = (device, theirs.inode);
+        let known = self.first_path_of_inode.get(&number);
+        if let Some((known, path)) = known {
+            if *known != ours.inode {
                 let path = path.escape_ascii();
                 outcome.differ(format_args!("is another file than /{path}"));
             }
             return false;
         }
         let entry = (ours.inode, outcome.path().to_vec());
-        self.first_path_of_inode.insert(theirs.inode, entry);
+        self.first_path_of_inode.insert(number, entry);
         true
+    }
+
+    /// Whether this is a directory that stands for a subvolume in a snapshot.
+    fn is_stub(&self, theirs: &Attr) -> bool {
+        theirs.kind == FileKind::Directory && self.rules.stub_number == Some(theirs.inode)
     }
 
     fn attributes(&self, ours: &Attr, theirs: &Attr, outcome: &mut Outcome) {
@@ -145,28 +170,26 @@ impl Walk<'_> {
         if rules.links && (rules.layout || !outcome.path().is_empty()) {
             outcome.same("links", ours.links, theirs.links);
         }
-        if rules.numbers {
-            outcome.same("inode", ours.inode, theirs.inode);
-        }
         if rules.layout {
             outcome.same("sectors", ours.sectors, theirs.sectors);
             outcome.same("I/O size", ours.io_block_bytes, theirs.io_block_bytes);
         }
-        if rules.times {
-            let is_replayed = rules
-                .replayed_since
-                .is_some_and(|since| theirs.changed >= since);
-            outcome.same("access time", ours.accessed, theirs.accessed);
-            outcome.same("creation time", ours.created, theirs.created);
-            if !is_replayed {
-                outcome.same("change time", ours.changed, theirs.changed);
-            }
-            if !is_replayed || !is_dir {
-                outcome.same("modification time", ours.modified, theirs.modified);
-            }
-        } else if rules.modified_seconds && !is_dir {
+        if !rules.times && rules.modified_seconds && !is_dir {
             let (ours, theirs) = (ours.modified.seconds, theirs.modified.seconds);
             outcome.same("modification time", ours, theirs);
+        }
+    }
+
+    fn times(&self, ours: &Attr, theirs: &Attr, outcome: &mut Outcome) {
+        let since = self.rules.replayed_since;
+        let is_replayed = since.is_some_and(|since| theirs.changed >= since);
+        outcome.same("access time", ours.accessed, theirs.accessed);
+        outcome.same("creation time", ours.created, theirs.created);
+        if !is_replayed {
+            outcome.same("change time", ours.changed, theirs.changed);
+        }
+        if !is_replayed || theirs.kind != FileKind::Directory {
+            outcome.same("modification time", ours.modified, theirs.modified);
         }
     }
 

@@ -58,6 +58,7 @@ fn missing(profile: &str) -> Result<()> {
             let refused = mount(&left, &MountOptions::default()).unwrap_err();
             assert!(refused.to_string().contains("without devid"), "{refused}");
             let outcome = compare(&mount(&left, &degraded)?, kernel.root(), RULES)?;
+            assert!(outcome.files > 700, "{outcome}");
             assert_eq!(
                 outcome.differences, 0,
                 "{profile} without {set:?}: {outcome}"
@@ -121,6 +122,7 @@ fn corrupted(profile: &str, index: usize) -> Result<()> {
     devices[index] = Arc::new(platter_block::FileDevice::open(&path, options)?);
     let btrfs = mount(&devices, &MountOptions::default())?;
     let outcome = compare(&btrfs, kernel.root(), RULES)?;
+    assert!(outcome.files > 700, "{outcome}");
     assert_eq!(outcome.differences, 0, "{profile} {index}: {outcome}");
     let fs = btrfs.super_block();
     let found = fs.context().blocks.bad_copies().found + fs.data.other_copies();

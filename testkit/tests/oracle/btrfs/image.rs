@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, MemoryDevice, OpenOptions};
+use platter_btrfs::ondisk::types::EMPTY_SUBVOL_DIR;
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{SystemClock, Timestamp};
@@ -19,10 +20,9 @@ use testkit::oracle::btrfs;
 use testkit::subject::store;
 use testkit::tool;
 
-/// What a kernel mount and platter must agree on. Numbers of inodes are unique in the mount here, and
-/// only in the subvolume there; free space is an estimate of each.
+/// What a kernel mount and platter must agree on. Free space is an estimate of each.
 pub(super) const RULES: Rules = Rules {
-    numbers: false,
+    stub_number: Some(EMPTY_SUBVOL_DIR),
     statfs: false,
     ..Rules::KERNEL_MOUNT
 };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use platter_btrfs::MountOptions;
-use testkit::compare::{Rules, compare};
+use testkit::compare::compare;
 use testkit::fixtures::{Fixture, catalogue};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -17,16 +17,6 @@ fn seeds() -> impl Iterator<Item = &'static Fixture> {
     catalogue::others().filter(|fixture| fixture.fs_type == FsType::Btrfs)
 }
 
-/// Directories that stand for subvolumes in snapshots have the times of the kernel's mount, and no flags.
-fn rules_of(fixture: &Fixture) -> Rules {
-    let has_stubs = fixture.name == "seed_btrfs_subvolumes";
-    Rules {
-        times: !has_stubs,
-        layout: !has_stubs,
-        ..RULES
-    }
-}
-
 /// Compares a fixture with a kernel mount of a copy, which may replay its log.
 fn walk(fixture: &Fixture) -> Result<()> {
     let pool = Pool::of_fixture(fixture)?;
@@ -36,7 +26,7 @@ fn walk(fixture: &Fixture) -> Result<()> {
     let (rules, access) = if fixture.is_dirty {
         (copy.replay_rules()?, Access::Replay)
     } else {
-        (rules_of(fixture), Access::ReadOnly)
+        (RULES, Access::ReadOnly)
     };
     let kernel = Mount::images(FsType::Btrfs, &copy.paths(), "", access)?;
     let outcome = compare(&ours, kernel.root(), rules)?;

@@ -8,7 +8,6 @@ use platter_btrfs::{MountOptions, SubvolumeChoice};
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::subvolumes::Subvolume;
 use platter_vfs::{Filesystem, Name};
-use testkit::compare::Rules;
 use testkit::loopdev::{Access, LoopDevice};
 use testkit::tool;
 
@@ -55,26 +54,21 @@ fn of(subvolume: SubvolumeChoice) -> MountOptions {
 #[test]
 fn root_is_that_which_is_asked_for() -> Result<()> {
     let pool = pool()?;
-    for (choice, kernel) in [
-        (SubvolumeChoice::Default, ""),
-        (SubvolumeChoice::Path(b"/".to_vec()), "subvol=/"),
-        (
-            SubvolumeChoice::Path(b"sub/dir/inner".to_vec()),
-            "subvol=sub/dir/inner",
-        ),
-        (SubvolumeChoice::Path(b"/outer".to_vec()), "subvol=/outer"),
-        (SubvolumeChoice::Id(256), "subvolid=256"),
+    let by_path = |path: &str| SubvolumeChoice::Path(path.as_bytes().to_vec());
+    // How many files `SCRIPT` makes below each root, itself and directories that stand for subvolumes included.
+    for (choice, kernel, files) in [
+        (SubvolumeChoice::Default, "", 2),
+        (by_path("/"), "subvol=/", 22),
+        (by_path("sub"), "subvol=sub", 11),
+        (by_path("sub/dir/inner"), "subvol=sub/dir/inner", 2),
+        (by_path("snap"), "subvol=snap", 4),
+        (by_path("sub/again"), "subvol=sub/again", 4),
+        (by_path("/outer"), "subvol=/outer", 4),
+        (SubvolumeChoice::Id(256), "subvolid=256", 11),
     ] {
-        // The times of directories that stand for subvolumes are those of the mount, and they have no
-        // flags.
-        let rules = Rules {
-            times: false,
-            layout: false,
-            ..RULES
-        };
-        let outcome = pool.compare(&of(choice), kernel, rules)?;
-        assert!(outcome.files > 1, "{kernel}: {outcome}");
+        let outcome = pool.compare(&of(choice), kernel, RULES)?;
         assert_eq!(outcome.differences, 0, "{kernel}: {outcome}");
+        assert_eq!(outcome.files, files, "{kernel}: {outcome}");
     }
     Ok(())
 }
