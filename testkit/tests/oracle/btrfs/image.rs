@@ -5,10 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, MemoryDevice, OpenOptions};
+use platter_btrfs::ondisk::key::ItemKind;
+use platter_btrfs::ondisk::tree_block::Expected;
 use platter_btrfs::ondisk::types::EMPTY_SUBVOL_DIR;
-use platter_btrfs::{Btrfs, MountOptions};
+use platter_btrfs::ondisk::{Key, TreeId};
+use platter_btrfs::txn::WriteOptions;
+use platter_btrfs::{Btrfs, MountOptions, open_for_writing};
 use platter_cache::MemoryBudget;
 use platter_vfs::{SystemClock, Timestamp};
 use tempfile::TempDir;
@@ -148,6 +152,43 @@ impl Pool {
         self.images.iter().map(attach).collect()
     }
 
+    /// Moves block groups to a tree of their own: `mkfs.btrfs` 6.2 makes none.
+    pub(super) fn convert_to_group_tree(&self) -> Result<()> {
+        let options = OpenOptions {
+            access: DeviceAccess::Write,
+            direct: false,
+        };
+        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        for image in &self.images {
+            devices.push(Arc::new(FileDevice::open(image, options)?));
+        }
+        let budget = Arc::new(MemoryBudget::new(16 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let writing = WriteOptions::default();
+        let opened = open_for_writing(&devices, &MountOptions::default(), writing, &budget, clock);
+        opened?.convert_to_block_group_tree()?;
+        drop(devices);
+        let names = mount(&self.devices()?, &MountOptions::default())?;
+        let names = names.superblock().features.compat_ro_names();
+        assert!(names.contains(&"block-group-tree"), "{names:?}");
+        Ok(())
+    }
+
+    /// A copy of its images.
+    pub(super) fn copy(&self) -> Result<Self> {
+        Self::copy_of(&self.paths())
+    }
+
+    /// A copy of images.
+    pub(super) fn copy_of(images: &[&Path]) -> Result<Self> {
+        let copy = Self::empty(images.len())?;
+        for (from, to) in images.iter().zip(&copy.images) {
+            let mut cp = tool::command("cp");
+            tool::succeed(cp.arg("--sparse=always").arg(from).arg(to))?;
+        }
+        Ok(copy)
+    }
+
     /// Fills it with files of all kinds.
     pub(super) fn fill(&self, mount_options: &str) -> Result<()> {
         self.run(mount_options, include_str!("fill.sh"))
@@ -193,6 +234,18 @@ pub(super) fn mount(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) ->
         budget,
         Arc::new(SystemClock::new()),
     )?)
+}
+
+/// How many subvolumes have a log tree.
+pub(super) fn log_roots(btrfs: &Btrfs) -> Result<usize> {
+    let Some(root) = btrfs.superblock().log_root else {
+        return Ok(0);
+    };
+    let blocks = &btrfs.super_block().context().blocks;
+    let block = blocks.read(root.logical, &Expected::default())?;
+    ensure!(root.level == 0, "the root of the log trees is a leaf");
+    let is_root = |key: Key| key.object == TreeId::TREE_LOG.0 && key.kind == ItemKind::ROOT_ITEM;
+    Ok(block.leaf().iter().filter(|(key, _)| is_root(*key)).count())
 }
 
 /// Opens images for reading.

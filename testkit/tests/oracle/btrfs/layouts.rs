@@ -3,14 +3,9 @@
 //! Combinations of all of these at random, so many or one again: `PLATTER_BTRFS_LAYOUTS=FIRST..END`, before
 //! `cargo test -p testkit --test oracle btrfs::layouts::combinations -- --nocapture`.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result};
-use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
-use platter_btrfs::txn::WriteOptions;
-use platter_btrfs::{MountOptions, open_for_writing};
-use platter_cache::MemoryBudget;
-use platter_vfs::{PathWalk, SystemClock};
+use platter_btrfs::MountOptions;
+use platter_vfs::PathWalk;
 use testkit::prng::Prng;
 
 use super::check;
@@ -150,34 +145,12 @@ impl Combination {
     fn examine(&self) -> Result<()> {
         let pool = Pool::make(self.devices, self.size_mib << 10, &self.mkfs)?;
         if self.has_group_tree {
-            convert_to_group_tree(&pool)?;
+            pool.convert_to_group_tree()?;
         }
         pool.fill(&self.mount)?;
         pool.agree()?;
         check::is_clean(&pool.paths())
     }
-}
-
-/// Moves block groups to a tree of their own: `mkfs.btrfs` 6.2 makes none.
-fn convert_to_group_tree(pool: &Pool) -> Result<()> {
-    let options = OpenOptions {
-        access: DeviceAccess::Write,
-        direct: false,
-    };
-    let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-    for image in &pool.images {
-        devices.push(Arc::new(FileDevice::open(image, options)?));
-    }
-    let budget = Arc::new(MemoryBudget::new(16 << 20));
-    let clock = Arc::new(SystemClock::new());
-    let writing = WriteOptions::default();
-    let opened = open_for_writing(&devices, &MountOptions::default(), writing, &budget, clock);
-    opened?.convert_to_block_group_tree()?;
-    drop(devices);
-    let names = mount(&pool.devices()?, &MountOptions::default())?;
-    let names = names.superblock().features.compat_ro_names();
-    assert!(names.contains(&"block-group-tree"), "{names:?}");
-    Ok(())
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Log trees: images as they are after `fsync`, without a commit, compared with the kernel's replay.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use platter_btrfs::{MountOptions, Rescue};
-use testkit::compare::{Outcome, compare};
+use testkit::compare::compare;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::tool;
 
-use super::image::{Pool, RULES, mount, open};
+use super::image::{Pool, RULES, log_roots, mount};
 
 /// What is there before.
 const BEFORE: &str = r"
@@ -26,6 +26,9 @@ mkdir -p deep/er
 seq 5 > deep/er/file
 sync -f .
 ";
+
+/// How many files that makes, with the root.
+const FILES_BEFORE: u64 = 12;
 
 /// Changes that are made durable by `fsync`.
 const CHANGES: [(&str, &str); 14] = [
@@ -60,12 +63,50 @@ const CHANGES: [(&str, &str); 14] = [
     ),
 ];
 
-/// Compares the image of a filesystem after changes that no commit followed with what the kernel makes of
-/// it. Returns whether there is a log: the kernel commits instead where that is simpler.
-fn examine(script: &str) -> Result<(bool, Outcome)> {
-    let pool = Pool::make(1, 120 << 10, &[])?;
-    pool.run("", BEFORE)?;
-    let frozen = Pool::empty(1)?;
+/// Subvolumes that are there before, too.
+const SUBVOLUMES: &str = r"
+btrfs subvolume create sub
+cp --reflink=always text sub/text
+mkdir sub/dir
+echo one > sub/dir/one
+sync -f .
+btrfs subvolume snapshot sub snap
+btrfs subvolume create another
+echo text > another/text
+sync -f .
+";
+
+/// Changes in subvolumes that are made durable by `fsync`, and how many subvolumes have a log tree then.
+const CHANGES_OF_SUBVOLUMES: [(&str, &str, usize); 5] = [
+    ("subvolume", "seq 3000 > sub/new; sync sub/new", 1),
+    (
+        "two_subvolumes",
+        "seq 5000 >> sub/text; sync sub/text; echo more > another/new; sync another/new",
+        2,
+    ),
+    (
+        "snapshot",
+        "seq 7 | dd of=snap/text conv=notrunc status=none; sync snap/text; echo x >> text; sync text",
+        2,
+    ),
+    (
+        "same_name",
+        "mv sub/dir/one sub/dir/two; sync sub/dir/two; rm snap/dir/one; echo x > snap/dir/two; sync snap/dir",
+        2,
+    ),
+    (
+        "all",
+        "for dir in . sub another snap; do echo $dir > $dir/new; ln $dir/text $dir/link; sync $dir/new; sync $dir/text; done",
+        4,
+    ),
+];
+
+/// Compares the images of a filesystem after changes that no commit followed with what the kernel makes of
+/// them. Returns how many subvolumes have a log tree: the kernel commits instead where that is simpler.
+fn examine(mkfs: (usize, &[&str]), before: &str, script: &str) -> Result<usize> {
+    let (devices, options) = mkfs;
+    let pool = Pool::make(devices, 160 << 10, options)?;
+    pool.run("", &format!("{BEFORE}{before}"))?;
     let mounted = Mount::images(
         FsType::Btrfs,
         &pool.paths(),
@@ -75,11 +116,11 @@ fn examine(script: &str) -> Result<(bool, Outcome)> {
     let mut shell = tool::command("sh");
     shell.args(["-c", &format!("set -e; cd $1; {script}"), "sh"]);
     tool::succeed(shell.arg(mounted.root()))?;
-    std::fs::copy(&pool.images[0], &frozen.images[0])?;
+    let frozen = pool.copy()?;
     mounted.unmount_all(&pool.paths())?;
-    let devices = open(&frozen.images)?;
+    let devices = frozen.devices()?;
     let btrfs = mount(&devices, &MountOptions::default())?;
-    let has_log = btrfs.superblock().log_root.is_some();
+    let roots = log_roots(&btrfs)?;
     let skipping = MountOptions {
         rescue: Rescue {
             skips_log: true,
@@ -88,29 +129,41 @@ fn examine(script: &str) -> Result<(bool, Outcome)> {
         ..MountOptions::default()
     };
     let old = mount(&devices, &skipping)?;
-    let replayed = Pool::empty(1)?;
-    std::fs::copy(&frozen.images[0], &replayed.images[0])?;
+    let replayed = frozen.copy()?;
     let options = "rescue=nologreplay";
     let kernel = Mount::images(FsType::Btrfs, &replayed.paths(), options, Access::ReadOnly)?;
     let outcome = compare(&old, kernel.root(), RULES)?;
-    assert!(outcome.files >= 6, "{outcome}");
-    assert_eq!(outcome.differences, 0, "without the log: {outcome}");
+    ensure!(outcome.files >= FILES_BEFORE, "{outcome}");
+    ensure!(outcome.differences == 0, "without the log: {outcome}");
     kernel.release(&replayed.paths())?;
-    std::fs::copy(&frozen.images[0], &replayed.images[0])?;
+    let replayed = frozen.copy()?;
     let rules = replayed.replay_rules()?;
     let kernel = Mount::images(FsType::Btrfs, &replayed.paths(), "", Access::Replay)?;
-    Ok((has_log, compare(&btrfs, kernel.root(), rules)?))
+    let outcome = compare(&btrfs, kernel.root(), rules)?;
+    ensure!(outcome.files >= FILES_BEFORE, "{outcome}");
+    ensure!(outcome.differences == 0, "{outcome}");
+    Ok(roots)
 }
 
 #[test]
 fn log_trees_are_replayed_as_by_the_kernel() -> Result<()> {
     let mut logs = 0;
     for (name, script) in CHANGES {
-        let (has_log, outcome) = examine(script)?;
-        assert_eq!(outcome.differences, 0, "{name}: {outcome}");
-        logs += usize::from(has_log);
+        logs += examine((1, &[]), "", script).context(name)?;
     }
     assert!(logs >= CHANGES.len() / 2, "{logs} images have a log");
+    Ok(())
+}
+
+#[test]
+fn log_trees_of_subvolumes_are_replayed_as_by_the_kernel() -> Result<()> {
+    for (name, script, expected) in CHANGES_OF_SUBVOLUMES {
+        let raid1 = ["-d", "raid1", "-m", "raid1"];
+        for mkfs in [(1, &[][..]), (2, &raid1)] {
+            let roots = examine(mkfs, SUBVOLUMES, script).context(name)?;
+            assert_eq!(roots, expected, "{name}, {mkfs:?}");
+        }
+    }
     Ok(())
 }
 
@@ -121,8 +174,6 @@ fn log_of_many_changes_is_replayed_as_by_the_kernel() -> Result<()> {
         .filter(|(name, _)| !["rename", "move", "small_file", "directory"].contains(name))
         .map(|(_, script)| *script)
         .collect();
-    let (has_log, outcome) = examine(&all.join("; "))?;
-    assert!(has_log);
-    assert_eq!(outcome.differences, 0, "{outcome}");
+    assert_eq!(examine((1, &[]), "", &all.join("; "))?, 1);
     Ok(())
 }
