@@ -126,8 +126,12 @@ impl Contents<'_> {
                 zero(bufs);
                 Ok(())
             }
-            Backing::Inline { data, compression } => {
-                let bytes = self.inline(run, data, *compression)?;
+            Backing::Inline {
+                data,
+                ram_bytes,
+                compression,
+            } => {
+                let bytes = self.inline(data, *ram_bytes, *compression)?;
                 copy(&bytes, inside, bufs);
                 Ok(())
             }
@@ -156,14 +160,14 @@ impl Contents<'_> {
         }
     }
 
-    fn inline(&self, run: &FileRun, data: &[u8], compression: Compression) -> Result<Vec<u8>> {
+    fn inline(&self, data: &[u8], ram_bytes: u64, compression: Compression) -> Result<Vec<u8>> {
         if compression == Compression::None {
             return Ok(data.to_vec());
         }
         let extent = CompressedExtent {
             logical: LogicalAddr(0),
             disk_bytes: data.len() as u64,
-            ram_bytes: run.file.end - run.file.start,
+            ram_bytes,
             compression,
         };
         let bytes = self

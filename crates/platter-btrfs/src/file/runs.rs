@@ -31,6 +31,8 @@ pub enum Backing {
     Inline {
         /// As it is stored.
         data: Vec<u8>,
+        /// Its length when decompressed. Zeros follow, to the end of the last sector.
+        ram_bytes: u64,
         /// Its compression.
         compression: Compression,
     },
@@ -135,13 +137,18 @@ impl<'c> Runs<'c> {
         };
         let locus = self.tree.locus(key);
         let extent = FileExtent::decode(data, offset, self.sector_bytes, locus)?;
+        let mut file_bytes = extent.file_bytes;
         let backing = match extent.kind {
             FileExtentKind::Hole => Backing::Hole,
             FileExtentKind::Prealloc(place) => Backing::Prealloc(place),
-            FileExtentKind::Inline(data) => Backing::Inline {
-                data: data.to_vec(),
-                compression: extent.compression,
-            },
+            FileExtentKind::Inline(data) => {
+                file_bytes = file_bytes.next_multiple_of(u64::from(self.sector_bytes));
+                Backing::Inline {
+                    data: data.to_vec(),
+                    ram_bytes: extent.ram_bytes,
+                    compression: extent.compression,
+                }
+            }
             FileExtentKind::Regular(place) => Backing::Data {
                 place,
                 ram_bytes: extent.ram_bytes,
@@ -149,7 +156,7 @@ impl<'c> Runs<'c> {
             },
         };
         Ok(Some(FileRun {
-            file: offset..offset.saturating_add(extent.file_bytes),
+            file: offset..offset.saturating_add(file_bytes),
             backing,
             generation: extent.generation,
         }))
@@ -158,10 +165,16 @@ impl<'c> Runs<'c> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSliceMut;
+    use std::ops::ControlFlow;
+
+    use super::super::Contents;
     use super::*;
     use crate::context::tests::{rule, sample};
+    use crate::data::{DataReader, DecompressedCache, Reader};
     use crate::ondisk::{LogicalAddr, TreeId};
     use platter_ondisk::Rule as _;
+    use platter_vfs::{Extent, SeekTarget};
 
     fn extent(file_bytes: u64) -> Vec<u8> {
         let place = ExtentPlace {
@@ -202,6 +215,49 @@ mod tests {
         assert_eq!(range(12288), 12288..20480);
         assert_eq!(range(20480), 20480..24576);
         assert_eq!(range(30000), 30000..u64::MAX);
+    }
+
+    #[test]
+    fn inline_extent_fills_its_sector() {
+        let inline = FileExtent {
+            generation: Generation(1),
+            ram_bytes: 419,
+            compression: Compression::None,
+            file_bytes: 419,
+            kind: FileExtentKind::Inline(&[7; 419]),
+        };
+        let key = Key::new(257, ItemKind::EXTENT_DATA, 0);
+        let context = sample(&[(key, &inline.encode())], &[]);
+        let (data, decompressed) = (DataReader::default(), DecompressedCache::default());
+        let contents = Contents {
+            context: &context,
+            data: &data,
+            decompressed: &decompressed,
+            tree: context.required_tree(TreeId::FS).unwrap(),
+            reader: Reader {
+                tree: TreeId::FS,
+                inode: 257,
+                is_summed: true,
+            },
+            size_bytes: 6000,
+        };
+        let seek = |offset, target| contents.seek(offset, target).ok();
+        assert_eq!(seek(419, SeekTarget::Data), Some(419));
+        assert_eq!(seek(0, SeekTarget::Hole), Some(4096));
+        assert_eq!(seek(4096, SeekTarget::Data), None);
+        let mut extents = Vec::new();
+        let mut sink = |extent: Extent| {
+            extents.push((extent.file, extent.inline));
+            ControlFlow::Continue(())
+        };
+        contents.written(0..u64::MAX, &mut sink).unwrap();
+        assert_eq!(extents, [(0..4096, true)]);
+        let mut bytes = [1; 600];
+        contents
+            .fill(0, &mut [IoSliceMut::new(&mut bytes)])
+            .unwrap();
+        assert_eq!(bytes[..419], [7; 419]);
+        assert_eq!(bytes[419..], [0; 181]);
     }
 
     #[test]

@@ -321,11 +321,11 @@ fn contents_are_stored_as_options_and_flags_say() {
     );
     assert_eq!(
         make("short", text[..3000].to_vec(), None),
-        [(true, true, 3000)]
+        [(true, true, 4096)]
     );
     assert_eq!(
         make("few", noise[..300].to_vec(), None),
-        [(false, true, 300)]
+        [(false, true, 4096)]
     );
     let long = root.lookup(name("short")).unwrap();
     long.write_at(100_000, b"end").unwrap();

@@ -9,7 +9,7 @@ use platter_vfs::{Condition, Inode, Result};
 
 use super::BtrfsInode;
 use super::blocks::EXTENT_CREDITS;
-use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
+use super::state::{Purpose, SECTOR_BITS, touch_contents};
 use crate::file::change::ExtentChange;
 use crate::file::{Backing, Runs};
 use crate::ondisk::inode_item::InodeFlags;
@@ -79,7 +79,7 @@ impl BtrfsInode {
         while start < blocks.end {
             let run = Runs::new(source.context(), source.tree(), source.id.number).at(start)?;
             if let Backing::Inline { .. } = run.backing {
-                let end = run.file.end.next_multiple_of(SECTOR_BYTES).min(blocks.end);
+                let end = run.file.end.min(blocks.end);
                 self.copy_inline(source, start..end, to + (start - blocks.start))?;
                 start = end;
                 continue;

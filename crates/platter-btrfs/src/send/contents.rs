@@ -100,7 +100,6 @@ impl Sender<'_, '_> {
                 Step::Same => {}
                 Step::Zeros => self.send_zeros(file, at, end)?,
                 Step::Data => {
-                    // An inline extent ends within a sector.
                     self.send_data(file, &run, at, end)?;
                     reached = reached.max(end);
                 }
@@ -311,11 +310,6 @@ fn hole(at: u64) -> FileRun {
 /// The run of the older file, within its size.
 fn old_run(runs: &mut Runs<'_>, at: u64, old_end: u64) -> Result<FileRun> {
     let mut run = runs.at(at)?;
-    let end = match run.backing {
-        // What follows in its sector is zero.
-        Backing::Inline { .. } => run.file.end.max(old_end),
-        Backing::Hole | Backing::Prealloc(_) | Backing::Data { .. } => run.file.end,
-    };
-    run.file.end = end.min(old_end);
+    run.file.end = run.file.end.min(old_end);
     Ok(run)
 }
