@@ -125,7 +125,7 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     let allocation = Allocation::of(fs);
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));
-    if let Ok((all, _)) = usage(fs.context()) {
+    if let Ok(all) = usage(fs.context()) {
         let reserve = reserved_bytes(fs.context()).ok();
         let unallocated = allocation.unallocated(members);
         details.extend(space_totals(&all, unallocated, reserve));

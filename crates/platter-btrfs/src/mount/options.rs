@@ -46,6 +46,16 @@ impl Rescue {
         ignores_superblock_flags: true,
     };
 
+    /// Whether the kernel never writes to a filesystem that is mounted so: with all but `usebackuproot`.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let others = Self {
+            uses_backup_root: false,
+            ..*self
+        };
+        others != Self::default()
+    }
+
     /// Adds what a value of the option asks for: names with colons between them. Returns `false` if one
     /// is not known.
     #[must_use]

@@ -28,8 +28,7 @@ pub(super) struct Usage {
 
 /// What the block groups of each kind and profile hold, in the order of their first one. Where the tree
 /// of block groups cannot be read and that is ignored, what it does not say counts as full, as in the kernel.
-/// Also returns whether all could be read.
-pub(super) fn usage(context: &FsContext) -> Result<(Vec<Usage>, bool)> {
+pub(super) fn usage(context: &FsContext) -> Result<Vec<Usage>> {
     let mut all: Vec<Usage> = Vec::new();
     let mut tree = match group_tree(context) {
         Err(_) if context.leniency.ignores_bad_roots => None,
@@ -48,7 +47,7 @@ pub(super) fn usage(context: &FsContext) -> Result<(Vec<Usage>, bool)> {
         };
         add(&mut all, chunk, used_bytes);
     }
-    Ok((all, tree.is_some()))
+    Ok(all)
 }
 
 /// The tree that has the block group items. Its root is read.
@@ -94,7 +93,7 @@ fn add(all: &mut Vec<Usage>, chunk: &ChunkItem, used_bytes: u64) {
 pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
     let context = fs.context();
     let superblock = &context.superblock;
-    let (usage, is_complete) = usage(context)?;
+    let usage = usage(context)?;
     let is_data = |usage: &&Usage| usage.flags.contains(BlockGroupFlags::DATA);
     let copies = usage.iter().filter(is_data).map(|usage| usage.copies).max();
     let copies = copies.unwrap_or(1);
@@ -111,12 +110,7 @@ pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
     let block = u64::from(superblock.sector_bytes);
     let blocks = superblock.total_bytes / copies / block;
     let free = blocks.saturating_sub(used / copies / block);
-    // Without block groups nothing can be allocated, and nothing is reserved.
-    let reserved = if is_complete {
-        reserved_bytes(context)?
-    } else {
-        0
-    };
+    let reserved = reserved_bytes(context)?;
     let unallocated = unallocated_bytes(context, profile) / copies;
     Ok(StatFs {
         block_bytes: superblock.sector_bytes,
@@ -141,6 +135,9 @@ const RESERVED_BYTES_MAX: u64 = 512 << 20;
 /// What the kernel reserves for its own metadata (`GlobalReserve`): the size of the trees that every
 /// transaction changes, and at least what an `unlink` needs.
 pub(super) fn reserved_bytes(context: &FsContext) -> Result<u64> {
+    if context.leniency.is_read_only {
+        return Ok(0);
+    }
     let features = context.superblock.features.compat_ro;
     let has_space_tree = features.contains(CompatRo::FREE_SPACE_TREE);
     let mut trees = vec![TreeId::EXTENT, TreeId::CSUM];

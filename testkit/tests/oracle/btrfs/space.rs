@@ -122,3 +122,34 @@ fn space_of_stripes_is_that_of_the_kernel() -> Result<()> {
     space(&[300, 200, 250], &["-d", "raid5", "-m", "raid5"])?;
     space(&[300, 200, 250, 220], &["-d", "raid6", "-m", "raid6"])
 }
+
+/// With all rescue options but one, the kernel never writes, and reserves nothing.
+#[test]
+fn space_of_rescue_mounts_is_that_of_the_kernel() -> Result<()> {
+    let pool = Pool::of_sizes(&[300], &[])?;
+    pool.run("", r#"seq 100000 > "$1/text""#)?;
+    for name in [
+        "usebackuproot",
+        "nologreplay",
+        "ignorebadroots",
+        "ignoredatacsums",
+        "ignoremetacsums",
+        "ignoresuperflags",
+        "all",
+    ] {
+        let mut options = MountOptions::default();
+        assert!(options.rescue.add(name));
+        let kernel = Mount::images(
+            FsType::Btrfs,
+            &pool.paths(),
+            &format!("rescue={name}"),
+            Access::Replay,
+        )?;
+        let ours = mount(&pool.devices()?, &options)?;
+        same_space(&ours, &kernel).context(name)?;
+        same_usage(&ours, &kernel).context(name)?;
+        drop(ours);
+        kernel.release(&pool.paths())?;
+    }
+    Ok(())
+}
