@@ -1,6 +1,7 @@
 //! btrfs images of the kernel compared with a kernel mount: every path, byte, attribute and hole, with every
 //! profile, checksum, compression and size of tree blocks, and with losses that the profile tolerates.
 
+mod changes;
 mod check;
 mod collisions;
 mod corrupt;
