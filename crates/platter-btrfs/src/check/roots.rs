@@ -15,7 +15,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::RootItem;
 use crate::ondisk::root_ref::RootRef;
 use crate::ondisk::types::{FREE_SPACE_OBJECT, ORPHAN_OBJECT};
-use crate::ondisk::{Key, LogicalAddr, TreeId};
+use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::tree::Tree;
 
 /// A name of a subvolume: the directory, the index, the name.
@@ -93,6 +93,9 @@ impl Checker<'_> {
                 if let Ok(item) = decoded {
                     if item.root.generation > self.context.superblock.generation {
                         self.found(locus, RootUseRule::Generation)?;
+                    }
+                    if item.root.generation == Generation(0) {
+                        self.found(locus, RootUseRule::NoGeneration)?;
                     }
                     let (id, position) = (TreeId(key.object), self.roots.items.len());
                     self.roots.positions.insert(id, position);

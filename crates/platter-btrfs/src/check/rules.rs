@@ -231,6 +231,8 @@ rules! {
     pub enum RootUseRule of "root item" {
         /// A root's generation is not of the future.
         Generation => "root generation is newer than the superblock",
+        /// A root's generation is that of its root block, which is not compared with zero.
+        NoGeneration => "outdated root item: its generation is zero",
         /// A subvolume that is referred to is there.
         NotFound => "fs tree refs not found",
         /// A subvolume that is there is referred to.

@@ -235,10 +235,15 @@ fn subvolumes_are_named_at_both_ends() {
 }
 
 #[test]
-fn roots_are_of_the_past() {
+fn roots_have_generations_of_the_past() {
     breaks(RootUseRule::Generation, |maker| {
         let mut item = root_item(QUOTA, 0);
         item.root.generation = Generation(10);
+        maker.set_root(TreeId::QUOTA, &item);
+    });
+    breaks(RootUseRule::NoGeneration, |maker| {
+        let mut item = root_item(QUOTA, 0);
+        item.root.generation = Generation(0);
         maker.set_root(TreeId::QUOTA, &item);
     });
 }
