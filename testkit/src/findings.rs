@@ -12,8 +12,18 @@ impl Findings {
     /// The texts of those that are more than a notice.
     #[must_use]
     pub fn errors(&self) -> Vec<String> {
-        let errors = self.0.iter().filter(|it| it.severity != Severity::Notice);
-        errors
+        self.texts(|severity| severity != Severity::Notice)
+    }
+
+    /// The texts of the notices.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        self.texts(|severity| severity == Severity::Notice)
+    }
+
+    fn texts(&self, is_one: impl Fn(Severity) -> bool) -> Vec<String> {
+        let found = self.0.iter().filter(|it| is_one(it.severity));
+        found
             .map(|finding| finding.corruption.to_string())
             .collect()
     }

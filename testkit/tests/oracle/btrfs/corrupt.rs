@@ -1,6 +1,6 @@
 //! Seeded corruptions of the metadata of one filesystem.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -41,6 +41,9 @@ pub(super) struct Corpus {
     format: TreeBlockFormat,
     /// The blocks of each tree.
     trees: Vec<(u64, Vec<Block>)>,
+    /// The trees that have a root.
+    roots: BTreeSet<u64>,
+    has_log: bool,
     superblock: Vec<u8>,
 }
 
@@ -82,6 +85,9 @@ impl Corpus {
             context.superblock.root.logical,
             context.superblock.chunk_root.logical,
         ];
+        let log_root = context.superblock.log_root.map(|root| root.logical);
+        pending.extend(log_root);
+        let mut roots = BTreeSet::from([TreeId::ROOT.0, TreeId::CHUNK.0]);
         while let Some(logical) = pending.pop() {
             let block = blocks.read(logical, &Expected::default())?;
             let header = block.header().unwrap();
@@ -93,6 +99,7 @@ impl Corpus {
                 if key.kind == ItemKind::ROOT_ITEM {
                     let item = RootItem::decode(data, context.sector_bytes(), Locus::UNKNOWN)?;
                     pending.push(item.root.logical);
+                    roots.insert(key.object);
                 }
             }
             if header.level > 0 {
@@ -121,8 +128,20 @@ impl Corpus {
                 .into_iter()
                 .map(|(tree, blocks)| (tree, blocks.into_values().collect()))
                 .collect(),
+            roots,
+            has_log: log_root.is_some(),
             superblock,
         })
+    }
+
+    /// The numbers of the trees that the root tree and the superblock name, but for log trees.
+    pub(super) fn roots(&self) -> impl Iterator<Item = u64> {
+        let roots = self.roots.iter().copied();
+        roots.filter(|tree| *tree != TreeId::TREE_LOG.0)
+    }
+
+    pub(super) fn has_log(&self) -> bool {
+        self.has_log
     }
 
     pub(super) fn images(&self) -> &[PathBuf] {

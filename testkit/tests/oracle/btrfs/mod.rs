@@ -9,6 +9,7 @@ mod corruption;
 mod devices;
 mod edited;
 mod image;
+mod kernel;
 mod layouts;
 mod log;
 mod log_cuts;
