@@ -42,6 +42,11 @@ fn with(rescue: Rescue) -> MountOptions {
 /// Compares platter's mount with the kernel's, both with the same option.
 fn agree(pool: &Pool, rescue: Rescue, kernel: &str) -> Result<()> {
     assert!(mount(&pool.devices()?, &MountOptions::default()).is_err());
+    agree_with_option(pool, rescue, kernel)
+}
+
+/// Compares platter's mount with the kernel's, which needs the option.
+fn agree_with_option(pool: &Pool, rescue: Rescue, kernel: &str) -> Result<()> {
     let refused = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly);
     assert!(refused.is_err(), "the kernel mounts it without {kernel}");
     let kernel = Mount::images(FsType::Btrfs, &pool.paths(), kernel, Access::ReadOnly)?;
@@ -69,6 +74,9 @@ fn backup_root_is_used_where_the_latest_is_corrupt() -> Result<()> {
 /// A filesystem whose tree `id` has no readable root.
 fn without_tree(id: TreeId) -> Result<Pool> {
     let pool = Pool::make(1, 200 << 10, &[])?;
+    if id == TreeId::BLOCK_GROUP {
+        pool.convert_to_group_tree()?;
+    }
     pool.fill("")?;
     let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
     let tree = btrfs.super_block().context().required_tree(id)?;
@@ -106,6 +114,37 @@ fn files_are_read_without_an_extent_tree() -> Result<()> {
         Access::Replay,
     )?;
     super::space::same_space(&ours, &kernel)
+}
+
+#[test]
+fn files_are_read_without_a_device_tree() -> Result<()> {
+    let pool = without_tree(TreeId::DEV)?;
+    agree(&pool, IGNORES_BAD_ROOTS, "rescue=ignorebadroots")
+}
+
+/// The kernel reads the roots of these trees in any case.
+#[test]
+fn trees_that_reading_does_not_need_may_be_corrupt() -> Result<()> {
+    for id in [TreeId::UUID, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
+        let pool = without_tree(id)?;
+        agree_with_option(&pool, IGNORES_BAD_ROOTS, "rescue=ignorebadroots")
+            .with_context(|| id.to_string())?;
+        let kernel = Mount::images(
+            FsType::Btrfs,
+            &pool.paths(),
+            "rescue=ignorebadroots",
+            Access::Replay,
+        )?;
+        let ours = mount(&pool.devices()?, &MountOptions::default())?;
+        let outcome = compare(&ours, kernel.root(), RULES)?;
+        assert_eq!(outcome.differences, 0, "{id}: {outcome}");
+        drop(ours);
+        let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
+        super::space::same_space(&ours, &kernel)?;
+        drop(ours);
+        kernel.release(&pool.paths())?;
+    }
+    Ok(())
 }
 
 #[test]
