@@ -151,7 +151,7 @@ const EXPLAINED: &[(Pattern, &str)] = &[
     (of("file extent", "unaligned address or length"), ITEM),
     (of("file extent", "unaligned file offset"), ITEM),
     (of("file extent", "invalid compression"), ITEM),
-    (of("inode", "inode extref hash mismatch with key"), ITEM),
+    (of("inode", "inode extref hash mismatch with key"), EXTREF),
     (of("inode", "invalid inode item key"), ITEM),
     (of("inode item", "unknown flags"), ITEM),
     (of("inode ref", "invalid name length"), ITEM),
@@ -198,6 +198,7 @@ const SUPERBLOCK: &str = "leaf size and flags of the superblock";
 const RELOCATION: &str = "inodes and names of the data relocation tree";
 const FREE_SPACE: &str = "keys, flags, places and number of free space items";
 const ITEM: &str = "hash, key, type, flags, alignment, generation or lengths of an item";
+const EXTREF: &str = "the hash in the key of an inode extref";
 const ROOT: &str = "the offset in the key of a root item";
 const DELETED: &str = "a subvolume in deletion without an orphan item";
 const REVISION: &str = "the revision of references in the header of a block";
@@ -234,6 +235,7 @@ const CONSEQUENCES: &[(Pattern, &[&str])] = &[
     ),
     (of("extent", "incorrect local backref count"), &[ITEM]),
     (of("extent", "has no extent item"), &[ITEM, POINTER]),
+    (of("extent", "bad full backref"), &[POINTER]),
     (
         of(
             "extent",
@@ -252,18 +254,18 @@ const CONSEQUENCES: &[(Pattern, &[&str])] = &[
     (of("inode", "some csum missing"), &[ITEM]),
     (
         of("csum item", "csum exists but there is no extent record"),
-        &[ITEM],
+        &[ITEM, POINTER],
     ),
     (
         of(
             "block group",
             "block group used mismatches the extent items",
         ),
-        &[ITEM],
+        &[ITEM, POINTER],
     ),
     (
         of("superblock", "super bytes used mismatches actual used"),
-        &[ITEM],
+        &[ITEM, POINTER],
     ),
     (
         of(
@@ -429,8 +431,14 @@ struct Judged {
     /// Whether platter notices a difference between the superblock and the items of system chunks.
     has_system_chunk_notice: bool,
     btrfs: Vec<String>,
-    /// If the kernel was asked: how it refuses the image, if it does.
-    kernel: Option<Option<String>>,
+    kernel: Kernel,
+}
+
+/// What the kernel says of an image.
+enum Kernel {
+    NotAsked,
+    Reads,
+    Refuses(String),
 }
 
 impl Judged {
@@ -511,13 +519,13 @@ fn judge(corpus: &Corpus, number: u64) -> Result<Option<Judged>> {
             .iter()
             .any(|notice| SYSTEM_CHUNK_NOTICE.fits(notice)),
         btrfs: Vec::new(),
-        kernel: None,
+        kernel: Kernel::NotAsked,
     };
     let is_judged = asked.is_ok();
     if let Ok((verdict, _)) = asked {
         judged.btrfs = verdict.complaints();
         if judged.needs_kernel() {
-            judged.kernel = Some(kernel::refuses(corpus)?);
+            judged.kernel = kernel::refuses(corpus)?.map_or(Kernel::Reads, Kernel::Refuses);
         }
     }
     overwritten.apply(corpus.images())?;
@@ -576,12 +584,12 @@ fn judge_all(corpora: &[Corpus], images: u64) -> Result<(String, u32)> {
             }
         }
         match &judged.kernel {
-            None => {}
-            Some(Some(refusal)) => {
+            Kernel::NotAsked => {}
+            Kernel::Refuses(refusal) => {
                 refused += 1;
                 writeln!(text, "    kernel: {refusal}")?;
             }
-            Some(None) => {
+            Kernel::Reads => {
                 unexplained += 1;
                 writeln!(text, "    UNEXPLAINED: the kernel does not refuse it")?;
             }
