@@ -17,6 +17,7 @@ use platter_vfs::{Condition, Error, Result, Unsupported};
 
 use super::MountOptions;
 use super::unused::Unused;
+use super::writing::has_unlinked;
 use crate::context::FsContext;
 use crate::ondisk::inode::INODE_MAGIC;
 use crate::ondisk::log::BufferType;
@@ -117,6 +118,11 @@ impl ImageCommit {
         self.unseen.flush()?;
         let sequence = transaction.commit()?;
         log.force(sequence)?;
+        if has_unlinked(&after)? {
+            log.quiesce()?;
+            log.shut_down();
+            return Ok(());
+        }
         log.unmount()
     }
 

@@ -659,3 +659,36 @@ fn unlinked_inodes_are_left_to_a_log_that_is_recovered() {
     }
     assert!(with_unlinked > 3, "{with_unlinked}");
 }
+
+#[test]
+fn edit_that_leaves_an_unlinked_inode_leaves_a_log_to_recover() {
+    let device = new_device();
+    let xfs = mount(&device);
+    drop(create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap());
+    xfs.unmount().unwrap();
+    let mut bytes = vec![0; usize::try_from(LEN_BYTES_MIN).unwrap()];
+    device.read_at(0, &mut bytes).unwrap();
+    let new: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("layer", bytes));
+    let options = MountOptions {
+        logging: Logging::Scratch,
+        ..MountOptions::default()
+    };
+    let edited = Xfs::mount_writable(Arc::clone(&new), &options, budget(), clock()).unwrap();
+    let root = edited.root().unwrap();
+    let in_use = root.lookup(name("file")).unwrap();
+    root.unlink(&Context::root(), name("file")).unwrap();
+    edited.unmount().unwrap();
+    let commit = ImageCommit {
+        device: Arc::clone(&device),
+        unseen: Arc::clone(&device),
+        new,
+        written: std::iter::once(0..LEN_BYTES_MIN).collect(),
+        options,
+        budget: budget(),
+    };
+    commit.run().unwrap();
+    assert_eq!(dirty_and_unlinked(&device), (true, true));
+    mount(&device).unmount().unwrap();
+    assert_eq!(dirty_and_unlinked(&device), (false, false));
+    drop((in_use, root));
+}

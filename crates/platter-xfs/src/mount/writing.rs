@@ -288,15 +288,15 @@ impl Mounted {
         };
         store_counters(context)?;
         if has_unlinked(context)? {
-            // Linux looks at the lists of unlinked inodes when it recovers a log only.
             return log.quiesce();
         }
         log.mark_clean()
     }
 }
 
-/// Whether inodes have no name and are not freed: they are in use, or freeing them failed.
-fn has_unlinked(context: &FsContext) -> Result<bool> {
+/// Whether inodes have no name and are not freed: they are in use, or freeing them failed. Their log gets no
+/// unmount record, since Linux looks at the lists of unlinked inodes when it recovers a log only.
+pub(super) fn has_unlinked(context: &FsContext) -> Result<bool> {
     for ag in context.geometry().groups() {
         if context.agi(ag)?.unlinked.iter().any(Option::is_some) {
             return Ok(true);

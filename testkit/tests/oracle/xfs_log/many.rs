@@ -160,11 +160,13 @@ fn exchanged_to_the_end(intents: &[Intent]) -> Vec<(u64, u64)> {
 
 /// The files of unfinished changes of attributes.
 fn of_attributes(intents: &[Intent]) -> Vec<u64> {
-    let inodes = intents.iter().filter_map(|intent| match intent {
-        Intent::Attr(intent) => Some(intent.inode),
-        _ => None,
-    });
-    inodes.collect()
+    let mut inodes = Vec::new();
+    for intent in intents {
+        if let Intent::Attr(intent) = intent {
+            inodes.push(intent.inode);
+        }
+    }
+    inodes
 }
 
 pub(super) fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()> {
