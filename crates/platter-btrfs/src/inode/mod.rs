@@ -22,6 +22,9 @@ rules! {
     }
 }
 
+/// Items of names that are passed over in search of attributes.
+const NAME_ITEMS_SEEN: usize = 4;
+
 /// The error of an entry that names an inode which does not exist.
 #[must_use]
 pub fn missing(tree: Tree, number: u64) -> Corrupt<InodeRule> {
@@ -35,6 +38,21 @@ pub fn find(context: &FsContext, tree: Tree, number: u64) -> Result<Option<Inode
     context.find(tree, key, |data| {
         Ok(InodeItem::decode(data, tree.locus(key))?)
     })
+}
+
+/// Whether an inode may have attributes: the item after those of its names is one of them, or is not looked for.
+pub fn may_have_attributes(context: &FsContext, tree: Tree, number: u64) -> Result<bool> {
+    let mut cursor = context.cursor(tree);
+    cursor.seek(Key::new(number, ItemKind::INODE_REF, 0))?;
+    for _ in 0..NAME_ITEMS_SEEN {
+        match cursor.item() {
+            Some((key, _)) if key.object == number && key.kind < ItemKind::XATTR_ITEM => {}
+            Some((key, _)) => return Ok(key.object == number && key.kind == ItemKind::XATTR_ITEM),
+            None => return Ok(false),
+        }
+        cursor.step()?;
+    }
+    Ok(true)
 }
 
 /// The directory that holds a directory.

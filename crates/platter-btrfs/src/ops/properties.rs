@@ -4,8 +4,10 @@ use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::BtrfsInode;
 use crate::compress::Method;
+use crate::context::FsContext;
 use crate::inode;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
+use crate::tree::Tree;
 use crate::xattr;
 
 /// The name of the property, as that of an attribute.
@@ -82,6 +84,30 @@ pub(super) fn flags_with(flags: InodeFlags, method: Option<Method>) -> InodeFlag
         None => InodeFlags::NOCOMPRESS,
     };
     flags.difference(both) | new
+}
+
+/// The item of an inode as Linux loads it: the property, where there is one, decides over the flags. A log can have
+/// brought the one without the other.
+pub(super) fn with_property(
+    context: &FsContext,
+    tree: Tree,
+    number: u64,
+    mut item: InodeItem,
+) -> Result<InodeItem> {
+    if !inode::may_have_attributes(context, tree, number)? {
+        return Ok(item);
+    }
+    match xattr::get(context, tree, number, COMPRESSION_NAME) {
+        Ok(value) => {
+            // One of a later version is as good as none.
+            if let Ok(method) = parse_property(&value) {
+                item.flags = flags_with(item.flags, method);
+            }
+            Ok(item)
+        }
+        Err(Error::Condition(Condition::NoAttribute)) => Ok(item),
+        Err(error) => Err(error),
+    }
 }
 
 impl BtrfsInode {
@@ -174,5 +200,49 @@ impl BtrfsInode {
     /// Forgets what the property was.
     pub(super) fn forget_property(&self) {
         *self.property.lock() = KnownProperty::Unread;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::tests::sample;
+    use crate::ondisk::checksum::name_hash;
+    use crate::ondisk::dir_item::Xattr;
+    use crate::ondisk::inode_item::tests::sample as inode_item;
+    use crate::ondisk::key::ItemKind;
+    use crate::ondisk::{Generation, Key, TreeId};
+
+    /// The flags with which an inode is loaded that has these, and the property if there is a value.
+    fn loaded(flags: InodeFlags, value: Option<&[u8]>) -> InodeFlags {
+        let mut attribute = Vec::new();
+        let mut items = vec![(Key::new(257, ItemKind::INODE_REF, 256), &b"name"[..])];
+        if let Some(value) = value {
+            let xattr = Xattr {
+                transaction: Generation(3),
+                name: COMPRESSION_NAME,
+                value,
+            };
+            xattr.encode(&mut attribute);
+            let key = Key::new(257, ItemKind::XATTR_ITEM, name_hash(COMPRESSION_NAME));
+            items.push((key, &attribute));
+        }
+        let context = sample(&items, &[]);
+        let tree = context.required_tree(TreeId::FS).unwrap();
+        let mut item = inode_item(FileKind::Regular);
+        item.flags = flags;
+        with_property(&context, tree, 257, item).unwrap().flags
+    }
+
+    #[test]
+    fn property_decides_over_the_flags_of_a_loaded_inode() {
+        let (compress, none) = (InodeFlags::COMPRESS, InodeFlags::NOCOMPRESS);
+        let nodump = InodeFlags::NODUMP;
+        assert_eq!(loaded(nodump, Some(b"zstd")), nodump | compress);
+        assert_eq!(loaded(nodump | none, Some(b"lzo")), nodump | compress);
+        assert_eq!(loaded(compress, Some(b"no")), none);
+        assert_eq!(loaded(compress, Some(b"of-a-later-version")), compress);
+        assert_eq!(loaded(compress, None), compress);
+        assert_eq!(loaded(nodump, None), nodump);
     }
 }

@@ -335,6 +335,7 @@ for i in 1 2 3 4; do
 done
 btrfs subvolume snapshot -r snap3 snap3/ro
 btrfs subvolume delete snap2
+btrfs subvolume sync .
 sync -f .
 btrfs balance start --full-balance .
 echo balanced >> sub/text
