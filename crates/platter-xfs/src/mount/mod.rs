@@ -6,8 +6,8 @@ mod statfs;
 mod unused;
 mod trim;
 mod tune;
-mod image_commit;
 mod writing;
+mod image_commit;
 #[cfg(test)]
 mod tests;
 
