@@ -18,12 +18,14 @@ use crate::ondisk::jbd2::superblock::{DiskJournalSuperblock, JOURNAL_SUPERBLOCK_
 use crate::ondisk::jbd2::{JournalSuperblock, LogBlock, Sequence};
 
 /// A journal whose superblock was validated.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Journal {
     map: JournalMap,
     /// Where its superblock lies: elsewhere than in block 0 only on a device of its own.
     place: LogBlock,
     superblock: JournalSuperblock,
+    /// Where its next transaction goes on after the replayed ones; `None` for a log that is begun anew.
+    head: Option<LogBlock>,
 }
 
 /// Summary of a journal.
@@ -69,6 +71,7 @@ impl Journal {
             map,
             place,
             superblock,
+            head: None,
         })
     }
 
@@ -123,6 +126,35 @@ impl Journal {
         self.superblock.start = None;
         self.superblock.sequence = next;
         Ok(())
+    }
+
+    /// Lets the next transaction, `next`, go to `head`, where the replayed ones end, in memory. On the
+    /// device they stay until it is written, which is when the superblock of the filesystem must
+    /// have the journal's errno.
+    ///
+    /// What was replayed must be durable by then.
+    pub fn go_on_at(&mut self, head: LogBlock, next: Sequence) {
+        self.superblock.start = None;
+        self.superblock.sequence = next;
+        self.head = Some(head);
+    }
+
+    /// Where the log goes on after the replayed transactions.
+    pub(crate) fn head(&self) -> Option<LogBlock> {
+        self.head
+    }
+
+    /// Erases the beginning of the fast commits, durably, once they are part of the filesystem or of the log.
+    ///
+    /// `e2fsck` up to 1.47.0 does not replay a log after which fast commits of an earlier transaction lie.
+    pub fn erase_fast_commits(&self) -> Result<()> {
+        let area = &self.superblock.fast_commit;
+        if area.is_empty() {
+            return Ok(());
+        }
+        let zeros = vec![0; self.map.block_bytes() as usize];
+        self.map.write(LogBlock(area.start), &zeros)?;
+        Ok(self.map.device().flush()?)
     }
 
     /// Forgets why it was aborted, durably. The superblock of the filesystem must say by then that

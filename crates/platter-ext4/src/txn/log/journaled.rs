@@ -34,6 +34,8 @@ pub(super) struct Journaled {
     own_flushes: Option<DeviceFlushes>,
     /// The superblock says that there is something to replay.
     is_started: AtomicBool,
+    /// The superblock still says so of transactions that were replayed.
+    takes_over: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
     /// The time of the last commit.
     last_commit: Mutex<Timestamp>,
@@ -53,6 +55,7 @@ impl Journaled {
         counters: Arc<CommitCounters>,
     ) -> Result<Self> {
         let is_external = !journal.is_internal();
+        let (head, next) = (journal.head(), journal.superblock().sequence);
         let (superblock, slot) = journal.into_writable(features)?;
         let ring = Ring::of(&superblock);
         let own_flushes = is_external.then(|| {
@@ -67,9 +70,10 @@ impl Journaled {
             uuid: superblock.uuid,
             own_flushes,
             is_started: AtomicBool::new(false),
+            takes_over: AtomicBool::new(head.is_some()),
             clock,
             last_commit: Mutex::default(),
-            live: Mutex::new(Live::new(ring, superblock.sequence)),
+            live: Mutex::new(Live::new(ring, head.unwrap_or(ring.first()), next)),
             checkpointed: Condvar::new(),
             counters,
         })
@@ -92,6 +96,9 @@ impl Journaled {
         let len_blocks = record.len_blocks();
         self.make_space(len_blocks)?;
         let head = self.live.lock().head();
+        if self.takes_over.swap(false, Ordering::Relaxed) {
+            self.take_over(head, transaction.sequence, len_blocks)?;
+        }
         self.write_log(head, &record.pieces)?;
         self.start(head, transaction.sequence)?;
         // Data that the transaction refers to reaches the disk before it is committed.
@@ -134,6 +141,25 @@ impl Journaled {
         Ok(())
     }
 
+    /// Durably has the log begin with transaction `sequence`, which will have `len_blocks` blocks from
+    /// `head` on, in place of those that were replayed. It has the number of the one that a crash
+    /// interrupted, so that no block of that one may be left there.
+    fn take_over(&self, head: LogBlock, sequence: Sequence, len_blocks: u32) -> Result<()> {
+        self.start(head, sequence)?;
+        self.flush_log()?;
+        let zeros = || Piece::Own(vec![0; self.format.block_bytes as usize]);
+        let mut at = head;
+        let mut left = len_blocks;
+        while left > 0 {
+            let count = left.min(RUN_BLOCKS_MAX);
+            let pieces: Vec<_> = (0..count).map(|_| zeros()).collect();
+            self.write_log(at, &pieces)?;
+            at = self.ring.after(at, count);
+            left -= count;
+        }
+        self.flush_log()
+    }
+
     /// Durably has the log begin at `tail`. What came before must be checkpointed, durably.
     pub(super) fn cut(&self, (tail, sequence): (LogBlock, Sequence)) -> Result<()> {
         self.counters.writes.add(1);
@@ -156,6 +182,10 @@ impl Journaled {
 
     /// Records in the superblock why nothing is written any more, if that can be done.
     pub(super) fn record_failure(&self, error: &Error) -> Result<()> {
+        if self.takes_over.load(Ordering::Relaxed) {
+            // The log is still another one's.
+            return Ok(());
+        }
         let errno = error.errno().raw_os_error();
         self.slot.write(|disk| disk.set_errno(-errno))?;
         self.flush_log()

@@ -57,10 +57,10 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(ring: Ring, next: Sequence) -> Self {
+    pub(super) fn new(ring: Ring, head: LogBlock, next: Sequence) -> Self {
         Self {
             ring,
-            head: ring.first(),
+            head,
             next,
             used_blocks: 0,
             transactions: VecDeque::new(),

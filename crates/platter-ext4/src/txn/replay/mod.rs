@@ -13,7 +13,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::journal::Journal;
-use crate::ondisk::jbd2::{LogRule, Sequence};
+use crate::ondisk::jbd2::{LogBlock, LogRule, Sequence};
 
 /// What a replay did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +27,8 @@ pub struct ReplayReport {
     /// The first transaction that the log does not hold: fast commits after the log belong to
     /// it.
     pub end: Sequence,
+    /// Where that transaction would begin.
+    pub head: LogBlock,
 }
 
 impl ReplayReport {
@@ -51,6 +53,7 @@ pub fn replay(
     if !journal.needs_recovery() {
         return Ok(ReplayReport {
             end: journal.superblock().sequence,
+            head: journal.superblock().first,
             ..ReplayReport::default()
         });
     }

@@ -67,6 +67,11 @@ impl<'j> LogWalk<'j> {
         self.passed_blocks = self.passed_blocks.saturating_add(count);
     }
 
+    /// The place of the block that is read next.
+    pub(super) fn position(&self) -> LogBlock {
+        self.position
+    }
+
     /// The block read last.
     pub(super) fn block(&self) -> &[u8] {
         &self.block

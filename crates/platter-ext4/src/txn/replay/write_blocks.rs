@@ -50,6 +50,7 @@ impl WriteBlocks<'_> {
                 Some(BlockKind::SuperblockV1 | BlockKind::SuperblockV2) | None => break,
             }
         }
+        report.head = walk.position();
         first_error.map_or(Ok(report), Err)
     }
 

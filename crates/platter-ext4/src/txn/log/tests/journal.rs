@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use platter_block::MemoryDevice;
+use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_vfs::{Error, FixedClock, Timestamp};
 
 use super::*;
@@ -82,8 +83,15 @@ impl Scene {
 
 /// A log for the filesystem and the journal that lie on `device`.
 pub(super) fn log_on(device: Arc<dyn BlockDevice>, features: &Features) -> Log {
+    log_through(open_on(Arc::clone(&device)), device, features)
+}
+
+fn log_of(journal: Journal, device: Arc<dyn BlockDevice>) -> Log {
+    log_through(journal, device, &Features::from_bits(0, 0, 0))
+}
+
+fn log_through(journal: Journal, device: Arc<dyn BlockDevice>, features: &Features) -> Log {
     let budget = Arc::new(MemoryBudget::new(1 << 20));
-    let journal = open_on(Arc::clone(&device));
     let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
     Log::with_journal(buffers, journal, features, clock).unwrap()
@@ -493,4 +501,74 @@ fn why_a_log_failed_is_kept_until_it_is_cleared() {
         let (report, _) = scene.replayed();
         assert_eq!(report.transactions, 1, "nothing else has changed");
     }
+}
+
+/// A log of two transactions, and what a crash left of a third one: its commit block, where that of
+/// the transaction in its place comes to lie.
+fn interrupted((checksums, wide): (Checksums, bool)) -> Arc<MemoryDevice> {
+    let mut sample = SampleLog::new(checksums, wide);
+    for (block, fill) in [(10, 1), (11, 2)] {
+        sample.log(&[(block, filled(fill))]);
+        sample.commit();
+    }
+    sample.position += 3;
+    sample.commit();
+    sample.disk()
+}
+
+#[test]
+fn log_goes_on_in_place_of_replayed_transactions() {
+    for layout in LAYOUTS {
+        let device = Arc::new(RecordingDevice::new(interrupted(layout)));
+        let through = || -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(&device) };
+        let mut journal = open_on(through());
+        let report = replay(&journal, &*device, FILESYSTEM_BLOCKS).unwrap();
+        assert_eq!(report.end, Sequence(9));
+        journal.go_on_at(report.head, report.end);
+        let log = log_of(journal, through());
+        let mut handle = log.begin(2).unwrap();
+        for (block, fill) in [(10, 3), (11, 4)] {
+            let created = handle.create(BlockNr(block), &Unverified, filled(fill));
+            created.unwrap();
+        }
+        drop(handle);
+        log.close().unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for state in device.recording().crash_states(CrashOptions::default()) {
+            let device: Arc<dyn BlockDevice> = Arc::new(state.unwrap().device().unwrap());
+            let report = replay(&open_on(Arc::clone(&device)), &*device, FILESYSTEM_BLOCKS);
+            let end = report.unwrap().end;
+            let fills = [10, 11].map(|block| {
+                let mut byte = [0];
+                let offset = block * u64::from(BLOCK);
+                device.read_at(offset, &mut byte).unwrap();
+                byte[0]
+            });
+            let expected = if end == Sequence(9) { [1, 2] } else { [3, 4] };
+            assert_eq!(fills, expected, "{layout:?} {end}");
+            seen.insert(end.0);
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [9, 10], "{layout:?}");
+    }
+}
+
+#[test]
+fn failure_before_the_log_goes_on_is_not_recorded_in_it() {
+    let disk = interrupted(LAYOUTS[7]);
+    let before = disk.snapshot();
+    let mut journal = open(&disk);
+    let end = replay(&journal, &*disk, FILESYSTEM_BLOCKS).unwrap();
+    journal.go_on_at(end.head, end.end);
+    let log = log_of(journal, Arc::<MemoryDevice>::clone(&disk));
+    log.begin(1).unwrap().abort(Condition::NoSpace.into());
+    assert!(log.failure().is_some());
+    let places = open(&disk).map().places();
+    let journal = |bytes: &[u8]| -> Vec<u8> {
+        let blocks = places.iter().cloned().flatten();
+        let starts = blocks.map(|block| usize::try_from(block).unwrap() * BLOCK_BYTES);
+        starts
+            .flat_map(|start| bytes[start..start + BLOCK_BYTES].to_vec())
+            .collect()
+    };
+    assert!(journal(&before) == journal(&disk.snapshot()));
 }
