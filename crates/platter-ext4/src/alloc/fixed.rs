@@ -6,21 +6,13 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::SpaceRule;
+use super::ranges::BlockRanges;
 use crate::FsContext;
 use crate::groups::layout;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 
-/// The blocks of superblocks, descriptors, bitmaps and inode tables.
-///
-/// # Invariants
-/// The ranges are not empty, not adjacent, and ascending.
-#[derive(Debug)]
-pub(super) struct FixedBlocks {
-    ranges: Box<[Range<u64>]>,
-}
-
-/// The fixed blocks of the groups added so far.
+/// The blocks of superblocks, descriptors, bitmaps and inode tables, of the groups added so far.
 #[derive(Debug, Default)]
 pub(super) struct FixedBuilder {
     ranges: Vec<Range<u64>>,
@@ -40,7 +32,7 @@ impl FixedBuilder {
     }
 
     /// Checks that no two structures share a block.
-    pub(super) fn build(mut self, fs: &FsContext) -> Result<FixedBlocks> {
+    pub(super) fn build(mut self, fs: &FsContext) -> Result<BlockRanges> {
         let block = fs.superblock.mmp_block;
         let has_mmp = fs.geometry.features.incompat.contains(Incompat::MMP);
         if has_mmp && block < fs.geometry.blocks_count {
@@ -60,9 +52,7 @@ impl FixedBuilder {
                 _ => ranges.push(range),
             }
         }
-        Ok(FixedBlocks {
-            ranges: ranges.into(),
-        })
+        Ok(BlockRanges::new(ranges))
     }
 }
 
@@ -78,21 +68,5 @@ fn follow(ranges: &mut Vec<Range<u64>>, last: &mut Range<u64>, range: Range<u64>
     let before = std::mem::replace(last, range);
     if !before.is_empty() {
         ranges.push(before);
-    }
-}
-
-impl FixedBlocks {
-    /// Returns the parts of `blocks` that are fixed metadata, in ascending order.
-    pub(super) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let first = self
-            .ranges
-            .partition_point(|range| range.end <= blocks.start);
-        let rest = self.ranges.get(first..).unwrap_or_default();
-        rest.iter()
-            .take_while({
-                let end = blocks.end;
-                move |range| range.start < end
-            })
-            .map(move |range| range.start.max(blocks.start)..range.end.min(blocks.end))
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use platter_ondisk::verify::{Unverified, Verify};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
 use super::SpaceRule;
-use super::fixed::FixedBlocks;
 use super::free_map::FreeMap;
+use super::ranges::BlockRanges;
 use super::recording::Recording;
 use crate::FsContext;
 use crate::groups::{self, layout};
@@ -32,6 +33,8 @@ pub(super) struct Clusters {
     pub(super) recording: Recording,
     pub(super) free: FreeMap,
     pub(super) unfinished: u32,
+    /// The descriptor may not agree with the bitmap.
+    pub(super) is_doubtful: bool,
     /// Preallocated clusters of growing files, by the first cluster: the end, and a number.
     pub(super) kept: BTreeMap<u32, (u32, u64)>,
 }
@@ -48,8 +51,14 @@ pub(super) struct Request {
 }
 
 impl Clusters {
-    /// Reads the bitmap of a group, or computes an uninitialized one.
-    pub(super) fn load(fs: &FsContext, fixed: &FixedBlocks, group: GroupNr) -> Result<Self> {
+    /// Reads the bitmap of a group, or computes an uninitialized one. In a replay, which has
+    /// `withheld`, it counts whatever its descriptor says.
+    pub(super) fn load(
+        fs: &FsContext,
+        fixed: &BlockRanges,
+        withheld: Option<&BlockRanges>,
+        group: GroupNr,
+    ) -> Result<Self> {
         let geometry = &fs.geometry;
         let desc = groups::read_descriptor(fs, group)?;
         let corrupt = |rule| {
@@ -58,14 +67,23 @@ impl Clusters {
         };
         let counted = layout::clusters_counted(geometry, group);
         let first = geometry.group_first_block(group).0;
-        let fixed = fixed.within(first..first + u64::from(geometry.group_blocks(group)));
+        let blocks = first..first + u64::from(geometry.group_blocks(group));
+        let fixed = fixed.within(blocks.clone());
         let is_new = desc.flags.contains(GroupFlags::BLOCK_UNINIT);
+        let mut is_doubtful = false;
         let recorded = if is_new {
             layout::fresh_bitmap(geometry, group, fixed)
         } else {
             read_ahead(fs, group, &desc);
             let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-            let mut bits = fs.read_block(desc.block_bitmap, &verifier)?.to_vec();
+            let buffer = if withheld.is_some() {
+                let buffer = fs.read_block(desc.block_bitmap, &Unverified)?;
+                is_doubtful = verifier.verify(desc.block_bitmap.0, &buffer).is_err();
+                buffer
+            } else {
+                fs.read_block(desc.block_bitmap, &verifier)?
+            };
+            let mut bits = buffer.to_vec();
             let mut own = layout::clusters(geometry, group, fixed);
             if !own.all(|clusters| bitmap::has_range(&bits, clusters, true)) {
                 return Err(corrupt(SpaceRule::MetadataFree));
@@ -74,15 +92,24 @@ impl Clusters {
             bits
         };
         if bitmap::count_clear(&recorded, counted) != desc.free_clusters {
-            return Err(corrupt(SpaceRule::FreeClusters));
+            if withheld.is_none() {
+                return Err(corrupt(SpaceRule::FreeClusters));
+            }
+            is_doubtful = true;
         }
         let usable = geometry.group_blocks(group) / geometry.cluster_blocks;
-        let free = FreeMap::new(&recorded, usable);
+        let mut free = FreeMap::new(&recorded, usable);
+        if let Some(withheld) = withheld {
+            for clusters in layout::clusters(geometry, group, withheld.within(blocks)) {
+                free.assign(clusters, false);
+            }
+        }
         Ok(Self {
             recorded: recorded.into(),
             recording: Recording::of(desc.block_bitmap, is_new),
             free,
             unfinished: 0,
+            is_doubtful,
             kept: BTreeMap::new(),
         })
     }

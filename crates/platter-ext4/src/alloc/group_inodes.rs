@@ -1,5 +1,8 @@
 //! The inodes of one group: its bitmap and counts.
 
+use std::ops::Range;
+
+use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
@@ -27,33 +30,44 @@ pub(super) struct Inodes {
     unused: u32,
     lowest_free: u32,
     table: BlockNr,
+    /// What was never used of the table holds zeros.
+    is_table_zeroed: bool,
     pub(super) has_block_bitmap: bool,
     pub(super) recording: Recording,
 }
 
 impl Inodes {
-    /// Reads the bitmap of a group, or initializes an uninitialized one.
-    pub(super) fn load(fs: &FsContext, group: GroupNr) -> Result<Self> {
+    /// Reads the bitmap of a group, or initializes an uninitialized one. In a replay it counts
+    /// whatever its descriptor says.
+    pub(super) fn load(fs: &FsContext, group: GroupNr, is_replay: bool) -> Result<Self> {
         let geometry = &fs.geometry;
         let desc = groups::read_descriptor(fs, group)?;
         let is_new = desc.flags.contains(GroupFlags::INODE_UNINIT);
         let mut bits = if is_new {
             vec![0; geometry.block_bytes as usize]
+        } else if is_replay {
+            fs.read_block(desc.inode_bitmap, &Unverified)?.to_vec()
         } else {
             let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
             fs.read_block(desc.inode_bitmap, &verifier)?.to_vec()
         };
         let count = geometry.inodes_per_group;
         layout::pad(&mut bits, count);
+        let free = if is_replay {
+            bitmap::count_clear(&bits, count)
+        } else {
+            desc.free_inodes
+        };
         Ok(Self {
             group,
             bits: bits.into(),
             count,
-            free: desc.free_inodes,
+            free,
             directories: desc.used_dirs,
             unused: if is_new { count } else { desc.unused_inodes },
             lowest_free: 0,
             table: desc.inode_table,
+            is_table_zeroed: desc.flags.contains(GroupFlags::INODE_ZEROED),
             has_block_bitmap: !desc.flags.contains(GroupFlags::BLOCK_UNINIT),
             recording: Recording::of(desc.inode_bitmap, is_new),
         })
@@ -93,6 +107,30 @@ impl Inodes {
         self.free += 1;
         self.directories -= u32::from(was_directory);
         self.lowest_free = self.lowest_free.min(index);
+    }
+
+    /// Marks an inode as in use, which may be so already.
+    pub(super) fn mark(&mut self, index: u32) {
+        let was_taken = self.is_taken(index);
+        bitmap::assign(&mut self.bits, index, true);
+        self.free = self.free.saturating_sub(u32::from(!was_taken));
+        self.unused = self.unused.min(self.count - index - 1);
+    }
+
+    /// Sets the number of directories.
+    pub(super) fn set_directories(&mut self, count: u32) {
+        self.directories = count;
+    }
+
+    /// Returns the blocks of the table, up to the one of an inode, that no inode was ever in, if their
+    /// contents are undefined.
+    pub(super) fn blank_blocks(&self, geometry: &Geometry, index: u32) -> Range<BlockNr> {
+        let per_block = geometry.inodes_per_block;
+        let used = self.count.saturating_sub(self.unused).div_ceil(per_block);
+        let is_defined = self.is_table_zeroed || !geometry.features.has_group_csum();
+        let end = if is_defined { 0 } else { index / per_block + 1 };
+        let block = |index: u32| BlockNr(self.table.0 + u64::from(index));
+        block(used.min(end))..block(end)
     }
 
     /// Returns the inode table block of an inode if none of its inodes was ever used, so that its

@@ -15,7 +15,7 @@ pub fn is_inode_in_use(fs: &FsContext, number: InodeNr) -> Result<bool> {
     let Some((group, index)) = fs.geometry.group_of_inode(number) else {
         return Ok(false);
     };
-    Ok(Inodes::load(fs, group)?.is_taken(index))
+    Ok(Inodes::load(fs, group, false)?.is_taken(index))
 }
 
 impl Allocator {

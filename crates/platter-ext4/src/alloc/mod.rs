@@ -5,6 +5,7 @@
 //! [marked](Allocator::record) in bitmap and descriptor once the data is written.
 
 mod counters;
+mod ranges;
 mod fixed;
 mod free_map;
 mod recording;
@@ -18,6 +19,7 @@ mod orlov;
 mod inodes;
 mod usage;
 mod trim;
+mod replay;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -32,8 +34,9 @@ use crate::FsContext;
 use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
-use fixed::{FixedBlocks, FixedBuilder};
+use fixed::FixedBuilder;
 use platter_ondisk::rules;
+use ranges::BlockRanges;
 use slot::Slot;
 
 pub use inodes::is_inode_in_use;
@@ -173,7 +176,9 @@ rules! {
 #[derive(Debug)]
 pub struct Allocator {
     geometry: Geometry,
-    fixed: FixedBlocks,
+    fixed: BlockRanges,
+    /// What records of fast commits use; `None` but for their replay.
+    withheld: Option<BlockRanges>,
     /// The kind of requests for file data.
     contents_from: Reserve,
     loaded_max: usize,
@@ -194,7 +199,7 @@ pub struct Allocator {
 platter_cache::layout!(
     /// Of [Allocator].
     pub LAYOUT: Allocator {
-        ReadOnly: geometry, fixed, contents_from, loaded_max, slots;
+        ReadOnly: geometry, fixed, withheld, contents_from, loaded_max, slots;
         Rare: corruption;
         Hot: counters, loaded, pending, directories, stored;
     }
@@ -207,6 +212,10 @@ impl Allocator {
     /// `Corrupt` if a descriptor is corrupt: then the filesystem must not be modified.
     /// `Unsupported` with too many groups.
     pub fn open(fs: &FsContext) -> Result<Self> {
+        Self::open_with(fs, None)
+    }
+
+    fn open_with(fs: &FsContext, withheld: Option<BlockRanges>) -> Result<Self> {
         let geometry = fs.geometry.clone();
         if geometry.groups_count > GROUPS_SUMMED_MAX {
             let unsupported = Unsupported {
@@ -220,7 +229,13 @@ impl Allocator {
         let mut slots = Vec::with_capacity(geometry.groups_count as usize);
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
         groups::visit_descriptors(fs, |group, desc| {
-            let desc = desc?;
+            let desc = match desc {
+                Err(Error::Corrupt(_)) if withheld.is_some() => {
+                    slots.push(Slot::lost());
+                    return Ok(());
+                }
+                desc => desc?,
+            };
             free += u64::from(desc.free_clusters);
             free_inodes += u64::from(desc.free_inodes);
             directories += u64::from(desc.used_dirs);
@@ -235,8 +250,14 @@ impl Allocator {
         counters.write_off(u64::from(partial_cluster));
         let group_bytes = geometry.block_bytes as usize * 3;
         let superblock = &fs.superblock;
+        let ratio = u64::from(geometry.cluster_blocks);
+        let stored = match withheld {
+            Some(_) => (free.saturating_mul(ratio), free_inodes),
+            None => (superblock.free_blocks, u64::from(superblock.free_inodes)),
+        };
         Ok(Self {
             fixed: fixed.build(fs)?,
+            withheld,
             contents_from: Reserve::Ordinary,
             loaded_max: (LOADED_BYTES_MAX / group_bytes).max(16),
             slots: slots.into(),
@@ -244,7 +265,7 @@ impl Allocator {
             loaded: CachePadded::default(),
             pending: CachePadded::default(),
             directories: CachePadded::default(),
-            stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))).into(),
+            stored: Mutex::new(stored).into(),
             corruption: Mutex::default(),
             geometry,
         })

@@ -59,6 +59,9 @@ impl Allocator {
         handle: &mut Handle<'_>,
         blocks: Range<BlockNr>,
     ) -> Result<()> {
+        if self.withheld.is_some() {
+            return self.mark(fs, handle, blocks, false);
+        }
         self.check_freeable(fs, &blocks)?;
         let mut is_changed = false;
         for (group, clusters) in self.clusters_of(blocks) {
@@ -174,12 +177,18 @@ impl Allocator {
 
 impl CommitClient for Allocator {
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
-        self.write_pending(handle)?;
+        let (clusters, free_inodes) = self.write_pending(handle)?;
         let geometry = &self.geometry;
         let ratio = u64::from(geometry.cluster_blocks);
-        let blocks = self.counters.free.get().saturating_mul(ratio);
-        let inodes = self.counters.free_inodes.get();
+        let mut blocks = self.counters.free.get().saturating_mul(ratio);
+        let mut inodes = self.counters.free_inodes.get();
         let mut stored = self.stored.lock();
+        if self.withheld.is_some() {
+            // The counters do not include what was marked.
+            let change = clusters.saturating_mul(i64::from(geometry.cluster_blocks));
+            blocks = stored.0.saturating_add_signed(change);
+            inodes = stored.1.saturating_add_signed(free_inodes);
+        }
         if *stored == (blocks, inodes) {
             return Ok(());
         }

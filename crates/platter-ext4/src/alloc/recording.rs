@@ -84,29 +84,32 @@ impl Allocator {
         Ok(())
     }
 
-    /// Encodes the changes of the transaction into its blocks. No handle is open.
-    pub(super) fn write_pending(&self, handle: &mut Handle<'_>) -> Result<()> {
+    /// Encodes the changes of the transaction into its blocks, and returns by how much the descriptors'
+    /// counts of free clusters and inodes changed. No handle is open.
+    pub(super) fn write_pending(&self, handle: &mut Handle<'_>) -> Result<(i64, i64)> {
         let pending = std::mem::take(&mut *self.pending.lock());
-        pending
-            .into_iter()
-            .try_for_each(|group| self.write_group(handle, group))
+        pending.into_iter().try_fold((0, 0), |sum, group| {
+            let change = self.write_group(handle, group)?;
+            Ok((sum.0 + change.0, sum.1 + change.1))
+        })
     }
 
-    fn write_group(&self, handle: &mut Handle<'_>, group: GroupNr) -> Result<()> {
+    fn write_group(&self, handle: &mut Handle<'_>, group: GroupNr) -> Result<(i64, i64)> {
         let geometry = &self.geometry;
         let (mut inodes, mut clusters) = self.slot(group).loaded();
         let is_pending = |inodes: &&mut Inodes| inodes.recording.is_pending;
         let inodes = inodes.as_deref_mut().filter(is_pending);
         let is_pending = |clusters: &&mut Clusters| clusters.recording.is_pending;
         let clusters = clusters.as_deref_mut().filter(is_pending);
-        let desc: GroupDesc = groups::edit_descriptor(handle, geometry, group, |desc| {
+        let (before, desc) = groups::edit_descriptor(handle, geometry, group, |desc| {
+            let before: GroupDesc = *desc;
             if let Some(inodes) = &inodes {
                 inodes.describe(desc, geometry);
             }
             if let Some(clusters) = &clusters {
                 clusters.describe(desc, group, geometry);
             }
-            Ok(*desc)
+            Ok((before, *desc))
         })?;
         if let Some(inodes) = inodes {
             let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
@@ -119,6 +122,10 @@ impl Allocator {
                 .recording
                 .write(handle, &verifier, &clusters.recorded)?;
         }
-        Ok(())
+        let change = |before: u32, after: u32| i64::from(after) - i64::from(before);
+        Ok((
+            change(before.free_clusters, desc.free_clusters),
+            change(before.free_inodes, desc.free_inodes),
+        ))
     }
 }

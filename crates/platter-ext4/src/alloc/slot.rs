@@ -54,6 +54,19 @@ impl Slot {
         }
     }
 
+    /// A group that cannot be used.
+    pub(super) fn lost() -> Self {
+        Self {
+            clusters: Mutex::default(),
+            inodes: Mutex::default(),
+            free: AtomicU32::new(0),
+            order: AtomicU8::new(0),
+            is_lost: AtomicBool::new(true),
+            free_inodes: AtomicU32::new(0),
+            directories: AtomicU32::new(0),
+        }
+    }
+
     /// Whether a run of `need` clusters may be found here; never false if there is one.
     pub(super) fn may_hold(&self, need: u32) -> bool {
         if self.free.load(Ordering::Relaxed) < need {
@@ -131,7 +144,7 @@ impl Allocator {
         let slot = self.slot(group);
         let mut held = slot.clusters.lock();
         if held.is_none() {
-            match Clusters::load(fs, &self.fixed, group) {
+            match Clusters::load(fs, &self.fixed, self.withheld.as_ref(), group) {
                 Ok(clusters) => {
                     slot.note(&clusters);
                     *held = Some(Box::new(clusters));
@@ -159,7 +172,7 @@ impl Allocator {
     ) -> Result<MappedMutexGuard<'_, Inodes>> {
         let mut held = self.slot(group).inodes.lock();
         if held.is_none() {
-            *held = Some(Box::new(Inodes::load(fs, group)?));
+            *held = Some(Box::new(Inodes::load(fs, group, self.withheld.is_some())?));
             self.keep_bounded(group);
         }
         Ok(MutexGuard::map(held, |held| {

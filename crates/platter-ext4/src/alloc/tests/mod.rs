@@ -6,6 +6,7 @@ mod parallel;
 mod rules;
 mod trim;
 mod preallocations;
+mod replay;
 pub(crate) mod sample;
 
 use std::sync::Arc;

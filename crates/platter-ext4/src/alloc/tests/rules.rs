@@ -8,7 +8,7 @@ use super::*;
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{GroupDesc, bitmap};
 
-const GROUP: GroupNr = GroupNr(2);
+pub(super) const GROUP: GroupNr = GroupNr(2);
 
 fn rule<T: std::fmt::Debug>(result: Result<T>) -> String {
     match result {
@@ -28,7 +28,7 @@ fn with_desc(shape: Shape, change: impl FnOnce(&mut GroupDesc)) -> Sample {
 }
 
 /// Builds a filesystem without checksums, with one flipped bit in a bitmap.
-fn with_bit(bit: u32, of_inodes: bool) -> Sample {
+pub(super) fn with_bit(bit: u32, of_inodes: bool) -> Sample {
     let shape = Shape {
         ro_compat: RoCompat::empty(),
         ..Shape::PLAIN
