@@ -31,6 +31,9 @@ use position::Position;
 
 pub use change::{CHANGE_CREDITS, DirectoryMut, insert_credits};
 
+/// The most names of one file, and the most links of a directory that are counted.
+pub const LINKS_MAX: u32 = 65_000;
+
 rules! {
     /// The rules of a directory as a whole.
     pub enum DirectoryRule of "directory" {

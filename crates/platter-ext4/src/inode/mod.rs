@@ -14,8 +14,8 @@ use crate::ondisk::{Inode, InodeFlags, InodeNr};
 
 pub use attr::attr;
 pub use store::{
-    STORE_CREDITS, edit, edit_or_keep, initialize, join_slot, read_slot, store, store_deleted,
-    store_deletion,
+    STORE_CREDITS, edit, edit_bytes, edit_or_keep, initialize, join_slot, read_slot, store,
+    store_deleted, store_deletion,
 };
 
 rules! {

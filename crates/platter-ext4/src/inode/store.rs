@@ -7,7 +7,7 @@ use platter_vfs::{FileKind, Result};
 use crate::FsContext;
 use crate::groups::{self, InodeSlot};
 use crate::ondisk::features::RoCompat;
-use crate::ondisk::inode::{InodeRule, put_deleted};
+use crate::ondisk::inode::{InodeRule, put_deleted, seal};
 use crate::ondisk::{Inode, InodeNr};
 use crate::superblock;
 use crate::txn::{Edit, Handle};
@@ -116,15 +116,37 @@ fn put(
     inode: &Inode,
     encode: impl FnOnce(&mut [u8]) -> Result<(), Corrupt<InodeRule>>,
 ) -> Result<()> {
-    let geometry = &fs.geometry;
     announce_large_file(fs, handle, inode)?;
-    let InodeSlot { block, offset, .. } = slot(fs, inode.number)?;
+    change_slot(fs, handle, inode.number, encode)
+}
+
+/// Changes the bytes of an inode in its table, whatever they are, and seals them. Takes one credit.
+pub fn edit_bytes(
+    fs: &FsContext,
+    handle: &mut Handle<'_>,
+    number: InodeNr,
+    change: impl FnOnce(&mut [u8]),
+) -> Result<()> {
+    change_slot(fs, handle, number, |slot| {
+        change(slot);
+        seal(slot, number, &fs.geometry);
+        Ok(())
+    })
+}
+
+fn change_slot(
+    fs: &FsContext,
+    handle: &mut Handle<'_>,
+    number: InodeNr,
+    change: impl FnOnce(&mut [u8]) -> Result<(), Corrupt<InodeRule>>,
+) -> Result<()> {
+    let InodeSlot { block, offset, .. } = slot(fs, number)?;
     handle.edit(block, &Unverified, |bytes| {
-        let end = offset.saturating_add(usize::from(geometry.inode_bytes));
+        let end = offset.saturating_add(usize::from(fs.geometry.inode_bytes));
         let bytes = bytes
             .get_mut(offset..end)
-            .ok_or(broken(inode.number, InodeRule::Truncated))?;
-        Ok(encode(bytes)?)
+            .ok_or(broken(number, InodeRule::Truncated))?;
+        Ok(change(bytes)?)
     })
 }
 

@@ -36,6 +36,17 @@ pub enum Backing {
     Unwritten(BlockNr),
 }
 
+impl Backing {
+    /// Returns the first physical block; `None` for a hole.
+    #[must_use]
+    pub fn start(self) -> Option<BlockNr> {
+        match self {
+            Self::Hole => None,
+            Self::Written(start) | Self::Unwritten(start) => Some(start),
+        }
+    }
+}
+
 /// Contiguous file blocks with one kind of mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {

@@ -62,7 +62,7 @@ impl ImageCommit<'_> {
         writing::refuse_unwritable(&*self.device, &opened, &self.options)?;
         let guard = mmp::Guard::take(&self.fs(&opened), &self.options, &self.clock)?;
         if opened.needs_recovery() {
-            let (device, clock) = (Arc::clone(&self.device), &*self.clock);
+            let (device, clock) = (Arc::clone(&self.device), &self.clock);
             recovery::recover(device, &opened, &self.options, at, &self.budget, clock)?;
             opened = Opened::read(&*self.device, at, &self.options)?;
         }

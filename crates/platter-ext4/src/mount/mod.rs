@@ -81,7 +81,7 @@ impl Ext4 {
         }
         let mut recovery = None;
         if opened.needs_recovery() && options.recovery != Recovery::Skip {
-            let recovered = recovery::recover(device, &opened, options, at, &budget, &*clock)?;
+            let recovered = recovery::recover(device, &opened, options, at, &budget, &clock)?;
             device = recovered.device;
             recovery = Some(recovered.report);
             opened = Opened::read(&*device, at, options)?;

@@ -13,7 +13,7 @@ use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, MmpRules, MmpUse};
 use crate::ondisk::superblock::DiskSuperblock;
-use crate::recovery::{RecoveryReport, open_journal};
+use crate::recovery::{Onto, RecoveryReport, open_journal};
 
 /// A filesystem after recovery.
 pub(super) struct Recovered {
@@ -30,7 +30,7 @@ pub(super) fn recover(
     options: &MountOptions,
     at: u64,
     budget: &Arc<MemoryBudget>,
-    clock: &dyn Clock,
+    clock: &Arc<dyn Clock>,
 ) -> Result<Recovered> {
     let fs = |device: &Arc<dyn BlockDevice>| opened.fs(device, budget);
     // Where the filesystem is to be written, the MMP block was already updated.
@@ -49,7 +49,12 @@ pub(super) fn recover(
     let device = target(device);
     let mut journal = open_journal(&fs(&device), external.as_ref())?;
     let before = read_superblock(&*device, at)?;
-    let report = crate::recovery::recover(&mut journal, &device, at, budget, clock.now())?;
+    let onto = if on_device {
+        Onto::Device
+    } else {
+        Onto::Overlay
+    };
+    let report = crate::recovery::recover(&mut journal, &device, onto, at, budget, clock)?;
     keep_errors(&*device, at, &before)?;
     Ok(Recovered { device, report })
 }

@@ -53,6 +53,7 @@ use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::quota::Charge;
 use crate::quota_file::QuotaFiles;
 use crate::txn::{Handle, Log};
+use crate::xattr;
 use data::{Delayed, FileState};
 use errors::ErrorNotes;
 
@@ -274,7 +275,7 @@ impl SuperBlock {
         let register = self.register.get();
         let is_orphan = register.is_some_and(|register| register.contains(inode.number));
         let is_truncation_left = is_orphan && inode.links > 0;
-        let charge = quotas::charge_of(&self.fs, &inode);
+        let charge = xattr::charge_of(&self.fs, &inode);
         Ext4Inode {
             sb: Arc::clone(self),
             number: inode.number,

@@ -12,15 +12,12 @@ use platter_vfs::{
 
 use super::{Ext4Inode, InodeState, SuperBlock, rename};
 use crate::FsContext;
-use crate::directory::{Directory, DirectoryMut, Slot, Vacancy};
+use crate::directory::{Directory, DirectoryMut, LINKS_MAX, Slot, Vacancy};
 use crate::inode::InodeNumberRule;
 use crate::mapping::BlockSource;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::{InodeFlags, InodeNr};
 use crate::txn::Handle;
-
-/// The most names of one file, and the most links of a directory that are counted.
-pub(super) const LINKS_MAX: u32 = 65_000;
 
 impl Ext4Inode {
     pub(super) fn lookup_name(&self, name: Name<'_>) -> Result<Arc<Self>> {

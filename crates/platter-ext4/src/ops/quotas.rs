@@ -18,21 +18,12 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::quota::QuotaKind;
 use crate::ondisk::{BlockNr, Inode, InodeNr};
-use crate::quota::{Charge, Dquot, Held, Limits, Owners, QuotaTable, owners_of};
+use crate::quota::{Dquot, Held, Limits, Owners, QuotaTable, owners_of};
 use crate::txn::Handle;
 use crate::xattr;
 
 /// Credits of setting the limits of an owner.
 const LIMITS_CREDITS: u32 = 1;
-
-/// Returns what an inode counts for. Where its attributes are corrupt, its EA inodes are left out.
-pub(super) fn charge_of(fs: &FsContext, inode: &Inode) -> Charge {
-    let ea_inodes = match fs.quotas() {
-        Some(_) => xattr::ea_inode_count(fs, inode).unwrap_or(0),
-        None => 0,
-    };
-    Charge::of(inode, ea_inodes)
-}
 
 /// Returns the size of a cluster in bytes.
 pub(super) fn cluster_bytes(fs: &FsContext) -> u64 {
@@ -48,7 +39,7 @@ impl InodeState {
         let Some(quotas) = fs.quotas() else {
             return Ok(());
         };
-        let new = charge_of(fs, &self.inode);
+        let new = xattr::charge_of(fs, &self.inode);
         let claimed_bytes = std::mem::take(&mut self.claimed_bytes);
         let old = self.charge.owners;
         if old != new.owners {
@@ -121,7 +112,7 @@ pub(super) fn add_charge(fs: &FsContext, handle: &mut Handle<'_>, inode: &Inode)
     let Some(quotas) = fs.quotas() else {
         return Ok(());
     };
-    let charge = charge_of(fs, inode);
+    let charge = xattr::charge_of(fs, inode);
     quotas.change(handle, &charge.nothing(), &charge, 0)
 }
 

@@ -52,8 +52,9 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Returns the credits of [`grow`](Self::grow) and [`add`](Self::add).
-    pub(super) fn add_credits(&self) -> u32 {
+    /// Returns the credits of [`add_owner`](Self::add_owner).
+    #[must_use]
+    pub fn add_credits(&self) -> u32 {
         let of_block = self.map.step_credits() + RECORD_CREDITS + 1;
         // The header, a tree block that gets a reference, and two leaves.
         NEW_BLOCKS_MAX * of_block + STORE_CREDITS + 4

@@ -16,6 +16,7 @@ use crate::ondisk::FileBlock;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::quota::{QUOTA_BLOCK_BYTES, QUOTA_ROOT_BLOCK, QuotaKind, QuotaRule};
 use crate::quota::{Dquot, KindUsage, Owners, QuotaTable};
+use crate::txn::Handle;
 
 /// Maximum number of ids of one kind: all are in memory.
 const IDS_MAX: usize = 1 << 18;
@@ -88,13 +89,14 @@ impl QuotaFiles {
                 continue;
             };
             let mut handle = fs.begin(file.add_credits())?;
-            file.grow(fs, space, &mut handle, id)?;
-            let added = file
-                .add(fs, &mut handle, id)
-                .and_then(|place| table.add_entry(&mut handle, kind, id, place));
-            added.map_err(|error| handle.abort(error))?;
+            file.add_owner(fs, space, &mut handle, table, (kind, id))?;
         }
         Ok(())
+    }
+
+    /// Returns the file of one kind to the only user of the files.
+    pub fn file_mut(&mut self, kind: QuotaKind) -> Option<&mut QuotaFile> {
+        self.files.get_mut()[kind.index()].as_mut()
     }
 
     /// Removes the entries that record nothing. The caller has no handle, and no usage changes meanwhile.
@@ -121,6 +123,25 @@ impl QuotaFiles {
 }
 
 impl QuotaFile {
+    /// Adds an entry for an id that has none. Takes [`add_credits`](Self::add_credits).
+    ///
+    /// # Errors
+    /// `NoSpace`: nothing was added. After others, the handle was aborted.
+    pub fn add_owner(
+        &mut self,
+        fs: &FsContext,
+        space: &Allocator,
+        handle: &mut Handle<'_>,
+        table: &QuotaTable,
+        (kind, id): (QuotaKind, u32),
+    ) -> Result<()> {
+        self.grow(fs, space, handle, id)?;
+        let added = self
+            .add(fs, handle, id)
+            .and_then(|place| table.add_entry(handle, kind, id, place));
+        added.map_err(|error| handle.abort(error))
+    }
+
     /// Reads all entries.
     fn usage(&self, fs: &FsContext) -> Result<KindUsage> {
         let mut dquots = BTreeMap::new();

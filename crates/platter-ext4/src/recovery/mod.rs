@@ -1,7 +1,8 @@
 //! Recovery after a crash: replays the log, then the fast commits after it, and marks both as done.
 //!
 //! Each step is durable before the next one begins, so that a crash in between only repeats it:
-//! blocks are written to the filesystem, the journal is marked empty, `needs_recovery` is cleared.
+//! blocks are written to the filesystem, fast commits are replayed, the journal is marked empty,
+//! `needs_recovery` is cleared.
 
 mod journal;
 mod superblock;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
-use platter_vfs::{Result, Timestamp};
+use platter_vfs::{Clock, Result};
 
 use crate::txn::{self, Journal, ReplayReport};
 use fast_commit::FastCommitReport;
@@ -30,6 +31,15 @@ pub struct RecoveryReport {
     pub journal_errno: i32,
 }
 
+/// What a recovery writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// The device itself.
+    Device,
+    /// An overlay over it, which does not outlast the mount: usage of owners is not counted there.
+    Overlay,
+}
+
 /// Recovers the filesystem on `target`, the disk itself or an overlay over it, from `journal`,
 /// which is written too. The superblock, at byte `superblock_offset`, must be read again
 /// afterwards.
@@ -39,9 +49,10 @@ pub struct RecoveryReport {
 pub fn recover(
     journal: &mut Journal,
     target: &Arc<dyn BlockDevice>,
+    onto: Onto,
     superblock_offset: u64,
     budget: &Arc<MemoryBudget>,
-    now: Timestamp,
+    clock: &Arc<dyn Clock>,
 ) -> Result<RecoveryReport> {
     let primary = Primary {
         device: target,
@@ -50,15 +61,20 @@ pub fn recover(
     };
     let filesystem_blocks = primary.open()?.geometry.blocks_count;
     let log = txn::replay(journal, &**target, filesystem_blocks)?;
+    let journal_errno = journal.superblock().errno;
     let mut fast_commits = FastCommitReport::default();
     if journal.needs_recovery() {
         if !journal.superblock().fast_commit.is_empty() {
-            fast_commits = fast_commit::replay(journal, log.end, &primary.open()?)?;
+            if journal_errno != 0 {
+                // The transaction of the fast commits takes the errno out of the journal.
+                primary.note_errors()?;
+            }
+            fast_commits = fast_commit::replay(journal, &log, primary, onto, clock)?;
         }
         journal.mark_empty(log.next_sequence())?;
+        journal.erase_fast_commits()?;
     }
-    let journal_errno = journal.superblock().errno;
-    primary.finish(journal_errno, now)?;
+    primary.finish(journal_errno, clock.now())?;
     if journal_errno != 0 {
         journal.clear_errno()?;
     }

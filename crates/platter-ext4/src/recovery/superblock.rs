@@ -36,6 +36,13 @@ impl Primary<'_> {
         Ok(FsContext::new(device, superblock, geometry, budget))
     }
 
+    /// Records that errors were detected, durably.
+    pub(super) fn note_errors(self) -> Result<()> {
+        let mut disk = self.read()?;
+        disk.state = (disk.state.get() | STATE_ERRORS).into();
+        self.write(&mut disk)
+    }
+
     /// Marks the recovery as done, durably.
     ///
     /// The free counts in the superblock are updated rarely; those of the groups are used. If a
@@ -55,6 +62,10 @@ impl Primary<'_> {
             disk.set_free_counts(blocks, inodes);
         }
         disk.set_write_time(now);
+        self.write(&mut disk)
+    }
+
+    fn write(self, disk: &mut DiskSuperblock) -> Result<()> {
         disk.seal();
         self.device.write_at(self.offset, disk.as_bytes())?;
         Ok(self.device.flush()?)

@@ -16,6 +16,7 @@ use crate::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::Inode;
 use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace};
+use crate::quota::Charge;
 use names::AttributeName;
 
 pub use acl::AclRule;
@@ -70,25 +71,47 @@ pub fn list(fs: &FsContext, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Returns the number of attributes whose values are in EA inodes.
+/// Returns the sizes in bytes of the values that are in EA inodes.
 ///
 /// # Errors
 /// `Corrupt`.
-pub fn ea_inode_count(fs: &FsContext, inode: &Inode) -> Result<u64> {
+pub fn values_outside(fs: &FsContext, inode: &Inode) -> Result<Vec<u32>> {
+    let mut sizes = Vec::new();
     if !has_ea_inode(fs) || !inode.has_attributes() {
-        return Ok(0);
+        return Ok(sizes);
     }
-    let count = |space: &XattrSpace<'_>| {
+    let mut add = |space: &XattrSpace<'_>| {
         let entries = space.entries().iter();
-        let in_inodes = entries.filter(|entry| matches!(entry.value, ValuePlace::Inode { .. }));
-        in_inodes.count() as u64
+        sizes.extend(entries.filter_map(|entry| match entry.value {
+            ValuePlace::Inode { size_bytes, .. } => Some(size_bytes),
+            ValuePlace::Here(_) => None,
+        }));
     };
-    let inside = inode_space(fs, inode)?;
-    let mut found = inside.as_ref().map_or(0, count);
-    if let Some(block) = read_block(fs, inode)? {
-        found += count(&block_space(fs, inode, &block)?);
+    if let Some(space) = inode_space(fs, inode)? {
+        add(&space);
     }
-    Ok(found)
+    if let Some(block) = read_block(fs, inode)? {
+        add(&block_space(fs, inode, &block)?);
+    }
+    Ok(sizes)
+}
+
+/// Returns the sectors of a value in an EA inode that count towards its owner's `i_blocks`.
+#[must_use]
+pub fn owner_sectors(fs: &FsContext, size_bytes: u64) -> u64 {
+    let geometry = &fs.geometry;
+    let cluster = u64::from(geometry.block_bytes).saturating_mul(geometry.cluster_blocks.into());
+    size_bytes.next_multiple_of(cluster.max(1)) >> 9
+}
+
+/// Returns what an inode counts for. Where its attributes are corrupt, its EA inodes are left out.
+#[must_use]
+pub fn charge_of(fs: &FsContext, inode: &Inode) -> Charge {
+    let ea_inodes = match fs.quotas() {
+        Some(_) => values_outside(fs, inode).map_or(0, |values| values.len() as u64),
+        None => 0,
+    };
+    Charge::of(inode, ea_inodes)
 }
 
 /// Returns the in-inode attributes, if any.

@@ -1,18 +1,30 @@
 //! Fast commits: what we replay is what was durable, and what the kernel shows.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
+use platter_block::sim::{CrashOptions, RecordingDevice};
+use platter_block::{BlockDevice, MemoryDevice};
+use platter_ext4::ondisk::features::RoCompat;
 use platter_ext4::ondisk::jbd2::fast_commit::{FastCommitRule, continue_crc};
+use platter_ext4::ondisk::superblock::DiskSuperblock;
+use platter_ext4::recovery::Onto;
 use platter_ondisk::Rule;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, e2fsck};
 use testkit::prng::Prng;
+use zerocopy::FromBytes;
 
-use super::{Cut, Scene};
+use super::{Cut, Recovered, Scene};
+
+/// Crash states of one recovery that the kernel and `e2fsck` judge.
+const JUDGED_MAX: usize = 2;
 
 /// What a path shows of a file that must be the same after any recovery.
 type Shown = (u32, u64, u64, Vec<u8>);
@@ -184,8 +196,148 @@ fn fast_commits_replay_like_the_kernel() -> Result<()> {
         for (cut, records) in &examined {
             ensure!(*records > 0, "{layout:?}: a cut held no fast commit");
             compare_with_kernel(cut)?;
+            let in_memory = cut.recover_onto(Onto::Overlay)?;
+            cut.recover()?
+                .assert_same_blocks(&in_memory.image, "recovery in memory");
         }
     }
+    Ok(())
+}
+
+/// Recovers a cut, and what each crash during that leaves. Where that is a transaction in the log in place
+/// of the fast commits, the kernel has to agree with us in some states, and `e2fsck` where these are
+/// erased. Returns how many crashes there were, and how many of those.
+fn crash_recovery(cut: &Cut, seed: u64, judged_max: usize) -> Result<(usize, usize)> {
+    let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", cut.image.clone()));
+    let device = Arc::new(RecordingDevice::new(image));
+    let recorded = Arc::<RecordingDevice>::clone(&device);
+    let whole = Recovered::of(recorded, None, Onto::Device)?;
+    let places = cut.fast_commit_blocks()?;
+    let head = *places.first().expect("a fast commit block");
+    let options = CrashOptions {
+        seed,
+        ..CrashOptions::default()
+    };
+    let (mut states, mut in_log, mut erased) = (0, 0, 0);
+    for state in device.recording().crash_states(options) {
+        let mut image = vec![0; cut.image.len()];
+        state?.device()?.read_at(0, &mut image)?;
+        let left = Cut {
+            image,
+            journal: None,
+        };
+        if left.volume().is_err() {
+            // The last write is that of the superblock, which a crash may tear.
+            continue;
+        }
+        let again = left.recover()?;
+        whole.assert_same_blocks(&again.image, "recovery after a crash");
+        states += 1;
+        if again.report.log.transactions == 0 || again.report.fast_commits.records > 0 {
+            continue;
+        }
+        in_log += 1;
+        if in_log <= judged_max {
+            let kernel = left.recovered_by_kernel()?;
+            let ours = shown_of(&whole.save()?.image())?;
+            assert_same(&ours, &shown_of(&kernel.image())?, "the kernel");
+        }
+        erased += usize::from(left.image[head] == 0);
+        if left.image[head] == 0 && erased <= judged_max {
+            let saved = left.save()?;
+            let repairs = e2fsck::recover(&saved.image())?;
+            ensure!(repairs.is_empty(), "{repairs:?}");
+            let ours = shown_of(&whole.save()?.image())?;
+            assert_same(&ours, &shown_of(&saved.image())?, "e2fsck");
+        }
+    }
+    Ok((states, in_log))
+}
+
+/// All of the fast commits are applied, or none, so that the second recovery has what the first one had.
+#[test]
+fn crash_during_replay_of_fast_commits_loses_nothing() -> Result<()> {
+    let layouts: [&[&str]; 3] = [
+        &["-b", "1024"],
+        &["-b", "1024", "-O", "^metadata_csum,^64bit"],
+        &["-b", "1024", "-O", "inline_data", "-I", "256"],
+    ];
+    let (mut states, mut in_log) = (0, 0);
+    for (seed, layout) in (1..).zip(layouts) {
+        let mut options = vec!["-t", "ext4", "-O", "fast_commit", "-J", "size=2"];
+        options.extend(layout);
+        let scene = Scene::make(12 << 10, &options)?;
+        let cuts = scene.cuts("", files)?;
+        for cut in &cuts {
+            let counts = crash_recovery(cut, seed, JUDGED_MAX)?;
+            (states, in_log) = (states + counts.0, in_log + counts.1);
+        }
+    }
+    println!("{states} crash states, {in_log} with a transaction in place of the fast commits");
+    ensure!(states > 300 && in_log > 20);
+    Ok(())
+}
+
+/// Turns the feature `quota` of an image on or off, whose quota files stay: the kernel may lack it.
+fn set_quota(superblock: &mut [u8], is_on: bool) -> Result<()> {
+    let disk = DiskSuperblock::mut_from_bytes(superblock);
+    let disk = disk.map_err(|_| anyhow!("no superblock"))?;
+    let mut features = RoCompat::from_bits_retain(disk.feature_ro_compat.get());
+    features.set(RoCompat::QUOTA, is_on);
+    disk.feature_ro_compat.set(features.bits());
+    disk.seal();
+    Ok(())
+}
+
+fn superblock_of(image: &mut [u8]) -> &mut [u8] {
+    &mut image[1024..2048]
+}
+
+/// A file whose last name is gone has no records any more, in use or not.
+#[test]
+fn removed_files_in_use_are_gone() -> Result<()> {
+    let examined = examine(&make(&["-b", "1024"])?, |root, cut| {
+        for name in ["open", "anchor", "second"] {
+            std::fs::write(root.join(name), name.repeat(2000))?;
+        }
+        rustix::fs::syncfs(File::open(root)?)?;
+        let open = OpenOptions::new().write(true).open(root.join("open"))?;
+        std::fs::remove_file(root.join("open"))?;
+        open.write_all_at(b"in use", 20_000)?;
+        open.sync_all()?;
+        std::fs::write(root.join("anchor"), "a")?;
+        fsync(&root.join("anchor"))?;
+        cut()?;
+        std::fs::hard_link(root.join("second"), root.join("third"))?;
+        std::fs::remove_file(root.join("second"))?;
+        fsync(&root.join("third"))?;
+        Ok(())
+    })?;
+    ensure!(
+        examined.iter().any(|(_, records)| *records > 0),
+        "no fast commit"
+    );
+    Ok(())
+}
+
+/// A file that was made without a name is an orphan until it gets one.
+#[test]
+fn first_name_of_a_file_comes_back() -> Result<()> {
+    examine(&make(&["-b", "1024"])?, |root, cut| {
+        std::fs::write(root.join("anchor"), "a")?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let unnamed = rustix::fs::open(root, flags, Mode::from_raw_mode(0o600))?;
+        let unnamed = File::from(unnamed);
+        unnamed.write_all_at(b"made without a name", 0)?;
+        rustix::fs::syncfs(File::open(root)?)?;
+        let place = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
+        let name = root.join("name");
+        rustix::fs::linkat(CWD, &*place, CWD, name.as_path(), AtFlags::SYMLINK_FOLLOW)?;
+        unnamed.sync_all()?;
+        cut()?;
+        std::fs::write(root.join("anchor"), "b")?;
+        fsync(&root.join("anchor"))
+    })?;
     Ok(())
 }
 
@@ -557,6 +709,68 @@ fn impossible_records_are_refused_by_rule() -> Result<()> {
     ensure!(recovered.report.fast_commits.records == 2 + passed_over.len() as u64);
     let verdict = e2fsck::check(&recovered.save()?.image())?;
     ensure!(verdict == Verdict::Clean, "{verdict:?}");
+    Ok(())
+}
+
+/// The records of an empty file with a name in the root directory, as the first one of its kind.
+fn made(inode: u32, name: &str) -> [(u16, Vec<u8>); 2] {
+    let mut raw = numbers(&[inode]);
+    raw.extend([0; 128]);
+    let (mode, links, extents) = (4, 4 + 0x1a, 4 + 0x20);
+    raw[mode..mode + 2].copy_from_slice(&0o10_0644u16.to_le_bytes());
+    raw[links] = 1;
+    raw[extents..extents + 4].copy_from_slice(&0x8_0000u32.to_le_bytes());
+    [(6, raw), (3, entry(2, inode, name))]
+}
+
+/// The last inodes of groups, whose tables are all to be zeroed: more blocks than the log has.
+#[test]
+fn more_than_the_log_holds_is_replayed_in_place() -> Result<()> {
+    let options = [
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-J",
+        "size=2",
+        "-E",
+        "lazy_itable_init=1,nodiscard",
+        "-O",
+        "fast_commit",
+    ];
+    let scene = Scene::make(64 << 10, &options)?;
+    let cuts = scene.cuts("noinit_itable", |root, _| {
+        // A transaction without the superblock, in which the test turns on quota.
+        std::fs::set_permissions(root, Permissions::from_mode(0o750))?;
+        rustix::fs::syncfs(File::open(root)?)?;
+        std::fs::write(root.join("later"), "l")?;
+        fsync(&root.join("later"))
+    })?;
+    let cut = cuts.last().expect("the cut at the end");
+    let per_group = cut.volume()?.geometry.inodes_per_group;
+    let names = ["a", "b", "c", "d", "e"];
+    let records = (2..).zip(names);
+    let records: Vec<_> = records
+        .flat_map(|(group, name)| made(group * per_group, name))
+        .collect();
+    let mut cut = with_records(cut, &records)?;
+    for is_counted in [false, true] {
+        set_quota(superblock_of(&mut cut.image), is_counted)?;
+        let recovered = cut.recover();
+        if is_counted {
+            let error = recovered.err().map(|error| error.to_string());
+            let says_why =
+                |error: &String| error.contains("fast commits than fit into the journal");
+            ensure!(error.as_ref().is_some_and(says_why), "{error:?}");
+        } else {
+            let saved = recovered?.save()?;
+            ensure!(e2fsck::check(&saved.image())? == Verdict::Clean);
+            let shown = shown_of(&saved.image())?;
+            ensure!(names.iter().all(|name| shown.contains_key(name.as_bytes())));
+        }
+        let in_memory = cut.recover_onto(Onto::Overlay)?;
+        ensure!(in_memory.report.fast_commits.records == 2 + records.len() as u64);
+    }
     Ok(())
 }
 

@@ -16,8 +16,8 @@ use platter_ext4::FsContext;
 use platter_ext4::ondisk::jbd2::LogBlock;
 use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
 use platter_ext4::ondisk::{Geometry, Superblock};
-use platter_ext4::recovery::{RecoveryReport, open_journal, recover};
-use platter_vfs::Timestamp;
+use platter_ext4::recovery::{Onto, RecoveryReport, open_journal, recover};
+use platter_vfs::{Clock, FixedClock, Timestamp};
 use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::mke2fs;
 use testkit::tool;
@@ -131,43 +131,25 @@ impl Scene {
 
 impl Cut {
     fn recover(&self) -> Result<Recovered> {
+        self.recover_onto(Onto::Device)
+    }
+
+    fn recover_onto(&self, onto: Onto) -> Result<Recovered> {
         let device: Arc<MemoryDevice> = Arc::new(MemoryDevice::new("image", self.image.clone()));
-        let target: Arc<dyn BlockDevice> = device.clone();
         let journal = self.journal.as_ref().map(|bytes| -> Arc<dyn BlockDevice> {
             Arc::new(MemoryDevice::new("journal", bytes.clone()))
         });
-        let budget = Arc::new(MemoryBudget::new(16 << 20));
-        let volume = open_volume(&target, &budget)?;
-        let mut journal = open_journal(&volume, journal.as_ref())?;
-        let block_bytes = u64::from(volume.geometry.block_bytes);
-        let journal_bytes = if journal.is_internal() {
-            let places = journal.map().places().into_iter();
-            places
-                .map(|place| place.start * block_bytes..place.end * block_bytes)
-                .collect()
-        } else {
-            Vec::new()
-        };
-        let features = journal.state().features;
-        let report = recover(
-            &mut journal,
-            &target,
-            SUPERBLOCK_OFFSET_BYTES,
-            &budget,
-            Timestamp::default(),
-        )?;
-        Ok(Recovered {
-            image: device.snapshot(),
-            report,
-            features,
-            journal_bytes,
-        })
+        Recovered::of(device, journal.as_ref(), onto)
+    }
+
+    fn volume(&self) -> Result<FsContext> {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", self.image.clone()));
+        open_volume(&device, &Arc::new(MemoryBudget::new(16 << 20)))
     }
 
     /// Where the blocks of the fast commit area lie in the image, in bytes.
     fn fast_commit_blocks(&self) -> Result<Vec<usize>> {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", self.image.clone()));
-        let volume = open_volume(&device, &Arc::new(MemoryBudget::new(16 << 20)))?;
+        let volume = self.volume()?;
         let journal = open_journal(&volume, None)?;
         let area = journal.superblock().fast_commit.clone();
         let places = area.filter_map(|block| journal.map().locate(LogBlock(block)));
@@ -197,6 +179,44 @@ impl Cut {
 }
 
 impl Recovered {
+    /// Recovers a device, whose journal is `external` if it does not lie there as well.
+    fn of(
+        device: Arc<dyn BlockDevice>,
+        external: Option<&Arc<dyn BlockDevice>>,
+        onto: Onto,
+    ) -> Result<Self> {
+        let budget = Arc::new(MemoryBudget::new(16 << 20));
+        let volume = open_volume(&device, &budget)?;
+        let mut journal = open_journal(&volume, external)?;
+        let block_bytes = u64::from(volume.geometry.block_bytes);
+        let journal_bytes = if journal.is_internal() {
+            let places = journal.map().places().into_iter();
+            places
+                .map(|place| place.start * block_bytes..place.end * block_bytes)
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let features = journal.state().features;
+        let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 0));
+        let report = recover(
+            &mut journal,
+            &device,
+            onto,
+            SUPERBLOCK_OFFSET_BYTES,
+            &budget,
+            &clock,
+        )?;
+        let mut image = vec![0; usize::try_from(device.geometry().len_bytes)?];
+        device.read_at(0, &mut image)?;
+        Ok(Self {
+            image,
+            report,
+            features,
+            journal_bytes,
+        })
+    }
+
     pub(crate) fn save(&self) -> Result<Scene> {
         Cut {
             image: self.image.clone(),

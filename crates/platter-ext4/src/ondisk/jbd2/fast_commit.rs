@@ -107,12 +107,8 @@ rules! {
         NoExtents => "block range of a file without extents",
         /// A name is valid for a directory entry.
         Name => "invalid directory entry name",
-        /// A directory whose index is removed begins with `.` and `..`.
-        Parent => "directory does not begin with . and ..",
         /// A created inode is in use when it is linked.
         Missing => "created inode is not in use",
-        /// A directory does not have more blocks than the filesystem.
-        DirectorySize => "directory has more blocks than the filesystem",
     }
 }
 

@@ -1,26 +1,36 @@
 //! Fast commits: records of the changes since the last transaction in the log.
 //!
 //! They describe operations, not blocks: a file's new inode and extents, created and removed names.
-//! `scan` finds the complete ones, `apply` applies them. Each may be applied twice, since a crash
-//! during recovery restarts it. Spec: `ext4/journal`, fast commits.
+//! `scan` finds the complete ones, `apply` applies them through allocator, block maps and directories
+//! as any other change, and `recount` adds what they do not say. Spec: `ext4/journal`, fast commits.
+//!
+//! On a device that is one transaction of the log, with the number that the fast commits have: as soon
+//! as it is durable, they are those of an earlier one. So a crash during recovery leaves all of them to be
+//! replayed, or none. More than a transaction holds are applied in place, as by the kernel; then
+//! a crash may leave some, which are applied again.
 
 mod scan;
-mod space;
-mod inode_slot;
-mod file_map;
-mod inline;
-mod names;
 mod apply;
+mod entries;
+mod inode_record;
+mod recount;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use platter_vfs::Result;
+use platter_vfs::{Clock, Result, Unsupported};
 
+use super::Onto;
+use super::superblock::Primary;
 use crate::FsContext;
+use crate::alloc::Allocator;
+use crate::ondisk::features::RoCompat;
+use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::jbd2::fast_commit::Records;
-use crate::ondisk::jbd2::{LogBlock, Sequence};
-use crate::txn::Journal;
+use crate::quota_file::QuotaFiles;
+use crate::txn::{CommitClient, Journal, Log, ReplayReport};
 use apply::Apply;
+use scan::Valid;
 
 /// The result of a replay of fast commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,16 +41,108 @@ pub struct FastCommitReport {
     pub records: u64,
 }
 
-/// Replays the fast commits of transaction `sequence`, the next one expected in the log, onto
-/// `volume`, and makes them durable there.
+/// Replays the fast commits of the transaction after the replayed ones onto the filesystem of
+/// `primary`, and makes them durable there.
+///
+/// # Errors
+/// `Unsupported` for more than a transaction holds, where usage is counted: in place, it might be
+/// counted twice.
 pub(super) fn replay(
     journal: &Journal,
-    sequence: Sequence,
-    fs: &FsContext,
+    log: &ReplayReport,
+    primary: Primary<'_>,
+    onto: Onto,
+    clock: &Arc<dyn Clock>,
 ) -> Result<FastCommitReport> {
-    let inode_bytes = fs.geometry.inode_bytes;
-    let valid = scan::scan(journal, sequence, &fs.geometry)?;
-    let mut apply = Apply::new(fs, valid.regions);
+    let fs = primary.open()?;
+    let valid = scan::scan(journal, log.end, &fs.geometry)?;
+    if valid.report.records == 0 {
+        return Ok(valid.report);
+    }
+    let features = fs.geometry.features;
+    if onto == Onto::Device {
+        let mut journal = journal.clone();
+        journal.go_on_at(log.head, log.end);
+        let fs = fs.try_writable(|buffers| {
+            let clock = Arc::clone(clock);
+            let log = Log::with_journal(buffers, journal.clone(), &features, clock)?;
+            Ok(log.for_one_transaction())
+        })?;
+        if apply_all(&journal, &valid, fs, Transactions::One, clock)? == Applied::All {
+            return Ok(valid.report);
+        }
+        if features.ro_compat.contains(RoCompat::QUOTA) {
+            let unsupported = Unsupported {
+                filesystem: "ext4",
+                feature: "quota after more fast commits than fit into the journal".into(),
+                reason: Some("only reading is, until e2fsck has replayed them"),
+            };
+            return Err(unsupported.into());
+        }
+    }
+    let fs = primary.open()?.writable(Log::without_journal);
+    apply_all(journal, &valid, fs, Transactions::Any, clock)?;
+    Ok(valid.report)
+}
+
+/// How many transactions the fast commits may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transactions {
+    /// One, in which usage is counted as well.
+    One,
+    Any,
+}
+
+/// What became of the fast commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    /// They are durable.
+    All,
+    /// Nothing was changed: they do not fit into one transaction.
+    None,
+}
+
+fn apply_all(
+    journal: &Journal,
+    valid: &Valid,
+    mut fs: FsContext,
+    transactions: Transactions,
+    clock: &Arc<dyn Clock>,
+) -> Result<Applied> {
+    let space = Arc::new(Allocator::open_for_replay(&fs, valid.regions.clone())?);
+    let client: Arc<dyn CommitClient> = Arc::<Allocator>::clone(&space);
+    if let Some(log) = fs.log() {
+        log.attach(Arc::downgrade(&client));
+    }
+    let mut quota_files = None;
+    if transactions == Transactions::One
+        && let Some((files, table)) = QuotaFiles::open(&fs, &space, [false; 3], Arc::clone(clock))?
+    {
+        fs = fs.with_quotas(table);
+        quota_files = Some(files);
+    }
+    let may_restart = transactions == Transactions::Any;
+    let mut apply = Apply::begin(&fs, &space, quota_files, &**clock, may_restart)?;
+    let applied = for_each_record(journal, valid, &mut apply).and_then(|()| apply.finish());
+    let is_full = apply.is_full();
+    drop(apply);
+    match applied {
+        Err(_) if is_full => return Ok(Applied::None),
+        applied => applied?,
+    }
+    if let Some(log) = fs.log() {
+        log.commit_all()?;
+        if transactions == Transactions::One {
+            journal.erase_fast_commits()?;
+        }
+        log.close()?;
+    }
+    Ok(Applied::All)
+}
+
+/// Applies the records of the complete fast commits.
+fn for_each_record(journal: &Journal, valid: &Valid, apply: &mut Apply<'_>) -> Result<()> {
+    let inode_bytes = apply.fs.geometry.inode_bytes;
     let mut left = valid.report.records;
     for_each_block(journal, |block| {
         for result in Records::decode(block, inode_bytes) {
@@ -51,12 +153,7 @@ pub(super) fn replay(
             apply.record(&result?.0)?;
         }
         Ok(ControlFlow::Continue(()))
-    })?;
-    if valid.report.records > 0 {
-        apply.finish()?;
-        fs.device().flush()?;
-    }
-    Ok(valid.report)
+    })
 }
 
 /// Passes the blocks of the fast commit area to `visit` until it breaks.

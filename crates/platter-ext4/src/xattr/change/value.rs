@@ -23,6 +23,7 @@ use crate::ondisk::xattr::{AttributeValue, entry_hash_of_inode, value_hash};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 use crate::txn::Edit;
 use crate::xattr::ea_inode::{EaInodeRule, stored_hash};
+use crate::xattr::owner_sectors;
 
 /// Permission bits of an EA inode, which is never opened.
 const PERMISSIONS: u32 = 0o600;
@@ -80,7 +81,7 @@ impl<'v> Wanted<'v> {
 impl XattrChange<'_, '_> {
     /// Returns the sectors of a value that count towards this inode's `i_blocks`.
     pub(super) fn owner_sectors(&self, size_bytes: u64) -> u64 {
-        size_bytes.next_multiple_of(self.cluster_bytes().max(1)) >> 9
+        owner_sectors(self.fs, size_bytes)
     }
 
     /// Returns the reference for a value in the EA inode `number`.

@@ -1,0 +1,188 @@
+//! The bytes of an inode as a record has them, merged into its slot. Records lack the block mapping,
+//! which other records change, and the attributes in the inode, which none changes.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{FileKind, Result};
+use zerocopy::FromBytes;
+
+use super::apply::Apply;
+use crate::inode::{self, STORE_CREDITS};
+use crate::mapping::INLINE_DATA_NAME;
+use crate::ondisk::extent::{encode_node, node_capacity};
+use crate::ondisk::inode::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra};
+use crate::ondisk::jbd2::fast_commit::FastCommitRule;
+use crate::ondisk::xattr::remove_from_inode;
+use crate::ondisk::{Inode, InodeFlags, InodeNr};
+use crate::orphan::ORPHAN_CREDITS;
+
+impl Apply<'_> {
+    pub(super) fn inode(&mut self, number: InodeNr, raw: &[u8]) -> Result<()> {
+        let Some((group, _)) = self.fs.geometry.group_of_inode(number) else {
+            let locus = Locus::inode(u64::from(number.get()));
+            return Err(Corrupt::new(locus, FastCommitRule::Inode).into());
+        };
+        let Ok((new, _)) = DiskInode::ref_from_prefix(raw) else {
+            return Ok(());
+        };
+        let holds_value = new.flags.get() & InodeFlags::EA_INODE.bits() != 0;
+        // The record of its last name came before.
+        let is_gone = new.links.get() == 0;
+        if is_gone || holds_value || inode::is_reserved(self.fs, number) {
+            return Ok(());
+        }
+        let old = self.in_use(number)?;
+        let is_same = |old: &Inode| old.generation == new.generation.get();
+        let keeps = old.as_ref().is_some_and(is_same);
+        self.touch(number)?;
+        if let Some(old) = old.filter(|_| !keeps) {
+            if old.kind == FileKind::Directory {
+                self.groups.insert(group);
+            }
+            self.empty(old)?;
+            self.ensure(ORPHAN_CREDITS)?;
+            self.register.remove(self.fs, &mut self.handle, number)?;
+        }
+        self.take_inode(number, kind_of(new) == Some(FileKind::Directory))?;
+        self.ensure(STORE_CREDITS)?;
+        inode::edit_bytes(self.fs, &mut self.handle, number, |slot| {
+            merge(slot, raw, keeps);
+        })?;
+        match self.find(number)? {
+            // For the first file of 2 GiB.
+            Some(inode) => inode::store(self.fs, &mut self.handle, &inode),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Fills the slot of an inode from the bytes of a record. An inode that `is_same` keeps its mapping
+/// and its place among the orphans; another one begins without.
+fn merge(slot: &mut [u8], raw: &[u8], is_same: bool) {
+    let old = DiskInode::read_from_prefix(slot).ok().map(|(old, _)| old);
+    let old = old.filter(|_| is_same);
+    if old.is_none() {
+        slot.fill(0);
+    }
+    if let Some(bytes) = slot.get_mut(..raw.len()) {
+        bytes.copy_from_slice(raw);
+    }
+    let Ok((disk, rest)) = DiskInode::mut_from_prefix(slot) else {
+        return;
+    };
+    disk.deleted = old.map_or(0.into(), |old| old.deleted);
+    let flags = flags_of(disk);
+    if has_contents_in_block(disk) {
+        return;
+    }
+    let form = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+    let old_flags = old.as_ref().map(flags_of);
+    let was_inline = old_flags.is_some_and(|flags| flags.contains(InodeFlags::INLINE_DATA));
+    if was_inline {
+        let fields = DiskInodeExtra::ref_from_prefix(rest);
+        let in_use = fields.map_or(0, |(fields, _)| usize::from(fields.extra_size.get()));
+        let tail = rest.get_mut(in_use..).unwrap_or_default();
+        remove_from_inode(tail, INLINE_DATA_NAME.0, INLINE_DATA_NAME.1);
+    }
+    let Some(old) = old.filter(|old| flags_of(old) & form == flags & form) else {
+        disk.block = empty_map(flags);
+        return;
+    };
+    disk.block = old.block;
+    if kind_of(disk) == Some(FileKind::Directory) {
+        // As long as its blocks: names are in no other record than those that add them again.
+        (disk.size_lo, disk.size_hi) = (old.size_lo, old.size_hi);
+        let index = flags_of(&old) & InodeFlags::INDEX;
+        disk.flags = (flags.difference(InodeFlags::INDEX) | index).bits().into();
+    }
+}
+
+/// Returns the type of an inode.
+fn kind_of(disk: &DiskInode) -> Option<FileKind> {
+    FileKind::from_mode(u32::from(disk.mode.get()))
+}
+
+fn flags_of(disk: &DiskInode) -> InodeFlags {
+    InodeFlags::from_bits_retain(disk.flags.get())
+}
+
+/// Whether `i_block` is no block mapping: inline data, the target of a fast symbolic link, a device
+/// number.
+fn has_contents_in_block(disk: &DiskInode) -> bool {
+    let flags = flags_of(disk);
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return true;
+    }
+    match kind_of(disk) {
+        Some(FileKind::Symlink) => !flags.contains(InodeFlags::EXTENTS),
+        Some(FileKind::CharDevice | FileKind::BlockDevice) => true,
+        Some(FileKind::Regular | FileKind::Directory | FileKind::Fifo | FileKind::Socket)
+        | None => false,
+    }
+}
+
+/// Returns the `i_block` of an empty file.
+fn empty_map(flags: InodeFlags) -> [u8; BLOCK_AREA_BYTES] {
+    let mut block = [0; BLOCK_AREA_BYTES];
+    if flags.contains(InodeFlags::EXTENTS) {
+        encode_node(&mut block, 0, node_capacity(BLOCK_AREA_BYTES), &[]);
+    }
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+
+    /// An inode of this mode, with these flags and `i_block` full of `fill`.
+    fn inode(mode: u16, flags: InodeFlags, fill: u8) -> DiskInode {
+        let mut disk = DiskInode::new_zeroed();
+        disk.mode = mode.into();
+        disk.flags = flags.bits().into();
+        disk.block = [fill; BLOCK_AREA_BYTES];
+        disk
+    }
+
+    fn merged(old: &DiskInode, new: &DiskInode, is_same: bool) -> DiskInode {
+        let mut slot = [old.as_bytes(), &[7; 128]].concat();
+        merge(&mut slot, new.as_bytes(), is_same);
+        let expected = if is_same { 7 } else { 0 };
+        assert!(slot[128..].iter().all(|&byte| byte == expected));
+        DiskInode::read_from_prefix(&slot).unwrap().0
+    }
+
+    #[test]
+    fn mapping_stays_with_the_inode_it_belongs_to() {
+        let extents = InodeFlags::EXTENTS;
+        let (old, new) = (inode(0o10_0644, extents, 1), inode(0o10_0600, extents, 2));
+        let same = merged(&old, &new, true);
+        assert_eq!((same.mode.get(), same.block), (0o10_0600, [1; 60]));
+        assert_eq!(merged(&old, &new, false).block, empty_map(extents));
+        let indirect = inode(0o10_0600, InodeFlags::empty(), 2);
+        assert_eq!(merged(&old, &indirect, true).block, [0; 60]);
+        // A device number is in the record.
+        let device = inode(0o02_0600, InodeFlags::empty(), 3);
+        assert_eq!(merged(&old, &device, true).block, [3; 60]);
+    }
+
+    #[test]
+    fn directory_keeps_the_size_of_its_blocks() {
+        let index = InodeFlags::EXTENTS | InodeFlags::INDEX;
+        let mut old = inode(0o04_0755, InodeFlags::EXTENTS, 1);
+        let mut new = inode(0o04_0700, index, 2);
+        (old.size_lo, new.size_lo) = (4096.into(), 8192.into());
+        let same = merged(&old, &new, true);
+        assert_eq!(same.size_lo.get(), 4096);
+        assert_eq!(flags_of(&same), InodeFlags::EXTENTS);
+    }
+
+    #[test]
+    fn place_among_the_orphans_stays() {
+        let mut old = inode(0o10_0644, InodeFlags::EXTENTS, 1);
+        let mut new = old;
+        (old.deleted, new.deleted) = (15.into(), 16.into());
+        assert_eq!(merged(&old, &new, true).deleted.get(), 15);
+        assert_eq!(merged(&old, &new, false).deleted.get(), 0);
+    }
+}
