@@ -15,7 +15,7 @@ use crate::FsContext;
 use crate::alloc::Allocator;
 use crate::fs_context::Sharing;
 use crate::ondisk::Creator;
-use crate::ondisk::features::{Compat, Incompat, RoCompat};
+use crate::ondisk::features::Incompat;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ops::SuperBlock;
@@ -80,12 +80,6 @@ pub(super) fn refuse_unwritable(
     if opened.needs_recovery() && options.recovery == Recovery::Skip {
         let reason = "only reading is, until the journal is replayed";
         return Err(unsupported("norecovery".into(), Some(reason)));
-    }
-    // They have no part of the quota files: e2fsck counts usage anew.
-    let has_fast_commits = features.compat.contains(Compat::FAST_COMMIT);
-    if features.ro_compat.contains(RoCompat::QUOTA) && has_fast_commits && opened.needs_recovery() {
-        let reason = "only reading is, until e2fsck has replayed them";
-        return Err(unsupported("quota after fast commits".into(), Some(reason)));
     }
     Ok(())
 }

@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
 use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
+use platter_cache::MemoryBudget;
 use platter_ext4::ondisk::features::RoCompat;
 use platter_ext4::ondisk::jbd2::fast_commit::{FastCommitRule, continue_crc};
 use platter_ext4::ondisk::superblock::DiskSuperblock;
 use platter_ext4::recovery::Onto;
+use platter_ext4::{Ext4, MountOptions};
 use platter_ondisk::Rule;
+use platter_vfs::{Filesystem, SystemClock};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, e2fsck};
@@ -291,6 +294,89 @@ fn set_quota(superblock: &mut [u8], is_on: bool) -> Result<()> {
 
 fn superblock_of(image: &mut [u8]) -> &mut [u8] {
     &mut image[1024..2048]
+}
+
+/// Usage of owners has no records: it is counted from what the other ones changed.
+#[test]
+fn quota_counts_what_fast_commits_changed() -> Result<()> {
+    let layouts: [&[&str]; 2] = [
+        &["-b", "1024", "-O", "quota"],
+        &["-b", "4096", "-O", "quota,ea_inode"],
+    ];
+    let files = tempfile::tempdir()?;
+    for index in 0..20u32 {
+        let path = files.path().join(format!("old{index}"));
+        std::fs::write(&path, "old".repeat(2000))?;
+        chown(&path, Some(1000 + index % 3), Some(7))?;
+    }
+    for layout in layouts {
+        let mut options = vec!["-t", "ext4", "-O", "fast_commit", "-J", "size=4"];
+        options.extend(layout);
+        let scene = Scene::make_filled(16 << 10, &options, Some(files.path()))?;
+        // mke2fs does not count what it fills a filesystem with.
+        e2fsck::repair(&scene.image(), &["-f", "-y"])?;
+        let mut image = std::fs::read(scene.image())?;
+        set_quota(superblock_of(&mut image), false)?;
+        std::fs::write(scene.image(), &image)?;
+        let cuts = scene.cuts("", |root, cut| {
+            // The kernel begins fast commits only after a transaction; this one changes no usage.
+            std::fs::set_permissions(root.join("old0"), Permissions::from_mode(0o600))?;
+            rustix::fs::syncfs(File::open(root)?)?;
+            for index in 0..10u32 {
+                let path = root.join(format!("new{index}"));
+                std::fs::write(&path, "new".repeat(3000))?;
+                // Half of the owners have nothing so far.
+                chown(&path, Some(1001 + index), Some(index))?;
+                fsync(&path)?;
+                std::fs::remove_file(root.join(format!("old{index}")))?;
+            }
+            let shorter = root.join("old11");
+            OpenOptions::new().write(true).open(&shorter)?.set_len(1)?;
+            fsync(&shorter)?;
+            cut()?;
+            let other = root.join("old12");
+            chown(&other, Some(1000), Some(3))?;
+            fsync(&other)?;
+            std::fs::remove_file(root.join("new3"))?;
+            std::fs::rename(root.join("new4"), root.join("old13"))?;
+            fsync(&root.join("old13"))
+        })?;
+        for (seed, mut cut) in (1..).zip(cuts) {
+            set_quota(superblock_of(&mut cut.image), true)?;
+            let recovered = cut.recover()?;
+            ensure!(recovered.report.fast_commits.records > 0, "no fast commit");
+            for image in [recovered.image, mounted(&cut)?.image] {
+                let after = Cut {
+                    image,
+                    journal: None,
+                };
+                let features = after.volume()?.superblock.features;
+                ensure!(features.ro_compat.contains(RoCompat::QUOTA));
+                let verdict = e2fsck::check(&after.save()?.image())?;
+                ensure!(verdict == Verdict::Clean, "{layout:?}: {verdict:?}");
+            }
+            let (states, _) = crash_recovery(&cut, seed, 0)?;
+            ensure!(states > 20, "only {states} crash states");
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a cut for writing, and unmounts it.
+fn mounted(cut: &Cut) -> Result<Cut> {
+    let device = Arc::new(MemoryDevice::new("image", cut.image.clone()));
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let below = Arc::<MemoryDevice>::clone(&device);
+    Ext4::mount(below, &options, budget, clock)?.unmount()?;
+    Ok(Cut {
+        image: device.snapshot(),
+        journal: None,
+    })
 }
 
 /// A file whose last name is gone has no records any more, in use or not.
