@@ -213,8 +213,8 @@ fn fast_commits_replay_like_the_kernel() -> Result<()> {
 fn crash_recovery(cut: &Cut, seed: u64, judged_max: usize) -> Result<(usize, usize)> {
     let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", cut.image.clone()));
     let device = Arc::new(RecordingDevice::new(image));
-    let recorded = Arc::<RecordingDevice>::clone(&device);
-    let whole = Recovered::of(recorded, None, Onto::Device)?;
+    let recorded: Arc<dyn BlockDevice> = Arc::<RecordingDevice>::clone(&device);
+    let whole = Recovered::of(&recorded, None, Onto::Device)?;
     let places = cut.fast_commit_blocks()?;
     let head = *places.first().expect("a fast commit block");
     let options = CrashOptions {

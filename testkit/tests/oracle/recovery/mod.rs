@@ -135,11 +135,11 @@ impl Cut {
     }
 
     fn recover_onto(&self, onto: Onto) -> Result<Recovered> {
-        let device: Arc<MemoryDevice> = Arc::new(MemoryDevice::new("image", self.image.clone()));
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", self.image.clone()));
         let journal = self.journal.as_ref().map(|bytes| -> Arc<dyn BlockDevice> {
             Arc::new(MemoryDevice::new("journal", bytes.clone()))
         });
-        Recovered::of(device, journal.as_ref(), onto)
+        Recovered::of(&device, journal.as_ref(), onto)
     }
 
     fn volume(&self) -> Result<FsContext> {
@@ -181,12 +181,12 @@ impl Cut {
 impl Recovered {
     /// Recovers a device, whose journal is `external` if it does not lie there as well.
     fn of(
-        device: Arc<dyn BlockDevice>,
+        device: &Arc<dyn BlockDevice>,
         external: Option<&Arc<dyn BlockDevice>>,
         onto: Onto,
     ) -> Result<Self> {
         let budget = Arc::new(MemoryBudget::new(16 << 20));
-        let volume = open_volume(&device, &budget)?;
+        let volume = open_volume(device, &budget)?;
         let mut journal = open_journal(&volume, external)?;
         let block_bytes = u64::from(volume.geometry.block_bytes);
         let journal_bytes = if journal.is_internal() {
@@ -201,7 +201,7 @@ impl Recovered {
         let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 0));
         let report = recover(
             &mut journal,
-            &device,
+            device,
             onto,
             SUPERBLOCK_OFFSET_BYTES,
             &budget,
