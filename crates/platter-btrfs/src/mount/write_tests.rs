@@ -418,7 +418,9 @@ fn equal_files_of_the_kernel_are_deduped() {
     );
     let deduped = b.dedupe_range(&*a, 0..300_000, 0).unwrap();
     assert_eq!(deduped, platter_vfs::Deduped::Shared(300_000));
-    b.write_at(5000, b"x").unwrap();
+    let mut other = [0];
+    b.read_at(5000, &mut other).unwrap();
+    b.write_at(5000, &[!other[0]]).unwrap();
     let deduped = b.dedupe_range(&*a, 0..8192, 0).unwrap();
     assert_eq!(deduped, platter_vfs::Deduped::Differs);
     let sub = root.lookup(name("sub")).unwrap();

@@ -287,7 +287,7 @@ impl<'f> Apply<'f> {
 
     /// Returns the mapping of a file for changes; `None` if there is no such file.
     fn mapped(&mut self, number: InodeNr) -> Result<Option<Mapped>> {
-        let Some(inode) = self.find(number)? else {
+        let Some(inode) = self.find_or_unnamed(number)? else {
             return Ok(None);
         };
         if !inode.flags.contains(InodeFlags::EXTENTS) {
@@ -311,6 +311,15 @@ impl<'f> Apply<'f> {
         }
         let inode = self.valid(number)?;
         Ok(inode.filter(|inode| inode::unfit_to_name(inode).is_none()))
+    }
+
+    /// Returns the inode with this number, if it is valid and has a name, or may get its first one
+    /// (`O_TMPFILE`).
+    pub(super) fn find_or_unnamed(&self, number: InodeNr) -> Result<Option<Inode>> {
+        match self.find(number)? {
+            None if self.register.contains(number) => self.in_use(number),
+            found => Ok(found),
+        }
     }
 
     /// Returns the inode with this number, if it is valid and the bitmap has it in use.

@@ -36,14 +36,7 @@ impl<'f> Apply<'f> {
     }
 
     pub(super) fn link(&mut self, entry: &Entry<'_>, name: Name<'_>) -> Result<()> {
-        let is_orphan = self.register.contains(entry.inode);
-        let linked = self.find(entry.inode)?;
-        let found = match linked {
-            // A file that was made without a name (`O_TMPFILE`).
-            None if is_orphan => self.in_use(entry.inode)?,
-            linked => linked,
-        };
-        let Some(inode) = found else {
+        let Some(inode) = self.find_or_unnamed(entry.inode)? else {
             return Ok(());
         };
         if !self.insert_name(entry, name, inode.kind)? {

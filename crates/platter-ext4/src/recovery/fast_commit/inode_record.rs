@@ -25,14 +25,17 @@ impl Apply<'_> {
             return Ok(());
         };
         let holds_value = new.flags.get() & InodeFlags::EA_INODE.bits() != 0;
-        // The record of its last name came before.
-        let is_gone = new.links.get() == 0;
-        if is_gone || holds_value || inode::is_reserved(self.fs, number) {
+        if holds_value || inode::is_reserved(self.fs, number) {
             return Ok(());
         }
         let old = self.in_use(number)?;
         let is_same = |old: &Inode| old.generation == new.generation.get();
         let keeps = old.as_ref().is_some_and(is_same);
+        // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
+        let may_get_name = keeps && self.register.contains(number);
+        if new.links.get() == 0 && !may_get_name {
+            return Ok(());
+        }
         self.touch(number)?;
         if let Some(old) = old.filter(|_| !keeps) {
             if old.kind == FileKind::Directory {
