@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use platter::Volume;
-use platter::vfs::memory::{MemFs, MemFsLimits};
 use platter::vfs::{Filesystem, SystemClock};
 use platter_fuse::{MountOptions, Session};
+use platter_memfs::{MemFs, MemFsLimits};
 use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use platter_fuse::{MountOptions, mount};
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Context, Credentials, Filesystem, SetAttr, SystemClock};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -36,7 +36,6 @@ pub mod writing;
 pub mod file;
 pub mod namei;
 pub mod tree_walk;
-pub mod memory;
 
 pub use platter_block::lock;
 pub use platter_block::{MountEntry, MountTable, MountedDevice};

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{
     Context, CreateKind, Credentials, FixedClock, SetAttr, SetTime, Timestamp, XattrMode,
 };

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use platter_block::Access;
-use platter_vfs::memory::MemFs;
+use platter_memfs::MemFs;
 use platter_vfs::{Condition, CreateKind, Error, FileKind, Filesystem};
 
 use super::image::ImageFiles;

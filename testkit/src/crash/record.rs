@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use platter_block::sim::{Effect, Fault, FaultDevice, Recorder, Recording, RecordingDevice, When};
 use platter_block::{BlockDevice, Operation as Request};
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Error, FixedClock, Timestamp};
 
 use crate::subject::{Devices, Scene};

@@ -2,7 +2,7 @@
 //! that they share; against a model, after every remount.
 
 use anyhow::{Context, Result, anyhow, ensure};
-use platter_vfs::memory::MemFs;
+use platter_memfs::MemFs;
 use platter_vfs::{CreateKind, Filesystem};
 
 use super::image::ImageFiles;

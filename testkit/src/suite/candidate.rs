@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{Access, BlockDevice, Operation};
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Context, CreateKind, Filesystem, FixedClock, Inode, Name, Timestamp};
 use rustix::io::Errno;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use platter::{MountOptions, Volume, WriteOptions};
 use platter_cache::MemoryBudget;
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Error, FallocateMode, FixedClock, Inode, Name, Timestamp};
 use testkit::oracle::{debugfs, mke2fs};
 use testkit::prng::Prng;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use platter::block::{Access, BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
 use platter_ext4::{Ext4, MountOptions, Recovery};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::acl::{ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::attr::DeviceNumber;
-use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{
     Context, CreateKind, Credentials, DirCursor, Error, FileKind, Filesystem, FixedClock, Inode,
     Name, NameBuf, RenameMode, Timestamp, XattrMode,

@@ -222,7 +222,7 @@ impl NodeTable {
 
 #[cfg(test)]
 mod tests {
-    use platter_vfs::memory::{MemFs, MemFsLimits};
+    use platter_memfs::{MemFs, MemFsLimits};
     use platter_vfs::{CreateKind, Description, FixedClock, ShownNumbers, StatFs, Timestamp};
 
     use super::*;

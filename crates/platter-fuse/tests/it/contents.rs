@@ -241,11 +241,11 @@ fn keeps_frozen_files(options: &str, write: impl Fn(&File)) {
 #[test]
 fn a_full_filesystem_says_so() {
     let clock = std::sync::Arc::new(platter_vfs::SystemClock::new());
-    let limits = platter_vfs::memory::MemFsLimits {
+    let limits = platter_memfs::MemFsLimits {
         pages: 16,
         inodes: 4,
     };
-    let fs = std::sync::Arc::new(platter_vfs::memory::MemFs::new(clock, limits));
+    let fs = std::sync::Arc::new(platter_memfs::MemFs::new(clock, limits));
     let mounted = Mounted::serving(fs.clone(), fs, MountOptions::default());
     let file = File::create(mounted.path("f")).unwrap();
     // The kernel may hold writes back, but it reports their failure.

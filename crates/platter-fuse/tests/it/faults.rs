@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use platter_fuse::{ErrorSink, MountOptions, Operation};
 
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::lock::Mutex;
-use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{
     Attr, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink, ExtentSink,
     Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget, SetAttr, StatFs, SystemClock,

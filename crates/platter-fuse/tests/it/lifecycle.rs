@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use platter_fuse::{Ended, MountOptions, mount};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::Filesystem;
-use platter_vfs::memory::{MemFs, MemFsLimits};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

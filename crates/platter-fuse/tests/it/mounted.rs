@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use platter_fuse::{MountOptions, Operation, Session, Statistics, mount};
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{CreateKind, Filesystem, Inode, SystemClock};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

@@ -12,7 +12,7 @@ use rustix::fs::{XattrFlags, setxattr};
 
 use crate::mounted::{Mounted, plant, soon};
 
-fn read_only(fill: impl FnOnce(&platter_vfs::memory::MemFs)) -> Mounted {
+fn read_only(fill: impl FnOnce(&platter_memfs::MemFs)) -> Mounted {
     Mounted::with("ro", fill)
 }
 

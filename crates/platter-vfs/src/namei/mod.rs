@@ -7,8 +7,6 @@
 mod checks;
 mod operations;
 mod rename;
-#[cfg(test)]
-mod tests;
 
 use crate::inode::{InodeLock, RenameLock};
 use std::sync::Arc;

@@ -4,8 +4,6 @@
 //! own root, and `..` goes back to where the walk came from, so a corrupt `..` entry has no effect.
 
 mod components;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 

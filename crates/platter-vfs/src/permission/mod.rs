@@ -5,8 +5,6 @@
 
 mod attributes;
 mod names;
-#[cfg(test)]
-mod tests;
 
 use bitflags::bitflags;
 

@@ -253,24 +253,25 @@ impl fmt::Debug for DirReadAhead {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wild::Wild;
     use super::*;
-    use crate::memory::{MemFs, MemFsLimits};
-    use crate::{CreateKind, Description, FixedClock, Inode, Result, StatFs, Timestamp};
+    use crate::Filesystem;
 
-    fn tree(width: usize) -> Arc<dyn Filesystem> {
-        let clock = FixedClock::new(Timestamp::default(), 0);
-        let fs = MemFs::new(Arc::new(clock), MemFsLimits::default());
-        let plant = |path: String| {
-            fs.plant(path.as_bytes(), CreateKind::Directory, 0o755)
-                .unwrap();
+    /// Directories two levels deep, `width` in each.
+    fn wild(width: u64) -> Arc<Wild> {
+        let below = |first: u64| {
+            (0..width)
+                .map(move |at| (at.to_string(), first + at))
+                .collect()
         };
-        for first in 0..width {
-            plant(format!("{first}"));
-            for second in 0..width {
-                plant(format!("{first}/{second}"));
-            }
-        }
-        Arc::new(fs)
+        let mut dirs = vec![below(1)];
+        dirs.extend((1..=width).map(|number| below(1 + number * width)));
+        dirs.extend((0..width * width).map(|_| Vec::new()));
+        Arc::new(Wild::new(dirs))
+    }
+
+    fn tree(width: u64) -> Arc<dyn Filesystem> {
+        wild(width)
     }
 
     const ALL: ListingOrder = ListingOrder {
@@ -321,54 +322,10 @@ mod tests {
         assert_eq!(wait(&read_ahead, |state| state.announced.is_empty()), 0);
     }
 
-    /// A filesystem that notes what readahead is requested of.
-    #[derive(Debug)]
-    struct Noting {
-        fs: Arc<dyn Filesystem>,
-        requested: Mutex<Vec<InodeId>>,
-    }
-
-    impl Filesystem for Noting {
-        fn describe(&self) -> Description {
-            self.fs.describe()
-        }
-
-        fn is_read_only(&self) -> bool {
-            self.fs.is_read_only()
-        }
-
-        fn root(&self) -> Result<Arc<dyn Inode>> {
-            self.fs.root()
-        }
-
-        fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
-            self.fs.inode(id)
-        }
-
-        fn read_ahead_dir(&self, dir: InodeId) {
-            self.requested.lock().push(dir);
-        }
-
-        fn stat_fs(&self) -> Result<StatFs> {
-            self.fs.stat_fs()
-        }
-
-        fn sync(&self) -> Result<()> {
-            self.fs.sync()
-        }
-
-        fn unmount(&self) -> Result<()> {
-            self.fs.unmount()
-        }
-    }
-
     #[test]
     fn readahead_of_directories_is_requested_once() {
-        let noting = Arc::new(Noting {
-            fs: tree(5),
-            requested: Mutex::default(),
-        });
-        let fs: Arc<dyn Filesystem> = Arc::<Noting>::clone(&noting);
+        let noting = wild(5);
+        let fs: Arc<dyn Filesystem> = Arc::<Wild>::clone(&noting);
         let read_ahead = DirReadAhead::new(Arc::clone(&fs), ALL);
         read_ahead.announce([fs.root().unwrap().id()]);
         let all = 1 + 5 + 25;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use parking_lot::Mutex;
 use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BatchPiece, BlockDevice, IoError, MemoryDevice};
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{
     CheckProgress, CheckReport, CheckSink, Description, FileKind, Filesystem, Finding, FixedClock,
     Inode, InodeId, StatFs, Timestamp, TreeWalk, WalkEvent, WalkOrder,

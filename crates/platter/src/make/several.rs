@@ -72,8 +72,8 @@ mod tests {
     use std::sync::Arc;
 
     use platter_block::BlockDevice;
+    use platter_memfs::{MemFs, MemFsLimits};
     use platter_ondisk::Uuid;
-    use platter_vfs::memory::{MemFs, MemFsLimits};
     use platter_vfs::{Clock, Filesystem};
 
     use super::*;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
 
-use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{FileKind, FixedClock};
 use tempfile::TempDir;
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use platter_memfs::MemFs;
 use platter_ondisk::{Corruption, Locus};
-use platter_vfs::memory::MemFs;
 use platter_vfs::path::PathWalk;
 use platter_vfs::{
     Attr, Description, DirCursor, DirEntry, DirSink, ExtentSink, Filesystem, Inode, InodeId, Name,

@@ -5,9 +5,9 @@ mod seen;
 
 use std::sync::Arc;
 
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::clock::FixedClock;
-use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{
     Context, CreateKind, Credentials, Filesystem, Inode, SetAttr, SetTime, Timestamp, XattrMode,
 };

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use platter_vfs::memory::MemFs;
+use platter_memfs::MemFs;
 use platter_vfs::{FileKind, Filesystem, InodeId, SeekTarget};
 use rustix::fs::{lgetxattr, llistxattr};
 

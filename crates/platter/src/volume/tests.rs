@@ -2,8 +2,8 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
+use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::clock::FixedClock;
-use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{Context, CreateKind, Credentials, FileKind, SeekTarget, Timestamp, XattrMode};
 
 use std::path::Path;

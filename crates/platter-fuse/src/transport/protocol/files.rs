@@ -141,7 +141,7 @@ pub(in crate::transport) fn decode_device(encoded: u32) -> DeviceNumber {
 mod tests {
     use std::sync::Arc;
 
-    use platter_vfs::memory::{MemFs, MemFsLimits};
+    use platter_memfs::{MemFs, MemFsLimits};
     use platter_vfs::{Filesystem, FixedClock};
 
     use super::*;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use platter_vfs::memory::MemFs;
+use platter_memfs::MemFs;
 use platter_vfs::{CreateKind, Filesystem, SetAttr, SetTime};
 
 use super::*;

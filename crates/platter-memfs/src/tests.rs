@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MemFs, MemFsLimits};
-use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
-use crate::inode::read_dir_all;
-use crate::{
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::inode::read_dir_all;
+use platter_vfs::{
     AclEntry, AclSubject, Condition, Context, CreateKind, Credentials, DirCursor, Error,
     FallocateMode, FileKind, Filesystem, FixedClock, Inode, Name, PathWalk, PosixAcl, RenameMode,
     Result, SeekTarget, SetAttr, SetTime, Timestamp, XattrMode,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::disk::{Disk, Frame, PAGE};
-use crate::file::{Backing, FileRun, Target};
-use crate::writing::RangeSet;
+use platter_vfs::file::{Backing, FileRun, Target};
+use platter_vfs::writing::RangeSet;
 
 /// The largest file in bytes: what an `off_t` holds.
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;

@@ -1,6 +1,6 @@
 //! The inode object of the memory filesystem: reading, and the way to what changes.
 
-use crate::inode::{InodeLock, RenameLock};
+use platter_vfs::inode::{InodeLock, RenameLock};
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::Shared;
 use super::change::NewNode;
 use super::content::Content;
 use super::node::{Body, LINKS_MAX, Node, Number, ROOT};
-use crate::file::{self, FileData, WriteTo};
-use crate::namei::{self, LinkState, NamedInode, NewInode, Rename};
-use crate::writing::{InodeLists, ReturnsSpace};
-use crate::{
+use platter_block::lock::{RwLock, rank};
+use platter_vfs::file::{self, FileData, WriteTo};
+use platter_vfs::namei::{self, LinkState, NamedInode, NewInode, Rename};
+use platter_vfs::writing::{InodeLists, ReturnsSpace};
+use platter_vfs::{
     AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirEntry, DirSink,
     Error, Exchange, ExtendedFlags, ExtentSink, FallocateMode, FileKind, FileTimes, Inode, InodeId,
     Name, NameBuf, RenameMode, Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
 };
-use platter_block::lock::{RwLock, rank};
 
 /// Entries listed under one hold of the lock.
 const LISTED_AT_ONCE: usize = 256;

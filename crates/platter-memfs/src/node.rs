@@ -7,10 +7,10 @@ use hashbrown::HashMap;
 use super::content::Content;
 use super::directory::Directory;
 use super::disk::{BLOCK_BYTES, PAGE};
-use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
-use crate::attr::DeviceNumber;
-use crate::namei::LinkState;
-use crate::{Attr, Condition, ExtendedFlags, FileKind, InodeId, PosixAcl, Result, Timestamp};
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::attr::DeviceNumber;
+use platter_vfs::namei::LinkState;
+use platter_vfs::{Attr, Condition, ExtendedFlags, FileKind, InodeId, PosixAcl, Result, Timestamp};
 
 /// An inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,9 +8,9 @@ use super::content::{Content, Page};
 use super::disk::{PAGE, PAGE_BITS};
 use super::inode::MemInode;
 use super::node::Number;
-use crate::file;
-use crate::ranges::{Deduped, Exchange};
-use crate::{Condition, Inode, Result};
+use platter_vfs::file;
+use platter_vfs::ranges::{Deduped, Exchange};
+use platter_vfs::{Condition, Inode, Result};
 
 impl MemInode {
     /// Makes `range` of the source what this file has at byte `to`.
@@ -76,7 +76,7 @@ impl MemInode {
                 if range.start.is_multiple_of(PAGE) && range.end.is_multiple_of(PAGE) {
                     return Ok(range);
                 }
-                Err(crate::Error::from(Condition::InvalidArgument))
+                Err(platter_vfs::Error::from(Condition::InvalidArgument))
             };
             let range = whole(exchange.offset, size)?;
             let other_range = whole(exchange.other_offset, other_size)?;
@@ -165,8 +165,8 @@ mod tests {
 
     use super::super::disk::PAGE_BYTES;
     use super::*;
-    use crate::memory::{MemFs, MemFsLimits};
-    use crate::{
+    use crate::{MemFs, MemFsLimits};
+    use platter_vfs::{
         Context, CreateKind, ExtendedFlags, Filesystem, FixedClock, Inode, SetAttr, Timestamp, Tune,
     };
 
@@ -283,7 +283,7 @@ mod tests {
         let fs = fs(1 << 20);
         let first = file(&fs, b"first", &pages(b"abc"));
         let second = file(&fs, b"second", &pages(b"xyz"));
-        let mode = crate::FallocateMode::PunchHole;
+        let mode = platter_vfs::FallocateMode::PunchHole;
         second.fallocate(PAGE..2 * PAGE, mode).unwrap();
         let exchange = Exchange {
             offset: 0,

@@ -3,10 +3,10 @@
 use super::content::Content;
 use super::directory::Directory;
 use super::node::{Body, Node, Nodes, Number};
-use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
-use crate::attr::DeviceNumber;
-use crate::creation::NewFile;
-use crate::{
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::attr::DeviceNumber;
+use platter_vfs::creation::NewFile;
+use platter_vfs::{
     Condition, Context, CreateKind, FileKind, Name, PosixAcl, Result, SetAttr, SetTime, Timestamp,
     XattrMode,
 };

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use platter_block::lock::Mutex;
 use platter_block::{IoError, Operation};
 
-use crate::file::copy_into;
+use platter_vfs::file::copy_into;
 
 /// The unit in which files take memory, in bytes.
 pub(super) const PAGE_BYTES: usize = 4096;

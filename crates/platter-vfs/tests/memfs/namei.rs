@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use crate::memory::{MemFs, MemFsLimits};
-use crate::permission::{APPEND_ONLY, IMMUTABLE};
-use crate::{
+use platter_memfs::{MemFs, MemFsLimits};
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
+use platter_vfs::{
     Condition, Context, CreateKind, Error, FileKind, Filesystem, FixedClock, Inode, Name,
     RenameMode, Result, SetAttr, Timestamp,
 };

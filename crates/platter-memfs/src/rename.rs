@@ -3,9 +3,9 @@
 use super::change::NewNode;
 use super::inode::MemInode;
 use super::node::{Nodes, Number};
-use crate::attr::DeviceNumber;
-use crate::namei::Rename;
-use crate::{CreateKind, Name, RenameMode, Result, Timestamp};
+use platter_vfs::attr::DeviceNumber;
+use platter_vfs::namei::Rename;
+use platter_vfs::{CreateKind, Name, RenameMode, Result, Timestamp};
 
 /// A name in a directory.
 type Place<'a> = (Number, Name<'a>);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use super::node::Number;
-use crate::{DirCursor, Name, NameBuf};
+use platter_vfs::{DirCursor, Name, NameBuf};
 
 /// `.` and `..` have the first two places of every listing.
 const DOT: u64 = 1;

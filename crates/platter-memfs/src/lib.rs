@@ -1,5 +1,6 @@
-//! A filesystem in memory with the whole of POSIX: the model that drivers are compared with, and
-//! what front ends are tested on. Names and contents go through the shared layers, as those of drivers do.
+//! A filesystem in memory with all POSIX operations: the model that drivers are compared with, and what the shared
+//! layers and the front ends are tested on. Names and contents go through the shared layers, as those of drivers do.
+#![forbid(unsafe_code)]
 
 mod disk;
 mod content;
@@ -28,13 +29,13 @@ use self::directory::Directory;
 use self::disk::{BLOCK_BYTES, Disk};
 use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
-use crate::file::write_back_files;
-use crate::writing::{DirtyList, FreezeGate, Writer};
-use crate::{
+use platter_block::lock::RwLock;
+use platter_vfs::file::write_back_files;
+use platter_vfs::writing::{DirtyList, FreezeGate, Writer};
+use platter_vfs::{
     Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
     PathWalk, Result, StatFs,
 };
-use platter_block::lock::RwLock;
 
 /// Memory of the page cache.
 const CACHE_BYTES: u64 = 64 << 20;

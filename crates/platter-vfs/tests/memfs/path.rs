@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::memory::{MemFs, MemFsLimits};
-use crate::path::{LINKS_FOLLOWED_MAX, LastComponent, PathWalk};
-use crate::{
+use platter_memfs::{MemFs, MemFsLimits};
+use platter_vfs::path::{LINKS_FOLLOWED_MAX, LastComponent, PathWalk};
+use platter_vfs::{
     Condition, Context, CreateKind, Credentials, DentryCache, Error, FileKind, Filesystem,
     FixedClock, Inode, Name, Result, SetAttr, Timestamp,
 };

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{
+use platter_memfs::{MemFs, MemFsLimits};
+use platter_vfs::permission::{
     Access, check_access, check_create, check_delete, permissions_of_new, prepare_set_attr,
 };
-use crate::memory::{MemFs, MemFsLimits};
-use crate::xattr::{XattrAccess, check_xattr, is_listed};
-use crate::{
+use platter_vfs::xattr::{XattrAccess, check_xattr, is_listed};
+use platter_vfs::{
     AclEntry, AclSubject, Attr, Condition, Context, CreateKind, Credentials, DirCursor, DirSink,
     Error, ExtentSink, FileKind, Filesystem, FixedClock, Inode, InodeId, Name, PosixAcl, Result,
     SeekTarget, SetAttr, SetTime, Timestamp, XattrMode, acl,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::disk::{PAGE, PAGE_BYTES};
 use super::{MemFs, MemFsLimits};
-use crate::{
+use platter_vfs::{
     Condition, Context, CreateKind, Error, Extent, FallocateMode, Filesystem, FixedClock, Inode,
     Name, PathWalk, SeekTarget, SetAttr, Timestamp,
 };

@@ -1,7 +1,7 @@
-//! The contents of regular files of the memory filesystem: the block mapping that [`crate::file`] reads
+//! The contents of regular files of the memory filesystem: the block mapping that [`platter_vfs::file`] reads
 //! and writes through the page cache.
 
-use crate::inode::InodeLock;
+use platter_vfs::inode::InodeLock;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use platter_cache::{AddressSpace, Mapping};
 use super::content::{Content, FILE_BYTES_MAX, PAGES_MAX};
 use super::disk::{Frame, PAGE_BITS, PAGE_BYTES};
 use super::inode::MemInode;
-use crate::file::{
+use platter_vfs::file::{
     Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileMap, FileRun, Request,
     Target, write_back_files, write_runs,
 };
-use crate::permission::{APPEND_ONLY, IMMUTABLE};
-use crate::writing::{InodeLists, ListedInode};
-use crate::{Condition, Error, InodeId, Place, Result};
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
+use platter_vfs::writing::{InodeLists, ListedInode};
+use platter_vfs::{Condition, Error, InodeId, Place, Result};
 
 impl MemInode {
     fn content<T>(&self, read: impl FnOnce(&Content) -> T) -> Result<T> {
