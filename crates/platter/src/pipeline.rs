@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex};
 
 /// How many jobs wait at most for a thread.
 const QUEUE_JOBS_MAX: usize = 16;

@@ -9,11 +9,12 @@ use super::source::Source;
 /// Words of one driver, in small letters.
 const WORDS: [&str; 2] = ["ext4", "jbd"];
 /// Where they must not stand.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
     "crates/platter-ondisk",
     "crates/platter-block",
     "crates/platter-cache",
     "crates/platter-vfs",
+    "crates/platter-memfs",
     "crates/platter-fuse",
     "crates/platter/src",
     "crates/platter/tests",

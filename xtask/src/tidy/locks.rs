@@ -1,4 +1,4 @@
-//! The table of locks in `ARCHITECTURE.md`: every `Mutex` and `RwLock` that is a field of the crates below,
+//! The table of locks in `ARCHITECTURE.md`: every `Mutex` and `RwLock` that is a field in a library crate or the command,
 //! with the rank that its type has. `cargo xtask locks` writes the table.
 
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use crate::workspace::Workspace;
 
 const FILE: &str = "ARCHITECTURE.md";
 const TABLE_HEADER: &str = "| rank | lock | kind | guards |";
-/// Crates whose locks are listed.
-const CRATES: &[&str] = &["fuse", "vfs", "ext4", "btrfs", "xfs", "cache", "block"];
+/// Where the crates are whose locks are listed.
+const CRATES: &str = "crates";
 /// Types of locks.
 const KINDS: &[&str] = &["Mutex", "RwLock"];
 /// Files and directories that declare the types of locks.
@@ -147,16 +147,15 @@ fn table(locks: &[Lock<'_>]) -> String {
 /// The sources whose locks are listed.
 fn listed(sources: &[Source]) -> impl Iterator<Item = &Source> {
     sources.iter().filter(|source| {
-        let is_listed = |name: &&str| {
-            let dir = format!("crates/platter-{name}/src");
-            source.path.starts_with(dir)
-        };
+        let mut parts = source.path.iter();
+        let is_listed = parts.next().is_some_and(|part| part == CRATES)
+            && parts.nth(1).is_some_and(|part| part == "src");
         let is_type = LOCK_TYPES.iter().any(|file| source.path.starts_with(file));
         let is_test = source
             .path
             .iter()
             .any(|part| part == "tests" || part == "tests.rs");
-        CRATES.iter().any(is_listed) && !is_type && !is_test
+        is_listed && !is_type && !is_test
     })
 }
 
@@ -219,7 +218,8 @@ fn locks_of(source: &Source) -> Vec<Lock<'_>> {
 /// The module in a file, from its crate on.
 fn module(path: &Path) -> String {
     let text = path.with_extension("").display().to_string();
-    let text = text.strip_prefix("crates/platter-").unwrap_or(&text);
+    let text = text.strip_prefix("crates/").unwrap_or(&text);
+    let text = text.strip_prefix("platter-").unwrap_or(text);
     let text = text.replacen("/src", "", 1).replace('/', "::");
     let text = text.strip_suffix("::mod").unwrap_or(&text);
     text.strip_suffix("::lib").unwrap_or(text).to_owned()

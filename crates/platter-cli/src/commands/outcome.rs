@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use platter::vfs::lock::Mutex;
 use platter_fuse::Watch;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

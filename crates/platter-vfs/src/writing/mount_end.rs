@@ -61,7 +61,7 @@ pub struct MountEnd<M: WritableMount> {
     /// Present until the end.
     running: Mutex<Option<Running<M>>>,
     /// Held while it ends, so that other callers wait.
-    ending: Mutex<(), { rank(0, 0) }>,
+    ending: Mutex<(), { rank(0, 1) }>,
     /// All changes were ended before the unmount, which leaves the device as it is.
     is_shut_down: AtomicBool,
 }

@@ -25,7 +25,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_vfs::{Condition, Inode};
 
 use self::job::{Chunk, Encoder, Job};

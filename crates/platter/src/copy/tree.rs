@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_vfs::tree_walk::second_name;
 use platter_vfs::{Attr, Condition, FileKind, InodeId, WalkOrder};
 use rustix::io::Errno;

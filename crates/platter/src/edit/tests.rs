@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BatchPiece, BlockDevice, IoError, MemoryDevice};
 use platter_memfs::{MemFs, MemFsLimits};
@@ -235,12 +235,12 @@ struct Witness {
 
 impl BatchWriter for Witness {
     fn write(&self, pieces: &[BatchPiece]) -> Result<(), IoError> {
-        let mut seen = self.seen.lock();
-        seen.push(self.device.snapshot());
+        let before = self.device.snapshot();
         for (offset, bytes) in pieces {
             self.device.write_at(*offset, bytes)?;
         }
-        seen.push(self.device.snapshot());
+        let after = self.device.snapshot();
+        self.seen.lock().extend([before, after]);
         Ok(())
     }
 }
@@ -261,7 +261,8 @@ fn between_batches_the_image_is_sound_without_a_replay() {
         edit.commit().unwrap();
         let after = listing(&image(&memory), Recovery::Skip);
         let mut was = [0; 2];
-        for bytes in witness.seen.lock().drain(..) {
+        let seen = std::mem::take(&mut *witness.seen.lock());
+        for bytes in seen {
             let found = image(&Arc::new(MemoryDevice::new("seen", bytes)));
             demand_clean(&found, Recovery::Skip);
             let found = listing(&found, Recovery::Skip);

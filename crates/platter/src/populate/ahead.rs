@@ -6,7 +6,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::thread;
 
-use parking_lot::Mutex;
+use platter_block::lock::Mutex;
 
 use super::Contents;
 use super::contents::Nearby;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use parking_lot::{Condvar, Mutex};
+use platter_block::lock::{Condvar, Mutex};
 use platter_vfs::Timestamp;
 use platter_vfs::attr::DeviceNumber;
 use rustix::fs::{

@@ -18,7 +18,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use platter_block::lock::{Mutex, rank};
 use platter_block::{BlockDevice, Counts, FileDevice, GatheringDevice, RevocableDevice};
 use platter_vfs::path::PathWalk;
 use platter_vfs::{
@@ -62,7 +62,7 @@ struct Shared {
     parts: VolumeParts,
     closed: AtomicBool,
     /// Whether the end of the filesystem went well; `None` before it. Held until it is unmounted.
-    ended_well: Mutex<Option<bool>>,
+    ended_well: Mutex<Option<bool>, { rank(0, 0) }>,
 }
 
 /// What a volume consists of.

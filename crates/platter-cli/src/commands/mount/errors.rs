@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use platter::vfs::lock::Mutex;
 use platter::vfs::{Clock, SystemClock};
 
 use crate::console::complain;
