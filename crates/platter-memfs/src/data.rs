@@ -17,7 +17,7 @@ use platter_vfs::file::{
     Target, write_back_files, write_runs,
 };
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
-use platter_vfs::writing::{InodeLists, ListedInode};
+use platter_vfs::writing::{InodeLists, ListedInode, Reach};
 use platter_vfs::{Condition, Error, InodeId, Place, Result};
 
 impl MemInode {
@@ -31,26 +31,17 @@ impl MemInode {
         nodes.change_content(self.number, change)
     }
 
-    /// Says that the cache has contents that the block mapping has not. Keeps the inode in memory, unless
-    /// no name leads to it.
+    /// Says that the cache has contents that the block mapping lacks.
     pub(super) fn add_to_dirty(&self) {
-        let (has_name, may_get_one) = {
+        let reach = {
             let nodes = self.shared.nodes.read();
             let node = nodes.get(self.number);
-            (node.links != 0, node.may_get_first_name)
+            Reach::new(node.links, node.may_get_first_name)
         };
-        if !has_name && !may_get_one || self.lists.is_dirty() {
-            return;
-        }
-        // The caller uses the inode, so it is there.
-        if let Some(inode) = self.shared.in_use.get(self.number.id()) {
-            let dirty = &self.shared.dirty;
-            if has_name {
-                dirty.add(inode, || self.shared.is_closed());
-            } else {
-                dirty.add_unnamed(&inode);
-            }
-        }
+        let (shared, is_closed) = (&self.shared, || self.shared.is_closed());
+        shared
+            .dirty
+            .mark(self, reach, |id| shared.in_use.get(id), is_closed);
     }
 }
 

@@ -13,7 +13,7 @@ use super::content::Content;
 use super::node::{Body, LINKS_MAX, Node, Number, ROOT};
 use platter_block::lock::{RwLock, rank};
 use platter_vfs::file::{self, FileData, WriteTo};
-use platter_vfs::namei::{self, LinkState, NamedInode, NewInode, Rename};
+use platter_vfs::namei::{self, AttributedInode, LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::writing::{InodeLists, ReturnsSpace};
 use platter_vfs::{
     AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirEntry, DirSink,
@@ -255,19 +255,45 @@ impl ReturnsSpace for Shared {
     }
 }
 
+impl AttributedInode for MemInode {
+    fn inode_lock(&self) -> &InodeLock {
+        &self.lock
+    }
+
+    fn attributes(&self) -> Attr {
+        let mut attr = self.shared.nodes.read().get(self.number).attr(self.number);
+        if attr.kind == FileKind::Regular {
+            attr.size_bytes = self.data.size_bytes();
+        }
+        attr
+    }
+
+    fn prepare_change(&self, changes: &SetAttr) -> Result<()> {
+        changes
+            .size_bytes
+            .map_or(Ok(()), |_| self.must_be_regular())
+    }
+
+    fn change_attributes(&self, _: &Context, changes: &SetAttr) -> Result<()> {
+        let now = self.now();
+        self.shared
+            .nodes
+            .write()
+            .set_attr(self.number, changes, now)
+    }
+
+    fn change_size(&self, size_bytes: u64) -> Result<()> {
+        file::resize(self, size_bytes)
+    }
+}
+
 impl Inode for MemInode {
     fn id(&self) -> InodeId {
         self.number.id()
     }
 
     fn attr(&self) -> Result<Attr> {
-        self.read(|node| {
-            let mut attr = node.attr(self.number);
-            if attr.kind == FileKind::Regular {
-                attr.size_bytes = self.data.size_bytes();
-            }
-            Ok(attr)
-        })
+        Ok(self.attributes())
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>> {
@@ -427,19 +453,9 @@ impl Inode for MemInode {
         namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 
-    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
         let _writer = self.shared.begin()?;
-        if let Some(size_bytes) = changes.size_bytes {
-            self.must_be_regular()?;
-            let _lock = self.lock.write();
-            file::resize(self, size_bytes)?;
-        }
-        let now = self.now();
-        self.shared
-            .nodes
-            .write()
-            .set_attr(self.number, changes, now)?;
-        self.attr()
+        namei::set_attr(self, context, changes)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {

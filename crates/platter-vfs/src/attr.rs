@@ -194,53 +194,6 @@ pub struct SetAttr {
     pub cow_extent_size_bytes: Option<u32>,
 }
 
-impl SetAttr {
-    /// Makes changes among which is the size: first all that is neither size nor time, since it may find no space;
-    /// then the size; times last, since a change of size sets them, too. What comes first is undone if the size
-    /// cannot be changed.
-    pub fn apply_with_size(
-        &self,
-        size_bytes: u64,
-        current: impl Fn() -> Attr,
-        set: impl Fn(&Self) -> Result<()>,
-        resize: impl FnOnce(u64) -> Result<()>,
-    ) -> Result<()> {
-        let times = Self {
-            accessed: self.accessed,
-            modified: self.modified,
-            changed: self.changed,
-            ..Self::default()
-        };
-        let rest = Self {
-            size_bytes: None,
-            accessed: None,
-            modified: None,
-            changed: None,
-            ..*self
-        };
-        let before = current();
-        set(&rest)?;
-        if let Err(error) = resize(size_bytes) {
-            // As in Linux, the file may be truncated although its blocks could not be freed.
-            let is_truncated = current().size_bytes == size_bytes;
-            let undo = Self {
-                permissions: rest.permissions.map(|_| before.permissions),
-                uid: rest.uid.map(|_| before.uid),
-                gid: rest.gid.map(|_| before.gid),
-                project: rest.project.map(|_| before.project),
-                flags: rest.flags.map(|_| before.flags),
-                changed: (!is_truncated).then_some(before.changed),
-                ..Self::default()
-            };
-            if rest != Self::default() {
-                set(&undo)?;
-            }
-            return Err(error);
-        }
-        set(&times)
-    }
-}
-
 /// Space and inodes of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {

@@ -1,8 +1,10 @@
 //! Attributes of inodes.
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, PosixAcl};
+use platter_vfs::inode::InodeLock;
+use platter_vfs::namei::{AccessedInode, AttributedInode};
 use platter_vfs::{
-    AccessTimes, Attr, Condition, Error, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
+    Attr, Condition, Context, Error, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
     XattrMode, file,
 };
 
@@ -14,7 +16,24 @@ use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::xattr;
 
 impl BtrfsInode {
-    pub(super) fn attributes(&self) -> Attr {
+    /// The access ACL with other permission bits, if there is one.
+    fn acl_with(&self, permissions: u32) -> Result<Option<Vec<u8>>> {
+        match xattr::get(self.context(), self.tree(), self.id.number, ACL_ACCESS_NAME) {
+            Ok(value) => Ok(Some(
+                PosixAcl::decode(&value)?.with_mode(permissions).encode(),
+            )),
+            Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AttributedInode for BtrfsInode {
+    fn inode_lock(&self) -> &InodeLock {
+        &self.order
+    }
+
+    fn attributes(&self) -> Attr {
         let sector_bytes = self.context().sector_bytes();
         let (item, delayed) = {
             let state = self.state.read();
@@ -30,46 +49,10 @@ impl BtrfsInode {
         attr
     }
 
-    pub(super) fn update_access_time(&self, times: AccessTimes) -> Result<()> {
-        if times == AccessTimes::Never || !self.can_change() {
-            return Ok(());
-        }
-        let now = self.fs.clock.now();
-        let item = self.item();
-        let kept = FileTimes {
-            accessed: item.accessed,
-            modified: item.modified,
-            changed: item.changed,
-        };
-        if item.flags.contains(InodeFlags::NOATIME) || !times.is_due(&kept, now) {
-            return Ok(());
-        }
-        // Reading goes on while the filesystem is frozen.
-        let Some(_writer) = self.fs.writers.try_enter() else {
-            return Ok(());
-        };
-        self.change(INODE_CREDITS, Purpose::Change, |_, item| {
-            item.accessed = now;
-            Ok(())
-        })
-    }
-
-    pub(super) fn set_attributes(&self, changes: &SetAttr) -> Result<Attr> {
+    fn prepare_change(&self, changes: &SetAttr) -> Result<()> {
         if !self.can_change() {
             return Err(Condition::ReadOnly.into());
         }
-        let _order = self.order.write();
-        self.refuse_unsupported(changes)?;
-        if let Some(size) = changes.size_bytes {
-            self.set_with_size(changes, size)?;
-        } else {
-            self.set(changes)?;
-        }
-        Ok(self.attributes())
-    }
-
-    /// Projects and flags that are not kept are refused.
-    fn refuse_unsupported(&self, changes: &SetAttr) -> Result<()> {
         if changes.project.is_some_and(|project| project != 0) {
             return Err(Condition::NotSupported.into());
         }
@@ -79,21 +62,7 @@ impl BtrfsInode {
         Ok(())
     }
 
-    /// Makes changes among which is the size.
-    fn set_with_size(&self, changes: &SetAttr, size: u64) -> Result<()> {
-        let current = || self.attributes();
-        changes.apply_with_size(
-            size,
-            current,
-            |changes| self.set(changes),
-            |size| file::resize(self, size),
-        )
-    }
-
-    fn set(&self, changes: &SetAttr) -> Result<()> {
-        if *changes == SetAttr::default() {
-            return Ok(());
-        }
+    fn change_attributes(&self, _: &Context, changes: &SetAttr) -> Result<()> {
         let now = self.fs.clock.now();
         let acl = match changes.permissions {
             Some(permissions) => self.acl_with(permissions)?,
@@ -132,15 +101,27 @@ impl BtrfsInode {
         Ok(())
     }
 
-    /// The access ACL with other permission bits, if there is one.
-    fn acl_with(&self, permissions: u32) -> Result<Option<Vec<u8>>> {
-        match xattr::get(self.context(), self.tree(), self.id.number, ACL_ACCESS_NAME) {
-            Ok(value) => Ok(Some(
-                PosixAcl::decode(&value)?.with_mode(permissions).encode(),
-            )),
-            Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
-            Err(error) => Err(error),
-        }
+    fn change_size(&self, size_bytes: u64) -> Result<()> {
+        file::resize(self, size_bytes)
+    }
+}
+
+impl AccessedInode for BtrfsInode {
+    fn times_before_read(&self) -> Option<FileTimes> {
+        let item = self.item();
+        let is_kept = !item.flags.contains(InodeFlags::NOATIME) && self.can_change();
+        is_kept.then_some(FileTimes {
+            accessed: item.accessed,
+            modified: item.modified,
+            changed: item.changed,
+        })
+    }
+
+    fn set_access_time(&self, time: Timestamp) -> Result<()> {
+        self.change(INODE_CREDITS, Purpose::Change, |_, item| {
+            item.accessed = time;
+            Ok(())
+        })
     }
 }
 

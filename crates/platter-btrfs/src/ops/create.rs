@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::creation::NewFile;
-use platter_vfs::namei::NewInode;
+use platter_vfs::namei::{AttributedInode, NewInode};
 use platter_vfs::{Condition, CreateKind, Error, FileKind, InodeId, Name, Result, XattrMode};
 
 use super::properties::COMPRESSION_NAME;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_vfs::file::{self, WriteTo};
-use platter_vfs::namei::{self, NewInode};
+use platter_vfs::namei::{self, AttributedInode, NewInode};
 use platter_vfs::ranges::copy_or_clone;
 use platter_vfs::{
     AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, ExtentSink,
@@ -76,7 +76,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn note_access(&self, times: AccessTimes) -> Result<()> {
-        self.update_access_time(times)
+        namei::update_access_time(self, times, &self.fs.writers, &*self.fs.clock)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
@@ -128,9 +128,9 @@ impl platter_vfs::Inode for BtrfsInode {
         self.dedupe_from(source, range, to)
     }
 
-    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
         let _writer = self.fs.writers.enter();
-        self.set_attributes(changes)
+        namei::set_attr(self, context, changes)
     }
 
     fn set_xattr(

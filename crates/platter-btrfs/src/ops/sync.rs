@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use platter_vfs::file::{self, write_back_files, write_back_unnamed};
-use platter_vfs::writing::ReturnsSpace;
+use platter_vfs::writing::{Reach, ReturnsSpace};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::{BtrfsInode, SuperBlock};
@@ -101,25 +101,15 @@ impl ReturnsSpace for SuperBlock {
 }
 
 impl BtrfsInode {
-    /// Says that the cache has contents that the devices have not. Keeps the inode in memory, unless nothing leads
-    /// to it after a crash.
+    /// Says that the cache has contents that the devices lack.
     pub(super) fn add_to_dirty(&self) {
-        let (has_name, may_get_one) = {
+        let reach = {
             let state = self.state.read();
-            (state.item.links != 0, state.may_get_first_name)
+            Reach::new(state.item.links, state.may_get_first_name)
         };
-        if !has_name && !may_get_one || self.lists.is_dirty() {
-            return;
-        }
-        let fs = &self.fs;
-        // The caller uses the inode, so it is there.
-        if let Some(inode) = fs.inodes.get(self.id) {
-            if has_name {
-                fs.dirty.add(inode, || fs.writes.is_closed());
-            } else {
-                fs.dirty.add_unnamed(&inode);
-            }
-        }
+        let (fs, is_closed) = (&self.fs, || self.fs.writes.is_closed());
+        fs.dirty
+            .mark(self, reach, |id| fs.inodes.get(id), is_closed);
     }
 
     /// See [`platter_vfs::Inode::sync`].

@@ -1,7 +1,9 @@
 //! Attributes.
 
+use platter_vfs::inode::InodeLock;
+use platter_vfs::namei::{AccessedInode, AttributedInode};
 use platter_vfs::{
-    AccessTimes, Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
+    Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
 };
 
 use super::{Ext4Inode, InodeState};
@@ -13,99 +15,6 @@ use crate::txn::Handle;
 use crate::xattr::change_credits;
 
 impl Ext4Inode {
-    #[expect(clippy::unnecessary_wraps, reason = "as the trait has it")]
-    pub(super) fn attributes(&self) -> Result<Attr> {
-        let geometry = &self.fs().geometry;
-        let state = self.state.read();
-        let mut attr = inode::attr(&state.inode, geometry);
-        if self.kind == FileKind::Regular {
-            attr.size_bytes = self.size_bytes();
-            // Otherwise, programs take a file of which nothing is allocated yet for a hole.
-            let reserved = state.delayed.reserved_blocks(geometry);
-            attr.sectors += reserved * u64::from(geometry.block_bytes >> 9);
-        }
-        if self.kind == FileKind::Directory && state.inode.links == 0 {
-            // As Linux shows a directory that was removed while open.
-            attr.size_bytes = 0;
-        }
-        Ok(attr)
-    }
-
-    /// As in Linux, neither the size nor the names of the file have to stay as they are meanwhile.
-    pub(super) fn update_access_time(&self, times: AccessTimes) -> Result<()> {
-        let is_due = |inode: &Inode, now| {
-            let kept = FileTimes {
-                accessed: inode.accessed,
-                modified: inode.modified,
-                changed: inode.changed,
-            };
-            !inode.flags.contains(InodeFlags::NOATIME) && times.is_due(&kept, inode.storable(now))
-        };
-        if times == AccessTimes::Never || !self.sb.can_write() {
-            return Ok(());
-        }
-        let now = self.sb.clock.now();
-        if !is_due(&self.state.read().inode, now) {
-            return Ok(());
-        }
-        // Reading goes on while the filesystem is frozen.
-        let Some(_writer) = self.sb.writers.try_enter() else {
-            return Ok(());
-        };
-        self.change(0, |_, state| {
-            // Another read may have come first.
-            if is_due(&state.inode, now) {
-                state.inode.accessed = state.inode.storable(now);
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn set_attributes(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        let _order = self.order.write();
-        let flags = self.flags_after(changes)?;
-        self.refuse_project(changes)?;
-        self.add_new_owners(changes)?;
-        let old = self.state.read().inode.flags;
-        if old
-            .symmetric_difference(flags)
-            .contains(InodeFlags::JOURNAL_DATA)
-        {
-            // What is dirty is written as it was to be, and checkpointed, before the file changes its mode of journaling.
-            self.write_back()?;
-            self.leave_journal()?;
-        }
-        if old.difference(flags).contains(InodeFlags::EXTENTS) {
-            self.write_back()?;
-        }
-        match changes.size_bytes {
-            Some(size_bytes) => self.set_with_size(context, changes, size_bytes)?,
-            None => self.set(context, changes, flags)?,
-        }
-        self.attributes()
-    }
-
-    /// Makes changes among which is the size.
-    fn set_with_size(&self, context: &Context, changes: &SetAttr, size_bytes: u64) -> Result<()> {
-        let current = || inode::attr(&self.state.read().inode, &self.fs().geometry);
-        let set = |changes: &SetAttr| self.set(context, changes, self.flags_after(changes)?);
-        changes.apply_with_size(size_bytes, current, set, |size_bytes| {
-            self.resize(size_bytes)
-        })
-    }
-
-    /// Makes changes, the size left out, as one transaction.
-    fn set(&self, context: &Context, changes: &SetAttr, flags: InodeFlags) -> Result<()> {
-        if *changes == SetAttr::default() {
-            return Ok(());
-        }
-        self.retry_after_enospc(|| {
-            self.change(change_credits(self.fs()), |handle, state| {
-                self.apply(context, handle, state, changes, flags)
-            })
-        })
-    }
-
     fn apply(
         &self,
         context: &Context,
@@ -235,6 +144,85 @@ impl Ext4Inode {
             return Err(Condition::Overflow.into());
         }
         Ok(())
+    }
+}
+
+impl AttributedInode for Ext4Inode {
+    fn inode_lock(&self) -> &InodeLock {
+        &self.order
+    }
+
+    fn attributes(&self) -> Attr {
+        let geometry = &self.fs().geometry;
+        let state = self.state.read();
+        let mut attr = inode::attr(&state.inode, geometry);
+        if self.kind == FileKind::Regular {
+            attr.size_bytes = self.size_bytes();
+            // Otherwise, programs take a file of which nothing is allocated yet for a hole.
+            let reserved = state.delayed.reserved_blocks(geometry);
+            attr.sectors += reserved * u64::from(geometry.block_bytes >> 9);
+        }
+        if self.kind == FileKind::Directory && state.inode.links == 0 {
+            // As Linux shows a directory that was removed while open.
+            attr.size_bytes = 0;
+        }
+        attr
+    }
+
+    fn prepare_change(&self, changes: &SetAttr) -> Result<()> {
+        let flags = self.flags_after(changes)?;
+        self.refuse_project(changes)?;
+        self.add_new_owners(changes)?;
+        let old = self.state.read().inode.flags;
+        if old
+            .symmetric_difference(flags)
+            .contains(InodeFlags::JOURNAL_DATA)
+        {
+            // What is dirty is written as it was to be, and checkpointed, before the file changes its mode of journaling.
+            self.write_back()?;
+            self.leave_journal()?;
+        }
+        if old.difference(flags).contains(InodeFlags::EXTENTS) {
+            self.write_back()?;
+        }
+        Ok(())
+    }
+
+    fn change_attributes(&self, context: &Context, changes: &SetAttr) -> Result<()> {
+        let flags = self.flags_after(changes)?;
+        self.retry_after_enospc(|| {
+            self.change(change_credits(self.fs()), |handle, state| {
+                self.apply(context, handle, state, changes, flags)
+            })
+        })
+    }
+
+    fn change_size(&self, size_bytes: u64) -> Result<()> {
+        self.resize(size_bytes)
+    }
+}
+
+impl AccessedInode for Ext4Inode {
+    fn times_before_read(&self) -> Option<FileTimes> {
+        let state = self.state.read();
+        let inode = &state.inode;
+        let is_kept = !inode.flags.contains(InodeFlags::NOATIME) && self.sb.can_write();
+        is_kept.then_some(FileTimes {
+            accessed: inode.accessed,
+            modified: inode.modified,
+            changed: inode.changed,
+        })
+    }
+
+    fn storable(&self, time: Timestamp) -> Timestamp {
+        self.state.read().inode.storable(time)
+    }
+
+    fn set_access_time(&self, time: Timestamp) -> Result<()> {
+        self.change(0, |_, state| {
+            state.inode.accessed = time;
+            Ok(())
+        })
     }
 }
 

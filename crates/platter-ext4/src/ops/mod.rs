@@ -32,7 +32,7 @@ use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::namei::{self, NewInode};
+use platter_vfs::namei::{self, AttributedInode, NewInode};
 use platter_vfs::writing::{
     DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
 };
@@ -420,7 +420,7 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn attr(&self) -> Result<Attr> {
-        self.attributes()
+        Ok(self.attributes())
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
@@ -441,7 +441,13 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn note_access(&self, times: AccessTimes) -> Result<()> {
-        self.sb.recorded(self.update_access_time(times))
+        let sb = &self.sb;
+        sb.recorded(namei::update_access_time(
+            self,
+            times,
+            &sb.writers,
+            &*sb.clock,
+        ))
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -484,7 +490,7 @@ impl platter_vfs::Inode for Ext4Inode {
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
         let _writer = self.sb.writers.enter();
-        self.sb.recorded(self.set_attributes(context, changes))
+        self.sb.recorded(namei::set_attr(self, context, changes))
     }
 
     fn set_xattr(

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_vfs::file::{write_back_files, write_back_unnamed};
-use platter_vfs::writing::ReturnsSpace;
+use platter_vfs::writing::{Reach, ReturnsSpace};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{Ext4Inode, InodeState, OnError, SuperBlock};
@@ -85,27 +85,15 @@ impl SuperBlock {
 }
 
 impl Ext4Inode {
-    /// Marks the inode as having contents in the cache that the device lacks. Keeps it in memory,
-    /// unless it would not be found after a crash.
-    ///
-    /// Called once the contents are in the cache: before, writeback might come too early.
+    /// Says that the cache has contents that the device lacks.
     pub(super) fn add_to_dirty(&self) {
-        let (has_name, may_get_one) = {
+        let reach = {
             let state = self.state.read();
-            (state.inode.links != 0, state.may_get_first_name)
+            Reach::new(state.inode.links, state.may_get_first_name)
         };
-        if !has_name && !may_get_one || self.lists.is_dirty() {
-            return;
-        }
-        // The caller uses the inode, so it is there.
-        if let Some(node) = self.sb.nodes.get(self.number.id()) {
-            if has_name {
-                // Closing takes the list once, after the filesystem is marked as closed.
-                self.sb.dirty.add(node, || self.sb.is_closed());
-            } else {
-                self.sb.dirty.add_unnamed(&node);
-            }
-        }
+        // Closing takes the list once, after the filesystem is marked as closed.
+        let (sb, is_closed) = (&self.sb, || self.sb.is_closed());
+        sb.dirty.mark(self, reach, |id| sb.nodes.get(id), is_closed);
     }
 
     /// What [`store_later`](Self::store_later) keeps in memory, if that is not kept already. The caller

@@ -1,9 +1,10 @@
-//! Creating, linking, removing and renaming names: which inodes are locked in which order, and what is
+//! Creating, linking, removing and renaming names, and changing attributes: which inodes are locked in which order, and what is
 //! refused before a driver changes its directories. See `rename(2)`, `unlink(2)`, `link(2)`.
 //!
-//! A driver implements [`NamedInode`] for its inode object; the operations here call its changes with all
+//! A driver implements [`NamedInode`] and [`AttributedInode`] for its inode object; the operations here call its changes with all
 //! inode locks held.
 
+mod attributes;
 mod checks;
 mod operations;
 mod rename;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use crate::writing::ReturnsSpace;
 use crate::{Context, CreateKind, Error, FileKind, InodeId, Name, Result};
 
+pub use attributes::{AccessedInode, AttributedInode, set_attr, update_access_time};
 pub use checks::{LinkState, may_create, may_delete, may_link};
 pub use operations::{create, create_unnamed, link, remove_dir, unlink};
 pub use rename::{Place, Rename, rename};

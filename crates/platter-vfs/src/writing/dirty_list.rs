@@ -31,6 +31,29 @@ pub struct DirtyList<I> {
     failures: Mutex<Failures>,
 }
 
+/// What leads to an inode after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// A name.
+    Named,
+    /// It was made without a name (`O_TMPFILE`), and may still get one.
+    MayBeNamed,
+    /// Nothing: it lost its last name.
+    None,
+}
+
+impl Reach {
+    /// That of an inode with so many links, which may or may not get its first name.
+    #[must_use]
+    pub fn new(links: u32, may_get_first_name: bool) -> Self {
+        match (links, may_get_first_name) {
+            (0, false) => Self::None,
+            (0, true) => Self::MayBeNamed,
+            (1.., _) => Self::Named,
+        }
+    }
+}
+
 /// How many files could not be written, and why the last one could not.
 #[derive(Debug, Default)]
 struct Failures {
@@ -66,6 +89,28 @@ impl<I: ListedInode> DirtyList<I> {
     pub fn add_unnamed(&self, inode: &Arc<I>) {
         let mut unnamed = self.unnamed.lock();
         unnamed.insert(inode.id(), Arc::downgrade(inode));
+    }
+
+    /// Adds an inode once the cache has contents that the device lacks: not before, since writeback might come too
+    /// early. It is kept in memory, unless nothing leads to it after a crash. `in_use` finds its object.
+    pub fn mark(
+        &self,
+        inode: &I,
+        reach: Reach,
+        in_use: impl FnOnce(InodeId) -> Option<Arc<I>>,
+        is_ended: impl FnOnce() -> bool,
+    ) {
+        if reach == Reach::None || inode.lists().is_dirty() {
+            return;
+        }
+        // The caller uses the inode, so it is there.
+        let Some(inode) = in_use(inode.id()) else {
+            return;
+        };
+        match reach {
+            Reach::Named => self.add(inode, is_ended),
+            Reach::MayBeNamed | Reach::None => self.add_unnamed(&inode),
+        }
     }
 
     /// Takes an inode off the list whose contents need not be written any more.

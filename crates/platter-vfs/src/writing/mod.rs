@@ -12,7 +12,7 @@ mod unflushed;
 mod unstored;
 mod write_gate;
 
-pub use dirty_list::{DirtyList, WRITEBACK_BATCH_MAX};
+pub use dirty_list::{DirtyList, Reach, WRITEBACK_BATCH_MAX};
 pub use flusher::{Flushed, start_flusher};
 pub use freeze_gate::{FreezeGate, Writer};
 pub use mount_end::{MountEnd, WritableMount};

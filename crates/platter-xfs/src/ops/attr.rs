@@ -1,7 +1,9 @@
 //! Attributes of inodes.
 
+use platter_vfs::inode::InodeLock;
+use platter_vfs::namei::{AccessedInode, AttributedInode};
 use platter_vfs::{
-    AccessTimes, Attr, Condition, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp, file,
+    Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp, file,
 };
 
 use super::Inode;
@@ -12,8 +14,12 @@ use crate::inode;
 use crate::ondisk::inode::edit::{self, core_mut};
 use crate::ondisk::{InodeFlags, InodeFlags2};
 
-impl Inode {
-    pub(super) fn attributes(&self) -> Attr {
+impl AttributedInode for Inode {
+    fn inode_lock(&self) -> &InodeLock {
+        &self.order
+    }
+
+    fn attributes(&self) -> Attr {
         let geometry = self.context().geometry();
         let state = self.state.read();
         let mut attr = inode::attr(&state.inode, geometry);
@@ -25,80 +31,48 @@ impl Inode {
         attr
     }
 
-    pub(super) fn update_access_time(&self, times: AccessTimes) -> Result<()> {
-        let is_due = |inode: &crate::ondisk::Inode, now| {
-            let kept = FileTimes {
-                accessed: inode.accessed,
-                modified: inode.modified,
-                changed: inode.changed,
-            };
-            !inode.flags.contains(InodeFlags::NOATIME) && times.is_due(&kept, now)
-        };
-        if times == AccessTimes::Never || !self.superblock.can_write() {
-            return Ok(());
-        }
-        let now = self.superblock.clock.now();
-        if !is_due(&self.state.read().inode, now) {
-            return Ok(());
-        }
-        // Reading goes on while the filesystem is frozen.
-        let Some(_writer) = self.superblock.writers.try_enter() else {
-            return Ok(());
-        };
-        self.change(Cost::default(), |_, edit, _| {
-            touch(
-                edit,
-                Times {
-                    accessed: Some(now),
-                    ..Times::default()
-                },
-            )
-        })
-    }
-
-    pub(super) fn set_attributes(&self, changes: &SetAttr) -> Result<Attr> {
+    fn prepare_change(&self, changes: &SetAttr) -> Result<()> {
         if !self.superblock.can_write() {
             return Err(Condition::ReadOnly.into());
         }
-        let _order = self.order.write();
-        self.refuse_unsupported(changes)?;
-        if let Some(size) = changes.size_bytes {
-            self.set_with_size(changes, size)?;
-        } else {
-            self.set(changes)?;
-        }
-        Ok(self.attributes())
-    }
-
-    /// Hints that cannot be, and flags that are not kept, are refused.
-    fn refuse_unsupported(&self, changes: &SetAttr) -> Result<()> {
         if let Some(flags) = changes.flags {
             inode::stored_flags(flags, self.kind).ok_or(Condition::NotSupported)?;
         }
         self.refuse_hints(changes)
     }
 
-    /// Makes changes among which is the size.
-    fn set_with_size(&self, changes: &SetAttr, size: u64) -> Result<()> {
-        let current = || inode::attr(&self.state.read().inode, self.context().geometry());
-        changes.apply_with_size(
-            size,
-            current,
-            |changes| self.set(changes),
-            |size| file::resize(self, size),
-        )
-    }
-
-    fn set(&self, changes: &SetAttr) -> Result<()> {
-        if *changes == SetAttr::default() {
-            return Ok(());
-        }
+    fn change_attributes(&self, _: &Context, changes: &SetAttr) -> Result<()> {
         let cost = match changes.permissions {
             Some(_) => self.xattr_cost(0),
             None => Cost::default(),
         };
         let now = self.superblock.clock.now();
         self.change(cost, |change, edit, _| apply(change, edit, changes, now))
+    }
+
+    fn change_size(&self, size_bytes: u64) -> Result<()> {
+        file::resize(self, size_bytes)
+    }
+}
+
+impl AccessedInode for Inode {
+    fn times_before_read(&self) -> Option<FileTimes> {
+        let state = self.state.read();
+        let inode = &state.inode;
+        let is_kept = !inode.flags.contains(InodeFlags::NOATIME) && self.superblock.can_write();
+        is_kept.then_some(FileTimes {
+            accessed: inode.accessed,
+            modified: inode.modified,
+            changed: inode.changed,
+        })
+    }
+
+    fn set_access_time(&self, time: Timestamp) -> Result<()> {
+        let times = Times {
+            accessed: Some(time),
+            ..Times::default()
+        };
+        self.change(Cost::default(), |_, edit, _| touch(edit, times))
     }
 }
 

@@ -31,7 +31,7 @@ use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::namei::{self, NewInode};
+use platter_vfs::namei::{self, AttributedInode, NewInode};
 use platter_vfs::ranges::{Deduped, Exchange};
 use platter_vfs::writing::{
     DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, WriteGate,
@@ -327,7 +327,8 @@ impl platter_vfs::Inode for Inode {
     }
 
     fn note_access(&self, times: AccessTimes) -> Result<()> {
-        self.update_access_time(times)
+        let superblock = &self.superblock;
+        namei::update_access_time(self, times, &superblock.writers, &*superblock.clock)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
@@ -388,9 +389,9 @@ impl platter_vfs::Inode for Inode {
         self.exchange_with(other, exchange)
     }
 
-    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
         let _writer = self.superblock.writers.enter();
-        self.set_attributes(changes)
+        namei::set_attr(self, context, changes)
     }
 
     fn set_xattr(

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use platter_vfs::file::{self, write_back_files, write_back_unnamed};
-use platter_vfs::writing::ReturnsSpace;
+use platter_vfs::writing::{Reach, ReturnsSpace};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::{Inode, SuperBlock};
@@ -80,27 +80,16 @@ impl ReturnsSpace for SuperBlock {
 }
 
 impl Inode {
-    /// Says that the cache has contents that the device has not. Keeps the inode in memory, unless nothing
-    /// leads to it after a crash.
+    /// Says that the cache has contents that the device lacks.
     pub(super) fn add_to_dirty(&self) {
-        let (has_name, may_get_one) = {
+        let reach = {
             let state = self.state.read();
-            (state.inode.links != 0, state.may_get_first_name)
+            Reach::new(state.inode.links, state.may_get_first_name)
         };
-        if !has_name && !may_get_one || self.lists.is_dirty() {
-            return;
-        }
-        let superblock = &self.superblock;
-        // The caller uses the inode, so it is there.
-        if let Some(inode) = superblock.inodes.get(self.number.id()) {
-            if has_name {
-                superblock
-                    .dirty
-                    .add(inode, || superblock.writes.is_closed());
-            } else {
-                superblock.dirty.add_unnamed(&inode);
-            }
-        }
+        let fs = &self.superblock;
+        let is_closed = || fs.writes.is_closed();
+        fs.dirty
+            .mark(self, reach, |id| fs.inodes.get(id), is_closed);
     }
 
     /// See [`platter_vfs::Inode::sync`].
