@@ -21,6 +21,29 @@ pub struct WholeFile<'a> {
     pub contents: &'a [u8],
 }
 
+/// Makes files in a directory. `together` makes as many of the first of those it gets as there is no obstacle to, and
+/// returns how many; others are made one step after the other.
+///
+/// # Errors
+/// The first file that could not be made, and why.
+pub fn create_whole_files<I: Inode>(
+    dir: &I,
+    files: &[WholeFile<'_>],
+    together: impl Fn(&[WholeFile<'_>]) -> usize,
+) -> Result<(), Unmade> {
+    let mut made = 0;
+    while let Some(rest @ [file, ..]) = files.get(made..) {
+        let count = together(rest);
+        if count == 0 {
+            // What kept it from being made with others occurs again if it keeps it from being made at all.
+            let alone = file.make_in(dir);
+            alone.map_err(|error| Unmade { index: made, error })?;
+        }
+        made += count.max(1);
+    }
+    Ok(())
+}
+
 /// Which of several files could not be made, and why. Those before it are there.
 #[derive(Debug)]
 pub struct Unmade {

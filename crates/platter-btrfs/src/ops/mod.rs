@@ -59,10 +59,6 @@ pub use link::LinkRule;
 pub use properties::DataPolicy;
 pub use subvolumes::MountedSubvolumes;
 
-/// The part of the budget, and at most so many bytes, that inodes take which are kept in
-/// memory though no caller uses them.
-const RECENT_PART: u64 = 8;
-const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file has in memory besides its object and its pages.
 const INODE_OVERHEAD_BYTES: usize = 512;
 
@@ -209,7 +205,7 @@ impl SuperBlock {
             merkle: MerkleCache::default(),
             compressor: Compressor::default(),
             policy,
-            inodes: InodeCache::sparing(recent_max(&budget), BtrfsInode::is_cheap),
+            inodes: InodeCache::within(&budget, INODE_OVERHEAD_BYTES, BtrfsInode::is_cheap),
             budget,
             writers: FreezeGate::default(),
             writes: WriteGate::default(),
@@ -284,13 +280,6 @@ impl SuperBlock {
         drop(self.dirty.take());
         self.inodes.release_all();
     }
-}
-
-/// How many inodes are kept though no caller uses them.
-fn recent_max(budget: &MemoryBudget) -> usize {
-    let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<BtrfsInode>() + INODE_OVERHEAD_BYTES)
 }
 
 impl BtrfsInode {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use platter_vfs::file::{self, WriteTo};
 use platter_vfs::namei::{self, AttributedInode, NewInode};
 use platter_vfs::ranges::copy_or_clone;
+use platter_vfs::whole_file::create_whole_files;
 use platter_vfs::{
     AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, ExtentSink,
     FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, Unmade,
@@ -170,7 +171,10 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
-        self.create_whole_files(files)
+        // What keeps several from being made at once is an error of the first alone, too.
+        create_whole_files(self, files, |files| {
+            self.create_together(files).unwrap_or(0)
+        })
     }
 
     fn create_unnamed(

@@ -7,7 +7,7 @@ use platter_vfs::acl::ACL_DEFAULT_NAME;
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::file::ZEROS;
 use platter_vfs::namei::{NamedInode, may_create};
-use platter_vfs::{Condition, Error, FileKind, Result, Unmade, WholeFile};
+use platter_vfs::{Condition, Error, FileKind, Result, WholeFile};
 
 use super::BtrfsInode;
 use super::create::inherited_flags;
@@ -66,26 +66,8 @@ struct Placed {
 }
 
 impl BtrfsInode {
-    /// See [`platter_vfs::Inode::create_whole`].
-    pub(super) fn create_whole_files(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
-        let mut made = 0;
-        while let Some(rest) = files.get(made..).filter(|rest| !rest.is_empty()) {
-            // The error occurs again if it keeps a file from being made at all.
-            let together = self.create_together(rest).unwrap_or(0);
-            made += together;
-            if together == 0
-                && let Some(file) = rest.first()
-            {
-                let alone = file.make_in(self);
-                alone.map_err(|error| Unmade { index: made, error })?;
-                made += 1;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes as many of the first files as there is no obstacle to. Returns how many.
-    fn create_together(&self, files: &[WholeFile<'_>]) -> Result<usize> {
+    pub(super) fn create_together(&self, files: &[WholeFile<'_>]) -> Result<usize> {
         let writing = self.fs.transactions()?;
         let _writer = self.fs.writers.enter();
         let _order = self.order.write();

@@ -33,6 +33,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::namei::{self, AttributedInode, NewInode};
+use platter_vfs::whole_file::create_whole_files;
 use platter_vfs::writing::{
     DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
 };
@@ -57,10 +58,6 @@ use crate::xattr;
 use data::{Delayed, FileState};
 use errors::ErrorNotes;
 
-/// Limits of the memory for unused cached inodes: a part of the budget, and a number of bytes. Their
-/// pages are evicted with them.
-const RECENT_PART: u64 = 8;
-const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file has in memory in addition to its object and its pages: its places in tables, and the runs of
 /// blocks that it remembers.
 const INODE_OVERHEAD_BYTES: usize = 704;
@@ -165,7 +162,7 @@ impl SuperBlock {
             renames: CachePadded::default(),
             clock,
             register: OnceLock::new(),
-            nodes: InodeCache::sparing(recent_max(&budget), Ext4Inode::is_cheap).into(),
+            nodes: InodeCache::within(&budget, INODE_OVERHEAD_BYTES, Ext4Inode::is_cheap).into(),
             budget,
             dirty: CachePadded::default(),
             overwrites: CachePadded::default(),
@@ -309,13 +306,6 @@ impl Ext4Inode {
     fn is_cheap(&self) -> bool {
         self.pages.page_count() == 0
     }
-}
-
-/// Returns the maximum number of unused cached inodes.
-fn recent_max(budget: &MemoryBudget) -> usize {
-    let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<Ext4Inode>() + INODE_OVERHEAD_BYTES)
 }
 
 /// Why an inode could not be loaded.
@@ -535,7 +525,7 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
-        self.create_whole_files(files)
+        create_whole_files(self, files, |files| self.create_together(files))
     }
 
     fn create_unnamed(

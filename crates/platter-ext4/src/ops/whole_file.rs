@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use platter_vfs::file::ZEROS;
 use platter_vfs::namei::may_create;
-use platter_vfs::{CreateKind, FileKind, Result, Unmade, WholeFile};
+use platter_vfs::{CreateKind, FileKind, Result, WholeFile};
 
 use super::new_inode::{Blueprint, cluster_sectors, inherited_flags};
 use super::{Ext4Inode, InodeState};
@@ -28,24 +28,8 @@ const WHOLE_CREDITS: u32 = ALLOC_INODE_CREDITS + STORE_CREDITS + RECORD_CREDITS 
 type Place = Option<Taken>;
 
 impl Ext4Inode {
-    /// See [`platter_vfs::Inode::create_whole`].
-    pub(super) fn create_whole_files(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
-        let mut made = 0;
-        while let Some(file) = files.get(made) {
-            let together = self.create_together(&files[made..]);
-            made += together;
-            if together == 0 {
-                // The error occurs again if it keeps the file from being made at all.
-                let alone = file.make_in(self);
-                alone.map_err(|error| Unmade { index: made, error })?;
-                made += 1;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes as many of the first files as there is no obstacle to. Returns how many.
-    fn create_together(&self, files: &[WholeFile<'_>]) -> usize {
+    pub(super) fn create_together(&self, files: &[WholeFile<'_>]) -> usize {
         let Ok(space) = self.sb.space() else {
             return 0;
         };

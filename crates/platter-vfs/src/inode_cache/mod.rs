@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as MapEntry;
+use platter_cache::MemoryBudget;
 
 use crate::InodeId;
 use crate::second_chance::SecondChanceMap;
@@ -26,6 +27,9 @@ const NEIGHBOURS: u64 = 16;
 /// From so many inodes on, each part evicts cheap ones before it grows. Few next to its
 /// neighbours, so that most of those that go were made by the same thread.
 const CHEAP_MAX: usize = 2;
+/// Unused inodes take such a part of a budget, and so many bytes, at most. Their pages are evicted with them.
+const RECENT_PART: u64 = 8;
+const RECENT_BYTES_MAX: u64 = 32 << 20;
 
 /// The table of a mounted filesystem's inodes in memory.
 ///
@@ -92,6 +96,15 @@ impl<T> InodeCache<T> {
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
         }
+    }
+
+    /// A [sparing](Self::sparing) cache whose unused inodes take a part of a budget. A file has `overhead_bytes` besides its
+    /// object and its pages: its places in tables, and the runs of blocks that it remembers.
+    #[must_use]
+    pub fn within(budget: &MemoryBudget, overhead_bytes: usize, is_cheap: fn(&T) -> bool) -> Self {
+        let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self::sparing(bytes / (size_of::<T>() + overhead_bytes), is_cheap)
     }
 
     /// The inode, if it is in use or was used recently.

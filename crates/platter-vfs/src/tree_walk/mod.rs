@@ -1,8 +1,6 @@
 //! A walk over everything below a file, which goes on after errors and ends on any image.
 
 mod listing;
-#[cfg(test)]
-mod wild;
 mod read_ahead;
 #[cfg(test)]
 mod tests;

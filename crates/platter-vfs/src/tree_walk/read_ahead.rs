@@ -253,7 +253,7 @@ impl fmt::Debug for DirReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wild::Wild;
+    use super::super::tests::Wild;
     use super::*;
     use crate::Filesystem;
 

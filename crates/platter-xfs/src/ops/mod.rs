@@ -51,10 +51,6 @@ use crate::xattr::Attributes;
 use data::{Delayed, Placement};
 pub(crate) use link::stored_target;
 
-/// The part of the budget, and so many bytes at most, that unused inodes take which are
-/// kept in memory: their pages are kept with them.
-const RECENT_PART: u64 = 8;
-const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file takes in memory in addition to its object and its pages.
 const INODE_OVERHEAD_BYTES: usize = 704;
 
@@ -116,7 +112,7 @@ impl SuperBlock {
     pub fn new(context: FsContext, budget: Arc<MemoryBudget>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             context,
-            inodes: InodeCache::sparing(recent_max(&budget), Inode::is_cheap),
+            inodes: InodeCache::within(&budget, INODE_OVERHEAD_BYTES, Inode::is_cheap),
             budget,
             renames: Mutex::default(),
             clock,
@@ -232,13 +228,6 @@ impl<E: Into<Error>> From<E> for LoadError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
-}
-
-/// How many unused inodes are kept.
-fn recent_max(budget: &MemoryBudget) -> usize {
-    let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<Inode>() + INODE_OVERHEAD_BYTES)
 }
 
 impl Inode {

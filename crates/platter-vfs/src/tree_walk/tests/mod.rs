@@ -1,8 +1,10 @@
 //! Walks over trees that no filesystem should have, and over large ones.
 
+mod wild;
+
 use std::sync::Arc;
 
-use super::wild::Wild;
+pub(super) use self::wild::Wild;
 use super::{TreeWalk, WalkEvent, WalkOrder};
 use crate::{Error, Filesystem};
 

@@ -13,17 +13,17 @@ use crate::{
 
 /// A filesystem of directories whose entries are given, right or wrong.
 #[derive(Debug)]
-pub(super) struct Wild {
+pub(in super::super) struct Wild {
     /// The names and inode numbers in each directory; the numbers are their places here.
     pub(super) dirs: Vec<Vec<(String, u64)>>,
     /// Listing this one fails after its entries.
     pub(super) broken: Option<u64>,
     /// The directories that readahead was requested of.
-    pub(super) requested: Mutex<Vec<InodeId>>,
+    pub(in super::super) requested: Mutex<Vec<InodeId>>,
 }
 
 impl Wild {
-    pub(super) fn new(dirs: Vec<Vec<(String, u64)>>) -> Self {
+    pub(in super::super) fn new(dirs: Vec<Vec<(String, u64)>>) -> Self {
         Self {
             dirs,
             broken: None,
