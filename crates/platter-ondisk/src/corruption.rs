@@ -179,27 +179,22 @@ impl Locus {
     /// byte offsets are not taken over: they belong to one block.
     #[must_use]
     pub fn within(self, around: Self) -> Self {
-        let (known, around) = (self.parts(), around.parts());
-        let mut locus = self;
-        if let (None, Some(member)) = (known.member, around.member) {
-            locus = locus.on_member(member);
+        let added = around.known & !self.known & !(Self::KEY | Self::OFFSET);
+        let part = |bit, ours, theirs| if added & bit == 0 { ours } else { theirs };
+        Self {
+            known: self.known | added,
+            copy: if added & Self::COPY == 0 {
+                self.copy
+            } else {
+                around.copy
+            },
+            member: part(Self::MEMBER, self.member, around.member),
+            tree: part(Self::TREE, self.tree, around.tree),
+            group: part(Self::GROUP, self.group, around.group),
+            inode: part(Self::INODE, self.inode, around.inode),
+            block: part(Self::BLOCK, self.block, around.block),
+            ..self
         }
-        if let (None, Some(copy)) = (known.copy, around.copy) {
-            locus = locus.of_copy(copy);
-        }
-        if let (None, Some(tree)) = (known.tree, around.tree) {
-            locus = locus.in_tree(tree);
-        }
-        if let (None, Some(group)) = (known.group, around.group) {
-            locus = locus.in_group(group);
-        }
-        if let (None, Some(inode)) = (known.inode, around.inode) {
-            locus = locus.of_inode(inode);
-        }
-        if let (None, Some(block)) = (known.block, around.block) {
-            locus = locus.at_block(block);
-        }
-        locus
     }
 
     /// The parts that are known.
@@ -402,6 +397,10 @@ mod tests {
         let locus = Locus::inode(13).within(around);
         assert_eq!(locus, Locus::inode(13).in_group(3).at_block(99));
         assert_eq!(locus.within(Locus::UNKNOWN), locus);
+        let around = Locus::tree(5).on_member(2).of_copy(1);
+        assert_eq!(Locus::UNKNOWN.within(around), around);
+        let other = Locus::tree(6).on_member(3).of_copy(0);
+        assert_eq!(other.at_block(1).within(around), other.at_block(1));
     }
 
     #[test]
