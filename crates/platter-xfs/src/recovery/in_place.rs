@@ -11,12 +11,14 @@ use super::checkpoint::{end_with_unlinked, finish_in_log};
 use super::{Counters, RecoveryReport, finish, mark_clean, unlinked};
 use crate::ondisk::Geometry;
 use crate::superblock;
-use crate::txn::{self, LogDevice, LogState};
+use crate::txn::{self, Log, LogDevice, LogState};
 
-/// Brings what the log holds to its place, and ends the log: all that it holds then is in its place.
+/// Brings what the log holds to its place. The log ends with an unmount record, or, where unlinked inodes are left, with a
+/// checkpoint that changes nothing.
 ///
 /// # Errors
-/// `Unsupported` where intents of the log cannot be finished, by name.
+/// `Unsupported` for a dirty log of version 4, and by name for intents that cannot be finished: nothing was changed then.
+/// The same where the log has no space for the checkpoint that finishes them: it was replayed then, and still is dirty.
 pub fn recover_in_place(
     data: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -24,6 +26,9 @@ pub fn recover_in_place(
     let primary = superblock::read(&**data)?;
     let log = LogDevice::open(&primary, data, external)?;
     let position = txn::find_position(&log, primary.features.is_v5())?;
+    if position.state == LogState::Dirty {
+        Log::check_version(&log, &primary.features)?;
+    }
     let scan = txn::scan(&log, &position, &primary)?;
     finish::check(&scan.open_intents)?;
     let has_realtime = primary.rt_blocks > 0 || primary.rt_group_count > 0;

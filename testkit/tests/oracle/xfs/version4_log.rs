@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use platter_block::{BlockDevice, MemoryDevice};
+use platter_vfs::Error;
 use platter_xfs::ondisk::log::dinode::LogDinode;
 use platter_xfs::ondisk::log::record::pack;
 use platter_xfs::ondisk::log::{
@@ -14,9 +15,8 @@ use platter_xfs::ondisk::log::{
     Operation, RecordHeader, TransactionHeader,
 };
 use platter_xfs::ondisk::{BasicBlock, Geometry, InodeNr};
-use platter_xfs::recovery::recover_in_place;
-use platter_xfs::superblock;
 use platter_xfs::txn::{LogDevice, LogState, find_position};
+use platter_xfs::{recovery, superblock};
 use testkit::oracle::{Verdict, xfs};
 use testkit::tool;
 
@@ -166,9 +166,13 @@ fn xfs_dirty_log_of_version_4_is_replayed() -> Result<()> {
         );
         ensure!(before == fs::read(&image)?, "the image was changed");
 
-        let device = Arc::new(MemoryDevice::new("image", before));
+        let device = Arc::new(MemoryDevice::new("image", before.clone()));
         let data: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
-        recover_in_place(&data, None)?;
+        let refused = recovery::recover_in_place(&data, None);
+        ensure!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        ensure!(before == device.snapshot(), "the image was changed");
+        let report = recovery::recover(&data, None)?;
+        recovery::mark_clean(&data, None, &report)?;
         write_back(&device, &image)?;
         check::assert_clean(&image, None)?;
         Printed::of(&image, None)?.compare(filesystem)?;

@@ -20,6 +20,7 @@ use platter_block::lock::{Condvar, Mutex, rank};
 use platter_cache::BufferCache;
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
+use crate::ondisk::features::Features;
 use crate::ondisk::{Geometry, InodeNr, Lsn};
 use crate::txn::{LogDevice, LogPosition, LogState};
 use crate::xfs_mount::Padded;
@@ -105,23 +106,10 @@ impl Log {
         geometry: &Geometry,
         position: &LogPosition,
     ) -> Result<Self> {
-        let refused = |feature: &str, reason| -> Error {
-            Unsupported {
-                filesystem: "xfs",
-                feature: feature.to_owned(),
-                reason: Some(reason),
-            }
-            .into()
-        };
         if position.state == LogState::Dirty || position.torn {
             return Err(refused("writing with a dirty log", "recover it first"));
         }
-        if device.version() != 2 || !geometry.features.is_v5() {
-            return Err(refused(
-                "writing version 4",
-                "kernels no longer mount it; it can be read",
-            ));
-        }
+        Self::check_version(&device, &geometry.features)?;
         let shape = Shape::of(&device);
         let capacity = device.capacity_bytes();
         let grants = Grants::new(device.sectors(), capacity, position.head_lsn());
@@ -143,6 +131,20 @@ impl Log {
             writing_back: Padded::default(),
             device,
         })
+    }
+
+    /// Refuses logs that are not written here.
+    ///
+    /// # Errors
+    /// `Unsupported` for one of version 1, and for that of a filesystem of version 4.
+    pub fn check_version(device: &LogDevice, features: &Features) -> Result<()> {
+        if device.version() == 2 && features.is_v5() {
+            return Ok(());
+        }
+        Err(refused(
+            "writing version 4",
+            "kernels no longer mount it; it can be read",
+        ))
     }
 
     /// Opens a log whose items are in their places but for open intents: until its tail is
@@ -497,6 +499,15 @@ impl Log {
         self.forced.notify_all();
         error
     }
+}
+
+fn refused(feature: &str, reason: &'static str) -> Error {
+    Unsupported {
+        filesystem: "xfs",
+        feature: feature.to_owned(),
+        reason: Some(reason),
+    }
+    .into()
 }
 
 impl fmt::Debug for Log {
