@@ -82,10 +82,10 @@ impl ImageCommit {
     /// Before the checkpoint is durable nothing has changed then, and with it there is something to replay.
     pub fn run(&self) -> Result<()> {
         let external = self.options.log.as_ref();
-        recover_in_place(&self.device, external)?;
+        let report = recover_in_place(&self.device, external)?;
         let primary = superblock::read(&*self.device)?;
         let log = LogDevice::open(&primary, &self.device, external)?;
-        let position = txn::find_position(&log, true)?.recovered();
+        let position = txn::find_position(&log, true)?.after_recovery(&report.position);
         let context = FsContext::new(
             Arc::clone(&self.device),
             None,

@@ -98,7 +98,7 @@ pub(super) fn begin(
     Counters::read(&*device, &geometry)?.set(&mut found);
     let log = LogDevice::open(&found, &device, options.log.as_ref())?;
     let log = log.limited(options.log_bytes_max);
-    let position = txn::find_position(&log, true)?.recovered();
+    let position = txn::find_position(&log, true)?.after_recovery(&report.position);
     let context = FsContext::new(device, None, found, Arc::clone(&budget));
     open_log(&context, log, position, options.logging)?;
     keep_blocks(&context)?;

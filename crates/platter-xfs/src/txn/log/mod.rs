@@ -159,7 +159,12 @@ impl Log {
         geometry: &Geometry,
         position: &LogPosition,
     ) -> Result<Self> {
-        let log = Self::open(device, data, buffers, geometry, &position.recovered())?;
+        let replayed = LogPosition {
+            state: LogState::Clean,
+            torn: false,
+            ..*position
+        };
+        let log = Self::open(device, data, buffers, geometry, &replayed)?;
         let tail = position.tail_lsn();
         log.lists.lock().keep_tail(Some(tail));
         log.grants.lock().keep_tail(tail);

@@ -272,14 +272,17 @@ fn verified_tail(
 }
 
 impl LogPosition {
-    /// The same of a log whose items are all in their places: nothing of it is to be recovered.
+    /// The same of a log that was found at `before` and recovered in place: what is live of it was written by that
+    /// recovery, and is in its place. Any other log stays dirty.
     #[must_use]
-    pub fn recovered(self) -> Self {
-        Self {
-            state: LogState::Clean,
-            torn: false,
-            ..self
+    pub fn after_recovery(self, before: &Self) -> Self {
+        if self.state == LogState::Dirty && self.tail_lsn() >= before.head_lsn() {
+            return Self {
+                state: LogState::Clean,
+                ..self
+            };
         }
+        self
     }
 
     /// The position of the record that goes to the head.

@@ -259,6 +259,28 @@ fn only_torn_record_leaves_the_log_clean() {
 }
 
 #[test]
+fn only_what_a_recovery_wrote_is_in_its_place() {
+    for head in [100, LOG_SECTORS - 8] {
+        let mut sample = Sample::at(2, head);
+        sample.transaction(1, &plain(8, 0x40));
+        sample.transaction(2, &plain(16, 0x40));
+        let before = sample.position().unwrap();
+        let state = before.after_recovery(&before).state;
+        assert_eq!((before.state, state), (LogState::Dirty, LogState::Dirty));
+        sample.tail = Lsn::new(sample.cycle, sample.head);
+        let start = sample.transaction(3, &plain(24, 0x40));
+        let ended = sample.position().unwrap();
+        assert_eq!((ended.state, ended.tail), (LogState::Dirty, start));
+        let recovered = ended.after_recovery(&before);
+        let clean = LogPosition {
+            state: LogState::Clean,
+            ..ended
+        };
+        assert_eq!(recovered, clean, "{head}");
+    }
+}
+
+#[test]
 fn clean_log_takes_few_reads() {
     let mut sample = Sample::at(2, 1000);
     sample.unmount();
