@@ -104,6 +104,7 @@ impl ImageCommit {
         if changes.seen.is_empty() {
             return Ok(());
         }
+        let has_unlinked = has_unlinked(&after)?;
         let log = context.open_log(log, &position)?;
         let begun = Transaction::begin(context.mount(), log, changes.log_bytes, 1);
         let mut transaction = begun.map_err(too_large)?;
@@ -118,7 +119,7 @@ impl ImageCommit {
         self.unseen.flush()?;
         let sequence = transaction.commit()?;
         log.force(sequence)?;
-        if has_unlinked(&after)? {
+        if has_unlinked {
             log.quiesce()?;
             log.shut_down();
             return Ok(());

@@ -15,7 +15,7 @@ use crate::context::tests::broken_rule;
 use crate::directory::DirectoryRule;
 use crate::mapping::{Backing, ForkMap};
 use crate::mkfs::{LEN_BYTES_MIN, MkfsOptions, Target, mkfs};
-use crate::ondisk::agi::{DiskAgi, UNLINKED_BUCKETS};
+use crate::ondisk::agi::{AgiRule, DiskAgi, UNLINKED_BUCKETS};
 use crate::ondisk::btree::{
     BtreeKind, DiskInodeChunk, DiskMapping, DiskShortHeaderV5, checksum_offset,
 };
@@ -618,11 +618,8 @@ fn dirty_and_unlinked(device: &Arc<dyn BlockDevice>) -> (bool, bool) {
     };
     let xfs = Xfs::mount(Arc::clone(device), &skipped, budget()).unwrap();
     let mut groups = xfs.context().geometry().groups();
-    let is_any = groups.any(|ag| {
-        let lists = xfs.context().agi(ag).unwrap().unlinked;
-        lists.iter().any(Option::is_some)
-    });
-    (is_dirty, is_any)
+    let has_unlinked = groups.any(|ag| xfs.context().agi(ag).unwrap().has_unlinked());
+    (is_dirty, has_unlinked)
 }
 
 #[test]
@@ -651,44 +648,72 @@ fn unlinked_inodes_are_left_to_a_log_that_is_recovered() {
     for at in 0..recording.events().len() {
         let cut = recording.replay(at).unwrap().pop().unwrap();
         let cut: Arc<dyn BlockDevice> = Arc::new(cut);
-        let (is_dirty, is_any) = dirty_and_unlinked(&cut);
-        assert!(is_dirty || !is_any, "cut at {at}");
-        with_unlinked += usize::from(is_any);
+        let (is_dirty, has_unlinked) = dirty_and_unlinked(&cut);
+        assert!(is_dirty || !has_unlinked, "cut at {at}");
+        with_unlinked += usize::from(has_unlinked);
         mount(&cut).unmount().unwrap();
         assert_eq!(dirty_and_unlinked(&cut), (false, false), "cut at {at}");
     }
     assert!(with_unlinked > 3, "{with_unlinked}");
 }
 
-#[test]
-fn edit_that_leaves_an_unlinked_inode_leaves_a_log_to_recover() {
+fn contents(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(LEN_BYTES_MIN).unwrap()];
+    device.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// An edit of an image with a file, before its commit. With what the change returns, which outlives the mount.
+fn edit<T>(change: impl FnOnce(&dyn Inode) -> T) -> (ImageCommit, T) {
     let device = new_device();
     let xfs = mount(&device);
     drop(create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap());
     xfs.unmount().unwrap();
-    let mut bytes = vec![0; usize::try_from(LEN_BYTES_MIN).unwrap()];
-    device.read_at(0, &mut bytes).unwrap();
-    let new: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("layer", bytes));
+    let new: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("layer", contents(&*device)));
     let options = MountOptions {
         logging: Logging::Scratch,
         ..MountOptions::default()
     };
     let edited = Xfs::mount_writable(Arc::clone(&new), &options, budget(), clock()).unwrap();
-    let root = edited.root().unwrap();
-    let in_use = root.lookup(name("file")).unwrap();
-    root.unlink(&Context::root(), name("file")).unwrap();
+    let kept = change(&*edited.root().unwrap());
     edited.unmount().unwrap();
     let commit = ImageCommit {
-        device: Arc::clone(&device),
         unseen: Arc::clone(&device),
+        device,
         new,
         written: std::iter::once(0..LEN_BYTES_MIN).collect(),
         options,
         budget: budget(),
     };
+    (commit, kept)
+}
+
+#[test]
+fn edit_that_leaves_an_unlinked_inode_leaves_a_log_to_recover() {
+    let (commit, in_use) = edit(|root| {
+        let in_use = root.lookup(name("file")).unwrap();
+        root.unlink(&Context::root(), name("file")).unwrap();
+        in_use
+    });
     commit.run().unwrap();
-    assert_eq!(dirty_and_unlinked(&device), (true, true));
-    mount(&device).unmount().unwrap();
-    assert_eq!(dirty_and_unlinked(&device), (false, false));
-    drop((in_use, root));
+    drop(in_use);
+    let device = &commit.device;
+    assert_eq!(dirty_and_unlinked(device), (true, true));
+    mount(device).unmount().unwrap();
+    assert_eq!(dirty_and_unlinked(device), (false, false));
+}
+
+#[test]
+fn edit_with_a_corrupt_agi_changes_nothing() {
+    let (commit, ()) = edit(|root| root.unlink(&Context::root(), name("file")).unwrap());
+    let superblock = Xfs::identify(&*commit.device).unwrap();
+    let geometry = Geometry::new(&superblock);
+    let (last, sector) = (geometry.groups().last().unwrap(), geometry.sector_bytes());
+    let at = geometry.ag_offset(last) + 2 * u64::from(sector);
+    for device in [&commit.device, &commit.new] {
+        device.write_at(at, &[0; 4]).unwrap();
+    }
+    let before = contents(&*commit.device);
+    assert_eq!(broken_rule(commit.run()), AgiRule::Magic.text());
+    assert!(contents(&*commit.device) == before);
 }

@@ -295,10 +295,10 @@ impl Mounted {
 }
 
 /// Whether inodes have no name and are not freed: they are in use, or freeing them failed. Their log gets no
-/// unmount record, since Linux looks at the lists of unlinked inodes when it recovers a log only.
+/// unmount record, since Linux looks at the lists of unlinked inodes only when it recovers a log.
 pub(super) fn has_unlinked(context: &FsContext) -> Result<bool> {
     for ag in context.geometry().groups() {
-        if context.agi(ag)?.unlinked.iter().any(Option::is_some) {
+        if context.agi(ag)?.has_unlinked() {
             return Ok(true);
         }
     }

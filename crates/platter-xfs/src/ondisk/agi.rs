@@ -1,11 +1,10 @@
 //! The inode header of an allocation group, in its third sector.
 //! Spec: `xfs/allocation_groups`, "Inode Information".
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agf::{RootFault, TreeRoot, sealed_sector};
@@ -127,6 +126,12 @@ pub struct Agi {
 }
 
 impl Agi {
+    /// Whether an unlinked list has inodes.
+    #[must_use]
+    pub fn has_unlinked(&self) -> bool {
+        self.unlinked.iter().any(Option::is_some)
+    }
+
     /// Validates the header in a sector.
     pub fn decode(sector: &[u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgiRule> {
         let (disk, _) = DiskAgi::ref_from_prefix(sector).map_err(|_| AgiRule::Magic)?;

@@ -10,7 +10,7 @@ use platter_cache::{BufferCache, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
-use super::{Counters, finish, unlinked};
+use super::{Counters, finish};
 use crate::ondisk::inode::INODE_MAGIC;
 use crate::ondisk::log::Intent;
 use crate::ondisk::log::intent::Done;
@@ -27,7 +27,8 @@ const BUDGET_BYTES: u64 = 8 << 20;
 /// Headers of a group, each in a sector.
 const HEADER_SECTORS: u64 = 4;
 
-/// Finishes the intents of a log whose other items are in their places, and ends the log.
+/// Finishes the intents of a log whose other items are in their places, and ends the log: with an unmount record, unless
+/// there are unlinked inodes.
 ///
 /// # Errors
 /// `Unsupported` where the log has no space for the checkpoint, or an intent is not finished here; nothing was
@@ -37,6 +38,7 @@ pub(super) fn finish_in_log(
     log: &LogDevice,
     position: &LogPosition,
     intents: &[Intent],
+    has_unlinked: bool,
 ) -> Result<()> {
     let primary = superblock::read(&**data)?;
     let mount = Mount::new(&primary);
@@ -46,7 +48,6 @@ pub(super) fn finish_in_log(
         OverlayOptions::default(),
     ));
     let above: Arc<dyn BlockDevice> = Arc::clone(&layer) as _;
-    let has_unlinked = unlinked::is_any(&*above, geometry)?;
     let rt_freed = finish::finish(&above, geometry, intents)?;
     // Without a realtime section, which was refused, there is nothing to free there.
     if !rt_freed.is_empty() {
@@ -92,13 +93,13 @@ pub(super) fn finish_in_log(
     log.release_tail();
     if has_unlinked {
         log.quiesce()?;
-        return cover(&mount, &log);
+        return sync_superblock(&mount, &log);
     }
     log.unmount()
 }
 
 /// Ends a log whose items are in their places, without open intents, and leaves the unlinked inodes to the next recovery:
-/// Linux frees them when it recovers a log only, so it does not end with an unmount record. Sectors after its end are
+/// Linux frees them only when it recovers a log, so it does not end with an unmount record. Sectors after its end are
 /// clear.
 pub(super) fn end_with_unlinked(
     data: &Arc<dyn BlockDevice>,
@@ -109,11 +110,11 @@ pub(super) fn end_with_unlinked(
     let mount = Mount::new(&primary);
     let log = open_replayed(data, log, position, mount.geometry())?;
     log.release_tail();
-    cover(&mount, &log)
+    sync_superblock(&mount, &log)
 }
 
-/// Has recovery begin with a checkpoint of the superblock, which changes nothing; all else is in its place.
-fn cover(mount: &Mount, log: &Log) -> Result<()> {
+/// Logs the superblock, unchanged, so that the log is dirty and the next mount recovers it.
+fn sync_superblock(mount: &Mount, log: &Log) -> Result<()> {
     let geometry = mount.geometry();
     let size = block_size(geometry.sector_bytes())?;
     let what = BlockType {

@@ -47,18 +47,19 @@ pub fn recover_in_place(
         inodes_freed: 0,
     };
     if report.position.state == LogState::Dirty {
+        let primary = superblock::read(&**data)?;
+        let geometry = Geometry::new(&primary);
+        let has_unlinked = unlinked::has_unlinked(&**data, &geometry)?;
         let intents = &report.log.open_intents;
         if !intents.is_empty() {
             txn::clear_stale_records(&log, &report.position)?;
-            finish_in_log(data, &log, &report.position, intents)?;
+            finish_in_log(data, &log, &report.position, intents, has_unlinked)?;
             return Ok(report);
         }
-        let primary = superblock::read(&**data)?;
-        let geometry = Geometry::new(&primary);
         if geometry.features.has_lazy_count() {
             Counters::read(&**data, &geometry)?.store(&**data, &geometry)?;
         }
-        if unlinked::is_any(&**data, &geometry)? {
+        if has_unlinked {
             txn::clear_stale_records(&log, &report.position)?;
             end_with_unlinked(data, &log, &report.position)?;
             return Ok(report);

@@ -17,11 +17,11 @@ use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::inode::{Fork, ForkFormat, ForkKind, InodeFlags2, mark_free};
 use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, Geometry, InodeNr, Mapping};
 
-/// Whether an unlinked list has inodes.
-pub(super) fn is_any(device: &dyn BlockDevice, geometry: &Geometry) -> Result<bool> {
+/// Whether an unlinked list of any group has inodes.
+pub(super) fn has_unlinked(device: &dyn BlockDevice, geometry: &Geometry) -> Result<bool> {
     for ag in geometry.groups() {
         let (_, agi) = read_headers(device, geometry, ag)?;
-        if agi.unlinked.iter().any(Option::is_some) {
+        if agi.has_unlinked() {
             return Ok(true);
         }
     }
