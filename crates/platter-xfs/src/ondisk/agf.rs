@@ -1,11 +1,10 @@
 //! The free space header of an allocation group, in its second sector.
 //! Spec: `xfs/allocation_groups`, "AG Free Space Block".
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agfl;

@@ -1,11 +1,10 @@
 //! The free list of an allocation group, in its fourth sector: blocks set aside for the group's
 //! B-trees. Spec: `xfs/allocation_groups`, "AG Free List".
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agf::Agf;

@@ -1,11 +1,10 @@
 //! Blocks of the hash trees of names that directories and attribute forks have, and the hash.
 //! Spec: `xfs/dabtrees`.
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::identity::{Identity, IdentityRule, Site};

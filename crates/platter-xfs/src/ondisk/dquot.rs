@@ -1,11 +1,10 @@
 //! A quota record: limits and use of one user, group or project.
 //! Spec: `xfs/internal_inodes`, "Quota Inodes"; the flag of large times: `xfs-headers/xfs_format.h`.
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum;

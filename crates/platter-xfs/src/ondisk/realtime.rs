@@ -1,9 +1,8 @@
 //! Blocks of the bitmaps and summaries of realtime groups, and the superblock of their device.
 //! Spec: `xfs-headers/xfs_format.h`.
 
-use platter_ondisk::rules;
-
 use platter_ondisk::endian::{Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum;

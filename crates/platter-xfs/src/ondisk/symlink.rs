@@ -2,7 +2,6 @@
 //! before. Spec: `xfs/symbolic_links`.
 
 use platter_ondisk::rules;
-
 use zerocopy::FromBytes;
 
 use super::attr::remote::{self, DiskRemoteHeader};

@@ -5,8 +5,6 @@
 //! - Blocks other than the root are at least half full, unless they were not before.
 //! - Blocks of a level are linked in order.
 
-use platter_ondisk::rules;
-
 mod record;
 mod node;
 mod search;
@@ -14,6 +12,7 @@ mod neighbour;
 
 use std::collections::HashSet;
 
+use platter_ondisk::rules;
 use platter_vfs::{Error, Result};
 use zerocopy::IntoBytes;
 

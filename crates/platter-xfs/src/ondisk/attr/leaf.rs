@@ -1,9 +1,8 @@
 //! A leaf of attributes: entries by hash, names and values after them.
 //! Spec: `xfs/extended_attributes`, "Leaf Attributes".
 
-use platter_ondisk::rules;
-
 use platter_ondisk::endian::{Be16, Be32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{AttrEntry, AttrFlags, AttrValue, VALUE_BYTES_MAX};

@@ -1,11 +1,10 @@
 //! A block of an attribute's value outside its leaf: with a header in version 5, bare before.
 //! Spec: `xfs/extended_attributes`, "Remote Values".
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ondisk::geometry::Geometry;

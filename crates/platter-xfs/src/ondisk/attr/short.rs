@@ -1,8 +1,7 @@
 //! Attributes in the inode. Spec: `xfs/extended_attributes`, "Short Form Attributes".
 
-use platter_ondisk::rules;
-
 use platter_ondisk::endian::Be16;
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{AttrEntry, AttrFlags, AttrValue};

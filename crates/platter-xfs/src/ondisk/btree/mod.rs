@@ -2,8 +2,6 @@
 //! inodes, with pointers of 64 bits; and their roots in inodes.
 //! Spec: `xfs/btrees`, `xfs/data_extents`.
 
-use platter_ondisk::rules;
-
 mod record;
 pub mod extent;
 mod build;
@@ -13,6 +11,7 @@ pub(crate) mod tests;
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::geometry::Geometry;

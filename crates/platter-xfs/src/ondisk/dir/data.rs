@@ -1,11 +1,10 @@
 //! A directory block of entries; where it is the only one, with its leaf entries at the end.
 //! Spec: `xfs/directories`, "Block Directories".
 
-use platter_ondisk::rules;
-
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
+use platter_ondisk::rules;
 use platter_vfs::FileKind;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,9 +1,8 @@
 //! A free index of a directory: the longest free region of each block of entries.
 //! Spec: `xfs/directories`, "Node Directories".
 
-use platter_ondisk::rules;
-
 use platter_ondisk::endian::{Be16, Be32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::data::DiskDirHeaderV5;

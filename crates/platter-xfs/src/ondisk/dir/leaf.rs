@@ -1,9 +1,8 @@
 //! A leaf of a directory: hashes of names, and where their entries lie.
 //! Spec: `xfs/directories`, "Leaf Directories".
 
-use platter_ondisk::rules;
-
 use platter_ondisk::endian::{Be16, Be32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::DataPointer;

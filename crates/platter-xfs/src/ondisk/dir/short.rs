@@ -1,9 +1,8 @@
 //! A directory in the inode: all entries in its data fork. Spec: `xfs/directories`, "Shortform
 //! Directories".
 
-use platter_ondisk::rules;
-
 use platter_ondisk::endian::{Be16, Be32, Be64};
+use platter_ondisk::rules;
 use platter_vfs::FileKind;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -1,7 +1,5 @@
 //! Inodes: the core, and the forks in the literal area after it. Spec: `xfs/ondisk_inode`.
 
-use platter_ondisk::rules;
-
 mod disk;
 mod metafile;
 pub mod free;
@@ -11,6 +9,7 @@ pub(crate) mod tests;
 pub mod edit;
 
 use platter_ondisk::endian::{Be32, join_u16};
+use platter_ondisk::rules;
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::FromBytes;

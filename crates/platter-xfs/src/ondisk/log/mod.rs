@@ -2,8 +2,6 @@
 //! that transactions log. Headers of records and operations are big-endian; items are in the byte
 //! order of the machine that logged them. Spec: `xfs/journaling_log`.
 
-use platter_ondisk::rules;
-
 pub mod record;
 pub mod operation;
 pub mod item;
@@ -15,6 +13,8 @@ pub mod dquot;
 pub mod icreate;
 pub mod stamp;
 pub mod intent;
+
+use platter_ondisk::rules;
 
 pub use buffer::{BufferFlags, BufferFormat, BufferType};
 pub use dquot::{DquotFormat, QuotaOff};
