@@ -38,7 +38,8 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
                     `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (630 corruptions,
-                    compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel);
+                    compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel),
+                    `xfs-exchanges` (40 logs, whose recovery is cut, and cut again);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
@@ -85,7 +86,7 @@ impl Whole {
     }
 }
 
-const WHOLE: [Whole; 11] = [
+const WHOLE: [Whole; 12] = [
     Whole {
         name: "many",
         title: "200,000 files made into an image, compared and checked",
@@ -162,6 +163,13 @@ const WHOLE: [Whole; 11] = [
         filesystem: "xfs",
         test: "xfs_log::many::many_logs",
         variable: ["PLATTER_XFS_LOGS", "500"],
+    },
+    Whole {
+        name: "xfs-exchanges",
+        title: "recoveries of exchanges of XFS, cut, and cut again",
+        filesystem: "xfs",
+        test: "xfs_log::recut::",
+        variable: ["PLATTER_XFS_EXCHANGES", "40"],
     },
 ];
 

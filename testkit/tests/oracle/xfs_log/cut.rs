@@ -109,23 +109,12 @@ pub(super) fn cuts(
 /// The last point of what the kernel wrote at which the live part of the log begins before the end of the log, and ends
 /// after its start.
 pub(super) fn crossing_the_end(made: &Scene, recording: &Recording) -> Result<Scene> {
-    last_point(made, recording, |scene| {
-        let position = scene.log_position()?;
-        Ok(position.state == LogState::Dirty && position.tail > position.head)
-    })
-}
-
-/// The last point at which the log was written that is like this.
-pub(super) fn last_point(
-    made: &Scene,
-    recording: &Recording,
-    is_wanted: impl Fn(&Scene) -> Result<bool>,
-) -> Result<Scene> {
     for at in made.log_writes(recording)?.into_iter().rev() {
         let scene = Scene::of_position(&made.shape(), recording, at)?;
-        if is_wanted(&scene)? {
+        let position = scene.log_position()?;
+        if position.state == LogState::Dirty && position.tail > position.head {
             return Ok(scene);
         }
     }
-    bail!("no write of the log is like this")
+    bail!("the live part of the log never crosses its end")
 }

@@ -1,4 +1,4 @@
-//! The end of a mount: its threads end before the log does.
+//! The end of a mount, and of an edit of an image: what they leave to the kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use platter_vfs::clock::SystemClock;
 use platter_vfs::{Context, CreateKind, Filesystem, Name};
 use platter_xfs::ondisk::{Geometry, Superblock};
 use platter_xfs::txn::{LogDevice, LogState, find_position};
-use platter_xfs::{MountOptions, Xfs};
+use platter_xfs::{ImageCommit, Logging, MountOptions, Xfs};
+use testkit::subject::store;
 
 use super::scene::Scene;
 use super::shapes::PLAIN;
@@ -72,4 +73,61 @@ fn nothing_is_written_after_the_unmount_record() {
     for mount in 0..MOUNTS {
         end_one(&image, mount).unwrap_or_else(|error| panic!("mount {mount}: {error:#}"));
     }
+}
+
+/// Deletes a file that is in use, in an edit of an image.
+fn edit_with_an_unlinked_file(device: &Arc<MemoryDevice>) -> Result<()> {
+    let data: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(device);
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let (file, context) = (Name::new(b"file")?, Context::root());
+    let options = MountOptions::default();
+    let mounted = Xfs::mount_writable(
+        Arc::clone(&data),
+        &options,
+        Arc::clone(&budget),
+        Arc::clone(&clock) as _,
+    )?;
+    let made = mounted
+        .root()?
+        .create(&context, file, CreateKind::Regular, 0o644)?;
+    made.write_at(0, &[1; 3 * 4096])?;
+    drop(made);
+    mounted.unmount()?;
+
+    let new: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("layer", device.snapshot()));
+    let options = MountOptions {
+        logging: Logging::Scratch,
+        ..options
+    };
+    let edited = Xfs::mount_writable(Arc::clone(&new), &options, Arc::clone(&budget), clock)?;
+    let root = edited.root()?;
+    let in_use = root.lookup(file)?;
+    root.unlink(&context, file)?;
+    edited.unmount()?;
+    let commit = ImageCommit {
+        device: Arc::clone(&data),
+        unseen: Arc::clone(&data),
+        written: std::iter::once(0..data.geometry().len_bytes).collect(),
+        new,
+        options,
+        budget,
+    };
+    commit.run()?;
+    drop((in_use, root));
+    Ok(())
+}
+
+#[test]
+fn kernel_frees_what_an_edit_of_an_image_leaves_unlinked() {
+    let scene = Scene::make(&PLAIN).unwrap();
+    let image = &scene.images("")[0];
+    let device = Arc::new(MemoryDevice::new("image", std::fs::read(image).unwrap()));
+    edit_with_an_unlinked_file(&device).unwrap();
+    store(&*device, image).unwrap();
+    assert!(scene.is_dirty().unwrap());
+    let (_, report) = scene.recovered().unwrap();
+    assert_eq!(report.inodes_freed, 1);
+    let problems = scene.problems_after_the_kernel().unwrap();
+    assert!(problems.is_empty(), "{problems:#?}");
 }

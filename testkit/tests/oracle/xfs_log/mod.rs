@@ -8,7 +8,6 @@ mod chains;
 mod shapes;
 mod cut;
 mod many;
-mod attributes;
 mod recut;
 mod ended;
 mod written;

@@ -159,28 +159,10 @@ impl Scene {
 
     /// Where the live part of the log is.
     pub(crate) fn log_position(&self) -> Result<LogPosition> {
-        let (_, log) = self.log()?;
-        Ok(find_position(&log, true)?)
-    }
-
-    /// The intents that the log leaves open.
-    pub(super) fn open_intents(&self) -> Result<Vec<Intent>> {
-        let (superblock, log) = self.log()?;
-        let position = find_position(&log, true)?;
-        Ok(scan(&log, &position, &superblock)?.open_intents)
-    }
-
-    fn log(&self) -> Result<(Superblock, LogDevice)> {
         let images = self.images("");
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-        let [data, external @ ..] = &devices_of_files(&paths, 512)?[..] else {
-            bail!("no device");
-        };
-        let mut sector = vec![0; 4096];
-        data.read_at(0, &mut sector)?;
-        let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
-        let log = LogDevice::open(&superblock, data, external.first())?;
-        Ok((superblock, log))
+        let (_, log) = open_log(&devices_of_files(&paths, 512)?)?;
+        Ok(find_position(&log, true)?)
     }
 
     /// Where the internal log lies, in bytes.
@@ -239,17 +221,21 @@ impl Scene {
     /// What the kernel finds after its own recovery of a copy. A mount can fail with EIO while others come and go; the
     /// second try decides.
     pub(crate) fn recovered_by_the_kernel(&self) -> Result<Listing> {
-        self.mounted_by_the_kernel()
-            .or_else(|_| self.mounted_by_the_kernel())
+        let (mount, images) = self
+            .mounted_by_the_kernel()
+            .or_else(|_| self.mounted_by_the_kernel())?;
+        let listing = self.listing(&mount)?;
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+        mount.release(&paths)?;
+        Ok(listing)
     }
 
-    fn mounted_by_the_kernel(&self) -> Result<Listing> {
+    /// The kernel's mount of a copy, which recovers it.
+    fn mounted_by_the_kernel(&self) -> Result<(Mount, Vec<PathBuf>)> {
         let images = self.copy(".kernel")?;
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::Replay)?;
-        let listing = self.listing(&mount)?;
-        mount.release(&paths)?;
-        Ok(listing)
+        Ok((mount, images))
     }
 
     /// What the kernel finds in a copy that was recovered by platter: in an overlay of the images, which
@@ -338,7 +324,7 @@ impl Scene {
         Ok(listing)
     }
 
-    /// What a mount shows. Where inodes point to their parents, they must point to those that name them.
+    /// What a mount shows. Parent pointers must be to the directories that name the inode.
     fn listing(&self, mount: &Mount) -> Result<Listing> {
         if self.shape.incompat.contains(Incompat::PARENT) {
             parents::compare(mount.root())?;
@@ -371,7 +357,7 @@ impl Scene {
     }
 
     /// What is found in a copy after the kernel recovered it.
-    fn problems_after_the_kernel(&self) -> Result<BTreeSet<String>> {
+    pub(super) fn problems_after_the_kernel(&self) -> Result<BTreeSet<String>> {
         let images = self.copy(".repair")?;
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::ReadWrite)?;
@@ -380,7 +366,7 @@ impl Scene {
     }
 }
 
-/// What `xfs_repair` 6.1 says of attribute forks with pointers to parents, and of what those directories lead to.
+/// What `xfs_repair` 6.1 says of attribute forks with parent pointers, and of what those directories lead to.
 const OF_PARENTS: [&str; 10] = [
     "attr fork",
     "attribute entry",
@@ -403,17 +389,24 @@ fn problems(verdict: &Verdict) -> BTreeSet<String> {
     }
 }
 
-/// The intents that the internal log of a filesystem, as a power failure left it, leaves open.
-pub(crate) fn open_intents(recording: &Recording, at: usize) -> Result<Vec<Intent>> {
-    let devices = recording.replay(at)?;
-    let data: Arc<dyn BlockDevice> = match devices.into_iter().next() {
-        Some(data) => Arc::new(data),
-        None => bail!("no device"),
+/// The superblock and the log of a filesystem, from its device and that of its log, if it has one.
+fn open_log(devices: &[Arc<dyn BlockDevice>]) -> Result<(Superblock, LogDevice)> {
+    let [data, external @ ..] = devices else {
+        bail!("no device");
     };
     let mut sector = vec![0; 4096];
     data.read_at(0, &mut sector)?;
     let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
-    let log = LogDevice::open(&superblock, &data, None)?;
+    let log = LogDevice::open(&superblock, data, external.first())?;
+    Ok((superblock, log))
+}
+
+/// The intents that the log of a filesystem leaves open after all the writes before a position.
+pub(super) fn open_intents(recording: &Recording, at: usize) -> Result<Vec<Intent>> {
+    let devices = recording.replay(at)?.into_iter();
+    let devices = devices.map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) });
+    let devices: Vec<_> = devices.collect();
+    let (superblock, log) = open_log(&devices)?;
     let position = find_position(&log, true)?;
     Ok(scan(&log, &position, &superblock)?.open_intents)
 }

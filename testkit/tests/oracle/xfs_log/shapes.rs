@@ -2,6 +2,7 @@
 
 use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::recovery::RecoveryReport;
+use platter_xfs::txn::LogState;
 
 use super::cut::crossing_the_end;
 use super::scene::{Scene, Shape, Shutdown, Work};
@@ -24,9 +25,9 @@ pub(super) const EXCHANGE: Shape = Shape {
     ..PLAIN
 };
 
-/// Inodes point to their parents; these pointers are changed by attribute intents.
+/// Inodes have parent pointers, which attribute intents change.
 pub(super) const PARENTS: Shape = Shape {
-    name: "pointers to parents",
+    name: "parent pointers",
     options: &["-m", "rmapbt=1,reflink=1"],
     incompat: Incompat::PARENT.union(Incompat::EXCHRANGE),
     ..PLAIN
@@ -137,6 +138,38 @@ fn unlinked_open_files_are_freed_by_the_recovery() {
         let report = recovered(shape, Shutdown::Flushed, work::unlinked);
         assert!(report.inodes_freed >= 160, "{}: {report:?}", shape.name);
     }
+}
+
+/// Logs that a recovery on the device ended, and the mount after it has not.
+const ENDED_LOGS: usize = 4;
+
+#[test]
+fn kernel_frees_what_a_cut_recovery_leaves_unlinked() {
+    let scene = Scene::make(&PLAIN).unwrap();
+    scene.work(Shutdown::Flushed, work::unlinked).unwrap();
+    let before = scene.log_position().unwrap();
+    let theirs = scene.recovered_by_the_kernel().unwrap();
+    let (_, recording) = scene.mounted_by_platter().unwrap();
+    let (mut ended, mut inodes_freed) = (0, 0);
+    for at in scene.log_writes(&recording).unwrap() {
+        let cut = Scene::of_position(&PLAIN, &recording, at).unwrap();
+        let position = cut.log_position().unwrap();
+        let is_ended = position.after_recovery(&before).state == LogState::Clean;
+        if position.state == LogState::Clean || !is_ended {
+            continue;
+        }
+        let found = cut.recovered_by_the_kernel().unwrap();
+        listing::compare(&found, &theirs).unwrap_or_else(|error| panic!("cut at {at}: {error:#}"));
+        let problems = cut.problems_after_the_kernel().unwrap();
+        assert!(problems.is_empty(), "cut at {at}: {problems:#?}");
+        let (_, report) = cut.recovered().unwrap();
+        inodes_freed += report.inodes_freed;
+        ended += 1;
+        if ended == ENDED_LOGS {
+            break;
+        }
+    }
+    assert!(ended > 0 && inodes_freed > 0, "{ended} {inodes_freed}");
 }
 
 #[test]
