@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use platter::vfs::{Filesystem, Inode, Name, Timestamp};
 use testkit::tool;
 
@@ -193,7 +193,8 @@ fn add_attributes(printed: &str, prefix: &str, attributes: &mut PrintedAttribute
         let namespace = match (*field("root")?, *field("secure")?) {
             ("1", "0") => "trusted.",
             ("0", "1") => "security.",
-            _ => "user.",
+            ("0", "0") => "user.",
+            other => bail!("attribute in several namespaces: {other:?}"),
         };
         let text = |name: &str| fields.get(name).map(|text| text.trim_matches('"'));
         let name = text("name").context("a name")?;
