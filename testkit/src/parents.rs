@@ -1,4 +1,4 @@
-//! Pointers of the inodes of a mounted XFS to the directories that name them, as the kernel lists them.
+//! Parent pointers of the inodes of a mounted XFS, as the kernel lists them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ while (my $path = <STDIN>) {
 type Pointers = BTreeMap<u64, BTreeSet<(u64, Vec<u8>)>>;
 
 /// Compares the pointers of all files and directories below the root of a mount with the names that lead to them.
-/// Links and devices cannot be opened for this. Returns of how many inodes.
+/// Links and devices cannot be opened for this. Returns the number of inodes compared.
 pub fn compare(root: &Path) -> Result<usize> {
     let mut expected = Pointers::new();
     let mut paths = Vec::new();

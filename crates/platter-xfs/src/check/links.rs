@@ -151,7 +151,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Pointers to parents are those that the entries ask for.
+    /// Parent pointers are those that the entries ask for.
     fn check_parent_sums(&mut self) -> Flow {
         let sums = std::mem::take(&mut self.parent_sums);
         let mut wrong: Vec<_> = sums.into_iter().filter(|&(_, sum)| sum != 0).collect();

@@ -181,7 +181,7 @@ rules! {
         Disconnected => "disconnected inode",
         /// Lists of unlinked inodes are empty once the log was recovered.
         Unlinked => "unlinked inode, to be freed",
-        /// Pointers to parents are those of the entries.
+        /// Parent pointers are those of the entries.
         ParentPointers => "parent pointers do not match the directory entries",
         /// Inodes that the superblock names are files.
         Internal => "internal inode is not a regular file",

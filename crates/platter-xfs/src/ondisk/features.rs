@@ -85,7 +85,7 @@ bitflags! {
         const NREXT64 = 0x20;
         /// Ranges of files may be exchanged.
         const EXCHRANGE = 0x40;
-        /// Inodes hold pointers to their parent directories.
+        /// Inodes hold parent pointers.
         const PARENT = 0x80;
         /// Metadata inodes are in a directory tree; the realtime device has groups.
         const METADIR = 0x100;
@@ -229,7 +229,7 @@ impl Features {
         has_nrext64: incompat Incompat::NREXT64;
         /// Whether ranges of files may be exchanged.
         has_exchange_range: incompat Incompat::EXCHRANGE;
-        /// Whether inodes hold pointers to their parents.
+        /// Whether inodes hold parent pointers.
         has_parent: incompat Incompat::PARENT;
         /// Whether metadata inodes are in a directory tree.
         has_metadir: incompat Incompat::METADIR;

@@ -101,7 +101,7 @@ pub fn clear_stale_records(log: &LogDevice, position: &LogPosition) -> Result<()
     let before_end = (log.sectors() - position.head).min(count) as usize * SECTOR_BYTES;
     let (end, start) = bytes.split_at(before_end);
     if !start.is_empty() {
-        // Where recovery finds the cycle number of the next pass at the start, the pass before must be whole.
+        // While the first sector has the cycle number of the next pass, recovery expects that of this pass in the last one.
         log.write(0, start)?;
         log.flush()?;
     }

@@ -89,7 +89,7 @@ impl<'a> Attributes<'a> {
         found.ok_or_else(|| Condition::NoAttribute.into())
     }
 
-    /// The full names of all attributes but pointers to parents, in the order they are stored. An
+    /// The full names of all attributes but parent pointers, in the order they are stored. An
     /// access control list has two: its own, and that of the attribute that holds it.
     pub fn names(&self) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();

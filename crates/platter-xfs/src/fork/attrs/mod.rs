@@ -37,7 +37,7 @@ pub struct AttrKey<'a> {
 }
 
 impl<'a> AttrKey<'a> {
-    /// The attribute of this name; one in the namespace of pointers to parents has the value as well.
+    /// The attribute of this name; one in the namespace of parent pointers has the value as well.
     #[must_use]
     pub fn new(namespace: Namespace, name: &'a [u8], value: &'a [u8]) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl<'a> AttrKey<'a> {
         }
     }
 
-    /// The hash of the name; pointers to parents of one name differ by the parent.
+    /// The hash of the name; parent pointers of one name differ by the parent.
     fn hash(&self) -> u32 {
         let parent = self.parent.and_then(<[u8]>::first_chunk);
         let parent = parent.map_or(0, |parent| u64::from_be_bytes(*parent));

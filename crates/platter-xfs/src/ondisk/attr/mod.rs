@@ -61,7 +61,7 @@ pub enum Namespace {
     Root,
     /// Of security modules.
     Secure,
-    /// Pointers to parent directories.
+    /// Parent pointers.
     Parent,
 }
 
