@@ -169,6 +169,13 @@ impl Condition {
         (Self::TextBusy, "text_busy"),
     ];
 
+    /// The condition that has this errno.
+    #[must_use]
+    pub fn of_errno(errno: rustix::io::Errno) -> Option<Self> {
+        let mut conditions = Self::CODES.iter().map(|&(condition, _)| condition);
+        conditions.find(|condition| condition.errno() == errno)
+    }
+
     /// The stable name for programs, in `snake_case`.
     #[must_use]
     pub fn code(self) -> &'static str {
@@ -194,9 +201,7 @@ impl Error {
 /// The name of the condition that has this errno; `io` where there is none.
 #[must_use]
 pub fn code_of_errno(errno: rustix::io::Errno) -> &'static str {
-    let has_errno = |&(condition, _): &(Condition, _)| condition.errno() == errno;
-    let known = Condition::CODES.into_iter().find(has_errno);
-    known.map_or("io", |(_, code)| code)
+    Condition::of_errno(errno).map_or("io", Condition::code)
 }
 
 /// A feature of the image that cannot be served: refused by its name.

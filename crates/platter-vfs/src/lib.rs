@@ -39,7 +39,7 @@ pub mod tree_walk;
 
 pub use platter_block::lock;
 pub use platter_block::{MountEntry, MountTable, MountedDevice};
-pub use platter_ondisk::{Corruption, Locus};
+pub use platter_ondisk::{Corruption, Locus, Uuid};
 
 pub use access_time::{AccessTimes, FileTimes};
 pub use acl::{AclEntry, AclSubject, PosixAcl};

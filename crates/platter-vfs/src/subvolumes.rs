@@ -16,6 +16,8 @@ pub struct Subvolume {
     pub id: u64,
     /// The subvolume that its name is in; `None` for the top-level one, and for one without a name.
     pub parent: Option<u64>,
+    /// The number of the directory in it that has its name.
+    pub parent_dir: Option<u64>,
     /// Its path from the top-level subvolume, without a leading slash; empty for that itself.
     pub path: Vec<u8>,
     /// Its UUID.
@@ -24,8 +26,12 @@ pub struct Subvolume {
     pub parent_uuid: Option<Uuid>,
     /// Of a received subvolume, the one that was sent.
     pub received_uuid: Option<Uuid>,
-    /// The transaction that changed it last.
+    /// The transaction that changed its tree last.
     pub generation: u64,
+    /// The transaction that changed a file in it last, as its root item says.
+    pub changed_generation: u64,
+    /// When that was.
+    pub changed: Timestamp,
     /// The transaction that made it.
     pub created_generation: u64,
     /// When it was made.
@@ -91,6 +97,15 @@ pub trait Subvolumes: Send + Sync + Debug {
     /// `NotFound` where there is none.
     fn get(&self, id: u64) -> Result<Subvolume>;
 
+    /// The subvolume with the least number that is `id` or greater; `None` where there is none.
+    fn next(&self, id: u64) -> Result<Option<Subvolume>>;
+
+    /// The identity of the root directory of a subvolume.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such subvolume.
+    fn root(&self, id: u64) -> Result<InodeId>;
+
     /// The subvolume that is mounted where none is asked for.
     fn default_id(&self) -> Result<u64>;
 
@@ -121,9 +136,18 @@ pub trait Subvolumes: Send + Sync + Debug {
     }
 
     /// Deletes the subvolume that `name` in the directory `parent` names. Its space is freed in the
-    /// background.
-    fn delete(&self, context: &Context, parent: InodeId, name: Name<'_>) -> Result<()> {
-        let _ = (context, parent, name);
+    /// background. A caller that looked at it before says with `root` which root directory it saw.
+    ///
+    /// # Errors
+    /// `Stale` where the name has another subvolume than `root` by now.
+    fn delete(
+        &self,
+        context: &Context,
+        parent: InodeId,
+        name: Name<'_>,
+        root: Option<InodeId>,
+    ) -> Result<()> {
+        let _ = (context, parent, name, root);
         not_supported()
     }
 

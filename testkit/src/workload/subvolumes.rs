@@ -54,7 +54,7 @@ pub(super) fn delete(fs: &dyn Filesystem, path: &str) -> Result<()> {
     let located = PathWalk::new(fs).resolve_parent(path.as_bytes())?;
     let name = located.name_to_remove_dir()?;
     if let Some(subvolumes) = fs.subvolumes() {
-        return subvolumes.delete(&context, located.parent.id(), name);
+        return subvolumes.delete(&context, located.parent.id(), name, None);
     }
     remove_entries(&*located.parent.lookup(name)?, 0)?;
     located.parent.remove_dir(&context, name)

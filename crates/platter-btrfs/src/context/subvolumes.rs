@@ -89,6 +89,34 @@ impl FsContext {
         Ok(all.filter(Subvolume::is_deleted).collect())
     }
 
+    /// The subvolume with the least number from `from` on that was not deleted.
+    pub fn next_subvolume(&self, from: TreeId) -> Result<Option<Subvolume>> {
+        let mut from = from.max(TreeId::FS);
+        while let Some(id) = self.next_root(from)? {
+            let item = self.read_root_item(id)?;
+            let subvolume = item.map(|item| Subvolume { id, item });
+            if let Some(subvolume) = subvolume.filter(|it| !it.is_deleted()) {
+                return Ok(Some(subvolume));
+            }
+            from = TreeId(id.0.saturating_add(1));
+        }
+        Ok(None)
+    }
+
+    /// The least number from `from` on of a subvolume that has a root item.
+    fn next_root(&self, from: TreeId) -> Result<Option<TreeId>> {
+        let mut cursor = self.cursor(self.root_tree());
+        cursor.seek(Key::new(from.0, ItemKind::ROOT_ITEM, 0))?;
+        while let Some(key) = cursor.key() {
+            let id = TreeId(key.object);
+            if key.kind == ItemKind::ROOT_ITEM && id.is_subvolume() {
+                return Ok(Some(id));
+            }
+            cursor.step()?;
+        }
+        Ok(None)
+    }
+
     fn all_subvolumes(&self) -> Result<Vec<Subvolume>> {
         let mut ids = Vec::new();
         let tree = self.root_tree();

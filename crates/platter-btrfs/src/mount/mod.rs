@@ -151,6 +151,10 @@ impl Filesystem for Btrfs {
         Ok(self.fs.find(id)?.ok_or(Condition::Stale)?)
     }
 
+    fn inode_of_handle(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+        Ok(self.fs.find_by_handle(id)?.ok_or(Condition::Stale)?)
+    }
+
     fn shown_number(&self, id: InodeId) -> u64 {
         self.fs.shown(id)
     }

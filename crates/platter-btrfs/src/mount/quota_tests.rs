@@ -259,7 +259,7 @@ impl Load {
             2 if self.names.len() > 3 => {
                 let at = self.random.below(self.names.len() as u64);
                 let gone = self.names.remove(usize::try_from(at).unwrap());
-                ops.delete(&context, root.id(), name(&gone)).unwrap();
+                ops.delete(&context, root.id(), name(&gone), None).unwrap();
             }
             3 => {
                 let to = format!("s{}", self.made);
@@ -490,7 +490,8 @@ fn deletion_of_a_shared_subvolume_commits_in_between() {
         let before = mounted.superblock().generation.0;
         let root = mounted.root().unwrap();
         let ops = subvolumes(&mounted);
-        ops.delete(&Context::root(), root.id(), name(gone)).unwrap();
+        ops.delete(&Context::root(), root.id(), name(gone), None)
+            .unwrap();
         drop(root);
         mounted.sync().unwrap();
         assert!(!mounted.super_block().has_dead_subvolumes());

@@ -110,6 +110,70 @@ fn snapshots_keep_what_the_source_had() {
 }
 
 #[test]
+fn subvolumes_are_found_one_after_the_other() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let ids = ["a", "b", "c"].map(|path| {
+        let made = ops.create(&context, root.id(), name(path)).unwrap();
+        assert_eq!(ops.root(made.id().tree).unwrap(), made.id());
+        made.id().tree
+    });
+    let delete = |id| {
+        let expected = Some(ops.root(id).unwrap());
+        ops.delete(&context, root.id(), name("b"), expected)
+    };
+    assert!(is(&delete(ids[0]), Condition::Stale));
+    delete(ids[1]).unwrap();
+    assert!(is(&ops.root(ids[1]), Condition::NotFound));
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(next) = ops.next(from).unwrap() {
+        from = next.id + 1;
+        found.push((next.id, next.path, next.parent_dir));
+    }
+    let root_dir = Some(root.id().number);
+    let expected = [
+        (root.id().tree, Vec::new(), None),
+        (ids[0], b"a".to_vec(), root_dir),
+        (ids[2], b"c".to_vec(), root_dir),
+    ];
+    assert_eq!(found, expected);
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+#[test]
+fn deleted_subvolume_is_read_until_its_last_user_is_gone() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    write(&*sub, "file", &vec![7; 300_000]);
+    let id = sub.lookup(name("file")).unwrap().id();
+    ops.delete(&context, root.id(), name("sub"), None).unwrap();
+    let file = mounted.inode(id).unwrap();
+    assert!(read(&*file) == vec![7; 300_000]);
+    assert!(is(&file.write_at(0, b"no"), Condition::ReadOnly));
+    assert!(is(&mounted.inode_of_handle(id), Condition::Stale));
+    drop((file, sub));
+    mounted.sync().unwrap();
+    mounted.super_block().drop_all_dead_subvolumes().unwrap();
+    assert!(!mounted.super_block().has_dead_subvolumes());
+    assert!(is(&mounted.inode(id), Condition::Stale));
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+#[test]
 fn deleted_subvolumes_leave_nothing() {
     let pool = Pool::make(1, 192, &["-m", "single", "-n", "4096"]);
     let context = Context::root();
@@ -144,7 +208,7 @@ fn deleted_subvolumes_leave_nothing() {
             if random.below(2) == 0 {
                 let at = usize::try_from(random.below(names.len() as u64)).unwrap();
                 let gone = names.remove(at);
-                ops.delete(&context, root.id(), name(&gone)).unwrap();
+                ops.delete(&context, root.id(), name(&gone), None).unwrap();
                 if round > 0 {
                     mounted.sync().unwrap();
                 }
@@ -161,7 +225,7 @@ fn deleted_subvolumes_leave_nothing() {
         let root = mounted.root().unwrap();
         for gone in names {
             subvolumes(&mounted)
-                .delete(&context, root.id(), name(&gone))
+                .delete(&context, root.id(), name(&gone), None)
                 .unwrap();
         }
         drop(root);
@@ -206,7 +270,7 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
         Condition::NotFound
     ));
     assert!(is(
-        &ops.delete(&context, root.id(), name("one")),
+        &ops.delete(&context, root.id(), name("one"), None),
         Condition::NotEmpty
     ));
     rename(&*one, "two", &*directory, "moved").unwrap();
@@ -232,12 +296,12 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
         Condition::NotEmpty
     ));
     assert!(is(
-        &ops.delete(&context, root.id(), name("subdir")),
+        &ops.delete(&context, root.id(), name("subdir"), None),
         Condition::InvalidArgument
     ));
     ops.set_default(two.id().tree).unwrap();
     assert!(is(
-        &ops.delete(&context, directory.id(), name("moved")),
+        &ops.delete(&context, directory.id(), name("moved"), None),
         Condition::NotPermitted
     ));
     drop((one, two, snap, directory, root));
@@ -293,7 +357,7 @@ fn run_steps(mounted: &Btrfs, steps: u64, mut done: impl FnMut(Marks)) {
         drop(source);
         if names.len() > 2 && step % 3 == 0 {
             let gone = names.remove(at);
-            ops.delete(&context, root.id(), name(&gone)).unwrap();
+            ops.delete(&context, root.id(), name(&gone), None).unwrap();
         } else {
             let new = format!("s{step}");
             ops.snapshot(&context, id, root.id(), name(&new), false)

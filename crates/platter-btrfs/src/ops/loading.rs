@@ -32,9 +32,22 @@ impl SuperBlock {
         Ok(found.map(|inode| -> Arc<dyn platter_vfs::Inode> { inode }))
     }
 
+    /// As [`find`](Self::find), for an identity that may be of a subvolume deleted long ago.
+    pub fn find_by_handle(
+        self: &Arc<Self>,
+        id: InodeId,
+    ) -> Result<Option<Arc<dyn platter_vfs::Inode>>> {
+        let subvolume = self.in_use.get(TreeId(id.tree));
+        if subvolume.is_some_and(|it| it.is_deleted()) {
+            return Ok(None);
+        }
+        self.find(id)
+    }
+
     pub(super) fn load(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<BtrfsInode>>> {
         let loaded = self.inodes.get_or_load(id, |seat| self.read(id, seat));
-        if self.writes.is_closed() {
+        let is_deleted = (loaded.as_ref()).is_ok_and(|inode| inode.subvolume.is_deleted());
+        if is_deleted || self.writes.is_closed() {
             self.inodes.release(id);
         }
         match loaded {
@@ -61,12 +74,9 @@ impl SuperBlock {
 
     /// What the inodes of a subvolume share.
     pub(super) fn use_subvolume(&self, id: TreeId) -> Result<Arc<InUse>> {
+        // One that was deleted is there until its last user is gone.
         if let Some(known) = self.in_use.get(id) {
-            return if known.is_deleted() {
-                Err(Condition::Stale.into())
-            } else {
-                Ok(known)
-            };
+            return Ok(known);
         }
         let context = self.context();
         loop {

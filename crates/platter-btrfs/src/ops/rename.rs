@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use platter_vfs::namei::{NewInode, Rename};
+use platter_vfs::namei::{NamedInode, NewInode, Rename};
 use platter_vfs::{CreateKind, Name, NameBuf, RenameMode, Result, file};
 
 use super::BtrfsInode;
@@ -165,6 +165,8 @@ fn move_subvolume(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     }
     let fs = &from.dir.fs;
     let _changing = fs.subvolume_changes.lock();
+    // Its subvolume may have been deleted meanwhile.
+    to.dir.space()?;
     let id = rename.moved.tree_id();
     let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Change)?;
     let mut states = States::lock(&[from.dir, to.dir]);

@@ -89,7 +89,7 @@ impl Edit {
         self.subvolume_at(path)?;
         let place = self.place(path, Condition::InvalidArgument)?;
         let name = place.name.as_name();
-        let deleted = subvolumes.delete(&Context::root(), place.dir.id(), name);
+        let deleted = subvolumes.delete(&Context::root(), place.dir.id(), name, None);
         self.named(path, deleted)
     }
 

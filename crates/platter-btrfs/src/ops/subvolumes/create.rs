@@ -67,6 +67,8 @@ impl SuperBlock {
             permissions: PERMISSIONS,
         })?;
         let changing = self.subvolume_changes.lock();
+        // Its subvolume may have been deleted meanwhile, also below.
+        dir.space()?;
         let handle = self.begin(CREDITS, Purpose::Change)?;
         let mut states = States::lock(&[&*dir]);
         let id = handle.whole(|handle| {
@@ -165,6 +167,7 @@ impl SuperBlock {
         dir.vacancy(name)?;
         may_create(&dir.link_state())?;
         let changing = self.subvolume_changes.lock();
+        dir.space()?;
         let context = self.context();
         let found = context.subvolume(source)?.ok_or(Condition::NotFound)?;
         let writing = self.transactions()?;

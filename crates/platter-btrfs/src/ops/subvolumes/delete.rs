@@ -98,8 +98,14 @@ impl BtrfsInode {
         // It has no name any more: callers that use it still can see that.
         root.state.write().item.links = 0;
         for inode in fs.inodes.live() {
-            if inode.id.tree == id.0 {
+            if inode.id.tree != id.0 {
+                continue;
+            }
+            if inode.item().links == 0 {
                 fs.drop_unnamed(&inode);
+            } else {
+                // It may have users that read what they wrote: it stays on the dirty list until that is stored.
+                fs.inodes.release(inode.id);
             }
         }
         fs.drop_later(id)

@@ -6,16 +6,19 @@ pub(super) mod delete;
 mod flags;
 mod send;
 mod receive;
+#[cfg(test)]
+mod race_tests;
 
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_vfs::file::write_back_files;
 use platter_vfs::path::PATH_MAX;
 use platter_vfs::subvolumes::{Received, SendOptions, Subvolume, SubvolumeSink, Transfer};
 use platter_vfs::{
-    Condition, Context, FileKind, Inode, InodeId, Name, Result, Subvolumes, Timestamp, namei,
+    Condition, Context, Error, FileKind, Inode, InodeId, Name, Result, Subvolumes, Timestamp, namei,
 };
 
 use super::SuperBlock;
@@ -93,6 +96,25 @@ impl Subvolumes for MountedSubvolumes {
         Ok(found.ok_or(Condition::NotFound)?)
     }
 
+    fn next(&self, id: u64) -> Result<Option<Subvolume>> {
+        let mut from = TreeId(id);
+        while let Some(found) = self.0.context().next_subvolume(from)? {
+            match self.get(found.id.0) {
+                // It was deleted meanwhile.
+                Err(Error::Condition(Condition::NotFound)) => {
+                    from = TreeId(found.id.0.saturating_add(1));
+                }
+                described => return described.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn root(&self, id: u64) -> Result<InodeId> {
+        let found = self.0.context().subvolume(TreeId(id))?;
+        Ok(in_use::root_of(&found.ok_or(Condition::NotFound)?))
+    }
+
     fn default_id(&self) -> Result<u64> {
         Ok(self.0.context().default_subvolume()?.0)
     }
@@ -120,12 +142,24 @@ impl Subvolumes for MountedSubvolumes {
         self.0.snapshot_subvolume(source, parent, name, read_only)
     }
 
-    fn delete(&self, _: &Context, parent: InodeId, name: Name<'_>) -> Result<()> {
+    fn delete(
+        &self,
+        _: &Context,
+        parent: InodeId,
+        name: Name<'_>,
+        expected: Option<InodeId>,
+    ) -> Result<()> {
         let _writer = self.0.writers.enter();
+        // Most of what its files have is stored before others wait for the locks. An error is reported by their next
+        // sync.
+        let _ = self.0.dirty.write_back(write_back_files);
         let dir = self.0.load(parent)?.ok_or(Condition::NotFound)?;
         namei::NamedInode::space(&*dir)?;
         let _order = dir.order.write();
         let (root, _) = namei::NamedInode::child(&*dir, name)?;
+        if expected.is_some_and(|expected| expected != root.id) {
+            return Err(Condition::Stale.into());
+        }
         if root.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());
         }
@@ -173,12 +207,15 @@ fn describe(context: &FsContext, subvolume: &context::Subvolume) -> Result<Subvo
     let name = context.parent_name(subvolume.id)?;
     Ok(Subvolume {
         id: subvolume.id.0,
-        parent: name.map(|name| name.parent.0),
+        parent: name.as_ref().map(|name| name.parent.0),
+        parent_dir: name.map(|name| name.dir),
         path: path(context, subvolume.id)?,
         uuid: history.uuid,
         parent_uuid: present(history.parent_uuid),
         received_uuid: present(history.received_uuid),
         generation: subvolume.item.root.generation.0,
+        changed_generation: history.change_transaction.0,
+        changed: history.changed,
         created_generation: history.creation_transaction.0,
         created: history.created,
         read_only: subvolume.is_read_only(),
@@ -236,7 +273,6 @@ mod tests {
     use crate::tree::tests::Sample;
     use platter_cache::MemoryBudget;
     use platter_ondisk::Rule;
-    use platter_vfs::Error;
     use platter_vfs::SystemClock;
     use zerocopy::IntoBytes;
 
@@ -336,6 +372,7 @@ mod tests {
         let described = describe(&context, &subvolume).unwrap();
         assert_eq!(described.path, b"dir/sub");
         assert_eq!((described.id, described.parent), (300, Some(5)));
+        assert_eq!(described.parent_dir, Some(257));
         assert_eq!(described.uuid, Uuid::from_u128(1));
         assert_eq!(described.parent_uuid, None);
         assert_eq!(described.received_uuid, Some(Uuid::from_u128(2)));

@@ -168,11 +168,12 @@ impl Receiver<'_> {
             return;
         };
         let Current { name, root, .. } = current;
+        let id = root.id();
         drop(root);
         let subvolumes = MountedSubvolumes(Arc::clone(self.fs));
         // What cannot be deleted stays, and is not marked as received.
         if let Ok(name) = Name::new(&name) {
-            let _ = subvolumes.delete(&self.context, self.parent, name);
+            let _ = subvolumes.delete(&self.context, self.parent, name, Some(id));
         }
     }
 }
