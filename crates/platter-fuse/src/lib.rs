@@ -3,17 +3,22 @@
 //! [`mount`] attaches it to a directory, as the superuser or, with the help of `fusermount3`, as
 //! any user. The filesystem changes only through us, so the kernel may keep names, attributes
 //! and pages for as long as it likes, and most system calls never reach us.
+//!
+//! [`Control`] asks a mounted filesystem for what only ioctls do: subvolumes, trimming, the label.
 #![deny(unsafe_code)]
 
 mod node;
 mod statistics;
 mod options;
+mod ioctl;
 mod server;
 mod transport;
 mod attach;
 mod session;
+mod control;
 
 pub use attach::AttachError;
+pub use control::Control;
 pub use options::{ErrorSink, MountOptions, OptionError};
 pub use session::{Ended, MountError, Notifier, Session, Unmounter, Watch, mount};
 pub use statistics::{Operation, Statistics};

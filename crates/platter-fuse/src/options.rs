@@ -34,6 +34,9 @@ pub struct MountOptions {
     pub set_id: bool,
     /// `noexec`: refuse to run programs.
     pub no_exec: bool,
+    /// `user_subvol_rm_allowed`: users delete subvolumes that they may write and whose names they may remove, not
+    /// the administrator alone.
+    pub users_delete_subvolumes: bool,
     /// `relatime`, `strictatime`, `noatime`: which reads that come here change times of access. Those
     /// that the kernel answers out of its cache do not come here; with `strictatime` the kernel keeps
     /// contents no longer than a file is open, so that every opening is seen.
@@ -72,6 +75,7 @@ impl Default for MountOptions {
             devices: false,
             set_id: false,
             no_exec: false,
+            users_delete_subvolumes: false,
             access_times: AccessTimes::default(),
             no_directory_access_times: false,
             source: None,
@@ -167,6 +171,7 @@ impl MountOptions {
                 "nosuid" => self.set_id = false,
                 "exec" => self.no_exec = false,
                 "noexec" => self.no_exec = true,
+                "user_subvol_rm_allowed" => self.users_delete_subvolumes = true,
                 "atime" | "relatime" | "norelatime" | "nostrictatime" => {
                     self.access_times = AccessTimes::Relative;
                 }
@@ -217,9 +222,11 @@ mod tests {
 
     #[test]
     fn a_list_of_options_is_taken_and_the_rest_given_back() {
-        let list = "ro,allow_other,uid=5,gid=7,offset=1048576,noexec,norecovery,fsname=disk";
+        let list = "ro,allow_other,uid=5,gid=7,offset=1048576,noexec,norecovery,fsname=disk,\
+                    user_subvol_rm_allowed";
         let (options, rest) = parse(list).unwrap();
         assert!(options.read_only && options.allow_other && options.no_exec);
+        assert!(options.users_delete_subvolumes);
         assert_eq!((options.uid, options.gid), (Some(5), Some(7)));
         assert_eq!(options.source.as_deref(), Some("disk"));
         assert_eq!(rest, ["offset=1048576", "norecovery"]);

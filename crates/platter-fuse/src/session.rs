@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use platter_vfs::lock::{Mutex, rank};
-use platter_vfs::{Error, Filesystem, InodeId};
+use platter_vfs::{Error, Filesystem, InodeId, MountedDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
@@ -106,6 +106,7 @@ pub fn mount(
         .then(|| SignalThread::start(sender.clone()));
     let signals = signals.transpose().map_err(MountError::Setup)?;
     let (device, attachment) = attach::attach(mountpoint, server.options(), checks_permissions)?;
+    server.set_device(attachment.device());
     let watched = device.try_clone();
     // From here on its drop undoes the mount.
     let mut session = Session {
@@ -180,7 +181,8 @@ impl Session {
     /// The number of the mounted filesystem, major and minor, as `stat(2)` gives it.
     #[must_use]
     pub fn device_number(&self) -> (u32, u32) {
-        self.attachment.device_number()
+        let MountedDevice { major, minor } = self.attachment.device();
+        (major, minor)
     }
 
     /// Where it is mounted.

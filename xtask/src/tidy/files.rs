@@ -14,6 +14,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/platter-cli/src/startup.rs",
     "crates/platter-cache/src/xarray/raw.rs",
     "crates/platter-cache/src/frame.rs",
+    "crates/platter-fuse/src/ioctl/call.rs",
     "crates/platter-fuse/src/transport/clone.rs",
     "crates/platter-fuse/src/transport/ring/entry.rs",
     "crates/platter-fuse/tests/it/async_writer.rs",

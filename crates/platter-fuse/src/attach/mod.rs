@@ -138,8 +138,8 @@ impl Attachment {
         &self.mountpoint
     }
 
-    pub(crate) fn device_number(&self) -> (u32, u32) {
-        (self.device.major, self.device.minor)
+    pub(crate) fn device(&self) -> MountedDevice {
+        self.device
     }
 
     /// Takes the mount off, unless it is gone already.

@@ -1,6 +1,12 @@
 //! The process that sent a request.
 
 use std::fs;
+use std::io;
+
+use platter_vfs::{Context, Credentials, MountTable, MountedDevice};
+use rustix::io::Errno;
+
+use super::Answer;
 
 /// The sender of a request, as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
@@ -17,14 +23,26 @@ pub(crate) struct Caller {
 const NOT_SENT: u32 = u32::MAX;
 /// `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
+/// The umask of a thread that has none any more.
+const UMASK_CLOSED: u32 = 0o777;
 
 /// What `/proc` says of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Status {
+    umask: u32,
     fs_uid: u32,
     /// That of the filesystem first.
     groups: Vec<u32>,
     effective_capabilities: u64,
+}
+
+/// A file that a process has open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpenFile {
+    /// The filesystem that it is on.
+    pub(crate) device: MountedDevice,
+    /// The inode number that is shown for it.
+    pub(crate) inode: u64,
 }
 
 impl Caller {
@@ -64,6 +82,65 @@ impl Caller {
         })
     }
 
+    /// Its credentials and umask, which a request that the kernel checks no permissions for does not have.
+    ///
+    /// # Errors
+    /// `EPERM` for one that cannot be seen.
+    pub(crate) fn context(self) -> Answer<Context> {
+        let status = self.status().ok_or(Errno::PERM)?;
+        let (uid, gid) = if self.uid == NOT_SENT {
+            (
+                status.fs_uid,
+                status.groups.first().copied().unwrap_or(NOT_SENT),
+            )
+        } else {
+            (self.uid, self.gid)
+        };
+        Ok(Context {
+            credentials: Credentials {
+                uid,
+                gid,
+                groups: status.groups,
+            },
+            umask: status.umask,
+        })
+    }
+
+    /// The file that it has open as `fd`. The mount itself is asked nothing: no other thread may be there to answer.
+    ///
+    /// # Errors
+    /// `EINVAL` where it has none; `EACCES` for a process that must not be looked at, `EXDEV` for a file that it
+    /// sees no mount of.
+    pub(crate) fn open_file(self, fd: i64) -> Answer<OpenFile> {
+        let refusal = |error: io::Error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                Errno::INVAL
+            } else {
+                Errno::ACCESS
+            }
+        };
+        if self.pid == 0 {
+            return Err(Errno::ACCESS);
+        }
+        let pid = self.pid;
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).map_err(refusal)?;
+        let value = |name| {
+            let mut lines = info.lines();
+            let found = lines.find_map(|line: &str| line.strip_prefix(name));
+            found.and_then(|value| value.trim().parse().ok())
+        };
+        let mount: u64 = value("mnt_id:").ok_or(Errno::OPNOTSUPP)?;
+        // From Linux 5.14 on.
+        let inode: u64 = value("ino:").ok_or(Errno::OPNOTSUPP)?;
+        let mounts = fs::read(format!("/proc/{pid}/mountinfo")).map_err(refusal)?;
+        let mounts = MountTable::parse(&mounts);
+        let mount = mounts.by_id(mount).ok_or(Errno::XDEV)?;
+        Ok(OpenFile {
+            device: mount.device,
+            inode,
+        })
+    }
+
     /// Whether its capabilities count in the user namespace of the server.
     fn shares_namespace(self) -> bool {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/user"));
@@ -93,7 +170,9 @@ impl Status {
         let groups = value("Groups:")?.split_whitespace();
         let groups = std::iter::once(fs_gid).chain(groups);
         let effective = value("CapEff:")?.trim();
+        let umask = value("Umask:").and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok());
         Some(Self {
+            umask: umask.unwrap_or(UMASK_CLOSED),
             fs_uid: fs_uid.parse().ok()?,
             groups: groups.map(|gid| gid.parse().ok()).collect::<Option<_>>()?,
             effective_capabilities: u64::from_str_radix(effective, 16).ok()?,
@@ -103,13 +182,17 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
     fn ids_and_capabilities_are_those_in_effect() {
-        let status = "Name:\tUid:\nUid:\t0\t1\t2\t3\nGid:\t4\t5\t6\t7\nGroups:\t8 9 \n\
+        let status = "Name:\tUid:\nUmask:\t0027\nUid:\t0\t1\t2\t3\nGid:\t4\t5\t6\t7\nGroups:\t8 9 \n\
                       CapPrm:\t000001ffffffffff\nCapEff:\t0000000000200000\n";
         let expected = Status {
+            umask: 0o27,
             fs_uid: 3,
             groups: vec![7, 8, 9],
             effective_capabilities: 1 << SYS_ADMIN,
@@ -134,5 +217,28 @@ mod tests {
         };
         assert!(caller(0).is_superuser() && !caller(0).is_admin());
         assert!(!caller(NOT_SENT).is_superuser() && !caller(NOT_SENT).is_admin());
+        assert_eq!(caller(0).context(), Err(Errno::PERM));
+        assert_eq!(caller(0).open_file(0), Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn open_files_are_found_by_their_descriptors() {
+        let caller = Caller {
+            uid: NOT_SENT,
+            gid: NOT_SENT,
+            pid: std::process::id(),
+        };
+        let file = fs::File::open("/proc").unwrap();
+        let found = caller.open_file(file.as_raw_fd().into()).unwrap();
+        let metadata = file.metadata().unwrap();
+        let device = MountedDevice {
+            major: rustix::fs::major(metadata.dev()),
+            minor: rustix::fs::minor(metadata.dev()),
+        };
+        let inode = metadata.ino();
+        assert_eq!(found, OpenFile { device, inode });
+        assert_eq!(caller.open_file(-1), Err(Errno::INVAL));
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(caller.context().unwrap().credentials.uid, user);
     }
 }

@@ -1,54 +1,19 @@
-//! The ioctls that reach a FUSE filesystem: inode flags, projects and generations, as `chattr` and
-//! `lsattr` use them, the label, and discarding and shutting down. See `linux/fs.h`.
+//! Carrying out ioctls: inode flags, projects and generations, as `chattr` and `lsattr` use them, the label,
+//! syncing, discarding and shutting down.
 
 #![expect(clippy::host_endian_bytes, reason = "ioctls carry native integers")]
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
-use platter_vfs::{ExtendedFlags, Inode, SetAttr, Trim};
+use platter_vfs::{DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, SetAttr, Trim};
 use rustix::io::Errno;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::{Answer, Caller, Server};
 use crate::Operation;
+use crate::ioctl::{Command, FSLABEL_BYTES, FsInfo, TrimRange};
 use crate::node::NodeId;
-
-/// An ioctl that is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Command {
-    GetFlags,
-    SetFlags,
-    /// `FS_IOC_FSGETXATTR`.
-    GetXflags,
-    /// `FS_IOC_FSSETXATTR`.
-    SetXflags,
-    GetGeneration,
-    GetLabel,
-    SetLabel,
-    /// `FITRIM`.
-    Trim,
-    Shutdown,
-}
-
-/// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program.
-const COMMANDS: [(u32, Command); 14] = [
-    (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
-    (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
-    (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
-    (0x4004_6602, Command::SetFlags),      // FS_IOC32_SETFLAGS
-    (0x801c_581f, Command::GetXflags),     // FS_IOC_FSGETXATTR
-    (0x401c_5820, Command::SetXflags),     // FS_IOC_FSSETXATTR
-    (0x8008_7601, Command::GetGeneration), // FS_IOC_GETVERSION
-    (0x8004_7601, Command::GetGeneration), // FS_IOC32_GETVERSION
-    (0x8008_6603, Command::GetGeneration), // EXT3_IOC_GETVERSION
-    (0x8004_6603, Command::GetGeneration), // EXT3_IOC32_GETVERSION
-    (0x8100_9431, Command::GetLabel),      // FS_IOC_GETFSLABEL
-    (0x4100_9432, Command::SetLabel),      // FS_IOC_SETFSLABEL
-    (0xc018_5879, Command::Trim),          // FITRIM
-    (0x8004_587d, Command::Shutdown),      // FS_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
-];
-
-/// Bytes of the buffer of a label, `FSLABEL_MAX`.
-const LABEL_BYTES: usize = 256;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -71,41 +36,53 @@ const XFLAGS: [(u32, u32); 7] = [
     (0x0200_0000, 0x0000_8000), // DAX
 ];
 
-/// Whether an ioctl changes flags.
-pub(crate) fn sets_flags(command: u32) -> bool {
-    let command = Command::decode(command);
-    matches!(command, Some(Command::SetFlags | Command::SetXflags))
+/// What an ioctl returns.
+#[derive(Debug)]
+pub(crate) struct IoctlAnswer {
+    /// What is for the caller's buffer.
+    pub(crate) output: Answer<Vec<u8>>,
+    /// The kernel has to hear of this name before the caller gets the answer, also an error: the name may have
+    /// changed before that.
+    pub(crate) changed: Option<ChangedName>,
 }
 
-impl Command {
-    fn decode(number: u32) -> Option<Self> {
-        let mut commands = COMMANDS.iter();
-        let found = commands.find(|(known, _)| *known == number);
-        found.map(|(_, command)| *command)
-    }
+/// A name that an ioctl made or removed, which the kernel knows nothing of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChangedName {
+    pub(crate) dir: NodeId,
+    pub(crate) name: Vec<u8>,
+    /// The directory that it named, where the kernel holds that.
+    pub(crate) removed: Option<NodeId>,
+}
 
-    /// Whether it concerns the whole filesystem, which takes `CAP_SYS_ADMIN`.
-    fn takes_admin(self) -> bool {
-        matches!(self, Self::SetLabel | Self::Trim | Self::Shutdown)
+impl From<Vec<u8>> for IoctlAnswer {
+    fn from(output: Vec<u8>) -> Self {
+        Self {
+            output: Ok(output),
+            changed: None,
+        }
     }
 }
 
 impl Server {
-    /// Carries out an ioctl; what it returns is for the caller's buffer.
+    /// Carries out an ioctl.
     pub(crate) fn ioctl(
         &self,
         caller: Caller,
         node: NodeId,
         command: u32,
         input: &[u8],
-    ) -> Answer<Vec<u8>> {
+    ) -> Answer<IoctlAnswer> {
         self.counters.count(Operation::Ioctl);
         let command = Command::decode(command).ok_or(Errno::NOTTY)?;
         if command.takes_admin() && !caller.is_admin() {
             return Err(Errno::PERM);
         }
         let inode = self.inode(node)?;
-        match command {
+        let output = match command {
+            Command::Subvolume(command) => {
+                return self.subvolume_ioctl(caller, &inode, command, input);
+            }
             Command::GetFlags => {
                 let attr = self.check(inode.attr())?;
                 Ok(attr.flags.to_ne_bytes().to_vec())
@@ -143,19 +120,80 @@ impl Server {
             }
             Command::GetLabel => {
                 let mut label = self.check(self.fs.label())?;
-                label.truncate(LABEL_BYTES - 1);
+                label.truncate(FSLABEL_BYTES - 1);
                 label.push(0);
                 Ok(label)
             }
             Command::SetLabel => {
-                self.must_be_writable()?;
+                self.must_be_mounted_writable()?;
                 let end = input.iter().position(|&byte| byte == 0);
                 let label = &input[..end.unwrap_or(input.len())];
                 self.check(self.fs.set_label(label)).map(|()| Vec::new())
             }
             Command::Trim => self.trim(input),
             Command::Shutdown => self.shut_down(),
+            Command::Sync | Command::WaitSync => self.sync_all().map(|()| Vec::new()),
+            Command::StartSync => {
+                self.sync_all()?;
+                let generation = self.number("commit_generation");
+                let generation = generation.or_else(|| self.number("generation"));
+                Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
+            }
+            Command::FsInfo => self.fs_info(),
+            Command::Resize => Err(Errno::OPNOTSUPP),
+        };
+        output.map(IoctlAnswer::from)
+    }
+
+    /// Refuses changes also of a mount that was made read-only later (`mount -o remount,ro`): the kernel checks that
+    /// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone.
+    pub(super) fn must_be_mounted_writable(&self) -> Answer<()> {
+        self.must_be_writable()?;
+        let table = MountTable::read().map_err(|_| Errno::IO)?;
+        let is_ours = |mount: &&MountEntry| self.device.get() == Some(&mount.device);
+        let read_only = |mount: &MountEntry| {
+            let options = mount.fs_options.as_bytes();
+            options.split(|&byte| byte == b',').any(|it| it == b"ro")
+        };
+        if table.mounts().iter().find(is_ours).is_some_and(read_only) {
+            return Err(Errno::ROFS);
         }
+        Ok(())
+    }
+
+    /// Makes everything done so far durable.
+    fn sync_all(&self) -> Answer<()> {
+        self.must_not_be_shut_down()?;
+        self.check(self.fs.sync())
+    }
+
+    /// A number that the filesystem says of itself.
+    fn number(&self, key: &str) -> Option<u64> {
+        match self.fs.describe().detail(key) {
+            Some(DetailValue::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// What was asked for cannot be seen, so that what is always there is returned.
+    fn fs_info(&self) -> Answer<Vec<u8>> {
+        self.fs.subvolumes().ok_or(Errno::NOTTY)?;
+        let bytes = |key| {
+            let number = self.number(key).and_then(|it| u32::try_from(it).ok());
+            number.ok_or(Errno::NOTTY)
+        };
+        let sector_bytes = bytes("sector_bytes")?;
+        let devices = self.number("devices").ok_or(Errno::NOTTY)?;
+        let info = FsInfo {
+            max_device: devices,
+            devices,
+            uuid: self.fs.describe().uuid.into_bytes(),
+            node_bytes: bytes("node_bytes")?,
+            sector_bytes,
+            clone_alignment_bytes: sector_bytes,
+            ..FsInfo::new_zeroed()
+        };
+        Ok(info.as_bytes().to_vec())
     }
 
     fn set_flags(&self, caller: Caller, inode: &dyn Inode, changes: &SetAttr) -> Answer<Vec<u8>> {
@@ -164,17 +202,16 @@ impl Server {
         Ok(Vec::new())
     }
 
-    /// The request and the answer are a `struct fstrim_range`: start, length, shortest run.
     fn trim(&self, input: &[u8]) -> Answer<Vec<u8>> {
-        self.must_be_writable()?;
+        self.must_be_mounted_writable()?;
+        let range: TrimRange = argument(input)?;
         let asked = Trim {
-            start_bytes: long(input, 0)?,
-            len_bytes: long(input, 8)?,
-            min_bytes: long(input, 16)?,
+            start_bytes: range.start,
+            len_bytes: range.len,
+            min_bytes: range.minlen,
         };
-        let trimmed = self.check(self.fs.trim(&asked))?;
-        let words = [asked.start_bytes, trimmed, asked.min_bytes];
-        Ok(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+        let len = self.check(self.fs.trim(&asked))?;
+        Ok(TrimRange { len, ..range }.as_bytes().to_vec())
     }
 
     /// The flags of the request do not reach us: by its number, its argument is for an answer. So it is
@@ -192,10 +229,10 @@ fn word(bytes: &[u8], at: usize) -> Answer<u32> {
     Ok(u32::from_ne_bytes(*word.ok_or(Errno::INVAL)?))
 }
 
-/// The 64 bits at byte `at`.
-fn long(bytes: &[u8], at: usize) -> Answer<u64> {
-    let long = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    Ok(u64::from_ne_bytes(*long.ok_or(Errno::INVAL)?))
+/// The argument of an ioctl.
+pub(super) fn argument<T: FromBytes + Immutable>(input: &[u8]) -> Answer<T> {
+    let argument = T::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
+    Ok(argument.0)
 }
 
 /// `flags` with those that have a counterpart as `xflags` has them.

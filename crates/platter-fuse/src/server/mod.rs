@@ -7,19 +7,21 @@ mod caller;
 mod read;
 mod change;
 mod ioctl;
+mod subvolumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use platter_vfs::{
-    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId, Name,
+    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId,
+    MountedDevice, Name,
 };
 use rustix::io::Errno;
 
 pub(crate) use self::caller::Caller;
 pub(crate) use self::change::{Changes, Effect, MakeKind, WriteManner, XattrChange};
-pub(crate) use self::ioctl::sets_flags;
+pub(crate) use self::ioctl::{ChangedName, IoctlAnswer};
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::node::{Known, NodeId, NodeTable};
 use crate::statistics::Counters;
@@ -64,6 +66,8 @@ pub(crate) struct Server {
     nodes: NodeTable,
     counters: Counters,
     options: MountOptions,
+    /// The number of the mounted filesystem, once it is mounted.
+    device: OnceLock<MountedDevice>,
     /// An operation broke off in the middle, so what is in memory may be half changed.
     broken: AtomicBool,
     /// The filesystem was shut down: contents are neither read nor changed any more.
@@ -78,6 +82,7 @@ impl Server {
             nodes,
             counters: Counters::default(),
             options,
+            device: OnceLock::new(),
             broken: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
         })
@@ -89,6 +94,11 @@ impl Server {
 
     pub(crate) fn options(&self) -> &MountOptions {
         &self.options
+    }
+
+    /// Says under which number it is mounted.
+    pub(crate) fn set_device(&self, device: MountedDevice) {
+        self.device.get_or_init(|| device);
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -2,17 +2,18 @@
 //! over `io_uring` if the kernel offers it, else over the device.
 
 use std::io;
+use std::iter;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::thread;
 
 use zerocopy::IntoBytes;
 
 use super::device::{self, Share, receive, request_bytes, send};
 use super::greeting::{Greeting, greet};
-use super::notice::{self, Notice};
+use super::notice::{self, Notices};
 use super::protocol::{InitFlags, InitOut, OUT_HEADER_BYTES, OutHeader};
 use super::ring::Rings;
 use crate::server::Server;
@@ -93,14 +94,18 @@ impl Connection {
 
     /// Serves until the mount is gone, and signals `begin` at the start.
     pub(crate) fn serve(&self, begin: &Sender<()>) -> io::Result<()> {
-        let (notices, to_give) = channel();
-        // The notice thread ends when the last sender is dropped.
+        let (notices, [of_pages, of_names]) = Notices::new();
+        let of_pages = ("platter-notices", of_pages);
+        let of_names = (self.server.has_subvolumes()).then_some(("platter-names", of_names));
+        // The notice threads end when the last sender is dropped.
         thread::scope(move |scope| {
-            let giver = thread::Builder::new().name("platter-notices".to_owned());
-            let server = &*self.server;
-            giver.spawn_scoped(scope, move || {
-                notice::give(server, self.device.as_fd(), &to_give);
-            })?;
+            for (name, to_give) in iter::once(of_pages).chain(of_names) {
+                let giver = thread::Builder::new().name(name.to_owned());
+                let server = &*self.server;
+                giver.spawn_scoped(scope, move || {
+                    notice::give(server, self.device.as_fd(), &to_give);
+                })?;
+            }
             // The receiver may have given up.
             let _ = begin.send(());
             let Some(rings) = &self.rings else {
@@ -111,7 +116,7 @@ impl Connection {
         })
     }
 
-    fn serve_device(&self, notices: &Sender<Notice>) -> io::Result<()> {
+    fn serve_device(&self, notices: &Notices) -> io::Result<()> {
         let processors = thread::available_parallelism().map_or(2, usize::from);
         let asked = self.server.options().threads;
         let threads = asked.unwrap_or(processors.clamp(2, THREADS_MAX)).max(1);
@@ -133,12 +138,6 @@ impl Connection {
             result
         })
     }
-}
-
-/// Queues a notice for the notice thread, which exists as long as serving threads do.
-pub(super) fn give(notices: &Sender<Notice>, notice: Notice) {
-    let sent = notices.send(notice);
-    debug_assert!(sent.is_ok(), "the thread outlives the senders");
 }
 
 fn answer_greeting(device: &OwnedFd, unique: u64, out: &InitOut) -> io::Result<()> {

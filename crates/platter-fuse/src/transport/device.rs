@@ -3,16 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::clone::clone;
-use super::connection::{Connection, give};
+use super::connection::Connection;
 use super::exchange::{Exchange, Outcome};
-use super::notice::{self, Asker, Notice};
+use super::notice::{self, Asker, Notice, Notices};
 use super::protocol::{OUT_HEADER_BYTES, REQUEST_OVERHEAD_BYTES};
 use super::reply::REPLY_BYTES_MIN;
 use super::request::Request;
@@ -32,11 +31,7 @@ pub(super) enum Share {
 }
 
 /// Serves requests until the mount is gone.
-pub(super) fn work(
-    connection: &Connection,
-    share: Share,
-    notices: &Sender<Notice>,
-) -> io::Result<()> {
+pub(super) fn work(connection: &Connection, share: Share, notices: &Notices) -> io::Result<()> {
     // Sharing one queue only costs speed.
     let shared = connection.device();
     let device = Arc::new(clone(shared).or_else(|_| shared.try_clone_to_owned())?);
@@ -64,10 +59,7 @@ pub(super) fn work(
                 {
                     continue;
                 }
-                give(
-                    notices,
-                    Notice::Later(later, Asker::Device(Arc::clone(&device))),
-                );
+                notices.add(Notice::Later(later, Asker::Device(Arc::clone(&device))));
                 continue;
             }
         };
@@ -83,7 +75,7 @@ pub(super) fn work(
             Err(error) => return Err(error.into()),
         }
         if let Some(notice) = exchange.take_notice() {
-            give(notices, notice);
+            notices.add(notice);
         }
     }
     Ok(())

@@ -25,8 +25,8 @@ use super::request::{Body, Request};
 use crate::Operation;
 use crate::node::NodeId;
 use crate::server::{
-    Answer, Caller, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile, PlusLine, Server,
-    Validity, WriteManner, XattrChange,
+    Answer, Caller, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile, PlusLine,
+    Server, Validity, WriteManner, XattrChange,
 };
 
 /// Processes the requests of one serving thread.
@@ -49,6 +49,8 @@ struct Turn<'t> {
     past_cache: Option<Range<u64>>,
     /// A file that was read without the kernel, whose time of access it does not know.
     read_here: Option<NodeId>,
+    /// A name that changed without the kernel.
+    changed_name: Option<ChangedName>,
 }
 
 /// Outcome of a request.
@@ -100,6 +102,7 @@ impl<'s> Exchange<'s> {
             effect: Effect::Foreseen,
             past_cache: None,
             read_here: None,
+            changed_name: None,
         };
         let answer = server.guarded(|_| turn.carry_out(opcode, &header, body));
         let Turn {
@@ -107,6 +110,7 @@ impl<'s> Exchange<'s> {
             effect,
             past_cache,
             read_here,
+            changed_name,
             ..
         } = turn;
         let len = reply.len();
@@ -125,6 +129,16 @@ impl<'s> Exchange<'s> {
                 action: Action::WrittenPastCache {
                     range,
                     result: answer.map(|()| WriteOut { size, unused: 0 }),
+                },
+            });
+        }
+        if let Some(name) = changed_name {
+            return Outcome::Later(Later {
+                unique: header.unique,
+                node,
+                action: Action::NameChanged {
+                    name,
+                    body: answer.map(|()| space[..len].to_vec()),
                 },
             });
         }
@@ -273,8 +287,10 @@ impl Turn<'_> {
             }
             Opcode::Ioctl => {
                 let asked: IoctlIn = body.take()?;
-                let output =
-                    server.ioctl(caller, node, asked.command, body.bytes(asked.in_size)?)?;
+                let input = body.bytes(asked.in_size)?;
+                let answer = server.ioctl(caller, node, asked.command, input)?;
+                self.changed_name = answer.changed;
+                let output = answer.output?;
                 let len = output.len().min(asked.out_size as usize);
                 self.reply.push(&IoctlOut::new_zeroed())?;
                 self.reply.push_bytes(&output[..len])

@@ -9,8 +9,9 @@ use zerocopy::IntoBytes;
 use super::meaning::seek_target;
 use super::protocol::{InHeader, IoctlIn, LseekIn, LseekOut, Opcode, WriteOut};
 use super::request::Body;
+use crate::ioctl::sets_flags;
 use crate::node::NodeId;
-use crate::server::{Answer, Caller, Server, sets_flags};
+use crate::server::{Answer, Caller, ChangedName, Server};
 
 /// A request that needs an action of the kernel before it is answered.
 pub(super) struct Later {
@@ -30,6 +31,12 @@ pub(super) enum Action {
     Seek {
         offset: u64,
         target: SeekTarget,
+    },
+    /// An ioctl that was carried out, with this body of an answer or error: the caller has to see the name that it
+    /// changed.
+    NameChanged {
+        name: ChangedName,
+        body: Answer<Vec<u8>>,
     },
     /// A change of inode flags: data written before a flag that forbids it must not be refused.
     Ioctl {
@@ -70,9 +77,20 @@ impl Later {
         }))
     }
 
-    /// Whether an answer other than an error can be given [immediately](Self::at_once).
+    /// Whether an answer as good as any can be given [immediately](Self::at_once).
     pub(super) fn has_answer_at_once(&self) -> bool {
-        !matches!(self.action, Action::Ioctl { .. })
+        !matches!(
+            self.action,
+            Action::Ioctl { .. } | Action::NameChanged { .. }
+        )
+    }
+
+    /// The name that is still to be announced after an answer [at once](Self::at_once).
+    pub(super) fn notice_after(self) -> Option<ChangedName> {
+        match self.action {
+            Action::NameChanged { name, .. } => Some(name),
+            Action::WrittenPastCache { .. } | Action::Seek { .. } | Action::Ioctl { .. } => None,
+        }
     }
 
     /// Whether the kernel usually has nothing to write first.
@@ -80,8 +98,8 @@ impl Later {
         matches!(self.action, Action::WrittenPastCache { .. })
     }
 
-    /// Returns the answer without the kernel's dirty pages: everything may be data, and flags
-    /// cannot be changed.
+    /// Returns the answer without an action of the kernel: everything may be data, flags cannot be changed, and a
+    /// name that changed [is announced](Self::notice_after) afterwards.
     pub(super) fn at_once(&self, server: &Server) -> Answer<Vec<u8>> {
         match &self.action {
             Action::Seek { offset, target } => {
@@ -90,6 +108,7 @@ impl Later {
                 Ok(LseekOut { offset }.as_bytes().to_vec())
             }
             Action::WrittenPastCache { result, .. } => result.map(|out| out.as_bytes().to_vec()),
+            Action::NameChanged { body, .. } => body.clone(),
             Action::Ioctl { .. } => Err(Errno::AGAIN),
         }
     }

@@ -1,12 +1,13 @@
 //! Notifications to the kernel: stale attributes, and requests to write back or invalidate pages or
 //! entries of a file. The kernel may wait for answers of this server before it completes an
 //! invalidation of pages, so serving threads leave that to a separate thread, or do it only while
-//! another one serves. An invalidation of attributes never waits.
+//! another one serves. An invalidation of attributes never waits. That of a name waits for callers that hold the
+//! directory's lock and may wait for a writeback: so each has a thread of its own.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -19,7 +20,7 @@ use super::protocol::{
 };
 use super::reply::Answered;
 use crate::node::NodeId;
-use crate::server::{Answer, Server};
+use crate::server::{Answer, ChangedName, Server};
 
 /// Maximum delay of a notification of stale attributes, so that a process that keeps writing does
 /// not refetch them each time.
@@ -27,14 +28,53 @@ const CHANGED_DELAY: Duration = Duration::from_millis(50);
 /// Number of pending notifications after which all are sent.
 const CHANGED_MAX: usize = 64;
 
-/// A task of the notice thread.
+/// Where serving threads leave notices. The threads that give them exist until the last of these is dropped; that of
+/// names only where there are subvolumes.
+#[derive(Clone)]
+pub(super) struct Notices {
+    pages: Sender<Notice>,
+    names: Sender<Notice>,
+}
+
+impl Notices {
+    /// Also returns what to [give]: by one thread the notices of pages and attributes, by another those of names.
+    pub(super) fn new() -> (Self, [Receiver<Notice>; 2]) {
+        let ((pages, of_pages), (names, of_names)) = (channel(), channel());
+        (Self { pages, names }, [of_pages, of_names])
+    }
+
+    pub(super) fn add(&self, notice: Notice) {
+        let queue = if notice.is_of_name() {
+            &self.names
+        } else {
+            &self.pages
+        };
+        let sent = queue.send(notice);
+        debug_assert!(sent.is_ok(), "the threads outlive the senders");
+    }
+}
+
+/// A task of a notice thread.
 pub(super) enum Notice {
     /// The kernel's attributes of this node are stale.
     Changed(NodeId),
     /// The kernel's pages of this node must not be written.
     Refused(NodeId),
+    /// A name changed without the kernel.
+    NameChanged(ChangedName),
     /// An answer that depends on a writeback by the kernel.
     Later(Later, Asker),
+}
+
+impl Notice {
+    /// Whether the kernel takes the lock of a directory for it.
+    fn is_of_name(&self) -> bool {
+        match self {
+            Self::NameChanged(_) => true,
+            Self::Later(later, _) => matches!(later.action, Action::NameChanged { .. }),
+            Self::Changed(_) | Self::Refused(_) => false,
+        }
+    }
 }
 
 /// The destination of a deferred answer.
@@ -71,6 +111,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
         match notice {
             Notice::Changed(node) => changed.push(node),
             Notice::Refused(node) => invalidate(device, node, 0, 0),
+            Notice::NameChanged(changed) => announce(device, &changed),
             Notice::Later(later, asker) => {
                 match asker {
                     Asker::Device(device) => finish(server, device.as_fd(), &later),
@@ -131,6 +172,18 @@ pub(crate) fn drop_child(device: BorrowedFd<'_>, dir: NodeId, name: &[u8], child
     invalidate(device, dir, 0, 0);
 }
 
+/// Notifies the kernel of a name that changed.
+fn announce(device: BorrowedFd<'_>, changed: &ChangedName) {
+    let ChangedName { dir, name, removed } = changed;
+    match removed {
+        Some(child) => {
+            drop_child(device, *dir, name, *child);
+            drop_attributes(device, *child);
+        }
+        None => drop_entry(device, *dir, name),
+    }
+}
+
 fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<Vec<u8>> {
     let node = later.node;
     match &later.action {
@@ -143,13 +196,17 @@ fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<V
             let offset = server.seek_written_back(node, *offset, *target, write_back)?;
             Ok(LseekOut { offset }.as_bytes().to_vec())
         }
+        Action::NameChanged { name, body } => {
+            announce(device, name);
+            body.clone()
+        }
         Action::Ioctl {
             caller,
             command,
             input,
         } => {
             invalidate(device, node, 0, 0);
-            server.ioctl(*caller, node, *command, input)?;
+            server.ioctl(*caller, node, *command, input)?.output?;
             drop_attributes(device, node);
             Ok(IoctlOut::new_zeroed().as_bytes().to_vec())
         }

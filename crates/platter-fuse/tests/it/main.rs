@@ -14,6 +14,7 @@ mod names;
 mod contents;
 mod copies;
 mod notices;
+mod ioctls;
 mod async_writer;
 mod direct;
 mod attributes;

@@ -9,7 +9,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread::{Builder, Scope};
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use self::affinity::CpuAffinity;
 use self::entry::{Command, Entry, Ring};
-use super::connection::{Connection, give};
+use super::connection::Connection;
 use super::device::{self, Share};
 use super::exchange::{Exchange, Outcome};
 use super::later::Later;
-use super::notice::{Asker, Notice};
+use super::notice::{Asker, Notice, Notices};
 use super::protocol::InHeader;
 use super::reply::{Answered, REPLY_BYTES_MIN};
 use super::request::Request;
@@ -62,7 +62,7 @@ struct Queue {
 struct Worker<'env> {
     queue: &'env Queue,
     connection: &'env Connection,
-    notices: Sender<Notice>,
+    notices: Notices,
 }
 
 impl Rings {
@@ -92,7 +92,7 @@ impl Rings {
         &'env self,
         connection: &'env Connection,
         scope: &'scope Scope<'scope, 'env>,
-        notices: &Sender<Notice>,
+        notices: &Notices,
     ) -> Share {
         let mut left = Share::Forgets;
         for queue in &self.0 {
@@ -137,7 +137,7 @@ impl Worker<'_> {
             entry.fixed.header[..size_of_val(&header)].copy_from_slice(header.as_bytes());
             entry.fixed.payload_bytes = u32::try_from(answered.body_bytes()).unwrap_or(u32::MAX);
             if let Some(notice) = exchange.take_notice() {
-                give(&self.notices, notice);
+                self.notices.add(notice);
             }
             command = Command::Commit(entry.fixed.commit);
         }
@@ -189,12 +189,17 @@ impl Worker<'_> {
         let unique = later.unique;
         let answer = if self.queue.lets_wait(&later) {
             let (sender, receiver) = channel();
-            give(&self.notices, Notice::Later(later, Asker::Thread(sender)));
+            self.notices
+                .add(Notice::Later(later, Asker::Thread(sender)));
             let answer = receiver.recv().unwrap_or(Err(Errno::IO));
             self.queue.serving.fetch_add(1, Ordering::AcqRel);
             answer
         } else {
-            later.at_once(self.connection.server())
+            let answer = later.at_once(self.connection.server());
+            if let Some(name) = later.notice_after() {
+                self.notices.add(Notice::NameChanged(name));
+            }
+            answer
         };
         let answer = answer.and_then(|body| {
             let space = payload.get_mut(..body.len()).ok_or(Errno::OVERFLOW)?;

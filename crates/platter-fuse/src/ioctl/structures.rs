@@ -1,0 +1,339 @@
+//! The arguments of ioctls, as they are in memory.
+
+use platter_vfs::subvolumes::{Subvolume, Transfer};
+use platter_vfs::{Timestamp, Uuid};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of the buffer of a label, `FSLABEL_MAX`.
+pub(crate) const FSLABEL_BYTES: usize = 256;
+
+/// `BTRFS_SUBVOL_RDONLY`.
+pub(crate) const SUBVOL_RDONLY: u64 = 1 << 1;
+/// `BTRFS_ROOT_SUBVOL_RDONLY`: of a root item, as `BTRFS_IOC_GET_SUBVOL_INFO` returns it.
+const ROOT_SUBVOL_RDONLY: u64 = 1 << 0;
+/// `BTRFS_SUBVOL_SPEC_BY_ID`.
+pub(crate) const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
+
+/// Bytes of the longest path, `PATH_MAX`.
+const PATH_BYTES: usize = 4096;
+
+macro_rules! structures {
+    ($($(#[$meta:meta])* $name:ident[$bytes:literal] {
+        $($(#[$field_meta:meta])* $field:ident: $kind:ty,)*
+    })*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+            #[repr(C)]
+            pub(crate) struct $name {
+                $($(#[$field_meta])* pub(crate) $field: $kind,)*
+            }
+
+            const _: () = assert!(size_of::<$name>() == $bytes);
+        )*
+    };
+}
+
+structures! {
+    /// `struct fstrim_range`, in bytes.
+    TrimRange[24] {
+        start: u64,
+        /// The answer has how many were discarded.
+        len: u64,
+        minlen: u64,
+    }
+    /// `struct btrfs_ioctl_vol_args`.
+    VolArgs[4096] {
+        fd: i64,
+        name: [u8; 4088],
+    }
+    /// `struct btrfs_ioctl_vol_args_v2`.
+    VolArgsV2[4096] {
+        fd: i64,
+        generation: u64,
+        flags: u64,
+        unused: [u64; 4],
+        /// With `BTRFS_SUBVOL_SPEC_BY_ID`, it begins with the number of a subvolume.
+        name: [u8; 4040],
+    }
+    /// `struct btrfs_ioctl_ino_lookup_args`.
+    InoLookup[4096] {
+        tree: u64,
+        inode: u64,
+        name: [u8; 4080],
+    }
+    /// `struct btrfs_ioctl_timespec`.
+    Time[16] {
+        seconds: i64,
+        nanoseconds: u32,
+        unused: u32,
+    }
+    /// `struct btrfs_ioctl_get_subvol_info_args`. What there is none of is zero.
+    SubvolumeInfo[504] {
+        id: u64,
+        name: [u8; 256],
+        parent: u64,
+        parent_dir: u64,
+        generation: u64,
+        flags: u64,
+        uuid: [u8; 16],
+        parent_uuid: [u8; 16],
+        received_uuid: [u8; 16],
+        changed_generation: u64,
+        created_generation: u64,
+        sent_generation: u64,
+        received_generation: u64,
+        changed: Time,
+        created: Time,
+        sent: Time,
+        received: Time,
+        unused: [u64; 8],
+    }
+    /// A subvolume of a list: the request has the least number that it may have.
+    NextSubvolume[4608] {
+        info: SubvolumeInfo,
+        is_default: u32,
+        path_bytes: u32,
+        path: [u8; PATH_BYTES],
+    }
+    /// `struct btrfs_ioctl_fs_info_args`.
+    FsInfo[1024] {
+        max_device: u64,
+        devices: u64,
+        uuid: [u8; 16],
+        node_bytes: u32,
+        sector_bytes: u32,
+        clone_alignment_bytes: u32,
+        checksum_kind: u16,
+        checksum_bytes: u16,
+        /// Which of the fields below were asked for, which the number of the ioctl keeps from the server.
+        flags: u64,
+        generation: u64,
+        metadata_uuid: [u8; 16],
+        unused: [u64; 118],
+    }
+}
+
+/// The bytes before the NUL that ends a text.
+///
+/// # Errors
+/// `ENAMETOOLONG` without one.
+pub(crate) fn text(bytes: &[u8]) -> Result<&[u8], Errno> {
+    let end = bytes.iter().position(|&byte| byte == 0);
+    Ok(&bytes[..end.ok_or(Errno::NAMETOOLONG)?])
+}
+
+/// Puts a text and a NUL at the beginning of a buffer.
+fn put_text(buffer: &mut [u8], text: &[u8]) -> Result<(), Errno> {
+    let end = text.len().checked_add(1).filter(|&end| end <= buffer.len());
+    let place = &mut buffer[..end.ok_or(Errno::NAMETOOLONG)?];
+    place[..text.len()].copy_from_slice(text);
+    place[text.len()] = 0;
+    Ok(())
+}
+
+impl VolArgs {
+    pub(crate) fn new(name: &[u8]) -> Result<Self, Errno> {
+        let mut args = Self::new_zeroed();
+        put_text(&mut args.name, name)?;
+        Ok(args)
+    }
+}
+
+impl VolArgsV2 {
+    pub(crate) fn new(fd: i64, name: &[u8], flags: u64) -> Result<Self, Errno> {
+        let mut args = Self::new_zeroed();
+        (args.fd, args.flags) = (fd, flags);
+        put_text(&mut args.name, name)?;
+        Ok(args)
+    }
+
+    /// The number in the place of the name.
+    pub(crate) fn subvolume(&self) -> u64 {
+        u64::read_from_prefix(&self.name).map_or(0, |(id, _)| id)
+    }
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        Self {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds,
+            unused: 0,
+        }
+    }
+}
+
+impl From<Time> for Timestamp {
+    fn from(time: Time) -> Self {
+        Self {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds,
+        }
+    }
+}
+
+impl SubvolumeInfo {
+    pub(crate) fn encode(subvolume: &Subvolume) -> Self {
+        let uuid = |uuid: Option<Uuid>| uuid.unwrap_or_default().into_bytes();
+        let generation = |it: Option<Transfer>| it.map_or(0, |it| it.generation);
+        let time = |it: Option<Transfer>| it.map_or(Timestamp::default(), |it| it.time).into();
+        let mut name = [0; 256];
+        let last = subvolume.path.rsplit(|&byte| byte == b'/').next();
+        // A name that is too long is none of a file.
+        let _ = put_text(&mut name, last.unwrap_or_default());
+        Self {
+            id: subvolume.id,
+            name,
+            parent: subvolume.parent.unwrap_or_default(),
+            parent_dir: subvolume.parent_dir.unwrap_or_default(),
+            generation: subvolume.generation,
+            flags: if subvolume.read_only {
+                ROOT_SUBVOL_RDONLY
+            } else {
+                0
+            },
+            uuid: subvolume.uuid.into_bytes(),
+            parent_uuid: uuid(subvolume.parent_uuid),
+            received_uuid: uuid(subvolume.received_uuid),
+            changed_generation: subvolume.changed_generation,
+            created_generation: subvolume.created_generation,
+            sent_generation: generation(subvolume.sent),
+            received_generation: generation(subvolume.received),
+            changed: subvolume.changed.into(),
+            created: subvolume.created.into(),
+            sent: time(subvolume.sent),
+            received: time(subvolume.received),
+            unused: [0; 8],
+        }
+    }
+
+    /// What it says of a subvolume, whose path it does not have.
+    pub(crate) fn decode(&self, path: &[u8]) -> Subvolume {
+        let present = |bytes| Some(Uuid::from_bytes(bytes)).filter(|uuid| !uuid.is_nil());
+        let number = |number: u64| Some(number).filter(|&number| number > 0);
+        let transfer = |generation, time: Time| {
+            number(generation).map(|generation| Transfer {
+                generation,
+                time: time.into(),
+            })
+        };
+        Subvolume {
+            id: self.id,
+            parent: number(self.parent),
+            parent_dir: number(self.parent_dir),
+            path: path.to_vec(),
+            uuid: Uuid::from_bytes(self.uuid),
+            parent_uuid: present(self.parent_uuid),
+            received_uuid: present(self.received_uuid),
+            generation: self.generation,
+            changed_generation: self.changed_generation,
+            changed: self.changed.into(),
+            created_generation: self.created_generation,
+            created: self.created.into(),
+            read_only: self.flags & ROOT_SUBVOL_RDONLY != 0,
+            sent: transfer(self.sent_generation, self.sent),
+            received: transfer(self.received_generation, self.received),
+        }
+    }
+}
+
+impl NextSubvolume {
+    /// A request for the subvolume with the least number that is `id` or greater.
+    pub(crate) fn request(id: u64) -> Self {
+        let mut request = Self::new_zeroed();
+        request.info.id = id;
+        request
+    }
+
+    pub(crate) fn encode(subvolume: &Subvolume, is_default: bool) -> Result<Self, Errno> {
+        let mut answer = Self::new_zeroed();
+        answer.info = SubvolumeInfo::encode(subvolume);
+        answer.is_default = is_default.into();
+        let path = &subvolume.path;
+        let place = answer.path.get_mut(..path.len());
+        place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(path);
+        answer.path_bytes = u32::try_from(path.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        Ok(answer)
+    }
+
+    /// The subvolume, and whether it is the default one.
+    pub(crate) fn decode(&self) -> Result<(Subvolume, bool), Errno> {
+        let path = self.path.get(..self.path_bytes as usize);
+        let subvolume = self.info.decode(path.ok_or(Errno::PROTO)?);
+        Ok((subvolume, self.is_default != 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subvolume() -> Subvolume {
+        let time = |seconds| Timestamp {
+            seconds,
+            nanoseconds: 7,
+        };
+        Subvolume {
+            id: 300,
+            parent: Some(5),
+            parent_dir: Some(257),
+            path: b"dir/sub".to_vec(),
+            uuid: Uuid::from_u128(1),
+            parent_uuid: Some(Uuid::from_u128(2)),
+            received_uuid: None,
+            generation: 12,
+            changed_generation: 11,
+            changed: time(-1),
+            created_generation: 10,
+            created: time(1 << 33),
+            read_only: true,
+            sent: Some(Transfer {
+                generation: 9,
+                time: time(3),
+            }),
+            received: None,
+        }
+    }
+
+    #[test]
+    fn subvolumes_are_where_linux_looks_for_them() {
+        let info = SubvolumeInfo::encode(&subvolume());
+        let bytes = info.as_bytes();
+        assert_eq!(bytes[8..12], *b"sub\0");
+        let word = |at: usize| u64::read_from_bytes(&bytes[at..][..8]).unwrap();
+        assert_eq!([0, 264, 272, 280, 288].map(word), [300, 5, 257, 12, 1]);
+        assert_eq!(bytes[296..312], 1_u128.to_be_bytes());
+        assert_eq!([344, 352, 360, 368].map(word), [11, 10, 9, 0]);
+        assert_eq!([376, 384, 392].map(word), [u64::MAX, 7, 1 << 33]);
+    }
+
+    #[test]
+    fn subvolumes_of_a_list_are_what_they_were() {
+        for is_default in [false, true] {
+            let encoded = NextSubvolume::encode(&subvolume(), is_default).unwrap();
+            assert_eq!(encoded.decode(), Ok((subvolume(), is_default)));
+        }
+        let long = Subvolume {
+            path: vec![b'x'; PATH_BYTES + 1],
+            ..subvolume()
+        };
+        let refused = NextSubvolume::encode(&long, false);
+        assert_eq!(refused.map(|_| ()), Err(Errno::NAMETOOLONG));
+        let mut forged = NextSubvolume::request(256);
+        forged.path_bytes = u32::MAX;
+        assert_eq!(forged.decode(), Err(Errno::PROTO));
+    }
+
+    #[test]
+    fn names_end_with_a_nul() {
+        assert_eq!(text(b"name\0rest"), Ok(&b"name"[..]));
+        assert_eq!(text(b"name"), Err(Errno::NAMETOOLONG));
+        assert!(VolArgs::new(&[b'x'; 4087]).is_ok());
+        assert!(VolArgs::new(&[b'x'; 4088]).is_err());
+        let mut args = VolArgsV2::new(-1, b"name", SUBVOL_SPEC_BY_ID).unwrap();
+        args.name[..8].copy_from_slice(77_u64.as_bytes());
+        assert_eq!(args.subvolume(), 77);
+    }
+}

@@ -1,0 +1,316 @@
+//! Subvolumes, as the ioctls of btrfs create, delete and describe them. The kernel checks no permissions for an
+//! ioctl: that is done here, as its own btrfs does.
+
+use std::sync::Arc;
+
+use platter_vfs::permission::{check_access, check_create, check_delete};
+use platter_vfs::{Access, Attr, Condition, Context, Error, FileKind, Inode, Name, Subvolumes};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::ioctl::argument;
+use super::{Answer, Caller, ChangedName, Effect, IoctlAnswer, Server};
+use crate::ioctl::{
+    InoLookup, NextSubvolume, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeCommand, SubvolumeInfo,
+    VolArgs, VolArgsV2, text,
+};
+use crate::node::NodeId;
+
+/// `BTRFS_FS_TREE_OBJECTID`, which 0 stands for as well.
+const TOP_LEVEL: u64 = 5;
+/// `BTRFS_FIRST_FREE_OBJECTID`, the root directory of any subvolume.
+const ROOT_DIRECTORY: u64 = 256;
+
+/// The file that a caller has open as a descriptor, and how a snapshot of it is made.
+struct Source {
+    fd: i64,
+    is_read_only: bool,
+}
+
+impl Server {
+    /// Whether ioctls may change names.
+    pub(crate) fn has_subvolumes(&self) -> bool {
+        self.fs.subvolumes().is_some()
+    }
+
+    /// Carries out an ioctl of an inode.
+    pub(super) fn subvolume_ioctl(
+        &self,
+        caller: Caller,
+        inode: &Arc<dyn Inode>,
+        command: SubvolumeCommand,
+        input: &[u8],
+    ) -> Answer<IoctlAnswer> {
+        let subvolumes = self.fs.subvolumes().ok_or(Errno::NOTTY)?;
+        let inode = &**inode;
+        match command {
+            SubvolumeCommand::Create => {
+                let args: VolArgs = argument(input)?;
+                self.create_subvolume(caller, subvolumes, inode, text(&args.name)?)
+            }
+            SubvolumeCommand::CreateV2 => {
+                let args: VolArgsV2 = argument(input)?;
+                refuse_flags(args.flags, 0)?;
+                self.create_subvolume(caller, subvolumes, inode, text(&args.name)?)
+            }
+            SubvolumeCommand::Snapshot => {
+                let args: VolArgs = argument(input)?;
+                let source = Source {
+                    fd: args.fd,
+                    is_read_only: false,
+                };
+                self.snapshot_subvolume(caller, subvolumes, &source, inode, text(&args.name)?)
+            }
+            SubvolumeCommand::SnapshotV2 => {
+                let args: VolArgsV2 = argument(input)?;
+                refuse_flags(args.flags, SUBVOL_RDONLY)?;
+                let source = Source {
+                    fd: args.fd,
+                    is_read_only: args.flags & SUBVOL_RDONLY != 0,
+                };
+                self.snapshot_subvolume(caller, subvolumes, &source, inode, text(&args.name)?)
+            }
+            SubvolumeCommand::Delete => {
+                let args: VolArgs = argument(input)?;
+                self.delete_subvolume(caller, subvolumes, inode, text(&args.name)?, None)
+            }
+            SubvolumeCommand::DeleteV2 => {
+                let args: VolArgsV2 = argument(input)?;
+                refuse_flags(args.flags, SUBVOL_SPEC_BY_ID)?;
+                if args.flags & SUBVOL_SPEC_BY_ID == 0 {
+                    let name = text(&args.name)?;
+                    return self.delete_subvolume(caller, subvolumes, inode, name, None);
+                }
+                let id = args.subvolume();
+                let (dir, name) = self.place_of(subvolumes, id)?;
+                self.delete_subvolume(caller, subvolumes, &*dir, &name, Some(id))
+            }
+            SubvolumeCommand::GetFlags => {
+                let id = self.rooted(subvolumes, inode)?;
+                let is_read_only = self.check(subvolumes.get(id))?.read_only;
+                let flags = if is_read_only { SUBVOL_RDONLY } else { 0 };
+                Ok(flags.as_bytes().to_vec().into())
+            }
+            SubvolumeCommand::SetFlags => {
+                self.set_subvolume_flags(caller, subvolumes, inode, argument(input)?)
+            }
+            SubvolumeCommand::SetDefault => {
+                self.must_be_mounted_writable()?;
+                let id = argument(input)?;
+                let id = if id == 0 { TOP_LEVEL } else { id };
+                self.check(subvolumes.set_default(id))?;
+                Ok(Vec::new().into())
+            }
+            SubvolumeCommand::Lookup => look_up_subvolume(inode, input),
+            SubvolumeCommand::Info => {
+                let subvolume = self.check(subvolumes.get(inode.id().tree))?;
+                let info = SubvolumeInfo::encode(&subvolume);
+                Ok(info.as_bytes().to_vec().into())
+            }
+            SubvolumeCommand::Next => {
+                let asked: NextSubvolume = argument(input)?;
+                let next = self.check(subvolumes.next(asked.info.id))?;
+                let next = next.ok_or(Errno::NOENT)?;
+                let is_default = self.check(subvolumes.default_id())? == next.id;
+                let next = NextSubvolume::encode(&next, is_default)?;
+                Ok(next.as_bytes().to_vec().into())
+            }
+        }
+    }
+
+    fn create_subvolume(
+        &self,
+        caller: Caller,
+        subvolumes: &dyn Subvolumes,
+        dir: &dyn Inode,
+        name: &[u8],
+    ) -> Answer<IoctlAnswer> {
+        let (context, name) = self.new_name(caller, dir, name)?;
+        let made = self.check(subvolumes.create(&context, dir.id(), name));
+        Ok(self.name_was_changed(dir, name, made.map(|_| None)))
+    }
+
+    fn snapshot_subvolume(
+        &self,
+        caller: Caller,
+        subvolumes: &dyn Subvolumes,
+        source: &Source,
+        dir: &dyn Inode,
+        name: &[u8],
+    ) -> Answer<IoctlAnswer> {
+        let (context, name) = self.new_name(caller, dir, name)?;
+        let file = caller.open_file(source.fd)?;
+        if self.device.get() != Some(&file.device) {
+            return Err(Errno::XDEV);
+        }
+        let root = if file.inode == NodeId::ROOT.0 {
+            // So the kernel numbers the root of the mount until it asks for its attributes.
+            self.inode(NodeId::ROOT)?
+        } else {
+            let id = self.fs.inode_shown_as(file.inode).ok_or(Errno::INVAL)?;
+            self.check(self.fs.inode(id))?
+        };
+        self.must_own(caller, &context, &*root)?;
+        let id = self.rooted(subvolumes, &*root)?;
+        let is_read_only = source.is_read_only;
+        let made = self.check(subvolumes.snapshot(&context, id, dir.id(), name, is_read_only));
+        Ok(self.name_was_changed(dir, name, made.map(|_| None)))
+    }
+
+    /// Deletes the subvolume with a name, which has to be that with the number `id`.
+    fn delete_subvolume(
+        &self,
+        caller: Caller,
+        subvolumes: &dyn Subvolumes,
+        dir: &dyn Inode,
+        name: &[u8],
+        id: Option<u64>,
+    ) -> Answer<IoctlAnswer> {
+        self.must_be_mounted_writable()?;
+        let name = self.name(name)?;
+        if name.is_dot_or_dotdot() {
+            return Err(Errno::INVAL);
+        }
+        let dir_attr = self.directory(dir)?;
+        let root = self.named(dir, name)?.ok_or(Errno::NOENT)?;
+        let context = caller.context()?;
+        let is_admin = caller.is_admin();
+        if !is_admin && !self.options.users_delete_subvolumes {
+            return Err(Errno::PERM);
+        }
+        if !self.options.no_permission_checks {
+            let (root_attr, user) = (self.shown_attr(&*root)?, &context.credentials);
+            if !is_admin {
+                let wanted = Access::WRITE | Access::EXECUTE;
+                self.check(check_access(&*root, &root_attr, user, wanted))?;
+            }
+            self.check(check_delete(dir, &dir_attr, &root_attr, user))?;
+        }
+        let found = self.rooted(subvolumes, &*root)?;
+        if id.is_some_and(|id| id != found) {
+            return Err(Errno::STALE);
+        }
+        let root_id = root.id();
+        let held = self.nodes.held(root_id);
+        let deleted = self.check(subvolumes.delete(&context, dir.id(), name, Some(root_id)));
+        // All attributes are dropped with the name.
+        self.keep_nameless(Some(root), &mut Effect::Foreseen);
+        Ok(self.name_was_changed(dir, name, deleted.map(|()| held)))
+    }
+
+    fn set_subvolume_flags(
+        &self,
+        caller: Caller,
+        subvolumes: &dyn Subvolumes,
+        inode: &dyn Inode,
+        flags: u64,
+    ) -> Answer<IoctlAnswer> {
+        self.must_be_mounted_writable()?;
+        self.must_own(caller, &caller.context()?, inode)?;
+        let id = self.rooted(subvolumes, inode)?;
+        refuse_flags(flags, SUBVOL_RDONLY)?;
+        self.check(subvolumes.set_read_only(id, flags & SUBVOL_RDONLY != 0))?;
+        Ok(Vec::new().into())
+    }
+
+    /// The subvolume whose root directory this is.
+    fn rooted(&self, subvolumes: &dyn Subvolumes, inode: &dyn Inode) -> Answer<u64> {
+        let id = inode.id();
+        match subvolumes.root(id.tree) {
+            Ok(root) if root == id => Ok(id.tree),
+            Ok(_) | Err(Error::Condition(Condition::NotFound)) => Err(Errno::INVAL),
+            Err(error) => Err(self.refuse(&error)),
+        }
+    }
+
+    /// The directory that holds the name of a subvolume, and the name.
+    fn place_of(&self, subvolumes: &dyn Subvolumes, id: u64) -> Answer<(Arc<dyn Inode>, Vec<u8>)> {
+        let root = self.check(subvolumes.root(id))?;
+        let subvolume = self.check(subvolumes.get(id))?;
+        let name = subvolume.path.rsplit(|&byte| byte == b'/').next();
+        let name = name.filter(|name| !name.is_empty()).ok_or(Errno::INVAL)?;
+        let root = self.check(self.fs.inode(root))?;
+        let dir = self.check(root.lookup(self.name(b"..")?))?;
+        Ok((dir, name.to_vec()))
+    }
+
+    /// A name for something new, and its maker.
+    fn new_name<'n>(
+        &self,
+        caller: Caller,
+        dir: &dyn Inode,
+        name: &'n [u8],
+    ) -> Answer<(Context, Name<'n>)> {
+        self.must_be_mounted_writable()?;
+        let attr = self.directory(dir)?;
+        let name = self.name(name)?;
+        if self.named(dir, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let context = caller.context()?;
+        if !self.options.no_permission_checks {
+            self.check(check_create(dir, &attr, &context.credentials))?;
+        }
+        Ok((context, name))
+    }
+
+    /// The attributes of what has to be a directory.
+    fn directory(&self, inode: &dyn Inode) -> Answer<Attr> {
+        let attr = self.shown_attr(inode)?;
+        if attr.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(attr)
+    }
+
+    /// Refuses callers that neither own a file nor are above its owner.
+    fn must_own(&self, caller: Caller, context: &Context, inode: &dyn Inode) -> Answer<()> {
+        let owner = self.shown_attr(inode)?.uid;
+        let is_owner = context.credentials.uid == owner || context.credentials.is_superuser();
+        if is_owner || caller.is_admin() {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
+    /// The kernel may have cached that `name` is missing, or what it named. After an error of the filesystem, it finds
+    /// out which.
+    fn name_was_changed(
+        &self,
+        dir: &dyn Inode,
+        name: Name<'_>,
+        removed: Answer<Option<NodeId>>,
+    ) -> IoctlAnswer {
+        let changed = self.nodes.held(dir.id()).map(|dir| ChangedName {
+            dir,
+            name: name.to_vec(),
+            removed: removed.unwrap_or_default(),
+        });
+        IoctlAnswer {
+            output: removed.map(|_| Vec::new()),
+            changed,
+        }
+    }
+}
+
+/// Returns the subvolume of a file, to any caller that has it open, also of a deleted one. The names of other inodes are
+/// not looked up.
+fn look_up_subvolume(inode: &dyn Inode, input: &[u8]) -> Answer<IoctlAnswer> {
+    let mut asked: InoLookup = argument(input)?;
+    if asked.inode != ROOT_DIRECTORY {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if asked.tree == 0 {
+        asked.tree = inode.id().tree;
+    }
+    asked.name.fill(0);
+    Ok(asked.as_bytes().to_vec().into())
+}
+
+/// Refuses flags that are not among those `supported`.
+fn refuse_flags(flags: u64, supported: u64) -> Answer<()> {
+    if flags & !supported != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
+}
