@@ -16,8 +16,8 @@ use serde_json::json;
 
 use crate::commands::{
     balance, cat, check, chmod, chown, completions, cp, device, info, ln, ls, man, mkdir, mkfs,
-    mount, mv, receive, resize, rm, scrub, send, stat, subvolume, tar, touch, tree, truncate, tune,
-    umount, write_batch, xattr,
+    mount, mv, receive, resize, rm, scrub, send, stat, subvolume, sync, tar, touch, tree, trim,
+    truncate, tune, umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Tar(tar::Tar),
     Mount(mount::Mount),
     Umount(umount::Umount),
+    Sync(sync::Sync),
+    Trim(trim::Trim),
     Check(check::Check),
     Mkfs(Box<mkfs::Mkfs>),
     Scrub(scrub::Scrub),
@@ -211,6 +213,8 @@ impl Command {
             | Self::Device(_)
             | Self::Resize(_)
             | Self::Tune(_)
+            | Self::Sync(_)
+            | Self::Trim(_)
             | Self::Completions(_)
             | Self::Man(_)
             | Self::WriteBatch(_) => 1,
@@ -311,7 +315,7 @@ pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     // Only then its subcommands have the options that all share.
     command.build();
-    for name in ["umount", "completions", "man"] {
+    for name in ["umount", "sync", "completions", "man"] {
         command = command.mut_subcommand(name, |command| {
             command.mut_args(|argument| {
                 let is_of_images = argument.get_help_heading() == Some(IMAGE_OPTIONS);

@@ -91,14 +91,20 @@ pub(super) fn edit(
     Ok(0)
 }
 
-/// Opens an image to change it. What is made belongs to the caller, as far as the umask goes.
-fn begin(options: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Edit> {
+/// Refuses options that are for reading an image.
+pub(super) fn refuse_reading_options(options: &ImageOptions) -> anyhow::Result<()> {
     if options.no_lock {
         misuse!("--no-lock is for reading only");
     }
     if options.norecovery {
         misuse!("--norecovery is for reading only");
     }
+    Ok(())
+}
+
+/// Opens an image to change it. What is made belongs to the caller, as far as the umask goes.
+fn begin(options: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Edit> {
+    refuse_reading_options(options)?;
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     let mut open_options = options.open_options();

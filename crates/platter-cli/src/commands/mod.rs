@@ -23,15 +23,18 @@ pub(crate) mod scrub;
 pub(crate) mod send;
 pub(crate) mod stat;
 pub(crate) mod subvolume;
+pub(crate) mod sync;
 pub(crate) mod tar;
 pub(crate) mod touch;
 pub(crate) mod tree;
+pub(crate) mod trim;
 pub(crate) mod truncate;
 pub(crate) mod tune;
 pub(crate) mod umount;
 pub(crate) mod write_batch;
 pub(crate) mod xattr;
 mod editing;
+mod mounted;
 mod operands;
 mod outcome;
 
@@ -60,6 +63,8 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Receive(receive) => receive.run(options),
         Command::Truncate(truncate) => truncate.run(options),
         Command::Tune(tune) => tune.run(options),
+        Command::Trim(trim) => trim.run(options),
+        Command::Sync(sync) => sync.run(),
         Command::Touch(touch) => touch.run(options),
         Command::Tar(tar) => tar.run(options),
         Command::Mount(mount) => mount.run(options),

@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
+use anyhow::bail;
 use platter::MemoryBudget;
 use platter::escape::unescape;
 use platter::resize::NewSize;
 use platter::vfs::{Clock, FixedClock, SystemClock};
 use serde_json::{Map, json};
 
+use super::mounted::is_in_mount;
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
@@ -32,6 +34,10 @@ pub(crate) struct Resize {
 
 impl Resize {
     pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
+        if is_in_mount(&self.image) {
+            let image = platter::Escaped(self.image.as_encoded_bytes());
+            bail!("{image}: is mounted; the size of a filesystem is changed while it is not");
+        }
         if image_options.offset.is_some() {
             misuse!("--offset is not for growing a filesystem; name a partition");
         }

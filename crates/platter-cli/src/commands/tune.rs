@@ -1,21 +1,25 @@
 //! `platter tune`: what a filesystem says of itself.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
+use anyhow::bail;
+use platter::Escaped;
 use platter::vfs::Tune as Change;
 
 use super::editing::edit;
+use super::mounted::{self, is_in_mount};
 use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::output::error::misuse;
 
-/// Change the label, the UUID or the features of a filesystem that is not mounted
+/// Change the label, the UUID or the features of a filesystem
 ///
-/// All is changed, or nothing.
+/// All is changed, or nothing. While it is mounted by platter, the label can be changed, by a directory of the mount.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tune {
-    /// The image, as IMAGE[@PARTITION]
+    /// The image, as IMAGE[@PARTITION], or a directory of a mount
     #[arg(value_name = "IMAGE")]
     image: OsString,
     /// The label
@@ -54,7 +58,21 @@ impl Tune {
         if changes.is_empty() {
             misuse!("there is nothing to change; give --label, --uuid or --features");
         }
+        if is_in_mount(&self.image) {
+            return set_label(Path::new(&self.image), &changes);
+        }
         let spec = parse_image(&self.image)?;
         edit(options, &spec, |edit| Ok(edit.tune(&changes)?))
     }
+}
+
+/// Changes what can be changed of a mounted filesystem.
+fn set_label(dir: &Path, changes: &[Change]) -> anyhow::Result<u8> {
+    let [Change::Label(label)] = changes else {
+        let dir = Escaped(dir.as_os_str().as_bytes());
+        bail!("{dir}: is mounted; only the label can be changed");
+    };
+    let set = mounted::open(dir)?.set_label(label);
+    set.map_err(|error| mounted::named(dir, &error))?;
+    Ok(0)
 }

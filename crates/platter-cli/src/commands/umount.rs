@@ -14,6 +14,7 @@ use platter::{Cause, Escaped, Image, ImageSpec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use super::mounted;
 use super::outcome::{DeviceNumber, Outcome, Server};
 use crate::console::{complain, report};
 
@@ -91,9 +92,9 @@ impl Umount {
         let end = bytes.iter().rposition(|&byte| byte != b'/');
         let bare = Path::new(OsStr::from_bytes(&bytes[..end.map_or(1, |end| end + 1)]));
         let place = bare.canonicalize().with_context(|| shown.clone())?;
-        let mounted = mounted_on(&place);
-        let server = mounted.as_ref().filter(|_| !self.lazy).map(|mounted| {
-            let server = Server::connect(mounted.number, mounted.owner);
+        let served = mounted_on(&place);
+        let server = served.as_ref().filter(|_| !self.lazy).map(|served| {
+            let server = Server::connect(served.number, served.owner);
             let is_dead = server.is_err() && is_dead(&place);
             (server, is_dead)
         });
@@ -109,7 +110,7 @@ impl Umount {
             Err(Errno::INVAL) => bail!("{shown}: not mounted"),
             Err(error) => return Err(error).context(shown),
         }
-        let (Some(mounted), Some((server, is_dead))) = (mounted, server) else {
+        let (Some(served), Some((server, is_dead))) = (served, server) else {
             return Ok(());
         };
         match server {
@@ -120,7 +121,7 @@ impl Umount {
             // It runs where it cannot be reached, as in another network namespace.
             Err(_) => {}
         }
-        match mounted.source {
+        match served.source {
             Some(image) if !is_dead => wait_for(&image),
             _ => Ok(()),
         }
@@ -158,7 +159,7 @@ struct Served {
 fn mounted_on(place: &Path) -> Option<Served> {
     let table = MountTable::read().ok()?;
     let mount = table.at(place)?;
-    if mount.fs_type != "fuse.platter" {
+    if mount.fs_type != mounted::FILESYSTEM_TYPE {
         return None;
     }
     let options = mount.fs_options.to_str().unwrap_or_default();

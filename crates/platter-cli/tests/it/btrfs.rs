@@ -29,7 +29,7 @@ btrfs subvolume set-default sub
 
 impl Workshop {
     /// Puts a btrfs into `pool.img`.
-    fn btrfs(&self, script: &str) {
+    pub(super) fn btrfs(&self, script: &str) {
         let image = self.path("pool.img");
         fs::File::create(&image)
             .unwrap()
@@ -42,7 +42,7 @@ impl Workshop {
         run_tool(unshare.arg(&image).arg(script), "");
     }
 
-    fn document(&self, definition: &str, arguments: &[&str]) -> Value {
+    pub(super) fn document(&self, definition: &str, arguments: &[&str]) -> Value {
         let ran = self.run(arguments);
         assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
         let document = serde_json::from_str(&ran.out).unwrap();

@@ -14,6 +14,7 @@ mod layers;
 mod list;
 mod mkfs;
 mod mount;
+mod mounted;
 mod owners;
 mod readme;
 mod resize;

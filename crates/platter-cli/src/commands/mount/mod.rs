@@ -36,8 +36,8 @@ Unmount with `platter umount`, which returns when all is written, and fails wher
 be. Errors of a mount in the background go to syslog, or to the file of --log.
 
 Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname=, relatime (the \
-default), noatime, nodiratime and strictatime, io_uring=off and writeback=on, with which small writes \
-are gathered; for the image offset=, norecovery, \
+default), noatime, nodiratime and strictatime, user_subvol_rm_allowed, with which all users delete subvolumes of \
+their own, io_uring=off and writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
 device=, journal_path=, logdev=, rtdev=, sb=, cachesize= and workers=; for writing errors=continue, \
 errors=remount-ro and commit=SECONDS. Others are those of the filesystem, such as data= of ext3 and ext4.
 

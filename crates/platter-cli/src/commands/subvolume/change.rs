@@ -1,12 +1,14 @@
-//! The actions of `platter subvolume` that change an image, each in one transaction.
+//! The actions of `platter subvolume` that change an image, each in one transaction, or a mount.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use platter::Edit;
 use platter::edit::SubvolumeAccess;
 
 use crate::args::ImageOptions;
 use crate::commands::editing::{Targets, edit};
+use crate::commands::mounted::{self, Place, are_in_mounts};
 use crate::commands::operands::parse_image;
 
 /// A change of subvolumes.
@@ -14,7 +16,7 @@ use crate::commands::operands::parse_image;
 pub(super) enum Change {
     /// Make empty subvolumes
     Create {
-        /// The subvolumes, as IMAGE[@PARTITION]:PATH
+        /// The subvolumes, as IMAGE[@PARTITION]:PATH, or paths in mounts
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
     },
@@ -23,7 +25,7 @@ pub(super) enum Change {
         /// Have it refuse changes
         #[arg(short, long)]
         read_only: bool,
-        /// The subvolume, as IMAGE[@PARTITION]:PATH
+        /// The subvolume, as IMAGE[@PARTITION]:PATH, or a directory of a mount
         #[arg(value_name = "IMAGE:SOURCE")]
         source: OsString,
         /// The snapshot, or the directory that it is made in with the name of the source
@@ -32,13 +34,13 @@ pub(super) enum Change {
     },
     /// Delete subvolumes
     Delete {
-        /// The subvolumes, as IMAGE[@PARTITION]:PATH
+        /// The subvolumes, as IMAGE[@PARTITION]:PATH, or paths in mounts
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
     },
     /// Make a subvolume the one that is mounted where none is asked for
     SetDefault {
-        /// The subvolume, as IMAGE[@PARTITION]:PATH, or the image alone with --id
+        /// The subvolume, as IMAGE[@PARTITION]:PATH or a directory of a mount, or the image or mount alone with --id
         #[arg(value_name = "IMAGE[:PATH]")]
         path: OsString,
         /// Its number, instead of a path
@@ -50,7 +52,7 @@ pub(super) enum Change {
         /// Have them take changes again
         #[arg(long)]
         off: bool,
-        /// The subvolumes, as IMAGE[@PARTITION]:PATH
+        /// The subvolumes, as IMAGE[@PARTITION]:PATH, or paths in mounts
         #[arg(required = true, value_name = "IMAGE:PATH")]
         paths: Vec<OsString>,
     },
@@ -58,6 +60,69 @@ pub(super) enum Change {
 
 impl Change {
     pub(super) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        let operands = match self {
+            Self::Create { paths } | Self::Delete { paths } | Self::SetReadOnly { paths, .. } => {
+                paths.clone()
+            }
+            Self::Snapshot { source, path, .. } => vec![source.clone(), path.clone()],
+            Self::SetDefault { path, .. } => vec![path.clone()],
+        };
+        if are_in_mounts(&operands)? {
+            self.run_mounted()?;
+            return Ok(0);
+        }
+        self.run_on_image(options)
+    }
+
+    /// Asks the server of a mount, for each path in turn.
+    fn run_mounted(&self) -> platter::Result<()> {
+        match self {
+            Self::Create { paths } => {
+                for path in paths {
+                    let place = Place::of(Path::new(path))?;
+                    place.named(place.dir.create_subvolume(&place.name))?;
+                }
+            }
+            Self::Delete { paths } => {
+                for path in paths {
+                    let place = Place::of(Path::new(path))?;
+                    // Mapped files that stay in use lose what comes later.
+                    let flushed = place.dir.flush_cache();
+                    let deleted = flushed.and_then(|()| place.dir.delete_subvolume(&place.name));
+                    place.named(deleted)?;
+                }
+            }
+            Self::SetReadOnly { off, paths } => {
+                for path in paths.iter().map(Path::new) {
+                    let root = mounted::open(path)?;
+                    let set = root.flush_cache().and_then(|()| root.set_read_only(!off));
+                    set.map_err(|error| mounted::named(path, &error))?;
+                }
+            }
+            Self::Snapshot {
+                read_only,
+                source,
+                path,
+            } => {
+                let source = Path::new(source);
+                let root = mounted::open(source)?;
+                let place = Place::for_source(Path::new(path), source)?;
+                let flushed = root.flush_cache();
+                flushed.map_err(|error| mounted::named(source, &error))?;
+                place.named(place.dir.snapshot(&root, &place.name, *read_only))?;
+            }
+            Self::SetDefault { path, id } => {
+                let path = Path::new(path);
+                let root = mounted::open(path)?;
+                let id = id.map_or_else(|| root.subvolume_id(), Ok);
+                let set = id.and_then(|id| root.set_default_subvolume(id));
+                set.map_err(|error| mounted::named(path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_on_image(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         match self {
             Self::Create { paths } => {
                 Targets::parse(paths)?.edit_each(options, Edit::create_subvolume)

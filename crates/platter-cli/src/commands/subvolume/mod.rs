@@ -3,16 +3,21 @@
 mod change;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use platter::escape::unescape;
 use platter::vfs::subvolumes::{Subvolume as Listed, Transfer};
-use platter::vfs::{Condition, Subvolumes, Timestamp};
-use platter::{Error, Escaped, Volume};
+use platter::vfs::{Condition, Timestamp};
+use platter::{Error, Escaped};
+use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
+use super::mounted::{self, is_in_mount};
 use super::operands::{Volumes, parse_image};
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -24,6 +29,9 @@ use crate::output::time::TimeFormat;
 ///
 /// Files in them are named by their paths from the root that is opened, which is the default
 /// subvolume. Another one becomes the root with --option subvol=PATH or --option subvolid=ID.
+/// While it is mounted by platter, subvolumes are named by the paths of their directories in the mount. The
+/// user that mounted it may do all of this; other users create subvolumes where they may create directories, and
+/// make snapshots of their own ones.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Subvolume {
     #[command(subcommand)]
@@ -34,17 +42,17 @@ pub(crate) struct Subvolume {
 enum Action {
     /// List all subvolumes
     List {
-        /// The filesystem, as IMAGE[@PARTITION]
+        /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount
         #[arg(value_name = "IMAGE")]
         image: OsString,
     },
     /// Show all attributes of a subvolume
     Show {
-        /// The filesystem, as IMAGE[@PARTITION]
+        /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount
         #[arg(value_name = "IMAGE")]
         image: OsString,
-        /// Its path from the top-level subvolume
-        #[arg(value_name = "PATH", required_unless_present = "id")]
+        /// Its path from the top-level subvolume; the directory of a mount may be the subvolume itself
+        #[arg(value_name = "PATH")]
         path: Option<OsString>,
         /// Its number, instead of a path
         #[arg(long, value_name = "ID", conflicts_with = "path")]
@@ -60,6 +68,41 @@ impl Subvolume {
             Action::List { image } | Action::Show { image, .. } => image,
             Action::Change(change) => return change.run(options),
         };
+        let listing = if is_in_mount(image) {
+            Listing::of_mount(Path::new(image))?
+        } else {
+            Listing::of_image(image, options)?
+        };
+        let mut console = Console::new();
+        match &self.action {
+            Action::List { .. } => list(&mut console, &listing)?,
+            Action::Show { path, id, .. } => {
+                let path = path.as_ref().map(|path| path.as_encoded_bytes());
+                show(&mut console, &listing, listing.find(path, *id)?)?;
+            }
+            Action::Change(_) => {}
+        }
+        if let Some(error) = listing.trouble {
+            console.trouble(1, error)?;
+        }
+        Ok(console.finish()?)
+    }
+}
+
+/// The subvolumes of a filesystem.
+struct Listing {
+    /// The image, or the directory of a mount, already escaped.
+    name: Arc<str>,
+    all: BTreeMap<u64, Listed>,
+    default: u64,
+    /// The subvolume that was named as a directory of a mount.
+    named: Option<u64>,
+    /// Why some are missing.
+    trouble: Option<Error>,
+}
+
+impl Listing {
+    fn of_image(image: &OsStr, options: &ImageOptions) -> anyhow::Result<Self> {
         parse_image(image)?;
         let mut volumes = Volumes::new(options);
         let (_, volume) = volumes.find(image)?;
@@ -73,29 +116,57 @@ impl Subvolume {
             all.insert(subvolume.id, subvolume);
             ControlFlow::Continue(())
         });
-        let mut console = Console::new();
-        match &self.action {
-            Action::List { .. } => list(&mut console, &volume, subvolumes, &all)?,
-            Action::Show { path, id, .. } => {
-                let path = path.as_ref().map(|path| path.as_encoded_bytes());
-                let is_it = |it: &&Listed| match (path, id) {
-                    (Some(path), _) => it.path == trimmed(path),
-                    (None, id) => Some(it.id) == *id,
-                };
-                let found = all.values().find(is_it);
-                let none = platter::vfs::Error::from(Condition::NotFound);
-                let found = found.ok_or_else(|| match path {
-                    Some(path) => Error::at_path(volume.name(), path, none),
-                    None => Error::new(volume.name(), none),
-                })?;
-                show(&mut console, &volume, found, &all)?;
+        Ok(Self {
+            name: Arc::clone(volume.name()),
+            all,
+            default: subvolumes.default_id().map_err(listed)?,
+            named: None,
+            trouble: complete.map_err(listed).err(),
+        })
+    }
+
+    fn of_mount(dir: &Path) -> platter::Result<Self> {
+        let control = mounted::open(dir)?;
+        let mut listing = Self {
+            name: Escaped(dir.as_os_str().as_bytes()).to_string().into(),
+            all: BTreeMap::new(),
+            default: 0,
+            // A directory that is in one names none.
+            named: control.subvolume_id().ok(),
+            trouble: None,
+        };
+        let mut from = 0;
+        while let Some((subvolume, is_default)) = control
+            .next_subvolume(from)
+            .map_err(|error| mounted::named(dir, &error))?
+        {
+            if is_default {
+                listing.default = subvolume.id;
             }
-            Action::Change(_) => {}
+            let next = subvolume.id.checked_add(1).filter(|_| subvolume.id >= from);
+            let next = next.ok_or_else(|| mounted::named(dir, &Errno::PROTO.into()))?;
+            listing.all.insert(subvolume.id, subvolume);
+            from = next;
         }
-        if let Err(error) = complete {
-            console.trouble(1, listed(error))?;
+        Ok(listing)
+    }
+
+    /// The subvolume with this path or number.
+    fn find(&self, path: Option<&[u8]>, id: Option<u64>) -> anyhow::Result<&Listed> {
+        let id = id.or(self.named);
+        if path.is_none() && id.is_none() {
+            misuse!("{}: name a subvolume by its path or --id", self.name);
         }
-        Ok(console.finish()?)
+        let is_it = |it: &&Listed| match path {
+            Some(path) => it.path == trimmed(path),
+            None => Some(it.id) == id,
+        };
+        let none = platter::vfs::Error::from(Condition::NotFound);
+        let found = self.all.values().find(is_it);
+        Ok(found.ok_or_else(|| match path {
+            Some(path) => Error::at_path(&self.name, path, none),
+            None => Error::new(&self.name, none),
+        })?)
     }
 }
 
@@ -107,19 +178,13 @@ fn trimmed(path: &[u8]) -> &[u8] {
     path.get(..path.len() - end).unwrap_or_default()
 }
 
-fn list(
-    console: &mut Console,
-    volume: &Volume,
-    subvolumes: &dyn Subvolumes,
-    all: &BTreeMap<u64, Listed>,
-) -> anyhow::Result<()> {
-    let default = subvolumes.default_id();
-    let default = default.map_err(|error| Error::new(volume.name(), error))?;
+fn list(console: &mut Console, listing: &Listing) -> anyhow::Result<()> {
+    let Listing { all, default, .. } = listing;
     if console::is_json() {
         let mut array = JsonArray::default();
         for subvolume in all.values() {
             let mut object = object_of(subvolume);
-            object.insert("default".into(), json!(subvolume.id == default));
+            object.insert("default".into(), json!(subvolume.id == *default));
             array.push(&mut console.out, &Value::Object(object))?;
         }
         array.end(&mut console.out)?;
@@ -132,7 +197,7 @@ fn list(
         let read_only = if subvolume.read_only { "ro" } else { "rw" };
         let created = times.show(subvolume.created);
         let path = Escaped(shown_path(subvolume)).to_string();
-        let mark = if *id == default { " (default)" } else { "" };
+        let mark = if id == default { " (default)" } else { "" };
         writeln!(
             console.out,
             "ID {id} gen {generation} parent {parent} {read_only} {created} path {path}{mark}"
@@ -159,15 +224,11 @@ fn snapshots<'a>(
     all.values().filter(is_snapshot)
 }
 
-fn show(
-    console: &mut Console,
-    volume: &Volume,
-    subvolume: &Listed,
-    all: &BTreeMap<u64, Listed>,
-) -> anyhow::Result<()> {
+fn show(console: &mut Console, listing: &Listing, subvolume: &Listed) -> anyhow::Result<()> {
+    let all = &listing.all;
     if console::is_json() {
         let mut object = Map::new();
-        put_name(&mut object, "image", &unescape(volume.name()));
+        put_name(&mut object, "image", &unescape(&listing.name));
         object.extend(object_of(subvolume));
         let snapshots = snapshots(subvolume, all).map(|it| json!(it.id));
         object.insert("snapshots".into(), snapshots.collect());

@@ -1,0 +1,119 @@
+//! Operands that name directories of a mount: its server is asked, and no image is opened.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::ensure;
+use platter::block::MountTable;
+use platter::vfs::Condition;
+use platter::{Cause, Error, Escaped, ImageSpec};
+use platter_fuse::Control;
+use rustix::io::Errno;
+
+/// The type of what platter mounts, in the table of mounts.
+pub(super) const FILESYSTEM_TYPE: &str = "fuse.platter";
+
+/// Whether an operand names a directory in a mount, or something new in one. A file there may be an image.
+pub(super) fn is_in_mount(operand: &OsStr) -> bool {
+    let path = Path::new(operand);
+    match path.metadata() {
+        Ok(found) => found.is_dir() && is_mounted(path),
+        Err(_) => !ImageSpec::is_inside_image(operand) && is_mounted(parent(path)),
+    }
+}
+
+/// Whether all operands are in mounts.
+///
+/// # Errors
+/// Where some are, and others are not.
+pub(super) fn are_in_mounts(operands: &[OsString]) -> anyhow::Result<bool> {
+    let mounted = operands.iter().filter(|it| is_in_mount(it)).count();
+    ensure!(
+        mounted == 0 || mounted == operands.len(),
+        "some are in images and some in mounts; a command changes one of both"
+    );
+    Ok(mounted > 0)
+}
+
+/// Whether a directory is in a mount.
+fn is_mounted(dir: &Path) -> bool {
+    let Ok(dir) = dir.canonicalize() else {
+        return false;
+    };
+    let table = MountTable::read().unwrap_or_default();
+    let crossed = table.crossed(&dir);
+    dir.is_dir() && (crossed.last()).is_some_and(|mount| mount.fs_type == FILESYSTEM_TYPE)
+}
+
+/// The directory of a path.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
+
+/// A directory of a mount.
+pub(super) fn open(dir: &Path) -> platter::Result<Control> {
+    Control::open(dir).map_err(|error| named(dir, &error))
+}
+
+/// A name in a directory of a mount.
+pub(super) struct Place {
+    /// The path, for errors.
+    path: PathBuf,
+    pub(super) dir: Control,
+    pub(super) name: Vec<u8>,
+}
+
+impl Place {
+    /// The place that a path names.
+    pub(super) fn of(path: &Path) -> platter::Result<Self> {
+        let name = path.file_name();
+        let name = name.ok_or_else(|| named(path, &Errno::INVAL.into()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            dir: open(parent(path))?,
+            name: name.as_bytes().to_vec(),
+        })
+    }
+
+    /// The place for what comes from `source`: a path, or in the directory that it names.
+    pub(super) fn for_source(path: &Path, source: &Path) -> platter::Result<Self> {
+        if !path.is_dir() {
+            return Self::of(path);
+        }
+        // The last name may be a dot.
+        let source = source
+            .canonicalize()
+            .map_err(|error| named(source, &error))?;
+        let name = source
+            .file_name()
+            .ok_or_else(|| named(&source, &Errno::INVAL.into()))?;
+        Self::of(&path.join(name))
+    }
+
+    /// The result with the path in its error.
+    pub(super) fn named<T>(&self, result: io::Result<T>) -> platter::Result<T> {
+        result.map_err(|error| named(&self.path, &error))
+    }
+}
+
+/// An error in the words of the filesystem, where it has some for that errno.
+pub(super) fn named(path: &Path, error: &io::Error) -> Error {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    let condition = match errno {
+        Errno::NOTTY => Some(Condition::NotSupported),
+        errno => Condition::of_errno(errno),
+    };
+    let cause = match condition {
+        Some(condition) => platter::vfs::Error::from(condition).into(),
+        None => Cause::from(io::Error::from(errno)),
+    };
+    let name = Escaped(path.as_os_str().as_bytes()).to_string();
+    Error::new(&Arc::from(name), cause)
+}

@@ -1,0 +1,319 @@
+//! Commands on filesystems that platter has mounted.
+//!
+//! They need the FUSE device and the superuser.
+
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::Advice;
+
+use super::mount::Mounted;
+use super::*;
+
+/// The overflow uid, which is an unprivileged user on every distribution.
+const USER: &str = "65534";
+
+impl Workshop {
+    /// Mounts `pool.img`, a btrfs, on `mnt`.
+    fn mount_btrfs(&self, script: &str, options: &str) -> Mounted<'_> {
+        self.btrfs(script);
+        fs::create_dir(self.path("mnt")).unwrap();
+        self.read(&["mount", "-o", options, "pool.img", "mnt"]);
+        Mounted(self)
+    }
+
+    /// The paths of `subvolume list`, with what follows them.
+    fn subvolumes_of(&self, operand: &str) -> Vec<String> {
+        let list = self.read(&["subvolume", "list", operand]);
+        let lines = list.lines();
+        lines
+            .map(|line| line.split_once(" path ").unwrap().1.to_owned())
+            .collect()
+    }
+
+    /// What a command refuses to do.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.err);
+        ran.err
+    }
+
+    /// Unmounts, and has btrfs-progs and this program check the image.
+    fn unmount_and_check(&self, mounted: Mounted<'_>) {
+        self.read(&["umount", "mnt"]);
+        drop(mounted);
+        run_tool(
+            Command::new("btrfs")
+                .arg("check")
+                .arg(self.path("pool.img")),
+            "",
+        );
+        let checked = self.run(&["check", "--data", "pool.img"]);
+        assert_eq!(checked.status, 0, "{}", checked.out);
+    }
+}
+
+#[test]
+fn subvolumes_of_a_mount_are_made_and_seen_at_once() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("mkdir dir", "rw");
+    let path = |path: &str| workshop.path("mnt").join(path);
+    for name in ["sub", "dir/snap", "dir/frozen"] {
+        assert!(!path(name).exists());
+    }
+    assert_eq!(fs::read_dir(path("dir")).unwrap().count(), 0);
+    workshop.read(&["subvolume", "create", "mnt/sub"]);
+    fs::write(path("sub/file"), "first\n").unwrap();
+    workshop.read(&["subvolume", "snapshot", "mnt/sub", "mnt/dir/snap"]);
+    workshop.read(&["subvolume", "snapshot", "-r", "mnt/sub/", "mnt/dir/frozen"]);
+    // Into a directory, with the name of the source.
+    workshop.read(&["subvolume", "snapshot", "mnt/dir/snap", "mnt/sub"]);
+    assert_eq!(fs::read_dir(path("dir")).unwrap().count(), 2);
+    fs::write(path("sub/file"), "second\n").unwrap();
+    for (name, contents) in [
+        ("sub/file", "second\n"),
+        ("dir/snap/file", "first\n"),
+        ("dir/frozen/file", "first\n"),
+        ("sub/snap/file", "first\n"),
+    ] {
+        assert_eq!(fs::read_to_string(path(name)).unwrap(), contents, "{name}");
+    }
+    fs::write(path("dir/snap/own"), "own\n").unwrap();
+    let refused = fs::write(path("dir/frozen/own"), "no").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let numbers = ["sub/file", "dir/snap/file", "dir/frozen/file"]
+        .map(|name| fs::metadata(path(name)).unwrap().ino());
+    assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2]);
+    let all = ["/ (default)", "sub", "dir/snap", "dir/frozen", "sub/snap"];
+    assert_eq!(workshop.subvolumes_of("mnt/dir"), all);
+    let shown = workshop.read(&["subvolume", "show", "mnt/dir/frozen"]);
+    assert!(
+        shown.contains("Flags:                  readonly\n"),
+        "{shown}"
+    );
+    let document = workshop.document("subvolume_list", &["--json", "subvolume", "list", "mnt"]);
+    assert_eq!(document[3]["read_only"], true);
+    workshop.unmount_and_check(mounted);
+    assert_eq!(workshop.subvolumes_of("pool.img"), all);
+    assert_eq!(workshop.read(&["cat", "pool.img:/dir/snap/own"]), "own\n");
+}
+
+#[test]
+fn subvolumes_of_a_mount_are_deleted_and_changed() {
+    let workshop = Workshop::new();
+    let script = "btrfs subvolume create a\necho x > a/file\nbtrfs subvolume create a/inner\n\
+                  btrfs subvolume create b";
+    let mounted = workshop.mount_btrfs(script, "rw");
+    let path = |path: &str| workshop.path("mnt").join(path);
+    fs::write(path("a/new"), vec![7; 300_000]).unwrap();
+    let open = ["a/file", "a/new"].map(|name| fs::File::open(path(name)).unwrap());
+    let refused = workshop.refused(&["subvolume", "delete", "mnt/a"]);
+    assert_eq!(refused, "platter: mnt/a: directory not empty\n");
+    workshop.read(&["subvolume", "delete", "mnt/a/inner", "mnt/a"]);
+    assert!(!path("a").exists());
+    // Past what the kernel has cached.
+    let [old, new] = open;
+    rustix::fs::fadvise(&new, 0, None, Advice::DontNeed).unwrap();
+    assert_eq!(std::io::read_to_string(old).unwrap(), "x\n");
+    let mut contents = Vec::new();
+    std::io::Read::read_to_end(&mut &new, &mut contents).unwrap();
+    assert!(contents == vec![7; 300_000]);
+    drop(new);
+    for (arguments, message) in [
+        (
+            &["subvolume", "delete", "mnt/a"][..],
+            "mnt/a: no such file or directory",
+        ),
+        (&["subvolume", "create", "mnt/b"], "mnt/b: file exists"),
+        (&["subvolume", "create", "mnt/none/c"], "mnt/none/c: "),
+        (&["resize", "mnt", "1G"], "mnt: is mounted"),
+        (&["tune", "-O", "free-space-tree", "mnt"], "mnt: is mounted"),
+    ] {
+        let refused = workshop.run(arguments);
+        assert_ne!(refused.status, 0, "{arguments:?}");
+        assert!(refused.err.contains(message), "{}", refused.err);
+    }
+    fs::create_dir(path("plain")).unwrap();
+    for action in ["delete", "set-read-only", "set-default"] {
+        let refused = workshop.refused(&["subvolume", action, "mnt/plain"]);
+        assert_eq!(
+            refused, "platter: mnt/plain: invalid argument\n",
+            "{action}"
+        );
+    }
+    workshop.read(&["subvolume", "set-read-only", "mnt/b"]);
+    assert!(fs::create_dir(path("b/x")).is_err());
+    workshop.read(&["subvolume", "set-read-only", "--off", "mnt/b"]);
+    fs::create_dir(path("b/x")).unwrap();
+    workshop.read(&["subvolume", "set-default", "mnt/b"]);
+    let refused = workshop.refused(&["subvolume", "delete", "mnt/b"]);
+    assert_eq!(refused, "platter: mnt/b: operation not permitted\n");
+    assert_eq!(workshop.subvolumes_of("mnt"), ["/", "b (default)"]);
+    workshop.read(&["umount", "mnt"]);
+    workshop.read(&["mount", "pool.img", "mnt"]);
+    assert!(path("x").is_dir());
+    workshop.read(&["subvolume", "set-default", "--id", "5", "mnt"]);
+    workshop.unmount_and_check(mounted);
+    assert_eq!(workshop.subvolumes_of("pool.img"), ["/ (default)", "b"]);
+}
+
+#[test]
+fn label_and_free_space_of_a_mount_are_changed() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "disk.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    workshop.read(&["tune", "-L", "renamed", "mnt"]);
+    let refused = workshop.refused(&["tune", "-L", "longer than sixteen", "mnt"]);
+    assert_eq!(refused, "platter: mnt: invalid argument\n");
+    let refused = workshop.refused(&["subvolume", "create", "mnt/sub"]);
+    assert_eq!(refused, "platter: mnt/sub: operation not supported\n");
+    fs::write(workshop.path("mnt/large"), vec![1; 3 << 20]).unwrap();
+    workshop.read(&["sync", "mnt"]);
+    let before = fs::metadata(workshop.path("disk.img")).unwrap().blocks();
+    fs::remove_file(workshop.path("mnt/large")).unwrap();
+    workshop.read(&["sync", "mnt/dir"]);
+    let trimmed = workshop.read(&["trim", "mnt"]);
+    let bytes = trimmed.strip_prefix("mnt: ").unwrap();
+    let bytes: u64 = bytes.split(' ').next().unwrap().parse().unwrap();
+    assert!(bytes >= 3 << 20, "{trimmed}");
+    let after = fs::metadata(workshop.path("disk.img")).unwrap().blocks();
+    assert!(after + (2 << 20 >> 9) < before, "{after} and {before}");
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    let info = workshop.read(&["info", "disk.img"]);
+    assert!(info.contains("renamed"), "{info}");
+    let trimmed = workshop.document("trim", &["--json", "trim", "disk.img"]);
+    assert!(
+        trimmed["trimmed_bytes"].as_u64().unwrap() >= 3 << 20,
+        "{trimmed}"
+    );
+    assert_eq!(workshop.run(&["check", "disk.img"]).status, 0);
+}
+
+#[test]
+fn image_in_a_mount_is_an_image() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("true", "rw");
+    fs::copy(workshop.path("disk.img"), workshop.path("mnt/inner.img")).unwrap();
+    workshop.read(&["resize", "mnt/inner.img", "12M"]);
+    workshop.read(&["tune", "-L", "inner", "mnt/inner.img"]);
+    let refused = workshop.refused(&["subvolume", "create", "mnt/inner.img:/sub"]);
+    assert!(refused.contains("operation not supported"), "{refused}");
+    let refused = workshop.refused(&["subvolume", "create", "mnt/sub", "pool.img:/sub"]);
+    assert!(refused.contains("some in mounts"), "{refused}");
+    workshop.unmount_and_check(mounted);
+}
+
+/// Runs a script as an ordinary user, where `platter` is in the path and what is mounted is gone afterwards.
+fn as_user(workshop: &Workshop, script: &str) -> String {
+    fs::create_dir_all(workshop.path("bin")).unwrap();
+    copy_program(&workshop.path("bin/platter"));
+    fs::set_permissions(workshop.path(""), PermissionsExt::from_mode(0o777)).unwrap();
+    let namespace = "set -eu\n\
+        mount -t tmpfs none /mnt\n\
+        mknod -m 666 /mnt/fuse c 10 229\n\
+        mount --bind /mnt/fuse /dev/fuse\n\
+        PATH=\"$PWD/bin:$PATH\" exec setpriv --reuid=\"$1\" --regid=\"$1\" --clear-groups \
+            timeout 120 sh -euc \"$2\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation=private", "sh", "-c", namespace])
+        .args(["sh", USER, script])
+        .current_dir(workshop.path(""))
+        .stdin(Stdio::null())
+        .output()
+        .expect("unshare (package util-linux) is needed");
+    let ran = Ran::of(&output);
+    assert_eq!(ran.status, 0, "{}{}", ran.out, ran.err);
+    ran.out
+}
+
+#[test]
+fn ordinary_user_administers_their_own_mount() {
+    let workshop = Workshop::new();
+    workshop.btrfs(&format!("chown {USER}:{USER} ."));
+    let image = workshop.path("pool.img");
+    let owner = Some(USER.parse().unwrap());
+    std::os::unix::fs::chown(image, owner, owner).unwrap();
+    let printed = as_user(
+        &workshop,
+        r"
+        umask 022
+        mkdir own
+        trap 'platter umount -l own 2>/dev/null || :' EXIT
+        platter mount pool.img own
+        platter subvolume create own/a
+        stat -c '%u %g %a' own/a
+        echo contents > own/a/file
+        platter subvolume snapshot -r own/a own/b
+        cat own/b/file
+        platter subvolume list own | sed 's/.* path //'
+        platter subvolume set-default own/a
+        platter subvolume set-default --id 5 own
+        platter subvolume delete own/b
+        platter tune -L mine own
+        platter sync own
+        platter umount own
+        platter subvolume list pool.img | sed 's/.* path //'
+        ",
+    );
+    let expected = format!("{USER} {USER} 755\ncontents\n/ (default)\na\nb\n/ (default)\na\n");
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn other_users_change_their_own_subvolumes_only() {
+    let workshop = Workshop::new();
+    let script = format!(
+        "mkdir open\nchown {USER}:{USER} open\nbtrfs subvolume create mine\nchown {USER}:{USER} mine\n\
+         btrfs subvolume create other\nmkdir closed"
+    );
+    let refused = "\
+        refused() { if \"$@\" 2>message; then exit 9; fi; sed 's/^platter: //' message; }\n";
+    let mounted = workshop.mount_btrfs(&script, "rw,allow_other");
+    let printed = as_user(
+        &workshop,
+        &format!(
+            "{refused}\
+            refused platter subvolume create mnt/closed/new\n\
+            refused platter subvolume snapshot mnt/other mnt/open/other\n\
+            refused platter subvolume set-read-only mnt/other\n\
+            refused platter subvolume set-default mnt/mine\n\
+            refused platter subvolume list mnt\n\
+            platter subvolume create mnt/open/made\n\
+            platter subvolume snapshot mnt/mine mnt/open/copy\n\
+            platter subvolume set-read-only mnt/mine\n\
+            refused platter subvolume delete mnt/open/made\n\
+            refused platter subvolume delete mnt/other\n"
+        ),
+    );
+    let expected = "mnt/closed/new: permission denied\n\
+        mnt/open/other: operation not permitted\n\
+        mnt/other: operation not permitted\n\
+        mnt/mine: operation not permitted\n\
+        mnt: operation not permitted\n\
+        mnt/open/made: operation not permitted\n\
+        mnt/other: operation not permitted\n";
+    assert_eq!(printed, expected);
+    workshop.unmount_and_check(mounted);
+
+    workshop.read(&[
+        "mount",
+        "-o",
+        "allow_other,user_subvol_rm_allowed",
+        "pool.img",
+        "mnt",
+    ]);
+    let mounted = Mounted(&workshop);
+    let printed = as_user(
+        &workshop,
+        &format!(
+            "{refused}\
+            platter subvolume delete mnt/open/made\n\
+            refused platter subvolume delete mnt/other\n"
+        ),
+    );
+    assert_eq!(printed, "mnt/other: permission denied\n");
+    workshop.unmount_and_check(mounted);
+    let left = ["/ (default)", "mine", "other", "open/copy"];
+    assert_eq!(workshop.subvolumes_of("pool.img"), left);
+}
