@@ -9,6 +9,7 @@ mod corruption;
 mod devices;
 mod edited;
 mod image;
+mod ioctls;
 mod kernel;
 mod layouts;
 mod log;
