@@ -246,6 +246,12 @@ impl Server {
         }
     }
 
+    /// Whether the kernel may have pages of a node that it is to write.
+    pub(crate) fn may_have_pages(&self, node: NodeId) -> bool {
+        let kind = self.guarded(|server| Ok(server.check(server.inode(node)?.attr())?.kind));
+        kind == Ok(FileKind::Regular)
+    }
+
     /// What `name` in `dir` names.
     fn named(&self, dir: &dyn Inode, name: Name<'_>) -> Answer<Option<Arc<dyn Inode>>> {
         match dir.lookup(name) {

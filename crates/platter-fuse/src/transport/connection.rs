@@ -43,7 +43,7 @@ impl Connection {
             let mut rings = None;
             let make_rings = || {
                 // Without permission for io_uring, the device is used.
-                rings = Rings::new(server.options()).ok();
+                rings = Rings::new(&server).ok();
                 rings.is_some()
             };
             match greet(&server, request, make_rings)? {

@@ -23,6 +23,7 @@ use super::protocol::{
 use super::reply::{Answered, Reply};
 use super::request::{Body, Request};
 use crate::Operation;
+use crate::ioctl::sets_flags;
 use crate::node::NodeId;
 use crate::server::{
     Answer, Caller, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile, PlusLine,
@@ -91,7 +92,7 @@ impl<'s> Exchange<'s> {
         }
         // A mapped file may have dirty pages in the kernel at any time.
         if !server.options().read_only
-            && let Ok(Some(later)) = Later::decode(opcode, &header, body)
+            && let Ok(Some(later)) = Later::decode(server, opcode, &header, body)
         {
             return Outcome::Later(later);
         }
@@ -289,6 +290,9 @@ impl Turn<'_> {
                 let asked: IoctlIn = body.take()?;
                 let input = body.bytes(asked.in_size)?;
                 let answer = server.ioctl(caller, node, asked.command, input)?;
+                if sets_flags(asked.command) {
+                    self.effect = Effect::Unforeseen(node);
+                }
                 self.changed_name = answer.changed;
                 let output = answer.output?;
                 let len = output.len().min(asked.out_size as usize);

@@ -38,7 +38,7 @@ pub(super) enum Action {
         name: ChangedName,
         body: Answer<Vec<u8>>,
     },
-    /// A change of inode flags: data written before a flag that forbids it must not be refused.
+    /// A change of the flags of a regular file: data written before a flag that forbids it must not be refused.
     Ioctl {
         caller: Caller,
         command: u32,
@@ -49,17 +49,19 @@ pub(super) enum Action {
 impl Later {
     /// Returns `None` for requests that are answered immediately.
     pub(super) fn decode(
+        server: &Server,
         opcode: Opcode,
         header: &InHeader,
         mut body: Body<'_>,
     ) -> Answer<Option<Self>> {
+        let node = NodeId(header.node);
         let action = if opcode == Opcode::Lseek {
             let LseekIn { offset, whence, .. } = body.take()?;
             let target = seek_target(whence)?;
             Action::Seek { offset, target }
         } else if opcode == Opcode::Ioctl {
             let asked: IoctlIn = body.take()?;
-            if !sets_flags(asked.command) {
+            if !sets_flags(asked.command) || !server.may_have_pages(node) {
                 return Ok(None);
             }
             Action::Ioctl {
@@ -72,25 +74,19 @@ impl Later {
         };
         Ok(Some(Self {
             unique: header.unique,
-            node: NodeId(header.node),
+            node,
             action,
         }))
     }
 
     /// Whether an answer as good as any can be given [immediately](Self::at_once).
     pub(super) fn has_answer_at_once(&self) -> bool {
-        !matches!(
-            self.action,
-            Action::Ioctl { .. } | Action::NameChanged { .. }
-        )
+        !matches!(self.action, Action::Ioctl { .. })
     }
 
-    /// The name that is still to be announced after an answer [at once](Self::at_once).
-    pub(super) fn notice_after(self) -> Option<ChangedName> {
-        match self.action {
-            Action::NameChanged { name, .. } => Some(name),
-            Action::WrittenPastCache { .. } | Action::Seek { .. } | Action::Ioctl { .. } => None,
-        }
+    /// Whether the kernel takes the lock of a directory for it.
+    pub(super) fn is_of_name(&self) -> bool {
+        matches!(self.action, Action::NameChanged { .. })
     }
 
     /// Whether the kernel usually has nothing to write first.
@@ -98,8 +94,8 @@ impl Later {
         matches!(self.action, Action::WrittenPastCache { .. })
     }
 
-    /// Returns the answer without an action of the kernel: everything may be data, flags cannot be changed, and a
-    /// name that changed [is announced](Self::notice_after) afterwards.
+    /// Returns the answer without an action of the kernel: everything may be data, flags cannot be changed, and the
+    /// kernel may not know yet of a name that changed.
     pub(super) fn at_once(&self, server: &Server) -> Answer<Vec<u8>> {
         match &self.action {
             Action::Seek { offset, target } => {

@@ -60,9 +60,7 @@ pub(super) enum Notice {
     Changed(NodeId),
     /// The kernel's pages of this node must not be written.
     Refused(NodeId),
-    /// A name changed without the kernel.
-    NameChanged(ChangedName),
-    /// An answer that depends on a writeback by the kernel.
+    /// An answer that depends on an action of the kernel.
     Later(Later, Asker),
 }
 
@@ -70,8 +68,7 @@ impl Notice {
     /// Whether the kernel takes the lock of a directory for it.
     fn is_of_name(&self) -> bool {
         match self {
-            Self::NameChanged(_) => true,
-            Self::Later(later, _) => matches!(later.action, Action::NameChanged { .. }),
+            Self::Later(later, _) => later.is_of_name(),
             Self::Changed(_) | Self::Refused(_) => false,
         }
     }
@@ -111,13 +108,12 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
         match notice {
             Notice::Changed(node) => changed.push(node),
             Notice::Refused(node) => invalidate(device, node, 0, 0),
-            Notice::NameChanged(changed) => announce(device, &changed),
             Notice::Later(later, asker) => {
                 match asker {
                     Asker::Device(device) => finish(server, device.as_fd(), &later),
                     Asker::Thread(thread) => {
                         let done = server.guarded(|server| carry_out(server, device, &later));
-                        // A receiver that is gone belongs to a mount that ends.
+                        // The receiver is gone if it gave way, or if the mount ends.
                         drop(thread.send(done));
                     }
                 }

@@ -322,8 +322,17 @@ fn change_that_fails_late_is_seen_at_once() {
     mounted.unmount();
 }
 
-/// Callers of flags, of holes and of a removal hold locks of the directory and the file while they wait for the kernel
-/// to write pages back; a name is announced under the lock of the directory.
+/// Sets a flag when a test is over, however it ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Callers of flags, of holes and of a removal hold locks of the directory and the file while they wait for an answer,
+/// or for the kernel to write pages back; a name is announced under the lock of the directory.
 #[test]
 fn names_are_announced_while_callers_hold_the_directory() {
     let mounted = mounted();
@@ -342,7 +351,17 @@ fn names_are_announced_while_callers_hold_the_directory() {
             until_over(&|| {
                 let flags = rustix::fs::ioctl_getflags(&dir).unwrap();
                 // Refused or not: the lock is held.
-                let _ = rustix::fs::ioctl_setflags(&dir, flags);
+                let set = rustix::fs::ioctl_setflags(&dir, flags);
+                assert_ne!(set, Err(Errno::AGAIN));
+            });
+        });
+        scope.spawn(|| {
+            until_over(&|| {
+                if let Ok(file) = fs::File::open(&path) {
+                    let flags = rustix::fs::ioctl_getflags(&file).unwrap();
+                    let set = rustix::fs::ioctl_setflags(&file, flags);
+                    assert_ne!(set, Err(Errno::AGAIN));
+                }
             });
         });
         scope.spawn(|| {
@@ -359,12 +378,15 @@ fn names_are_announced_while_callers_hold_the_directory() {
                 }
             });
         });
+        let _over = Over(&is_over);
         let control = Control::open(&dir).unwrap();
+        let name = dir.join("name");
         for _ in 0..300 {
+            assert!(!name.exists());
             control.create_subvolume(b"name").unwrap();
+            assert!(name.exists());
             control.delete_subvolume(b"name").unwrap();
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     mounted.unmount();
 }

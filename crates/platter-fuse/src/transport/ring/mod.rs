@@ -9,7 +9,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, Scope};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use super::notice::{Asker, Notice, Notices};
 use super::protocol::InHeader;
 use super::reply::{Answered, REPLY_BYTES_MIN};
 use super::request::Request;
-use crate::MountOptions;
+use crate::server::{Answer, Server};
 
 /// The kernel requires a queue for each possible processor, and uses none before all are
 /// registered. On larger machines that is too much for one mount.
@@ -37,6 +37,9 @@ const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
 /// Minimum number of threads for each queue: one may wait for a device, a lock, or the kernel.
 const THREADS: usize = 2;
+/// How many more there are where ioctls change names: one waits until the kernel knows of a name, another may have to
+/// wait before it answers a caller that holds that up.
+const NAME_THREADS: usize = 2;
 
 /// How long the last thread of a queue waits for another to be free, and the polling interval.
 const FREE_WAIT: Duration = Duration::from_millis(5);
@@ -56,6 +59,8 @@ struct Queue {
     /// Threads not blocked in the kernel. The kernel may need one to complete what the others wait
     /// for.
     serving: AtomicUsize,
+    /// Threads, the last that serve, that wait for another to be free.
+    in_need: AtomicUsize,
 }
 
 /// A thread of a queue, and its context.
@@ -67,20 +72,28 @@ struct Worker<'env> {
 
 impl Rings {
     /// Creates rings; fails if they are not wanted or not permitted.
-    pub(super) fn new(options: &MountOptions) -> io::Result<Self> {
+    pub(super) fn new(server: &Server) -> io::Result<Self> {
+        let options = server.options();
         let queues = count(&std::fs::read_to_string(PROCESSORS)?);
         let queues = queues.filter(|queues| (1..=QUEUES_MAX).contains(queues));
         // With writeback caching, too many answers depend on a writeback by the kernel.
         let queues = queues.filter(|_| options.io_uring && !options.writeback);
         let queues = queues.ok_or(io::ErrorKind::Unsupported)?;
         let payload_bytes = (options.request_bytes_max as usize).max(REPLY_BYTES_MIN);
-        let threads = options.threads.unwrap_or(THREADS).max(THREADS);
+        let of_names = if server.has_subvolumes() {
+            NAME_THREADS
+        } else {
+            0
+        };
+        let least = THREADS + of_names;
+        let threads = options.threads.unwrap_or(least).max(least);
         let queue = |number: usize| {
             let rings = (0..threads).map(|_| Ring::new(payload_bytes));
             Ok(Queue {
                 number: u16::try_from(number).unwrap_or(u16::MAX),
                 rings: Mutex::new(rings.collect::<io::Result<_>>()?),
                 serving: AtomicUsize::new(threads),
+                in_need: AtomicUsize::new(0),
             })
         };
         Ok(Self((0..queues).map(queue).collect::<io::Result<_>>()?))
@@ -182,24 +195,19 @@ impl Worker<'_> {
         })
     }
 
-    /// Waits for an answer that depends on a writeback by the kernel, which may use this queue, and
+    /// Waits for an answer that depends on an action of the kernel, which may use this queue, and
     /// proceeds only when a thread completes another request: so the last thread that is not
     /// waiting does not begin to.
     fn wait(&self, later: Later, payload: &mut [u8]) -> Answered {
         let unique = later.unique;
-        let answer = if self.queue.lets_wait(&later) {
-            let (sender, receiver) = channel();
-            self.notices
-                .add(Notice::Later(later, Asker::Thread(sender)));
-            let answer = receiver.recv().unwrap_or(Err(Errno::IO));
-            self.queue.serving.fetch_add(1, Ordering::AcqRel);
+        let answer = if later.is_of_name() {
+            self.wait_for_name(later)
+        } else if self.queue.lets_wait(&later) {
+            let answer = self.ask(later).recv().unwrap_or(Err(Errno::IO));
+            self.queue.end_wait();
             answer
         } else {
-            let answer = later.at_once(self.connection.server());
-            if let Some(name) = later.notice_after() {
-                self.notices.add(Notice::NameChanged(name));
-            }
-            answer
+            later.at_once(self.connection.server())
         };
         let answer = answer.and_then(|body| {
             let space = payload.get_mut(..body.len()).ok_or(Errno::OVERFLOW)?;
@@ -207,6 +215,28 @@ impl Worker<'_> {
             Ok(body.len())
         });
         Answered::new(unique, answer)
+    }
+
+    /// Waits until the kernel knows of a name that changed. It takes the lock of the directory for that, from callers
+    /// that may wait for this very thread: where no other is free, their requests go before.
+    fn wait_for_name(&self, later: Later) -> Answer<Vec<u8>> {
+        let answer = later.at_once(self.connection.server());
+        let others_serve = self.queue.begin_wait();
+        let announced = self.ask(later);
+        let goes_on = || others_serve && self.queue.in_need.load(Ordering::Acquire) == 0;
+        while announced.recv_timeout(FREE_WAIT) == Err(RecvTimeoutError::Timeout) && goes_on() {}
+        if others_serve {
+            self.queue.end_wait();
+        }
+        answer
+    }
+
+    /// Has a notice thread find the answer.
+    fn ask(&self, later: Later) -> Receiver<Answer<Vec<u8>>> {
+        let (sender, answer) = channel();
+        self.notices
+            .add(Notice::Later(later, Asker::Thread(sender)));
+        answer
     }
 }
 
@@ -229,22 +259,31 @@ impl Queue {
     /// Whether one of its threads may wait, which is then counted as waiting. If the request has no
     /// immediate answer, another thread gets some time to become free.
     fn lets_wait(&self, later: &Later) -> bool {
-        let waits = if later.has_answer_at_once() {
-            0
-        } else {
-            FREE_WAITS_MAX
-        };
+        if self.begin_wait() {
+            return true;
+        }
+        if later.has_answer_at_once() {
+            return false;
+        }
+        self.in_need.fetch_add(1, Ordering::AcqRel);
+        let is_free = (0..FREE_WAITS_MAX).any(|_| {
+            std::thread::sleep(FREE_WAIT);
+            self.begin_wait()
+        });
+        self.in_need.fetch_sub(1, Ordering::AcqRel);
+        is_free
+    }
+
+    /// Counts a thread as waiting, unless it is the last that serves. Returns whether it was counted.
+    fn begin_wait(&self) -> bool {
         let others_serve = |serving: usize| (serving > 1).then(|| serving - 1);
-        let begin = || {
-            let begun =
-                (self.serving).fetch_update(Ordering::AcqRel, Ordering::Acquire, others_serve);
-            begun.is_ok()
-        };
-        begin()
-            || (0..waits).any(|_| {
-                std::thread::sleep(FREE_WAIT);
-                begin()
-            })
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        self.serving.fetch_update(set, fetch, others_serve).is_ok()
+    }
+
+    /// Counts a thread as serving again.
+    fn end_wait(&self) {
+        self.serving.fetch_add(1, Ordering::AcqRel);
     }
 }
 
