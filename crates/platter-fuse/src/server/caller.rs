@@ -21,6 +21,8 @@ pub(crate) struct Caller {
 
 /// `FUSE_INVALID_UIDGID`.
 const NOT_SENT: u32 = u32::MAX;
+/// `CAP_FOWNER`.
+const FOWNER: u32 = 3;
 /// `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
 /// The umask of a thread that has none any more.
@@ -72,12 +74,22 @@ impl Caller {
     /// Whether it may do what takes `CAP_SYS_ADMIN` in the kernel: the superuser, and the uid that serves
     /// the mount, which may write to the image anyway.
     pub(crate) fn is_admin(self) -> bool {
+        self.is_capable(SYS_ADMIN)
+    }
+
+    /// Whether it may do what takes the owner of a file or `CAP_FOWNER` in the kernel, with any owner: the callers
+    /// that [`is_admin`](Self::is_admin) speaks of.
+    pub(crate) fn is_above_owners(self) -> bool {
+        self.is_capable(FOWNER)
+    }
+
+    fn is_capable(self, capability: u32) -> bool {
         let server = rustix::process::geteuid();
         self.status().is_some_and(|status| {
             if !server.is_root() && status.fs_uid == server.as_raw() {
                 return true;
             }
-            let is_capable = status.effective_capabilities >> SYS_ADMIN & 1 == 1;
+            let is_capable = status.effective_capabilities >> capability & 1 == 1;
             status.fs_uid == 0 && is_capable && (!server.is_root() || self.shares_namespace())
         })
     }
