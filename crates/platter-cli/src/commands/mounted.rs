@@ -75,9 +75,14 @@ impl Place {
     pub(super) fn of(path: &Path) -> platter::Result<Self> {
         let name = path.file_name();
         let name = name.ok_or_else(|| named(path, &Errno::INVAL.into()))?;
+        let dir = parent(path);
+        if !is_mounted(dir) {
+            // The root of the mount: its name is in another filesystem, which may know these ioctls, too.
+            return Err(named(path, &Errno::BUSY.into()));
+        }
         Ok(Self {
             path: path.to_owned(),
-            dir: open(parent(path))?,
+            dir: open(dir)?,
             name: name.as_bytes().to_vec(),
         })
     }

@@ -123,6 +123,10 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
             &["subvolume", "delete", "mnt/a"][..],
             "mnt/a: no such file or directory",
         ),
+        (
+            &["subvolume", "delete", "mnt"],
+            "mnt: device or resource busy",
+        ),
         (&["subvolume", "create", "mnt/b"], "mnt/b: file exists"),
         (&["subvolume", "create", "mnt/none/c"], "mnt/none/c: "),
         (&["resize", "mnt", "1G"], "mnt: is mounted"),
