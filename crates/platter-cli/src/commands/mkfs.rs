@@ -161,6 +161,10 @@ pub(crate) struct Mkfs {
     /// The most space for inodes in percent, of XFS
     #[arg(long, value_name = "PERCENT")]
     inode_percent: Option<u8>,
+    /// Also make XFS below 300 MiB or of one allocation group, and logs below 64 MiB, which the format's own tools make for
+    /// tests alone
+    #[arg(long)]
+    unsupported: bool,
     /// Size of a tree block in bytes, of btrfs
     #[arg(long, value_name = "BYTES")]
     node_size: Option<u32>,
@@ -330,6 +334,7 @@ impl Mkfs {
             ("log-size", self.log_size),
             ("log-stripe-unit", self.log_stripe_unit),
             ("inode-percent", self.inode_percent.map(u64::from)),
+            ("unsupported", self.unsupported.then_some(1)),
             ("node-size", self.node_size.map(u64::from)),
         ] {
             let Some(value) = value else { continue };

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Error, Result};
 
+use super::options::refuse;
 use super::shape::Shape;
 use crate::ag::levels_max;
 use crate::ondisk::btree::{BtreeKind, RmapOwner};
@@ -48,7 +49,11 @@ impl GroupLayout {
             start..start.saturating_add(shape.superblock.log_blocks)
         });
         let chunk = (ag == AgNr(0)).then(|| {
-            let start = (roots_end + free_list_len).next_multiple_of(chunk_alignment(shape));
+            // The only group has the log, too, which is first.
+            let first = log.as_ref().map_or(roots_end, |log| log.end);
+            let start = first
+                .saturating_add(free_list_len)
+                .next_multiple_of(chunk_alignment(shape));
             start..start.saturating_add(geometry.chunk_blocks())
         });
         let mut layout = Self {
@@ -136,8 +141,20 @@ impl Shape {
         let Some(ag) = self.log_group() else {
             return Ok(());
         };
-        let len = self.geometry.ag_len(ag);
         let wanted = self.superblock.log_blocks;
+        match self.fit_log(ag, wanted) {
+            Err(Error::Condition(Condition::NoSpace)) if self.log_blocks_min.is_none() => {
+                let bytes = u64::from(wanted) << self.geometry.block_bits;
+                let reason = "what its allocation group has space for is";
+                Err(refuse(format!("a log of {bytes} bytes"), reason))
+            }
+            placed => placed,
+        }
+    }
+
+    /// Places the log in its group, shortened as far as it may be where there is no space for what is wanted.
+    fn fit_log(&mut self, ag: AgNr, wanted: u32) -> Result<()> {
+        let len = self.geometry.ag_len(ag);
         // Looked at with the shortest log: a group may have no space for the one that is usual.
         self.superblock.log_blocks = self.log_blocks_min.unwrap_or(wanted).min(wanted);
         let layout = GroupLayout::place(self, ag)?;
@@ -250,6 +267,12 @@ mod tests {
         let error = shape(350 << 20, &options).unwrap().place().unwrap_err();
         let full = platter_vfs::Error::from(Condition::NoSpace);
         assert_eq!(error.errno(), full.errno());
+        options.log_bytes = Some(80 << 20);
+        let error = shape(350 << 20, &options).unwrap().place().unwrap_err();
+        assert!(
+            error.to_string().contains("a log of 83886080 bytes"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::superblock as primary;
 use shape::Shape;
 
 pub use options::MkfsOptions;
-pub use shape::LEN_BYTES_MIN;
+pub use shape::{LEN_BYTES_MIN, UNSUPPORTED_LEN_BYTES_MIN};
 
 /// Signatures of other filesystems lie within so many bytes of the start and the end.
 const SIGNATURE_BYTES: u64 = 128 << 10;

@@ -38,6 +38,9 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// What may be absent.
     pub features: Features,
+    /// Also what `mkfs.xfs` makes with `--unsupported` only: filesystems below 300 MiB or of one group, and logs below
+    /// 64 MiB.
+    pub unsupported: bool,
 }
 
 impl MkfsOptions {
@@ -76,6 +79,7 @@ impl MkfsOptions {
             uuid,
             root_owner: (0, 0),
             features,
+            unsupported: false,
         }
     }
 

@@ -16,6 +16,8 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 /// The shortest filesystem, in bytes.
 pub const LEN_BYTES_MIN: u64 = 300 * MIB;
+/// The shortest one that is unsupported: one group.
+pub const UNSUPPORTED_LEN_BYTES_MIN: u64 = AG_BYTES_MIN;
 /// The shortest group, and the shortest last one.
 const AG_BYTES_MIN: u64 = 16 * MIB;
 const AG_BYTES_MAX: u64 = TIB;
@@ -28,6 +30,22 @@ const SMALL_BLOCK_BITS: u8 = 14;
 const LARGE_LOG_BYTES: u64 = 192 * MIB;
 /// A block of the log for so many blocks of data.
 const DATA_BLOCKS_PER_LOG_BLOCK: u64 = 2048;
+/// The shortest logs that mkfs.xfs makes as unsupported ones, by reflink, rmapbt and finobt: they hold the largest
+/// transaction, whose size depends on the trees. Blocks are of 4096 bytes, and groups up to 128 MiB, or larger.
+/// The oracle test `short_logs_are_as_short_as_those_of_mkfs_xfs` compares them.
+const SHORT_LOGS: [((bool, bool, bool), u32, u32); 8] = [
+    ((false, false, false), 857, 857),
+    ((false, false, true), 857, 924),
+    ((false, true, false), 857, 983),
+    ((false, true, true), 878, 1137),
+    ((true, false, false), 1368, 2580),
+    ((true, false, true), 1368, 2580),
+    ((true, true, false), 3075, 4287),
+    ((true, true, true), 3075, 4287),
+];
+const SHORT_LOG_BLOCK_BITS: u8 = 12;
+const SHORT_LOG_SECTOR_BITS: u8 = 9;
+const SHORT_LOG_AG_BYTES_MAX: u64 = 128 * MIB;
 const LOG_STRIPE_BYTES_MAX: u32 = 256 << 10;
 const LOG_STRIPE_BYTES_DEFAULT: u32 = 32 << 10;
 /// A cluster of inodes of 256 bytes.
@@ -75,7 +93,9 @@ impl Shape {
         let groups = Groups::choose(device.len_bytes >> bits.block, bits, options)?;
         let log_stripe = log_stripe_bytes(bits, options)?;
         let log_stripe_blocks = (log_stripe >> bits.block).max(1);
-        let log_blocks = log_blocks(groups, bits, log_stripe_blocks, (log_bytes, options))?;
+        let shortest = shortest_log_blocks(groups, bits, log_stripe, options)?;
+        let sizes = (log_bytes, shortest);
+        let log_blocks = log_blocks(groups, bits, log_stripe_blocks, (sizes, options))?;
         let features = features(bits, options);
         let superblock = superblock(bits, groups, &features, options)?;
         let mut shape = Self {
@@ -84,7 +104,7 @@ impl Shape {
             log_stripe_blocks,
             log_is_external: log_bytes.is_some(),
             log_blocks_min: match options.log_bytes {
-                None if log_bytes.is_none() => u32::try_from(bits.blocks(LOG_BYTES_MIN)).ok(),
+                None if log_bytes.is_none() => u32::try_from(shortest).ok(),
                 _ => None,
             },
         };
@@ -160,7 +180,12 @@ impl Groups {
         let shortest = bits.blocks(AG_BYTES_MIN);
         let longest = bits.blocks(AG_BYTES_MAX) - 1;
         let (unit, width) = stripe(options)?;
-        if bits.blocks(LEN_BYTES_MIN) > data_blocks {
+        let len_bytes_min = if options.unsupported {
+            UNSUPPORTED_LEN_BYTES_MIN
+        } else {
+            LEN_BYTES_MIN
+        };
+        if bits.blocks(len_bytes_min) > data_blocks {
             return Err(Condition::NoSpace.into());
         }
         let rounded = |blocks: u64| blocks.next_multiple_of(unit.max(1));
@@ -193,11 +218,11 @@ impl Groups {
         if last < shortest {
             data_blocks -= last;
         }
-        if bits.blocks(LEN_BYTES_MIN) > data_blocks {
+        if bits.blocks(len_bytes_min) > data_blocks {
             return Err(Condition::NoSpace.into());
         }
         let count = data_blocks.div_ceil(blocks);
-        if count < 2 {
+        if count < 2 && !options.unsupported {
             let reason = "at least two are, which hold copies of the superblock";
             return Err(refuse(format!("{count} allocation group"), reason));
         }
@@ -214,9 +239,11 @@ fn default_shift(bytes: u64, has_stripe: bool) -> Option<u32> {
     Some(match bytes {
         bytes if has_stripe && bytes > 512 * GIB => 5,
         bytes if has_stripe && bytes > 8 * GIB => 4,
-        _ if has_stripe => 3,
+        bytes if has_stripe && bytes >= 128 * MIB => 3,
         bytes if bytes >= 4 * TIB => return None,
-        _ => 2,
+        bytes if bytes >= 64 * MIB => 2,
+        bytes if bytes >= 32 * MIB => 1,
+        _ => 0,
     })
 }
 
@@ -250,19 +277,52 @@ fn log_stripe_bytes(bits: Bits, options: &MkfsOptions) -> Result<u32> {
     })
 }
 
+/// The fewest blocks that the log may have.
+fn shortest_log_blocks(
+    groups: Groups,
+    bits: Bits,
+    log_stripe: u32,
+    options: &MkfsOptions,
+) -> Result<u64> {
+    let is_short = groups.data_blocks < bits.blocks(LEN_BYTES_MIN);
+    let is_usual = bits.block == SHORT_LOG_BLOCK_BITS && bits.dir_block == bits.block;
+    let is_usual = is_usual && bits.sector == SHORT_LOG_SECTOR_BITS && log_stripe == 0;
+    if !options.unsupported || !(is_usual || is_short) {
+        return Ok(bits.blocks(LOG_BYTES_MIN));
+    }
+    if !is_usual {
+        let reason = "with blocks of 4096 bytes, sectors of 512 and no stripes, that is";
+        return Err(refuse("a filesystem below 300 MiB".to_owned(), reason));
+    }
+    let features = &options.features;
+    let key = (
+        features.has_reflink(),
+        features.has_rmapbt(),
+        features.has_finobt(),
+    );
+    let mut rows = SHORT_LOGS.iter();
+    let found = rows.find(|(row, ..)| *row == key);
+    let (_, short, long) = *found.expect("there is a row for each");
+    let is_long = u64::from(groups.blocks) > bits.blocks(SHORT_LOG_AG_BYTES_MAX);
+    Ok(u64::from(if is_long { long } else { short }))
+}
+
 fn log_blocks(
     groups: Groups,
     bits: Bits,
     unit: u32,
-    (device_bytes, options): (Option<u64>, &MkfsOptions),
+    ((device_bytes, shortest), options): ((Option<u64>, u64), &MkfsOptions),
 ) -> Result<u32> {
-    let shortest = bits.blocks(LOG_BYTES_MIN);
     let longest = bits.blocks(LOG_BYTES_MAX).min(LOG_BLOCKS_MAX);
     let on_device = device_bytes.map(|bytes| bits.blocks(bytes));
     let blocks = match (options.log_bytes, on_device) {
         (Some(bytes), _) => bits.blocks(bytes),
         (None, Some(blocks)) => blocks.min(longest),
-        (None, None) => (groups.data_blocks / DATA_BLOCKS_PER_LOG_BLOCK).clamp(shortest, longest),
+        (None, None) if groups.data_blocks < bits.blocks(LEN_BYTES_MIN) => shortest,
+        (None, None) => {
+            let usual = groups.data_blocks / DATA_BLOCKS_PER_LOG_BLOCK;
+            usual.clamp(bits.blocks(LOG_BYTES_MIN), longest)
+        }
     };
     let rounded = blocks.next_multiple_of(unit.into());
     let longest = on_device.map_or(longest, |blocks| longest.min(blocks));
@@ -274,7 +334,11 @@ fn log_blocks(
     };
     if blocks < shortest || blocks > longest {
         let bytes = blocks.saturating_mul(bits.block_bytes().into());
-        let reason = "64 MiB to 2038 MiB are, as far as its device goes";
+        let reason = if options.unsupported {
+            "as much as the largest transaction takes is, to 2038 MiB, as far as its device goes"
+        } else {
+            "64 MiB to 2038 MiB are, as far as its device goes"
+        };
         return Err(refuse(format!("a log of {bytes} bytes"), reason));
     }
     let needs_more = options.features.has_rmapbt() || options.log_stripe_bytes.is_some();
@@ -438,6 +502,35 @@ pub(super) mod tests {
         let error = shape(300 * MIB - 1, &options()).unwrap_err();
         let full = platter_vfs::Error::from(Condition::NoSpace);
         assert_eq!(error.errno(), full.errno());
+    }
+
+    #[test]
+    fn short_filesystems_have_the_shortest_logs() {
+        let mut options = MkfsOptions {
+            unsupported: true,
+            ..options()
+        };
+        for (len, groups, ag_blocks, log_blocks) in [
+            (16 * MIB, 1, 4096, 1368),
+            (32 * MIB, 2, 4096, 1368),
+            (48_001 << 10, 2, 6000, 1368),
+            (299 * MIB, 4, 19136, 1368),
+            (300 * MIB, 4, 19200, 16384),
+        ] {
+            let made = shape(len, &options).unwrap().superblock;
+            let found = (made.ag_count, made.ag_blocks, made.log_blocks);
+            assert_eq!(found, (groups, ag_blocks, log_blocks), "{len}");
+        }
+        let short = shape(16 * MIB - 1, &options).unwrap_err();
+        let full = platter_vfs::Error::from(Condition::NoSpace);
+        assert_eq!(short.errno(), full.errno());
+        options.dir_block_bytes = Some(8192);
+        assert_eq!(
+            shape(300 * MIB, &options).unwrap().superblock.log_blocks,
+            16384
+        );
+        let error = shape(299 * MIB, &options).unwrap_err().to_string();
+        assert!(error.contains("a filesystem below 300 MiB"), "{error}");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Filesystem, Result};
-use platter_xfs::mkfs::{LEN_BYTES_MIN, MkfsOptions, Target, check, free_bytes, mkfs};
+use platter_xfs::mkfs::{
+    LEN_BYTES_MIN, MkfsOptions, Target, UNSUPPORTED_LEN_BYTES_MIN, check, free_bytes, mkfs,
+};
 use platter_xfs::{Logging, MountOptions, Xfs};
 
 use crate::Format;
@@ -80,6 +82,7 @@ impl Mkfs for NewXfs {
             "inode-percent" => options.inode_percent = fit(value)?,
             "stride" => options.stripe_blocks.0 = fit(value)?,
             "stripe-width" => options.stripe_blocks.1 = fit(value)?,
+            "unsupported" => options.unsupported = value != 0,
             _ => return Err(OptionError::Unknown),
         }
         Ok(())
@@ -130,8 +133,13 @@ impl Mkfs for NewXfs {
     }
 
     fn length_classes(&self) -> Vec<Range<u64>> {
-        let any = LEN_BYTES_MIN..i64::MAX.unsigned_abs();
-        vec![any]
+        let usual = LEN_BYTES_MIN..i64::MAX.unsigned_abs();
+        let short = UNSUPPORTED_LEN_BYTES_MIN..LEN_BYTES_MIN;
+        if self.options.unsupported {
+            vec![short, usual]
+        } else {
+            vec![usual]
+        }
     }
 
     fn length_unit_bytes(&self) -> u64 {
