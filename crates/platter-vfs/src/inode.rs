@@ -370,6 +370,10 @@ pub trait Inode: Send + Sync + Debug {
         self.write_at(offset, data)
     }
 
+    /// Says that a user that had the file open for writing closed it: what was allocated beyond its end for what
+    /// might follow may be freed.
+    fn closed(&self) {}
+
     /// Takes, frees or moves space.
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _ = (range, mode);

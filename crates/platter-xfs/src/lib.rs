@@ -9,6 +9,7 @@ pub mod xfs_mount;
 pub mod superblock;
 pub mod txn;
 pub mod tree;
+pub mod preallocation;
 pub mod space;
 pub mod ag;
 pub mod fork;
@@ -32,3 +33,4 @@ pub mod check;
 
 pub use context::{FsContext, RealtimeDevice};
 pub use mount::{ImageCommit, Logging, MountOptions, Recovery, Unused, Xfs};
+pub use preallocation::Preallocation;

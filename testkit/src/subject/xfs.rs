@@ -9,7 +9,7 @@ use platter_block::{Access, BlockDevice};
 use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Clock, Filesystem, FixedClock, Timestamp};
 use platter_xfs::ondisk::Geometry;
-use platter_xfs::{MountOptions, Xfs};
+use platter_xfs::{MountOptions, Preallocation, Xfs};
 
 use super::pristine::open_images;
 use super::{Mode, MountRequest, Scene, Subject};
@@ -66,21 +66,39 @@ pub(super) const SCENES: &[Scene] = &[
         ..scene_of("xfs_stripe_256k", Mode::XfsLog, WIDE_STRIPE)
     },
     Scene {
-        subject: &XfsSubject { wraps: true },
+        subject: &WRAPS,
         members: 2,
         ..scene_of("xfs_logdev", Mode::XfsLog, EXTERNAL_LOG)
     },
     Scene {
-        subject: &XfsSubject { wraps: true },
+        subject: &WRAPS,
         ..scene_of("xfs_wrap", Mode::XfsLog, SHORT_LOG)
     },
+    Scene {
+        subject: &GROWS,
+        ..scene_of("xfs_allocsize", Mode::Xfs, RMAP)
+    },
 ];
+
+const USUAL: XfsSubject = XfsSubject {
+    wraps: false,
+    preallocation: Preallocation::Dynamic,
+};
+const WRAPS: XfsSubject = XfsSubject {
+    wraps: true,
+    ..USUAL
+};
+/// Files get blocks beyond their end with each block that they grow by.
+const GROWS: XfsSubject = XfsSubject {
+    preallocation: Preallocation::Fixed(32 << 10),
+    ..USUAL
+};
 
 const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static str]) -> Scene {
     Scene {
         name,
         mode,
-        subject: &XfsSubject { wraps: false },
+        subject: &USUAL,
         options,
         members: 1,
         size_kib: 32 << 10,
@@ -92,6 +110,8 @@ const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static st
 pub struct XfsSubject {
     /// The log begins near its end, and little of it is in use, so that its tail is pushed all the time.
     wraps: bool,
+    /// What files get beyond their end when they grow.
+    preallocation: Preallocation,
 }
 
 impl XfsSubject {
@@ -99,6 +119,7 @@ impl XfsSubject {
         MountOptions {
             log: devices.get(1).cloned(),
             log_bytes_max: self.wraps.then_some(IN_USE_BYTES),
+            preallocation: self.preallocation,
             ..MountOptions::default()
         }
     }

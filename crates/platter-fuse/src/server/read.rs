@@ -150,9 +150,19 @@ impl Server {
         Errno::NOSYS
     }
 
-    /// The kernel released what it opened.
-    pub(crate) fn released(&self) {
+    /// The kernel released a file that it had opened with `flags`.
+    pub(crate) fn release(&self, node: NodeId, flags: OFlags) {
         self.counters.count(Operation::Release);
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+            && let Ok(inode) = self.inode(node)
+        {
+            inode.closed();
+        }
+    }
+
+    /// The kernel released a directory that it had opened.
+    pub(crate) fn release_dir(&self) {
+        self.counters.count(Operation::ReleaseDir);
     }
 
     /// Passes the entries after `from` to `add` until it reports that its reply is full. The directory was

@@ -16,9 +16,9 @@ use super::protocol::{
     ALWAYS, AttrOut, BatchForgetIn, CopyFileRangeIn, CopyFileRangeOut, CreateIn, Dirent, EntryOut,
     FOPEN_KEEP_CACHE, FSYNC_FDATASYNC, FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn,
     GetXattrIn, GetXattrOut, InHeader, InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut,
-    MkDirIn, MkNodIn, Opcode, OpenIn, OpenOut, ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID,
-    SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_CACHE, WRITE_KILL_SUIDGID,
-    WriteIn, WriteOut, decode_device,
+    MkDirIn, MkNodIn, Opcode, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn,
+    SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_CACHE,
+    WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
 };
 use super::reply::{Answered, Reply};
 use super::request::{Body, Request};
@@ -333,8 +333,13 @@ impl Turn<'_> {
                 let bytes = self.copy_range(caller, node, &body.take()?)?;
                 self.reply.push(&CopyFileRangeOut { bytes })
             }
-            Opcode::Release | Opcode::ReleaseDir => {
-                server.released();
+            Opcode::Release => {
+                let ReleaseIn { flags, .. } = body.take()?;
+                server.release(node, OFlags::from_bits_retain(flags));
+                Ok(())
+            }
+            Opcode::ReleaseDir => {
+                server.release_dir();
                 Ok(())
             }
             // Every request is answered soon enough that interrupts can be ignored.

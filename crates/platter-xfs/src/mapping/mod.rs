@@ -178,6 +178,30 @@ impl ForkMap {
         }
     }
 
+    /// The whole mapping that a block lies in, if it lies in one.
+    pub fn mapping_of(&self, context: &FsContext, block: FileBlock) -> Result<Option<Mapping>> {
+        let before = match &self.form {
+            Form::Unmapped => None,
+            Form::Extents(mappings) => {
+                let after = mappings.partition_point(|mapping| mapping.offset <= block);
+                let before = after.checked_sub(1).and_then(|at| mappings.get(at));
+                before.copied()
+            }
+            Form::Btree(root) => {
+                let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
+                let Some(leaf) = tree.search(block.0)? else {
+                    return Ok(None);
+                };
+                let view = tree.view_leaf(&leaf)?;
+                let records = view.records::<DiskMapping>();
+                let after = records.partition_point(|disk| Mapping::unpack(disk).offset <= block);
+                let before = after.checked_sub(1).and_then(|at| records.get(at));
+                before.map(|disk| self.checked(context, disk)).transpose()?
+            }
+        };
+        Ok(before.filter(|before| before.end() > block))
+    }
+
     fn search(&self, context: &FsContext, root: &[u8], block: FileBlock) -> Result<Run> {
         let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
         let Some(leaf) = tree.search(block.0)? else {

@@ -10,6 +10,8 @@ mod writing;
 mod image_commit;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod growth_tests;
 
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ use crate::context::FsContext;
 use crate::inode;
 use crate::ondisk::{Geometry, InodeNr, Superblock};
 use crate::ops::SuperBlock;
+use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport};
 use crate::superblock;
 use crate::txn::{Log, LogState};
@@ -99,7 +102,12 @@ impl Xfs {
         let realtime = options.realtime.clone();
         let context = FsContext::new(device, realtime, superblock, Arc::clone(&budget));
         Ok(Self {
-            superblock: SuperBlock::new(context, budget, Arc::new(SystemClock::default())),
+            superblock: SuperBlock::new(
+                context,
+                budget,
+                Arc::new(SystemClock::default()),
+                Preallocation::Off,
+            ),
             recovery,
             writing: None,
         })

@@ -6,6 +6,7 @@ use std::time::Duration;
 use platter_block::BlockDevice;
 
 use crate::context::RealtimeDevice;
+use crate::preallocation::Preallocation;
 
 /// What to do about a log that holds changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -51,4 +52,6 @@ pub struct MountOptions {
     /// Bytes of the log in use at most, if not all of it: what is in the log is written to its place earlier, as with
     /// a log of that size.
     pub log_bytes_max: Option<u64>,
+    /// What files get beyond their end when they grow, in filesystems whose changes are logged (`-o allocsize=`).
+    pub preallocation: Preallocation,
 }

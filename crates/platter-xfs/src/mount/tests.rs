@@ -38,11 +38,11 @@ fn clock() -> Arc<FixedClock> {
     Arc::new(FixedClock::new(Timestamp::default(), 1))
 }
 
-fn budget() -> Arc<MemoryBudget> {
+pub(super) fn budget() -> Arc<MemoryBudget> {
     Arc::new(MemoryBudget::new(16 << 20))
 }
 
-fn new_device() -> Arc<dyn BlockDevice> {
+pub(super) fn new_device() -> Arc<dyn BlockDevice> {
     device_of(&MkfsOptions::new(Uuid::from_bytes([7; 16])))
 }
 
@@ -69,7 +69,7 @@ fn mount(device: &Arc<dyn BlockDevice>) -> Xfs {
     Xfs::mount_writable(Arc::clone(device), &options, budget(), clock()).unwrap()
 }
 
-fn name(text: &str) -> Name<'_> {
+pub(super) fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
@@ -77,7 +77,7 @@ fn hash(name: &str) -> u32 {
     da::hash(name.as_bytes())
 }
 
-fn create(parent: &dyn Inode, text: &str, kind: CreateKind) -> Result<Arc<dyn Inode>> {
+pub(super) fn create(parent: &dyn Inode, text: &str, kind: CreateKind) -> Result<Arc<dyn Inode>> {
     parent.create(&Context::root(), name(text), kind, 0o755)
 }
 

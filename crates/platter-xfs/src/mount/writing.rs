@@ -14,6 +14,7 @@ use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
 use crate::ops::SuperBlock;
+use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
 use crate::txn::{self, LogDevice, LogPosition};
@@ -103,7 +104,12 @@ pub(super) fn begin(
     open_log(&context, log, position, options.logging)?;
     keep_blocks(&context)?;
     reset_quota(&context)?;
-    let superblock = SuperBlock::new(context, budget, clock);
+    // What is alone on the device has nothing to be kept apart from.
+    let preallocation = match options.logging {
+        Logging::Logged => options.preallocation,
+        Logging::New | Logging::Scratch => Preallocation::Off,
+    };
+    let superblock = SuperBlock::new(context, budget, clock, preallocation);
     superblock.finish_unlinked()?;
     free_staged(&superblock.context)?;
     Ok((superblock, report))
@@ -214,8 +220,11 @@ impl Flushed for Flusher {
     }
 
     fn maintain(&self) {
-        let superblock = self.0.upgrade();
-        if let Some(log) = superblock.as_ref().and_then(|found| found.context.log()) {
+        let Some(superblock) = self.0.upgrade() else {
+            return;
+        };
+        superblock.free_idle_eof_blocks();
+        if let Some(log) = superblock.context.log() {
             // A failure shuts the log down.
             let _ = log.maintain();
         }
@@ -261,6 +270,7 @@ impl WritableMount for Mounted {
     }
 
     fn mark_clean(&self) -> Result<()> {
+        self.superblock.end_preallocation();
         self.superblock.sync()?;
         self.quiesce()?;
         if let Some(log) = self.superblock.context.log() {

@@ -46,9 +46,10 @@ use crate::context::FsContext;
 use crate::inode::{self, InodeNumberRule};
 use crate::mapping::ForkMap;
 use crate::ondisk::{InodeFlags2, InodeNr};
+use crate::preallocation::Preallocation;
 use crate::txn::Log;
 use crate::xattr::Attributes;
-use data::{Delayed, Placement};
+use data::{Delayed, FileGrowth, GrowingFiles, Placement};
 pub(crate) use link::stored_target;
 
 /// What a file takes in memory in addition to its object and its pages.
@@ -66,6 +67,8 @@ pub struct SuperBlock {
     pub(crate) clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the device yet.
     dirty: DirtyList<Inode>,
+    /// Files that may have blocks beyond their end.
+    growing: GrowingFiles,
     /// Writes over blocks that were a file's before, of all files.
     overwrites: UnflushedWrites,
     /// Passed by changes before they take a lock, and shut while the filesystem is frozen.
@@ -86,6 +89,7 @@ pub struct Inode {
     pages: Mapping<Error>,
     data: FileData<Placement>,
     lists: InodeLists,
+    growth: FileGrowth,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
@@ -107,10 +111,16 @@ struct InodeState {
 }
 
 impl SuperBlock {
-    /// The filesystem of a context.
+    /// The filesystem of a context, whose files get so much beyond their end when they grow.
     #[must_use]
-    pub fn new(context: FsContext, budget: Arc<MemoryBudget>, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(
+        context: FsContext,
+        budget: Arc<MemoryBudget>,
+        clock: Arc<dyn Clock>,
+        preallocation: Preallocation,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            growing: GrowingFiles::new(preallocation),
             context,
             inodes: InodeCache::within(&budget, INODE_OVERHEAD_BYTES, Inode::is_cheap),
             budget,
@@ -144,6 +154,7 @@ impl SuperBlock {
     pub fn close(&self) {
         self.writes.close();
         drop(self.dirty.take());
+        drop(self.growing.close());
         self.inodes.release_all();
     }
 
@@ -194,6 +205,7 @@ impl SuperBlock {
             order: RwLock::new(()),
             data: FileData::new(inode.size_bytes, may_be_unflushed),
             lists: InodeLists::default(),
+            growth: FileGrowth::default(),
             is_deleted: AtomicBool::new(false),
             state: RwLock::new(InodeState {
                 inode,
@@ -338,6 +350,10 @@ impl platter_vfs::Inode for Inode {
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _writer = self.superblock.writers.enter();
         file::fallocate(self, range, mode)
+    }
+
+    fn closed(&self) {
+        self.close_writer();
     }
 
     fn extended_flags(&self) -> Result<ExtendedFlags> {

@@ -29,6 +29,7 @@ impl SuperBlock {
     /// Ends all writing, and returns when no data is being written. What was not written is lost.
     pub(crate) fn cut(&self) {
         self.writes.close();
+        drop(self.growing.close());
         if let Some(log) = self.context.log() {
             log.shut_down();
         }
@@ -48,6 +49,7 @@ impl SuperBlock {
     pub(super) fn drop_unnamed(&self, inode: &Inode) {
         self.inodes.release(inode.number.id());
         self.dirty.remove(inode);
+        self.growing.remove(inode);
     }
 
     /// Writes data to byte `offset` of the device.
@@ -61,21 +63,37 @@ impl SuperBlock {
     }
 }
 
-impl ReturnsSpace for SuperBlock {
+/// The space of a filesystem that was freed, for callers that have locks of a file: what files have beyond their end is
+/// left to them.
+pub(super) struct FreedSpace<'s>(pub(super) &'s SuperBlock);
+
+impl ReturnsSpace for FreedSpace<'_> {
     fn returned(&self) -> u64 {
-        self.context.space().returned()
+        self.0.context.space().returned()
     }
 
     fn return_freed(&self) -> Result<()> {
-        let Some(log) = self.context.log() else {
+        let context = &self.0.context;
+        let Some(log) = context.log() else {
             return Ok(());
         };
-        let space = self.context.space();
+        let space = context.space();
         if space.has_busy() {
             log.force_freed()?;
-            space.finish(self.context.geometry().groups(), log);
+            space.finish(context.geometry().groups(), log);
         }
         Ok(())
+    }
+}
+
+impl ReturnsSpace for SuperBlock {
+    fn returned(&self) -> u64 {
+        FreedSpace(self).returned()
+    }
+
+    fn return_freed(&self) -> Result<()> {
+        self.free_all_eof_blocks();
+        FreedSpace(self).return_freed()
     }
 }
 

@@ -34,7 +34,7 @@ fn filesystem(
         1,
     ));
     (
-        SuperBlock::new(context, budget, clock),
+        SuperBlock::new(context, budget, clock, Preallocation::Off),
         InodeNr::new(131).unwrap(),
     )
 }

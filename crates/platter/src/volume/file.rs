@@ -320,6 +320,14 @@ impl File {
     }
 }
 
+impl Drop for File {
+    fn drop(&mut self) {
+        if self.access.may_write() {
+            self.inode.closed();
+        }
+    }
+}
+
 impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.check_readable()?;

@@ -11,6 +11,7 @@ mod printed;
 mod version4;
 mod writing;
 mod sharing;
+mod growth;
 mod resized;
 mod large_forks;
 mod attributes;

@@ -39,7 +39,8 @@ Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fs
 default), noatime, nodiratime and strictatime, user_subvol_rm_allowed, with which all users delete subvolumes of \
 their own, io_uring=off and writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
 device=, journal_path=, logdev=, rtdev=, sb=, cachesize= and workers=; for writing errors=continue, \
-errors=remount-ro and commit=SECONDS. Others are those of the filesystem, such as data= of ext3 and ext4.
+errors=remount-ro and commit=SECONDS. Others are those of the filesystem, such as data= of ext3 and ext4 \
+and allocsize= of XFS.
 
 In fstab, with this program in the path of mount(8): /srv/disk.img@2 /mnt fuse.platter ro 0 0";
 

@@ -9,9 +9,9 @@ pub(super) use self::structures::{
     AttrOut, BatchForgetIn, CopyFileRangeIn, CopyFileRangeOut, CreateIn, DeleteOut, Dirent,
     EntryOut, FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut,
     InHeader, InitIn, InitOut, InvalidateEntryOut, InvalidateOut, IoctlIn, IoctlOut, LinkIn,
-    LseekIn, LseekOut, MkDirIn, MkNodIn, OpenIn, OpenOut, OutHeader, ReadIn, Rename2In, RenameIn,
-    RingCommand, RingHeader, SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut,
-    StatxTime, WriteIn, WriteOut,
+    LseekIn, LseekOut, MkDirIn, MkNodIn, OpenIn, OpenOut, OutHeader, ReadIn, ReleaseIn, Rename2In,
+    RenameIn, RingCommand, RingHeader, SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx,
+    StatxOut, StatxTime, WriteIn, WriteOut,
 };
 
 /// The protocol's major version.

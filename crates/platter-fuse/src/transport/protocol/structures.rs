@@ -172,6 +172,12 @@ structures! {
         open_flags: u32,
         backing: u32,
     }
+    ReleaseIn[24] {
+        handle: u64,
+        flags: u32,
+        release_flags: u32,
+        lock_owner: u64,
+    }
     /// Of `READ`, `READDIR` and `READDIRPLUS`.
     ReadIn[40] {
         handle: u64,

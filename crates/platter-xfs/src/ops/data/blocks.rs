@@ -16,6 +16,7 @@ use super::super::state::{Times, touch};
 use super::super::{Inode, InodeState};
 use super::steps::{STEP_MAPPINGS, unmap_cost};
 use crate::change::{Cost, Goal, Unmapped};
+use crate::ondisk::extent::MAPPING_LEN_MAX;
 use crate::ondisk::inode::edit;
 use crate::ondisk::{FileBlock, ForkKind, FsBlock, InodeFlags};
 use crate::space::Claim;
@@ -37,6 +38,8 @@ pub struct Claimed {
     pub(super) run: FileRun,
     /// Absent once it is mapped.
     pub(super) claim: Option<Claim>,
+    /// Blocks of the claim that follow those of the run, for the end of the file.
+    pub(super) ahead: u64,
 }
 
 impl Allocation for Claimed {
@@ -155,25 +158,8 @@ impl FileBlocks for Inode {
 
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         self.follow_hint(&blocks)?;
-        let mut state = self.state.write();
-        let (mut delayed, mut missing) = (Vec::new(), Vec::new());
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let (run, is_shared) = self.shared_run(&state, at..blocks.end)?;
-            at = run.end();
-            let range = run.first..run.end();
-            match run.backing {
-                Backing::Written(_) if !is_shared => continue,
-                Backing::Unwritten(_) if !is_shared => {}
-                Backing::Written(_) | Backing::Unwritten(_) | Backing::Hole => {
-                    missing.extend(state.delayed.unreserved(range.clone()));
-                }
-            }
-            delayed.push(range);
-        }
-        self.reserve_blocks(&mut state, missing)?;
-        let added = delayed.into_iter().map(|range| state.delayed.add(range));
-        Ok(added.flatten().collect())
+        self.note_growth(&blocks);
+        self.retry_without_eof_blocks(|| self.reserve_new(&blocks))
     }
 
     fn release(&self, blocks: Range<u64>) {
@@ -187,12 +173,20 @@ impl FileBlocks for Inode {
         _: &Request<'_>,
         placement: &mut Placement,
     ) -> Result<Claimed> {
-        self.claim(&blocks, placement)
+        let ahead = self.reserve_ahead(&blocks)?;
+        let claimed = self.claim(&blocks, ahead, placement);
+        if ahead > 0 && !claimed.as_ref().is_ok_and(|claimed| claimed.ahead > 0) {
+            self.return_ahead();
+        }
+        claimed
     }
 
     fn give_back(&self, allocation: Claimed) -> Result<()> {
         if let Some(claim) = allocation.claim {
             self.context().unclaim(claim);
+        }
+        if allocation.ahead > 0 {
+            self.return_ahead();
         }
         Ok(())
     }
@@ -339,7 +333,8 @@ impl FileBlocks for Inode {
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
-        self.fill_holes(blocks.clone())?;
+        self.keep_eof_blocks()?;
+        self.retry_without_eof_blocks(|| self.fill_holes(blocks.clone()))?;
         self.follow_hint(&blocks)
     }
 
@@ -390,23 +385,53 @@ impl Inode {
         geometry.fs_block(ag, crate::ondisk::AgBlock(within))
     }
 
-    /// Claims blocks for the first of a range.
-    pub(super) fn claim(&self, blocks: &Range<u64>, placement: &Placement) -> Result<Claimed> {
+    /// Marks blocks as about to be dirty, with a reservation of space where they have none.
+    fn reserve_new(&self, blocks: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut state = self.state.write();
+        let (mut delayed, mut missing) = (Vec::new(), Vec::new());
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (run, is_shared) = self.shared_run(&state, at..blocks.end)?;
+            at = run.end();
+            let range = run.first..run.end();
+            match run.backing {
+                Backing::Written(_) if !is_shared => continue,
+                Backing::Unwritten(_) if !is_shared => {}
+                Backing::Written(_) | Backing::Unwritten(_) | Backing::Hole => {
+                    missing.extend(state.delayed.unreserved(range.clone()));
+                }
+            }
+            delayed.push(range);
+        }
+        self.reserve_blocks(&mut state, missing)?;
+        let added = delayed.into_iter().map(|range| state.delayed.add(range));
+        Ok(added.flatten().collect())
+    }
+
+    /// Claims blocks for the first of a range, and up to so many after all of it.
+    pub(super) fn claim(
+        &self,
+        blocks: &Range<u64>,
+        ahead: u64,
+        placement: &Placement,
+    ) -> Result<Claimed> {
         let context = self.context();
         let at = {
             let state = self.state.read();
             self.goal(&state, blocks.start, placement)?
         };
         let (group, _) = context.geometry().split_inode(self.number);
-        let most = blocks.end - blocks.start;
-        let most = most.min(crate::ondisk::extent::MAPPING_LEN_MAX);
+        let wanted = blocks.end - blocks.start;
+        let most = (wanted + ahead).min(MAPPING_LEN_MAX);
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         let claim = context.claim(most, &Goal { at, group })?;
         let start = context.geometry().fs_block(claim.ag, claim.start);
+        let count = wanted.min(claim.count.into());
         Ok(Claimed {
+            ahead: u64::from(claim.count) - count,
             run: FileRun {
                 first: blocks.start,
-                count: claim.count.into(),
+                count,
                 backing: Backing::Written(context.geometry().byte_offset(start)),
             },
             claim: Some(claim),

@@ -15,6 +15,8 @@ pub(in crate::ops) struct Delayed {
     reserved: RangeSet<u64>,
     /// Blocks that are reserved for the B-tree of mappings.
     indirect: u64,
+    /// Blocks that are reserved for the end of the file, with those for the B-tree, while they are allocated.
+    ahead: u64,
 }
 
 impl Delayed {
@@ -44,6 +46,16 @@ impl Delayed {
     pub(super) fn reserve_blocks(&mut self, blocks: Range<u64>, indirect: u64) {
         self.reserved.insert(blocks);
         self.indirect += indirect;
+    }
+
+    /// Records blocks that are reserved for the end of the file.
+    pub(super) fn reserve_ahead(&mut self, count: u64) {
+        self.ahead += count;
+    }
+
+    /// Takes out what is reserved for the end of the file.
+    pub(super) fn take_ahead(&mut self) -> u64 {
+        std::mem::take(&mut self.ahead)
     }
 
     /// Takes blocks out that are on the device, or are not to be written any more. Returns the reserved blocks

@@ -3,6 +3,7 @@
 mod blocks;
 mod delayed;
 mod steps;
+mod eof_blocks;
 mod unwritten;
 mod evict;
 mod ranges;
@@ -19,6 +20,7 @@ use crate::file::Contents;
 
 pub(super) use blocks::Placement;
 pub(super) use delayed::Delayed;
+pub(super) use eof_blocks::{FileGrowth, GrowingFiles};
 
 /// The error for what is not written.
 pub(super) fn refused(feature: &str) -> Error {

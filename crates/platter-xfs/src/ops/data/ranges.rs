@@ -196,6 +196,7 @@ impl Inode {
             other.check_write()?;
             for file in [self, other] {
                 file::finish_truncation(file)?;
+                file.end_growth()?;
             }
             let mine = self.exchanged_blocks(exchange.offset, exchange.len_bytes)?;
             let theirs = other.exchanged_blocks(exchange.other_offset, exchange.len_bytes)?;

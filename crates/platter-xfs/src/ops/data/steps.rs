@@ -7,6 +7,7 @@ use platter_vfs::writing::NoSpaceRetry;
 use platter_vfs::{Condition, Result};
 
 use super::super::state::{Times, touch};
+use super::super::sync::FreedSpace;
 use super::super::{Inode, InodeState};
 use super::blocks::Claimed;
 use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of};
@@ -14,7 +15,7 @@ use crate::file::is_shared;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::BtreeKind;
 use crate::ondisk::inode::{InodeFlags2, edit};
-use crate::ondisk::{FileBlock, ForkKind, Mapping};
+use crate::ondisk::{FileBlock, ForkKind, Geometry, Mapping};
 use crate::space::Claim;
 
 /// Mappings that one step removes or moves at most.
@@ -65,10 +66,9 @@ impl Inode {
     ) -> Result<()> {
         let context = self.context();
         let geometry = context.geometry();
-        let half = (BtreeKind::Bmap.records_max(0, geometry) / 2).max(1) as u64;
         for part in parts {
             let count = part.end - part.start;
-            let indirect = 1 + count / half;
+            let indirect = indirect_blocks(count, geometry);
             let total = i64::try_from(count + indirect).map_err(|_| Condition::NoSpace)?;
             let floor = context.space().floor();
             if !context.mount().free_blocks().try_sub(total, floor) {
@@ -104,7 +104,7 @@ impl Inode {
             return Ok(());
         };
         let cost = Cost {
-            extents: 6,
+            extents: if claimed.ahead > 0 { 8 } else { 6 },
             forks: 2,
             ..Cost::default()
         };
@@ -116,20 +116,29 @@ impl Inode {
             count: run.count,
             is_unwritten,
         };
-        let mut retry = NoSpaceRetry::begin(&*self.superblock);
+        let ahead = Mapping {
+            offset: mapping.end(),
+            start: mapping.start + run.count,
+            count: claimed.ahead,
+            is_unwritten: true,
+        };
+        let mappings = [mapping, ahead];
+        let mappings = &mappings[..if claimed.ahead > 0 { 2 } else { 1 }];
+        let space = FreedSpace(&self.superblock);
+        let mut retry = NoSpaceRetry::begin(&space);
         loop {
             let mapped = self.change(cost, |change, edit, state| {
-                map_over(change, edit, mapping, claim)?;
+                map_over(change, edit, mappings, claim)?;
                 if end > edit.inode().size_bytes {
                     edit.change(|bytes| edit::set_size(bytes, end))?;
                 }
                 let reserved = state.delayed.forget(run.first..run.end());
-                change.keep_reserved(reserved);
+                change.keep_reserved(reserved + state.delayed.take_ahead());
                 Ok(())
             });
             match mapped {
                 Ok(()) => break,
-                Err(error) if retry.is_due(&*self.superblock, &error)? => {}
+                Err(error) if retry.is_due(&space, &error)? => {}
                 Err(error) => return Err(error),
             }
         }
@@ -144,7 +153,8 @@ impl Inode {
             forks: 3,
             ..Cost::default()
         };
-        let mut retry = NoSpaceRetry::begin(&*self.superblock);
+        let space = FreedSpace(&self.superblock);
+        let mut retry = NoSpaceRetry::begin(&space);
         loop {
             let converted = self.change(cost, |change, edit, state| {
                 convert(change, edit, run)?;
@@ -156,7 +166,7 @@ impl Inode {
                 Ok(())
             });
             match converted {
-                Err(error) if retry.is_due(&*self.superblock, &error)? => {}
+                Err(error) if retry.is_due(&space, &error)? => {}
                 converted => return converted,
             }
         }
@@ -169,7 +179,8 @@ impl Inode {
             return Ok(());
         }
         let mut end = FileBlock(blocks.end);
-        let mut retry = NoSpaceRetry::begin(&*self.superblock);
+        let space = FreedSpace(&self.superblock);
+        let mut retry = NoSpaceRetry::begin(&space);
         loop {
             let left = self.change(unmap_cost(), |change, edit, state| {
                 let range = FileBlock(blocks.start)..end;
@@ -181,7 +192,7 @@ impl Inode {
             match left {
                 Ok(Unmapped::All) => return Ok(()),
                 Ok(Unmapped::Before(before)) => end = before,
-                Err(error) if retry.is_due(&*self.superblock, &error)? => {}
+                Err(error) if retry.is_due(&space, &error)? => {}
                 Err(error) => return Err(error),
             }
         }
@@ -258,6 +269,12 @@ impl Inode {
     }
 }
 
+/// Blocks that the tree of mappings may need for so many blocks of contents.
+pub(super) fn indirect_blocks(count: u64, geometry: &Geometry) -> u64 {
+    let half = (BtreeKind::Bmap.records_max(0, geometry) / 2).max(1) as u64;
+    1 + count / half
+}
+
 /// What a step takes.
 pub(super) fn unmap_cost() -> Cost {
     // Of shared blocks, each mapping may be several records of reference counts.
@@ -273,24 +290,28 @@ pub(super) fn open(change: &Change<'_>, edit: &InodeEdit) -> Result<ForkEdit> {
     ForkEdit::open(&edit.fork(ForkKind::Data)?, number, change.geometry())
 }
 
-/// Maps blocks that are taken from a claim, in the place of those that are mapped there.
+/// Maps the blocks of a claim, in the place of those that are mapped there.
 fn map_over(
     change: &mut Change<'_>,
     edit: &mut InodeEdit,
-    mapping: Mapping,
+    mappings: &[Mapping],
     claim: Claim,
 ) -> Result<()> {
     let number = edit.inode().number;
     let shares = edit.inode().flags2.contains(InodeFlags2::REFLINK);
     change.groups.take_claim(claim)?;
-    let (ag, owner) = owner_of(&mapping, number, ForkKind::Data, change.geometry());
-    change.groups.get(ag)?.add_owner(&owner)?;
     let mut fork = open(change, edit)?;
-    let gone = fork.unmap(&mut change.groups, mapping.offset, mapping.count)?;
-    for gone in gone {
-        free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, shares))?;
+    for mapping in mappings {
+        let (ag, owner) = owner_of(mapping, number, ForkKind::Data, change.geometry());
+        let mut group = change.groups.get(ag)?;
+        group.fill_free_list()?;
+        group.add_owner(&owner)?;
+        let gone = fork.unmap(&mut change.groups, mapping.offset, mapping.count)?;
+        for gone in gone {
+            free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, shares))?;
+        }
+        fork.map(&mut change.groups, *mapping)?;
     }
-    fork.map(&mut change.groups, mapping)?;
     fork.store(edit)?;
     edit.refresh(change.geometry())
 }

@@ -68,7 +68,7 @@ impl Inode {
             if run.backing != Backing::Hole {
                 continue;
             }
-            let mut claimed = self.claim(&(run.first..run.end()), placement)?;
+            let mut claimed = self.claim(&(run.first..run.end()), 0, placement)?;
             if let Err(error) = self.map_claimed(&mut claimed, 0, true) {
                 self.give_back(claimed)?;
                 return Err(error);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, ScratchDevice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
-use platter_xfs::{Logging, MountOptions, RealtimeDevice, Unused};
+use platter_xfs::{Logging, MountOptions, Preallocation, RealtimeDevice, Unused};
 
 use super::{
     Driver, EditStrategy, FreeRanges, Identity, ImageCommit, JournaledEdits, Mkfs, MountRequest,
@@ -16,7 +16,10 @@ use super::{
 };
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
-use crate::options::Recovery;
+use crate::options::{MountOption, OptionError, Recovery};
+
+/// What `allocsize=` may be.
+const ALLOCATION_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
 
 /// The driver.
 pub(super) struct Xfs;
@@ -50,6 +53,10 @@ impl Driver for Xfs {
     fn accepts_superblock_at(&self, device: &dyn BlockDevice, kib: u64) -> bool {
         let at = kib.checked_mul(1024);
         at.is_some_and(|at| platter_xfs::superblock::is_copy(device, at))
+    }
+
+    fn check_option(&self, option: &MountOption) -> Result<(), OptionError> {
+        set(&mut MountOptions::default(), option)
     }
 
     fn gathers_reads(&self) -> bool {
@@ -138,6 +145,10 @@ fn options(request: &MountRequest) -> Result<MountOptions> {
         commit_interval: request.writing.and_then(|writing| writing.commit_interval),
         ..MountOptions::default()
     };
+    for option in &request.options {
+        // They were validated.
+        let _ = set(&mut options, option);
+    }
     for (member, device) in (0..).zip(request.devices.iter()).skip(1) {
         let named = Arc::clone(&device.device);
         match device.role {
@@ -154,4 +165,56 @@ fn options(request: &MountRequest) -> Result<MountOptions> {
         }
     }
     Ok(options)
+}
+
+/// Sets one of the options that only XFS has.
+fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionError> {
+    match (option.name.as_str(), option.value.as_deref()) {
+        ("allocsize", value) => {
+            let bytes = value.and_then(allocation_bytes);
+            let bytes = bytes.ok_or(OptionError::Invalid("a power of two from 4k to 1g"))?;
+            options.preallocation = Preallocation::Fixed(bytes);
+        }
+        _ => return Err(OptionError::Unknown),
+    }
+    Ok(())
+}
+
+/// A size as `allocsize=` has it.
+fn allocation_bytes(text: &str) -> Option<u64> {
+    let (digits, unit_bits) = match text.char_indices().last()? {
+        (end, 'k' | 'K') => (&text[..end], 10),
+        (end, 'm' | 'M') => (&text[..end], 20),
+        (end, 'g' | 'G') => (&text[..end], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().ok()?;
+    let bytes = number.checked_mul(1 << unit_bits)?;
+    let is_sound = bytes.is_power_of_two() && ALLOCATION_BYTES.contains(&bytes);
+    is_sound.then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocsize_takes_powers_of_two() {
+        let set = |word: &str| {
+            let mut options = MountOptions::default();
+            set(&mut options, &MountOption::parse(word))?;
+            Ok(options.preallocation)
+        };
+        for (word, bytes) in [
+            ("allocsize=4k", 4096),
+            ("allocsize=65536", 65536),
+            ("allocsize=1G", 1 << 30),
+        ] {
+            assert_eq!(set(word), Ok(Preallocation::Fixed(bytes)), "{word}");
+        }
+        for word in ["allocsize", "allocsize=2k", "allocsize=3m", "allocsize=2g"] {
+            assert!(matches!(set(word), Err(OptionError::Invalid(_))), "{word}");
+        }
+        assert_eq!(set("discard"), Err(OptionError::Unknown));
+    }
 }
