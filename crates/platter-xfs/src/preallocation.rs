@@ -1,5 +1,7 @@
 //! How much a file that grows gets beyond its end at a time (speculative preallocation): `allocsize=`, or by default
 //! twice what it has in a row there.
+//!
+//! The sizes are those that kernel mounts show; the oracle test `files_that_grow_in_turn_stay_whole` has some.
 
 use crate::ondisk::extent::MAPPING_LEN_MAX;
 
@@ -26,6 +28,8 @@ pub enum Preallocation {
 pub struct Growth {
     /// The size of a block as a power of two.
     pub block_bits: u8,
+    /// The end of the file once it has grown, in blocks.
+    pub end: u64,
     /// Blocks of the extent that ends where the file grows.
     pub before: u64,
     /// Free blocks that contents may have.
@@ -45,15 +49,22 @@ impl Preallocation {
         }
     }
 
-    /// Blocks to allocate beyond the end of a file that grows.
+    /// Blocks to allocate after those that a file grows by. They are counted from the last multiple of the least size
+    /// before the last of those.
     #[must_use]
     pub fn blocks(self, growth: &Growth) -> u64 {
-        let blocks = |bytes: u64| (bytes >> growth.block_bits).max(1);
-        match self {
-            Self::Off => 0,
-            Self::Fixed(bytes) => blocks(bytes).min(MAPPING_LEN_MAX),
-            Self::Dynamic => growth.dynamic().max(blocks(MIN_BYTES)),
-        }
+        let least = match self {
+            Self::Off => return 0,
+            Self::Fixed(bytes) => bytes,
+            Self::Dynamic => MIN_BYTES,
+        };
+        let least = (least >> growth.block_bits).max(1);
+        let count = match self {
+            Self::Off | Self::Fixed(_) => least.min(MAPPING_LEN_MAX),
+            Self::Dynamic => growth.dynamic().max(least),
+        };
+        let first = growth.end.saturating_sub(1) / least * least;
+        first.saturating_add(count).saturating_sub(growth.end)
     }
 }
 
@@ -81,6 +92,7 @@ mod tests {
     fn growth(before: u64, free: u64) -> Growth {
         Growth {
             block_bits: 12,
+            end: 17,
             before,
             free,
             total: 1_000_000,
@@ -89,7 +101,7 @@ mod tests {
 
     #[test]
     fn preallocations_double_with_the_extent_before() {
-        let blocks = |before| Preallocation::Dynamic.blocks(&growth(before, 900_000));
+        let blocks = |before| Preallocation::Dynamic.blocks(&growth(before, 900_000)) + 1;
         let found = [0, 8, 16, 100, 5000, 1 << 30].map(blocks);
         assert_eq!(found, [16, 16, 32, 128, 8192, 1 << 16]);
         let plenty = Growth {
@@ -97,20 +109,32 @@ mod tests {
             total: 1 << 40,
             ..growth(u64::MAX, 0)
         };
-        assert_eq!(Preallocation::Dynamic.blocks(&plenty), 1 << 20);
+        assert_eq!(Preallocation::Dynamic.blocks(&plenty), (1 << 20) - 1);
     }
 
     #[test]
     fn preallocations_shrink_as_space_gets_scarce() {
-        let blocks = |free| Preallocation::Dynamic.blocks(&growth(2048, free));
+        let blocks = |free| Preallocation::Dynamic.blocks(&growth(2048, free)) + 1;
         let found = [50_000, 49_999, 39_999, 29_999, 19_999, 9_999, 60].map(blocks);
         assert_eq!(found, [4096, 1024, 512, 256, 128, 64, 16]);
     }
 
     #[test]
+    fn preallocations_end_at_multiples_of_the_least_size() {
+        let blocks = |end| {
+            let growth = Growth {
+                end,
+                ..growth(16, 900_000)
+            };
+            end + Preallocation::Dynamic.blocks(&growth)
+        };
+        assert_eq!([32, 33, 47, 48, 49].map(blocks), [48, 64, 64, 64, 80]);
+    }
+
+    #[test]
     fn fixed_preallocations_are_of_their_size() {
         let fixed = Preallocation::Fixed(1 << 20);
-        assert_eq!(fixed.blocks(&growth(5000, 100)), 256);
+        assert_eq!(fixed.blocks(&growth(5000, 100)), 256 - 17);
         assert!(fixed.is_due(0) && !Preallocation::Off.is_due(u64::MAX));
         assert!(!Preallocation::Dynamic.is_due(MIN_BYTES - 1));
         assert_eq!(Preallocation::Off.blocks(&growth(5000, 90_000)), 0);

@@ -1,20 +1,138 @@
-//! Files that grow through a mount, and what they have beyond their end.
+//! Files that grow in turn: how many extents they have, and what of them lies beyond their end meanwhile, compared with the
+//! kernel's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use platter::{ImageSpec, MountOption, MountOptions, Volume, WriteOptions};
+use platter_vfs::{Context, CreateKind, Inode};
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
 use testkit::oracle::xfs;
-use testkit::served;
+use testkit::{served, tool};
 
-use super::writing::{assert_clean, name, open};
+use super::writing::{assert_clean, name};
 
 const PIECE_BYTES: usize = 64 << 10;
+const ROUNDS: usize = 60;
+const NAMES: [&str; 2] = ["one", "two"];
 
-fn append(file: &mut File) {
-    file.write_all(&[7; PIECE_BYTES]).unwrap();
-    file.sync_all().unwrap();
+/// A file that a side appends to, and the sectors that it has afterwards.
+trait Appended {
+    fn append(&mut self, piece: &[u8]) -> u64;
+}
+
+impl Appended for File {
+    fn append(&mut self, piece: &[u8]) -> u64 {
+        self.write_all(piece).unwrap();
+        self.sync_all().unwrap();
+        self.metadata().unwrap().blocks()
+    }
+}
+
+impl Appended for Arc<dyn Inode> {
+    fn append(&mut self, piece: &[u8]) -> u64 {
+        Inode::append(&**self, piece).unwrap();
+        self.sync(false).unwrap();
+        self.attr().unwrap().sectors
+    }
+}
+
+/// Appends to files in turn. Returns the sectors of the first after each time.
+fn grow<A: Appended>(files: &mut [A]) -> Vec<u64> {
+    let piece = vec![7; PIECE_BYTES];
+    let mut sectors = Vec::new();
+    for _ in 0..ROUNDS {
+        let shown: Vec<u64> = files.iter_mut().map(|file| file.append(&piece)).collect();
+        sectors.push(shown[0]);
+    }
+    sectors
+}
+
+fn grow_in_the_kernel(image: &Path, option: &str) -> Vec<u64> {
+    let mount = Mount::images(FsType::Xfs, &[image], option, Access::ReadWrite).unwrap();
+    let open = |name: &&str| {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).append(true);
+        options.open(mount.root().join(name)).unwrap()
+    };
+    let mut files: Vec<File> = NAMES.iter().map(open).collect();
+    let sectors = grow(&mut files);
+    drop(files);
+    mount.unmount_all(&[image]).unwrap();
+    sectors
+}
+
+fn volume(image: &Path, option: &str) -> Volume {
+    let spec = ImageSpec::parse(image).unwrap();
+    let mut options = MountOptions::new().writing(WriteOptions {
+        commit_interval: None,
+        ..WriteOptions::default()
+    });
+    if !option.is_empty() {
+        options = options.option(MountOption::parse(option));
+    }
+    options.open(&spec).unwrap()
+}
+
+fn grow_here(image: &Path, option: &str) -> Vec<u64> {
+    let volume = volume(image, option);
+    let root = volume.filesystem().root().unwrap();
+    let create = |text: &&str| {
+        let made = root.create(&Context::root(), name(text), CreateKind::Regular, 0o644);
+        made.unwrap()
+    };
+    let mut files: Vec<_> = NAMES.iter().map(create).collect();
+    let sectors = grow(&mut files);
+    drop((files, root));
+    volume.filesystem().unmount().unwrap();
+    sectors
+}
+
+/// What the kernel says of the files of an image: extents and sectors.
+fn found(image: &Path) -> Vec<(usize, u64)> {
+    let mount = Mount::images(FsType::Xfs, &[image], "", Access::ReadOnly).unwrap();
+    let of = |name: &&str| {
+        let path = mount.root().join(name);
+        let listed = tool::succeed(tool::command("filefrag").arg("-v").arg(&path)).unwrap();
+        let text = listed.text();
+        let is_extent = |line: &&str| {
+            let first = line.split(':').next().unwrap_or_default().trim();
+            !first.is_empty() && first.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        let extents = text.lines().filter(is_extent).count();
+        (extents, path.metadata().unwrap().blocks())
+    };
+    let found = NAMES.iter().map(of).collect();
+    mount.unmount_all(&[image]).unwrap();
+    found
+}
+
+#[test]
+fn files_that_grow_in_turn_stay_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = ["kernel", "platter"].map(|name| dir.path().join(name));
+    for option in ["", "allocsize=256k", "allocsize=64m"] {
+        for image in &images {
+            xfs::make(image, 512 << 10, &[]).unwrap();
+        }
+        let [theirs, ours] = &images;
+        let shown = (grow_in_the_kernel(theirs, option), grow_here(ours, option));
+        assert_eq!(shown.0, shown.1, "{option}");
+        assert_clean(ours, ("grown", option));
+        let (theirs, ours) = (found(theirs), found(ours));
+        let sectors = (PIECE_BYTES * ROUNDS / 512) as u64;
+        for (theirs, ours) in theirs.iter().zip(&ours) {
+            assert_eq!((theirs.1, ours.1), (sectors, sectors), "{option}");
+            assert!(ours.0 <= theirs.0, "{option}: {ours:?}, {theirs:?}");
+            assert!(ours.0 < ROUNDS / 4, "{option}: {ours:?}");
+        }
+    }
 }
 
 /// A mount whose kernel says what is opened also says what is closed.
@@ -24,13 +142,13 @@ fn close_of_a_mounted_file_frees_what_is_beyond_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let (image, mountpoint) = (dir.path().join("image"), dir.path().join("mount"));
     xfs::make(&image, 64 << 10, &[]).unwrap();
-    let volume = open(&image);
+    let volume = volume(&image, "");
     let mut session = served::mount_volume(&volume, &mountpoint, "strictatime").unwrap();
     let mut options = OpenOptions::new();
     let path = mountpoint.join("file");
     let mut file = options.create(true).append(true).open(&path).unwrap();
     for _ in 0..2 {
-        append(&mut file);
+        file.append(&[7; PIECE_BYTES]);
     }
     let root = volume.filesystem().root().unwrap();
     let found = root.lookup(name("file")).unwrap();

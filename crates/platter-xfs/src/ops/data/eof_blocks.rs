@@ -206,12 +206,16 @@ impl Inode {
         let free = free_blocks.sum().saturating_sub(space.floor());
         let growth = Growth {
             block_bits: geometry.block_bits,
+            end: blocks.end,
             before: before.map_or(0, |before| before.count),
             free: u64::try_from(free).unwrap_or_default(),
             total: geometry.data_blocks(),
         };
         let wanted = self.superblock.growing.preallocation.blocks(&growth);
         let count = wanted.min(after.count);
+        if count == 0 {
+            return Ok(0);
+        }
         let reserved = count + indirect_blocks(count, geometry);
         let amount = i64::try_from(reserved).unwrap_or(i64::MAX);
         if !free_blocks.try_sub(amount, space.floor()) {
