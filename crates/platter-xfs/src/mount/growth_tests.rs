@@ -1,8 +1,9 @@
 //! Files that grow, and what they get beyond their end: how it keeps them whole, and when it is freed.
 
+use std::thread;
 use std::time::Duration;
 
-use platter_vfs::{FallocateMode, SetAttr};
+use platter_vfs::{FallocateMode, SetAttr, XattrMode};
 
 use super::tests::{budget, create, name, new_device};
 use super::*;
@@ -50,6 +51,14 @@ impl Mounted {
         let Self { xfs, device, .. } = self;
         drop(xfs);
         Self::on(device, Preallocation::Off)
+    }
+
+    /// Allocates all free blocks but so many.
+    fn leave_blocks(&self, left: u64) {
+        let free = self.xfs.stat_fs().unwrap().blocks_available;
+        let space = FallocateMode::Allocate { keep_size: false };
+        let range = 0..(free - left) * 4096;
+        self.file("space").fallocate(range, space).unwrap();
     }
 
     fn lookup(&self, text: &str) -> Arc<dyn Inode> {
@@ -225,4 +234,144 @@ fn fixed_preallocation_begins_with_the_first_block() {
     drop(file);
     let mounted = mounted.remount();
     assert_eq!(sectors(&mounted.lookup("file")), 8);
+}
+
+#[test]
+fn close_during_writeback_loses_no_blocks() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    for number in 0..16 {
+        let file = mounted.file(&format!("file{number}"));
+        append(&file);
+        file.append(&[7; PIECE]).unwrap();
+        thread::scope(|scope| {
+            let writeback = scope.spawn(|| file.sync(false).unwrap());
+            file.closed();
+            writeback.join().unwrap();
+        });
+        mounted.clock.advance(Duration::from_secs(40));
+        mounted.xfs.superblock.free_idle_eof_blocks();
+        assert_eq!(sectors(&file), 2 * PIECE_SECTORS, "{number}");
+    }
+}
+
+#[test]
+fn fallocate_keeps_nothing_that_a_crash_left() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    append(&file);
+    append(&file);
+    let before = sectors(&file);
+    drop(file);
+    let Mounted { xfs, device, .. } = mounted;
+    drop(xfs);
+    let mounted = Mounted::on(device, Preallocation::Dynamic);
+    let file = mounted.lookup("file");
+    assert!(before > 2 * PIECE_SECTORS);
+    assert_eq!(sectors(&file), before);
+    let space = FallocateMode::Allocate { keep_size: true };
+    let end = 2 * PIECE as u64;
+    file.fallocate(end..end + 4096, space).unwrap();
+    assert_eq!(sectors(&file), 2 * PIECE_SECTORS + 8);
+}
+
+#[test]
+fn holes_keep_no_blocks_that_were_beyond_the_end() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let files = ["written", "truncated"].map(|text| mounted.file(text));
+    for file in &files {
+        append(file);
+        append(file);
+        assert!(sectors(file) > 2 * PIECE_SECTORS);
+    }
+    let [written, truncated] = files;
+    written.write_at(4 << 20, &[7; 4096]).unwrap();
+    written.sync(false).unwrap();
+    written.closed();
+    assert_eq!(sectors(&written), 2 * PIECE_SECTORS + 8);
+    let longer = SetAttr {
+        size_bytes: Some(4 << 20),
+        ..SetAttr::default()
+    };
+    truncated.set_attr(&Context::root(), &longer).unwrap();
+    assert_eq!(sectors(&truncated), 2 * PIECE_SECTORS);
+}
+
+#[test]
+fn threads_fill_a_filesystem_as_much_as_without() {
+    const THREADS: usize = 4;
+    const LEFT: u64 = 8192;
+    let written = [Preallocation::Off, Preallocation::Dynamic].map(|preallocation| {
+        let mounted = Mounted::new(preallocation);
+        let files: Vec<_> = (0..THREADS)
+            .map(|number| mounted.file(&format!("file{number}")))
+            .collect();
+        mounted.leave_blocks(LEFT);
+        let fill = |file: &Arc<dyn Inode>| {
+            let mut len = 0;
+            for piece in [PIECE, 4096] {
+                while file.append(&vec![3; piece]).is_ok() {
+                    len += piece as u64;
+                    // So that what is appended next finds blocks beyond the end.
+                    file.sync(false).unwrap();
+                }
+            }
+            len
+        };
+        let written: u64 = thread::scope(|scope| {
+            let spawn = |file| scope.spawn(move || fill(file));
+            let threads: Vec<_> = files.iter().map(spawn).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+            joined.sum()
+        });
+        let sizes = files.iter().map(|file| file.attr().unwrap().size_bytes);
+        assert_eq!(sizes.sum::<u64>(), written);
+        drop(files);
+        mounted.xfs.unmount().unwrap();
+        written
+    });
+    let [off, dynamic] = written;
+    // What the trees of mappings take depends on how long their extents are.
+    assert!(off.abs_diff(dynamic) <= 64 << 10, "{written:?}");
+}
+
+/// Writes to unwritten blocks of a full filesystem, each of which becomes an extent of its own.
+#[test]
+fn writes_to_unwritten_blocks_of_a_full_filesystem_last() {
+    const BLOCKS: u64 = 2000;
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    let space = FallocateMode::Allocate { keep_size: false };
+    file.fallocate(0..BLOCKS * 4096, space).unwrap();
+    let written: Vec<u64> = (0..BLOCKS).step_by(2).collect();
+    for block in &written {
+        file.write_at(block * 4096, &[5; 4096]).unwrap();
+    }
+    mounted.leave_blocks(256);
+    fill(&mounted.file("filling"));
+    file.sync(false).unwrap();
+    drop(file);
+    let mounted = mounted.remount();
+    let file = mounted.lookup("file");
+    let mut found = [0; 4096];
+    for block in written {
+        file.read_at(block * 4096, &mut found).unwrap();
+        assert_eq!(found, [5; 4096], "{block}");
+    }
+}
+
+#[test]
+fn attribute_of_a_growing_file_finds_space() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    for _ in 0..8 {
+        append(&file);
+    }
+    let before = sectors(&file);
+    mounted.leave_blocks(4);
+    assert_eq!(sectors(&file), before);
+    let value = [6; 60 << 10];
+    assert!(before > 8 * PIECE_SECTORS + value.len() as u64 / 512);
+    let context = Context::root();
+    file.set_xattr(&context, b"user.large", &value, XattrMode::Set)
+        .unwrap();
 }

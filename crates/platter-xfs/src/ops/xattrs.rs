@@ -6,6 +6,7 @@ use platter_vfs::{Condition, Context, FileKind, Result, XattrMode};
 
 use super::Inode;
 use super::state::{Times, touch};
+use super::sync::FreedSpace;
 use crate::change::{Change, Cost};
 use crate::fork::{Attr, AttrEdit, AttrKey, InodeEdit};
 use crate::ondisk::inode::edit::core_mut;
@@ -102,10 +103,13 @@ impl Inode {
         let _order = self.order.write();
         let now = self.superblock.clock.now();
         let cost = self.xattr_cost(value.map_or(0, <[u8]>::len));
-        retry_no_space(&*self.superblock, || {
-            self.change(cost, |change, edit, _| {
-                work(change, edit)?;
-                touch(edit, Times::of_attributes(now))
+        let space = FreedSpace(&self.superblock);
+        self.retry_without_eof_blocks(|| {
+            retry_no_space(&space, || {
+                self.change(cost, |change, edit, _| {
+                    work(change, edit)?;
+                    touch(edit, Times::of_attributes(now))
+                })
             })
         })
     }

@@ -255,6 +255,8 @@ impl FileBlocks for Inode {
     }
 
     fn set_larger_size(&self, size: u64) -> Result<()> {
+        // It would stay in the hole. Where it does, it reads as zeros.
+        let _ = self.end_growth();
         let now = self.superblock.clock.now();
         self.change(Cost::default(), |_, edit, _| {
             edit.change(|bytes| edit::set_size(bytes, size))?;
@@ -388,7 +390,7 @@ impl Inode {
     /// Marks blocks as about to be dirty, with a reservation of space where they have none.
     fn reserve_new(&self, blocks: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut state = self.state.write();
-        let (mut delayed, mut missing) = (Vec::new(), Vec::new());
+        let (mut delayed, mut missing, mut converted) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = blocks.start;
         while at < blocks.end {
             let (run, is_shared) = self.shared_run(&state, at..blocks.end)?;
@@ -396,7 +398,9 @@ impl Inode {
             let range = run.first..run.end();
             match run.backing {
                 Backing::Written(_) if !is_shared => continue,
-                Backing::Unwritten(_) if !is_shared => {}
+                Backing::Unwritten(_) if !is_shared => {
+                    converted.extend(state.delayed.dirty().gaps(range.clone()));
+                }
                 Backing::Written(_) | Backing::Unwritten(_) | Backing::Hole => {
                     missing.extend(state.delayed.unreserved(range.clone()));
                 }
@@ -404,6 +408,7 @@ impl Inode {
             delayed.push(range);
         }
         self.reserve_blocks(&mut state, missing)?;
+        self.reserve_conversions(&mut state, converted);
         let added = delayed.into_iter().map(|range| state.delayed.add(range));
         Ok(added.flatten().collect())
     }

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use platter_block::lock::Mutex;
@@ -24,6 +25,9 @@ use crate::preallocation::{Growth, Preallocation};
 const LIFETIME: Duration = Duration::from_secs(30);
 /// Files that have blocks beyond their end at most: they stay in memory.
 const FILES_MAX: usize = 1024;
+/// How often a thread that finds no space waits for files that others use this moment, and for how long.
+const WAITS_MAX: u32 = 200;
+const WAIT: Duration = Duration::from_millis(1);
 
 /// The files of a filesystem that may have blocks beyond their end, those first that have had them for longest.
 ///
@@ -34,7 +38,12 @@ pub(in crate::ops) struct GrowingFiles {
     preallocation: Preallocation,
     /// Files that may have blocks beyond their end.
     files: Mutex<Listed>,
+    /// Threads that find no space: until they do, no file gets blocks beyond its end.
+    short_of_space: AtomicUsize,
 }
+
+/// A thread that finds no space.
+struct Shortage<'g>(&'g GrowingFiles);
 
 #[derive(Debug, Default)]
 struct Listed {
@@ -57,7 +66,17 @@ impl GrowingFiles {
         Self {
             preallocation,
             files: Mutex::default(),
+            short_of_space: AtomicUsize::new(0),
         }
+    }
+
+    fn begin_shortage(&self) -> Shortage<'_> {
+        self.short_of_space.fetch_add(1, Ordering::AcqRel);
+        Shortage(self)
+    }
+
+    fn is_short_of_space(&self) -> bool {
+        self.short_of_space.load(Ordering::Acquire) > 0
     }
 
     fn add(&self, inode: Arc<Inode>) {
@@ -84,22 +103,28 @@ impl GrowingFiles {
         drop(removed);
     }
 
-    /// Takes those files off the list that are due.
-    fn take(&self, is_due: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
-        let mut files = self.files.lock();
-        let all = std::mem::take(&mut files.inodes);
-        let (due, others): (VecDeque<_>, _) = all.into_iter().partition(|inode| is_due(inode));
-        for inode in &due {
-            inode.growth.is_listed.store(false, Ordering::Release);
-        }
-        files.inodes = others;
-        due.into()
+    /// The files of the list that are due. They stay on it until what they have is freed.
+    fn due(&self, is_due: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        let files = self.files.lock();
+        let due = files.inodes.iter().filter(|inode| is_due(inode));
+        due.cloned().collect()
     }
 
     /// Takes all files off the list, to which none is added any more.
-    pub(in crate::ops) fn close(&self) -> Vec<Arc<Inode>> {
-        self.files.lock().is_closed = true;
-        self.take(|_| true)
+    pub(in crate::ops) fn close(&self) -> VecDeque<Arc<Inode>> {
+        let mut files = self.files.lock();
+        files.is_closed = true;
+        let all = std::mem::take(&mut files.inodes);
+        for inode in &all {
+            inode.growth.is_listed.store(false, Ordering::Release);
+        }
+        all
+    }
+}
+
+impl Drop for Shortage<'_> {
+    fn drop(&mut self) {
+        self.0.short_of_space.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -124,30 +149,35 @@ impl SuperBlock {
         });
     }
 
-    /// Frees what files have beyond their end, but for those that are in use this moment. No lock is held, or inode
-    /// locks. Returns whether any was freed.
-    pub(in crate::ops) fn free_all_eof_blocks(&self) -> bool {
-        self.free_eof_blocks(|_| true)
+    /// Frees what files have beyond their end, and waits for some that are in use. No lock is held, or inode locks.
+    pub(in crate::ops) fn free_all_eof_blocks(&self) {
+        let _shortage = self.growing.begin_shortage();
+        for _ in 0..WAITS_MAX {
+            if !self.free_eof_blocks(|_| true) {
+                return;
+            }
+            thread::sleep(WAIT);
+        }
     }
 
     /// Ends preallocation, and frees what files have beyond their end.
     pub(crate) fn end_preallocation(&self) {
         for inode in self.growing.close() {
-            // What stays is unwritten, and harmless.
-            let _ = inode.try_free_eof_blocks();
+            if let Some(_lock) = inode.order.try_write() {
+                // What stays is unwritten, and harmless.
+                let _ = inode.free_eof_blocks();
+            }
         }
     }
 
+    /// Frees what files have beyond their end that are due. Returns whether any was in use, and keeps it.
     fn free_eof_blocks(&self, is_due: impl Fn(&Inode) -> bool) -> bool {
-        let mut is_any_freed = false;
-        for inode in self.growing.take(is_due) {
-            match inode.try_free_eof_blocks() {
-                Ok(true) => is_any_freed = true,
-                // In use, or full: later.
-                Ok(false) | Err(_) => self.growing.add(inode),
-            }
+        let mut is_any_left = false;
+        for inode in self.growing.due(is_due) {
+            // One that has an error stays on the list, but is not waited for.
+            is_any_left |= matches!(inode.try_end_growth(), Ok(false));
         }
-        is_any_freed
+        is_any_left
     }
 
     fn monotonic_millis(&self) -> u64 {
@@ -162,6 +192,11 @@ impl Inode {
         let growing = &self.superblock.growing;
         if growing.preallocation == Preallocation::Off {
             return;
+        }
+        let end = self.data.size_bytes().div_ceil(1 << self.block_bits());
+        if blocks.start > end {
+            // They would stay in the hole. Where they do, they read as zeros.
+            let _ = self.end_growth();
         }
         if !self.growth.is_listed() {
             let is_due = {
@@ -187,7 +222,8 @@ impl Inode {
     /// Reserves blocks for the end of the file, to be allocated after some that are about to be. Returns how many.
     pub(super) fn reserve_ahead(&self, blocks: &Range<u64>) -> Result<u64> {
         let is_end = blocks.end << self.block_bits() >= self.data.size_bytes();
-        if !self.growth.is_listed() || !is_end {
+        let is_short = self.superblock.growing.is_short_of_space();
+        if !self.growth.is_listed() || !is_end || is_short {
             return Ok(0);
         }
         let context = self.context();
@@ -232,24 +268,38 @@ impl Inode {
         self.context().mount().free_blocks().add(reserved);
     }
 
-    /// Does the work once more where it found no space, if what files have beyond their end is space. The inode lock is
-    /// held, and no other.
-    pub(super) fn retry_without_eof_blocks<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
-        match work() {
-            Err(Error::Condition(Condition::NoSpace)) if self.free_eof_blocks_of_all() => work(),
-            done => done,
+    /// Does the work again where it found no space, without what files have beyond their end. The inode lock is held,
+    /// and no other.
+    pub(in crate::ops) fn retry_without_eof_blocks<T>(
+        &self,
+        work: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let is_no_space =
+            |done: &Result<T>| matches!(done, Err(Error::Condition(Condition::NoSpace)));
+        let done = work();
+        if !is_no_space(&done) {
+            return done;
+        }
+        let _shortage = self.superblock.growing.begin_shortage();
+        // Others may have more where this fails.
+        let _ = self.end_growth();
+        let mut waits = 0;
+        loop {
+            let is_other = |inode: &Self| inode.number != self.number;
+            let is_any_left = self.superblock.free_eof_blocks(is_other);
+            // Also where another thread has freed it all.
+            let done = work();
+            if !is_no_space(&done) || !is_any_left || waits == WAITS_MAX {
+                return done;
+            }
+            thread::sleep(WAIT);
+            waits += 1;
         }
     }
 
-    fn free_eof_blocks_of_all(&self) -> bool {
-        let is_own_freed = self.growth.is_listed() && self.end_growth().is_ok();
-        self.superblock.free_all_eof_blocks() || is_own_freed
-    }
-
-    /// Frees what the file has beyond its end. The inode lock is held.
+    /// Frees what the file has beyond its end, and takes it off the list. The inode lock is held.
     pub(super) fn end_growth(&self) -> Result<()> {
         if self.growth.is_listed() {
-            self.superblock.growing.remove(self);
             self.free_eof_blocks()?;
         }
         Ok(())
@@ -260,7 +310,8 @@ impl Inode {
         if self.has_flag(InodeFlags::PREALLOC) {
             return Ok(());
         }
-        self.end_growth()?;
+        // A crash may have left some, which no caller asked for.
+        self.free_eof_blocks()?;
         self.change(Cost::default(), |_, edit, _| {
             let flags = edit.inode().flags | InodeFlags::PREALLOC;
             edit.change(|bytes| {
@@ -272,48 +323,50 @@ impl Inode {
 
     /// Frees what the file has beyond its end at its first close.
     pub(in crate::ops) fn close_writer(&self) {
-        if !self.growth.is_listed() || self.growth.was_closed.swap(true, Ordering::AcqRel) {
+        if !self.growth.is_listed() || self.growth.was_closed.load(Ordering::Acquire) {
             return;
         }
-        if let Some(_writer) = self.superblock.writers.try_enter() {
-            self.superblock.growing.remove(self);
-            // What stays is freed with the next that it gets.
-            let _ = self.try_free_eof_blocks();
-        }
-    }
-
-    /// Frees what lies beyond the end of the file. Returns whether it could: the file may be in use.
-    fn try_free_eof_blocks(&self) -> Result<bool> {
-        match self.order.try_write() {
-            Some(_lock) => self.free_eof_blocks(),
-            None => Ok(false),
-        }
-    }
-
-    /// As [`try_free_eof_blocks`](Self::try_free_eof_blocks), with the inode lock held.
-    fn free_eof_blocks(&self) -> Result<bool> {
-        let Some(_alone) = self.data.mapping.try_write() else {
-            return Ok(false);
+        let Some(_writer) = self.superblock.writers.try_enter() else {
+            return;
         };
+        // Where another uses it, it is left to that one's close, or until it is idle.
+        if matches!(self.try_end_growth(), Ok(true)) {
+            self.growth.was_closed.store(true, Ordering::Release);
+        }
+    }
+
+    /// As [`end_growth`](Self::end_growth), unless the file is in use. Returns whether it is not.
+    fn try_end_growth(&self) -> Result<bool> {
+        let lock = self.order.try_write();
+        if lock.is_some() {
+            self.end_growth()?;
+        }
+        Ok(lock.is_some())
+    }
+
+    /// Frees what lies beyond the end of the file, unless it was allocated on request, and takes the file off the list.
+    /// The inode lock is held.
+    fn free_eof_blocks(&self) -> Result<()> {
+        // Writeback gives it no more, nor later, since the file is off the list then.
+        let _alone = self.data.mapping.write();
         let context = self.context();
-        let first = self.data.size_bytes().div_ceil(1 << self.block_bits());
-        {
+        let first = FileBlock(self.data.size_bytes().div_ceil(1 << self.block_bits()));
+        let has_any = {
             let state = self.state.read();
-            // What was allocated on request stays.
             let is_kept = state.inode.flags.contains(InodeFlags::PREALLOC);
-            if is_kept || state.map.end(context)? <= FileBlock(first) {
-                return Ok(true);
-            }
-        }
-        let mut end = FileBlock(u64::MAX);
-        loop {
+            !is_kept && state.map.end(context)? > first
+        };
+        let mut end = has_any.then_some(FileBlock(u64::MAX));
+        while let Some(before) = end {
             let left = self.change(unmap_cost(), |change, edit, _| {
-                change.unmap(edit, ForkKind::Data, FileBlock(first)..end, STEP_MAPPINGS)
+                change.unmap(edit, ForkKind::Data, first..before, STEP_MAPPINGS)
             })?;
-            match left {
-                Unmapped::All => return Ok(true),
-                Unmapped::Before(before) => end = before,
-            }
+            end = match left {
+                Unmapped::All => None,
+                Unmapped::Before(before) => Some(before),
+            };
         }
+        self.superblock.growing.remove(self);
+        Ok(())
     }
 }

@@ -79,6 +79,19 @@ impl Inode {
         Ok(())
     }
 
+    /// Reserves free blocks to what the tree of mappings may need once unwritten blocks become written ones, as far as
+    /// there are any: they were allocated so that they can be written to in a full filesystem, too.
+    pub(super) fn reserve_conversions(&self, state: &mut InodeState, parts: Vec<Range<u64>>) {
+        let context = self.context();
+        let of = |part: Range<u64>| indirect_blocks(part.end - part.start, context.geometry());
+        let indirect: u64 = parts.into_iter().map(of).sum();
+        let amount = i64::try_from(indirect).unwrap_or(i64::MAX);
+        let floor = context.space().floor();
+        if indirect > 0 && context.mount().free_blocks().try_sub(amount, floor) {
+            state.delayed.reserve_indirect(indirect);
+        }
+    }
+
     /// Drops marks and reservations of blocks.
     pub(super) fn forget(&self, state: &mut InodeState, blocks: Range<u64>) {
         let reserved = state.delayed.forget(blocks);
