@@ -55,10 +55,20 @@ impl Mounted {
 
     /// Allocates all free blocks but so many.
     fn leave_blocks(&self, left: u64) {
-        let free = self.xfs.stat_fs().unwrap().blocks_available;
+        let file = self.file("space");
         let space = FallocateMode::Allocate { keep_size: false };
-        let range = 0..(free - left) * 4096;
-        self.file("space").fallocate(range, space).unwrap();
+        let context = &self.xfs.superblock.context;
+        let surplus = || {
+            let free = context.mount().free_blocks().sum() - context.space().floor();
+            u64::try_from(free).unwrap().saturating_sub(left)
+        };
+        let (mut at, mut count) = (0, surplus());
+        while count > 0 {
+            // Meanwhile the tree of mappings has a reservation.
+            let end = at + (count - count / 64).saturating_sub(1).max(1) * 4096;
+            file.fallocate(at..end, space).unwrap();
+            (at, count) = (end, surplus());
+        }
     }
 
     fn lookup(&self, text: &str) -> Arc<dyn Inode> {
@@ -334,28 +344,38 @@ fn threads_fill_a_filesystem_as_much_as_without() {
     assert!(off.abs_diff(dynamic) <= 64 << 10, "{written:?}");
 }
 
-/// Writes to unwritten blocks of a full filesystem, each of which becomes an extent of its own.
+/// Writes to unwritten blocks before and after the filesystem is full, each of which becomes an extent of its own.
 #[test]
 fn writes_to_unwritten_blocks_of_a_full_filesystem_last() {
     const BLOCKS: u64 = 2000;
-    let mounted = Mounted::new(Preallocation::Dynamic);
-    let file = mounted.file("file");
-    let space = FallocateMode::Allocate { keep_size: false };
-    file.fallocate(0..BLOCKS * 4096, space).unwrap();
-    let written: Vec<u64> = (0..BLOCKS).step_by(2).collect();
-    for block in &written {
-        file.write_at(block * 4096, &[5; 4096]).unwrap();
-    }
-    mounted.leave_blocks(256);
-    fill(&mounted.file("filling"));
-    file.sync(false).unwrap();
-    drop(file);
-    let mounted = mounted.remount();
-    let file = mounted.lookup("file");
-    let mut found = [0; 4096];
-    for block in written {
-        file.read_at(block * 4096, &mut found).unwrap();
-        assert_eq!(found, [5; 4096], "{block}");
+    for is_full in [false, true] {
+        let mounted = Mounted::new(Preallocation::Dynamic);
+        let file = mounted.file("file");
+        let space = FallocateMode::Allocate { keep_size: false };
+        file.fallocate(0..BLOCKS * 4096, space).unwrap();
+        let fill_up = || {
+            mounted.leave_blocks(256);
+            fill(&mounted.file("filling"));
+        };
+        if is_full {
+            fill_up();
+        }
+        let written: Vec<u64> = (0..BLOCKS).step_by(2).collect();
+        for block in &written {
+            file.write_at(block * 4096, &[5; 4096]).unwrap();
+        }
+        if !is_full {
+            fill_up();
+        }
+        file.sync(false).unwrap();
+        drop(file);
+        let mounted = mounted.remount();
+        let file = mounted.lookup("file");
+        let mut found = [0; 4096];
+        for block in written {
+            file.read_at(block * 4096, &mut found).unwrap();
+            assert_eq!(found, [5; 4096], "{block}");
+        }
     }
 }
 

@@ -159,7 +159,11 @@ impl FileBlocks for Inode {
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         self.follow_hint(&blocks)?;
         self.note_growth(&blocks);
-        self.retry_without_eof_blocks(|| self.reserve_new(&blocks))
+        match self.retry_without_eof_blocks(|| self.reserve_new(&blocks, true)) {
+            // Unwritten blocks were allocated so that they can be written in a full filesystem, too.
+            Err(Error::Condition(Condition::NoSpace)) => self.reserve_new(&blocks, false),
+            reserved => reserved,
+        }
     }
 
     fn release(&self, blocks: Range<u64>) {
@@ -387,8 +391,9 @@ impl Inode {
         geometry.fs_block(ag, crate::ondisk::AgBlock(within))
     }
 
-    /// Marks blocks as about to be dirty, with a reservation of space where they have none.
-    fn reserve_new(&self, blocks: &Range<u64>) -> Result<Vec<Range<u64>>> {
+    /// Marks blocks as about to be dirty, with a reservation of space where they have none, and `for_conversions`
+    /// also one for what the tree of mappings may need once unwritten blocks are written.
+    fn reserve_new(&self, blocks: &Range<u64>, for_conversions: bool) -> Result<Vec<Range<u64>>> {
         let mut state = self.state.write();
         let (mut delayed, mut missing, mut converted) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = blocks.start;
@@ -399,7 +404,9 @@ impl Inode {
             match run.backing {
                 Backing::Written(_) if !is_shared => continue,
                 Backing::Unwritten(_) if !is_shared => {
-                    converted.extend(state.delayed.dirty().gaps(range.clone()));
+                    if for_conversions {
+                        converted.extend(state.delayed.dirty().gaps(range.clone()));
+                    }
                 }
                 Backing::Written(_) | Backing::Unwritten(_) | Backing::Hole => {
                     missing.extend(state.delayed.unreserved(range.clone()));
@@ -407,8 +414,7 @@ impl Inode {
             }
             delayed.push(range);
         }
-        self.reserve_blocks(&mut state, missing)?;
-        self.reserve_conversions(&mut state, converted);
+        self.reserve_blocks(&mut state, missing, &converted)?;
         let added = delayed.into_iter().map(|range| state.delayed.add(range));
         Ok(added.flatten().collect())
     }

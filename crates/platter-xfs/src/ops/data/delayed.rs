@@ -43,14 +43,11 @@ impl Delayed {
     }
 
     /// Records reserved, and so many for the B-tree.
-    pub(super) fn reserve_blocks(&mut self, blocks: Range<u64>, indirect: u64) {
-        self.reserved.insert(blocks);
-        self.reserve_indirect(indirect);
-    }
-
-    /// Records blocks that are reserved for the B-tree.
-    pub(super) fn reserve_indirect(&mut self, count: u64) {
-        self.indirect += count;
+    pub(super) fn reserve_blocks(&mut self, parts: Vec<Range<u64>>, indirect: u64) {
+        for blocks in parts {
+            self.reserved.insert(blocks);
+        }
+        self.indirect += indirect;
     }
 
     /// Records blocks that are reserved for the end of the file.
@@ -68,7 +65,7 @@ impl Delayed {
     pub(super) fn forget(&mut self, blocks: Range<u64>) -> u64 {
         self.dirty.remove(blocks.clone());
         let mut count = self.reserved.remove(blocks);
-        if self.dirty.is_empty() {
+        if self.dirty.is_empty() && self.reserved.is_empty() {
             count += std::mem::take(&mut self.indirect);
         }
         count

@@ -58,38 +58,28 @@ impl Inode {
         Ok((run.truncated(count), shared))
     }
 
-    /// Reserves free blocks to parts of the file, and to what its tree of mappings may need for them.
+    /// Reserves free blocks to parts of the file, and to what its tree of mappings may need for them, and for
+    /// unwritten blocks once they are `converted` to written ones.
+    ///
+    /// # Errors
+    /// `NoSpace`, and nothing is reserved.
     pub(super) fn reserve_blocks(
         &self,
         state: &mut InodeState,
         parts: Vec<Range<u64>>,
+        converted: &[Range<u64>],
     ) -> Result<()> {
         let context = self.context();
-        let geometry = context.geometry();
-        for part in parts {
-            let count = part.end - part.start;
-            let indirect = indirect_blocks(count, geometry);
-            let total = i64::try_from(count + indirect).map_err(|_| Condition::NoSpace)?;
-            let floor = context.space().floor();
-            if !context.mount().free_blocks().try_sub(total, floor) {
-                return Err(Condition::NoSpace.into());
-            }
-            state.delayed.reserve_blocks(part, indirect);
-        }
-        Ok(())
-    }
-
-    /// Reserves free blocks to what the tree of mappings may need once unwritten blocks become written ones, as far as
-    /// there are any: they were allocated so that they can be written to in a full filesystem, too.
-    pub(super) fn reserve_conversions(&self, state: &mut InodeState, parts: Vec<Range<u64>>) {
-        let context = self.context();
-        let of = |part: Range<u64>| indirect_blocks(part.end - part.start, context.geometry());
-        let indirect: u64 = parts.into_iter().map(of).sum();
-        let amount = i64::try_from(indirect).unwrap_or(i64::MAX);
+        let of = |part: &Range<u64>| indirect_blocks(part.end - part.start, context.geometry());
+        let contents: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        let indirect: u64 = parts.iter().chain(converted).map(of).sum();
+        let total = i64::try_from(contents + indirect).map_err(|_| Condition::NoSpace)?;
         let floor = context.space().floor();
-        if indirect > 0 && context.mount().free_blocks().try_sub(amount, floor) {
-            state.delayed.reserve_indirect(indirect);
+        if total > 0 && !context.mount().free_blocks().try_sub(total, floor) {
+            return Err(Condition::NoSpace.into());
         }
+        state.delayed.reserve_blocks(parts, indirect);
+        Ok(())
     }
 
     /// Drops marks and reservations of blocks.

@@ -26,7 +26,7 @@ impl Inode {
                     holes.extend(state.delayed.unreserved(run.first..run.end()));
                 }
             }
-            self.reserve_blocks(&mut state, holes)?;
+            self.reserve_blocks(&mut state, holes, &[])?;
         }
         let filled = self.fill_unwritten(blocks.clone(), placement);
         if filled.is_err() {
