@@ -380,6 +380,20 @@ fn writes_to_unwritten_blocks_of_a_full_filesystem_last() {
 }
 
 #[test]
+fn frozen_filesystem_has_no_blocks_beyond_ends() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    append(&file);
+    append(&file);
+    assert!(sectors(&file) > 2 * PIECE_SECTORS);
+    mounted.xfs.freeze().unwrap();
+    assert_eq!(sectors(&file), 2 * PIECE_SECTORS);
+    mounted.xfs.thaw().unwrap();
+    append(&file);
+    assert!(sectors(&file) > 3 * PIECE_SECTORS);
+}
+
+#[test]
 fn attribute_of_a_growing_file_finds_space() {
     let mounted = Mounted::new(Preallocation::Dynamic);
     let file = mounted.file("file");

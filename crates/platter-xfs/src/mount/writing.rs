@@ -261,6 +261,7 @@ impl WritableMount for Mounted {
 
     fn suspend(&self) -> Result<()> {
         self.superblock.write_unnamed()?;
+        self.superblock.trim_eof_blocks();
         self.superblock.context.mount().freeze()?;
         self.quiesce()
     }

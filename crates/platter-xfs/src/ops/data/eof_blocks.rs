@@ -160,6 +160,11 @@ impl SuperBlock {
         }
     }
 
+    /// Frees what files have beyond their end that are not in use. No lock is held, and no writer is inside the gate.
+    pub(crate) fn trim_eof_blocks(&self) {
+        self.free_eof_blocks(|_| true);
+    }
+
     /// Ends preallocation, and frees what files have beyond their end.
     pub(crate) fn end_preallocation(&self) {
         for inode in self.growing.close() {
