@@ -131,6 +131,7 @@ fn failed_write_is_reported_or_harmless() {
         ("ext2", 8),
         ("xfs", 3),
         ("xfs_wrap", 12),
+        ("xfs_allocsize", 6),
         ("btrfs", 6),
     ] {
         let counts = faults(name, one_in).run().unwrap();
@@ -189,7 +190,7 @@ fn full_ext_filesystems_keep_what_they_accept() {
 
 #[test]
 fn full_xfs_keeps_what_it_accepts() {
-    for name in ["xfs", "xfs_1k"] {
+    for name in ["xfs", "xfs_1k", "xfs_allocsize"] {
         demand_full_is_right(name, 0..2);
     }
 }

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use platter_block::CountingDevice;
 use platter_vfs::{FallocateMode, SetAttr, XattrMode};
 
 use super::tests::{budget, create, name, new_device};
@@ -377,6 +378,32 @@ fn writes_to_unwritten_blocks_of_a_full_filesystem_last() {
             assert_eq!(found, [5; 4096], "{block}");
         }
     }
+}
+
+#[test]
+fn synced_appends_write_no_more_than_without() {
+    const APPENDS: usize = 256;
+    let counts = [Preallocation::Off, Preallocation::Dynamic].map(|preallocation| {
+        let counted = Arc::new(CountingDevice::new(new_device()));
+        let device: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&counted);
+        let mounted = Mounted::on(device, preallocation);
+        let file = mounted.file("file");
+        append(&file);
+        let before = counted.counts();
+        for _ in 0..APPENDS {
+            file.append(&[7; 4096]).unwrap();
+            file.sync(false).unwrap();
+        }
+        counted.counts() - before
+    });
+    let [off, dynamic] = counts;
+    assert!(off.writes >= APPENDS as u64, "{off:?}");
+    assert!(dynamic.writes <= off.writes, "{off:?}, {dynamic:?}");
+    assert!(
+        dynamic.write_bytes <= off.write_bytes,
+        "{off:?}, {dynamic:?}"
+    );
+    assert!(dynamic.flushes <= off.flushes, "{off:?}, {dynamic:?}");
 }
 
 #[test]
