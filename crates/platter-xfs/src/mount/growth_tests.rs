@@ -79,7 +79,7 @@ impl Mounted {
 
 /// Appends a piece that is durable.
 fn append(file: &Arc<dyn Inode>) {
-    file.append(&[7; PIECE]).unwrap();
+    file.append(&vec![7; PIECE]).unwrap();
     file.sync(false).unwrap();
 }
 
@@ -157,7 +157,7 @@ fn first_close_frees_blocks_beyond_the_end() {
     // A file that is closed before it is written back gets none.
     let other = mounted.file("other");
     append(&other);
-    other.append(&[7; PIECE]).unwrap();
+    other.append(&vec![7; PIECE]).unwrap();
     other.closed();
     other.sync(false).unwrap();
     assert_eq!(sectors(&other), 2 * PIECE_SECTORS);
@@ -253,7 +253,7 @@ fn close_during_writeback_loses_no_blocks() {
     for number in 0..16 {
         let file = mounted.file(&format!("file{number}"));
         append(&file);
-        file.append(&[7; PIECE]).unwrap();
+        file.append(&vec![7; PIECE]).unwrap();
         thread::scope(|scope| {
             let writeback = scope.spawn(|| file.sync(false).unwrap());
             file.closed();
@@ -430,7 +430,7 @@ fn attribute_of_a_growing_file_finds_space() {
     let before = sectors(&file);
     mounted.leave_blocks(4);
     assert_eq!(sectors(&file), before);
-    let value = [6; 60 << 10];
+    let value = vec![6; 60 << 10];
     assert!(before > 8 * PIECE_SECTORS + value.len() as u64 / 512);
     let context = Context::root();
     file.set_xattr(&context, b"user.large", &value, XattrMode::Set)

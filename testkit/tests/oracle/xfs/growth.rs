@@ -186,7 +186,7 @@ fn close_of_a_mounted_file_frees_what_is_beyond_its_end() {
     let path = mountpoint.join("file");
     let mut file = options.create(true).append(true).open(&path).unwrap();
     for _ in 0..2 {
-        file.append(&[7; PIECE_BYTES]);
+        file.append(&vec![7; PIECE_BYTES]);
     }
     let root = volume.filesystem().root().unwrap();
     let found = root.lookup(name("file")).unwrap();
