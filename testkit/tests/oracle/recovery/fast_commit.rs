@@ -406,27 +406,43 @@ fn removed_files_in_use_are_gone() -> Result<()> {
     Ok(())
 }
 
-/// A file that was made without a name is an orphan until it gets one.
+/// A file that was made without a name is an orphan until it gets one, and one whose last name is gone
+/// until it is closed.
 #[test]
 fn first_name_of_a_file_comes_back() -> Result<()> {
-    examine(&make(&["-b", "1024"])?, |root, cut| {
-        std::fs::write(root.join("anchor"), "a")?;
-        let flags = OFlags::TMPFILE | OFlags::RDWR;
-        let unnamed = rustix::fs::open(root, flags, Mode::from_raw_mode(0o600))?;
-        let unnamed = File::from(unnamed);
-        unnamed.write_all_at(b"made without a name", 0)?;
-        rustix::fs::syncfs(File::open(root)?)?;
-        // The fast commit of the name does not have these bytes again.
-        unnamed.write_all_at(&[7; 5000], 100)?;
-        unnamed.sync_all()?;
-        let place = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
-        let name = root.join("name");
-        rustix::fs::linkat(CWD, &*place, CWD, name.as_path(), AtFlags::SYMLINK_FOLLOW)?;
-        unnamed.sync_all()?;
-        cut()?;
-        std::fs::write(root.join("anchor"), "b")?;
-        fsync(&root.join("anchor"))
-    })?;
+    let layouts: [&[&str]; 2] = [
+        &["-b", "1024"],
+        &["-b", "1024", "-O", "inline_data", "-I", "256"],
+    ];
+    for layout in layouts {
+        let examined = examine(&make(layout)?, |root, cut| {
+            std::fs::write(root.join("anchor"), "a")?;
+            let removed = File::create(root.join("removed"))?;
+            removed.write_all_at(b"short enough", 0)?;
+            std::fs::remove_file(root.join("removed"))?;
+            let flags = OFlags::TMPFILE | OFlags::RDWR;
+            let unnamed = rustix::fs::open(root, flags, Mode::from_raw_mode(0o600))?;
+            let unnamed = File::from(unnamed);
+            unnamed.write_all_at(b"made without a name", 0)?;
+            rustix::fs::syncfs(File::open(root)?)?;
+            for grown in [&removed, &unnamed] {
+                // The fast commit of a name does not have these bytes again.
+                grown.write_all_at(&[7; 5000], 100)?;
+                grown.sync_all()?;
+            }
+            cut()?;
+            let place = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
+            let name = root.join("name");
+            rustix::fs::linkat(CWD, &*place, CWD, name.as_path(), AtFlags::SYMLINK_FOLLOW)?;
+            unnamed.sync_all()?;
+            cut()?;
+            std::fs::write(root.join("anchor"), "b")?;
+            fsync(&root.join("anchor"))
+        })?;
+        for (_, records) in &examined {
+            ensure!(*records > 0, "{layout:?}: no fast commit");
+        }
+    }
     Ok(())
 }
 

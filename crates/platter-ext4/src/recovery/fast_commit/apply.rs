@@ -43,6 +43,8 @@ pub(super) struct Apply<'f> {
     pub(super) relinked: BTreeSet<InodeNr>,
     /// Groups whose directories are recounted.
     pub(super) groups: BTreeSet<GroupNr>,
+    /// Files without a name that lack what records say of their blocks.
+    pub(super) incomplete: BTreeSet<InodeNr>,
 }
 
 /// An inode and its block mapping.
@@ -80,6 +82,7 @@ impl<'f> Apply<'f> {
             touched: BTreeMap::new(),
             relinked: BTreeSet::new(),
             groups: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
         })
     }
 
@@ -158,7 +161,7 @@ impl<'f> Apply<'f> {
     /// Begins the mapping of a file with inline data. The record of its inode, which has it no longer,
     /// comes after those of its blocks.
     fn move_contents_out(&mut self, number: InodeNr) -> Result<()> {
-        let Some(mut inode) = self.find(number)?.filter(is_inline) else {
+        let Some(mut inode) = self.find_or_unnamed(number)?.filter(is_inline) else {
             return Ok(());
         };
         self.touch(number)?;
@@ -171,7 +174,8 @@ impl<'f> Apply<'f> {
     }
 
     fn del_range(&mut self, number: InodeNr, first: FileBlock, len: u32) -> Result<()> {
-        if self.find(number)?.as_ref().is_some_and(is_inline) {
+        let inode = self.find_or_unnamed(number)?;
+        if inode.as_ref().is_some_and(is_inline) {
             return Ok(());
         }
         let Some(mut file) = self.mapped(number)? else {
@@ -285,14 +289,18 @@ impl<'f> Apply<'f> {
         })
     }
 
-    /// Returns the mapping of a file for changes; `None` if there is no such file.
+    /// Returns the mapping of a file for changes; `None` if there is no such file, or it has neither a
+    /// name nor extents: unless it gets one, it is deleted.
     fn mapped(&mut self, number: InodeNr) -> Result<Option<Mapped>> {
         let Some(inode) = self.find_or_unnamed(number)? else {
             return Ok(None);
         };
         if !inode.flags.contains(InodeFlags::EXTENTS) {
-            let locus = Locus::inode(u64::from(number.get()));
-            return Err(Corrupt::new(locus, FastCommitRule::NoExtents).into());
+            if inode.links == 0 {
+                self.incomplete.insert(number);
+                return Ok(None);
+            }
+            return Err(without_extents(number));
         }
         self.touch(number)?;
         Mapped::new(self.fs, inode).map(Some)
@@ -336,6 +344,12 @@ impl<'f> Apply<'f> {
             found => found,
         }
     }
+}
+
+/// The error of blocks for a file that maps its blocks otherwise.
+pub(super) fn without_extents(number: InodeNr) -> Error {
+    let locus = Locus::inode(u64::from(number.get()));
+    Corrupt::new(locus, FastCommitRule::NoExtents).into()
 }
 
 fn is_inline(inode: &Inode) -> bool {

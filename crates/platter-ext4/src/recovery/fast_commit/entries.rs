@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Name, Result, Unsupported};
 
-use super::apply::{Apply, Mapped};
+use super::apply::{Apply, Mapped, without_extents};
 use crate::FsContext;
 use crate::alloc::{FREE_INODE_CREDITS, Reserve};
 use crate::directory::{CHANGE_CREDITS, Directory, DirectoryMut, insert_credits};
@@ -39,6 +39,9 @@ impl<'f> Apply<'f> {
         let Some(inode) = self.find_or_unnamed(entry.inode)? else {
             return Ok(());
         };
+        if self.incomplete.contains(&entry.inode) {
+            return Err(without_extents(entry.inode));
+        }
         if !self.insert_name(entry, name, inode.kind)? {
             return Ok(());
         }
