@@ -11,10 +11,11 @@ use anyhow::{Result, anyhow, ensure};
 use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
+use platter_ext4::ondisk::InodeNr;
 use platter_ext4::ondisk::features::RoCompat;
 use platter_ext4::ondisk::jbd2::fast_commit::{FastCommitRule, continue_crc};
 use platter_ext4::ondisk::superblock::DiskSuperblock;
-use platter_ext4::recovery::Onto;
+use platter_ext4::recovery::{Onto, open_journal};
 use platter_ext4::{Ext4, MountOptions};
 use platter_ondisk::Rule;
 use platter_vfs::{Filesystem, SystemClock};
@@ -28,6 +29,9 @@ use super::{Cut, Recovered, Scene};
 
 /// Crash states of one recovery that the kernel and `e2fsck` judge.
 const JUDGED_MAX: usize = 2;
+
+/// The magic number in the tail of a block of the orphan file.
+const ORPHAN_MAGIC: [u8; 4] = 0x0b10_ca04u32.to_le_bytes();
 
 /// What a path shows of a file that must be the same after any recovery.
 type Shown = (u32, u64, u64, Vec<u8>);
@@ -814,6 +818,46 @@ fn impossible_records_are_refused_by_rule() -> Result<()> {
     ensure!(recovered.report.fast_commits.records == 2 + passed_over.len() as u64);
     let verdict = e2fsck::check(&recovered.save()?.image())?;
     ensure!(verdict == Verdict::Clean, "{verdict:?}");
+    Ok(())
+}
+
+/// The orphan file may have any numbers, such as that of the journal.
+#[test]
+fn orphan_file_makes_no_inode_a_file() -> Result<()> {
+    let scene = make(&["-b", "1024", "-O", "orphan_file,^metadata_csum"])?;
+    let mut orphan = 0;
+    let cuts = scene.cuts("", |root, _| {
+        let open = File::create(root.join("open"))?;
+        orphan = u32::try_from(open.metadata()?.ino())?;
+        std::fs::remove_file(root.join("open"))?;
+        rustix::fs::syncfs(File::open(root)?)?;
+        std::fs::write(root.join("later"), "l")?;
+        fsync(&root.join("later"))
+    })?;
+    let mut cut = with_records(
+        cuts.last().expect("the cut at the end"),
+        &[(2, numbers(&[InodeNr::JOURNAL.get(), 0, 9]))],
+    )?;
+    // In the orphan file, and as it is in the log.
+    let mut slots = 0;
+    for block in cut.image.chunks_mut(1024) {
+        if block[..4] == orphan.to_le_bytes() && block[1016..1020] == ORPHAN_MAGIC {
+            block[..4].copy_from_slice(&InodeNr::JOURNAL.get().to_le_bytes());
+            slots += 1;
+        }
+    }
+    ensure!(slots > 0, "no slot of the orphan file");
+    let recovered = cut.recover()?;
+    ensure!(recovered.report.fast_commits.records > 0, "no fast commit");
+    let after = Cut {
+        image: recovered.image,
+        journal: None,
+    };
+    let places = |cut: &Cut| -> Result<_> {
+        let journal = open_journal(&cut.volume()?, None)?;
+        Ok(journal.map().places())
+    };
+    assert_eq!(places(&after)?, places(&cut)?);
     Ok(())
 }
 

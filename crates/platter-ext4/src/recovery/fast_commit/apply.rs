@@ -321,13 +321,24 @@ impl<'f> Apply<'f> {
         Ok(inode.filter(|inode| inode::unfit_to_name(inode).is_none()))
     }
 
-    /// Returns the inode with this number, if it is valid and has a name, or may get its first one
-    /// (`O_TMPFILE`).
+    /// Returns the inode with this number, if it has a name or may get its first one.
     pub(super) fn find_or_unnamed(&self, number: InodeNr) -> Result<Option<Inode>> {
         match self.find(number)? {
-            None if self.register.contains(number) => self.in_use(number),
+            None => self.unnamed(number),
             found => Ok(found),
         }
+    }
+
+    /// Returns the file with this number, if it may get its first name (`O_TMPFILE`). What the orphan
+    /// file has is not validated.
+    pub(super) fn unnamed(&self, number: InodeNr) -> Result<Option<Inode>> {
+        if inode::is_reserved(self.fs, number) || !self.register.contains(number) {
+            return Ok(None);
+        }
+        Ok(self.in_use(number)?.filter(|inode| {
+            let holds_value = inode.flags.contains(InodeFlags::EA_INODE);
+            inode.links == 0 && inode.kind == FileKind::Regular && !holds_value
+        }))
     }
 
     /// Returns the inode with this number, if it is valid and the bitmap has it in use.
@@ -369,12 +380,41 @@ fn name_of<'r>(entry: &Entry<'r>) -> Result<Name<'r>> {
 mod tests {
     use platter_ondisk::Rule;
     use platter_vfs::{FixedClock, Timestamp};
+    use zerocopy::{FromZeros, IntoBytes};
 
     use super::*;
     use crate::fs_context::tests::sample_writable;
+    use crate::ondisk::inode::DiskInode;
 
     fn number(number: u32) -> InodeNr {
         InodeNr::new(number).unwrap()
+    }
+
+    /// A record whose inode is not in use overwrites the link to the next orphan.
+    #[test]
+    fn new_inode_is_no_orphan() {
+        let mut fs = sample_writable();
+        let mut handle = fs.begin(3 * STORE_CREDITS).unwrap();
+        for (orphan, next) in [(14, 13), (13, 15), (15, 0)] {
+            let mut file = Inode::new(number(orphan), FileKind::Regular, 1, 32, &fs.geometry);
+            file.deleted = next;
+            inode::initialize(&fs, &mut handle, &file).unwrap();
+        }
+        drop(handle);
+        fs.superblock.last_orphan = InodeNr::new(14);
+        let space = Allocator::open_for_replay(&fs, Vec::new()).unwrap();
+        let clock = FixedClock::new(Timestamp::default(), 0);
+        let mut apply = Apply::begin(&fs, &space, None, &clock, false).unwrap();
+        let mut disk = DiskInode::new_zeroed();
+        (disk.mode, disk.links) = (0o10_0644.into(), 1.into());
+        let record = Record::Inode {
+            inode: number(13),
+            raw: disk.as_bytes(),
+        };
+        apply.record(&record).unwrap();
+        assert_eq!(apply.register.all(), [number(14), number(15)]);
+        assert_eq!(inode::read(&fs, number(14)).unwrap().deleted, 15);
+        assert_eq!(inode::read(&fs, number(13)).unwrap().deleted, 0);
     }
 
     /// Returns the error of a record on a filesystem without inodes but one without extents.

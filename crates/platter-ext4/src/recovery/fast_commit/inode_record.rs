@@ -32,7 +32,7 @@ impl Apply<'_> {
         let is_same = |old: &Inode| old.generation == new.generation.get();
         let keeps = old.as_ref().is_some_and(is_same);
         // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
-        let may_get_name = keeps && self.register.contains(number);
+        let may_get_name = keeps && self.unnamed(number)?.is_some();
         if new.links.get() == 0 && !may_get_name {
             return Ok(());
         }
@@ -42,6 +42,9 @@ impl Apply<'_> {
                 self.groups.insert(group);
             }
             self.empty(old)?;
+        }
+        if !keeps {
+            // Before its link to the next orphan is overwritten.
             self.ensure(ORPHAN_CREDITS)?;
             self.register.remove(self.fs, &mut self.handle, number)?;
         }
