@@ -13,6 +13,7 @@ use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ext4::ondisk::InodeNr;
 use platter_ext4::ondisk::features::RoCompat;
+use platter_ext4::ondisk::inode::InodeRule;
 use platter_ext4::ondisk::jbd2::fast_commit::{FastCommitRule, continue_crc};
 use platter_ext4::ondisk::superblock::DiskSuperblock;
 use platter_ext4::recovery::{Onto, open_journal};
@@ -788,12 +789,13 @@ fn impossible_records_are_refused_by_rule() -> Result<()> {
     })?;
     let cut = cuts.last().expect("the cut at the end");
     let (file, link, unused) = (inodes["file"], inodes["link"], 200);
-    let refused = |record: (u16, Vec<u8>), rule: FastCommitRule| -> Result<()> {
-        let error = with_records(cut, &[record])?.recover().err();
+    let refused_by = |records: &[(u16, Vec<u8>)], rule: &str| -> Result<()> {
+        let error = with_records(cut, records)?.recover().err();
         let text = error.map_or_else(String::new, |error| error.to_string());
-        ensure!(text.contains(rule.text()), "{rule:?}: got '{text}'");
+        ensure!(text.contains(rule), "{rule}: got '{text}'");
         Ok(())
     };
+    let refused = |record, rule: FastCommitRule| refused_by(&[record], rule.text());
     refused((1, range(file, 5, 1 << 30)), FastCommitRule::Range)?;
     refused((1, range(file, u32::MAX, 5000)), FastCommitRule::Range)?;
     refused((1, range(link, 5, 5000)), FastCommitRule::NoExtents)?;
@@ -803,6 +805,9 @@ fn impossible_records_are_refused_by_rule() -> Result<()> {
     let mut inode = numbers(&[u32::MAX]);
     inode.extend([0; 128]);
     refused((6, inode), FastCommitRule::Inode)?;
+    let mut no_type = made(unused, "x");
+    no_type[0].1[4..6].copy_from_slice(&0o17_0644u16.to_le_bytes());
+    refused_by(&no_type, InodeRule::Mode.text())?;
     // What is not there any more was undone by what came later.
     let passed_over = [
         (1, range(unused, 5, 5000)),

@@ -53,7 +53,7 @@ impl Apply<'_> {
         inode::edit_bytes(self.fs, &mut self.handle, number, |slot| {
             merge(slot, raw, keeps);
         })?;
-        match self.find(number)? {
+        match inode::find(self.fs, number)? {
             // For the first file of 2 GiB.
             Some(inode) => inode::store(self.fs, &mut self.handle, &inode),
             None => Ok(()),
