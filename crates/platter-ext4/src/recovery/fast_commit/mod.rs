@@ -6,8 +6,9 @@
 //!
 //! On a device that is one transaction of the log, with the number that the fast commits have: as soon
 //! as it is durable, they are those of an earlier one. So a crash during recovery leaves all of them to be
-//! replayed, or none. More than a transaction holds are applied in place, as by the kernel; then
-//! a crash may leave some, which are applied again.
+//! replayed, or none. More than a transaction holds are applied in place, as by the kernel, after
+//! the log was durably emptied of the replayed transactions; then a crash may leave some of the changes,
+//! over which all are applied again.
 
 mod scan;
 mod apply;
@@ -79,6 +80,8 @@ pub(super) fn replay(
             };
             return Err(unsupported.into());
         }
+        // In place, they would be replayed over what is half applied.
+        journal.drop_replayed(log.head, log.end)?;
     }
     let fs = primary.open()?.writable(Log::without_journal);
     apply_all(journal, &valid, fs, Transactions::Any, clock)?;

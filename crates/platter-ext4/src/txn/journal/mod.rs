@@ -139,6 +139,14 @@ impl Journal {
         self.head = Some(head);
     }
 
+    /// Durably has the log begin at `head`, where the replayed transactions end, with `next`: they are
+    /// not replayed again.
+    ///
+    /// What was replayed must be durable by then.
+    pub fn drop_replayed(&self, head: LogBlock, next: Sequence) -> Result<()> {
+        self.rewrite(|disk| disk.set_tail(head, next))
+    }
+
     /// Where the log goes on after the replayed transactions.
     pub(crate) fn head(&self) -> Option<LogBlock> {
         self.head
