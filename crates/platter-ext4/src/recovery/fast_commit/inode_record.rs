@@ -89,7 +89,11 @@ fn merge(slot: &mut [u8], raw: &[u8], is_same: bool) {
         let tail = rest.get_mut(in_use..).unwrap_or_default();
         remove_from_inode(tail, INLINE_DATA_NAME.0, INLINE_DATA_NAME.1);
     }
-    let Some(old) = old.filter(|old| flags_of(old) & form == flags & form) else {
+    let has_map = |old: &DiskInode| {
+        let is_alike = kind_of(old) == kind_of(disk) && flags_of(old) & form == flags & form;
+        is_alike && !has_contents_in_block(old)
+    };
+    let Some(old) = old.filter(has_map) else {
         disk.block = empty_map(flags);
         return;
     };
@@ -119,7 +123,10 @@ fn has_contents_in_block(disk: &DiskInode) -> bool {
         return true;
     }
     match kind_of(disk) {
-        Some(FileKind::Symlink) => !flags.contains(InodeFlags::EXTENTS),
+        Some(FileKind::Symlink) => {
+            let is_short = (disk.size_lo.get() as usize) < BLOCK_AREA_BYTES;
+            is_short && !flags.contains(InodeFlags::EXTENTS)
+        }
         Some(FileKind::CharDevice | FileKind::BlockDevice) => true,
         Some(FileKind::Regular | FileKind::Directory | FileKind::Fifo | FileKind::Socket)
         | None => false,
@@ -170,6 +177,21 @@ mod tests {
         // A device number is in the record.
         let device = inode(0o02_0600, InodeFlags::empty(), 3);
         assert_eq!(merged(&old, &device, true).block, [3; 60]);
+    }
+
+    #[test]
+    fn target_outside_the_inode_keeps_its_mapping() {
+        let link = |len: u32, fill| {
+            let mut disk = inode(0o12_0777, InodeFlags::empty(), fill);
+            disk.size_lo = len.into();
+            disk
+        };
+        assert_eq!(merged(&link(60, 1), &link(60, 2), true).block, [1; 60]);
+        assert_eq!(merged(&link(60, 1), &link(59, 2), true).block, [2; 60]);
+        // What was a target, or the mapping of another file, is no mapping of this one.
+        assert_eq!(merged(&link(59, 1), &link(60, 2), true).block, [0; 60]);
+        let file = inode(0o10_0644, InodeFlags::empty(), 1);
+        assert_eq!(merged(&file, &link(60, 2), true).block, [0; 60]);
     }
 
     #[test]
