@@ -77,7 +77,7 @@ pub enum ContentsShare {
     /// Also those: for mounts where every writer is the superuser.
     Reserved,
     /// Also the reserve for splitting extents: for a filesystem that is being populated, and
-    /// discarded if it is too small.
+    /// discarded if it is too small, and for a replay.
     Everything,
 }
 

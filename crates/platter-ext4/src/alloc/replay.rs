@@ -10,7 +10,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::ranges::BlockRanges;
-use super::{Allocator, SpaceRule};
+use super::{Allocator, ContentsShare, SpaceRule};
 use crate::FsContext;
 use crate::ondisk::bitmap;
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
@@ -21,12 +21,14 @@ impl Allocator {
     /// [marking](Self::mark) them only: ascending ranges that are neither empty nor overlapping.
     /// What it frees is not allocated again.
     ///
-    /// A group with a corrupt descriptor has no free space.
+    /// All requests may use all of the space: what they replay had it. A group with a corrupt descriptor
+    /// has no free space.
     ///
     /// # Errors
     /// `Unsupported` with too many groups; `Corrupt` if metadata of groups overlaps.
     pub fn open_for_replay(fs: &FsContext, withheld: Vec<Range<u64>>) -> Result<Self> {
-        Self::open_with(fs, Some(BlockRanges::new(withheld)))
+        let space = Self::open_with(fs, Some(BlockRanges::new(withheld)))?;
+        Ok(space.with_share(ContentsShare::Everything))
     }
 
     /// Marks blocks as in use or as free. With bigalloc, all clusters that the range overlaps. Only

@@ -89,6 +89,24 @@ fn blocks_of_records_are_not_allocated() {
 }
 
 #[test]
+fn every_request_may_use_all_of_the_space() {
+    for shape in Shape::ALL {
+        let replay = Replay::of(Sample::new(shape), Vec::new());
+        let (fs, space) = (&replay.sample.fs, &replay.space);
+        assert!(space.stat().free_blocks > 0);
+        let refusal = loop {
+            let mut handle = fs.begin(RECORD_CREDITS).unwrap();
+            let found = space.alloc(fs, &mut handle, BlockNr(100), 4096, Reserve::Ordinary);
+            if found.is_err() {
+                break found;
+            }
+        };
+        assert!(refused(&refusal));
+        assert_eq!(space.stat().free_blocks, 0, "{shape:?}");
+    }
+}
+
+#[test]
 fn freed_blocks_are_not_allocated_again() {
     let sample = Sample::new(Shape::PLAIN);
     let blocks = sample.fs.geometry.blocks_count;
