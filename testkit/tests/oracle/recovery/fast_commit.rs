@@ -464,6 +464,37 @@ fn removed_files_in_use_are_gone() -> Result<()> {
     Ok(())
 }
 
+/// A file that is removed while it is open, as by `tmpfile(3)`, before any fast commit has it or after
+/// one has. Kernels up to 6.18 refuse to mount what they wrote then; `e2fsck` accepts it.
+#[test]
+fn removed_new_files_are_gone() -> Result<()> {
+    let examined = examine(&make(&["-b", "1024"])?, |root, cut| {
+        std::fs::write(root.join("anchor"), "a")?;
+        rustix::fs::syncfs(File::open(root)?)?;
+        let mut open = Vec::new();
+        for name in ["one", "two", "synced"] {
+            let file = File::create(root.join(name))?;
+            file.write_all_at(&[1; 3000], 0)?;
+            if name == "synced" {
+                file.sync_all()?;
+                cut()?;
+            }
+            std::fs::remove_file(root.join(name))?;
+            open.push(file);
+        }
+        std::fs::write(root.join("stays"), "s")?;
+        fsync(&root.join("stays"))?;
+        cut()?;
+        open[0].sync_all()?;
+        std::fs::write(root.join("anchor"), "b")?;
+        fsync(&root.join("anchor"))
+    })?;
+    for (_, records) in &examined {
+        ensure!(*records > 0, "no fast commit");
+    }
+    Ok(())
+}
+
 /// A file that was made without a name is an orphan until it gets one, and one whose last name is gone
 /// until it is closed.
 #[test]

@@ -43,6 +43,8 @@ pub(super) struct Apply<'f> {
     pub(super) relinked: BTreeSet<InodeNr>,
     /// Groups whose directories are recounted.
     pub(super) groups: BTreeSet<GroupNr>,
+    /// Inodes without links in their last record.
+    pub(super) gone: BTreeSet<InodeNr>,
     /// Files without a name that lack what records say of their blocks.
     pub(super) incomplete: BTreeSet<InodeNr>,
 }
@@ -82,6 +84,7 @@ impl<'f> Apply<'f> {
             touched: BTreeMap::new(),
             relinked: BTreeSet::new(),
             groups: BTreeSet::new(),
+            gone: BTreeSet::new(),
             incomplete: BTreeSet::new(),
         })
     }
@@ -502,6 +505,35 @@ mod tests {
                 assert_eq!(refusal(&record), FastCommitRule::Name.text());
             }
         }
+    }
+
+    /// The kernel records a file that was made and removed between two fast commits as it is at the
+    /// second one, and both of its names.
+    #[test]
+    fn name_of_an_inode_that_is_gone_is_passed_over() {
+        let fs = sample_writable();
+        let space = Allocator::open_for_replay(&fs, Vec::new()).unwrap();
+        let clock = FixedClock::new(Timestamp::default(), 0);
+        let mut apply = Apply::begin(&fs, &space, None, &clock, false).unwrap();
+        let mut disk = DiskInode::new_zeroed();
+        disk.mode = 0o10_0644.into();
+        let entry = Entry {
+            parent: InodeNr::ROOT,
+            inode: number(12),
+            name: b"name",
+        };
+        let raw = disk.as_bytes();
+        for record in [
+            Record::Inode {
+                inode: entry.inode,
+                raw,
+            },
+            Record::Create(entry),
+            Record::Unlink(entry),
+        ] {
+            apply.record(&record).unwrap();
+        }
+        assert!(apply.find(entry.inode).unwrap().is_none());
     }
 
     #[test]

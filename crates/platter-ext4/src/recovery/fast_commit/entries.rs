@@ -15,6 +15,9 @@ use crate::xattr::{self, Holding, Released, XattrChange};
 
 impl<'f> Apply<'f> {
     pub(super) fn create(&mut self, entry: &Entry<'_>, name: Name<'_>) -> Result<()> {
+        if self.gone.contains(&entry.inode) {
+            return Ok(());
+        }
         let Some(inode) = self.find(entry.inode)? else {
             let locus = Locus::inode(u64::from(entry.inode.get()));
             return Err(Corrupt::new(locus, FastCommitRule::Missing).into());

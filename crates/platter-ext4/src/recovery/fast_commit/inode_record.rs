@@ -34,8 +34,10 @@ impl Apply<'_> {
         // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
         let may_get_name = keeps && self.unnamed(number)?.is_some();
         if new.links.get() == 0 && !may_get_name {
+            self.gone.insert(number);
             return Ok(());
         }
+        self.gone.remove(&number);
         self.touch(number)?;
         if let Some(old) = old.filter(|_| !keeps) {
             if old.kind == FileKind::Directory {
