@@ -148,14 +148,14 @@ impl Log {
         ))
     }
 
-    /// Lets a transaction fill three quarters of the journal: for callers that make only one, with no
-    /// other thread making any.
+    /// Lets a transaction fill three quarters of the journal, as far as memory may hold them: for callers
+    /// that make only one, with no other thread making any.
     #[must_use]
     pub fn for_one_transaction(mut self) -> Self {
         if let Durability::Journal(journaled) = &self.durability {
             let most = journaled.len_blocks() / TRANSACTION_PART * (TRANSACTION_PART - 1);
-            self.transactions
-                .set_blocks_max(most.min(TRANSACTION_BLOCKS_MAX));
+            let most = most.min(memory_blocks_max(&self.fs_device));
+            self.transactions.set_blocks_max(most);
         }
         self
     }

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use platter_block::MemoryDevice;
 use platter_block::sim::{CrashOptions, RecordingDevice};
+use platter_ondisk::Uuid;
 use platter_vfs::{Error, FixedClock, Timestamp};
+use zerocopy::IntoBytes;
 
 use super::*;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
+use crate::ondisk::jbd2::superblock::DiskJournalSuperblock;
 use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC, LogBlock};
+use crate::txn::JournalMapBuilder;
 use crate::txn::replay::{ReplayReport, replay};
 use crate::txn::sample_log::{
     BLOCK_BYTES, FILESYSTEM_BLOCKS, LOG_BLOCKS, SampleLog, filled, open, open_on,
@@ -91,7 +95,16 @@ fn log_of(journal: Journal, device: Arc<dyn BlockDevice>) -> Log {
 }
 
 fn log_through(journal: Journal, device: Arc<dyn BlockDevice>, features: &Features) -> Log {
-    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    log_with_budget(journal, device, features, 1 << 20)
+}
+
+fn log_with_budget(
+    journal: Journal,
+    device: Arc<dyn BlockDevice>,
+    features: &Features,
+    budget_bytes: u64,
+) -> Log {
+    let budget = Arc::new(MemoryBudget::new(budget_bytes));
     let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
     Log::with_journal(buffers, journal, features, clock).unwrap()
@@ -433,6 +446,25 @@ fn journal_with_transactions_to_replay_is_not_written() {
     let journal = open(&disk);
     let result = journal.into_writable(&Features::from_bits(0, 0, 0));
     assert!(matches!(result, Err(Error::Condition(Condition::Busy))));
+}
+
+#[test]
+fn only_transaction_fits_into_memory() {
+    let len_blocks = 4096;
+    let disk = Arc::new(MemoryDevice::new("journal", vec![0; 4 << 20]));
+    let superblock = DiskJournalSuperblock::new(BLOCK, len_blocks, &Uuid::default());
+    disk.write_at(0, superblock.as_bytes()).unwrap();
+    let credits_max = |budget_bytes| {
+        let device = || -> Arc<dyn BlockDevice> { Arc::<MemoryDevice>::clone(&disk) };
+        let mut map = JournalMapBuilder::new(device(), BLOCK);
+        map.push(LogBlock(0), BlockNr(0), len_blocks).unwrap();
+        let journal = Journal::open(map.finish()).unwrap();
+        let features = Features::from_bits(0, 0, 0);
+        let log = log_with_budget(journal, device(), &features, budget_bytes);
+        log.for_one_transaction().credits_max()
+    };
+    assert_eq!(credits_max(4 << 20), 1024);
+    assert!((2048..3072).contains(&credits_max(1 << 30)));
 }
 
 #[test]
