@@ -156,6 +156,8 @@ rules! {
         BlockFreedTwice => "freeing already freed block",
         /// A freed block is within the filesystem and not fixed metadata.
         FreedOwn => "freeing blocks in system zone",
+        /// A block that is marked as in use is within the filesystem and not fixed metadata.
+        MarkedOwn => "block range overlaps system zone",
         /// The descriptor's free inode count equals the bitmap's.
         FreeInodes => "free inodes count wrong for group",
         /// The bitmap marks no inode as in use after the descriptor's unused count.

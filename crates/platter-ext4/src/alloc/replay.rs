@@ -19,7 +19,7 @@ use crate::txn::Handle;
 impl Allocator {
     /// Opens the allocator for a replay of fast commits, which allocates `withheld` blocks by
     /// [marking](Self::mark) them only: ascending ranges that are neither empty nor overlapping.
-    /// What it frees is not allocated again.
+    /// What it frees is not allocated again in the same transaction.
     ///
     /// All requests may use all of the space: what they replay had it. A group with a corrupt descriptor
     /// has no free space.
@@ -45,8 +45,12 @@ impl Allocator {
     ) -> Result<()> {
         let count = blocks.end.0.saturating_sub(blocks.start.0);
         if !self.may_hold_contents(blocks.start, count) {
-            let locus = Locus::block(blocks.start.0);
-            return Err(Corrupt::new(locus, SpaceRule::FreedOwn).into());
+            let rule = if in_use {
+                SpaceRule::MarkedOwn
+            } else {
+                SpaceRule::FreedOwn
+            };
+            return Err(Corrupt::new(Locus::block(blocks.start.0), rule).into());
         }
         for (group, clusters) in self.clusters_of(blocks) {
             let mut held = self.clusters(fs, group)?;

@@ -10,7 +10,7 @@ use crate::ondisk::{GroupDesc, bitmap};
 
 pub(super) const GROUP: GroupNr = GroupNr(2);
 
-fn rule<T: std::fmt::Debug>(result: Result<T>) -> String {
+pub(super) fn rule<T: std::fmt::Debug>(result: Result<T>) -> String {
     match result {
         Err(Error::Corrupt(corruption)) => corruption.rule.into_owned(),
         other => panic!("{other:?}"),
