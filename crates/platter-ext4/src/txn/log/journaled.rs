@@ -2,6 +2,7 @@
 //! them to the filesystem later. Spec: `ext4/journal`.
 
 use std::io::IoSlice;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -147,16 +148,9 @@ impl Journaled {
     fn take_over(&self, head: LogBlock, sequence: Sequence, len_blocks: u32) -> Result<()> {
         self.start(head, sequence)?;
         self.flush_log()?;
-        let zeros = || Piece::Own(vec![0; self.format.block_bytes as usize]);
-        let mut at = head;
-        let mut left = len_blocks;
-        while left > 0 {
-            let count = left.min(RUN_BLOCKS_MAX);
-            let pieces: Vec<_> = (0..count).map(|_| zeros()).collect();
-            self.write_log(at, &pieces)?;
-            at = self.ring.after(at, count);
-            left -= count;
-        }
+        let zeros = vec![0; self.format.block_bytes as usize];
+        let blocks: Vec<&[u8]> = vec![&zeros; len_blocks as usize];
+        self.write_log(head, &blocks)?;
         self.flush_log()
     }
 
@@ -197,16 +191,16 @@ impl Journaled {
     }
 
     /// Writes blocks of the log from `at` on, each run of neighbours as one request.
-    fn write_log(&self, at: LogBlock, pieces: &[Piece]) -> Result<()> {
+    fn write_log<B: Deref<Target = [u8]>>(&self, at: LogBlock, blocks: &[B]) -> Result<()> {
         let mut at = at;
-        let mut rest = pieces;
+        let mut rest = blocks;
         while !rest.is_empty() {
             let placed = self.slot.map().locate(at).map_or(0, |(_, blocks)| blocks);
             let run = placed.min(self.ring.run_blocks(at)).min(RUN_BLOCKS_MAX);
             // A block without a place is refused below.
             let run = rest.len().min(run.max(1) as usize);
             let (now, later) = rest.split_at(run);
-            let bufs: Vec<_> = now.iter().map(|piece| IoSlice::new(piece)).collect();
+            let bufs: Vec<_> = now.iter().map(|block| IoSlice::new(block)).collect();
             self.counters.writes.add(1);
             self.slot.map().write_vectored(at, &bufs)?;
             at = self
