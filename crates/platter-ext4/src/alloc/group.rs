@@ -34,7 +34,7 @@ pub(super) struct Clusters {
     pub(super) free: FreeMap,
     pub(super) unfinished: u32,
     /// The descriptor may not agree with the bitmap.
-    pub(super) is_doubtful: bool,
+    pub(super) may_disagree: bool,
     /// Preallocated clusters of growing files, by the first cluster: the end, and a number.
     pub(super) kept: BTreeMap<u32, (u32, u64)>,
 }
@@ -52,11 +52,11 @@ pub(super) struct Request {
 
 impl Clusters {
     /// Reads the bitmap of a group, or computes an uninitialized one. In a replay, which has
-    /// `withheld`, it counts whatever its descriptor says.
+    /// `excluded`, it counts whatever its descriptor says.
     pub(super) fn load(
         fs: &FsContext,
         fixed: &BlockRanges,
-        withheld: Option<&BlockRanges>,
+        excluded: Option<&BlockRanges>,
         group: GroupNr,
     ) -> Result<Self> {
         let geometry = &fs.geometry;
@@ -70,15 +70,15 @@ impl Clusters {
         let blocks = first..first + u64::from(geometry.group_blocks(group));
         let fixed = fixed.within(blocks.clone());
         let is_new = desc.flags.contains(GroupFlags::BLOCK_UNINIT);
-        let mut is_doubtful = false;
+        let mut may_disagree = false;
         let recorded = if is_new {
             layout::fresh_bitmap(geometry, group, fixed)
         } else {
             read_ahead(fs, group, &desc);
             let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-            let buffer = if withheld.is_some() {
+            let buffer = if excluded.is_some() {
                 let buffer = fs.read_block(desc.block_bitmap, &Unverified)?;
-                is_doubtful = verifier.verify(desc.block_bitmap.0, &buffer).is_err();
+                may_disagree = verifier.verify(desc.block_bitmap.0, &buffer).is_err();
                 buffer
             } else {
                 fs.read_block(desc.block_bitmap, &verifier)?
@@ -92,15 +92,15 @@ impl Clusters {
             bits
         };
         if bitmap::count_clear(&recorded, counted) != desc.free_clusters {
-            if withheld.is_none() {
+            if excluded.is_none() {
                 return Err(corrupt(SpaceRule::FreeClusters));
             }
-            is_doubtful = true;
+            may_disagree = true;
         }
         let usable = geometry.group_blocks(group) / geometry.cluster_blocks;
         let mut free = FreeMap::new(&recorded, usable);
-        if let Some(withheld) = withheld {
-            for clusters in layout::clusters(geometry, group, withheld.within(blocks)) {
+        if let Some(excluded) = excluded {
+            for clusters in layout::clusters(geometry, group, excluded.within(blocks)) {
                 free.assign(clusters, false);
             }
         }
@@ -109,7 +109,7 @@ impl Clusters {
             recording: Recording::of(desc.block_bitmap, is_new),
             free,
             unfinished: 0,
-            is_doubtful,
+            may_disagree,
             kept: BTreeMap::new(),
         })
     }

@@ -180,7 +180,7 @@ pub struct Allocator {
     geometry: Geometry,
     fixed: BlockRanges,
     /// What records of fast commits use; `None` but for their replay.
-    withheld: Option<BlockRanges>,
+    excluded: Option<BlockRanges>,
     /// The kind of requests for file data.
     contents_from: Reserve,
     loaded_max: usize,
@@ -201,7 +201,7 @@ pub struct Allocator {
 platter_cache::layout!(
     /// Of [Allocator].
     pub LAYOUT: Allocator {
-        ReadOnly: geometry, fixed, withheld, contents_from, loaded_max, slots;
+        ReadOnly: geometry, fixed, excluded, contents_from, loaded_max, slots;
         Rare: corruption;
         Hot: counters, loaded, pending, directories, stored;
     }
@@ -217,7 +217,7 @@ impl Allocator {
         Self::open_with(fs, None)
     }
 
-    fn open_with(fs: &FsContext, withheld: Option<BlockRanges>) -> Result<Self> {
+    fn open_with(fs: &FsContext, excluded: Option<BlockRanges>) -> Result<Self> {
         let geometry = fs.geometry.clone();
         if geometry.groups_count > GROUPS_SUMMED_MAX {
             let unsupported = Unsupported {
@@ -232,7 +232,7 @@ impl Allocator {
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
         groups::visit_descriptors(fs, |group, desc| {
             let desc = match desc {
-                Err(Error::Corrupt(_)) if withheld.is_some() => {
+                Err(Error::Corrupt(_)) if excluded.is_some() => {
                     slots.push(Slot::lost());
                     return Ok(());
                 }
@@ -253,13 +253,13 @@ impl Allocator {
         let group_bytes = geometry.block_bytes as usize * 3;
         let superblock = &fs.superblock;
         let ratio = u64::from(geometry.cluster_blocks);
-        let stored = match withheld {
+        let stored = match excluded {
             Some(_) => (free.saturating_mul(ratio), free_inodes),
             None => (superblock.free_blocks, u64::from(superblock.free_inodes)),
         };
         Ok(Self {
             fixed: fixed.build(fs)?,
-            withheld,
+            excluded,
             contents_from: Reserve::Ordinary,
             loaded_max: (LOADED_BYTES_MAX / group_bytes).max(16),
             slots: slots.into(),

@@ -59,7 +59,7 @@ impl Allocator {
         handle: &mut Handle<'_>,
         blocks: Range<BlockNr>,
     ) -> Result<()> {
-        if self.withheld.is_some() {
+        if self.excluded.is_some() {
             return self.mark(fs, handle, blocks, false);
         }
         self.check_freeable(fs, &blocks)?;
@@ -183,7 +183,7 @@ impl CommitClient for Allocator {
         let mut blocks = self.counters.free.get().saturating_mul(ratio);
         let mut inodes = self.counters.free_inodes.get();
         let mut stored = self.stored.lock();
-        if self.withheld.is_some() {
+        if self.excluded.is_some() {
             // The counters do not include what was marked.
             let change = clusters.saturating_mul(i64::from(geometry.cluster_blocks));
             blocks = stored.0.saturating_add_signed(change);

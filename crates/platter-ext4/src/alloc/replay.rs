@@ -17,7 +17,7 @@ use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 use crate::txn::Handle;
 
 impl Allocator {
-    /// Opens the allocator for a replay of fast commits, which allocates `withheld` blocks by
+    /// Opens the allocator for a replay of fast commits, which allocates `excluded` blocks by
     /// [marking](Self::mark) them only: ascending ranges that are neither empty nor overlapping.
     /// What it frees is not allocated again in the same transaction.
     ///
@@ -26,8 +26,8 @@ impl Allocator {
     ///
     /// # Errors
     /// `Unsupported` with too many groups; `Corrupt` if metadata of groups overlaps.
-    pub fn open_for_replay(fs: &FsContext, withheld: Vec<Range<u64>>) -> Result<Self> {
-        let space = Self::open_with(fs, Some(BlockRanges::new(withheld)))?;
+    pub fn open_for_replay(fs: &FsContext, excluded: Vec<Range<u64>>) -> Result<Self> {
+        let space = Self::open_with(fs, Some(BlockRanges::new(excluded)))?;
         Ok(space.with_share(ContentsShare::Everything))
     }
 
@@ -54,11 +54,11 @@ impl Allocator {
         }
         for (group, clusters) in self.clusters_of(blocks) {
             let mut held = self.clusters(fs, group)?;
-            if !held.is_doubtful && held.is_recorded(clusters.clone(), in_use) {
+            if !held.may_disagree && held.is_recorded(clusters.clone(), in_use) {
                 continue;
             }
             self.join(handle, group, &mut held.recording)?;
-            held.is_doubtful = false;
+            held.may_disagree = false;
             bitmap::assign_range(&mut held.recorded, clusters.clone(), in_use);
             held.free.assign(clusters, false);
             self.slot(group).note(&held);

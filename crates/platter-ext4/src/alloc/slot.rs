@@ -144,7 +144,7 @@ impl Allocator {
         let slot = self.slot(group);
         let mut held = slot.clusters.lock();
         if held.is_none() {
-            match Clusters::load(fs, &self.fixed, self.withheld.as_ref(), group) {
+            match Clusters::load(fs, &self.fixed, self.excluded.as_ref(), group) {
                 Ok(clusters) => {
                     slot.note(&clusters);
                     *held = Some(Box::new(clusters));
@@ -172,7 +172,7 @@ impl Allocator {
     ) -> Result<MappedMutexGuard<'_, Inodes>> {
         let mut held = self.slot(group).inodes.lock();
         if held.is_none() {
-            *held = Some(Box::new(Inodes::load(fs, group, self.withheld.is_some())?));
+            *held = Some(Box::new(Inodes::load(fs, group, self.excluded.is_some())?));
             self.keep_bounded(group);
         }
         Ok(MutexGuard::map(held, |held| {

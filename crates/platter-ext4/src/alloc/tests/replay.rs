@@ -16,9 +16,9 @@ struct Replay {
 }
 
 impl Replay {
-    fn of(sample: Sample, withheld: Vec<Range<u64>>) -> Self {
+    fn of(sample: Sample, excluded: Vec<Range<u64>>) -> Self {
         let sample = Sample::without_client(sample.device);
-        let space = Arc::new(Allocator::open_for_replay(&sample.fs, withheld).unwrap());
+        let space = Arc::new(Allocator::open_for_replay(&sample.fs, excluded).unwrap());
         let client: Arc<dyn CommitClient> = Arc::<Allocator>::clone(&space);
         sample.fs.log().unwrap().attach(Arc::downgrade(&client));
         Self { sample, space }

@@ -63,7 +63,7 @@ pub(super) fn replay(
     let features = fs.geometry.features;
     if onto == Onto::Device {
         let mut journal = journal.clone();
-        journal.go_on_at(log.head, log.end);
+        journal.set_head(log.head, log.end);
         let fs = fs.try_writable(|buffers| {
             let clock = Arc::clone(clock);
             let log = Log::with_journal(buffers, journal.clone(), &features, clock)?;

@@ -133,7 +133,7 @@ impl Journal {
     /// have the journal's errno.
     ///
     /// What was replayed must be durable by then.
-    pub fn go_on_at(&mut self, head: LogBlock, next: Sequence) {
+    pub fn set_head(&mut self, head: LogBlock, next: Sequence) {
         self.superblock.start = None;
         self.superblock.sequence = next;
         self.head = Some(head);

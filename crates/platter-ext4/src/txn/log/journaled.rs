@@ -36,7 +36,7 @@ pub(super) struct Journaled {
     /// The superblock says that there is something to replay.
     is_started: AtomicBool,
     /// The superblock still says so of transactions that were replayed.
-    takes_over: AtomicBool,
+    replaces_replayed: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
     /// The time of the last commit.
     last_commit: Mutex<Timestamp>,
@@ -71,7 +71,7 @@ impl Journaled {
             uuid: superblock.uuid,
             own_flushes,
             is_started: AtomicBool::new(false),
-            takes_over: AtomicBool::new(head.is_some()),
+            replaces_replayed: AtomicBool::new(head.is_some()),
             clock,
             last_commit: Mutex::default(),
             live: Mutex::new(Live::new(ring, head.unwrap_or(ring.first()), next)),
@@ -97,8 +97,8 @@ impl Journaled {
         let len_blocks = record.len_blocks();
         self.make_space(len_blocks)?;
         let head = self.live.lock().head();
-        if self.takes_over.swap(false, Ordering::Relaxed) {
-            self.take_over(head, transaction.sequence, len_blocks)?;
+        if self.replaces_replayed.swap(false, Ordering::Relaxed) {
+            self.replace_replayed(head, transaction.sequence, len_blocks)?;
         }
         self.write_log(head, &record.pieces)?;
         self.start(head, transaction.sequence)?;
@@ -145,7 +145,7 @@ impl Journaled {
     /// Durably has the log begin with transaction `sequence`, which will have `len_blocks` blocks from
     /// `head` on, in place of those that were replayed. It has the number of the one that a crash
     /// interrupted, so that no block of that one may be left there.
-    fn take_over(&self, head: LogBlock, sequence: Sequence, len_blocks: u32) -> Result<()> {
+    fn replace_replayed(&self, head: LogBlock, sequence: Sequence, len_blocks: u32) -> Result<()> {
         self.start(head, sequence)?;
         self.flush_log()?;
         let zeros = vec![0; self.format.block_bytes as usize];
@@ -176,7 +176,7 @@ impl Journaled {
 
     /// Records in the superblock why nothing is written any more, if that can be done.
     pub(super) fn record_failure(&self, error: &Error) -> Result<()> {
-        if self.takes_over.load(Ordering::Relaxed) {
+        if self.replaces_replayed.load(Ordering::Relaxed) {
             // The log is still another one's.
             return Ok(());
         }

@@ -556,7 +556,7 @@ fn log_goes_on_in_place_of_replayed_transactions() {
         let mut journal = open_on(through());
         let report = replay(&journal, &*device, FILESYSTEM_BLOCKS).unwrap();
         assert_eq!(report.end, Sequence(9));
-        journal.go_on_at(report.head, report.end);
+        journal.set_head(report.head, report.end);
         let log = log_of(journal, through());
         let mut handle = log.begin(2).unwrap();
         for (block, fill) in [(10, 3), (11, 4)] {
@@ -590,7 +590,7 @@ fn failure_before_the_log_goes_on_is_not_recorded_in_it() {
     let before = disk.snapshot();
     let mut journal = open(&disk);
     let end = replay(&journal, &*disk, FILESYSTEM_BLOCKS).unwrap();
-    journal.go_on_at(end.head, end.end);
+    journal.set_head(end.head, end.end);
     let log = log_of(journal, Arc::<MemoryDevice>::clone(&disk));
     log.begin(1).unwrap().abort(Condition::NoSpace.into());
     assert!(log.failure().is_some());
