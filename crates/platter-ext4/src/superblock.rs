@@ -1,6 +1,7 @@
 //! The superblock as a metadata block: changed like any other, through a handle; and at once, at the
 //! ends of a mount.
 
+use platter_ondisk::Corrupt;
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -9,7 +10,6 @@ use crate::ondisk::superblock::{
     DiskSuperblock, LOCUS, SUPERBLOCK_MAGIC, SuperblockRule, SuperblockVerifier,
 };
 use crate::txn::Handle;
-use platter_ondisk::Corrupt;
 
 /// Changes the superblock as part of a transaction, and seals it. Its copies elsewhere stay as they
 /// are. Takes one credit.

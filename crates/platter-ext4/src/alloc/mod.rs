@@ -28,6 +28,7 @@ use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 use platter_block::lock::{Mutex, rank};
+use platter_ondisk::rules;
 use platter_vfs::{Condition, Error, FileKind, Result, Unsupported};
 
 use crate::FsContext;
@@ -35,7 +36,6 @@ use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
 use fixed::FixedBuilder;
-use platter_ondisk::rules;
 use ranges::BlockRanges;
 use slot::Slot;
 

@@ -3,6 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::FileKind;
 use platter_vfs::check::Checking as _;
+use zerocopy::FromBytes;
 
 use super::{AttributeUseRule, Checker, Flow, InodeUseRule, locus_of};
 use crate::file::Contents;
@@ -13,7 +14,6 @@ use crate::ondisk::xattr::{
 };
 use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
 use crate::xattr::{EaInodeRule, VALUE_BYTES_MAX};
-use zerocopy::FromBytes;
 
 /// What the check found about an attribute block.
 #[derive(Debug, Clone, Copy)]

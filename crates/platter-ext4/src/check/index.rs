@@ -1,8 +1,10 @@
 //! The index of a hashed directory: maps hash ranges to blocks.
 
-use platter_vfs::check::Checking as _;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+
+use platter_ondisk::Corrupt;
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, DirectoryUseRule, Flow, locus_of};
 use crate::directory::casefold;
@@ -10,7 +12,6 @@ use crate::directory::hash::{HashSeed, HashVersion};
 use crate::mapping::BlockMap;
 use crate::ondisk::htree::{HtreeRoot, HtreeRule, IndexEntries, decode_node};
 use crate::ondisk::{FileBlock, Inode, InodeFlags};
-use platter_ondisk::Corrupt;
 
 /// The hash ranges of a directory's blocks according to its index.
 #[derive(Debug)]

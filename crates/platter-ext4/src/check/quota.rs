@@ -1,7 +1,8 @@
 //! Quota: the usage of every user, group and project, compared with the quota files.
 
-use platter_vfs::check::Checking as _;
 use std::collections::{BTreeMap, HashSet};
+
+use platter_vfs::check::Checking as _;
 
 use super::{Checker, Flow, QuotaUseRule, locus_of};
 use crate::ondisk::features::RoCompat;

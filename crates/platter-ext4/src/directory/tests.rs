@@ -1,8 +1,9 @@
 //! Directories built in memory, mostly corrupt or large ones.
 
-use zerocopy::IntoBytes;
-
 use std::ops::ControlFlow;
+
+use platter_ondisk::Rule;
+use zerocopy::IntoBytes;
 
 use super::*;
 use crate::fs_context::tests::sample_fs;
@@ -10,7 +11,6 @@ use crate::ondisk::dir_entry::{DirBlockVerifier, DiskDirEntry};
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::inode::tests::sample;
-use platter_ondisk::Rule;
 
 const BLOCK: usize = 1024;
 /// The first block of a directory on the device.

@@ -1,8 +1,8 @@
 //! Files made in memory: bytes, holes and extents.
 
-use platter_ondisk::Rule as _;
 use std::ops::ControlFlow;
 
+use platter_ondisk::Rule as _;
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Extent, SeekTarget};
 

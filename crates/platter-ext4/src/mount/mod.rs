@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
+use platter_ondisk::Corrupt;
 use platter_vfs::{
     Clock, Condition, Description, Error, Filesystem, InodeId, Quotas, Result, StatFs, Trim,
     Unsupported,
@@ -37,7 +38,6 @@ use crate::ops::SuperBlock;
 use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
 use lifetime::Lifetime;
-use platter_ondisk::Corrupt;
 use writing::Writing;
 
 pub use copies::find_superblock_copy;

@@ -1,10 +1,10 @@
 //! Directories: looking a name up, listing names, and what all changes of names share.
 
-use platter_vfs::inode::{InodeLock, RenameLock};
 use std::sync::Arc;
 
 use platter_block::lock::RwLockWriteGuard;
 use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::inode::{InodeLock, RenameLock};
 use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::{
     Condition, Context, DirCursor, DirSink, Error, FileKind, InodeId, Name, Result, Timestamp,

@@ -1,5 +1,6 @@
 //! Attributes built in memory: EA inodes, corruption, and mutations.
 
+use platter_ondisk::Rule;
 use platter_vfs::Error;
 use zerocopy::IntoBytes;
 
@@ -11,7 +12,6 @@ use crate::ondisk::inode::DiskInode;
 use crate::ondisk::inode::tests::sample;
 use crate::ondisk::xattr::{DiskXattrEntry, DiskXattrHeader, XATTR_MAGIC, value_hash};
 use crate::ondisk::{InodeFlags, InodeNr};
-use platter_ondisk::Rule;
 
 /// The inode with attributes, and its EA inode.
 const OWNER: u32 = 12;

@@ -3,8 +3,6 @@
 mod own_files;
 mod paths;
 
-use platter_ondisk::Rule;
-use platter_vfs::check::Finding;
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
@@ -13,9 +11,10 @@ use std::sync::{Arc, OnceLock};
 
 use platter_block::MemoryDevice;
 use platter_cache::MemoryBudget;
+use platter_ondisk::Rule;
 use platter_ondisk::endian::Le16;
 use platter_vfs::Name;
-use platter_vfs::check::Severity;
+use platter_vfs::check::{Finding, Severity};
 use zerocopy::FromBytes;
 
 use super::*;

@@ -1,7 +1,8 @@
 //! Findings carry the paths of their inodes.
 
-use super::*;
 use platter_ondisk::Rule;
+
+use super::*;
 
 fn paths_of<R: Rule>(image: &Image, rule: R) -> Vec<Option<String>> {
     let findings = image.findings(&[]);

@@ -8,13 +8,13 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
+use platter_ondisk::rules;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::dir_entry::{DiskDirEntry, decode_rec_len};
 use super::features::Incompat;
 use super::geometry::Geometry;
 use super::types::{FileBlock, InodeNr};
-use platter_ondisk::rules;
 
 pub use edit::{IndexEntry, RootHead, add_level, set_entries, write_node, write_root};
 

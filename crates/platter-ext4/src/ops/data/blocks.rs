@@ -1,6 +1,5 @@
 //! The changes of a file's block mapping that [`platter_vfs::file`] asks for.
 
-use platter_vfs::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
 
@@ -8,6 +7,7 @@ use platter_cache::Mapping;
 use platter_vfs::file::{
     BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
 };
+use platter_vfs::inode::InodeLock;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::super::Ext4Inode;

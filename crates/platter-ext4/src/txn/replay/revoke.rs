@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use platter_ondisk::Corrupt;
 use platter_vfs::Result;
 
 use super::walk::LogWalk;
@@ -10,7 +11,6 @@ use crate::ondisk::jbd2::descriptor::Tags;
 use crate::ondisk::jbd2::revoke::RevokedBlocks;
 use crate::ondisk::jbd2::{BlockKind, Sequence};
 use crate::txn::journal::Journal;
-use platter_ondisk::Corrupt;
 
 /// The last transaction that revoked each block.
 #[derive(Debug, Default)]

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::{Geometry, IoError, MemoryDevice, Operation};
+use platter_ondisk::Rule;
 use platter_vfs::Error;
 
 use super::*;
 use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC, LogBlock};
 use crate::txn::sample_log::{FILESYSTEM_BLOCKS, LOG_BLOCKS, SampleLog, fill_of, filled, open};
-use platter_ondisk::Rule;
 
 const V3: Checksums = Checksums::Tag32 { seed: 0 };
 const LAYOUTS: [(Checksums, bool); 8] = [
