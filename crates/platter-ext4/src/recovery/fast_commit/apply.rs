@@ -397,11 +397,11 @@ mod tests {
     #[test]
     fn new_inode_is_no_orphan() {
         let mut fs = sample_writable();
-        let mut handle = fs.begin(3 * STORE_CREDITS).unwrap();
+        let mut handle = fs.begin(3 * (STORE_CREDITS + 1)).unwrap();
         for (orphan, next) in [(14, 13), (13, 15), (15, 0)] {
-            let mut file = Inode::new(number(orphan), FileKind::Regular, 1, 32, &fs.geometry);
-            file.deleted = next;
+            let file = Inode::new(number(orphan), FileKind::Regular, 1, 32, &fs.geometry);
             inode::initialize(&fs, &mut handle, &file).unwrap();
+            inode::store_deleted(&fs, &mut handle, file.number, next).unwrap();
         }
         drop(handle);
         fs.superblock.last_orphan = InodeNr::new(14);
