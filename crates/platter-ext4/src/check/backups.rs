@@ -3,13 +3,13 @@
 
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_vfs::check::Checking as _;
 use zerocopy::FromBytes;
 
 use super::{BackupRule, Checker, Flow};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, Superblock};
-use platter_vfs::check::Checking as _;
 
 /// Maximum number of backups that are compared, from the first on.
 const COPIES_MAX: usize = 32;

@@ -4,6 +4,7 @@ use platter_ondisk::Locus;
 use platter_ondisk::endian::join_u32;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 use zerocopy::FromBytes;
 
 use super::inode_states::Use;
@@ -13,7 +14,6 @@ use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::inode::{DiskInode, InodeRule};
 use crate::ondisk::{BlockNr, Creator, GroupDesc, Inode, InodeFlags, InodeNr};
-use platter_vfs::check::Checking as _;
 
 /// Number of inode table blocks that are read ahead together.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 64;

@@ -7,13 +7,13 @@ use std::collections::HashSet;
 use platter_ondisk::endian::Le32;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::FileKind;
+use platter_vfs::check::Checking as _;
 use zerocopy::FromBytes;
 
 use super::{Checker, Flow, InodeUseRule, locus_of};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use crate::ondisk::{BlockNr, GroupNr, Inode};
-use platter_vfs::check::Checking as _;
 
 /// Index of the doubly indirect block in `i_block`.
 const DOUBLY_INDIRECT: usize = 13;

@@ -1,6 +1,6 @@
 //! Files made in memory: bytes, holes and extents.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use platter_ondisk::Rule as _;
 use platter_vfs::writing::RangeSet;
@@ -78,8 +78,6 @@ impl File {
         found
     }
 }
-
-use std::ops::Range;
 
 /// Two written blocks, two of hole, two unwritten, one written, the last block partial.
 fn mixed() -> File {
