@@ -24,13 +24,13 @@ const CREDITS: u32 = 1 + 2 * 2 + STORE_CREDITS;
 /// Performs the planned growth.
 ///
 /// # Errors
-/// Nothing was changed. `Unsupported` if the journal is too small for the transaction.
+/// Nothing was changed. `Unsupported` if the journal or the memory budget is too small for the transaction.
 pub(super) fn change(fs: &FsContext, plan: &Plan, fresh: &Fresh, now: Timestamp) -> Result<()> {
     let tables = table_blocks(plan);
     let kept = u32::from(plan.before.reserved_gdt_blocks);
     let credits = CREDITS + 1 + kept + tables.end - tables.start;
     if fs.log().is_some_and(|log| credits > log.credits_max()) {
-        let reason = "the journal is too short for what has to change at once";
+        let reason = "what has to change at once does not fit into the journal or into memory";
         return Err(unsupported("so large a size", Some(reason)));
     }
     let mut handle = fs.begin(credits)?;

@@ -36,7 +36,7 @@ pub struct Grown {
 ///
 /// # Errors
 /// `NoSpace` beyond the end of the device. `Unsupported` for shrinking, for a filesystem that is
-/// not clean, and if the journal is too small for the transaction.
+/// not clean, and if the journal or the memory budget is too small for the transaction.
 pub fn grow(
     device: &Arc<dyn BlockDevice>,
     len_bytes: u64,
