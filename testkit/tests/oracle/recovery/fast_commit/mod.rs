@@ -13,7 +13,7 @@ use anyhow::{Result, anyhow, ensure};
 use platter_ext4::ondisk::features::RoCompat;
 use platter_ext4::ondisk::superblock::DiskSuperblock;
 use testkit::loopdev::{Access, Mount};
-use testkit::oracle::{Verdict, e2fsck};
+use testkit::oracle::e2fsck;
 use zerocopy::FromBytes;
 
 use super::{Cut, Scene};
@@ -109,9 +109,10 @@ fn examine(
     for (cut, durable) in cuts.into_iter().zip(&durable) {
         let ours = cut.recover()?;
         let saved = ours.save()?;
-        let verdict = e2fsck::check(&saved.image())?;
-        ensure!(verdict == Verdict::Clean, "after us: {verdict:?}");
         assert_same(&shown_of(&saved.image())?, durable, "the live mount");
+        // Files without a name are left as orphans, which a check without changes does not accept.
+        let repairs = e2fsck::recover(&saved.image())?;
+        ensure!(repairs.is_empty(), "after us: {repairs:?}");
         let records = ours.report.fast_commits.records;
         examined.push((cut, records));
     }
