@@ -9,8 +9,8 @@ use platter_block::lock::{Mutex, RwLock, rank};
 use crate::attr::DeviceNumber;
 use crate::ranges::{Deduped, Exchange, copy_through_cache};
 use crate::{
-    AccessTimes, Attr, Condition, Context, ExtendedFlags, FileKind, Name, NameBuf, Result, SetAttr,
-    Unmade, WholeFile,
+    AccessTimes, Attr, Condition, Context, Defragment, ExtendedFlags, FileKind, Name, NameBuf,
+    Result, SetAttr, Unmade, WholeFile,
 };
 
 /// The lock of an inode (`i_rwsem`).
@@ -75,6 +75,10 @@ pub struct Extent {
     /// Where its first byte lies: of several copies, the first; `None` where it is not known or lies
     /// inside metadata.
     pub place: Option<Place>,
+    /// Where it begins in the space that its filesystem allocates: of a btrfs its logical addresses, as if they were
+    /// of the first member (`fe_physical` of `FIEMAP`); of others what `place` is. Extents that share space have bytes
+    /// of that in common.
+    pub physical: Option<Place>,
     /// Compressed or encrypted: `place` is where the whole encoded extent begins, which is no longer than
     /// the file's bytes (`FIEMAP_EXTENT_ENCODED`).
     pub encoded: bool,
@@ -95,6 +99,7 @@ impl Extent {
         Self {
             file,
             place: None,
+            physical: None,
             encoded: false,
             inline: false,
             unwritten: false,
@@ -420,6 +425,17 @@ pub trait Inode: Send + Sync + Debug {
     /// `NotSupported` where the format cannot.
     fn exchange_range(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
         let _ = (other, exchange);
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Writes short extents that lie next to each other anew as longer ones, or as compressed ones if that is wanted.
+    /// Contents and times stay as they are; extents that other files share are theirs alone afterwards. Returns how
+    /// many bytes were written anew.
+    ///
+    /// # Errors
+    /// `NotSupported` where the format cannot; `InvalidArgument` for a compression that it has not.
+    fn defragment(&self, request: &Defragment) -> Result<u64> {
+        let _ = request;
         Err(Condition::NotSupported.into())
     }
 

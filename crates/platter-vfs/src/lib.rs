@@ -12,6 +12,7 @@ pub mod clock;
 pub mod access_time;
 pub mod credentials;
 pub mod acl;
+mod defragment;
 pub mod inode;
 pub mod ranges;
 pub mod description;
@@ -47,6 +48,7 @@ pub use attr::{Attr, ExtendedFlags, FileKind, SetAttr, SetTime, StatFs, Timestam
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use credentials::{Context, Credentials};
+pub use defragment::Defragment;
 pub use dentry::{DentryCache, Recall, Remembered};
 pub use description::{Description, Detail, DetailValue, Feature, FeatureClass};
 pub use error::{Condition, Error, Result, Unsupported};

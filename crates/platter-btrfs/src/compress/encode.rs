@@ -50,6 +50,15 @@ impl Method {
         })
     }
 
+    /// That of extents in a form, of which the level is not known; `None` where they are not compressed.
+    #[must_use]
+    pub fn of(compression: Compression) -> Option<Self> {
+        (compression != Compression::None).then_some(Self {
+            compression,
+            level: LEVEL_DEFAULT,
+        })
+    }
+
     /// The name of the form.
     #[must_use]
     pub fn name(self) -> &'static str {

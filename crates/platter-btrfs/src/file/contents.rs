@@ -298,13 +298,13 @@ impl Contents<'_> {
                 }
                 Backing::Prealloc(place) => {
                     extent.unwritten = true;
-                    extent.place = self.place(place, inside);
+                    (extent.physical, extent.place) = self.place(place, inside);
                 }
                 Backing::Data {
                     place, compression, ..
                 } => {
                     extent.encoded = *compression != Compression::None;
-                    extent.place = if extent.encoded {
+                    (extent.physical, extent.place) = if extent.encoded {
                         let whole = ExtentPlace {
                             offset: 0,
                             ..*place
@@ -322,14 +322,17 @@ impl Contents<'_> {
         Ok(())
     }
 
-    fn place(&self, place: &ExtentPlace, inside: u64) -> Option<Place> {
-        let at = place.logical.0.checked_add(place.offset)?;
-        let at = LogicalAddr(at.checked_add(inside)?);
-        let (member, offset) = self.context.blocks.store().location(at, 0)?;
-        Some(Place {
+    /// The logical address of a byte of an extent, and where it lies.
+    fn place(&self, place: &ExtentPlace, inside: u64) -> (Option<Place>, Option<Place>) {
+        let at = place.logical.0.checked_add(place.offset);
+        let at = at.and_then(|at| at.checked_add(inside));
+        let found = at.and_then(|at| self.context.blocks.store().location(LogicalAddr(at), 0));
+        let place = found.map(|(member, offset)| Place {
             member: member.index,
             offset: offset.0,
-        })
+        });
+        let physical = at.map(|offset| Place { member: 0, offset });
+        (physical, place)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::txn::tests::image::Pool;
 const LARGE: usize = 300_000;
 const SECTOR: u64 = 4096;
 
-fn is_full<T>(result: &Result<T>) -> bool {
+pub(super) fn is_full<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::Condition(Condition::NoSpace)))
 }
 
@@ -23,7 +23,7 @@ fn create(root: &dyn Inode, path: &str) -> Result<Arc<dyn Inode>> {
 }
 
 /// Writes files until one is refused. Returns how many were written whole.
-fn fill(root: &dyn Inode, kind: &str, len: usize) -> usize {
+pub(super) fn fill(root: &dyn Inode, kind: &str, len: usize) -> usize {
     let mut count = 0;
     loop {
         let created = create(root, &format!("{kind}{count}"));
@@ -36,7 +36,7 @@ fn fill(root: &dyn Inode, kind: &str, len: usize) -> usize {
     }
 }
 
-fn unlink(root: &dyn Inode, path: &str) {
+pub(super) fn unlink(root: &dyn Inode, path: &str) {
     root.unlink(&Context::root(), name(path)).unwrap();
 }
 

@@ -15,6 +15,8 @@ mod writing;
 #[cfg(test)]
 mod subvolume_tests;
 #[cfg(test)]
+mod defragment_tests;
+#[cfg(test)]
 mod quota_tests;
 #[cfg(test)]
 mod write_tests;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Condition, Context, CreateKind, FallocateMode, Filesystem, Inode, Name, RenameMode, SetAttr,
-    SystemClock, XattrMode,
+    Condition, Context, CreateKind, Defragment, FallocateMode, Filesystem, Inode, Name, RenameMode,
+    SetAttr, SystemClock, XattrMode,
 };
 
 use super::{Btrfs, MountOptions};
@@ -19,7 +19,7 @@ pub(super) fn mount(pool: &Pool) -> Btrfs {
     mount_with(pool, DataPolicy::default())
 }
 
-fn mount_with(pool: &Pool, data: DataPolicy) -> Btrfs {
+pub(super) fn mount_with(pool: &Pool, data: DataPolicy) -> Btrfs {
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let clock = Arc::new(SystemClock::new());
     let options = MountOptions {
@@ -30,7 +30,7 @@ fn mount_with(pool: &Pool, data: DataPolicy) -> Btrfs {
 }
 
 /// As `mount -o compress=`.
-fn compressing(method: &str) -> DataPolicy {
+pub(super) fn compressing(method: &str) -> DataPolicy {
     DataPolicy {
         compression: Method::parse(method),
         ..DataPolicy::default()
@@ -148,7 +148,17 @@ fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
     let at = random.below(60_000);
     let len = usize::try_from(random.below(30_000) + 1).unwrap();
     let start = usize::try_from(at).unwrap();
-    match random.below(14) {
+    match random.below(15) {
+        14 => {
+            let methods = [None, Some("zstd"), Some("lzo"), None];
+            let method = methods[usize::try_from(random.below(4)).unwrap()];
+            let request = Defragment {
+                range: at..at + random.below(60_000),
+                compression: method.map(str::to_owned),
+                ..Defragment::default()
+            };
+            file.defragment(&request).unwrap();
+        }
         10 => {
             let keep_size = random.below(2) == 0;
             let mode = FallocateMode::Allocate { keep_size };

@@ -18,9 +18,10 @@ use super::BtrfsInode;
 use super::placing::{Ahead, Allocated};
 use super::state::{INODE_CREDITS, Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
 use crate::file::{self, Runs};
-use crate::ondisk::LogicalAddr;
-use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::file_extent::{DiskExtentPlace, DiskFileExtent, ExtentPlace};
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
+use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::{LogicalAddr, leaf_edit};
 
 /// The most sectors of an extent that is written.
 pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
@@ -28,6 +29,8 @@ pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
 const DROPPED_MAX: usize = 1024;
 /// Tree blocks that inserting an extent copies, and dropping those that it replaces.
 pub(super) const EXTENT_CREDITS: u32 = 64;
+/// What a file extent takes in its item.
+const FILE_EXTENT_BYTES: usize = size_of::<DiskFileExtent>() + size_of::<DiskExtentPlace>();
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
 
@@ -37,6 +40,16 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
 }
 
 impl BtrfsInode {
+    /// Tree blocks that a handle copies which replaces so many extents by one with so many bytes of checksums, where
+    /// leaves are half full.
+    pub(super) fn replacing_credits(&self, replaced: usize, checksum_bytes: usize) -> u32 {
+        let half = leaf_edit::capacity(self.context().superblock.node_bytes) / 2;
+        let leaves = |bytes: usize| bytes.div_ceil(half.max(1));
+        let extents = replaced.saturating_mul(ITEM_BYTES + FILE_EXTENT_BYTES);
+        let more = leaves(extents).saturating_add(leaves(checksum_bytes));
+        EXTENT_CREDITS.saturating_add(u32::try_from(more).unwrap_or(u32::MAX))
+    }
+
     fn has_flag(&self, flag: InodeFlags) -> bool {
         self.state.read().item.flags.contains(flag)
     }
@@ -279,7 +292,7 @@ impl FileBlocks for BtrfsInode {
         end: u64,
         _journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        self.map_stored(allocation, end)?;
+        self.map_stored(allocation, end, (EXTENT_CREDITS, Purpose::Free))?;
         allocation.is_mapped = true;
         self.release(allocation.run.first..allocation.run.end());
         Ok(())

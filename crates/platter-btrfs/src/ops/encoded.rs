@@ -1,9 +1,10 @@
 //! Data that comes compressed, and is stored so.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use platter_vfs::Result;
-use platter_vfs::file::{self, FileBlocks};
+use platter_vfs::file::{self, Allocation, FileBlocks};
 
 use super::BtrfsInode;
 use super::blocks::EXTENT_CREDITS;
@@ -58,7 +59,7 @@ impl BtrfsInode {
 
     fn store_compressed(
         &self,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
         encoded: &EncodedData<'_>,
         (compression, disk_bytes): (Compression, u64),
     ) -> Result<()> {
@@ -68,51 +69,47 @@ impl BtrfsInode {
         let mut bytes = encoded.data.to_vec();
         bytes.resize(usize::try_from(disk_bytes).unwrap_or_default(), 0);
         writing.reserve_data(disk_bytes)?;
-        writing.use_compression(compression);
-        let alone = self.data.mapping.write();
-        let stored = (|| {
-            let address: LogicalAddr = {
-                let handle = self.fs.begin(0, Purpose::Free)?;
-                handle.allocate_data(disk_bytes)?
-            };
-            let written = self.fs.write_data(address, &[IoSlice::new(&bytes)]);
-            let checksums = self.fs.take_checksums(address, disk_bytes);
-            let mapped = written.and_then(|()| {
-                self.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
-                    handle.insert_checksums(address, checksums)?;
-                    let extents = self.extents_in(handle);
-                    let dropped = extents.drop_range(sectors.clone(), usize::MAX)?;
-                    let len_bytes = sectors.end - sectors.start;
-                    let extent = FileExtent {
-                        generation: handle.generation(),
-                        ram_bytes: encoded.ram_bytes,
-                        compression,
-                        file_bytes: len_bytes,
-                        kind: FileExtentKind::Regular(ExtentPlace {
-                            logical: address,
-                            disk_bytes,
-                            offset: encoded.offset,
-                        }),
-                    };
-                    extents.insert(sectors.start, &extent, true)?;
-                    let kept = item.allocated_bytes.saturating_sub(dropped.bytes);
-                    item.allocated_bytes = kept.saturating_add(len_bytes);
-                    item.size_bytes = item.size_bytes.max(range.end);
-                    touch_contents(item, self.fs.clock.now());
-                    self.data.extend(range.end);
-                    Ok(())
+        let stored = self
+            .place_compressed(&blocks, compression, bytes)
+            .and_then(|new| {
+                let bytes = new.encoded().unwrap_or_default();
+                let written = self.fs.write_data(new.address, &[IoSlice::new(bytes)]);
+                self.map_or_give_back(new, written, |new| {
+                    self.map_encoded(new.address, &range, encoded, (compression, disk_bytes))
                 })
             });
-            if mapped.is_err() && self.fs.can_write() {
-                let handle = self.fs.begin(0, Purpose::Free)?;
-                handle.release_data(address, disk_bytes)?;
-            }
-            mapped
-        })();
-        drop(alone);
         writing.release_reserved_data(disk_bytes);
         stored?;
         self.pages.remove_range(sectors);
         Ok(())
+    }
+
+    fn map_encoded(
+        &self,
+        address: LogicalAddr,
+        range: &Range<u64>,
+        encoded: &EncodedData<'_>,
+        (compression, disk_bytes): (Compression, u64),
+    ) -> Result<()> {
+        let checksums = self.fs.take_checksums(address, disk_bytes);
+        let start = range.start;
+        self.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
+            let extent = FileExtent {
+                generation: handle.generation(),
+                ram_bytes: encoded.ram_bytes,
+                compression,
+                file_bytes: range.end.next_multiple_of(SECTOR_BYTES) - start,
+                kind: FileExtentKind::Regular(ExtentPlace {
+                    logical: address,
+                    disk_bytes,
+                    offset: encoded.offset,
+                }),
+            };
+            self.replace(handle, item, start, &extent, checksums)?;
+            item.size_bytes = item.size_bytes.max(range.end);
+            touch_contents(item, self.fs.clock.now());
+            self.data.extend(range.end);
+            Ok(())
+        })
     }
 }

@@ -15,6 +15,7 @@ mod evict;
 mod inline;
 mod placing;
 mod prealloc;
+mod defragment;
 mod link;
 mod xattrs;
 mod create;

@@ -8,9 +8,9 @@ use platter_vfs::namei::{self, AttributedInode, NewInode};
 use platter_vfs::ranges::copy_or_clone;
 use platter_vfs::whole_file::create_whole_files;
 use platter_vfs::{
-    AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, ExtentSink,
-    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, Unmade,
-    WholeFile, XattrMode,
+    AccessTimes, Attr, Condition, Context, CreateKind, Deduped, Defragment, DirCursor, DirSink,
+    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
+    Unmade, WholeFile, XattrMode,
 };
 
 use super::BtrfsInode;
@@ -127,6 +127,11 @@ impl platter_vfs::Inode for BtrfsInode {
     ) -> Result<Deduped> {
         let _writer = self.fs.writers.enter();
         self.dedupe_from(source, range, to)
+    }
+
+    fn defragment(&self, request: &Defragment) -> Result<u64> {
+        let _writer = self.fs.writers.enter();
+        self.defragment_range(request)
     }
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {

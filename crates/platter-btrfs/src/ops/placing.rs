@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use platter_vfs::file::{Allocation, Backing, FileRun, Request};
+use platter_vfs::file::{Allocation, Backing, FileBlocks, FileRun, Request};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::BtrfsInode;
-use super::blocks::{EXTENT_CREDITS, EXTENT_SECTORS_MAX};
+use super::blocks::EXTENT_SECTORS_MAX;
 use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES};
 use crate::compress::{Method, looks_compressible};
 use crate::file::{self, Runs};
@@ -91,9 +91,9 @@ pub struct Ahead(Vec<Chunk>);
 
 /// A chunk of a request; without bytes if it does not compress.
 #[derive(Debug)]
-struct Chunk {
-    blocks: Range<u64>,
-    bytes: Option<Vec<u8>>,
+pub(super) struct Chunk {
+    pub(super) blocks: Range<u64>,
+    pub(super) bytes: Option<Vec<u8>>,
     resists: bool,
 }
 
@@ -135,22 +135,60 @@ impl BtrfsInode {
 
     /// Allocates an extent, or as much of it as there is in one piece.
     fn place_new(&self, blocks: Range<u64>, stored: Stored) -> Result<Allocated> {
-        let count = (blocks.end - blocks.start).min(EXTENT_SECTORS_MAX);
-        let handle = self.fs.begin(0, Purpose::Free)?;
-        if let Stored::Compressed(compression, bytes) = &stored {
-            self.fs.transactions()?.use_compression(*compression);
-            match handle.allocate_data(bytes.len() as u64) {
-                Ok(address) => return Ok(allocated(&blocks, count, address, stored)),
+        let resists = matches!(stored, Stored::Plain { resists: true });
+        if let Stored::Compressed(compression, bytes) = stored {
+            match self.place_compressed(&blocks, compression, bytes) {
                 // In several pieces it is written as it is.
                 Err(platter_vfs::Error::Condition(Condition::NoSpace)) => {}
-                Err(error) => return Err(error),
+                placed => return placed,
             }
         }
-        let resists = matches!(stored, Stored::Plain { resists: true });
-        let stored = Stored::Plain { resists };
+        let count = (blocks.end - blocks.start).min(EXTENT_SECTORS_MAX);
+        let handle = self.fs.begin(0, Purpose::Free)?;
         let (address, len_bytes) = handle.allocate_data_part(count << SECTOR_BITS)?;
         let count = len_bytes >> SECTOR_BITS;
-        Ok(allocated(&blocks, count, address, stored))
+        Ok(allocated(
+            &blocks,
+            count,
+            address,
+            Stored::Plain { resists },
+        ))
+    }
+
+    /// Allocates an extent for compressed bytes, which are whole sectors.
+    ///
+    /// # Errors
+    /// `ENOSPC` if they have no space in one piece.
+    pub(super) fn place_compressed(
+        &self,
+        blocks: &Range<u64>,
+        compression: Compression,
+        bytes: Vec<u8>,
+    ) -> Result<Allocated> {
+        self.fs.transactions()?.use_compression(compression);
+        let handle = self.fs.begin(0, Purpose::Free)?;
+        let address = handle.allocate_data(bytes.len() as u64)?;
+        let stored = Stored::Compressed(compression, bytes);
+        let count = blocks.end - blocks.start;
+        Ok(allocated(blocks, count, address, stored))
+    }
+
+    /// Has `map` make the file refer to what was written, once readers of what that replaces have ended. If it was not
+    /// written, or `map` fails, its space is given back.
+    pub(super) fn map_or_give_back(
+        &self,
+        new: Allocated,
+        written: Result<()>,
+        map: impl FnOnce(&Allocated) -> Result<()>,
+    ) -> Result<()> {
+        let mapped = written.and_then(|()| {
+            let _alone = self.data.mapping.write();
+            map(&new)
+        });
+        if mapped.is_err() {
+            self.give_back(new)?;
+        }
+        mapped
     }
 
     /// The extent that the file has there, if it may be written. Else the range is cut where another begins.
@@ -282,7 +320,7 @@ impl BtrfsInode {
     }
 
     /// The next chunk of a request. Several are compressed at the same time where threads are free.
-    fn compressed(
+    pub(super) fn compressed(
         &self,
         blocks: &Range<u64>,
         data: &Request<'_>,
@@ -331,8 +369,13 @@ impl BtrfsInode {
         first
     }
 
-    /// Makes the file refer to what was written.
-    pub(super) fn map_stored(&self, new: &Allocated, end: u64) -> Result<()> {
+    /// Makes the file, which ends at `end` at least, refer to what was written, in a handle with so many credits.
+    pub(super) fn map_stored(
+        &self,
+        new: &Allocated,
+        end: u64,
+        (credits, purpose): (u32, Purpose),
+    ) -> Result<()> {
         let (address, disk_bytes) = (new.address, new.disk_bytes());
         let mut checksums = self.fs.take_checksums(address, disk_bytes);
         let start = new.run.first << SECTOR_BITS;
@@ -344,10 +387,21 @@ impl BtrfsInode {
             self.data.sync.writes.record();
             return Ok(());
         }
-        self.change(EXTENT_CREDITS, Purpose::Free, |handle, item| {
+        self.change(credits, purpose, |handle, item| {
             if item.flags.contains(InodeFlags::NODATASUM) {
                 checksums.clear();
             }
+            let extent = |compression| FileExtent {
+                generation: handle.generation(),
+                ram_bytes: new.len_bytes(),
+                compression,
+                file_bytes: new.len_bytes(),
+                kind: FileExtentKind::Regular(ExtentPlace {
+                    logical: address,
+                    disk_bytes,
+                    offset: 0,
+                }),
+            };
             match &new.stored {
                 Stored::InPlace { .. } => {
                     if !checksums.is_empty() {
@@ -362,12 +416,10 @@ impl BtrfsInode {
                     if *resists {
                         item.flags.insert(InodeFlags::NOCOMPRESS);
                     }
-                    let form = (Compression::None, disk_bytes);
-                    self.replace(handle, item, range, (address, form), checksums)?;
+                    self.replace(handle, item, start, &extent(Compression::None), checksums)?;
                 }
                 Stored::Compressed(compression, _) => {
-                    let form = (*compression, disk_bytes);
-                    self.replace(handle, item, range, (address, form), checksums)?;
+                    self.replace(handle, item, start, &extent(*compression), checksums)?;
                 }
             }
             item.size_bytes = item.size_bytes.max(end);
@@ -398,40 +450,35 @@ impl BtrfsInode {
         Ok(())
     }
 
-    /// Replaces what the file has in a range by new data.
-    fn replace(
+    /// Replaces what the file has from `start` on by a new extent.
+    pub(super) fn replace(
         &self,
         handle: &Handle<'_>,
         item: &mut InodeItem,
-        range: Range<u64>,
-        (address, (compression, disk_bytes)): (LogicalAddr, (Compression, u64)),
+        start: u64,
+        extent: &FileExtent<'_>,
         checksums: Vec<u8>,
     ) -> Result<()> {
-        if !checksums.is_empty() {
-            handle.insert_checksums(address, checksums)?;
+        if let FileExtentKind::Regular(place) = &extent.kind
+            && !checksums.is_empty()
+        {
+            handle.insert_checksums(place.logical, checksums)?;
         }
         let extents = self.extents_in(handle);
-        let (start, len_bytes) = (range.start, range.end - range.start);
-        let dropped = extents.drop_range(range, usize::MAX)?;
-        let extent = FileExtent {
-            generation: handle.generation(),
-            ram_bytes: len_bytes,
-            compression,
-            file_bytes: len_bytes,
-            kind: FileExtentKind::Regular(ExtentPlace {
-                logical: address,
-                disk_bytes,
-                offset: 0,
-            }),
-        };
-        extents.insert(start, &extent, true)?;
+        let dropped = extents.drop_range(start..start + extent.file_bytes, usize::MAX)?;
+        extents.insert(start, extent, true)?;
         let kept = item.allocated_bytes.saturating_sub(dropped.bytes);
-        item.allocated_bytes = kept.saturating_add(len_bytes);
+        item.allocated_bytes = kept.saturating_add(extent.file_bytes);
         Ok(())
     }
 }
 
-fn allocated(blocks: &Range<u64>, count: u64, address: LogicalAddr, stored: Stored) -> Allocated {
+pub(super) fn allocated(
+    blocks: &Range<u64>,
+    count: u64,
+    address: LogicalAddr,
+    stored: Stored,
+) -> Allocated {
     Allocated {
         run: FileRun {
             first: blocks.start,

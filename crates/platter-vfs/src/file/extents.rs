@@ -123,8 +123,10 @@ fn extent<M: FileMap + ?Sized>(map: &M, run: &FileRun, range: &Range<u64>) -> Op
     let first = run.first << bits;
     let start = first.max(range.start);
     let end = first + (run.count << bits);
+    let place = map.place(address + (start - first));
     Some(Extent {
-        place: map.place(address + (start - first)),
+        place,
+        physical: place,
         unwritten,
         ..Extent::of(start..end.min(range.end))
     })

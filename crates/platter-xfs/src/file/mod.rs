@@ -181,11 +181,13 @@ impl FileMap for Contents<'_> {
 /// A part of an extent.
 fn part(extent: &Extent, file: Range<u64>, shared: bool) -> Extent {
     let skipped = file.start - extent.file.start;
+    let moved = |place: Place| Place {
+        offset: place.offset + skipped,
+        ..place
+    };
     Extent {
-        place: extent.place.map(|place| Place {
-            offset: place.offset + skipped,
-            ..place
-        }),
+        place: extent.place.map(moved),
+        physical: extent.physical.map(moved),
         shared,
         file,
         ..extent.clone()
