@@ -15,7 +15,7 @@ use platter::{DeviceRole, MountOption, MountOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
-    balance, cat, check, chmod, chown, completions, cp, device, info, ln, ls, man, mkdir, mkfs,
+    balance, cat, check, chmod, chown, completions, cp, device, du, info, ln, ls, man, mkdir, mkfs,
     mount, mv, receive, resize, rm, scrub, send, stat, subvolume, sync, tar, touch, tree, trim,
     truncate, tune, umount, write_batch, xattr,
 };
@@ -58,6 +58,7 @@ pub(crate) enum Command {
     Ls(ls::Ls),
     Tree(tree::Tree),
     Stat(stat::Stat),
+    Du(du::Du),
     Cat(cat::Cat),
     Cp(cp::Cp),
     Mv(mv::Mv),
@@ -193,6 +194,7 @@ impl Command {
             Self::Mount(_) | Self::Umount(_) => 32,
             Self::Info(_)
             | Self::Stat(_)
+            | Self::Du(_)
             | Self::Cat(_)
             | Self::Cp(_)
             | Self::Mv(_)

@@ -49,6 +49,7 @@ mod salvage;
 mod entries;
 mod pipeline;
 pub mod volume;
+pub mod usage;
 mod driver;
 pub mod probe;
 pub mod open;

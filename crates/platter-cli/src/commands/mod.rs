@@ -8,6 +8,7 @@ pub(crate) mod chown;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod device;
+pub(crate) mod du;
 pub(crate) mod info;
 pub(crate) mod ln;
 pub(crate) mod ls;
@@ -49,6 +50,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Ls(ls) => ls.run(options),
         Command::Tree(tree) => tree.run(options),
         Command::Stat(stat) => stat.run(options),
+        Command::Du(du) => du.run(options),
         Command::Cat(cat) => cat.run(options),
         Command::Cp(cp) => cp.run(options),
         Command::Mv(mv) => mv.run(options),

@@ -29,7 +29,7 @@ btrfs subvolume set-default sub
 
 impl Workshop {
     /// Puts a btrfs into `pool.img`.
-    pub(super) fn btrfs(&self, script: &str) {
+    pub(crate) fn btrfs(&self, script: &str) {
         let image = self.path("pool.img");
         fs::File::create(&image)
             .unwrap()
@@ -37,12 +37,17 @@ impl Workshop {
             .unwrap();
         let mut mkfs = Command::new("mkfs.btrfs");
         run_tool(mkfs.args(["-q", "-d", "single"]).arg(&image), "");
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--mount", "sh", "-c", MOUNTED, "sh"]);
-        run_tool(unshare.arg(&image).arg(script), "");
+        self.in_kernel_mount(script);
     }
 
-    pub(super) fn document(&self, definition: &str, arguments: &[&str]) -> Value {
+    /// Runs a script at the root of a kernel mount of `pool.img`.
+    pub(crate) fn in_kernel_mount(&self, script: &str) {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-c", MOUNTED, "sh"]);
+        run_tool(unshare.arg(self.path("pool.img")).arg(script), "");
+    }
+
+    pub(crate) fn document(&self, definition: &str, arguments: &[&str]) -> Value {
         let ran = self.run(arguments);
         assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
         let document = serde_json::from_str(&ran.out).unwrap();

@@ -67,6 +67,7 @@ fn what_every_command_writes_keeps_the_schema() {
                 "disk.img:/dir/link",
             ],
         ),
+        ("du", &["du", "disk.img", "disk.img:/dir/file"]),
         ("check", &["check", "disk.img"]),
         (
             "mkfs",
@@ -191,6 +192,7 @@ fn errors_of_all_commands_are_objects() {
         (&["ls", "disk.img", "disk.img:/none"], 2, "not_found"),
         (&["tree", "gpt.img"], 2, "partitioned"),
         (&["stat", "gpt.img@7:/"], 1, "no_such_partition"),
+        (&["du", "disk.img:/none"], 1, "not_found"),
         (&["cat", "disk.img:/none"], 1, "not_found"),
         (&["cat", "disk.img:/dir"], 1, "is_directory"),
         (&["check", "none.img"], 8, "not_found"),

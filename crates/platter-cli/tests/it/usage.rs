@@ -12,6 +12,7 @@ fn help_and_version_are_there() {
         "ls",
         "tree",
         "stat",
+        "du",
         "cat",
         "cp",
         "mv",

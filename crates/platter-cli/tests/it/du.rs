@@ -1,0 +1,157 @@
+//! The space that files take and share, compared with `btrfs filesystem du`.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Files that share extents with each other, with snapshots, with themselves and with nothing, and what the kernel
+/// makes of them.
+const SHARING: &str = r#"
+noise() { head -c $1 /dev/urandom; }
+mkdir dir
+noise 300000 > dir/alone
+noise 500000 > dir/first
+sync -f .
+cp --reflink=always dir/first dir/second
+noise 8192 | dd of=dir/second bs=4096 seek=3 conv=notrunc status=none
+ln dir/alone dir/linked
+echo short > dir/inline
+ln -s alone dir/pointer
+mkfifo dir/queue
+fallocate -n -l 1000000 dir/alone
+btrfs subvolume create sub
+cp --reflink=always dir/first sub/clone
+touch sub/text sub/more
+btrfs property set sub/text compression zstd
+btrfs property set sub/more compression lzo
+seq 100000 > sub/text
+seq 100000 > sub/more
+truncate -s 1G sub/sparse
+mkdir sub/empty
+sync -f .
+cp --reflink=always sub/text sub/copy
+btrfs subvolume snapshot sub snap
+noise 4096 | dd of=snap/text bs=4096 seek=9 conv=notrunc status=none
+rm sub/clone
+noise 70000 > snap/new
+sync -f .
+btrfs filesystem du --raw . > "$OUT/all"
+btrfs filesystem du --raw -s dir sub snap dir/second sub/text > "$OUT/sums"
+"#;
+
+/// The numbers of each path, of lines of `Total Exclusive SetShared Filename`.
+fn rows(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(header, ["Total", "Exclusive", "Set", "shared", "Filename"]);
+    let row = |line: &str| {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let numbers: Vec<String> = words.by_ref().take(3).collect();
+        let path = words.next().unwrap();
+        let path = path
+            .trim_start_matches("pool.img:")
+            .trim_start_matches("./");
+        let path = path.trim_start_matches('/');
+        (if path == "." { "" } else { path }.to_owned(), numbers)
+    };
+    lines.map(row).collect()
+}
+
+#[test]
+fn space_is_that_of_btrfs_filesystem_du() {
+    let workshop = Workshop::new();
+    let out = workshop.path("").display().to_string();
+    workshop.btrfs(&format!("OUT={out}\n{SHARING}"));
+    let kernel = |name| rows(&fs::read_to_string(workshop.path(name)).unwrap());
+    let all = rows(&workshop.read(&["du", "--raw", "pool.img"]));
+    assert_eq!(all, kernel("all"));
+    let shared: u64 = all[""][2].parse().unwrap();
+    assert!(shared > 500_000, "{shared} bytes are shared");
+    let sums = [
+        "du",
+        "--raw",
+        "-s",
+        "pool.img:dir",
+        "pool.img:/sub",
+        "pool.img:/snap",
+        "pool.img:/dir/second",
+        "pool.img:/sub/text",
+    ];
+    assert_eq!(rows(&workshop.read(&sums)), kernel("sums"));
+
+    let document = workshop.document("du", &["du", "--json", "pool.img:/dir"]);
+    let last = document.as_array().unwrap().last().unwrap();
+    let number = |key: &str| last[key].as_u64().unwrap().to_string();
+    let keys = ["total_bytes", "exclusive_bytes", "set_shared_bytes"];
+    assert_eq!(keys.map(number).to_vec(), kernel("sums")["dir"]);
+}
+
+/// Makes an XFS and in it two files that share all but 64 KiB.
+const XFS: &str = r#"
+set -e
+mkfs.xfs -q -f "$1"
+mount -t tmpfs none /mnt
+mkdir /mnt/fs
+mount -t xfs -o loop "$1" /mnt/fs
+cd /mnt/fs
+mkdir dir
+head -c 1048576 /dev/urandom > dir/first
+sync -f .
+cp --reflink=always dir/first dir/second
+head -c 65536 /dev/urandom | dd of=dir/second bs=65536 seek=4 conv=notrunc status=none
+head -c 131072 /dev/urandom > alone
+cd /
+umount /mnt/fs
+"#;
+
+#[test]
+fn shared_space_of_xfs_is_counted_once() {
+    let workshop = Workshop::new();
+    let image = workshop.path("pool.img");
+    fs::File::create(&image)
+        .unwrap()
+        .set_len(320 << 20)
+        .unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", XFS, "sh"]);
+    run_tool(unshare.arg(&image), "");
+    let text = workshop.read(&["du", "--raw", "pool.img"]);
+    let numbers: Vec<Vec<String>> = rows(&text).into_values().collect();
+    let (mib, part) = (1 << 20, 64 << 10);
+    let row = |total: u64, exclusive: u64, shared: Option<u64>| {
+        let shared = shared.map_or("-".to_owned(), |bytes| bytes.to_string());
+        vec![total.to_string(), exclusive.to_string(), shared]
+    };
+    let expected = [
+        row(2 * mib + 2 * part, 4 * part, Some(mib - part)),
+        row(2 * part, 2 * part, None),
+        row(2 * mib, 2 * part, None),
+        row(mib, part, None),
+        row(mib, part, None),
+    ];
+    assert_eq!(numbers, expected, "{text}");
+}
+
+#[test]
+fn nothing_is_shared_where_a_format_cannot() {
+    let workshop = Workshop::new();
+    let text = workshop.read(&["du", "disk.img:/dir", "disk.img:/sparse"]);
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    // One of the two names of a file counts.
+    let find = |path: &str| lines.iter().find(|line| line.last() == Some(&path));
+    assert_eq!(
+        find("disk.img:/dir/file").unwrap()[..3],
+        ["1.0K", "1.0K", "-"]
+    );
+    assert_eq!(find("disk.img:/dir/hard"), None);
+    assert_eq!(
+        find("disk.img:/sparse").unwrap()[..3],
+        ["1.0K", "1.0K", "0"]
+    );
+    let ran = workshop.run(&["du", "-s", "disk.img:/none", "disk.img:/dir"]);
+    assert_eq!((ran.status, ran.out.lines().count()), (1, 2), "{}", ran.out);
+    assert!(ran.err.contains("no such file or directory"), "{}", ran.err);
+}
