@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use platter::{DeviceRole, MountOption, MountOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
-    balance, cat, check, chmod, chown, completions, cp, device, du, info, ln, ls, man, mkdir, mkfs,
-    mount, mv, receive, resize, rm, scrub, send, stat, subvolume, sync, tar, touch, tree, trim,
-    truncate, tune, umount, write_batch, xattr,
+    balance, cat, check, chmod, chown, completions, cp, defrag, device, du, info, ln, ls, man,
+    mkdir, mkfs, mount, mv, receive, resize, rm, scrub, send, stat, subvolume, sync, tar, touch,
+    tree, trim, truncate, tune, umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -82,6 +82,7 @@ pub(crate) enum Command {
     Mkfs(Box<mkfs::Mkfs>),
     Scrub(scrub::Scrub),
     Balance(balance::Balance),
+    Defrag(defrag::Defrag),
     Device(device::Device),
     Resize(resize::Resize),
     Tune(tune::Tune),
@@ -212,6 +213,7 @@ impl Command {
             | Self::Mkfs(_)
             | Self::Scrub(_)
             | Self::Balance(_)
+            | Self::Defrag(_)
             | Self::Device(_)
             | Self::Resize(_)
             | Self::Tune(_)
@@ -254,10 +256,14 @@ impl Invocation {
             arguments.insert(1, "mount".into());
         }
         let commands = command();
-        let mut words = arguments.iter().skip(1);
-        let status = match words.find(|word| commands.find_subcommand(word).is_some()) {
+        let mut words = arguments.iter_mut().skip(1);
+        let called = words.find_map(|word| commands.find_subcommand(word));
+        if let Some(called) = called {
+            attach_values(called, words);
+        }
+        let status = match called {
             _ if is_helper => STATUS_USAGE_HELPER,
-            Some(word) if word == "check" => STATUS_USAGE_CHECK,
+            Some(called) if called.get_name() == "check" => STATUS_USAGE_CHECK,
             _ => STATUS_USAGE,
         };
         let mut options = arguments.iter().take_while(|word| *word != "--");
@@ -299,6 +305,33 @@ impl Usage {
             return ExitCode::SUCCESS;
         }
         ExitCode::from(self.status)
+    }
+}
+
+/// Separates values that follow a letter at once, as in `-czstd`, where an option takes no others: so what comes after
+/// the option alone is an operand, which clap would take as its value or, if values need a `=`, refuse.
+fn attach_values<'a>(command: &clap::Command, arguments: impl Iterator<Item = &'a mut OsString>) {
+    for argument in arguments.take_while(|argument| *argument != "--") {
+        let bytes = argument.as_bytes();
+        let letters = match bytes {
+            [b'-', b'-', ..] => continue,
+            [b'-', letters @ ..] => letters,
+            _ => continue,
+        };
+        let valued = letters.iter().enumerate().find_map(|(at, letter)| {
+            let is_it = |option: &&clap::Arg| option.get_short() == Some(char::from(*letter));
+            let option = command.get_arguments().find(is_it)?;
+            option.get_action().takes_values().then_some((at, option))
+        });
+        let valued = valued.filter(|(_, option)| option.is_require_equals_set());
+        let Some((at, _)) = valued else {
+            continue;
+        };
+        let value = letters.get(at + 1..).unwrap_or_default();
+        if !value.is_empty() && !value.starts_with(b"=") {
+            let (option, value) = bytes.split_at(at + 2);
+            *argument = OsString::from_vec([option, b"=", value].concat());
+        }
     }
 }
 

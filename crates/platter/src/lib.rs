@@ -61,6 +61,7 @@ pub mod resize;
 pub mod accounts;
 pub mod copy;
 pub mod edit;
+pub mod defragment;
 
 #[cfg(test)]
 mod sample;

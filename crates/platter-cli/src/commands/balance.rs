@@ -20,7 +20,7 @@ use crate::output::progress::Progress;
 
 /// Place the chunks of a btrfs anew, and convert their profiles
 ///
-/// FILTERS are those of btrfs balance, with commas in between: profiles=, usage=, devid=, drange=, vrange=, stripes=,
+/// FILTERS are those of btrfs balance, without a space after the letter and with commas in between, as in -dusage=50: profiles=, usage=, devid=, drange=, vrange=, stripes=,
 /// limit=, convert=PROFILE, soft. Without -d, -m and -s, all chunks are balanced. Each chunk moves in a commit of its
 /// own to the devices with the most free space; extents stay in their chunks, so chunks that are used in part do not
 /// become fewer, but those that nothing is in are removed. What is interrupted goes on when it is given again, with
@@ -31,13 +31,13 @@ pub(crate) struct Balance {
     #[arg(value_name = "IMAGE")]
     image: OsString,
     /// Balance chunks of data
-    #[arg(short, value_name = "FILTERS", num_args = 0..=1, default_missing_value = "")]
+    #[arg(short, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     data: Option<String>,
     /// Balance chunks of metadata, and of the chunk tree
-    #[arg(short, value_name = "FILTERS", num_args = 0..=1, default_missing_value = "")]
+    #[arg(short, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     metadata: Option<String>,
     /// Balance chunks of the chunk tree
-    #[arg(short, value_name = "FILTERS", num_args = 0..=1, default_missing_value = "")]
+    #[arg(short, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     system: Option<String>,
     /// Let metadata have fewer copies after it
     #[arg(short, long)]

@@ -222,6 +222,9 @@ fn errors_of_all_commands_are_objects() {
             1,
             "unsupported",
         ),
+        (&["defrag", "disk.img:/dir/file"], 1, "unsupported"),
+        (&["defrag", "none.img:/file"], 1, "not_found"),
+        (&["defrag", "-czip", "disk.img:/dir/file"], 2, "usage"),
         (&["resize", "none.img", "8M"], 1, "not_found"),
         (
             &["xattr", "get", "user.none", "disk.img:/dir"],

@@ -4,6 +4,7 @@
 mod btrfs;
 mod check;
 mod copy;
+mod defrag;
 mod du;
 mod edit;
 mod in_use;

@@ -35,6 +35,7 @@ fn help_and_version_are_there() {
         "resize",
         "scrub",
         "balance",
+        "defrag",
         "device",
         "tune",
     ] {
@@ -80,6 +81,25 @@ fn wrong_words_have_one_status() {
             ran.err.contains("Usage") || arguments[0] == "--json",
             "{arguments:?}"
         );
+    }
+}
+
+#[test]
+fn operands_follow_options_without_their_values() {
+    let workshop = Workshop::new();
+    for arguments in [
+        &["balance", "-d", "none.img"][..],
+        &["balance", "-dusage=50", "-m", "none.img"],
+        &["defrag", "-c", "none.img:/file"],
+        &["defrag", "-rczstd:9", "none.img:/file"],
+        &["defrag", "--compress=lzo", "none.img:/file"],
+        &["--cache", "1M", "defrag", "-c=lzo", "none.img:/file"],
+    ] {
+        let ran = workshop.run(arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.err);
+        let error = "none.img: no such file or directory";
+        let text = ran.err.to_lowercase();
+        assert!(text.contains(error), "{arguments:?}: {text}");
     }
 }
 

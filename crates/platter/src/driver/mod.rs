@@ -91,6 +91,16 @@ pub(crate) trait Driver: Sync {
         EditStrategy::Refused
     }
 
+    /// Whether extents of its files can be written anew as longer ones.
+    fn defragments(&self) -> bool {
+        false
+    }
+
+    /// Whether contents can be compressed by the method of this name.
+    fn compresses_by(&self, _method: &str) -> bool {
+        false
+    }
+
     /// Whether small files that are read one after the other are to be read from the device together.
     fn gathers_reads(&self) -> bool {
         false
@@ -191,6 +201,12 @@ pub fn check_option(option: &MountOption) -> Result<(), OptionError> {
         }
     }
     Err(refused)
+}
+
+/// Whether a format compresses by the method of this name, to which a level may be added as in `zstd:9`.
+#[must_use]
+pub fn is_compression(method: &str) -> bool {
+    DRIVERS.iter().any(|driver| driver.compresses_by(method))
 }
 
 /// The error of what a driver cannot do.

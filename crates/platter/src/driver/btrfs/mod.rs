@@ -67,6 +67,14 @@ impl Driver for BtrfsDriver {
         set(&mut MountOptions::default(), option)
     }
 
+    fn defragments(&self) -> bool {
+        true
+    }
+
+    fn compresses_by(&self, method: &str) -> bool {
+        Method::parse(method).is_some()
+    }
+
     fn gathers_reads(&self) -> bool {
         true
     }

@@ -1,0 +1,113 @@
+//! `platter defrag`: extents of files in an image that are written anew, longer or compressed.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use platter::defragment::{Defragment, defragment, is_compression};
+use platter::escape::unescape;
+use serde_json::{Map, json};
+
+use super::editing::{Targets, scope};
+use crate::args::{ImageOptions, parse_size, source_date};
+use crate::console::{self, Console};
+use crate::output::error::misuse;
+use crate::output::json::{put_name, write_object};
+use crate::output::progress::Progress;
+
+/// Write the extents of files of a btrfs anew, as longer ones or compressed
+///
+/// Short extents that lie next to each other in a file become one, as btrfs filesystem defragment does it. Contents and
+/// times stay as they are. What files share with others, such as snapshots or clones, they share no longer afterwards,
+/// which takes space. The command may commit several times; whatever ends it, all contents are as they were. The
+/// filesystem must not be mounted.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Defrag {
+    /// The files, as IMAGE[@PARTITION]:PATH
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    files: Vec<OsString>,
+    /// All regular files below directories, but not in other subvolumes
+    #[arg(short, long)]
+    recursive: bool,
+    /// Compress by zlib, or by lzo or zstd as in -czstd or -czstd:9, without a space
+    #[arg(short, long, value_name = "METHOD[:LEVEL]", num_args = 0..=1, require_equals = true, default_missing_value = "zlib", value_parser = parse_method)]
+    compress: Option<String>,
+    /// Leave extents as they are that are at least so long
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "32M")]
+    target: u64,
+    /// Begin at this byte of the files
+    #[arg(short, long, value_name = "BYTE", value_parser = parse_size, default_value = "0")]
+    start: u64,
+    /// Go on for so many bytes
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
+    length: Option<u64>,
+}
+
+impl Defrag {
+    pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        if options.no_lock || options.norecovery {
+            misuse!("--no-lock and --norecovery are for reading only");
+        }
+        let targets = Targets::parse(&self.files)?;
+        let end = match self.length {
+            Some(length) => self.start.saturating_add(length),
+            None => u64::MAX,
+        };
+        if self.start >= end {
+            misuse!("the range has no bytes");
+        }
+        let request = Defragment {
+            range: self.start..end,
+            extent_bytes: self.target,
+            compression: self.compress.clone(),
+        };
+        let mut open_options = options.open_options();
+        if let Some(date) = source_date()? {
+            open_options = open_options.reproducible(date);
+        }
+        let mut console = Console::new();
+        let mut progress = Progress::new(true);
+        let (mut files, mut written_bytes) = (0, 0);
+        let mut failed = Ok(());
+        let what = (&request, scope(self.recursive));
+        defragment(
+            &open_options,
+            &targets.spec,
+            &targets.paths,
+            what,
+            &mut |done| {
+                files += 1;
+                progress.update(files, None, "files");
+                match done {
+                    Ok(bytes) => written_bytes += bytes,
+                    Err(error) => {
+                        let troubled = progress.suspend(|| console.trouble(1, error));
+                        if failed.is_ok() {
+                            failed = troubled;
+                        }
+                    }
+                }
+            },
+        )?;
+        progress.finish();
+        failed?;
+        if console::is_json() {
+            let mut object = Map::new();
+            let image = targets.spec.to_string();
+            put_name(&mut object, "image", &unescape(&image));
+            object.insert("files".into(), json!(files));
+            object.insert("written_bytes".into(), json!(written_bytes));
+            write_object(&mut console.out, &object)?;
+        } else {
+            let text = format!("looked at {files} files, wrote {written_bytes} bytes anew");
+            writeln!(console.out, "{text}")?;
+        }
+        Ok(console.finish()?)
+    }
+}
+
+fn parse_method(text: &str) -> Result<String, String> {
+    if is_compression(text) {
+        return Ok(text.to_owned());
+    }
+    Err("no filesystem compresses by this".to_owned())
+}

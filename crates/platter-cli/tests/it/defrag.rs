@@ -1,0 +1,218 @@
+//! Extents that are written anew, compared with what the kernel reads.
+
+use serde_json::json;
+
+use super::*;
+
+/// Files in many pieces, whose pieces alternate on the device.
+const PIECES: &str = r"
+noise() { head -c $1 /dev/urandom; }
+btrfs subvolume create sub
+mkdir dir
+touch dir/nocow
+chattr +C dir/nocow
+i=0
+while [ $i -lt 40 ]; do
+    for file in one dir/two dir/nocow sub/inner; do
+        noise 16384 | dd of=$file bs=16384 seek=$i conv=notrunc status=none
+    done
+    sync -f .
+    i=$((i + 1))
+done
+noise 100 >> one
+seq 300000 > text
+noise 400000 > random
+echo short and short and short and short and short and short > inline
+truncate -s 10M sparse
+noise 5000 | dd of=sparse bs=1M seek=3 conv=notrunc status=none
+sync -f .
+cp --reflink=always dir/two clone
+btrfs subvolume snapshot -r sub snap
+touch -d 2001-02-03T04:05:06Z one dir/two text inline
+";
+
+/// What must stay as it is, and the number of extents of each file.
+const SEEN: &str = r#"
+find . -type f | sort | while read -r file; do
+    sha256sum "$file"
+    stat -c '%n %s %y %z' "$file"
+done > "$OUT/same.$RUN"
+find . -type f | sort | xargs filefrag > "$OUT/extents.$RUN"
+find . -type f | sort | while read -r file; do
+    filefrag -v "$file" | sed -n "s|^ *[0-9]*: *|$file |p"
+done > "$OUT/places.$RUN"
+"#;
+
+struct Seen {
+    same: String,
+    extents: Vec<(String, u64)>,
+    /// The lines of `filefrag -v`, each after its path.
+    places: Vec<String>,
+}
+
+impl Workshop {
+    fn seen(&self, run: &str) -> Seen {
+        let out = self.path("").display().to_string();
+        self.in_kernel_mount(&format!("OUT={out}\nRUN={run}\n{SEEN}"));
+        let read = |what| fs::read_to_string(self.path(&format!("{what}.{run}"))).unwrap();
+        // ./one: 41 extents
+        let extents = read("extents");
+        let extents = extents.lines().map(|line| {
+            let mut words = line.split_whitespace();
+            let path = words.next().unwrap().trim_end_matches(':').to_owned();
+            (path, words.next().unwrap().parse().unwrap())
+        });
+        Seen {
+            same: read("same"),
+            extents: extents.collect(),
+            places: read("places").lines().map(str::to_owned).collect(),
+        }
+    }
+
+    fn assert_checked(&self) {
+        let mut check = Command::new("btrfs");
+        check.args(["check", "--check-data-csum"]);
+        run_tool(check.arg(self.path("pool.img")), "");
+    }
+}
+
+impl Seen {
+    fn of(&self, path: &str) -> u64 {
+        let found = self.extents.iter().find(|(file, _)| file == path);
+        found.unwrap().1
+    }
+
+    /// The extents of a file, and how many of them are compressed.
+    fn places_of(&self, path: &str) -> (Vec<&str>, usize) {
+        let is_own = |line: &&str| line.split(' ').next() == Some(path);
+        let lines: Vec<&str> = self
+            .places
+            .iter()
+            .map(|line| &**line)
+            .filter(is_own)
+            .collect();
+        let encoded = lines.iter().filter(|line| line.contains("encoded")).count();
+        (lines, encoded)
+    }
+}
+
+#[test]
+fn defragmented_files_have_fewer_extents() {
+    let workshop = Workshop::new();
+    let out = workshop.path("").display().to_string();
+    workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
+    let before = workshop.seen("before");
+    let pieces = ["./one", "./dir/two", "./dir/nocow", "./sub/inner"];
+    for path in pieces {
+        assert!(before.of(path) >= 40, "{path}: {:?}", before.extents);
+    }
+    workshop.read(&["defrag", "-r", "pool.img:/"]);
+    workshop.assert_checked();
+    let after = workshop.seen("after");
+    assert_eq!(after.same, before.same);
+    for path in ["./one", "./dir/two", "./dir/nocow", "./clone"] {
+        assert_eq!(after.of(path), 1, "{path}: {:?}", after.extents);
+    }
+    for path in ["./sub/inner", "./snap/inner"] {
+        assert_eq!(after.of(path), before.of(path), "{path}");
+    }
+
+    // Again, there is nothing to do.
+    let again = workshop.document("defrag", &["defrag", "--json", "-r", "pool.img:/"]);
+    assert_eq!(
+        (&again["files"], &again["written_bytes"]),
+        (&json!(8), &json!(0))
+    );
+    let again = workshop.seen("again");
+    assert_eq!(again.extents, after.extents);
+    assert_eq!(again.places, after.places);
+
+    let ran = workshop.run(&["defrag", "pool.img:/snap/inner", "pool.img:/sub/inner"]);
+    assert_eq!(ran.status, 1);
+    assert!(ran.err.contains("/snap/inner: read-only"), "{}", ran.err);
+    workshop.assert_checked();
+    let last = workshop.seen("last");
+    assert_eq!(
+        (last.of("./sub/inner"), last.of("./snap/inner")),
+        (1, before.of("./snap/inner"))
+    );
+    assert_eq!(last.same, before.same);
+}
+
+#[test]
+fn defragmented_files_are_compressed_when_asked() {
+    let workshop = Workshop::new();
+    let out = workshop.path("").display().to_string();
+    workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
+    let before = workshop.seen("before");
+    let files = [
+        "pool.img:/text",
+        "pool.img:/inline",
+        "pool.img:/random",
+        "pool.img:/dir/nocow",
+    ];
+    let mut written = Vec::new();
+    for method in ["-czstd:5", "-clzo", "-c"] {
+        // What follows the option is an operand.
+        workshop.read(&[&["defrag", method], &files[..]].concat());
+        workshop.assert_checked();
+        let run = method.trim_start_matches('-');
+        let after = workshop.seen(run);
+        assert_eq!(after.same, before.same, "{method}");
+        let (text, encoded) = after.places_of("./text");
+        assert!(
+            text.len() > 10 && encoded == text.len(),
+            "{method}: {text:?}"
+        );
+        assert!(!written.contains(&after.places), "{method}");
+        // Noise does not get shorter, and stays where it is.
+        let random = after.places_of("./random");
+        assert_eq!(random, before.places_of("./random"), "{method}");
+        assert_eq!(random.1, 0, "{method}");
+        assert_eq!(after.of("./dir/nocow"), 1, "{:?}", after.extents);
+        assert_eq!(after.places_of("./dir/nocow").1, 0, "{method}");
+        let again = [&["defrag", "--json", method], &files[..]].concat();
+        let again = workshop.document("defrag", &again);
+        assert_eq!(again["written_bytes"], 0, "{method}");
+        written.push(after.places);
+    }
+}
+
+#[test]
+fn a_range_of_a_file_is_defragmented() {
+    let workshop = Workshop::new();
+    let out = workshop.path("").display().to_string();
+    workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
+    let before = workshop.seen("before");
+    // Ten of its extents become one; what is as long as the target stays.
+    let range = ["-s", "32K", "-l", "160K"];
+    workshop.read(&[&["defrag", "pool.img:/dir/two"], &range[..]].concat());
+    workshop.read(&["defrag", "pool.img:/one", "-t", "16K"]);
+    workshop.assert_checked();
+    let after = workshop.seen("after");
+    assert_eq!(after.same, before.same);
+    assert_eq!(after.of("./dir/two"), before.of("./dir/two") - 9);
+    assert_eq!(after.places_of("./one"), before.places_of("./one"));
+}
+
+#[test]
+fn what_cannot_be_defragmented_is_refused_by_name() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&["defrag", "disk.img:/dir/file"]);
+    assert_eq!(ran.status, 1);
+    let refused = "ext: defragmentation is not supported";
+    assert!(ran.err.contains(refused), "{}", ran.err);
+    workshop.btrfs("mkdir dir\necho text > file");
+    for (operand, error) in [
+        ("pool.img:/dir", "/dir: is a directory"),
+        ("pool.img:/none", "/none: no such file or directory"),
+    ] {
+        let ran = workshop.run(&["defrag", operand]);
+        assert_eq!(ran.status, 1, "{operand}");
+        assert!(ran.err.contains(error), "{}", ran.err);
+    }
+    for arguments in [["-czip", "pool.img:/file"], ["-l0", "pool.img:/file"]] {
+        let ran = workshop.run(&[&["defrag"], &arguments[..]].concat());
+        assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.err);
+    }
+}
