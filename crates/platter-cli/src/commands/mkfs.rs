@@ -5,11 +5,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::anyhow;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use platter::make::{self, NewFilesystem};
-use platter::populate::{Content, ContentLayers, IdMap, IdRange};
+use platter::populate::{Content, ContentLayers, IdMap, IdRange, NewSubvolume};
+use platter::vfs::lock::Mutex;
 use platter::vfs::{Clock, FixedClock, SystemClock, Timestamp};
 use platter::{FormatOptions, ImageSpec, MemoryBudget};
 
@@ -19,6 +21,7 @@ use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
 use crate::output::error::misuse;
 use crate::output::json::write_object;
+use crate::output::progress::Progress;
 
 /// Headers of an archive may take so many times the bytes that inodes and names do, and in any case
 /// so many bytes.
@@ -57,8 +60,24 @@ pub(crate) struct Mkfs {
     #[arg(long, value_name = "DIR|TAR|oci:DIR[:TAG]|layer:FILE|-")]
     from: Vec<OsString>,
     /// Make the new image file as short as its content allows
-    #[arg(long, requires = "from", conflicts_with = "size")]
+    #[arg(
+        long,
+        requires = "from",
+        conflicts_with = "size",
+        visible_alias = "shrink"
+    )]
     minimize: bool,
+    /// Make a directory of the content a subvolume, of btrfs: PATH, or TYPE:PATH with rw, ro, default or
+    /// default-ro; can be given several times
+    ///
+    /// A file that has names in several subvolumes becomes one in each, which share their contents.
+    #[arg(short = 'u', long, requires = "from", value_name = "[TYPE:]PATH", value_parser = subvolume_parser())]
+    subvol: Vec<NewSubvolume>,
+    /// Store files with equal contents once, of btrfs and XFS
+    ///
+    /// They share extents, as cp --reflink has it. Files of the same size are read once more for that.
+    #[arg(long, requires = "from")]
+    dedupe: bool,
     /// Owner of everything, instead of those of the directory or archive
     #[arg(long, requires = "from", value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
@@ -200,7 +219,14 @@ impl Mkfs {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             misuse!("{image}: --minimize makes a new file, no partition or device");
         }
-        let mut maker = FormatOptions::new(self.new_filesystem()?)
+        let new = self.new_filesystem()?;
+        if self.dedupe && !new.shares_extents() {
+            misuse!("--dedupe: files of this {} cannot share extents", self.kind);
+        }
+        if !self.subvol.is_empty() && !new.has_subvolumes() {
+            misuse!("--subvol: {} has no subvolumes", self.kind);
+        }
+        let mut maker = FormatOptions::new(new)
             .overwrite(self.force)
             .clock(self.clock()?)
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));
@@ -286,6 +312,10 @@ impl Mkfs {
             }
         }
         let mut content = layers.finish();
+        content.make_subvolumes(&self.subvol)?;
+        if self.dedupe {
+            share_equal_files(&mut content)?;
+        }
         if let Some((uid, gid)) = self.owner {
             content.owned_by(uid, gid);
         }
@@ -391,6 +421,24 @@ impl Mkfs {
     }
 }
 
+/// Has equal files share their contents, and shows how much was compared.
+fn share_equal_files(content: &mut Content) -> platter::Result<()> {
+    let shown = Arc::new(<Mutex<Progress>>::new(Progress::new(true)));
+    let listener = Arc::clone(&shown);
+    let compared_bytes = AtomicU64::new(0);
+    let progress = platter::Progress::listening(move |advance| {
+        let before = compared_bytes.fetch_add(advance.bytes, Ordering::Relaxed);
+        let bytes = before.saturating_add(advance.bytes);
+        listener.lock().update(bytes, None, "bytes compared");
+    });
+    let shared = content.share_equal_files(&progress);
+    drop(progress);
+    if let Some(shown) = Arc::into_inner(shown) {
+        shown.into_inner().finish();
+    }
+    shared
+}
+
 /// The types that can be made.
 fn types() -> PossibleValuesParser {
     PossibleValuesParser::new(make::types())
@@ -418,6 +466,30 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
         Some((uid, gid))
     });
     owner.ok_or_else(|| "an owner is two numbers, as in 1000:1000".into())
+}
+
+/// Reads `[TYPE:]PATH`. What is no type is part of the path.
+fn subvolume_parser() -> impl TypedValueParser<Value = NewSubvolume> {
+    OsStringValueParser::new().map(|text| subvolume(text.as_bytes()))
+}
+
+fn subvolume(text: &[u8]) -> NewSubvolume {
+    let types = [
+        (&b"rw:"[..], false, false),
+        (b"ro:", true, false),
+        (b"default:", false, true),
+        (b"default-ro:", true, true),
+    ];
+    let found = types.iter().find_map(|(word, is_read_only, is_default)| {
+        let path = text.strip_prefix(*word)?;
+        Some((path, *is_read_only, *is_default))
+    });
+    let (path, is_read_only, is_default) = found.unwrap_or((text, false, false));
+    NewSubvolume {
+        path: path.to_vec(),
+        is_read_only,
+        is_default,
+    }
 }
 
 fn parse_id_range(text: &str) -> Result<IdRange, String> {
@@ -495,6 +567,20 @@ mod tests {
         for text in ["", "1", "1:2:3:4", "a:b", "1:2:x", "-1:2"] {
             assert!(parse_id_range(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn subvolumes_have_types_before_their_paths() {
+        let found = |text: &str| {
+            let new = subvolume(text.as_bytes());
+            (new.path, new.is_read_only, new.is_default)
+        };
+        assert_eq!(found("a/b"), (b"a/b".to_vec(), false, false));
+        assert_eq!(found("rw:a"), (b"a".to_vec(), false, false));
+        assert_eq!(found("ro:a"), (b"a".to_vec(), true, false));
+        assert_eq!(found("default:a:b"), (b"a:b".to_vec(), false, true));
+        assert_eq!(found("default-ro:a"), (b"a".to_vec(), true, true));
+        assert_eq!(found("other:a"), (b"other:a".to_vec(), false, false));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod readme;
 mod resize;
 mod same_bytes;
 mod stream;
+mod subvolumes;
 mod unmount;
 mod usage;
 mod xfs;

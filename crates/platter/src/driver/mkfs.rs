@@ -10,6 +10,7 @@ use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Filesystem, Result};
 
 use super::DRIVERS;
+use crate::Format;
 use crate::devices::Devices;
 use crate::options::OptionError;
 
@@ -18,6 +19,19 @@ use crate::options::OptionError;
 pub(crate) trait Mkfs: fmt::Debug + Send + Sync {
     /// A copy of it.
     fn boxed(&self) -> Box<dyn Mkfs>;
+
+    /// Its format.
+    fn format(&self) -> Format;
+
+    /// Whether directories can be subvolumes.
+    fn has_subvolumes(&self) -> bool {
+        false
+    }
+
+    /// Whether files can share extents.
+    fn shares_extents(&self) -> bool {
+        false
+    }
 
     /// Its label.
     ///
@@ -143,6 +157,18 @@ impl NewFilesystem {
 
     pub(crate) fn driver_mut(&mut self) -> &mut dyn Mkfs {
         &mut *self.0
+    }
+
+    /// Whether directories of its content can be subvolumes.
+    #[must_use]
+    pub fn has_subvolumes(&self) -> bool {
+        self.0.has_subvolumes()
+    }
+
+    /// Whether files can share extents, with the features that are set.
+    #[must_use]
+    pub fn shares_extents(&self) -> bool {
+        self.0.shares_extents()
     }
 
     /// Sets the label.

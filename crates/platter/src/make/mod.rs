@@ -16,7 +16,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Context, FixedClock, SetAttr, SystemClock, Timestamp};
 
 use crate::devices::DeviceRole;
-use crate::driver::{FillRequest, MkfsRequest, OnDevice};
+use crate::driver::{FillRequest, MkfsRequest, OnDevice, unsupported};
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
@@ -171,6 +171,7 @@ impl FormatOptions {
     /// does not fit.
     pub fn make(&self, spec: &ImageSpec) -> Result<()> {
         let maker = self.chosen();
+        maker.refuse_content()?;
         let content = maker.content.as_ref();
         if content.is_some_and(|content| content.is_read_from(&spec.image)) {
             let text = "is the archive that the content is read from";
@@ -222,12 +223,28 @@ impl FormatOptions {
     /// does not fit.
     pub fn format(&self, images: impl Into<ImageSet>) -> Result<()> {
         let (options, images) = (self.chosen(), images.into());
+        options.refuse_content()?;
         let first = images.first();
         options.refuse_occupied(first)?;
         let len_bytes = first.device().geometry().len_bytes;
         let unfit = options.refuse_unfit(first);
         unfit.map_err(|error| options.explain_too_small(error, len_bytes))?;
         options.make_on(&images, OnDevice::Anything)
+    }
+
+    /// Refuses content that the format cannot hold as it is asked for.
+    fn refuse_content(&self) -> Result<()> {
+        let (new, content) = (self.new.driver(), self.content.as_ref());
+        let has = |what: fn(&Content) -> bool| content.is_some_and(|content| what(content));
+        let feature = if has(Content::has_subvolumes) && !new.has_subvolumes() {
+            "making subvolumes"
+        } else if has(Content::has_clones) && !new.shares_extents() {
+            "sharing extents between files"
+        } else {
+            return Ok(());
+        };
+        let name = content.map_or_else(|| Arc::from(""), |content| content.name());
+        Err(Error::new(&name, unsupported(new.format(), feature)))
     }
 
     /// The same, with all that is random chosen: however often a size is tried, it is the same.

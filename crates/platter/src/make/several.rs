@@ -77,6 +77,7 @@ mod tests {
     use platter_vfs::{Clock, Filesystem};
 
     use super::*;
+    use crate::Format;
     use crate::devices::{DeviceRole, Devices};
     use crate::driver::samples::NEWEST;
     use crate::driver::{FillRequest, Mkfs, MkfsRequest, NewFilesystem};
@@ -90,6 +91,10 @@ mod tests {
     impl Mkfs for Marks {
         fn boxed(&self) -> Box<dyn Mkfs> {
             Box::new(self.clone())
+        }
+
+        fn format(&self) -> Format {
+            Format::Ext
         }
 
         fn set_label(&mut self, _: Vec<u8>) -> Result<(), OptionError> {

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::{Cause, Result};
 
 /// Bytes read at once.
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// Zeros of this length at a multiple of it are not written.
 pub(super) const HOLE_BYTES: usize = 4096;
 /// What is compared with.
@@ -150,6 +150,14 @@ impl Contents {
         Ok(())
     }
 
+    /// The bytes that it begins with: all if they are no more than a chunk.
+    pub(super) fn first_bytes(&self) -> Result<Vec<u8>, Cause> {
+        let len = usize::try_from(self.size_bytes().min(CHUNK_BYTES)).unwrap_or_default();
+        let mut bytes = vec![0; len];
+        self.read(0, &mut bytes, &mut Nearby::default())?;
+        Ok(bytes)
+    }
+
     /// Whole blocks of no more than [`CHUNK_BYTES`], in ascending order, with all the data.
     pub(super) fn chunks(&self) -> Result<Vec<Range<u64>>, Cause> {
         match self {
@@ -207,6 +215,11 @@ impl Contents {
             }
         }
     }
+}
+
+/// The error of contents that are not what was read of them before.
+pub(super) fn changed() -> Cause {
+    Error::other("changed while it was read").into()
 }
 
 fn shorter() -> Cause {

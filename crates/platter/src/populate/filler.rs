@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use platter_vfs::{
     Condition, Context, CreateKind, Credentials, FileKind, Filesystem, Inode, Name, SetAttr,
-    SetTime, WholeFile, XattrMode,
+    SetTime, Subvolumes, WholeFile, XattrMode,
 };
 
 use super::ahead::{Part, Pieces};
-use super::contents::{Contents, has_holes, write_data};
+use super::contents::{Contents, changed, has_holes, write_data};
+use super::sharing::{ContentsDigest, Digester};
+use super::subvolumes::SubvolumeKind;
 use super::{Content, Filled, Member, MemberKind, MemberPath};
 use crate::{Cause, Progress, Result};
 
@@ -17,6 +19,8 @@ const SHORT_BYTES_MAX: u64 = 64 << 10;
 /// ...up to so many, or until they have so many bytes together.
 const WAITING_MAX: usize = 64;
 const WAITING_BYTES_MAX: usize = 256 << 10;
+/// Of directories that no member names.
+const IMPLIED_PERMISSIONS: u32 = 0o755;
 
 /// What makes the members of a content, one after the other.
 pub(super) struct Filler<'a> {
@@ -103,6 +107,11 @@ impl<'a> Filler<'a> {
             self.make_waiting()?;
         }
         let bytes = self.pieces.whole(size_bytes).map_err(failed)?;
+        if let Some(expected) = content.digests.get(path) {
+            let mut digester = Digester::default();
+            digester.add_data(0, &bytes).map_err(failed)?;
+            refuse_changed(&digester, expected).map_err(failed)?;
+        }
         if member.xattrs.is_empty() && !has_holes(&bytes) {
             self.progress.add(size_bytes);
             self.waiting_bytes += bytes.len();
@@ -171,10 +180,24 @@ impl<'a> Filler<'a> {
             }
             MemberKind::Directory => {
                 let dir = self.directory(path)?;
-                make_directory(&*dir, path.name()?, &member.context())
+                let (name, context) = (path.name()?, member.context());
+                if self.content.subvolumes.contains_key(path) {
+                    self.subvolumes()?.create(&context, dir.id(), name)?;
+                    return Ok(());
+                }
+                make_directory(&*dir, name, &context)
+            }
+            MemberKind::Clone(earlier, size_bytes) => {
+                self.make_alone(path, member, |filler, inode| {
+                    if *size_bytes > 0 {
+                        let source = filler.find(earlier)?;
+                        inode.clone_range(&*source, 0..*size_bytes, 0)?;
+                    }
+                    Ok(())
+                })
             }
             MemberKind::File(contents) => self.make_alone(path, member, |filler, inode| {
-                let end = filler.write_pieces(inode)?;
+                let end = filler.write_pieces(inode, path)?;
                 set_size(inode, end, contents.size_bytes())
             }),
             MemberKind::Symlink(_)
@@ -200,9 +223,10 @@ impl<'a> Filler<'a> {
             }
             MemberKind::Fifo => (CreateKind::Fifo, member.permissions),
             MemberKind::Socket => (CreateKind::Socket, member.permissions),
-            MemberKind::File(_) | MemberKind::Directory | MemberKind::Link(_) => {
-                (CreateKind::Regular, member.permissions)
-            }
+            MemberKind::File(_)
+            | MemberKind::Clone(..)
+            | MemberKind::Directory
+            | MemberKind::Link(_) => (CreateKind::Regular, member.permissions),
         };
         let dir = self.directory(path)?;
         let inode = dir.create(&member.context(), path.name()?, kind, permissions)?;
@@ -211,10 +235,21 @@ impl<'a> Filler<'a> {
     }
 
     /// Writes the contents of the next file. Returns where they end, but for holes.
-    fn write_pieces(&mut self, inode: &dyn Inode) -> Result<u64, Cause> {
+    ///
+    /// # Errors
+    /// If other files are to share them, and they are no longer what was compared.
+    fn write_pieces(&mut self, inode: &dyn Inode, path: &MemberPath) -> Result<u64, Cause> {
+        let expected = self.content.digests.get(path);
+        let mut digester = Digester::default();
         let mut end = 0;
         while let Some(piece) = self.pieces.next()? {
+            if expected.is_some() {
+                digester.add_data(piece.offset, &piece.bytes)?;
+            }
             end = end.max(self.progress.write(inode, piece.offset, &piece.bytes)?);
+        }
+        if let Some(expected) = expected {
+            refuse_changed(&digester, expected)?;
         }
         Ok(end)
     }
@@ -225,6 +260,48 @@ impl<'a> Filler<'a> {
             .find(path)
             .and_then(|inode| set_attributes(&*inode, member));
         finished.map_err(|cause| self.content.error(path, cause))
+    }
+
+    /// Has a subvolume be the default one, or refuse changes.
+    pub(super) fn finish_subvolume(
+        &mut self,
+        path: &MemberPath,
+        kind: SubvolumeKind,
+    ) -> Result<()> {
+        let finished = self.find(path).and_then(|inode| {
+            let subvolumes = self.subvolumes()?;
+            let id = inode.id().tree;
+            if kind.is_default {
+                subvolumes.set_default(id)?;
+            }
+            if kind.is_read_only {
+                subvolumes.set_read_only(id, true)?;
+            }
+            Ok(())
+        });
+        finished.map_err(|cause| self.content.error(path, cause))
+    }
+
+    fn subvolumes(&self) -> Result<&'a dyn Subvolumes, Cause> {
+        let missing = || platter_vfs::Error::from(Condition::NotSupported);
+        Ok(self.fs.subvolumes().ok_or_else(missing)?)
+    }
+
+    /// Makes a subvolume that no member names, as a directory would be.
+    fn make_implied_subvolume(
+        &self,
+        dir: &dyn Inode,
+        name: Name<'_>,
+        context: &Context,
+    ) -> Result<Arc<dyn Inode>, Cause> {
+        self.subvolumes()?.create(context, dir.id(), name)?;
+        let inode = dir.lookup(name)?;
+        let changes = SetAttr {
+            permissions: Some(IMPLIED_PERMISSIONS),
+            ..SetAttr::default()
+        };
+        inode.set_attr(context, &changes)?;
+        Ok(inode)
     }
 
     /// Sets the owner of the root directory.
@@ -253,12 +330,14 @@ impl<'a> Filler<'a> {
         let same = self.open.iter().zip(path.parents());
         let common = same.take_while(|(open, name)| *open.name == **name).count();
         self.open.truncate(common);
+        let mut above = path.above(common);
         for component in path.parents().skip(common) {
             let parent = match self.open.last() {
                 Some(above) => Arc::clone(&above.inode),
                 None => self.fs.root()?,
             };
             let name = Name::new(component)?;
+            above = above.below(component);
             let inode = match parent.lookup(name) {
                 Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
                     let (uid, gid) = self.content.implied_owner.unwrap_or_default();
@@ -266,7 +345,11 @@ impl<'a> Filler<'a> {
                         credentials: Credentials::new(uid, gid),
                         umask: 0,
                     };
-                    parent.create(&context, name, CreateKind::Directory, 0o755)?
+                    if self.content.subvolumes.contains_key(&above) {
+                        self.make_implied_subvolume(&*parent, name, &context)?
+                    } else {
+                        parent.create(&context, name, CreateKind::Directory, IMPLIED_PERMISSIONS)?
+                    }
                 }
                 found => found?,
             };
@@ -297,6 +380,14 @@ impl Report<'_> {
         self.filled.bytes += bytes;
         self.observer.add_bytes(bytes);
     }
+}
+
+/// Refuses contents that were another file's when they were compared.
+fn refuse_changed(digester: &Digester, expected: &ContentsDigest) -> Result<(), Cause> {
+    if digester.digest().as_ref() == Some(expected) {
+        return Ok(());
+    }
+    Err(changed())
 }
 
 /// A directory may be there: the root has `lost+found`.

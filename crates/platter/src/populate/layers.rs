@@ -59,6 +59,7 @@ impl ContentLayers {
                 MemberKind::Link(first) => self.stack.link(path, first),
                 MemberKind::Directory
                 | MemberKind::File(_)
+                | MemberKind::Clone(..)
                 | MemberKind::Symlink(_)
                 | MemberKind::CharDevice(_)
                 | MemberKind::BlockDevice(_)

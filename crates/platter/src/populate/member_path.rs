@@ -73,6 +73,12 @@ impl MemberPath {
         names(&self.0)
     }
 
+    /// The directory that its first names lead to: so many of them.
+    pub(super) fn above(&self, names: usize) -> Self {
+        let names = self.components().take(names);
+        names.fold(Self::root(), |dir, name| dir.below(name))
+    }
+
     /// The directory that it lies in; the root is its own.
     pub(super) fn parent(&self) -> Self {
         Self(self.0[..self.name_start().saturating_sub(1)].into())

@@ -6,6 +6,8 @@
 mod contents;
 mod ahead;
 mod member_path;
+mod sharing;
+mod subvolumes;
 mod filler;
 mod dir;
 mod oci;
@@ -16,6 +18,7 @@ mod layers;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -34,6 +37,9 @@ use filler::Filler;
 pub use layers::ContentLayers;
 use member_path::MemberPath;
 pub use owners::{IdMap, IdRange};
+use sharing::ContentsDigest;
+pub use subvolumes::NewSubvolume;
+use subvolumes::SubvolumeKind;
 
 /// Longer targets of links take a block in every format.
 const TARGET_INSIDE_MAX: usize = 59;
@@ -49,6 +55,10 @@ pub struct Content {
     implied_owner: Option<(u32, u32)>,
     /// The archives that it is read from.
     sources: Vec<FileId>,
+    /// Directories that become subvolumes.
+    subvolumes: BTreeMap<MemberPath, SubvolumeKind>,
+    /// What the contents were of files that others [share](Self::share_equal_files).
+    digests: BTreeMap<MemberPath, ContentsDigest>,
     /// Bytes of data, once they were counted.
     data_bytes: OnceLock<u64>,
 }
@@ -100,6 +110,8 @@ pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 enum MemberKind {
     Directory,
     File(Contents),
+    /// A file that shares the contents of a member that comes earlier, and its size.
+    Clone(MemberPath, u64),
     Symlink(Vec<u8>),
     CharDevice(DeviceNumber),
     BlockDevice(DeviceNumber),
@@ -115,6 +127,7 @@ impl MemberKind {
         match self {
             Self::File(contents) => Some(contents),
             Self::Directory
+            | Self::Clone(..)
             | Self::Symlink(_)
             | Self::CharDevice(_)
             | Self::BlockDevice(_)
@@ -190,8 +203,15 @@ impl Content {
             name,
             implied_owner: None,
             sources: Vec::new(),
+            subvolumes: BTreeMap::new(),
+            digests: BTreeMap::new(),
             data_bytes: OnceLock::new(),
         }
+    }
+
+    /// What errors call it.
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     /// Whether it is read from the file that `path` leads to.
@@ -234,7 +254,8 @@ impl Content {
                 MemberKind::Symlink(target) if target.len() > TARGET_INSIDE_MAX => {
                     HOLE_BYTES as u64
                 }
-                MemberKind::Symlink(_)
+                MemberKind::Clone(..)
+                | MemberKind::Symlink(_)
                 | MemberKind::CharDevice(_)
                 | MemberKind::BlockDevice(_)
                 | MemberKind::Fifo
@@ -278,6 +299,10 @@ impl Content {
             if matches!(member.kind, MemberKind::Directory) {
                 filler.finish_directory(path, member)?;
             }
+        }
+        // Then nothing in them changes any more.
+        for (path, kind) in &self.subvolumes {
+            filler.finish_subvolume(path, *kind)?;
         }
         Ok(filler.filled())
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
 
 use platter_memfs::{MemFs, MemFsLimits};
-use platter_vfs::{FileKind, FixedClock};
+use platter_vfs::{Condition, FileKind, FixedClock};
 use tempfile::TempDir;
 
 use super::*;
@@ -406,11 +406,21 @@ fn layers(layers: &[&[Vec<u8>]]) -> Result<Vec<String>> {
         stack.add_layer(&path)?;
         fs::remove_file(&path).unwrap();
     }
-    let content = stack.finish();
+    Ok(listed(&stack.finish()))
+}
+
+/// What the members are.
+fn listed(content: &Content) -> Vec<String> {
     let lines = content.members.iter().map(|(path, member)| {
         let what = match &member.kind {
             MemberKind::Directory => "directory".to_owned(),
             MemberKind::File(contents) => contents.size_bytes().to_string(),
+            MemberKind::Clone(first, size_bytes) => {
+                format!(
+                    "clone of {size_bytes} {}",
+                    String::from_utf8(first.text()).unwrap()
+                )
+            }
             MemberKind::Link(first) => format!("link {}", String::from_utf8(first.text()).unwrap()),
             other @ (MemberKind::Symlink(_)
             | MemberKind::CharDevice(_)
@@ -420,7 +430,7 @@ fn layers(layers: &[&[Vec<u8>]]) -> Result<Vec<String>> {
         };
         format!("{} {what}", String::from_utf8(path.text()).unwrap())
     });
-    Ok(lines.collect())
+    lines.collect()
 }
 
 fn file(name: &str, len: usize) -> Vec<u8> {
@@ -520,4 +530,154 @@ fn whiteouts_without_a_valid_name_are_refused() {
     // In an archive that is no layer they are files.
     let content = archive(&[file("a", 1), file(".wh.a", 0)]).unwrap();
     assert_eq!(content.members.len(), 2);
+}
+
+fn subvolume(path: &str) -> NewSubvolume {
+    NewSubvolume {
+        path: path.as_bytes().to_vec(),
+        is_read_only: false,
+        is_default: false,
+    }
+}
+
+#[test]
+fn links_into_other_subvolumes_become_clones() {
+    let mut content = archive(&[
+        directory("a"),
+        file("a/first", 7),
+        member(b'1', "a/second", "a/first", b""),
+        directory("b"),
+        member(b'1', "b/one", "a/first", b""),
+        member(b'1', "b/two", "a/first", b""),
+        member(b'2', "c", "target", b""),
+        directory("d"),
+        member(b'1', "d/symlink", "c", b""),
+        member(b'1', "top", "a/first", b""),
+    ])
+    .unwrap();
+    content
+        .make_subvolumes(&[subvolume("a"), subvolume("/b/"), subvolume("d")])
+        .unwrap();
+    assert_eq!(
+        listed(&content),
+        [
+            "/a directory",
+            "/a/first 7",
+            "/a/second link /a/first",
+            "/b directory",
+            "/b/one clone of 7 /a/first",
+            "/b/two link /b/one",
+            "/c Symlink([116, 97, 114, 103, 101, 116])",
+            "/d directory",
+            "/d/symlink Symlink([116, 97, 114, 103, 101, 116])",
+            "/top clone of 7 /a/first",
+        ]
+    );
+}
+
+#[test]
+fn directories_that_archives_imply_can_be_subvolumes() {
+    let members = || archive(&[file("a/b/c", 1), file("ab", 1), file("d", 1)]).unwrap();
+    for path in ["a", "a/b"] {
+        members().make_subvolumes(&[subvolume(path)]).unwrap();
+    }
+    for (path, condition) in [
+        ("a/b/c/e", Condition::NotFound),
+        ("b", Condition::NotFound),
+        ("d", Condition::NotDirectory),
+        ("/", Condition::InvalidArgument),
+    ] {
+        let refused = members().make_subvolumes(&[subvolume(path)]).unwrap_err();
+        let Cause::Filesystem(platter_vfs::Error::Condition(found)) = refused.cause else {
+            panic!("{path}: {refused}");
+        };
+        assert_eq!(found, condition, "{path}");
+    }
+}
+
+/// Files of the host, and their contents.
+fn written(files: &[(&str, &[u8])]) -> (TempDir, Content) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let content = Content::of_dir(dir.path()).unwrap();
+    (dir, content)
+}
+
+#[test]
+fn equal_files_become_clones_of_the_first() {
+    let mut long = vec![5; (1 << 20) + 9000];
+    let same = long.clone();
+    *long.last_mut().unwrap() = 6;
+    let mut second = long.clone();
+    second[7] = 6;
+    let short = vec![7; 5000];
+    let (dir, _) = written(&[
+        ("a", &same),
+        ("b", &long),
+        ("c", &same),
+        ("d", &second),
+        ("e", &short),
+        ("f", &short),
+        ("g", &[0; 5000]),
+        ("h", &[0; 5000]),
+        ("i", &[1; 4000]),
+        ("j", &[1; 4000]),
+    ]);
+    // However many holes the source has.
+    let sparse = |name: &str| {
+        let file = fs::File::create(dir.path().join(name)).unwrap();
+        file.set_len(3 << 20).unwrap();
+        file.write_all_at(b"end", (3 << 20) - 3).unwrap();
+        file
+    };
+    sparse("x");
+    sparse("y").write_all_at(&[0; 9000], 20_000).unwrap();
+    let mut content = Content::of_dir(dir.path()).unwrap();
+    let progress = Progress::new();
+    content.share_equal_files(&progress).unwrap();
+    let found: Vec<_> = listed(&content)
+        .into_iter()
+        .filter(|line| line.contains("clone"))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "/c clone of 1057576 /a",
+            "/f clone of 5000 /e",
+            "/y clone of 3145728 /x"
+        ]
+    );
+    // The beginnings of all, and all of those that begin alike.
+    let beginnings = (6 << 20) + 4 * 5000;
+    let wholes = 3 * same.len() as u64 + 2 * 4096;
+    assert_eq!(progress.bytes(), beginnings + wholes);
+    progress.cancel();
+    let mut again = Content::of_dir(dir.path()).unwrap();
+    let cancelled = again.share_equal_files(&progress).unwrap_err();
+    assert!(matches!(cancelled.cause, Cause::Cancelled), "{cancelled}");
+}
+
+#[test]
+fn contents_that_change_after_they_were_compared_are_refused() {
+    for len in [5000, 100_000, 3 << 20] {
+        let bytes = vec![7; len];
+        let (dir, mut content) = written(&[("a", &bytes), ("b", &bytes), ("c", &[1; 10])]);
+        content.share_equal_files(&Progress::default()).unwrap();
+        assert!(content.has_clones());
+        let first = fs::OpenOptions::new()
+            .write(true)
+            .open(dir.path().join("a"))
+            .unwrap();
+        first.write_all_at(b"new", len as u64 - 3).unwrap();
+        let error = content.fill(&memory(), &Progress::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.ends_with(":/a: changed while it was read"), "{text}");
+    }
+    // Nothing depends on what others do not share.
+    let (dir, mut content) = written(&[("a", &[7; 5000]), ("b", &[8; 5000])]);
+    content.share_equal_files(&Progress::default()).unwrap();
+    fs::write(dir.path().join("a"), [9; 5000]).unwrap();
+    content.fill(&memory(), &Progress::default()).unwrap();
 }

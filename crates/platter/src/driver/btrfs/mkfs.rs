@@ -70,6 +70,18 @@ impl Mkfs for NewBtrfs {
         Box::new(self.clone())
     }
 
+    fn format(&self) -> Format {
+        Format::Btrfs
+    }
+
+    fn has_subvolumes(&self) -> bool {
+        true
+    }
+
+    fn shares_extents(&self) -> bool {
+        true
+    }
+
     fn set_label(&mut self, label: Vec<u8>) -> Result<(), OptionError> {
         if label.len() > LABEL_LEN_MAX || label.contains(&b'\n') {
             return Err(OptionError::Invalid("at most 255 bytes in one line"));

@@ -75,6 +75,10 @@ impl Mkfs for NewExt {
         Box::new(self.clone())
     }
 
+    fn format(&self) -> Format {
+        Format::Ext
+    }
+
     fn set_label(&mut self, label: Vec<u8>) -> Result<(), OptionError> {
         if label.len() > LABEL_LEN_MAX {
             return Err(OptionError::Invalid("at most 16 bytes"));

@@ -44,6 +44,14 @@ impl Mkfs for NewXfs {
         Box::new(self.clone())
     }
 
+    fn format(&self) -> Format {
+        Format::Xfs
+    }
+
+    fn shares_extents(&self) -> bool {
+        self.options.features.has_reflink()
+    }
+
     fn set_label(&mut self, label: Vec<u8>) -> Result<(), OptionError> {
         if label.len() > LABEL_LEN_MAX {
             return Err(OptionError::Invalid("at most 12 bytes"));
