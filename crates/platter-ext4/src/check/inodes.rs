@@ -8,7 +8,7 @@ use platter_vfs::check::Checking as _;
 use zerocopy::FromBytes;
 
 use super::inode_states::Use;
-use super::{Checker, Flow, InodeUseRule, locus_of};
+use super::{Checker, Flow, InodeUseRule, attributes, contents, locus_of};
 use crate::inode::is_reserved;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::group_desc::GroupFlags;
@@ -18,198 +18,196 @@ use crate::ondisk::{BlockNr, Creator, GroupDesc, Inode, InodeFlags, InodeNr};
 /// Number of inode table blocks that are read ahead together.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
 
-impl Checker<'_> {
-    pub(super) fn check_inodes(&mut self) -> Flow {
-        let total = u64::from(self.fs.geometry.groups_count);
-        for group in 0..self.fs.geometry.groups_count {
-            self.report.progress("inodes", u64::from(group), total)?;
-            if let Some(desc) = self.groups[group as usize] {
-                self.check_table(group, &desc)?;
-            }
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let total = u64::from(checker.fs.geometry.groups_count);
+    for group in 0..checker.fs.geometry.groups_count {
+        checker.report.progress("inodes", u64::from(group), total)?;
+        if let Some(desc) = checker.groups[group as usize] {
+            check_table(checker, group, &desc)?;
         }
-        let used = self.inodes.used().count() as u64;
-        self.report.count("inodes", used);
-        Ok(())
     }
+    let used = checker.inodes.used().count() as u64;
+    checker.report.count("inodes", used);
+    Ok(())
+}
 
-    fn check_table(&mut self, group: u32, desc: &GroupDesc) -> Flow {
-        let fs = self.fs;
-        let geometry = &fs.geometry;
-        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
-            return Ok(());
+fn check_table(checker: &mut Checker<'_>, group: u32, desc: &GroupDesc) -> Flow {
+    let fs = checker.fs;
+    let geometry = &fs.geometry;
+    if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+        return Ok(());
+    }
+    let unused = if geometry.features.has_group_csum() {
+        desc.unused_inodes
+    } else {
+        0
+    };
+    let used = geometry.inodes_per_group.saturating_sub(unused);
+    let first_number = group * geometry.inodes_per_group + 1;
+    for table_block in 0..used.div_ceil(geometry.inodes_per_block) {
+        let block = BlockNr(desc.inode_table.0 + u64::from(table_block));
+        if table_block.is_multiple_of(TABLE_READ_AHEAD_BLOCKS) {
+            let rest = used.div_ceil(geometry.inodes_per_block) - table_block;
+            fs.read_ahead(block, u64::from(rest.min(TABLE_READ_AHEAD_BLOCKS)));
         }
-        let unused = if geometry.features.has_group_csum() {
-            desc.unused_inodes
-        } else {
-            0
+        let locus = Locus::group(u64::from(group)).at_block(block.0);
+        let read = fs.read_block(block, &Unverified);
+        let Some(buffer) = checker.tolerate("inode table", locus, read)? else {
+            continue;
         };
-        let used = geometry.inodes_per_group.saturating_sub(unused);
-        let first_number = group * geometry.inodes_per_group + 1;
-        for table_block in 0..used.div_ceil(geometry.inodes_per_block) {
-            let block = BlockNr(desc.inode_table.0 + u64::from(table_block));
-            if table_block.is_multiple_of(TABLE_READ_AHEAD_BLOCKS) {
-                let rest = used.div_ceil(geometry.inodes_per_block) - table_block;
-                fs.read_ahead(block, u64::from(rest.min(TABLE_READ_AHEAD_BLOCKS)));
-            }
-            let locus = Locus::group(u64::from(group)).at_block(block.0);
-            let read = fs.read_block(block, &Unverified);
-            let Some(buffer) = self.tolerate("inode table", locus, read)? else {
-                continue;
-            };
-            let skipped = table_block * geometry.inodes_per_block;
-            let slots = buffer.chunks_exact(usize::from(geometry.inode_bytes));
-            for (index, bytes) in (skipped..used).zip(slots) {
-                if let Some(number) = InodeNr::new(first_number + index) {
-                    self.check_slot(number, bytes)?;
-                }
+        let skipped = table_block * geometry.inodes_per_block;
+        let slots = buffer.chunks_exact(usize::from(geometry.inode_bytes));
+        for (index, bytes) in (skipped..used).zip(slots) {
+            if let Some(number) = InodeNr::new(first_number + index) {
+                check_slot(checker, number, bytes)?;
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn check_slot(&mut self, number: InodeNr, bytes: &[u8]) -> Flow {
-        let Ok((disk, _)) = DiskInode::ref_from_prefix(bytes) else {
-            return Ok(());
-        };
-        let is_own = is_reserved(self.fs, number);
-        let has_mode = disk.mode.get() != 0;
-        let is_orphan = self.orphans.contains(&number);
-        if is_own {
-            self.inodes.get_mut(number).used_as = Use::Reserved;
-            if number == InodeNr::BAD_BLOCKS || (!has_mode && disk.links.get() == 0) {
-                return self.check_idle(number, bytes, disk);
-            }
-        } else if disk.links.get() == 0 && !is_orphan {
-            if has_mode && disk.deleted.get() == 0 {
-                self.found(locus_of(number), InodeUseRule::DeletedWithoutTime)?;
-            }
-            let verified = Inode::verify_checksum(bytes, number, &self.fs.geometry);
-            self.tolerate("inode", locus_of(number), verified.map_err(Into::into))?;
-            return Ok(());
-        } else {
-            let state = self.inodes.get_mut(number);
-            state.used_as = Use::Named;
-            state.links = disk.links.get();
+fn check_slot(checker: &mut Checker<'_>, number: InodeNr, bytes: &[u8]) -> Flow {
+    let Ok((disk, _)) = DiskInode::ref_from_prefix(bytes) else {
+        return Ok(());
+    };
+    let is_own = is_reserved(checker.fs, number);
+    let has_mode = disk.mode.get() != 0;
+    let is_orphan = checker.orphans.contains(&number);
+    if is_own {
+        checker.inodes.get_mut(number).used_as = Use::Reserved;
+        if number == InodeNr::BAD_BLOCKS || (!has_mode && disk.links.get() == 0) {
+            return check_idle(checker, number, bytes, disk);
         }
-        let geometry = &self.fs.geometry;
-        // A mount ignores these checksums if the creator is not Linux; e2fsck verifies them.
-        let verified = Inode::verify_checksum(bytes, number, geometry);
-        let decoded = Inode::decode_unsummed(bytes, number, geometry);
-        if decoded.is_ok() && verified.is_err() {
-            self.found(locus_of(number), InodeRule::Checksum)?;
+    } else if disk.links.get() == 0 && !is_orphan {
+        if has_mode && disk.deleted.get() == 0 {
+            checker.found(locus_of(number), InodeUseRule::DeletedWithoutTime)?;
         }
-        let decoded = decoded.map_err(Into::into);
-        let Some(inode) = self.tolerate("inode", locus_of(number), decoded)? else {
-            // The blocks of a corrupt inode are unknown.
-            self.is_blind = true;
-            return Ok(());
-        };
-        if inode.flags.contains(InodeFlags::EA_INODE) {
-            // The upper half of the reference count is stored in `i_ctime`, the lower in
-            // `i_version`.
-            let count = join_u32(disk.changed.get(), disk.version_lo.get());
-            self.ea_inode_counts.insert(number, count);
-        }
-        self.check_high_halves(&inode, disk)?;
-        self.check_inode(&inode, is_own, is_orphan)
+        let verified = Inode::verify_checksum(bytes, number, &checker.fs.geometry);
+        checker.tolerate("inode", locus_of(number), verified.map_err(Into::into))?;
+        return Ok(());
+    } else {
+        let state = checker.inodes.get_mut(number);
+        state.used_as = Use::Named;
+        state.links = disk.links.get();
     }
+    let geometry = &checker.fs.geometry;
+    // A mount ignores these checksums if the creator is not Linux; e2fsck verifies them.
+    let verified = Inode::verify_checksum(bytes, number, geometry);
+    let decoded = Inode::decode_unsummed(bytes, number, geometry);
+    if decoded.is_ok() && verified.is_err() {
+        checker.found(locus_of(number), InodeRule::Checksum)?;
+    }
+    let decoded = decoded.map_err(Into::into);
+    let Some(inode) = checker.tolerate("inode", locus_of(number), decoded)? else {
+        // The blocks of a corrupt inode are unknown.
+        checker.is_blind = true;
+        return Ok(());
+    };
+    if inode.flags.contains(InodeFlags::EA_INODE) {
+        // The upper half of the reference count is stored in `i_ctime`, the lower in
+        // `i_version`.
+        let count = join_u32(disk.changed.get(), disk.version_lo.get());
+        checker.attributes.note_stored(number, count);
+    }
+    check_high_halves(checker, &inode, disk)?;
+    check_inode(checker, &inode, is_own, is_orphan)
+}
 
-    /// Checks that fields of missing features are zero.
-    fn check_high_halves(&mut self, inode: &Inode, disk: &DiskInode) -> Flow {
-        let features = self.fs.geometry.features;
-        let is_large_dir =
-            inode.kind == FileKind::Directory && features.incompat.contains(Incompat::LARGE_DIR);
-        let has_high_size = inode.kind == FileKind::Regular || is_large_dir;
-        let wide = features.incompat.contains(Incompat::BIT64);
-        let is_hurd = self.fs.geometry.creator == Creator::Hurd;
-        let huge = features.ro_compat.contains(RoCompat::HUGE_FILE);
-        let is_unused = disk.fragment.get() == 0
-            && (has_high_size || disk.size_hi.get() == 0)
-            && (wide || is_hurd || disk.xattr_block_hi.get() == 0)
-            && (huge || disk.blocks_hi.get() == 0);
-        if !is_unused {
-            self.found(locus_of(inode.number), InodeUseRule::UnusedField)?;
-        }
-        Ok(())
+/// Checks that fields of missing features are zero.
+fn check_high_halves(checker: &mut Checker<'_>, inode: &Inode, disk: &DiskInode) -> Flow {
+    let features = checker.fs.geometry.features;
+    let is_large_dir =
+        inode.kind == FileKind::Directory && features.incompat.contains(Incompat::LARGE_DIR);
+    let has_high_size = inode.kind == FileKind::Regular || is_large_dir;
+    let wide = features.incompat.contains(Incompat::BIT64);
+    let is_hurd = checker.fs.geometry.creator == Creator::Hurd;
+    let huge = features.ro_compat.contains(RoCompat::HUGE_FILE);
+    let is_unused = disk.fragment.get() == 0
+        && (has_high_size || disk.size_hi.get() == 0)
+        && (wide || is_hurd || disk.xattr_block_hi.get() == 0)
+        && (huge || disk.blocks_hi.get() == 0);
+    if !is_unused {
+        checker.found(locus_of(inode.number), InodeUseRule::UnusedField)?;
     }
+    Ok(())
+}
 
-    /// Checks a reserved inode that is not in use.
-    fn check_idle(&mut self, number: InodeNr, bytes: &[u8], disk: &DiskInode) -> Flow {
-        let verified = Inode::verify_checksum(bytes, number, &self.fs.geometry);
-        let verified = verified.map_err(Into::into);
-        self.tolerate("inode", locus_of(number), verified)?;
-        if number == InodeNr::BAD_BLOCKS {
-            return self.check_bad_blocks(&disk.block);
-        }
-        if disk.blocks_lo.get() != 0 {
-            self.found(locus_of(number), InodeUseRule::ReservedContents)?;
-        }
-        Ok(())
+/// Checks a reserved inode that is not in use.
+fn check_idle(checker: &mut Checker<'_>, number: InodeNr, bytes: &[u8], disk: &DiskInode) -> Flow {
+    let verified = Inode::verify_checksum(bytes, number, &checker.fs.geometry);
+    let verified = verified.map_err(Into::into);
+    checker.tolerate("inode", locus_of(number), verified)?;
+    if number == InodeNr::BAD_BLOCKS {
+        return contents::check_bad_blocks(checker, &disk.block);
     }
+    if disk.blocks_lo.get() != 0 {
+        checker.found(locus_of(number), InodeUseRule::ReservedContents)?;
+    }
+    Ok(())
+}
 
-    fn check_inode(&mut self, inode: &Inode, is_own: bool, is_orphan: bool) -> Flow {
-        let locus = locus_of(inode.number);
-        let holds_value = inode.flags.contains(InodeFlags::EA_INODE) && self.has_ea_inode();
-        let state = self.inodes.get_mut(inode.number);
-        state.kind = Some(inode.kind);
-        state.is_encrypted = inode.is_encrypted();
-        if is_orphan && !is_own {
-            if inode.links == 0 {
-                state.used_as = Use::Orphan;
-            }
-            self.noticed(locus, InodeUseRule::OrphanWaits)?;
-        } else if holds_value {
-            state.used_as = Use::AttributeValue;
+fn check_inode(checker: &mut Checker<'_>, inode: &Inode, is_own: bool, is_orphan: bool) -> Flow {
+    let locus = locus_of(inode.number);
+    let holds_value =
+        inode.flags.contains(InodeFlags::EA_INODE) && attributes::has_ea_inode(checker);
+    let state = checker.inodes.get_mut(inode.number);
+    state.kind = Some(inode.kind);
+    state.is_encrypted = inode.is_encrypted();
+    if is_orphan && !is_own {
+        if inode.links == 0 {
+            state.used_as = Use::Orphan;
         }
-        if inode.deleted != 0 && !is_orphan {
-            self.found(locus, InodeUseRule::UsedWithTime)?;
-        }
-        if self.has_flag_without_feature(inode) {
-            self.found(locus, InodeUseRule::FlagWithoutFeature)?;
-        }
-        // A directory that was removed while it was open is not part of the tree any more.
-        let is_removed = is_orphan && inode.links == 0;
-        if inode.kind == FileKind::Directory && !is_own && !is_removed {
-            self.directories.push(inode.number);
-        }
-        let values = self.check_attributes(inode)?;
-        self.check_contents(inode, values)
+        checker.noticed(locus, InodeUseRule::OrphanWaits)?;
+    } else if holds_value {
+        state.used_as = Use::AttributeValue;
     }
+    if inode.deleted != 0 && !is_orphan {
+        checker.found(locus, InodeUseRule::UsedWithTime)?;
+    }
+    if has_flag_without_feature(checker, inode) {
+        checker.found(locus, InodeUseRule::FlagWithoutFeature)?;
+    }
+    // A directory that was removed while it was open is not part of the tree any more.
+    let is_removed = is_orphan && inode.links == 0;
+    if inode.kind == FileKind::Directory && !is_own && !is_removed {
+        checker.directories.push(inode.number);
+    }
+    let values = attributes::check(checker, inode)?;
+    contents::check(checker, inode, values)
+}
 
-    fn has_flag_without_feature(&self, inode: &Inode) -> bool {
-        let features = self.fs.geometry.features;
-        let incompat = [
-            (InodeFlags::EXTENTS, Incompat::EXTENTS),
-            (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
-            (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
-            (InodeFlags::CASEFOLD, Incompat::CASEFOLD),
-        ];
-        let is_missing =
-            |&(flag, feature)| inode.flags.contains(flag) && !features.incompat.contains(feature);
-        let verity = inode.flags.contains(InodeFlags::VERITY);
-        incompat.iter().any(is_missing)
-            || (verity && !features.ro_compat.contains(RoCompat::VERITY))
-    }
+fn has_flag_without_feature(checker: &Checker<'_>, inode: &Inode) -> bool {
+    let features = checker.fs.geometry.features;
+    let incompat = [
+        (InodeFlags::EXTENTS, Incompat::EXTENTS),
+        (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
+        (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
+        (InodeFlags::CASEFOLD, Incompat::CASEFOLD),
+    ];
+    let is_missing =
+        |&(flag, feature)| inode.flags.contains(flag) && !features.incompat.contains(feature);
+    let verity = inode.flags.contains(InodeFlags::VERITY);
+    incompat.iter().any(is_missing) || (verity && !features.ro_compat.contains(RoCompat::VERITY))
+}
 
-    /// Compares the directory entries that were found with the link counts.
-    pub(super) fn check_links(&mut self) -> Flow {
-        let used: Vec<_> = self.inodes.used().collect();
-        for (number, state) in used {
-            if state.used_as != Use::Named {
-                continue;
-            }
-            let uncounted = state.kind == Some(FileKind::Directory) && state.links == 1;
-            if state.names == 0 {
-                self.found(locus_of(number), InodeUseRule::Unattached)?;
-            } else if state.names != state.links && !(uncounted && self.has_dir_nlink()) {
-                self.found(locus_of(number), InodeUseRule::Links)?;
-            }
+/// Compares the directory entries that were found with the link counts.
+pub(super) fn check_links(checker: &mut Checker<'_>) -> Flow {
+    let used: Vec<_> = checker.inodes.used().collect();
+    for (number, state) in used {
+        if state.used_as != Use::Named {
+            continue;
         }
-        Ok(())
+        let uncounted = state.kind == Some(FileKind::Directory) && state.links == 1;
+        if state.names == 0 {
+            checker.found(locus_of(number), InodeUseRule::Unattached)?;
+        } else if state.names != state.links && !(uncounted && has_dir_nlink(checker)) {
+            checker.found(locus_of(number), InodeUseRule::Links)?;
+        }
     }
+    Ok(())
+}
 
-    fn has_dir_nlink(&self) -> bool {
-        let features = self.fs.geometry.features;
-        features.ro_compat.contains(RoCompat::DIR_NLINK)
-    }
+fn has_dir_nlink(checker: &Checker<'_>) -> bool {
+    let features = checker.fs.geometry.features;
+    features.ro_compat.contains(RoCompat::DIR_NLINK)
 }

@@ -12,8 +12,8 @@ mod groups;
 mod backups;
 mod resize;
 mod attributes;
-mod contents;
 mod quota;
+mod contents;
 mod inodes;
 mod journal;
 mod orphan_file;
@@ -32,7 +32,7 @@ use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Flow};
 
 use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeNr};
 use crate::{Ext4, FsContext};
-use attributes::{AttributeBlock, EaInode};
+use attributes::AttributeUses;
 use claims::Claims;
 use inode_states::InodeStates;
 use paths::Paths;
@@ -72,10 +72,7 @@ fn check(
         dir_blocks_left: fs.geometry.blocks_count.saturating_mul(2),
         shared_left: fs.geometry.blocks_count.saturating_mul(2),
         is_blind: false,
-        attribute_blocks: HashMap::new(),
-        attribute_values: HashMap::new(),
-        ea_inode_counts: HashMap::new(),
-        ea_inodes: HashMap::new(),
+        attributes: AttributeUses::default(),
         usages: Usages::default(),
         paths: Paths::default(),
     };
@@ -103,36 +100,28 @@ struct Checker<'a> {
     shared_left: u64,
     /// A block mapping is corrupt, so blocks in use may be unknown.
     is_blind: bool,
-    attribute_blocks: HashMap<u64, AttributeBlock>,
-    /// References found to EA inodes.
-    attribute_values: HashMap<InodeNr, u64>,
-    /// The reference counts stored in EA inodes.
-    ea_inode_counts: HashMap<InodeNr, u64>,
-    /// The EA inodes that were read; `None` if corrupt.
-    ea_inodes: HashMap<InodeNr, Option<EaInode>>,
+    attributes: AttributeUses,
     usages: Usages,
     paths: Paths,
 }
 
 impl Checker<'_> {
     fn run(&mut self) -> Flow {
-        self.check_superblock()?;
-        self.check_groups()?;
-        self.check_backups()?;
-        self.check_journal()?;
-        self.check_inodes()?;
-        self.check_attribute_counts()?;
-        self.check_orphan_file()?;
-        self.check_directories()?;
-        self.report_waiting()?;
-        self.check_tree()?;
-        self.check_links()?;
-        self.check_quota()?;
-        self.check_bitmaps()
+        superblock::check(self)?;
+        groups::check(self)?;
+        backups::check(self)?;
+        journal::check(self)?;
+        inodes::check(self)?;
+        attributes::check_counts(self)?;
+        orphan_file::check(self)?;
+        directories::check(self)?;
+        paths::report_waiting(self)?;
+        tree::check(self)?;
+        inodes::check_links(self)?;
+        quota::check(self)?;
+        bitmaps::check(self)
     }
-}
 
-impl Checker<'_> {
     /// Reads an inode even if its checksum or its group's does not match. Returns `None` if it is
     /// corrupt, which was reported with its table.
     fn inode(&self, number: InodeNr) -> Option<Inode> {

@@ -41,7 +41,7 @@ impl Checking for Checker<'_> {
             return self.report.finding(finding);
         };
         if self.paths.is_known {
-            let path = self.path(inode);
+            let path = path(self, inode);
             return self.report.finding(match path {
                 Some(path) => finding.at_path(path),
                 None => finding,
@@ -55,82 +55,80 @@ impl Checking for Checker<'_> {
     }
 }
 
-impl Checker<'_> {
-    /// Reports the deferred findings. All directories have been read.
-    pub(super) fn report_waiting(&mut self) -> Flow {
-        self.paths.is_known = true;
-        for finding in std::mem::take(&mut self.paths.waiting) {
-            self.report_finding(finding)?;
-        }
-        Ok(())
+/// Reports the deferred findings. All directories have been read.
+pub(super) fn report_waiting(checker: &mut Checker<'_>) -> Flow {
+    checker.paths.is_known = true;
+    for finding in std::mem::take(&mut checker.paths.waiting) {
+        checker.report_finding(finding)?;
     }
+    Ok(())
+}
 
-    /// Returns a path of an inode, found by walking up to the root.
-    fn path(&mut self, inode: InodeNr) -> Option<Vec<u8>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = inode;
-        let mut path = loop {
-            if at == InodeNr::ROOT {
-                break Vec::new();
-            }
-            if let Some(known) = self.paths.known.get(&at) {
-                break known.clone();
-            }
-            let parent = self.inodes.get(at).parent?;
-            if names.len() >= DEPTH_MAX {
-                return None;
-            }
-            names.push(self.name_in(parent, at)?);
-            at = parent;
-        };
-        let parent = if names.is_empty() {
-            None
-        } else {
-            self.inodes.get(inode).parent
-        };
-        for (left, name) in names.iter().enumerate().rev() {
-            if left == 0 {
-                self.remember(parent, &path);
-            }
-            path.push(b'/');
-            path.extend(name);
+/// Returns a path of an inode, found by walking up to the root.
+fn path(checker: &mut Checker<'_>, inode: InodeNr) -> Option<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut at = inode;
+    let mut path = loop {
+        if at == InodeNr::ROOT {
+            break Vec::new();
         }
-        if path.is_empty() {
-            path.push(b'/');
+        if let Some(known) = checker.paths.known.get(&at) {
+            break known.clone();
         }
-        (path.len() <= PATH_BYTES_MAX).then_some(path)
+        let parent = checker.inodes.get(at).parent?;
+        if names.len() >= DEPTH_MAX {
+            return None;
+        }
+        names.push(name_in(checker, parent, at)?);
+        at = parent;
+    };
+    let parent = if names.is_empty() {
+        None
+    } else {
+        checker.inodes.get(inode).parent
+    };
+    for (left, name) in names.iter().enumerate().rev() {
+        if left == 0 {
+            remember(checker, parent, &path);
+        }
+        path.push(b'/');
+        path.extend(name);
     }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    (path.len() <= PATH_BYTES_MAX).then_some(path)
+}
 
-    fn remember(&mut self, directory: Option<InodeNr>, path: &[u8]) {
-        if let Some(directory) = directory.filter(|_| path.len() <= PATH_BYTES_MAX) {
-            if self.paths.known.len() >= KNOWN_MAX {
-                self.paths.known.clear();
-            }
-            self.paths.known.insert(directory, path.to_vec());
+fn remember(checker: &mut Checker<'_>, directory: Option<InodeNr>, path: &[u8]) {
+    if let Some(directory) = directory.filter(|_| path.len() <= PATH_BYTES_MAX) {
+        if checker.paths.known.len() >= KNOWN_MAX {
+            checker.paths.known.clear();
         }
+        checker.paths.known.insert(directory, path.to_vec());
     }
+}
 
-    /// Returns the name of an inode in a directory.
-    fn name_in(&mut self, directory: InodeNr, wanted: InodeNr) -> Option<Vec<u8>> {
-        let fs = self.fs;
-        let inode = self.inode(directory)?;
-        let map = BlockMap::decode(fs, &inode).ok()?;
-        let directory = Directory::open(fs, &inode, &map).ok()?;
-        let mut found = None;
-        let seen = &mut self.paths.entries_seen;
-        let mut sink = |entry: platter_vfs::DirEntry<'_>| {
-            *seen += 1;
-            let is_wanted = entry.id == wanted.id() && !entry.name.is_dot_or_dotdot();
-            if is_wanted {
-                found = Some(entry.name.as_bytes().to_vec());
-            }
-            if is_wanted || *seen > ENTRIES_MAX {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        };
-        // Corruption elsewhere in the directory does not matter here.
-        let _ = directory.read(DirCursor::START, &mut sink);
-        found
-    }
+/// Returns the name of an inode in a directory.
+fn name_in(checker: &mut Checker<'_>, directory: InodeNr, wanted: InodeNr) -> Option<Vec<u8>> {
+    let fs = checker.fs;
+    let inode = checker.inode(directory)?;
+    let map = BlockMap::decode(fs, &inode).ok()?;
+    let directory = Directory::open(fs, &inode, &map).ok()?;
+    let mut found = None;
+    let seen = &mut checker.paths.entries_seen;
+    let mut sink = |entry: platter_vfs::DirEntry<'_>| {
+        *seen += 1;
+        let is_wanted = entry.id == wanted.id() && !entry.name.is_dot_or_dotdot();
+        if is_wanted {
+            found = Some(entry.name.as_bytes().to_vec());
+        }
+        if is_wanted || *seen > ENTRIES_MAX {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    };
+    // Corruption elsewhere in the directory does not matter here.
+    let _ = directory.read(DirCursor::START, &mut sink);
+    found
 }
