@@ -12,7 +12,7 @@ use platter_ext4::alloc::{
 use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
 use platter_ext4::ondisk::{BlockNr, Geometry, Inode, InodeNr, Superblock};
 use platter_ext4::txn::{CommitClient, Log};
-use platter_ext4::{FsContext, inode};
+use platter_ext4::{FsContext, alloc, inode};
 use platter_vfs::FileKind;
 use testkit::oracle::Verdict;
 use testkit::oracle::{e2fsck, mke2fs};
@@ -59,35 +59,29 @@ impl Bench {
 
     fn alloc(&self, goal: u64, want: u32) -> Option<Range<BlockNr>> {
         let (space, volume) = (&self.space, &self.volume);
-        let taken = space
-            .take(volume, BlockNr(goal), want, Reserve::Split)
-            .ok()?;
+        let taken = alloc::take(space, volume, BlockNr(goal), want, Reserve::Split).ok()?;
         let blocks = taken.blocks();
         let mut handle = volume.begin(2).unwrap();
-        space.record(volume, &mut handle, taken).unwrap();
+        alloc::record(space, volume, &mut handle, taken).unwrap();
         Some(blocks)
     }
 
     fn free(&self, blocks: Range<BlockNr>) {
         let credits = self.space.free_credits(blocks.end.0 - blocks.start.0);
         let mut handle = self.volume.begin(credits).unwrap();
-        self.space.free(&self.volume, &mut handle, blocks).unwrap();
+        alloc::free_blocks(&self.space, &self.volume, &mut handle, blocks).unwrap();
     }
 
     fn alloc_inode(&self, kind: FileKind, random: u64) -> Option<InodeNr> {
         let (space, volume) = (&self.space, &self.volume);
         let mut handle = volume.begin(ALLOC_INODE_CREDITS).unwrap();
         let root = self.root();
-        space
-            .alloc_inode(volume, &mut handle, &root, kind, random)
-            .ok()
+        alloc::alloc_inode(space, volume, &mut handle, &root, kind, random).ok()
     }
 
     fn free_inode(&self, number: InodeNr, was_dir: bool) {
         let mut handle = self.volume.begin(FREE_INODE_CREDITS).unwrap();
-        self.space
-            .free_inode(&self.volume, &mut handle, number, was_dir)
-            .unwrap();
+        alloc::free_inode(&self.space, &self.volume, &mut handle, number, was_dir).unwrap();
     }
 }
 

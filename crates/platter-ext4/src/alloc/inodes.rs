@@ -5,7 +5,8 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::group_inodes::Inodes;
-use super::{Allocator, SpaceRule};
+use super::orlov::Regions;
+use super::{Allocator, SpaceRule, preallocation, record, recording, slot};
 use crate::FsContext;
 use crate::ondisk::{GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
@@ -18,141 +19,131 @@ pub fn is_inode_in_use(fs: &FsContext, number: InodeNr) -> Result<bool> {
     Ok(Inodes::load(fs, group, false)?.is_taken(index))
 }
 
-impl Allocator {
-    /// Allocates an inode for a new file of directory `parent`, near it; directories in a top-level
-    /// directory are spread over the groups by `random`. The contents of the inode's slot are
-    /// undefined. Modifies [`ALLOC_INODE_CREDITS`](super::ALLOC_INODE_CREDITS) blocks.
-    ///
-    /// # Errors
-    /// `NoSpace` if no inode is free. `Corrupt` or `Io` if the only free ones are in unusable
-    /// groups. Nothing is changed.
-    pub fn alloc_inode(
-        &self,
-        fs: &FsContext,
-        handle: &mut Handle<'_>,
-        parent: &Inode,
-        kind: FileKind,
-        random: u64,
-    ) -> Result<InodeNr> {
-        let first = self.inode_group(parent, kind, random).0;
-        let mut failure = None;
-        for group in (first..self.geometry.groups_count).chain(0..first) {
-            match self.alloc_inode_in(fs, handle, GroupNr(group), kind) {
-                Ok(Some(number)) => {
-                    self.pass_by(failure);
-                    return Ok(number);
-                }
-                Ok(None) => {}
-                Err(error @ Error::Corrupt(_)) => {
-                    self.slot(GroupNr(group)).lose_inodes();
-                    failure.get_or_insert(error);
-                }
-                Err(error @ Error::Io(_)) => {
-                    failure.get_or_insert(error);
-                }
-                Err(error) => return Err(error),
+/// Allocates an inode for a new file of directory `parent`, near it; directories in a top-level
+/// directory are spread over the groups by `random`. The contents of the inode's slot are
+/// undefined. Modifies [`ALLOC_INODE_CREDITS`](super::ALLOC_INODE_CREDITS) blocks.
+///
+/// # Errors
+/// `NoSpace` if no inode is free. `Corrupt` or `Io` if the only free ones are in unusable
+/// groups. Nothing is changed.
+pub fn alloc_inode(
+    space: &Allocator,
+    fs: &FsContext,
+    handle: &mut Handle<'_>,
+    parent: &Inode,
+    kind: FileKind,
+    random: u64,
+) -> Result<InodeNr> {
+    let first = Regions::of(space).inode_group(parent, kind, random).0;
+    let mut failure = None;
+    for group in (first..space.geometry.groups_count).chain(0..first) {
+        match alloc_inode_in(space, fs, handle, GroupNr(group), kind) {
+            Ok(Some(number)) => {
+                space.pass_by(failure);
+                return Ok(number);
             }
+            Ok(None) => {}
+            Err(error @ Error::Corrupt(_)) => {
+                space.slot(GroupNr(group)).lose_inodes();
+                failure.get_or_insert(error);
+            }
+            Err(error @ Error::Io(_)) => {
+                failure.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
         }
-        Err(failure.unwrap_or(Condition::NoSpace.into()))
     }
+    Err(failure.unwrap_or(Condition::NoSpace.into()))
+}
 
-    pub(super) fn alloc_inode_in(
-        &self,
-        fs: &FsContext,
-        handle: &mut Handle<'_>,
-        group: GroupNr,
-        kind: FileKind,
-    ) -> Result<Option<InodeNr>> {
-        let slot = self.slot(group);
-        if !slot.has_inodes() {
-            return Ok(None);
-        }
-        let geometry = &self.geometry;
-        let mut held = self.inodes(fs, group)?;
-        if held.free() == 0 {
-            return Ok(None);
-        }
-        let index = held.first_free(self.first_index(group));
-        let index = index.ok_or_else(|| held.corrupt(SpaceRule::FreeInodes))?;
-        let number = u64::from(group.0) * u64::from(geometry.inodes_per_group);
-        let number = number + u64::from(index) + 1;
-        let number = u32::try_from(number).ok().and_then(InodeNr::new);
-        let number = number.ok_or_else(|| held.corrupt(SpaceRule::FreeInodes))?;
-        let untouched = held.untouched(geometry, index)?;
-        if !held.has_block_bitmap {
-            // A group in use has both bitmaps.
-            self.initialize_bitmap(fs, handle, group)?;
-            held.has_block_bitmap = true;
-        }
-        self.join(handle, group, &mut held.recording)?;
-        if let Some(block) = untouched {
-            let zeros = vec![0; geometry.block_bytes as usize];
-            handle.create(block, &Unverified, zeros)?;
-        }
-        let is_directory = kind == FileKind::Directory;
-        held.take(index, is_directory);
-        slot.note_inodes(&held);
-        self.counters.free_inodes.sub(1);
-        if is_directory {
-            self.counters.directories.add(1);
-        }
-        Ok(Some(number))
+pub(super) fn alloc_inode_in(
+    space: &Allocator,
+    fs: &FsContext,
+    handle: &mut Handle<'_>,
+    group: GroupNr,
+    kind: FileKind,
+) -> Result<Option<InodeNr>> {
+    let slot = space.slot(group);
+    if !slot.has_inodes() {
+        return Ok(None);
     }
+    let geometry = &space.geometry;
+    let mut held = slot::inodes(space, fs, group)?;
+    if held.free() == 0 {
+        return Ok(None);
+    }
+    let index = held.first_free(first_index(space, group));
+    let index = index.ok_or_else(|| held.corrupt(SpaceRule::FreeInodes))?;
+    let number = u64::from(group.0) * u64::from(geometry.inodes_per_group);
+    let number = number + u64::from(index) + 1;
+    let number = u32::try_from(number).ok().and_then(InodeNr::new);
+    let number = number.ok_or_else(|| held.corrupt(SpaceRule::FreeInodes))?;
+    let untouched = held.untouched(geometry, index)?;
+    if !held.has_block_bitmap {
+        // A group in use has both bitmaps.
+        record::initialize_bitmap(space, fs, handle, group)?;
+        held.has_block_bitmap = true;
+    }
+    recording::join(space, handle, group, &mut held.recording)?;
+    if let Some(block) = untouched {
+        let zeros = vec![0; geometry.block_bytes as usize];
+        handle.create(block, &Unverified, zeros)?;
+    }
+    let is_directory = kind == FileKind::Directory;
+    held.take(index, is_directory);
+    slot.note_inodes(&held);
+    space.counters.free_inodes.sub(1);
+    if is_directory {
+        space.counters.directories.add(1);
+    }
+    Ok(Some(number))
+}
 
-    /// Frees an inode; `was_dir` says whether it is a directory. It can be allocated again at once.
-    /// Modifies [`FREE_INODE_CREDITS`](super::FREE_INODE_CREDITS) blocks.
-    ///
-    /// # Errors
-    /// `Corrupt` if it is free already or cannot be freed: nothing is changed.
-    pub fn free_inode(
-        &self,
-        fs: &FsContext,
-        handle: &mut Handle<'_>,
-        number: InodeNr,
-        was_dir: bool,
-    ) -> Result<()> {
-        let locus = Locus::inode(u64::from(number.get()));
-        let place = self.geometry.group_of_inode(number);
-        let place = place.filter(|_| number.get() >= self.geometry.first_inode);
-        let Some((group, index)) = place else {
-            return Err(Corrupt::new(locus, SpaceRule::FreedReserved).into());
-        };
-        if was_dir {
-            let mut preallocation = self.directories.lock().remove(number);
-            self.close_preallocation(&mut preallocation);
-        }
-        let mut held = self.inodes(fs, group)?;
-        if !held.is_taken(index) {
-            return Err(Corrupt::new(locus, SpaceRule::InodeFreedTwice).into());
-        }
-        if was_dir && held.directories() == 0 {
-            return Err(held.corrupt(SpaceRule::UsedDirs));
-        }
-        if held.free() >= self.geometry.inodes_per_group {
-            return Err(held.corrupt(SpaceRule::FreeInodes));
-        }
-        self.join(handle, group, &mut held.recording)?;
-        held.give(index, was_dir);
-        self.slot(group).note_inodes(&held);
-        self.counters.free_inodes.add(1);
-        if was_dir {
-            self.counters.directories.sub(1);
-        }
-        Ok(())
+/// Frees an inode; `was_dir` says whether it is a directory. It can be allocated again at once.
+/// Modifies [`FREE_INODE_CREDITS`](super::FREE_INODE_CREDITS) blocks.
+///
+/// # Errors
+/// `Corrupt` if it is free already or cannot be freed: nothing is changed.
+pub fn free_inode(
+    space: &Allocator,
+    fs: &FsContext,
+    handle: &mut Handle<'_>,
+    number: InodeNr,
+    was_dir: bool,
+) -> Result<()> {
+    let locus = Locus::inode(u64::from(number.get()));
+    let place = space.geometry.group_of_inode(number);
+    let place = place.filter(|_| number.get() >= space.geometry.first_inode);
+    let Some((group, index)) = place else {
+        return Err(Corrupt::new(locus, SpaceRule::FreedReserved).into());
+    };
+    if was_dir {
+        let mut preallocation = space.directories.lock().remove(number);
+        preallocation::close_preallocation(space, &mut preallocation);
     }
+    let mut held = slot::inodes(space, fs, group)?;
+    if !held.is_taken(index) {
+        return Err(Corrupt::new(locus, SpaceRule::InodeFreedTwice).into());
+    }
+    if was_dir && held.directories() == 0 {
+        return Err(held.corrupt(SpaceRule::UsedDirs));
+    }
+    if held.free() >= space.geometry.inodes_per_group {
+        return Err(held.corrupt(SpaceRule::FreeInodes));
+    }
+    recording::join(space, handle, group, &mut held.recording)?;
+    held.give(index, was_dir);
+    space.slot(group).note_inodes(&held);
+    space.counters.free_inodes.add(1);
+    if was_dir {
+        space.counters.directories.sub(1);
+    }
+    Ok(())
+}
 
-    /// Whether an inode is marked in use.
-    pub fn is_inode_in_use(&self, fs: &FsContext, number: InodeNr) -> Result<bool> {
-        let Some((group, index)) = self.geometry.group_of_inode(number) else {
-            return Ok(false);
-        };
-        Ok(self.inodes(fs, group)?.is_taken(index))
-    }
-
-    /// Returns the first allocatable inode of a group.
-    fn first_index(&self, group: GroupNr) -> u32 {
-        let before = u64::from(group.0) * u64::from(self.geometry.inodes_per_group);
-        let reserved = u64::from(self.geometry.first_inode.saturating_sub(1));
-        u32::try_from(reserved.saturating_sub(before)).unwrap_or(u32::MAX)
-    }
+/// Returns the first allocatable inode of a group.
+fn first_index(space: &Allocator, group: GroupNr) -> u32 {
+    let before = u64::from(group.0) * u64::from(space.geometry.inodes_per_group);
+    let reserved = u64::from(space.geometry.first_inode.saturating_sub(1));
+    u32::try_from(reserved.saturating_sub(before)).unwrap_or(u32::MAX)
 }

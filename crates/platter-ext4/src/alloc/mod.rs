@@ -1,8 +1,8 @@
 //! The block and inode allocator. Spec: `ext4/bitmaps`, `ext4/blockgroup`, `ext4/bigalloc`.
 //!
 //! Data blocks are allocated in two steps, so that a crash between them leaves no reference to
-//! blocks without their data: clusters are [allocated in memory](Allocator::take), and
-//! [marked](Allocator::record) in bitmap and descriptor once the data is written.
+//! blocks without their data: clusters are [allocated in memory](take), and
+//! [marked](record()) in bitmap and descriptor once the data is written.
 
 mod counters;
 mod ranges;
@@ -39,20 +39,24 @@ use fixed::FixedBuilder;
 use ranges::BlockRanges;
 use slot::Slot;
 
-pub use inodes::is_inode_in_use;
+pub use inodes::{alloc_inode, free_inode, is_inode_in_use};
 use preallocation::DirectoryPreallocations;
-pub use preallocation::Preallocation;
+pub use preallocation::{Preallocation, close_preallocation};
+pub use record::{free_blocks, record};
+pub use search::{alloc_blocks, alloc_for_directory, finish_freed, give_back, take, take_growing};
+pub use trim::trim;
+pub use usage::is_free;
 
 /// Maximum memory for bitmaps of groups in use, in bytes.
 const LOADED_BYTES_MAX: usize = 16 << 20;
 /// Minimum number of groups of a flex group whose first group is not used for files.
 const FLEX_GROUPS_MIN: u32 = 4;
 
-/// Maximum number of blocks modified by [`Allocator::record`] and [`Allocator::alloc`].
+/// Maximum number of blocks modified by [`record()`] and [`alloc_blocks`].
 pub const RECORD_CREDITS: u32 = 2;
-/// Maximum number of blocks modified by [`Allocator::alloc_inode`], including the new inode's block.
+/// Maximum number of blocks modified by [`alloc_inode`], including the new inode's block.
 pub const ALLOC_INODE_CREDITS: u32 = 4;
-/// Maximum number of blocks modified by [`Allocator::free_inode`].
+/// Maximum number of blocks modified by [`free_inode`].
 pub const FREE_INODE_CREDITS: u32 = 2;
 
 /// The kind of a request, which determines the space it must leave.
@@ -348,7 +352,7 @@ impl Allocator {
         geometry.group_first_block(GroupNr(group))
     }
 
-    /// Returns the maximum number of blocks modified by [`free`](Self::free) for so many adjacent
+    /// Returns the maximum number of blocks modified by [`free_blocks`] for so many adjacent
     /// blocks.
     #[must_use]
     pub fn free_credits(&self, blocks: u64) -> u32 {
@@ -368,6 +372,29 @@ impl Allocator {
     /// skipped.
     pub fn take_corruption(&self) -> Option<Error> {
         self.corruption.lock().take()
+    }
+
+    /// Whether freed blocks wait for a commit.
+    #[must_use]
+    fn has_pending(&self) -> bool {
+        self.counters.pending.get() > 0
+    }
+
+    /// Returns how often freed space became allocatable.
+    pub fn returned(&self) -> u64 {
+        self.counters.returned.get()
+    }
+
+    /// Whether an inode is marked in use.
+    pub fn is_inode_in_use(&self, fs: &FsContext, number: InodeNr) -> Result<bool> {
+        let Some((group, index)) = self.geometry.group_of_inode(number) else {
+            return Ok(false);
+        };
+        Ok(slot::inodes(self, fs, group)?.is_taken(index))
+    }
+
+    fn slot(&self, group: GroupNr) -> &Slot {
+        &self.slots[group.0 as usize]
     }
 
     /// Records the corruption of a group that was skipped.

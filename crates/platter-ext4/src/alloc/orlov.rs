@@ -6,8 +6,10 @@
 
 use platter_vfs::FileKind;
 
+use super::counters::Counters;
+use super::slot::Slot;
 use super::{Allocator, FLEX_GROUPS_MIN};
-use crate::ondisk::{GroupNr, Inode, InodeFlags, InodeNr};
+use crate::ondisk::{Geometry, GroupNr, Inode, InodeFlags, InodeNr};
 
 /// A flex group may be below average in one resource by this fraction.
 const NEARLY: u64 = 16;
@@ -39,7 +41,27 @@ struct FreeCounts {
     directories: u64,
 }
 
-impl Allocator {
+/// What is known of the groups of a filesystem without reading their bitmaps.
+pub(super) struct Regions<'s> {
+    geometry: &'s Geometry,
+    slots: &'s [Slot],
+    counters: &'s Counters,
+}
+
+impl<'s> Regions<'s> {
+    /// Returns those of an allocator.
+    pub(super) fn of(space: &'s Allocator) -> Self {
+        Self {
+            geometry: &space.geometry,
+            slots: &space.slots,
+            counters: &space.counters,
+        }
+    }
+
+    fn slot(&self, group: GroupNr) -> &Slot {
+        &self.slots[group.0 as usize]
+    }
+
     /// Returns the group in which a new inode is searched first.
     pub(super) fn inode_group(&self, parent: &Inode, kind: FileKind, random: u64) -> GroupNr {
         let place = self.geometry.group_of_inode(parent.number);
@@ -62,7 +84,7 @@ impl Allocator {
     /// Returns the flex group with the fewest directories among those near or above average in
     /// inodes and space; a random one of several.
     fn best_region(&self, random: u64) -> Option<Region> {
-        let regions = u64::from(self.regions());
+        let regions = u64::from(self.count());
         let start = random % regions;
         let average = self.average();
         let nearly = |share: u64| share - share / NEARLY;
@@ -148,7 +170,7 @@ impl Allocator {
         if flex >= FLEX_GROUPS_MIN { flex } else { 1 }
     }
 
-    fn regions(&self) -> u32 {
+    fn count(&self) -> u32 {
         self.geometry.groups_count.div_ceil(self.region_groups())
     }
 
@@ -165,7 +187,7 @@ impl Allocator {
 
     /// Returns all flex groups, that of `goal` first.
     fn regions_from(&self, goal: GroupNr) -> impl Iterator<Item = Region> + '_ {
-        let regions = u64::from(self.regions());
+        let regions = u64::from(self.count());
         let start = u64::from(goal.0 / self.region_groups());
         (0..regions).map(move |step| self.region((start + step) % regions))
     }
@@ -183,7 +205,7 @@ impl Allocator {
 
     /// Returns the average free resources of a flex group.
     fn average(&self) -> FreeCounts {
-        let regions = u64::from(self.regions());
+        let regions = u64::from(self.count());
         FreeCounts {
             free_inodes: self.counters.free_inodes.get() / regions,
             free_clusters: self.counters.available() / regions,

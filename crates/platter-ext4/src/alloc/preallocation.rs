@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::group::{Clusters, count};
 use super::search::Search;
-use super::{Allocator, Taken};
+use super::{Allocator, Taken, slot};
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 
 /// Minimum length of a preallocation in blocks; later ones are as long as the file so far.
@@ -19,7 +19,7 @@ const PREALLOCATION_BLOCKS_MAX: u32 = 2048;
 /// Maximum number of growing directories with a preallocation.
 const DIRECTORY_PREALLOCATIONS_MAX: usize = 32;
 
-/// The preallocation of one file. To be [closed](Allocator::close_preallocation) with the file; else other
+/// The preallocation of one file. To be [closed](close_preallocation) with the file; else other
 /// files use the blocks only if there are no others.
 #[derive(Debug, Default)]
 pub struct Preallocation {
@@ -82,87 +82,89 @@ impl DirectoryPreallocations {
     }
 }
 
-impl Allocator {
-    /// Releases a preallocation: its file is closed, deleted or truncated.
-    pub fn close_preallocation(&self, preallocation: &mut Preallocation) {
-        self.close(preallocation.kept.take());
-        preallocation.next = None;
-    }
+/// Releases a preallocation: its file is closed, deleted or truncated.
+pub fn close_preallocation(space: &Allocator, preallocation: &mut Preallocation) {
+    close(space, preallocation.kept.take());
+    preallocation.next = None;
+}
 
-    pub(super) fn close(&self, kept: Option<Kept>) {
-        let Some(kept) = kept else {
-            return;
-        };
-        if let Some(mut held) = self.loaded_clusters(kept.group) {
-            self.unkeep(&mut held, kept);
-            self.slot(kept.group).note(&held);
-        }
+pub(super) fn close(space: &Allocator, kept: Option<Kept>) {
+    let Some(kept) = kept else {
+        return;
+    };
+    if let Some(mut held) = slot::loaded_clusters(space, kept.group) {
+        unkeep(space, &mut held, kept);
+        space.slot(kept.group).note(&held);
     }
+}
 
-    /// Lets a search that continues the file use its preallocation, and extend it.
-    pub(super) fn look_ahead(&self, preallocation: &mut Preallocation, search: &mut Search) {
-        let goal = |goal| self.blocks_of(search.group, &(goal..goal)).start;
-        let kept = preallocation.kept.take();
-        if preallocation.next.is_none() || preallocation.next != search.goal.map(goal) {
-            preallocation.taken = 0;
-            return self.close(kept);
-        }
-        let ratio = self.geometry.cluster_blocks;
-        let least = PREALLOCATION_BLOCKS_MIN / ratio;
-        search.ahead = preallocation
-            .taken
-            .clamp(least, (PREALLOCATION_BLOCKS_MAX / ratio).max(least));
-        if kept.is_some_and(|kept| kept.group == search.group) {
-            search.kept = kept;
-        } else {
-            self.close(kept);
-        }
+/// Lets a search that continues the file use its preallocation, and extend it.
+pub(super) fn look_ahead(
+    space: &Allocator,
+    preallocation: &mut Preallocation,
+    search: &mut Search,
+) {
+    let goal = |goal| space.blocks_of(search.group, &(goal..goal)).start;
+    let kept = preallocation.kept.take();
+    if preallocation.next.is_none() || preallocation.next != search.goal.map(goal) {
+        preallocation.taken = 0;
+        return close(space, kept);
     }
-
-    /// Preallocates clusters of a group after the allocated ones.
-    pub(super) fn keep(
-        &self,
-        held: &mut Clusters,
-        group: GroupNr,
-        clusters: Range<u32>,
-    ) -> Option<Kept> {
-        if clusters.is_empty() {
-            return None;
-        }
-        let kept = Kept {
-            id: self.counters.next_preallocation(),
-            group,
-            start: clusters.start,
-        };
-        self.counters.kept.add(u64::from(count(&clusters)));
-        held.keep(clusters, kept.id);
-        Some(kept)
+    let ratio = space.geometry.cluster_blocks;
+    let least = PREALLOCATION_BLOCKS_MIN / ratio;
+    search.ahead = preallocation
+        .taken
+        .clamp(least, (PREALLOCATION_BLOCKS_MAX / ratio).max(least));
+    if kept.is_some_and(|kept| kept.group == search.group) {
+        search.kept = kept;
+    } else {
+        close(space, kept);
     }
+}
 
-    /// Releases a preallocation, if it still exists.
-    pub(super) fn unkeep(&self, held: &mut Clusters, kept: Kept) {
-        let given = held.unkeep(kept.start, Some(kept.id));
-        self.counters.kept.sub(u64::from(given));
+/// Preallocates clusters of a group after the allocated ones.
+pub(super) fn keep(
+    space: &Allocator,
+    held: &mut Clusters,
+    group: GroupNr,
+    clusters: Range<u32>,
+) -> Option<Kept> {
+    if clusters.is_empty() {
+        return None;
     }
+    let kept = Kept {
+        id: space.counters.next_preallocation(),
+        group,
+        start: clusters.start,
+    };
+    space.counters.kept.add(u64::from(count(&clusters)));
+    held.keep(clusters, kept.id);
+    Some(kept)
+}
 
-    /// Releases all preallocations, and returns whether there were any.
-    pub(super) fn close_all_preallocations(&self) -> bool {
-        if self.counters.kept.get() == 0 {
-            return false;
-        }
-        let groups: Vec<_> = self.loaded.lock().iter().copied().collect();
-        for group in groups {
-            if let Some(mut held) = self.loaded_clusters(group) {
-                let mut given = 0;
-                while let Some(start) = held.first_kept() {
-                    given += held.unkeep(start, None);
-                }
-                self.slot(group).note(&held);
-                self.counters.kept.sub(u64::from(given));
+/// Releases a preallocation, if it still exists.
+pub(super) fn unkeep(space: &Allocator, held: &mut Clusters, kept: Kept) {
+    let given = held.unkeep(kept.start, Some(kept.id));
+    space.counters.kept.sub(u64::from(given));
+}
+
+/// Releases all preallocations, and returns whether there were any.
+pub(super) fn close_all(space: &Allocator) -> bool {
+    if space.counters.kept.get() == 0 {
+        return false;
+    }
+    let groups: Vec<_> = space.loaded.lock().iter().copied().collect();
+    for group in groups {
+        if let Some(mut held) = slot::loaded_clusters(space, group) {
+            let mut given = 0;
+            while let Some(start) = held.first_kept() {
+                given += held.unkeep(start, None);
             }
+            space.slot(group).note(&held);
+            space.counters.kept.sub(u64::from(given));
         }
-        true
     }
+    true
 }
 
 impl Clusters {

@@ -62,70 +62,68 @@ impl Recording {
     }
 }
 
-impl Allocator {
-    /// Adds the bitmap of a group and its descriptor to the transaction before they are modified.
-    /// Modifies two blocks.
-    ///
-    /// # Errors
-    /// Those of reading the descriptor.
-    pub(super) fn join(
-        &self,
-        handle: &mut Handle<'_>,
-        group: GroupNr,
-        recording: &mut Recording,
-    ) -> Result<()> {
-        if recording.is_pending {
-            return Ok(());
-        }
-        groups::join_descriptor(handle, &self.geometry, group)?;
-        handle.reserve(recording.bitmap, recording.is_new)?;
-        recording.is_pending = true;
-        self.pending.lock().insert(group);
-        Ok(())
+/// Adds the bitmap of a group and its descriptor to the transaction before they are modified.
+/// Modifies two blocks.
+///
+/// # Errors
+/// Those of reading the descriptor.
+pub(super) fn join(
+    space: &Allocator,
+    handle: &mut Handle<'_>,
+    group: GroupNr,
+    recording: &mut Recording,
+) -> Result<()> {
+    if recording.is_pending {
+        return Ok(());
     }
+    groups::join_descriptor(handle, &space.geometry, group)?;
+    handle.reserve(recording.bitmap, recording.is_new)?;
+    recording.is_pending = true;
+    space.pending.lock().insert(group);
+    Ok(())
+}
 
-    /// Encodes the changes of the transaction into its blocks, and returns by how much the descriptors'
-    /// counts of free clusters and inodes changed. No handle is open.
-    pub(super) fn write_pending(&self, handle: &mut Handle<'_>) -> Result<(i64, i64)> {
-        let pending = std::mem::take(&mut *self.pending.lock());
-        pending.into_iter().try_fold((0, 0), |sum, group| {
-            let change = self.write_group(handle, group)?;
-            Ok((sum.0 + change.0, sum.1 + change.1))
-        })
-    }
+/// Encodes the changes of the transaction into its blocks, and returns by how much the descriptors'
+/// counts of free clusters and inodes changed. No handle is open.
+pub(super) fn write_pending(space: &Allocator, handle: &mut Handle<'_>) -> Result<(i64, i64)> {
+    let pending = std::mem::take(&mut *space.pending.lock());
+    pending.into_iter().try_fold((0, 0), |sum, group| {
+        let change = write_group(space, handle, group)?;
+        Ok((sum.0 + change.0, sum.1 + change.1))
+    })
+}
 
-    fn write_group(&self, handle: &mut Handle<'_>, group: GroupNr) -> Result<(i64, i64)> {
-        let geometry = &self.geometry;
-        let (mut inodes, mut clusters) = self.slot(group).loaded();
-        let is_pending = |inodes: &&mut Inodes| inodes.recording.is_pending;
-        let inodes = inodes.as_deref_mut().filter(is_pending);
-        let is_pending = |clusters: &&mut Clusters| clusters.recording.is_pending;
-        let clusters = clusters.as_deref_mut().filter(is_pending);
-        let (before, desc) = groups::edit_descriptor(handle, geometry, group, |desc| {
-            let before: GroupDesc = *desc;
-            if let Some(inodes) = &inodes {
-                inodes.describe(desc, geometry);
-            }
-            if let Some(clusters) = &clusters {
-                clusters.describe(desc, group, geometry);
-            }
-            Ok((before, *desc))
-        })?;
-        if let Some(inodes) = inodes {
-            let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
-            let (bits, recording) = inodes.split_mut();
-            recording.write(handle, &verifier, bits)?;
+fn write_group(space: &Allocator, handle: &mut Handle<'_>, group: GroupNr) -> Result<(i64, i64)> {
+    let geometry = &space.geometry;
+    let (mut inodes, mut clusters) = space.slot(group).loaded();
+    let is_pending = |inodes: &&mut Inodes| inodes.recording.is_pending;
+    let inodes = inodes.as_deref_mut().filter(is_pending);
+    let is_pending = |clusters: &&mut Clusters| clusters.recording.is_pending;
+    let clusters = clusters.as_deref_mut().filter(is_pending);
+    let (before, desc) = groups::edit_descriptor(handle, geometry, group, |desc| {
+        let before: GroupDesc = *desc;
+        if let Some(inodes) = &inodes {
+            inodes.describe(desc, geometry);
         }
-        if let Some(clusters) = clusters {
-            let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-            clusters
-                .recording
-                .write(handle, &verifier, &clusters.recorded)?;
+        if let Some(clusters) = &clusters {
+            clusters.describe(desc, group, geometry);
         }
-        let change = |before: u32, after: u32| i64::from(after) - i64::from(before);
-        Ok((
-            change(before.free_clusters, desc.free_clusters),
-            change(before.free_inodes, desc.free_inodes),
-        ))
+        Ok((before, *desc))
+    })?;
+    if let Some(inodes) = inodes {
+        let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
+        let (bits, recording) = inodes.split_mut();
+        recording.write(handle, &verifier, bits)?;
     }
+    if let Some(clusters) = clusters {
+        let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
+        clusters
+            .recording
+            .write(handle, &verifier, &clusters.recorded)?;
+    }
+    let change = |before: u32, after: u32| i64::from(after) - i64::from(before);
+    Ok((
+        change(before.free_clusters, desc.free_clusters),
+        change(before.free_inodes, desc.free_inodes),
+    ))
 }

@@ -10,7 +10,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::ranges::BlockRanges;
-use super::{Allocator, ContentsShare, SpaceRule};
+use super::{Allocator, ContentsShare, SpaceRule, record, recording, slot};
 use crate::FsContext;
 use crate::ondisk::bitmap;
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
@@ -53,11 +53,11 @@ impl Allocator {
             return Err(Corrupt::new(Locus::block(blocks.start.0), rule).into());
         }
         for (group, clusters) in self.clusters_of(blocks) {
-            let mut held = self.clusters(fs, group)?;
+            let mut held = slot::clusters(self, fs, group)?;
             if !held.may_disagree && held.is_recorded(clusters.clone(), in_use) {
                 continue;
             }
-            self.join(handle, group, &mut held.recording)?;
+            recording::join(self, handle, group, &mut held.recording)?;
             held.may_disagree = false;
             bitmap::assign_range(&mut held.recorded, clusters.clone(), in_use);
             held.free.assign(clusters, false);
@@ -76,7 +76,7 @@ impl Allocator {
         let Some((group, index)) = self.geometry.group_of_inode(number) else {
             return Ok(BlockNr(0)..BlockNr(0));
         };
-        Ok(self.inodes(fs, group)?.blank_blocks(&self.geometry, index))
+        Ok(slot::inodes(self, fs, group)?.blank_blocks(&self.geometry, index))
     }
 
     /// Marks an inode as in use. Modifies
@@ -95,12 +95,12 @@ impl Allocator {
         let Some((group, index)) = self.geometry.group_of_inode(number) else {
             return Ok(());
         };
-        let mut held = self.inodes(fs, group)?;
+        let mut held = slot::inodes(self, fs, group)?;
         if !held.has_block_bitmap {
-            self.initialize_bitmap(fs, handle, group)?;
+            record::initialize_bitmap(self, fs, handle, group)?;
             held.has_block_bitmap = true;
         }
-        self.join(handle, group, &mut held.recording)?;
+        recording::join(self, handle, group, &mut held.recording)?;
         held.mark(index);
         self.slot(group).note_inodes(&held);
         Ok(())
@@ -111,7 +111,7 @@ impl Allocator {
     /// # Errors
     /// Those of reading the bitmap.
     pub fn inodes_in_use(&self, fs: &FsContext, group: GroupNr) -> Result<Vec<InodeNr>> {
-        let held = self.inodes(fs, group)?;
+        let held = slot::inodes(self, fs, group)?;
         let first = u64::from(group.0) * u64::from(self.geometry.inodes_per_group) + 1;
         let in_use = (0..self.geometry.inodes_per_group).filter(|&index| held.is_taken(index));
         let numbers = in_use.map(|index| u32::try_from(first + u64::from(index)));
@@ -129,8 +129,8 @@ impl Allocator {
         group: GroupNr,
         count: u32,
     ) -> Result<()> {
-        let mut held = self.inodes(fs, group)?;
-        self.join(handle, group, &mut held.recording)?;
+        let mut held = slot::inodes(self, fs, group)?;
+        recording::join(self, handle, group, &mut held.recording)?;
         held.set_directories(count);
         self.slot(group).note_inodes(&held);
         Ok(())

@@ -130,105 +130,102 @@ impl Slot {
     }
 }
 
-impl Allocator {
-    pub(super) fn slot(&self, group: GroupNr) -> &Slot {
-        &self.slots[group.0 as usize]
-    }
-
-    /// Locks the clusters of a group, reading the bitmap if necessary, with the lock held.
-    pub(super) fn clusters(
-        &self,
-        fs: &FsContext,
-        group: GroupNr,
-    ) -> Result<MappedMutexGuard<'_, Clusters>> {
-        let slot = self.slot(group);
-        let mut held = slot.clusters.lock();
-        if held.is_none() {
-            match Clusters::load(fs, &self.fixed, self.excluded.as_ref(), group) {
-                Ok(clusters) => {
-                    slot.note(&clusters);
-                    *held = Some(Box::new(clusters));
-                    self.keep_bounded(group);
-                }
-                Err(error) => {
-                    self.lose(slot, &error);
-                    return Err(error);
-                }
+/// Locks the clusters of a group, reading the bitmap if necessary, with the lock held.
+pub(super) fn clusters<'s>(
+    space: &'s Allocator,
+    fs: &FsContext,
+    group: GroupNr,
+) -> Result<MappedMutexGuard<'s, Clusters>> {
+    let slot = space.slot(group);
+    let mut held = slot.clusters.lock();
+    if held.is_none() {
+        match Clusters::load(fs, &space.fixed, space.excluded.as_ref(), group) {
+            Ok(clusters) => {
+                slot.note(&clusters);
+                *held = Some(Box::new(clusters));
+                keep_bounded(space, group);
             }
-        }
-        Ok(MutexGuard::map(held, |held| {
-            let Some(clusters) = held else {
-                unreachable!("the clusters are loaded");
-            };
-            &mut **clusters
-        }))
-    }
-
-    /// Locks the inodes of a group, reading the bitmap if necessary, with the lock held.
-    pub(super) fn inodes(
-        &self,
-        fs: &FsContext,
-        group: GroupNr,
-    ) -> Result<MappedMutexGuard<'_, Inodes>> {
-        let mut held = self.slot(group).inodes.lock();
-        if held.is_none() {
-            *held = Some(Box::new(Inodes::load(fs, group, self.excluded.is_some())?));
-            self.keep_bounded(group);
-        }
-        Ok(MutexGuard::map(held, |held| {
-            let Some(inodes) = held else {
-                unreachable!("the inodes are loaded");
-            };
-            &mut **inodes
-        }))
-    }
-
-    /// Locks the clusters of a group that are in memory already.
-    pub(super) fn loaded_clusters(&self, group: GroupNr) -> Option<MappedMutexGuard<'_, Clusters>> {
-        let held = self.slot(group).clusters.lock();
-        MutexGuard::try_map(held, Option::as_deref_mut)
-    }
-
-    /// Removes the free clusters of a group with a corrupt bitmap from the counters.
-    fn lose(&self, slot: &Slot, error: &Error) {
-        if matches!(error, Error::Corrupt(_)) && !slot.is_lost.swap(true, Ordering::Relaxed) {
-            let free = slot.free.swap(0, Ordering::Relaxed);
-            slot.order.store(0, Ordering::Relaxed);
-            self.counters.write_off(u64::from(free));
-        }
-    }
-
-    /// Records that a bitmap of `group`, whose lock is held, was read, and drops others beyond the
-    /// limit.
-    fn keep_bounded(&self, group: GroupNr) {
-        let mut loaded = self.loaded.lock();
-        loaded.push_back(group);
-        self.drop_idle(&mut loaded, self.loaded_max);
-    }
-
-    /// Drops bitmaps that are unused and have no pending changes until `left` groups remain.
-    fn drop_idle(&self, loaded: &mut VecDeque<GroupNr>, left: usize) {
-        let mut tries = loaded.len();
-        while loaded.len() > left && tries > 0 {
-            tries -= 1;
-            let Some(oldest) = loaded.pop_front() else {
-                break;
-            };
-            let slot = self.slot(oldest);
-            let inodes_gone = drop_if(&slot.inodes, |inodes| !inodes.recording.is_pending());
-            let clusters_gone = drop_if(&slot.clusters, |clusters| {
-                clusters.unfinished == 0 && !clusters.recording.is_pending()
-            });
-            if !(inodes_gone && clusters_gone) {
-                loaded.push_back(oldest);
+            Err(error) => {
+                lose(space, slot, &error);
+                return Err(error);
             }
         }
     }
+    Ok(MutexGuard::map(held, |held| {
+        let Some(clusters) = held else {
+            unreachable!("the clusters are loaded");
+        };
+        &mut **clusters
+    }))
+}
 
-    #[cfg(test)]
-    pub(super) fn drop_idle_groups(&self) {
-        self.drop_idle(&mut self.loaded.lock(), 0);
+/// Locks the inodes of a group, reading the bitmap if necessary, with the lock held.
+pub(super) fn inodes<'s>(
+    space: &'s Allocator,
+    fs: &FsContext,
+    group: GroupNr,
+) -> Result<MappedMutexGuard<'s, Inodes>> {
+    let mut held = space.slot(group).inodes.lock();
+    if held.is_none() {
+        *held = Some(Box::new(Inodes::load(fs, group, space.excluded.is_some())?));
+        keep_bounded(space, group);
     }
+    Ok(MutexGuard::map(held, |held| {
+        let Some(inodes) = held else {
+            unreachable!("the inodes are loaded");
+        };
+        &mut **inodes
+    }))
+}
+
+/// Locks the clusters of a group that are in memory already.
+pub(super) fn loaded_clusters(
+    space: &Allocator,
+    group: GroupNr,
+) -> Option<MappedMutexGuard<'_, Clusters>> {
+    let held = space.slot(group).clusters.lock();
+    MutexGuard::try_map(held, Option::as_deref_mut)
+}
+
+/// Removes the free clusters of a group with a corrupt bitmap from the counters.
+fn lose(space: &Allocator, slot: &Slot, error: &Error) {
+    if matches!(error, Error::Corrupt(_)) && !slot.is_lost.swap(true, Ordering::Relaxed) {
+        let free = slot.free.swap(0, Ordering::Relaxed);
+        slot.order.store(0, Ordering::Relaxed);
+        space.counters.write_off(u64::from(free));
+    }
+}
+
+/// Records that a bitmap of `group`, whose lock is held, was read, and drops others beyond the
+/// limit.
+fn keep_bounded(space: &Allocator, group: GroupNr) {
+    let mut loaded = space.loaded.lock();
+    loaded.push_back(group);
+    drop_idle(space, &mut loaded, space.loaded_max);
+}
+
+/// Drops bitmaps that are unused and have no pending changes until `left` groups remain.
+fn drop_idle(space: &Allocator, loaded: &mut VecDeque<GroupNr>, left: usize) {
+    let mut tries = loaded.len();
+    while loaded.len() > left && tries > 0 {
+        tries -= 1;
+        let Some(oldest) = loaded.pop_front() else {
+            break;
+        };
+        let slot = space.slot(oldest);
+        let inodes_gone = drop_if(&slot.inodes, |inodes| !inodes.recording.is_pending());
+        let clusters_gone = drop_if(&slot.clusters, |clusters| {
+            clusters.unfinished == 0 && !clusters.recording.is_pending()
+        });
+        if !(inodes_gone && clusters_gone) {
+            loaded.push_back(oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) fn drop_idle_groups(space: &Allocator) {
+    drop_idle(space, &mut space.loaded.lock(), 0);
 }
 
 /// Drops the state if it is idle and not locked. Returns whether nothing is left.

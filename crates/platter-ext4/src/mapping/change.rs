@@ -50,14 +50,14 @@ impl BlockSource for Allocator {
     }
 
     fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
-        Allocator::free(self, fs, handle, blocks)
+        alloc::free_blocks(self, fs, handle, blocks)
     }
 }
 
 /// For allocations without a reservation, such as a directory that grows.
 impl BlockSource for Portion<'_> {
     fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
-        let taken = self.space.alloc(fs, handle, goal, 1, self.from)?;
+        let taken = alloc::alloc_blocks(self.space, fs, handle, goal, 1, self.from)?;
         Ok(taken.start)
     }
 
@@ -68,12 +68,11 @@ impl BlockSource for Portion<'_> {
         directory: InodeNr,
         goal: BlockNr,
     ) -> Result<BlockNr> {
-        self.space
-            .alloc_for_directory(fs, handle, directory, goal, self.from)
+        alloc::alloc_for_directory(self.space, fs, handle, directory, goal, self.from)
     }
 
     fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
-        self.space.free(fs, handle, blocks)
+        alloc::free_blocks(self.space, fs, handle, blocks)
     }
 }
 
@@ -111,7 +110,7 @@ impl BlockSource for ReservedSource<'_> {
         if left == 0 {
             return BlockSource::alloc(self.space, fs, handle, goal);
         }
-        let taken = Allocator::alloc(self.space, fs, handle, goal, 1, Reserve::Delayed)?;
+        let taken = alloc::alloc_blocks(self.space, fs, handle, goal, 1, Reserve::Delayed)?;
         self.left.store(left - 1, Ordering::Relaxed);
         self.taken.lock().push(taken.start);
         Ok(taken.start)
@@ -126,7 +125,7 @@ impl BlockSource for ReservedSource<'_> {
             self.left.fetch_add(1, Ordering::Relaxed);
         }
         drop(taken);
-        self.space.free(fs, handle, blocks)
+        alloc::free_blocks(self.space, fs, handle, blocks)
     }
 }
 

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::shape::{JOURNAL_BACKUP, Shape};
 use super::skeleton::zero;
-use crate::alloc::{Allocator, RECORD_CREDITS, Reserve};
+use crate::alloc::{self, Allocator, RECORD_CREDITS, Reserve};
 use crate::groups::backups::backup_groups;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -320,7 +320,7 @@ impl<'a> OwnFiles<'a> {
 
     fn alloc(&self, handle: &mut Handle<'_>, want: u32) -> Result<Range<BlockNr>> {
         let (fs, goal) = (self.fs, self.fs.geometry.first_data_block);
-        self.space.alloc(fs, handle, goal, want, Reserve::Split)
+        alloc::alloc_blocks(&self.space, fs, handle, goal, want, Reserve::Split)
     }
 }
 

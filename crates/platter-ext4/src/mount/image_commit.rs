@@ -16,7 +16,7 @@ use platter_vfs::{Clock, Result};
 
 use super::{MountOptions, Opened, mmp, recovery, superblock_offset, writing};
 use crate::FsContext;
-use crate::alloc::Allocator;
+use crate::alloc::{self, Allocator};
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{Remedy, SuperblockVerifier};
@@ -170,7 +170,7 @@ impl ImageCommit<'_> {
             let block = first + index as u64;
             let changes = before != after && !lies_in(apart, block);
             let bytes = index * block_bytes..index * block_bytes + after.len();
-            if changes && space.is_free(fs, BlockNr(block)) {
+            if changes && alloc::is_free(space, fs, BlockNr(block)) {
                 if run.end == bytes.start {
                     run.end = bytes.end;
                     continue;

@@ -2,6 +2,7 @@
 
 use platter_vfs::{Condition, Result, Trim};
 
+use crate::alloc;
 use crate::ondisk::BlockNr;
 use crate::ops::SuperBlock;
 
@@ -29,6 +30,6 @@ pub(super) fn trim(sb: &SuperBlock, asked: &Trim) -> Result<u64> {
     if blocks.is_empty() {
         return Ok(0);
     }
-    let trimmed = space.trim(fs, BlockNr(blocks.start)..BlockNr(blocks.end), need)?;
+    let trimmed = alloc::trim(space, fs, BlockNr(blocks.start)..BlockNr(blocks.end), need)?;
     Ok(trimmed << bits)
 }

@@ -9,7 +9,7 @@ use platter_vfs::Result;
 
 use super::{MountOptions, Opened, superblock_offset};
 use crate::FsContext;
-use crate::alloc::Allocator;
+use crate::alloc::{self, Allocator};
 use crate::ondisk::BlockNr;
 
 /// The blocks of a device that its filesystem does not use; valid until the filesystem is written.
@@ -42,6 +42,6 @@ impl Unused {
         let is_whole =
             bytes.start.is_multiple_of(block_bytes) && bytes.end.is_multiple_of(block_bytes);
         let mut blocks = bytes.start / block_bytes..bytes.end / block_bytes;
-        is_whole && blocks.all(|block| self.space.is_free(&self.fs, BlockNr(block)))
+        is_whole && blocks.all(|block| alloc::is_free(&self.space, &self.fs, BlockNr(block)))
     }
 }

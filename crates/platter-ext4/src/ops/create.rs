@@ -9,7 +9,7 @@ use super::new_inode::Blueprint;
 use super::quotas::add_charge;
 use super::{Ext4Inode, InodeState};
 use crate::FsContext;
-use crate::alloc::{ALLOC_INODE_CREDITS, Portion};
+use crate::alloc::{self, ALLOC_INODE_CREDITS, Portion};
 use crate::directory::{Vacancy, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::BlockMap;
@@ -125,9 +125,7 @@ impl Ext4Inode {
         } else {
             0
         };
-        let number = space
-            .space
-            .alloc_inode(fs, handle, &dir.inode, kind, random);
+        let number = alloc::alloc_inode(space.space, fs, handle, &dir.inode, kind, random);
         let number: InodeNr = match number {
             Ok(number) => number,
             Err(error) => {
@@ -140,7 +138,7 @@ impl Ext4Inode {
         let filled = self.fill(space, handle, &dir.inode, new, blueprint);
         if let Err(error) = filled {
             let is_directory = kind == FileKind::Directory;
-            let freed = space.space.free_inode(fs, handle, number, is_directory);
+            let freed = alloc::free_inode(space.space, fs, handle, number, is_directory);
             freed.map_err(|error| handle.abort(error))?;
             return Err(error);
         }

@@ -8,7 +8,7 @@ use platter_vfs::namei::NewInode;
 use platter_vfs::{Condition, Context, CreateKind, FileKind, Result};
 
 use super::Ext4Inode;
-use crate::alloc::{Portion, Taken};
+use crate::alloc::{self, Portion, Taken};
 use crate::directory::DirectoryMut;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap, BlockSource, MapChange, Run};
@@ -47,7 +47,7 @@ impl Blueprint<'_> {
     /// Frees what was allocated for a file that is not created.
     pub(super) fn give_up(self, space: Portion<'_>) {
         if let Some(taken) = self.target_block {
-            space.space.give_back(taken);
+            alloc::give_back(space.space, taken);
         }
     }
 
@@ -120,14 +120,14 @@ impl Ext4Inode {
             return Ok(None);
         }
         let goal = space.space.first_goal(self.number, FileKind::Symlink);
-        let taken = space.space.take(fs, goal, 1, space.from)?;
+        let taken = alloc::take(space.space, fs, goal, 1, space.from)?;
         let mut block = target.to_vec();
         block.resize(block_bytes, 0);
         let offset = taken.start().0 << fs.geometry.block_bits;
         match self.sb.write_data(offset, &[IoSlice::new(&block)]) {
             Ok(()) => Ok(Some(taken)),
             Err(error) => {
-                space.space.give_back(taken);
+                alloc::give_back(space.space, taken);
                 Err(error)
             }
         }
@@ -230,7 +230,7 @@ impl Ext4Inode {
     ) -> Result<()> {
         let fs = self.fs();
         let blocks = taken.blocks();
-        space.space.record(fs, handle, taken)?;
+        alloc::record(space.space, fs, handle, taken)?;
         let run = Run {
             first: FileBlock(0),
             count: 1,
@@ -288,7 +288,8 @@ impl Ext4Inode {
             inode,
         };
         let emptied = map.remove(&mut change, FileBlock(0)..FileBlock::MAX);
-        let freed = emptied.and_then(|_| space.space.free_inode(fs, handle, number, is_directory));
+        let freed =
+            emptied.and_then(|_| alloc::free_inode(space.space, fs, handle, number, is_directory));
         freed.map_err(|error| handle.abort(error))
     }
 }

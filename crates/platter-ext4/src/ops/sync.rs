@@ -8,6 +8,7 @@ use platter_vfs::writing::{Reach, ReturnsSpace};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{Ext4Inode, InodeState, OnError, SuperBlock};
+use crate::alloc;
 use crate::inode;
 use crate::ondisk::BlockNr;
 use crate::superblock;
@@ -137,7 +138,7 @@ impl ReturnsSpace for SuperBlock {
     fn return_freed(&self) -> Result<()> {
         self.space
             .as_ref()
-            .map_or(Ok(()), |space| space.finish(&self.fs))
+            .map_or(Ok(()), |space| alloc::finish_freed(space, &self.fs))
     }
 }
 

@@ -9,7 +9,7 @@ use platter_vfs::{CreateKind, FileKind, Result, WholeFile};
 
 use super::new_inode::{Blueprint, cluster_sectors, inherited_flags};
 use super::{Ext4Inode, InodeState};
-use crate::alloc::{ALLOC_INODE_CREDITS, Allocator, Portion, RECORD_CREDITS, Taken};
+use crate::alloc::{self, ALLOC_INODE_CREDITS, Allocator, Portion, RECORD_CREDITS, Taken};
 use crate::directory::insert_credits;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -42,7 +42,7 @@ impl Ext4Inode {
         let written = self.write_contents(files, &places);
         let made = written.map_or(0, |()| self.name_all(space, files, &mut places));
         for taken in places.into_iter().flatten() {
-            space.give_back(taken);
+            alloc::give_back(space, taken);
         }
         made
     }
@@ -90,7 +90,7 @@ impl Ext4Inode {
         let goal = space.first_goal(self.number, FileKind::Regular);
         let mut taken = match all {
             0 => None,
-            _ => space.take(fs, goal, all, space.contents_from()).ok(),
+            _ => alloc::take(space, fs, goal, all, space.contents_from()).ok(),
         };
         let mut places = Vec::with_capacity(counts.len());
         for blocks in counts {
@@ -103,7 +103,7 @@ impl Ext4Inode {
             places.push(place);
         }
         if let Some(rest) = taken {
-            space.give_back(rest);
+            alloc::give_back(space, rest);
         }
         places
     }
@@ -252,6 +252,6 @@ impl Ext4Inode {
         };
         let mapped = map.insert(&mut change, run)?;
         debug_assert_eq!(mapped, run.count, "one run goes into an empty map");
-        space.space.record(fs, handle, taken)
+        alloc::record(space.space, fs, handle, taken)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::sample::{Sample, Shape};
 use super::*;
+use crate::alloc;
 use crate::ondisk::Inode;
 use crate::ondisk::inode::tests::sample as sample_inode;
 
@@ -18,24 +19,26 @@ impl Sample {
     pub(super) fn alloc_inode(&self, parent: u32, kind: FileKind, random: u64) -> Result<u32> {
         let mut handle = self.fs.begin(ALLOC_INODE_CREDITS)?;
         let parent = self.parent(parent);
-        let number = self
-            .space
-            .alloc_inode(&self.fs, &mut handle, &parent, kind, random)?;
+        let number = alloc::alloc_inode(&self.space, &self.fs, &mut handle, &parent, kind, random)?;
         Ok(number.get())
     }
 
     /// Allocates an inode of this group.
     pub(super) fn in_group(&self, group: GroupNr) -> Result<Option<InodeNr>> {
         let mut handle = self.fs.begin(ALLOC_INODE_CREDITS)?;
-        self.space
-            .alloc_inode_in(&self.fs, &mut handle, group, FileKind::Regular)
+        crate::alloc::inodes::alloc_inode_in(
+            &self.space,
+            &self.fs,
+            &mut handle,
+            group,
+            FileKind::Regular,
+        )
     }
 
     pub(super) fn free_inode(&self, number: u32, was_dir: bool) -> Result<()> {
         let mut handle = self.fs.begin(FREE_INODE_CREDITS)?;
         let number = InodeNr::new(number).unwrap();
-        self.space
-            .free_inode(&self.fs, &mut handle, number, was_dir)
+        alloc::free_inode(&self.space, &self.fs, &mut handle, number, was_dir)
     }
 }
 
@@ -152,7 +155,8 @@ fn topdir_flag_spreads_subdirectories() {
         .map(|random| {
             let mut handle = sample.fs.begin(ALLOC_INODE_CREDITS).unwrap();
             let (space, fs) = (&sample.space, &sample.fs);
-            let number = space.alloc_inode(fs, &mut handle, &parent, FileKind::Directory, random);
+            let number =
+                alloc::alloc_inode(space, fs, &mut handle, &parent, FileKind::Directory, random);
             (number.unwrap().get() - 1) / 128
         })
         .collect();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use platter_vfs::Condition;
 
 use super::*;
+use crate::alloc;
 use crate::ondisk::features::RoCompat;
 use sample::{Sample, Shape};
 
@@ -24,23 +25,35 @@ fn refused<T>(result: &Result<T>) -> bool {
 #[test]
 fn blocks_are_allocated_at_the_goal() {
     let sample = Sample::new(Shape::PLAIN);
-    let taken = sample
-        .space
-        .take(&sample.fs, BlockNr(700), 20, Reserve::Ordinary)
-        .unwrap();
+    let taken = alloc::take(
+        &sample.space,
+        &sample.fs,
+        BlockNr(700),
+        20,
+        Reserve::Ordinary,
+    )
+    .unwrap();
     assert_eq!(taken.blocks(), BlockNr(700)..BlockNr(720));
-    let next = sample
-        .space
-        .take(&sample.fs, BlockNr(720), 5, Reserve::Ordinary)
-        .unwrap();
+    let next = alloc::take(
+        &sample.space,
+        &sample.fs,
+        BlockNr(720),
+        5,
+        Reserve::Ordinary,
+    )
+    .unwrap();
     assert_eq!(next.start(), BlockNr(720));
-    let again = sample
-        .space
-        .take(&sample.fs, BlockNr(700), 5, Reserve::Ordinary)
-        .unwrap();
+    let again = alloc::take(
+        &sample.space,
+        &sample.fs,
+        BlockNr(700),
+        5,
+        Reserve::Ordinary,
+    )
+    .unwrap();
     assert_eq!(again.start(), BlockNr(725));
     for taken in [taken, next, again] {
-        sample.space.give_back(taken);
+        alloc::give_back(&sample.space, taken);
     }
     sample.commit();
     assert_eq!(sample.validated(), []);
@@ -53,18 +66,16 @@ fn freed_blocks_are_allocatable_after_the_commit() {
     let mut handle = sample.fs.begin(8).unwrap();
     let goal = BlockNr(700);
     let (space, fs) = (&sample.space, &sample.fs);
-    let blocks = space
-        .alloc(fs, &mut handle, goal, 20, Reserve::Ordinary)
-        .unwrap();
+    let blocks = alloc::alloc_blocks(space, fs, &mut handle, goal, 20, Reserve::Ordinary).unwrap();
     assert_eq!(space.stat().free_blocks, free - 20);
-    space.free(fs, &mut handle, blocks.clone()).unwrap();
+    alloc::free_blocks(space, fs, &mut handle, blocks.clone()).unwrap();
     assert_eq!(space.stat().free_blocks, free);
-    let again = space.take(fs, goal, 20, Reserve::Ordinary).unwrap();
+    let again = alloc::take(space, fs, goal, 20, Reserve::Ordinary).unwrap();
     assert_ne!(again.blocks(), blocks);
-    space.give_back(again);
+    alloc::give_back(space, again);
     drop(handle);
     sample.commit();
-    let again = space.take(fs, goal, 20, Reserve::Ordinary).unwrap();
+    let again = alloc::take(space, fs, goal, 20, Reserve::Ordinary).unwrap();
     assert_eq!(again.blocks(), blocks);
 }
 
@@ -81,11 +92,11 @@ fn space_is_allocated_to_the_last_block() {
         assert_eq!(before.available_blocks, before.free_blocks - 50);
         let mut sum = 0;
         let mut take = |from, want| -> Result<u64> {
-            let taken = space.take(fs, BlockNr(1), want, from)?;
+            let taken = alloc::take(space, fs, BlockNr(1), want, from)?;
             let count = u64::from(taken.count());
             sum += count;
             let mut handle = fs.begin(RECORD_CREDITS)?;
-            space.record(fs, &mut handle, taken)?;
+            alloc::record(space, fs, &mut handle, taken)?;
             Ok(count)
         };
         while take(Reserve::Ordinary, 77).is_ok() {}
@@ -98,7 +109,8 @@ fn space_is_allocated_to_the_last_block() {
         assert_eq!(sample.validated().len() as u64, before.free_blocks);
         let all = sample.validated();
         let reopened = Sample::on(Arc::clone(&sample.device));
-        assert!(refused(&reopened.space.take(
+        assert!(refused(&alloc::take(
+            &reopened.space,
             &reopened.fs,
             BlockNr(1),
             1,
@@ -107,10 +119,7 @@ fn space_is_allocated_to_the_last_block() {
         let mut handle = reopened.fs.begin(64).unwrap();
         for run in all.chunk_by(|left, right| left + 1 == *right) {
             let blocks = BlockNr(run[0])..BlockNr(run[run.len() - 1] + 1);
-            reopened
-                .space
-                .free(&reopened.fs, &mut handle, blocks)
-                .unwrap();
+            alloc::free_blocks(&reopened.space, &reopened.fs, &mut handle, blocks).unwrap();
         }
         drop(handle);
         reopened.commit();
@@ -125,7 +134,9 @@ fn reservation_may_use_space_freed_just_now() {
     let (space, fs) = (&sample.space, &sample.fs);
     let mut all = Vec::new();
     let mut handle = fs.begin(64).unwrap();
-    while let Ok(blocks) = space.alloc(fs, &mut handle, BlockNr(1), 4096, Reserve::Split) {
+    while let Ok(blocks) =
+        alloc::alloc_blocks(space, fs, &mut handle, BlockNr(1), 4096, Reserve::Split)
+    {
         all.push(blocks);
     }
     assert!(space.reserve_delayed(1, Reserve::Privileged).is_err());
@@ -134,8 +145,9 @@ fn reservation_may_use_space_freed_just_now() {
     let mut handle = fs.begin(64).unwrap();
     let freed = all.pop().unwrap();
     let count = freed.end.0 - freed.start.0;
-    space.free(fs, &mut handle, freed).unwrap();
-    assert!(refused(&space.alloc(
+    alloc::free_blocks(space, fs, &mut handle, freed).unwrap();
+    assert!(refused(&alloc::alloc_blocks(
+        space,
         fs,
         &mut handle,
         BlockNr(1),
@@ -144,14 +156,26 @@ fn reservation_may_use_space_freed_just_now() {
     )));
     drop(handle);
     space.reserve_delayed(count, Reserve::Ordinary).unwrap();
-    assert!(refused(&space.take(fs, BlockNr(1), 1, Reserve::Privileged)));
+    assert!(refused(&alloc::take(
+        space,
+        fs,
+        BlockNr(1),
+        1,
+        Reserve::Privileged
+    )));
     let mut left = count;
     while left > 0 {
         let want = u32::try_from(left).unwrap();
-        let taken = space.take(fs, BlockNr(1), want, Reserve::Delayed).unwrap();
+        let taken = alloc::take(space, fs, BlockNr(1), want, Reserve::Delayed).unwrap();
         left -= u64::from(taken.count());
     }
-    assert!(refused(&space.take(fs, BlockNr(1), 1, Reserve::Delayed)));
+    assert!(refused(&alloc::take(
+        space,
+        fs,
+        BlockNr(1),
+        1,
+        Reserve::Delayed
+    )));
 }
 
 #[test]
@@ -164,12 +188,13 @@ fn gdt_csum_and_unchecksummed_groups_stay_valid() {
         });
         let mut handle = sample.fs.begin(64).unwrap();
         let (space, fs) = (&sample.space, &sample.fs);
-        let blocks = space.alloc(fs, &mut handle, BlockNr(600), 9, Reserve::Ordinary);
+        let blocks =
+            alloc::alloc_blocks(space, fs, &mut handle, BlockNr(600), 9, Reserve::Ordinary);
         drop(handle);
         sample.commit();
         assert_eq!(sample.validated().len(), 9);
         let mut handle = sample.fs.begin(64).unwrap();
-        space.free(fs, &mut handle, blocks.unwrap()).unwrap();
+        alloc::free_blocks(space, fs, &mut handle, blocks.unwrap()).unwrap();
         drop(handle);
         sample.commit();
         assert_eq!(sample.validated(), []);

@@ -1,7 +1,9 @@
 //! Random steps compared with a plain list of the owner of each cluster.
 
+use super::super::slot;
 use super::sample::{Sample, Shape};
 use super::*;
+use crate::alloc;
 
 /// The owner of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +117,9 @@ impl Model {
         let result = match self.preallocations.get_mut(preallocation) {
             Some(preallocation) => {
                 let goal = preallocation.goal().unwrap_or(goal);
-                space.take_growing(fs, preallocation, goal, want, from)
+                alloc::take_growing(space, fs, preallocation, goal, want, from)
             }
-            None => space.take(fs, goal, want, from),
+            None => alloc::take(space, fs, goal, want, from),
         };
         if had_pending && !space.has_pending() {
             self.committed();
@@ -145,7 +147,7 @@ impl Model {
         let blocks = taken.blocks();
         let mut handle = self.sample.fs.begin(RECORD_CREDITS).unwrap();
         let (space, fs) = (&self.sample.space, &self.sample.fs);
-        space.record(fs, &mut handle, taken).unwrap();
+        alloc::record(space, fs, &mut handle, taken).unwrap();
         drop(handle);
         self.change(&blocks, State::Taken, State::Recorded);
     }
@@ -158,7 +160,7 @@ impl Model {
         if taken.from == Reserve::Delayed {
             self.delayed += self.clusters(&blocks).len() as u64;
         }
-        self.sample.space.give_back(taken);
+        alloc::give_back(&self.sample.space, taken);
         self.change(&blocks, State::Taken, State::Free);
     }
 
@@ -183,8 +185,8 @@ impl Model {
         let mut handle = fs
             .begin(space.free_credits(count as u64 * self.ratio()))
             .unwrap();
-        space.free(fs, &mut handle, named.clone()).unwrap();
-        assert!(space.free(fs, &mut handle, named).is_err());
+        alloc::free_blocks(space, fs, &mut handle, named.clone()).unwrap();
+        assert!(alloc::free_blocks(space, fs, &mut handle, named).is_err());
         drop(handle);
         self.change(&blocks, State::Recorded, State::Pending);
     }
@@ -244,14 +246,15 @@ impl Model {
             35..37 => self.withdraw(),
             37 => {
                 let preallocation = self.below(3);
-                self.sample
-                    .space
-                    .close_preallocation(&mut self.preallocations[preallocation]);
+                alloc::close_preallocation(
+                    &self.sample.space,
+                    &mut self.preallocations[preallocation],
+                );
             }
             38 => self.commit(),
             _ => {
                 // Drops all bitmaps except those with pending changes.
-                self.sample.space.drop_idle_groups();
+                slot::drop_idle_groups(&self.sample.space);
             }
         }
         let counts = self.sample.space.stat();
@@ -273,7 +276,7 @@ fn allocator_agrees_with_a_plain_list() {
             model.step();
         }
         while let Some(taken) = model.taken.pop() {
-            model.sample.space.give_back(taken);
+            alloc::give_back(&model.sample.space, taken);
         }
     }
 }

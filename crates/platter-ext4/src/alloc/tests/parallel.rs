@@ -1,5 +1,6 @@
 //! Several threads at once.
 
+use crate::alloc;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,7 +27,7 @@ fn threads_never_get_the_same_blocks() {
     let free = |thread: u32, blocks: Range<BlockNr>| {
         pass_on(&blocks, thread, 0);
         let mut handle = fs.begin(space.free_credits(64)).unwrap();
-        space.free(fs, &mut handle, blocks).unwrap();
+        alloc::free_blocks(space, fs, &mut handle, blocks).unwrap();
     };
     let work = |thread: u32| {
         let mut held = VecDeque::new();
@@ -35,12 +36,13 @@ fn threads_never_get_the_same_blocks() {
             let start = BlockNr(u64::from(thread) * 3000 + round);
             let goal = preallocation.goal().unwrap_or(start);
             let want = 1 + u32::try_from(round % 37).unwrap();
-            let taken = space.take_growing(fs, &mut preallocation, goal, want, Reserve::Ordinary);
+            let taken =
+                alloc::take_growing(space, fs, &mut preallocation, goal, want, Reserve::Ordinary);
             let Ok(taken) = taken else { continue };
             let blocks = taken.blocks();
             pass_on(&blocks, 0, thread);
             let mut handle = fs.begin(RECORD_CREDITS).unwrap();
-            space.record(fs, &mut handle, taken).unwrap();
+            alloc::record(space, fs, &mut handle, taken).unwrap();
             drop(handle);
             held.push_back(blocks);
             if held.len() > 40 {
@@ -50,7 +52,7 @@ fn threads_never_get_the_same_blocks() {
                 fs.log().unwrap().commit_all().unwrap();
             }
         }
-        space.close_preallocation(&mut preallocation);
+        alloc::close_preallocation(space, &mut preallocation);
         for blocks in held {
             free(thread, blocks);
         }

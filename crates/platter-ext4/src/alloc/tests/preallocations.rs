@@ -2,6 +2,7 @@
 
 use super::sample::{Sample, Shape};
 use super::*;
+use crate::alloc;
 
 #[test]
 fn files_growing_together_stay_contiguous() {
@@ -17,9 +18,15 @@ fn files_growing_together_stay_contiguous() {
         for (preallocation, pieces) in files.iter_mut().zip(&mut pieces) {
             let goal = preallocation.goal();
             let goal_or_start = goal.unwrap_or(BlockNr(100));
-            let taken = space
-                .take_growing(fs, preallocation, goal_or_start, 4, Reserve::Ordinary)
-                .unwrap();
+            let taken = alloc::take_growing(
+                space,
+                fs,
+                preallocation,
+                goal_or_start,
+                4,
+                Reserve::Ordinary,
+            )
+            .unwrap();
             assert_eq!(taken.count(), 4);
             *pieces += u32::from(goal != Some(taken.start()));
         }
@@ -35,18 +42,18 @@ fn preallocated_blocks_are_used_when_space_runs_out() {
     let mut preallocation = Preallocation::default();
     for _ in 0..2 {
         let goal = preallocation.goal().unwrap_or(BlockNr(100));
-        let taken = space.take_growing(fs, &mut preallocation, goal, 4, Reserve::Ordinary);
+        let taken = alloc::take_growing(space, fs, &mut preallocation, goal, 4, Reserve::Ordinary);
         assert_eq!(taken.unwrap().count(), 4);
     }
     assert!(space.counters.kept.get() > 0);
     assert_eq!(space.stat().free_blocks, free - 8);
     let mut sum = 8;
-    while let Ok(taken) = space.take(fs, BlockNr(1), 50, Reserve::Split) {
+    while let Ok(taken) = alloc::take(space, fs, BlockNr(1), 50, Reserve::Split) {
         sum += u64::from(taken.count());
     }
     assert_eq!(sum, free);
     assert_eq!(space.counters.kept.get(), 0);
-    space.close_preallocation(&mut preallocation);
+    alloc::close_preallocation(space, &mut preallocation);
     assert_eq!(space.stat().free_blocks, 0);
 }
 
@@ -57,14 +64,12 @@ fn closing_releases_the_preallocation() {
     let mut preallocation = Preallocation::default();
     for _ in 0..3 {
         let goal = preallocation.goal().unwrap_or(BlockNr(100));
-        let taken = space.take_growing(fs, &mut preallocation, goal, 4, Reserve::Ordinary);
-        space.give_back(taken.unwrap());
+        let taken = alloc::take_growing(space, fs, &mut preallocation, goal, 4, Reserve::Ordinary);
+        alloc::give_back(space, taken.unwrap());
     }
-    space.close_preallocation(&mut preallocation);
+    alloc::close_preallocation(space, &mut preallocation);
     assert_eq!(space.counters.kept.get(), 0);
-    let taken = space
-        .take(fs, BlockNr(100), 100, Reserve::Ordinary)
-        .unwrap();
+    let taken = alloc::take(space, fs, BlockNr(100), 100, Reserve::Ordinary).unwrap();
     assert_eq!(taken.count(), 100);
 }
 
@@ -83,7 +88,7 @@ fn directories_growing_together_have_few_fragments() {
             let number = InodeNr::new(*number).unwrap();
             let mut handle = fs.begin(RECORD_CREDITS).unwrap();
             let from = Reserve::Ordinary;
-            let place = space.alloc_for_directory(fs, &mut handle, number, *goal, from);
+            let place = alloc::alloc_for_directory(space, fs, &mut handle, number, *goal, from);
             let place = place.unwrap();
             *pieces += u32::from(place != *goal);
             *goal = BlockNr(place.0 + 1);
@@ -108,7 +113,7 @@ fn number_of_directory_preallocations_is_limited() {
         let mut goal = BlockNr(100);
         for _ in 0..2 {
             let from = Reserve::Ordinary;
-            let place = space.alloc_for_directory(fs, &mut handle, number, goal, from);
+            let place = alloc::alloc_for_directory(space, fs, &mut handle, number, goal, from);
             goal = BlockNr(place.unwrap().0 + 1);
         }
     }

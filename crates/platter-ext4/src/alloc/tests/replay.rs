@@ -7,6 +7,7 @@ use platter_ondisk::Rule as _;
 use super::rules::{GROUP, rule, with_bit};
 use super::sample::{Sample, Shape};
 use super::*;
+use crate::alloc;
 use crate::txn::CommitClient;
 
 /// The filesystem of a sample in the hands of a replay.
@@ -37,8 +38,8 @@ impl Replay {
         self.sample.commit();
         let sample = Sample::on(self.sample.device);
         for group in (0..sample.fs.geometry.groups_count).map(GroupNr) {
-            drop(sample.space.clusters(&sample.fs, group).unwrap());
-            drop(sample.space.inodes(&sample.fs, group).unwrap());
+            drop(slot::clusters(&sample.space, &sample.fs, group).unwrap());
+            drop(slot::inodes(&sample.space, &sample.fs, group).unwrap());
         }
         sample
     }
@@ -69,7 +70,7 @@ fn marks_count_whatever_was_there_before() {
         let sample = replay.reopened();
         let is_free = |cluster: u64| {
             let block = BlockNr(first + cluster * ratio);
-            sample.space.is_free(&sample.fs, block)
+            alloc::is_free(&sample.space, &sample.fs, block)
         };
         assert_eq!([0, 1, 2].map(is_free), [false, true, false], "{shape:?}");
     }
@@ -84,7 +85,7 @@ fn blocks_of_records_are_not_allocated() {
     let mut handle = fs.begin(2 * RECORD_CREDITS).unwrap();
     let mut alloc = || {
         let space = &replay.space;
-        space.alloc(fs, &mut handle, BlockNr(100), 1, Reserve::Split)
+        alloc::alloc_blocks(space, fs, &mut handle, BlockNr(100), 1, Reserve::Split)
     };
     assert_eq!(alloc().unwrap(), BlockNr(700)..BlockNr(701));
     assert!(refused(&alloc()));
@@ -98,7 +99,14 @@ fn every_request_may_use_all_of_the_space() {
         assert!(space.stat().free_blocks > 0);
         let refusal = loop {
             let mut handle = fs.begin(RECORD_CREDITS).unwrap();
-            let found = space.alloc(fs, &mut handle, BlockNr(100), 4096, Reserve::Ordinary);
+            let found = alloc::alloc_blocks(
+                space,
+                fs,
+                &mut handle,
+                BlockNr(100),
+                4096,
+                Reserve::Ordinary,
+            );
             if found.is_err() {
                 break found;
             }
@@ -118,7 +126,7 @@ fn freed_blocks_are_not_allocated_again() {
     let fs = &replay.sample.fs;
     let mut handle = fs.begin(RECORD_CREDITS).unwrap();
     let space = &replay.space;
-    let found = space.alloc(fs, &mut handle, BlockNr(100), 1, Reserve::Split);
+    let found = alloc::alloc_blocks(space, fs, &mut handle, BlockNr(100), 1, Reserve::Split);
     assert!(refused(&found));
 }
 
@@ -127,7 +135,7 @@ fn bitmap_counts_more_than_its_descriptor() {
     let first = u64::from(Shape::PLAIN.blocks_per_group) * u64::from(GROUP.0) + 1;
     for is_repaired in [false, true] {
         let corrupt = with_bit(200, false);
-        assert!(corrupt.space.clusters(&corrupt.fs, GROUP).is_err());
+        assert!(slot::clusters(&corrupt.space, &corrupt.fs, GROUP).is_err());
         let replay = Replay::of(corrupt, Vec::new());
         if is_repaired {
             // In use already: what changes is the descriptor.
@@ -136,7 +144,7 @@ fn bitmap_counts_more_than_its_descriptor() {
         } else {
             replay.sample.commit();
             let sample = Sample::on(replay.sample.device);
-            assert!(sample.space.clusters(&sample.fs, GROUP).is_err());
+            assert!(slot::clusters(&sample.space, &sample.fs, GROUP).is_err());
         }
     }
 }

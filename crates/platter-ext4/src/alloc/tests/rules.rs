@@ -5,6 +5,7 @@ use platter_ondisk::verify::Unverified;
 
 use super::sample::{self, Sample, Shape};
 use super::*;
+use crate::alloc;
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{GroupDesc, bitmap};
 
@@ -52,7 +53,7 @@ fn open(sample: &Sample) -> Result<Allocator> {
 }
 
 fn load(sample: &Sample) -> Result<()> {
-    sample.space.clusters(&sample.fs, GROUP).map(drop)
+    slot::clusters(&sample.space, &sample.fs, GROUP).map(drop)
 }
 
 #[test]
@@ -92,10 +93,7 @@ fn wrong_count_of_free_blocks_is_corrupt() {
     assert_eq!(rule(load(&sample)), SpaceRule::FreeClusters.text());
     assert_eq!(sample.space.stat().free_blocks, before.free_blocks - lost);
     let goal = sample.fs.geometry.group_first_block(GROUP);
-    let taken = sample
-        .space
-        .take(&sample.fs, goal, 10, Reserve::Ordinary)
-        .unwrap();
+    let taken = alloc::take(&sample.space, &sample.fs, goal, 10, Reserve::Ordinary).unwrap();
     assert!(taken.start() >= sample.fs.geometry.group_first_block(GroupNr(3)));
     assert!(sample.space.take_corruption().is_none());
 }
@@ -108,8 +106,8 @@ fn corruption_of_a_skipped_group_is_reported_once() {
     });
     let (space, fs) = (&sample.space, &sample.fs);
     let goal = fs.geometry.group_first_block(GROUP);
-    let taken = space.take(fs, goal, 10, Reserve::Ordinary).unwrap();
-    space.give_back(taken);
+    let taken = alloc::take(space, fs, goal, 10, Reserve::Ordinary).unwrap();
+    alloc::give_back(space, taken);
     let is_reported = |rule: SpaceRule| match space.take_corruption() {
         Some(Error::Corrupt(corruption)) => corruption.rule == rule.text(),
         _ => false,
@@ -137,16 +135,15 @@ fn double_free_of_a_block_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, fs) = (&sample.space, &sample.fs);
     let mut handle = fs.begin(64).unwrap();
-    let freed = space.free(fs, &mut handle, BlockNr(700)..BlockNr(701));
+    let freed = alloc::free_blocks(space, fs, &mut handle, BlockNr(700)..BlockNr(701));
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
-    let taken = space.take(fs, BlockNr(700), 1, Reserve::Ordinary).unwrap();
-    let freed = space.free(fs, &mut handle, taken.blocks());
+    let taken = alloc::take(space, fs, BlockNr(700), 1, Reserve::Ordinary).unwrap();
+    let freed = alloc::free_blocks(space, fs, &mut handle, taken.blocks());
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
     // One of them is in use; all others' groups are unchanged.
-    let blocks = space
-        .alloc(fs, &mut handle, BlockNr(740), 9, Reserve::Ordinary)
-        .unwrap();
-    let freed = space.free(fs, &mut handle, blocks.start..BlockNr(760));
+    let blocks =
+        alloc::alloc_blocks(space, fs, &mut handle, BlockNr(740), 9, Reserve::Ordinary).unwrap();
+    let freed = alloc::free_blocks(space, fs, &mut handle, blocks.start..BlockNr(760));
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
     drop(handle);
     sample.commit();
@@ -169,7 +166,12 @@ fn freeing_fixed_metadata_is_refused() {
         table + 7..table + 9,
         end - 1..end + 1,
     ] {
-        let freed = space.free(fs, &mut handle, BlockNr(blocks.start)..BlockNr(blocks.end));
+        let freed = alloc::free_blocks(
+            space,
+            fs,
+            &mut handle,
+            BlockNr(blocks.start)..BlockNr(blocks.end),
+        );
         assert_eq!(rule(freed), SpaceRule::FreedOwn.text(), "{blocks:?}");
     }
 }
@@ -251,13 +253,19 @@ fn corrupt_bitmap_is_reported_when_space_runs_out() {
         bytes[(desc_of + 2) * 1024 + 20] ^= 1;
     });
     let (space, fs) = (&sample.space, &sample.fs);
-    let mut result = space.take(fs, BlockNr(1), 4096, Reserve::Split);
+    let mut result = alloc::take(space, fs, BlockNr(1), 4096, Reserve::Split);
     while let Ok(taken) = result {
         let _kept = taken.blocks();
-        result = space.take(fs, BlockNr(1), 4096, Reserve::Split);
+        result = alloc::take(space, fs, BlockNr(1), 4096, Reserve::Split);
     }
     assert_eq!(rule(result), bitmap::BitmapRule::Checksum.text());
-    assert!(refused(&space.take(fs, BlockNr(1), 4096, Reserve::Split)));
+    assert!(refused(&alloc::take(
+        space,
+        fs,
+        BlockNr(1),
+        4096,
+        Reserve::Split
+    )));
 }
 
 #[test]
@@ -271,9 +279,7 @@ fn uninitialized_bitmap_is_initialized_on_use() {
     assert!(flags().contains(GroupFlags::BLOCK_UNINIT));
     let goal = fs.geometry.group_first_block(GROUP);
     let mut handle = fs.begin(RECORD_CREDITS).unwrap();
-    let blocks = space
-        .alloc(fs, &mut handle, goal, 3, Reserve::Ordinary)
-        .unwrap();
+    let blocks = alloc::alloc_blocks(space, fs, &mut handle, goal, 3, Reserve::Ordinary).unwrap();
     drop(handle);
     sample.commit();
     assert_eq!(flags(), GroupFlags::INODE_UNINIT);

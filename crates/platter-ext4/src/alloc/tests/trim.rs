@@ -1,5 +1,6 @@
 //! Discarding free space: the device fills it with zeros.
 
+use crate::alloc;
 use platter_block::BlockDevice;
 
 use super::sample::{Sample, Shape};
@@ -12,7 +13,7 @@ impl Sample {
     fn trim(&self, need: u32) -> u64 {
         let geometry = &self.fs.geometry;
         let all = geometry.first_data_block..BlockNr(geometry.blocks_count);
-        self.space.trim(&self.fs, all, need).unwrap()
+        alloc::trim(&self.space, &self.fs, all, need).unwrap()
     }
 
     fn fill(&self, blocks: &Range<BlockNr>) {
@@ -47,19 +48,19 @@ fn freed_blocks_are_discarded_after_the_commit() {
         let mut alloc = |want| {
             let goal = fs.geometry.first_data_block;
             let from = Reserve::Ordinary;
-            space.alloc(fs, &mut handle, goal, want, from).unwrap()
+            alloc::alloc_blocks(space, fs, &mut handle, goal, want, from).unwrap()
         };
         let (kept, freed) = (alloc(12), alloc(24));
         drop(handle);
         sample.commit();
         sample.fill(&kept);
         sample.fill(&freed);
-        let held = space.take(fs, kept.start, 8, Reserve::Ordinary).unwrap();
+        let held = alloc::take(space, fs, kept.start, 8, Reserve::Ordinary).unwrap();
         sample.fill(&held.blocks());
         assert!(sample.trim(1) < free, "{shape:?}");
 
         let mut handle = fs.begin(16).unwrap();
-        space.free(fs, &mut handle, freed.clone()).unwrap();
+        alloc::free_blocks(space, fs, &mut handle, freed.clone()).unwrap();
         drop(handle);
         sample.trim(1);
         for blocks in [&kept, &freed, &held.blocks()] {
@@ -71,7 +72,7 @@ fn freed_blocks_are_discarded_after_the_commit() {
         for blocks in [&kept, &held.blocks()] {
             assert!(sample.holds(blocks, USED), "{shape:?}");
         }
-        space.give_back(held);
+        alloc::give_back(space, held);
         sample.commit();
         sample.validated();
     }
@@ -107,7 +108,7 @@ fn runs_are_discarded_within_the_requested_range() {
     sample.fill(&middle);
     let trim = |start, end, need| {
         let blocks = BlockNr(start)..BlockNr(end);
-        space.trim(fs, blocks, need).unwrap()
+        alloc::trim(space, fs, blocks, need).unwrap()
     };
     assert_eq!(trim(710, 720, 11), 0);
     assert_eq!(trim(710, 720, 10), 10);

@@ -7,12 +7,12 @@ use platter_vfs::{Context, FileKind, Result, Timestamp};
 
 use super::super::{Ext4Inode, InodeState};
 use crate::alloc::FREE_INODE_CREDITS;
-use crate::inode;
 use crate::mapping::Progress;
 use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
 use crate::txn::Handle;
 use crate::xattr::{Released, change_credits};
+use crate::{alloc, inode};
 
 /// Blocks that freeing an inode changes at most that has nothing left.
 pub(in crate::ops) const DELETE_CREDITS: u32 = ORPHAN_CREDITS + FREE_INODE_CREDITS;
@@ -78,7 +78,7 @@ impl Ext4Inode {
         register.remove_deleted(fs, handle, &state.inode, time)?;
         // From here on the number may be another file's.
         let was_dir = self.kind == FileKind::Directory;
-        let freed = space.free_inode(fs, handle, self.number, was_dir);
+        let freed = alloc::free_inode(space, fs, handle, self.number, was_dir);
         freed.map_err(|error| handle.abort(error))
     }
 

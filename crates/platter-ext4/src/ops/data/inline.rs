@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use platter_vfs::Result;
 
 use super::super::Ext4Inode;
-use crate::alloc::{RECORD_CREDITS, Taken};
+use crate::alloc::{self, RECORD_CREDITS, Taken};
 use crate::mapping::{Backing, BlockMap, InlineData, Run, store_inline};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::remove_from_inode;
@@ -122,17 +122,17 @@ impl Ext4Inode {
         if !is_empty {
             _held = self.hold_cluster()?;
             let goal = space.first_goal(self.number, self.kind);
-            let block = space.take(fs, goal, 1, space.contents_from())?;
+            let block = alloc::take(space, fs, goal, 1, space.contents_from())?;
             let at = fs.geometry.offset_bytes(block.start());
             if let Err(error) = self.sb.write_data(at, &[IoSlice::new(&bytes)]) {
-                space.give_back(block);
+                alloc::give_back(space, block);
                 return Err(error);
             }
             taken = Some(block);
         }
         let moved = self.name_first_block(&mut taken);
         if let Some(taken) = taken {
-            space.give_back(taken);
+            alloc::give_back(space, taken);
         }
         moved
     }
@@ -160,7 +160,7 @@ impl Ext4Inode {
             let (map, mut change) = state.map_change(fs, &**space, handle);
             let mapped = map.insert(&mut change, run);
             change.inode.sectors += change.cluster_sectors();
-            let recorded = mapped.and_then(|_| space.record(fs, change.handle, taken));
+            let recorded = mapped.and_then(|_| alloc::record(space, fs, change.handle, taken));
             recorded.map_err(|error| handle.abort(error))
         })
     }

@@ -11,7 +11,7 @@ use platter_vfs::file::{Allocation, FileEnd, FileRun, Request, Target, write_run
 use platter_vfs::writing::NoSpaceRetry;
 
 use super::super::{Ext4Inode, InodeState};
-use crate::alloc::{Allocator, Preallocation, RECORD_CREDITS, Reserve, Taken};
+use crate::alloc::{self, Allocator, Preallocation, RECORD_CREDITS, Reserve, Taken};
 use crate::file::file_run;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, MapChange, Progress, ReservedSource, Run};
@@ -90,7 +90,7 @@ impl Ext4Inode {
     /// Frees the blocks allocated for a piece that could not be mapped.
     pub(super) fn give_back_piece(&self, piece: Piece) -> Result<()> {
         if let Some(taken) = piece.taken {
-            self.sb.space()?.give_back(taken);
+            alloc::give_back(self.sb.space()?, taken);
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Ext4Inode {
         };
         let inside = first.0 % ratio;
         let want = end.0 - first.0 + inside;
-        let taken = space.take_growing(fs, &mut placement.preallocation, goal, want, from)?;
+        let taken = alloc::take_growing(space, fs, &mut placement.preallocation, goal, want, from)?;
         let start = BlockNr(taken.start().0 + u64::from(inside));
         let clusters = taken.count().div_ceil(ratio);
         Ok(Piece {
@@ -207,8 +207,7 @@ impl Ext4Inode {
                 let clusters = u64::from(taken.count().div_ceil(fs.geometry.cluster_blocks));
                 let sectors = clusters.saturating_mul(change.cluster_sectors());
                 change.inode.sectors = change.inode.sectors.saturating_add(sectors);
-                space
-                    .record(fs, &mut handle, taken)
+                alloc::record(space, fs, &mut handle, taken)
                     .map_err(|error| handle.abort(error))?;
             }
             let used = piece.reserved + of_leaf - source.left();
@@ -382,7 +381,7 @@ impl InodeState {
 impl Placement {
     /// Releases the preallocation of the file.
     pub(in crate::ops) fn close(&mut self, space: &Allocator) {
-        space.close_preallocation(&mut self.preallocation);
+        alloc::close_preallocation(space, &mut self.preallocation);
     }
 
     /// Records blocks that were placed.

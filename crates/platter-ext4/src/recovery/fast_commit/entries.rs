@@ -5,7 +5,7 @@ use platter_vfs::{Condition, Error, FileKind, Name, Result, Unsupported};
 
 use super::apply::{Apply, Mapped, without_extents};
 use crate::FsContext;
-use crate::alloc::{FREE_INODE_CREDITS, Reserve};
+use crate::alloc::{self, FREE_INODE_CREDITS, Reserve};
 use crate::directory::{CHANGE_CREDITS, Directory, DirectoryMut, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
 use crate::ondisk::jbd2::fast_commit::{Entry, FastCommitRule};
@@ -147,7 +147,7 @@ impl<'f> Apply<'f> {
         self.register
             .remove_deleted(fs, handle, &inode, time.max(1))?;
         if self.space.is_inode_in_use(fs, number)? {
-            self.space.free_inode(fs, handle, number, false)?;
+            alloc::free_inode(self.space, fs, handle, number, false)?;
         }
         if kind == FileKind::Directory {
             self.count_group_of(number);

@@ -10,7 +10,6 @@ use super::XattrChange;
 use super::places::Places;
 use super::share::Left;
 use super::value::Taken;
-use crate::FsContext;
 use crate::ondisk::xattr::{
     Attributes, XATTR_REFERENCES_MAX, XattrRule, references, set_references, shared_hash,
 };
@@ -18,6 +17,7 @@ use crate::ondisk::{BlockNr, Inode, InodeNr};
 use crate::txn::Edit;
 use crate::xattr::sharing::{fingerprint_of_block, is_same};
 use crate::xattr::{block_verifier, has_ea_inode, read_block};
+use crate::{FsContext, alloc};
 
 /// Maximum number of waits for a thread that is about to share a block: each wait ends with one
 /// more reference, or with that thread gone.
@@ -146,7 +146,7 @@ impl XattrChange<'_, '_> {
     ) -> Result<BlockNr> {
         let goal = self.goal();
         let space = self.space;
-        let made = space.alloc(self.fs, self.handle, goal, 1, self.from)?;
+        let made = alloc::alloc_blocks(space, self.fs, self.handle, goal, 1, self.from)?;
         let filled = self.fill_block(made.start, draft, attributes, taken);
         filled.map_err(|error| self.abort(error))?;
         Ok(made.start)
@@ -262,7 +262,7 @@ impl XattrChange<'_, '_> {
     pub(super) fn free_block(&mut self, block: BlockNr) -> Result<()> {
         let blocks = block..BlockNr(block.0.saturating_add(1));
         self.handle.forget(blocks.clone());
-        self.space.free(self.fs, self.handle, blocks)
+        alloc::free_blocks(self.space, self.fs, self.handle, blocks)
     }
 
     /// Removes attributes from a block used only by this inode.

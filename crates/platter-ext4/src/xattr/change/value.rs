@@ -14,7 +14,6 @@ use super::ea_inode::{
     pieces, read_ea_inode, reference_count, set_hash, set_reference_count, validate_ea_inode,
 };
 use super::share::Left;
-use crate::FsContext;
 use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -24,6 +23,7 @@ use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 use crate::txn::Edit;
 use crate::xattr::ea_inode::{EaInodeRule, stored_hash};
 use crate::xattr::owner_sectors;
+use crate::{FsContext, alloc};
 
 /// Permission bits of an EA inode, which is never opened.
 const PERMISSIONS: u32 = 0o600;
@@ -98,9 +98,7 @@ impl XattrChange<'_, '_> {
     /// Creates an EA inode.
     pub(super) fn make_value(&mut self, wanted: &Wanted<'_>) -> Result<Taken> {
         let kind = FileKind::Regular;
-        let number = self
-            .space
-            .alloc_inode(self.fs, self.handle, self.inode, kind, 0)?;
+        let number = alloc::alloc_inode(self.space, self.fs, self.handle, self.inode, kind, 0)?;
         let mut blocks = Vec::new();
         if let Err(error) = self.take_blocks(&mut blocks, wanted.value.len()) {
             return Err(self.unmake_value(number, &blocks, error));
@@ -123,7 +121,7 @@ impl XattrChange<'_, '_> {
             }
             let want = u32::try_from(left).unwrap_or(u32::MAX);
             let (fs, from) = (self.fs, self.from);
-            let taken = self.space.alloc(fs, self.handle, goal, want, from)?;
+            let taken = alloc::alloc_blocks(self.space, fs, self.handle, goal, want, from)?;
             let count = taken.end.0.saturating_sub(taken.start.0);
             left = left.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
             goal = taken.end;
@@ -278,11 +276,11 @@ impl XattrChange<'_, '_> {
     fn free_ea_inode(&mut self, number: InodeNr, blocks: &[Range<BlockNr>]) -> Result<()> {
         for blocks in blocks {
             self.handle.forget(blocks.clone());
-            self.space.free(self.fs, self.handle, blocks.clone())?;
+            alloc::free_blocks(self.space, self.fs, self.handle, blocks.clone())?;
         }
         self.erase(number)?;
         let (fs, was_dir) = (self.fs, false);
-        self.space.free_inode(fs, self.handle, number, was_dir)
+        alloc::free_inode(self.space, fs, self.handle, number, was_dir)
     }
 
     /// Clears an inode, leaving only its deletion time.

@@ -16,11 +16,11 @@ use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode a
 use super::super::{Ext4Inode, OnError, SuperBlock};
 use crate::alloc::Reserve;
 use crate::alloc::tests::sample::{Sample, Shape};
-use crate::inode;
 use crate::mapping::{BlockMap, Piece};
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 use crate::orphan::{OrphanRegister, Orphans};
+use crate::{alloc, inode};
 
 /// Bytes that random changes stay within.
 const BYTES_MAX: u64 = 300_000;
@@ -79,7 +79,7 @@ impl File {
             let mut handle = fs.begin(20).unwrap();
             let kind = FileKind::Regular;
             let space = &sample.space;
-            let number = space.alloc_inode(fs, &mut handle, &root, kind, 0).unwrap();
+            let number = alloc::alloc_inode(space, fs, &mut handle, &root, kind, 0).unwrap();
             let mut inode = Inode::new(number, kind, 7, 32, geometry);
             inode.links = 1;
             let has_extents = shape.incompat.contains(Incompat::EXTENTS);
