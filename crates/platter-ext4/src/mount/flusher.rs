@@ -8,7 +8,7 @@ use platter_vfs::Result;
 use platter_vfs::writing::{Flushed, start_flusher};
 
 use super::lifetime::Lifetime;
-use crate::ops::SuperBlock;
+use crate::ops::{self, SuperBlock};
 use crate::txn::Log;
 
 struct Flusher {
@@ -31,7 +31,7 @@ impl Flushed for Flusher {
             let now = sb.clock.monotonic();
             let _ = self.lifetime.note_when_due(&sb.fs, now);
         }
-        let _ = sb.sync();
+        let _ = ops::sync_fs(&sb);
     }
 
     fn maintain(&self) {

@@ -18,7 +18,7 @@ use crate::FsContext;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, DiskMmp, MmpRule, MmpRules, MmpUse};
-use crate::ops::SuperBlock;
+use crate::ops::{self, SuperBlock};
 
 /// Seconds between two updates where the superblock asks for none.
 const UPDATE_SECONDS: u16 = 5;
@@ -129,7 +129,7 @@ impl Guard {
                         NextRun::In(place.update_interval)
                     }
                     Err(error) => {
-                        sb.end_writing(&error);
+                        ops::end_writing(&sb, &error);
                         NextRun::Never
                     }
                 }

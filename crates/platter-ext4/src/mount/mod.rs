@@ -34,7 +34,7 @@ use crate::ondisk::superblock::{
     SuperblockRule,
 };
 use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
-use crate::ops::SuperBlock;
+use crate::ops::{self, SuperBlock};
 use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
 use lifetime::Lifetime;
@@ -198,7 +198,7 @@ impl Filesystem for Ext4 {
     }
 
     fn sync(&self) -> Result<()> {
-        self.sb.sync()
+        ops::sync_fs(&self.sb)
     }
 
     fn label(&self) -> Result<Vec<u8>> {

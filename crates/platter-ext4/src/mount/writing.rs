@@ -18,7 +18,7 @@ use crate::ondisk::Creator;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::superblock::DiskSuperblock;
-use crate::ops::SuperBlock;
+use crate::ops::{self, SuperBlock};
 use crate::orphan::Orphans;
 use crate::quota_file::QuotaFiles;
 use crate::recovery::open_journal;
@@ -125,7 +125,7 @@ pub(super) fn begin(
         clock,
         on_error,
     );
-    sb.finish_orphans()?;
+    ops::finish_orphans(&sb)?;
     Ok(sb)
 }
 
@@ -185,13 +185,13 @@ impl WritableMount for Mounted {
     }
 
     fn sync(&self) -> Result<()> {
-        self.sb.sync()
+        ops::sync_fs(&self.sb)
     }
 
     fn suspend(&self) -> Result<()> {
         let sb = &self.sb;
-        sb.write_unnamed()?;
-        sb.close_orphans()?;
+        ops::write_unnamed(sb)?;
+        ops::close_orphans(sb)?;
         if let Some(log) = sb.fs.log() {
             log.freeze()?;
         }
@@ -212,7 +212,7 @@ impl WritableMount for Mounted {
         } else {
             Ok(())
         };
-        let marked = marked.inspect_err(|error| self.sb.end_writing(error));
+        let marked = marked.inspect_err(|error| ops::end_writing(&self.sb, error));
         log.thaw();
         if marked.is_ok() {
             self.sb.note_pending();
@@ -231,9 +231,9 @@ impl WritableMount for Mounted {
     fn mark_clean(&self) -> Result<()> {
         let sb = &self.sb;
         let fs = &sb.fs;
-        sb.sync()?;
-        sb.remove_unused_owners()?;
-        sb.close_orphans()?;
+        ops::sync_fs(sb)?;
+        ops::remove_unused_owners(sb)?;
+        ops::close_orphans(sb)?;
         if let Some(log) = fs.log() {
             log.close()?;
         }

@@ -6,7 +6,7 @@ use platter_vfs::{
     Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
 };
 
-use super::{Ext4Inode, InodeState};
+use super::{Ext4Inode, InodeState, data, quotas, xattrs};
 use crate::file::size_bytes_max;
 use crate::inode;
 use crate::ondisk::features::{Incompat, RoCompat};
@@ -14,137 +14,135 @@ use crate::ondisk::{Inode, InodeFlags};
 use crate::txn::Handle;
 use crate::xattr::change_credits;
 
-impl Ext4Inode {
-    fn apply(
-        &self,
-        context: &Context,
-        handle: &mut Handle<'_>,
-        state: &mut InodeState,
-        changes: &SetAttr,
-        flags: InodeFlags,
-    ) -> Result<()> {
-        if state
-            .inode
-            .flags
-            .difference(flags)
-            .contains(InodeFlags::EXTENTS)
-            && !state.map.leave_extents(self.fs(), &mut state.inode)?
-        {
-            return Err(Condition::NotSupported.into());
-        }
-        self.check_new_owners(context, state, changes)?;
-        if let Some(permissions) = changes.permissions {
-            let mut change = self.xattr_change(context, handle, state)?;
-            change.set_permissions(permissions & 0o7777)?;
-        }
-        let SetAttr {
-            permissions: _,
-            uid,
-            gid,
-            size_bytes: _,
-            accessed,
-            modified,
-            changed,
-            flags: _,
-            project,
-            // The kernel ignores them on ext4.
-            xflags: _,
-            extent_size_bytes: _,
-            cow_extent_size_bytes: _,
-        } = *changes;
-        let now = self.sb.clock.now();
-        let inode = &mut state.inode;
-        inode.uid = uid.unwrap_or(inode.uid);
-        inode.gid = gid.unwrap_or(inode.gid);
-        inode.project = project.unwrap_or(inode.project);
-        inode.flags = flags;
-        inode.accessed = time(inode, accessed, now).unwrap_or(inode.accessed);
-        inode.modified = time(inode, modified, now).unwrap_or(inode.modified);
-        inode.changed = inode.storable(changed.unwrap_or(now));
-        Ok(())
+fn apply(
+    node: &Ext4Inode,
+    context: &Context,
+    handle: &mut Handle<'_>,
+    state: &mut InodeState,
+    changes: &SetAttr,
+    flags: InodeFlags,
+) -> Result<()> {
+    if state
+        .inode
+        .flags
+        .difference(flags)
+        .contains(InodeFlags::EXTENTS)
+        && !state.map.leave_extents(node.fs(), &mut state.inode)?
+    {
+        return Err(Condition::NotSupported.into());
     }
+    quotas::check_new_owners(node, context, state, changes)?;
+    if let Some(permissions) = changes.permissions {
+        let mut change = xattrs::begin(node, context, handle, state)?;
+        change.set_permissions(permissions & 0o7777)?;
+    }
+    let SetAttr {
+        permissions: _,
+        uid,
+        gid,
+        size_bytes: _,
+        accessed,
+        modified,
+        changed,
+        flags: _,
+        project,
+        // The kernel ignores them on ext4.
+        xflags: _,
+        extent_size_bytes: _,
+        cow_extent_size_bytes: _,
+    } = *changes;
+    let now = node.sb.clock.now();
+    let inode = &mut state.inode;
+    inode.uid = uid.unwrap_or(inode.uid);
+    inode.gid = gid.unwrap_or(inode.gid);
+    inode.project = project.unwrap_or(inode.project);
+    inode.flags = flags;
+    inode.accessed = time(inode, accessed, now).unwrap_or(inode.accessed);
+    inode.modified = time(inode, modified, now).unwrap_or(inode.modified);
+    inode.changed = inode.storable(changed.unwrap_or(now));
+    Ok(())
+}
 
-    /// The inode's flags as `changes` leave them. Flags that are shown and cannot be set stay as they are,
-    /// whether they are among those to be set or not.
-    ///
-    /// # Errors
-    /// `NotSupported` for flags that are unknown or mean nothing for this file, and for changes that
-    /// cannot be made.
-    fn flags_after(&self, changes: &SetAttr) -> Result<InodeFlags> {
-        let state = self.state.read();
-        let old = state.inode.flags;
-        let Some(wanted) = changes.flags else {
-            return Ok(old);
-        };
-        let wanted = InodeFlags::from_bits_retain(wanted);
-        if !InodeFlags::USER_VISIBLE.contains(wanted) {
-            return Err(Condition::NotSupported.into());
-        }
-        let shown = inode::attr(&state.inode, &self.fs().geometry).flags;
-        let toggled = wanted.symmetric_difference(InodeFlags::from_bits_retain(shown))
-            & (InodeFlags::USER_MODIFIABLE | InodeFlags::USER_CONVERTIBLE);
-        let meaning = match self.kind {
-            FileKind::Directory => InodeFlags::USER_MODIFIABLE,
-            FileKind::Regular => InodeFlags::USER_MODIFIABLE - InodeFlags::OF_DIRECTORIES,
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => InodeFlags::OF_ANY_FILE,
-        };
-        let mut simple = toggled;
-        if self.may_leave_extents(&state.inode) {
-            simple.remove(InodeFlags::EXTENTS);
-        }
-        if !meaning.contains(simple) {
-            return Err(Condition::NotSupported.into());
-        }
-        if toggled.contains(InodeFlags::CASEFOLD) {
-            self.check_can_fold(&state)?;
-        }
-        Ok(old.symmetric_difference(toggled))
+/// The inode's flags as `changes` leave them. Flags that are shown and cannot be set stay as they are,
+/// whether they are among those to be set or not.
+///
+/// # Errors
+/// `NotSupported` for flags that are unknown or mean nothing for this file, and for changes that
+/// cannot be made.
+fn flags_after(node: &Ext4Inode, changes: &SetAttr) -> Result<InodeFlags> {
+    let state = node.state.read();
+    let old = state.inode.flags;
+    let Some(wanted) = changes.flags else {
+        return Ok(old);
+    };
+    let wanted = InodeFlags::from_bits_retain(wanted);
+    if !InodeFlags::USER_VISIBLE.contains(wanted) {
+        return Err(Condition::NotSupported.into());
     }
+    let shown = inode::attr(&state.inode, &node.fs().geometry).flags;
+    let toggled = wanted.symmetric_difference(InodeFlags::from_bits_retain(shown))
+        & (InodeFlags::USER_MODIFIABLE | InodeFlags::USER_CONVERTIBLE);
+    let meaning = match node.kind {
+        FileKind::Directory => InodeFlags::USER_MODIFIABLE,
+        FileKind::Regular => InodeFlags::USER_MODIFIABLE - InodeFlags::OF_DIRECTORIES,
+        FileKind::Symlink
+        | FileKind::CharDevice
+        | FileKind::BlockDevice
+        | FileKind::Fifo
+        | FileKind::Socket => InodeFlags::OF_ANY_FILE,
+    };
+    let mut simple = toggled;
+    if may_leave_extents(node, &state.inode) {
+        simple.remove(InodeFlags::EXTENTS);
+    }
+    if !meaning.contains(simple) {
+        return Err(Condition::NotSupported.into());
+    }
+    if toggled.contains(InodeFlags::CASEFOLD) {
+        check_can_fold(node, &state)?;
+    }
+    Ok(old.symmetric_difference(toggled))
+}
 
-    /// Whether a map of block numbers can take the place of this inode's extents, as far as can be said
-    /// without a look at them.
-    fn may_leave_extents(&self, inode: &Inode) -> bool {
-        let geometry = &self.fs().geometry;
-        let mut without = inode.clone();
-        without.flags.remove(InodeFlags::EXTENTS);
-        inode.flags.contains(InodeFlags::EXTENTS)
-            && matches!(self.kind, FileKind::Regular | FileKind::Directory)
-            && geometry.cluster_blocks == 1
-            && self.size_bytes() <= size_bytes_max(geometry, &without)
-    }
+/// Whether a map of block numbers can take the place of this inode's extents, as far as can be said
+/// without a look at them.
+fn may_leave_extents(node: &Ext4Inode, inode: &Inode) -> bool {
+    let geometry = &node.fs().geometry;
+    let mut without = inode.clone();
+    without.flags.remove(InodeFlags::EXTENTS);
+    inode.flags.contains(InodeFlags::EXTENTS)
+        && matches!(node.kind, FileKind::Regular | FileKind::Directory)
+        && geometry.cluster_blocks == 1
+        && node.size_bytes() <= size_bytes_max(geometry, &without)
+}
 
-    /// Checks that the comparison of names may be changed: only in an empty directory.
-    fn check_can_fold(&self, state: &InodeState) -> Result<()> {
-        let fs = self.fs();
-        let incompat = fs.geometry.features.incompat;
-        if !incompat.contains(Incompat::CASEFOLD) {
-            return Err(Condition::NotSupported.into());
-        }
-        if state.directory(fs)?.is_empty()? {
-            return Ok(());
-        }
-        Err(Condition::NotEmpty.into())
+/// Checks that the comparison of names may be changed: only in an empty directory.
+fn check_can_fold(node: &Ext4Inode, state: &InodeState) -> Result<()> {
+    let fs = node.fs();
+    let incompat = fs.geometry.features.incompat;
+    if !incompat.contains(Incompat::CASEFOLD) {
+        return Err(Condition::NotSupported.into());
     }
+    if state.directory(fs)?.is_empty()? {
+        return Ok(());
+    }
+    Err(Condition::NotEmpty.into())
+}
 
-    /// Without projects, all files belong to number 0.
-    fn refuse_project(&self, changes: &SetAttr) -> Result<()> {
-        let Some(project) = changes.project else {
-            return Ok(());
-        };
-        let geometry = &self.fs().geometry;
-        let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
-        if project != 0 && !has_projects {
-            return Err(Condition::NotSupported.into());
-        }
-        if project != 0 && !self.state.read().inode.holds_project() {
-            return Err(Condition::Overflow.into());
-        }
-        Ok(())
+/// Without projects, all files belong to number 0.
+fn refuse_project(node: &Ext4Inode, changes: &SetAttr) -> Result<()> {
+    let Some(project) = changes.project else {
+        return Ok(());
+    };
+    let geometry = &node.fs().geometry;
+    let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
+    if project != 0 && !has_projects {
+        return Err(Condition::NotSupported.into());
     }
+    if project != 0 && !node.state.read().inode.holds_project() {
+        return Err(Condition::Overflow.into());
+    }
+    Ok(())
 }
 
 impl AttributedInode for Ext4Inode {
@@ -170,35 +168,35 @@ impl AttributedInode for Ext4Inode {
     }
 
     fn prepare_change(&self, changes: &SetAttr) -> Result<()> {
-        let flags = self.flags_after(changes)?;
-        self.refuse_project(changes)?;
-        self.add_new_owners(changes)?;
+        let flags = flags_after(self, changes)?;
+        refuse_project(self, changes)?;
+        quotas::add_new_owners(self, changes)?;
         let old = self.state.read().inode.flags;
         if old
             .symmetric_difference(flags)
             .contains(InodeFlags::JOURNAL_DATA)
         {
             // What is dirty is written as it was to be, and checkpointed, before the file changes its mode of journaling.
-            self.write_back()?;
-            self.leave_journal()?;
+            data::write_back(self)?;
+            data::leave_journal(self)?;
         }
         if old.difference(flags).contains(InodeFlags::EXTENTS) {
-            self.write_back()?;
+            data::write_back(self)?;
         }
         Ok(())
     }
 
     fn change_attributes(&self, context: &Context, changes: &SetAttr) -> Result<()> {
-        let flags = self.flags_after(changes)?;
+        let flags = flags_after(self, changes)?;
         self.retry_after_enospc(|| {
             self.change(change_credits(self.fs()), |handle, state| {
-                self.apply(context, handle, state, changes, flags)
+                apply(self, context, handle, state, changes, flags)
             })
         })
     }
 
     fn change_size(&self, size_bytes: u64) -> Result<()> {
-        self.resize(size_bytes)
+        data::resize(self, size_bytes)
     }
 }
 

@@ -3,25 +3,33 @@
 //! Each family has a file; this one holds the object they work on.
 
 mod errors;
+mod delayed;
+mod inode_quota;
+mod state;
 mod sync;
-mod attr;
-mod unmount;
+mod quotas;
+mod xattrs;
 mod data;
+mod attr;
 mod names;
 mod link;
 mod new_inode;
-mod quotas;
 mod create;
 mod whole_file;
 mod remove;
 mod rename;
-mod xattrs;
+mod namei;
+mod inode_operations;
 
 pub use errors::OnError;
 pub use link::LinkRule;
+pub use quotas::remove_unused_owners;
+pub use remove::{close_orphans, finish_orphans};
+pub use sync::sync_fs;
+pub(crate) use sync::{end_writing, write_unnamed};
 
 use std::fmt;
-use std::ops::Range;
+use std::io::IoSlice;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -30,33 +38,29 @@ use platter_block::lock::RwLock;
 use platter_block::lock::{Mutex, rank};
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::file::{self, FileData, WriteTo};
+use platter_vfs::file::FileData;
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::namei::{self, AttributedInode, NewInode};
-use platter_vfs::whole_file::create_whole_files;
 use platter_vfs::writing::{
     DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
+    retry_no_space,
 };
-use platter_vfs::{
-    AccessTimes, Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error,
-    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
-    Unmade, WholeFile, XattrMode,
-};
+use platter_vfs::{Clock, Condition, Context, Error, FileKind, InodeId, Quotas, Result};
 
 use crate::FsContext;
-use crate::alloc::{self, Allocator};
-use crate::file::Contents;
+use crate::alloc::{self, Allocator, Reserve};
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::BlockMap;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, OrphanRegister, Orphans};
-use crate::quota::Charge;
 use crate::quota_file::QuotaFiles;
 use crate::txn::{Handle, Log};
 use crate::xattr;
-use data::{Delayed, FileState};
+use data::FileState;
+use delayed::Delayed;
 use errors::ErrorNotes;
+use inode_quota::InodeQuota;
+use state::InodeState;
 
 /// What a file has in memory in addition to its object and its pages: its places in tables, and the runs of
 /// blocks that it remembers.
@@ -122,24 +126,6 @@ pub struct Ext4Inode {
     is_deleted: AtomicBool,
     /// Last, so that no thread loads the inode again before this object is gone.
     _seat: Seat<Self>,
-}
-
-/// The on-disk state of an inode, as of the running transaction.
-struct InodeState {
-    inode: Inode,
-    map: BlockMap,
-    /// What of the contents has no place on the device yet.
-    delayed: Delayed,
-    /// It was made without a name, and may still get its first.
-    may_get_first_name: bool,
-    /// The last transaction that changed the inode.
-    sync: Sequence,
-    /// The last transaction that changed what is needed to reach its contents.
-    data_sync: Sequence,
-    /// What it counts for in the quota files.
-    charge: Charge,
-    /// Reserved space of its owners that is in use since it was stored last.
-    claimed_bytes: u64,
 }
 
 impl SuperBlock {
@@ -218,6 +204,64 @@ impl SuperBlock {
         }
     }
 
+    /// The inode with this identity, also one in use that has no name.
+    fn in_use(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<Ext4Inode>>> {
+        if let Some(node) = self.nodes.get(id) {
+            return Ok(Some(node));
+        }
+        let number = u32::try_from(id.number).ok().and_then(InodeNr::new);
+        match number {
+            Some(number) => self.find(number),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether changes are possible: the filesystem is mounted for writing, and nothing ended that.
+    fn can_write(&self) -> bool {
+        self.fs.log().is_some_and(|log| log.failure().is_none())
+    }
+
+    /// Whether its mount has ended: nothing is written any more.
+    fn is_closed(&self) -> bool {
+        self.writes.is_closed()
+    }
+
+    /// Writes data that no transaction has to `offset` of the device, in bytes.
+    ///
+    /// # Errors
+    /// `ReadOnly` when the mount has ended: its blocks may be another mount's by now. What ended all
+    /// writing, if something did: that may be another host that mounted it.
+    fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.writes.write(|| {
+            if let Some(error) = self.fs.log().and_then(Log::failure) {
+                return Err(error);
+            }
+            Ok(self.fs.device().write_vectored_at(offset, bufs)?)
+        })
+    }
+
+    /// Ends all writing, and returns when neither data nor a commit is under way. What was not
+    /// written is lost, as by a power cut.
+    pub(crate) fn cut(&self) {
+        self.writes.close();
+        if let Some(log) = self.fs.log() {
+            log.cut();
+        }
+    }
+
+    /// Ends all writing, and releases all unused inodes, now and from now on.
+    pub fn close(&self) {
+        self.cut();
+        drop(self.dirty.take());
+        self.unstored.clear();
+        self.nodes.release_all();
+    }
+
+    /// The quotas, where usage is counted.
+    pub fn quotas(&self) -> Option<&dyn Quotas> {
+        self.fs.quotas().map(|_| self as &dyn Quotas)
+    }
+
     /// The inode that an entry of a directory names.
     fn named(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Ext4Inode>> {
         self.load(number).map_err(|error| match error {
@@ -231,7 +275,7 @@ impl SuperBlock {
     fn load(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Ext4Inode>, LoadError> {
         let id = number.id();
         let node = self.nodes.get_or_load(id, |seat| self.read(number, seat))?;
-        self.count_owners_of(&node);
+        quotas::count_owners_of(self, &node);
         if self.is_closed() {
             self.nodes.release(id);
         }
@@ -293,18 +337,10 @@ impl SuperBlock {
                 may_get_first_name: false,
                 sync: latest,
                 data_sync: latest,
-                charge,
-                claimed_bytes: 0,
+                quota: InodeQuota::new(charge),
             }),
             _seat: seat,
         }
-    }
-}
-
-impl Ext4Inode {
-    /// Whether it is as good when it is loaded again: it has no pages.
-    fn is_cheap(&self) -> bool {
-        self.pages.page_count() == 0
     }
 }
 
@@ -323,6 +359,11 @@ impl<E: Into<Error>> From<E> for LoadError {
 }
 
 impl Ext4Inode {
+    /// Whether it is as good when it is loaded again: it has no pages.
+    fn is_cheap(&self) -> bool {
+        self.pages.page_count() == 0
+    }
+
     fn fs(&self) -> &FsContext {
         &self.sb.fs
     }
@@ -350,6 +391,27 @@ impl Ext4Inode {
         state.store(fs, &mut handle)?;
         Ok(result)
     }
+
+    /// Tries again what found no space, once what was freed before may be used. The caller has no
+    /// handle.
+    fn retry_after_enospc<R>(&self, attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        self.sb.space()?;
+        retry_no_space(&*self.sb, attempt)
+    }
+
+    /// What space a user may take.
+    fn reserve_of(&self, context: &Context) -> Reserve {
+        let superblock = &self.fs().superblock;
+        let credentials = &context.credentials;
+        let is_privileged = credentials.is_superuser()
+            || credentials.uid == superblock.reserved_uid
+            || superblock.reserved_gid != 0 && credentials.is_in_group(superblock.reserved_gid);
+        if is_privileged {
+            Reserve::Privileged
+        } else {
+            Reserve::Ordinary
+        }
+    }
 }
 
 impl ListedInode for Ext4Inode {
@@ -371,203 +433,8 @@ impl Drop for Ext4Inode {
         let is_gone = self.state.read().inode.links == 0;
         if is_gone && self.sb.can_write() && !self.sb.is_closed() {
             // What could not be freed is left to the next mount, as after a crash.
-            let _ = self.evict();
+            let _ = data::evict(self);
         }
-    }
-}
-
-impl InodeState {
-    fn contents<'c>(&'c self, fs: &'c FsContext) -> Contents<'c> {
-        Contents {
-            fs,
-            inode: &self.inode,
-            map: &self.map,
-        }
-    }
-
-    /// Takes the inode as it is now into its table. Without that, the changes that led to it must
-    /// not become durable.
-    fn store(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
-        self.sync = handle.transaction();
-        // What is shown is what will be found again.
-        let inode = &mut self.inode;
-        inode.modified = inode.storable(inode.modified);
-        inode.changed = inode.storable(inode.changed);
-        self.store_charge(fs, handle)?;
-        inode::store(fs, handle, &self.inode).map_err(|error| handle.abort(error))
-    }
-
-    /// As [`store`](Self::store), after a change of size or map.
-    fn store_data(&mut self, fs: &FsContext, handle: &mut Handle<'_>) -> Result<()> {
-        self.data_sync = handle.transaction();
-        self.store(fs, handle)
-    }
-}
-
-impl platter_vfs::Inode for Ext4Inode {
-    fn id(&self) -> InodeId {
-        self.number.id()
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        Ok(self.attributes())
-    }
-
-    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        Ok(self.sb.recorded(self.lookup_name(name))?)
-    }
-
-    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.sb.recorded(self.list_names(from, sink))
-    }
-
-    fn read_link(&self) -> Result<Vec<u8>> {
-        self.sb.recorded(self.link_target())
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.refuse_without_contents()?;
-        self.sb.recorded(self.pages.read_at(self, offset, buf))
-    }
-
-    fn note_access(&self, times: AccessTimes) -> Result<()> {
-        let sb = &self.sb;
-        sb.recorded(namei::update_access_time(
-            self,
-            times,
-            &sb.writers,
-            &*sb.clock,
-        ))
-    }
-
-    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.sb.recorded(self.seek_contents(offset, target))
-    }
-
-    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.sb.recorded(self.list_extents(range, sink))
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        let written = file::write(self, offset, data, WriteTo::Cache);
-        self.sb.recorded(written)
-    }
-
-    fn append(&self, data: &[u8]) -> Result<u64> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(file::append(self, data))
-    }
-
-    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        let written = file::write(self, offset, data, WriteTo::Device);
-        self.sb.recorded(written)
-    }
-
-    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(file::fallocate(self, range, mode))
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.sb.recorded(self.xattr(name))
-    }
-
-    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.sb.recorded(self.xattr_names())
-    }
-
-    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::set_attr(self, context, changes))
-    }
-
-    fn set_xattr(
-        &self,
-        context: &Context,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        let set = self.set_named_xattr(context, name, value, mode);
-        self.sb.recorded(set)
-    }
-
-    fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(self.remove_named_xattr(context, name))
-    }
-
-    fn will_need(&self, range: Range<u64>) {
-        self.announce(range);
-    }
-
-    fn sync(&self, data_only: bool) -> Result<()> {
-        self.sb.recorded(self.sync_contents(data_only))
-    }
-
-    fn create(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        kind: CreateKind,
-        permissions: u32,
-    ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let _writer = self.sb.writers.enter();
-        let new = NewInode {
-            context,
-            kind: &kind,
-            permissions,
-        };
-        Ok(self.sb.recorded(namei::create(self, name, new))?)
-    }
-
-    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
-        create_whole_files(self, files, |files| self.create_together(files))
-    }
-
-    fn create_unnamed(
-        &self,
-        context: &Context,
-        permissions: u32,
-    ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let _writer = self.sb.writers.enter();
-        let new = NewInode {
-            context,
-            kind: &CreateKind::Regular,
-            permissions,
-        };
-        Ok(self.sb.recorded(namei::create_unnamed(self, new))?)
-    }
-
-    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::link(self, context, name, target))
-    }
-
-    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::unlink(self, name))
-    }
-
-    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::remove_dir(self, name))
-    }
-
-    fn rename(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        new_parent: InodeId,
-        new_name: Name<'_>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        let moved = namei::rename(self, context, name, (new_parent, new_name), mode);
-        self.sb.recorded(moved)
     }
 }
 

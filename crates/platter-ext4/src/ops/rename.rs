@@ -5,11 +5,11 @@ use std::ops::Deref;
 use platter_vfs::namei::{self, NewInode, Rename};
 use platter_vfs::{CreateKind, FileKind, RenameMode, Result, Timestamp};
 
-use super::Ext4Inode;
-use super::create::new_inode_credits;
+use super::create::{self, new_inode_credits};
 use super::names::Cores;
-use super::new_inode::Blueprint;
-use super::quotas::Limited;
+use super::new_inode::{self, Blueprint};
+use super::quotas::{self, Limited};
+use super::{Ext4Inode, data, sync};
 use crate::alloc::Portion;
 use crate::directory::{CHANGE_CREDITS, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
@@ -51,7 +51,7 @@ impl Move<'_, '_> {
         }
         if self.replaces_contents() {
             // An error is reported by the next sync of the file.
-            let _ = self.moved.write_back();
+            let _ = data::write_back(&self.moved);
         }
         let mut credits = RENAME_CREDITS + insert_credits(&self.to.dir.state.read().map);
         let (mut blueprint, mut _held) = (None, None);
@@ -61,7 +61,7 @@ impl Move<'_, '_> {
                 kind: &CreateKind::WHITEOUT,
                 permissions: 0,
             };
-            let (whiteout, held) = self.from.dir.plan_counted(space, &whiteout)?;
+            let (whiteout, held) = new_inode::plan_counted(self.from.dir, space, &whiteout)?;
             _held = held;
             credits += new_inode_credits(fs, &whiteout);
             blueprint = Some(whiteout);
@@ -69,7 +69,7 @@ impl Move<'_, '_> {
         let mut handle = fs.begin(credits)?;
         let mut cores = Cores::lock(&nodes);
         let to = self.to.dir;
-        let limited = to.limited(space, cores.of(to), self.context);
+        let limited = quotas::limited(to, space, cores.of(to), self.context);
         let now = sb.clock.now();
         let is_gone = match self.mode {
             RenameMode::Exchange => {
@@ -93,7 +93,7 @@ impl Move<'_, '_> {
         drop(cores);
         drop(handle);
         if let (true, Some(there)) = (is_gone, &self.there) {
-            sb.drop_unnamed(there);
+            sync::drop_unnamed(sb, there);
         }
         Ok(())
     }
@@ -136,7 +136,13 @@ impl Move<'_, '_> {
         let mut whiteout = match blueprint {
             Some(blueprint) => {
                 let dir = cores.of(self.from.dir);
-                Some(self.from.dir.take_inode(space, handle, dir, blueprint)?)
+                Some(create::take_inode(
+                    self.from.dir,
+                    space,
+                    handle,
+                    dir,
+                    blueprint,
+                )?)
             }
             None => None,
         };
@@ -151,7 +157,7 @@ impl Move<'_, '_> {
         };
         if let Err(error) = named {
             if let Some((inode, map)) = &mut whiteout {
-                self.from.dir.undo(space, handle, (inode, map))?;
+                new_inode::undo(self.from.dir, space, handle, (inode, map))?;
             }
             return Err(error);
         }
@@ -159,7 +165,7 @@ impl Move<'_, '_> {
             Some((mut inode, _)) => {
                 inode.links = 1;
                 let (number, kind) = (inode.number, inode.kind);
-                self.from.dir.initialize(handle, &inode).and_then(|()| {
+                create::initialize(self.from.dir, handle, &inode).and_then(|()| {
                     let mut directory =
                         cores.of(self.from.dir).directory_mut(fs, &space, handle)?;
                     directory.replace(self.from.name, number, kind)

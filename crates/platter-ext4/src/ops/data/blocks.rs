@@ -11,10 +11,12 @@ use platter_vfs::inode::InodeLock;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::super::Ext4Inode;
-use super::writeback::{JOURNALED_BLOCKS_MAX, Piece, Placement};
+use super::writeback::{self, JOURNALED_BLOCKS_MAX, Piece, Placement};
+use super::{inline, reserve, steps, truncate};
 use crate::file::{file_block, file_run, next_delayed, size_bytes_max};
 use crate::mapping::{Backing, Progress, Run};
 use crate::ondisk::{BlockNr, FileBlock, InodeFlags};
+use crate::ops::sync;
 
 impl BlockRuns for Ext4Inode {
     fn block_bits(&self) -> u32 {
@@ -65,7 +67,7 @@ impl FileBlocks for Ext4Inode {
 
     fn check_write(&self) -> Result<()> {
         if self.kind != FileKind::Regular {
-            return self.refuse_without_contents();
+            return super::refuse_without_contents(self);
         }
         let (flags, is_encrypted) = {
             let inode = &self.state.read().inode;
@@ -85,11 +87,11 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn is_sync(&self) -> bool {
-        self.has_flag(InodeFlags::SYNC)
+        has_flag(self, InodeFlags::SYNC)
     }
 
     fn is_append_only(&self) -> bool {
-        self.has_flag(InodeFlags::APPEND)
+        has_flag(self, InodeFlags::APPEND)
     }
 
     fn throttle(&self) {
@@ -98,7 +100,7 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn note_dirty(&self) {
-        self.add_to_dirty();
+        sync::mark_dirty(self);
     }
 
     fn note_failure(&self, error: &Error) {
@@ -106,26 +108,26 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
-        self.write_into_inode(offset, data)
+        inline::write(self, offset, data)
     }
 
     fn resize_inline(&self, size: u64) -> Result<bool> {
-        self.resize_in_inode(size)
+        inline::resize(self, size)
     }
 
     fn leave_inline(&self) -> Result<()> {
-        self.grow_out_of_inode()
+        inline::leave(self)
     }
 
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
-        let (target, count) = self.target(file_blocks(&blocks)?)?;
+        let (target, count) = writeback::target(self, file_blocks(&blocks)?)?;
         Ok((target, u64::from(count)))
     }
 
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         let blocks = file_blocks(&blocks)?;
         let (fs, space) = (self.fs(), self.sb.space()?);
-        let reserved = self.state.write().reserve(fs, space, blocks)?;
+        let reserved = reserve::dirty(&mut self.state.write(), fs, space, blocks)?;
         if reserved.is_empty() {
             return Ok(Vec::new());
         }
@@ -142,7 +144,7 @@ impl FileBlocks for Ext4Inode {
         let block = |block| FileBlock(u32::try_from(block).unwrap_or(u32::MAX));
         let blocks = block(blocks.start)..block(blocks.end);
         let mut state = self.state.write();
-        state.forget_delayed(self.fs(), space, blocks);
+        reserve::forget(&mut state, self.fs(), space, blocks);
     }
 
     fn allocate(
@@ -151,11 +153,11 @@ impl FileBlocks for Ext4Inode {
         _: &Request<'_>,
         placement: &mut Placement,
     ) -> Result<Piece> {
-        self.take(file_blocks(&blocks)?, placement)
+        writeback::take(self, file_blocks(&blocks)?, placement)
     }
 
     fn give_back(&self, piece: Piece) -> Result<()> {
-        self.give_back_piece(piece)
+        writeback::give_back(self, piece)
     }
 
     fn map_written(
@@ -164,7 +166,7 @@ impl FileBlocks for Ext4Inode {
         end: u64,
         journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        self.map_piece(piece, end, journaled)
+        writeback::map_piece(self, piece, end, journaled)
     }
 
     fn note_placed(&self, placement: &mut Placement, run: &FileRun) {
@@ -172,7 +174,7 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn convert_written(&self, run: &FileRun, end: u64) -> Result<()> {
-        self.convert_run(&own_run(run, self.block_bits()), end)
+        writeback::convert_run(self, &own_run(run, self.block_bits()), end)
     }
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
@@ -180,19 +182,19 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn overwrite(&self, request: &Request<'_>, run: &FileRun) -> Result<()> {
-        self.write_over(request, &own_run(run, self.block_bits()))
+        writeback::write_over(self, request, &own_run(run, self.block_bits()))
     }
 
     fn journaled_blocks_max(&self) -> Option<u64> {
-        self.journals_data().then_some(JOURNALED_BLOCKS_MAX.into())
+        writeback::journals_data(self).then_some(JOURNALED_BLOCKS_MAX.into())
     }
 
     fn extend_on_disk(&self, end: FileEnd) -> Result<()> {
-        self.extend_on_disk(end)
+        writeback::extend_on_disk(self, end)
     }
 
     fn touch(&self) -> Result<()> {
-        self.touch_contents()
+        reserve::touch(self)
     }
 
     fn set_larger_size(&self, size: u64) -> Result<()> {
@@ -208,7 +210,7 @@ impl FileBlocks for Ext4Inode {
 
     fn prepare_truncate(&self, first: u64) -> Result<()> {
         file_blocks(&(0..first))?;
-        self.prepare_shorter()
+        truncate::prepare(self)
     }
 
     fn is_truncation_left(&self) -> bool {
@@ -217,7 +219,7 @@ impl FileBlocks for Ext4Inode {
 
     fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {
         let end = file_blocks(&(0..first))?.end;
-        self.remove_beyond(size, end)
+        truncate::remove_beyond(self, size, end)
     }
 
     fn abort(&self, error: &Error) {
@@ -234,14 +236,14 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn has_unwritten(&self) -> bool {
-        self.has_flag(InodeFlags::EXTENTS)
+        has_flag(self, InodeFlags::EXTENTS)
     }
 
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
         let dropped = file_blocks(&blocks)?;
         let mut left = dropped.clone();
-        self.in_steps(0, |handle, state, space| {
-            state.forget_delayed(self.fs(), space, dropped.clone());
+        steps::run(self, 0, |handle, state, space| {
+            reserve::forget(state, self.fs(), space, dropped.clone());
             let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.remove(&mut change, left.clone())? {
                 Progress::Done => return Ok(true),
@@ -254,8 +256,8 @@ impl FileBlocks for Ext4Inode {
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
         let blocks = file_blocks(&blocks)?;
         let mut left = blocks.clone();
-        self.in_steps(0, |handle, state, space| {
-            state.forget_delayed(self.fs(), space, blocks.clone());
+        steps::run(self, 0, |handle, state, space| {
+            reserve::forget(state, self.fs(), space, blocks.clone());
             let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.convert(&mut change, left.clone(), true)? {
                 Progress::Done => return Ok(true),
@@ -269,13 +271,11 @@ impl FileBlocks for Ext4Inode {
         let blocks = file_blocks(&blocks)?;
         let space = self.sb.space()?;
         let placement = &mut *self.data.file.placement.lock();
-        self.state
-            .write()
-            .reserve_holes(self.fs(), space, blocks.clone())?;
-        let filled = self.fill_reserved(blocks.clone(), placement);
+        reserve::holes(&mut self.state.write(), self.fs(), space, blocks.clone())?;
+        let filled = fill_reserved(self, blocks.clone(), placement);
         if filled.is_err() {
             let mut state = self.state.write();
-            state.forget_delayed(self.fs(), space, blocks);
+            reserve::forget(&mut state, self.fs(), space, blocks);
         }
         filled
     }
@@ -284,7 +284,7 @@ impl FileBlocks for Ext4Inode {
         let blocks = file_blocks(&blocks)?;
         let count = blocks.end.0 - blocks.start.0;
         let mut left = blocks.clone();
-        self.in_steps(0, |handle, state, space| {
+        steps::run(self, 0, |handle, state, space| {
             let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.remove(&mut change, left.clone())? {
                 Progress::Done => return Ok(true),
@@ -293,7 +293,7 @@ impl FileBlocks for Ext4Inode {
             Ok(false)
         })?;
         let mut from = blocks.end;
-        self.in_steps(0, |handle, state, space| {
+        steps::run(self, 0, |handle, state, space| {
             let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.shift_down(&mut change, from, count)? {
                 Progress::Done => {
@@ -321,7 +321,7 @@ impl FileBlocks for Ext4Inode {
         let count = blocks.end.0 - blocks.start.0;
         // The split, which may need space, comes first, so that ENOSPC leaves the file as it was.
         // Writes of the blocks before it do not merge the parts again.
-        self.in_steps(0, |handle, state, space| {
+        steps::run(self, 0, |handle, state, space| {
             let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             map.part(&mut change, blocks.start)?;
             Ok(true)
@@ -334,7 +334,7 @@ impl FileBlocks for Ext4Inode {
         })?;
         self.data.file.set_size(size);
         let mut left = blocks.start..FileBlock::MAX;
-        self.in_steps(0, |handle, state, space| {
+        steps::run(self, 0, |handle, state, space| {
             let (map, mut change) = state.map_change(self.fs(), &**space, handle);
             match map.shift_up(&mut change, left.clone(), count)? {
                 Progress::Done => return Ok(true),
@@ -350,52 +350,54 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn commit(&self, data_only: bool) -> Result<()> {
-        self.commit_inode(data_only)
+        commit_inode(self, data_only)
     }
 }
 
-impl Ext4Inode {
-    fn has_flag(&self, flag: InodeFlags) -> bool {
-        self.state.read().inode.flags.contains(flag)
-    }
+fn has_flag(node: &Ext4Inode, flag: InodeFlags) -> bool {
+    node.state.read().inode.flags.contains(flag)
+}
 
-    /// Returns when the transactions that changed the inode are durable, and what was written to its
-    /// blocks.
-    pub(in crate::ops) fn commit_inode(&self, data_only: bool) -> Result<()> {
-        let Some(log) = self.fs().log() else {
-            return Ok(());
-        };
-        let transaction = {
-            let state = self.state.read();
-            if data_only {
-                state.data_sync
-            } else {
-                state.sync
-            }
-        };
-        let writes = &self.data.file.sync.writes;
-        writes.sync(|| log.commit(transaction), || log.sync(transaction))
-    }
-
-    fn fill_reserved(&self, blocks: Range<FileBlock>, placement: &mut Placement) -> Result<()> {
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let run = self.state.read().map.lookup(self.fs(), at)?;
-            let run = run.truncated(blocks.end.0 - at.0);
-            at = run.end();
-            if run.backing != Backing::Hole {
-                continue;
-            }
-            let mut piece = self.take(run.first..run.end(), placement)?;
-            let filled = self.map_unwritten(&mut piece, placement);
-            if let Err(error) = filled {
-                self.give_back_piece(piece)?;
-                return Err(error);
-            }
-            at = piece.run.end();
+/// Returns when the transactions that changed the inode are durable, and what was written to its
+/// blocks.
+pub(in crate::ops) fn commit_inode(node: &Ext4Inode, data_only: bool) -> Result<()> {
+    let Some(log) = node.fs().log() else {
+        return Ok(());
+    };
+    let transaction = {
+        let state = node.state.read();
+        if data_only {
+            state.data_sync
+        } else {
+            state.sync
         }
-        Ok(())
+    };
+    let writes = &node.data.file.sync.writes;
+    writes.sync(|| log.commit(transaction), || log.sync(transaction))
+}
+
+fn fill_reserved(
+    node: &Ext4Inode,
+    blocks: Range<FileBlock>,
+    placement: &mut Placement,
+) -> Result<()> {
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let run = node.state.read().map.lookup(node.fs(), at)?;
+        let run = run.truncated(blocks.end.0 - at.0);
+        at = run.end();
+        if run.backing != Backing::Hole {
+            continue;
+        }
+        let mut piece = writeback::take(node, run.first..run.end(), placement)?;
+        let filled = writeback::map_unwritten(node, &mut piece, placement);
+        if let Err(error) = filled {
+            writeback::give_back(node, piece)?;
+            return Err(error);
+        }
+        at = piece.run.end();
     }
+    Ok(())
 }
 
 /// The blocks of a range, as far as a file may have them.

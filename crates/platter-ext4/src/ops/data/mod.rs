@@ -1,11 +1,10 @@
 //! Contents of regular files: read through the page cache, and written through it.
 
-mod delayed;
-mod evict;
-mod inline;
 mod reserve;
 mod steps;
+mod inline;
 mod truncate;
+mod evict;
 mod writeback;
 mod blocks;
 #[cfg(test)]
@@ -25,8 +24,8 @@ use crate::mapping::Backing;
 use crate::ondisk::{BlockNr, FileBlock};
 use writeback::Placement;
 
-pub(super) use delayed::Delayed;
-pub(super) use evict::DELETE_CREDITS;
+pub(super) use evict::{DELETE_CREDITS, delete_bare, evict, is_bare};
+pub(super) use writeback::leave_journal;
 
 /// What is known of a file's contents in addition to its map.
 #[derive(Debug)]
@@ -52,60 +51,62 @@ impl FileState {
     }
 }
 
-impl Ext4Inode {
-    /// Writes the dirty pages of a file back.
-    pub(super) fn write_back(&self) -> Result<()> {
-        file::write_back(self)
-    }
+/// Writes the dirty pages of a file back.
+pub(super) fn write_back(node: &Ext4Inode) -> Result<()> {
+    file::write_back(node)
+}
 
-    /// Makes the file `size` bytes long. The caller holds the inode lock.
-    pub(super) fn resize(&self, size: u64) -> Result<()> {
-        file::resize(self, size)
-    }
+/// Makes the file `size` bytes long. The caller holds the inode lock.
+pub(super) fn resize(node: &Ext4Inode, size: u64) -> Result<()> {
+    file::resize(node, size)
+}
 
-    /// See [`platter_vfs::Inode::sync`].
-    pub(super) fn sync_contents(&self, data_only: bool) -> Result<()> {
-        if self.kind == FileKind::Regular {
-            file::sync_data(self, data_only)
-        } else {
-            self.commit_inode(data_only)
-        }
+/// See [`platter_vfs::Inode::sync`].
+pub(super) fn sync(node: &Ext4Inode, data_only: bool) -> Result<()> {
+    if node.kind == FileKind::Regular {
+        file::sync_data(node, data_only)
+    } else {
+        blocks::commit_inode(node, data_only)
     }
+}
 
-    /// Only regular files have contents to read, and without a key encrypted ones are refused.
-    pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        self.kind.refuse_without_contents()?;
-        if self.state.read().inode.is_encrypted() {
-            return Err(Condition::NoKey.into());
-        }
-        Ok(())
+/// Only regular files have contents to read, and without a key encrypted ones are refused.
+pub(super) fn refuse_without_contents(node: &Ext4Inode) -> Result<()> {
+    node.kind.refuse_without_contents()?;
+    if node.state.read().inode.is_encrypted() {
+        return Err(Condition::NoKey.into());
     }
+    Ok(())
+}
 
-    /// See [`platter_vfs::Inode::seek`].
-    pub(super) fn seek_contents(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.refuse_without_contents()?;
-        let state = self.state.read();
-        let contents = state.contents(self.fs());
-        contents.seek(offset, target, self.size_bytes(), state.delayed.dirty())
-    }
+/// See [`platter_vfs::Inode::seek`].
+pub(super) fn seek(node: &Ext4Inode, offset: u64, target: SeekTarget) -> Result<u64> {
+    refuse_without_contents(node)?;
+    let state = node.state.read();
+    let contents = state.contents(node.fs());
+    contents.seek(offset, target, node.size_bytes(), state.delayed.dirty())
+}
 
-    /// See [`platter_vfs::Inode::extents`].
-    pub(super) fn list_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        let state = self.state.read();
-        let contents = state.contents(self.fs());
-        contents.extents(range, state.delayed.dirty(), sink)
-    }
+/// See [`platter_vfs::Inode::extents`].
+pub(super) fn extents(
+    node: &Ext4Inode,
+    range: Range<u64>,
+    sink: &mut ExtentSink<'_>,
+) -> Result<()> {
+    let state = node.state.read();
+    let contents = state.contents(node.fs());
+    contents.extents(range, state.delayed.dirty(), sink)
+}
 
-    /// Informs the device what will be read of the file. A hint: what fails here fails when it is read.
-    pub(super) fn announce(&self, range: Range<u64>) {
-        if self.refuse_without_contents().is_err() {
-            return;
-        }
-        let range = range.start..range.end.min(self.size_bytes());
-        let state = self.state.read();
-        let contents = state.contents(self.fs());
-        contents.announce(range, state.delayed.dirty());
+/// Informs the device what will be read of the file. A hint: what fails here fails when it is read.
+pub(super) fn announce(node: &Ext4Inode, range: Range<u64>) {
+    if refuse_without_contents(node).is_err() {
+        return;
     }
+    let range = range.start..range.end.min(node.size_bytes());
+    let state = node.state.read();
+    let contents = state.contents(node.fs());
+    contents.announce(range, state.delayed.dirty());
 }
 
 /// What the page cache fills a file's pages from.
@@ -126,7 +127,7 @@ impl AddressSpace for Ext4Inode {
             let sources = state.contents(self.fs()).sources(offset, len, end)?;
             let is_journaled = self.data.is_journaled.load(Ordering::Acquire);
             let newer = if is_journaled {
-                self.uncheckpointed_contents(&state, offset..end)?
+                uncheckpointed_contents(self, &state, offset..end)?
             } else {
                 Vec::new()
             };
@@ -145,31 +146,29 @@ impl AddressSpace for Ext4Inode {
     }
 }
 
-impl Ext4Inode {
-    /// Blocks of a range of contents that are newer in the journal than on the device, with their
-    /// first byte in the file.
-    fn uncheckpointed_contents(
-        &self,
-        state: &InodeState,
-        range: Range<u64>,
-    ) -> Result<Vec<(u64, Buffer)>> {
-        let bits = self.fs().geometry.block_bits;
-        let mut newer = Vec::new();
-        let Some(log) = self.fs().log().filter(|_| !range.is_empty()) else {
-            return Ok(newer);
-        };
-        let block = |nr| FileBlock(u32::try_from(nr).unwrap_or(u32::MAX));
-        let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
-        state.contents(self.fs()).runs(blocks, &mut |run| {
-            if let Backing::Written(start) = run.backing {
-                let end = BlockNr(start.0 + u64::from(run.count));
-                for (block, bytes) in log.uncheckpointed_data(start..end) {
-                    let at = u64::from(run.first.0) + block - start.0;
-                    newer.push((at << bits, bytes));
-                }
+/// Blocks of a range of contents that are newer in the journal than on the device, with their
+/// first byte in the file.
+fn uncheckpointed_contents(
+    node: &Ext4Inode,
+    state: &InodeState,
+    range: Range<u64>,
+) -> Result<Vec<(u64, Buffer)>> {
+    let bits = node.fs().geometry.block_bits;
+    let mut newer = Vec::new();
+    let Some(log) = node.fs().log().filter(|_| !range.is_empty()) else {
+        return Ok(newer);
+    };
+    let block = |nr| FileBlock(u32::try_from(nr).unwrap_or(u32::MAX));
+    let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
+    state.contents(node.fs()).runs(blocks, &mut |run| {
+        if let Backing::Written(start) = run.backing {
+            let end = BlockNr(start.0 + u64::from(run.count));
+            for (block, bytes) in log.uncheckpointed_data(start..end) {
+                let at = u64::from(run.first.0) + block - start.0;
+                newer.push((at << bits, bytes));
             }
-            ControlFlow::Continue(())
-        })?;
-        Ok(newer)
-    }
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(newer)
 }

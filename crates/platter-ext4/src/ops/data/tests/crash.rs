@@ -1,6 +1,7 @@
 //! What is found after a power cut, when some transactions are durable and what is dirty is lost.
 
 use super::*;
+use crate::ops;
 
 impl File {
     /// The file as a mount after a power cut at this moment finds it.
@@ -95,7 +96,7 @@ fn sync_of_a_reloaded_inode_flushes_earlier_writes() {
     let device = file.through(CountingDevice::new);
     file.write(200, 500);
     file.commit();
-    file.sb.write_dirty().unwrap();
+    ops::sync::write_dirty(&file.sb).unwrap();
     let writes = device.counts().writes;
     let number = file.node.number;
     file.sb.nodes.release_all();
@@ -121,9 +122,12 @@ fn nothing_is_written_over_a_file_after_writing_has_ended() {
     file.commit();
     let why: Error = Condition::Busy.into();
     let before = file.device.snapshot();
-    file.sb.end_writing(&why);
+    ops::end_writing(&file.sb, &why);
     let refused = Some(why.errno());
-    assert_eq!(file.sb.write_dirty().err().map(|e| e.errno()), refused);
+    assert_eq!(
+        ops::sync::write_dirty(&file.sb).err().map(|e| e.errno()),
+        refused
+    );
     assert_eq!(file.node.sync(true).err().map(|e| e.errno()), refused);
     assert!(file.device.snapshot() == before);
     assert_eq!(file.after_cut(), file.model);

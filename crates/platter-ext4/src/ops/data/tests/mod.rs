@@ -19,6 +19,7 @@ use crate::alloc::tests::sample::{Sample, Shape};
 use crate::mapping::{BlockMap, Piece};
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
+use crate::ops::{self, data};
 use crate::orphan::{OrphanRegister, Orphans};
 use crate::{alloc, inode};
 
@@ -127,7 +128,7 @@ impl File {
 
     fn resize_unmodelled(&self, size: u64) {
         let _order = self.node.order.write();
-        self.node.resize(size).unwrap();
+        data::resize(&self.node, size).unwrap();
     }
 
     fn fallocate(&mut self, start: u64, len: u64, mode: FallocateMode) {
@@ -215,7 +216,7 @@ impl File {
             19 if size < 2 * BYTES_MAX => self.fallocate(start, len, FallocateMode::InsertRange),
             20 => self.node.sync(false).unwrap(),
             21 => {
-                self.node.write_back().unwrap();
+                data::write_back(&self.node).unwrap();
                 self.node.pages.remove_range(0..u64::MAX);
             }
             22 => self.remount(),
@@ -570,7 +571,7 @@ impl File {
 
     fn cut(&self, size: u64) -> platter_vfs::Result<()> {
         let _order = self.node.order.write();
-        self.node.resize(size)
+        data::resize(&self.node, size)
     }
 
     fn orphans(&self) -> Vec<InodeNr> {
@@ -624,7 +625,7 @@ fn what_could_not_be_freed_is_freed_by_a_mount_that_can() {
             device.arm(fault.clone());
         }
         let sb = sb_of(Sample::through(Arc::clone(&file.device), device));
-        sb.finish_orphans().unwrap();
+        ops::finish_orphans(&sb).unwrap();
         file.node = sb.find(number).unwrap().unwrap();
         file.sb = sb;
         file.check_bytes();
@@ -700,7 +701,7 @@ fn failed_writeback_is_reported_once_and_retried() {
                 when: When::Nth(nth),
                 effect: Effect::Tear { seed: nth },
             });
-            let written = file.node.write_back();
+            let written = data::write_back(&file.node);
             assert_eq!(written.is_err(), faults.hits() > 0);
             faults.disarm();
             file.check_bytes();
@@ -778,7 +779,7 @@ fn threads_share_a_file() {
         };
         let disturb = || {
             for nth in 0..60 {
-                node.write_back().unwrap();
+                data::write_back(node).unwrap();
                 if has_extents {
                     let mode = FallocateMode::Allocate { keep_size: true };
                     let start = nth * 4000;
@@ -839,7 +840,7 @@ fn short_new_files_side_by_side_are_written_by_one_request() {
     let device = file.through(CountingDevice::new);
     let files = short_files(&file, 20);
     let before = device.counts();
-    file.sb.write_dirty().unwrap();
+    ops::sync::write_dirty(&file.sb).unwrap();
     assert_eq!((device.counts() - before).writes, 1);
     for file in &files {
         assert!(!file.pages.is_dirty());
@@ -848,7 +849,7 @@ fn short_new_files_side_by_side_are_written_by_one_request() {
     assert_short(&files);
     let before = device.counts();
     files[3].write_at(10, b"over").unwrap();
-    file.sb.write_dirty().unwrap();
+    ops::sync::write_dirty(&file.sb).unwrap();
     assert_eq!((device.counts() - before).writes, 1);
 }
 
@@ -863,13 +864,13 @@ fn short_new_files_stay_dirty_until_a_write_succeeds() {
         when: When::Nth(1),
         effect: Effect::Tear { seed: 1 },
     });
-    assert!(file.sb.write_dirty().is_err());
+    assert!(ops::sync::write_dirty(&file.sb).is_err());
     for file in &files {
         assert!(file.pages.is_dirty());
     }
     assert_eq!(free, file.sb.space().unwrap().stat());
     faults.disarm();
-    file.sb.write_dirty().unwrap();
+    ops::sync::write_dirty(&file.sb).unwrap();
     for file in &files {
         file.pages.remove_range(0..u64::MAX);
     }

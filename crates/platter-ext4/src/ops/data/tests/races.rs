@@ -12,6 +12,7 @@ use platter_cache::AddressSpace;
 use platter_cache::page::WritableSpace;
 
 use super::*;
+use crate::ops::{self, data};
 
 /// How long nothing happening is watched for.
 const MOMENT: Duration = Duration::from_millis(30);
@@ -153,7 +154,7 @@ fn a_sync_waits_for_what_another_one_writes() {
         let (mut file, gate) = written_file();
         file.write(0, 3000);
         let sb = &file.sb;
-        let sync = || sb.sync();
+        let sync = || ops::sync_fs(sb);
         let result = concurrently(&gate, fails, true, || drop(sync()), sync);
         assert_eq!(result.is_err(), fails);
     }
@@ -175,7 +176,7 @@ fn a_sync_of_all_waits_for_pages_that_another_one_writes() {
         || node.sync(false).unwrap(),
         || {
             node.write_at(4096, &[9; 1000]).unwrap();
-            sb.sync().unwrap();
+            ops::sync_fs(sb).unwrap();
         },
     );
 }
@@ -232,7 +233,7 @@ fn blocks_that_are_written_or_read_are_not_freed_meanwhile() {
     let mut bytes = [0; 4096];
     let cut = || {
         let _order = node.order.write();
-        node.resize(1024).unwrap();
+        data::resize(node, 1024).unwrap();
     };
     let mut bufs = [IoSliceMut::new(&mut bytes)];
     let read = || node.read_folios(0, &mut bufs).unwrap();
@@ -275,13 +276,13 @@ fn sync_during_truncation_stores_the_remaining_size() {
     let on_disk = || node.state.read().inode.size_bytes;
     gate.shut();
     thread::scope(|scope| {
-        let sync = scope.spawn(|| node.write_back().unwrap());
+        let sync = scope.spawn(|| data::write_back(node).unwrap());
         gate.await_one();
         // The cut stores nothing as long as blocks are read.
         let reads = node.data.file.mapping.read();
         let cut = scope.spawn(|| {
             let _order = node.order.write();
-            node.resize(950).unwrap();
+            data::resize(node, 950).unwrap();
         });
         while node.size_bytes() != 950 && !cut.is_finished() {
             thread::yield_now();
@@ -315,7 +316,7 @@ fn insert_range_is_atomic_despite_writes_of_preceding_blocks() {
         reserved += 1;
     }
     // What is written becomes one extent with what is to be moved.
-    let write = || node.write_back().unwrap();
+    let write = || data::write_back(node).unwrap();
     let insert = || node.fallocate(8192..9216, FallocateMode::InsertRange);
     let inserted = concurrently(&gate, false, true, write, insert);
     assert!(is_no_space(&inserted));

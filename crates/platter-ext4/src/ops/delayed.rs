@@ -15,7 +15,7 @@ use crate::ondisk::{FileBlock, Geometry};
 /// - For each cluster with dirty blocks of which the map has nothing, one cluster is reserved.
 /// - Where mapping a dirty block needs indirect blocks, they are reserved for the leaf array of the block.
 #[derive(Debug, Default)]
-pub(in crate::ops) struct Delayed {
+pub(super) struct Delayed {
     dirty: RangeSet<u32>,
     /// Clusters of the file with a reservation.
     clusters: RangeSet<u32>,
@@ -41,7 +41,7 @@ impl Reserved {
 
 impl Delayed {
     /// The dirty blocks.
-    pub(in crate::ops) fn dirty(&self) -> &RangeSet<u32> {
+    pub(super) fn dirty(&self) -> &RangeSet<u32> {
         &self.dirty
     }
 
@@ -99,13 +99,13 @@ impl Delayed {
     }
 
     /// Returns the space of all reservations in blocks.
-    pub(in crate::ops) fn reserved_blocks(&self, geometry: &Geometry) -> u64 {
+    pub(super) fn reserved_blocks(&self, geometry: &Geometry) -> u64 {
         let of_leaves: u64 = self.leaves.values().map(|&count| u64::from(count)).sum();
         self.reserved_clusters() * u64::from(geometry.cluster_blocks) + of_leaves
     }
 
     /// Returns the number of clusters with a reservation.
-    pub(in crate::ops) fn reserved_clusters(&self) -> u64 {
+    pub(super) fn reserved_clusters(&self) -> u64 {
         let ranges = self.clusters.within(0..u32::MAX);
         ranges.map(|range| u64::from(range.end - range.start)).sum()
     }
