@@ -12,7 +12,7 @@ use crate::FsContext;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, MmpRules, MmpUse};
-use crate::ondisk::superblock::DiskSuperblock;
+use crate::ondisk::superblock::{self, DiskSuperblock};
 use crate::recovery::{Onto, RecoveryReport, open_journal};
 
 /// A filesystem after recovery.
@@ -79,7 +79,7 @@ fn refuse_mounted_elsewhere(fs: &FsContext) -> Result<()> {
 /// Errors were recorded past the journal, which may hold an older superblock.
 fn keep_errors(device: &dyn BlockDevice, at: u64, before: &DiskSuperblock) -> Result<()> {
     let mut disk = read_superblock(device, at)?;
-    disk.keep_errors(before);
+    superblock::keep_errors(&mut disk, before);
     disk.seal();
     if disk.as_bytes() != read_superblock(device, at)?.as_bytes() {
         device.write_at(at, disk.as_bytes())?;

@@ -8,7 +8,7 @@ use platter_vfs::{Condition, Error, Result};
 use super::SuperBlock;
 use crate::ondisk::InodeNr;
 use crate::ondisk::jbd2::Sequence;
-use crate::ondisk::superblock::{ErrorCode, ErrorNote};
+use crate::ondisk::superblock::{ErrorCode, ErrorNote, note_error, note_errors};
 use crate::superblock;
 use crate::txn::Handle;
 
@@ -103,7 +103,7 @@ impl SuperBlock {
             }
             recorded.transaction = transaction;
         }
-        let _ = superblock::edit(&self.fs, &mut handle, |disk| disk.note_error(&note));
+        let _ = superblock::edit(&self.fs, &mut handle, |disk| note_error(disk, &note));
     }
 
     /// Records the errors that were found while the filesystem was frozen.
@@ -125,7 +125,7 @@ impl SuperBlock {
             return Ok(());
         };
         superblock::edit(&self.fs, handle, |disk| {
-            disk.note_errors(&last, more);
+            note_errors(disk, &last, more);
         })
     }
 

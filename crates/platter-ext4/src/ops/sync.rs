@@ -11,6 +11,7 @@ use super::{Ext4Inode, InodeState, OnError, SuperBlock};
 use crate::alloc;
 use crate::inode;
 use crate::ondisk::BlockNr;
+use crate::ondisk::superblock::note_error;
 use crate::superblock;
 use crate::txn::{CommitClient, Handle};
 
@@ -150,7 +151,7 @@ impl CommitClient for SuperBlock {
                 return Err(error);
             }
             if let Some(note) = self.note_of(&error) {
-                superblock::edit(&self.fs, handle, |disk| disk.note_error(&note))?;
+                superblock::edit(&self.fs, handle, |disk| note_error(disk, &note))?;
             }
         }
         self.note_the_rest(handle)?;
@@ -167,7 +168,7 @@ impl CommitClient for SuperBlock {
     fn failed(&self, error: &Error) {
         if let Some(note) = self.note_of(error) {
             // The device may be what failed.
-            let _ = superblock::rewrite(&self.fs, |disk| disk.note_error(&note));
+            let _ = superblock::rewrite(&self.fs, |disk| note_error(disk, &note));
         }
     }
 }

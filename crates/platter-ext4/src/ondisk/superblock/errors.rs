@@ -40,71 +40,69 @@ pub enum ErrorCode {
     Corrupt = 5,
 }
 
-impl DiskSuperblock {
-    /// Counts an error, and sets the error flag in `s_state`.
-    pub fn note_error(&mut self, note: &ErrorNote) {
-        self.note_errors(note, 1);
-    }
+/// Counts an error, and sets the error flag in `s_state`.
+pub fn note_error(disk: &mut DiskSuperblock, note: &ErrorNote) {
+    note_errors(disk, note, 1);
+}
 
-    /// Like [`note_error`](Self::note_error), for `count` errors of which `note` is the last.
-    pub fn note_errors(&mut self, note: &ErrorNote, count: u32) {
-        self.mark_errors();
-        let (time_lo, time_hi) = split_time(note.time);
-        let mut place = [0; 32];
-        for (to, from) in place.iter_mut().zip(note.place.bytes()) {
-            *to = from;
-        }
-        let inode = Le32::new(note.inode.map_or(0, InodeNr::get));
-        let block = Le64::new(note.block.unwrap_or(0));
-        if self.first_error_time_lo.get() == 0 && self.first_error_time_hi == 0 {
-            self.first_error_time_lo = time_lo;
-            self.first_error_time_hi = time_hi;
-            self.first_error_func = place;
-            self.first_error_line = Le32::new(0);
-            self.first_error_inode = inode;
-            self.first_error_block = block;
-            self.first_error_code = note.code as u8;
-        }
-        self.last_error_time_lo = time_lo;
-        self.last_error_time_hi = time_hi;
-        self.last_error_func = place;
-        self.last_error_line = Le32::new(0);
-        self.last_error_inode = inode;
-        self.last_error_block = block;
-        self.last_error_code = note.code as u8;
-        self.error_count = self.error_count.get().saturating_add(count).into();
+/// Like [`note_error`], for `count` errors of which `note` is the last.
+pub fn note_errors(disk: &mut DiskSuperblock, note: &ErrorNote, count: u32) {
+    mark_errors(disk);
+    let (time_lo, time_hi) = split_time(note.time);
+    let mut place = [0; 32];
+    for (to, from) in place.iter_mut().zip(note.place.bytes()) {
+        *to = from;
     }
+    let inode = Le32::new(note.inode.map_or(0, InodeNr::get));
+    let block = Le64::new(note.block.unwrap_or(0));
+    if disk.first_error_time_lo.get() == 0 && disk.first_error_time_hi == 0 {
+        disk.first_error_time_lo = time_lo;
+        disk.first_error_time_hi = time_hi;
+        disk.first_error_func = place;
+        disk.first_error_line = Le32::new(0);
+        disk.first_error_inode = inode;
+        disk.first_error_block = block;
+        disk.first_error_code = note.code as u8;
+    }
+    disk.last_error_time_lo = time_lo;
+    disk.last_error_time_hi = time_hi;
+    disk.last_error_func = place;
+    disk.last_error_line = Le32::new(0);
+    disk.last_error_inode = inode;
+    disk.last_error_block = block;
+    disk.last_error_code = note.code as u8;
+    disk.error_count = disk.error_count.get().saturating_add(count).into();
+}
 
-    /// Sets the error flag in `s_state`.
-    pub fn mark_errors(&mut self) {
-        self.state = (self.state.get() | STATE_ERRORS).into();
-    }
+/// Sets the error flag in `s_state`.
+fn mark_errors(disk: &mut DiskSuperblock) {
+    disk.state = (disk.state.get() | STATE_ERRORS).into();
+}
 
-    /// Copies the errors of `earlier`, an earlier state of this superblock, if it has recorded
-    /// more: errors are recorded outside transactions, so the replayed superblock may lack them.
-    pub fn keep_errors(&mut self, earlier: &Self) {
-        if earlier.state.get() & STATE_ERRORS != 0 {
-            self.mark_errors();
-        }
-        if earlier.error_count.get() <= self.error_count.get() {
-            return;
-        }
-        self.error_count = earlier.error_count;
-        self.first_error_time_lo = earlier.first_error_time_lo;
-        self.first_error_time_hi = earlier.first_error_time_hi;
-        self.first_error_func = earlier.first_error_func;
-        self.first_error_line = earlier.first_error_line;
-        self.first_error_inode = earlier.first_error_inode;
-        self.first_error_block = earlier.first_error_block;
-        self.first_error_code = earlier.first_error_code;
-        self.last_error_time_lo = earlier.last_error_time_lo;
-        self.last_error_time_hi = earlier.last_error_time_hi;
-        self.last_error_func = earlier.last_error_func;
-        self.last_error_line = earlier.last_error_line;
-        self.last_error_inode = earlier.last_error_inode;
-        self.last_error_block = earlier.last_error_block;
-        self.last_error_code = earlier.last_error_code;
+/// Copies the errors of `earlier`, an earlier state of this superblock, if it has recorded
+/// more: errors are recorded outside transactions, so the replayed superblock may lack them.
+pub fn keep_errors(disk: &mut DiskSuperblock, earlier: &DiskSuperblock) {
+    if earlier.state.get() & STATE_ERRORS != 0 {
+        mark_errors(disk);
     }
+    if earlier.error_count.get() <= disk.error_count.get() {
+        return;
+    }
+    disk.error_count = earlier.error_count;
+    disk.first_error_time_lo = earlier.first_error_time_lo;
+    disk.first_error_time_hi = earlier.first_error_time_hi;
+    disk.first_error_func = earlier.first_error_func;
+    disk.first_error_line = earlier.first_error_line;
+    disk.first_error_inode = earlier.first_error_inode;
+    disk.first_error_block = earlier.first_error_block;
+    disk.first_error_code = earlier.first_error_code;
+    disk.last_error_time_lo = earlier.last_error_time_lo;
+    disk.last_error_time_hi = earlier.last_error_time_hi;
+    disk.last_error_func = earlier.last_error_func;
+    disk.last_error_line = earlier.last_error_line;
+    disk.last_error_inode = earlier.last_error_inode;
+    disk.last_error_block = earlier.last_error_block;
+    disk.last_error_code = earlier.last_error_code;
 }
 
 #[cfg(test)]
@@ -129,7 +127,7 @@ mod tests {
     fn first_and_last_error_are_recorded() {
         let mut disk = sample();
         for seconds in [5, 6, 1 << 33] {
-            disk.note_error(&note(seconds));
+            note_error(&mut disk, &note(seconds));
         }
         assert_eq!(disk.error_count.get(), 3);
         assert_eq!(disk.first_error_time_lo.get(), 5);
@@ -147,15 +145,15 @@ mod tests {
     fn errors_survive_a_replay() {
         let before = sample();
         let mut recorded = before;
-        recorded.note_error(&note(5));
+        note_error(&mut recorded, &note(5));
         let mut replayed = before;
-        replayed.keep_errors(&recorded);
+        keep_errors(&mut replayed, &recorded);
         assert_eq!(replayed.error_count.get(), 1);
         assert_eq!(replayed.first_error_time_lo.get(), 5);
         assert_eq!(replayed.state.get(), 2);
         let mut newer = recorded;
-        newer.note_error(&note(6));
-        newer.keep_errors(&recorded);
+        note_error(&mut newer, &note(6));
+        keep_errors(&mut newer, &recorded);
         assert_eq!(newer.error_count.get(), 2);
     }
 }

@@ -18,7 +18,7 @@ use super::features::{Compat, Features, Incompat, RoCompat};
 use super::types::InodeNr;
 
 pub use disk::DiskSuperblock;
-pub use errors::{ErrorCode, ErrorNote};
+pub use errors::{ErrorCode, ErrorNote, keep_errors, note_error, note_errors};
 pub use mounting::Remedy;
 pub use verifier::SuperblockVerifier;
 
