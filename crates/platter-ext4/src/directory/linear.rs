@@ -8,7 +8,7 @@ use super::naming::Wanted;
 use super::position::Position;
 use super::{DirEntryRule, Directory, Found, Slot, Survey, Vacancy, listed};
 use crate::ondisk::FileBlock;
-use crate::ondisk::dir_entry::Surveyed;
+use crate::ondisk::dir_entry::{self, Surveyed};
 
 /// Offset of an implied `..`.
 const DOTDOT_PLACE: u64 = 12;
@@ -53,9 +53,12 @@ pub(super) fn look_through(
     wanted: &Wanted<'_>,
 ) -> Result<Survey> {
     let gaps_end = directory.names_end(chunk, bytes);
-    let surveyed = directory
-        .format
-        .survey(bytes, (wanted.stored_len(), gaps_end), wanted.test());
+    let surveyed = dir_entry::survey(
+        directory.format,
+        bytes,
+        (wanted.stored_len(), gaps_end),
+        wanted.test(),
+    );
     match surveyed.map_err(|broken| directory.broken_entry(chunk, broken))? {
         Surveyed::There { entry, before } => {
             let inode = entry.inode;

@@ -8,7 +8,7 @@ use platter_vfs::FileKind;
 
 use super::{
     DiskDirEntry, DiskDirTail, Entry, EntryFormat, Head, InodeNr, Surveyed, TAIL_BYTES,
-    TAIL_FILE_TYPE, aligned, decode_rec_len,
+    TAIL_FILE_TYPE, aligned, decode_rec_len, survey,
 };
 
 impl EntryFormat {
@@ -44,7 +44,7 @@ impl EntryFormat {
     }
 
     fn gap(self, bytes: &[u8], name_len: usize) -> Option<Gap> {
-        match self.survey(bytes, (name_len, bytes.len()), |_| false) {
+        match survey(self, bytes, (name_len, bytes.len()), |_| false) {
             Ok(Surveyed::Missing { gap }) => gap,
             Ok(Surveyed::There { .. }) | Err(_) => None,
         }

@@ -19,7 +19,7 @@ use super::structure::Structure;
 use super::types::InodeNr;
 
 pub use edit::{Gap, split_new_tail, stored_len};
-pub use survey::Surveyed;
+pub use survey::{Surveyed, survey};
 
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 8;

@@ -20,35 +20,33 @@ pub enum Surveyed<'b> {
     },
 }
 
-impl EntryFormat {
-    /// Looks up an entry in use whose name satisfies `is_wanted`, and a gap for a name of
-    /// `name_len` bytes that ends by `gaps_end`.
-    ///
-    /// # Errors
-    /// The rule that the entry at an offset breaks.
-    pub fn survey(
-        self,
-        bytes: &[u8],
-        (name_len, gaps_end): (usize, usize),
-        is_wanted: impl Fn(&[u8]) -> bool,
-    ) -> Result<Surveyed<'_>, (usize, DirEntryRule)> {
-        let needed = stored_len(name_len);
-        let (mut at, mut before, mut gap) = (0usize, None, None);
-        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            let Some(head) = self.head(rest) else {
-                return Err((at, self.broken_rule(rest)));
-            };
-            let end = at.wrapping_add(head.length);
-            if head.inode != 0 && is_wanted(head.name(rest)) {
-                let entry = self.decode(bytes, at).map_err(|rule| (at, rule))?;
-                return Ok(Surveyed::There { entry, before });
-            }
-            if gap.is_none() && head.capacity() >= needed && end <= gaps_end {
-                gap = Some(Gap::after(at, head, end));
-            }
-            before = Some(at);
-            at = end;
+/// Looks up an entry in use whose name satisfies `is_wanted`, and a gap for a name of
+/// `name_len` bytes that ends by `gaps_end`.
+///
+/// # Errors
+/// The rule that the entry at an offset breaks.
+pub fn survey(
+    format: EntryFormat,
+    bytes: &[u8],
+    (name_len, gaps_end): (usize, usize),
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Result<Surveyed<'_>, (usize, DirEntryRule)> {
+    let needed = stored_len(name_len);
+    let (mut at, mut before, mut gap) = (0usize, None, None);
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let Some(head) = format.head(rest) else {
+            return Err((at, format.broken_rule(rest)));
+        };
+        let end = at.wrapping_add(head.length);
+        if head.inode != 0 && is_wanted(head.name(rest)) {
+            let entry = format.decode(bytes, at).map_err(|rule| (at, rule))?;
+            return Ok(Surveyed::There { entry, before });
         }
-        Ok(Surveyed::Missing { gap })
+        if gap.is_none() && head.capacity() >= needed && end <= gaps_end {
+            gap = Some(Gap::after(at, head, end));
+        }
+        before = Some(at);
+        at = end;
     }
+    Ok(Surveyed::Missing { gap })
 }
