@@ -147,7 +147,7 @@ impl Drop for Ext4 {
 
 impl Filesystem for Ext4 {
     fn describe(&self) -> Description {
-        self.description()
+        describe::description(self)
     }
 
     fn is_read_only(&self) -> bool {
