@@ -22,7 +22,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{Remedy, SuperblockVerifier};
 use crate::recovery::open_journal;
 use crate::superblock;
-use crate::txn::{Journal, Log};
+use crate::txn::{self, Journal, Log};
 
 /// Bytes compared at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -98,7 +98,7 @@ impl ImageCommit<'_> {
         }
         superblock::rewrite(&fs, |disk| disk.begin_change(remedy))?;
         if let Some(log) = fs.log() {
-            log.commit_whole(seen)?;
+            txn::commit_whole(log, seen)?;
             log.close()?;
         }
         superblock::rewrite(&fs, |disk| disk.end_change(was_clean))
@@ -121,7 +121,7 @@ impl ImageCommit<'_> {
             fs.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?;
         let fits = journaled
             .log()
-            .is_some_and(|log| blocks <= log.whole_blocks_max());
+            .is_some_and(|log| blocks <= txn::whole_blocks_max(log));
         if fits {
             return Ok((journaled, Remedy::Replay));
         }

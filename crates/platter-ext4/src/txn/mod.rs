@@ -7,7 +7,9 @@ pub mod log;
 pub mod replay;
 
 pub use journal::{Journal, JournalMap, JournalMapBuilder, JournalState};
-pub use log::{CommitClient, Edit, Handle, LAYOUT as LOG_LAYOUT, Log};
+pub use log::{
+    CommitClient, Edit, Handle, LAYOUT as LOG_LAYOUT, Log, commit_whole, whole_blocks_max,
+};
 pub use replay::{ReplayReport, replay};
 
 #[cfg(test)]
