@@ -16,7 +16,7 @@ use crate::ondisk::quota::{
     references, unused_slot,
 };
 use crate::ondisk::{BlockNr, FileBlock, Inode};
-use crate::quota::EntryPlace;
+use crate::quota::{EntryPlace, QuotaTable};
 use crate::txn::Handle;
 
 /// Blocks that an entry needs at most: three of the tree, and a leaf.
@@ -50,6 +50,25 @@ impl QuotaFile {
         file.extend(fs, space, handle, QUOTA_ROOT_BLOCK + 1)?;
         file.write_head(fs, handle)?;
         Ok(file)
+    }
+
+    /// Adds an entry for an id that has none. Takes [`add_credits`](Self::add_credits).
+    ///
+    /// # Errors
+    /// `NoSpace`: nothing was added. After others, the handle was aborted.
+    pub fn add_owner(
+        &mut self,
+        fs: &FsContext,
+        space: &Allocator,
+        handle: &mut Handle<'_>,
+        table: &QuotaTable,
+        (kind, id): (QuotaKind, u32),
+    ) -> Result<()> {
+        self.grow(fs, space, handle, id)?;
+        let added = self
+            .add(fs, handle, id)
+            .and_then(|place| table.add_entry(handle, kind, id, place));
+        added.map_err(|error| handle.abort(error))
     }
 
     /// Returns the credits of [`add_owner`](Self::add_owner).

@@ -16,7 +16,6 @@ use crate::ondisk::FileBlock;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::quota::{QUOTA_BLOCK_BYTES, QUOTA_ROOT_BLOCK, QuotaKind, QuotaRule};
 use crate::quota::{Dquot, KindUsage, Owners, QuotaTable};
-use crate::txn::Handle;
 
 /// Maximum number of ids of one kind: all are in memory.
 const IDS_MAX: usize = 1 << 18;
@@ -57,8 +56,8 @@ impl QuotaFiles {
         for (kind, number) in QuotaKind::ALL.into_iter().zip(fs.superblock.quota_inodes) {
             let Some(number) = number else { continue };
             let file = QuotaFile::open(fs, kind, inode::read(fs, number)?)?;
-            file.check_blocks(fs, space)?;
-            usages[kind.index()] = Some(file.usage(fs)?);
+            check_blocks(&file, fs, space)?;
+            usages[kind.index()] = Some(usage(&file, fs)?);
             files[kind.index()] = Some(file);
         }
         let table = QuotaTable::new(usages, enforced, clock);
@@ -122,64 +121,43 @@ impl QuotaFiles {
     }
 }
 
-impl QuotaFile {
-    /// Adds an entry for an id that has none. Takes [`add_credits`](Self::add_credits).
-    ///
-    /// # Errors
-    /// `NoSpace`: nothing was added. After others, the handle was aborted.
-    pub fn add_owner(
-        &mut self,
-        fs: &FsContext,
-        space: &Allocator,
-        handle: &mut Handle<'_>,
-        table: &QuotaTable,
-        (kind, id): (QuotaKind, u32),
-    ) -> Result<()> {
-        self.grow(fs, space, handle, id)?;
-        let added = self
-            .add(fs, handle, id)
-            .and_then(|place| table.add_entry(handle, kind, id, place));
-        added.map_err(|error| handle.abort(error))
-    }
-
-    /// Reads all entries.
-    fn usage(&self, fs: &FsContext) -> Result<KindUsage> {
-        let mut dquots = BTreeMap::new();
-        self.visit(fs, &mut |entry, place| {
-            let id = entry.id.get();
-            if dquots.insert(id, Dquot::decode(entry, place)).is_some() {
-                return Err(self.broken(QUOTA_ROOT_BLOCK, QuotaRule::Duplicate).into());
-            }
-            if dquots.len() > IDS_MAX {
-                let unsupported = Unsupported {
-                    filesystem: "ext4",
-                    feature: format!("writing with quotas of more than {IDS_MAX} ids"),
-                    reason: None,
-                };
-                return Err(unsupported.into());
-            }
-            Ok(())
-        })?;
-        Ok(KindUsage::new(self.head(), dquots))
-    }
-
-    /// Checks that the file has blocks of its own: what is written to them is no other metadata.
-    fn check_blocks(&self, fs: &FsContext, space: &Allocator) -> Result<()> {
-        let geometry = &fs.geometry;
-        let size = u64::from(self.head.blocks.get()) * QUOTA_BLOCK_BYTES as u64;
-        let end = u32::try_from(size.div_ceil(u64::from(geometry.block_bytes)));
-        let end = end.map_err(|_| Condition::FileTooLarge)?;
-        let mut at = FileBlock(0);
-        while at.0 < end {
-            let run = self.map.lookup(fs, at)?.truncated(end - at.0);
-            if let Backing::Written(start) = run.backing
-                && !space.may_hold_contents(start, u64::from(run.count))
-            {
-                let locus = self.locus().at_block(start.0);
-                return Err(Corrupt::new(locus, SpaceRule::Overlap).into());
-            }
-            at = run.end();
+/// Reads all entries.
+fn usage(file: &QuotaFile, fs: &FsContext) -> Result<KindUsage> {
+    let mut dquots = BTreeMap::new();
+    file.visit(fs, &mut |entry, place| {
+        let id = entry.id.get();
+        if dquots.insert(id, Dquot::decode(entry, place)).is_some() {
+            return Err(file.broken(QUOTA_ROOT_BLOCK, QuotaRule::Duplicate).into());
+        }
+        if dquots.len() > IDS_MAX {
+            let unsupported = Unsupported {
+                filesystem: "ext4",
+                feature: format!("writing with quotas of more than {IDS_MAX} ids"),
+                reason: None,
+            };
+            return Err(unsupported.into());
         }
         Ok(())
+    })?;
+    Ok(KindUsage::new(file.head(), dquots))
+}
+
+/// Checks that the file has blocks of its own: what is written to them is no other metadata.
+fn check_blocks(file: &QuotaFile, fs: &FsContext, space: &Allocator) -> Result<()> {
+    let geometry = &fs.geometry;
+    let size = u64::from(file.head.blocks.get()) * QUOTA_BLOCK_BYTES as u64;
+    let end = u32::try_from(size.div_ceil(u64::from(geometry.block_bytes)));
+    let end = end.map_err(|_| Condition::FileTooLarge)?;
+    let mut at = FileBlock(0);
+    while at.0 < end {
+        let run = file.map.lookup(fs, at)?.truncated(end - at.0);
+        if let Backing::Written(start) = run.backing
+            && !space.may_hold_contents(start, u64::from(run.count))
+        {
+            let locus = file.locus().at_block(start.0);
+            return Err(Corrupt::new(locus, SpaceRule::Overlap).into());
+        }
+        at = run.end();
     }
+    Ok(())
 }
