@@ -5,9 +5,9 @@
 //! them.
 
 mod grow;
+mod index;
 mod linear;
 mod inline;
-mod index;
 #[cfg(test)]
 mod tests;
 
@@ -79,11 +79,11 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     /// # Errors
     /// `NoSpace`.
     pub fn begin(&mut self, parent: InodeNr) -> Result<()> {
-        if self.may_begin_inline() {
-            return self.begin_inline(parent);
+        if inline::may_begin(self) {
+            return inline::begin(self, parent);
         }
         let number = self.inode.number;
-        self.grow(1)?;
+        grow::grow(self, 1)?;
         let format = self.format;
         let written = self.write_leaf(FileBlock(0), |content| {
             format.begin(content, number, parent);
@@ -93,7 +93,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Frees what [`begin`](Self::begin) allocated.
     pub fn undo_begin(&mut self) -> Result<()> {
-        self.empty(FileBlock(0)..self.block_count())
+        grow::empty(self, FileBlock(0)..self.block_count())
     }
 
     /// Adds a name.
@@ -128,15 +128,15 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
                 format.insert_at(content, gap, name.as_bytes(), inode, kind);
             });
         }
-        if self.is_inline() {
-            return self.insert_inline(&new);
+        if inline::is_inline(self) {
+            return inline::insert(self, &new);
         }
         if !self.is_indexed() {
-            return self.insert_linear(&new);
+            return linear::insert(self, &new);
         }
-        match self.insert_indexed(&new) {
+        match index::insert(self, &new) {
             // Without checksums, a corrupt index is dropped.
-            Err(Error::Corrupt(_)) if !self.has_checksums() => self.insert_linear(&new),
+            Err(Error::Corrupt(_)) if !self.has_checksums() => linear::insert(self, &new),
             result => result,
         }
     }
@@ -171,11 +171,11 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Changes the inode of `..`.
     pub fn set_parent(&mut self, parent: InodeNr) -> Result<()> {
-        if self.is_inline() {
-            self.set_inline_parent(parent);
+        if inline::is_inline(self) {
+            inline::set_parent(self, parent);
             return Ok(());
         }
-        let slot = self.view()?.locate_dotdot()?;
+        let slot = locate_dotdot(&self.view()?)?;
         self.replace_at(&slot, parent, FileKind::Directory)
     }
 
@@ -201,8 +201,8 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Modifies a block of entries, or a region of the inode.
     fn edit_chunk(&mut self, chunk: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
-        if self.is_inline() {
-            self.edit_region(chunk, change);
+        if inline::is_inline(self) {
+            inline::edit_region(self, chunk, change);
             return Ok(());
         }
         self.edit_block(FileBlock(chunk), |content| {
@@ -298,26 +298,24 @@ impl NewName<'_> {
     }
 }
 
-impl Directory<'_> {
-    fn locate_dotdot(&self) -> Result<Slot> {
-        let broken = || self.broken_entry(0, (0, DirEntryRule::Dots));
-        let first = match &self.contents {
-            Contents::Blocks(_) => self.contents.read(0)?.ok_or_else(broken)?,
-            Contents::Inline(_) => return Err(broken()),
-        };
-        let entry = self.format.entries(&first).nth(1).ok_or_else(broken)?;
-        let entry = entry.map_err(|broken| self.broken_entry(0, broken))?;
-        let inode = entry.inode.filter(|_| entry.name == b"..");
-        Ok(Slot {
-            found: Found {
-                inode: inode.ok_or_else(broken)?,
-                kind: entry.kind,
-            },
-            chunk: 0,
-            before: Some(0),
-            offset: entry.offset,
-        })
-    }
+fn locate_dotdot(directory: &Directory<'_>) -> Result<Slot> {
+    let broken = || directory.broken_entry(0, (0, DirEntryRule::Dots));
+    let first = match &directory.contents {
+        Contents::Blocks(_) => directory.contents.read(0)?.ok_or_else(broken)?,
+        Contents::Inline(_) => return Err(broken()),
+    };
+    let entry = directory.format.entries(&first).nth(1).ok_or_else(broken)?;
+    let entry = entry.map_err(|broken| directory.broken_entry(0, broken))?;
+    let inode = entry.inode.filter(|_| entry.name == b"..");
+    Ok(Slot {
+        found: Found {
+            inode: inode.ok_or_else(broken)?,
+            kind: entry.kind,
+        },
+        chunk: 0,
+        before: Some(0),
+        offset: entry.offset,
+    })
 }
 
 impl std::fmt::Debug for DirectoryMut<'_, '_> {

@@ -551,7 +551,7 @@ fn hole_is_filled_when_all_blocks_are_full() {
     assert_eq!(bench.inode.size_bytes, 3072);
     bench.assert_valid();
     bench
-        .change(|dir| dir.empty(FileBlock(0)..FileBlock(1)))
+        .change(|dir| grow::empty(dir, FileBlock(0)..FileBlock(1)))
         .unwrap();
     let key = name(7);
     let error = bench.insert(&key, 13).unwrap_err();
