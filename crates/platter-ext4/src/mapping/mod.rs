@@ -350,7 +350,7 @@ impl BlockMap {
     pub fn has_space_above(&self, fs: &FsContext, count: u32) -> Result<bool> {
         match &self.form {
             Form::Empty => Ok(true),
-            Form::Extents(map) => Ok(map.end(fs)?.checked_add(count).is_some()),
+            Form::Extents(map) => Ok(extents::end(map, fs)?.checked_add(count).is_some()),
             Form::Indirect(_) => Ok(false),
         }
     }
@@ -377,7 +377,7 @@ impl BlockMap {
                     start,
                     unwritten,
                 };
-                map.insert(change, extent).map(|()| count)
+                extents::insert(map, change, extent).map(|()| count)
             }
             Form::Indirect(_) if unwritten => Err(Condition::NotSupported.into()),
             Form::Indirect(map) => map.insert(change, run.first, start, run.count),
@@ -398,7 +398,7 @@ impl BlockMap {
         self.recent = RecentRuns::default();
         match &mut self.form {
             Form::Empty | Form::Indirect(_) => Ok(Progress::Done),
-            Form::Extents(map) => map.convert(change, range, unwritten),
+            Form::Extents(map) => extents::convert(map, change, range, unwritten),
         }
     }
 
@@ -414,7 +414,7 @@ impl BlockMap {
         self.recent = RecentRuns::default();
         match &mut self.form {
             Form::Empty => Ok(Progress::Done),
-            Form::Extents(map) => map.remove(change, range),
+            Form::Extents(map) => extents::remove(map, change, range),
             Form::Indirect(map) => map.remove(change, range),
         }
     }
@@ -430,7 +430,7 @@ impl BlockMap {
         self.recent = RecentRuns::default();
         match &mut self.form {
             Form::Empty => Ok(Progress::Done),
-            Form::Extents(map) => map.shift_down(change, from, count),
+            Form::Extents(map) => extents::shift_down(map, change, from, count),
             Form::Indirect(_) => Err(Condition::NotSupported.into()),
         }
     }
@@ -444,7 +444,7 @@ impl BlockMap {
         self.recent = RecentRuns::default();
         match &mut self.form {
             Form::Empty => Ok(()),
-            Form::Extents(map) => map.part(change, at),
+            Form::Extents(map) => extents::part(map, change, at),
             Form::Indirect(_) => Err(Condition::NotSupported.into()),
         }
     }
@@ -463,7 +463,7 @@ impl BlockMap {
         self.recent = RecentRuns::default();
         match &mut self.form {
             Form::Empty => Ok(Progress::Done),
-            Form::Extents(map) => map.shift_up(change, range.start, range.end, count),
+            Form::Extents(map) => extents::shift_up(map, change, range.start, range.end, count),
             Form::Indirect(_) => Err(Condition::NotSupported.into()),
         }
     }

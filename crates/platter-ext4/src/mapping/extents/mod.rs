@@ -16,9 +16,17 @@ use platter_vfs::Result;
 use super::{Backing, Piece, Progress, Run, Visitor};
 
 use crate::FsContext;
-use crate::ondisk::extent::{Child, Extent, ExtentBlockRules, ExtentNode, ExtentRule, Found};
+use crate::ondisk::extent::{
+    Child, Extent, ExtentBlockRules, ExtentNode, ExtentRule, Found, node_capacity,
+};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{FileBlock, Inode, InodeNr};
+use node::Node;
+
+pub(super) use insert::{convert, insert};
+pub(super) use path::end;
+pub(super) use remove::remove;
+pub(super) use shift::{part, shift_down, shift_up};
 pub(super) use splice::splice_credits;
 
 /// The extent tree of one inode.
@@ -33,6 +41,17 @@ pub(super) struct ExtentMap {
 }
 
 impl ExtentMap {
+    /// Creates the root of an empty mapping.
+    pub(super) fn empty(inode: InodeNr, inode_seed: u32) -> Self {
+        let mut root = [0; BLOCK_AREA_BYTES];
+        Node::empty(node_capacity(root.len())).encode(&mut root);
+        Self {
+            root,
+            inode,
+            inode_seed,
+        }
+    }
+
     /// Decodes and validates the root.
     pub(super) fn decode(fs: &FsContext, inode: &Inode) -> Result<Self> {
         let root = ExtentNode::decode(&inode.block);

@@ -56,44 +56,42 @@ impl Path {
     }
 }
 
-impl ExtentMap {
-    /// Returns the first block after all extents.
-    pub(in crate::mapping) fn end(&self, fs: &FsContext) -> Result<FileBlock> {
-        let path = self.descend(fs, FileBlock::MAX)?;
-        let last = path.before();
-        Ok(last.map_or(FileBlock(0), |(_, extent)| extent.end()))
-    }
+/// Returns the first block after all extents.
+pub(in crate::mapping) fn end(map: &ExtentMap, fs: &FsContext) -> Result<FileBlock> {
+    let path = descend(map, fs, FileBlock::MAX)?;
+    let last = path.before();
+    Ok(last.map_or(FileBlock(0), |(_, extent)| extent.end()))
+}
 
-    /// Finds the path to the leaf of `block`; for one before all others, to the first leaf.
-    pub(super) fn descend(&self, fs: &FsContext, block: FileBlock) -> Result<Path> {
-        let root = self.node(&self.root, None)?;
-        let mut node = Node::new(&root, &self.root);
-        let mut place: Option<Child> = None;
-        let mut above = Vec::new();
-        let mut bound = None;
-        // Terminates: `read` accepts only a node one level further down.
-        while node.depth > 0 {
-            let children = node.children();
-            let next = children.partition_point(|child| child.first <= block);
-            let at = next.saturating_sub(1);
-            let child = children.get(at).copied();
-            bound = children.get(at + 1).map(|next| next.first).or(bound);
-            let depth = node.depth;
-            above.push(Level {
-                place: place.map(|place| place.block),
-                node,
-                at,
-            });
-            place = child;
-            let child = child.ok_or_else(|| self.no_child())?;
-            let buffer = self.read(fs, child, depth)?;
-            node = Node::new(&self.node(&buffer, Some(child))?, &buffer);
-        }
-        let at = node
-            .extents()
-            .partition_point(|extent| extent.first <= block);
-        let place = place.map(|place| place.block);
-        let leaf = Level { place, node, at };
-        Ok(Path { above, leaf, bound })
+/// Finds the path to the leaf of `block`; for one before all others, to the first leaf.
+pub(super) fn descend(map: &ExtentMap, fs: &FsContext, block: FileBlock) -> Result<Path> {
+    let root = map.node(&map.root, None)?;
+    let mut node = Node::new(&root, &map.root);
+    let mut place: Option<Child> = None;
+    let mut above = Vec::new();
+    let mut bound = None;
+    // Terminates: `read` accepts only a node one level further down.
+    while node.depth > 0 {
+        let children = node.children();
+        let next = children.partition_point(|child| child.first <= block);
+        let at = next.saturating_sub(1);
+        let child = children.get(at).copied();
+        bound = children.get(at + 1).map(|next| next.first).or(bound);
+        let depth = node.depth;
+        above.push(Level {
+            place: place.map(|place| place.block),
+            node,
+            at,
+        });
+        place = child;
+        let child = child.ok_or_else(|| map.no_child())?;
+        let buffer = map.read(fs, child, depth)?;
+        node = Node::new(&map.node(&buffer, Some(child))?, &buffer);
     }
+    let at = node
+        .extents()
+        .partition_point(|extent| extent.first <= block);
+    let place = place.map(|place| place.block);
+    let leaf = Level { place, node, at };
+    Ok(Path { above, leaf, bound })
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use platter_vfs::Result;
 
-use super::path::Path;
-use super::splice::splice_credits;
+use super::path::{self, Path};
+use super::splice::{self, splice_credits};
 use super::{ExtentMap, Progress};
 use crate::mapping::Backing;
 use crate::mapping::change::{MapChange, SPACE_CREDITS};
@@ -25,86 +25,83 @@ struct Cut {
     is_full: bool,
 }
 
-impl ExtentMap {
-    /// Unmaps and frees the blocks of a range. With [`Progress::More`], the blocks before the
-    /// returned one are left.
-    pub(in crate::mapping) fn remove(
-        &mut self,
-        change: &mut MapChange<'_, '_>,
-        range: Range<FileBlock>,
-    ) -> Result<Progress> {
-        let mut groups = BTreeSet::new();
-        let mut end = range.end;
-        while let Some(last) = end.0.checked_sub(1).filter(|_| range.start < end) {
-            let path = self.descend(change.fs, FileBlock(last))?;
-            let (Some(leaf_first), true) = (path.leaf.node.first(), path.leaf.at > 0) else {
-                break;
-            };
-            let cut = plan(change, &path, &(range.start..end), &mut groups);
-            let is_full = cut.is_full;
-            let rest = cut.first;
-            if !cut.pieces.is_empty() {
-                self.cut(change, path, end, cut)?;
-            }
-            if is_full {
-                return Ok(Progress::More(rest));
-            }
-            end = leaf_first;
+/// Unmaps and frees the blocks of a range. With [`Progress::More`], the blocks before the
+/// returned one are left.
+pub(in crate::mapping) fn remove(
+    map: &mut ExtentMap,
+    change: &mut MapChange<'_, '_>,
+    range: Range<FileBlock>,
+) -> Result<Progress> {
+    let mut groups = BTreeSet::new();
+    let mut end = range.end;
+    while let Some(last) = end.0.checked_sub(1).filter(|_| range.start < end) {
+        let path = path::descend(map, change.fs, FileBlock(last))?;
+        let (Some(leaf_first), true) = (path.leaf.node.first(), path.leaf.at > 0) else {
+            break;
+        };
+        let cut = plan(change, &path, &(range.start..end), &mut groups);
+        let is_full = cut.is_full;
+        let rest = cut.first;
+        if !cut.pieces.is_empty() {
+            take_out(map, change, path, end, cut)?;
         }
-        Ok(Progress::Done)
+        if is_full {
+            return Ok(Progress::More(rest));
+        }
+        end = leaf_first;
     }
+    Ok(Progress::Done)
+}
 
-    /// Removes the planned extents from a leaf.
-    fn cut(
-        &mut self,
-        change: &mut MapChange<'_, '_>,
-        path: Path,
-        end: FileBlock,
-        cut: Cut,
-    ) -> Result<()> {
-        let extents = path.extents().get(cut.old.clone()).unwrap_or_default();
-        let head = extents.first();
-        let head = head.and_then(|extent| extent.within(&(FileBlock(0)..cut.first)));
-        let tail = extents.last();
-        let tail = tail.and_then(|extent| extent.within(&(end..FileBlock::MAX)));
-        let left = head.into_iter().chain(tail).collect();
-        self.splice(change, path, cut.old, left)?;
-        self.free_pieces(change, &cut.pieces)
-            .map_err(|error| change.handle.abort(error))
-    }
+/// Removes the planned extents from a leaf.
+fn take_out(
+    map: &mut ExtentMap,
+    change: &mut MapChange<'_, '_>,
+    path: Path,
+    end: FileBlock,
+    cut: Cut,
+) -> Result<()> {
+    let extents = path.extents().get(cut.old.clone()).unwrap_or_default();
+    let head = extents.first();
+    let head = head.and_then(|extent| extent.within(&(FileBlock(0)..cut.first)));
+    let tail = extents.last();
+    let tail = tail.and_then(|extent| extent.within(&(end..FileBlock::MAX)));
+    let left = head.into_iter().chain(tail).collect();
+    splice::splice(map, change, path, cut.old, left)?;
+    free_pieces(map, change, &cut.pieces).map_err(|error| change.handle.abort(error))
+}
 
-    /// Frees the blocks of removed parts. A cluster with other blocks of the file is freed with the
-    /// last of them.
-    fn free_pieces(&self, change: &mut MapChange<'_, '_>, pieces: &[Extent]) -> Result<()> {
-        let ratio = change.fs.geometry.cluster_blocks;
-        let mut edges = BTreeMap::new();
-        for piece in pieces {
-            let start = piece.first.0.next_multiple_of(ratio);
-            let end = piece.end().0 - piece.end().0 % ratio;
-            if let Some(whole) = piece.within(&(FileBlock(start)..FileBlock(end))) {
-                change.free_data(whole.start, u64::from(whole.count))?;
-            }
-            let last = BlockNr(piece.start.0 + u64::from(piece.count) - 1);
-            for (block, place) in [(piece.first.0, piece.start), (piece.end().0 - 1, last)] {
-                if block < start || block >= end {
-                    edges.insert(block / ratio, place);
-                }
+/// Frees the blocks of removed parts. A cluster with other blocks of the file is freed with the
+/// last of them.
+fn free_pieces(map: &ExtentMap, change: &mut MapChange<'_, '_>, pieces: &[Extent]) -> Result<()> {
+    let ratio = change.fs.geometry.cluster_blocks;
+    let mut edges = BTreeMap::new();
+    for piece in pieces {
+        let start = piece.first.0.next_multiple_of(ratio);
+        let end = piece.end().0 - piece.end().0 % ratio;
+        if let Some(whole) = piece.within(&(FileBlock(start)..FileBlock(end))) {
+            change.free_data(whole.start, u64::from(whole.count))?;
+        }
+        let last = BlockNr(piece.start.0 + u64::from(piece.count) - 1);
+        for (block, place) in [(piece.first.0, piece.start), (piece.end().0 - 1, last)] {
+            if block < start || block >= end {
+                edges.insert(block / ratio, place);
             }
         }
-        for (cluster, place) in edges {
-            if !self.is_cluster_mapped(change, cluster * ratio)? {
-                change.free_data(place, 1)?;
-            }
+    }
+    for (cluster, place) in edges {
+        if !is_cluster_mapped(map, change, cluster * ratio)? {
+            change.free_data(place, 1)?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Whether any block of the logical cluster that begins at `first` is mapped.
-    fn is_cluster_mapped(&self, change: &MapChange<'_, '_>, first: u32) -> Result<bool> {
-        let run = self.lookup(change.fs, FileBlock(first))?;
-        let end = first.saturating_add(change.fs.geometry.cluster_blocks);
-        Ok(run.backing != Backing::Hole || run.end() < FileBlock(end))
-    }
+/// Whether any block of the logical cluster that begins at `first` is mapped.
+fn is_cluster_mapped(map: &ExtentMap, change: &MapChange<'_, '_>, first: u32) -> Result<bool> {
+    let run = map.lookup(change.fs, FileBlock(first))?;
+    let end = first.saturating_add(change.fs.geometry.cluster_blocks);
+    Ok(run.backing != Backing::Hole || run.end() < FileBlock(end))
 }
 
 /// Plans the removal of the part of a range, which ends at the path's block, that is in the leaf
