@@ -12,7 +12,7 @@ use crate::inode;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Inode, InodeFlags};
 use crate::txn::Handle;
-use crate::xattr::change_credits;
+use crate::xattr::{self, change_credits};
 
 fn apply(
     node: &Ext4Inode,
@@ -34,7 +34,7 @@ fn apply(
     quotas::check_new_owners(node, context, state, changes)?;
     if let Some(permissions) = changes.permissions {
         let mut change = xattrs::begin(node, context, handle, state)?;
-        change.set_permissions(permissions & 0o7777)?;
+        xattr::set_permissions(&mut change, permissions & 0o7777)?;
     }
     let SetAttr {
         permissions: _,

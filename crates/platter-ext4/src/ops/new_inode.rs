@@ -251,7 +251,7 @@ pub(super) fn fill(
     if let Some(acl) = &blueprint.default_acl {
         let new = blueprint.new_file(dir, &fs.geometry);
         let mut change = new_xattrs(node, blueprint.context, space, handle, inode);
-        if let Err(error) = change.inherit(&new, Some(acl)) {
+        if let Err(error) = xattr::inherit(&mut change, &new, Some(acl)) {
             // One of two lists may be there already.
             let _ = change.release()?;
             return Err(error);

@@ -25,12 +25,12 @@ pub(super) fn set(
     change(node, context, |change| {
         let gid = change.inode.gid;
         let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
-        change.set_named(name, value, mode, keeps_group_id)
+        xattr::set_named(change, name, value, mode, keeps_group_id)
     })
 }
 
 pub(super) fn remove(node: &Ext4Inode, context: &Context, name: &[u8]) -> Result<()> {
-    change(node, context, |change| change.remove_named(name))
+    change(node, context, |change| xattr::remove_named(change, name))
 }
 
 fn change(

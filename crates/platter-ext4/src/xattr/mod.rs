@@ -22,7 +22,7 @@ use names::AttributeName;
 pub use acl::AclRule;
 pub use change::{Holding, Released, XattrChange, change_credits};
 pub use ea_inode::EaInodeRule;
-pub use set::acl;
+pub use set::{acl, inherit, remove_named, set_named, set_permissions};
 
 /// Maximum size of a value in bytes (`XATTR_SIZE_MAX`).
 pub const VALUE_BYTES_MAX: u32 = 64 << 10;

@@ -23,103 +23,105 @@ pub fn acl(fs: &FsContext, inode: &Inode, name: &[u8]) -> Result<Option<PosixAcl
     }
 }
 
-impl XattrChange<'_, '_> {
-    /// Sets the attribute with this full name, and returns whether that changed anything. An access
-    /// ACL changes the permission bits too; `keeps_group_id` says whether the caller may keep the
-    /// set-group-ID bit.
-    ///
-    /// # Errors
-    /// Those of [`get`](super::get); `Exists` and `NoAttribute` according to `mode`, `NotSupported`
-    /// for attributes that cannot be set, `TooBig` and `NoSpace`.
-    pub fn set_named(
-        &mut self,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        keeps_group_id: bool,
-    ) -> Result<bool> {
-        let parsed = AttributeName::parse(name)?;
-        if value.len() > VALUE_BYTES_MAX as usize {
-            return Err(Condition::TooBig.into());
-        }
-        match name {
-            ACL_ACCESS_NAME => {
-                let acl = self.list_for_change(name, value)?;
-                let permissions = self.inode.permissions;
-                let is_changed = self.set_access_acl(&parsed, &acl, mode)?;
-                if !keeps_group_id {
-                    self.inode.permissions &= !SET_GROUP_ID;
-                }
-                Ok(is_changed || self.inode.permissions != permissions)
+/// Sets the attribute with this full name, and returns whether that changed anything. An access
+/// ACL changes the permission bits too; `keeps_group_id` says whether the caller may keep the
+/// set-group-ID bit.
+///
+/// # Errors
+/// Those of [`get`](super::get); `Exists` and `NoAttribute` according to `mode`, `NotSupported`
+/// for attributes that cannot be set, `TooBig` and `NoSpace`.
+pub fn set_named(
+    change: &mut XattrChange<'_, '_>,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+    keeps_group_id: bool,
+) -> Result<bool> {
+    let parsed = AttributeName::parse(name)?;
+    if value.len() > VALUE_BYTES_MAX as usize {
+        return Err(Condition::TooBig.into());
+    }
+    match name {
+        ACL_ACCESS_NAME => {
+            let acl = list_for_change(change, name, value)?;
+            let permissions = change.inode.permissions;
+            let is_changed = set_access_acl(change, &parsed, &acl, mode)?;
+            if !keeps_group_id {
+                change.inode.permissions &= !SET_GROUP_ID;
             }
-            ACL_DEFAULT_NAME => {
-                let acl = self.list_for_change(name, value)?;
-                self.set(&parsed, Some(&stored_acl::encode(&acl)), mode)
-            }
-            _ => self.set(&parsed, Some(value), mode),
+            Ok(is_changed || change.inode.permissions != permissions)
         }
+        ACL_DEFAULT_NAME => {
+            let acl = list_for_change(change, name, value)?;
+            change.set(&parsed, Some(&stored_acl::encode(&acl)), mode)
+        }
+        _ => change.set(&parsed, Some(value), mode),
     }
+}
 
-    /// Removes the attribute with this full name, and returns whether that changed anything.
-    ///
-    /// # Errors
-    /// `NoAttribute` if it does not exist.
-    pub fn remove_named(&mut self, name: &[u8]) -> Result<bool> {
-        let parsed = AttributeName::parse(name)?;
-        self.set(&parsed, None, XattrMode::Replace)
-    }
+/// Removes the attribute with this full name, and returns whether that changed anything.
+///
+/// # Errors
+/// `NoAttribute` if it does not exist.
+pub fn remove_named(change: &mut XattrChange<'_, '_>, name: &[u8]) -> Result<bool> {
+    let parsed = AttributeName::parse(name)?;
+    change.set(&parsed, None, XattrMode::Replace)
+}
 
-    /// Sets the permission bits, and updates the access ACL accordingly.
-    pub fn set_permissions(&mut self, permissions: u32) -> Result<()> {
-        if let Some(acl) = acl(self.fs, self.inode, ACL_ACCESS_NAME)? {
-            let name = AttributeName::parse(ACL_ACCESS_NAME)?;
-            let stored = stored_acl::encode(&acl.with_mode(permissions));
-            self.set(&name, Some(&stored), XattrMode::Replace)?;
-        }
-        self.inode.permissions = permissions;
-        Ok(())
+/// Sets the permission bits, and updates the access ACL accordingly.
+pub fn set_permissions(change: &mut XattrChange<'_, '_>, permissions: u32) -> Result<()> {
+    if let Some(acl) = acl(change.fs, change.inode, ACL_ACCESS_NAME)? {
+        let name = AttributeName::parse(ACL_ACCESS_NAME)?;
+        let stored = stored_acl::encode(&acl.with_mode(permissions));
+        change.set(&name, Some(&stored), XattrMode::Replace)?;
     }
+    change.inode.permissions = permissions;
+    Ok(())
+}
 
-    /// Sets the ACLs that a new inode inherits from its directory's default ACL, `default`.
-    pub fn inherit(&mut self, new: &NewFile, default: Option<&PosixAcl>) -> Result<()> {
-        if let Some(acl) = &new.access_acl {
-            let name = AttributeName::parse(ACL_ACCESS_NAME)?;
-            self.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
-        }
-        if let (Some(acl), true) = (default, new.inherits_default_acl) {
-            let name = AttributeName::parse(ACL_DEFAULT_NAME)?;
-            self.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
-        }
-        Ok(())
+/// Sets the ACLs that a new inode inherits from its directory's default ACL, `default`.
+pub fn inherit(
+    change: &mut XattrChange<'_, '_>,
+    new: &NewFile,
+    default: Option<&PosixAcl>,
+) -> Result<()> {
+    if let Some(acl) = &new.access_acl {
+        let name = AttributeName::parse(ACL_ACCESS_NAME)?;
+        change.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
     }
+    if let (Some(acl), true) = (default, new.inherits_default_acl) {
+        let name = AttributeName::parse(ACL_DEFAULT_NAME)?;
+        change.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
+    }
+    Ok(())
+}
 
-    fn list_for_change(&self, name: &[u8], value: &[u8]) -> Result<PosixAcl> {
-        if self.inode.kind == FileKind::Symlink {
-            return Err(Condition::NotSupported.into());
-        }
-        if name == ACL_DEFAULT_NAME && self.inode.kind != FileKind::Directory {
-            return Err(Condition::AccessDenied.into());
-        }
-        PosixAcl::decode(value)
+fn list_for_change(change: &XattrChange<'_, '_>, name: &[u8], value: &[u8]) -> Result<PosixAcl> {
+    if change.inode.kind == FileKind::Symlink {
+        return Err(Condition::NotSupported.into());
     }
+    if name == ACL_DEFAULT_NAME && change.inode.kind != FileKind::Directory {
+        return Err(Condition::AccessDenied.into());
+    }
+    PosixAcl::decode(value)
+}
 
-    /// Stores an access ACL unless the permission bits express it completely.
-    fn set_access_acl(
-        &mut self,
-        name: &AttributeName<'_>,
-        acl: &PosixAcl,
-        mode: XattrMode,
-    ) -> Result<bool> {
-        let is_changed = if acl.is_minimal() {
-            match self.set(name, None, XattrMode::Replace) {
-                Err(Error::Condition(Condition::NoAttribute)) => false,
-                removed => removed?,
-            }
-        } else {
-            self.set(name, Some(&stored_acl::encode(acl)), mode)?
-        };
-        let others = self.inode.permissions & !PERMISSION_BITS;
-        self.inode.permissions = others | acl.mode_bits();
-        Ok(is_changed)
-    }
+/// Stores an access ACL unless the permission bits express it completely.
+fn set_access_acl(
+    change: &mut XattrChange<'_, '_>,
+    name: &AttributeName<'_>,
+    acl: &PosixAcl,
+    mode: XattrMode,
+) -> Result<bool> {
+    let is_changed = if acl.is_minimal() {
+        match change.set(name, None, XattrMode::Replace) {
+            Err(Error::Condition(Condition::NoAttribute)) => false,
+            removed => removed?,
+        }
+    } else {
+        change.set(name, Some(&stored_acl::encode(acl)), mode)?
+    };
+    let others = change.inode.permissions & !PERMISSION_BITS;
+    change.inode.permissions = others | acl.mode_bits();
+    Ok(is_changed)
 }

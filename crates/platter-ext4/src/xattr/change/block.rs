@@ -8,8 +8,8 @@ use platter_vfs::{Condition, Result};
 
 use super::XattrChange;
 use super::places::Places;
-use super::share::Left;
-use super::value::Taken;
+use super::share::{self, Left};
+use super::value::{self, Taken};
 use crate::ondisk::xattr::{
     Attributes, XATTR_REFERENCES_MAX, XattrRule, references, set_references, shared_hash,
 };
@@ -67,211 +67,210 @@ impl AttributeBlock {
     }
 }
 
-impl XattrChange<'_, '_> {
-    /// Makes the inode's block match `places`. After an error, nothing was changed, or the handle
-    /// was aborted.
-    pub(super) fn write_outside(
-        &mut self,
-        places: &mut Places,
-        taken: Option<&Taken>,
-    ) -> Result<Outside> {
-        if !places.outside_changed {
-            return Ok(Outside::Same);
-        }
-        let old = places.block.take();
-        if places.outside.is_empty() {
-            if let Some(old) = old {
-                let old = old.into_number();
-                let released = self.release_block(old, &places.ea_inodes_before);
-                released.map_err(|error| self.abort(error))?;
-            }
-            return Ok(Outside::Gone);
-        }
-        let draft = self.draft(&places.outside)?;
-        let has_ea_inode = has_ea_inode(self.fs);
-        if let Some(old) = &old
-            && is_same(&old.buffer, &draft.bytes, has_ea_inode)
-        {
-            return Ok(Outside::Same);
-        }
-        if old.is_none() {
-            self.holding.add(self.cluster_bytes(), 0)?;
-        }
-        let shared = self.share_block(&draft)?;
-        let old = old.map(AttributeBlock::into_number);
-        let (block, outside) = if let Some(shared) = shared {
-            (shared, Outside::Shared)
-        } else {
-            if let Some(old) = old
-                && self.rewrite_own(old, &draft)?
-            {
-                return Ok(Outside::Rewritten);
-            }
-            (
-                self.make_block(draft, &places.outside, taken)?,
-                Outside::Made,
-            )
-        };
+/// Makes the inode's block match `places`. After an error, nothing was changed, or the handle
+/// was aborted.
+pub(super) fn write(
+    change: &mut XattrChange<'_, '_>,
+    places: &mut Places,
+    taken: Option<&Taken>,
+) -> Result<Outside> {
+    if !places.outside_changed {
+        return Ok(Outside::Same);
+    }
+    let old = places.block.take();
+    if places.outside.is_empty() {
         if let Some(old) = old {
-            let released = self.release_block(old, &places.ea_inodes_before);
-            released.map_err(|error| self.abort(error))?;
+            let old = old.into_number();
+            let released = release(change, old, &places.ea_inodes_before);
+            released.map_err(|error| change.abort(error))?;
         }
-        self.inode.xattr_block = Some(block);
-        let sectors = self.cluster_bytes() >> 9;
-        self.inode.sectors = self.inode.sectors.saturating_add(sectors);
-        Ok(outside)
+        return Ok(Outside::Gone);
     }
-
-    fn encode(&self, attributes: &Attributes) -> Result<Vec<u8>> {
-        let block_bytes = self.fs.geometry.block_bytes as usize;
-        let bytes = attributes.encode_block(block_bytes, 1);
-        Ok(bytes.ok_or(Condition::NoSpace)?)
+    let draft = draft(change, &places.outside)?;
+    let has_ea_inode = has_ea_inode(change.fs);
+    if let Some(old) = &old
+        && is_same(&old.buffer, &draft.bytes, has_ea_inode)
+    {
+        return Ok(Outside::Same);
     }
-
-    fn draft(&self, attributes: &Attributes) -> Result<Draft> {
-        let bytes = self.encode(attributes)?;
-        Ok(Draft {
-            fingerprint: fingerprint_of_block(&bytes, has_ea_inode(self.fs)),
-            bytes,
-        })
+    if old.is_none() {
+        change.holding.add(change.cluster_bytes(), 0)?;
     }
-
-    /// Creates a block used only by this inode. It takes a reference to each of its EA inodes; that
-    /// of `taken` already counts it.
-    fn make_block(
-        &mut self,
-        draft: Draft,
-        attributes: &Attributes,
-        taken: Option<&Taken>,
-    ) -> Result<BlockNr> {
-        let goal = self.goal();
-        let space = self.space;
-        let made = alloc::alloc_blocks(space, self.fs, self.handle, goal, 1, self.from)?;
-        let filled = self.fill_block(made.start, draft, attributes, taken);
-        filled.map_err(|error| self.abort(error))?;
-        Ok(made.start)
-    }
-
-    fn fill_block(
-        &mut self,
-        block: BlockNr,
-        draft: Draft,
-        attributes: &Attributes,
-        taken: Option<&Taken>,
-    ) -> Result<()> {
-        let verifier = block_verifier(self.fs);
-        self.handle.create(block, &verifier, draft.bytes)?;
-        let is_counted = |ea_inode: &InodeNr| {
-            taken.is_some_and(|taken| taken.is_outside && taken.number == *ea_inode)
-        };
-        let mut counted = false;
-        for ea_inode in attributes.ea_inodes() {
-            if !counted && is_counted(&ea_inode) {
-                counted = true;
-            } else {
-                self.add_reference(ea_inode)?;
-            }
+    let shared = share::block(change, &draft)?;
+    let old = old.map(AttributeBlock::into_number);
+    let (block, outside) = if let Some(shared) = shared {
+        (shared, Outside::Shared)
+    } else {
+        if let Some(old) = old
+            && rewrite_own(change, old, &draft)?
+        {
+            return Ok(Outside::Rewritten);
         }
-        self.note_own(block, draft.fingerprint);
-        Ok(())
+        (make(change, draft, &places.outside, taken)?, Outside::Made)
+    };
+    if let Some(old) = old {
+        let released = release(change, old, &places.ea_inodes_before);
+        released.map_err(|error| change.abort(error))?;
     }
+    change.inode.xattr_block = Some(block);
+    let sectors = change.cluster_bytes() >> 9;
+    change.inode.sectors = change.inode.sectors.saturating_add(sectors);
+    Ok(outside)
+}
 
-    /// Modifies the inode's block in place, if no other inode uses it or is about to.
-    fn rewrite_own(&mut self, block: BlockNr, draft: &Draft) -> Result<bool> {
-        let (verifier, fs) = (block_verifier(self.fs), self.fs);
-        let is_rewritten = self.handle.edit_or_keep(block, &verifier, |bytes| {
-            if references(bytes) != Some(1) {
-                return Ok(Edit::Kept(false));
-            }
-            if let Some((cache, key)) = fs.sharing().zip(shared_hash(bytes))
-                && let Removal::InUse(_) = cache.blocks.delete_or_get(key, block.0)
-            {
-                return Ok(Edit::Kept(false));
-            }
-            bytes.copy_from_slice(&draft.bytes);
-            Ok(Edit::Changed(true))
-        })?;
-        if is_rewritten {
-            self.note_own(block, draft.fingerprint);
-        }
-        Ok(is_rewritten)
-    }
+fn encode(change: &XattrChange<'_, '_>, attributes: &Attributes) -> Result<Vec<u8>> {
+    let block_bytes = change.fs.geometry.block_bytes as usize;
+    let bytes = attributes.encode_block(block_bytes, 1);
+    Ok(bytes.ok_or(Condition::NoSpace)?)
+}
 
-    /// Adds a block used only by this inode to the mbcache.
-    fn note_own(&self, block: BlockNr, fingerprint: Option<Fingerprint>) {
-        if let Some((sharing, fingerprint)) = self.fs.sharing().zip(fingerprint) {
-            // The entry was removed before the block was last freed.
-            let _ = sharing.blocks.create(fingerprint, block.0, true);
+fn draft(change: &XattrChange<'_, '_>, attributes: &Attributes) -> Result<Draft> {
+    let bytes = encode(change, attributes)?;
+    Ok(Draft {
+        fingerprint: fingerprint_of_block(&bytes, has_ea_inode(change.fs)),
+        bytes,
+    })
+}
+
+/// Creates a block used only by this inode. It takes a reference to each of its EA inodes; that
+/// of `taken` already counts it.
+fn make(
+    change: &mut XattrChange<'_, '_>,
+    draft: Draft,
+    attributes: &Attributes,
+    taken: Option<&Taken>,
+) -> Result<BlockNr> {
+    let goal = change.goal();
+    let space = change.space;
+    let made = alloc::alloc_blocks(space, change.fs, change.handle, goal, 1, change.from)?;
+    let filled = fill(change, made.start, draft, attributes, taken);
+    filled.map_err(|error| change.abort(error))?;
+    Ok(made.start)
+}
+
+fn fill(
+    change: &mut XattrChange<'_, '_>,
+    block: BlockNr,
+    draft: Draft,
+    attributes: &Attributes,
+    taken: Option<&Taken>,
+) -> Result<()> {
+    let verifier = block_verifier(change.fs);
+    change.handle.create(block, &verifier, draft.bytes)?;
+    let is_counted = |ea_inode: &InodeNr| {
+        taken.is_some_and(|taken| taken.is_outside && taken.number == *ea_inode)
+    };
+    let mut counted = false;
+    for ea_inode in attributes.ea_inodes() {
+        if !counted && is_counted(&ea_inode) {
+            counted = true;
+        } else {
+            value::add_reference(change, ea_inode)?;
         }
     }
+    note_own(change, block, draft.fingerprint);
+    Ok(())
+}
 
-    /// Releases the inode's block. The last reference frees it, and releases its EA inodes,
-    /// `ea_inodes`.
-    fn release_block(&mut self, block: BlockNr, ea_inodes: &[InodeNr]) -> Result<()> {
-        if let Left::None = self.leave_block(block)? {
-            self.free_block(block)?;
-            for &ea_inode in ea_inodes {
-                self.drop_value(ea_inode)?;
-            }
+/// Modifies the inode's block in place, if no other inode uses it or is about to.
+fn rewrite_own(change: &mut XattrChange<'_, '_>, block: BlockNr, draft: &Draft) -> Result<bool> {
+    let (verifier, fs) = (block_verifier(change.fs), change.fs);
+    let is_rewritten = change.handle.edit_or_keep(block, &verifier, |bytes| {
+        if references(bytes) != Some(1) {
+            return Ok(Edit::Kept(false));
         }
-        self.forget_block();
-        Ok(())
+        if let Some((cache, key)) = fs.sharing().zip(shared_hash(bytes))
+            && let Removal::InUse(_) = cache.blocks.delete_or_get(key, block.0)
+        {
+            return Ok(Edit::Kept(false));
+        }
+        bytes.copy_from_slice(&draft.bytes);
+        Ok(Edit::Changed(true))
+    })?;
+    if is_rewritten {
+        note_own(change, block, draft.fingerprint);
     }
+    Ok(is_rewritten)
+}
 
-    /// Clears the inode's attribute block.
-    pub(super) fn forget_block(&mut self) {
-        self.inode.xattr_block = None;
-        let sectors = self.cluster_bytes() >> 9;
-        self.inode.sectors = self.inode.sectors.saturating_sub(sectors);
+/// Adds a block used only by this inode to the mbcache.
+fn note_own(change: &XattrChange<'_, '_>, block: BlockNr, fingerprint: Option<Fingerprint>) {
+    if let Some((sharing, fingerprint)) = change.fs.sharing().zip(fingerprint) {
+        // The entry was removed before the block was last freed.
+        let _ = sharing.blocks.create(fingerprint, block.0, true);
     }
+}
 
-    /// Drops one reference to a block, if there are others. If not, the block can no longer be
-    /// shared, and the caller frees it.
-    pub(super) fn leave_block(&mut self, block: BlockNr) -> Result<Left> {
-        let (verifier, fs) = (block_verifier(self.fs), self.fs);
-        for _ in 0..WAITS_MAX {
-            let left = self.handle.edit_or_keep(block, &verifier, |bytes| {
-                let entry = fs.sharing().zip(shared_hash(bytes));
-                let count = references(bytes).unwrap_or_default();
-                if let Some(others @ 1..) = count.checked_sub(1) {
-                    set_references(bytes, others);
-                    if count == XATTR_REFERENCES_MAX
-                        && let Some((sharing, key)) = entry
-                        && let Some(entry) = sharing.blocks.get(key, block.0)
-                    {
-                        entry.set_reusable(true);
-                    }
-                    return Ok(Edit::Changed(Ok(Left::Others)));
+/// Releases the inode's block. The last reference frees it, and releases its EA inodes,
+/// `ea_inodes`.
+fn release(change: &mut XattrChange<'_, '_>, block: BlockNr, ea_inodes: &[InodeNr]) -> Result<()> {
+    if let Left::None = leave(change, block)? {
+        free(change, block)?;
+        for &ea_inode in ea_inodes {
+            value::drop_value(change, ea_inode)?;
+        }
+    }
+    forget(change);
+    Ok(())
+}
+
+/// Clears the inode's attribute block.
+pub(super) fn forget(change: &mut XattrChange<'_, '_>) {
+    change.inode.xattr_block = None;
+    let sectors = change.cluster_bytes() >> 9;
+    change.inode.sectors = change.inode.sectors.saturating_sub(sectors);
+}
+
+/// Drops one reference to a block, if there are others. If not, the block can no longer be
+/// shared, and the caller frees it.
+pub(super) fn leave(change: &mut XattrChange<'_, '_>, block: BlockNr) -> Result<Left> {
+    let (verifier, fs) = (block_verifier(change.fs), change.fs);
+    for _ in 0..WAITS_MAX {
+        let left = change.handle.edit_or_keep(block, &verifier, |bytes| {
+            let entry = fs.sharing().zip(shared_hash(bytes));
+            let count = references(bytes).unwrap_or_default();
+            if let Some(others @ 1..) = count.checked_sub(1) {
+                set_references(bytes, others);
+                if count == XATTR_REFERENCES_MAX
+                    && let Some((sharing, key)) = entry
+                    && let Some(entry) = sharing.blocks.get(key, block.0)
+                {
+                    entry.set_reusable(true);
                 }
-                let removal = entry.map(|(cache, key)| cache.blocks.delete_or_get(key, block.0));
-                Ok(Edit::Kept(match removal {
-                    None | Some(Removal::Deleted) => Ok(Left::None),
-                    Some(Removal::InUse(entry)) => Err(entry),
-                }))
-            })?;
-            match left {
-                Ok(left) => return Ok(left),
-                // The other thread holds no lock that this one holds, and waits for no other
-                // thread.
-                Err(entry) => entry.wait_unused(),
+                return Ok(Edit::Changed(Ok(Left::Others)));
             }
+            let removal = entry.map(|(cache, key)| cache.blocks.delete_or_get(key, block.0));
+            Ok(Edit::Kept(match removal {
+                None | Some(Removal::Deleted) => Ok(Left::None),
+                Some(Removal::InUse(entry)) => Err(entry),
+            }))
+        })?;
+        match left {
+            Ok(left) => return Ok(left),
+            // The other thread holds no lock that this one holds, and waits for no other
+            // thread.
+            Err(entry) => entry.wait_unused(),
         }
-        Err(Corrupt::new(Locus::block(block.0), XattrRule::References).into())
     }
+    Err(Corrupt::new(Locus::block(block.0), XattrRule::References).into())
+}
 
-    pub(super) fn free_block(&mut self, block: BlockNr) -> Result<()> {
-        let blocks = block..BlockNr(block.0.saturating_add(1));
-        self.handle.forget(blocks.clone());
-        alloc::free_blocks(self.space, self.fs, self.handle, blocks)
-    }
+pub(super) fn free(change: &mut XattrChange<'_, '_>, block: BlockNr) -> Result<()> {
+    let blocks = block..BlockNr(block.0.saturating_add(1));
+    change.handle.forget(blocks.clone());
+    alloc::free_blocks(change.space, change.fs, change.handle, blocks)
+}
 
-    /// Removes attributes from a block used only by this inode.
-    pub(super) fn rewrite_block(&mut self, block: BlockNr, attributes: &Attributes) -> Result<()> {
-        let verifier = block_verifier(self.fs);
-        let new = self.encode(attributes)?;
-        self.handle.edit(block, &verifier, |bytes| {
-            bytes.copy_from_slice(&new);
-            Ok(())
-        })
-    }
+/// Removes attributes from a block used only by this inode.
+pub(super) fn rewrite(
+    change: &mut XattrChange<'_, '_>,
+    block: BlockNr,
+    attributes: &Attributes,
+) -> Result<()> {
+    let verifier = block_verifier(change.fs);
+    let new = encode(change, attributes)?;
+    change.handle.edit(block, &verifier, |bytes| {
+        bytes.copy_from_slice(&new);
+        Ok(())
+    })
 }

@@ -5,13 +5,13 @@ mod block;
 mod ea_inode;
 mod places;
 mod share;
-mod release;
 mod value;
+mod release;
 
 use platter_vfs::{Clock, Condition, Error, FileKind, Result, Timestamp, XattrMode};
 
 use super::names::AttributeName;
-use super::{has_ea_inode, sharing};
+use super::{has_ea_inode, owner_sectors, sharing};
 use crate::FsContext;
 use crate::alloc::{ALLOC_INODE_CREDITS, Allocator, FREE_INODE_CREDITS, RECORD_CREDITS, Reserve};
 use crate::inode::STORE_CREDITS;
@@ -120,7 +120,7 @@ impl XattrChange<'_, '_> {
             return Ok(false);
         }
         let dropped = match &old {
-            Some((old, was_outside)) => self.dropped(&old.value, *was_outside)?,
+            Some((old, was_outside)) => value::dropped(self, &old.value, *was_outside)?,
             None => None,
         };
         self.ensure_for(&places, dropped.as_ref())?;
@@ -144,7 +144,7 @@ impl XattrChange<'_, '_> {
         let ea_inodes = places.ea_inodes_before.len();
         let mut credits = u32::try_from(ea_inodes).unwrap_or(u32::MAX);
         if let Some(dropped) = dropped {
-            credits = credits.saturating_add(self.credits_of_drop(dropped.number)?);
+            credits = credits.saturating_add(value::drop_credits(self, dropped.number)?);
         }
         let others = change_credits(self.fs);
         if credits == 0 || self.ensure(credits.saturating_add(others)) {
@@ -179,11 +179,11 @@ impl XattrChange<'_, '_> {
         if !may_have_inode || !places.has_space(&attribute) {
             return Err(Condition::NoSpace.into());
         }
-        let space_bytes = self.owner_sectors(value.len() as u64) << 9;
+        let space_bytes = owner_sectors(self.fs, value.len() as u64) << 9;
         self.holding.add(space_bytes, 1)?;
-        let mut taken = match self.share_value(&wanted)? {
+        let mut taken = match share::value(self, &wanted)? {
             Some(taken) => taken,
-            None => self.make_value(&wanted)?,
+            None => value::make(self, &wanted)?,
         };
         attribute.value = wanted.value_in(taken.number);
         taken.is_outside = places.put(attribute);
@@ -198,11 +198,11 @@ impl XattrChange<'_, '_> {
         taken: Option<&Taken>,
     ) -> Result<()> {
         // Steps that can fail with ENOSPC come first.
-        let outside = match self.write_outside(places, taken) {
+        let outside = match block::write(self, places, taken) {
             Ok(outside) => outside,
             Err(error) => {
                 return Err(match taken {
-                    Some(taken) => self.give_back(taken, error),
+                    Some(taken) => value::give_back(self, taken, error),
                     None => error,
                 });
             }
@@ -226,7 +226,7 @@ impl XattrChange<'_, '_> {
             let sectors = self.inode.sectors;
             self.inode.sectors = sectors.saturating_sub(dropped.owner_sectors);
             if !dropped.was_outside || outside == Outside::Rewritten {
-                self.drop_value(dropped.number)?;
+                value::drop_value(self, dropped.number)?;
             }
         }
         if let Some(taken) = taken {
@@ -234,7 +234,7 @@ impl XattrChange<'_, '_> {
             self.inode.sectors = sectors.saturating_add(taken.owner_sectors);
             // The block with these attributes is already counted.
             if taken.is_outside && matches!(outside, Outside::Same | Outside::Shared) {
-                self.drop_value(taken.number)?;
+                value::drop_value(self, taken.number)?;
             }
         }
         Ok(())

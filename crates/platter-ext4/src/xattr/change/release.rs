@@ -4,7 +4,7 @@ use platter_vfs::{Error, Result};
 
 use super::places::Places;
 use super::share::Left;
-use super::{XattrChange, change_credits};
+use super::{XattrChange, block, change_credits, value};
 use crate::ondisk::xattr::{AttributeValue, Attributes};
 
 /// Progress of the release.
@@ -52,14 +52,14 @@ impl XattrChange<'_, '_> {
         let Some(block) = self.inode.xattr_block else {
             return Ok(Released::All);
         };
-        if let Left::None = self.leave_block(block)? {
+        if let Left::None = block::leave(self, block)? {
             if let Some(credits) = self.release_values(&mut places.outside)? {
-                self.rewrite_block(block, &places.outside)?;
+                block::rewrite(self, block, &places.outside)?;
                 return Ok(Released::Some { credits });
             }
-            self.free_block(block)?;
+            block::free(self, block)?;
         }
-        self.forget_block();
+        block::forget(self);
         Ok(Released::All)
     }
 
@@ -81,16 +81,16 @@ impl XattrChange<'_, '_> {
 
     /// Drops a value, or returns the credits that this needs if the handle cannot get them.
     fn release_value(&mut self, value: &AttributeValue) -> Result<Option<u32>> {
-        let Some(dropped) = self.dropped(value, false)? else {
+        let Some(dropped) = value::dropped(self, value, false)? else {
             return Ok(None);
         };
-        let credits = self.credits_of_drop(dropped.number)?;
+        let credits = value::drop_credits(self, dropped.number)?;
         // Also written are an inode or a block, and the bitmap of the block.
         let credits = credits.saturating_add(change_credits(self.fs));
         if !self.ensure(credits) {
             return Ok(Some(credits));
         }
-        self.drop_value(dropped.number)?;
+        value::drop_value(self, dropped.number)?;
         let sectors = self.inode.sectors;
         self.inode.sectors = sectors.saturating_sub(dropped.owner_sectors);
         Ok(None)

@@ -78,264 +78,281 @@ impl<'v> Wanted<'v> {
     }
 }
 
-impl XattrChange<'_, '_> {
-    /// Returns the sectors of a value that count towards this inode's `i_blocks`.
-    pub(super) fn owner_sectors(&self, size_bytes: u64) -> u64 {
-        owner_sectors(self.fs, size_bytes)
+/// Returns the reference for a value in the EA inode `number`.
+pub(super) fn reference(
+    change: &XattrChange<'_, '_>,
+    number: InodeNr,
+    wanted: &Wanted<'_>,
+) -> Taken {
+    Taken {
+        number,
+        hash: wanted.hash,
+        owner_sectors: owner_sectors(change.fs, wanted.value.len() as u64),
+        is_outside: false,
+        made: None,
     }
+}
 
-    /// Returns the reference for a value in the EA inode `number`.
-    pub(super) fn taken(&self, number: InodeNr, wanted: &Wanted<'_>) -> Taken {
-        Taken {
-            number,
-            hash: wanted.hash,
-            owner_sectors: self.owner_sectors(wanted.value.len() as u64),
-            is_outside: false,
-            made: None,
+/// Creates an EA inode.
+pub(super) fn make(change: &mut XattrChange<'_, '_>, wanted: &Wanted<'_>) -> Result<Taken> {
+    let kind = FileKind::Regular;
+    let number = alloc::alloc_inode(
+        change.space,
+        change.fs,
+        change.handle,
+        change.inode,
+        kind,
+        0,
+    )?;
+    let mut blocks = Vec::new();
+    if let Err(error) = take_blocks(change, &mut blocks, wanted.value.len()) {
+        return Err(unmake(change, number, &blocks, error));
+    }
+    let written = write(change, number, &blocks, wanted);
+    written.map_err(|error| change.abort(error))?;
+    Ok(Taken {
+        made: Some(blocks),
+        ..reference(change, number, wanted)
+    })
+}
+
+fn take_blocks(
+    change: &mut XattrChange<'_, '_>,
+    blocks: &mut Vec<Range<BlockNr>>,
+    len_bytes: usize,
+) -> Result<()> {
+    let mut left = len_bytes.div_ceil(change.fs.geometry.block_bytes as usize);
+    let mut goal = change.goal();
+    while left > 0 {
+        // The block itself, and the mapping blocks that it may need.
+        if !change.ensure(RECORD_CREDITS + u32::try_from(left).unwrap_or(u32::MAX)) {
+            return Err(Condition::NoSpace.into());
         }
+        let want = u32::try_from(left).unwrap_or(u32::MAX);
+        let (fs, from) = (change.fs, change.from);
+        let taken = alloc::alloc_blocks(change.space, fs, change.handle, goal, want, from)?;
+        let count = taken.end.0.saturating_sub(taken.start.0);
+        left = left.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
+        goal = taken.end;
+        blocks.push(taken);
     }
+    Ok(())
+}
 
-    /// Creates an EA inode.
-    pub(super) fn make_value(&mut self, wanted: &Wanted<'_>) -> Result<Taken> {
-        let kind = FileKind::Regular;
-        let number = alloc::alloc_inode(self.space, self.fs, self.handle, self.inode, kind, 0)?;
-        let mut blocks = Vec::new();
-        if let Err(error) = self.take_blocks(&mut blocks, wanted.value.len()) {
-            return Err(self.unmake_value(number, &blocks, error));
+fn write(
+    change: &mut XattrChange<'_, '_>,
+    number: InodeNr,
+    blocks: &[Range<BlockNr>],
+    wanted: &Wanted<'_>,
+) -> Result<()> {
+    let geometry = &change.fs.geometry;
+    let extra_bytes = change.fs.superblock.inode_extra_bytes;
+    let kind = FileKind::Regular;
+    let [b0, b1, b2, b3, ..] = change.clock.random_u64().to_le_bytes();
+    let generation = u32::from_le_bytes([b0, b1, b2, b3]);
+    let mut ea_inode = Inode::new(number, kind, generation, extra_bytes, geometry);
+    ea_inode.permissions = PERMISSIONS;
+    (ea_inode.uid, ea_inode.gid) = (change.inode.uid, change.inode.gid);
+    ea_inode.links = 1;
+    ea_inode.size_bytes = wanted.value.len() as u64;
+    ea_inode.flags = InodeFlags::EA_INODE;
+    ea_inode.flags.set(
+        InodeFlags::EXTENTS,
+        geometry.features.incompat.contains(Incompat::EXTENTS),
+    );
+    ea_inode.modified = change.now;
+    ea_inode.created = Some(change.now);
+    set_hash(&mut ea_inode, wanted.hash);
+    set_reference_count(&mut ea_inode, 1);
+    let mut map = BlockMap::begin(change.fs, &mut ea_inode);
+    let (mut first, mut chunks) = (0, wanted.value.chunks(geometry.block_bytes as usize));
+    for blocks in blocks {
+        for block in blocks.start.0..blocks.end.0 {
+            let mut bytes = chunks.next().unwrap_or_default().to_vec();
+            bytes.resize(geometry.block_bytes as usize, 0);
+            change.handle.create(BlockNr(block), &Unverified, bytes)?;
         }
-        let written = self.write_value(number, &blocks, wanted);
-        written.map_err(|error| self.abort(error))?;
-        Ok(Taken {
-            made: Some(blocks),
-            ..self.taken(number, wanted)
-        })
+        first = map_blocks(change, &mut map, &mut ea_inode, first, blocks)?;
     }
+    let clusters = blocks.iter().map(|blocks| {
+        let count = blocks.end.0.saturating_sub(blocks.start.0);
+        count.div_ceil(geometry.cluster_blocks.into())
+    });
+    let sectors = clusters
+        .sum::<u64>()
+        .saturating_mul(change.cluster_bytes() >> 9);
+    ea_inode.sectors = ea_inode.sectors.saturating_add(sectors);
+    inode::initialize(change.fs, change.handle, &ea_inode)
+}
 
-    fn take_blocks(&mut self, blocks: &mut Vec<Range<BlockNr>>, len_bytes: usize) -> Result<()> {
-        let mut left = len_bytes.div_ceil(self.fs.geometry.block_bytes as usize);
-        let mut goal = self.goal();
-        while left > 0 {
-            // The block itself, and the mapping blocks that it may need.
-            if !self.ensure(RECORD_CREDITS + u32::try_from(left).unwrap_or(u32::MAX)) {
-                return Err(Condition::NoSpace.into());
-            }
-            let want = u32::try_from(left).unwrap_or(u32::MAX);
-            let (fs, from) = (self.fs, self.from);
-            let taken = alloc::alloc_blocks(self.space, fs, self.handle, goal, want, from)?;
-            let count = taken.end.0.saturating_sub(taken.start.0);
-            left = left.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
-            goal = taken.end;
-            blocks.push(taken);
-        }
-        Ok(())
-    }
-
-    fn write_value(
-        &mut self,
-        number: InodeNr,
-        blocks: &[Range<BlockNr>],
-        wanted: &Wanted<'_>,
-    ) -> Result<()> {
-        let geometry = &self.fs.geometry;
-        let extra_bytes = self.fs.superblock.inode_extra_bytes;
-        let kind = FileKind::Regular;
-        let [b0, b1, b2, b3, ..] = self.clock.random_u64().to_le_bytes();
-        let generation = u32::from_le_bytes([b0, b1, b2, b3]);
-        let mut ea_inode = Inode::new(number, kind, generation, extra_bytes, geometry);
-        ea_inode.permissions = PERMISSIONS;
-        (ea_inode.uid, ea_inode.gid) = (self.inode.uid, self.inode.gid);
-        ea_inode.links = 1;
-        ea_inode.size_bytes = wanted.value.len() as u64;
-        ea_inode.flags = InodeFlags::EA_INODE;
-        ea_inode.flags.set(
-            InodeFlags::EXTENTS,
-            geometry.features.incompat.contains(Incompat::EXTENTS),
-        );
-        ea_inode.modified = self.now;
-        ea_inode.created = Some(self.now);
-        set_hash(&mut ea_inode, wanted.hash);
-        set_reference_count(&mut ea_inode, 1);
-        let mut map = BlockMap::begin(self.fs, &mut ea_inode);
-        let (mut first, mut chunks) = (0, wanted.value.chunks(geometry.block_bytes as usize));
-        for blocks in blocks {
-            for block in blocks.start.0..blocks.end.0 {
-                let mut bytes = chunks.next().unwrap_or_default().to_vec();
-                bytes.resize(geometry.block_bytes as usize, 0);
-                self.handle.create(BlockNr(block), &Unverified, bytes)?;
-            }
-            first = self.map_blocks(&mut map, &mut ea_inode, first, blocks)?;
-        }
-        let clusters = blocks.iter().map(|blocks| {
-            let count = blocks.end.0.saturating_sub(blocks.start.0);
-            count.div_ceil(geometry.cluster_blocks.into())
-        });
-        let sectors = clusters
-            .sum::<u64>()
-            .saturating_mul(self.cluster_bytes() >> 9);
-        ea_inode.sectors = ea_inode.sectors.saturating_add(sectors);
-        inode::initialize(self.fs, self.handle, &ea_inode)
-    }
-
-    /// Maps blocks from the file block `first` on; returns the next one.
-    fn map_blocks(
-        &mut self,
-        map: &mut BlockMap,
-        ea_inode: &mut Inode,
-        first: u32,
-        blocks: &Range<BlockNr>,
-    ) -> Result<u32> {
-        let (mut at, mut start) = (first, blocks.start.0);
-        while start < blocks.end.0 {
-            let run = Run {
-                first: FileBlock(at),
-                count: u32::try_from(blocks.end.0.saturating_sub(start)).unwrap_or(u32::MAX),
-                backing: Backing::Written(BlockNr(start)),
-            };
-            let mut change = MapChange {
-                fs: self.fs,
-                space: self.space,
-                handle: self.handle,
-                inode: ea_inode,
-            };
-            let count = map.insert(&mut change, run)?;
-            if count == 0 {
-                return Err(Condition::NoSpace.into());
-            }
-            at = at.saturating_add(count);
-            start = start.saturating_add(count.into());
-        }
-        Ok(at)
-    }
-
-    /// Releases a value that got no attribute because of `error`.
-    pub(super) fn give_back(&mut self, taken: &Taken, error: Error) -> Error {
-        match &taken.made {
-            Some(blocks) => self.unmake_value(taken.number, blocks, error),
-            None => match self.drop_value(taken.number) {
-                Ok(()) => error,
-                Err(error) => self.abort(error),
-            },
-        }
-    }
-
-    /// Frees an EA inode without references, and its blocks.
-    fn unmake_value(&mut self, number: InodeNr, blocks: &[Range<BlockNr>], error: Error) -> Error {
-        match self.free_ea_inode(number, blocks) {
-            Ok(()) => error,
-            Err(error) => self.abort(error),
-        }
-    }
-
-    /// Returns the drop of an attribute's value, if it is in an EA inode.
-    ///
-    /// # Errors
-    /// It is corrupt.
-    pub(super) fn dropped(
-        &self,
-        value: &AttributeValue,
-        was_outside: bool,
-    ) -> Result<Option<Dropped>> {
-        let AttributeValue::Inode {
-            number, size_bytes, ..
-        } = *value
-        else {
-            return Ok(None);
+/// Maps blocks from the file block `first` on; returns the next one.
+fn map_blocks(
+    change: &mut XattrChange<'_, '_>,
+    map: &mut BlockMap,
+    ea_inode: &mut Inode,
+    first: u32,
+    blocks: &Range<BlockNr>,
+) -> Result<u32> {
+    let (mut at, mut start) = (first, blocks.start.0);
+    while start < blocks.end.0 {
+        let run = Run {
+            first: FileBlock(at),
+            count: u32::try_from(blocks.end.0.saturating_sub(start)).unwrap_or(u32::MAX),
+            backing: Backing::Written(BlockNr(start)),
         };
-        read_ea_inode(self.fs, number)?;
-        Ok(Some(Dropped {
-            number,
-            owner_sectors: self.owner_sectors(size_bytes.into()),
-            was_outside,
-        }))
+        let mut mapping = MapChange {
+            fs: change.fs,
+            space: change.space,
+            handle: change.handle,
+            inode: ea_inode,
+        };
+        let count = map.insert(&mut mapping, run)?;
+        if count == 0 {
+            return Err(Condition::NoSpace.into());
+        }
+        at = at.saturating_add(count);
+        start = start.saturating_add(count.into());
     }
+    Ok(at)
+}
 
-    /// Returns the credits of [`drop_value`](Self::drop_value) if this is the last reference.
-    /// Corruption is detected here, before anything is changed.
-    pub(super) fn credits_of_drop(&self, number: InodeNr) -> Result<u32> {
-        let ea_inode = read_ea_inode(self.fs, number)?;
-        let pieces = pieces(self.fs, &ea_inode)?.len();
-        let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
-        let groups = self.fs.geometry.groups_count;
-        let runs = runs.saturating_mul(2).min(groups);
-        let credits = runs.saturating_mul(2);
-        Ok(credits.saturating_add(FREE_INODE_CREDITS + STORE_CREDITS))
+/// Releases a value that got no attribute because of `error`.
+pub(super) fn give_back(change: &mut XattrChange<'_, '_>, taken: &Taken, error: Error) -> Error {
+    match &taken.made {
+        Some(blocks) => unmake(change, taken.number, blocks, error),
+        None => match drop_value(change, taken.number) {
+            Ok(()) => error,
+            Err(error) => change.abort(error),
+        },
     }
+}
 
-    /// Drops one reference to a value; the last one frees it.
-    pub(super) fn drop_value(&mut self, number: InodeNr) -> Result<()> {
-        match self.leave_value(number)? {
-            Left::Others => Ok(()),
-            Left::None => {
-                let ea_inode = read_ea_inode(self.fs, number)?;
-                let blocks = pieces(self.fs, &ea_inode)?;
-                self.free_ea_inode(number, &blocks)
-            }
+/// Frees an EA inode without references, and its blocks.
+fn unmake(
+    change: &mut XattrChange<'_, '_>,
+    number: InodeNr,
+    blocks: &[Range<BlockNr>],
+    error: Error,
+) -> Error {
+    match free_ea_inode(change, number, blocks) {
+        Ok(()) => error,
+        Err(error) => change.abort(error),
+    }
+}
+
+/// Returns the drop of an attribute's value, if it is in an EA inode.
+///
+/// # Errors
+/// It is corrupt.
+pub(super) fn dropped(
+    change: &XattrChange<'_, '_>,
+    value: &AttributeValue,
+    was_outside: bool,
+) -> Result<Option<Dropped>> {
+    let AttributeValue::Inode {
+        number, size_bytes, ..
+    } = *value
+    else {
+        return Ok(None);
+    };
+    read_ea_inode(change.fs, number)?;
+    Ok(Some(Dropped {
+        number,
+        owner_sectors: owner_sectors(change.fs, size_bytes.into()),
+        was_outside,
+    }))
+}
+
+/// Returns the credits of [`drop_value`] if this is the last reference.
+/// Corruption is detected here, before anything is changed.
+pub(super) fn drop_credits(change: &XattrChange<'_, '_>, number: InodeNr) -> Result<u32> {
+    let ea_inode = read_ea_inode(change.fs, number)?;
+    let pieces = pieces(change.fs, &ea_inode)?.len();
+    let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
+    let groups = change.fs.geometry.groups_count;
+    let runs = runs.saturating_mul(2).min(groups);
+    let credits = runs.saturating_mul(2);
+    Ok(credits.saturating_add(FREE_INODE_CREDITS + STORE_CREDITS))
+}
+
+/// Drops one reference to a value; the last one frees it.
+pub(super) fn drop_value(change: &mut XattrChange<'_, '_>, number: InodeNr) -> Result<()> {
+    match leave(change, number)? {
+        Left::Others => Ok(()),
+        Left::None => {
+            let ea_inode = read_ea_inode(change.fs, number)?;
+            let blocks = pieces(change.fs, &ea_inode)?;
+            free_ea_inode(change, number, &blocks)
         }
     }
+}
 
-    fn free_ea_inode(&mut self, number: InodeNr, blocks: &[Range<BlockNr>]) -> Result<()> {
-        for blocks in blocks {
-            self.handle.forget(blocks.clone());
-            alloc::free_blocks(self.space, self.fs, self.handle, blocks.clone())?;
-        }
-        self.erase(number)?;
-        let (fs, was_dir) = (self.fs, false);
-        alloc::free_inode(self.space, fs, self.handle, number, was_dir)
+fn free_ea_inode(
+    change: &mut XattrChange<'_, '_>,
+    number: InodeNr,
+    blocks: &[Range<BlockNr>],
+) -> Result<()> {
+    for blocks in blocks {
+        change.handle.forget(blocks.clone());
+        alloc::free_blocks(change.space, change.fs, change.handle, blocks.clone())?;
     }
+    erase(change, number)?;
+    let (fs, was_dir) = (change.fs, false);
+    alloc::free_inode(change.space, fs, change.handle, number, was_dir)
+}
 
-    /// Clears an inode, leaving only its deletion time.
-    fn erase(&mut self, number: InodeNr) -> Result<()> {
-        let geometry = &self.fs.geometry;
-        let extra_bytes = self.fs.superblock.inode_extra_bytes;
-        let kind = FileKind::Regular;
-        let deleted = Inode::new(number, kind, 0, extra_bytes, geometry);
-        inode::initialize(self.fs, self.handle, &deleted)?;
-        // Zero would mean that it is in use.
-        let seconds = self.now.seconds.clamp(1, u32::MAX.into());
-        let seconds = u32::try_from(seconds).unwrap_or(1);
-        inode::store_deleted(self.fs, self.handle, number, seconds)
-    }
+/// Clears an inode, leaving only its deletion time.
+fn erase(change: &mut XattrChange<'_, '_>, number: InodeNr) -> Result<()> {
+    let geometry = &change.fs.geometry;
+    let extra_bytes = change.fs.superblock.inode_extra_bytes;
+    let kind = FileKind::Regular;
+    let deleted = Inode::new(number, kind, 0, extra_bytes, geometry);
+    inode::initialize(change.fs, change.handle, &deleted)?;
+    // Zero would mean that it is in use.
+    let seconds = change.now.seconds.clamp(1, u32::MAX.into());
+    let seconds = u32::try_from(seconds).unwrap_or(1);
+    inode::store_deleted(change.fs, change.handle, number, seconds)
+}
 
-    /// Adds a reference to a value that has some.
-    pub(super) fn add_reference(&mut self, number: InodeNr) -> Result<()> {
-        inode::edit(self.fs, self.handle, number, |ea_inode| {
+/// Adds a reference to a value that has some.
+pub(super) fn add_reference(change: &mut XattrChange<'_, '_>, number: InodeNr) -> Result<()> {
+    inode::edit(change.fs, change.handle, number, |ea_inode| {
+        validate_ea_inode(ea_inode)?;
+        let count = reference_count(ea_inode);
+        let more = count.checked_add(1).filter(|_| count > 0);
+        set_reference_count(ea_inode, more.ok_or_else(|| broken_count(number))?);
+        Ok(())
+    })
+}
+
+/// Drops one reference to a value, if there are others. If not, the value can no longer be
+/// shared, and the caller frees it.
+fn leave(change: &mut XattrChange<'_, '_>, number: InodeNr) -> Result<Left> {
+    let fs = change.fs;
+    let place = u64::from(number.get());
+    for _ in 0..WAITS_MAX {
+        let left = inode::edit_or_keep(fs, change.handle, number, |ea_inode| {
             validate_ea_inode(ea_inode)?;
-            let count = reference_count(ea_inode);
-            let more = count.checked_add(1).filter(|_| count > 0);
-            set_reference_count(ea_inode, more.ok_or_else(|| broken_count(number))?);
-            Ok(())
-        })
-    }
-
-    /// Drops one reference to a value, if there are others. If not, the value can no longer be
-    /// shared, and the caller frees it.
-    fn leave_value(&mut self, number: InodeNr) -> Result<Left> {
-        let fs = self.fs;
-        let place = u64::from(number.get());
-        for _ in 0..WAITS_MAX {
-            let left = inode::edit_or_keep(fs, self.handle, number, |ea_inode| {
-                validate_ea_inode(ea_inode)?;
-                if let Some(others @ 1..) = reference_count(ea_inode).checked_sub(1) {
-                    set_reference_count(ea_inode, others);
-                    return Ok(Edit::Changed(Ok(Left::Others)));
-                }
-                let sharing = fs.sharing();
-                let removal =
-                    sharing.map(|cache| cache.values.delete_or_get(stored_hash(ea_inode), place));
-                Ok(Edit::Kept(match removal {
-                    None | Some(Removal::Deleted) => Ok(Left::None),
-                    Some(Removal::InUse(entry)) => Err(entry),
-                }))
-            })?;
-            match left {
-                Ok(left) => return Ok(left),
-                // The other thread holds no lock that this one holds, and waits for no other
-                // thread.
-                Err(entry) => entry.wait_unused(),
+            if let Some(others @ 1..) = reference_count(ea_inode).checked_sub(1) {
+                set_reference_count(ea_inode, others);
+                return Ok(Edit::Changed(Ok(Left::Others)));
             }
+            let sharing = fs.sharing();
+            let removal =
+                sharing.map(|cache| cache.values.delete_or_get(stored_hash(ea_inode), place));
+            Ok(Edit::Kept(match removal {
+                None | Some(Removal::Deleted) => Ok(Left::None),
+                Some(Removal::InUse(entry)) => Err(entry),
+            }))
+        })?;
+        match left {
+            Ok(left) => return Ok(left),
+            // The other thread holds no lock that this one holds, and waits for no other
+            // thread.
+            Err(entry) => entry.wait_unused(),
         }
-        Err(broken_count(number).into())
     }
+    Err(broken_count(number).into())
 }
 
 fn broken_count(number: InodeNr) -> Corrupt<EaInodeRule> {
