@@ -56,6 +56,7 @@ pub fn alloc_inode(
     Err(failure.unwrap_or(Condition::NoSpace.into()))
 }
 
+/// Allocates an inode of one group; returns `None` if it has none that is free.
 pub(super) fn alloc_inode_in(
     space: &Allocator,
     fs: &FsContext,

@@ -88,6 +88,7 @@ pub fn close_preallocation(space: &Allocator, preallocation: &mut Preallocation)
     preallocation.next = None;
 }
 
+/// Releases preallocated clusters, if there are any.
 pub(super) fn close(space: &Allocator, kept: Option<Kept>) {
     let Some(kept) = kept else {
         return;

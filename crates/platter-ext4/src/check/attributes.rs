@@ -111,6 +111,7 @@ fn values_of(checker: &Checker<'_>, space: &XattrSpace<'_>) -> Values {
     values
 }
 
+/// Whether values may lie in inodes of their own.
 pub(super) fn has_ea_inode(checker: &Checker<'_>) -> bool {
     let features = checker.fs.geometry.features;
     features.incompat.contains(Incompat::EA_INODE)

@@ -14,6 +14,7 @@ use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, Superblock};
 /// Maximum number of backups that are compared, from the first on.
 const COPIES_MAX: usize = 32;
 
+/// Checks the backups of the superblock and of the descriptors.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let fs = checker.fs;
     let geometry = &fs.geometry;

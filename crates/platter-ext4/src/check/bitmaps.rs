@@ -20,6 +20,7 @@ struct Tally {
     directories: u32,
 }
 
+/// Compares the bitmaps and free counts with what was found in use.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let groups = std::mem::take(&mut checker.groups);
     let mut free_clusters = 0u64;

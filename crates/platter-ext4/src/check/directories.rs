@@ -27,6 +27,7 @@ struct Scan<'a> {
     hasher: std::hash::RandomState,
 }
 
+/// Checks the entries of all directories, and counts the links that they hold.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let directories = std::mem::take(&mut checker.directories);
     let total = directories.len() as u64;

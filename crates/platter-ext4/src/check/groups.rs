@@ -19,6 +19,7 @@ struct Fixed {
     is_inode_table: bool,
 }
 
+/// Reads the descriptors of all groups, and claims the blocks of their metadata.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let fs = checker.fs;
     let geometry = &fs.geometry;

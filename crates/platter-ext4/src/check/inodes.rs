@@ -18,6 +18,7 @@ use crate::ondisk::{BlockNr, Creator, GroupDesc, Inode, InodeFlags, InodeNr};
 /// Number of inode table blocks that are read ahead together.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
 
+/// Checks every inode of every inode table.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let total = u64::from(checker.fs.geometry.groups_count);
     for group in 0..checker.fs.geometry.groups_count {

@@ -10,6 +10,7 @@ use crate::recovery::open_internal_journal;
 /// Minimum length of a journal in blocks.
 const LEN_BLOCKS_MIN: u64 = 1024;
 
+/// Checks the inode and the superblock of a journal inside the filesystem.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let fs = checker.fs;
     let features = fs.geometry.features;

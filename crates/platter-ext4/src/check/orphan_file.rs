@@ -13,6 +13,7 @@ use crate::ondisk::orphan::{OrphanBlockRules, orphans};
 /// Maximum length of an orphan file in blocks, as in Linux.
 const BLOCKS_MAX: u64 = 512;
 
+/// Checks the orphan file.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let fs = checker.fs;
     let geometry = &fs.geometry;

@@ -33,6 +33,7 @@ pub(super) fn count_usage(
     }
 }
 
+/// Compares the quota files with the usage that was counted.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let fs = checker.fs;
     let ro_compat = fs.geometry.features.ro_compat;

@@ -18,6 +18,7 @@ use crate::ondisk::{BlockNr, GroupNr, Inode};
 /// Index of the doubly indirect block in `i_block`.
 const DOUBLY_INDIRECT: usize = 13;
 
+/// Checks the resize inode, and claims its blocks.
 pub(super) fn check(checker: &mut Checker<'_>, inode: &Inode) -> Flow {
     let locus = locus_of(inode.number);
     let numbers = <[Le32]>::ref_from_bytes(&inode.block).unwrap_or_default();

@@ -26,6 +26,7 @@ const EXTRA_BYTES_MIN: u32 = 4;
 /// Maximum known `s_rev_level`.
 const REVISION_MAX: u32 = 1;
 
+/// Checks the fields of the superblock that a mount does not need.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let fs = checker.fs;
     let superblock = &fs.superblock;

@@ -10,6 +10,7 @@ use crate::directory::Directory;
 use crate::mapping::BlockMap;
 use crate::ondisk::InodeNr;
 
+/// Checks that all directories are reached from the root.
 pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
     let root = InodeNr::ROOT;
     if checker.inodes.get(root).kind != Some(FileKind::Directory) {

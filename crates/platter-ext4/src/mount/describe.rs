@@ -7,6 +7,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::State;
 use crate::recovery::open_journal;
 
+/// Returns what is shown of a mounted filesystem.
 pub(super) fn description(ext4: &Ext4) -> Description {
     let superblock = &ext4.fs().superblock;
     Description {

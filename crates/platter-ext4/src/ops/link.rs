@@ -62,6 +62,7 @@ pub(super) fn add(
     Ok(())
 }
 
+/// See [`platter_vfs::Inode::read_link`].
 pub(super) fn target(node: &Ext4Inode) -> Result<Vec<u8>> {
     if node.kind != FileKind::Symlink {
         return Err(Condition::InvalidArgument.into());

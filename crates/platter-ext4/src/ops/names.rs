@@ -10,6 +10,7 @@ use crate::FsContext;
 use crate::ondisk::InodeNr;
 use crate::txn::Handle;
 
+/// See [`platter_vfs::Inode::lookup`].
 pub(super) fn lookup(node: &Ext4Inode, name: Name<'_>) -> Result<Arc<Ext4Inode>> {
     let _order = node.order.read();
     let found = node.state.read().directory(node.fs())?.lookup(name)?;
@@ -21,6 +22,7 @@ pub(super) fn lookup(node: &Ext4Inode, name: Name<'_>) -> Result<Arc<Ext4Inode>>
     named
 }
 
+/// See [`platter_vfs::Inode::read_dir`].
 pub(super) fn list(node: &Ext4Inode, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
     let _order = node.order.read();
     let state = node.state.read();

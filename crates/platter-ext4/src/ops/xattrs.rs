@@ -6,14 +6,17 @@ use super::{Ext4Inode, InodeState, quotas};
 use crate::txn::Handle;
 use crate::xattr::{self, XattrChange, change_credits};
 
+/// See [`platter_vfs::Inode::get_xattr`].
 pub(super) fn get(node: &Ext4Inode, name: &[u8]) -> Result<Vec<u8>> {
     xattr::get(node.fs(), &node.state.read().inode, name)
 }
 
+/// See [`platter_vfs::Inode::list_xattrs`].
 pub(super) fn list(node: &Ext4Inode) -> Result<Vec<Vec<u8>>> {
     xattr::list(node.fs(), &node.state.read().inode)
 }
 
+/// See [`platter_vfs::Inode::set_xattr`].
 pub(super) fn set(
     node: &Ext4Inode,
     context: &Context,
@@ -29,6 +32,7 @@ pub(super) fn set(
     })
 }
 
+/// See [`platter_vfs::Inode::remove_xattr`].
 pub(super) fn remove(node: &Ext4Inode, context: &Context, name: &[u8]) -> Result<()> {
     change(node, context, |change| xattr::remove_named(change, name))
 }

@@ -64,6 +64,7 @@ pub(super) struct NewIndex {
     hash_version: u8,
 }
 
+/// Inserts a name into the leaf that its hash belongs to.
 pub(super) fn insert(directory: &mut DirectoryMut<'_, '_>, new: &NewName<'_>) -> Result<()> {
     let plan = plan(&directory.view()?, new)?;
     let format = directory.format;

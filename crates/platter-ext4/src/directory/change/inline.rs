@@ -22,6 +22,7 @@ const PARENT_BYTES: usize = 4;
 /// Bytes of `.` and `..` at the start of a block.
 const DOTS_BYTES: usize = 24;
 
+/// Whether the entries lie in the inode.
 pub(super) fn is_inline(directory: &DirectoryMut<'_, '_>) -> bool {
     directory.inode.flags.contains(InodeFlags::INLINE_DATA)
 }
@@ -34,6 +35,7 @@ pub(super) fn may_begin(directory: &DirectoryMut<'_, '_>) -> bool {
         && directory.inode.tail.iter().all(|&byte| byte == 0)
 }
 
+/// Begins an empty directory in the inode.
 pub(super) fn begin(directory: &mut DirectoryMut<'_, '_>, parent: InodeNr) -> Result<()> {
     let inode = &mut *directory.inode;
     inode.flags.remove(InodeFlags::EXTENTS);
@@ -48,11 +50,13 @@ pub(super) fn begin(directory: &mut DirectoryMut<'_, '_>, parent: InodeNr) -> Re
     Ok(())
 }
 
+/// Sets what the implied `..` names.
 pub(super) fn set_parent(directory: &mut DirectoryMut<'_, '_>, parent: InodeNr) {
     let (number, _) = directory.inode.block.split_at_mut(PARENT_BYTES);
     number.copy_from_slice(&parent.get().to_le_bytes());
 }
 
+/// Inserts a name in the inode, or in a block to which all entries move.
 pub(super) fn insert(directory: &mut DirectoryMut<'_, '_>, new: &NewName<'_>) -> Result<()> {
     let format = directory.format;
     if let Spot::Gap(region) = directory.view()?.spot(new.name)? {
@@ -73,6 +77,7 @@ pub(super) fn insert(directory: &mut DirectoryMut<'_, '_>, new: &NewName<'_>) ->
     inserted
 }
 
+/// Changes one of the two regions with entries.
 pub(super) fn edit_region(
     directory: &mut DirectoryMut<'_, '_>,
     region: u32,

@@ -7,6 +7,7 @@ use super::super::linear::Spot;
 use super::{DirectoryMut, NewName, grow, index};
 use crate::ondisk::{FileBlock, InodeFlags};
 
+/// Inserts a name where the entries have space for it, or in a new block.
 pub(super) fn insert(directory: &mut DirectoryMut<'_, '_>, new: &NewName<'_>) -> Result<()> {
     let spot = directory.view()?.spot(new.name)?;
     let format = directory.format;

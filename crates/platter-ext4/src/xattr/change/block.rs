@@ -255,6 +255,7 @@ pub(super) fn leave(change: &mut XattrChange<'_, '_>, block: BlockNr) -> Result<
     Err(Corrupt::new(Locus::block(block.0), XattrRule::References).into())
 }
 
+/// Frees a block that no inode refers to.
 pub(super) fn free(change: &mut XattrChange<'_, '_>, block: BlockNr) -> Result<()> {
     let blocks = block..BlockNr(block.0.saturating_add(1));
     change.handle.forget(blocks.clone());
