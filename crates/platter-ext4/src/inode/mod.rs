@@ -10,7 +10,7 @@ use platter_vfs::Result;
 use crate::FsContext;
 use crate::groups;
 use crate::ondisk::inode::InodeRule;
-use crate::ondisk::{Inode, InodeFlags, InodeNr};
+use crate::ondisk::{Geometry, Inode, InodeFlags, InodeNr};
 
 pub use attr::attr;
 pub use store::{
@@ -47,6 +47,19 @@ pub fn read(fs: &FsContext, number: InodeNr) -> Result<Inode> {
 
 /// The inode with this number; `None` if there is no such number, or it is not in use.
 pub fn find(fs: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+    find_with(fs, number, Inode::decode)
+}
+
+/// Like [`find`], without verifying the checksum: for an inode that will be stored with a new one.
+pub fn find_unsummed(fs: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+    find_with(fs, number, Inode::decode_unsummed)
+}
+
+fn find_with(
+    fs: &FsContext,
+    number: InodeNr,
+    decode: impl FnOnce(&[u8], InodeNr, &Geometry) -> Result<Inode, Corrupt<InodeRule>>,
+) -> Result<Option<Inode>> {
     let Some(slot) = groups::find_inode(fs, number)? else {
         return Ok(None);
     };
@@ -56,7 +69,7 @@ pub fn find(fs: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
     // Inodes of one block are validated one by one, so that a corrupt one does not affect the others.
     let buffer = fs.read_block(slot.block, &Unverified)?;
     let bytes = buffer.get(slot.offset..).unwrap_or_default();
-    match Inode::decode(bytes, number, &fs.geometry) {
+    match decode(bytes, number, &fs.geometry) {
         Err(corrupt) if corrupt.rule == InodeRule::Unused => Ok(None),
         decoded => Ok(Some(decoded?)),
     }

@@ -2,7 +2,10 @@
 //!
 //! A record whose inode or directory does not exist is passed over: a later record undid it before it
 //! reached the disk. So is one of the filesystem's own inodes: quota is counted from the others.
-//! Link counts of files come from their inode records.
+//!
+//! Link counts of files come from their inode records, which follow those of their names. So a file that
+//! loses its last name is deleted only after all records: replayed again over what they made, they may
+//! remove a name before the inode record says that another one is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -45,6 +48,8 @@ pub(super) struct Apply<'f> {
     pub(super) groups: BTreeSet<GroupNr>,
     /// Inodes without links in their last record.
     pub(super) gone: BTreeSet<InodeNr>,
+    /// Inodes without links since a record of a name, to be deleted unless a later record links them.
+    pub(super) doomed: BTreeSet<InodeNr>,
     /// Files without a name that lack what records say of their blocks.
     pub(super) incomplete: BTreeSet<InodeNr>,
 }
@@ -85,6 +90,7 @@ impl<'f> Apply<'f> {
             relinked: BTreeSet::new(),
             groups: BTreeSet::new(),
             gone: BTreeSet::new(),
+            doomed: BTreeSet::new(),
             incomplete: BTreeSet::new(),
         })
     }
@@ -265,10 +271,15 @@ impl<'f> Apply<'f> {
         self.groups.extend(group.map(|(group, _)| group));
     }
 
-    /// Records what an inode counts for before its first change.
+    /// Prepares an inode for its first change: records what it counts for, and updates its checksum if
+    /// that does not match.
     pub(super) fn touch(&mut self, number: InodeNr) -> Result<()> {
         if self.touched.contains_key(&number) {
             return Ok(());
+        }
+        if self.in_use(number)?.is_some() && inode::find(self.fs, number).is_err() {
+            self.ensure(1)?;
+            inode::edit_bytes(self.fs, &mut self.handle, number, |_| ())?;
         }
         let charge = match self.fs.quotas() {
             Some(_) => self.charge(number)?,
@@ -324,7 +335,7 @@ impl<'f> Apply<'f> {
         Ok(inode.filter(|inode| inode::unfit_to_name(inode).is_none()))
     }
 
-    /// Returns the inode with this number, if it has a name or may get its first one.
+    /// Returns the inode with this number, if it has a name or may get one.
     pub(super) fn find_or_unnamed(&self, number: InodeNr) -> Result<Option<Inode>> {
         match self.find(number)? {
             None => self.unnamed(number),
@@ -332,15 +343,15 @@ impl<'f> Apply<'f> {
         }
     }
 
-    /// Returns the file with this number, if it may get its first name (`O_TMPFILE`). What the orphan
-    /// file has is not validated.
+    /// Returns the file with this number, if it has no name and may get one: it was made without
+    /// (`O_TMPFILE`), or records, maybe of an interrupted replay, removed its last one.
     pub(super) fn unnamed(&self, number: InodeNr) -> Result<Option<Inode>> {
-        if inode::is_reserved(self.fs, number) || !self.register.contains(number) {
+        if inode::is_reserved(self.fs, number) {
             return Ok(None);
         }
         Ok(self.in_use(number)?.filter(|inode| {
             let holds_value = inode.flags.contains(InodeFlags::EA_INODE);
-            inode.links == 0 && inode.kind == FileKind::Regular && !holds_value
+            inode.links == 0 && inode.kind != FileKind::Directory && !holds_value
         }))
     }
 
@@ -352,10 +363,17 @@ impl<'f> Apply<'f> {
         self.valid(number)
     }
 
-    fn valid(&self, number: InodeNr) -> Result<Option<Inode>> {
-        match inode::find(self.fs, number) {
-            Err(Error::Corrupt(_)) => Ok(None),
-            found => found,
+    /// Returns the inode with this number, if it is valid. The kernel writes an inode before its checksum,
+    /// so that one in use may lack that after an interrupted replay.
+    pub(super) fn valid(&self, number: InodeNr) -> Result<Option<Inode>> {
+        let found = inode::find(self.fs, number);
+        let Err(Error::Corrupt(_)) = found else {
+            return found;
+        };
+        match self.space.is_inode_in_use(self.fs, number) {
+            Ok(true) => inode::find_unsummed(self.fs, number),
+            Ok(false) | Err(Error::Corrupt(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }

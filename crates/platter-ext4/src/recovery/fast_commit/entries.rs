@@ -13,12 +13,37 @@ use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 use crate::orphan::ORPHAN_CREDITS;
 use crate::xattr::{self, Holding, Released, XattrChange};
 
+/// What became of a name to be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Insertion {
+    /// It was added.
+    New,
+    /// It refers to the inode already.
+    Existing,
+    /// It refers to another inode, or its directory is missing.
+    None,
+}
+
+/// What became of a name to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// It was removed.
+    Done,
+    /// It refers to another inode: these records were replayed before, and a later one reused it.
+    Other,
+    /// There is no such name.
+    None,
+}
+
 impl<'f> Apply<'f> {
     pub(super) fn create(&mut self, entry: &Entry<'_>, name: Name<'_>) -> Result<()> {
         if self.gone.contains(&entry.inode) {
             return Ok(());
         }
         let Some(inode) = self.find(entry.inode)? else {
+            if self.unnamed(entry.inode)?.is_some() {
+                return Ok(());
+            }
             let locus = Locus::inode(u64::from(entry.inode.get()));
             return Err(Corrupt::new(locus, FastCommitRule::Missing).into());
         };
@@ -42,18 +67,24 @@ impl<'f> Apply<'f> {
         let Some(inode) = self.find_or_unnamed(entry.inode)? else {
             return Ok(());
         };
+        let has_name = match self.insert_name(entry, name, inode.kind)? {
+            Insertion::None => return Ok(()),
+            Insertion::Existing => true,
+            Insertion::New => false,
+        };
         if self.incomplete.contains(&entry.inode) {
             return Err(without_extents(entry.inode));
-        }
-        if !self.insert_name(entry, name, inode.kind)? {
-            return Ok(());
         }
         if inode.kind == FileKind::Directory {
             self.relinked.insert(entry.parent);
             return Ok(());
         }
+        if has_name && inode.links > 0 {
+            return Ok(());
+        }
+        self.touch(entry.inode)?;
         if inode.links == 0 {
-            self.touch(entry.inode)?;
+            self.doomed.remove(&entry.inode);
             self.ensure(ORPHAN_CREDITS)?;
             let (fs, handle) = (self.fs, &mut self.handle);
             self.register.remove(fs, handle, entry.inode)?;
@@ -64,36 +95,55 @@ impl<'f> Apply<'f> {
     }
 
     pub(super) fn unlink(&mut self, entry: &Entry<'_>, name: Name<'_>) -> Result<()> {
-        let Some(inode) = self.find(entry.inode)? else {
+        if inode::is_reserved(self.fs, entry.inode) {
             return Ok(());
-        };
+        }
+        let removed = self.valid(entry.inode)?;
+        if removed.as_ref().is_some_and(is_value) {
+            return Ok(());
+        }
         let Some(parent) = self.directory(entry.parent)? else {
             return Ok(());
         };
-        refuse_encrypted(&parent)?;
-        self.touch(entry.parent)?;
-        let mut dir = Mapped::new(self.fs, parent)?;
-        let slot = match Directory::open(self.fs, &dir.inode, &dir.map)?.locate(name) {
-            Err(Error::Condition(Condition::NotFound)) => return Ok(()),
-            slot => slot?,
-        };
-        // A name that refers to another inode by now was reused.
-        let is_same = slot.found().inode == entry.inode;
-        if is_same {
-            self.ensure(CHANGE_CREDITS + STORE_CREDITS)?;
-            self.names(&mut dir)?.remove_at(&slot)?;
-            inode::store(self.fs, &mut self.handle, &dir.inode)?;
-        }
-        if inode.kind != FileKind::Directory {
-            return self.drop_link(inode);
-        }
-        self.relinked.insert(entry.parent);
-        let removed = Mapped::new(self.fs, inode)?;
-        let is_empty = Directory::open(self.fs, &removed.inode, &removed.map)?.is_empty()?;
-        if !is_same || !is_empty {
+        if removed.is_none() && parent.is_encrypted() {
             return Ok(());
         }
-        self.delete(removed.inode)
+        let removal = self.remove_name(entry, name, parent)?;
+        let Some(inode) = removed else {
+            return Ok(());
+        };
+        let is_in_use = self.space.is_inode_in_use(self.fs, inode.number)?;
+        if inode.links == 0 || !is_in_use {
+            // Else an interrupted replay left only some of the blocks of its deletion.
+            let is_deleted = inode.links == 0 && !is_in_use;
+            return if is_deleted {
+                Ok(())
+            } else {
+                self.set_links(inode.number, 0)
+            };
+        }
+        match (removal, inode.kind) {
+            (Removal::None, _) => Ok(()),
+            (Removal::Done, FileKind::Directory) => {
+                self.relinked.insert(entry.parent);
+                let dir = Mapped::new(self.fs, inode)?;
+                if !Directory::open(self.fs, &dir.inode, &dir.map)?.is_empty()? {
+                    return Ok(());
+                }
+                self.set_links(dir.inode.number, 0)
+            }
+            (Removal::Other, FileKind::Directory) => Ok(()),
+            (Removal::Done | Removal::Other, _) => self.set_links(inode.number, inode.links - 1),
+        }
+    }
+
+    /// Sets the links that are left to an inode after one was removed.
+    fn set_links(&mut self, number: InodeNr, links: u32) -> Result<()> {
+        if links == 0 {
+            self.doomed.insert(number);
+        }
+        self.touch(number)?;
+        self.edit(number, |inode| inode.links = links)
     }
 
     /// Begins a new directory, unless it is begun already.
@@ -110,36 +160,60 @@ impl<'f> Apply<'f> {
         inode::store(self.fs, &mut self.handle, &dir.inode)
     }
 
-    /// Adds a name, unless it or its directory is missing. Returns whether it was added.
-    fn insert_name(&mut self, entry: &Entry<'_>, name: Name<'_>, kind: FileKind) -> Result<bool> {
+    /// Adds a name, unless its directory is missing.
+    fn insert_name(
+        &mut self,
+        entry: &Entry<'_>,
+        name: Name<'_>,
+        kind: FileKind,
+    ) -> Result<Insertion> {
         let Some(parent) = self.directory(entry.parent)? else {
-            return Ok(false);
+            return Ok(Insertion::None);
         };
         refuse_encrypted(&parent)?;
         self.touch(entry.parent)?;
         let mut dir = Mapped::new(self.fs, parent)?;
         self.ensure(insert_credits(&dir.map) + STORE_CREDITS)?;
         match self.names(&mut dir)?.insert(name, entry.inode, kind) {
-            Err(Error::Condition(Condition::Exists)) => return Ok(false),
+            Err(Error::Condition(Condition::Exists)) => {
+                let found = Directory::open(self.fs, &dir.inode, &dir.map)?.lookup(name)?;
+                return Ok(if found.inode == entry.inode {
+                    Insertion::Existing
+                } else {
+                    Insertion::None
+                });
+            }
             inserted => inserted?,
         }
         inode::store(self.fs, &mut self.handle, &dir.inode)?;
-        Ok(true)
+        Ok(Insertion::New)
     }
 
-    fn drop_link(&mut self, inode: Inode) -> Result<()> {
-        if inode.links <= 1 {
-            return self.delete(inode);
+    /// Removes a name if it refers to the inode of the entry.
+    fn remove_name(&mut self, entry: &Entry<'_>, name: Name<'_>, parent: Inode) -> Result<Removal> {
+        refuse_encrypted(&parent)?;
+        self.touch(entry.parent)?;
+        let mut dir = Mapped::new(self.fs, parent)?;
+        let slot = match Directory::open(self.fs, &dir.inode, &dir.map)?.locate(name) {
+            Err(Error::Condition(Condition::NotFound)) => return Ok(Removal::None),
+            slot => slot?,
+        };
+        if slot.found().inode != entry.inode {
+            return Ok(Removal::Other);
         }
-        self.edit(inode.number, |inode| inode.links -= 1)
+        self.ensure(CHANGE_CREDITS + STORE_CREDITS)?;
+        self.names(&mut dir)?.remove_at(&slot)?;
+        inode::store(self.fs, &mut self.handle, &dir.inode)?;
+        Ok(Removal::Done)
     }
 
     /// Deletes an inode without a name.
-    fn delete(&mut self, inode: Inode) -> Result<()> {
+    pub(super) fn delete(&mut self, inode: Inode) -> Result<()> {
         let (number, kind) = (inode.number, inode.kind);
         // The time of deletion is not recorded; that of the last change is the nearest.
         let time = u32::try_from(inode.changed.seconds).unwrap_or(u32::MAX);
         self.touch(number)?;
+        self.incomplete.remove(&number);
         let mut inode = self.empty(inode)?;
         (inode.links, inode.size_bytes, inode.sectors) = (0, 0, 0);
         self.ensure(ORPHAN_CREDITS + STORE_CREDITS + FREE_INODE_CREDITS)?;
@@ -200,6 +274,10 @@ fn has_dots(fs: &FsContext, dir: &Mapped) -> Result<bool> {
         Err(Error::Corrupt(_)) => Ok(false),
         looked_up => looked_up,
     }
+}
+
+fn is_value(inode: &Inode) -> bool {
+    inode.flags.contains(InodeFlags::EA_INODE)
 }
 
 /// The kernel does not record names of encrypted directories any more; before, they were not encrypted.

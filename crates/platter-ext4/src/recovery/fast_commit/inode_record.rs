@@ -32,12 +32,19 @@ impl Apply<'_> {
         let is_same = |old: &Inode| old.generation == new.generation.get();
         let keeps = old.as_ref().is_some_and(is_same);
         // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
-        let may_get_name = keeps && self.unnamed(number)?.is_some();
+        let may_get_name =
+            keeps && self.register.contains(number) && self.unnamed(number)?.is_some();
         if new.links.get() == 0 && !may_get_name {
             self.gone.insert(number);
             return Ok(());
         }
         self.gone.remove(&number);
+        if new.links.get() > 0 {
+            self.doomed.remove(&number);
+        }
+        if !keeps {
+            self.incomplete.remove(&number);
+        }
         self.touch(number)?;
         if let Some(old) = old.filter(|_| !keeps) {
             if old.kind == FileKind::Directory {

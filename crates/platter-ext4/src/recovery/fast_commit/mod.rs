@@ -15,6 +15,8 @@ mod apply;
 mod entries;
 mod inode_record;
 mod recount;
+#[cfg(test)]
+mod tests;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -22,6 +22,11 @@ use crate::xattr;
 impl Apply<'_> {
     /// Counts what the records changed. None may follow.
     pub(super) fn finish(&mut self) -> Result<()> {
+        for number in std::mem::take(&mut self.doomed) {
+            if let Some(inode) = self.valid(number)?.filter(|inode| inode.links == 0) {
+                self.delete(inode)?;
+            }
+        }
         for number in std::mem::take(&mut self.relinked) {
             self.count_links(number)?;
         }
