@@ -67,7 +67,7 @@ pub fn recover(
         if !journal.superblock().fast_commit.is_empty() {
             if journal_errno != 0 {
                 // The transaction of the fast commits takes the errno out of the journal.
-                primary.note_errors()?;
+                primary.set_errors(true)?;
             }
             fast_commits = fast_commit::replay(journal, &log, primary, onto, clock)?;
         }

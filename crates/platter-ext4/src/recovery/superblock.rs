@@ -36,11 +36,14 @@ impl Primary<'_> {
         Ok(FsContext::new(device, superblock, geometry, budget))
     }
 
-    /// Records that errors were detected, durably.
-    pub(super) fn note_errors(self) -> Result<()> {
+    /// Records whether errors were detected, durably. Returns whether they were before.
+    pub(super) fn set_errors(self, detected: bool) -> Result<bool> {
         let mut disk = self.read()?;
-        disk.state = (disk.state.get() | STATE_ERRORS).into();
-        self.write(&mut disk)
+        let state = disk.state.get();
+        let bit = if detected { STATE_ERRORS } else { 0 };
+        disk.state = (state & !STATE_ERRORS | bit).into();
+        self.write(&mut disk)?;
+        Ok(state & STATE_ERRORS != 0)
     }
 
     /// Marks the recovery as done, durably.

@@ -8,7 +8,8 @@
 //! as it is durable, they are those of an earlier one. So a crash during recovery leaves all of them to be
 //! replayed, or none. More than a transaction holds are applied in place, as by the kernel, after
 //! the log was durably emptied of the replayed transactions; then a crash may leave some of the changes,
-//! over which all are applied again.
+//! over which all are applied again. Blocks and inodes that these freed may stay in use then, so that the
+//! superblock says until the end that there are errors.
 
 mod scan;
 mod apply;
@@ -21,7 +22,8 @@ mod tests;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use platter_vfs::{Clock, Result, Unsupported};
+use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
+use platter_vfs::{Clock, Error, Result, Unsupported};
 
 use super::Onto;
 use super::superblock::Primary;
@@ -82,12 +84,52 @@ pub(super) fn replay(
             };
             return Err(unsupported.into());
         }
+        rehearse(&journal, &valid, primary, clock)?;
+        let had_errors = primary.set_errors(true)?;
         // In place, they would be replayed over what is half applied.
         journal.drop_replayed(log.head, log.end)?;
+        apply_in_place(&journal, &valid, primary, clock)?;
+        if !had_errors {
+            primary.set_errors(false)?;
+        }
+        return Ok(valid.report);
     }
-    let fs = primary.open()?.writable(Log::without_journal);
-    apply_all(journal, &valid, fs, Transactions::Any, clock)?;
+    apply_in_place(journal, &valid, primary, clock)?;
     Ok(valid.report)
+}
+
+/// Applies the fast commits in memory, so that one that is refused is found while nothing was changed.
+/// An I/O error, also of more changes than memory may hold, is none of the records.
+fn rehearse(
+    journal: &Journal,
+    valid: &Valid,
+    primary: Primary<'_>,
+    clock: &Arc<dyn Clock>,
+) -> Result<()> {
+    let options = OverlayOptions {
+        limit_bytes: primary.budget.limit_bytes(),
+        ..OverlayOptions::default()
+    };
+    let overlay = OverlayDevice::new(Arc::clone(primary.device), options);
+    let device: Arc<dyn BlockDevice> = Arc::new(overlay);
+    let primary = Primary {
+        device: &device,
+        ..primary
+    };
+    match apply_in_place(journal, valid, primary, clock) {
+        Err(Error::Io(_)) => Ok(()),
+        applied => applied,
+    }
+}
+
+fn apply_in_place(
+    journal: &Journal,
+    valid: &Valid,
+    primary: Primary<'_>,
+    clock: &Arc<dyn Clock>,
+) -> Result<()> {
+    let fs = primary.open()?.writable(Log::without_journal);
+    apply_all(journal, valid, fs, Transactions::Any, clock).map(|_| ())
 }
 
 /// How many transactions the fast commits may take.

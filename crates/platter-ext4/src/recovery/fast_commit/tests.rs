@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
-use platter_ondisk::Rule;
+use platter_ondisk::{Rule, Uuid};
 use platter_vfs::check::{CheckSink, Finding};
 use platter_vfs::{DirCursor, Error, FileKind, FixedClock, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
@@ -17,9 +17,12 @@ use crate::mapping::BlockMap;
 use crate::mkfs::{Generation, MkfsOptions, mkfs};
 use crate::mount::{Ext4, MountOptions};
 use crate::ondisk::inode::{DiskInode, InodeRule};
+use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::jbd2::fast_commit::{AddRange, Entry, FastCommitRule, Record};
+use crate::ondisk::jbd2::superblock::{DiskJournalSuperblock, JournalIncompat};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 use crate::orphan::{ORPHAN_CREDITS, OrphanRegister};
+use crate::txn::JournalMapBuilder;
 
 const BLOCK: usize = 1024;
 const SUPERBLOCK: u64 = 1024;
@@ -427,4 +430,63 @@ fn unnamed_file_without_extents_gets_no_name() {
     bench.replay(&reused).unwrap();
     assert_eq!(bench.files()["b"], (12, 2, content(3001)));
     bench.assert_clean();
+}
+
+/// The bytes of a record: tag, length and value.
+fn encoded(tag: u16, value: &[&[u8]]) -> Vec<u8> {
+    let value = value.concat();
+    let len = u16::try_from(value.len()).unwrap();
+    [&tag.to_le_bytes()[..], &len.to_le_bytes(), &value].concat()
+}
+
+/// A journal whose fast commit area begins with these bytes.
+fn journal_with(records: &[u8]) -> Journal {
+    let device = Arc::new(MemoryDevice::new("journal", vec![0; 1024 * BLOCK]));
+    let mut superblock = DiskJournalSuperblock::new(1024, 1024, &Uuid::default());
+    superblock.feature_incompat = JournalIncompat::FAST_COMMIT.bits().into();
+    superblock.fast_commit_blocks = 16.into();
+    device.write_at(0, superblock.as_bytes()).unwrap();
+    let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+    let mut map = JournalMapBuilder::new(below, 1024);
+    map.push(LogBlock(0), BlockNr(0), 1024).unwrap();
+    let journal = Journal::open(map.finish()).unwrap();
+    let area = journal.superblock().fast_commit.start;
+    device.write_at(u64::from(area) << 10, records).unwrap();
+    journal
+}
+
+#[test]
+fn refused_record_is_found_before_others_are_in_place() {
+    let (bench, made) = (Bench::new(), file(1, 1));
+    let (root, number) = (2u32.to_le_bytes(), 12u32.to_le_bytes());
+    let records = [
+        encoded(6, &[&number, made.as_bytes()]),
+        encoded(3, &[&root, &number, b"a"]),
+        encoded(4, &[&root, &number, b"b/c"]),
+    ];
+    let journal = journal_with(&records.concat());
+    let device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&bench.device);
+    let primary = Primary {
+        device: &device,
+        offset: SUPERBLOCK,
+        budget: &budget(),
+    };
+    let before = bench.device.snapshot();
+    let valid = |records| Valid {
+        report: FastCommitReport {
+            fast_commits: 1,
+            records,
+        },
+        regions: Vec::new(),
+    };
+    let rule = rule_of(rehearse(&journal, &valid(3), primary, &clock()));
+    assert_eq!(rule, FastCommitRule::Name.text());
+    rehearse(&journal, &valid(2), primary, &clock()).unwrap();
+    assert!(bench.device.snapshot() == before);
+    apply_in_place(&journal, &valid(2), primary, &clock()).unwrap();
+    assert_eq!(bench.files()["a"], (12, 1, 0));
+    assert!(!primary.set_errors(true).unwrap());
+    assert!(bench.open().superblock.state.has_errors());
+    assert!(primary.set_errors(false).unwrap());
+    assert!(!bench.open().superblock.state.has_errors());
 }
