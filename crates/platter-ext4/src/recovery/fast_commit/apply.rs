@@ -14,6 +14,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Clock, Condition, Error, FileKind, Name, Result};
 
+use super::awaited::Awaited;
 use crate::FsContext;
 use crate::alloc::{ALLOC_INODE_CREDITS, Allocator};
 use crate::inode::{self, STORE_CREDITS};
@@ -50,6 +51,8 @@ pub(super) struct Apply<'f> {
     pub(super) gone: BTreeSet<InodeNr>,
     /// Inodes without links since a record of a name, to be deleted unless a later record links them.
     pub(super) doomed: BTreeSet<InodeNr>,
+    /// Records that no inode record followed yet: it may be that of another inode than the present one.
+    pub(super) awaited: Awaited,
     /// Files without a name that lack what records say of their blocks.
     pub(super) incomplete: BTreeSet<InodeNr>,
 }
@@ -91,6 +94,7 @@ impl<'f> Apply<'f> {
             groups: BTreeSet::new(),
             gone: BTreeSet::new(),
             doomed: BTreeSet::new(),
+            awaited: Awaited::default(),
             incomplete: BTreeSet::new(),
         })
     }
@@ -102,6 +106,20 @@ impl<'f> Apply<'f> {
 
     /// Applies one record.
     pub(super) fn record(&mut self, record: &Record<'_>) -> Result<()> {
+        let is_awaited = match *record {
+            Record::AddRange(AddRange { inode, .. })
+            | Record::DelRange { inode, .. }
+            | Record::Link(Entry { inode, .. }) => !inode::is_reserved(self.fs, inode),
+            Record::Unlink(entry) => self.awaited.contains(entry.inode),
+            _ => false,
+        };
+        if is_awaited {
+            self.awaited.keep(record);
+        }
+        self.apply(record)
+    }
+
+    pub(super) fn apply(&mut self, record: &Record<'_>) -> Result<()> {
         match *record {
             Record::Head { .. } | Record::Pad | Record::Tail { .. } => Ok(()),
             Record::AddRange(range) => self.add_range(&range),

@@ -36,8 +36,14 @@ impl Apply<'_> {
             keeps && self.register.contains(number) && self.unnamed(number)?.is_some();
         if new.links.get() == 0 && !may_get_name {
             self.gone.insert(number);
+            if keeps {
+                self.awaited.forget(number);
+            } else {
+                self.awaited.pass_by(number, new.generation.get());
+            }
             return Ok(());
         }
+        let awaiting = self.awaited.take(number, new.generation.get())?;
         self.gone.remove(&number);
         if new.links.get() > 0 {
             self.doomed.remove(&number);
@@ -62,11 +68,22 @@ impl Apply<'_> {
         inode::edit_bytes(self.fs, &mut self.handle, number, |slot| {
             merge(slot, raw, keeps);
         })?;
-        match inode::find(self.fs, number)? {
-            // For the first file of 2 GiB.
-            Some(inode) => inode::store(self.fs, &mut self.handle, &inode),
-            None => Ok(()),
+        let Some(inode) = inode::find(self.fs, number)? else {
+            return Ok(());
+        };
+        // For the first file of 2 GiB.
+        inode::store(self.fs, &mut self.handle, &inode)?;
+        if keeps {
+            return Ok(());
         }
+        for record in awaiting.records() {
+            self.apply(&record)?;
+        }
+        if awaiting.has_names() {
+            self.doomed.remove(&number);
+            self.edit(number, |inode| inode.links = new.links.get().into())?;
+        }
+        Ok(())
     }
 }
 

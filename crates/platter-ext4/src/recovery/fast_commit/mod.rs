@@ -15,6 +15,7 @@ mod scan;
 mod apply;
 mod entries;
 mod inode_record;
+mod awaited;
 mod recount;
 #[cfg(test)]
 mod tests;

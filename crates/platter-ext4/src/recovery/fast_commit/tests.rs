@@ -490,3 +490,54 @@ fn refused_record_is_found_before_others_are_in_place() {
     assert!(primary.set_errors(false).unwrap());
     assert!(!bench.open().superblock.state.has_errors());
 }
+
+/// `O_TMPFILE`, `fsync`, `linkat` and `fsync`: there is no record that creates the file.
+#[test]
+fn file_made_without_a_name_has_its_first_one() {
+    let (unnamed, named) = (file(0, 5), file(1, 5));
+    let at_once = [link(12, "a"), range(12, 3000), inode(12, &named)];
+    let synced_before = [
+        range(12, 3000),
+        inode(12, &unnamed),
+        link(12, "a"),
+        inode(12, &named),
+    ];
+    let renamed = [
+        link(12, "b"),
+        link(12, "a"),
+        unlink(12, "b"),
+        range(12, 3000),
+        inode(12, &named),
+    ];
+    let expected = Files::from([("a".into(), (12, 1, content(3000)))]);
+    for records in [&at_once[..], &synced_before, &renamed] {
+        assert_eq!(replayed_over(&Bench::new(), records), expected);
+    }
+}
+
+/// The number is that of a file that was removed before.
+#[test]
+fn file_made_without_a_name_is_no_earlier_one() {
+    let (old, named) = (file(1, 1), file(1, 5));
+    let before = Bench::with(&[inode(12, &old), range(12, 3001), create(12, "old")]);
+    let records = [
+        unlink(12, "old"),
+        link(12, "a"),
+        range(12, 3000),
+        inode(12, &named),
+    ];
+    let expected = Files::from([("a".into(), (12, 1, content(3000)))]);
+    assert_eq!(replayed_over(&before, &records), expected);
+    // Neither are its blocks those of one that was never named.
+    let unnamed = file(0, 4);
+    let records = [
+        range(12, 3001),
+        inode(12, &unnamed),
+        link(12, "a"),
+        inode(12, &named),
+    ];
+    let expected = Files::from([("a".into(), (12, 1, 0))]);
+    let bench = Bench::with(&records);
+    assert_eq!(bench.files(), expected);
+    bench.assert_clean();
+}

@@ -1,0 +1,165 @@
+//! Records that no inode record followed yet. If that makes the inode anew, they are applied to it: the
+//! kernel records a file that was made without a name (`O_TMPFILE`) only after its names and blocks. Its
+//! own replay passes over these.
+
+use std::collections::BTreeMap;
+
+use platter_ondisk::Locus;
+use platter_vfs::{Result, Unsupported};
+
+use crate::ondisk::jbd2::fast_commit::{AddRange, Entry, Record};
+use crate::ondisk::{FileBlock, InodeNr};
+
+/// Maximum memory for the records of all inodes, in bytes.
+const BYTES_MAX: usize = 8 << 20;
+
+/// A record that is kept.
+#[derive(Debug)]
+enum Kept {
+    AddRange(AddRange),
+    DelRange {
+        inode: InodeNr,
+        first: FileBlock,
+        len: u32,
+    },
+    Link(Name),
+    Unlink(Name),
+}
+
+#[derive(Debug)]
+struct Name {
+    parent: InodeNr,
+    inode: InodeNr,
+    name: Box<[u8]>,
+}
+
+impl Name {
+    fn of(entry: &Entry<'_>) -> Self {
+        Self {
+            parent: entry.parent,
+            inode: entry.inode,
+            name: entry.name.into(),
+        }
+    }
+
+    fn entry(&self) -> Entry<'_> {
+        Entry {
+            parent: self.parent,
+            inode: self.inode,
+            name: &self.name,
+        }
+    }
+}
+
+/// The records of an inode.
+#[derive(Debug, Default)]
+pub(super) struct Awaiting {
+    records: Vec<Kept>,
+    bytes: usize,
+    /// How many of the records came before its last inode record, which was without links, and the
+    /// generation in that.
+    older: Option<(usize, u32)>,
+    /// Records were dropped.
+    is_partial: bool,
+}
+
+impl Awaiting {
+    /// Returns the records in their order.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        self.records.iter().map(|kept| match kept {
+            Kept::AddRange(range) => Record::AddRange(*range),
+            &Kept::DelRange { inode, first, len } => Record::DelRange { inode, first, len },
+            Kept::Link(name) => Record::Link(name.entry()),
+            Kept::Unlink(name) => Record::Unlink(name.entry()),
+        })
+    }
+
+    /// Whether there are records of names.
+    pub(super) fn has_names(&self) -> bool {
+        let mut records = self.records.iter();
+        records.any(|kept| matches!(kept, Kept::Link(_) | Kept::Unlink(_)))
+    }
+
+    /// Drops the records of an inode of another generation.
+    fn retain(&mut self, generation: u32) {
+        if let Some((count, _)) = self.older.take_if(|(_, older)| *older != generation) {
+            self.records.drain(..count);
+        }
+    }
+}
+
+/// The records of all inodes that may come yet.
+#[derive(Debug, Default)]
+pub(super) struct Awaited {
+    by_inode: BTreeMap<InodeNr, Awaiting>,
+    bytes: usize,
+}
+
+impl Awaited {
+    /// Whether there are records of an inode.
+    pub(super) fn contains(&self, number: InodeNr) -> bool {
+        self.by_inode.contains_key(&number)
+    }
+
+    /// Keeps a record of an inode.
+    pub(super) fn keep(&mut self, record: &Record<'_>) {
+        let (number, kept, name_len) = match *record {
+            Record::AddRange(range) => (range.inode, Kept::AddRange(range), 0),
+            Record::DelRange { inode, first, len } => {
+                (inode, Kept::DelRange { inode, first, len }, 0)
+            }
+            Record::Link(entry) => (entry.inode, Kept::Link(Name::of(&entry)), entry.name.len()),
+            Record::Unlink(entry) => (
+                entry.inode,
+                Kept::Unlink(Name::of(&entry)),
+                entry.name.len(),
+            ),
+            _ => return,
+        };
+        let bytes = size_of::<Kept>() + name_len;
+        let awaiting = self.by_inode.entry(number).or_default();
+        if self.bytes + bytes > BYTES_MAX {
+            awaiting.is_partial = true;
+            return;
+        }
+        awaiting.records.push(kept);
+        awaiting.bytes += bytes;
+        self.bytes += bytes;
+    }
+
+    /// Notes an inode record without links: more may follow, unless another inode gets its number.
+    pub(super) fn pass_by(&mut self, number: InodeNr, generation: u32) {
+        if let Some(awaiting) = self.by_inode.get_mut(&number) {
+            awaiting.retain(generation);
+            awaiting.older = Some((awaiting.records.len(), generation));
+        }
+    }
+
+    /// Returns the records of an inode of this generation, and drops all of its number.
+    ///
+    /// # Errors
+    /// `Unsupported` if there are more of them than memory holds.
+    pub(super) fn take(&mut self, number: InodeNr, generation: u32) -> Result<Awaiting> {
+        let mut awaiting = self.forget(number);
+        if awaiting.is_partial {
+            let unsupported = Unsupported {
+                filesystem: "ext4",
+                feature: format!(
+                    "{}: more than {BYTES_MAX} bytes of fast commits before those of the inode",
+                    Locus::inode(u64::from(number.get()))
+                ),
+                reason: None,
+            };
+            return Err(unsupported.into());
+        }
+        awaiting.retain(generation);
+        Ok(awaiting)
+    }
+
+    /// Drops the records of an inode, and returns them.
+    pub(super) fn forget(&mut self, number: InodeNr) -> Awaiting {
+        let awaiting = self.by_inode.remove(&number).unwrap_or_default();
+        self.bytes -= awaiting.bytes;
+        awaiting
+    }
+}
