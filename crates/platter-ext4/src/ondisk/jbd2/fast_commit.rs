@@ -109,6 +109,10 @@ rules! {
         Name => "invalid directory entry name",
         /// A created inode is in use when it is linked.
         Missing => "created inode is not in use",
+        /// No record names the root directory, or makes it another inode.
+        Root => "root directory as another inode",
+        /// A directory has one parent.
+        Parent => "created directory has another parent",
     }
 }
 

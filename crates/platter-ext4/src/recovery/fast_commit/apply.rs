@@ -407,6 +407,10 @@ fn is_inline(inode: &Inode) -> bool {
 }
 
 fn name_of<'r>(entry: &Entry<'r>) -> Result<Name<'r>> {
+    if entry.inode == InodeNr::ROOT {
+        let locus = Locus::inode(u64::from(entry.parent.get()));
+        return Err(Corrupt::new(locus, FastCommitRule::Root).into());
+    }
     let name = Name::new(entry.name).ok();
     let name = name.filter(|name| !name.is_dot_or_dotdot());
     Ok(name.ok_or_else(|| {

@@ -67,6 +67,10 @@ impl<'f> Apply<'f> {
         let Some(inode) = self.find_or_unnamed(entry.inode)? else {
             return Ok(());
         };
+        // Another one by then: the kernel records no further name of a directory.
+        if inode.kind == FileKind::Directory {
+            return Ok(());
+        }
         let has_name = match self.insert_name(entry, name, inode.kind)? {
             Insertion::None => return Ok(()),
             Insertion::Existing => true,
@@ -74,10 +78,6 @@ impl<'f> Apply<'f> {
         };
         if self.incomplete.contains(&entry.inode) {
             return Err(without_extents(entry.inode));
-        }
-        if inode.kind == FileKind::Directory {
-            self.relinked.insert(entry.parent);
-            return Ok(());
         }
         if has_name && inode.links > 0 {
             return Ok(());
@@ -149,8 +149,12 @@ impl<'f> Apply<'f> {
     /// Begins a new directory, unless it is begun already.
     fn begin_directory(&mut self, inode: Inode, parent: InodeNr) -> Result<()> {
         let mut dir = Mapped::new(self.fs, inode)?;
-        if has_dots(self.fs, &dir)? {
-            return Ok(());
+        if let Some(begun_in) = dots_parent(self.fs, &dir)? {
+            if begun_in == parent {
+                return Ok(());
+            }
+            let locus = Locus::inode(u64::from(dir.inode.number.get()));
+            return Err(Corrupt::new(locus, FastCommitRule::Parent).into());
         }
         self.remove(&mut dir, FileBlock(0)..FileBlock::MAX)?;
         dir.inode.size_bytes = 0;
@@ -263,15 +267,15 @@ impl<'f> Apply<'f> {
     }
 }
 
-/// Whether a directory begins with `.` and `..`.
-fn has_dots(fs: &FsContext, dir: &Mapped) -> Result<bool> {
+/// Returns the parent of a directory, if it begins with `.` and `..`.
+fn dots_parent(fs: &FsContext, dir: &Mapped) -> Result<Option<InodeNr>> {
     let looked_up = Directory::open(fs, &dir.inode, &dir.map).and_then(|view| {
         let dot = view.lookup(Name::new(b".")?)?;
-        view.lookup(Name::new(b"..")?)?;
-        Ok(dot.inode == dir.inode.number)
+        let parent = view.lookup(Name::new(b"..")?)?.inode;
+        Ok((dot.inode == dir.inode.number).then_some(parent))
     });
     match looked_up {
-        Err(Error::Corrupt(_)) => Ok(false),
+        Err(Error::Corrupt(_)) => Ok(None),
         looked_up => looked_up,
     }
 }

@@ -31,6 +31,11 @@ impl Apply<'_> {
         let old = self.in_use(number)?;
         let is_same = |old: &Inode| old.generation == new.generation.get();
         let keeps = old.as_ref().is_some_and(is_same);
+        let is_directory = kind_of(new) == Some(FileKind::Directory);
+        if number == InodeNr::ROOT && !(keeps && is_directory) {
+            let locus = Locus::inode(u64::from(number.get()));
+            return Err(Corrupt::new(locus, FastCommitRule::Root).into());
+        }
         // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
         let may_get_name =
             keeps && self.register.contains(number) && self.unnamed(number)?.is_some();
@@ -63,7 +68,7 @@ impl Apply<'_> {
             self.ensure(ORPHAN_CREDITS)?;
             self.register.remove(self.fs, &mut self.handle, number)?;
         }
-        self.take_inode(number, kind_of(new) == Some(FileKind::Directory))?;
+        self.take_inode(number, is_directory)?;
         self.ensure(STORE_CREDITS)?;
         inode::edit_bytes(self.fs, &mut self.handle, number, |slot| {
             merge(slot, raw, keeps);

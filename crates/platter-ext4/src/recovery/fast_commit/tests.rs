@@ -66,6 +66,12 @@ fn file(links: u16, generation: u32) -> DiskInode {
     disk
 }
 
+fn directory(generation: u32) -> DiskInode {
+    let mut disk = file(2, generation);
+    (disk.mode, disk.size_lo) = (0o04_0755.into(), 0.into());
+    disk
+}
+
 fn inode(inode: u32, disk: &DiskInode) -> Record<'_> {
     Record::Inode {
         inode: number(inode),
@@ -337,10 +343,7 @@ fn file_whose_name_was_reused_keeps_its_other_name() {
 
 #[test]
 fn removed_file_and_directory_stay_removed() {
-    let mut directory = file(2, 2);
-    directory.mode = 0o04_0755.into();
-    directory.size_lo = 0.into();
-    let old = file(1, 1);
+    let (old, directory) = (file(1, 1), directory(2));
     let before = Bench::with(&[
         inode(12, &old),
         range(12, 3000),
@@ -539,5 +542,48 @@ fn file_made_without_a_name_is_no_earlier_one() {
     let expected = Files::from([("a".into(), (12, 1, 0))]);
     let bench = Bench::with(&records);
     assert_eq!(bench.files(), expected);
+    bench.assert_clean();
+}
+
+#[test]
+fn root_directory_stays_what_it_is() {
+    let bench = Bench::new();
+    let root = inode::read(&bench.open(), InodeNr::ROOT).unwrap();
+    let mut other = directory(root.generation + 1);
+    for record in [
+        create(2, "a"),
+        link(2, "a"),
+        unlink(2, "a"),
+        inode(2, &other),
+    ] {
+        let rule = rule_of(bench.replay(&[record]));
+        assert_eq!(rule, FastCommitRule::Root.text());
+    }
+    other = file(1, root.generation);
+    let rule = rule_of(bench.replay(&[inode(2, &other)]));
+    assert_eq!(rule, FastCommitRule::Root.text());
+    bench.assert_clean();
+}
+
+#[test]
+fn directory_has_one_name() {
+    let (one, two) = (directory(1), directory(2));
+    let made = [
+        inode(12, &one),
+        create(12, "one"),
+        inode(13, &two),
+        create(13, "two"),
+    ];
+    let bench = Bench::with(&made);
+    bench.replay(&[link(12, "again")]).unwrap();
+    assert!(!bench.files().contains_key("again"));
+    bench.assert_clean();
+    let inside = Record::Create(Entry {
+        parent: number(13),
+        inode: number(12),
+        name: b"one",
+    });
+    let rule = rule_of(bench.replay(&[inside]));
+    assert_eq!(rule, FastCommitRule::Parent.text());
     bench.assert_clean();
 }
