@@ -28,6 +28,8 @@ rules! {
         OutsideDevice => "journal block is outside the device",
         /// The runs of the journal's block mapping are contiguous.
         MapOrder => "journal block mapping is out of order",
+        /// No two blocks of the journal are one block of the device.
+        Overlap => "journal blocks overlap",
         /// The checksum of a descriptor or revoke block of a committed transaction.
         BlockChecksum => "checksum of a descriptor or revoke block does not match",
         /// The checksum of a commit block.

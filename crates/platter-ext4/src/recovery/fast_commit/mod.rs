@@ -20,7 +20,7 @@ mod recount;
 #[cfg(test)]
 mod tests;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
@@ -37,6 +37,11 @@ use crate::quota_file::QuotaFiles;
 use crate::txn::{CommitClient, Journal, Log, ReplayReport};
 use apply::Apply;
 use scan::Valid;
+
+/// The part of the memory budget that the places of mapped blocks may take.
+const REGIONS_MEMORY_PART: u64 = 8;
+/// So many they may be in any case: more than fit into the fast commit area that mke2fs makes.
+const REGIONS_MIN: usize = 1 << 16;
 
 /// The result of a replay of fast commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,7 +66,11 @@ pub(super) fn replay(
     clock: &Arc<dyn Clock>,
 ) -> Result<FastCommitReport> {
     let fs = primary.open()?;
-    let valid = scan::scan(journal, log.end, &fs.geometry)?;
+    let regions_bytes_max = primary.budget.limit_bytes() / REGIONS_MEMORY_PART;
+    let regions_max = regions_bytes_max / size_of::<Range<u64>>() as u64;
+    let regions_max = usize::try_from(regions_max).unwrap_or(usize::MAX);
+    let regions_max = regions_max.max(REGIONS_MIN);
+    let valid = scan::scan(journal, log.end, &fs.geometry, regions_max)?;
     if valid.report.records == 0 {
         return Ok(valid.report);
     }

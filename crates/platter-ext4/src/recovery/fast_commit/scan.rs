@@ -16,6 +16,9 @@ use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::jbd2::fast_commit::{FastCommitRule, Record, Records, continue_crc};
 use crate::txn::Journal;
 
+/// Number of regions below which none are merged.
+const REGIONS_MERGED_MIN: usize = 4096;
+
 /// The fast commits to replay.
 #[derive(Debug, Default)]
 pub(super) struct Valid {
@@ -27,14 +30,17 @@ pub(super) struct Valid {
 }
 
 /// Finds the complete fast commits of transaction `sequence`.
-pub(super) fn scan(journal: &Journal, sequence: Sequence, geometry: &Geometry) -> Result<Valid> {
-    let mut scan = Scan {
-        sequence,
-        valid: Valid::default(),
-        crc: 0,
-        records: 0,
-        regions: Vec::new(),
-    };
+///
+/// # Errors
+/// `Corrupt` for an incomplete first one. `Unsupported` for an unknown feature, and for blocks in more
+/// than `regions_max` regions.
+pub(super) fn scan(
+    journal: &Journal,
+    sequence: Sequence,
+    geometry: &Geometry,
+    regions_max: usize,
+) -> Result<Valid> {
+    let mut scan = Scan::new(sequence, regions_max);
     let mut is_first = true;
     for_each_block(journal, |block| {
         let mut records = Records::decode(block, geometry.inode_bytes);
@@ -51,7 +57,7 @@ pub(super) fn scan(journal: &Journal, sequence: Sequence, geometry: &Geometry) -
             ControlFlow::Break(Err(error)) => Err(error),
         }
     })?;
-    scan.valid.regions = merged(scan.valid.regions);
+    scan.valid.regions = scan.regions.complete();
     Ok(scan.valid)
 }
 
@@ -65,12 +71,22 @@ struct Scan {
     /// Over the records since the last tail.
     crc: u32,
     records: u64,
-    regions: Vec<Range<u64>>,
+    regions: Regions,
 }
 
 type Step = ControlFlow<Result<()>>;
 
 impl Scan {
+    fn new(sequence: Sequence, regions_max: usize) -> Self {
+        Self {
+            sequence,
+            valid: Valid::default(),
+            crc: 0,
+            records: 0,
+            regions: Regions::new(regions_max),
+        }
+    }
+
     /// An incomplete fast commit ends the sequence, unless it is the first.
     fn end(&self) -> Step {
         if self.valid.report.fast_commits > 0 {
@@ -99,7 +115,9 @@ impl Scan {
             }
             Record::AddRange(range) => {
                 let end = range.start.0.saturating_add(u64::from(range.len));
-                self.regions.push(range.start.0..end);
+                if let Err(error) = self.regions.push(range.start.0..end) {
+                    return ControlFlow::Break(Err(error));
+                }
             }
             Record::Tail { sequence, crc } => {
                 if sequence != self.sequence || crc != self.crc {
@@ -108,7 +126,7 @@ impl Scan {
                 self.crc = 0;
                 self.valid.report.fast_commits += 1;
                 self.valid.report.records += std::mem::take(&mut self.records);
-                self.valid.regions.append(&mut self.regions);
+                self.regions.commit();
             }
             Record::DelRange { .. }
             | Record::Create(_)
@@ -121,7 +139,59 @@ impl Scan {
     }
 }
 
-fn merged(mut regions: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// Regions of the device, of fast commits known to be complete and of the one that is not yet.
+#[derive(Debug)]
+struct Regions {
+    complete: Vec<Range<u64>>,
+    incomplete: Vec<Range<u64>>,
+    /// Number of both after which they are merged.
+    merge_at: usize,
+    max: usize,
+}
+
+impl Regions {
+    fn new(max: usize) -> Self {
+        Self {
+            complete: Vec::new(),
+            incomplete: Vec::new(),
+            merge_at: max.min(REGIONS_MERGED_MIN),
+            max,
+        }
+    }
+
+    fn push(&mut self, region: Range<u64>) -> Result<()> {
+        let len = |regions: &Self| regions.complete.len() + regions.incomplete.len();
+        if len(self) >= self.merge_at {
+            merge(&mut self.complete);
+            merge(&mut self.incomplete);
+            let merged = len(self);
+            if merged >= self.max {
+                let unsupported = Unsupported {
+                    filesystem: "ext4",
+                    feature: format!("fast commits of {merged} regions of blocks"),
+                    reason: Some("the memory budget holds no more"),
+                };
+                return Err(unsupported.into());
+            }
+            // As many again, so that merging takes no more than the pushes in between.
+            self.merge_at = (merged * 2).clamp(REGIONS_MERGED_MIN.min(self.max), self.max);
+        }
+        self.incomplete.push(region);
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.complete.append(&mut self.incomplete);
+    }
+
+    /// Returns those of the complete ones, in ascending order without overlaps.
+    fn complete(mut self) -> Vec<Range<u64>> {
+        merge(&mut self.complete);
+        self.complete
+    }
+}
+
+fn merge(regions: &mut Vec<Range<u64>>) {
     regions.sort_unstable_by_key(|region| region.start);
     regions.dedup_by(|next, last| {
         let touches = next.start <= last.end;
@@ -130,7 +200,6 @@ fn merged(mut regions: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
         touches
     });
-    regions
 }
 
 #[cfg(test)]
@@ -139,13 +208,37 @@ mod tests {
     use platter_ondisk::Rule;
 
     fn scan() -> Scan {
-        Scan {
-            sequence: Sequence(7),
-            valid: Valid::default(),
-            crc: 0,
-            records: 0,
-            regions: Vec::new(),
+        Scan::new(Sequence(7), 100)
+    }
+
+    #[test]
+    fn regions_that_repeat_take_no_memory() {
+        let mut regions = Regions::new(10);
+        for turn in 0..1000 {
+            regions.push(turn % 5..turn % 5 + 1).unwrap();
+            assert!(regions.complete.len() + regions.incomplete.len() <= 11);
+            if turn % 3 == 0 {
+                regions.commit();
+            }
         }
+        for apart in 100..120 {
+            if let Err(error) = regions.push(apart * 2..apart * 2 + 1) {
+                assert!(matches!(error, Error::Unsupported(_)));
+                assert!(regions.incomplete.len() > 5);
+                return;
+            }
+        }
+        panic!("accepted");
+    }
+
+    #[test]
+    fn regions_of_an_incomplete_fast_commit_are_free() {
+        let mut regions = Regions::new(100);
+        regions.push(5..6).unwrap();
+        regions.push(4..5).unwrap();
+        regions.commit();
+        regions.push(8..9).unwrap();
+        assert_eq!(regions.complete(), vec![4..6]);
     }
 
     #[test]

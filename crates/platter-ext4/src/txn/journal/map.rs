@@ -1,5 +1,6 @@
 //! Where the blocks of a journal lie: an ordered map from journal block to device block.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct JournalMap {
 #[derive(Debug)]
 pub struct JournalMapBuilder {
     map: JournalMap,
+    /// Where the runs end on the device, by where they begin.
+    places: BTreeMap<u64, u64>,
 }
 
 impl JournalMapBuilder {
@@ -49,7 +52,10 @@ impl JournalMapBuilder {
             block_bytes,
             runs: Vec::new(),
         };
-        Self { map }
+        Self {
+            map,
+            places: BTreeMap::new(),
+        }
     }
 
     /// Appends `len` journal blocks from `first` on, which begin at `device`.
@@ -67,6 +73,13 @@ impl JournalMapBuilder {
         if end.is_none_or(|end| end.0 > device_blocks) {
             return Err(Corrupt::new(locus, LogRule::OutsideDevice).into());
         }
+        // Else few blocks could be a log of any length.
+        let end = device.0 + u64::from(len);
+        let before = self.places.range(..end).next_back();
+        if before.is_some_and(|(_, &other_end)| other_end > device.0) {
+            return Err(Corrupt::new(locus, LogRule::Overlap).into());
+        }
+        self.places.insert(device.0, end);
         match self.map.runs.last_mut() {
             Some(last) if last.device + u64::from(last.len) == device.0 => last.len += len,
             _ => self.map.runs.push(Run {
@@ -207,6 +220,20 @@ mod tests {
         let rule = refused(builder.push(LogBlock(3), BlockNr(20), 4));
         assert_eq!(rule, LogRule::MapOrder.text());
         refused(builder.push(LogBlock(4), BlockNr(20), 0));
+    }
+
+    #[test]
+    fn block_of_the_device_twice_is_corrupt() {
+        let mut builder = builder();
+        builder.push(LogBlock(0), BlockNr(10), 4).unwrap();
+        builder.push(LogBlock(4), BlockNr(14), 4).unwrap();
+        for (device, len) in [(10, 1), (13, 1), (9, 2), (17, 4), (8, 20), (12, 1)] {
+            let rule = refused(builder.push(LogBlock(8), BlockNr(device), len));
+            assert_eq!(rule, LogRule::Overlap.text(), "{device}");
+        }
+        builder.push(LogBlock(8), BlockNr(8), 2).unwrap();
+        builder.push(LogBlock(10), BlockNr(18), 2).unwrap();
+        assert_eq!(builder.finish().places(), [8..10, 10..18, 18..20]);
     }
 
     #[test]
