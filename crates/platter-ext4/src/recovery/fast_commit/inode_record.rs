@@ -5,14 +5,14 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 use zerocopy::FromBytes;
 
-use super::apply::Apply;
+use super::apply::{Apply, Mapped};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::INLINE_DATA_NAME;
 use crate::ondisk::extent::{encode_node, node_capacity};
 use crate::ondisk::inode::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra};
 use crate::ondisk::jbd2::fast_commit::FastCommitRule;
 use crate::ondisk::xattr::remove_from_inode;
-use crate::ondisk::{Inode, InodeFlags, InodeNr};
+use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 use crate::orphan::ORPHAN_CREDITS;
 
 impl Apply<'_> {
@@ -57,11 +57,17 @@ impl Apply<'_> {
             self.incomplete.remove(&number);
         }
         self.touch(number)?;
-        if let Some(old) = old.filter(|_| !keeps) {
+        if let Some(old) = old {
             if old.kind == FileKind::Directory {
                 self.groups.insert(group);
             }
-            self.empty(old)?;
+            let (mapping, new_mapping) = (Mapping::of_inode(&old), Mapping::of(new));
+            if !keeps {
+                self.empty(old)?;
+            } else if mapping.is_some() && mapping != new_mapping {
+                let mut file = Mapped::new(self.fs, old)?;
+                self.remove(&mut file, FileBlock(0)..FileBlock::MAX)?;
+            }
         }
         if !keeps {
             // Before its link to the next orphan is overwritten.
@@ -108,10 +114,9 @@ fn merge(slot: &mut [u8], raw: &[u8], is_same: bool) {
     };
     disk.deleted = old.map_or(0.into(), |old| old.deleted);
     let flags = flags_of(disk);
-    if has_contents_in_block(disk) {
+    let Some(mapping) = Mapping::of(disk) else {
         return;
-    }
-    let form = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+    };
     let old_flags = old.as_ref().map(flags_of);
     let was_inline = old_flags.is_some_and(|flags| flags.contains(InodeFlags::INLINE_DATA));
     if was_inline {
@@ -120,10 +125,7 @@ fn merge(slot: &mut [u8], raw: &[u8], is_same: bool) {
         let tail = rest.get_mut(in_use..).unwrap_or_default();
         remove_from_inode(tail, INLINE_DATA_NAME.0, INLINE_DATA_NAME.1);
     }
-    let has_map = |old: &DiskInode| {
-        let is_alike = kind_of(old) == kind_of(disk) && flags_of(old) & form == flags & form;
-        is_alike && !has_contents_in_block(old)
-    };
+    let has_map = |old: &DiskInode| Mapping::of(old) == Some(mapping);
     let Some(old) = old.filter(has_map) else {
         disk.block = empty_map(flags);
         return;
@@ -146,21 +148,35 @@ fn flags_of(disk: &DiskInode) -> InodeFlags {
     InodeFlags::from_bits_retain(disk.flags.get())
 }
 
-/// Whether `i_block` is no block mapping: inline data, the target of a fast symbolic link, a device
-/// number.
-fn has_contents_in_block(disk: &DiskInode) -> bool {
-    let flags = flags_of(disk);
-    if flags.contains(InodeFlags::INLINE_DATA) {
-        return true;
+/// What `i_block` is if it is a block mapping: of which file type, and whether by extents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mapping {
+    kind: Option<FileKind>,
+    has_extents: bool,
+}
+
+impl Mapping {
+    fn of(disk: &DiskInode) -> Option<Self> {
+        Self::with(kind_of(disk), flags_of(disk), disk.size_lo.get())
     }
-    match kind_of(disk) {
-        Some(FileKind::Symlink) => {
-            let is_short = (disk.size_lo.get() as usize) < BLOCK_AREA_BYTES;
-            is_short && !flags.contains(InodeFlags::EXTENTS)
-        }
-        Some(FileKind::CharDevice | FileKind::BlockDevice) => true,
-        Some(FileKind::Regular | FileKind::Directory | FileKind::Fifo | FileKind::Socket)
-        | None => false,
+
+    fn of_inode(inode: &Inode) -> Option<Self> {
+        // The lower half, as there.
+        let size_lo = inode.size_bytes as u32;
+        Self::with(Some(inode.kind), inode.flags, size_lo)
+    }
+
+    /// Returns `None` for inline data, the target of a fast symbolic link, a device number.
+    fn with(kind: Option<FileKind>, flags: InodeFlags, size_lo: u32) -> Option<Self> {
+        let has_extents = flags.contains(InodeFlags::EXTENTS);
+        let has_contents = match kind {
+            Some(FileKind::Symlink) => (size_lo as usize) < BLOCK_AREA_BYTES && !has_extents,
+            Some(FileKind::CharDevice | FileKind::BlockDevice) => true,
+            Some(FileKind::Regular | FileKind::Directory | FileKind::Fifo | FileKind::Socket)
+            | None => false,
+        };
+        let is_mapping = !has_contents && !flags.contains(InodeFlags::INLINE_DATA);
+        is_mapping.then_some(Self { kind, has_extents })
     }
 }
 

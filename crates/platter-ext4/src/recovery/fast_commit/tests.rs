@@ -587,3 +587,18 @@ fn directory_has_one_name() {
     assert_eq!(rule, FastCommitRule::Parent.text());
     bench.assert_clean();
 }
+
+#[test]
+fn blocks_of_an_inode_that_changes_its_form_are_freed() {
+    let old = file(1, 1);
+    let mut fifo = file(1, 1);
+    (fifo.mode, fifo.flags, fifo.size_lo) = (0o01_0644.into(), 0.into(), 0.into());
+    let bench = Bench::with(&[inode(12, &old), range(12, 3000), create(12, "a")]);
+    bench.replay(&[inode(12, &fifo)]).unwrap();
+    assert_eq!(bench.files()["a"], (12, 1, 0));
+    let findings = bench.findings();
+    let leaked = findings
+        .iter()
+        .find(|finding| format!("{finding:?}").contains("bitmap"));
+    assert!(leaked.is_none(), "{leaked:?}");
+}
