@@ -83,13 +83,14 @@ pub(super) fn replay(
             let log = Log::with_journal(buffers, journal.clone(), &features, clock)?;
             Ok(log.for_one_transaction())
         })?;
+        let limit = fs.log().map_or("journal", Log::only_transaction_limit);
         if apply_all(&journal, &valid, fs, Transactions::One, clock)? == Applied::All {
             return Ok(valid.report);
         }
         if features.ro_compat.contains(RoCompat::QUOTA) {
             let unsupported = Unsupported {
                 filesystem: "ext4",
-                feature: "quota after more fast commits than fit into the journal".into(),
+                feature: format!("quota after more fast commits than fit into the {limit}"),
                 reason: Some("only reading is, until e2fsck has replayed them"),
             };
             return Err(unsupported.into());

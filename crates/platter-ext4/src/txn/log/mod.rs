@@ -153,11 +153,22 @@ impl Log {
     #[must_use]
     pub fn for_one_transaction(mut self) -> Self {
         if let Durability::Journal(journaled) = &self.durability {
-            let most = journaled.len_blocks() / TRANSACTION_PART * (TRANSACTION_PART - 1);
-            let most = most.min(memory_blocks_max(&self.fs_device));
+            let most = only_blocks_max(journaled).min(memory_blocks_max(&self.fs_device));
             self.transactions.set_blocks_max(most);
         }
         self
+    }
+
+    /// Names what limits the [only transaction](Self::for_one_transaction), as in "does not fit into the
+    /// journal".
+    #[must_use]
+    pub fn only_transaction_limit(&self) -> &'static str {
+        let memory_max = memory_blocks_max(&self.fs_device);
+        match &self.durability {
+            Durability::Journal(journaled) if only_blocks_max(journaled) <= memory_max => "journal",
+            _ if memory_max == TRANSACTION_BLOCKS_MAX => "largest transaction",
+            _ => "memory budget",
+        }
     }
 
     fn new(
@@ -421,6 +432,11 @@ impl FullCommits for Log {
 }
 
 /// Blocks of a transaction that memory may hold.
+/// Returns how many blocks an only transaction may have in this journal.
+fn only_blocks_max(journaled: &Journaled) -> u32 {
+    journaled.len_blocks() / TRANSACTION_PART * (TRANSACTION_PART - 1)
+}
+
 fn memory_blocks_max(fs_device: &FsDevice) -> u32 {
     let bytes = fs_device.buffers.budget().limit_bytes() / TRANSACTION_MEMORY_PART;
     let blocks = bytes / u64::from(fs_device.buffers.block_bytes());

@@ -450,21 +450,24 @@ fn journal_with_transactions_to_replay_is_not_written() {
 
 #[test]
 fn only_transaction_fits_into_memory() {
-    let len_blocks = 4096;
-    let disk = Arc::new(MemoryDevice::new("journal", vec![0; 4 << 20]));
-    let superblock = DiskJournalSuperblock::new(BLOCK, len_blocks, &Uuid::default());
-    disk.write_at(0, superblock.as_bytes()).unwrap();
-    let credits_max = |budget_bytes| {
+    let disk = Arc::new(MemoryDevice::new("journal", vec![0; 16 << 20]));
+    let limit = |len_blocks, budget_bytes| {
+        let superblock = DiskJournalSuperblock::new(BLOCK, len_blocks, &Uuid::default());
+        disk.write_at(0, superblock.as_bytes()).unwrap();
         let device = || -> Arc<dyn BlockDevice> { Arc::<MemoryDevice>::clone(&disk) };
         let mut map = JournalMapBuilder::new(device(), BLOCK);
         map.push(LogBlock(0), BlockNr(0), len_blocks).unwrap();
         let journal = Journal::open(map.finish()).unwrap();
         let features = Features::from_bits(0, 0, 0);
         let log = log_with_budget(journal, device(), &features, budget_bytes);
-        log.for_one_transaction().credits_max()
+        let log = log.for_one_transaction();
+        (log.credits_max(), log.only_transaction_limit())
     };
-    assert_eq!(credits_max(4 << 20), 1024);
-    assert!((2048..3072).contains(&credits_max(1 << 30)));
+    assert_eq!(limit(4096, 4 << 20), (1024, "memory budget"));
+    let (credits_max, limited_by) = limit(4096, 1 << 30);
+    assert!((2048..3072).contains(&credits_max));
+    assert_eq!(limited_by, "journal");
+    assert_eq!(limit(16384, 1 << 30), (8192, "largest transaction"));
 }
 
 #[test]
