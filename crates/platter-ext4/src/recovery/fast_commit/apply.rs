@@ -111,7 +111,11 @@ impl<'f> Apply<'f> {
             | Record::DelRange { inode, .. }
             | Record::Link(Entry { inode, .. }) => !inode::is_reserved(self.fs, inode),
             Record::Unlink(entry) => self.awaited.contains(entry.inode),
-            _ => false,
+            Record::Head { .. }
+            | Record::Create(_)
+            | Record::Inode { .. }
+            | Record::Pad
+            | Record::Tail { .. } => false,
         };
         if is_awaited {
             self.awaited.keep(record);
@@ -200,7 +204,7 @@ impl<'f> Apply<'f> {
         inode::store(self.fs, &mut self.handle, &inode)
     }
 
-    fn del_range(&mut self, number: InodeNr, first: FileBlock, len: u32) -> Result<()> {
+    pub(super) fn del_range(&mut self, number: InodeNr, first: FileBlock, len: u32) -> Result<()> {
         let inode = self.find_or_unnamed(number)?;
         if inode.as_ref().is_some_and(is_inline) {
             return Ok(());

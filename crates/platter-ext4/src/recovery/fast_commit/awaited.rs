@@ -22,18 +22,18 @@ enum Kept {
         first: FileBlock,
         len: u32,
     },
-    Link(Name),
-    Unlink(Name),
+    Link(OwnedEntry),
+    Unlink(OwnedEntry),
 }
 
 #[derive(Debug)]
-struct Name {
+struct OwnedEntry {
     parent: InodeNr,
     inode: InodeNr,
     name: Box<[u8]>,
 }
 
-impl Name {
+impl OwnedEntry {
     fn of(entry: &Entry<'_>) -> Self {
         Self {
             parent: entry.parent,
@@ -108,13 +108,21 @@ impl Awaited {
             Record::DelRange { inode, first, len } => {
                 (inode, Kept::DelRange { inode, first, len }, 0)
             }
-            Record::Link(entry) => (entry.inode, Kept::Link(Name::of(&entry)), entry.name.len()),
-            Record::Unlink(entry) => (
+            Record::Link(entry) => (
                 entry.inode,
-                Kept::Unlink(Name::of(&entry)),
+                Kept::Link(OwnedEntry::of(&entry)),
                 entry.name.len(),
             ),
-            _ => return,
+            Record::Unlink(entry) => (
+                entry.inode,
+                Kept::Unlink(OwnedEntry::of(&entry)),
+                entry.name.len(),
+            ),
+            Record::Head { .. }
+            | Record::Create(_)
+            | Record::Inode { .. }
+            | Record::Pad
+            | Record::Tail { .. } => return,
         };
         let bytes = size_of::<Kept>() + name_len;
         let awaiting = self.by_inode.entry(number).or_default();
@@ -125,6 +133,20 @@ impl Awaited {
         awaiting.records.push(kept);
         awaiting.bytes += bytes;
         self.bytes += bytes;
+    }
+
+    /// Returns the ranges that records mapped in an inode since its last inode record.
+    pub(super) fn last_ranges(&self, number: InodeNr) -> Vec<(FileBlock, u32)> {
+        let Some(awaiting) = self.by_inode.get(&number) else {
+            return Vec::new();
+        };
+        let older = awaiting.older.map_or(0, |(count, _)| count);
+        let last = awaiting.records.iter().skip(older);
+        last.filter_map(|kept| match kept {
+            Kept::AddRange(range) => Some((range.first, range.len)),
+            Kept::DelRange { .. } | Kept::Link(_) | Kept::Unlink(_) => None,
+        })
+        .collect()
     }
 
     /// Notes an inode record without links: more may follow, unless another inode gets its number.

@@ -123,7 +123,6 @@ impl<'f> Apply<'f> {
             };
         }
         match (removal, inode.kind) {
-            (Removal::None, _) => Ok(()),
             (Removal::Done, FileKind::Directory) => {
                 self.relinked.insert(entry.parent);
                 let dir = Mapped::new(self.fs, inode)?;
@@ -132,7 +131,7 @@ impl<'f> Apply<'f> {
                 }
                 self.set_links(dir.inode.number, 0)
             }
-            (Removal::Other, FileKind::Directory) => Ok(()),
+            (Removal::None, _) | (Removal::Other, FileKind::Directory) => Ok(()),
             (Removal::Done | Removal::Other, _) => self.set_links(inode.number, inode.links - 1),
         }
     }

@@ -44,6 +44,9 @@ impl Apply<'_> {
             if keeps {
                 self.awaited.forget(number);
             } else {
+                if old.is_some() {
+                    self.drop_ranges_of_another(number)?;
+                }
                 self.awaited.pass_by(number, new.generation.get());
             }
             return Ok(());
@@ -93,6 +96,15 @@ impl Apply<'_> {
         if awaiting.has_names() {
             self.doomed.remove(&number);
             self.edit(number, |inode| inode.links = new.links.get().into())?;
+        }
+        Ok(())
+    }
+
+    /// Unmaps what the last records mapped in an inode that was not theirs: it is removed, or made by later
+    /// records, which map its blocks again.
+    fn drop_ranges_of_another(&mut self, number: InodeNr) -> Result<()> {
+        for (first, len) in self.awaited.last_ranges(number) {
+            self.del_range(number, first, len)?;
         }
         Ok(())
     }
@@ -161,8 +173,8 @@ impl Mapping {
     }
 
     fn of_inode(inode: &Inode) -> Option<Self> {
-        // The lower half, as there.
-        let size_lo = inode.size_bytes as u32;
+        // Only that of a short symbolic link matters.
+        let size_lo = u32::try_from(inode.size_bytes).unwrap_or(u32::MAX);
         Self::with(Some(inode.kind), inode.flags, size_lo)
     }
 

@@ -540,9 +540,7 @@ fn file_made_without_a_name_is_no_earlier_one() {
         inode(12, &named),
     ];
     let expected = Files::from([("a".into(), (12, 1, 0))]);
-    let bench = Bench::with(&records);
-    assert_eq!(bench.files(), expected);
-    bench.assert_clean();
+    assert_eq!(replayed_over(&Bench::new(), &records), expected);
 }
 
 #[test]

@@ -164,11 +164,15 @@ impl Log {
     #[must_use]
     pub fn only_transaction_limit(&self) -> &'static str {
         let memory_max = memory_blocks_max(&self.fs_device);
-        match &self.durability {
-            Durability::Journal(journaled) if only_blocks_max(journaled) <= memory_max => "journal",
-            _ if memory_max == TRANSACTION_BLOCKS_MAX => "largest transaction",
-            _ => "memory budget",
+        if let Durability::Journal(journaled) = &self.durability
+            && only_blocks_max(journaled) <= memory_max
+        {
+            return "journal";
         }
+        if memory_max == TRANSACTION_BLOCKS_MAX {
+            return "largest transaction";
+        }
+        "memory budget"
     }
 
     fn new(
