@@ -37,8 +37,8 @@ pub struct Leniency {
     pub ignores_data_checksums: bool,
     /// Trees that are not needed to read files may be unreadable (`rescue=ignorebadroots`).
     pub ignores_bad_roots: bool,
-    /// Nothing is reserved for writing.
-    pub is_read_only: bool,
+    /// Nothing is ever written, nor reserved for it.
+    pub never_writes: bool,
 }
 
 /// Root items kept in memory: a filesystem may have any number of subvolumes, and they can be read again.

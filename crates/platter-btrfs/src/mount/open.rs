@@ -111,7 +111,7 @@ fn try_open(
     let leniency = Leniency {
         ignores_data_checksums: options.rescue.ignores_data_checksums,
         ignores_bad_roots: options.rescue.ignores_bad_roots,
-        is_read_only: options.rescue.is_read_only(),
+        never_writes: options.rescue.is_read_only(),
     };
     let mut context = FsContext::new(superblock, blocks, leniency);
     // Reads the root of the root tree, by which others are found.

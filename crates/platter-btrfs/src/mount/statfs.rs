@@ -135,7 +135,7 @@ const RESERVED_BYTES_MAX: u64 = 512 << 20;
 /// What the kernel reserves for its own metadata (`GlobalReserve`): the size of the trees that every
 /// transaction changes, and at least what an `unlink` needs.
 pub(super) fn reserved_bytes(context: &FsContext) -> Result<u64> {
-    if context.leniency.is_read_only {
+    if context.leniency.never_writes {
         return Ok(0);
     }
     let features = context.superblock.features.compat_ro;
