@@ -14,7 +14,7 @@ use crate::chunk::{ChunkMap, ChunkStore, Members};
 use crate::context::{FsContext, Leniency};
 use crate::log;
 use crate::ondisk::superblock::RootBackup;
-use crate::ondisk::{Key, Superblock, TreeId};
+use crate::ondisk::{Superblock, TreeId};
 use crate::tree::TreeBlocks;
 
 /// What becomes of a given device of the filesystem that no item of the chunk tree names.
@@ -135,10 +135,10 @@ fn try_open(
     Ok(context)
 }
 
-/// Reads the root of a tree that every filesystem has.
+/// Reads the root of a tree that every filesystem has, and no more of it, as Linux does.
 fn read_root(context: &FsContext, id: TreeId) -> Result<()> {
     let tree = context.required_tree(id)?;
-    context.cursor(tree).seek(Key::MIN)
+    context.blocks.read_root(tree).map(drop)
 }
 
 /// Refuses a filesystem of which devices are missing, unless that is wanted.

@@ -10,6 +10,7 @@ use platter_ondisk::{Corruption, VerifierKey, Verify};
 use platter_vfs::Result;
 use zerocopy::FromBytes;
 
+use super::Tree;
 use crate::chunk::ChunkStore;
 use crate::ondisk::header::{DiskHeader, Header};
 use crate::ondisk::leaf::Leaf;
@@ -135,6 +136,20 @@ impl TreeBlocks {
     #[must_use]
     pub fn bad_copies(&self) -> BadCopies {
         self.cache.bad_copies()
+    }
+
+    /// The root of a tree.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub fn read_root(&self, tree: Tree) -> Result<TreeBlock> {
+        let expected = Expected {
+            level: Some(tree.root.level),
+            generation: Some(tree.root.generation),
+            tree: Some(tree.id),
+            ..Expected::default()
+        };
+        self.read(tree.root.logical, &expected)
     }
 
     /// The block at `logical`, which is what is `expected`. A copy that breaks a rule is passed over for

@@ -133,14 +133,7 @@ impl<'t> Cursor<'t> {
             return Ok(());
         }
         self.path.clear();
-        let root = self.tree.root;
-        let expected = Expected {
-            level: Some(root.level),
-            generation: Some(root.generation),
-            tree: Some(self.tree.id),
-            ..Expected::default()
-        };
-        let block = self.blocks.read(root.logical, &expected)?;
+        let block = self.blocks.read_root(self.tree)?;
         let choose = |block: &TreeBlock| match block.level() {
             0 => block.leaf().lower_bound(key),
             _ => block.node().index_for(key),

@@ -152,7 +152,22 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
     }
     drop(cursor);
     refuse_replacement(context)?;
-    refuse_devices(context)
+    refuse_devices(context)?;
+    read_roots(context)
+}
+
+/// Reads the roots of trees that are changed later: a commit must not be the first to fail on them.
+fn read_roots(context: &FsContext) -> Result<()> {
+    let compat_ro = context.superblock.features.compat_ro;
+    let has_space = compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    let space = has_space.then_some(TreeId::FREE_SPACE);
+    let changed = [TreeId::UUID, TreeId::DATA_RELOC].into_iter().chain(space);
+    for id in changed {
+        if let Some(tree) = context.tree(id)? {
+            context.blocks.read_root(tree)?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a device replacement that was not finished: what is written has to reach the target as well.

@@ -1,6 +1,12 @@
 //! Trees that contradict each other, and commits that fail.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
+use platter_vfs::{Error, SystemClock};
 
 use super::image::Pool;
 use crate::block_group::{BlockGroup, Persisted, load_groups};
@@ -12,7 +18,7 @@ use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::{Key, LogicalAddr, TreeId};
+use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
 use crate::tree::edit::TreeEditor;
 use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
@@ -20,7 +26,7 @@ use crate::txn::data::DataRule;
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
 use crate::txn::{FileRange, WriteContext, WriteOptions};
-use crate::{MountOptions, Rescue};
+use crate::{Btrfs, MountOptions, Rescue};
 
 fn opened() -> (Pool, WriteContext) {
     let pool = Pool::make(1, 160, &[]);
@@ -73,6 +79,12 @@ fn references_that_cannot_be_changed_are_corrupt() {
     let refs = rule(cow.extent_info(nowhere.address, 0));
     assert_eq!(refs, RefCountRule::NoRefs.text());
     assert_eq!(cow.extent_info(block.address, 0).unwrap().0, 1);
+}
+
+/// Writes bytes to an image, past the filesystem.
+fn overwrite(pool: &Pool, image: usize, at: DeviceAddr, bytes: &[u8]) {
+    let image = File::options().write(true).open(&pool.images()[image]);
+    image.unwrap().write_all_at(bytes, at.0).unwrap();
 }
 
 type Change<'c> = dyn Fn(&mut TreeEditor<'_, Cow<'_>>) -> platter_vfs::Result<bool> + 'c;
@@ -432,6 +444,24 @@ fn unfinished_device_replacement_is_refused() {
 }
 
 #[test]
+fn unreadable_roots_are_refused_before_writing() {
+    for id in [TreeId::UUID, TreeId::DATA_RELOC, TreeId::FREE_SPACE] {
+        let (pool, fs) = opened();
+        let root = fs.context.required_tree(id).unwrap().root.logical;
+        for copy in 0..fs.blocks().copies(root) {
+            let (member, at) = fs.blocks().store().location(root, copy).unwrap();
+            overwrite(&pool, usize::from(member.index), at, &[1; 4096]);
+        }
+        drop(fs);
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock = Arc::new(SystemClock::new());
+        Btrfs::mount(&pool.devices(), &MountOptions::default(), budget, clock).unwrap();
+        let refused = pool.try_open(WriteOptions::default()).unwrap_err();
+        assert!(matches!(refused, Error::Corrupt(_)), "{id}: {refused}");
+    }
+}
+
+#[test]
 fn options_of_corrupt_filesystems_are_refused() {
     let pool = Pool::make(1, 160, &[]);
     let rescue = MountOptions {
@@ -451,7 +481,6 @@ fn options_of_corrupt_filesystems_are_refused() {
 /// A chunk with something in it that has no right copy stays where it is.
 #[test]
 fn chunk_that_cannot_be_copied_is_not_moved() {
-    use std::os::unix::fs::FileExt;
     let (pool, fs) = opened();
     super::files::create(&fs, TreeId::FS, "file", &vec![7; 90_000], 4096);
     fs.sync().unwrap();
@@ -461,13 +490,7 @@ fn chunk_that_cannot_be_copied_is_not_moved() {
         .find(|group| group.holds(BlockGroupFlags::DATA) && group.space().used > 0);
     let start = data.unwrap().start();
     let chunk = fs.blocks().store().map().find(start).unwrap().clone();
-    let image = std::fs::File::options()
-        .write(true)
-        .open(&pool.images()[0])
-        .unwrap();
-    image
-        .write_all_at(&vec![1; 90_000], chunk.stripes[0].offset.0)
-        .unwrap();
+    overwrite(&pool, 0, chunk.stripes[0].offset, &vec![1; 90_000]);
     let moved = fs.restripe(start, chunk.profile);
     assert_eq!(rule(moved), DataRule::NoCopy.text());
     assert!(fs.failure().is_none());
