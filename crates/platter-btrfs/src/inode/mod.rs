@@ -40,19 +40,34 @@ pub fn find(context: &FsContext, tree: Tree, number: u64) -> Result<Option<Inode
     })
 }
 
-/// Whether an inode may have attributes: the item after those of its names is one of them, or is not looked for.
-pub fn may_have_attributes(context: &FsContext, tree: Tree, number: u64) -> Result<bool> {
+/// The item of an inode, and whether there may be attributes: the item after those of its names is one of them, is not
+/// looked for, or cannot be read.
+pub fn find_before_attributes(
+    context: &FsContext,
+    tree: Tree,
+    number: u64,
+) -> Result<Option<(InodeItem, bool)>> {
     let mut cursor = context.cursor(tree);
-    cursor.seek(Key::new(number, ItemKind::INODE_REF, 0))?;
+    let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+    cursor.seek(key)?;
+    let item = match cursor.item() {
+        Some((found, data)) if found == key => InodeItem::decode(data, tree.locus(key))?,
+        Some(_) | None => return Ok(None),
+    };
     for _ in 0..NAME_ITEMS_SEEN {
+        if cursor.step().is_err() {
+            break;
+        }
         match cursor.item() {
             Some((key, _)) if key.object == number && key.kind < ItemKind::XATTR_ITEM => {}
-            Some((key, _)) => return Ok(key.object == number && key.kind == ItemKind::XATTR_ITEM),
-            None => return Ok(false),
+            Some((key, _)) => {
+                let is_attribute = key.object == number && key.kind == ItemKind::XATTR_ITEM;
+                return Ok(Some((item, is_attribute)));
+            }
+            None => return Ok(Some((item, false))),
         }
-        cursor.step()?;
     }
-    Ok(true)
+    Ok(Some((item, true)))
 }
 
 /// The directory that holds a directory.
@@ -200,10 +215,11 @@ pub fn attr(item: &InodeItem, shown: u64, sector_bytes: u32) -> Attr {
 
 #[cfg(test)]
 mod tests {
+    use platter_ondisk::Rule as _;
+
     use super::*;
     use crate::context::tests::{rule, sample};
     use crate::ondisk::TreeId;
-    use platter_ondisk::Rule as _;
 
     #[test]
     fn directory_without_a_name_is_corrupt() {

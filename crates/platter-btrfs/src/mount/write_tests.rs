@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{
     Condition, Context, CreateKind, Defragment, FallocateMode, Filesystem, Inode, Name, RenameMode,
     SetAttr, SystemClock, XattrMode,
@@ -347,6 +348,85 @@ fn contents_are_stored_as_options_and_flags_say() {
     drop(mounted);
     pool.assert_clean();
     assert_kernel_reads(&pool, &model);
+}
+
+#[test]
+fn empty_property_is_removed_as_by_the_kernel() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let (property, unset) = (b"btrfs.compression", Condition::NoAttribute);
+    let is_unset = |result: platter_vfs::Result<()>| matches!(result, Err(platter_vfs::Error::Condition(it)) if it == unset);
+    for value in [None, Some(&b"zstd"[..]), Some(b"none")] {
+        let path = value.map_or("unset", |value| std::str::from_utf8(value).unwrap());
+        let file = root
+            .create(&context, name(path), CreateKind::Regular, 0o644)
+            .unwrap();
+        let set = |value, mode| file.set_xattr(&context, property, value, mode);
+        if let Some(value) = value {
+            set(value, XattrMode::Create).unwrap();
+            assert_eq!(file.get_xattr(property).unwrap(), value);
+            assert_ne!(file.attr().unwrap().flags, 0);
+        }
+        set(b"", XattrMode::Set).unwrap();
+        assert!(is_unset(file.get_xattr(property).map(drop)));
+        assert!(is_unset(set(b"", XattrMode::Replace)));
+        assert_eq!(file.attr().unwrap().flags, 0);
+        // The flag goes without the property, too.
+        let flags = SetAttr {
+            flags: Some(0x400),
+            ..SetAttr::default()
+        };
+        file.set_attr(&context, &flags).unwrap();
+        set(b"", XattrMode::Create).unwrap();
+        assert_eq!(file.attr().unwrap().flags, 0);
+    }
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let kernels = pool.run(
+        "mount -t btrfs \"$device\" \"$root\"\ncd \"$root\"\nsetfattr -n btrfs.compression -v zstd zstd\nchattr +m none\nfor it in zstd none; do setfattr -n btrfs.compression -v '' $it; done\ngetfattr -m - -d *\nlsattr * | cut -d' ' -f1 | tr -d -\ncd /\n",
+    );
+    assert_eq!(kernels.trim(), "", "the kernel removes it");
+}
+
+/// One that permission bits cannot express.
+fn extended_acl() -> PosixAcl {
+    use AclSubject::{Group, Mask, Other, Owner, OwningGroup, User};
+    let subjects = [Owner, User(5), OwningGroup, Group(6), Mask, Other];
+    let entry = |subject| AclEntry {
+        subject,
+        permissions: 0o6,
+    };
+    PosixAcl::new(subjects.map(entry).to_vec()).unwrap()
+}
+
+#[test]
+fn acls_are_set_in_any_mode() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let acl = extended_acl().encode();
+    let directory = root
+        .create(&context, name("directory"), CreateKind::Directory, 0o700)
+        .unwrap();
+    for attribute in [ACL_ACCESS_NAME, ACL_DEFAULT_NAME] {
+        // First there is none, and then there is one.
+        for mode in [XattrMode::Replace, XattrMode::Create] {
+            directory
+                .set_xattr(&context, attribute, &acl, mode)
+                .unwrap();
+            assert_eq!(directory.get_xattr(attribute).unwrap(), acl);
+        }
+    }
+    assert_eq!(directory.attr().unwrap().permissions, 0o666);
+    drop((root, directory));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
 }
 
 #[test]

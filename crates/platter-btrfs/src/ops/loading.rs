@@ -12,7 +12,7 @@ use platter_vfs::writing::InodeLists;
 use platter_vfs::{Condition, Error, InodeId, Result};
 
 use super::inline::InlineRule;
-use super::properties::with_property;
+use super::properties::load_item;
 use super::stub::StubDir;
 use super::subvolumes::in_use::InUse;
 use super::{BtrfsInode, InodeState, SuperBlock};
@@ -65,10 +65,9 @@ impl SuperBlock {
         if let Some(writing) = self.writing() {
             writing.follow(subvolume.id())?;
         }
-        let item = inode::find(self.context(), subvolume.tree(), id.number)?;
+        let item = load_item(self.context(), subvolume.tree(), id.number)?;
         // One without names is an orphan that is to be deleted.
         let item = item.filter(|item| item.links > 0).ok_or(Condition::Stale)?;
-        let item = with_property(self.context(), subvolume.tree(), id.number, item)?;
         Ok(self.object(id, subvolume, item, seat))
     }
 

@@ -68,7 +68,7 @@ pub(super) enum KnownProperty {
 /// `InvalidArgument`.
 pub(super) fn parse_property(value: &[u8]) -> Result<Option<Method>> {
     match value {
-        b"" | b"no" | b"none" => Ok(None),
+        b"no" | b"none" => Ok(None),
         value => {
             let text = std::str::from_utf8(value).map_err(|_| Condition::InvalidArgument)?;
             Ok(Some(Method::parse(text).ok_or(Condition::InvalidArgument)?))
@@ -78,36 +78,43 @@ pub(super) fn parse_property(value: &[u8]) -> Result<Option<Method>> {
 
 /// Flags with the property set to what a value asks for.
 pub(super) fn flags_with(flags: InodeFlags, method: Option<Method>) -> InodeFlags {
-    let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
     let new = match method {
         Some(_) => InodeFlags::COMPRESS,
         None => InodeFlags::NOCOMPRESS,
     };
-    flags.difference(both) | new
+    flags_without(flags) | new
+}
+
+/// Flags without a property.
+pub(super) fn flags_without(flags: InodeFlags) -> InodeFlags {
+    flags.difference(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS)
+}
+
+/// The value of the property of an inode, if it has one.
+fn read_property(context: &FsContext, tree: Tree, number: u64) -> Result<Option<Vec<u8>>> {
+    match xattr::get(context, tree, number, COMPRESSION_NAME) {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The item of an inode as Linux loads it: the property, where there is one, decides over the flags. A log can have
-/// brought the one without the other.
-pub(super) fn with_property(
-    context: &FsContext,
-    tree: Tree,
-    number: u64,
-    mut item: InodeItem,
-) -> Result<InodeItem> {
-    if !inode::may_have_attributes(context, tree, number)? {
-        return Ok(item);
-    }
-    match xattr::get(context, tree, number, COMPRESSION_NAME) {
-        Ok(value) => {
-            // One of a later version is as good as none.
-            if let Ok(method) = parse_property(&value) {
-                item.flags = flags_with(item.flags, method);
-            }
-            Ok(item)
+/// brought the one without the other. An inode whose attributes cannot be read keeps its flags.
+pub(super) fn load_item(context: &FsContext, tree: Tree, number: u64) -> Result<Option<InodeItem>> {
+    let found = inode::find_before_attributes(context, tree, number)?;
+    let Some((mut item, may_have_property)) = found else {
+        return Ok(None);
+    };
+    if may_have_property && let Ok(Some(value)) = read_property(context, tree, number) {
+        if value.is_empty() {
+            item.flags = flags_without(item.flags);
+        } else if let Ok(method) = parse_property(&value) {
+            // A value of a later version decides nothing.
+            item.flags = flags_with(item.flags, method);
         }
-        Err(Error::Condition(Condition::NoAttribute)) => Ok(item),
-        Err(error) => Err(error),
     }
+    Ok(Some(item))
 }
 
 impl BtrfsInode {
@@ -138,18 +145,8 @@ impl BtrfsInode {
         if let KnownProperty::Read(known) = *self.property.lock() {
             return Ok(known);
         }
-        let value = xattr::get(
-            self.context(),
-            self.tree(),
-            self.id.number,
-            COMPRESSION_NAME,
-        );
-        let method = match value {
-            // One of a later version is as good as none.
-            Ok(value) => parse_property(&value).ok().flatten(),
-            Err(Error::Condition(Condition::NoAttribute)) => None,
-            Err(error) => return Err(error),
-        };
+        let value = read_property(self.context(), self.tree(), self.id.number)?;
+        let method = value.and_then(|value| parse_property(&value).ok().flatten());
         *self.property.lock() = KnownProperty::Read(method);
         Ok(method)
     }
@@ -161,16 +158,7 @@ impl BtrfsInode {
         if !has_contents || !self.item().flags.intersects(both) {
             return Ok(None);
         }
-        match xattr::get(
-            self.context(),
-            self.tree(),
-            self.id.number,
-            COMPRESSION_NAME,
-        ) {
-            Ok(value) => Ok(Some(value)),
-            Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        read_property(self.context(), self.tree(), self.id.number)
     }
 
     /// Refuses a property that would have no effect.
@@ -205,6 +193,8 @@ impl BtrfsInode {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::IntoBytes;
+
     use super::*;
     use crate::context::tests::sample;
     use crate::ondisk::checksum::name_hash;
@@ -215,8 +205,9 @@ mod tests {
 
     /// The flags with which an inode is loaded that has these, and the property if there is a value.
     fn loaded(flags: InodeFlags, value: Option<&[u8]>) -> InodeFlags {
+        let mut item = inode_item(FileKind::Regular);
+        item.flags = flags;
         let mut attribute = Vec::new();
-        let mut items = vec![(Key::new(257, ItemKind::INODE_REF, 256), &b"name"[..])];
         if let Some(value) = value {
             let xattr = Xattr {
                 transaction: Generation(3),
@@ -224,14 +215,25 @@ mod tests {
                 value,
             };
             xattr.encode(&mut attribute);
-            let key = Key::new(257, ItemKind::XATTR_ITEM, name_hash(COMPRESSION_NAME));
-            items.push((key, &attribute));
+        }
+        loaded_with(&item, value.is_some().then_some(&attribute))
+    }
+
+    /// The flags of an inode that is loaded with the bytes of an item in the place of the property.
+    fn loaded_with(item: &InodeItem, property: Option<&[u8]>) -> InodeFlags {
+        let item = item.encode();
+        let mut items = vec![
+            (Key::new(257, ItemKind::INODE_ITEM, 0), item.as_bytes()),
+            (Key::new(257, ItemKind::INODE_REF, 256), &b"name"[..]),
+        ];
+        if let Some(bytes) = property {
+            let hash = name_hash(COMPRESSION_NAME);
+            items.push((Key::new(257, ItemKind::XATTR_ITEM, hash), bytes));
         }
         let context = sample(&items, &[]);
         let tree = context.required_tree(TreeId::FS).unwrap();
-        let mut item = inode_item(FileKind::Regular);
-        item.flags = flags;
-        with_property(&context, tree, 257, item).unwrap().flags
+        assert_eq!(load_item(&context, tree, 258).unwrap(), None);
+        load_item(&context, tree, 257).unwrap().unwrap().flags
     }
 
     #[test]
@@ -241,8 +243,16 @@ mod tests {
         assert_eq!(loaded(nodump, Some(b"zstd")), nodump | compress);
         assert_eq!(loaded(nodump | none, Some(b"lzo")), nodump | compress);
         assert_eq!(loaded(compress, Some(b"no")), none);
+        assert_eq!(loaded(compress, Some(b"")), InodeFlags::empty());
         assert_eq!(loaded(compress, Some(b"of-a-later-version")), compress);
         assert_eq!(loaded(compress, None), compress);
         assert_eq!(loaded(nodump, None), nodump);
+    }
+
+    #[test]
+    fn inode_whose_attributes_are_corrupt_keeps_its_flags() {
+        let mut item = inode_item(FileKind::Regular);
+        item.flags = InodeFlags::NODUMP;
+        assert_eq!(loaded_with(&item, Some(b"cut")), InodeFlags::NODUMP);
     }
 }

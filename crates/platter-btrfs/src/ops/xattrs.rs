@@ -4,7 +4,7 @@ use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::{Condition, Context, Error, FileKind, Result, XattrMode};
 
 use super::BtrfsInode;
-use super::properties::{COMPRESSION_NAME, flags_with, parse_property};
+use super::properties::{COMPRESSION_NAME, flags_with, flags_without, parse_property};
 use super::state::{INODE_CREDITS, Purpose};
 use crate::ondisk::inode_item::InodeFlags;
 use crate::txn::Editor;
@@ -39,6 +39,15 @@ fn is_acl(name: &[u8]) -> Result<bool> {
     Ok(false)
 }
 
+/// What becomes of an attribute.
+#[derive(Debug, Clone, Copy)]
+enum XattrChange<'v> {
+    Set(&'v [u8], XattrMode),
+    Remove,
+    /// It need not be there.
+    RemoveIfAny,
+}
+
 impl BtrfsInode {
     pub(super) fn set_named_xattr(
         &self,
@@ -55,8 +64,9 @@ impl BtrfsInode {
             return Err(Condition::TooBig.into());
         }
         if !is_acl {
-            return self.change_xattr(name, Some((value, mode)), None);
+            return self.change_xattr(name, XattrChange::Set(value, mode), None);
         }
+        // An ACL is set in any mode, as in Linux.
         if self.kind == FileKind::Symlink {
             return Err(Condition::NotSupported.into());
         }
@@ -65,7 +75,7 @@ impl BtrfsInode {
                 return Err(Condition::AccessDenied.into());
             }
             let list = PosixAcl::decode(value)?.encode();
-            return self.change_xattr(name, Some((&list, mode)), None);
+            return self.change_xattr(name, XattrChange::Set(&list, XattrMode::Set), None);
         }
         let list = PosixAcl::decode(value)?;
         let credentials = &context.credentials;
@@ -74,52 +84,59 @@ impl BtrfsInode {
         let lost = if keeps_group_id { 0 } else { SET_GROUP_ID };
         let bits = Some((list.mode_bits(), lost));
         if list.is_minimal() {
-            return self.change_xattr(name, None, bits);
+            // The bits express it.
+            return self.change_xattr(name, XattrChange::RemoveIfAny, bits);
         }
-        self.change_xattr(name, Some((&list.encode(), mode)), bits)
+        self.change_xattr(name, XattrChange::Set(&list.encode(), XattrMode::Set), bits)
     }
 
     pub(super) fn remove_named_xattr(&self, name: &[u8]) -> Result<()> {
         if name == COMPRESSION_NAME {
-            return self.remove_property();
+            return self.remove_property(XattrChange::Remove);
         }
         is_acl(name)?;
-        self.change_xattr(name, None, None)
+        self.change_xattr(name, XattrChange::Remove, None)
     }
 
+    /// Sets the property; an empty value removes it, as in Linux.
     fn set_property(&self, value: &[u8], mode: XattrMode) -> Result<()> {
-        let method = parse_property(value)?;
         self.check_property()?;
-        let (value, bits) = (Some((value, mode)), None);
-        self.change_with(COMPRESSION_NAME, value, bits, |flags| {
+        if value.is_empty() {
+            return self.remove_property(match mode {
+                XattrMode::Replace => XattrChange::Remove,
+                XattrMode::Set | XattrMode::Create => XattrChange::RemoveIfAny,
+            });
+        }
+        let method = parse_property(value)?;
+        let change = XattrChange::Set(value, mode);
+        self.change_with(COMPRESSION_NAME, change, None, |flags| {
             flags_with(flags, method)
         })?;
         self.forget_property();
         Ok(())
     }
 
-    fn remove_property(&self) -> Result<()> {
-        let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-        self.change_with(COMPRESSION_NAME, None, None, |flags| flags.difference(both))?;
+    fn remove_property(&self, change: XattrChange<'_>) -> Result<()> {
+        self.change_with(COMPRESSION_NAME, change, None, flags_without)?;
         self.forget_property();
         Ok(())
     }
 
-    /// Sets an attribute, or removes it, with permission bits that change with it: new ones, and such as are lost.
+    /// Changes an attribute, with permission bits that change with it: new ones, and such as are lost.
     fn change_xattr(
         &self,
         name: &[u8],
-        value: Option<(&[u8], XattrMode)>,
+        change: XattrChange<'_>,
         bits: Option<(u32, u32)>,
     ) -> Result<()> {
-        self.change_with(name, value, bits, |flags| flags)
+        self.change_with(name, change, bits, |flags| flags)
     }
 
     /// As [`change_xattr`](Self::change_xattr), with flags that change with it.
     fn change_with(
         &self,
         name: &[u8],
-        value: Option<(&[u8], XattrMode)>,
+        change: XattrChange<'_>,
         bits: Option<(u32, u32)>,
         flags: impl Fn(InodeFlags) -> InodeFlags,
     ) -> Result<()> {
@@ -131,16 +148,17 @@ impl BtrfsInode {
         self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
             let transaction = handle.generation();
             let number = self.id.number;
-            let changed = handle.edit(self.tree_id(), |editor: &mut Editor<'_, '_>| match value {
-                Some((value, mode)) => {
+            let changed = handle.edit(self.tree_id(), |editor: &mut Editor<'_, '_>| match change {
+                XattrChange::Set(value, mode) => {
                     change::set(editor, transaction, (number, name), value, mode)
                 }
-                None => change::remove(editor, number, name),
+                XattrChange::Remove | XattrChange::RemoveIfAny => {
+                    change::remove(editor, number, name)
+                }
             });
-            match changed {
-                // An access ACL that the bits express need not be there.
-                Err(Error::Condition(Condition::NoAttribute)) if bits.is_some() => {}
-                changed => changed?,
+            match (changed, change) {
+                (Err(Error::Condition(Condition::NoAttribute)), XattrChange::RemoveIfAny) => {}
+                (changed, _) => changed?,
             }
             if let Some((bits, lost)) = bits {
                 item.permissions = (item.permissions & !PERMISSION_BITS | bits) & !lost;
