@@ -4,15 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
+use platter_ondisk::Locus;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{
     Condition, Context, CreateKind, Defragment, FallocateMode, Filesystem, Inode, Name, RenameMode,
     SetAttr, SystemClock, XattrMode,
 };
+use zerocopy::IntoBytes;
 
 use super::{Btrfs, MountOptions};
 use crate::compress::Method;
+use crate::ondisk::file_extent::{Compression, FileExtent, FileExtentKind};
+use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Key, TreeId};
 use crate::ops::DataPolicy;
+use crate::txn::WriteOptions;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
 
@@ -427,6 +434,59 @@ fn acls_are_set_in_any_mode() {
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
+}
+
+#[test]
+fn clone_of_an_inline_extent_of_several_sectors_is_whole() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let source = root
+        .create(&context, name("source"), CreateKind::Regular, 0o644)
+        .unwrap();
+    source.write_at(0, b"short").unwrap();
+    let number = source.id().number;
+    drop((root, source));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let bytes = noise(&mut Random(7), 10_000);
+    let fs = pool.open(WriteOptions::default());
+    let handle = fs.begin(4).unwrap();
+    let edited = handle.edit(TreeId::FS, |tree| {
+        let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+        let item = tree.get(key)?.unwrap();
+        let mut item = InodeItem::decode(&item, Locus::UNKNOWN)?;
+        item.size_bytes = bytes.len() as u64;
+        tree.set(key, item.encode().as_bytes())?;
+        let inline = FileExtent {
+            generation: handle.generation(),
+            ram_bytes: item.size_bytes,
+            compression: Compression::None,
+            file_bytes: item.size_bytes,
+            kind: FileExtentKind::Inline(&bytes),
+        };
+        tree.set(Key::new(number, ItemKind::EXTENT_DATA, 0), &inline.encode())
+    });
+    edited.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let source = root.lookup(name("source")).unwrap();
+    let target = root
+        .create(&context, name("target"), CreateKind::Regular, 0o644)
+        .unwrap();
+    target.clone_range(&*source, 0..10_000, 4096).unwrap();
+    drop((root, source, target));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let mounted = mount(&pool);
+    let target = mounted.root().unwrap().lookup(name("target")).unwrap();
+    let cloned = read(&*target);
+    assert!(cloned[..4096].iter().all(|&byte| byte == 0) && cloned[4096..] == bytes);
+    assert_eq!(target.attr().unwrap().sectors, 24);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use platter_vfs::{Condition, Inode, Result};
 
 use super::BtrfsInode;
 use super::blocks::EXTENT_CREDITS;
-use super::state::{Purpose, SECTOR_BITS, touch_contents};
+use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
 use crate::file::change::ExtentChange;
 use crate::file::{Backing, Runs};
 use crate::ondisk::inode_item::InodeFlags;
@@ -79,7 +79,8 @@ impl BtrfsInode {
         while start < blocks.end {
             let run = Runs::new(source.context(), source.tree(), source.id.number).at(start)?;
             if let Backing::Inline { .. } = run.backing {
-                let end = run.file.end.min(blocks.end);
+                // Of a corrupt filesystem, one may be longer than what is reserved.
+                let end = run.file.end.min(blocks.end).min(start + SECTOR_BYTES);
                 self.copy_inline(source, start..end, to + (start - blocks.start))?;
                 start = end;
                 continue;
@@ -97,7 +98,7 @@ impl BtrfsInode {
         })
     }
 
-    /// Writes what the source has in its item.
+    /// Writes a sector of what the source has in its item.
     fn copy_inline(&self, source: &Self, range: Range<u64>, to: u64) -> Result<()> {
         let count = range.end.min(source.data.size_bytes()) - range.start;
         let mut bytes = vec![0; usize::try_from(count).unwrap_or_default()];
