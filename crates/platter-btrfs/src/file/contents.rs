@@ -370,3 +370,30 @@ fn copy(bytes: &[u8], offset: u64, bufs: &mut [&mut [u8]]) {
         bytes = later;
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::ondisk::TreeId;
+
+    /// Calls `work` with the contents of a file of the top-level subvolume.
+    pub(crate) fn with_contents<T>(
+        context: &FsContext,
+        (inode, size_bytes): (u64, u64),
+        work: impl FnOnce(&Contents<'_>) -> T,
+    ) -> T {
+        let (data, decompressed) = (DataReader::default(), DecompressedCache::default());
+        work(&Contents {
+            context,
+            data: &data,
+            decompressed: &decompressed,
+            tree: context.required_tree(TreeId::FS).unwrap(),
+            reader: Reader {
+                tree: TreeId::FS,
+                inode,
+                is_summed: true,
+            },
+            size_bytes,
+        })
+    }
+}

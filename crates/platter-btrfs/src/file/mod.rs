@@ -5,4 +5,6 @@ mod runs;
 mod contents;
 
 pub use contents::Contents;
+#[cfg(test)]
+pub(crate) use contents::tests::with_contents;
 pub use runs::{Backing, FileRun, FileRunsRule, Runs};

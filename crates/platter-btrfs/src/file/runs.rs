@@ -168,13 +168,13 @@ mod tests {
     use std::io::IoSliceMut;
     use std::ops::ControlFlow;
 
-    use super::super::Contents;
-    use super::*;
-    use crate::context::tests::{rule, sample};
-    use crate::data::{DataReader, DecompressedCache, Reader};
-    use crate::ondisk::{LogicalAddr, TreeId};
     use platter_ondisk::Rule as _;
     use platter_vfs::{Extent, SeekTarget};
+
+    use super::super::{Contents, with_contents};
+    use super::*;
+    use crate::context::tests::{rule, sample};
+    use crate::ondisk::{LogicalAddr, TreeId};
 
     fn extent(file_bytes: u64) -> Vec<u8> {
         let place = ExtentPlace {
@@ -228,19 +228,11 @@ mod tests {
         };
         let key = Key::new(257, ItemKind::EXTENT_DATA, 0);
         let context = sample(&[(key, &inline.encode())], &[]);
-        let (data, decompressed) = (DataReader::default(), DecompressedCache::default());
-        let contents = Contents {
-            context: &context,
-            data: &data,
-            decompressed: &decompressed,
-            tree: context.required_tree(TreeId::FS).unwrap(),
-            reader: Reader {
-                tree: TreeId::FS,
-                inode: 257,
-                is_summed: true,
-            },
-            size_bytes: 6000,
-        };
+        with_contents(&context, (257, 6000), has_data_in_one_sector);
+    }
+
+    /// What `inline_extent_fills_its_sector` expects.
+    fn has_data_in_one_sector(contents: &Contents<'_>) {
         let seek = |offset, target| contents.seek(offset, target).ok();
         assert_eq!(seek(419, SeekTarget::Data), Some(419));
         assert_eq!(seek(0, SeekTarget::Hole), Some(4096));

@@ -317,7 +317,7 @@ mod tests {
 
     use super::*;
     use crate::context::tests::{rule, sample};
-    use crate::data::{DataReader, DecompressedCache, Reader};
+    use crate::file::with_contents;
     use crate::ondisk::verity::{DiskFsVerity, DiskVerityDescriptor};
 
     #[test]
@@ -361,23 +361,10 @@ mod tests {
         items.extend(about.map(|_| (first, disk.as_bytes())));
         items.extend_from_slice(others);
         let context = sample(&items, &[]);
-        let (data, decompressed) = (DataReader::default(), DecompressedCache::default());
-        let contents = Contents {
-            context: &context,
-            data: &data,
-            decompressed: &decompressed,
-            tree: context.required_tree(TreeId::FS).unwrap(),
-            reader: Reader {
-                tree: TreeId::FS,
-                inode: INODE,
-                is_summed: true,
-            },
-            size_bytes,
-        };
-        rule(Verity::read(&contents).and_then(|verity| {
+        rule(with_contents(&context, (INODE, size_bytes), |contents| {
             let mut bytes = [0; 2048];
             let bufs = &mut [IoSliceMut::new(&mut bytes)];
-            verity.verify(&contents, &MerkleCache::default(), 0, bufs)
+            Verity::read(contents)?.verify(contents, &MerkleCache::default(), 0, bufs)
         }))
     }
 
