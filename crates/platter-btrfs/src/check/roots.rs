@@ -94,7 +94,8 @@ impl Checker<'_> {
                     if item.root.generation > self.context.superblock.generation {
                         self.found(locus, RootUseRule::Generation)?;
                     }
-                    if item.root.generation == Generation(0) {
+                    let is_copy = TreeId(key.object) == TreeId::TREE_RELOC;
+                    if item.root.generation == Generation(0) && !is_copy {
                         self.found(locus, RootUseRule::NoGeneration)?;
                     }
                     let (id, position) = (TreeId(key.object), self.roots.items.len());

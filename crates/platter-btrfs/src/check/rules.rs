@@ -231,7 +231,7 @@ rules! {
     pub enum RootUseRule of "root item" {
         /// A root's generation is not of the future.
         Generation => "root generation is newer than the superblock",
-        /// A root's generation is that of its root block, which is not compared with zero.
+        /// A root's generation is not zero: that of its root block would not be compared.
         NoGeneration => "outdated root item: its generation is zero",
         /// A subvolume that is referred to is there.
         NotFound => "fs tree refs not found",
