@@ -1,5 +1,7 @@
 //! `mkfs.btrfs` and `btrfs check --readonly`.
 
+use std::error::Error;
+use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
@@ -22,6 +24,10 @@ while [ $# -gt 0 ]; do
 done
 exec btrfs check --readonly "$first"
 "#;
+
+/// The statuses of a shell whose command cannot be run.
+const NOT_RUN: i32 = 126;
+const NOT_FOUND: i32 = 127;
 
 /// Makes a filesystem over new sparse files of `size_kib` each. Its UUIDs are random: `mkfs.btrfs`
 /// refuses one that another attached device has.
@@ -48,12 +54,30 @@ pub fn make_filled(
     Ok(())
 }
 
+/// The checker ended without a verdict: by a signal, or with a status that it does not document.
+#[derive(Debug)]
+pub struct Crash(String);
+
+impl fmt::Display for Crash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "btrfs check {}", self.0)
+    }
+}
+
+impl Error for Crash {}
+
 /// Judges a filesystem by all its members, without changing them.
+///
+/// # Errors
+/// [`Crash`], and those of running it.
 pub fn check(images: &[&Path]) -> Result<Verdict> {
     Ok(report(images)?.0)
 }
 
 /// Judges a filesystem by all its members, and returns all that was printed, too.
+///
+/// # Errors
+/// As of [`check`].
 pub fn report(images: &[&Path]) -> Result<(Verdict, String)> {
     for image in images {
         File::open(image).with_context(|| image.display().to_string())?;
@@ -95,7 +119,10 @@ fn verdict(finished: &Finished) -> Result<Verdict> {
     };
     let is_finished = lines().any(|line| line.ends_with("no error found"));
     let errors = || lines().filter(|line| is_complaint(line)).map(str::to_owned);
-    match finished.code()? {
+    let code = finished
+        .code()
+        .map_err(|error| Crash(format!("{error}:\n{text}")))?;
+    match code {
         0 if is_finished && errors().next().is_none() => Ok(Verdict::Clean),
         0 if is_finished => Ok(Verdict::NotClean(errors().collect())),
         1 => match lines().find(|line| is_refusal(line)) {
@@ -107,7 +134,8 @@ fn verdict(finished: &Finished) -> Result<Verdict> {
                     .collect(),
             )),
         },
-        code => bail!("btrfs check ended with {code} and no verdict:\n{text}"),
+        0 | NOT_RUN..=NOT_FOUND => bail!("btrfs check ended with {code} and no verdict:\n{text}"),
+        _ => bail!(Crash(format!("ended with {code}:\n{text}"))),
     }
 }
 
@@ -164,8 +192,17 @@ mod tests {
 
     #[test]
     fn clean_exit_without_summary_is_no_verdict() {
-        assert!(verdict(&finished("exit 0\n")).is_err());
-        assert!(verdict(&finished("exit 127\nnot found\n")).is_err());
+        let crashed = |finished: &Finished| verdict(finished).unwrap_err().is::<Crash>();
+        assert!(!crashed(&finished("exit 0\n")));
+        assert!(!crashed(&finished("exit 127\nnot found\n")));
+        assert!(crashed(&finished("exit 134\n")));
+        let killed = tool::command("sh").args(["-c", "kill -6 $$"]).output();
+        let killed = killed.unwrap();
+        assert!(crashed(&Finished {
+            status: killed.status,
+            stdout: killed.stdout,
+            stderr: killed.stderr,
+        }));
         assert!(check(&[Path::new("/nonexistent/image")]).is_err());
         let error = CLEAN.replacen("[7/7]", "ERROR: a line\n[7/7]", 1);
         assert!(matches!(

@@ -11,7 +11,7 @@ use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::tree_block::Expected;
 use platter_btrfs::ondisk::types::EMPTY_SUBVOL_DIR;
 use platter_btrfs::ondisk::{Key, TreeId};
-use platter_btrfs::txn::WriteOptions;
+use platter_btrfs::txn::{WriteContext, WriteOptions};
 use platter_btrfs::{Btrfs, MountOptions, open_for_writing};
 use platter_cache::MemoryBudget;
 use platter_vfs::{SystemClock, Timestamp};
@@ -125,6 +125,11 @@ impl Pool {
     /// Runs a script with the root of a kernel mount as its argument. The first command that fails ends it, and is an
     /// error.
     pub(super) fn run(&self, mount_options: &str, script: &str) -> Result<()> {
+        self.mount_and_run(mount_options, script)?
+            .unmount_all(&self.paths())
+    }
+
+    fn mount_and_run(&self, mount_options: &str, script: &str) -> Result<Mount> {
         let mount = Mount::images(
             FsType::Btrfs,
             &self.paths(),
@@ -134,7 +139,18 @@ impl Pool {
         let mut shell = tool::command("sh");
         shell.args(["-e", "-c", script, "sh"]).arg(mount.root());
         tool::succeed(&mut shell)?;
-        mount.unmount_all(&self.paths())
+        Ok(mount)
+    }
+
+    /// As [`run`](Self::run), of a script that calls `fsync` in one subvolume. Returns a copy of the devices as they are
+    /// while they are mounted: they have a log.
+    pub(super) fn copy_with_log(&self, script: &str) -> Result<Self> {
+        let mount = self.mount_and_run("commit=300", script)?;
+        let copy = self.copy()?;
+        mount.unmount_all(&self.paths())?;
+        let ours = self::mount(&copy.devices()?, &MountOptions::default())?;
+        ensure!(log_roots(&ours)? == 1, "there is no log");
+        Ok(copy)
     }
 
     /// Runs a script at the root of a kernel mount of one device, in a mount namespace that ends with it.
@@ -154,20 +170,7 @@ impl Pool {
 
     /// Moves block groups to a tree of their own: `mkfs.btrfs` 6.2 makes none.
     pub(super) fn convert_to_group_tree(&self) -> Result<()> {
-        let options = OpenOptions {
-            access: DeviceAccess::Write,
-            direct: false,
-        };
-        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for image in &self.images {
-            devices.push(Arc::new(FileDevice::open(image, options)?));
-        }
-        let budget = Arc::new(MemoryBudget::new(16 << 20));
-        let clock = Arc::new(SystemClock::new());
-        let writing = WriteOptions::default();
-        let opened = open_for_writing(&devices, &MountOptions::default(), writing, &budget, clock);
-        opened?.convert_to_block_group_tree()?;
-        drop(devices);
+        self.open_for_writing()?.convert_to_block_group_tree()?;
         let names = mount(&self.devices()?, &MountOptions::default())?;
         let names = names.superblock().features.compat_ro_names();
         assert!(names.contains(&"block-group-tree"), "{names:?}");
@@ -192,6 +195,21 @@ impl Pool {
     /// Fills it with files of all kinds.
     pub(super) fn fill(&self, mount_options: &str) -> Result<()> {
         self.run(mount_options, include_str!("fill.sh"))
+    }
+
+    /// Opens it for transactions.
+    pub(super) fn open_for_writing(&self) -> Result<WriteContext> {
+        let devices = self.writable_devices()?;
+        let budget = Arc::new(MemoryBudget::new(16 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let (options, writing) = (MountOptions::default(), WriteOptions::default());
+        let opened = open_for_writing(&devices, &options, writing, &budget, clock)?;
+        Ok(opened)
+    }
+
+    /// Opens its devices for writing.
+    fn writable_devices(&self) -> Result<Vec<Arc<dyn BlockDevice>>> {
+        open_with(&self.images, DeviceAccess::Write)
     }
 
     /// Opens its devices for reading.
@@ -236,6 +254,14 @@ pub(super) fn mount(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) ->
     )?)
 }
 
+/// Platter's mount of a pool for writing.
+pub(super) fn mount_writable(pool: &Pool) -> Result<Btrfs> {
+    let budget = Arc::new(MemoryBudget::new(32 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let (devices, options) = (pool.writable_devices()?, MountOptions::default());
+    Ok(Btrfs::mount_writable(&devices, &options, budget, clock)?)
+}
+
 /// How many subvolumes have a log tree.
 pub(super) fn log_roots(btrfs: &Btrfs) -> Result<usize> {
     let Some(root) = btrfs.superblock().log_root else {
@@ -250,8 +276,12 @@ pub(super) fn log_roots(btrfs: &Btrfs) -> Result<usize> {
 
 /// Opens images for reading.
 pub(super) fn open(images: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    open_with(images, DeviceAccess::Read)
+}
+
+fn open_with(images: &[PathBuf], access: DeviceAccess) -> Result<Vec<Arc<dyn BlockDevice>>> {
     let options = OpenOptions {
-        access: DeviceAccess::Read,
+        access,
         direct: false,
     };
     let open = |image: &PathBuf| -> Result<Arc<dyn BlockDevice>> {

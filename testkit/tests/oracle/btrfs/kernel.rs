@@ -1,5 +1,6 @@
 //! Whether the kernel refuses a filesystem, or a block, item or file of it.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,25 @@ use super::image::Pool;
 const TREE_SEARCH: u32 = 0xd000_9411;
 const SEARCH_BYTES: usize = 4096;
 
+/// What the kernel refuses, and its words.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    Mount(String),
+    Read(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mount(text) => write!(out, "does not mount: {text}"),
+            Self::Read(text) => write!(out, "does not read: {text}"),
+        }
+    }
+}
+
 /// Mounts the filesystem, reads every leaf of every tree, and every file. Returns what the kernel refuses, if
 /// anything. The images stay as they are.
-pub(super) fn refuses(corpus: &Corpus) -> Result<Option<String>> {
+pub(super) fn refuses(corpus: &Corpus) -> Result<Option<Refusal>> {
     let images: Vec<&Path> = corpus.images().iter().map(PathBuf::as_path).collect();
     // A log is replayed, which takes a device that can be written to.
     let copy = corpus
@@ -32,14 +49,15 @@ pub(super) fn refuses(corpus: &Corpus) -> Result<Option<String>> {
     };
     let mount = match Mount::images(FsType::Btrfs, &images, "", access) {
         Ok(mount) => mount,
-        Err(error) => return Ok(Some(format!("{error:#}"))),
+        Err(error) => return Ok(Some(Refusal::Mount(format!("{error:#}")))),
     };
-    let refusal = refusal_of(corpus, mount.root())?;
+    let unread = unread(corpus, mount.root())?;
     mount.release(&images)?;
-    Ok(refusal)
+    Ok(unread.map(Refusal::Read))
 }
 
-fn refusal_of(corpus: &Corpus, root: &Path) -> Result<Option<String>> {
+/// What cannot be read, and why.
+fn unread(corpus: &Corpus, root: &Path) -> Result<Option<String>> {
     for tree in corpus.roots() {
         if let Err(errno) = ioctl::call(root, 0, TREE_SEARCH, &search(tree))? {
             let error = Errno::from_raw_os_error(errno);

@@ -1,13 +1,13 @@
 //! Filesystems that open only with `rescue=`.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 use platter_btrfs::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags,
 };
-use platter_btrfs::ondisk::tree_block::Expected;
 use platter_btrfs::ondisk::{LogicalAddr, Superblock, TreeId};
 use platter_btrfs::{Btrfs, MountOptions, Rescue};
 use platter_vfs::{Filesystem, Name};
@@ -17,16 +17,21 @@ use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::image::{Pool, RULES, mount};
+use super::image::{Pool, RULES, mount, mount_writable};
 
 /// Overwrites all copies of a tree block.
 fn overwrite(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr) -> Result<()> {
-    let store = btrfs.super_block().context().blocks.store();
-    for copy in 0..2 {
-        let (member, at) = store.location(logical, copy).unwrap();
+    overwrite_begin(btrfs, pool, logical, btrfs.superblock().node_bytes)
+}
+
+/// Overwrites the first bytes of all copies of a tree block: at least its checksum.
+fn overwrite_begin(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr, len_bytes: u32) -> Result<()> {
+    let blocks = &btrfs.super_block().context().blocks;
+    let garbage = vec![0x77; len_bytes.try_into()?];
+    for copy in 0..blocks.copies(logical) {
+        let (member, at) = blocks.store().location(logical, copy).unwrap();
         let image = &pool.images[usize::from(member.index)];
         let image = File::options().write(true).open(image)?;
-        let garbage = vec![0x77; btrfs.superblock().node_bytes.try_into()?];
         image.write_all_at(&garbage, at.0)?;
     }
     Ok(())
@@ -93,6 +98,14 @@ const IGNORES_BAD_ROOTS: Rescue = Rescue {
     ignores_superblock_flags: false,
 };
 
+/// Both mounts of a filesystem, although roots are bad.
+fn with_bad_roots(pool: &Pool) -> Result<(Btrfs, Mount)> {
+    let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
+    let options = "rescue=ignorebadroots";
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::Replay)?;
+    Ok((ours, kernel))
+}
+
 #[test]
 fn data_is_not_verified_without_a_checksum_tree() -> Result<()> {
     agree(
@@ -106,13 +119,7 @@ fn data_is_not_verified_without_a_checksum_tree() -> Result<()> {
 fn files_are_read_without_an_extent_tree() -> Result<()> {
     let pool = without_tree(TreeId::EXTENT)?;
     agree(&pool, IGNORES_BAD_ROOTS, "rescue=ignorebadroots")?;
-    let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
-    let kernel = Mount::images(
-        FsType::Btrfs,
-        &pool.paths(),
-        "rescue=ignorebadroots",
-        Access::Replay,
-    )?;
+    let (ours, kernel) = with_bad_roots(&pool)?;
     super::space::same_space(&ours, &kernel)
 }
 
@@ -127,23 +134,79 @@ fn files_are_read_without_a_device_tree() -> Result<()> {
 fn trees_that_reading_does_not_need_may_be_corrupt() -> Result<()> {
     for id in [TreeId::UUID, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
         let pool = without_tree(id)?;
+        let written = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadWrite);
+        assert!(written.is_err(), "{id}: the kernel mounts it for writing");
+        assert!(mount_writable(&pool).is_err(), "{id}");
         agree_with_option(&pool, IGNORES_BAD_ROOTS, "rescue=ignorebadroots")
             .with_context(|| id.to_string())?;
-        let kernel = Mount::images(
-            FsType::Btrfs,
-            &pool.paths(),
-            "rescue=ignorebadroots",
-            Access::Replay,
-        )?;
+        let (ignoring, kernel) = with_bad_roots(&pool)?;
+        super::space::same_space(&ignoring, &kernel)?;
+        drop(ignoring);
         let ours = mount(&pool.devices()?, &MountOptions::default())?;
         let outcome = compare(&ours, kernel.root(), RULES)?;
         assert_eq!(outcome.differences, 0, "{id}: {outcome}");
         drop(ours);
-        let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
-        super::space::same_space(&ours, &kernel)?;
-        drop(ours);
         kernel.release(&pool.paths())?;
     }
+    Ok(())
+}
+
+/// Overwrites the leaf of a tree of two levels that `choose` chooses.
+fn overwrite_leaf(
+    pool: &Pool,
+    id: TreeId,
+    choose: impl FnOnce(&[LogicalAddr]) -> Option<&LogicalAddr>,
+) -> Result<()> {
+    let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
+    let context = btrfs.super_block().context();
+    let tree = context.required_tree(id)?;
+    assert_eq!(tree.root.level, 1);
+    let root = context.blocks.read_root(tree)?;
+    let leaves: Vec<_> = root.node().iter().map(|leaf| leaf.logical).collect();
+    overwrite(&btrfs, pool, *choose(&leaves).unwrap())
+}
+
+/// Files whose checksums fill several leaves of 4 KiB.
+const CHECKSUMMED: &str = r#"
+for number in $(seq 16); do head -c 1M /dev/urandom > "$1/$number"; done
+"#;
+
+/// A mount reads the root of the checksum tree alone.
+#[test]
+fn checksums_in_a_corrupt_leaf_are_missed_by_reading() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &["-n", "4096"])?;
+    pool.run("", CHECKSUMMED)?;
+    overwrite_leaf(&pool, TreeId::CSUM, <[_]>::first)?;
+    let ours = mount(&pool.devices()?, &MountOptions::default())?;
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly)?;
+    let (mut read, mut refused) = (0, 0);
+    for entry in std::fs::read_dir(kernel.root())? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        let name = entry.file_name();
+        let file = ours.root()?.lookup(Name::new(name.as_bytes())?)?;
+        let mut bytes = vec![0; usize::try_from(file.attr()?.size_bytes)?];
+        match (file.read_at(0, &mut bytes), std::fs::read(entry.path())) {
+            (Ok(_), Ok(theirs)) => {
+                assert!(bytes == theirs, "{}", name.display());
+                read += 1;
+            }
+            (Err(ours), Err(theirs)) => {
+                // A tree block is corrupt; the kernel's page cache keeps one error for all causes.
+                assert_eq!(ours.errno(), Errno::UCLEAN, "{}", name.display());
+                let errno = theirs.raw_os_error();
+                assert_eq!(errno, Some(Errno::IO.raw_os_error()), "{}", name.display());
+                refused += 1;
+            }
+            (ours, theirs) => {
+                let theirs = theirs.map(|bytes| bytes.len());
+                panic!("{}: {ours:?}, {theirs:?}", name.display());
+            }
+        }
+    }
+    assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
     Ok(())
 }
 
@@ -151,34 +214,13 @@ fn trees_that_reading_does_not_need_may_be_corrupt() -> Result<()> {
 fn block_groups_after_a_corrupt_leaf_count_as_full() -> Result<()> {
     let pool = Pool::make(1, 200 << 10, &["-n", "4096"])?;
     pool.fill("")?;
-    let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
-    let context = btrfs.super_block().context();
-    let tree = context.required_tree(TreeId::EXTENT)?;
-    assert_eq!(tree.root.level, 1);
-    let root = context
-        .blocks
-        .read(tree.root.logical, &Expected::default())?;
-    let last = root.node().iter().last().unwrap();
-    overwrite(&btrfs, &pool, last.logical)?;
-    let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
-    let options = "rescue=ignorebadroots";
-    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::Replay)?;
+    overwrite_leaf(&pool, TreeId::EXTENT, <[_]>::last)?;
+    let (ours, kernel) = with_bad_roots(&pool)?;
     super::space::same_space(&ours, &kernel)
 }
 
-/// Changes the checksum of all copies of a tree block.
-fn unsum(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr) -> Result<()> {
-    let store = btrfs.super_block().context().blocks.store();
-    for copy in 0..2 {
-        let (member, at) = store.location(logical, copy).unwrap();
-        let image = &pool.images[usize::from(member.index)];
-        File::options()
-            .write(true)
-            .open(image)?
-            .write_all_at(&[0x77; 4], at.0)?;
-    }
-    Ok(())
-}
+/// The length of the checksums that `mkfs.btrfs` chooses.
+const CHECKSUM_BYTES: u32 = 4;
 
 #[test]
 fn blocks_without_a_matching_checksum_are_taken() -> Result<()> {
@@ -187,12 +229,12 @@ fn blocks_without_a_matching_checksum_are_taken() -> Result<()> {
     let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
     let context = btrfs.super_block().context();
     let tree = context.required_tree(TreeId::FS)?;
-    let root = (context.blocks).read(tree.root.logical, &Expected::default())?;
+    let root = context.blocks.read_root(tree)?;
     let mut blocks = vec![context.superblock.chunk_root.logical];
     blocks.extend([context.superblock.root.logical, tree.root.logical]);
     blocks.extend(root.node().iter().map(|pointer| pointer.logical));
     for logical in blocks {
-        unsum(&btrfs, &pool, logical)?;
+        overwrite_begin(&btrfs, &pool, logical, CHECKSUM_BYTES)?;
     }
     let mut rescue = Rescue::default();
     assert!(rescue.add("ignoremetacsums"));

@@ -4,21 +4,24 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
+use platter_btrfs::ondisk::file_extent::{FileExtent, FileExtentKind};
+use platter_btrfs::ondisk::inode_item::InodeItem;
+use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::send_stream::{Command, StreamRule, StreamWriter};
+use platter_btrfs::ondisk::{Key, TreeId};
 use platter_btrfs::{Btrfs, MountOptions, SubvolumeChoice};
-use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
 use platter_vfs::subvolumes::SendOptions;
-use platter_vfs::{Condition, Context as Caller, Filesystem, PathWalk, SystemClock};
+use platter_vfs::{Condition, Context as Caller, Filesystem, PathWalk};
 use tempfile::TempDir;
 use testkit::compare::Rules;
 use testkit::oracle::{Verdict, btrfs};
+use zerocopy::IntoBytes;
 
-use super::image::{Pool, mount};
+use super::check::is_clean;
+use super::image::{Pool, mount, mount_writable};
 use super::stream_trees::script;
 
 /// Seeds in a normal run; `PLATTER_STREAM_TREES` has another number.
@@ -48,21 +51,6 @@ fn seeds() -> Result<u64> {
         Ok(count) => Ok(count.parse()?),
         Err(_) => Ok(SEEDS),
     }
-}
-
-fn writable(pool: &Pool) -> Result<Btrfs> {
-    let options = OpenOptions {
-        access: DeviceAccess::Write,
-        direct: false,
-    };
-    let open = |image: &PathBuf| -> Result<Arc<dyn BlockDevice>> {
-        Ok(Arc::new(FileDevice::open(image, options)?))
-    };
-    let devices = pool.images.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let budget = Arc::new(MemoryBudget::new(32 << 20));
-    let clock = Arc::new(SystemClock::new());
-    let mounted = Btrfs::mount_writable(&devices, &MountOptions::default(), budget, clock)?;
-    Ok(mounted)
 }
 
 fn number(fs: &Btrfs, path: &str) -> Result<u64> {
@@ -138,7 +126,7 @@ impl Streams {
 
     fn received_by_us(&self) -> Result<Pool> {
         let pool = Pool::make(1, SIZE_KIB, &[])?;
-        let fs = writable(&pool)?;
+        let fs = mount_writable(&pool)?;
         for path in &self.paths {
             receive(&fs, &mut &fs::read(path)?[..])
                 .with_context(|| format!("receive {}", path.display()))?;
@@ -344,6 +332,81 @@ fn shared_extents_are_cloned() -> Result<()> {
     Ok(())
 }
 
+/// Files whose contents are in their items.
+const SHORT: &str = "
+btrfs subvolume create tree
+cd tree
+for size in 1 419 2000; do head -c $size /dev/urandom > random.$size; done
+mkdir packed
+setfattr -n btrfs.compression -v zstd packed
+for size in 700 4000; do yes | head -c $size > packed/$size; done
+btrfs subvolume snapshot -r . ../snap0
+truncate -s 100 random.2000
+yes no | head -c 500 > packed/700
+sync -f .
+btrfs subvolume snapshot -r . ../snap1
+";
+const SHORT_FILES: usize = 5;
+
+/// Makes the files with inline extents longer, and nothing else, as a logged truncation can. Returns how many.
+fn lengthen_inline(pool: &Pool, path: &str, size_bytes: u64) -> Result<usize> {
+    let reader = mount(&pool.devices()?, &MountOptions::default())?;
+    let id = TreeId(number(&reader, path)?);
+    drop(reader);
+    let fs = pool.open_for_writing()?;
+    let handle = fs.begin(32)?;
+    let count = handle.edit(id, |tree| {
+        let (mut next, mut count) = (Some(Key::MIN), 0);
+        while let Some(from) = next
+            && let Some((key, data)) = tree.at_or_after(from)?
+        {
+            next = key.successor();
+            if key.kind != ItemKind::EXTENT_DATA {
+                continue;
+            }
+            let locus = tree.tree().locus(key);
+            let extent = FileExtent::decode(&data, key.offset, 4096, locus)?;
+            let item_key = Key::new(key.object, ItemKind::INODE_ITEM, 0);
+            if let FileExtentKind::Inline(_) = extent.kind
+                && let Some(item) = tree.get(item_key)?
+            {
+                let mut item = InodeItem::decode(&item, locus)?;
+                item.size_bytes = size_bytes;
+                tree.set(item_key, item.encode().as_bytes())?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    })?;
+    drop(handle);
+    fs.sync()?;
+    Ok(count)
+}
+
+#[test]
+fn files_that_go_on_after_an_inline_extent_are_sent() -> Result<()> {
+    let pool = Pool::make(1, SIZE_KIB, &[])?;
+    pool.run_at_path("noatime", SHORT)?;
+    assert_eq!(lengthen_inline(&pool, "snap0", 6000)?, SHORT_FILES);
+    assert_eq!(lengthen_inline(&pool, "snap1", 9000)?, SHORT_FILES);
+    is_clean(&pool.paths())?;
+    for version in [1, 2] {
+        let options = SendOptions {
+            version: Some(version),
+            ..SendOptions::default()
+        };
+        let ours = Streams::ours(&pool, 2, &options)?;
+        let kernels = Streams::kernels(&pool, 2, &format!("--proto {version}"))?;
+        for streams in [ours, kernels] {
+            for received in [streams.received_by_us()?, streams.received_by_btrfs()?] {
+                let what = format!("version {version}, the kernel's: {}", streams.is_kernels);
+                streams.judge(&pool, &received, &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn stream_that_fails_leaves_nothing() -> Result<()> {
     let pool = Pool::make(1, SIZE_KIB, &[])?;
@@ -351,7 +414,7 @@ fn stream_that_fails_leaves_nothing() -> Result<()> {
     let streams = Streams::ours(&pool, 2, &SendOptions::default())?;
     let (full, changed) = (fs::read(&streams.paths[0])?, fs::read(&streams.paths[1])?);
     let target = Pool::make(1, SIZE_KIB, &[])?;
-    let fs = writable(&target)?;
+    let fs = mount_writable(&target)?;
     let refused = |stream: &[u8]| {
         let refused = receive(&fs, &mut &*stream).unwrap_err();
         let names = platter_vfs::inode::read_dir_all(&*fs.root()?)?;

@@ -9,11 +9,10 @@ use platter_btrfs::{MountOptions, SubvolumeChoice};
 use platter_vfs::Filesystem;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
-use testkit::tool;
 use testkit::workload::Tree;
 
 use super::changes::Changes;
-use super::image::{Pool, RULES, log_roots, mount, open};
+use super::image::{Pool, RULES, mount, open};
 use crate::user_mount::{self, TO_USER};
 
 /// Removes attributes that only the superuser sees.
@@ -100,20 +99,12 @@ sync moved names
 #[test]
 fn user_reads_a_btrfs_with_a_dirty_log() -> Result<()> {
     let pool = filled(1, &[])?;
-    let options = "commit=300";
-    let mounted = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::ReadWrite)?;
-    let mut shell = tool::command("sh");
-    shell.args(["-e", "-c", SYNCED, "sh"]).arg(mounted.root());
-    tool::succeed(&mut shell)?;
-    let frozen = pool.copy()?;
-    mounted.unmount_all(&pool.paths())?;
-    let options = MountOptions::default();
-    assert_eq!(log_roots(&mount(&frozen.devices()?, &options)?)?, 1);
+    let frozen = pool.copy_with_log(SYNCED)?;
     let expected = kernel_tree(&frozen.copy()?, "", Access::Replay)?;
     for path in ["new", "moved", "names/link"] {
         assert!(expected.entries.contains_key(path), "{path} is not logged");
     }
-    read_as_user(&frozen.images, "", &options, &expected)
+    read_as_user(&frozen.images, "", &MountOptions::default(), &expected)
 }
 
 /// A subvolume with another one in it.
