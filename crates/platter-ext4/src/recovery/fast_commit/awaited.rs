@@ -149,7 +149,7 @@ impl Awaited {
         .collect()
     }
 
-    /// Notes an inode record without links: more may follow, unless another inode gets its number.
+    /// Records an inode record without links: more may follow, unless another inode gets its number.
     pub(super) fn pass_by(&mut self, number: InodeNr, generation: u32) {
         if let Some(awaiting) = self.by_inode.get_mut(&number) {
             awaiting.retain(generation);

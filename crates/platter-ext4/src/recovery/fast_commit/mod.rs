@@ -12,10 +12,10 @@
 //! superblock says until the end that there are errors.
 
 mod scan;
+mod awaited;
 mod apply;
 mod entries;
 mod inode_record;
-mod awaited;
 mod recount;
 #[cfg(test)]
 mod tests;
