@@ -53,7 +53,7 @@ pub(super) struct Apply<'f> {
     pub(super) doomed: BTreeSet<InodeNr>,
     /// Records that no inode record followed yet: it may be that of another inode than the present one.
     pub(super) awaited: Awaited,
-    /// Files without a name that lack what records say of their blocks.
+    /// Inodes without extents that lack what records say of their blocks: they may be of another file, or be deleted.
     pub(super) incomplete: BTreeSet<InodeNr>,
 }
 
@@ -109,7 +109,10 @@ impl<'f> Apply<'f> {
         let is_awaited = match *record {
             Record::AddRange(AddRange { inode, .. })
             | Record::DelRange { inode, .. }
-            | Record::Link(Entry { inode, .. }) => !inode::is_reserved(self.fs, inode),
+            | Record::Link(Entry { inode, .. }) => {
+                let group = self.fs.geometry.group_of_inode(inode);
+                group.is_some() && !inode::is_reserved(self.fs, inode)
+            }
             Record::Unlink(entry) => self.awaited.contains(entry.inode),
             Record::Head { .. }
             | Record::Create(_)
@@ -325,18 +328,15 @@ impl<'f> Apply<'f> {
         })
     }
 
-    /// Returns the mapping of a file for changes; `None` if there is no such file, or it has neither a
-    /// name nor extents: unless it gets one, it is deleted.
+    /// Returns the mapping of a file for changes; `None` if there is no such file, or it has no extents: unless it is
+    /// deleted, or the record of another inode of this number follows, the replay fails at its end.
     fn mapped(&mut self, number: InodeNr) -> Result<Option<Mapped>> {
         let Some(inode) = self.find_or_unnamed(number)? else {
             return Ok(None);
         };
         if !inode.flags.contains(InodeFlags::EXTENTS) {
-            if inode.links == 0 {
-                self.incomplete.insert(number);
-                return Ok(None);
-            }
-            return Err(without_extents(number));
+            self.incomplete.insert(number);
+            return Ok(None);
         }
         self.touch(number)?;
         Mapped::new(self.fs, inode).map(Some)
@@ -475,7 +475,7 @@ mod tests {
         let space = Allocator::open_for_replay(&fs, Vec::new()).unwrap();
         let clock = FixedClock::new(Timestamp::default(), 0);
         let mut apply = Apply::begin(&fs, &space, None, &clock, false).unwrap();
-        match apply.record(record) {
+        match apply.record(record).and_then(|()| apply.finish()) {
             Err(Error::Corrupt(report)) => report.rule.into_owned(),
             other => panic!("expected corruption, got {other:?}"),
         }

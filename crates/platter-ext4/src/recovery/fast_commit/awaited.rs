@@ -12,6 +12,8 @@ use crate::ondisk::{FileBlock, InodeNr};
 
 /// Maximum memory for the records of all inodes, in bytes.
 const BYTES_MAX: usize = 8 << 20;
+/// What an inode takes in the table in addition to its records.
+const ENTRY_BYTES: usize = 2 * size_of::<(InodeNr, Awaiting)>();
 
 /// A record that is kept.
 #[derive(Debug)]
@@ -93,6 +95,8 @@ impl Awaiting {
 pub(super) struct Awaited {
     by_inode: BTreeMap<InodeNr, Awaiting>,
     bytes: usize,
+    /// Records of inodes were dropped that had none before.
+    is_partial: bool,
 }
 
 impl Awaited {
@@ -124,12 +128,17 @@ impl Awaited {
             | Record::Pad
             | Record::Tail { .. } => return,
         };
-        let bytes = size_of::<Kept>() + name_len;
-        let awaiting = self.by_inode.entry(number).or_default();
+        let is_new = !self.by_inode.contains_key(&number);
+        // A vector may have twice the space that it needs.
+        let bytes = 2 * size_of::<Kept>() + name_len + if is_new { ENTRY_BYTES } else { 0 };
         if self.bytes + bytes > BYTES_MAX {
-            awaiting.is_partial = true;
+            match self.by_inode.get_mut(&number) {
+                Some(awaiting) => awaiting.is_partial = true,
+                None => self.is_partial = true,
+            }
             return;
         }
+        let awaiting = self.by_inode.entry(number).or_default();
         awaiting.records.push(kept);
         awaiting.bytes += bytes;
         self.bytes += bytes;
@@ -162,8 +171,9 @@ impl Awaited {
     /// # Errors
     /// `Unsupported` if there are more of them than memory holds.
     pub(super) fn take(&mut self, number: InodeNr, generation: u32) -> Result<Awaiting> {
+        let is_missing = self.is_partial && !self.contains(number);
         let mut awaiting = self.forget(number);
-        if awaiting.is_partial {
+        if awaiting.is_partial || is_missing {
             let unsupported = Unsupported {
                 filesystem: "ext4",
                 feature: format!(

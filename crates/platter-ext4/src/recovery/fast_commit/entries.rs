@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Name, Result, Unsupported};
 
-use super::apply::{Apply, Mapped, without_extents};
+use super::apply::{Apply, Mapped};
 use crate::FsContext;
 use crate::alloc::{self, FREE_INODE_CREDITS, Reserve};
 use crate::directory::{CHANGE_CREDITS, Directory, DirectoryMut, insert_credits};
@@ -76,9 +76,6 @@ impl<'f> Apply<'f> {
             Insertion::Existing => true,
             Insertion::New => false,
         };
-        if self.incomplete.contains(&entry.inode) {
-            return Err(without_extents(entry.inode));
-        }
         if has_name && inode.links > 0 {
             return Ok(());
         }
@@ -176,15 +173,23 @@ impl<'f> Apply<'f> {
         refuse_encrypted(&parent)?;
         self.touch(entry.parent)?;
         let mut dir = Mapped::new(self.fs, parent)?;
-        self.ensure(insert_credits(&dir.map) + STORE_CREDITS)?;
+        self.ensure(insert_credits(&dir.map) + CHANGE_CREDITS + STORE_CREDITS)?;
         match self.names(&mut dir)?.insert(name, entry.inode, kind) {
             Err(Error::Condition(Condition::Exists)) => {
-                let found = Directory::open(self.fs, &dir.inode, &dir.map)?.lookup(name)?;
-                return Ok(if found.inode == entry.inode {
-                    Insertion::Existing
-                } else {
-                    Insertion::None
-                });
+                let slot = Directory::open(self.fs, &dir.inode, &dir.map)?.locate(name)?;
+                if slot.found().inode != entry.inode {
+                    return Ok(Insertion::None);
+                }
+                if slot.found().kind.is_none_or(|found| found == kind) {
+                    return Ok(Insertion::Existing);
+                }
+                // It was added for an earlier inode of this number.
+                self.names(&mut dir)?.remove_at(&slot)?;
+                inode::store(self.fs, &mut self.handle, &dir.inode)?;
+                self.ensure(insert_credits(&dir.map) + STORE_CREDITS)?;
+                self.names(&mut dir)?.insert(name, entry.inode, kind)?;
+                inode::store(self.fs, &mut self.handle, &dir.inode)?;
+                return Ok(Insertion::Existing);
             }
             inserted => inserted?,
         }
@@ -217,13 +222,15 @@ impl<'f> Apply<'f> {
         let time = u32::try_from(inode.changed.seconds).unwrap_or(u32::MAX);
         self.touch(number)?;
         self.incomplete.remove(&number);
-        let mut inode = self.empty(inode)?;
+        let is_in_use = self.space.is_inode_in_use(self.fs, number)?;
+        // What the slot of a free inode maps may be another file's blocks.
+        let mut inode = if is_in_use { self.empty(inode)? } else { inode };
         (inode.links, inode.size_bytes, inode.sectors) = (0, 0, 0);
         self.ensure(ORPHAN_CREDITS + STORE_CREDITS + FREE_INODE_CREDITS)?;
         let (fs, handle) = (self.fs, &mut self.handle);
         self.register
             .remove_deleted(fs, handle, &inode, time.max(1))?;
-        if self.space.is_inode_in_use(fs, number)? {
+        if is_in_use {
             alloc::free_inode(self.space, fs, handle, number, false)?;
         }
         if kind == FileKind::Directory {

@@ -51,7 +51,11 @@ impl Apply<'_> {
             }
             return Ok(());
         }
-        let awaiting = self.awaited.take(number, new.generation.get())?;
+        let awaiting = if keeps {
+            self.awaited.forget(number)
+        } else {
+            self.awaited.take(number, new.generation.get())?
+        };
         self.gone.remove(&number);
         if new.links.get() > 0 {
             self.doomed.remove(&number);

@@ -20,6 +20,7 @@ mod recount;
 #[cfg(test)]
 mod tests;
 
+use std::io::ErrorKind;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -38,6 +39,8 @@ use crate::txn::{CommitClient, Journal, Log, ReplayReport};
 use apply::Apply;
 use scan::Valid;
 
+/// The part of the memory budget that changes take which are made in memory first, besides what is cached.
+const OVERLAY_MEMORY_PART: u64 = 2;
 /// The part of the memory budget that the places of mapped blocks may take.
 const REGIONS_MEMORY_PART: u64 = 8;
 /// So many they may be in any case: more than fit into the fast commit area that mke2fs makes.
@@ -96,9 +99,9 @@ pub(super) fn replay(
             return Err(unsupported.into());
         }
         rehearse(&journal, &valid, primary, clock)?;
-        let had_errors = primary.set_errors(true)?;
         // In place, they would be replayed over what is half applied.
         journal.drop_replayed(log.head, log.end)?;
+        let had_errors = primary.set_errors(true)?;
         apply_in_place(&journal, &valid, primary, clock)?;
         if !had_errors {
             primary.set_errors(false)?;
@@ -110,7 +113,7 @@ pub(super) fn replay(
 }
 
 /// Applies the fast commits in memory, so that one that is refused is found while nothing was changed.
-/// An I/O error, also of more changes than memory may hold, is none of the records.
+/// More changes than memory may hold are not refused.
 fn rehearse(
     journal: &Journal,
     valid: &Valid,
@@ -118,7 +121,7 @@ fn rehearse(
     clock: &Arc<dyn Clock>,
 ) -> Result<()> {
     let options = OverlayOptions {
-        limit_bytes: primary.budget.limit_bytes(),
+        limit_bytes: primary.budget.limit_bytes() / OVERLAY_MEMORY_PART,
         ..OverlayOptions::default()
     };
     let overlay = OverlayDevice::new(Arc::clone(primary.device), options);
@@ -128,7 +131,7 @@ fn rehearse(
         ..primary
     };
     match apply_in_place(journal, valid, primary, clock) {
-        Err(Error::Io(_)) => Ok(()),
+        Err(Error::Io(error)) if error.source.kind() == ErrorKind::StorageFull => Ok(()),
         applied => applied,
     }
 }

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{DirCursor, Error, FileKind, Result};
 
-use super::apply::Apply;
+use super::apply::{Apply, without_extents};
 use crate::FsContext;
 use crate::directory::{Directory, LINKS_MAX};
 use crate::file::BlockMapRule;
@@ -25,6 +25,11 @@ impl Apply<'_> {
         for number in std::mem::take(&mut self.doomed) {
             if let Some(inode) = self.valid(number)?.filter(|inode| inode.links == 0) {
                 self.delete(inode)?;
+            }
+        }
+        for number in std::mem::take(&mut self.incomplete) {
+            if self.find(number)?.is_some() {
+                return Err(without_extents(number));
             }
         }
         for number in std::mem::take(&mut self.relinked) {
@@ -137,7 +142,10 @@ impl Apply<'_> {
     fn count_directories(&mut self, group: GroupNr) -> Result<()> {
         let mut count = 0;
         for number in self.space.inodes_in_use(self.fs, group)? {
-            let inode = self.in_use(number)?;
+            let inode = match self.in_use(number) {
+                Err(Error::Corrupt(_)) => None,
+                inode => inode?,
+            };
             count += u32::from(inode.is_some_and(|inode| inode.kind == FileKind::Directory));
         }
         self.ensure(2)?;

@@ -435,6 +435,45 @@ fn unnamed_file_without_extents_gets_no_name() {
     bench.assert_clean();
 }
 
+/// Where the target of a fast symbolic link is in its inode.
+const TARGET_OFFSET: usize = std::mem::offset_of!(DiskInode, block);
+
+#[test]
+fn number_of_a_removed_inode_without_extents_is_used_again() {
+    let mut symlink = file(1, 1);
+    (symlink.mode, symlink.flags) = (0o12_0777.into(), 0.into());
+    symlink.size_lo = 1.into();
+    symlink.as_mut_bytes()[TARGET_OFFSET] = b't';
+    let mut fifo = file(1, 1);
+    (fifo.mode, fifo.flags, fifo.size_lo) = (0o01_0644.into(), 0.into(), 0.into());
+    let new = file(1, 7);
+    for old in [symlink, fifo] {
+        let bench = Bench::with(&[inode(12, &old), create(12, "s")]);
+        bench
+            .replay(&[
+                unlink(12, "s"),
+                link(12, "a"),
+                range(12, 3001),
+                inode(12, &new),
+            ])
+            .unwrap();
+        assert_eq!(bench.files()["a"], (12, 1, content(3001)));
+        assert!(!bench.files().contains_key("s"));
+        bench.assert_clean();
+    }
+}
+
+#[test]
+fn corrupt_inode_that_no_record_names_does_not_matter() {
+    let bench = Bench::with(&[inode(12, &file(1, 1)), create(12, "a")]);
+    bench.spoil(12, |slot| slot[1] |= 0xf0);
+    let made = directory(3);
+    let records = [inode(13, &made), create(13, "d"), inode(13, &made)];
+    bench.replay(&records).unwrap();
+    let found = inode::read(&bench.open(), number(13)).unwrap();
+    assert_eq!((found.kind, found.links), (FileKind::Directory, 2));
+}
+
 /// The bytes of a record: tag, length and value.
 fn encoded(tag: u16, value: &[&[u8]]) -> Vec<u8> {
     let value = value.concat();
