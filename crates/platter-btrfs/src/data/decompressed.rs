@@ -12,8 +12,8 @@ use platter_vfs::Result;
 use super::read::{DataReader, Reader};
 use crate::compress::Decompressor;
 use crate::context::FsContext;
-use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::Compression;
+use crate::ondisk::{Generation, LogicalAddr};
 
 /// Extents kept: 128 KiB each.
 const EXTENTS_MAX: usize = 8;
@@ -23,6 +23,8 @@ const EXTENTS_MAX: usize = 8;
 pub struct CompressedExtent {
     /// Where it lies.
     pub logical: LogicalAddr,
+    /// The transaction that mapped it: another extent in its place is of a later one.
+    pub generation: Generation,
     /// Its length there.
     pub disk_bytes: u64,
     /// Its length when decompressed.
@@ -165,6 +167,25 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn extent_in_place_of_a_freed_one_is_read_anew() {
+        let cache = DecompressedCache::default();
+        let extent = CompressedExtent {
+            logical: LogicalAddr(1 << 20),
+            generation: Generation(7),
+            disk_bytes: 4096,
+            ram_bytes: 131_072,
+            compression: Compression::Zstd,
+        };
+        let freed = cache.slot(&extent);
+        assert!(Arc::ptr_eq(&freed, &cache.slot(&extent)));
+        let new = CompressedExtent {
+            generation: Generation(9),
+            ..extent
+        };
+        assert!(!Arc::ptr_eq(&freed, &cache.slot(&new)));
+    }
 
     #[test]
     fn waiting_readers_get_what_one_of_them_read() {

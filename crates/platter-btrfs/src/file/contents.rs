@@ -8,8 +8,8 @@ use platter_vfs::{Condition, Extent, ExtentSink, Place, Result, SeekTarget};
 use super::runs::{Backing, FileRun, Runs};
 use crate::context::FsContext;
 use crate::data::{CompressedExtent, DataReader, DecompressedCache, Reader, Sharing};
-use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::{Compression, ExtentPlace};
+use crate::ondisk::{Generation, LogicalAddr};
 use crate::tree::Tree;
 
 /// From so many bytes of compressed extents on, several threads decompress.
@@ -147,6 +147,7 @@ impl Contents<'_> {
             } => {
                 let extent = CompressedExtent {
                     logical: place.logical,
+                    generation: run.generation,
                     disk_bytes: place.disk_bytes,
                     ram_bytes: *ram_bytes,
                     compression: *compression,
@@ -166,6 +167,7 @@ impl Contents<'_> {
         }
         let extent = CompressedExtent {
             logical: LogicalAddr(0),
+            generation: Generation(0),
             disk_bytes: data.len() as u64,
             ram_bytes,
             compression,
