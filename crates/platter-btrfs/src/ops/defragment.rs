@@ -184,12 +184,14 @@ impl<'i> Defragmenter<'i> {
             }
             match self.write(&group) {
                 Ok(next) => at = next,
-                Err(Error::Condition(Condition::NoSpace)) => {
+                // An operation that ended the transaction is no lack of space for a group.
+                Err(Error::Condition(Condition::NoSpace)) if self.inode.fs.can_write() => {
                     is_short = true;
                     if group.ends.len() < 2 {
-                        break;
+                        at = group.end();
+                    } else {
+                        self.group_bytes_max.set((group.end() - group.start) / 2);
                     }
-                    self.group_bytes_max.set((group.end() - group.start) / 2);
                 }
                 Err(error) => return Err(error),
             }
@@ -400,11 +402,14 @@ impl<'i> Defragmenter<'i> {
     fn write_plain(&self, group: &Group, mut range: Range<u64>) -> Result<()> {
         while !range.is_empty() {
             let wanted = (range.end - range.start).min(self.plain_bytes_max);
-            let (address, found_bytes) = {
-                let handle = self.inode.fs.begin(0, Purpose::Free)?;
-                handle.allocate_data_part(wanted)?
-            };
+            let handle = self.inode.fs.begin(0, Purpose::Free)?;
+            let (address, found_bytes) = handle.allocate_data_part(wanted)?;
             let end = range.start + found_bytes;
+            if found_bytes < wanted && group.count_in(&(range.start..end)) < 2 {
+                // It would be in more pieces than it is.
+                return handle.release_data(address, found_bytes);
+            }
+            drop(handle);
             self.move_to(group, range.start..end, address)?;
             range.start = end;
         }
@@ -524,7 +529,10 @@ impl BtrfsInode {
     fn whole_sectors(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let len = usize::try_from(range.end - range.start).unwrap_or_default();
         let mut bytes = vec![0; len];
-        self.pages.read_once(self, range.start, &mut bytes)?;
+        let expected = range.end.min(self.data.size_bytes()) - range.start;
+        if self.pages.read_once(self, range.start, &mut bytes)? as u64 != expected {
+            return Err(Condition::Stale.into());
+        }
         Ok(bytes)
     }
 
