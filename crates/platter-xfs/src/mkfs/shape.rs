@@ -6,7 +6,7 @@ use platter_block::Geometry as DeviceGeometry;
 use platter_vfs::{Condition, Result};
 
 use super::options::{MkfsOptions, refuse};
-use crate::ondisk::features::{Features, RoCompat, Version};
+use crate::ondisk::features::{Features, Incompat, RoCompat, Version};
 use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::superblock::QuotaFlags;
 use crate::ondisk::{AgNr, Geometry, InodeNr, Lsn, Superblock};
@@ -45,6 +45,7 @@ const SHORT_LOGS: [((bool, bool, bool), u32, u32); 8] = [
 ];
 const SHORT_LOG_BLOCK_BITS: u8 = 12;
 const SHORT_LOG_SECTOR_BITS: u8 = 9;
+const SHORT_LOG_INODE_BITS: u8 = 9;
 const SHORT_LOG_AG_BYTES_MAX: u64 = 128 * MIB;
 const LOG_STRIPE_BYTES_MAX: u32 = 256 << 10;
 const LOG_STRIPE_BYTES_DEFAULT: u32 = 32 << 10;
@@ -287,11 +288,16 @@ fn shortest_log_blocks(
     let is_short = groups.data_blocks < bits.blocks(LEN_BYTES_MIN);
     let is_usual = bits.block == SHORT_LOG_BLOCK_BITS && bits.dir_block == bits.block;
     let is_usual = is_usual && bits.sector == SHORT_LOG_SECTOR_BITS && log_stripe == 0;
+    let larger = Incompat::NREXT64 | Incompat::PARENT | Incompat::EXCHRANGE;
+    let is_usual = is_usual
+        && bits.inode == SHORT_LOG_INODE_BITS
+        && !options.features.incompat.intersects(larger);
     if !options.unsupported || !(is_usual || is_short) {
         return Ok(bits.blocks(LOG_BYTES_MIN));
     }
     if !is_usual {
-        let reason = "with blocks of 4096 bytes, sectors of 512 and no stripes, that is";
+        let reason = "with blocks of 4096 bytes, sectors and inodes of 512, no stripes, and neither nrext64, parent nor \
+                      exchange, that is";
         return Err(refuse("a filesystem below 300 MiB".to_owned(), reason));
     }
     let features = &options.features;
