@@ -275,19 +275,23 @@ impl FileBlocks for Inode {
         Err(Condition::ReadOnly.into())
     }
 
-    /// Also what a crash left: contents beyond the end must not come into view.
+    /// Also what a crash left: contents beyond the end must not come into view. What cannot be read may be such
+    /// contents.
     fn is_truncation_left(&self) -> bool {
         let state = self.state.read();
         let size = self.data.size_bytes();
         let end = size.div_ceil(1 << self.block_bits());
         let mut at = FileBlock(end);
-        while let Ok(Some(run)) = state.map.next(self.context(), at) {
-            if matches!(run.backing, crate::mapping::Backing::Written(_)) {
-                return true;
+        loop {
+            match state.map.next(self.context(), at) {
+                Ok(Some(run)) if matches!(run.backing, crate::mapping::Backing::Written(_)) => {
+                    return true;
+                }
+                Ok(Some(run)) => at = run.end(),
+                Ok(None) => return false,
+                Err(_) => return true,
             }
-            at = run.end();
         }
-        false
     }
 
     fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {
