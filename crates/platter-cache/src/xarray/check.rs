@@ -1,6 +1,7 @@
 //! Checking the invariants of the whole tree, for tests.
 
 use super::raw::{NodeRef, SLOT_BITS, SLOTS, Seen};
+use super::store::subtree_counts;
 use super::{Locked, Mark};
 use crate::sync::Ordering;
 
@@ -14,7 +15,7 @@ impl<T> Locked<'_, T> {
         let (nodes, value_nodes, marks) = match self.seen_head() {
             Seen::Node(root) => {
                 let marks = self.check_node(root);
-                let (nodes, value_nodes) = self.subtree_counts(root);
+                let (nodes, value_nodes) = subtree_counts(self, root);
                 (nodes, value_nodes, marks.map(|bits| bits != 0))
             }
             Seen::Sibling(_) | Seen::Retry => panic!("the head is no slot of a node"),

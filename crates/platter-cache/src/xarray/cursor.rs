@@ -1,132 +1,31 @@
-//! A position in a locked array: the path to it, and the entry there.
+//! A cursor: a position in a locked array through which its entries are found and changed.
 
 use std::fmt;
 
-use super::raw::{ItemRef, NodeRef, SLOTS, Seen};
-use super::{LEVELS_MAX, Locked, Order, count, last_index, slot_offset};
-
-/// The contents of an entry, seen under the lock.
-#[derive(Debug)]
-pub enum Content<'g, T: 'static> {
-    /// A 63-bit number.
-    Value(u64),
-    /// An item; the array has a reference to it.
-    Item(ItemRef<'g, T>),
-}
-
-impl<T> Clone for Content<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Content<'_, T> {}
-
-/// An entry, with its first index and its order.
-#[derive(Debug)]
-pub struct Found<'g, T: 'static> {
-    /// The first index it covers.
-    pub index: u64,
-    /// The number of indexes it covers.
-    pub order: Order,
-    /// Its contents.
-    pub content: Content<'g, T>,
-}
-
-impl<T> Clone for Found<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Found<'_, T> {}
-
-impl<T> Found<'_, T> {
-    /// The last index it covers.
-    #[must_use]
-    pub fn last_index(&self) -> u64 {
-        self.index | (self.order.span() - 1)
-    }
-}
-
-/// The nodes from the root down to a position.
-pub(super) struct Path<'g, T: 'static> {
-    nodes: [Option<NodeRef<'g, T>>; LEVELS_MAX],
-    depth: usize,
-}
-
-impl<'g, T> Path<'g, T> {
-    const EMPTY: Self = Self {
-        nodes: [None; LEVELS_MAX],
-        depth: 0,
-    };
-
-    pub(super) fn last(&self) -> Option<NodeRef<'g, T>> {
-        self.nodes[self.depth.checked_sub(1)?]
-    }
-
-    pub(super) fn depth(&self) -> usize {
-        self.depth
-    }
-
-    pub(super) fn push(&mut self, node: NodeRef<'g, T>) {
-        self.nodes[self.depth] = Some(node);
-        self.depth += 1;
-    }
-
-    pub(super) fn pop(&mut self) -> Option<NodeRef<'g, T>> {
-        let node = self.last()?;
-        self.depth -= 1;
-        Some(node)
-    }
-
-    /// Truncates the path to no nodes.
-    pub(super) fn clear(&mut self) {
-        self.depth = 0;
-    }
-
-    /// Returns to a depth that the path had when nodes were last pushed below it.
-    pub(super) fn restore(&mut self, depth: usize) {
-        self.depth = depth;
-    }
-
-    /// Returns the nodes from the root down.
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = NodeRef<'g, T>> {
-        self.nodes[..self.depth].iter().flatten().copied()
-    }
-}
+use super::position::{Content, Found, Position};
+use super::scan::{self, Scan};
+use super::split::{self, SplitReserve};
+use super::store::{self, Larger, New, Old};
+use super::{Locked, Mark, Order, Ref, marks};
 
 /// A position in a locked array, for an entry of one order at one index.
 ///
 /// The first access walks down from the head; further ones continue from its end. Changes of the
 /// tree go through the cursor only.
 pub struct Cursor<'g, T: 'static> {
-    pub(super) locked: &'g Locked<'g, T>,
-    /// First index of the range the cursor was made for.
-    pub(super) start: u64,
-    pub(super) order: Order,
-    /// Whether `path` leads to `start`.
-    pub(super) walked: bool,
-    /// The nodes down to the slot of `start`, at most to the level of `order`. Empty if the slot is
-    /// the head itself: it is not a node, or the tree is too low.
-    pub(super) path: Path<'g, T>,
+    position: Position<'g, T>,
     /// The state of a scan in progress.
-    pub(super) scan: Option<super::scan::Scan>,
+    scan: Option<Scan>,
 }
+
+/// Another item is in the range; returns the item that was to be added.
+#[derive(Debug)]
+pub struct Occupied<T: 'static>(pub Ref<T>);
 
 impl<'g, T> Cursor<'g, T> {
     pub(super) fn new(locked: &'g mut Locked<'_, T>, start: u64, order: Order) -> Self {
-        assert_eq!(
-            start % order.span(),
-            0,
-            "an entry begins at a multiple of its span"
-        );
         Self {
-            locked,
-            start,
-            order,
-            walked: false,
-            path: Path::EMPTY,
+            position: Position::new(locked, start, order),
             scan: None,
         }
     }
@@ -134,19 +33,19 @@ impl<'g, T> Cursor<'g, T> {
     /// Returns the first index of the cursor's range.
     #[must_use]
     pub fn index(&self) -> u64 {
-        self.start
+        self.position.start
     }
 
     /// Returns the order of the cursor's range.
     #[must_use]
     pub fn order(&self) -> Order {
-        self.order
+        self.position.order
     }
 
     /// Returns the last index of the cursor's range.
     #[must_use]
     pub fn last_index(&self) -> u64 {
-        self.start | (self.order.span() - 1)
+        self.position.last_index()
     }
 
     /// Moves to another index and order. Inside the same node this needs no walk.
@@ -154,121 +53,157 @@ impl<'g, T> Cursor<'g, T> {
     /// # Panics
     /// If `index` is not a multiple of the order's span.
     pub fn seek(&mut self, index: u64, order: Order) {
-        assert_eq!(
-            index % order.span(),
-            0,
-            "an entry begins at a multiple of its span"
-        );
-        self.end_scan();
-        let node_shift = self.path.last().map(NodeRef::shift);
-        let stays = node_shift.is_some_and(|shift| {
-            let same_node = last_index(shift);
-            shift == order.shift() && index & !same_node == self.start & !same_node
-        });
-        self.walked &= stays;
-        self.start = index;
-        self.order = order;
+        self.own_slot().seek(index, order);
     }
 
     /// Returns the entry that covers the cursor's first index, if it is stored no deeper than the
     /// cursor's order: any entry for order zero.
     pub fn load(&mut self) -> Option<Found<'g, T>> {
-        self.walk_once();
-        self.end_scan();
-        self.entry_at(self.start)
+        self.own_slot().load()
     }
 
-    pub(super) fn walk_once(&mut self) {
-        if !self.walked {
-            self.walk();
-            self.walked = true;
-        }
+    /// Moves to the first entry at or after the cursor's index that begins at or before `last`.
+    pub fn find(&mut self, last: u64) -> Option<Found<'g, T>> {
+        let from = self.index();
+        scan::find(self.own_slot(), from, last, None)
     }
 
-    /// Descends from the head to the slot of `start`, no deeper than the level of `order`.
-    fn walk(&mut self) {
-        count::walk();
-        self.scan = None;
-        self.path.clear();
-        let Seen::Node(root) = self.locked.seen_head() else {
-            return;
+    /// Moves to the next entry after the cursor's range.
+    pub fn find_next(&mut self, last: u64) -> Option<Found<'g, T>> {
+        let from = self.last_index().checked_add(1)?;
+        scan::find(self.own_slot(), from, last, None)
+    }
+
+    /// Like [`find`](Self::find), for entries with the mark.
+    pub fn find_marked(&mut self, last: u64, mark: Mark) -> Option<Found<'g, T>> {
+        let from = self.index();
+        scan::find(self.own_slot(), from, last, Some(mark))
+    }
+
+    /// Like [`find_next`](Self::find_next), for entries with the mark.
+    pub fn find_next_marked(&mut self, last: u64, mark: Mark) -> Option<Found<'g, T>> {
+        let from = self.last_index().checked_add(1)?;
+        scan::find(self.own_slot(), from, last, Some(mark))
+    }
+
+    /// Returns the next entry that overlaps the cursor's range, in ascending order.
+    ///
+    /// The first one may be larger than the range: then it covers it and is the only one. Its order
+    /// is known from the position, without a second walk. The cursor's own position is kept: a
+    /// store after the scan needs no walk.
+    pub fn next_conflict(&mut self) -> Option<Found<'g, T>> {
+        scan::next_conflict(&mut self.position, &mut self.scan)
+    }
+
+    /// Marks the entry that covers the cursor's index. Returns whether there is one.
+    pub fn set_mark(&mut self, mark: Mark) -> bool {
+        let Some(found) = self.load() else {
+            return false;
         };
-        let reaches = self.last_index() <= last_index(root.shift());
-        if !reaches || root.shift() < self.order.shift() {
-            return;
+        marks::set(&self.position, found.index, mark);
+        true
+    }
+
+    /// Clears the mark of the entry that covers the cursor's index. Returns whether it was set.
+    pub fn clear_mark(&mut self, mark: Mark) -> bool {
+        let Some(found) = self.load() else {
+            return false;
+        };
+        let had = marks::is_set(&self.position, found.index, mark);
+        if had {
+            marks::clear(&self.position, found.index, mark);
         }
-        let mut node = root;
-        loop {
-            self.path.push(node);
-            if node.shift() == self.order.shift() {
-                return;
+        had
+    }
+
+    /// Whether the entry that covers the cursor's index has the mark.
+    pub fn is_marked(&mut self, mark: Mark) -> bool {
+        self.load()
+            .is_some_and(|found| marks::is_set(&self.position, found.index, mark))
+    }
+
+    /// Stores an unmarked entry of the cursor's order at its index, replacing smaller entries.
+    /// Returns the entry at this index, if it was of the same order.
+    pub fn store(&mut self, new: New<T>) -> Result<Old<T>, Larger> {
+        store::store(self.own_slot(), new)
+    }
+
+    /// Replaces the item at the cursor, of the same order, by `item`, keeping its marks. Returns
+    /// `None`, and changes nothing, if there is no item of this order.
+    pub fn replace(&mut self, item: Ref<T>) -> Option<Ref<T>> {
+        store::replace(self.own_slot(), item)
+    }
+
+    /// Removes the whole entry that covers the cursor's index, whatever its order.
+    pub fn remove(&mut self) -> Old<T> {
+        store::remove(self.own_slot())
+    }
+
+    /// Adds `item` at the cursor unless another item is anywhere in its range: one walk.
+    ///
+    /// Values in the range are overwritten, a larger one after a minimal split. Returns the last
+    /// value found.
+    pub fn add(&mut self, item: Ref<T>) -> Result<Option<u64>, Occupied<T>> {
+        let Some((value, larger)) = self.conflicting_value() else {
+            return Err(Occupied(item));
+        };
+        if larger.is_some() {
+            self.split_minimal();
+        }
+        match self.store(New::Item(item)) {
+            Ok(_) => Ok(value),
+            Err(Larger { .. }) => unreachable!("a larger entry was split"),
+        }
+    }
+
+    /// Returns the last value in the cursor's range, and the entry that is larger than the range if
+    /// there is one; `None` if there is an item.
+    pub(super) fn conflicting_value(&mut self) -> Option<(Option<u64>, Option<Found<'g, T>>)> {
+        let mut value = None;
+        let mut larger = None;
+        while let Some(found) = self.next_conflict() {
+            match found.content {
+                Content::Item(_) => return None,
+                Content::Value(seen) => value = Some(seen),
             }
-            let Seen::Node(below) = self.seen_at(node, self.start) else {
-                return;
-            };
-            node = below;
+            if found.order > self.order() {
+                larger = Some(found);
+            }
         }
+        Some((value, larger))
     }
 
-    /// Returns the contents of the slot of `index` in `node`.
-    pub(super) fn seen_at(&self, node: NodeRef<'g, T>, index: u64) -> Seen<'g, T> {
-        let slot = node.slot(slot_offset(index, node.shift()));
-        slot.load(&self.locked.pin).seen()
+    /// Splits the entry at the cursor, if it is larger than the cursor's order, so that one piece
+    /// is exactly the cursor's range. The others are as large as possible: splitting order 9
+    /// towards order 0 leaves one of each order from 8 to 0, and needs one node.
+    ///
+    /// The cursor stays on the piece, so that a store needs no walk. Returns the number of nodes.
+    pub fn split_minimal(&mut self) -> usize {
+        split::split_minimal(self.own_slot())
     }
 
-    /// Returns the entry that covers `index`, if its slot is in the last node of the path.
-    pub(super) fn entry_at(&self, index: u64) -> Option<Found<'g, T>> {
-        let Some(node) = self.path.last() else {
-            let content = content(self.locked.seen_head())?;
-            return (index == 0).then_some(Found {
-                index: 0,
-                order: Order::ZERO,
-                content,
-            });
-        };
-        let mut offset = slot_offset(index, node.shift());
-        let mut seen = self.seen_at(node, index);
-        if let Seen::Sibling(canonical) = seen {
-            offset = canonical;
-            seen = node.slot(canonical).load(&self.locked.pin).seen();
-        }
-        let below = last_index(node.shift());
-        Some(Found {
-            index: index & !below | u64::from(offset) << node.shift(),
-            order: self.order_at(node, offset),
-            content: content(seen)?,
-        })
+    /// Splits the entry at the cursor completely, into pieces of the plan's order, with the
+    /// reserve's nodes.
+    ///
+    /// Returns the reserve, and changes nothing, if the entry or its order differs from the plan.
+    /// Afterwards the cursor needs a new walk.
+    pub fn split(&mut self, reserve: SplitReserve<T>) -> Result<(), SplitReserve<T>> {
+        split::split(self.own_slot(), reserve)
     }
 
-    /// Returns the order of the entry whose canonical slot is at `offset`, from the number of its
-    /// siblings.
-    fn order_at(&self, node: NodeRef<'g, T>, offset: u8) -> Order {
-        let is_sibling = |at: u8| {
-            let slot = node.slot(at).load(&self.locked.pin);
-            matches!(slot.seen(), Seen::Sibling(canonical) if canonical == offset)
-        };
-        let mut doublings = 0;
-        while offset + (1 << doublings) < SLOTS && is_sibling(offset + (1 << doublings)) {
-            doublings += 1;
-        }
-        Order(node.shift() + doublings)
-    }
-}
-
-pub(super) fn content<T>(seen: Seen<'_, T>) -> Option<Content<'_, T>> {
-    match seen {
-        Seen::Value(value) => Some(Content::Value(value)),
-        Seen::Item(item) => Some(Content::Item(item)),
-        Seen::Empty | Seen::Sibling(_) | Seen::Retry | Seen::Node(_) => None,
+    /// Ends a scan, which may have left the path to the cursor's own slot.
+    fn own_slot(&mut self) -> &mut Position<'g, T> {
+        scan::end(&mut self.position, &mut self.scan);
+        &mut self.position
     }
 }
 
 impl<T> fmt::Debug for Cursor<'_, T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Cursor")
-            .field("index", &self.start)
-            .field("order", &self.order)
-            .field("walked", &self.walked)
+            .field("index", &self.position.start)
+            .field("order", &self.position.order)
+            .field("walked", &self.position.walked)
             .finish_non_exhaustive()
     }
 }

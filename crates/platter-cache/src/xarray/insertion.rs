@@ -3,11 +3,10 @@
 
 use std::fmt;
 
-use super::add::{Occupied, reserve_nodes};
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Occupied};
 use super::split::{SplitPlan, SplitReserve};
 use super::store::New;
-use super::{Locked, Order, Ref, XArray};
+use super::{Locked, Order, Ref, XArray, reserve_nodes};
 
 /// An insertion method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,6 +1,6 @@
 //! The three marks of entries, and their unions in the nodes above.
 
-use super::cursor::Cursor;
+use super::position::Position;
 use super::slot_offset;
 use crate::sync::Ordering;
 
@@ -30,67 +30,38 @@ impl Mark {
     }
 }
 
-impl<T> Cursor<'_, T> {
-    /// Marks the entry that covers the cursor's index. Returns whether there is one.
-    pub fn set_mark(&mut self, mark: Mark) -> bool {
-        let Some(found) = self.load() else {
-            return false;
-        };
-        self.mark_at(found.index, mark);
-        true
+/// Whether the slot of `index` in the last node of the path has the mark.
+pub(super) fn is_set<T>(position: &Position<'_, T>, index: u64, mark: Mark) -> bool {
+    match position.path.last() {
+        Some(node) => node.marks(mark) & 1 << slot_offset(index, node.shift()) != 0,
+        None => position.locked.array.is_any_marked(mark),
     }
+}
 
-    /// Clears the mark of the entry that covers the cursor's index. Returns whether it was set.
-    pub fn clear_mark(&mut self, mark: Mark) -> bool {
-        let Some(found) = self.load() else {
-            return false;
-        };
-        let had = self.is_marked_at(found.index, mark);
-        if had {
-            self.unmark_at(found.index, mark);
+/// Marks the slot of `index` in the last node of the path, and the unions above.
+pub(super) fn set<T>(position: &Position<'_, T>, index: u64, mark: Mark) {
+    for node in position.path.iter().rev() {
+        let bit = 1 << slot_offset(index, node.shift());
+        let bits = node.marks(mark);
+        if bits & bit != 0 {
+            return;
         }
-        had
+        node.set_marks(mark, bits | bit);
     }
+    let head_marks = &position.locked.array.head_marks;
+    head_marks.fetch_or(mark.bit(), Ordering::Relaxed);
+}
 
-    /// Whether the entry that covers the cursor's index has the mark.
-    pub fn is_marked(&mut self, mark: Mark) -> bool {
-        self.load()
-            .is_some_and(|found| self.is_marked_at(found.index, mark))
-    }
-
-    /// Whether the slot of `index` in the last node of the path has the mark.
-    pub(super) fn is_marked_at(&self, index: u64, mark: Mark) -> bool {
-        match self.path.last() {
-            Some(node) => node.marks(mark) & 1 << slot_offset(index, node.shift()) != 0,
-            None => self.locked.array.is_any_marked(mark),
+/// Clears the mark of the slot of `index` in the last node of the path, and the unions above
+/// that become empty.
+pub(super) fn clear<T>(position: &Position<'_, T>, index: u64, mark: Mark) {
+    for node in position.path.iter().rev() {
+        let bits = node.marks(mark) & !(1 << slot_offset(index, node.shift()));
+        node.set_marks(mark, bits);
+        if bits != 0 {
+            return;
         }
     }
-
-    /// Marks the slot of `index` in the last node of the path, and the unions above.
-    pub(super) fn mark_at(&self, index: u64, mark: Mark) {
-        for node in self.path.iter().rev() {
-            let bit = 1 << slot_offset(index, node.shift());
-            let bits = node.marks(mark);
-            if bits & bit != 0 {
-                return;
-            }
-            node.set_marks(mark, bits | bit);
-        }
-        let head_marks = &self.locked.array.head_marks;
-        head_marks.fetch_or(mark.bit(), Ordering::Relaxed);
-    }
-
-    /// Clears the mark of the slot of `index` in the last node of the path, and the unions above
-    /// that become empty.
-    pub(super) fn unmark_at(&self, index: u64, mark: Mark) {
-        for node in self.path.iter().rev() {
-            let bits = node.marks(mark) & !(1 << slot_offset(index, node.shift()));
-            node.set_marks(mark, bits);
-            if bits != 0 {
-                return;
-            }
-        }
-        let head_marks = &self.locked.array.head_marks;
-        head_marks.fetch_and(!mark.bit(), Ordering::Relaxed);
-    }
+    let head_marks = &position.locked.array.head_marks;
+    head_marks.fetch_and(!mark.bit(), Ordering::Relaxed);
 }

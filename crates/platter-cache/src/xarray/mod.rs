@@ -17,14 +17,14 @@
 //!    another sibling is followed: it always leads to an earlier slot.
 
 mod count;
-mod cursor;
-mod marks;
 mod raw;
-mod check;
+mod position;
+mod marks;
 mod scan;
-mod split;
 mod store;
-mod add;
+mod split;
+mod cursor;
+mod check;
 #[cfg(any(test, feature = "bench"))]
 mod insertion;
 #[cfg(test)]
@@ -36,23 +36,24 @@ use crate::sync::epoch::{self, Guard};
 use crate::sync::{AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, rank};
 use raw::{Head, Loaded, NodeRef, SLOT_BITS, SLOTS, Seen};
 
-pub use add::Occupied;
 pub use count::Counts;
-pub use cursor::{Content, Cursor, Found};
+pub use cursor::{Cursor, Occupied};
 #[cfg(any(test, feature = "bench"))]
 pub use insertion::{Adding, Insertion, Step};
 pub use marks::Mark;
+pub use position::{Content, Found};
 pub use raw::{Frozen, ItemRef, Ref};
 pub use split::{SplitPlan, SplitReserve};
 pub use store::{Larger, New, Old};
 
-pub(crate) use add::reserve_nodes;
 pub(crate) use raw::NODE_BYTES;
 
 /// Levels of a 64-bit index, six bits each.
 const LEVELS_MAX: usize = 11;
 /// Number of optimistic lookups before a reader waits for a concurrent writer.
 const OPTIMISTIC_LOOKUPS: usize = 8;
+/// Maximum number of nodes of an insertion, except the first one of a high index.
+const NODES_OF_AN_ADD: usize = 4;
 
 /// The size of an entry: it covers `2^order` indexes, aligned to their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -167,6 +168,12 @@ impl<T> XArray<T> {
         }
     }
 
+    /// Adds one item: see [`Cursor::add`].
+    pub fn add(&self, index: u64, order: Order, item: Ref<T>) -> Result<Option<u64>, Occupied<T>> {
+        reserve_nodes();
+        self.lock().cursor(index, order).add(item)
+    }
+
     /// Locks the array against other writers. Readers are not blocked.
     #[must_use]
     pub fn lock(&self) -> Locked<'_, T> {
@@ -231,6 +238,12 @@ impl<T> XArray<T> {
             };
         }
     }
+}
+
+/// Fills the thread's magazine with the nodes that an insertion may need, so that none is allocated
+/// under a lock.
+pub(crate) fn reserve_nodes() {
+    raw::fill_magazine(NODES_OF_AN_ADD);
 }
 
 /// A writer interfered with a lock-free lookup.
@@ -317,6 +330,53 @@ impl<T> Locked<'_, T> {
     /// If `index` is not a multiple of the order's span.
     pub fn cursor(&mut self, index: u64, order: Order) -> Cursor<'_, T> {
         Cursor::new(self, index, order)
+    }
+
+    /// Adds adjacent items from `index` on: one descent per node instead of one per item.
+    ///
+    /// Each is added as by [`Cursor::add`]; `added` is called with its number and the last value of
+    /// its range. Ends at the first item that conflicts or is not aligned to its span. Returns how
+    /// many were added.
+    pub fn add_range<I>(
+        &mut self,
+        index: u64,
+        items: I,
+        mut added: impl FnMut(usize, Option<u64>),
+    ) -> usize
+    where
+        I: IntoIterator<Item = (Ref<T>, Order)>,
+    {
+        let mut cursor = self.cursor(index, Order::ZERO);
+        let mut next = Some(index);
+        let mut count = 0;
+        for (item, order) in items {
+            let Some(index) = next.filter(|index| index % order.span() == 0) else {
+                break;
+            };
+            cursor.seek(index, order);
+            let Ok(value) = cursor.add(item) else {
+                break;
+            };
+            added(count, value);
+            count += 1;
+            next = cursor.last_index().checked_add(1);
+        }
+        count
+    }
+
+    /// Removes the values that begin in `first..=last`. Returns their number.
+    pub fn remove_values(&mut self, first: u64, last: u64) -> usize {
+        let mut cursor = self.cursor(first, Order::ZERO);
+        let mut found = cursor.find(last);
+        let mut removed = 0;
+        while let Some(entry) = found {
+            if let Content::Value(_) = entry.content {
+                cursor.remove();
+                removed += 1;
+            }
+            found = cursor.find_next(last);
+        }
+        removed
     }
 
     fn seen_head(&self) -> Seen<'_, T> {

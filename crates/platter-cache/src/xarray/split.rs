@@ -1,8 +1,9 @@
 //! Splitting an entry into smaller ones: minimally, towards one index, or completely.
 
-use super::cursor::{Content, Cursor, Found};
+use super::position::{Content, Found, Position};
 use super::raw::{NodeBox, NodeRef, SLOT_BITS, SLOTS, Seen, Stored};
-use super::{Mark, Order, Ref, slot_offset};
+use super::store::{new_node, recount};
+use super::{Locked, Mark, Order, Ref, marks, slot_offset};
 use crate::sync::Ordering;
 
 /// The entry to be split completely, and the order of its pieces: enough to prepare it without the
@@ -143,147 +144,164 @@ impl<T> Original<T> {
     }
 }
 
-impl<'g, T> Cursor<'g, T> {
-    /// Splits the entry at the cursor, if it is larger than the cursor's order, so that one piece
-    /// is exactly the cursor's range. The others are as large as possible: splitting order 9
-    /// towards order 0 leaves one of each order from 8 to 0, and needs one node.
-    ///
-    /// The cursor stays on the piece, so that a store needs no walk. Returns the number of nodes.
-    pub fn split_minimal(&mut self) -> usize {
-        let found = self.load().filter(|found| found.order > self.order);
-        let (Some(found), Some(mut node)) = (found, self.path.last()) else {
-            return 0;
+/// Splits the entry at the position, if it is larger than the position's order, so that one piece is
+/// exactly the position's range. Returns the number of nodes.
+pub(super) fn split_minimal<T>(position: &mut Position<'_, T>) -> usize {
+    let found = position.load().filter(|found| found.order > position.order);
+    let (Some(found), Some(mut node)) = (found, position.path.last()) else {
+        return 0;
+    };
+    let Some(original) = original(position, &found) else {
+        return 0;
+    };
+    let mut first = slot_offset(found.index, node.shift());
+    let mut slots = found.order.slots();
+    let mut taken = 0;
+    loop {
+        let ends_here = node.shift() == position.order.shift();
+        let piece_slots = if ends_here { position.order.slots() } else { 1 };
+        halve(position, node, first, slots, piece_slots, &original);
+        if ends_here {
+            return taken;
+        }
+        // The piece is smaller than one slot.
+        let below = new_node(position.locked, node.shift() - SLOT_BITS);
+        original.carve(below.as_node(), 0, SLOTS);
+        recount(
+            position.locked,
+            below.as_node(),
+            SLOTS,
+            original.values(SLOTS),
+        );
+        link(
+            position.locked,
+            node,
+            slot_offset(position.start, node.shift()),
+            below,
+            &original,
+        );
+        taken += 1;
+        let Seen::Node(linked) = position.seen_at(node, position.start) else {
+            return taken;
         };
-        let Some(original) = self.original(&found) else {
-            return 0;
-        };
-        let mut first = slot_offset(found.index, node.shift());
-        let mut slots = found.order.slots();
-        let mut taken = 0;
-        loop {
-            let ends_here = node.shift() == self.order.shift();
-            let piece_slots = if ends_here { self.order.slots() } else { 1 };
-            self.halve(node, first, slots, piece_slots, &original);
-            if ends_here {
-                return taken;
-            }
-            // The piece is smaller than one slot.
-            let below = self.new_node(node.shift() - SLOT_BITS);
-            original.carve(below.as_node(), 0, SLOTS);
-            self.recount(below.as_node(), SLOTS, original.values(SLOTS));
-            self.link(
-                node,
-                slot_offset(self.start, node.shift()),
-                below,
-                &original,
-            );
-            taken += 1;
-            let Seen::Node(linked) = self.seen_at(node, self.start) else {
-                return taken;
-            };
-            self.path.push(linked);
-            (node, first, slots) = (linked, 0, SLOTS);
-        }
+        position.path.push(linked);
+        (node, first, slots) = (linked, 0, SLOTS);
     }
+}
 
-    /// Splits the entry at the cursor completely, into pieces of the plan's order, with the
-    /// reserve's nodes.
-    ///
-    /// Returns the reserve, and changes nothing, if the entry or its order differs from the plan.
-    /// Afterwards the cursor needs a new walk.
-    pub fn split(&mut self, mut reserve: SplitReserve<T>) -> Result<(), SplitReserve<T>> {
-        let (Some(found), Some(node)) = (self.load(), self.path.last()) else {
-            return Err(reserve);
-        };
-        let piece = reserve.plan.piece;
-        if SplitPlan::new(&found, piece) != reserve.plan {
-            return Err(reserve);
-        }
-        let Some(original) = self.original(&found) else {
-            return Err(reserve);
-        };
-        let first = slot_offset(found.index, node.shift());
-        let slots = first..first + found.order.slots();
-        self.walked = false;
-        if piece.shift() == node.shift() {
-            for at in slots.step_by(piece.slots().into()).skip(1) {
-                original.carve(node, at, piece.slots());
-            }
-            return Ok(());
-        }
-        // From the last slot to the first: the remaining siblings refer to the original in the
-        // canonical slot.
-        for offset in slots.rev() {
-            let below = self.build(&mut reserve, node.shift() - SLOT_BITS, &original);
-            original.mark(node, 1 << offset);
-            self.link(node, offset, below, &original);
-        }
-        Ok(())
+/// Splits the entry at the position completely, into pieces of the plan's order, with the reserve's
+/// nodes, if the entry and its order are those of the plan.
+pub(super) fn split<T>(
+    position: &mut Position<'_, T>,
+    mut reserve: SplitReserve<T>,
+) -> Result<(), SplitReserve<T>> {
+    let (Some(found), Some(node)) = (position.load(), position.path.last()) else {
+        return Err(reserve);
+    };
+    let piece = reserve.plan.piece;
+    if SplitPlan::new(&found, piece) != reserve.plan {
+        return Err(reserve);
     }
+    let Some(original) = original(position, &found) else {
+        return Err(reserve);
+    };
+    let first = slot_offset(found.index, node.shift());
+    let slots = first..first + found.order.slots();
+    position.walked = false;
+    if piece.shift() == node.shift() {
+        for at in slots.step_by(piece.slots().into()).skip(1) {
+            original.carve(node, at, piece.slots());
+        }
+        return Ok(());
+    }
+    // From the last slot to the first: the remaining siblings refer to the original in the
+    // canonical slot.
+    for offset in slots.rev() {
+        let below = build(
+            position.locked,
+            &mut reserve,
+            node.shift() - SLOT_BITS,
+            &original,
+        );
+        original.mark(node, 1 << offset);
+        link(position.locked, node, offset, below, &original);
+    }
+    Ok(())
+}
 
-    fn original(&self, found: &Found<'g, T>) -> Option<Original<T>> {
-        let content = match found.content {
-            Content::Value(value) => OriginalContent::Value(value),
-            // The slot owns a reference, and the lock keeps it there, frozen or not.
-            Content::Item(item) => OriginalContent::Item(item.try_get_frozen()?),
-        };
-        let marks = Mark::ALL.map(|mark| u64::from(self.is_marked_at(found.index, mark)));
-        Some(Original { content, marks })
-    }
+fn original<T>(position: &Position<'_, T>, found: &Found<'_, T>) -> Option<Original<T>> {
+    let content = match found.content {
+        Content::Value(value) => OriginalContent::Value(value),
+        // The slot owns a reference, and the lock keeps it there, frozen or not.
+        Content::Item(item) => OriginalContent::Item(item.try_get_frozen()?),
+    };
+    let marks = Mark::ALL.map(|mark| u64::from(marks::is_set(position, found.index, mark)));
+    Some(Original { content, marks })
+}
 
-    /// Halves an entry of `slots` slots repeatedly, always the half around the cursor's index,
-    /// until that has `piece_slots`.
-    fn halve(
-        &self,
-        node: NodeRef<'g, T>,
-        mut first: u8,
-        mut slots: u8,
-        piece_slots: u8,
-        original: &Original<T>,
-    ) {
-        let wanted = slot_offset(self.start, node.shift());
-        while slots > piece_slots {
-            slots /= 2;
-            let upper = first + slots;
-            original.carve(node, upper, slots);
-            if wanted >= upper {
-                first = upper;
-            }
+/// Halves an entry of `slots` slots repeatedly, always the half around the position's index,
+/// until that has `piece_slots`.
+fn halve<T>(
+    position: &Position<'_, T>,
+    node: NodeRef<'_, T>,
+    mut first: u8,
+    mut slots: u8,
+    piece_slots: u8,
+    original: &Original<T>,
+) {
+    let wanted = slot_offset(position.start, node.shift());
+    while slots > piece_slots {
+        slots /= 2;
+        let upper = first + slots;
+        original.carve(node, upper, slots);
+        if wanted >= upper {
+            first = upper;
         }
     }
+}
 
-    /// Replaces one slot of the original by a node, all of whose slots refer to the original.
-    fn link(&self, node: NodeRef<'g, T>, offset: u8, below: NodeBox<T>, original: &Original<T>) {
-        drop(node.slot(offset).swap(Stored::Node(below)));
-        self.recount(node, node.count(), node.value_count() - original.values(1));
-    }
+/// Replaces one slot of the original by a node, all of whose slots refer to the original.
+fn link<T>(
+    locked: &Locked<'_, T>,
+    node: NodeRef<'_, T>,
+    offset: u8,
+    below: NodeBox<T>,
+    original: &Original<T>,
+) {
+    drop(node.slot(offset).swap(Stored::Node(below)));
+    recount(
+        locked,
+        node,
+        node.count(),
+        node.value_count() - original.values(1),
+    );
+}
 
-    /// Builds a node of the reserve filled with pieces, or with further nodes if the pieces are
-    /// smaller. The depth is bounded by the levels of an order.
-    fn build(
-        &self,
-        reserve: &mut SplitReserve<T>,
-        shift: u8,
-        original: &Original<T>,
-    ) -> NodeBox<T> {
-        let piece = reserve.plan.piece;
-        let built = reserve.take(shift);
-        let node_count = &self.locked.array.node_count;
-        node_count.fetch_add(1, Ordering::Relaxed);
-        let node = built.as_node();
-        if shift == piece.shift() {
-            for at in (0..SLOTS).step_by(piece.slots().into()) {
-                original.carve(node, at, piece.slots());
-            }
-            self.recount(node, SLOTS, original.values(SLOTS));
-        } else {
-            for offset in 0..SLOTS {
-                let below = self.build(reserve, shift - SLOT_BITS, original);
-                drop(node.slot(offset).swap(Stored::Node(below)));
-            }
-            original.mark(node, u64::MAX);
-            self.recount(node, SLOTS, 0);
+/// Builds a node of the reserve filled with pieces, or with further nodes if the pieces are
+/// smaller. The depth is bounded by the levels of an order.
+fn build<T>(
+    locked: &Locked<'_, T>,
+    reserve: &mut SplitReserve<T>,
+    shift: u8,
+    original: &Original<T>,
+) -> NodeBox<T> {
+    let piece = reserve.plan.piece;
+    let built = reserve.take(shift);
+    let node_count = &locked.array.node_count;
+    node_count.fetch_add(1, Ordering::Relaxed);
+    let node = built.as_node();
+    if shift == piece.shift() {
+        for at in (0..SLOTS).step_by(piece.slots().into()) {
+            original.carve(node, at, piece.slots());
         }
-        built
+        recount(locked, node, SLOTS, original.values(SLOTS));
+    } else {
+        for offset in 0..SLOTS {
+            let below = build(locked, reserve, shift - SLOT_BITS, original);
+            drop(node.slot(offset).swap(Stored::Node(below)));
+        }
+        original.mark(node, u64::MAX);
+        recount(locked, node, SLOTS, 0);
     }
+    built
 }
