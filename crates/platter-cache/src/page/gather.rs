@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::Core;
 use super::folio::{Content, Folio};
 use super::insert::DIRTY;
-use super::writeback::dirty_piece;
-use super::{Core, Mapping};
+use super::writeback::{begin_writeback, dirty_piece, end_writeback};
 use crate::sync::RwLockReadGuard;
 use crate::xarray::Ref;
 
@@ -23,19 +23,14 @@ pub struct LockedPages<'p, E: 'static> {
     contents: Vec<RwLockReadGuard<'p, Content<E>>>,
 }
 
-impl<E: Clone + Send + Sync + 'static> Mapping<E> {
-    /// Takes all dirty pages of the file into writeback, if no more than `pages_max` are cached at all.
-    /// Does not wait: pages that other threads write are not among them.
-    #[must_use]
-    pub fn take_dirty(&self, pages_max: u64) -> Option<DirtyPages<E>> {
-        let core = self.core.get().filter(|_| self.page_count() <= pages_max)?;
-        let folios = core.begin_writeback(0..u64::MAX, None, DIRTY, 1).folios;
-        let core = Arc::clone(core);
-        (!folios.is_empty()).then_some(DirtyPages { core, folios })
-    }
-}
-
 impl<E: Clone + Send + Sync + 'static> DirtyPages<E> {
+    /// All dirty pages of the file, if there are any.
+    pub(super) fn take(core: &Arc<Core<E>>) -> Option<Self> {
+        let folios = begin_writeback(core, 0..u64::MAX, None, DIRTY, 1).folios;
+        let core = Arc::clone(core);
+        (!folios.is_empty()).then_some(Self { core, folios })
+    }
+
     /// Keeps the bytes as they are. Writers of these pages wait.
     #[must_use]
     pub fn lock(&self) -> LockedPages<'_, E> {
@@ -48,7 +43,7 @@ impl<E: Clone + Send + Sync + 'static> DirtyPages<E> {
     /// They are written.
     pub fn end(mut self) {
         let folios = std::mem::take(&mut self.folios);
-        self.core.end_writeback(&folios, true);
+        end_writeback(&self.core, &folios, true);
     }
 
     /// Records that they could not be written: they are dirty again, and each error cursor reports it.
@@ -60,7 +55,7 @@ impl<E: Clone + Send + Sync + 'static> DirtyPages<E> {
 impl<E: Clone + Send + Sync + 'static> Drop for DirtyPages<E> {
     fn drop(&mut self) {
         if !self.folios.is_empty() {
-            self.core.end_writeback(&self.folios, false);
+            end_writeback(&self.core, &self.folios, false);
         }
     }
 }

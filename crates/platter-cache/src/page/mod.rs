@@ -13,22 +13,22 @@ mod folio;
 mod insert;
 mod readahead;
 mod fill;
+mod writeback;
 mod read;
 mod truncate;
+mod write;
+mod gather;
+mod mapping;
 #[cfg(test)]
 mod tests;
-mod write;
-mod writeback;
-mod gather;
 
-use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::MemoryBudget;
 use crate::budget::Registration;
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, RwLock, rank};
+use crate::sync::{AtomicU64, Condvar, Mutex, RwLock, rank};
 use crate::xarray::{Order, XArray};
 use errors::ErrorSequence;
 use folio::Folio;
@@ -37,6 +37,7 @@ use readahead::Streams;
 pub use crate::frame::PAGE_BYTES;
 pub use errors::ErrorCursor;
 pub use gather::{DirtyPages, LockedPages};
+pub use mapping::Mapping;
 
 /// What a mapping is filled from: the driver's side of one file.
 ///
@@ -86,17 +87,6 @@ pub trait WritableSpace: AddressSpace {
     }
 }
 
-/// The cached pages of one file, whose driver fails with `E`.
-///
-/// The driver passes its side of the file to each call; the mapping keeps no reference to it.
-/// Dropping the mapping gives all its memory back, and what was not written is lost.
-pub struct Mapping<E: Clone + Send + Sync + 'static> {
-    budget: Arc<MemoryBudget>,
-    min_order: Order,
-    /// Made when the first page comes in: most files that are listed are never read.
-    core: OnceLock<Arc<Core<E>>>,
-}
-
 /// What the eviction order reaches the pages by.
 struct Core<E: Clone + Send + Sync + 'static> {
     pages: XArray<Folio<E>>,
@@ -114,71 +104,6 @@ struct Core<E: Clone + Send + Sync + 'static> {
     writebacks: Mutex<u64>,
     writeback_ended: Condvar,
     page_count: AtomicU64,
-}
-
-impl<E: Clone + Send + Sync + 'static> Mapping<E> {
-    /// An empty mapping whose pages are charged to `budget`.
-    #[must_use]
-    pub fn new(budget: Arc<MemoryBudget>) -> Self {
-        Self::with_min_order(budget, Order::ZERO)
-    }
-
-    /// An empty mapping whose folios have `2^min_order` pages or more, so that they hold whole blocks of
-    /// a filesystem whose blocks are larger than a page. They are read, and written back, in multiples of
-    /// that.
-    ///
-    /// # Panics
-    /// If the blocks are larger than 64 KiB.
-    #[must_use]
-    pub fn with_min_order(budget: Arc<MemoryBudget>, min_order: Order) -> Self {
-        assert!(
-            min_order.get() <= MIN_ORDER_MAX,
-            "a block has 64 KiB or less"
-        );
-        Self {
-            budget,
-            min_order,
-            core: OnceLock::new(),
-        }
-    }
-
-    /// The budget its pages are charged to.
-    #[must_use]
-    pub fn budget(&self) -> &Arc<MemoryBudget> {
-        &self.budget
-    }
-
-    /// How many pages are cached.
-    #[must_use]
-    pub fn page_count(&self) -> u64 {
-        let core = self.core.get();
-        core.map_or(0, |core| core.page_count.load(Ordering::Relaxed))
-    }
-
-    fn core(&self) -> &Arc<Core<E>> {
-        if let Some(core) = self.core.get() {
-            return core;
-        }
-        let core = Core::new(Arc::clone(&self.budget), self.min_order);
-        self.core.get_or_init(|| core)
-    }
-}
-
-impl<E: Clone + Send + Sync + 'static> fmt::Debug for Mapping<E> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Mapping")
-            .field("page_count", &self.page_count())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<E: Clone + Send + Sync + 'static> Drop for Mapping<E> {
-    fn drop(&mut self) {
-        // An evictor may hold the core a moment longer; the memory goes back now.
-        if let Some(core) = self.core.get() {
-            core.remove_all();
-        }
-    }
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
@@ -229,8 +154,6 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 }
 
-/// The largest minimum order: 64 KiB.
-const MIN_ORDER_MAX: u8 = 4;
 /// Folios that are taken out under one hold of the lock.
 const REMOVE_BATCH: usize = 256;
 

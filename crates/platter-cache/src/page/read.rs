@@ -3,9 +3,10 @@
 use std::io::IoSliceMut;
 use std::ops::Range;
 
-use super::fill::bytes_of;
+use super::fill::{bytes_of, missing_at, uptodate_folio};
 use super::folio::Folio;
-use super::{AddressSpace, Core, Mapping, PAGE_BYTES, page_of};
+use super::{AddressSpace, Core, PAGE_BYTES, page_of};
+use crate::sync::Ordering;
 use crate::xarray::Ref;
 
 /// The most that is shown in place at once.
@@ -15,188 +16,187 @@ const UNCACHED_PAGES: usize = 16;
 /// A read of so many missing pages at once gets them from the file, without a second copy: 128 KiB.
 const PAST_PAGES_MIN: usize = 32;
 
-impl<E: Clone + Send + Sync + 'static> Mapping<E> {
-    /// Reads up to `buf.len()` bytes at `offset`, from the cache or from `source`. Of a long range, what
-    /// is not cached goes straight to `buf`, and is not cached then.
-    ///
-    /// Returns how many bytes there were before the end of the file.
-    pub fn read_at<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
-    where
-        S: AddressSpace<Error = E> + ?Sized,
-    {
-        let range = within(source, offset, buf.len());
-        let core = self.core();
-        let mut at = range.start;
-        let mut done = 0;
-        let mut may_pass = true;
-        while at < range.end {
-            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-            let wanted = &mut buf[done..][..left];
-            if may_pass && left >= PAST_PAGES_MIN * PAGE_BYTES {
-                // What fails may succeed in part, page by page.
-                let passed = core.read_past(source, at, wanted).unwrap_or_else(|_| {
-                    may_pass = false;
-                    0
-                });
-                if passed > 0 {
-                    at += passed as u64;
-                    done += passed;
-                    continue;
-                }
-            }
-            let copied = match core.uptodate_folio(source, page_of(at), pages_left(at, &range))? {
-                Some(folio) => copy_out(&folio, at, wanted),
-                None => core.read_uncached(source, at, wanted)?,
-            };
-            at += copied as u64;
-            done += copied;
-        }
-        Ok(done)
-    }
-
-    /// As [`read_at`](Self::read_at), for a reader that reads all of a file once: a range of it that begins with a page
-    /// and ends with the file goes past the cache if nothing of the file is in it.
-    pub fn read_once<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
-    where
-        S: AddressSpace<Error = E> + ?Sized,
-    {
-        let range = within(source, offset, buf.len());
-        let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
-        let bytes = bytes_of(pages.clone());
-        let is_last = range.end == source.size_bytes();
-        let is_whole = bytes.start == offset && is_last && !range.is_empty();
-        if !is_whole || self.page_count() > 0 || source.fill_range(bytes.clone()) != bytes {
-            return self.read_at(source, offset, buf);
-        }
-        let core = self.core();
-        let shared = core.fills.read();
-        let missing = core.missing_at(pages.clone());
-        if missing != pages || core.pages.get_item(pages.start).is_some() {
-            drop(shared);
-            return self.read_at(source, offset, buf);
-        }
-        let count = usize::try_from(range.end - range.start).unwrap_or_default();
-        let (whole, tail) = buf[..count].split_at_mut(count - count % PAGE_BYTES);
-        if tail.is_empty() {
-            source.read_folios(offset, &mut [IoSliceMut::new(whole)])?;
-            return Ok(count);
-        }
-        let mut last = [0; PAGE_BYTES];
-        if whole.is_empty() {
-            source.read_folios(offset, &mut [IoSliceMut::new(&mut last)])?;
-        } else {
-            let bufs = &mut [IoSliceMut::new(whole), IoSliceMut::new(&mut last)];
-            source.read_folios(offset, bufs)?;
-        }
-        tail.copy_from_slice(&last[..tail.len()]);
-        Ok(count)
-    }
-
-    /// Shows up to `len` bytes at `offset` in place, one slice after the other, to `visit`.
-    ///
-    /// There are fewer bytes at the end of the file, or when they would be more than 2 MiB: then
-    /// the next call goes on where this one ended. `visit` must not use the mapping; it keeps
-    /// writers of these pages waiting, not readers.
-    pub fn read_with<S, R>(
-        &self,
-        source: &S,
-        offset: u64,
-        len: usize,
-        visit: impl FnOnce(&[&[u8]]) -> R,
-    ) -> Result<R, E>
-    where
-        S: AddressSpace<Error = E> + ?Sized,
-    {
-        let range = within(source, offset, len.min(SHOW_BYTES_MAX));
-        let core = self.core();
-        let mut folios = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let folio = core.uptodate_folio(source, page_of(at), pages_left(at, &range))?;
-            if let Some(folio) = folio {
-                at = folio.offset() + folio.bytes();
-                folios.push(folio);
+/// See [`Mapping::read_at`](super::Mapping::read_at).
+pub(super) fn read_at<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize, S::Error>
+where
+    S: AddressSpace + ?Sized,
+{
+    let range = within(source, offset, buf.len());
+    let mut at = range.start;
+    let mut done = 0;
+    let mut may_pass = true;
+    while at < range.end {
+        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+        let wanted = &mut buf[done..][..left];
+        if may_pass && left >= PAST_PAGES_MIN * PAGE_BYTES {
+            // What fails may succeed in part, page by page.
+            let passed = read_past(core, source, at, wanted).unwrap_or_else(|_| {
+                may_pass = false;
+                0
+            });
+            if passed > 0 {
+                at += passed as u64;
+                done += passed;
                 continue;
             }
-            if !folios.is_empty() {
-                break;
-            }
-            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-            let mut buf = vec![0; left.min(UNCACHED_PAGES * PAGE_BYTES)];
-            let count = core.read_uncached(source, at, &mut buf)?;
-            if count > 0 {
-                return Ok(visit(&[&buf[..count]]));
-            }
         }
-        let contents: Vec<_> = folios.iter().map(|folio| folio.read()).collect();
-        let mut slices = Vec::with_capacity(folios.len());
-        for (folio, content) in folios.iter().zip(&contents) {
-            let start = in_folio(folio, range.start.max(folio.offset()));
-            let end = in_folio(folio, range.end.min(folio.offset() + folio.bytes()));
-            folio.touch(start, end);
-            slices.push(&content.bytes()[start..end]);
-        }
-        Ok(visit(&slices))
+        let copied = match uptodate_folio(core, source, page_of(at), pages_left(at, &range))? {
+            Some(folio) => copy_out(&folio, at, wanted),
+            None => read_uncached(core, source, at, wanted)?,
+        };
+        at += copied as u64;
+        done += copied;
     }
-
-    /// Brings the pages of a range in, with as few requests as possible. A hint: what cannot be
-    /// read ahead is read, and fails, when it is asked for. At most an eighth of the budget.
-    pub fn will_need<S>(&self, source: &S, range: Range<u64>)
-    where
-        S: AddressSpace<Error = E> + ?Sized,
-    {
-        self.core().will_need(source, range);
-    }
+    Ok(done)
 }
 
-impl<E: Clone + Send + Sync + 'static> Core<E> {
-    /// Reads the first of a range of whole pages past the cache, if so many are missing that it is worth
-    /// it. Returns how many bytes.
-    fn read_past<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
-    where
-        S: AddressSpace<Error = E> + ?Sized,
+/// See [`Mapping::read_once`](super::Mapping::read_once).
+pub(super) fn read_once<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize, S::Error>
+where
+    S: AddressSpace + ?Sized,
+{
+    let range = within(source, offset, buf.len());
+    let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
+    let bytes = bytes_of(pages.clone());
+    let is_last = range.end == source.size_bytes();
+    let is_whole = bytes.start == offset && is_last && !range.is_empty();
+    if !is_whole
+        || core.page_count.load(Ordering::Relaxed) > 0
+        || source.fill_range(bytes.clone()) != bytes
     {
-        let first = page_of(offset);
-        if bytes_of(first..first).start != offset || self.pages.get_item(first).is_some() {
-            return Ok(0);
-        }
-        let _shared = self.fills.read();
-        let pages = (buf.len() / PAGE_BYTES) as u64;
-        let missing = self.missing_at(first..first.saturating_add(pages));
-        let missing = without_parts(source, missing);
-        let count = usize::try_from(missing.end - first).unwrap_or_default();
-        if count < PAST_PAGES_MIN {
-            return Ok(0);
-        }
-        let bytes = count * PAGE_BYTES;
-        source.read_folios(offset, &mut [IoSliceMut::new(&mut buf[..bytes])])?;
-        Ok(bytes)
+        return read_at(core, source, offset, buf);
     }
+    let shared = core.fills.read();
+    let missing = missing_at(core, pages.clone());
+    if missing != pages || core.pages.get_item(pages.start).is_some() {
+        drop(shared);
+        return read_at(core, source, offset, buf);
+    }
+    let count = usize::try_from(range.end - range.start).unwrap_or_default();
+    let (whole, tail) = buf[..count].split_at_mut(count - count % PAGE_BYTES);
+    if tail.is_empty() {
+        source.read_folios(offset, &mut [IoSliceMut::new(whole)])?;
+        return Ok(count);
+    }
+    let mut last = [0; PAGE_BYTES];
+    if whole.is_empty() {
+        source.read_folios(offset, &mut [IoSliceMut::new(&mut last)])?;
+    } else {
+        let bufs = &mut [IoSliceMut::new(whole), IoSliceMut::new(&mut last)];
+        source.read_folios(offset, bufs)?;
+    }
+    tail.copy_from_slice(&last[..tail.len()]);
+    Ok(count)
+}
 
-    /// Reads at `offset` past the cache, because the budget has no space for a page. Bytes of
-    /// cached pages are not touched: the read ends before the first of them, and gives at least
-    /// one byte, or none if the first page was cached meanwhile.
-    fn read_uncached<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
-    where
-        S: AddressSpace<Error = E> + ?Sized,
-    {
-        let _shared = self.fills.read();
-        let first = page_of(offset);
-        let skip = usize::try_from(offset - bytes_of(first..first).start).unwrap_or_default();
-        let wanted = (skip + buf.len()).div_ceil(PAGE_BYTES).min(UNCACHED_PAGES);
-        let is_missing = |&page: &u64| self.pages.get_item(page).is_none();
-        let missing = (first..).take(wanted).take_while(is_missing).count();
-        let mut pages = vec![0; missing * PAGE_BYTES];
-        if missing == 0 {
-            return Ok(0);
+/// See [`Mapping::read_with`](super::Mapping::read_with).
+pub(super) fn read_with<S, R>(
+    core: &Core<S::Error>,
+    source: &S,
+    offset: u64,
+    len: usize,
+    visit: impl FnOnce(&[&[u8]]) -> R,
+) -> Result<R, S::Error>
+where
+    S: AddressSpace + ?Sized,
+{
+    let range = within(source, offset, len.min(SHOW_BYTES_MAX));
+    let mut folios = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let folio = uptodate_folio(core, source, page_of(at), pages_left(at, &range))?;
+        if let Some(folio) = folio {
+            at = folio.offset() + folio.bytes();
+            folios.push(folio);
+            continue;
         }
-        let bufs = &mut [IoSliceMut::new(&mut pages)];
-        source.read_folios(bytes_of(first..first).start, bufs)?;
-        let read = &pages[skip..];
-        let count = read.len().min(buf.len());
-        buf[..count].copy_from_slice(&read[..count]);
-        Ok(count)
+        if !folios.is_empty() {
+            break;
+        }
+        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+        let mut buf = vec![0; left.min(UNCACHED_PAGES * PAGE_BYTES)];
+        let count = read_uncached(core, source, at, &mut buf)?;
+        if count > 0 {
+            return Ok(visit(&[&buf[..count]]));
+        }
     }
+    let contents: Vec<_> = folios.iter().map(|folio| folio.read()).collect();
+    let mut slices = Vec::with_capacity(folios.len());
+    for (folio, content) in folios.iter().zip(&contents) {
+        let start = in_folio(folio, range.start.max(folio.offset()));
+        let end = in_folio(folio, range.end.min(folio.offset() + folio.bytes()));
+        folio.touch(start, end);
+        slices.push(&content.bytes()[start..end]);
+    }
+    Ok(visit(&slices))
+}
+
+/// Reads the first of a range of whole pages past the cache, if so many are missing that it is worth
+/// it. Returns how many bytes.
+fn read_past<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize, S::Error>
+where
+    S: AddressSpace + ?Sized,
+{
+    let first = page_of(offset);
+    if bytes_of(first..first).start != offset || core.pages.get_item(first).is_some() {
+        return Ok(0);
+    }
+    let _shared = core.fills.read();
+    let pages = (buf.len() / PAGE_BYTES) as u64;
+    let missing = missing_at(core, first..first.saturating_add(pages));
+    let missing = without_parts(source, missing);
+    let count = usize::try_from(missing.end - first).unwrap_or_default();
+    if count < PAST_PAGES_MIN {
+        return Ok(0);
+    }
+    let bytes = count * PAGE_BYTES;
+    source.read_folios(offset, &mut [IoSliceMut::new(&mut buf[..bytes])])?;
+    Ok(bytes)
+}
+
+/// Reads at `offset` past the cache, because the budget has no space for a page. Bytes of
+/// cached pages are not touched: the read ends before the first of them, and gives at least
+/// one byte, or none if the first page was cached meanwhile.
+fn read_uncached<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize, S::Error>
+where
+    S: AddressSpace + ?Sized,
+{
+    let _shared = core.fills.read();
+    let first = page_of(offset);
+    let skip = usize::try_from(offset - bytes_of(first..first).start).unwrap_or_default();
+    let wanted = (skip + buf.len()).div_ceil(PAGE_BYTES).min(UNCACHED_PAGES);
+    let is_missing = |&page: &u64| core.pages.get_item(page).is_none();
+    let missing = (first..).take(wanted).take_while(is_missing).count();
+    let mut pages = vec![0; missing * PAGE_BYTES];
+    if missing == 0 {
+        return Ok(0);
+    }
+    let bufs = &mut [IoSliceMut::new(&mut pages)];
+    source.read_folios(bytes_of(first..first).start, bufs)?;
+    let read = &pages[skip..];
+    let count = read.len().min(buf.len());
+    buf[..count].copy_from_slice(&read[..count]);
+    Ok(count)
 }
 
 /// The pages at the beginning of a range that make whole units of the source. Of a unit that is read in

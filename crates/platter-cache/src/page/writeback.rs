@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::folio::{Content, Folio};
 use super::insert::{DIRTY, TOWRITE, WRITEBACK};
-use super::{Core, ErrorCursor, Mapping, PAGE_BYTES, WritableSpace, page_of};
+use super::{Core, PAGE_BYTES, WritableSpace, page_of};
 use crate::sync::RwLockReadGuard;
 use crate::xarray::{Content as Entry, Order, Ref};
 
@@ -14,223 +14,203 @@ const BATCH_PAGES: u64 = 256;
 /// Entries that are marked or looked at under one hold of the lock.
 const SWEEP_ENTRIES: usize = 1024;
 
-impl<E: Clone + Send + Sync + 'static> Mapping<E> {
-    /// Writes the pages of `range` that are dirty now to the file, and waits for those that others
-    /// write. Pages made dirty meanwhile are left.
-    ///
-    /// Ends at the first error: what was not written stays dirty, and each error cursor reports
-    /// it at the next [`check_errors`](Self::check_errors).
-    pub fn write_back<S>(&self, source: &S, range: Range<u64>) -> Result<(), E>
-    where
-        S: WritableSpace<Error = E> + ?Sized,
-    {
-        let Some(core) = self.core.get() else {
-            return Ok(());
-        };
-        let granule = granule_pages(source);
-        let start = page_of(range.start) & !(granule - 1);
-        let end = range.end.div_ceil(PAGE_BYTES as u64);
-        let pages = start..end.saturating_add(granule - 1) & !(granule - 1);
-        core.mark_to_write(pages.clone());
-        // What another thread took and did not write is left to the threads that waited for it.
-        while core.wait_for_writeback(pages.clone()) {
-            core.write_marked(source, pages.clone())?;
-        }
-        Ok(())
+/// See [`Mapping::write_back`](super::Mapping::write_back).
+pub(super) fn write_back<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    range: Range<u64>,
+) -> Result<(), S::Error>
+where
+    S: WritableSpace + ?Sized,
+{
+    let granule = granule_pages(source);
+    let start = page_of(range.start) & !(granule - 1);
+    let end = range.end.div_ceil(PAGE_BYTES as u64);
+    let pages = start..end.saturating_add(granule - 1) & !(granule - 1);
+    mark_to_write(core, pages.clone());
+    // What another thread took and did not write is left to the threads that waited for it.
+    while wait_for_writeback(core, pages.clone()) {
+        write_marked(core, source, pages.clone())?;
     }
+    Ok(())
+}
 
-    /// Writes the dirty pages of `range`, and returns an error that `cursor` has not reported yet, be it
-    /// of this writeback or of an earlier one.
-    ///
-    /// The file's metadata, and a flush of the device, are the driver's to add.
-    pub fn sync<S>(&self, source: &S, range: Range<u64>, cursor: &mut ErrorCursor) -> Result<(), E>
-    where
-        S: WritableSpace<Error = E> + ?Sized,
-    {
-        // Its error is recorded, and comes back from the check.
-        let _ = self.write_back(source, range);
-        self.check_errors(cursor)
-    }
+/// Writes up to `count` dirty pages of a range, for any caller.
+pub(super) fn write_back_some<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    pages: Range<u64>,
+    count: u64,
+) -> Result<(), S::Error>
+where
+    S: WritableSpace + ?Sized,
+{
+    let batch = begin_writeback(core, pages, Some(count), DIRTY, granule_pages(source));
+    write_batch(core, source, &batch.folios)
+}
 
-    /// Returns the error cursor of a file that is opened now.
-    #[must_use]
-    pub fn error_cursor(&self) -> ErrorCursor {
-        self.core().errors.lock().cursor()
-    }
-
-    /// The last error of a writeback, once for each cursor.
-    pub fn check_errors(&self, cursor: &mut ErrorCursor) -> Result<(), E> {
-        self.core().errors.lock().check(cursor)
+/// Marks what is dirty now, so that a writer that goes on making pages dirty cannot keep a
+/// sync busy for ever.
+fn mark_to_write<E: Clone + Send + Sync + 'static>(core: &Core<E>, pages: Range<u64>) {
+    let Some(last) = pages.end.checked_sub(1) else {
+        return;
+    };
+    let mut next = Some(pages.start);
+    while let Some(from) = next {
+        next = core.change(|locked| {
+            let mut cursor = locked.cursor(from, Order::ZERO);
+            let mut found = cursor.find_marked(last, DIRTY);
+            for _ in 0..SWEEP_ENTRIES {
+                found?;
+                cursor.set_mark(TOWRITE);
+                found = cursor.find_next_marked(last, DIRTY);
+            }
+            found.map(|found| found.index)
+        });
     }
 }
 
-impl<E: Clone + Send + Sync + 'static> Core<E> {
-    /// Writes up to `count` dirty pages of a range, for any caller.
-    pub(super) fn write_back_some<S>(
-        &self,
-        source: &S,
-        pages: Range<u64>,
-        count: u64,
-    ) -> Result<(), E>
-    where
-        S: WritableSpace<Error = E> + ?Sized,
-    {
-        let batch = self.begin_writeback(pages, Some(count), DIRTY, granule_pages(source));
-        self.write_batch(source, &batch.folios)
-    }
-
-    /// Marks what is dirty now, so that a writer that goes on making pages dirty cannot keep a
-    /// sync busy for ever.
-    fn mark_to_write(&self, pages: Range<u64>) {
-        let Some(last) = pages.end.checked_sub(1) else {
-            return;
-        };
-        let mut next = Some(pages.start);
-        while let Some(from) = next {
-            next = self.change(|locked| {
-                let mut cursor = locked.cursor(from, Order::ZERO);
-                let mut found = cursor.find_marked(last, DIRTY);
-                for _ in 0..SWEEP_ENTRIES {
-                    found?;
-                    cursor.set_mark(TOWRITE);
-                    found = cursor.find_next_marked(last, DIRTY);
-                }
-                found.map(|found| found.index)
-            });
+fn write_marked<S>(core: &Core<S::Error>, source: &S, pages: Range<u64>) -> Result<(), S::Error>
+where
+    S: WritableSpace + ?Sized,
+{
+    let mut from = pages.start;
+    loop {
+        let granule = granule_pages(source);
+        let batch = begin_writeback(core, from..pages.end, None, TOWRITE, granule);
+        write_batch(core, source, &batch.folios)?;
+        match batch.next {
+            Some(next) => from = next,
+            None => return Ok(()),
         }
     }
+}
 
-    fn write_marked<S>(&self, source: &S, pages: Range<u64>) -> Result<(), E>
-    where
-        S: WritableSpace<Error = E> + ?Sized,
-    {
-        let mut from = pages.start;
-        loop {
-            let granule = granule_pages(source);
-            let batch = self.begin_writeback(from..pages.end, None, TOWRITE, granule);
-            self.write_batch(source, &batch.folios)?;
-            match batch.next {
-                Some(next) => from = next,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Takes the next folios with `mark`, which are dirty, into writeback: about as many pages as
-    /// one request writes, or `count`, and the rest of the last `granule` of them.
-    pub(super) fn begin_writeback(
-        &self,
-        pages: Range<u64>,
-        count: Option<u64>,
-        mark: crate::xarray::Mark,
-        granule: u64,
-    ) -> Batch<E> {
-        let mut folios: Vec<Ref<Folio<E>>> = Vec::new();
-        let Some(last) = pages.end.checked_sub(1) else {
-            return Batch { folios, next: None };
-        };
-        let mut left = count.unwrap_or(BATCH_PAGES);
-        let next = self.change(|locked| {
-            let mut cursor = locked.cursor(pages.start, Order::ZERO);
-            let mut found = cursor.find_marked(last, mark);
-            let mut looks = 0;
-            while let Some(entry) = found {
-                let granule_end = || {
-                    folios
-                        .last()
-                        .map(|it| ends_at(it).next_multiple_of(granule))
-                };
-                if left == 0 && granule_end().is_none_or(|end| entry.index >= end)
-                    || looks == SWEEP_ENTRIES
-                {
-                    return Some(entry.index);
-                }
-                looks += 1;
-                // One that is being written was marked after that began, by a sync that waits for
-                // the end of it before it comes here.
-                if let Entry::Item(item) = entry.content
-                    && let Some(folio) = item.try_get()
-                    && !folio.is_in_writeback()
-                {
-                    cursor.clear_mark(TOWRITE);
-                    folio.set_writeback(true);
-                    folio.set_dirty(false);
-                    cursor.set_mark(WRITEBACK);
-                    cursor.clear_mark(DIRTY);
-                    left = left.saturating_sub(folio.order().span());
-                    folios.push(folio);
-                }
-                found = cursor.find_next_marked(last, mark);
-            }
-            None
-        });
-        Batch { folios, next }
-    }
-
-    /// Writes folios that were taken into writeback. After an error none of the rest is written.
-    fn write_batch<S>(&self, source: &S, folios: &[Ref<Folio<E>>]) -> Result<(), E>
-    where
-        S: WritableSpace<Error = E> + ?Sized,
-    {
-        let mut writing = Writing { core: self, folios };
-        let mut result = Ok(());
-        for run in folios.chunk_by(|left, right| ends_at(left) == right.index()) {
-            result = write_run(source, run);
-            if let Err(error) = &result {
-                self.errors.lock().record(error.clone());
-                break;
-            }
-            writing.end(run.len());
-        }
-        result
-    }
-
-    /// Waits until nothing in a range is being written. Whether anything is marked to be written then.
-    pub(super) fn wait_for_writeback(&self, pages: Range<u64>) -> bool {
-        let Some(last) = pages.end.checked_sub(1) else {
-            return false;
-        };
-        loop {
-            let seen = *self.writebacks.lock();
+/// Takes the next folios with `mark`, which are dirty, into writeback: about as many pages as
+/// one request writes, or `count`, and the rest of the last `granule` of them.
+pub(super) fn begin_writeback<E: Clone + Send + Sync + 'static>(
+    core: &Core<E>,
+    pages: Range<u64>,
+    count: Option<u64>,
+    mark: crate::xarray::Mark,
+    granule: u64,
+) -> Batch<E> {
+    let mut folios: Vec<Ref<Folio<E>>> = Vec::new();
+    let Some(last) = pages.end.checked_sub(1) else {
+        return Batch { folios, next: None };
+    };
+    let mut left = count.unwrap_or(BATCH_PAGES);
+    let next = core.change(|locked| {
+        let mut cursor = locked.cursor(pages.start, Order::ZERO);
+        let mut found = cursor.find_marked(last, mark);
+        let mut looks = 0;
+        while let Some(entry) = found {
+            let granule_end = || {
+                folios
+                    .last()
+                    .map(|it| ends_at(it).next_multiple_of(granule))
+            };
+            if left == 0 && granule_end().is_none_or(|end| entry.index >= end)
+                || looks == SWEEP_ENTRIES
             {
-                let mut locked = self.pages.lock();
-                let mut is_any = |mark| {
-                    let mut cursor = locked.cursor(pages.start, Order::ZERO);
-                    cursor.find_marked(last, mark).is_some()
-                };
-                if !is_any(WRITEBACK) {
-                    return is_any(TOWRITE);
-                }
+                return Some(entry.index);
             }
-            let mut ended = self.writebacks.lock();
-            while *ended == seen {
-                ended = self.writeback_ended.wait(ended);
+            looks += 1;
+            // One that is being written was marked after that began, by a sync that waits for
+            // the end of it before it comes here.
+            if let Entry::Item(item) = entry.content
+                && let Some(folio) = item.try_get()
+                && !folio.is_in_writeback()
+            {
+                cursor.clear_mark(TOWRITE);
+                folio.set_writeback(true);
+                folio.set_dirty(false);
+                cursor.set_mark(WRITEBACK);
+                cursor.clear_mark(DIRTY);
+                left = left.saturating_sub(folio.order().span());
+                folios.push(folio);
+            }
+            found = cursor.find_next_marked(last, mark);
+        }
+        None
+    });
+    Batch { folios, next }
+}
+
+/// Writes folios that were taken into writeback. After an error none of the rest is written.
+fn write_batch<S>(
+    core: &Core<S::Error>,
+    source: &S,
+    folios: &[Ref<Folio<S::Error>>],
+) -> Result<(), S::Error>
+where
+    S: WritableSpace + ?Sized,
+{
+    let mut writing = Writing { core, folios };
+    let mut result = Ok(());
+    for run in folios.chunk_by(|left, right| ends_at(left) == right.index()) {
+        result = write_run(source, run);
+        if let Err(error) = &result {
+            core.errors.lock().record(error.clone());
+            break;
+        }
+        writing.end(run.len());
+    }
+    result
+}
+
+/// Waits until nothing in a range is being written. Whether anything is marked to be written then.
+pub(super) fn wait_for_writeback<E: Clone + Send + Sync + 'static>(
+    core: &Core<E>,
+    pages: Range<u64>,
+) -> bool {
+    let Some(last) = pages.end.checked_sub(1) else {
+        return false;
+    };
+    loop {
+        let seen = *core.writebacks.lock();
+        {
+            let mut locked = core.pages.lock();
+            let mut is_any = |mark| {
+                let mut cursor = locked.cursor(pages.start, Order::ZERO);
+                cursor.find_marked(last, mark).is_some()
+            };
+            if !is_any(WRITEBACK) {
+                return is_any(TOWRITE);
             }
         }
+        let mut ended = core.writebacks.lock();
+        while *ended == seen {
+            ended = core.writeback_ended.wait(ended);
+        }
     }
+}
 
-    /// Ends the writeback of folios; those that were not written are dirty again, and to be written by
-    /// the threads that wait for them.
-    pub(super) fn end_writeback(&self, folios: &[Ref<Folio<E>>], is_written: bool) {
-        self.change(|locked| {
-            for folio in folios {
-                let mut cursor = locked.cursor(folio.index(), folio.order());
-                folio.set_writeback(false);
-                cursor.clear_mark(WRITEBACK);
-                if !is_written {
-                    folio.add_dirty_pages(folio.all_pages());
-                    folio.set_dirty(true);
-                    cursor.set_mark(DIRTY);
-                    cursor.set_mark(TOWRITE);
-                }
-                if !folio.is_unwritten() {
-                    self.budget.sub_dirty(folio.bytes());
-                }
+/// Ends the writeback of folios; those that were not written are dirty again, and to be written by
+/// the threads that wait for them.
+pub(super) fn end_writeback<E: Clone + Send + Sync + 'static>(
+    core: &Core<E>,
+    folios: &[Ref<Folio<E>>],
+    is_written: bool,
+) {
+    core.change(|locked| {
+        for folio in folios {
+            let mut cursor = locked.cursor(folio.index(), folio.order());
+            folio.set_writeback(false);
+            cursor.clear_mark(WRITEBACK);
+            if !is_written {
+                folio.add_dirty_pages(folio.all_pages());
+                folio.set_dirty(true);
+                cursor.set_mark(DIRTY);
+                cursor.set_mark(TOWRITE);
             }
-        });
-        *self.writebacks.lock() += 1;
-        self.writeback_ended.notify_all();
-    }
+            if !folio.is_unwritten() {
+                core.budget.sub_dirty(folio.bytes());
+            }
+        }
+    });
+    *core.writebacks.lock() += 1;
+    core.writeback_ended.notify_all();
 }
 
 /// Folios taken into writeback, and where to go on.
@@ -251,14 +231,14 @@ impl<E: Clone + Send + Sync + 'static> Writing<'_, E> {
     fn end(&mut self, count: usize) {
         let (written, left) = self.folios.split_at(count);
         self.folios = left;
-        self.core.end_writeback(written, true);
+        end_writeback(self.core, written, true);
     }
 }
 
 impl<E: Clone + Send + Sync + 'static> Drop for Writing<'_, E> {
     fn drop(&mut self) {
         if !self.folios.is_empty() {
-            self.core.end_writeback(self.folios, false);
+            end_writeback(self.core, self.folios, false);
         }
     }
 }
