@@ -6,9 +6,10 @@ use std::sync::Arc;
 use platter_ondisk::{Corruption, Verify};
 
 use super::key::Key;
+use super::reading::Reading;
 use super::table::Reclaim;
 use super::version::Version;
-use super::{BufferCache, BufferError, Core, MetadataStore, Reading};
+use super::{BufferError, Core};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Bad copies that are listed; all are counted.
@@ -76,27 +77,12 @@ impl CopyRecord {
         }
     }
 
-    fn snapshot(&self) -> BadCopies {
+    pub(super) fn snapshot(&self) -> BadCopies {
         BadCopies {
             found: self.found.load(Ordering::Relaxed),
             repaired: self.repaired.load(Ordering::Relaxed),
             listed: self.listed.lock().clone(),
         }
-    }
-}
-
-impl<S: MetadataStore> BufferCache<S> {
-    /// The bad copies that were found so far, while another copy of the block was good.
-    #[must_use]
-    pub fn bad_copies(&self) -> BadCopies {
-        self.core.copies.snapshot()
-    }
-
-    /// Has bad copies rewritten from now on, or not. They are not to begin with.
-    pub fn set_repair(&self, is_wanted: bool) {
-        self.core
-            .repairs
-            .store(u8::from(is_wanted), Ordering::Relaxed);
     }
 }
 
@@ -119,95 +105,93 @@ impl<'a> Search<'a> {
     }
 }
 
-impl Core {
-    /// Looks for a good copy of a block, of which one turned out bad with `error`: the version `bad`, or
-    /// one that could not be read. `None` if the block has another version meanwhile.
-    ///
-    /// The only place that reads a copy other than the first, and that rewrites one.
-    pub(super) fn heal(
-        &self,
-        search: &mut Search<'_>,
-        bad: Option<&Arc<Version>>,
-        error: BufferError,
-    ) -> Result<Option<Arc<Version>>, BufferError> {
-        let key = search.key;
-        let copies = self.store.copies(key.at(), key.len_bytes());
-        if copies <= 1 {
-            if let Some(bad) = bad {
-                self.table.distrust(key, bad);
-            }
-            return Err(error);
+/// Looks for a good copy of a block, of which one turned out bad with `error`: the version `bad`, or
+/// one that could not be read. `None` if the block has another version meanwhile.
+///
+/// The only place that reads a copy other than the first, and that rewrites one.
+pub(super) fn heal(
+    core: &Core,
+    search: &mut Search<'_>,
+    bad: Option<&Arc<Version>>,
+    error: BufferError,
+) -> Result<Option<Arc<Version>>, BufferError> {
+    let key = search.key;
+    let copies = core.store.copies(key.at(), key.len_bytes());
+    if copies <= 1 {
+        if let Some(bad) = bad {
+            core.table.distrust(key, bad);
         }
-        let (flight, is_in_place) = match self.table.reclaim(key, bad) {
-            Reclaim::Claimed {
-                flight,
-                is_in_place,
-            } => (flight, is_in_place),
-            Reclaim::Changed => return Ok(None),
-            Reclaim::Unwritten => return Err(error),
-        };
-        let reading = Reading::new(self, key, flight);
-        let bad_copy = bad.map_or(0, |bad| bad.copy());
-        let mut failed = vec![(bad_copy, of_copy(error, bad_copy))];
-        // A block that was not cached may have been written since: then the bad copy is good.
-        let again = (!is_in_place).then_some(bad_copy);
-        let others = (0..copies).filter(|&copy| copy != bad_copy);
-        for copy in others.chain(again) {
-            match self.read_copy(search, copy) {
-                Ok(bytes) => {
-                    failed.retain(|&(other, _)| other != copy);
-                    self.repair(search, &reading, &failed, &bytes);
-                    return Ok(reading.complete_as(bytes, copy, search.verifier.key()));
-                }
-                Err(error) => failed.push((copy, of_copy(error, copy))),
-            }
-        }
-        match bad {
-            // What was validated as something else remains that.
-            Some(bad) if is_in_place && bad.is_validated() => reading.put_back(Arc::clone(bad)),
-            Some(_) | None => drop(reading),
-        }
-        Err(worst(failed))
+        return Err(error);
     }
-
-    /// One copy of the block, validated.
-    fn read_copy(&self, search: &Search<'_>, copy: u16) -> Result<Box<[u8]>, BufferError> {
-        let mut bytes = self.memory(search.key);
-        let at = search.key.at();
-        self.store
-            .read(at, copy, &mut [IoSliceMut::new(&mut bytes)])?;
-        let address = self.addressing.address(search.key);
-        search.verifier.verify(address, &bytes)?;
-        if let Some(expect) = search.expect {
-            expect(&bytes)?;
+    let (flight, is_in_place) = match core.table.reclaim(key, bad) {
+        Reclaim::Claimed {
+            flight,
+            is_in_place,
+        } => (flight, is_in_place),
+        Reclaim::Changed => return Ok(None),
+        Reclaim::Unwritten => return Err(error),
+    };
+    let reading = Reading::new(core, key, flight);
+    let bad_copy = bad.map_or(0, |bad| bad.copy());
+    let mut failed = vec![(bad_copy, of_copy(error, bad_copy))];
+    // A block that was not cached may have been written since: then the bad copy is good.
+    let again = (!is_in_place).then_some(bad_copy);
+    let others = (0..copies).filter(|&copy| copy != bad_copy);
+    for copy in others.chain(again) {
+        match read_copy(core, search, copy) {
+            Ok(bytes) => {
+                failed.retain(|&(other, _)| other != copy);
+                repair(core, search, &reading, &failed, &bytes);
+                return Ok(reading.complete_as(bytes, copy, search.verifier.key()));
+            }
+            Err(error) => failed.push((copy, of_copy(error, copy))),
         }
-        Ok(bytes)
     }
+    match bad {
+        // What was validated as something else remains that.
+        Some(bad) if is_in_place && bad.is_validated() => reading.put_back(Arc::clone(bad)),
+        Some(_) | None => drop(reading),
+    }
+    Err(worst(failed))
+}
 
-    /// Records the bad copies of a block, and rewrites them if that is wanted and the block did not get
-    /// another version meanwhile: until `reading` ends, it gets none.
-    fn repair(
-        &self,
-        search: &mut Search<'_>,
-        reading: &Reading<'_>,
-        failed: &[(u16, BufferError)],
-        good: &[u8],
-    ) {
-        let key = search.key;
-        let is_wanted = self.repairs.load(Ordering::Relaxed) != 0;
-        let may = is_wanted && self.table.begin_repair(key, &reading.flight);
-        for (copy, error) in failed {
-            let is_repaired = may && self.store.repair(key.at(), *copy, good).is_ok();
-            search.healed.bad += 1;
-            search.healed.repaired += u16::from(is_repaired);
-            self.copies.add(BadCopy {
-                block: self.addressing.address(key),
-                len_bytes: key.len_bytes(),
-                copy: *copy,
-                error: error.clone(),
-                is_repaired,
-            });
-        }
+/// One copy of the block, validated.
+fn read_copy(core: &Core, search: &Search<'_>, copy: u16) -> Result<Box<[u8]>, BufferError> {
+    let mut bytes = core.memory(search.key);
+    let at = search.key.at();
+    core.store
+        .read(at, copy, &mut [IoSliceMut::new(&mut bytes)])?;
+    let address = core.addressing.address(search.key);
+    search.verifier.verify(address, &bytes)?;
+    if let Some(expect) = search.expect {
+        expect(&bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// Records the bad copies of a block, and rewrites them if that is wanted and the block did not get
+/// another version meanwhile: until `reading` ends, it gets none.
+fn repair(
+    core: &Core,
+    search: &mut Search<'_>,
+    reading: &Reading<'_>,
+    failed: &[(u16, BufferError)],
+    good: &[u8],
+) {
+    let key = search.key;
+    let is_wanted = core.repairs.load(Ordering::Relaxed) != 0;
+    let may = is_wanted && core.table.begin_repair(key, &reading.flight);
+    for (copy, error) in failed {
+        let is_repaired = may && core.store.repair(key.at(), *copy, good).is_ok();
+        search.healed.bad += 1;
+        search.healed.repaired += u16::from(is_repaired);
+        core.copies.add(BadCopy {
+            block: core.addressing.address(key),
+            len_bytes: key.len_bytes(),
+            copy: *copy,
+            error: error.clone(),
+            is_repaired,
+        });
     }
 }
 

@@ -9,139 +9,87 @@ use super::edited::{Edit, Edited};
 use super::key::{BlockAt, Key};
 use super::table::{Claim, cost_bytes};
 use super::turns::Turn;
-use super::version::{Buffer, Version};
-use super::{BufferCache, BufferError, Core, Search};
+use super::version::Version;
+use super::{BufferError, Core, Search};
 
-impl<S> BufferCache<S> {
-    /// Changes a block, validated by `verifier`, in place; a new version is made only if another
-    /// reference to the current one exists. It is dirty from then on, and is sealed and validated at
-    /// the latest when it is [sealed](Self::seal).
-    ///
-    /// Changes are counted in rounds, whose number the caller passes: each block has a first one
-    /// in each round.
-    ///
-    /// `change` runs under the lock of the part of the table that the block is in: it looks at no block
-    /// through the cache, and takes no lock that is held by a thread that does. Where it fails, or keeps
-    /// the block, it has to leave the bytes as they were.
-    ///
-    /// # Errors
-    /// As of [`read`](Self::read), and what `change` gives.
-    pub fn edit<R, E: From<BufferError>>(
-        &self,
-        block: impl Into<BlockAt>,
-        verifier: &dyn Verify,
-        round: u64,
-        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
-    ) -> Result<Edited<R>, E> {
-        let core = &*self.core;
-        let key = core.key(block.into())?;
-        // That of most changes: others came before.
-        let change = match core.table.change_alone(key, verifier.key(), round, change) {
-            Ok(edited) => return edited,
-            Err(change) => change,
-        };
-        let (_turn, version) = core.validated_in_turn(key, verifier)?;
-        let kept = version.is_sealed().then(|| verifier.kept()).flatten();
-        if version.is_sealed() && kept.is_none() {
-            return core.edit_copy(key, &version, verifier, round, change);
-        }
-        Editing::begin(core, key, version).change(kept, round, change)
+/// See [`BufferCache::edit`](super::BufferCache::edit).
+pub(super) fn edit<R, E: From<BufferError>>(
+    core: &Core,
+    block: BlockAt,
+    verifier: &dyn Verify,
+    round: u64,
+    change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+) -> Result<Edited<R>, E> {
+    let key = core.key(block)?;
+    // That of most changes: others came before.
+    let change = match core.table.change_alone(key, verifier.key(), round, change) {
+        Ok(edited) => return edited,
+        Err(change) => change,
+    };
+    let (_turn, version) = validated_in_turn(core, key, verifier)?;
+    let kept = version.is_sealed().then(|| verifier.kept()).flatten();
+    if version.is_sealed() && kept.is_none() {
+        return edit_copy(core, key, &version, verifier, round, change);
     }
+    Editing::begin(core, key, version).change(kept, round, change)
+}
 
-    /// Looks at a block, validated by `verifier`, while no thread changes it. `look` takes no lock but
-    /// those that are taken with the turn to change a block.
-    pub fn inspect<R>(
-        &self,
-        block: impl Into<BlockAt>,
-        verifier: &dyn Verify,
-        look: impl FnOnce(&Buffer) -> R,
-    ) -> Result<R, BufferError> {
-        let key = self.core.key(block.into())?;
-        let (_turn, version) = self.core.validated_in_turn(key, verifier)?;
-        Ok(look(&Buffer { version }))
+/// Returns the block's version, sealed and validated. `None` if the block is not cached.
+pub(super) fn seal(core: &Core, key: Key) -> Result<Option<Arc<Version>>, BufferError> {
+    let _turn = core.turns.take(key);
+    let Some(Claim::Cached(version)) = core.table.find(key) else {
+        return Ok(None);
+    };
+    if version.is_sealed() {
+        return Ok(Some(version));
     }
+    let mut editing = Editing::begin(core, key, version);
+    editing.version_mut().seal(core.addressing.address(key))?;
+    Ok(Some(editing.seal()?))
+}
 
-    /// Returns the block's version, sealed and validated. It does not change any more: the next change
-    /// makes a new one. `None` if the block is not cached.
-    pub fn seal(&self, block: impl Into<BlockAt>) -> Result<Option<Buffer>, BufferError> {
-        let Some(key) = self.core.addressing.locate(block.into()) else {
-            return Ok(None);
-        };
-        let version = self.core.seal(key)?;
-        Ok(version.map(|version| Buffer { version }))
-    }
-
-    /// The block's version as it is, sealed or not, if it is cached.
-    #[must_use]
-    pub fn current(&self, block: impl Into<BlockAt>) -> Option<Buffer> {
-        let key = self.core.addressing.locate(block.into())?;
-        loop {
-            match self.core.table.find(key)? {
-                Claim::Cached(version) => return Some(Buffer { version }),
-                Claim::Edited => self.core.turns.wait(key),
-                Claim::Wait(_) | Claim::Claimed(_) => return None,
+/// The block's version, validated, and the turn to change it.
+pub(super) fn validated_in_turn<'c>(
+    core: &'c Core,
+    key: Key,
+    verifier: &dyn Verify,
+) -> Result<(Turn<'c>, Arc<Version>), BufferError> {
+    let read = || core.read(&mut Search::new(key, verifier, None));
+    let mut is_read = false;
+    loop {
+        let turn = core.turns.take(key);
+        match core.table.find(key) {
+            Some(Claim::Cached(version)) if version.is_validated_by(verifier.key()) => {
+                return Ok((turn, version));
             }
+            // The budget has no space for it.
+            None if is_read => return Ok((turn, read()?)),
+            _ => {}
         }
+        drop(turn);
+        // Other threads may wait for the turn: it is not held while the block is read.
+        read()?;
+        is_read = true;
     }
 }
 
-impl Core {
-    /// Returns the block's version, sealed and validated. `None` if the block is not cached.
-    pub(super) fn seal(&self, key: Key) -> Result<Option<Arc<Version>>, BufferError> {
-        let _turn = self.turns.take(key);
-        let Some(Claim::Cached(version)) = self.table.find(key) else {
-            return Ok(None);
-        };
-        if version.is_sealed() {
-            return Ok(Some(version));
-        }
-        let mut editing = Editing::begin(self, key, version);
-        editing.version_mut().seal(self.addressing.address(key))?;
-        Ok(Some(editing.seal()?))
-    }
-
-    fn validated_in_turn(
-        &self,
-        key: Key,
-        verifier: &dyn Verify,
-    ) -> Result<(Turn<'_>, Arc<Version>), BufferError> {
-        let read = || self.read(&mut Search::new(key, verifier, None));
-        let mut is_read = false;
-        loop {
-            let turn = self.turns.take(key);
-            match self.table.find(key) {
-                Some(Claim::Cached(version)) if version.is_validated_by(verifier.key()) => {
-                    return Ok((turn, version));
-                }
-                // The budget has no space for it.
-                None if is_read => return Ok((turn, read()?)),
-                _ => {}
-            }
-            drop(turn);
-            // Other threads may wait for the turn: it is not held while the block is read.
-            read()?;
-            is_read = true;
-        }
-    }
-
-    /// Changes a copy, which is sealed at once.
-    fn edit_copy<R, E: From<BufferError>>(
-        &self,
-        key: Key,
-        version: &Version,
-        verifier: &dyn Verify,
-        round: u64,
-        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
-    ) -> Result<Edited<R>, E> {
-        let mut bytes: Box<[u8]> = version.bytes().into();
-        match change(&mut bytes)? {
-            Edit::Kept(result) => Ok(Edited::Kept(result)),
-            Edit::Changed(result) => {
-                let version = self.sealed(key, bytes, verifier)?;
-                let is_first = self.publish(key, version, Some(round));
-                let is_first = is_first.map_err(BufferError::from)?;
-                Ok(Edited::Changed { result, is_first })
-            }
+/// Changes a copy, which is sealed at once.
+fn edit_copy<R, E: From<BufferError>>(
+    core: &Core,
+    key: Key,
+    version: &Version,
+    verifier: &dyn Verify,
+    round: u64,
+    change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+) -> Result<Edited<R>, E> {
+    let mut bytes: Box<[u8]> = version.bytes().into();
+    match change(&mut bytes)? {
+        Edit::Kept(result) => Ok(Edited::Kept(result)),
+        Edit::Changed(result) => {
+            let version = core.sealed(key, bytes, verifier)?;
+            let is_first = core.publish(key, version, Some(round));
+            let is_first = is_first.map_err(BufferError::from)?;
+            Ok(Edited::Changed { result, is_first })
         }
     }
 }
@@ -249,6 +197,7 @@ mod tests {
 
     use super::*;
     use crate::MemoryBudget;
+    use crate::buffer::BufferCache;
 
     const BLOCK: u32 = 512;
     const BAD: u8 = 255;

@@ -14,27 +14,29 @@ mod turns;
 mod version;
 mod flight;
 mod table;
+mod reading;
 mod copies;
-#[cfg(test)]
-mod tests;
 mod edit;
 mod read_ahead;
 mod write;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
-use std::io::IoSliceMut;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use platter_block::{BlockDevice, IoError};
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corruption, Locus, Verify};
 
 use crate::MemoryBudget;
 use crate::budget::{LruId, Owner, OwnerId, Registration, Verdict};
-use crate::sync::{AtomicU8, Mutex, rank};
+use crate::sync::{AtomicU8, Mutex, Ordering, rank};
 use copies::{CopyRecord, Search};
-use flight::{Flight, Landing};
+use flight::Landing;
 use key::Key;
+use reading::Reading;
 use table::{Claim, Refusal, Table, cost_bytes};
 use turns::Turns;
 use version::Version;
@@ -151,6 +153,19 @@ impl<S: MetadataStore> BufferCache<S> {
     pub fn store(&self) -> &Arc<S> {
         &self.store
     }
+
+    /// The bad copies that were found so far, while another copy of the block was good.
+    #[must_use]
+    pub fn bad_copies(&self) -> BadCopies {
+        self.core.copies.snapshot()
+    }
+
+    /// Has bad copies rewritten from now on, or not. They are not to begin with.
+    pub fn set_repair(&self, is_wanted: bool) {
+        self.core
+            .repairs
+            .store(u8::from(is_wanted), Ordering::Relaxed);
+    }
 }
 
 impl<S> BufferCache<S> {
@@ -197,6 +212,29 @@ impl<S> BufferCache<S> {
         let mut search = Search::new(key, verifier, Some(expect));
         let version = self.core.read(&mut search)?;
         Ok((Buffer { version }, search.healed))
+    }
+
+    /// The most that one call of [`read_ahead`](Self::read_ahead) reads, in bytes.
+    pub const READ_AHEAD_BYTES_MAX: u64 = 2 << 20;
+
+    /// Brings blocks of the usual length in with as few requests as possible, unverified until they are
+    /// read.
+    ///
+    /// A hint: what cannot be read ahead is read, and fails, when it is asked for. At most
+    /// [`READ_AHEAD_BYTES_MAX`](Self::READ_AHEAD_BYTES_MAX) of the range are read.
+    pub fn read_ahead(&self, blocks: Range<u64>) {
+        let step = self.core.addressing.step();
+        let addresses = std::iter::successors(Some(blocks.start), |at| at.checked_add(step));
+        self.read_ahead_each(addresses.take_while(|&at| at < blocks.end));
+    }
+
+    /// As [`read_ahead`](Self::read_ahead), of the blocks listed: those that follow one another in the list
+    /// and in the store are read by one request.
+    pub fn read_ahead_each<B: Into<BlockAt>>(&self, blocks: impl IntoIterator<Item = B>) {
+        let bytes_max = Self::READ_AHEAD_BYTES_MAX.min(self.core.budget.limit_bytes() / 8);
+        let blocks = blocks.into_iter();
+        let keys = blocks.map_while(|block| self.core.addressing.locate(block.into()));
+        read_ahead::read_ahead(&self.core, keys, bytes_max);
     }
 
     /// Whether the block is cached, so that reading it asks nothing of the store.
@@ -255,14 +293,14 @@ impl Core {
                     Ok(true) => return Ok(version),
                     Ok(false) => {
                         drop(version);
-                        self.seal(key)?;
+                        edit::seal(self, key)?;
                         continue;
                     }
                     Err(corruption) => (Some(version), corruption.into()),
                 },
                 Err(error) => (None, error),
             };
-            if let Some(version) = self.heal(search, bad.as_ref(), error)? {
+            if let Some(version) = copies::heal(self, search, bad.as_ref(), error)? {
                 return Ok(version);
             }
         }
@@ -349,6 +387,27 @@ impl Core {
         let charge = self.budget.charge(cost_bytes(&bytes));
         Version::new(bytes, charge)
     }
+
+    /// A version of `bytes`, charged beyond the budget if need be.
+    fn charged_beyond(&self, bytes: Box<[u8]>) -> Version {
+        let charge = self.budget.charge_beyond(cost_bytes(&bytes));
+        Version::new(bytes, Some(charge))
+    }
+
+    /// Returns a version of `bytes`, sealed and validated.
+    fn sealed(
+        &self,
+        key: Key,
+        mut bytes: Box<[u8]>,
+        verifier: &dyn Verify,
+    ) -> Result<Arc<Version>, BufferError> {
+        let address = self.addressing.address(key);
+        verifier.seal(address, &mut bytes);
+        verifier.verify(address, &bytes)?;
+        let version = self.charged_beyond(bytes);
+        version.add_proof(verifier.key());
+        Ok(Arc::new(version))
+    }
 }
 
 impl Owner for Core {
@@ -358,89 +417,5 @@ impl Owner for Core {
 
     fn evict(&self, key: u64, id: LruId) -> Verdict {
         self.table.evict(Key::from_bits(key), id)
-    }
-}
-
-/// The duty to read one block. Dropped without an end, as by a panic of the device, it wakes
-/// the waiting threads and they read themselves.
-struct Reading<'a> {
-    core: &'a Core,
-    key: Key,
-    flight: Arc<Flight>,
-    landed: bool,
-}
-
-impl<'a> Reading<'a> {
-    fn new(core: &'a Core, key: Key, flight: Arc<Flight>) -> Self {
-        Self {
-            core,
-            key,
-            flight,
-            landed: false,
-        }
-    }
-
-    /// The block's version, of its first copy; `None` if it is being changed.
-    fn read(self) -> Result<Option<Arc<Version>>, BufferError> {
-        let mut bytes = self.core.memory(self.key);
-        let bufs = &mut [IoSliceMut::new(&mut bytes)];
-        match self.core.store.read(self.key.at(), 0, bufs) {
-            Ok(()) => Ok(self.complete(bytes)),
-            Err(error) => {
-                self.end(Landing::Failed(error.clone()));
-                Err(error)
-            }
-        }
-    }
-
-    fn complete(self, bytes: Box<[u8]>) -> Option<Arc<Version>> {
-        let read = self.core.charged(bytes);
-        self.land(Arc::new(read))
-    }
-
-    /// Ends the read with bytes of some copy that are validated under `proof`.
-    fn complete_as(self, bytes: Box<[u8]>, copy: u16, proof: VerifierKey) -> Option<Arc<Version>> {
-        let read = self.core.charged(bytes).of_copy(copy);
-        read.add_proof(proof);
-        self.land(Arc::new(read))
-    }
-
-    /// Ends the read with the previous version. Waiting threads look again.
-    fn put_back(mut self, version: Arc<Version>) {
-        let core = self.core;
-        core.table
-            .complete(core.owner(), self.key, &self.flight, version);
-        self.landed = true;
-        self.flight.land(Landing::Abandoned);
-    }
-
-    fn land(mut self, read: Arc<Version>) -> Option<Arc<Version>> {
-        let core = self.core;
-        let version = core
-            .table
-            .complete(core.owner(), self.key, &self.flight, read);
-        self.landed = true;
-        let landing = version.as_ref().map(Arc::clone);
-        self.flight
-            .land(landing.map_or(Landing::Abandoned, Landing::Read));
-        version
-    }
-
-    fn end(mut self, landing: Landing) {
-        self.give_up(landing);
-    }
-
-    fn give_up(&mut self, landing: Landing) {
-        self.core.table.give_up(self.key, &self.flight);
-        self.landed = true;
-        self.flight.land(landing);
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        if !self.landed {
-            self.give_up(Landing::Abandoned);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The writer's side of the buffer cache: new versions, and getting them to the store.
+//! The writer's side of the buffer cache: changes, new versions, and getting them to the store.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -6,15 +6,75 @@ use std::sync::Arc;
 
 use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
 
+use super::edited::{Edit, Edited};
 use super::key::{BlockAt, Key};
-use super::table::cost_bytes;
+use super::table::Claim;
 use super::version::{Buffer, Version};
-use super::{BufferCache, BufferError, Core};
+use super::{BufferCache, BufferError, Core, edit};
 
 /// Blocks in one request: well under what a vectored system call takes.
 const RUN_BLOCKS_MAX: usize = 512;
 
 impl<S> BufferCache<S> {
+    /// Changes a block, validated by `verifier`, in place; a new version is made only if another
+    /// reference to the current one exists. It is dirty from then on, and is sealed and validated at
+    /// the latest when it is [sealed](Self::seal).
+    ///
+    /// Changes are counted in rounds, whose number the caller passes: each block has a first one
+    /// in each round.
+    ///
+    /// `change` runs under the lock of the part of the table that the block is in: it looks at no block
+    /// through the cache, and takes no lock that is held by a thread that does. Where it fails, or keeps
+    /// the block, it has to leave the bytes as they were.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read), and what `change` gives.
+    pub fn edit<R, E: From<BufferError>>(
+        &self,
+        block: impl Into<BlockAt>,
+        verifier: &dyn Verify,
+        round: u64,
+        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+    ) -> Result<Edited<R>, E> {
+        edit::edit(&self.core, block.into(), verifier, round, change)
+    }
+
+    /// Looks at a block, validated by `verifier`, while no thread changes it. `look` takes no lock but
+    /// those that are taken with the turn to change a block.
+    pub fn inspect<R>(
+        &self,
+        block: impl Into<BlockAt>,
+        verifier: &dyn Verify,
+        look: impl FnOnce(&Buffer) -> R,
+    ) -> Result<R, BufferError> {
+        let key = self.core.key(block.into())?;
+        let (_turn, version) = edit::validated_in_turn(&self.core, key, verifier)?;
+        Ok(look(&Buffer { version }))
+    }
+
+    /// Returns the block's version, sealed and validated. It does not change any more: the next change
+    /// makes a new one. `None` if the block is not cached.
+    pub fn seal(&self, block: impl Into<BlockAt>) -> Result<Option<Buffer>, BufferError> {
+        let Some(key) = self.core.addressing.locate(block.into()) else {
+            return Ok(None);
+        };
+        let version = edit::seal(&self.core, key)?;
+        Ok(version.map(|version| Buffer { version }))
+    }
+
+    /// The block's version as it is, sealed or not, if it is cached.
+    #[must_use]
+    pub fn current(&self, block: impl Into<BlockAt>) -> Option<Buffer> {
+        let key = self.core.addressing.locate(block.into())?;
+        loop {
+            match self.core.table.find(key)? {
+                Claim::Cached(version) => return Some(Buffer { version }),
+                Claim::Edited => self.core.turns.wait(key),
+                Claim::Wait(_) | Claim::Claimed(_) => return None,
+            }
+        }
+    }
+
     /// Makes `bytes` the block's current version, sealed and validated by `verifier`, and dirty.
     ///
     /// References to an older version keep it. The new one stays in memory, beyond the budget if need
@@ -32,7 +92,7 @@ impl<S> BufferCache<S> {
         let core = &*self.core;
         let key = core.key(block.into())?;
         let version = core.sealed(key, of_one_block(key, bytes), verifier)?;
-        core.make_current(key, version)
+        make_current(core, key, version)
     }
 
     /// Makes `bytes` the block's current version, dirty, without a seal: the caller writes a copy that it seals,
@@ -52,7 +112,7 @@ impl<S> BufferCache<S> {
         let core = &*self.core;
         let key = core.key(block.into())?;
         let version = core.charged_beyond(of_one_block(key, bytes));
-        core.make_current(key, Arc::new(version.sealed_by_owner(validated)))
+        make_current(core, key, Arc::new(version.sealed_by_owner(validated)))
     }
 
     /// Says that `buffer` has reached its place in the store: it is clean from now on, unless a
@@ -85,7 +145,7 @@ impl<S> BufferCache<S> {
             let key = self.core.key((*block).into())?;
             versions.push((key, Arc::clone(&buffer.version)));
         }
-        self.core.write(&versions)
+        write_versions(&self.core, &versions)
     }
 
     /// Writes the dirty blocks that begin in `range` in ascending order, neighbours in one request, and
@@ -104,11 +164,11 @@ impl<S> BufferCache<S> {
                 return Ok(written);
             };
             for (key, version) in dirty.iter_mut().filter(|(_, it)| !it.is_sealed()) {
-                if let Some(sealed) = core.seal(*key)? {
+                if let Some(sealed) = edit::seal(core, *key)? {
                     *version = sealed;
                 }
             }
-            core.write(&dirty)?;
+            write_versions(core, &dirty)?;
             written += dirty.len();
             rest.start = last.after();
         }
@@ -140,56 +200,34 @@ impl<S> BufferCache<S> {
     }
 }
 
-impl Core {
-    /// Writes versions to all copies of their blocks, and turns them clean. Returns the number of requests.
-    fn write(&self, versions: &[(Key, Arc<Version>)]) -> Result<usize, BufferError> {
-        let unsealed = versions.iter().find(|(_, it)| it.is_sealed_by_owner());
-        if let Some((key, _)) = unsealed {
-            let locus = Locus::block(self.addressing.address(*key));
-            return Err(Corruption::new("metadata block", locus, "is not sealed here").into());
-        }
-        let mut requests = 0;
-        for run in versions.chunk_by(|(left, _), (right, _)| left.end() == right.at()) {
-            for run in run.chunks(RUN_BLOCKS_MAX) {
-                let bufs: Vec<_> = run
-                    .iter()
-                    .map(|(_, version)| IoSlice::new(version.bytes()))
-                    .collect();
-                self.store.write(run[0].0.at(), &bufs)?;
-                requests += 1;
-                for (key, version) in run {
-                    self.table.written(self.owner(), *key, version);
-                }
+/// Writes versions to all copies of their blocks, and turns them clean. Returns the number of requests.
+fn write_versions(core: &Core, versions: &[(Key, Arc<Version>)]) -> Result<usize, BufferError> {
+    let unsealed = versions.iter().find(|(_, it)| it.is_sealed_by_owner());
+    if let Some((key, _)) = unsealed {
+        let locus = Locus::block(core.addressing.address(*key));
+        return Err(Corruption::new("metadata block", locus, "is not sealed here").into());
+    }
+    let mut requests = 0;
+    for run in versions.chunk_by(|(left, _), (right, _)| left.end() == right.at()) {
+        for run in run.chunks(RUN_BLOCKS_MAX) {
+            let bufs: Vec<_> = run
+                .iter()
+                .map(|(_, version)| IoSlice::new(version.bytes()))
+                .collect();
+            core.store.write(run[0].0.at(), &bufs)?;
+            requests += 1;
+            for (key, version) in run {
+                core.table.written(core.owner(), *key, version);
             }
         }
-        Ok(requests)
     }
+    Ok(requests)
+}
 
-    /// Returns a version of `bytes`, sealed and validated.
-    pub(super) fn sealed(
-        &self,
-        key: Key,
-        mut bytes: Box<[u8]>,
-        verifier: &dyn Verify,
-    ) -> Result<Arc<Version>, BufferError> {
-        let address = self.addressing.address(key);
-        verifier.seal(address, &mut bytes);
-        verifier.verify(address, &bytes)?;
-        let version = self.charged_beyond(bytes);
-        version.add_proof(verifier.key());
-        Ok(Arc::new(version))
-    }
-
-    fn charged_beyond(&self, bytes: Box<[u8]>) -> Version {
-        let charge = self.budget.charge_beyond(cost_bytes(&bytes));
-        Version::new(bytes, Some(charge))
-    }
-
-    fn make_current(&self, key: Key, version: Arc<Version>) -> Result<Buffer, BufferError> {
-        let _turn = self.turns.take(key);
-        self.publish(key, Arc::clone(&version), None)?;
-        Ok(Buffer { version })
-    }
+fn make_current(core: &Core, key: Key, version: Arc<Version>) -> Result<Buffer, BufferError> {
+    let _turn = core.turns.take(key);
+    core.publish(key, Arc::clone(&version), None)?;
+    Ok(Buffer { version })
 }
 
 fn of_one_block(key: Key, bytes: impl Into<Box<[u8]>>) -> Box<[u8]> {
