@@ -10,7 +10,7 @@ use platter_vfs::{DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, Set
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::{Answer, Caller, Server};
+use super::{Answer, Caller, Server, subvolumes};
 use crate::Operation;
 use crate::ioctl::{Command, FSLABEL_BYTES, FsInfo, TrimRange};
 use crate::node::NodeId;
@@ -64,163 +64,168 @@ impl From<Vec<u8>> for IoctlAnswer {
     }
 }
 
-impl Server {
-    /// Carries out an ioctl.
-    pub(crate) fn ioctl(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        command: u32,
-        input: &[u8],
-    ) -> Answer<IoctlAnswer> {
-        self.counters.count(Operation::Ioctl);
-        let command = Command::decode(command).ok_or(Errno::NOTTY)?;
-        if command.takes_admin() && !caller.is_admin() {
-            return Err(Errno::PERM);
+/// Carries out an ioctl.
+pub(crate) fn carry_out(
+    server: &Server,
+    caller: Caller,
+    node: NodeId,
+    command: u32,
+    input: &[u8],
+) -> Answer<IoctlAnswer> {
+    server.counters.count(Operation::Ioctl);
+    let command = Command::decode(command).ok_or(Errno::NOTTY)?;
+    if command.takes_admin() && !caller.is_admin() {
+        return Err(Errno::PERM);
+    }
+    let inode = server.inode(node)?;
+    let output = match command {
+        Command::Subvolume(command) => {
+            return subvolumes::carry_out(server, caller, &*inode, command, input);
         }
-        let inode = self.inode(node)?;
-        let output = match command {
-            Command::Subvolume(command) => {
-                return self.subvolume_ioctl(caller, &inode, command, input);
-            }
-            Command::GetFlags => {
-                let attr = self.check(inode.attr())?;
-                Ok(attr.flags.to_ne_bytes().to_vec())
-            }
-            Command::GetXflags => {
-                let attr = self.check(inode.attr())?;
-                let extended = self.check(inode.extended_flags())?;
-                Ok(fsxattr(attr.flags, attr.project, extended).to_vec())
-            }
-            Command::SetFlags => {
-                let changes = SetAttr {
-                    flags: Some(word(input, 0)?),
-                    ..SetAttr::default()
-                };
-                self.set_flags(caller, &*inode, &changes)
-            }
-            Command::SetXflags => {
-                let attr = self.check(inode.attr())?;
-                let xflags = word(input, 0)?;
-                let changes = SetAttr {
-                    flags: Some(with_xflags(attr.flags, xflags)),
-                    project: Some(word(input, FSXATTR_PROJECT)?),
-                    xflags: Some(xflags & !common_xflags()),
-                    extent_size_bytes: Some(word(input, FSXATTR_EXTENT_SIZE)?),
-                    cow_extent_size_bytes: Some(word(input, FSXATTR_COW_EXTENT_SIZE)?),
-                    ..SetAttr::default()
-                };
-                self.set_flags(caller, &*inode, &changes)
-            }
-            Command::GetGeneration => {
-                let generation = self.check(inode.attr())?.generation;
-                // An int, whatever size the number of the ioctl speaks of.
-                let generation = u32::try_from(generation & u64::from(u32::MAX));
-                Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
-            }
-            Command::GetLabel => {
-                let mut label = self.check(self.fs.label())?;
-                label.truncate(FSLABEL_BYTES - 1);
-                label.push(0);
-                Ok(label)
-            }
-            Command::SetLabel => {
-                self.must_be_mounted_writable()?;
-                let end = input.iter().position(|&byte| byte == 0);
-                let label = &input[..end.unwrap_or(input.len())];
-                self.check(self.fs.set_label(label)).map(|()| Vec::new())
-            }
-            Command::Trim => self.trim(input),
-            Command::Shutdown => self.shut_down(),
-            Command::Sync | Command::WaitSync => self.sync_all().map(|()| Vec::new()),
-            Command::StartSync => {
-                self.sync_all()?;
-                let generation = self.number("commit_generation");
-                let generation = generation.or_else(|| self.number("generation"));
-                Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
-            }
-            Command::FsInfo => self.fs_info(),
-            Command::Resize => Err(Errno::OPNOTSUPP),
-        };
-        output.map(IoctlAnswer::from)
-    }
-
-    /// Refuses changes also of a mount that was made read-only later (`mount -o remount,ro`): the kernel checks that
-    /// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone.
-    pub(super) fn must_be_mounted_writable(&self) -> Answer<()> {
-        self.must_be_writable()?;
-        let table = MountTable::read().map_err(|_| Errno::IO)?;
-        let is_ours = |mount: &&MountEntry| self.device.get() == Some(&mount.device);
-        let read_only = |mount: &MountEntry| {
-            let options = mount.fs_options.as_bytes();
-            options.split(|&byte| byte == b',').any(|it| it == b"ro")
-        };
-        if table.mounts().iter().find(is_ours).is_some_and(read_only) {
-            return Err(Errno::ROFS);
+        Command::GetFlags => {
+            let attr = server.check(inode.attr())?;
+            Ok(attr.flags.to_ne_bytes().to_vec())
         }
-        Ok(())
-    }
-
-    /// Makes everything done so far durable.
-    fn sync_all(&self) -> Answer<()> {
-        self.must_not_be_shut_down()?;
-        self.check(self.fs.sync())
-    }
-
-    /// A number that the filesystem says of itself.
-    fn number(&self, key: &str) -> Option<u64> {
-        match self.fs.describe().detail(key) {
-            Some(DetailValue::Number(number)) => Some(*number),
-            _ => None,
+        Command::GetXflags => {
+            let attr = server.check(inode.attr())?;
+            let extended = server.check(inode.extended_flags())?;
+            Ok(fsxattr(attr.flags, attr.project, extended).to_vec())
         }
-    }
+        Command::SetFlags => {
+            let changes = SetAttr {
+                flags: Some(word(input, 0)?),
+                ..SetAttr::default()
+            };
+            set_flags(server, caller, &*inode, &changes)
+        }
+        Command::SetXflags => {
+            let attr = server.check(inode.attr())?;
+            let xflags = word(input, 0)?;
+            let changes = SetAttr {
+                flags: Some(with_xflags(attr.flags, xflags)),
+                project: Some(word(input, FSXATTR_PROJECT)?),
+                xflags: Some(xflags & !common_xflags()),
+                extent_size_bytes: Some(word(input, FSXATTR_EXTENT_SIZE)?),
+                cow_extent_size_bytes: Some(word(input, FSXATTR_COW_EXTENT_SIZE)?),
+                ..SetAttr::default()
+            };
+            set_flags(server, caller, &*inode, &changes)
+        }
+        Command::GetGeneration => {
+            let generation = server.check(inode.attr())?.generation;
+            // An int, whatever size the number of the ioctl speaks of.
+            let generation = u32::try_from(generation & u64::from(u32::MAX));
+            Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
+        }
+        Command::GetLabel => {
+            let mut label = server.check(server.fs.label())?;
+            label.truncate(FSLABEL_BYTES - 1);
+            label.push(0);
+            Ok(label)
+        }
+        Command::SetLabel => {
+            must_be_mounted_writable(server)?;
+            let end = input.iter().position(|&byte| byte == 0);
+            let label = &input[..end.unwrap_or(input.len())];
+            server
+                .check(server.fs.set_label(label))
+                .map(|()| Vec::new())
+        }
+        Command::Trim => trim(server, input),
+        Command::Shutdown => shut_down(server),
+        Command::Sync | Command::WaitSync => sync_all(server).map(|()| Vec::new()),
+        Command::StartSync => {
+            sync_all(server)?;
+            let generation = number(server, "commit_generation");
+            let generation = generation.or_else(|| number(server, "generation"));
+            Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
+        }
+        Command::FsInfo => fs_info(server),
+        Command::Resize => Err(Errno::OPNOTSUPP),
+    };
+    output.map(IoctlAnswer::from)
+}
 
-    /// What was asked for cannot be seen, so that what is always there is returned.
-    fn fs_info(&self) -> Answer<Vec<u8>> {
-        self.fs.subvolumes().ok_or(Errno::NOTTY)?;
-        let bytes = |key| {
-            let number = self.number(key).and_then(|it| u32::try_from(it).ok());
-            number.ok_or(Errno::NOTTY)
-        };
-        let sector_bytes = bytes("sector_bytes")?;
-        let devices = self.number("devices").ok_or(Errno::NOTTY)?;
-        let info = FsInfo {
-            max_device: devices,
-            devices,
-            uuid: self.fs.describe().uuid.into_bytes(),
-            node_bytes: bytes("node_bytes")?,
-            sector_bytes,
-            clone_alignment_bytes: sector_bytes,
-            ..FsInfo::new_zeroed()
-        };
-        Ok(info.as_bytes().to_vec())
+/// Refuses changes also of a mount that was made read-only later (`mount -o remount,ro`): the kernel checks that
+/// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone.
+pub(super) fn must_be_mounted_writable(server: &Server) -> Answer<()> {
+    server.must_be_writable()?;
+    let table = MountTable::read().map_err(|_| Errno::IO)?;
+    let is_ours = |mount: &&MountEntry| server.device.get() == Some(&mount.device);
+    let read_only = |mount: &MountEntry| {
+        let options = mount.fs_options.as_bytes();
+        options.split(|&byte| byte == b',').any(|it| it == b"ro")
+    };
+    if table.mounts().iter().find(is_ours).is_some_and(read_only) {
+        return Err(Errno::ROFS);
     }
+    Ok(())
+}
 
-    fn set_flags(&self, caller: Caller, inode: &dyn Inode, changes: &SetAttr) -> Answer<Vec<u8>> {
-        self.must_be_writable()?;
-        self.check(inode.set_attr(&Self::context(caller, 0), changes))?;
-        Ok(Vec::new())
-    }
+/// Makes everything done so far durable.
+fn sync_all(server: &Server) -> Answer<()> {
+    server.must_not_be_shut_down()?;
+    server.check(server.fs.sync())
+}
 
-    fn trim(&self, input: &[u8]) -> Answer<Vec<u8>> {
-        self.must_be_mounted_writable()?;
-        let range: TrimRange = argument(input)?;
-        let asked = Trim {
-            start_bytes: range.start,
-            len_bytes: range.len,
-            min_bytes: range.minlen,
-        };
-        let len = self.check(self.fs.trim(&asked))?;
-        Ok(TrimRange { len, ..range }.as_bytes().to_vec())
+/// A number that the filesystem says of itself.
+fn number(server: &Server, key: &str) -> Option<u64> {
+    match server.fs.describe().detail(key) {
+        Some(DetailValue::Number(number)) => Some(*number),
+        _ => None,
     }
+}
 
-    /// The flags of the request do not reach us: by its number, its argument is for an answer. So it is
-    /// always the strongest form, which makes everything durable before (`FS_SHUTDOWN_FLAGS_DEFAULT`).
-    fn shut_down(&self) -> Answer<Vec<u8>> {
-        self.shut_down.store(true, Ordering::Relaxed);
-        self.check(self.fs.shutdown())?;
-        Ok(Vec::new())
-    }
+/// What was asked for cannot be seen, so that what is always there is returned.
+fn fs_info(server: &Server) -> Answer<Vec<u8>> {
+    server.fs.subvolumes().ok_or(Errno::NOTTY)?;
+    let bytes = |key| {
+        let number = number(server, key).and_then(|it| u32::try_from(it).ok());
+        number.ok_or(Errno::NOTTY)
+    };
+    let sector_bytes = bytes("sector_bytes")?;
+    let devices = number(server, "devices").ok_or(Errno::NOTTY)?;
+    let info = FsInfo {
+        max_device: devices,
+        devices,
+        uuid: server.fs.describe().uuid.into_bytes(),
+        node_bytes: bytes("node_bytes")?,
+        sector_bytes,
+        clone_alignment_bytes: sector_bytes,
+        ..FsInfo::new_zeroed()
+    };
+    Ok(info.as_bytes().to_vec())
+}
+
+fn set_flags(
+    server: &Server,
+    caller: Caller,
+    inode: &dyn Inode,
+    changes: &SetAttr,
+) -> Answer<Vec<u8>> {
+    server.must_be_writable()?;
+    server.check(inode.set_attr(&Server::context(caller, 0), changes))?;
+    Ok(Vec::new())
+}
+
+fn trim(server: &Server, input: &[u8]) -> Answer<Vec<u8>> {
+    must_be_mounted_writable(server)?;
+    let range: TrimRange = argument(input)?;
+    let asked = Trim {
+        start_bytes: range.start,
+        len_bytes: range.len,
+        min_bytes: range.minlen,
+    };
+    let len = server.check(server.fs.trim(&asked))?;
+    Ok(TrimRange { len, ..range }.as_bytes().to_vec())
+}
+
+/// The flags of the request do not reach us: by its number, its argument is for an answer. So it is
+/// always the strongest form, which makes everything durable before (`FS_SHUTDOWN_FLAGS_DEFAULT`).
+fn shut_down(server: &Server) -> Answer<Vec<u8>> {
+    server.shut_down.store(true, Ordering::Relaxed);
+    server.check(server.fs.shutdown())?;
+    Ok(Vec::new())
 }
 
 /// The 32 bits at byte `at`.

@@ -6,7 +6,7 @@
 mod caller;
 mod read;
 mod change;
-mod ioctl;
+pub(crate) mod ioctl;
 mod subvolumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use platter_vfs::{
 use rustix::io::Errno;
 
 pub(crate) use self::caller::Caller;
-pub(crate) use self::change::{Changes, Effect, MakeKind, WriteManner, XattrChange};
+pub(crate) use self::change::{Change, Changes, Effect, MakeKind, WriteManner, XattrChange};
 pub(crate) use self::ioctl::{ChangedName, IoctlAnswer};
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::node::{Known, NodeId, NodeTable};
@@ -117,6 +117,11 @@ impl Server {
     /// How many inodes the kernel holds, the root left out.
     pub(crate) fn nodes_held(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Whether ioctls may change names.
+    pub(crate) fn has_subvolumes(&self) -> bool {
+        self.fs.subvolumes().is_some()
     }
 
     /// Whether ACLs take part in permission checks.
@@ -226,6 +231,14 @@ impl Server {
             Ok(attr) if attr.flags & CASEFOLD == 0 => Validity::Always,
             Ok(_) | Err(_) => Validity::Never,
         }
+    }
+
+    fn must_be_writable(&self) -> Answer<()> {
+        self.must_not_be_shut_down()?;
+        if self.options.read_only || self.broken.load(Ordering::Relaxed) {
+            return Err(Errno::ROFS);
+        }
+        Ok(())
     }
 
     fn must_not_be_shut_down(&self) -> Answer<()> {

@@ -287,6 +287,13 @@ impl Server {
         self.check(self.fs.stat_fs_at(id))
     }
 
+    /// Makes a file's data and what leads to it durable.
+    pub(crate) fn sync(&self, node: NodeId, data_only: bool, of: Operation) -> Answer<()> {
+        self.counters.count(of);
+        self.must_not_be_shut_down()?;
+        self.check(self.inode(node)?.sync(data_only))
+    }
+
     pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Answer<Vec<u8>> {
         self.counters.count(Operation::GetXattr);
         self.check(self.inode(node)?.get_xattr(name))

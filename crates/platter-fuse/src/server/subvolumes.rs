@@ -8,7 +8,7 @@ use platter_vfs::{Access, Attr, Condition, Context, Error, FileKind, Inode, Name
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::ioctl::argument;
+use super::ioctl::{argument, must_be_mounted_writable};
 use super::{Answer, Caller, ChangedName, Effect, IoctlAnswer, Server};
 use crate::ioctl::{
     InoLookup, NextSubvolume, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeCommand, SubvolumeInfo,
@@ -27,31 +27,46 @@ struct Source {
     is_read_only: bool,
 }
 
-impl Server {
-    /// Whether ioctls may change names.
-    pub(crate) fn has_subvolumes(&self) -> bool {
-        self.fs.subvolumes().is_some()
-    }
+/// Carries out an ioctl of an inode.
+pub(super) fn carry_out(
+    server: &Server,
+    caller: Caller,
+    inode: &dyn Inode,
+    command: SubvolumeCommand,
+    input: &[u8],
+) -> Answer<IoctlAnswer> {
+    let subvolumes = server.fs.subvolumes().ok_or(Errno::NOTTY)?;
+    let ioctl = SubvolumeIoctl {
+        server,
+        caller,
+        subvolumes,
+    };
+    ioctl.carry_out(inode, command, input)
+}
 
-    /// Carries out an ioctl of an inode.
-    pub(super) fn subvolume_ioctl(
+/// An ioctl that a caller asks for.
+struct SubvolumeIoctl<'s> {
+    server: &'s Server,
+    caller: Caller,
+    subvolumes: &'s dyn Subvolumes,
+}
+
+impl SubvolumeIoctl<'_> {
+    fn carry_out(
         &self,
-        caller: Caller,
-        inode: &Arc<dyn Inode>,
+        inode: &dyn Inode,
         command: SubvolumeCommand,
         input: &[u8],
     ) -> Answer<IoctlAnswer> {
-        let subvolumes = self.fs.subvolumes().ok_or(Errno::NOTTY)?;
-        let inode = &**inode;
         match command {
             SubvolumeCommand::Create => {
                 let args: VolArgs = argument(input)?;
-                self.create_subvolume(caller, subvolumes, inode, text(&args.name)?)
+                self.create(inode, text(&args.name)?)
             }
             SubvolumeCommand::CreateV2 => {
                 let args: VolArgsV2 = argument(input)?;
                 refuse_flags(args.flags, 0)?;
-                self.create_subvolume(caller, subvolumes, inode, text(&args.name)?)
+                self.create(inode, text(&args.name)?)
             }
             SubvolumeCommand::Snapshot => {
                 let args: VolArgs = argument(input)?;
@@ -59,7 +74,7 @@ impl Server {
                     fd: args.fd,
                     is_read_only: false,
                 };
-                self.snapshot_subvolume(caller, subvolumes, &source, inode, text(&args.name)?)
+                self.snapshot(&source, inode, text(&args.name)?)
             }
             SubvolumeCommand::SnapshotV2 => {
                 let args: VolArgsV2 = argument(input)?;
@@ -68,195 +83,167 @@ impl Server {
                     fd: args.fd,
                     is_read_only: args.flags & SUBVOL_RDONLY != 0,
                 };
-                self.snapshot_subvolume(caller, subvolumes, &source, inode, text(&args.name)?)
+                self.snapshot(&source, inode, text(&args.name)?)
             }
             SubvolumeCommand::Delete => {
                 let args: VolArgs = argument(input)?;
-                self.delete_subvolume(caller, subvolumes, inode, text(&args.name)?, None)
+                self.delete(inode, text(&args.name)?, None)
             }
             SubvolumeCommand::DeleteV2 => {
                 let args: VolArgsV2 = argument(input)?;
                 refuse_flags(args.flags, SUBVOL_SPEC_BY_ID)?;
                 if args.flags & SUBVOL_SPEC_BY_ID == 0 {
                     let name = text(&args.name)?;
-                    return self.delete_subvolume(caller, subvolumes, inode, name, None);
+                    return self.delete(inode, name, None);
                 }
                 let id = args.subvolume();
-                let (dir, name) = self.place_of(subvolumes, id)?;
-                self.delete_subvolume(caller, subvolumes, &*dir, &name, Some(id))
+                let (dir, name) = self.place_of(id)?;
+                self.delete(&*dir, &name, Some(id))
             }
             SubvolumeCommand::GetFlags => {
-                let id = self.rooted(subvolumes, inode)?;
-                let is_read_only = self.check(subvolumes.get(id))?.read_only;
+                let id = self.rooted(inode)?;
+                let is_read_only = self.server.check(self.subvolumes.get(id))?.read_only;
                 let flags = if is_read_only { SUBVOL_RDONLY } else { 0 };
                 Ok(flags.as_bytes().to_vec().into())
             }
-            SubvolumeCommand::SetFlags => {
-                self.set_subvolume_flags(caller, subvolumes, inode, argument(input)?)
-            }
+            SubvolumeCommand::SetFlags => self.set_flags(inode, argument(input)?),
             SubvolumeCommand::SetDefault => {
-                self.must_be_mounted_writable()?;
+                must_be_mounted_writable(self.server)?;
                 let id = argument(input)?;
                 let id = if id == 0 { TOP_LEVEL } else { id };
-                self.check(subvolumes.set_default(id))?;
+                self.server.check(self.subvolumes.set_default(id))?;
                 Ok(Vec::new().into())
             }
             SubvolumeCommand::Lookup => look_up_subvolume(inode, input),
             SubvolumeCommand::Info => {
-                let subvolume = self.check(subvolumes.get(inode.id().tree))?;
+                let subvolume = self.server.check(self.subvolumes.get(inode.id().tree))?;
                 let info = SubvolumeInfo::encode(&subvolume);
                 Ok(info.as_bytes().to_vec().into())
             }
             SubvolumeCommand::Next => {
                 let asked: NextSubvolume = argument(input)?;
-                let next = self.check(subvolumes.next(asked.info.id))?;
+                let next = self.server.check(self.subvolumes.next(asked.info.id))?;
                 let next = next.ok_or(Errno::NOENT)?;
-                let is_default = self.check(subvolumes.default_id())? == next.id;
+                let is_default = self.server.check(self.subvolumes.default_id())? == next.id;
                 let next = NextSubvolume::encode(&next, is_default)?;
                 Ok(next.as_bytes().to_vec().into())
             }
         }
     }
 
-    fn create_subvolume(
-        &self,
-        caller: Caller,
-        subvolumes: &dyn Subvolumes,
-        dir: &dyn Inode,
-        name: &[u8],
-    ) -> Answer<IoctlAnswer> {
-        let (context, name) = self.new_name(caller, dir, name)?;
-        let made = self.check(subvolumes.create(&context, dir.id(), name));
+    fn create(&self, dir: &dyn Inode, name: &[u8]) -> Answer<IoctlAnswer> {
+        let (server, subvolumes) = (self.server, self.subvolumes);
+        let (context, name) = self.new_name(dir, name)?;
+        let made = server.check(subvolumes.create(&context, dir.id(), name));
         Ok(self.name_was_changed(dir, name, made.map(|_| None)))
     }
 
-    fn snapshot_subvolume(
-        &self,
-        caller: Caller,
-        subvolumes: &dyn Subvolumes,
-        source: &Source,
-        dir: &dyn Inode,
-        name: &[u8],
-    ) -> Answer<IoctlAnswer> {
-        let (context, name) = self.new_name(caller, dir, name)?;
-        let file = caller.open_file(source.fd)?;
-        if self.device.get() != Some(&file.device) {
+    fn snapshot(&self, source: &Source, dir: &dyn Inode, name: &[u8]) -> Answer<IoctlAnswer> {
+        let (server, subvolumes) = (self.server, self.subvolumes);
+        let (context, name) = self.new_name(dir, name)?;
+        let file = self.caller.open_file(source.fd)?;
+        if server.device.get() != Some(&file.device) {
             return Err(Errno::XDEV);
         }
         let root = if file.inode == NodeId::ROOT.0 {
             // So the kernel numbers the root of the mount until it asks for its attributes.
-            self.inode(NodeId::ROOT)?
+            server.inode(NodeId::ROOT)?
         } else {
-            let id = self.fs.inode_shown_as(file.inode).ok_or(Errno::INVAL)?;
-            self.check(self.fs.inode(id))?
+            let id = server.fs.inode_shown_as(file.inode).ok_or(Errno::INVAL)?;
+            server.check(server.fs.inode(id))?
         };
-        self.must_own(caller, &context, &*root)?;
-        let id = self.rooted(subvolumes, &*root)?;
+        self.must_own(&context, &*root)?;
+        let id = self.rooted(&*root)?;
         let is_read_only = source.is_read_only;
-        let made = self.check(subvolumes.snapshot(&context, id, dir.id(), name, is_read_only));
+        let made = server.check(subvolumes.snapshot(&context, id, dir.id(), name, is_read_only));
         Ok(self.name_was_changed(dir, name, made.map(|_| None)))
     }
 
     /// Deletes the subvolume with a name, which has to be that with the number `id`.
-    fn delete_subvolume(
-        &self,
-        caller: Caller,
-        subvolumes: &dyn Subvolumes,
-        dir: &dyn Inode,
-        name: &[u8],
-        id: Option<u64>,
-    ) -> Answer<IoctlAnswer> {
-        self.must_be_mounted_writable()?;
-        let name = self.name(name)?;
+    fn delete(&self, dir: &dyn Inode, name: &[u8], id: Option<u64>) -> Answer<IoctlAnswer> {
+        let (server, subvolumes) = (self.server, self.subvolumes);
+        must_be_mounted_writable(server)?;
+        let name = server.name(name)?;
         if name.is_dot_or_dotdot() {
             return Err(Errno::INVAL);
         }
         let dir_attr = self.directory(dir)?;
-        let root = self.named(dir, name)?.ok_or(Errno::NOENT)?;
-        let context = caller.context()?;
-        let is_admin = caller.is_admin();
-        if !is_admin && !self.options.users_delete_subvolumes {
+        let root = server.named(dir, name)?.ok_or(Errno::NOENT)?;
+        let context = self.caller.context()?;
+        let is_admin = self.caller.is_admin();
+        if !is_admin && !server.options.users_delete_subvolumes {
             return Err(Errno::PERM);
         }
-        if !self.options.no_permission_checks {
-            let (root_attr, user) = (self.shown_attr(&*root)?, &context.credentials);
+        if !server.options.no_permission_checks {
+            let (root_attr, user) = (server.shown_attr(&*root)?, &context.credentials);
             if !is_admin {
                 let wanted = Access::WRITE | Access::EXECUTE;
-                self.check(check_access(&*root, &root_attr, user, wanted))?;
+                server.check(check_access(&*root, &root_attr, user, wanted))?;
             }
-            self.check(check_delete(dir, &dir_attr, &root_attr, user))?;
+            server.check(check_delete(dir, &dir_attr, &root_attr, user))?;
         }
-        let found = self.rooted(subvolumes, &*root)?;
+        let found = self.rooted(&*root)?;
         if id.is_some_and(|id| id != found) {
             return Err(Errno::STALE);
         }
         let root_id = root.id();
-        let held = self.nodes.held(root_id);
-        let deleted = self.check(subvolumes.delete(&context, dir.id(), name, Some(root_id)));
+        let held = server.nodes.held(root_id);
+        let deleted = server.check(subvolumes.delete(&context, dir.id(), name, Some(root_id)));
         // All attributes are dropped with the name.
-        self.keep_nameless(Some(root), &mut Effect::Foreseen);
+        server.keep_nameless(Some(root), &mut Effect::Foreseen);
         Ok(self.name_was_changed(dir, name, deleted.map(|()| held)))
     }
 
-    fn set_subvolume_flags(
-        &self,
-        caller: Caller,
-        subvolumes: &dyn Subvolumes,
-        inode: &dyn Inode,
-        flags: u64,
-    ) -> Answer<IoctlAnswer> {
-        self.must_be_mounted_writable()?;
-        self.must_own(caller, &caller.context()?, inode)?;
-        let id = self.rooted(subvolumes, inode)?;
+    fn set_flags(&self, inode: &dyn Inode, flags: u64) -> Answer<IoctlAnswer> {
+        let (server, subvolumes) = (self.server, self.subvolumes);
+        must_be_mounted_writable(server)?;
+        self.must_own(&self.caller.context()?, inode)?;
+        let id = self.rooted(inode)?;
         refuse_flags(flags, SUBVOL_RDONLY)?;
-        self.check(subvolumes.set_read_only(id, flags & SUBVOL_RDONLY != 0))?;
+        server.check(subvolumes.set_read_only(id, flags & SUBVOL_RDONLY != 0))?;
         Ok(Vec::new().into())
     }
 
     /// The subvolume whose root directory this is.
-    fn rooted(&self, subvolumes: &dyn Subvolumes, inode: &dyn Inode) -> Answer<u64> {
+    fn rooted(&self, inode: &dyn Inode) -> Answer<u64> {
         let id = inode.id();
-        match subvolumes.root(id.tree) {
+        match self.subvolumes.root(id.tree) {
             Ok(root) if root == id => Ok(id.tree),
             Ok(_) | Err(Error::Condition(Condition::NotFound)) => Err(Errno::INVAL),
-            Err(error) => Err(self.refuse(&error)),
+            Err(error) => Err(self.server.refuse(&error)),
         }
     }
 
     /// The directory that holds the name of a subvolume, and the name.
-    fn place_of(&self, subvolumes: &dyn Subvolumes, id: u64) -> Answer<(Arc<dyn Inode>, Vec<u8>)> {
-        let root = self.check(subvolumes.root(id))?;
-        let subvolume = self.check(subvolumes.get(id))?;
+    fn place_of(&self, id: u64) -> Answer<(Arc<dyn Inode>, Vec<u8>)> {
+        let root = self.server.check(self.subvolumes.root(id))?;
+        let subvolume = self.server.check(self.subvolumes.get(id))?;
         let name = subvolume.path.rsplit(|&byte| byte == b'/').next();
         let name = name.filter(|name| !name.is_empty()).ok_or(Errno::INVAL)?;
-        let root = self.check(self.fs.inode(root))?;
-        let dir = self.check(root.lookup(self.name(b"..")?))?;
+        let root = self.server.check(self.server.fs.inode(root))?;
+        let dir = self.server.check(root.lookup(self.server.name(b"..")?))?;
         Ok((dir, name.to_vec()))
     }
 
     /// A name for something new, and its maker.
-    fn new_name<'n>(
-        &self,
-        caller: Caller,
-        dir: &dyn Inode,
-        name: &'n [u8],
-    ) -> Answer<(Context, Name<'n>)> {
-        self.must_be_mounted_writable()?;
+    fn new_name<'n>(&self, dir: &dyn Inode, name: &'n [u8]) -> Answer<(Context, Name<'n>)> {
+        must_be_mounted_writable(self.server)?;
         let attr = self.directory(dir)?;
-        let name = self.name(name)?;
-        if self.named(dir, name)?.is_some() {
+        let name = self.server.name(name)?;
+        if self.server.named(dir, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        let context = caller.context()?;
-        if !self.options.no_permission_checks {
-            self.check(check_create(dir, &attr, &context.credentials))?;
+        let context = self.caller.context()?;
+        if !self.server.options.no_permission_checks {
+            self.server
+                .check(check_create(dir, &attr, &context.credentials))?;
         }
         Ok((context, name))
     }
 
     /// The attributes of what has to be a directory.
     fn directory(&self, inode: &dyn Inode) -> Answer<Attr> {
-        let attr = self.shown_attr(inode)?;
+        let attr = self.server.shown_attr(inode)?;
         if attr.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }
@@ -264,11 +251,11 @@ impl Server {
     }
 
     /// Refuses callers that neither own a file nor are above its owner.
-    fn must_own(&self, caller: Caller, context: &Context, inode: &dyn Inode) -> Answer<()> {
-        let owner = self.shown_attr(inode)?.uid;
-        if self.options.no_permission_checks
+    fn must_own(&self, context: &Context, inode: &dyn Inode) -> Answer<()> {
+        let owner = self.server.shown_attr(inode)?.uid;
+        if self.server.options.no_permission_checks
             || context.credentials.uid == owner
-            || caller.is_above_owners()
+            || self.caller.is_above_owners()
         {
             return Ok(());
         }
@@ -283,7 +270,7 @@ impl Server {
         name: Name<'_>,
         removed: Answer<Option<NodeId>>,
     ) -> IoctlAnswer {
-        let changed = self.nodes.held(dir.id()).map(|dir| ChangedName {
+        let changed = self.server.nodes.held(dir.id()).map(|dir| ChangedName {
             dir,
             name: name.to_vec(),
             removed: removed.unwrap_or_default(),

@@ -26,8 +26,8 @@ use crate::Operation;
 use crate::ioctl::sets_flags;
 use crate::node::NodeId;
 use crate::server::{
-    Answer, Caller, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile, PlusLine,
-    Server, Validity, WriteManner, XattrChange,
+    Answer, Caller, Change, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile,
+    PlusLine, Server, Validity, WriteManner, XattrChange, ioctl,
 };
 
 /// Processes the requests of one serving thread.
@@ -177,6 +177,7 @@ impl Turn<'_> {
         let server = self.server;
         let node = NodeId(header.node);
         let caller = Caller::of(header);
+        let change = Change::new(server, caller);
         match opcode {
             Opcode::Lookup => self.look_up(node, body.name()?),
             Opcode::GetAttr => {
@@ -185,7 +186,7 @@ impl Turn<'_> {
             }
             Opcode::Statx => self.statx(node),
             Opcode::SetAttr => {
-                let attr = server.set_attributes(caller, node, &changes(&body.take()?))?;
+                let attr = change.set_attributes(node, &changes(&body.take()?))?;
                 self.reply.push(&AttrOut::new(FileAttr::new(&attr)))
             }
             Opcode::ReadLink => {
@@ -196,21 +197,21 @@ impl Turn<'_> {
                 let asked: MkNodIn = body.take()?;
                 let kind = MakeKind::OfMode(asked.mode, decode_device(asked.device));
                 let (name, mode) = (body.name()?, asked.mode);
-                self.reply_entry(&server.make(caller, node, name, kind, mode, asked.umask)?)
+                self.reply_entry(&change.make(node, name, kind, mode, asked.umask)?)
             }
             Opcode::MkDir => {
                 let MkDirIn { mode, umask } = body.take()?;
                 let (name, kind) = (body.name()?, MakeKind::Directory);
-                self.reply_entry(&server.make(caller, node, name, kind, mode, umask)?)
+                self.reply_entry(&change.make(node, name, kind, mode, umask)?)
             }
             Opcode::Symlink => {
                 let name = body.name()?;
                 let kind = MakeKind::Symlink(body.name()?);
-                self.reply_entry(&server.make(caller, node, name, kind, 0o777, 0)?)
+                self.reply_entry(&change.make(node, name, kind, 0o777, 0)?)
             }
             Opcode::TmpFile => {
                 let asked: CreateIn = body.take()?;
-                self.reply_entry(&server.make_unnamed(caller, node, asked.mode, asked.umask)?)?;
+                self.reply_entry(&change.make_unnamed(node, asked.mode, asked.umask)?)?;
                 self.reply.push(&OpenOut {
                     handle: 0,
                     open_flags: FOPEN_KEEP_CACHE,
@@ -219,19 +220,19 @@ impl Turn<'_> {
             }
             Opcode::Link => {
                 let LinkIn { node: target } = body.take()?;
-                self.reply_entry(&server.link(caller, NodeId(target), node, body.name()?)?)
+                self.reply_entry(&change.link(NodeId(target), node, body.name()?)?)
             }
-            Opcode::Unlink => server.unlink(caller, node, body.name()?),
-            Opcode::RmDir => server.remove_dir(caller, node, body.name()?, &mut self.effect),
+            Opcode::Unlink => change.unlink(node, body.name()?),
+            Opcode::RmDir => change.remove_dir(node, body.name()?, &mut self.effect),
             Opcode::Rename => {
                 let RenameIn { new_dir } = body.take()?;
                 let (from, to) = ((node, body.name()?), (NodeId(new_dir), body.name()?));
-                server.rename(caller, from, to, RenameMode::Replace, &mut self.effect)
+                change.rename(from, to, RenameMode::Replace, &mut self.effect)
             }
             Opcode::Rename2 => {
                 let Rename2In { new_dir, flags, .. } = body.take()?;
                 let (from, to) = ((node, body.name()?), (NodeId(new_dir), body.name()?));
-                server.rename(caller, from, to, rename_mode(flags)?, &mut self.effect)
+                change.rename(from, to, rename_mode(flags)?, &mut self.effect)
             }
             Opcode::Read => {
                 let asked: ReadIn = body.take()?;
@@ -254,7 +255,7 @@ impl Turn<'_> {
                     let end = asked.offset.saturating_add(u64::from(asked.size));
                     self.past_cache = Some(asked.offset..end);
                 }
-                server.write(caller, node, asked.offset, data, manner, &mut self.effect)?;
+                change.write(node, asked.offset, data, manner, &mut self.effect)?;
                 self.reply.push(&WriteOut {
                     size: asked.size,
                     unused: 0,
@@ -272,7 +273,7 @@ impl Turn<'_> {
                 };
                 server.sync(node, flags & FSYNC_FDATASYNC != 0, of)
             }
-            Opcode::SetXattr => self.set_xattr(caller, node, body),
+            Opcode::SetXattr => self.set_xattr(change, node, body),
             Opcode::GetXattr => {
                 let GetXattrIn { size, .. } = body.take()?;
                 let value = server.xattr(node, body.name()?)?;
@@ -283,13 +284,11 @@ impl Turn<'_> {
                 let names = server.xattr_names(node, caller)?;
                 self.value(size, &names)
             }
-            Opcode::RemoveXattr => {
-                server.remove_xattr(caller, node, body.name()?, &mut self.effect)
-            }
+            Opcode::RemoveXattr => change.remove_xattr(node, body.name()?, &mut self.effect),
             Opcode::Ioctl => {
                 let asked: IoctlIn = body.take()?;
                 let input = body.bytes(asked.in_size)?;
-                let answer = server.ioctl(caller, node, asked.command, input)?;
+                let answer = ioctl::carry_out(server, caller, node, asked.command, input)?;
                 if sets_flags(asked.command) {
                     self.effect = Effect::Unforeseen(node);
                 }
@@ -303,7 +302,7 @@ impl Turn<'_> {
                 let asked: FallocateIn = body.take()?;
                 let range = asked.offset..asked.offset.saturating_add(asked.length);
                 let mode = fallocate_mode(asked.mode)?;
-                server.allocate(caller, node, range, mode, &mut self.effect)
+                change.allocate(node, range, mode, &mut self.effect)
             }
             Opcode::Lseek => {
                 let LseekIn { offset, whence, .. } = body.take()?;
@@ -324,13 +323,13 @@ impl Turn<'_> {
             Opcode::Flush => Err(server.not_needed(Operation::Flush)),
             Opcode::Access => Err(server.not_needed(Operation::Access)),
             Opcode::CopyFileRange => {
-                let copied = self.copy_range(caller, node, &body.take()?)?;
+                let copied = self.copy_range(change, node, &body.take()?)?;
                 // The size is limited by the request.
                 let size = u32::try_from(copied).unwrap_or(u32::MAX);
                 self.reply.push(&WriteOut { size, unused: 0 })
             }
             Opcode::CopyFileRange64 => {
-                let bytes = self.copy_range(caller, node, &body.take()?)?;
+                let bytes = self.copy_range(change, node, &body.take()?)?;
                 self.reply.push(&CopyFileRangeOut { bytes })
             }
             Opcode::Release => {
@@ -428,7 +427,7 @@ impl Turn<'_> {
 
     fn copy_range(
         &mut self,
-        caller: Caller,
+        change: Change<'_>,
         source: NodeId,
         asked: &CopyFileRangeIn,
     ) -> Answer<u64> {
@@ -436,7 +435,7 @@ impl Turn<'_> {
         let end = asked.offset_in.saturating_add(asked.length);
         let from = (source, asked.offset_in..end);
         let to = (target, asked.offset_out);
-        let copied = self.server.copy_range(caller, from, to, &mut self.effect)?;
+        let copied = change.copy_range(from, to, &mut self.effect)?;
         self.read_here = copied.accessed.then_some(source);
         if self.agreed.contains(InitFlags::WRITEBACK_CACHE) {
             // Otherwise the kernel refreshes attributes itself.
@@ -445,7 +444,7 @@ impl Turn<'_> {
         Ok(copied.bytes)
     }
 
-    fn set_xattr(&mut self, caller: Caller, node: NodeId, mut body: Body<'_>) -> Answer<()> {
+    fn set_xattr(&mut self, change: Change<'_>, node: NodeId, mut body: Body<'_>) -> Answer<()> {
         let is_extended = self.agreed.contains(InitFlags::SETXATTR_EXT);
         let asked = if is_extended {
             body.take()?
@@ -460,14 +459,13 @@ impl Turn<'_> {
         };
         let name = body.name()?;
         let value = body.bytes(asked.size)?;
-        let change = XattrChange {
+        let xattr = XattrChange {
             name,
             value,
             mode: xattr_mode(asked.flags)?,
             drops_set_group: is_extended.then_some(asked.more_flags & SETXATTR_ACL_KILL_SGID != 0),
         };
-        let server = self.server;
-        server.set_xattr(caller, node, &change, &mut self.effect)
+        change.set_xattr(node, &xattr, &mut self.effect)
     }
 
     /// Replies with a value, or with its length if `size_max` is 0.

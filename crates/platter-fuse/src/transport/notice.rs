@@ -20,7 +20,7 @@ use super::protocol::{
 };
 use super::reply::Answered;
 use crate::node::NodeId;
-use crate::server::{Answer, ChangedName, Server};
+use crate::server::{Answer, ChangedName, Server, ioctl};
 
 /// Maximum delay of a notification of stale attributes, so that a process that keeps writing does
 /// not refetch them each time.
@@ -202,7 +202,7 @@ fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<V
             input,
         } => {
             invalidate(device, node, 0, 0);
-            server.ioctl(*caller, node, *command, input)?.output?;
+            ioctl::carry_out(server, *caller, node, *command, input)?.output?;
             drop_attributes(device, node);
             Ok(IoctlOut::new_zeroed().as_bytes().to_vec())
         }
