@@ -11,6 +11,7 @@ use super::Shared;
 use super::change::NewNode;
 use super::content::Content;
 use super::node::{Body, LINKS_MAX, Node, Number, ROOT};
+use super::{ranges, rename};
 use platter_block::lock::{RwLock, rank};
 use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::namei::{self, AttributedInode, LinkState, NamedInode, NewInode, Rename};
@@ -237,7 +238,7 @@ impl NamedInode for MemInode {
     fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {
         let dir = rename.from.dir;
         let now = dir.now();
-        dir.shared.nodes.write().rename(rename, now)?;
+        rename::rename(&mut dir.shared.nodes.write(), rename, now)?;
         if let Some(there) = &rename.there {
             there.drop_unnamed();
         }
@@ -485,17 +486,17 @@ impl Inode for MemInode {
 
     fn clone_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
         let _writer = self.shared.begin()?;
-        self.clone_from(source, range, to)
+        ranges::clone(self, source, range, to)
     }
 
     fn dedupe_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<Deduped> {
         let _writer = self.shared.begin()?;
-        self.compare_with(source, range, to)
+        ranges::dedupe(self, source, range, to)
     }
 
     fn exchange_range(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
         let _writer = self.shared.begin()?;
-        self.exchange_with(other, exchange)
+        ranges::exchange(self, other, exchange)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {

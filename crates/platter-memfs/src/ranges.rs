@@ -12,116 +12,123 @@ use platter_vfs::file;
 use platter_vfs::ranges::{Deduped, Exchange};
 use platter_vfs::{Condition, Inode, Result};
 
-impl MemInode {
-    /// Makes `range` of the source what this file has at byte `to`.
-    pub(super) fn clone_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
-        self.with_both(source, |source| {
-            let blocks = pages_of(&file::shared_blocks(self, source, &range, to, false)?);
-            let end = to + (range.end - range.start);
-            let first = to >> PAGE_BITS;
-            let replaced = first..first + (blocks.end - blocks.start);
-            {
-                let _mapping = self.data.mapping.write();
-                let mut nodes = self.shared.nodes.write();
-                let copied: Vec<(u64, Page)> = {
-                    let pages = nodes
-                        .get(source.number)
-                        .content()?
-                        .pages
-                        .range(blocks.clone());
-                    let pages = pages.map(|(number, page)| (number - blocks.start, page.copy()));
-                    pages.collect()
-                };
-                let target = &nodes.get(self.number).content()?.pages;
-                let freed = target.range(replaced.clone()).count() as u64;
-                nodes.must_have_pages((copied.len() as u64).saturating_sub(freed))?;
-                nodes.change_content(self.number, |content| {
-                    content.unmap(replaced);
-                    let copied = copied.into_iter();
-                    let copied = copied.map(|(number, page)| (first + number, page));
-                    content.pages.extend(copied);
-                    content.extend(end);
-                    self.data.extend(end);
-                })?;
-                nodes.touch_contents(self.number, self.now());
-            }
-            self.pages.invalidate(0..u64::MAX);
-            Ok(())
-        })
-    }
-
-    /// Whether a range of the source has the bytes that this file has at `to`.
-    pub(super) fn compare_with(
-        &self,
-        source: &dyn Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<Deduped> {
-        self.with_both(source, |source| {
-            file::shared_blocks(self, source, &range, to, true)?;
-            file::dedupe(self, source, &range, to, || Ok(()))
-        })
-    }
-
-    /// Exchanges ranges of two files.
-    pub(super) fn exchange_with(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
-        self.with_both(other, |other| {
-            let (size, other_size) = (self.data.size_bytes(), other.data.size_bytes());
-            let whole = |offset: u64, size: u64| {
-                let end = match exchange.len_bytes {
-                    Some(len) => offset.checked_add(len).filter(|end| *end <= size),
-                    None => Some(size.next_multiple_of(PAGE)).filter(|end| offset <= *end),
-                };
-                let range = offset..end.ok_or(Condition::InvalidArgument)?;
-                if range.start.is_multiple_of(PAGE) && range.end.is_multiple_of(PAGE) {
-                    return Ok(range);
-                }
-                Err(platter_vfs::Error::from(Condition::InvalidArgument))
+/// Makes `range` of the source what `target` has at byte `to`.
+pub(super) fn clone(
+    target: &MemInode,
+    source: &dyn Inode,
+    range: Range<u64>,
+    to: u64,
+) -> Result<()> {
+    with_both(target, source, |source| {
+        let blocks = pages_of(&file::shared_blocks(target, source, &range, to, false)?);
+        let end = to + (range.end - range.start);
+        let first = to >> PAGE_BITS;
+        let replaced = first..first + (blocks.end - blocks.start);
+        {
+            let _mapping = target.data.mapping.write();
+            let mut nodes = target.shared.nodes.write();
+            let copied: Vec<(u64, Page)> = {
+                let pages = nodes
+                    .get(source.number)
+                    .content()?
+                    .pages
+                    .range(blocks.clone());
+                let pages = pages.map(|(number, page)| (number - blocks.start, page.copy()));
+                pages.collect()
             };
-            let range = whole(exchange.offset, size)?;
-            let other_range = whole(exchange.other_offset, other_size)?;
-            if self.number == other.number {
-                return Err(Condition::InvalidArgument.into());
-            }
-            if exchange.dry_run {
-                return Ok(());
-            }
-            {
-                let mine = (self.number.id(), &self.data);
-                let _mappings = file::FileData::lock_both(mine, (other.number.id(), &other.data));
-                let now = self.now();
-                let mut nodes = self.shared.nodes.write();
-                let mut take = |number| {
-                    let content = nodes.get_mut(number).content_mut();
-                    content.map(std::mem::take)
-                };
-                let (mut mine, mut theirs) = (take(self.number)?, take(other.number)?);
-                let (pages, other_pages) = (pages_of(&range), pages_of(&other_range));
-                mine.exchange(&mut theirs, &pages, &other_pages, exchange.written_only);
-                if exchange.len_bytes.is_none() {
-                    mine.set_end(range.start + (other_size - other_range.start));
-                    theirs.set_end(other_range.start + (size - range.start));
-                }
-                for (file, content) in [(self, mine), (other, theirs)] {
-                    file.data.truncate(content.size_bytes());
-                    *nodes.get_mut(file.number).content_mut()? = content;
-                    nodes.touch_contents(file.number, now);
-                }
-            }
-            self.pages.invalidate(0..u64::MAX);
-            other.pages.invalidate(0..u64::MAX);
-            Ok(())
-        })
-    }
-
-    /// Calls `work` with this file and another one locked and written back.
-    fn with_both<T>(&self, other: &dyn Inode, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let other = self.shared.object(Number(other.id().number))?;
-        for file in [self, &*other] {
-            file.must_be_regular()?;
+            let present = &nodes.get(target.number).content()?.pages;
+            let freed = present.range(replaced.clone()).count() as u64;
+            nodes.must_have_pages((copied.len() as u64).saturating_sub(freed))?;
+            nodes.change_content(target.number, |content| {
+                content.unmap(replaced);
+                let copied = copied.into_iter();
+                let copied = copied.map(|(number, page)| (first + number, page));
+                content.pages.extend(copied);
+                content.extend(end);
+                target.data.extend(end);
+            })?;
+            nodes.touch_contents(target.number, target.now());
         }
-        file::with_both_locked(self, &*other, || work(&other))
+        target.pages.invalidate(0..u64::MAX);
+        Ok(())
+    })
+}
+
+/// Whether a range of the source has the bytes that `target` has at `to`.
+pub(super) fn dedupe(
+    target: &MemInode,
+    source: &dyn Inode,
+    range: Range<u64>,
+    to: u64,
+) -> Result<Deduped> {
+    with_both(target, source, |source| {
+        file::shared_blocks(target, source, &range, to, true)?;
+        file::dedupe(target, source, &range, to, || Ok(()))
+    })
+}
+
+/// Exchanges ranges of two files.
+pub(super) fn exchange(inode: &MemInode, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
+    with_both(inode, other, |other| {
+        let (size, other_size) = (inode.data.size_bytes(), other.data.size_bytes());
+        let whole = |offset: u64, size: u64| {
+            let end = match exchange.len_bytes {
+                Some(len) => offset.checked_add(len).filter(|end| *end <= size),
+                None => Some(size.next_multiple_of(PAGE)).filter(|end| offset <= *end),
+            };
+            let range = offset..end.ok_or(Condition::InvalidArgument)?;
+            if range.start.is_multiple_of(PAGE) && range.end.is_multiple_of(PAGE) {
+                return Ok(range);
+            }
+            Err(platter_vfs::Error::from(Condition::InvalidArgument))
+        };
+        let range = whole(exchange.offset, size)?;
+        let other_range = whole(exchange.other_offset, other_size)?;
+        if inode.number == other.number {
+            return Err(Condition::InvalidArgument.into());
+        }
+        if exchange.dry_run {
+            return Ok(());
+        }
+        {
+            let mine = (inode.number.id(), &inode.data);
+            let _mappings = file::FileData::lock_both(mine, (other.number.id(), &other.data));
+            let now = inode.now();
+            let mut nodes = inode.shared.nodes.write();
+            let mut take = |number| {
+                let content = nodes.get_mut(number).content_mut();
+                content.map(std::mem::take)
+            };
+            let (mut mine, mut theirs) = (take(inode.number)?, take(other.number)?);
+            let (pages, other_pages) = (pages_of(&range), pages_of(&other_range));
+            mine.exchange(&mut theirs, &pages, &other_pages, exchange.written_only);
+            if exchange.len_bytes.is_none() {
+                mine.set_end(range.start + (other_size - other_range.start));
+                theirs.set_end(other_range.start + (size - range.start));
+            }
+            for (file, content) in [(inode, mine), (other, theirs)] {
+                file.data.truncate(content.size_bytes());
+                *nodes.get_mut(file.number).content_mut()? = content;
+                nodes.touch_contents(file.number, now);
+            }
+        }
+        inode.pages.invalidate(0..u64::MAX);
+        other.pages.invalidate(0..u64::MAX);
+        Ok(())
+    })
+}
+
+/// Calls `work` with the other file, both locked and written back.
+fn with_both<T>(
+    inode: &MemInode,
+    other: &dyn Inode,
+    work: impl FnOnce(&MemInode) -> Result<T>,
+) -> Result<T> {
+    let other = inode.shared.object(Number(other.id().number))?;
+    for file in [inode, &*other] {
+        file.must_be_regular()?;
     }
+    file::with_both_locked(inode, &*other, || work(&other))
 }
 
 impl Content {
