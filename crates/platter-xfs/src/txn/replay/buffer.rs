@@ -15,96 +15,103 @@ use crate::ondisk::{Lsn, checksum};
 /// A logged part of a buffer: where it goes, and its bytes.
 type Part<'i> = (Range<usize>, &'i [u8]);
 
-impl SecondPass<'_> {
-    pub(super) fn buffer(&mut self, item: &Item) -> Result<Applied> {
-        let format = BufferFormat::decode(item.first(), self.locus)?;
-        let len = u64::from(format.len);
-        if format.flags.contains(BufferFlags::CANCEL) {
-            self.cancelled.pass(format.block, len);
-            return Ok(Applied::Skipped);
-        }
-        if self.cancelled.contains(format.block, len) {
-            return Ok(Applied::Skipped);
-        }
-        let quotas = [
-            (BufferFlags::USER_QUOTA, QuotaOff::USER),
-            (BufferFlags::PROJECT_QUOTA, QuotaOff::PROJECT),
-            (BufferFlags::GROUP_QUOTA, QuotaOff::GROUP),
-        ];
-        let is_off = |(flag, quota)| format.flags.contains(flag) && self.quota_off.contains(quota);
-        if quotas.into_iter().any(is_off) {
-            return Ok(Applied::Skipped);
-        }
-        let parts = self.parts(&format, item)?;
-        if format.flags.contains(BufferFlags::INODES) {
-            return self.unlinked_links(&format, &parts);
-        }
-        let (is_v5, meta_uuid, lsn) = (
-            self.geometry.features.is_v5(),
-            self.geometry.meta_uuid,
-            self.lsn,
-        );
-        let buffer = self.buffers.get(format.block, len)?;
-        if is_v5 && is_newer(&buffer.bytes, meta_uuid, lsn) {
-            return Ok(Applied::Skipped);
-        }
-        let bytes = buffer.edit();
-        for (range, part) in parts {
-            if let Some(slot) = bytes.get_mut(range) {
-                slot.copy_from_slice(part);
-            }
-        }
-        buffer.seal = is_v5.then_some(format.kind);
-        Ok(Applied::Yes)
+/// Applies the item of a buffer.
+pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
+    let format = BufferFormat::decode(item.first(), pass.locus)?;
+    let len = u64::from(format.len);
+    if format.flags.contains(BufferFlags::CANCEL) {
+        pass.cancelled.pass(format.block, len);
+        return Ok(Applied::Skipped);
     }
+    if pass.cancelled.contains(format.block, len) {
+        return Ok(Applied::Skipped);
+    }
+    let quotas = [
+        (BufferFlags::USER_QUOTA, QuotaOff::USER),
+        (BufferFlags::PROJECT_QUOTA, QuotaOff::PROJECT),
+        (BufferFlags::GROUP_QUOTA, QuotaOff::GROUP),
+    ];
+    let is_off = |(flag, quota)| format.flags.contains(flag) && pass.quota_off.contains(quota);
+    if quotas.into_iter().any(is_off) {
+        return Ok(Applied::Skipped);
+    }
+    let parts = parts(pass, &format, item)?;
+    if format.flags.contains(BufferFlags::INODES) {
+        return unlinked_links(pass, &format, &parts);
+    }
+    let (is_v5, meta_uuid, lsn) = (
+        pass.geometry.features.is_v5(),
+        pass.geometry.meta_uuid,
+        pass.lsn,
+    );
+    let buffer = pass.buffers.get(format.block, len)?;
+    if is_v5 && is_newer(&buffer.bytes, meta_uuid, lsn) {
+        return Ok(Applied::Skipped);
+    }
+    let bytes = buffer.edit();
+    for (range, part) in parts {
+        if let Some(slot) = bytes.get_mut(range) {
+            slot.copy_from_slice(part);
+        }
+    }
+    buffer.seal = is_v5.then_some(format.kind);
+    Ok(Applied::Yes)
+}
 
-    /// The regions of the item, each at its place: one for each run of the map, or several where the
-    /// memory of the buffer was not contiguous.
-    fn parts<'i>(&self, format: &BufferFormat, item: &'i Item) -> Result<Vec<Part<'i>>> {
-        let broken = || Corrupt::new(self.locus, ReplayRule::BufferRegions);
-        let mut regions = item.regions.iter().skip(1);
-        let mut parts = Vec::with_capacity(item.regions.len());
-        for run in format.runs() {
-            let mut at = run.start;
-            while at < run.end {
-                let region = regions.next().ok_or_else(broken)?;
-                let len = region.len().min(run.end - at);
-                let bytes = region.get(..len).filter(|bytes| !bytes.is_empty());
-                parts.push((at..at + len, bytes.ok_or_else(broken)?));
-                at += len;
-            }
+/// The regions of the item, each at its place: one for each run of the map, or several where the
+/// memory of the buffer was not contiguous.
+fn parts<'i>(
+    pass: &SecondPass<'_>,
+    format: &BufferFormat,
+    item: &'i Item,
+) -> Result<Vec<Part<'i>>> {
+    let broken = || Corrupt::new(pass.locus, ReplayRule::BufferRegions);
+    let mut regions = item.regions.iter().skip(1);
+    let mut parts = Vec::with_capacity(item.regions.len());
+    for run in format.runs() {
+        let mut at = run.start;
+        while at < run.end {
+            let region = regions.next().ok_or_else(broken)?;
+            let len = region.len().min(run.end - at);
+            let bytes = region.get(..len).filter(|bytes| !bytes.is_empty());
+            parts.push((at..at + len, bytes.ok_or_else(broken)?));
+            at += len;
         }
-        Ok(parts)
     }
+    Ok(parts)
+}
 
-    /// Of a buffer of inodes, only the links of the unlinked lists are recovered: everything else in an
-    /// inode is logged with the inode.
-    fn unlinked_links(&mut self, format: &BufferFormat, parts: &[Part<'_>]) -> Result<Applied> {
-        let inode_bytes = self.geometry.inode_bytes() as usize;
-        let is_v5 = self.geometry.features.is_v5();
-        let buffer = self.buffers.get(format.block, format.len.into())?;
-        let bytes = buffer.edit();
-        for (at, inode) in bytes.chunks_exact_mut(inode_bytes).enumerate() {
-            let link = at * inode_bytes + NEXT_UNLINKED_AT;
-            let part = parts
-                .iter()
-                .find(|(range, _)| range.start <= link && link + 4 <= range.end);
-            let Some((range, part)) = part else {
-                continue;
-            };
-            let logged = part
-                .get(link - range.start..)
-                .and_then(|rest| rest.get(..4));
-            let slot = inode.get_mut(NEXT_UNLINKED_AT..NEXT_UNLINKED_AT + 4);
-            if let (Some(logged), Some(slot)) = (logged, slot) {
-                slot.copy_from_slice(logged);
-            }
-            if is_v5 {
-                checksum::seal(inode, CRC_AT);
-            }
+/// Of a buffer of inodes, only the links of the unlinked lists are recovered: everything else in an
+/// inode is logged with the inode.
+fn unlinked_links(
+    pass: &mut SecondPass<'_>,
+    format: &BufferFormat,
+    parts: &[Part<'_>],
+) -> Result<Applied> {
+    let inode_bytes = pass.geometry.inode_bytes() as usize;
+    let is_v5 = pass.geometry.features.is_v5();
+    let buffer = pass.buffers.get(format.block, format.len.into())?;
+    let bytes = buffer.edit();
+    for (at, inode) in bytes.chunks_exact_mut(inode_bytes).enumerate() {
+        let link = at * inode_bytes + NEXT_UNLINKED_AT;
+        let part = parts
+            .iter()
+            .find(|(range, _)| range.start <= link && link + 4 <= range.end);
+        let Some((range, part)) = part else {
+            continue;
+        };
+        let logged = part
+            .get(link - range.start..)
+            .and_then(|rest| rest.get(..4));
+        let slot = inode.get_mut(NEXT_UNLINKED_AT..NEXT_UNLINKED_AT + 4);
+        if let (Some(logged), Some(slot)) = (logged, slot) {
+            slot.copy_from_slice(logged);
         }
-        Ok(Applied::Yes)
+        if is_v5 {
+            checksum::seal(inode, CRC_AT);
+        }
     }
+    Ok(Applied::Yes)
 }
 
 /// Whether a block on the device is at least as new as a transaction.

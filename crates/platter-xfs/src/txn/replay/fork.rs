@@ -88,63 +88,61 @@ fn is_at(block: &[u8], place: BasicBlock) -> bool {
     stored == Some(&place.0.to_be_bytes()[..])
 }
 
-impl SecondPass<'_> {
-    /// Sets a new owner in all blocks of the tree below a fork's root, after forks were swapped.
-    pub(super) fn change_owner(&mut self, root: &[u8], owner: InodeNr) -> Result<()> {
-        let locus = Locus::inode(owner.get());
-        let broken = || Corrupt::new(locus, ReplayRule::OwnerTree);
-        let (level, mut next) = pointers(root, 0, ROOT_HEADER).ok_or_else(broken)?;
-        if level > LEVELS_MAX {
-            return Err(broken().into());
-        }
-        let mut seen = HashSet::new();
-        for level in (0..level).rev() {
-            let mut below = Vec::new();
-            for block in next {
-                // A block that is pointed to twice would be walked again with all below it.
-                if !seen.insert(block.0) || !self.geometry.contains(block, 1) {
-                    return Err(broken().into());
-                }
-                let pointers = self.change_block_owner(block, level, owner)?;
-                below.extend(pointers.ok_or_else(broken)?);
+/// Sets a new owner in all blocks of the tree below a fork's root, after forks were swapped.
+pub(super) fn change_owner(pass: &mut SecondPass<'_>, root: &[u8], owner: InodeNr) -> Result<()> {
+    let locus = Locus::inode(owner.get());
+    let broken = || Corrupt::new(locus, ReplayRule::OwnerTree);
+    let (level, mut next) = pointers(root, 0, ROOT_HEADER).ok_or_else(broken)?;
+    if level > LEVELS_MAX {
+        return Err(broken().into());
+    }
+    let mut seen = HashSet::new();
+    for level in (0..level).rev() {
+        let mut below = Vec::new();
+        for block in next {
+            // A block that is pointed to twice would be walked again with all below it.
+            if !seen.insert(block.0) || !pass.geometry.contains(block, 1) {
+                return Err(broken().into());
             }
-            next = below;
+            let pointers = change_block_owner(pass, block, level, owner)?;
+            below.extend(pointers.ok_or_else(broken)?);
         }
-        Ok(())
+        next = below;
     }
+    Ok(())
+}
 
-    /// Sets the owner of a block of this level, and returns its pointers; `None`, unchanged, for any other block.
-    fn change_block_owner(
-        &mut self,
-        block: FsBlock,
-        level: u16,
-        owner: InodeNr,
-    ) -> Result<Option<Vec<FsBlock>>> {
-        let place = self.geometry.basic_block(block);
-        let sectors = u64::from(self.geometry.block_bytes() / 512);
-        let (meta_uuid, lsn) = (self.geometry.meta_uuid, self.lsn);
-        let buffer = self.buffers.get(place, sectors)?;
-        let found = pointers(&buffer.bytes, LEVEL_AT, LONG_HEADER_V5);
-        let Some((_, pointers)) = found.filter(|&(found, _)| found == level) else {
-            return Ok(None);
-        };
-        let stamp = Stamp::of_block(&buffer.bytes).filter(|stamp| {
-            let bytes = &buffer.bytes;
-            bytes.starts_with(EXTENT_TREE_MAGIC) && stamp.lsn(bytes, meta_uuid).is_some()
-        });
-        let (Some(stamp), true) = (stamp, is_at(&buffer.bytes, place)) else {
-            return Ok(None);
-        };
-        // What was written after this transaction has the owner that it had then.
-        let written = stamp.lsn(&buffer.bytes, meta_uuid);
-        if written.is_some_and(|written| written != Lsn::NULL && written > lsn) {
-            return Ok(Some(pointers));
-        }
-        let bytes = buffer.edit();
-        if let Some(slot) = bytes.get_mut(OWNER_AT..OWNER_AT + 8) {
-            slot.copy_from_slice(&owner.get().to_be_bytes());
-        }
-        stamp.seal_checksum(bytes);
-        Ok(Some(pointers))
+/// Sets the owner of a block of this level, and returns its pointers; `None`, unchanged, for any other block.
+fn change_block_owner(
+    pass: &mut SecondPass<'_>,
+    block: FsBlock,
+    level: u16,
+    owner: InodeNr,
+) -> Result<Option<Vec<FsBlock>>> {
+    let place = pass.geometry.basic_block(block);
+    let sectors = u64::from(pass.geometry.block_bytes() / 512);
+    let (meta_uuid, lsn) = (pass.geometry.meta_uuid, pass.lsn);
+    let buffer = pass.buffers.get(place, sectors)?;
+    let found = pointers(&buffer.bytes, LEVEL_AT, LONG_HEADER_V5);
+    let Some((_, pointers)) = found.filter(|&(found, _)| found == level) else {
+        return Ok(None);
+    };
+    let stamp = Stamp::of_block(&buffer.bytes).filter(|stamp| {
+        let bytes = &buffer.bytes;
+        bytes.starts_with(EXTENT_TREE_MAGIC) && stamp.lsn(bytes, meta_uuid).is_some()
+    });
+    let (Some(stamp), true) = (stamp, is_at(&buffer.bytes, place)) else {
+        return Ok(None);
+    };
+    // What was written after this transaction has the owner that it had then.
+    let written = stamp.lsn(&buffer.bytes, meta_uuid);
+    if written.is_some_and(|written| written != Lsn::NULL && written > lsn) {
+        return Ok(Some(pointers));
     }
+    let bytes = buffer.edit();
+    if let Some(slot) = bytes.get_mut(OWNER_AT..OWNER_AT + 8) {
+        slot.copy_from_slice(&owner.get().to_be_bytes());
+    }
+    stamp.seal_checksum(bytes);
+    Ok(Some(pointers))
 }

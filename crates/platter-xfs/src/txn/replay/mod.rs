@@ -17,6 +17,7 @@ mod fork;
 mod inode;
 mod dquot;
 mod icreate;
+mod apply;
 
 use platter_block::BlockDevice;
 use platter_vfs::{Result, Unsupported};
@@ -100,7 +101,7 @@ pub fn replay(
     let has_checksums = geometry.features.is_v5();
     let mut second = second_pass::SecondPass::new(geometry, log, target, scan);
     for_each_transaction(log, position, has_checksums, &mut |transaction| {
-        second.transaction(transaction)
+        apply::transaction(&mut second, transaction)
     })?;
     let report = second.finish()?;
     target.flush()?;

@@ -1,4 +1,4 @@
-//! The second pass: applies the items of each transaction.
+//! What the second pass applies the items of transactions with.
 
 use platter_block::BlockDevice;
 use platter_ondisk::Locus;
@@ -6,9 +6,8 @@ use platter_vfs::Result;
 
 use super::buffers::Buffers;
 use super::cancelled::Cancelled;
-use super::transactions::{Item, Transaction};
 use super::{LogScan, ReplayReport};
-use crate::ondisk::log::{BufferFlags, BufferFormat, ItemKind, QuotaOff};
+use crate::ondisk::log::QuotaOff;
 use crate::ondisk::{Geometry, Lsn};
 use crate::txn::LogDevice;
 
@@ -31,27 +30,8 @@ pub(super) struct SecondPass<'t> {
     pub(super) lsn: Lsn,
     /// The transaction, in errors.
     pub(super) locus: Locus,
-    log: &'t LogDevice,
-    report: ReplayReport,
-}
-
-/// The order in which items of a transaction are applied: blocks and new inodes before the inodes and
-/// quota records in them, then links of unlinked lists, then what is cancelled.
-fn rank(item: &Item, locus: Locus) -> Result<u8> {
-    if item.kind == ItemKind::InodeCreate {
-        return Ok(0);
-    }
-    if item.kind != ItemKind::Buffer {
-        return Ok(1);
-    }
-    let flags = BufferFormat::decode(item.first(), locus)?.flags;
-    Ok(if flags.contains(BufferFlags::CANCEL) {
-        3
-    } else if flags.contains(BufferFlags::INODES) {
-        2
-    } else {
-        0
-    })
+    pub(super) log: &'t LogDevice,
+    pub(super) report: ReplayReport,
 }
 
 impl<'t> SecondPass<'t> {
@@ -73,40 +53,6 @@ impl<'t> SecondPass<'t> {
                 open_intents: scan.open_intents,
                 ..ReplayReport::default()
             },
-        }
-    }
-
-    pub(super) fn transaction(&mut self, transaction: Transaction) -> Result<()> {
-        self.lsn = transaction.lsn;
-        self.locus = self.log.locus(transaction.lsn.block());
-        self.buffers.begin(transaction.lsn)?;
-        let mut items = Vec::with_capacity(transaction.items.len());
-        for item in transaction.items {
-            items.push((rank(&item, self.locus)?, item));
-        }
-        items.sort_by_key(|(rank, _)| *rank);
-        for (_, item) in &items {
-            match self.item(item)? {
-                Applied::Yes => self.report.items_replayed += 1,
-                Applied::Skipped => self.report.items_skipped += 1,
-            }
-        }
-        self.report.transactions += 1;
-        Ok(())
-    }
-
-    fn item(&mut self, item: &Item) -> Result<Applied> {
-        if item.kind == ItemKind::Buffer {
-            self.buffer(item)
-        } else if item.kind == ItemKind::Inode {
-            self.inode(item)
-        } else if item.kind == ItemKind::Dquot {
-            self.dquot(item)
-        } else if item.kind == ItemKind::InodeCreate {
-            self.inode_create(item)
-        } else {
-            // Intents were collected in the first pass.
-            Ok(Applied::Yes)
         }
     }
 
