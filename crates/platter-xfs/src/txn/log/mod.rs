@@ -8,8 +8,8 @@ mod record;
 mod item;
 mod lists;
 mod grant;
-mod write;
 mod write_back;
+mod write;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -330,7 +330,7 @@ impl Log {
     fn make_space(&self) -> Result<bool> {
         let oldest = self.lists.lock().oldest(WRITE_BACK_PARTS);
         if let Some(oldest) = oldest
-            && self.write_back(oldest)? > 0
+            && write_back::run(self, oldest)? > 0
         {
             return Ok(true);
         }
@@ -438,7 +438,7 @@ impl Log {
     /// Makes all that was committed durable, and brings it to its place.
     pub fn quiesce(&self) -> Result<()> {
         self.force_all()?;
-        self.write_back(Lsn(u64::MAX))?;
+        write_back::run(self, Lsn(u64::MAX))?;
         let flushed = self.data.flush();
         flushed.map_err(|error| self.fail(error.into()))
     }
@@ -466,7 +466,7 @@ impl Log {
         }
         let oldest = self.lists.lock().oldest(WRITE_BACK_PARTS);
         if let Some(oldest) = oldest {
-            self.write_back(oldest)?;
+            write_back::run(self, oldest)?;
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use platter_vfs::Result;
 
-use super::Log;
 use super::item::{Content, ItemKey};
 use super::lists::Closed;
 use super::record::{Bodies, Body, Place};
+use super::{Log, write_back};
 use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{RECORDS_IN_FLIGHT_MAX, SECTOR_BYTES};
@@ -134,7 +134,7 @@ impl Log {
             self.grants.lock().written(log_bytes, head, lists.tail());
             freed
         };
-        self.forget(&freed);
+        write_back::forget(self, &freed);
         self.space.notify_all();
     }
 

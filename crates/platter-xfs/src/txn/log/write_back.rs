@@ -22,115 +22,111 @@ const BATCH_ITEMS: usize = 512;
 /// An inode of a cluster, the checkpoint that holds it, and its bytes.
 type Logged<'b> = (&'b InodePlace, Lsn, &'b [u8]);
 
-impl Log {
-    /// Writes what was logged at `last` or before to its place. Returns how many items that were. Durable
-    /// after a flush of the data device, which comes before the next record.
-    pub(super) fn write_back(&self, last: Lsn) -> Result<usize> {
-        let _turn = self.writing_back.lock();
-        let written = self.write_batches(last);
-        self.force.lock().written_back_after = None;
-        written
-    }
+/// Writes what was logged at `last` or before to its place. Returns how many items that were. Durable
+/// after a flush of the data device, which comes before the next record.
+pub(super) fn run(log: &Log, last: Lsn) -> Result<usize> {
+    let _turn = log.writing_back.lock();
+    let written = write_batches(log, last);
+    log.force.lock().written_back_after = None;
+    written
+}
 
-    fn write_batches(&self, last: Lsn) -> Result<usize> {
-        let mut count = 0;
-        loop {
-            self.check()?;
-            {
-                let mut force = self.force.lock();
-                force.written_back_after = Some(force.durable);
-            }
-            let batch = self.lists.lock().to_write(last, BATCH_ITEMS);
-            if batch.is_empty() {
-                return Ok(count);
-            }
-            let written = self.write_places(&batch);
-            written.map_err(|error| self.fail(error))?;
-            let clean = {
-                let mut lists = self.lists.lock();
-                let clean = lists.written(&batch);
-                self.grants.lock().set_tail(lists.tail());
-                clean
-            };
-            for (key, _, content) in &batch {
-                match (key, content) {
-                    (ItemKey::Block(at, _), Content::Block { version, .. })
-                        if clean.contains(key) =>
-                    {
-                        self.buffers.written(block(*at, version), version);
-                    }
-                    (_, Content::Chunk { clusters, .. }) => {
-                        for (at, version) in &**clusters {
-                            self.buffers.written(block(*at, version), version);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            self.space.notify_all();
-            count += batch.len();
+fn write_batches(log: &Log, last: Lsn) -> Result<usize> {
+    let mut count = 0;
+    loop {
+        log.check()?;
+        {
+            let mut force = log.force.lock();
+            force.written_back_after = Some(force.durable);
         }
-    }
-
-    fn write_places(&self, batch: &Batch) -> Result<()> {
-        let mut blocks = BTreeMap::new();
-        let mut clusters: BTreeMap<BasicBlock, Vec<Logged<'_>>> = BTreeMap::new();
-        for (key, lsn, content) in batch {
+        let batch = log.lists.lock().to_write(last, BATCH_ITEMS);
+        if batch.is_empty() {
+            return Ok(count);
+        }
+        let written = write_places(log, &batch);
+        written.map_err(|error| log.fail(error))?;
+        let clean = {
+            let mut lists = log.lists.lock();
+            let clean = lists.written(&batch);
+            log.grants.lock().set_tail(lists.tail());
+            clean
+        };
+        for (key, _, content) in &batch {
             match (key, content) {
-                (ItemKey::Block(at, _), Content::Block { what, version }) => {
-                    let bytes = stamped(*at, what, version, self.device.stamp(*lsn))?;
-                    blocks.insert(*at, bytes);
+                (ItemKey::Block(at, _), Content::Block { version, .. }) if clean.contains(key) => {
+                    log.buffers.written(block(*at, version), version);
                 }
                 (_, Content::Chunk { clusters, .. }) => {
-                    // Clusters that inodes were written to since are newer than that.
                     for (at, version) in &**clusters {
-                        blocks.insert(*at, version.to_vec());
+                        log.buffers.written(block(*at, version), version);
                     }
-                }
-                (_, Content::Inode { place, version }) => {
-                    let cluster = clusters.entry(place.cluster).or_default();
-                    cluster.push((place, *lsn, &version.image));
                 }
                 _ => {}
             }
         }
-        for (at, bytes) in blocks {
-            self.data.write_at(at.byte_offset(), &bytes)?;
-        }
-        for (at, inodes) in clusters {
-            self.write_cluster(at, &inodes)?;
-        }
-        Ok(())
+        log.space.notify_all();
+        count += batch.len();
     }
+}
 
-    /// Writes inodes of a cluster. The others stay as they are on the disk: what the log holds of them may not
-    /// be durable.
-    fn write_cluster(&self, at: BasicBlock, inodes: &[Logged<'_>]) -> Result<()> {
-        let len = inodes.first().map_or(0, |(place, ..)| place.cluster_bytes);
-        let mut bytes = vec![0; len as usize];
-        self.data.read_at(at.byte_offset(), &mut bytes)?;
-        for (place, lsn, image) in inodes {
-            let start = place.offset as usize;
-            if let Some(slot) = bytes.get_mut(start..start + image.len()) {
-                slot.copy_from_slice(image);
-                DiskInodeV3::stamp(slot, self.device.stamp(*lsn));
+fn write_places(log: &Log, batch: &Batch) -> Result<()> {
+    let mut blocks = BTreeMap::new();
+    let mut clusters: BTreeMap<BasicBlock, Vec<Logged<'_>>> = BTreeMap::new();
+    for (key, lsn, content) in batch {
+        match (key, content) {
+            (ItemKey::Block(at, _), Content::Block { what, version }) => {
+                let bytes = stamped(*at, what, version, log.device.stamp(*lsn))?;
+                blocks.insert(*at, bytes);
             }
+            (_, Content::Chunk { clusters, .. }) => {
+                // Clusters that inodes were written to since are newer than that.
+                for (at, version) in &**clusters {
+                    blocks.insert(*at, version.to_vec());
+                }
+            }
+            (_, Content::Inode { place, version }) => {
+                let cluster = clusters.entry(place.cluster).or_default();
+                cluster.push((place, *lsn, &version.image));
+            }
+            _ => {}
         }
-        self.data.write_at(at.byte_offset(), &bytes)?;
-        if let Some(size) = BlockSize::new(len) {
-            let cluster = (at.0, size);
-            let version = self.buffers.publish(cluster, bytes, &Unverified)?;
-            self.buffers.written(cluster, &version);
-        }
-        Ok(())
     }
+    for (at, bytes) in blocks {
+        log.data.write_at(at.byte_offset(), &bytes)?;
+    }
+    for (at, inodes) in clusters {
+        write_cluster(log, at, &inodes)?;
+    }
+    Ok(())
+}
 
-    /// Forgets blocks that were freed: they never reach their places.
-    pub(super) fn forget(&self, freed: &[(ItemKey, Option<Content>)]) {
-        for (key, content) in freed {
-            if let (ItemKey::Block(at, _), Some(Content::Block { version, .. })) = (key, content) {
-                self.buffers.abandon(block(*at, version), version);
-            }
+/// Writes inodes of a cluster. The others stay as they are on the disk: what the log holds of them may not
+/// be durable.
+fn write_cluster(log: &Log, at: BasicBlock, inodes: &[Logged<'_>]) -> Result<()> {
+    let len = inodes.first().map_or(0, |(place, ..)| place.cluster_bytes);
+    let mut bytes = vec![0; len as usize];
+    log.data.read_at(at.byte_offset(), &mut bytes)?;
+    for (place, lsn, image) in inodes {
+        let start = place.offset as usize;
+        if let Some(slot) = bytes.get_mut(start..start + image.len()) {
+            slot.copy_from_slice(image);
+            DiskInodeV3::stamp(slot, log.device.stamp(*lsn));
+        }
+    }
+    log.data.write_at(at.byte_offset(), &bytes)?;
+    if let Some(size) = BlockSize::new(len) {
+        let cluster = (at.0, size);
+        let version = log.buffers.publish(cluster, bytes, &Unverified)?;
+        log.buffers.written(cluster, &version);
+    }
+    Ok(())
+}
+
+/// Forgets blocks that were freed: they never reach their places.
+pub(super) fn forget(log: &Log, freed: &[(ItemKey, Option<Content>)]) {
+    for (key, content) in freed {
+        if let (ItemKey::Block(at, _), Some(Content::Block { version, .. })) = (key, content) {
+            log.buffers.abandon(block(*at, version), version);
         }
     }
 }
