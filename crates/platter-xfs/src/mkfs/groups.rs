@@ -16,24 +16,22 @@ use crate::ondisk::{AgBlock, AgInode, AgNr, Agf, Agi, Lsn};
 /// Inodes that are in use in a new filesystem.
 const USED_INODES: u32 = 3;
 
-impl Shape {
-    /// Counts what is free.
-    pub(super) fn count(&mut self) -> Result<()> {
-        let mut free = 0;
-        for ag in self.geometry.groups() {
-            let layout = GroupLayout::place(self, ag)?;
-            let extents = layout
-                .free
-                .iter()
-                .map(|free| u64::from(free.end - free.start));
-            free += extents.sum::<u64>() + u64::from(layout.free_list_len);
-        }
-        self.superblock.free_data_blocks = free;
-        let inodes = first_inodes(self);
-        self.superblock.inode_count = inodes.into();
-        self.superblock.free_inodes = (inodes - USED_INODES).into();
-        Ok(())
+/// Counts what is free.
+pub(super) fn count(shape: &mut Shape) -> Result<()> {
+    let mut free = 0;
+    for ag in shape.geometry.groups() {
+        let layout = GroupLayout::place(shape, ag)?;
+        let extents = layout
+            .free
+            .iter()
+            .map(|free| u64::from(free.end - free.start));
+        free += extents.sum::<u64>() + u64::from(layout.free_list_len);
     }
+    shape.superblock.free_data_blocks = free;
+    let inodes = first_inodes(shape);
+    shape.superblock.inode_count = inodes.into();
+    shape.superblock.free_inodes = (inodes - USED_INODES).into();
+    Ok(())
 }
 
 /// Writes the headers and the roots, with a copy of the superblock. The primary one is left to be written.

@@ -71,7 +71,7 @@ pub fn mkfs(target: &Target<'_>, options: &MkfsOptions, clock: &dyn Clock) -> Re
     let log_bytes = target.log.map(|log| log.geometry().len_bytes);
     let mut shape = Shape::choose(&device.geometry(), log_bytes, options)?;
     shape.place()?;
-    shape.count()?;
+    groups::count(&mut shape)?;
     if !target.is_zero {
         clear(target, &shape)?;
     }
