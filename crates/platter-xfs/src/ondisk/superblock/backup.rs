@@ -2,11 +2,9 @@
 
 use std::mem::{offset_of, size_of};
 
-use platter_ondisk::{Corrupt, Locus};
 use zerocopy::FromBytes;
 
-use super::{DiskSuperblock, Superblock, SuperblockRule};
-use crate::ondisk::checksum;
+use super::DiskSuperblock;
 use crate::ondisk::features::{Incompat, Version};
 
 /// What a copy has in common with the primary superblock.
@@ -93,26 +91,5 @@ impl DiskSuperblock {
         } else {
             offset_of!(Self, log_sector_bits)
         }
-    }
-}
-
-impl Superblock {
-    /// Validates a copy of the superblock. mkfs leaves copies marked as in progress, and most without a
-    /// root inode.
-    pub fn decode_backup(sector: &[u8], locus: Locus) -> Result<Self, Corrupt<SuperblockRule>> {
-        let mut copy = sector.to_vec();
-        let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(&mut copy) else {
-            return Err(Corrupt::new(locus, SuperblockRule::Magic));
-        };
-        let is_sealed = checksum::matches(sector, DiskSuperblock::CHECKSUM_OFFSET);
-        disk.in_progress = 0;
-        if disk.root_inode.get() == u64::MAX {
-            disk.root_inode.set(u64::MAX >> 1);
-        }
-        // A checksum that did not match must not do so now.
-        if is_sealed {
-            DiskSuperblock::seal(&mut copy);
-        }
-        Self::decode(&copy, locus)
     }
 }

@@ -245,6 +245,25 @@ impl Superblock {
         Self::validated(sector, true).map_err(|rule| Corrupt::new(locus, rule))
     }
 
+    /// Validates a copy of the superblock. mkfs leaves copies marked as in progress, and most without a
+    /// root inode.
+    pub fn decode_backup(sector: &[u8], locus: Locus) -> Result<Self, Corrupt<SuperblockRule>> {
+        let mut copy = sector.to_vec();
+        let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(&mut copy) else {
+            return Err(Corrupt::new(locus, SuperblockRule::Magic));
+        };
+        let is_sealed = checksum::matches(sector, DiskSuperblock::CHECKSUM_OFFSET);
+        disk.in_progress = 0;
+        if disk.root_inode.get() == u64::MAX {
+            disk.root_inode.set(u64::MAX >> 1);
+        }
+        // A checksum that did not match must not do so now.
+        if is_sealed {
+            DiskSuperblock::seal(&mut copy);
+        }
+        Self::decode(&copy, locus)
+    }
+
     fn validated(sector: &[u8], is_copy: bool) -> Result<Self, SuperblockRule> {
         let (disk, _) =
             DiskSuperblock::ref_from_prefix(sector).map_err(|_| SuperblockRule::Magic)?;
