@@ -6,7 +6,7 @@ use platter_vfs::FileKind;
 use platter_vfs::check::Checking as _;
 
 use super::trees::TreeWalk;
-use super::{Checker, Flow, ForkUseRule, locus_of};
+use super::{Checker, Flow, ForkUseRule, locus_of, realtime, trees};
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, DiskMapping, Owner, RmapOwner};
 use crate::ondisk::extent::{ExtentDevice, Mapping, MappingRule};
 use crate::ondisk::inode::{InodeRule, MetafileKind};
@@ -31,153 +31,160 @@ pub(super) struct ForkExtents {
     pub(super) is_whole: bool,
 }
 
-impl Checker<'_> {
-    /// Reads a fork and claims its blocks.
-    pub(super) fn check_fork(&mut self, inode: &Inode, fork: &Fork<'_>) -> Flow<ForkExtents> {
-        let mut found = ForkExtents {
-            is_whole: true,
-            ..ForkExtents::default()
-        };
-        match fork.format {
-            ForkFormat::Device | ForkFormat::Local => {}
-            ForkFormat::Extents => {
-                for disk in fork.mappings() {
-                    self.take_mapping(inode, fork.kind, disk, &mut found)?;
-                }
+/// Reads a fork and claims its blocks.
+pub(super) fn check(
+    checker: &mut Checker<'_>,
+    inode: &Inode,
+    fork: &Fork<'_>,
+) -> Flow<ForkExtents> {
+    let mut found = ForkExtents {
+        is_whole: true,
+        ..ForkExtents::default()
+    };
+    match fork.format {
+        ForkFormat::Device | ForkFormat::Local => {}
+        ForkFormat::Extents => {
+            for disk in fork.mappings() {
+                take_mapping(checker, inode, fork.kind, disk, &mut found)?;
             }
-            ForkFormat::Btree => self.check_fork_tree(inode, fork, &mut found)?,
-            ForkFormat::MetaBtree => self.check_metadata_tree(inode, fork, &mut found)?,
         }
-        if found.is_whole && found.extents != fork.extents {
-            self.found(locus_of(inode.number), MappingRule::Count)?;
-        }
-        self.is_blind |= !found.is_whole;
-        Ok(found)
+        ForkFormat::Btree => check_tree(checker, inode, fork, &mut found)?,
+        ForkFormat::MetaBtree => check_metadata_tree(checker, inode, fork, &mut found)?,
     }
-
-    fn fork_walk(inode: &Inode, kind: BtreeKind, fork: ForkKind) -> TreeWalk {
-        let claim = Owner {
-            start: AgBlock(0),
-            count: 0,
-            owner: RmapOwner(inode.number.get()),
-            offset: 0,
-            is_attr_fork: fork == ForkKind::Attr,
-            is_btree: true,
-            is_unwritten: false,
-        };
-        let number = inode.number.get();
-        TreeWalk::new(kind, number, Locus::inode(number), claim)
+    if found.is_whole && found.extents != fork.extents {
+        checker.found(locus_of(inode.number), MappingRule::Count)?;
     }
+    checker.is_blind |= !found.is_whole;
+    Ok(found)
+}
 
-    fn check_fork_tree(&mut self, inode: &Inode, fork: &Fork<'_>, found: &mut ForkExtents) -> Flow {
-        let locus = locus_of(inode.number);
-        let root = match BtreeBlock::decode_root(fork.bytes, BtreeKind::Bmap) {
-            Ok(root) => root,
-            Err(rule) => {
-                found.is_whole = false;
-                return self.found(locus, rule);
-            }
-        };
-        // Extents that fit the inode have no B-tree.
-        let most = (fork.bytes.len() / size_of::<DiskMapping>()) as u64;
-        if fork.extents <= most {
-            self.found(locus, ForkUseRule::TooFewExtents)?;
-        }
-        let kind = fork.kind;
-        let mut walk = Self::fork_walk(inode, BtreeKind::Bmap, kind);
-        let extents = &mut *found;
-        self.walk_below(&mut walk, &root, &mut |checker, leaf| {
-            for disk in leaf.records::<DiskMapping>() {
-                checker.take_mapping(inode, kind, disk, extents)?;
-            }
-            Ok(())
-        })?;
-        found.is_whole &= walk.is_whole;
-        found.blocks = found.blocks.saturating_add(walk.blocks);
-        Ok(())
-    }
-
-    /// Claims the blocks of a B-tree of a realtime group.
-    fn check_metadata_tree(
-        &mut self,
-        inode: &Inode,
-        fork: &Fork<'_>,
-        found: &mut ForkExtents,
-    ) -> Flow {
-        let locus = locus_of(inode.number);
-        let kind = match MetafileKind::of(inode.metadata_kind) {
-            Some(MetafileKind::RtRmap) => BtreeKind::RtRmap,
-            Some(MetafileKind::RtRefcount) => BtreeKind::RtRefcount,
-            Some(_) | None => {
-                found.is_whole = false;
-                return self.found(locus, InodeRule::DataFormat);
-            }
-        };
-        let root = match BtreeBlock::decode_root(fork.bytes, kind) {
-            Ok(root) => root,
-            Err(rule) => {
-                found.is_whole = false;
-                return self.found(locus, rule);
-            }
-        };
-        let mut walk = Self::fork_walk(inode, kind, fork.kind);
-        self.walk_below(&mut walk, &root, &mut |_, _| Ok(()))?;
-        found.is_whole &= walk.is_whole;
-        found.blocks = found.blocks.saturating_add(walk.blocks);
-        Ok(())
-    }
-
-    /// Checks an extent and claims its blocks.
-    fn take_mapping(
-        &mut self,
-        inode: &Inode,
-        kind: ForkKind,
-        disk: &DiskMapping,
-        found: &mut ForkExtents,
-    ) -> Flow {
-        let locus = locus_of(inode.number);
-        let geometry = self.context.geometry();
-        let mapping = Mapping::unpack(disk);
-        found.extents += 1;
-        let device = if kind == ForkKind::Data && inode.is_realtime() {
-            ExtentDevice::Realtime
-        } else {
-            ExtentDevice::Data
-        };
-        if let Err(rule) = mapping.check(geometry, device) {
+fn check_tree(
+    checker: &mut Checker<'_>,
+    inode: &Inode,
+    fork: &Fork<'_>,
+    found: &mut ForkExtents,
+) -> Flow {
+    let locus = locus_of(inode.number);
+    let root = match BtreeBlock::decode_root(fork.bytes, BtreeKind::Bmap) {
+        Ok(root) => root,
+        Err(rule) => {
             found.is_whole = false;
-            return self.found(locus, rule);
+            return checker.found(locus, rule);
         }
-        if mapping.offset.0 < found.end {
-            self.found(locus, MappingRule::Order)?;
-        }
-        found.end = found.end.max(mapping.end().0);
-        let is_file = inode.kind == FileKind::Regular && kind == ForkKind::Data;
-        if mapping.is_unwritten && !is_file {
-            self.found(locus, MappingRule::Unwritten)?;
-        }
-        if mapping.end() > FileBlock::MAX {
-            self.found(locus, MappingRule::Length)?;
-        }
-        found.first.get_or_insert(mapping.offset.0);
-        if device == ExtentDevice::Realtime {
-            found.rt_blocks = found.rt_blocks.saturating_add(mapping.count);
-            self.claim_realtime(inode, RtBlock(mapping.start), mapping.count);
-            return Ok(());
-        }
-        found.blocks = found.blocks.saturating_add(mapping.count);
-        let (ag, start) = geometry.split(FsBlock(mapping.start));
-        let owner = Owner {
-            start,
-            count: u32::try_from(mapping.count).unwrap_or(u32::MAX),
-            owner: RmapOwner(inode.number.get()),
-            offset: mapping.offset.0,
-            is_attr_fork: kind == ForkKind::Attr,
-            is_btree: false,
-            is_unwritten: mapping.is_unwritten,
-        };
-        let is_metadata = inode.flags2.contains(InodeFlags2::METADATA);
-        self.claims.add(ag, &owner, is_file && !is_metadata);
-        Ok(())
+    };
+    // Extents that fit the inode have no B-tree.
+    let most = (fork.bytes.len() / size_of::<DiskMapping>()) as u64;
+    if fork.extents <= most {
+        checker.found(locus, ForkUseRule::TooFewExtents)?;
     }
+    let kind = fork.kind;
+    let mut walk = fork_walk(inode, BtreeKind::Bmap, kind);
+    let extents = &mut *found;
+    trees::walk_below(checker, &mut walk, &root, &mut |checker, leaf| {
+        for disk in leaf.records::<DiskMapping>() {
+            take_mapping(checker, inode, kind, disk, extents)?;
+        }
+        Ok(())
+    })?;
+    found.is_whole &= walk.is_whole;
+    found.blocks = found.blocks.saturating_add(walk.blocks);
+    Ok(())
+}
+
+/// Claims the blocks of a B-tree of a realtime group.
+fn check_metadata_tree(
+    checker: &mut Checker<'_>,
+    inode: &Inode,
+    fork: &Fork<'_>,
+    found: &mut ForkExtents,
+) -> Flow {
+    let locus = locus_of(inode.number);
+    let kind = match MetafileKind::of(inode.metadata_kind) {
+        Some(MetafileKind::RtRmap) => BtreeKind::RtRmap,
+        Some(MetafileKind::RtRefcount) => BtreeKind::RtRefcount,
+        Some(_) | None => {
+            found.is_whole = false;
+            return checker.found(locus, InodeRule::DataFormat);
+        }
+    };
+    let root = match BtreeBlock::decode_root(fork.bytes, kind) {
+        Ok(root) => root,
+        Err(rule) => {
+            found.is_whole = false;
+            return checker.found(locus, rule);
+        }
+    };
+    let mut walk = fork_walk(inode, kind, fork.kind);
+    trees::walk_below(checker, &mut walk, &root, &mut |_, _| Ok(()))?;
+    found.is_whole &= walk.is_whole;
+    found.blocks = found.blocks.saturating_add(walk.blocks);
+    Ok(())
+}
+
+/// Checks an extent and claims its blocks.
+fn take_mapping(
+    checker: &mut Checker<'_>,
+    inode: &Inode,
+    kind: ForkKind,
+    disk: &DiskMapping,
+    found: &mut ForkExtents,
+) -> Flow {
+    let locus = locus_of(inode.number);
+    let geometry = checker.context.geometry();
+    let mapping = Mapping::unpack(disk);
+    found.extents += 1;
+    let device = if kind == ForkKind::Data && inode.is_realtime() {
+        ExtentDevice::Realtime
+    } else {
+        ExtentDevice::Data
+    };
+    if let Err(rule) = mapping.check(geometry, device) {
+        found.is_whole = false;
+        return checker.found(locus, rule);
+    }
+    if mapping.offset.0 < found.end {
+        checker.found(locus, MappingRule::Order)?;
+    }
+    found.end = found.end.max(mapping.end().0);
+    let is_file = inode.kind == FileKind::Regular && kind == ForkKind::Data;
+    if mapping.is_unwritten && !is_file {
+        checker.found(locus, MappingRule::Unwritten)?;
+    }
+    if mapping.end() > FileBlock::MAX {
+        checker.found(locus, MappingRule::Length)?;
+    }
+    found.first.get_or_insert(mapping.offset.0);
+    if device == ExtentDevice::Realtime {
+        found.rt_blocks = found.rt_blocks.saturating_add(mapping.count);
+        realtime::claim(checker, inode, RtBlock(mapping.start), mapping.count);
+        return Ok(());
+    }
+    found.blocks = found.blocks.saturating_add(mapping.count);
+    let (ag, start) = geometry.split(FsBlock(mapping.start));
+    let owner = Owner {
+        start,
+        count: u32::try_from(mapping.count).unwrap_or(u32::MAX),
+        owner: RmapOwner(inode.number.get()),
+        offset: mapping.offset.0,
+        is_attr_fork: kind == ForkKind::Attr,
+        is_btree: false,
+        is_unwritten: mapping.is_unwritten,
+    };
+    let is_metadata = inode.flags2.contains(InodeFlags2::METADATA);
+    checker.claims.add(ag, &owner, is_file && !is_metadata);
+    Ok(())
+}
+
+fn fork_walk(inode: &Inode, kind: BtreeKind, fork: ForkKind) -> TreeWalk {
+    let claim = Owner {
+        start: AgBlock(0),
+        count: 0,
+        owner: RmapOwner(inode.number.get()),
+        offset: 0,
+        is_attr_fork: fork == ForkKind::Attr,
+        is_btree: true,
+        is_unwritten: false,
+    };
+    let number = inode.number.get();
+    TreeWalk::new(kind, number, Locus::inode(number), claim)
 }

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use platter_ondisk::{Corrupt, Locus};
 use zerocopy::FromBytes;
 
-use super::{Checker, Flow, GroupUseRule};
+use super::{Checker, Flow, GroupUseRule, free_space, inode_trees};
 use crate::ondisk::agfl::{Agfl, DiskAgflHeader};
 use crate::ondisk::btree::{InodeChunk, RmapOwner};
 use crate::ondisk::{AgBlock, AgNr, Agf};
@@ -48,117 +48,111 @@ pub(super) struct Totals {
     pub(super) free_inodes: u64,
 }
 
-impl Checker<'_> {
-    /// Checks headers and B-trees of all groups, and claims their blocks.
-    pub(super) fn check_groups(&mut self) -> Flow {
-        let count = u64::from(self.context.geometry().ag_count());
-        for ag in self.context.geometry().groups() {
-            self.report
-                .progress("allocation groups", ag.0.into(), count)?;
-            let state = self.check_group(ag)?;
-            self.groups.insert(ag.0, state);
-        }
-        self.report.count("allocation groups", count);
-        Ok(())
+/// Checks headers and B-trees of all groups, and claims their blocks.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let count = u64::from(checker.context.geometry().ag_count());
+    for ag in checker.context.geometry().groups() {
+        checker
+            .report
+            .progress("allocation groups", ag.0.into(), count)?;
+        let state = check_group(checker, ag)?;
+        checker.groups.insert(ag.0, state);
     }
+    checker.report.count("allocation groups", count);
+    Ok(())
+}
 
-    fn check_group(&mut self, ag: AgNr) -> Flow<GroupState> {
-        self.claim_fixed(ag);
-        let locus = Locus::group(ag.0.into());
-        let mut state = GroupState::default();
-        let agf = self.context.agf(ag);
-        let agf = self.tolerate("AGF", locus, agf)?;
-        let agi = self.context.agi(ag);
-        let agi = self.tolerate("AGI", locus, agi)?;
-        let mut free_list = None;
-        if let Some(agf) = &agf {
-            self.note_lsn(agf.lsn.0, locus);
-            free_list = self.check_free_list(ag, agf)?;
-            self.check_space_trees(agf, &mut state)?;
-        }
-        if let Some(agi) = &agi {
-            self.note_lsn(agi.lsn.0, locus);
-            self.check_inode_trees(agi, &mut state)?;
-        }
-        if let (Some(agf), Some(agi)) = (&agf, &agi) {
-            let lazy = if self.context.geometry().features.has_lazy_count() {
-                agf.btree_blocks
-            } else {
-                0
-            };
-            let free = [agf.free_blocks, agf.free_list_count, lazy];
-            state.totals = Some(Totals {
-                free_blocks: free.into_iter().map(u64::from).sum(),
-                inodes: agi.count.into(),
-                free_inodes: agi.free_count.into(),
-            });
-        }
-        if agi.is_none() {
-            self.lose_chunks();
-        }
-        if agf.is_none() || agi.is_none() || free_list.is_none() {
-            state.known.remove(Known::CLAIMS);
-        }
-        Ok(state)
+fn check_group(checker: &mut Checker<'_>, ag: AgNr) -> Flow<GroupState> {
+    claim_fixed(checker, ag);
+    let locus = Locus::group(ag.0.into());
+    let mut state = GroupState::default();
+    let agf = checker.context.agf(ag);
+    let agf = checker.tolerate("AGF", locus, agf)?;
+    let agi = checker.context.agi(ag);
+    let agi = checker.tolerate("AGI", locus, agi)?;
+    let mut free_list = None;
+    if let Some(agf) = &agf {
+        checker.note_lsn(agf.lsn.0, locus);
+        free_list = check_free_list(checker, ag, agf)?;
+        free_space::check(checker, agf, &mut state)?;
     }
-
-    /// Not all inodes of a group are known: neither are all blocks and entries.
-    pub(super) fn lose_chunks(&mut self) {
-        self.is_blind = true;
-        self.misses_entries = true;
+    if let Some(agi) = &agi {
+        checker.note_lsn(agi.lsn.0, locus);
+        inode_trees::check(checker, agi, &mut state)?;
     }
+    if let (Some(agf), Some(agi)) = (&agf, &agi) {
+        let lazy = if checker.context.geometry().features.has_lazy_count() {
+            agf.btree_blocks
+        } else {
+            0
+        };
+        let free = [agf.free_blocks, agf.free_list_count, lazy];
+        state.totals = Some(Totals {
+            free_blocks: free.into_iter().map(u64::from).sum(),
+            inodes: agi.count.into(),
+            free_inodes: agi.free_count.into(),
+        });
+    }
+    if agi.is_none() {
+        checker.lose_chunks();
+    }
+    if agf.is_none() || agi.is_none() || free_list.is_none() {
+        state.known.remove(Known::CLAIMS);
+    }
+    Ok(state)
+}
 
-    /// Claims headers and log.
-    fn claim_fixed(&mut self, ag: AgNr) {
-        let geometry = self.context.geometry();
-        let bytes = geometry.sector_bytes().saturating_mul(HEADER_SECTORS);
-        let headers = bytes.div_ceil(geometry.block_bytes());
-        self.claims
-            .add_special(ag, AgBlock(0), headers, RmapOwner::FS);
-        let superblock = &self.context.superblock;
-        if let Some(start) = superblock.log_start {
-            let (log_ag, start) = geometry.split(start);
-            if log_ag == ag {
-                let count = superblock.log_blocks;
-                self.claims.add_special(ag, start, count, RmapOwner::LOG);
+/// Claims headers and log.
+fn claim_fixed(checker: &mut Checker<'_>, ag: AgNr) {
+    let geometry = checker.context.geometry();
+    let bytes = geometry.sector_bytes().saturating_mul(HEADER_SECTORS);
+    let headers = bytes.div_ceil(geometry.block_bytes());
+    checker
+        .claims
+        .add_special(ag, AgBlock(0), headers, RmapOwner::FS);
+    let superblock = &checker.context.superblock;
+    if let Some(start) = superblock.log_start {
+        let (log_ag, start) = geometry.split(start);
+        if log_ag == ag {
+            let count = superblock.log_blocks;
+            checker.claims.add_special(ag, start, count, RmapOwner::LOG);
+        }
+    }
+}
+
+/// Checks the free list and claims its blocks. `None` if not all are known.
+fn check_free_list(checker: &mut Checker<'_>, ag: AgNr, agf: &Agf) -> Flow<Option<()>> {
+    let locus = Locus::group(ag.0.into());
+    let sector = checker.context.read_agfl(ag);
+    let Some(sector) = checker.tolerate("AGFL", locus, sector)? else {
+        return Ok(None);
+    };
+    let geometry = checker.context.geometry();
+    let list = Agfl::decode(&sector, geometry, ag);
+    let list = list.map_err(|rule| Corrupt::new(locus, rule).into());
+    let Some(list) = checker.tolerate("AGFL", locus, list)? else {
+        return Ok(None);
+    };
+    if geometry.features.is_v5()
+        && let Ok((header, _)) = DiskAgflHeader::ref_from_prefix(&sector)
+    {
+        checker.note_lsn(header.lsn.get(), locus);
+    }
+    let slots = crate::ondisk::agfl::slots(geometry);
+    let (first, last) = (agf.free_list_first, agf.free_list_last);
+    let active = (last + slots - first) % slots + 1;
+    if agf.free_list_count != 0 && active != agf.free_list_count {
+        checker.found(locus, GroupUseRule::FreeListCount)?;
+    }
+    let mut is_whole = true;
+    for block in list.blocks(agf) {
+        match block {
+            Ok(block) => checker.claims.add_special(ag, block, 1, RmapOwner::AG),
+            Err(rule) => {
+                is_whole = false;
+                checker.found(locus, rule)?;
             }
         }
     }
-
-    /// Checks the free list and claims its blocks. `None` if not all are known.
-    fn check_free_list(&mut self, ag: AgNr, agf: &Agf) -> Flow<Option<()>> {
-        let locus = Locus::group(ag.0.into());
-        let sector = self.context.read_agfl(ag);
-        let Some(sector) = self.tolerate("AGFL", locus, sector)? else {
-            return Ok(None);
-        };
-        let geometry = self.context.geometry();
-        let list = Agfl::decode(&sector, geometry, ag);
-        let list = list.map_err(|rule| Corrupt::new(locus, rule).into());
-        let Some(list) = self.tolerate("AGFL", locus, list)? else {
-            return Ok(None);
-        };
-        if geometry.features.is_v5()
-            && let Ok((header, _)) = DiskAgflHeader::ref_from_prefix(&sector)
-        {
-            self.note_lsn(header.lsn.get(), locus);
-        }
-        let slots = crate::ondisk::agfl::slots(geometry);
-        let (first, last) = (agf.free_list_first, agf.free_list_last);
-        let active = (last + slots - first) % slots + 1;
-        if agf.free_list_count != 0 && active != agf.free_list_count {
-            self.found(locus, GroupUseRule::FreeListCount)?;
-        }
-        let mut is_whole = true;
-        for block in list.blocks(agf) {
-            match block {
-                Ok(block) => self.claims.add_special(ag, block, 1, RmapOwner::AG),
-                Err(rule) => {
-                    is_whole = false;
-                    self.found(locus, rule)?;
-                }
-            }
-        }
-        Ok(is_whole.then_some(()))
-    }
+    Ok(is_whole.then_some(()))
 }

@@ -15,31 +15,30 @@ pub(super) struct LogFindings<'a> {
     pub(super) recovery: Option<&'a RecoveryReport>,
 }
 
-impl Checker<'_> {
-    pub(super) fn check_log(&mut self, log: &LogFindings<'_>) -> Flow {
-        if let Some(failure) = &log.failure {
-            self.report_finding(Finding::error(failure.clone()))?;
-        }
-        if Self::was_replayed(log.recovery) {
-            let replayed = Corrupt::new(Locus::UNKNOWN, LogUseRule::Replayed);
-            self.report_finding(Finding::notice(replayed.into()))?;
-        }
-        Ok(())
+/// Reports what opening the filesystem found in the log.
+pub(super) fn check(checker: &mut Checker<'_>, log: &LogFindings<'_>) -> Flow {
+    if let Some(failure) = &log.failure {
+        checker.report_finding(Finding::error(failure.clone()))?;
     }
+    if was_replayed(log.recovery) {
+        let replayed = Corrupt::new(Locus::UNKNOWN, LogUseRule::Replayed);
+        checker.report_finding(Finding::notice(replayed.into()))?;
+    }
+    Ok(())
+}
 
-    /// Metadata never names a position in the log that was not written yet.
-    pub(super) fn check_lsn(&mut self, log: &LogFindings<'_>) -> Flow {
-        let (Some(report), Some((greatest, locus))) = (log.recovery, self.lsn_max) else {
-            return Ok(());
-        };
-        let end = Lsn::new(report.position.cycle, report.position.head);
-        if self.context.geometry().features.is_v5() && greatest >= end {
-            self.found(locus, LogUseRule::Ahead)?;
-        }
-        Ok(())
+/// Metadata never names a position in the log that was not written yet.
+pub(super) fn check_lsn(checker: &mut Checker<'_>, log: &LogFindings<'_>) -> Flow {
+    let (Some(report), Some((greatest, locus))) = (log.recovery, checker.lsn_max) else {
+        return Ok(());
+    };
+    let end = Lsn::new(report.position.cycle, report.position.head);
+    if checker.context.geometry().features.is_v5() && greatest >= end {
+        checker.found(locus, LogUseRule::Ahead)?;
     }
+    Ok(())
+}
 
-    fn was_replayed(recovery: Option<&RecoveryReport>) -> bool {
-        recovery.is_some_and(|report| report.position.state == crate::txn::LogState::Dirty)
-    }
+fn was_replayed(recovery: Option<&RecoveryReport>) -> bool {
+    recovery.is_some_and(|report| report.position.state == crate::txn::LogState::Dirty)
 }

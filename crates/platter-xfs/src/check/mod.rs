@@ -14,6 +14,7 @@ mod groups;
 mod superblock;
 mod free_space;
 mod inode_trees;
+mod realtime;
 mod forks;
 mod symlinks;
 mod unlinked;
@@ -25,7 +26,6 @@ mod links;
 mod owners;
 mod references;
 mod quota;
-mod realtime;
 mod inodes;
 mod log;
 #[cfg(test)]
@@ -39,10 +39,12 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
 use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Checking, Finding, Flow};
 use platter_vfs::{Error, Result};
+use zerocopy::FromBytes;
 
 use crate::context::FsContext;
-use crate::ondisk::{AgNr, FsBlock, InodeNr, Lsn};
-use crate::{MountOptions, Recovery, Xfs};
+use crate::ondisk::da::DiskDaHeaderV5;
+use crate::ondisk::{AgNr, FsBlock, Inode, InodeNr, Lsn};
+use crate::{MountOptions, Recovery, Xfs, inode};
 use blocks::BlockSet;
 use claims::Claims;
 use groups::GroupState;
@@ -147,22 +149,22 @@ impl<'a> Checker<'a> {
     }
 
     fn run(&mut self, device_len: u64, log: &log::LogFindings<'_>) -> Flow {
-        self.check_log(log)?;
+        log::check(self, log)?;
         if let Err(corrupt) = self.context.superblock.check_device(device_len) {
             return self.report_finding(Finding::error(corrupt.into()));
         }
-        self.check_superblock()?;
-        self.check_backups()?;
-        self.check_groups()?;
-        self.check_inodes()?;
-        self.check_unlinked()?;
-        self.check_directories()?;
-        self.check_links()?;
-        self.check_blocks()?;
-        self.check_totals()?;
-        self.check_quota()?;
-        self.check_realtime()?;
-        self.check_lsn(log)
+        superblock::check(self)?;
+        superblock::check_backups(self)?;
+        groups::check(self)?;
+        inodes::check(self)?;
+        unlinked::check(self)?;
+        directories::check(self)?;
+        links::check(self)?;
+        owners::check(self)?;
+        superblock::check_totals(self)?;
+        quota::check(self)?;
+        realtime::check(self)?;
+        log::check_lsn(self, log)
     }
 
     /// Remembers a log sequence number that metadata has.
@@ -172,6 +174,32 @@ impl<'a> Checker<'a> {
         if lsn != Lsn::NULL && lsn.0 != 0 && is_greatest {
             self.lsn_max = Some((lsn, locus));
         }
+    }
+
+    /// Remembers the log sequence number of a block of a hash tree.
+    fn note_da_lsn(&mut self, bytes: &[u8], locus: Locus) {
+        if self.context.geometry().features.is_v5()
+            && let Ok((header, _)) = DiskDaHeaderV5::ref_from_prefix(bytes)
+        {
+            self.note_lsn(header.lsn.get(), locus);
+        }
+    }
+
+    /// Not all inodes of a group are known: neither are all blocks and entries.
+    fn lose_chunks(&mut self) {
+        self.is_blind = true;
+        self.misses_entries = true;
+    }
+
+    /// An inode by its number; `None` if it is free or corrupt, which was reported before.
+    fn inode(&self, number: InodeNr) -> Option<Inode> {
+        inode::find(self.context, number).ok().flatten()
+    }
+
+    /// Checks that blocks lie in a group.
+    fn is_in_group(&self, ag: AgNr, start: u32, count: u32) -> bool {
+        let end = u64::from(start) + u64::from(count);
+        count > 0 && start > 0 && end <= u64::from(self.context.geometry().ag_len(ag))
     }
 
     /// The location of a block of a group.

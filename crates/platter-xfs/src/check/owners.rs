@@ -10,7 +10,7 @@ use platter_vfs::check::Checking as _;
 
 use super::claims::Claim;
 use super::groups::Known;
-use super::{BlockUseRule, Checker, Flow, OwnerRule};
+use super::{BlockUseRule, Checker, Flow, OwnerRule, references};
 use crate::btree::Tree;
 use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskOwner, Owner};
@@ -97,151 +97,155 @@ fn join(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     }
 }
 
-impl Checker<'_> {
-    /// Compares claims with the B-trees of each group.
-    pub(super) fn check_blocks(&mut self) -> Flow {
-        let count = u64::from(self.context.geometry().ag_count());
-        let may_share = self.context.geometry().features.has_reflink();
-        for ag in self.context.geometry().groups() {
-            self.report.progress("blocks", ag.0.into(), count)?;
-            let claims = self.claims.take(ag);
-            let usage = Usage::of(&claims, may_share);
-            self.check_conflicts(ag, &usage, &claims)?;
-            // A corrupt header was reported.
-            let Ok(agf) = self.context.agf(ag) else {
-                continue;
-            };
-            let Some(state) = self.groups.get(&ag.0) else {
-                continue;
-            };
-            let known = state.known;
-            let is_complete = known.contains(Known::CLAIMS) && !self.is_blind;
-            if known.contains(Known::FREE) {
-                self.check_free(ag, agf.bno, &usage, is_complete)?;
-            }
-            if let Some(root) = agf.rmap.filter(|_| known.contains(Known::OWNERS)) {
-                self.check_owners(ag, root, &claims, is_complete)?;
-            }
-            if let Some(root) = agf.refcount.filter(|_| known.contains(Known::REFERENCES)) {
-                self.check_references(ag, root, &usage, &claims, is_complete)?;
-            }
+/// Compares claims with the B-trees of each group.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let count = u64::from(checker.context.geometry().ag_count());
+    let may_share = checker.context.geometry().features.has_reflink();
+    for ag in checker.context.geometry().groups() {
+        checker.report.progress("blocks", ag.0.into(), count)?;
+        let claims = checker.claims.take(ag);
+        let usage = Usage::of(&claims, may_share);
+        check_conflicts(checker, ag, &usage, &claims)?;
+        // A corrupt header was reported.
+        let Ok(agf) = checker.context.agf(ag) else {
+            continue;
+        };
+        let Some(state) = checker.groups.get(&ag.0) else {
+            continue;
+        };
+        let known = state.known;
+        let is_complete = known.contains(Known::CLAIMS) && !checker.is_blind;
+        if known.contains(Known::FREE) {
+            check_free(checker, ag, agf.bno, &usage, is_complete)?;
         }
-        Ok(())
+        if let Some(root) = agf.rmap.filter(|_| known.contains(Known::OWNERS)) {
+            check_owners(checker, ag, root, &claims, is_complete)?;
+        }
+        if let Some(root) = agf.refcount.filter(|_| known.contains(Known::REFERENCES)) {
+            references::check(checker, ag, root, &usage, &claims, is_complete)?;
+        }
     }
+    Ok(())
+}
 
-    fn check_conflicts(&mut self, ag: AgNr, usage: &Usage, claims: &[Claim]) -> Flow {
-        for conflict in &usage.conflicts {
-            let block = u32::try_from(conflict.start).unwrap_or(u32::MAX);
-            let mut locus = self.locus_in(ag, block);
-            // The last one that begins at or before it is one of its owners, or near.
-            let after = claims.partition_point(|claim| u64::from(claim.start) <= conflict.start);
-            let owner = claims.get(..after).unwrap_or_default().iter().rev();
-            let mut owner = owner.take(64).filter(|claim| claim.end() > conflict.start);
-            if let Some(claim) = owner.find(|claim| claim.owner.is_inode()) {
-                locus = locus.of_inode(claim.owner.0);
-            }
-            self.found(locus, BlockUseRule::Multiple)?;
+fn check_conflicts(checker: &mut Checker<'_>, ag: AgNr, usage: &Usage, claims: &[Claim]) -> Flow {
+    for conflict in &usage.conflicts {
+        let block = u32::try_from(conflict.start).unwrap_or(u32::MAX);
+        let mut locus = checker.locus_in(ag, block);
+        // The last one that begins at or before it is one of its owners, or near.
+        let after = claims.partition_point(|claim| u64::from(claim.start) <= conflict.start);
+        let owner = claims.get(..after).unwrap_or_default().iter().rev();
+        let mut owner = owner.take(64).filter(|claim| claim.end() > conflict.start);
+        if let Some(claim) = owner.find(|claim| claim.owner.is_inode()) {
+            locus = locus.of_inode(claim.owner.0);
         }
-        Ok(())
+        checker.found(locus, BlockUseRule::Multiple)?;
     }
+    Ok(())
+}
 
-    /// What is not in use is free, and the other way round.
-    fn check_free(&mut self, ag: AgNr, root: TreeRoot, usage: &Usage, is_complete: bool) -> Flow {
-        let tree = Tree::of_group(self.context, BtreeKind::Bno, ag, root);
-        let mut free: Vec<Range<u64>> = Vec::new();
-        let read: Result<()> = tree.leaves(&mut |leaf| {
-            for record in leaf.records::<DiskFreeExtent>() {
-                let start = u64::from(record.start.get());
-                free.push(start..start + u64::from(record.count.get()));
-            }
-            Ok(ControlFlow::Continue(()))
-        });
-        if read.is_err() {
-            // Reported when it was walked.
-            return Ok(());
+/// What is not in use is free, and the other way round.
+fn check_free(
+    checker: &mut Checker<'_>,
+    ag: AgNr,
+    root: TreeRoot,
+    usage: &Usage,
+    is_complete: bool,
+) -> Flow {
+    let tree = Tree::of_group(checker.context, BtreeKind::Bno, ag, root);
+    let mut free: Vec<Range<u64>> = Vec::new();
+    let read: Result<()> = tree.leaves(&mut |leaf| {
+        for record in leaf.records::<DiskFreeExtent>() {
+            let start = u64::from(record.start.get());
+            free.push(start..start + u64::from(record.count.get()));
         }
-        let len = u64::from(self.context.geometry().ag_len(ag));
-        let mut free = free.into_iter().peekable();
-        let mut used = usage.used.iter().cloned().peekable();
-        let mut at = 0;
-        while at < len {
-            while free.next_if(|range| range.end <= at).is_some() {}
-            while used.next_if(|range| range.end <= at).is_some() {}
-            let is_in = |range: Option<&Range<u64>>| range.is_some_and(|range| range.start <= at);
-            let next = |range: Option<&Range<u64>>| match range {
-                Some(range) if range.start > at => range.start,
-                Some(range) => range.end,
-                None => len,
-            };
-            let (is_free, is_used) = (is_in(free.peek()), is_in(used.peek()));
-            let end = next(free.peek()).min(next(used.peek())).min(len);
-            let locus = self.locus_in(ag, u32::try_from(at).unwrap_or(u32::MAX));
-            if is_free && is_used {
-                self.found(locus, BlockUseRule::UsedFree)?;
-            } else if !is_free && !is_used && is_complete {
-                self.found(locus, BlockUseRule::Lost)?;
-            }
-            at = end;
-        }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
+    });
+    if read.is_err() {
+        // Reported when it was walked.
+        return Ok(());
     }
-
-    fn check_owners(
-        &mut self,
-        ag: AgNr,
-        root: TreeRoot,
-        claims: &[Claim],
-        is_complete: bool,
-    ) -> Flow {
-        let tree = Tree::of_group(self.context, BtreeKind::Rmap, ag, root);
-        let mut stored = Vec::new();
-        let read: Result<()> = tree.leaves(&mut |leaf| {
-            stored.extend(leaf.records::<DiskOwner>().iter().map(Owner::decode));
-            Ok(ControlFlow::Continue(()))
-        });
-        if read.is_err() {
-            return Ok(());
+    let len = u64::from(checker.context.geometry().ag_len(ag));
+    let mut free = free.into_iter().peekable();
+    let mut used = usage.used.iter().cloned().peekable();
+    let mut at = 0;
+    while at < len {
+        while free.next_if(|range| range.end <= at).is_some() {}
+        while used.next_if(|range| range.end <= at).is_some() {}
+        let is_in = |range: Option<&Range<u64>>| range.is_some_and(|range| range.start <= at);
+        let next = |range: Option<&Range<u64>>| match range {
+            Some(range) if range.start > at => range.start,
+            Some(range) => range.end,
+            None => len,
+        };
+        let (is_free, is_used) = (is_in(free.peek()), is_in(used.peek()));
+        let end = next(free.peek()).min(next(used.peek())).min(len);
+        let locus = checker.locus_in(ag, u32::try_from(at).unwrap_or(u32::MAX));
+        if is_free && is_used {
+            checker.found(locus, BlockUseRule::UsedFree)?;
+        } else if !is_free && !is_used && is_complete {
+            checker.found(locus, BlockUseRule::Lost)?;
         }
-        let all = canonical(stored);
-        let expected = canonical(claims.iter().map(|claim| claim.to_owner()).collect());
-        let (mut stored, mut expected) = (all.iter().peekable(), expected.iter().peekable());
-        loop {
-            let (one, other) = match (stored.peek(), expected.peek()) {
-                (None, None) => return Ok(()),
-                (stored, expected) => (
-                    stored.map(|owner| sort_key(owner)),
-                    expected.map(|owner| sort_key(owner)),
-                ),
-            };
-            if one == other {
-                stored.next();
-                expected.next();
-                continue;
-            }
-            let is_extra = other.is_none_or(|other| one.is_some_and(|one| one < other));
-            let (owner, rule) = if is_extra {
-                (stored.next(), OwnerRule::Extra)
+        at = end;
+    }
+    Ok(())
+}
+
+fn check_owners(
+    checker: &mut Checker<'_>,
+    ag: AgNr,
+    root: TreeRoot,
+    claims: &[Claim],
+    is_complete: bool,
+) -> Flow {
+    let tree = Tree::of_group(checker.context, BtreeKind::Rmap, ag, root);
+    let mut stored = Vec::new();
+    let read: Result<()> = tree.leaves(&mut |leaf| {
+        stored.extend(leaf.records::<DiskOwner>().iter().map(Owner::decode));
+        Ok(ControlFlow::Continue(()))
+    });
+    if read.is_err() {
+        return Ok(());
+    }
+    let all = canonical(stored);
+    let expected = canonical(claims.iter().map(|claim| claim.to_owner()).collect());
+    let (mut stored, mut expected) = (all.iter().peekable(), expected.iter().peekable());
+    loop {
+        let (one, other) = match (stored.peek(), expected.peek()) {
+            (None, None) => return Ok(()),
+            (stored, expected) => (
+                stored.map(|owner| sort_key(owner)),
+                expected.map(|owner| sort_key(owner)),
+            ),
+        };
+        if one == other {
+            stored.next();
+            expected.next();
+            continue;
+        }
+        let is_extra = other.is_none_or(|other| one.is_some_and(|one| one < other));
+        let (owner, rule) = if is_extra {
+            (stored.next(), OwnerRule::Extra)
+        } else {
+            (expected.next(), OwnerRule::Missing)
+        };
+        // Without all claims, a record may have more blocks than are known. With all, it is the record that
+        // is wrong, and nothing is missing.
+        let is_known = |owner: &&Owner| {
+            if is_extra {
+                is_complete
             } else {
-                (expected.next(), OwnerRule::Missing)
-            };
-            // Without all claims, a record may have more blocks than are known. With all, it is the record that
-            // is wrong, and nothing is missing.
-            let is_known = |owner: &&Owner| {
-                if is_extra {
-                    is_complete
-                } else {
-                    !is_covered(owner, &all)
-                }
-            };
-            let Some(owner) = owner.filter(is_known) else {
-                continue;
-            };
-            let mut locus = self.locus_in(ag, owner.start.0);
-            if owner.owner.is_inode() {
-                locus = locus.of_inode(owner.owner.0);
+                !is_covered(owner, &all)
             }
-            self.found(locus, rule)?;
+        };
+        let Some(owner) = owner.filter(is_known) else {
+            continue;
+        };
+        let mut locus = checker.locus_in(ag, owner.start.0);
+        if owner.owner.is_inode() {
+            locus = locus.of_inode(owner.owner.0);
         }
+        checker.found(locus, rule)?;
     }
 }
 

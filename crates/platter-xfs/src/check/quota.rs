@@ -29,151 +29,149 @@ struct Use {
 #[derive(Debug, Default)]
 pub(super) struct Usages([BTreeMap<u32, Use>; 3]);
 
-impl Checker<'_> {
-    /// Adds what an inode uses.
-    pub(super) fn count_usage(&mut self, inode: &Inode, blocks: u64, rt_blocks: u64) {
-        let superblock = &self.context.superblock;
-        // The files of the realtime section count, those of quota do not.
-        let mut internal = superblock.quota_inodes.into_iter().flatten();
-        let is_internal = internal.any(|number| number == inode.number);
-        let has_quota = !superblock.quota_flags.is_empty();
-        if is_internal || !has_quota || inode.flags2.contains(InodeFlags2::METADATA) {
-            return;
-        }
-        let ids = [inode.uid, inode.gid, inode.project];
-        for (usages, id) in self.usages.0.iter_mut().zip(ids) {
-            let usage = usages.entry(id).or_default();
-            usage.blocks = usage.blocks.saturating_add(blocks);
-            usage.rt_blocks = usage.rt_blocks.saturating_add(rt_blocks);
-            usage.inodes = usage.inodes.saturating_add(1);
+/// Adds what an inode uses.
+pub(super) fn count(checker: &mut Checker<'_>, inode: &Inode, blocks: u64, rt_blocks: u64) {
+    let superblock = &checker.context.superblock;
+    // The files of the realtime section count, those of quota do not.
+    let mut internal = superblock.quota_inodes.into_iter().flatten();
+    let is_internal = internal.any(|number| number == inode.number);
+    let has_quota = !superblock.quota_flags.is_empty();
+    if is_internal || !has_quota || inode.flags2.contains(InodeFlags2::METADATA) {
+        return;
+    }
+    let ids = [inode.uid, inode.gid, inode.project];
+    for (usages, id) in checker.usages.0.iter_mut().zip(ids) {
+        let usage = usages.entry(id).or_default();
+        usage.blocks = usage.blocks.saturating_add(blocks);
+        usage.rt_blocks = usage.rt_blocks.saturating_add(rt_blocks);
+        usage.inodes = usage.inodes.saturating_add(1);
+    }
+}
+
+/// Checks the quota files.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let usages = std::mem::take(&mut checker.usages);
+    let kinds = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+    let flags = checker.context.superblock.quota_flags;
+    let is_v5 = checker.context.geometry().features.is_v5();
+    for (kind, usages) in kinds.into_iter().zip(usages.0) {
+        let number = crate::quota::file(checker.context, kind);
+        let root = locus_of(checker.context.superblock.root_inode);
+        let Some(Some(number)) = checker.tolerate("quota file", root, number)? else {
+            continue;
+        };
+        checker.report.progress("quota", 0, 1)?;
+        let counted = match kind {
+            QuotaKind::User => QuotaFlags::USERS_CHECKED,
+            QuotaKind::Group | QuotaKind::Project if !is_v5 => QuotaFlags::OTHERS_CHECKED,
+            QuotaKind::Group => QuotaFlags::GROUPS_CHECKED,
+            QuotaKind::Project => QuotaFlags::PROJECTS_CHECKED,
+        };
+        let is_counted = flags.contains(counted);
+        check_file(checker, kind, number, usages, is_counted)?;
+    }
+    Ok(())
+}
+
+fn check_file(
+    checker: &mut Checker<'_>,
+    kind: QuotaKind,
+    number: InodeNr,
+    mut usages: BTreeMap<u32, Use>,
+    is_counted: bool,
+) -> Flow {
+    let locus = locus_of(number);
+    // A corrupt one, and one that is no file, were reported.
+    let Some(inode) = checker
+        .inode(number)
+        .filter(|inode| inode.kind == FileKind::Regular)
+    else {
+        return Ok(());
+    };
+    let map = ForkMap::of_data(checker.context, &inode);
+    let Ok(map) = map else {
+        return Ok(());
+    };
+    let mut blocks = Vec::new();
+    let mut take: Box<MappingSink<'_>> = Box::new(|mapping| {
+        blocks.push(mapping);
+        Ok(ControlFlow::Continue(()))
+    });
+    let read: Result<()> = map.mappings(checker.context, &mut *take);
+    drop(take);
+    if read.is_err() {
+        return Ok(());
+    }
+    let mut is_wrong = false;
+    let mut corrupt = 0;
+    for mapping in blocks {
+        for nth in 0..mapping.count {
+            if corrupt >= CORRUPT_RECORDS_MAX {
+                return Ok(());
+            }
+            let block = FsBlock(mapping.start + nth);
+            let first = mapping.offset.0.saturating_add(nth);
+            let mut found = |id: u32, stored: Use| {
+                is_wrong |= usages.remove(&id).unwrap_or_default() != stored;
+            };
+            corrupt += check_block(checker, kind, number, block, first, &mut found)?;
         }
     }
+    if is_counted && !checker.is_blind {
+        if is_wrong {
+            checker.found(locus, QuotaUseRule::Usage)?;
+        }
+        if usages.values().any(|usage| *usage != Use::default()) {
+            checker.found(locus, QuotaUseRule::Missing)?;
+        }
+    }
+    Ok(())
+}
 
-    /// Checks the quota files.
-    pub(super) fn check_quota(&mut self) -> Flow {
-        let usages = std::mem::take(&mut self.usages);
-        let kinds = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
-        let flags = self.context.superblock.quota_flags;
-        let is_v5 = self.context.geometry().features.is_v5();
-        for (kind, usages) in kinds.into_iter().zip(usages.0) {
-            let number = crate::quota::file(self.context, kind);
-            let root = locus_of(self.context.superblock.root_inode);
-            let Some(Some(number)) = self.tolerate("quota file", root, number)? else {
+/// Checks the records of a block of a quota file. Returns how many are corrupt.
+fn check_block(
+    checker: &mut Checker<'_>,
+    kind: QuotaKind,
+    number: InodeNr,
+    block: FsBlock,
+    file_block: u64,
+    found: &mut dyn FnMut(u32, Use),
+) -> Flow<u32> {
+    let locus = checker.locus_at(block).of_inode(number.get());
+    let read = checker.context.read_block(block, &Unverified);
+    let Some(bytes) = checker.tolerate("quota file", locus, read)? else {
+        return Ok(1);
+    };
+    let mut corrupt = 0;
+    let geometry = checker.context.geometry();
+    let per_block = dquot::per_block(geometry);
+    for nth in 0..per_block {
+        let id = file_block
+            .saturating_mul(per_block.into())
+            .saturating_add(nth.into());
+        // The last block may have places for ids beyond the last one.
+        let Ok(id) = u32::try_from(id) else {
+            break;
+        };
+        let at = nth as usize * size_of::<DiskDquot>();
+        let record = bytes.get(at..).unwrap_or_default();
+        let locus = locus.at_offset(at as u64);
+        match Dquot::decode(record, kind, id, geometry) {
+            Ok(Some(record)) => {
+                found(
+                    id,
+                    Use {
+                        blocks: record.blocks.used,
+                        rt_blocks: record.rt_blocks.used,
+                        inodes: record.inodes.used,
+                    },
+                );
                 continue;
-            };
-            self.report.progress("quota", 0, 1)?;
-            let counted = match kind {
-                QuotaKind::User => QuotaFlags::USERS_CHECKED,
-                QuotaKind::Group | QuotaKind::Project if !is_v5 => QuotaFlags::OTHERS_CHECKED,
-                QuotaKind::Group => QuotaFlags::GROUPS_CHECKED,
-                QuotaKind::Project => QuotaFlags::PROJECTS_CHECKED,
-            };
-            let is_counted = flags.contains(counted);
-            self.check_quota_file(kind, number, usages, is_counted)?;
+            }
+            Ok(None) => checker.found(locus, DquotRule::Magic)?,
+            Err(rule) => checker.found(locus, rule)?,
         }
-        Ok(())
+        corrupt += 1;
     }
-
-    fn check_quota_file(
-        &mut self,
-        kind: QuotaKind,
-        number: InodeNr,
-        mut usages: BTreeMap<u32, Use>,
-        is_counted: bool,
-    ) -> Flow {
-        let locus = locus_of(number);
-        // A corrupt one, and one that is no file, were reported.
-        let Some(inode) = self
-            .inode(number)
-            .filter(|inode| inode.kind == FileKind::Regular)
-        else {
-            return Ok(());
-        };
-        let map = ForkMap::of_data(self.context, &inode);
-        let Ok(map) = map else {
-            return Ok(());
-        };
-        let mut blocks = Vec::new();
-        let mut take: Box<MappingSink<'_>> = Box::new(|mapping| {
-            blocks.push(mapping);
-            Ok(ControlFlow::Continue(()))
-        });
-        let read: Result<()> = map.mappings(self.context, &mut *take);
-        drop(take);
-        if read.is_err() {
-            return Ok(());
-        }
-        let mut is_wrong = false;
-        let mut corrupt = 0;
-        for mapping in blocks {
-            for nth in 0..mapping.count {
-                if corrupt >= CORRUPT_RECORDS_MAX {
-                    return Ok(());
-                }
-                let block = FsBlock(mapping.start + nth);
-                let first = mapping.offset.0.saturating_add(nth);
-                let mut found = |id: u32, stored: Use| {
-                    is_wrong |= usages.remove(&id).unwrap_or_default() != stored;
-                };
-                corrupt += self.check_quota_block(kind, number, block, first, &mut found)?;
-            }
-        }
-        if is_counted && !self.is_blind {
-            if is_wrong {
-                self.found(locus, QuotaUseRule::Usage)?;
-            }
-            if usages.values().any(|usage| *usage != Use::default()) {
-                self.found(locus, QuotaUseRule::Missing)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks the records of a block of a quota file. Returns how many are corrupt.
-    fn check_quota_block(
-        &mut self,
-        kind: QuotaKind,
-        number: InodeNr,
-        block: FsBlock,
-        file_block: u64,
-        found: &mut dyn FnMut(u32, Use),
-    ) -> Flow<u32> {
-        let locus = self.locus_at(block).of_inode(number.get());
-        let read = self.context.read_block(block, &Unverified);
-        let Some(bytes) = self.tolerate("quota file", locus, read)? else {
-            return Ok(1);
-        };
-        let mut corrupt = 0;
-        let geometry = self.context.geometry();
-        let per_block = dquot::per_block(geometry);
-        for nth in 0..per_block {
-            let id = file_block
-                .saturating_mul(per_block.into())
-                .saturating_add(nth.into());
-            // The last block may have places for ids beyond the last one.
-            let Ok(id) = u32::try_from(id) else {
-                break;
-            };
-            let at = nth as usize * size_of::<DiskDquot>();
-            let record = bytes.get(at..).unwrap_or_default();
-            let locus = locus.at_offset(at as u64);
-            match Dquot::decode(record, kind, id, geometry) {
-                Ok(Some(record)) => {
-                    found(
-                        id,
-                        Use {
-                            blocks: record.blocks.used,
-                            rt_blocks: record.rt_blocks.used,
-                            inodes: record.inodes.used,
-                        },
-                    );
-                    continue;
-                }
-                Ok(None) => self.found(locus, DquotRule::Magic)?,
-                Err(rule) => self.found(locus, rule)?,
-            }
-            corrupt += 1;
-        }
-        Ok(corrupt)
-    }
+    Ok(corrupt)
 }

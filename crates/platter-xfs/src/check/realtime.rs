@@ -17,195 +17,195 @@ use crate::realtime::{self, FreeRuns, Section, WORD_BITS, expected_words};
 #[derive(Debug, Default)]
 pub(super) struct RtExtents(Vec<(u64, u64, InodeNr)>);
 
-impl Checker<'_> {
-    /// Claims blocks of the realtime device.
-    pub(super) fn claim_realtime(&mut self, inode: &Inode, start: RtBlock, count: u64) {
-        self.rt_extents.0.push((start.0, count, inode.number));
-    }
+/// Claims blocks of the realtime device.
+pub(super) fn claim(checker: &mut Checker<'_>, inode: &Inode, start: RtBlock, count: u64) {
+    checker.rt_extents.0.push((start.0, count, inode.number));
+}
 
-    /// Checks the realtime section.
-    pub(super) fn check_realtime(&mut self) -> Flow {
-        let context = self.context;
-        let superblock = &context.superblock;
-        let root = Locus::group(0);
-        if superblock.rt_blocks == 0 {
-            if superblock.free_rt_extents != 0 {
-                self.found(root, TotalsRule::FreeRtExtents)?;
-            }
-            return Ok(());
+/// Checks the realtime section.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let context = checker.context;
+    let superblock = &context.superblock;
+    let root = Locus::group(0);
+    if superblock.rt_blocks == 0 {
+        if superblock.free_rt_extents != 0 {
+            checker.found(root, TotalsRule::FreeRtExtents)?;
         }
-        let mut used = self.rt_extents_in_use()?;
-        let has_groups = superblock.features.has_rtgroups();
-        let mut groups = 1;
-        if has_groups {
-            self.check_rt_superblock()?;
-            // The superblock is in the first extent.
-            let first = used.entry(0).or_default();
-            first.insert(0, 0..1);
-            realtime::join(first);
-            groups = superblock.rt_group_count;
-        }
-        let mut free = 0_u64;
-        for group in 0..groups {
-            self.report
-                .progress("realtime", group.into(), groups.into())?;
-            let section = if has_groups {
-                self.section_of_group(group)?
-            } else {
-                realtime::whole(superblock)
-            };
-            let Some(section) = section else {
-                return Ok(());
-            };
-            let used = used.remove(&u64::from(group)).unwrap_or_default();
-            if !self.check_bitmap(&section, &used)? {
-                return Ok(());
-            }
-            let per_block = section.words * WORD_BITS;
-            let runs = FreeRuns::between(&used, section.extents, per_block);
-            free = free.saturating_add(runs.free);
-            self.check_summary(&section, &runs)?;
-        }
-        if free != superblock.free_rt_extents {
-            self.found(root, TotalsRule::FreeRtExtents)?;
-        }
-        Ok(())
+        return Ok(());
     }
-
-    /// Realtime extents in use by group, in order; without groups, all are those of the first.
-    fn rt_extents_in_use(&mut self) -> Flow<HashMap<u64, Vec<Range<u64>>>> {
-        let geometry = self.context.geometry();
-        let mut claims = std::mem::take(&mut self.rt_extents.0);
-        claims.sort_unstable();
-        let unit = u64::from(geometry.rt_extent_blocks.max(1));
-        let mut used: HashMap<u64, Vec<Range<u64>>> = HashMap::new();
-        let mut end_block = 0;
-        for (start, count, inode) in claims {
-            if start < end_block {
-                self.found(locus_of(inode), RealtimeRule::Multiple)?;
-            }
-            end_block = end_block.max(start.saturating_add(count));
-            let (group, within) = geometry.split_rt(RtBlock(start));
-            let extents = within / unit..within.saturating_add(count).div_ceil(unit);
-            used.entry(group).or_default().push(extents);
-        }
-        for runs in used.values_mut() {
-            realtime::join(runs);
-        }
-        Ok(used)
+    let mut used = extents_in_use(checker)?;
+    let has_groups = superblock.features.has_rtgroups();
+    let mut groups = 1;
+    if has_groups {
+        check_superblock(checker)?;
+        // The superblock is in the first extent.
+        let first = used.entry(0).or_default();
+        first.insert(0, 0..1);
+        realtime::join(first);
+        groups = superblock.rt_group_count;
     }
-
-    /// The superblock at the start of a realtime device with groups, if the device was named.
-    fn check_rt_superblock(&mut self) -> Flow {
-        let context = self.context;
-        let Ok(device) = context.device_of(ExtentDevice::Realtime) else {
+    let mut free = 0_u64;
+    for group in 0..groups {
+        checker
+            .report
+            .progress("realtime", group.into(), groups.into())?;
+        let section = if has_groups {
+            section_of_group(checker, group)?
+        } else {
+            realtime::whole(superblock)
+        };
+        let Some(section) = section else {
             return Ok(());
         };
-        let locus = Locus::UNKNOWN.at_offset(0);
-        let mut block = vec![0; context.geometry().block_bytes() as usize];
-        let read = device.read_at(0, &mut block).map_err(Into::into);
-        let Some(()) = self.tolerate("realtime superblock", locus, read)? else {
+        let used = used.remove(&u64::from(group)).unwrap_or_default();
+        if !check_bitmap(checker, &section, &used)? {
+            return Ok(());
+        }
+        let per_block = section.words * WORD_BITS;
+        let runs = FreeRuns::between(&used, section.extents, per_block);
+        free = free.saturating_add(runs.free);
+        check_summary(checker, &section, &runs)?;
+    }
+    if free != superblock.free_rt_extents {
+        checker.found(root, TotalsRule::FreeRtExtents)?;
+    }
+    Ok(())
+}
+
+/// Realtime extents in use by group, in order; without groups, all are those of the first.
+fn extents_in_use(checker: &mut Checker<'_>) -> Flow<HashMap<u64, Vec<Range<u64>>>> {
+    let geometry = checker.context.geometry();
+    let mut claims = std::mem::take(&mut checker.rt_extents.0);
+    claims.sort_unstable();
+    let unit = u64::from(geometry.rt_extent_blocks.max(1));
+    let mut used: HashMap<u64, Vec<Range<u64>>> = HashMap::new();
+    let mut end_block = 0;
+    for (start, count, inode) in claims {
+        if start < end_block {
+            checker.found(locus_of(inode), RealtimeRule::Multiple)?;
+        }
+        end_block = end_block.max(start.saturating_add(count));
+        let (group, within) = geometry.split_rt(RtBlock(start));
+        let extents = within / unit..within.saturating_add(count).div_ceil(unit);
+        used.entry(group).or_default().push(extents);
+    }
+    for runs in used.values_mut() {
+        realtime::join(runs);
+    }
+    Ok(used)
+}
+
+/// The superblock at the start of a realtime device with groups, if the device was named.
+fn check_superblock(checker: &mut Checker<'_>) -> Flow {
+    let context = checker.context;
+    let Ok(device) = context.device_of(ExtentDevice::Realtime) else {
+        return Ok(());
+    };
+    let locus = Locus::UNKNOWN.at_offset(0);
+    let mut block = vec![0; context.geometry().block_bytes() as usize];
+    let read = device.read_at(0, &mut block).map_err(Into::into);
+    let Some(()) = checker.tolerate("realtime superblock", locus, read)? else {
+        return Ok(());
+    };
+    let disk = match DiskRtSuperblock::decode(&block) {
+        Ok(disk) => disk,
+        Err(rule) => return checker.found(locus, rule),
+    };
+    let superblock = &context.superblock;
+    for rule in disk.differs_from(superblock) {
+        checker.found(locus, rule)?;
+    }
+    Ok(())
+}
+
+/// The section of a group; `None` if it has none, which is reported.
+fn section_of_group(checker: &mut Checker<'_>, group: u32) -> Flow<Option<Section>> {
+    let superblock = &checker.context.superblock;
+    let root = locus_of(superblock.metadir_inode.unwrap_or(superblock.root_inode));
+    let found = realtime::of_group(checker.context, group);
+    let Some(found) = checker.tolerate("realtime section", root, found)? else {
+        return Ok(None);
+    };
+    let Some(section) = found else {
+        if !checker.misses_entries {
+            checker.found(root, RealtimeRule::Hole)?;
+        }
+        return Ok(None);
+    };
+    let sizes = [
+        (section.bitmap, section.bitmap_blocks),
+        (section.summary, section.summary_blocks),
+    ];
+    for (number, blocks) in sizes {
+        let bytes = blocks << superblock.block_bits;
+        let inode = checker.inode(number);
+        if inode.is_some_and(|inode| inode.size_bytes != bytes) {
+            checker.found(locus_of(number), InodeRule::Size)?;
+        }
+    }
+    Ok(Some(section))
+}
+
+/// Compares a bitmap with the extents in use. Returns whether all of it could be read.
+fn check_bitmap(checker: &mut Checker<'_>, section: &Section, used: &[Range<u64>]) -> Flow<bool> {
+    let mut is_same = true;
+    // No bit is set after the last extent.
+    let mut used = used.to_vec();
+    used.push(section.extents..u64::MAX);
+    for block in 0..section.bitmap_blocks {
+        if block % 256 == 0 {
+            checker
+                .report
+                .progress("realtime", block, section.bitmap_blocks)?;
+        }
+        let stored = words(checker, section, RtBlockKind::Bitmap, block)?;
+        let Some(stored) = stored else {
+            return Ok(false);
+        };
+        is_same &= stored == expected_words(block, section.words, &used);
+    }
+    if !is_same && !checker.is_blind {
+        checker.found(locus_of(section.bitmap), RealtimeRule::Bitmap)?;
+    }
+    Ok(!checker.is_blind)
+}
+
+fn check_summary(checker: &mut Checker<'_>, section: &Section, runs: &FreeRuns) -> Flow {
+    let mut is_same = true;
+    for block in 0..section.summary_blocks {
+        let stored = words(checker, section, RtBlockKind::Summary, block)?;
+        let Some(stored) = stored else {
             return Ok(());
         };
-        let disk = match DiskRtSuperblock::decode(&block) {
-            Ok(disk) => disk,
-            Err(rule) => return self.found(locus, rule),
-        };
-        let superblock = &context.superblock;
-        for rule in disk.differs_from(superblock) {
-            self.found(locus, rule)?;
-        }
-        Ok(())
+        is_same &= stored == runs.summary(section, block);
     }
+    if !is_same {
+        checker.found(locus_of(section.summary), RealtimeRule::Summary)?;
+    }
+    Ok(())
+}
 
-    /// The section of a group; `None` if it has none, which is reported.
-    fn section_of_group(&mut self, group: u32) -> Flow<Option<Section>> {
-        let superblock = &self.context.superblock;
-        let root = locus_of(superblock.metadir_inode.unwrap_or(superblock.root_inode));
-        let found = realtime::of_group(self.context, group);
-        let Some(found) = self.tolerate("realtime section", root, found)? else {
-            return Ok(None);
-        };
-        let Some(section) = found else {
-            if !self.misses_entries {
-                self.found(root, RealtimeRule::Hole)?;
-            }
-            return Ok(None);
-        };
-        let sizes = [
-            (section.bitmap, section.bitmap_blocks),
-            (section.summary, section.summary_blocks),
-        ];
-        for (number, blocks) in sizes {
-            let bytes = blocks << superblock.block_bits;
-            let inode = self.inode(number);
-            if inode.is_some_and(|inode| inode.size_bytes != bytes) {
-                self.found(locus_of(number), InodeRule::Size)?;
-            }
-        }
-        Ok(Some(section))
+/// The words of a block of a bitmap or summary; `None` if it cannot be read, which is reported.
+fn words(
+    checker: &mut Checker<'_>,
+    section: &Section,
+    kind: RtBlockKind,
+    block: u64,
+) -> Flow<Option<Vec<u32>>> {
+    let number = section.file(kind);
+    // A corrupt one was reported.
+    if checker.inode(number).is_none() {
+        return Ok(None);
     }
-
-    /// Compares a bitmap with the extents in use. Returns whether all of it could be read.
-    fn check_bitmap(&mut self, section: &Section, used: &[Range<u64>]) -> Flow<bool> {
-        let mut is_same = true;
-        // No bit is set after the last extent.
-        let mut used = used.to_vec();
-        used.push(section.extents..u64::MAX);
-        for block in 0..section.bitmap_blocks {
-            if block % 256 == 0 {
-                self.report
-                    .progress("realtime", block, section.bitmap_blocks)?;
-            }
-            let stored = self.rt_words(section, RtBlockKind::Bitmap, block)?;
-            let Some(stored) = stored else {
-                return Ok(false);
-            };
-            is_same &= stored == expected_words(block, section.words, &used);
-        }
-        if !is_same && !self.is_blind {
-            self.found(locus_of(section.bitmap), RealtimeRule::Bitmap)?;
-        }
-        Ok(!self.is_blind)
-    }
-
-    fn check_summary(&mut self, section: &Section, runs: &FreeRuns) -> Flow {
-        let mut is_same = true;
-        for block in 0..section.summary_blocks {
-            let stored = self.rt_words(section, RtBlockKind::Summary, block)?;
-            let Some(stored) = stored else {
-                return Ok(());
-            };
-            is_same &= stored == runs.summary(section, block);
-        }
-        if !is_same {
-            self.found(locus_of(section.summary), RealtimeRule::Summary)?;
-        }
-        Ok(())
-    }
-
-    /// The words of a block of a bitmap or summary; `None` if it cannot be read, which is reported.
-    fn rt_words(
-        &mut self,
-        section: &Section,
-        kind: RtBlockKind,
-        block: u64,
-    ) -> Flow<Option<Vec<u32>>> {
-        let number = section.file(kind);
-        // A corrupt one was reported.
-        if self.inode(number).is_none() {
-            return Ok(None);
-        }
-        let read = section.read(self.context, kind, block);
-        let Some(found) = self.tolerate("realtime section", locus_of(number), read)? else {
-            return Ok(None);
-        };
-        let Some(found) = found else {
-            self.found(locus_of(number), RealtimeRule::Hole)?;
-            return Ok(None);
-        };
-        let locus = self.locus_at(found.at).of_inode(number.get());
-        self.note_lsn(found.lsn, locus);
-        Ok(Some(found.words))
-    }
+    let read = section.read(checker.context, kind, block);
+    let Some(found) = checker.tolerate("realtime section", locus_of(number), read)? else {
+        return Ok(None);
+    };
+    let Some(found) = found else {
+        checker.found(locus_of(number), RealtimeRule::Hole)?;
+        return Ok(None);
+    };
+    let locus = checker.locus_at(found.at).of_inode(number.get());
+    checker.note_lsn(found.lsn, locus);
+    Ok(Some(found.words))
 }

@@ -6,11 +6,12 @@ use platter_ondisk::endian::{Be32, Be64};
 use zerocopy::FromBytes;
 
 use super::{Checker, Flow, TreeUseRule};
+use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{
     BTREE_LEVELS_MAX, BtreeBlock, BtreeKind, BtreeRule, DiskFreeExtent, DiskLongHeaderV5,
-    DiskOwner, DiskOwnerKey, DiskShortHeaderV5, Owner, RecordKey,
+    DiskOwner, DiskOwnerKey, DiskShortHeaderV5, Owner, RecordKey, RmapOwner,
 };
-use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
+use crate::ondisk::{AgBlock, AgNr, BlockKind, BlockVerifier, FsBlock, Site};
 use platter_vfs::check::Checking as _;
 
 /// Takes the leaves of a B-tree.
@@ -64,182 +65,215 @@ impl TreeWalk {
     }
 }
 
-impl<'c> Checker<'c> {
-    /// Walks a B-tree from its root block.
-    pub(super) fn walk_tree(
-        &mut self,
-        walk: &mut TreeWalk,
-        root: FsBlock,
-        level: u16,
-        sink: &mut LeafSink<'c, '_>,
-    ) -> Flow {
-        walk.top = level;
-        self.walk_block(walk, root, level, true, sink)?;
-        self.finish_walk(walk)
-    }
+/// Walks a B-tree from its root block.
+pub(super) fn walk_tree<'c>(
+    checker: &mut Checker<'c>,
+    walk: &mut TreeWalk,
+    root: FsBlock,
+    level: u16,
+    sink: &mut LeafSink<'c, '_>,
+) -> Flow {
+    walk.top = level;
+    walk_block(checker, walk, root, level, true, sink)?;
+    finish_walk(checker, walk)
+}
 
-    /// Walks the blocks below a root in an inode.
-    pub(super) fn walk_below(
-        &mut self,
-        walk: &mut TreeWalk,
-        root: &BtreeBlock<'_>,
-        sink: &mut LeafSink<'c, '_>,
-    ) -> Flow {
-        walk.top = root.level.saturating_sub(1);
-        self.walk_children(walk, root, walk.locus, sink)?;
-        self.finish_walk(walk)
-    }
+/// Walks the blocks below a root in an inode.
+pub(super) fn walk_below<'c>(
+    checker: &mut Checker<'c>,
+    walk: &mut TreeWalk,
+    root: &BtreeBlock<'_>,
+    sink: &mut LeafSink<'c, '_>,
+) -> Flow {
+    walk.top = root.level.saturating_sub(1);
+    walk_children(checker, walk, root, walk.locus, sink)?;
+    finish_walk(checker, walk)
+}
 
-    /// The last block of each level has no right neighbour.
-    fn finish_walk(&mut self, walk: &mut TreeWalk) -> Flow {
-        let is_open = walk.levels.iter().any(|(_, right)| right.is_some());
-        if walk.is_whole && is_open {
-            self.found(walk.locus, TreeUseRule::Sibling)?;
-        }
-        Ok(())
-    }
+/// Walks a B-tree of a group.
+pub(super) fn walk_group<'c>(
+    checker: &mut Checker<'c>,
+    kind: BtreeKind,
+    ag: AgNr,
+    root: TreeRoot,
+    sink: &mut LeafSink<'c, '_>,
+) -> Flow<TreeWalk> {
+    let owner = match kind {
+        BtreeKind::Inobt | BtreeKind::Finobt => RmapOwner::INOBT,
+        BtreeKind::Refcount => RmapOwner::REFCOUNT,
+        BtreeKind::Bno
+        | BtreeKind::Cnt
+        | BtreeKind::Rmap
+        | BtreeKind::Bmap
+        | BtreeKind::RtRmap
+        | BtreeKind::RtRefcount => RmapOwner::AG,
+    };
+    let claim = Owner {
+        start: AgBlock(0),
+        count: 0,
+        owner,
+        offset: 0,
+        is_attr_fork: false,
+        is_btree: false,
+        is_unwritten: false,
+    };
+    let locus = Locus::group(ag.0.into());
+    let mut walk = TreeWalk::new(kind, ag.0.into(), locus, claim);
+    let block = checker.context.geometry().fs_block(ag, root.block);
+    let level = u16::try_from(root.levels.saturating_sub(1)).unwrap_or(u16::MAX);
+    walk_tree(checker, &mut walk, block, level, sink)?;
+    Ok(walk)
+}
 
-    /// Walks a block and those below it. Recurses once for each level.
-    fn walk_block(
-        &mut self,
-        walk: &mut TreeWalk,
-        block: FsBlock,
-        level: u16,
-        is_root: bool,
-        sink: &mut LeafSink<'c, '_>,
-    ) -> Flow<Option<Span>> {
-        let geometry = self.context.geometry();
-        let (ag, within) = geometry.split(block);
-        let mut locus = self.locus_at(block);
-        if let Some(inode) = walk.locus.parts().inode {
-            locus = locus.of_inode(inode);
-        }
-        if !self.walked.insert(block.0) {
+/// The last block of each level has no right neighbour.
+fn finish_walk(checker: &mut Checker<'_>, walk: &mut TreeWalk) -> Flow {
+    let is_open = walk.levels.iter().any(|(_, right)| right.is_some());
+    if walk.is_whole && is_open {
+        checker.found(walk.locus, TreeUseRule::Sibling)?;
+    }
+    Ok(())
+}
+
+/// Walks a block and those below it. Recurses once for each level.
+fn walk_block<'c>(
+    checker: &mut Checker<'c>,
+    walk: &mut TreeWalk,
+    block: FsBlock,
+    level: u16,
+    is_root: bool,
+    sink: &mut LeafSink<'c, '_>,
+) -> Flow<Option<Span>> {
+    let geometry = checker.context.geometry();
+    let (ag, within) = geometry.split(block);
+    let mut locus = checker.locus_at(block);
+    if let Some(inode) = walk.locus.parts().inode {
+        locus = locus.of_inode(inode);
+    }
+    if !checker.walked.insert(block.0) {
+        walk.is_whole = false;
+        checker.found(locus, TreeUseRule::Multiple)?;
+        return Ok(None);
+    }
+    walk.blocks += 1;
+    let claim = Owner {
+        start: within,
+        count: 1,
+        ..walk.claim
+    };
+    checker.claims.add(ag, &claim, false);
+    let verifier = BlockVerifier::new(geometry, BlockKind::Btree(walk.kind), walk.owner);
+    let read = checker.context.read_block(block, &verifier);
+    let Some(buffer) = checker.tolerate("B-tree block", locus, read)? else {
+        walk.is_whole = false;
+        return Ok(None);
+    };
+    note_tree_lsn(checker, walk.kind, &buffer, locus);
+    let site = Site::verified(geometry, walk.owner);
+    let view = match BtreeBlock::decode(&buffer, walk.kind, &site) {
+        Ok(view) if view.level == level => view,
+        decoded => {
             walk.is_whole = false;
-            self.found(locus, TreeUseRule::Multiple)?;
+            checker.found(locus, decoded.err().unwrap_or(BtreeRule::Level))?;
             return Ok(None);
         }
-        walk.blocks += 1;
-        let claim = Owner {
-            start: within,
-            count: 1,
-            ..walk.claim
-        };
-        self.claims.add(ag, &claim, false);
-        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(walk.kind), walk.owner);
-        let read = self.context.read_block(block, &verifier);
-        let Some(buffer) = self.tolerate("B-tree block", locus, read)? else {
-            walk.is_whole = false;
-            return Ok(None);
-        };
-        self.note_tree_lsn(walk.kind, &buffer, locus);
-        let site = Site::verified(geometry, walk.owner);
-        let view = match BtreeBlock::decode(&buffer, walk.kind, &site) {
-            Ok(view) if view.level == level => view,
-            decoded => {
-                walk.is_whole = false;
-                self.found(locus, decoded.err().unwrap_or(BtreeRule::Level))?;
-                return Ok(None);
-            }
-        };
-        let least = walk.kind.records_max(level, geometry) / 2;
-        if level != walk.top && view.count < least {
-            self.found(locus, TreeUseRule::TooFew)?;
-        }
-        self.check_siblings(walk, block, &view, locus)?;
-        if level > 0 {
-            return self.walk_children(walk, &view, locus, sink);
-        }
-        let span = leaf_span(&view);
-        match view.record_key(0) {
-            Some(first) if walk.last.is_some_and(|last| !last.precedes(&first)) => {
-                self.found(locus, BtreeRule::Order)?;
-                walk.is_whole = false;
-            }
-            Some(_) => {
-                walk.last = view.record_key(view.count - 1);
-                sink(self, &view)?;
-            }
-            None if is_root => {}
-            None => self.found(locus, BtreeRule::Records)?,
-        }
-        Ok(span)
+    };
+    let least = walk.kind.records_max(level, geometry) / 2;
+    if level != walk.top && view.count < least {
+        checker.found(locus, TreeUseRule::TooFew)?;
     }
+    check_siblings(checker, walk, block, &view, locus)?;
+    if level > 0 {
+        return walk_children(checker, walk, &view, locus, sink);
+    }
+    let span = leaf_span(&view);
+    match view.record_key(0) {
+        Some(first) if walk.last.is_some_and(|last| !last.precedes(&first)) => {
+            checker.found(locus, BtreeRule::Order)?;
+            walk.is_whole = false;
+        }
+        Some(_) => {
+            walk.last = view.record_key(view.count - 1);
+            sink(checker, &view)?;
+        }
+        None if is_root => {}
+        None => checker.found(locus, BtreeRule::Records)?,
+    }
+    Ok(span)
+}
 
-    fn walk_children(
-        &mut self,
-        walk: &mut TreeWalk,
-        view: &BtreeBlock<'_>,
-        locus: Locus,
-        sink: &mut LeafSink<'c, '_>,
-    ) -> Flow<Option<Span>> {
-        let Some(level) = view.level.checked_sub(1) else {
-            return Ok(None);
-        };
-        let mut span: Option<Span> = None;
-        let mut is_known = true;
-        for index in 0..view.count {
-            let child = match view.child(index, self.context.geometry(), walk.owner) {
-                Ok(child) => child,
-                Err(rule) => {
-                    walk.is_whole = false;
-                    is_known = false;
-                    self.found(locus, rule)?;
-                    continue;
-                }
-            };
-            let Some(below) = self.walk_block(walk, child, level, false, sink)? else {
+fn walk_children<'c>(
+    checker: &mut Checker<'c>,
+    walk: &mut TreeWalk,
+    view: &BtreeBlock<'_>,
+    locus: Locus,
+    sink: &mut LeafSink<'c, '_>,
+) -> Flow<Option<Span>> {
+    let Some(level) = view.level.checked_sub(1) else {
+        return Ok(None);
+    };
+    let mut span: Option<Span> = None;
+    let mut is_known = true;
+    for index in 0..view.count {
+        let child = match view.child(index, checker.context.geometry(), walk.owner) {
+            Ok(child) => child,
+            Err(rule) => {
+                walk.is_whole = false;
                 is_known = false;
+                checker.found(locus, rule)?;
                 continue;
-            };
-            if !has_key(view, index, &below) {
-                self.found(locus, TreeUseRule::Key)?;
             }
-            let whole = span.get_or_insert(below);
-            whole.high = whole.high.max(below.high);
+        };
+        let Some(below) = walk_block(checker, walk, child, level, false, sink)? else {
+            is_known = false;
+            continue;
+        };
+        if !has_key(view, index, &below) {
+            checker.found(locus, TreeUseRule::Key)?;
         }
-        Ok(span.filter(|_| is_known))
+        let whole = span.get_or_insert(below);
+        whole.high = whole.high.max(below.high);
     }
+    Ok(span.filter(|_| is_known))
+}
 
-    fn check_siblings(
-        &mut self,
-        walk: &mut TreeWalk,
-        block: FsBlock,
-        view: &BtreeBlock<'_>,
-        locus: Locus,
-    ) -> Flow {
-        let AgBlock(within) = self.context.geometry().split(block).1;
-        let pointer = if walk.kind.is_long() {
-            block.0
-        } else {
-            within.into()
-        };
-        let Some(last) = walk.levels.get_mut(usize::from(view.level)) else {
-            return Ok(());
-        };
-        let (previous, next) = std::mem::replace(last, (Some(pointer), view.right));
-        let is_linked = view.left == previous && (previous.is_none() || next == Some(pointer));
-        // Blocks that could not be read are missing in the chain.
-        if walk.is_whole && !is_linked {
-            self.found(locus, TreeUseRule::Sibling)?;
-        }
-        Ok(())
+fn check_siblings(
+    checker: &mut Checker<'_>,
+    walk: &mut TreeWalk,
+    block: FsBlock,
+    view: &BtreeBlock<'_>,
+    locus: Locus,
+) -> Flow {
+    let AgBlock(within) = checker.context.geometry().split(block).1;
+    let pointer = if walk.kind.is_long() {
+        block.0
+    } else {
+        within.into()
+    };
+    let Some(last) = walk.levels.get_mut(usize::from(view.level)) else {
+        return Ok(());
+    };
+    let (previous, next) = std::mem::replace(last, (Some(pointer), view.right));
+    let is_linked = view.left == previous && (previous.is_none() || next == Some(pointer));
+    // Blocks that could not be read are missing in the chain.
+    if walk.is_whole && !is_linked {
+        checker.found(locus, TreeUseRule::Sibling)?;
     }
+    Ok(())
+}
 
-    fn note_tree_lsn(&mut self, kind: BtreeKind, bytes: &[u8], locus: Locus) {
-        if !self.context.geometry().features.is_v5() {
-            return;
-        }
-        let lsn = if kind.is_long() {
-            let header = DiskLongHeaderV5::ref_from_prefix(bytes).ok();
-            header.map(|(header, _)| header.lsn)
-        } else {
-            let header = DiskShortHeaderV5::ref_from_prefix(bytes).ok();
-            header.map(|(header, _)| header.lsn)
-        };
-        if let Some(lsn) = lsn {
-            self.note_lsn(lsn.get(), locus);
-        }
+fn note_tree_lsn(checker: &mut Checker<'_>, kind: BtreeKind, bytes: &[u8], locus: Locus) {
+    if !checker.context.geometry().features.is_v5() {
+        return;
+    }
+    let lsn = if kind.is_long() {
+        let header = DiskLongHeaderV5::ref_from_prefix(bytes).ok();
+        header.map(|(header, _)| header.lsn)
+    } else {
+        let header = DiskShortHeaderV5::ref_from_prefix(bytes).ok();
+        header.map(|(header, _)| header.lsn)
+    };
+    if let Some(lsn) = lsn {
+        checker.note_lsn(lsn.get(), locus);
     }
 }
 

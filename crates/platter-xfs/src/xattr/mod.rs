@@ -3,7 +3,7 @@
 pub(crate) mod acl;
 mod names;
 mod tree;
-mod value;
+pub(crate) mod value;
 #[cfg(test)]
 mod tests;
 
@@ -77,7 +77,7 @@ impl<'a> Attributes<'a> {
             }
             found = Some(match attr.value {
                 AttrValue::Local(value) => value.to_vec(),
-                AttrValue::Remote { block, len } => self.remote_value(block, len)?,
+                AttrValue::Remote { block, len } => value::remote(self, block, len)?,
             });
             Ok(ControlFlow::Break(()))
         };
