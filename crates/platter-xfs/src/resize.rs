@@ -11,7 +11,7 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
-use crate::ag::{GroupRule, Groups};
+use crate::ag::{GroupRule, Groups, alloc, space};
 use crate::context::FsContext;
 use crate::mkfs::write_new_groups;
 use crate::mount::{ImageCommit, MountOptions, Xfs, refuse_unwritable};
@@ -147,7 +147,7 @@ impl Job<'_> {
             let mut groups = Groups::new(Arc::clone(self.above), &geometry);
             let mut group = groups.get(last)?;
             group.set_len(len);
-            group.free_extent(AgBlock(before), len - before)?;
+            space::free_extent(&mut group, AgBlock(before), len - before)?;
             groups.write_all()?;
         }
         self.store(size)
@@ -168,8 +168,8 @@ impl Job<'_> {
         if len < before {
             let mut groups = Groups::new(Arc::clone(self.above), &geometry);
             let mut group = groups.get(last)?;
-            group.fill_free_list()?;
-            let taken = group.take_range(AgBlock(len), before - len);
+            space::fill_free_list(&mut group)?;
+            let taken = alloc::take(&mut group, AgBlock(len), before - len);
             if let Err(error) = taken {
                 let rule = Corrupt::new(Locus::group(last.0.into()), GroupRule::NotFree);
                 let is_used = error.to_string() == platter_vfs::Error::from(rule).to_string();

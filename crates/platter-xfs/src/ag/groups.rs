@@ -10,11 +10,11 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 use zerocopy::FromBytes;
 
-use super::{BlockChanges, Blocks, Group, GroupRule, reserved_blocks};
+use super::{BlockChanges, Blocks, Freed, Group, GroupRule, alloc, reserved_blocks, space};
 use crate::ondisk::agf::{Agf, DiskAgf};
 use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
-use crate::ondisk::{AgBlock, AgNr, Geometry, checksum};
+use crate::ondisk::{AgNr, Geometry, checksum};
 use crate::space::{Claim, Headers, Held, Space};
 use crate::txn::Log;
 
@@ -42,17 +42,6 @@ pub struct Groups {
     taken: Vec<Claim>,
     /// Blocks that are freed, and which nothing may have before that is durable.
     withheld: Vec<Claim>,
-}
-
-/// Blocks that were freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Freed {
-    /// The group.
-    pub ag: AgNr,
-    /// The first block.
-    pub start: AgBlock,
-    /// How many.
-    pub count: u32,
 }
 
 /// What the superblock counts of groups.
@@ -140,12 +129,12 @@ impl Groups {
 
     /// Takes the blocks of a claim out of free space; without an owner yet.
     pub fn take_claim(&mut self, claim: Claim) -> Result<()> {
-        self.get(claim.ag)?.fill_free_list()?;
+        space::fill_free_list(&mut self.get(claim.ag)?)?;
         if let Some(open) = self.open.get_mut(&claim.ag) {
             let end = claim.start.0.saturating_add(claim.count);
             open.claims.remove(claim.start.0..end);
         }
-        self.get(claim.ag)?.take_range(claim.start, claim.count)?;
+        alloc::take(&mut self.get(claim.ag)?, claim.start, claim.count)?;
         self.taken.push(claim);
         Ok(())
     }

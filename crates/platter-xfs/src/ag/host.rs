@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
-use super::{BlockRole, Group};
+use super::{BlockRole, Group, space};
 use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock, leaf_records_mut};
 use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
@@ -20,11 +20,11 @@ impl TreeBlocks for Group<'_> {
     }
 
     fn alloc(&mut self, kind: BtreeKind) -> Result<u64> {
-        Ok(self.alloc_tree_block(kind)?.0.into())
+        Ok(space::alloc_tree_block(self, kind)?.0.into())
     }
 
     fn free(&mut self, kind: BtreeKind, at: u64) -> Result<()> {
-        self.free_tree_block(kind, ag_block(at))
+        space::free_tree_block(self, kind, ag_block(at))
     }
 }
 

@@ -3,14 +3,14 @@
 
 mod rules;
 mod blocks;
-mod groups;
-mod host;
-mod space;
 mod reserve;
-mod alloc;
-mod rmap;
-mod refcount;
-mod inodes;
+pub(crate) mod alloc;
+pub mod space;
+pub(crate) mod rmap;
+mod host;
+pub(crate) mod refcount;
+pub(crate) mod inodes;
+mod groups;
 
 use std::collections::VecDeque;
 
@@ -21,10 +21,21 @@ use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
 
 pub use blocks::{BlockChanges, BlockRole, Blocks, ChangedBlock};
-pub use groups::{Freed, GroupCounts, Groups};
+pub use groups::{GroupCounts, Groups};
 pub use reserve::reserved_blocks;
 pub use rules::GroupRule;
 pub use space::{free_list_max, levels_max, min_free_list};
+
+/// Blocks that were freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Freed {
+    /// The group.
+    pub ag: AgNr,
+    /// The first block.
+    pub start: AgBlock,
+    /// How many.
+    pub count: u32,
+}
 
 /// An allocation group under change.
 #[derive(Debug)]
@@ -54,6 +65,12 @@ impl Group<'_> {
     #[must_use]
     pub fn agi(&self) -> &Agi {
         self.agi
+    }
+
+    /// Makes the group reach so far. What lies between is to be freed afterwards, or was taken before.
+    pub fn set_len(&mut self, len: u32) {
+        self.agf.length = len;
+        self.agi.length = len;
     }
 }
 

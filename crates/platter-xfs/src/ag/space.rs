@@ -8,7 +8,7 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 
 use super::rules::GroupRule;
-use super::{Freed, Group};
+use super::{Freed, Group, alloc, rmap};
 use crate::ondisk::agf::Agf;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, Owner, RmapOwner};
 use crate::ondisk::{AgBlock, Geometry};
@@ -88,173 +88,170 @@ fn levels_within(kind: BtreeKind, geometry: &Geometry, blocks: u64) -> u32 {
     }
 }
 
-impl Group<'_> {
-    pub(super) fn space_broken(&self, rule: GroupRule) -> platter_vfs::Error {
-        Corrupt::new(Locus::group(self.ag.0.into()), rule).into()
-    }
+/// The error for space that is not as a rule says.
+pub(super) fn space_broken(group: &Group<'_>, rule: GroupRule) -> platter_vfs::Error {
+    Corrupt::new(Locus::group(group.ag.0.into()), rule).into()
+}
 
-    /// Adds an extent to the free space trees. Its owner must be gone already.
-    pub fn free_extent(&mut self, start: AgBlock, count: u32) -> Result<()> {
-        self.fill_free_list()?;
-        self.add_free(start, count)
-    }
+/// Adds an extent to the free space trees. Its owner must be gone already.
+pub fn free_extent(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<()> {
+    fill_free_list(group)?;
+    add_free(group, start, count)
+}
 
-    /// Makes the group reach so far. What lies between is to be freed afterwards, or was taken before.
-    pub fn set_len(&mut self, len: u32) {
-        self.agf.length = len;
-        self.agi.length = len;
+fn add_free(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<()> {
+    let end = start.checked_add(count).map(|end| end.0);
+    let Some(end) = end.filter(|&end| count > 0 && start.0 > 0 && end <= group.agf.length) else {
+        return Err(space_broken(group, GroupRule::DoubleFree));
+    };
+    let free_blocks = group.agf.free_blocks.saturating_add(count);
+    if free_blocks > group.agf.length {
+        return Err(space_broken(group, GroupRule::DoubleFree));
     }
+    let order = (u64::from(start.0), 0, 0);
+    let left: Option<DiskFreeExtent> = group.lookup_lt(BtreeKind::Bno, order)?;
+    let right: Option<DiskFreeExtent> = group.lookup_ge(BtreeKind::Bno, order)?;
+    let end_of = |extent: &DiskFreeExtent| extent.start.get().saturating_add(extent.count.get());
+    if left.as_ref().is_some_and(|left| end_of(left) > start.0)
+        || right.as_ref().is_some_and(|right| right.start.get() < end)
+    {
+        return Err(space_broken(group, GroupRule::DoubleFree));
+    }
+    let left = left.filter(|left| end_of(left) == start.0);
+    let right = right.filter(|right| right.start.get() == end);
+    let first = left.map_or(start.0, |left| left.start.get());
+    let last = right.map_or(end, |right| end_of(&right));
+    let merged = DiskFreeExtent {
+        start: first.into(),
+        count: (last - first).into(),
+    };
+    for old in [left, right].into_iter().flatten() {
+        group.remove::<DiskFreeExtent>(BtreeKind::Cnt, old.order(BtreeKind::Cnt))?;
+    }
+    match (left, right) {
+        (Some(left), Some(right)) => {
+            group.remove::<DiskFreeExtent>(BtreeKind::Bno, right.order(BtreeKind::Bno))?;
+            group.replace(BtreeKind::Bno, left.order(BtreeKind::Bno), merged)?;
+        }
+        (Some(old), None) | (None, Some(old)) => {
+            group.replace(BtreeKind::Bno, old.order(BtreeKind::Bno), merged)?;
+        }
+        (None, None) => group.insert(BtreeKind::Bno, merged)?,
+    }
+    group.insert(BtreeKind::Cnt, merged)?;
+    let ag = group.ag;
+    group.freed.push(Freed { ag, start, count });
+    group.agf.free_blocks = free_blocks;
+    update_longest(group)
+}
 
-    fn add_free(&mut self, start: AgBlock, count: u32) -> Result<()> {
-        let end = start.checked_add(count).map(|end| end.0);
-        let Some(end) = end.filter(|&end| count > 0 && start.0 > 0 && end <= self.agf.length)
-        else {
-            return Err(self.space_broken(GroupRule::DoubleFree));
-        };
-        let free_blocks = self.agf.free_blocks.saturating_add(count);
-        if free_blocks > self.agf.length {
-            return Err(self.space_broken(GroupRule::DoubleFree));
-        }
-        let order = (u64::from(start.0), 0, 0);
-        let left: Option<DiskFreeExtent> = self.lookup_lt(BtreeKind::Bno, order)?;
-        let right: Option<DiskFreeExtent> = self.lookup_ge(BtreeKind::Bno, order)?;
-        let end_of =
-            |extent: &DiskFreeExtent| extent.start.get().saturating_add(extent.count.get());
-        if left.as_ref().is_some_and(|left| end_of(left) > start.0)
-            || right.as_ref().is_some_and(|right| right.start.get() < end)
-        {
-            return Err(self.space_broken(GroupRule::DoubleFree));
-        }
-        let left = left.filter(|left| end_of(left) == start.0);
-        let right = right.filter(|right| right.start.get() == end);
-        let first = left.map_or(start.0, |left| left.start.get());
-        let last = right.map_or(end, |right| end_of(&right));
-        let merged = DiskFreeExtent {
-            start: first.into(),
-            count: (last - first).into(),
-        };
-        for old in [left, right].into_iter().flatten() {
-            self.remove::<DiskFreeExtent>(BtreeKind::Cnt, old.order(BtreeKind::Cnt))?;
-        }
-        match (left, right) {
-            (Some(left), Some(right)) => {
-                self.remove::<DiskFreeExtent>(BtreeKind::Bno, right.order(BtreeKind::Bno))?;
-                self.replace(BtreeKind::Bno, left.order(BtreeKind::Bno), merged)?;
+/// Takes blocks in a row out of free space, at most so many; without an owner yet. `None` if there is no
+/// free space.
+fn take_free(group: &mut Group<'_>, most: u32) -> Result<Option<(AgBlock, u32)>> {
+    let found = alloc::find_by_length(group, most, 1, &RangeSet::default())?;
+    if let Some((start, count)) = found {
+        alloc::take(group, start, count)?;
+    }
+    Ok(found)
+}
+
+/// Allocates blocks in a row, at most so many; without an owner yet. `None` if there is no free space.
+pub fn alloc_extent(group: &mut Group<'_>, most: u32) -> Result<Option<(AgBlock, u32)>> {
+    fill_free_list(group)?;
+    take_free(group, most)
+}
+
+/// Records the length of the longest free extent in the header.
+pub(super) fn update_longest(group: &mut Group<'_>) -> Result<()> {
+    let last: Option<DiskFreeExtent> =
+        group.lookup_lt(BtreeKind::Cnt, (u64::MAX, u64::MAX, u64::MAX))?;
+    group.agf.longest = last.map_or(0, |last| last.count.get());
+    Ok(())
+}
+
+/// Brings the free list to the length that one change of all trees needs, as far as there is free space.
+pub(crate) fn fill_free_list(group: &mut Group<'_>) -> Result<()> {
+    let wanted = min_free_list(group.agf, &group.geometry);
+    for _ in 0..FILL_MAX {
+        match group.free_list.len().cmp(&wanted) {
+            Ordering::Less => {
+                let Some((block, _)) = take_free(group, 1)? else {
+                    break;
+                };
+                group.free_list.push_back(block);
+                rmap::add(group, &Owner::special(block, 1, RmapOwner::AG))?;
             }
-            (Some(old), None) | (None, Some(old)) => {
-                self.replace(BtreeKind::Bno, old.order(BtreeKind::Bno), merged)?;
+            Ordering::Greater => {
+                let Some(block) = group.free_list.pop_front() else {
+                    break;
+                };
+                rmap::remove(group, &Owner::special(block, 1, RmapOwner::AG))?;
+                add_free(group, block, 1)?;
             }
-            (None, None) => self.insert(BtreeKind::Bno, merged)?,
+            Ordering::Equal => break,
         }
-        self.insert(BtreeKind::Cnt, merged)?;
-        let ag = self.ag;
-        self.freed.push(Freed { ag, start, count });
-        self.agf.free_blocks = free_blocks;
-        self.update_longest()
     }
+    Ok(())
+}
 
-    /// Takes blocks in a row out of free space, at most so many; without an owner yet. `None` if there is no
-    /// free space.
-    fn take_free(&mut self, most: u32) -> Result<Option<(AgBlock, u32)>> {
-        let found = self.find_by_length(most, 1, &RangeSet::default())?;
-        if let Some((start, count)) = found {
-            self.take_range(start, count)?;
+/// A block for a tree: from the free list for the trees that keep account of free space, else from
+/// free space.
+pub(super) fn alloc_tree_block(group: &mut Group<'_>, kind: BtreeKind) -> Result<AgBlock> {
+    let block = if let Some(owner) = owner_of(kind) {
+        fill_free_list(group)?;
+        let (block, _) = take_free(group, 1)?.ok_or(Condition::NoSpace)?;
+        rmap::add(group, &Owner::special(block, 1, owner))?;
+        block
+    } else {
+        let block = group.free_list.pop_front();
+        block.ok_or_else(|| space_broken(group, GroupRule::FreeList))?
+    };
+    count_tree_block(group, kind, 1);
+    // What the block held before does not matter, its LSN least of all.
+    let at = group
+        .geometry
+        .byte_offset(group.geometry.fs_block(group.ag, block));
+    group
+        .blocks
+        .create(at, vec![0; group.geometry.block_bytes() as usize]);
+    Ok(block)
+}
+
+pub(super) fn free_tree_block(
+    group: &mut Group<'_>,
+    kind: BtreeKind,
+    block: AgBlock,
+) -> Result<()> {
+    count_tree_block(group, kind, -1);
+    let at = group
+        .geometry
+        .byte_offset(group.geometry.fs_block(group.ag, block));
+    group.blocks.forget(at, group.geometry.block_bytes());
+    if let Some(owner) = owner_of(kind) {
+        rmap::remove(group, &Owner::special(block, 1, owner))?;
+        return free_extent(group, block, 1);
+    }
+    group.free_list.push_back(block);
+    Ok(())
+}
+
+fn count_tree_block(group: &mut Group<'_>, kind: BtreeKind, change: i32) {
+    let add = |count: &mut u32| *count = count.saturating_add_signed(change);
+    let counts_inodes = group.geometry.features.has_inobtcount();
+    match kind {
+        BtreeKind::Bno | BtreeKind::Cnt => add(&mut group.agf.btree_blocks),
+        BtreeKind::Rmap => {
+            add(&mut group.agf.btree_blocks);
+            add(&mut group.agf.rmap_blocks);
         }
-        Ok(found)
-    }
-
-    /// Allocates blocks in a row, at most so many; without an owner yet. `None` if there is no free space.
-    pub fn alloc_extent(&mut self, most: u32) -> Result<Option<(AgBlock, u32)>> {
-        self.fill_free_list()?;
-        self.take_free(most)
-    }
-
-    pub(super) fn update_longest(&mut self) -> Result<()> {
-        let last: Option<DiskFreeExtent> =
-            self.lookup_lt(BtreeKind::Cnt, (u64::MAX, u64::MAX, u64::MAX))?;
-        self.agf.longest = last.map_or(0, |last| last.count.get());
-        Ok(())
-    }
-
-    /// Brings the free list to the length that one change of all trees needs, as far as there is free space.
-    pub fn fill_free_list(&mut self) -> Result<()> {
-        let wanted = min_free_list(self.agf, &self.geometry);
-        for _ in 0..FILL_MAX {
-            match self.free_list.len().cmp(&wanted) {
-                Ordering::Less => {
-                    let Some((block, _)) = self.take_free(1)? else {
-                        break;
-                    };
-                    self.free_list.push_back(block);
-                    self.add_owner(&Owner::special(block, 1, RmapOwner::AG))?;
-                }
-                Ordering::Greater => {
-                    let Some(block) = self.free_list.pop_front() else {
-                        break;
-                    };
-                    self.remove_owner(&Owner::special(block, 1, RmapOwner::AG))?;
-                    self.add_free(block, 1)?;
-                }
-                Ordering::Equal => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// A block for a tree: from the free list for the trees that keep account of free space, else from
-    /// free space.
-    pub(super) fn alloc_tree_block(&mut self, kind: BtreeKind) -> Result<AgBlock> {
-        let block = if let Some(owner) = owner_of(kind) {
-            self.fill_free_list()?;
-            let (block, _) = self.take_free(1)?.ok_or(Condition::NoSpace)?;
-            self.add_owner(&Owner::special(block, 1, owner))?;
-            block
-        } else {
-            let block = self.free_list.pop_front();
-            block.ok_or_else(|| self.space_broken(GroupRule::FreeList))?
-        };
-        self.count_tree_block(kind, 1);
-        // What the block held before does not matter, its LSN least of all.
-        let at = self
-            .geometry
-            .byte_offset(self.geometry.fs_block(self.ag, block));
-        self.blocks
-            .create(at, vec![0; self.geometry.block_bytes() as usize]);
-        Ok(block)
-    }
-
-    pub(super) fn free_tree_block(&mut self, kind: BtreeKind, block: AgBlock) -> Result<()> {
-        self.count_tree_block(kind, -1);
-        let at = self
-            .geometry
-            .byte_offset(self.geometry.fs_block(self.ag, block));
-        self.blocks.forget(at, self.geometry.block_bytes());
-        if let Some(owner) = owner_of(kind) {
-            self.remove_owner(&Owner::special(block, 1, owner))?;
-            return self.free_extent(block, 1);
-        }
-        self.free_list.push_back(block);
-        Ok(())
-    }
-
-    fn count_tree_block(&mut self, kind: BtreeKind, change: i32) {
-        let add = |count: &mut u32| *count = count.saturating_add_signed(change);
-        let counts_inodes = self.geometry.features.has_inobtcount();
-        match kind {
-            BtreeKind::Bno | BtreeKind::Cnt => add(&mut self.agf.btree_blocks),
-            BtreeKind::Rmap => {
-                add(&mut self.agf.btree_blocks);
-                add(&mut self.agf.rmap_blocks);
-            }
-            BtreeKind::Refcount => add(&mut self.agf.refcount_blocks),
-            BtreeKind::Inobt if counts_inodes => add(&mut self.agi.inode_btree_blocks),
-            BtreeKind::Finobt if counts_inodes => add(&mut self.agi.free_btree_blocks),
-            BtreeKind::Inobt
-            | BtreeKind::Finobt
-            | BtreeKind::Bmap
-            | BtreeKind::RtRmap
-            | BtreeKind::RtRefcount => {}
-        }
+        BtreeKind::Refcount => add(&mut group.agf.refcount_blocks),
+        BtreeKind::Inobt if counts_inodes => add(&mut group.agi.inode_btree_blocks),
+        BtreeKind::Finobt if counts_inodes => add(&mut group.agi.free_btree_blocks),
+        BtreeKind::Inobt
+        | BtreeKind::Finobt
+        | BtreeKind::Bmap
+        | BtreeKind::RtRmap
+        | BtreeKind::RtRefcount => {}
     }
 }
 

@@ -7,7 +7,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::Change;
-use crate::ag::GroupRule;
+use crate::ag::{GroupRule, inodes};
 use crate::fork::InodeEdit;
 use crate::inode;
 use crate::ondisk::agi::UNLINKED_BUCKETS;
@@ -79,7 +79,7 @@ impl Change<'_> {
         near: AgInode,
         generation: u32,
     ) -> Result<Option<AgInode>> {
-        if let Some(inode) = self.groups.get(ag)?.alloc_inode(near)? {
+        if let Some(inode) = inodes::alloc(&mut self.groups.get(ag)?, near)? {
             return Ok(Some(inode));
         }
         if !self.may_add_chunk() {
@@ -89,16 +89,16 @@ impl Change<'_> {
             self.groups.finish_freed(ag, log)?;
         }
         let mut group = self.groups.get(ag)?;
-        let (block, len) = match group.alloc_chunk()? {
+        let (block, len) = match inodes::alloc_chunk(&mut group)? {
             Some(block) => (block, self.geometry().chunk_blocks()),
-            None => match group.alloc_sparse_chunk()? {
+            None => match inodes::alloc_sparse_chunk(&mut group)? {
                 Some(part) => part,
                 None => return Ok(None),
             },
         };
         self.initialise_chunk(ag, (block, len), generation);
         let first = self.geometry().first_ag_inode(block);
-        self.groups.get(ag)?.alloc_inode(first)
+        inodes::alloc(&mut self.groups.get(ag)?, first)
     }
 
     /// Whether the part of the space that inodes may take has space for a chunk.
@@ -146,8 +146,8 @@ impl Change<'_> {
         self.inodes.insert(number, image);
         let (ag, inode) = self.geometry().split_inode(number);
         let mut group = self.groups.get(ag)?;
-        group.free_inode(inode)?;
-        match group.unused_chunk(inode)? {
+        inodes::free(&mut group, inode)?;
+        match inodes::unused_chunk(&group, inode)? {
             Some(chunk) => self.free_chunk(ag, &chunk),
             None => Ok(()),
         }
@@ -156,7 +156,7 @@ impl Change<'_> {
     /// Frees a chunk of inodes none of which is in use. What the log holds of them is not replayed.
     fn free_chunk(&mut self, ag: AgNr, chunk: &InodeChunk) -> Result<()> {
         let geometry = self.geometry();
-        let extents = self.groups.get(ag)?.chunk_extents(chunk);
+        let extents = inodes::chunk_extents(&self.groups.get(ag)?, chunk);
         for &(start, count) in &extents {
             // What the log has of the inodes concerns all that comes to these blocks before that leaves it.
             self.groups.withhold(Claim { ag, start, count })?;
@@ -176,7 +176,7 @@ impl Change<'_> {
             }
             self.transaction.free_inodes(clusters.collect(), numbers)?;
         }
-        self.groups.get(ag)?.free_chunk(chunk)
+        inodes::free_chunk(&mut self.groups.get(ag)?, chunk)
     }
 
     /// Puts an inode without a name on its list.
@@ -184,8 +184,8 @@ impl Change<'_> {
         let (ag, inode) = self.geometry().split_inode(edit.inode().number);
         let bucket = bucket_of(inode);
         let mut group = self.groups.get(ag)?;
-        let head = group.unlinked_head(bucket);
-        group.set_unlinked_head(bucket, Some(inode));
+        let head = inodes::unlinked_head(&group, bucket);
+        inodes::set_unlinked_head(&mut group, bucket, Some(inode));
         edit.change(|bytes| edit::set_next_unlinked(bytes, head))
     }
 
@@ -199,9 +199,9 @@ impl Change<'_> {
         let next = edit.inode().next_unlinked;
         edit.change(|bytes| edit::set_next_unlinked(bytes, None))?;
         let mut group = self.groups.get(ag)?;
-        let head = group.unlinked_head(bucket);
+        let head = inodes::unlinked_head(&group, bucket);
         if head == Some(inode) {
-            group.set_unlinked_head(bucket, next);
+            inodes::set_unlinked_head(&mut group, bucket, next);
             return Ok(());
         }
         let mut at = head;
@@ -231,7 +231,7 @@ impl Change<'_> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
         for bucket in 0..UNLINKED_BUCKETS {
-            let mut next = self.groups.get(ag)?.unlinked_head(bucket);
+            let mut next = inodes::unlinked_head(&self.groups.get(ag)?, bucket);
             while let Some(inode) = next {
                 let number = geometry.inode_nr(ag, inode).ok_or_else(broken)?;
                 if !seen.insert(number) {

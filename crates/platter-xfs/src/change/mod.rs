@@ -23,10 +23,10 @@ use crate::ondisk::inode::edit;
 use crate::ondisk::{AgNr, BasicBlock, Geometry, InodeNr};
 use crate::txn::{BlockType, Log, Transaction};
 
-pub use claim::Goal;
+pub use claim::{Goal, claim, unclaim};
 pub use cost::Cost;
 pub use inodes::NewInode;
-pub use release::{Unmapped, free_mapping, owner_of};
+pub use release::{Unmapped, free_mapping, owner_of, unmap};
 
 /// A change of the filesystem, which has the groups that it looks at.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use platter_vfs::{FileKind, Result};
 
 use super::Change;
-use crate::ag::Groups;
+use crate::ag::{Groups, refcount, rmap, space};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::extent::Mapping;
@@ -54,98 +54,95 @@ pub fn free_mapping(
 ) -> Result<()> {
     let (ag, owner) = owner_of(mapping, inode, kind, &groups.geometry().clone());
     let mut group = groups.get(ag)?;
-    group.fill_free_list()?;
-    group.remove_owner(&owner)?;
+    space::fill_free_list(&mut group)?;
+    rmap::remove(&mut group, &owner)?;
     let unreferenced = if is_shared {
-        group.drop_references(owner.start, owner.count)?
+        refcount::drop(&mut group, owner.start, owner.count)?
     } else {
         vec![(owner.start, owner.count)]
     };
     for (start, count) in unreferenced {
-        group.free_extent(start, count)?;
+        space::free_extent(&mut group, start, count)?;
     }
     Ok(())
 }
 
-impl Change<'_> {
-    /// Unmaps blocks of a file from the end on, at most so many mappings and records of reference counts in
-    /// them, of which there may be two at least, and frees them. Stores the fork.
-    pub fn unmap(
-        &mut self,
-        edit: &mut InodeEdit,
-        kind: ForkKind,
-        blocks: std::ops::Range<FileBlock>,
-        mappings_max: u32,
-    ) -> Result<Unmapped> {
-        let geometry = self.geometry();
-        let number = edit.inode().number;
-        let unit = metadata_unit(edit.inode(), kind, geometry);
-        let is_shared =
-            kind == ForkKind::Data && edit.inode().flags2.contains(InodeFlags2::REFLINK);
-        let mut fork = ForkEdit::open(&edit.fork(kind)?, number, geometry)?;
-        let mut end = blocks.end;
-        let mut left = mappings_max;
-        let mut outcome = Unmapped::All;
-        while let Some(last) = fork.last_before(&mut self.groups, end)? {
-            if last.end() <= blocks.start {
-                break;
-            }
-            let end_here = last.end().min(end);
-            let Some(after) = left.checked_sub(if is_shared { 2 } else { 1 }) else {
-                outcome = Unmapped::Before(end_here);
-                break;
-            };
-            left = after;
-            let mut first = last.offset.max(blocks.start);
-            if unit.is_some() {
-                let most = end_here.0.saturating_sub(METADATA_BLOCKS_MAX);
-                let whole = most.next_multiple_of(METADATA_BLOCKS_MAX / 2);
-                first = first.max(FileBlock(whole));
-            }
-            if is_shared {
-                let skipped = first.0 - last.offset.0;
-                let (ag, start) = geometry.split(FsBlock(last.start + skipped));
-                let count = u32::try_from(end_here.0 - first.0).unwrap_or(u32::MAX);
-                let group = self.groups.get(ag)?;
-                let (from, records) = group.end_with_records(start, count, left + 1)?;
-                left = left.saturating_sub(records.saturating_sub(1));
-                first = FileBlock(first.0 + u64::from(from.0 - start.0));
-            }
-            let count = end_here.0.saturating_sub(first.0);
-            for gone in fork.unmap(&mut self.groups, first, count)? {
-                if let Some(unit) = unit {
-                    self.forget_metadata(&gone, unit);
-                }
-                free_mapping(&mut self.groups, &gone, number, (kind, is_shared))?;
-            }
-            end = first;
-            if end <= blocks.start {
-                break;
-            }
+/// Unmaps blocks of a file from the end on, at most so many mappings and records of reference counts in
+/// them, of which there may be two at least, and frees them. Stores the fork.
+pub fn unmap(
+    change: &mut Change<'_>,
+    edit: &mut InodeEdit,
+    kind: ForkKind,
+    blocks: std::ops::Range<FileBlock>,
+    mappings_max: u32,
+) -> Result<Unmapped> {
+    let geometry = change.geometry();
+    let number = edit.inode().number;
+    let unit = metadata_unit(edit.inode(), kind, geometry);
+    let is_shared = kind == ForkKind::Data && edit.inode().flags2.contains(InodeFlags2::REFLINK);
+    let mut fork = ForkEdit::open(&edit.fork(kind)?, number, geometry)?;
+    let mut end = blocks.end;
+    let mut left = mappings_max;
+    let mut outcome = Unmapped::All;
+    while let Some(last) = fork.last_before(&mut change.groups, end)? {
+        if last.end() <= blocks.start {
+            break;
         }
-        fork.store(edit)?;
-        edit.refresh(geometry)?;
-        Ok(outcome)
+        let end_here = last.end().min(end);
+        let Some(after) = left.checked_sub(if is_shared { 2 } else { 1 }) else {
+            outcome = Unmapped::Before(end_here);
+            break;
+        };
+        left = after;
+        let mut first = last.offset.max(blocks.start);
+        if unit.is_some() {
+            let most = end_here.0.saturating_sub(METADATA_BLOCKS_MAX);
+            let whole = most.next_multiple_of(METADATA_BLOCKS_MAX / 2);
+            first = first.max(FileBlock(whole));
+        }
+        if is_shared {
+            let skipped = first.0 - last.offset.0;
+            let (ag, start) = geometry.split(FsBlock(last.start + skipped));
+            let count = u32::try_from(end_here.0 - first.0).unwrap_or(u32::MAX);
+            let group = change.groups.get(ag)?;
+            let (from, records) = refcount::end_with_records(&group, start, count, left + 1)?;
+            left = left.saturating_sub(records.saturating_sub(1));
+            first = FileBlock(first.0 + u64::from(from.0 - start.0));
+        }
+        let count = end_here.0.saturating_sub(first.0);
+        for gone in fork.unmap(&mut change.groups, first, count)? {
+            if let Some(unit) = unit {
+                forget_metadata(change, &gone, unit);
+            }
+            free_mapping(&mut change.groups, &gone, number, (kind, is_shared))?;
+        }
+        end = first;
+        if end <= blocks.start {
+            break;
+        }
     }
+    fork.store(edit)?;
+    edit.refresh(geometry)?;
+    Ok(outcome)
+}
 
-    /// Blocks of metadata that are about to be freed must not be replayed. Those that lie in several extents
-    /// are not written here, nor are they in the log.
-    fn forget_metadata(&mut self, gone: &Mapping, unit: u64) {
-        let geometry = self.context.geometry();
-        let mut at = 0;
-        while at < gone.count {
-            let next = (gone.offset.0 + at + 1).next_multiple_of(unit) - gone.offset.0;
-            let count = next.min(gone.count) - at;
-            let bytes = count << geometry.block_bits;
-            if let Some(bytes) = u32::try_from(bytes)
-                .ok()
-                .filter(|len| len.is_power_of_two())
-            {
-                let place = geometry.byte_offset(FsBlock(gone.start + at));
-                self.groups.blocks_mut().forget(place, bytes);
-            }
-            at += count;
+/// Blocks of metadata that are about to be freed must not be replayed. Those that lie in several extents
+/// are not written here, nor are they in the log.
+fn forget_metadata(change: &mut Change<'_>, gone: &Mapping, unit: u64) {
+    let geometry = change.context.geometry();
+    let mut at = 0;
+    while at < gone.count {
+        let next = (gone.offset.0 + at + 1).next_multiple_of(unit) - gone.offset.0;
+        let count = next.min(gone.count) - at;
+        let bytes = count << geometry.block_bits;
+        if let Some(bytes) = u32::try_from(bytes)
+            .ok()
+            .filter(|len| len.is_power_of_two())
+        {
+            let place = geometry.byte_offset(FsBlock(gone.start + at));
+            change.groups.blocks_mut().forget(place, bytes);
         }
+        at += count;
     }
 }
 

@@ -4,7 +4,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{ForkEdit, Form, ROOT};
-use crate::ag::{BlockRole, Groups};
+use crate::ag::{BlockRole, Groups, alloc, rmap, space};
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, DiskMapping, Owner, RmapOwner};
 use crate::ondisk::{
     AgBlock, AgNr, BlockKind, BlockVerifier, ForkKind, FsBlock, Geometry, InodeNr, Site,
@@ -59,11 +59,11 @@ pub(super) fn alloc(
     for step in 0..count {
         let ag = AgNr(own_ag.0.wrapping_add(step) % count);
         let mut group = groups.get(ag)?;
-        let most = most.min(group.available());
+        let most = most.min(alloc::available(&group));
         if most == 0 {
             continue;
         }
-        if let Some((start, count)) = group.alloc_extent(most)? {
+        if let Some((start, count)) = space::alloc_extent(&mut group, most)? {
             return Ok((ag, start, count));
         }
     }
@@ -107,7 +107,7 @@ impl TreeBlocks for ForkTree<'_> {
     fn alloc(&mut self, _kind: BtreeKind) -> Result<u64> {
         let (ag, start, _) = alloc(self.groups, self.fork.owner, 1)?;
         let owner = self.fork.tree_owner(start);
-        self.groups.get(ag)?.add_owner(&owner)?;
+        rmap::add(&mut self.groups.get(ag)?, &owner)?;
         self.fork.blocks += 1;
         let geometry = self.groups.geometry().clone();
         let block = geometry.fs_block(ag, start);
@@ -125,9 +125,9 @@ impl TreeBlocks for ForkTree<'_> {
         self.groups.blocks_mut().forget(offset, len);
         let owner = self.fork.tree_owner(start);
         let mut group = self.groups.get(ag)?;
-        group.fill_free_list()?;
-        group.remove_owner(&owner)?;
-        group.free_extent(start, 1)?;
+        space::fill_free_list(&mut group)?;
+        rmap::remove(&mut group, &owner)?;
+        space::free_extent(&mut group, start, 1)?;
         self.fork.blocks -= 1;
         Ok(())
     }

@@ -9,7 +9,7 @@ use platter_vfs::writing::{Flushed, FreezeGate, MountEnd, WritableMount, start_f
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
 use super::{Logging, MountOptions, Recovery};
-use crate::ag::reserved_blocks;
+use crate::ag::{refcount, reserved_blocks};
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
@@ -190,7 +190,8 @@ fn free_staged(context: &FsContext) -> Result<()> {
     };
     for ag in context.geometry().groups() {
         loop {
-            let step = |change: &mut Change<'_>| change.groups.get(ag)?.free_first_staged();
+            let step =
+                |change: &mut Change<'_>| refcount::free_first_staged(&mut change.groups.get(ag)?);
             if !context
                 .change(&cost, || (), |change, ()| step(change))?
                 .result

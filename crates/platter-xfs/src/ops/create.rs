@@ -9,8 +9,8 @@ use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
 
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
-use super::{Inode, SuperBlock, parents};
-use crate::ag::BlockRole;
+use super::{Inode, SuperBlock, attr_fork, parents};
+use crate::ag::{BlockRole, alloc, rmap, space};
 use crate::change::{self, Change, Cost};
 use crate::directory::change::{DirectoryChange, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
@@ -272,7 +272,7 @@ impl SuperBlock {
         let number = edit.inode().number;
         if changing.geometry().features.has_parent() {
             // Before anything fills the inode.
-            changing.add_attr_fork(&mut edit)?;
+            attr_fork::add(changing, &mut edit)?;
         }
         fill(changing, edit, parent, blueprint)?;
         if let Some(acl) = &blueprint.file.access_acl {
@@ -334,10 +334,13 @@ fn fill_link(changing: &mut Change<'_>, edit: &mut InodeEdit, target: &[u8]) -> 
         let mut done = 0;
         while done < count {
             let (ag, start, found) = alloc_target(changing, number, count - done)?;
-            changing.groups.get(ag)?.add_owner(&Owner {
-                offset: done.into(),
-                ..Owner::special(start, found, RmapOwner(number.get()))
-            })?;
+            rmap::add(
+                &mut changing.groups.get(ag)?,
+                &Owner {
+                    offset: done.into(),
+                    ..Owner::special(start, found, RmapOwner(number.get()))
+                },
+            )?;
             let mapping = Mapping {
                 offset: FileBlock(done.into()),
                 start: geometry.fs_block(ag, start).0,
@@ -380,12 +383,12 @@ fn alloc_target(
     for step in 0..geometry.ag_count() {
         let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
         let mut group = changing.groups.get(ag)?;
-        let most = most.min(group.available());
+        let most = most.min(alloc::available(&group));
         if most == 0 {
             continue;
         }
         // A block of a length that is a power of two is logged as one.
-        if let Some((start, count)) = group.alloc_extent(1 << most.ilog2())? {
+        if let Some((start, count)) = space::alloc_extent(&mut group, 1 << most.ilog2())? {
             return Ok((ag, start, count));
         }
     }

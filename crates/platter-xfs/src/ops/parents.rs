@@ -5,6 +5,7 @@ use platter_ondisk::{Corruption, Locus};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
+use super::attr_fork;
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::fork::{Attr, AttrEdit};
@@ -52,7 +53,7 @@ pub(super) fn add(
     let pointer = pointer(change, directory, name)?;
     let mut edit = change.inode(inode)?;
     if edit.inode().attr_format.is_none() {
-        change.add_attr_fork(&mut edit)?;
+        attr_fork::add(change, &mut edit)?;
     }
     let mut attrs = AttrEdit::open(&mut change.groups, &mut edit)?;
     attrs.set(&pointer)?;

@@ -4,9 +4,9 @@ use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::writing::retry_no_space;
 use platter_vfs::{Condition, Context, FileKind, Result, XattrMode};
 
-use super::Inode;
 use super::state::{Times, touch};
 use super::sync::FreedSpace;
+use super::{Inode, attr_fork};
 use crate::change::{Change, Cost};
 use crate::fork::{Attr, AttrEdit, AttrKey, InodeEdit};
 use crate::ondisk::inode::edit::core_mut;
@@ -139,7 +139,7 @@ fn set(
         if value.is_none() {
             return Ok(());
         }
-        change.add_attr_fork(edit)?;
+        attr_fork::add(change, edit)?;
     }
     let mut attrs = AttrEdit::open(&mut change.groups, edit)?;
     match value {

@@ -5,8 +5,8 @@ use platter_vfs::{Error, Result};
 
 use super::rules::IntentRule;
 use super::{finish, unlinked};
-use crate::ag::GroupRule;
 use crate::ag::tests::sample::{AG, Sample, owner};
+use crate::ag::{GroupRule, inodes, rmap, space};
 use crate::fork::InodeEdit;
 use crate::fork::tests as fork;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskOwner, Owner, Refcount, RmapOwner};
@@ -148,7 +148,7 @@ fn open_rmap_intents_change_owners() {
 #[test]
 fn open_refcount_intents_change_references() {
     let sample = Sample::new();
-    sample.change(|group| group.free_extent(AgBlock(1000), 50).unwrap());
+    sample.change(|group| space::free_extent(group, AgBlock(1000), 50).unwrap());
     let update = |op, start, len| PhysExtent {
         op,
         start: sample.geometry.fs_block(AG, AgBlock(start)).0,
@@ -245,7 +245,7 @@ fn open_exchange_intent_exchanges_what_is_left() {
             offset,
         );
         let mut groups = sample.groups();
-        groups.get(AgNr(2)).unwrap().add_owner(&owner).unwrap();
+        rmap::add(&mut groups.get(AgNr(2)).unwrap(), &owner).unwrap();
         groups.write_all().unwrap();
     };
     map(one, 0, 500, 10);
@@ -328,7 +328,7 @@ fn unlinked_inode_is_freed_and_its_list_emptied() {
         unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap(),
         0
     );
-    let again = sample.change(|group| group.free_inode(AgInode(24002)));
+    let again = sample.change(|group| inodes::free(group, AgInode(24002)));
     assert!(again.is_err());
 }
 

@@ -10,7 +10,7 @@ use platter_vfs::{Result, Unsupported};
 
 use super::counters::read_headers;
 use super::realtime::RtFreed;
-use crate::ag::{GroupRule, Groups};
+use crate::ag::{GroupRule, Groups, inodes, refcount, rmap, space};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::extent::ExtentDevice;
@@ -41,7 +41,7 @@ pub(super) fn process(
             free(&mut groups, ag, inode, rt_freed)?;
             freed += 1;
         }
-        groups.get(ag)?.clear_unlinked();
+        inodes::clear_unlinked(&mut groups.get(ag)?);
         groups.checkpoint()?;
     }
     groups.write_all()?;
@@ -55,7 +55,7 @@ pub(super) fn free_staged(device: &Arc<dyn BlockDevice>, geometry: &Geometry) ->
     }
     let mut groups = Groups::new(Arc::clone(device), geometry);
     for ag in geometry.groups() {
-        groups.get(ag)?.free_staged()?;
+        refcount::free_staged(&mut groups.get(ag)?)?;
         groups.checkpoint()?;
     }
     groups.write_all()
@@ -120,7 +120,7 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
     })?;
     edit.store(groups);
     let inode = groups.geometry().split_inode(number).1;
-    groups.get(ag)?.free_inode(inode)?;
+    inodes::free(&mut groups.get(ag)?, inode)?;
     groups.checkpoint()
 }
 
@@ -172,15 +172,15 @@ fn free_fork(
     });
     for (ag, owner) in mappings.chain(tree) {
         let mut group = groups.get(ag)?;
-        group.fill_free_list()?;
-        group.remove_owner(&owner)?;
+        space::fill_free_list(&mut group)?;
+        rmap::remove(&mut group, &owner)?;
         let unreferenced: Vec<(AgBlock, u32)> = if shares && !owner.is_btree {
-            group.drop_references(owner.start, owner.count)?
+            refcount::drop(&mut group, owner.start, owner.count)?
         } else {
             vec![(owner.start, owner.count)]
         };
         for (start, count) in unreferenced {
-            group.free_extent(start, count)?;
+            space::free_extent(&mut group, start, count)?;
         }
         groups.checkpoint()?;
     }

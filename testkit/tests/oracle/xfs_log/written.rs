@@ -12,7 +12,7 @@ use platter_cache::MemoryBudget;
 use platter_cache::buffer::BlockSize;
 use platter_ondisk::Locus;
 use platter_xfs::FsContext;
-use platter_xfs::ag::Groups;
+use platter_xfs::ag::{Groups, space};
 use platter_xfs::inode;
 use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::ondisk::inode::DiskInodeV3;
@@ -233,12 +233,12 @@ impl Written {
         if frees && !self.allocated.is_empty() {
             let index = self.below(self.allocated.len() as u64);
             let (ag, start, count) = self.allocated.swap_remove(usize::try_from(index)?);
-            groups.get(ag)?.free_extent(start, count)?;
+            space::free_extent(&mut groups.get(ag)?, start, count)?;
         } else {
             let ag = self.below(self.context.geometry().ag_count().into());
             let ag = AgNr(u32::try_from(ag)?);
             let most = 1 + u32::try_from(self.below(30))?;
-            let extent = groups.get(ag)?.alloc_extent(most)?;
+            let extent = space::alloc_extent(&mut groups.get(ag)?, most)?;
             self.allocated
                 .extend(extent.map(|(start, count)| (ag, start, count)));
         }

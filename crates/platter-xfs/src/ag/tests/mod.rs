@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::reserve::{kept_blocks, withheld_blocks};
 use super::space::{free_list_max, min_free_list};
-use super::{BlockRole, Blocks, Group};
+use super::{BlockRole, Blocks, Group, alloc, inodes, refcount, rmap, space};
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, DiskRefcount, Owner, Refcount, RmapOwner,
 };
@@ -47,9 +47,9 @@ fn extents_are_freed_in_any_order_and_merge() {
     // Blocks that cannot be one record of the reverse mapping.
     sample.change(|group| {
         // What the trees take their blocks from.
-        group.free_extent(AgBlock(3200), 300).unwrap();
+        space::free_extent(group, AgBlock(3200), 300).unwrap();
         for block in FIRST..2900 {
-            group.fill_free_list().unwrap();
+            space::fill_free_list(group).unwrap();
             let record = owner(block, 1, inode, u64::from(block) * 2);
             group.insert(BtreeKind::Rmap, record.encode()).unwrap();
         }
@@ -58,8 +58,8 @@ fn extents_are_freed_in_any_order_and_merge() {
         sample.change(|change| {
             for &block in group {
                 let gone = owner(block, 1, inode, u64::from(block) * 2);
-                change.remove_owner(&gone).unwrap();
-                change.free_extent(AgBlock(block), 1).unwrap();
+                rmap::remove(change, &gone).unwrap();
+                space::free_extent(change, AgBlock(block), 1).unwrap();
             }
         });
     }
@@ -72,8 +72,8 @@ fn extents_are_freed_in_any_order_and_merge() {
         sample.change(|change| {
             for &block in group {
                 let gone = owner(block, 1, inode, u64::from(block) * 2);
-                change.remove_owner(&gone).unwrap();
-                change.free_extent(AgBlock(block), 1).unwrap();
+                rmap::remove(change, &gone).unwrap();
+                space::free_extent(change, AgBlock(block), 1).unwrap();
             }
         });
     }
@@ -91,14 +91,10 @@ fn part_of_an_owners_blocks_is_cut_out() {
     sample.change(|group| {
         let record = owner(100, 20, RmapOwner(131), 7);
         group.insert(BtreeKind::Rmap, record.encode()).unwrap();
-        group
-            .remove_owner(&owner(105, 5, RmapOwner(131), 12))
-            .unwrap();
-        group
-            .remove_owner(&owner(100, 1, RmapOwner(131), 7))
-            .unwrap();
-        assert!(group.remove_any_owner(AgBlock(119), 1).unwrap());
-        assert!(!group.remove_any_owner(AgBlock(119), 1).unwrap());
+        rmap::remove(group, &owner(105, 5, RmapOwner(131), 12)).unwrap();
+        rmap::remove(group, &owner(100, 1, RmapOwner(131), 7)).unwrap();
+        assert!(rmap::remove_any(group, AgBlock(119), 1).unwrap());
+        assert!(!rmap::remove_any(group, AgBlock(119), 1).unwrap());
     });
     let owners: Vec<DiskOwner> = sample.records(BtreeKind::Rmap);
     let of_inode = owners.iter().map(Owner::decode);
@@ -117,19 +113,19 @@ fn group_withholds_no_more_than_is_set_aside() {
     let check = |group: &mut Group<'_>| {
         group.keeps_reserve = true;
         let free = u64::from(group.agf.free_blocks) + group.free_list.len() as u64;
-        let given = u64::from(group.available());
+        let given = u64::from(alloc::available(group));
         let kept = u64::from(kept_blocks(group.agf, group.agi, &group.geometry));
         let most = withheld_blocks(group.agf, &group.geometry);
         assert!(free <= given + kept + most, "{free} {given} {kept} {most}");
     };
     sample.change(|group| {
-        group.free_extent(AgBlock(3200), 300).unwrap();
+        space::free_extent(group, AgBlock(3200), 300).unwrap();
         check(group);
     });
     for group in scattered().chunks(200) {
         sample.change(|change| {
             for &block in group {
-                change.fill_free_list().unwrap();
+                space::fill_free_list(change).unwrap();
                 let record = owner(block, 1, RmapOwner(131), u64::from(block) * 2);
                 change.insert(BtreeKind::Rmap, record.encode()).unwrap();
                 check(change);
@@ -174,14 +170,14 @@ fn run(start: u32, count: u32, references: u32) -> Refcount {
 fn references_are_dropped_and_runs_merge() {
     let sample = Sample::new();
     sample.change(|group| {
-        group.free_extent(AgBlock(1000), 50).unwrap();
+        space::free_extent(group, AgBlock(1000), 50).unwrap();
         for record in [run(100, 10, 3), run(110, 10, 2), run(130, 5, 2)] {
             group.insert(BtreeKind::Refcount, record.encode()).unwrap();
         }
         // Three references become two next to two; two become one; one becomes none.
-        let gone = group.drop_references(AgBlock(105), 5).unwrap();
+        let gone = refcount::drop(group, AgBlock(105), 5).unwrap();
         assert_eq!(gone, []);
-        let gone = group.drop_references(AgBlock(118), 14).unwrap();
+        let gone = refcount::drop(group, AgBlock(118), 14).unwrap();
         assert_eq!(gone, [(AgBlock(120), 10)]);
     });
     let found: Vec<Refcount> = sample.refcounts().iter().map(Refcount::decode).collect();
@@ -192,12 +188,12 @@ fn references_are_dropped_and_runs_merge() {
 fn end_of_an_extent_has_a_limited_number_of_records() {
     let sample = Sample::new();
     sample.change(|group| {
-        group.free_extent(AgBlock(1000), 50).unwrap();
+        space::free_extent(group, AgBlock(1000), 50).unwrap();
         for record in [run(100, 10, 3), run(110, 10, 2), run(130, 5, 2)] {
             group.insert(BtreeKind::Refcount, record.encode()).unwrap();
         }
         let end = |group: &mut Group<'_>, start, count, most| {
-            group.end_with_records(AgBlock(start), count, most).unwrap()
+            refcount::end_with_records(group, AgBlock(start), count, most).unwrap()
         };
         assert_eq!(end(group, 90, 60, 9), (AgBlock(90), 3));
         assert_eq!(end(group, 90, 60, 2), (AgBlock(110), 2));
@@ -221,7 +217,7 @@ fn staged_blocks_are_freed() {
             let record = owner(start, 4, RmapOwner::COW, 0);
             group.insert(BtreeKind::Rmap, record.encode()).unwrap();
         }
-        group.free_staged().unwrap();
+        refcount::free_staged(group).unwrap();
     });
     assert_eq!(sample.refcounts(), []);
     assert_eq!(free_space(&sample), BTreeMap::from([(200, 4), (300, 4)]));
@@ -231,8 +227,8 @@ fn staged_blocks_are_freed() {
 fn freed_inode_is_in_both_inode_trees() {
     let sample = Sample::new();
     sample.change(|group| {
-        group.free_inode(AgInode(24005)).unwrap();
-        group.free_inode(AgInode(24000)).unwrap();
+        inodes::free(group, AgInode(24005)).unwrap();
+        inodes::free(group, AgInode(24000)).unwrap();
     });
     let chunks: Vec<DiskInodeChunk> = sample.records(BtreeKind::Inobt);
     assert_eq!((chunks[0].free.get(), chunks[0].free_count), (0b10_0001, 2));
@@ -241,9 +237,9 @@ fn freed_inode_is_in_both_inode_trees() {
 
 /// Makes every second block from 2000 to 2800 shared, which takes two leaves. Returns the root.
 fn share(group: &mut Group<'_>) -> Node<DiskRefcount> {
-    group.free_extent(AgBlock(1000), 500).unwrap();
+    space::free_extent(group, AgBlock(1000), 500).unwrap();
     for block in (2000..2800).step_by(2) {
-        group.fill_free_list().unwrap();
+        space::fill_free_list(group).unwrap();
         let record = run(block, 1, 2).encode();
         group.insert(BtreeKind::Refcount, record).unwrap();
     }
@@ -321,13 +317,13 @@ fn record_replaced_in_its_leaf_is_the_one_that_is_stored() {
         chunk.free_count ^= 1;
     };
     let count_up = |shared: &mut DiskRefcount| shared.references.set(3);
-    sample.change(|group| group.free_inode(AgInode(24000)).unwrap());
+    sample.change(|group| inodes::free(group, AgInode(24000)).unwrap());
     for (kind, root) in [(BtreeKind::Inobt, 8), (BtreeKind::Finobt, 9)] {
         assert_replaced_alike(&sample, (kind, root, 0), use_one);
     }
     // More than one leaf of each.
     let roots = sample.change(|group| {
-        group.free_extent(AgBlock(3200), 300).unwrap();
+        space::free_extent(group, AgBlock(3200), 300).unwrap();
         let record = leaf::<DiskInodeChunk>(group, BtreeKind::Inobt, 8).records[0];
         for start in (0..300)
             .map(|chunk| 64 * (100 + chunk))
@@ -338,7 +334,7 @@ fn record_replaced_in_its_leaf_is_the_one_that_is_stored() {
                 ..record
             };
             for kind in [BtreeKind::Inobt, BtreeKind::Finobt] {
-                group.fill_free_list().unwrap();
+                space::fill_free_list(group).unwrap();
                 group.insert(kind, chunk).unwrap();
             }
         }

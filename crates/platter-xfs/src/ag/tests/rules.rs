@@ -6,8 +6,7 @@ use platter_vfs::{Error, Result};
 
 use super::sample::{AG, Sample, owner};
 use super::{leaf, run, share};
-use crate::ag::Group;
-use crate::ag::GroupRule;
+use crate::ag::{Group, GroupRule, alloc, inodes, refcount, rmap, space};
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskRefcount, InodeChunk, RmapOwner,
 };
@@ -26,9 +25,9 @@ fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: impl Rule) {
 #[test]
 fn blocks_are_not_freed_twice_or_outside_the_group() {
     Sample::new().change(|group| {
-        group.free_extent(AgBlock(100), 10).unwrap();
+        space::free_extent(group, AgBlock(100), 10).unwrap();
         for (start, count) in [(100, 1), (109, 2), (95, 6), (4090, 7), (0, 1), (50, 0)] {
-            let freed = group.free_extent(AgBlock(start), count);
+            let freed = space::free_extent(group, AgBlock(start), count);
             assert_broken(freed, GroupRule::DoubleFree);
         }
     });
@@ -45,11 +44,11 @@ fn free_extents_outside_the_group_are_not_taken() {
             group.insert(BtreeKind::Bno, extent).unwrap();
             group.insert(BtreeKind::Cnt, extent).unwrap();
             let avoid = RangeSet::default();
-            let found = group.find_by_length(count, 1, &avoid);
+            let found = alloc::find_by_length(group, count, 1, &avoid);
             assert_broken(found, GroupRule::FreeExtent);
-            let found = group.find_at(AgBlock(start), count, &avoid);
+            let found = alloc::find_at(group, AgBlock(start), count, &avoid);
             assert_broken(found, GroupRule::FreeExtent);
-            let taken = group.take_range(AgBlock(start), count);
+            let taken = alloc::take(group, AgBlock(start), count);
             assert_broken(taken, GroupRule::FreeExtent);
         });
     }
@@ -70,9 +69,9 @@ fn records_are_inserted_once_and_removed_once() {
 fn trees_need_blocks_in_the_free_list() {
     Sample::new().change(|group| {
         for _ in 0..6 {
-            group.alloc_tree_block(BtreeKind::Bno).unwrap();
+            space::alloc_tree_block(group, BtreeKind::Bno).unwrap();
         }
-        let block = group.alloc_tree_block(BtreeKind::Bno);
+        let block = space::alloc_tree_block(group, BtreeKind::Bno);
         assert_broken(block, GroupRule::FreeList);
     });
 }
@@ -87,7 +86,7 @@ fn blocks_of_another_owner_are_not_removed() {
             owner(101, 1, RmapOwner(131), 0),
             owner(102, 3, RmapOwner(131), 2),
         ] {
-            assert_broken(group.remove_owner(&gone), GroupRule::Owner);
+            assert_broken(rmap::remove(group, &gone), GroupRule::Owner);
         }
     });
 }
@@ -97,7 +96,7 @@ fn reference_count_below_two_is_found() {
     Sample::new().change(|group| {
         let record = run(100, 4, 1).encode();
         group.insert(BtreeKind::Refcount, record).unwrap();
-        let dropped = group.drop_references(AgBlock(100), 4);
+        let dropped = refcount::drop(group, AgBlock(100), 4);
         assert_broken(dropped, GroupRule::Refcount);
     });
 }
@@ -105,9 +104,9 @@ fn reference_count_below_two_is_found() {
 #[test]
 fn inode_is_freed_once() {
     Sample::new().change(|group| {
-        group.free_inode(AgInode(24001)).unwrap();
+        inodes::free(group, AgInode(24001)).unwrap();
         for inode in [24001, 23999, 24064, 5] {
-            assert_broken(group.free_inode(AgInode(inode)), GroupRule::Inode);
+            assert_broken(inodes::free(group, AgInode(inode)), GroupRule::Inode);
         }
     });
 }
@@ -210,7 +209,7 @@ fn siblings_that_lead_round_in_a_circle_are_found() {
         assert_broken(after, TreeRule::Shape);
         let before = group.lookup_lt::<DiskRefcount>(BtreeKind::Refcount, (5, 0, 0));
         assert_broken(before, TreeRule::Shape);
-        let added = group.add_references(AgBlock(2700), 1000);
+        let added = refcount::add(group, AgBlock(2700), 1000);
         assert_broken(added, TreeRule::Shape);
     });
 }
@@ -231,11 +230,11 @@ fn block_that_a_tree_leads_to_twice_is_found() {
 fn counts_of_a_header_do_not_overflow() {
     Sample::new().change(|group| {
         (group.agi.count, group.agi.free_count) = (u32::MAX, u32::MAX);
-        let freed = group.free_inode(AgInode(24001));
+        let freed = inodes::free(group, AgInode(24001));
         assert_broken(freed, GroupRule::Inode);
         group.agi.free_count = 0;
         group.agf.free_blocks = u32::MAX - 5;
-        let freed = group.free_extent(AgBlock(100), 10);
+        let freed = space::free_extent(group, AgBlock(100), 10);
         assert_broken(freed, GroupRule::DoubleFree);
         group.agf.free_blocks = 0;
     });
@@ -256,7 +255,7 @@ fn inode_chunk_whose_counts_are_wrong_is_found() {
         let record = wrong.encode(false);
         let order = TreeRecord::order(&record, BtreeKind::Inobt);
         group.replace(BtreeKind::Inobt, order, record).unwrap();
-        let freed = group.free_inode(AgInode(24001));
+        let freed = inodes::free(group, AgInode(24001));
         assert_broken(freed, GroupRule::Inode);
     });
 }
@@ -271,20 +270,20 @@ fn tree_of_another_object_is_no_tree_of_a_group() {
 #[test]
 fn only_free_blocks_and_inodes_are_allocated() {
     Sample::new().change(|group| {
-        group.free_extent(AgBlock(100), 10).unwrap();
+        space::free_extent(group, AgBlock(100), 10).unwrap();
         for (start, count) in [(99, 2), (105, 6), (110, 1), (50, 1), (101, 0)] {
-            let taken = group.take_range(AgBlock(start), count);
+            let taken = alloc::take(group, AgBlock(start), count);
             assert_broken(taken, GroupRule::NotFree);
         }
-        group.take_range(AgBlock(103), 4).unwrap();
-        assert_broken(group.take_range(AgBlock(103), 1), GroupRule::NotFree);
+        alloc::take(group, AgBlock(103), 4).unwrap();
+        assert_broken(alloc::take(group, AgBlock(103), 1), GroupRule::NotFree);
         group.agi.free_count = 0;
-        assert_eq!(group.alloc_inode(AgInode(24001)).unwrap(), None);
-        group.free_inode(AgInode(24001)).unwrap();
-        let allocated = group.alloc_inode(AgInode(5)).unwrap();
+        assert_eq!(inodes::alloc(group, AgInode(24001)).unwrap(), None);
+        inodes::free(group, AgInode(24001)).unwrap();
+        let allocated = inodes::alloc(group, AgInode(5)).unwrap();
         assert_eq!(allocated, Some(AgInode(24001)));
         group.agi.free_count = 1;
-        let allocated = group.alloc_inode(AgInode(24001));
+        let allocated = inodes::alloc(group, AgInode(24001));
         assert_broken(allocated, GroupRule::NotFreeInode);
     });
 }

@@ -5,7 +5,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result, Unsupported};
 
 use super::{DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
-use crate::ag::{BlockRole, Groups};
+use crate::ag::{BlockRole, Groups, alloc, rmap};
 use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
 use crate::fork::ForkEdit;
@@ -196,14 +196,17 @@ impl<'f> DirectoryChange<'_, 'f> {
         for step in 0..geometry.ag_count() {
             let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
             let mut group = self.change.groups.get(ag)?;
-            if group.available() < count {
+            if alloc::available(&group) < count {
                 continue;
             }
-            if let Some(start) = group.alloc_aligned(count, 1, &(0..u32::MAX))? {
-                group.add_owner(&Owner {
-                    offset: first.0,
-                    ..Owner::special(start, count, RmapOwner(owner.get()))
-                })?;
+            if let Some(start) = alloc::aligned(&mut group, count, 1, &(0..u32::MAX))? {
+                rmap::add(
+                    &mut group,
+                    &Owner {
+                        offset: first.0,
+                        ..Owner::special(start, count, RmapOwner(owner.get()))
+                    },
+                )?;
                 found = Some(geometry.fs_block(ag, start));
                 break;
             }

@@ -7,7 +7,7 @@ use platter_vfs::{Condition, Error, Result};
 use super::super::ForkEdit;
 use super::super::tree::alloc;
 use super::{Stored, StoredValue, broken};
-use crate::ag::{BlockRole, Groups};
+use crate::ag::{BlockRole, Groups, rmap, space};
 use crate::ondisk::attr::build;
 use crate::ondisk::attr::remote::{self, AttrRemoteRule};
 use crate::ondisk::btree::{Owner, RmapOwner};
@@ -137,13 +137,16 @@ impl<'g> Blocks<'g> {
             let (ag, start) = self.geometry.split(FsBlock(gone.start));
             let count = u32::try_from(gone.count).unwrap_or(u32::MAX);
             let mut group = self.groups.get(ag)?;
-            group.fill_free_list()?;
-            group.remove_owner(&Owner {
-                offset: gone.offset.0,
-                is_attr_fork: true,
-                ..Owner::special(start, count, RmapOwner(self.owner.get()))
-            })?;
-            group.free_extent(start, count)?;
+            space::fill_free_list(&mut group)?;
+            rmap::remove(
+                &mut group,
+                &Owner {
+                    offset: gone.offset.0,
+                    is_attr_fork: true,
+                    ..Owner::special(start, count, RmapOwner(self.owner.get()))
+                },
+            )?;
+            space::free_extent(&mut group, start, count)?;
         }
         Ok(())
     }
@@ -180,11 +183,14 @@ impl<'g> Blocks<'g> {
         while done < count {
             let (ag, start, found) = alloc(self.groups, self.owner, count - done)?;
             let offset = u64::from(first) + u64::from(done);
-            self.groups.get(ag)?.add_owner(&Owner {
-                offset,
-                is_attr_fork: true,
-                ..Owner::special(start, found, RmapOwner(self.owner.get()))
-            })?;
+            rmap::add(
+                &mut self.groups.get(ag)?,
+                &Owner {
+                    offset,
+                    is_attr_fork: true,
+                    ..Owner::special(start, found, RmapOwner(self.owner.get()))
+                },
+            )?;
             let at = self.geometry.fs_block(ag, start);
             let mapping = Mapping {
                 offset: FileBlock(offset),

@@ -8,6 +8,7 @@ pub(crate) use attrs::read as attributes;
 use platter_ondisk::Rule;
 
 use super::*;
+use crate::ag::space;
 use crate::ag::tests::sample::{AG, Sample};
 use crate::ondisk::btree::{DiskFreeExtent, DiskOwner, Owner};
 use crate::ondisk::inode::edit;
@@ -30,7 +31,7 @@ impl Numbers {
 /// A group with free space and a regular file without mappings, whose data fork has so many bytes.
 pub(crate) fn sample(fork_bytes: u8) -> (Sample, InodeNr) {
     let sample = Sample::new();
-    sample.change(|group| group.free_extent(AgBlock(100), 1000).unwrap());
+    sample.change(|group| space::free_extent(group, AgBlock(100), 1000).unwrap());
     let number = file(&sample, 2, fork_bytes);
     (sample, number)
 }

@@ -15,7 +15,7 @@ use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 use super::super::state::{Times, touch};
 use super::super::{Inode, InodeState};
 use super::steps::{STEP_MAPPINGS, unmap_cost};
-use crate::change::{Cost, Goal, Unmapped};
+use crate::change::{self, Cost, Goal, Unmapped, unclaim, unmap};
 use crate::ondisk::extent::MAPPING_LEN_MAX;
 use crate::ondisk::inode::edit;
 use crate::ondisk::{FileBlock, ForkKind, FsBlock, InodeFlags};
@@ -187,7 +187,7 @@ impl FileBlocks for Inode {
 
     fn give_back(&self, allocation: Claimed) -> Result<()> {
         if let Some(claim) = allocation.claim {
-            self.context().unclaim(claim);
+            unclaim(self.context(), claim);
         }
         if allocation.ahead > 0 {
             self.return_ahead();
@@ -299,8 +299,13 @@ impl FileBlocks for Inode {
         let mut end = FileBlock(u64::MAX);
         loop {
             let left = self.change(unmap_cost(), |change, edit, state| {
-                let left =
-                    change.unmap(edit, ForkKind::Data, FileBlock(first)..end, STEP_MAPPINGS)?;
+                let left = unmap(
+                    change,
+                    edit,
+                    ForkKind::Data,
+                    FileBlock(first)..end,
+                    STEP_MAPPINGS,
+                )?;
                 edit.change(|bytes| edit::set_size(bytes, size))?;
                 touch(edit, Times::of_contents(now))?;
                 let reserved = state.delayed.forget(first..u64::MAX);
@@ -439,7 +444,7 @@ impl Inode {
         let wanted = blocks.end - blocks.start;
         let most = (wanted + ahead).min(MAPPING_LEN_MAX);
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let claim = context.claim(most, &Goal { at, group })?;
+        let claim = change::claim(context, most, &Goal { at, group })?;
         let start = context.geometry().fs_block(claim.ag, claim.start);
         let count = wanted.min(claim.count.into());
         Ok(Claimed {

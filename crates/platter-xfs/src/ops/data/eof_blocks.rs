@@ -15,7 +15,7 @@ use platter_vfs::{Condition, Error, Result};
 
 use super::super::{Inode, SuperBlock};
 use super::steps::{STEP_MAPPINGS, indirect_blocks, unmap_cost};
-use crate::change::{Cost, Unmapped};
+use crate::change::{Cost, Unmapped, unmap};
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{FileBlock, ForkKind, InodeFlags};
 use crate::preallocation::{Growth, Preallocation};
@@ -364,7 +364,7 @@ impl Inode {
         let mut end = has_any.then_some(FileBlock(u64::MAX));
         while let Some(before) = end {
             let left = self.change(unmap_cost(), |change, edit, _| {
-                change.unmap(edit, ForkKind::Data, first..before, STEP_MAPPINGS)
+                unmap(change, edit, ForkKind::Data, first..before, STEP_MAPPINGS)
             })?;
             end = match left {
                 Unmapped::All => None,

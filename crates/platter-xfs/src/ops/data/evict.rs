@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use platter_vfs::{FileKind, Result};
 
-use super::super::Inode;
+use super::super::{Inode, attr_fork};
 use super::steps::{STEP_MAPPINGS, unmap_cost};
-use crate::change::{Cost, Unmapped};
+use crate::change::{Cost, Unmapped, unmap};
 use crate::ondisk::{FileBlock, ForkFormat, ForkKind};
 
 /// More extents than the target of a link has.
@@ -37,7 +37,7 @@ impl Inode {
         if has_attributes {
             // Linux reads them when it goes on with this: from the first block on.
             self.change(unmap_cost(), |change, edit, _| {
-                change.empty_attributes(edit)
+                attr_fork::empty(change, edit)
             })?;
             self.unmap_fork(ForkKind::Attr)?;
         }
@@ -51,7 +51,7 @@ impl Inode {
             let mut edit = change.inode(self.number)?;
             if has_blocks && is_link {
                 let all = FileBlock(0)..FileBlock(u64::MAX);
-                change.unmap(&mut edit, ForkKind::Data, all, TARGET_EXTENTS_MAX)?;
+                unmap(change, &mut edit, ForkKind::Data, all, TARGET_EXTENTS_MAX)?;
             }
             change.remove_unlinked(&mut edit)?;
             change.free_inode(edit)
@@ -67,7 +67,7 @@ impl Inode {
         let mut end = FileBlock(u64::MAX);
         loop {
             let left = self.change(cost, |change, edit, _| {
-                change.unmap(edit, kind, FileBlock(0)..end, STEP_MAPPINGS)
+                unmap(change, edit, kind, FileBlock(0)..end, STEP_MAPPINGS)
             })?;
             match left {
                 Unmapped::All => return Ok(()),

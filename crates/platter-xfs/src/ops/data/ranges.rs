@@ -10,6 +10,7 @@ use platter_vfs::{Condition, Result, Unsupported};
 use super::super::state::{Times, touch};
 use super::super::{Inode, SuperBlock};
 use super::steps::open;
+use crate::ag::{refcount, rmap, space};
 use crate::change::{Change, Cost, free_mapping, owner_of};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::inode::InodeFlags2;
@@ -379,7 +380,7 @@ fn share_part(
         let (ag, block) = change.geometry().split(FsBlock(start));
         let blocks = u32::try_from(count).unwrap_or(u32::MAX);
         let group = change.groups.get(ag)?;
-        count = count.min(group.counted_alike(block, blocks, COUNTS_MAX)?.into());
+        count = count.min(refcount::counted_alike(&group, block, blocks, COUNTS_MAX)?.into());
     }
     let new = shared.map(|shared| Mapping {
         offset: FileBlock(target),
@@ -396,13 +397,10 @@ fn share_part(
     if let Some(new) = &new {
         let (ag, owner) = owner_of(new, number, ForkKind::Data, change.geometry());
         // The references come first: blocks of the target must not lose their last one to get it again.
-        change
-            .groups
-            .get(ag)?
-            .add_references(owner.start, owner.count)?;
+        refcount::add(&mut change.groups.get(ag)?, owner.start, owner.count)?;
         let mut group = change.groups.get(ag)?;
-        group.fill_free_list()?;
-        group.add_owner(&owner)?;
+        space::fill_free_list(&mut group)?;
+        rmap::add(&mut group, &owner)?;
     }
     for gone in fork.unmap(&mut change.groups, FileBlock(target), count)? {
         free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, true))?;
@@ -432,10 +430,10 @@ fn give(
     let (ag, old) = owner_of(mapping, from.inode().number, ForkKind::Data, geometry);
     let (_, new) = owner_of(moved, to.inode().number, ForkKind::Data, geometry);
     let mut group = change.groups.get(ag)?;
-    group.fill_free_list()?;
-    group.remove_owner(&old)?;
-    group.fill_free_list()?;
-    group.add_owner(&new)
+    space::fill_free_list(&mut group)?;
+    rmap::remove(&mut group, &old)?;
+    space::fill_free_list(&mut group)?;
+    rmap::add(&mut group, &new)
 }
 
 fn set_shares(edit: &mut InodeEdit) -> Result<()> {

@@ -10,7 +10,8 @@ use super::super::state::{Times, touch};
 use super::super::sync::FreedSpace;
 use super::super::{Inode, InodeState};
 use super::blocks::Claimed;
-use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of};
+use crate::ag::{rmap, space};
+use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of, unmap};
 use crate::file::is_shared;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::BtreeKind;
@@ -187,7 +188,7 @@ impl Inode {
         loop {
             let left = self.change(unmap_cost(), |change, edit, state| {
                 let range = FileBlock(blocks.start)..end;
-                let left = change.unmap(edit, ForkKind::Data, range, STEP_MAPPINGS)?;
+                let left = unmap(change, edit, ForkKind::Data, range, STEP_MAPPINGS)?;
                 let reserved = state.delayed.forget(blocks.clone());
                 change.keep_reserved(reserved);
                 Ok(left)
@@ -307,8 +308,8 @@ fn map_over(
     for mapping in mappings {
         let (ag, owner) = owner_of(mapping, number, ForkKind::Data, change.geometry());
         let mut group = change.groups.get(ag)?;
-        group.fill_free_list()?;
-        group.add_owner(&owner)?;
+        space::fill_free_list(&mut group)?;
+        rmap::add(&mut group, &owner)?;
         let gone = fork.unmap(&mut change.groups, mapping.offset, mapping.count)?;
         for gone in gone {
             free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, shares))?;
@@ -332,8 +333,8 @@ fn convert(change: &mut Change<'_>, edit: &mut InodeEdit, run: &FileRun) -> Resu
         if part.is_unwritten {
             let (ag, owner) = owner_of(&written, number, ForkKind::Data, change.geometry());
             let mut group = change.groups.get(ag)?;
-            group.fill_free_list()?;
-            group.convert_owner(&owner)?;
+            space::fill_free_list(&mut group)?;
+            rmap::convert(&mut group, &owner)?;
         }
         fork.map(&mut change.groups, written)?;
     }
@@ -359,10 +360,10 @@ fn shift(
         let (ag, old) = owner_of(&gone, number, ForkKind::Data, geometry);
         let (_, new) = owner_of(&moved, number, ForkKind::Data, geometry);
         let mut group = change.groups.get(ag)?;
-        group.fill_free_list()?;
-        group.remove_owner(&old)?;
-        group.fill_free_list()?;
-        group.add_owner(&new)?;
+        space::fill_free_list(&mut group)?;
+        rmap::remove(&mut group, &old)?;
+        space::fill_free_list(&mut group)?;
+        rmap::add(&mut group, &new)?;
         fork.map(&mut change.groups, moved)?;
     }
     Ok(())

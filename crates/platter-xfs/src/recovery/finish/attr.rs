@@ -10,49 +10,48 @@ use crate::ondisk::attr::Namespace;
 use crate::ondisk::log::intent::{AttrFilter, AttrIntent, AttrOp};
 use crate::recovery::rules::IntentRule;
 
-impl Finisher {
-    pub(super) fn attr(&mut self, intent: &AttrIntent) -> Result<()> {
-        let mut inode = InodeEdit::read(&self.groups, inode_nr(intent.inode)?)?;
-        let is_parent = matches!(
-            intent.op,
-            AttrOp::ParentSet | AttrOp::ParentRemove | AttrOp::ParentReplace
-        );
-        if is_parent && inode.inode().generation != intent.generation {
-            return Err(broken(Locus::inode(intent.inode), IntentRule::Generation));
-        }
-        let namespace = match intent.filter - AttrFilter::INCOMPLETE {
-            AttrFilter::ROOT => Namespace::Root,
-            AttrFilter::SECURE => Namespace::Secure,
-            AttrFilter::PARENT => Namespace::Parent,
-            _ => Namespace::User,
-        };
-        let namespace = if is_parent {
-            Namespace::Parent
-        } else {
-            namespace
-        };
-        let old = Attr {
-            namespace,
-            name: intent.name.clone(),
-            value: intent.value.clone().unwrap_or_default(),
-        };
-        let mut attrs = AttrEdit::open(&mut self.groups, &mut inode)?;
-        match intent.op {
-            AttrOp::Set | AttrOp::Replace | AttrOp::ParentSet => attrs.set(&old)?,
-            AttrOp::Remove | AttrOp::ParentRemove => {
-                attrs.remove(&old.key())?;
-            }
-            AttrOp::ParentReplace => {
-                attrs.remove(&old.key())?;
-                attrs.set(&Attr {
-                    namespace,
-                    name: intent.new_name.clone().unwrap_or_default(),
-                    value: intent.new_value.clone().unwrap_or_default(),
-                })?;
-            }
-        }
-        attrs.finish()?;
-        inode.store(&mut self.groups);
-        Ok(())
+/// Finishes a change of an attribute.
+pub(super) fn finish(finisher: &mut Finisher, intent: &AttrIntent) -> Result<()> {
+    let mut inode = InodeEdit::read(&finisher.groups, inode_nr(intent.inode)?)?;
+    let is_parent = matches!(
+        intent.op,
+        AttrOp::ParentSet | AttrOp::ParentRemove | AttrOp::ParentReplace
+    );
+    if is_parent && inode.inode().generation != intent.generation {
+        return Err(broken(Locus::inode(intent.inode), IntentRule::Generation));
     }
+    let namespace = match intent.filter - AttrFilter::INCOMPLETE {
+        AttrFilter::ROOT => Namespace::Root,
+        AttrFilter::SECURE => Namespace::Secure,
+        AttrFilter::PARENT => Namespace::Parent,
+        _ => Namespace::User,
+    };
+    let namespace = if is_parent {
+        Namespace::Parent
+    } else {
+        namespace
+    };
+    let old = Attr {
+        namespace,
+        name: intent.name.clone(),
+        value: intent.value.clone().unwrap_or_default(),
+    };
+    let mut attrs = AttrEdit::open(&mut finisher.groups, &mut inode)?;
+    match intent.op {
+        AttrOp::Set | AttrOp::Replace | AttrOp::ParentSet => attrs.set(&old)?,
+        AttrOp::Remove | AttrOp::ParentRemove => {
+            attrs.remove(&old.key())?;
+        }
+        AttrOp::ParentReplace => {
+            attrs.remove(&old.key())?;
+            attrs.set(&Attr {
+                namespace,
+                name: intent.new_name.clone().unwrap_or_default(),
+                value: intent.new_value.clone().unwrap_or_default(),
+            })?;
+        }
+    }
+    attrs.finish()?;
+    inode.store(&mut finisher.groups);
+    Ok(())
 }

@@ -2,8 +2,8 @@
 //! what they left to do. Spec: `xfs/journaling_log`, "Intent to Free an Extent".
 
 mod attr;
-mod exchange;
 mod mapping;
+mod exchange;
 mod space;
 
 use std::collections::VecDeque;
@@ -105,37 +105,39 @@ impl Finisher {
             }
             Intent::ExtentFree(intent) => {
                 for extent in &intent.extents {
-                    self.free(extent.start, extent.len)?;
+                    space::free(self, extent.start, extent.len)?;
                 }
             }
             Intent::Rmap(intent) => {
                 for update in &intent.updates {
-                    self.rmap(update)?;
+                    space::rmap(self, update)?;
                 }
             }
             Intent::Refcount(intent) => {
                 for update in &intent.updates {
-                    self.refcount(update)?;
+                    space::refcount(self, update)?;
                 }
             }
             Intent::Bmap(intent) => {
                 for update in &intent.updates {
-                    self.bmap(update)?;
+                    mapping::finish(self, update)?;
                 }
             }
             Intent::Exchange(intent) => {
                 self.deferred.push_back(Deferred::Exchange(*intent));
             }
-            Intent::Attr(intent) => self.attr(intent)?,
+            Intent::Attr(intent) => attr::finish(self, intent)?,
         }
         Ok(())
     }
 
     fn deferred(&mut self, work: &Deferred) -> Result<()> {
         match work {
-            Deferred::Rmap(update) => self.rmap(update),
-            Deferred::Exchange(intent) => self.exchange(intent),
-            Deferred::Free(ag, start, count) => self.groups.get(*ag)?.free_extent(*start, *count),
+            Deferred::Rmap(update) => space::rmap(self, update),
+            Deferred::Exchange(intent) => exchange::finish(self, intent),
+            Deferred::Free(ag, start, count) => {
+                crate::ag::space::free_extent(&mut self.groups.get(*ag)?, *start, *count)
+            }
         }
     }
 
