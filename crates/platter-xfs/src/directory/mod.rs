@@ -2,7 +2,7 @@
 //! their entries.
 
 mod blocks;
-mod list;
+pub mod list;
 mod search;
 pub mod change;
 #[cfg(test)]
@@ -112,9 +112,9 @@ impl<'a> Directory<'a> {
         }
         let found = match self.form()? {
             Form::Short => self.find_short(&name)?,
-            Form::Block => self.find_in_block(&name)?,
-            Form::Leaf => self.find_in_leaf(&name)?,
-            Form::Node => self.find_in_tree(&name)?,
+            Form::Block => search::in_block(self, &name)?,
+            Form::Leaf => search::in_leaf(self, &name)?,
+            Form::Node => search::in_tree(self, &name)?,
         };
         found.ok_or_else(|| Condition::NotFound.into())
     }
@@ -122,7 +122,7 @@ impl<'a> Directory<'a> {
     /// Whether it has no names but `.` and `..`.
     pub fn is_empty(&self) -> Result<bool> {
         let mut is_empty = true;
-        self.read(DirCursor::START, &mut |entry| {
+        list::read(self, DirCursor::START, &mut |entry| {
             is_empty = entry.name.is_dot_or_dotdot();
             if is_empty {
                 ControlFlow::Continue(())

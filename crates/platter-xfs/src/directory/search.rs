@@ -20,129 +20,135 @@ struct Best {
     folded: Option<Found>,
 }
 
-impl Directory<'_> {
-    pub(super) fn find_in_block(&self, name: &[u8]) -> Result<Option<Found>> {
-        let block = self.data_block(0, DataKind::Single)?;
-        let block = block.ok_or_else(|| self.corrupt(DirectoryRule::Missing))?;
-        let data = self.view_data(&block, DataKind::Single)?;
-        let mut best = Best::default();
-        for pointer in leaf::matching(data.leaves, self.hash(name)) {
-            let (number, offset) = pointer.split(self.context.geometry());
-            if number != 0 {
-                return Err(self.corrupt(DirectoryRule::Missing));
-            }
-            self.compare(&data, offset, name, &mut best)?;
+/// The entry with this name, in a directory of one block.
+pub(super) fn in_block(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Found>> {
+    let block = directory.data_block(0, DataKind::Single)?;
+    let block = block.ok_or_else(|| directory.corrupt(DirectoryRule::Missing))?;
+    let data = directory.view_data(&block, DataKind::Single)?;
+    let mut best = Best::default();
+    for pointer in leaf::matching(data.leaves, directory.hash(name)) {
+        let (number, offset) = pointer.split(directory.context.geometry());
+        if number != 0 {
+            return Err(directory.corrupt(DirectoryRule::Missing));
         }
-        Ok(best.exact.or(best.folded))
+        compare(directory, &data, offset, name, &mut best)?;
     }
+    Ok(best.exact.or(best.folded))
+}
 
-    pub(super) fn find_in_leaf(&self, name: &[u8]) -> Result<Option<Found>> {
-        let first = dir::leaf_start(self.context.geometry());
-        let block = self.read_as(first, BlockKind::DirLeaf(DaKind::DirLeaf1))?;
-        let block = block.ok_or_else(|| self.corrupt(DirectoryRule::Form))?;
-        let leaf = self.view_leaf(&block, DaKind::DirLeaf1)?;
-        let mut best = Best::default();
-        self.find_among(leaf.entries, name, &mut best)?;
-        Ok(best.exact.or(best.folded))
+/// The entry with this name, in a directory with one leaf.
+pub(super) fn in_leaf(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Found>> {
+    let first = dir::leaf_start(directory.context.geometry());
+    let block = directory.read_as(first, BlockKind::DirLeaf(DaKind::DirLeaf1))?;
+    let block = block.ok_or_else(|| directory.corrupt(DirectoryRule::Form))?;
+    let leaf = directory.view_leaf(&block, DaKind::DirLeaf1)?;
+    let mut best = Best::default();
+    find_among(directory, leaf.entries, name, &mut best)?;
+    Ok(best.exact.or(best.folded))
+}
+
+/// The entry with this name, in a directory with a hash tree.
+pub(super) fn in_tree(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Found>> {
+    let hash = directory.hash(name);
+    let Some(mut block) = leaf_for(directory, hash)? else {
+        return Ok(None);
+    };
+    let mut best = Best::default();
+    let mut seen = HashSet::new();
+    loop {
+        let leaf = directory.view_leaf(&block, DaKind::DirLeafN)?;
+        find_among(directory, leaf.entries, name, &mut best)?;
+        // Names of one hash may go on in the next leaf.
+        let last = leaf.entries.last().map(|entry| entry.hash.get());
+        let Some(next) = leaf.links.next.filter(|_| last == Some(hash)) else {
+            break;
+        };
+        if best.exact.is_some() {
+            break;
+        }
+        if !seen.insert(next) {
+            return Err(corrupt_tree(directory, DaNodeRule::Cycle));
+        }
+        block = tree_block(directory, next.into(), BlockKind::DirLeaf(DaKind::DirLeafN))?;
     }
+    Ok(best.exact.or(best.folded))
+}
 
-    pub(super) fn find_in_tree(&self, name: &[u8]) -> Result<Option<Found>> {
-        let hash = self.hash(name);
-        let Some(mut block) = self.leaf_for(hash)? else {
+/// The first leaf that may hold `hash`; `None` if all hashes are smaller.
+fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<Block>> {
+    let mut at = dir::leaf_start(directory.context.geometry()).0;
+    let mut above: Option<u16> = None;
+    loop {
+        let kind = directory.kind_of(FileBlock(at))?;
+        match kind {
+            Some(DaKind::DirLeafN) if above.is_none_or(|above| above == 1) => {
+                let kind = BlockKind::DirLeaf(DaKind::DirLeafN);
+                return Ok(Some(tree_block(directory, at, kind)?));
+            }
+            Some(DaKind::Node) => {}
+            Some(_) => return Err(corrupt_tree(directory, DaNodeRule::Level)),
+            None => return Err(corrupt_tree(directory, DaNodeRule::Kind)),
+        }
+        let block = tree_block(directory, at, BlockKind::DaNode)?;
+        let node = DaNode::decode(&block, &directory.verified());
+        let node = node.map_err(|rule| corrupt_tree(directory, rule))?;
+        if above.is_some_and(|above| node.level + 1 != above) {
+            return Err(corrupt_tree(directory, DaNodeRule::Level));
+        }
+        above = Some(node.level);
+        let Some(child) = node.child(hash) else {
             return Ok(None);
         };
-        let mut best = Best::default();
-        let mut seen = HashSet::new();
-        loop {
-            let leaf = self.view_leaf(&block, DaKind::DirLeafN)?;
-            self.find_among(leaf.entries, name, &mut best)?;
-            // Names of one hash may go on in the next leaf.
-            let last = leaf.entries.last().map(|entry| entry.hash.get());
-            let Some(next) = leaf.links.next.filter(|_| last == Some(hash)) else {
-                break;
-            };
-            if best.exact.is_some() {
-                break;
-            }
-            if !seen.insert(next) {
-                return Err(self.corrupt_tree(DaNodeRule::Cycle));
-            }
-            block = self.tree_block(next.into(), BlockKind::DirLeaf(DaKind::DirLeafN))?;
-        }
-        Ok(best.exact.or(best.folded))
+        at = child.into();
     }
+}
 
-    /// The first leaf that may hold `hash`; `None` if all hashes are smaller.
-    fn leaf_for(&self, hash: u32) -> Result<Option<Block>> {
-        let mut at = dir::leaf_start(self.context.geometry()).0;
-        let mut above: Option<u16> = None;
-        loop {
-            let kind = self.kind_of(FileBlock(at))?;
-            match kind {
-                Some(DaKind::DirLeafN) if above.is_none_or(|above| above == 1) => {
-                    let kind = BlockKind::DirLeaf(DaKind::DirLeafN);
-                    return Ok(Some(self.tree_block(at, kind)?));
-                }
-                Some(DaKind::Node) => {}
-                Some(_) => return Err(self.corrupt_tree(DaNodeRule::Level)),
-                None => return Err(self.corrupt_tree(DaNodeRule::Kind)),
-            }
-            let block = self.tree_block(at, BlockKind::DaNode)?;
-            let node = DaNode::decode(&block, &self.verified());
-            let node = node.map_err(|rule| self.corrupt_tree(rule))?;
-            if above.is_some_and(|above| node.level + 1 != above) {
-                return Err(self.corrupt_tree(DaNodeRule::Level));
-            }
-            above = Some(node.level);
-            let Some(child) = node.child(hash) else {
-                return Ok(None);
-            };
-            at = child.into();
+fn tree_block(directory: &Directory<'_>, at: u64, kind: BlockKind) -> Result<Block> {
+    let block = directory.read_as(FileBlock(at), kind)?;
+    block.ok_or_else(|| corrupt_tree(directory, DaNodeRule::Missing))
+}
+
+fn find_among(
+    directory: &Directory<'_>,
+    entries: &[DiskLeafEntry],
+    name: &[u8],
+    best: &mut Best,
+) -> Result<()> {
+    for pointer in leaf::matching(entries, directory.hash(name)) {
+        let (number, offset) = pointer.split(directory.context.geometry());
+        let block = directory.data_block(number, DataKind::Data)?;
+        let block = block.ok_or_else(|| directory.corrupt(DirectoryRule::Missing))?;
+        let data = directory.view_data(&block, DataKind::Data)?;
+        compare(directory, &data, offset, name, best)?;
+        if best.exact.is_some() {
+            break;
         }
     }
+    Ok(())
+}
 
-    fn tree_block(&self, at: u64, kind: BlockKind) -> Result<Block> {
-        let block = self.read_as(FileBlock(at), kind)?;
-        block.ok_or_else(|| self.corrupt_tree(DaNodeRule::Missing))
+/// Compares the entry at byte `offset` of a block with a name of the same hash.
+fn compare(
+    directory: &Directory<'_>,
+    data: &DirData<'_>,
+    offset: usize,
+    name: &[u8],
+    best: &mut Best,
+) -> Result<()> {
+    let entry = data.entry_at(offset, directory.context.geometry());
+    let entry = entry.map_err(|rule| Corrupt::new(directory.locus(), rule))?;
+    let found = Found {
+        inode: entry.inode,
+        kind: entry.kind,
+    };
+    if entry.name == name {
+        best.exact.get_or_insert(found);
+    } else if directory.is_same(entry.name, name) {
+        best.folded.get_or_insert(found);
     }
+    Ok(())
+}
 
-    fn find_among(&self, entries: &[DiskLeafEntry], name: &[u8], best: &mut Best) -> Result<()> {
-        for pointer in leaf::matching(entries, self.hash(name)) {
-            let (number, offset) = pointer.split(self.context.geometry());
-            let block = self.data_block(number, DataKind::Data)?;
-            let block = block.ok_or_else(|| self.corrupt(DirectoryRule::Missing))?;
-            let data = self.view_data(&block, DataKind::Data)?;
-            self.compare(&data, offset, name, best)?;
-            if best.exact.is_some() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares the entry at byte `offset` of a block with a name of the same hash.
-    fn compare(
-        &self,
-        data: &DirData<'_>,
-        offset: usize,
-        name: &[u8],
-        best: &mut Best,
-    ) -> Result<()> {
-        let entry = data.entry_at(offset, self.context.geometry());
-        let entry = entry.map_err(|rule| Corrupt::new(self.locus(), rule))?;
-        let found = Found {
-            inode: entry.inode,
-            kind: entry.kind,
-        };
-        if entry.name == name {
-            best.exact.get_or_insert(found);
-        } else if self.is_same(entry.name, name) {
-            best.folded.get_or_insert(found);
-        }
-        Ok(())
-    }
-
-    fn corrupt_tree(&self, rule: DaNodeRule) -> platter_vfs::Error {
-        Corrupt::new(self.locus(), rule).into()
-    }
+fn corrupt_tree(directory: &Directory<'_>, rule: DaNodeRule) -> platter_vfs::Error {
+    Corrupt::new(directory.locus(), rule).into()
 }

@@ -69,7 +69,7 @@ fn directory_in_the_inode_is_searched_and_listed() {
         let mut from = DirCursor::START;
         for _ in 0..5 {
             // One entry at a time, as `telldir` and `seekdir` do.
-            let listed = directory.read(from, &mut |entry| {
+            let listed = list::read(directory, from, &mut |entry| {
                 all.push(entry.name.to_vec());
                 from = entry.next;
                 ControlFlow::Break(())
@@ -98,7 +98,9 @@ fn form_is_that_of_the_last_block() {
 fn missing_blocks_and_bad_sizes_are_corrupt() {
     let leafless = mapped_directory(1 << 40, 8_388_609);
     let rule = with(&leafless, |directory| {
-        broken_rule(directory.read(DirCursor::START, &mut |_| ControlFlow::Continue(())))
+        broken_rule(list::read(directory, DirCursor::START, &mut |_| {
+            ControlFlow::Continue(())
+        }))
     });
     assert_eq!(rule, DirectoryRule::Size.text());
     let unwritten = inode_with(|disk, literal| {

@@ -12,7 +12,7 @@ use platter_vfs::{
 use super::{Inode, InodeState, SuperBlock, rename};
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
-use crate::directory::Directory;
+use crate::directory::{self, Directory};
 use crate::directory::change::DirectoryChange;
 use crate::inode::InodeNumberRule;
 use crate::ondisk::InodeNr;
@@ -50,7 +50,7 @@ impl Inode {
             // It was removed, and has not even the two names that all have.
             return Ok(());
         }
-        directory.read(from, sink)
+        directory::list::read(&directory, from, sink)
     }
 }
 

@@ -4,7 +4,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
 use super::blocks::insert_sorted;
-use super::{DirectoryChange, Located, NewEntry};
+use super::{DirectoryChange, Located, NewEntry, node, short, tree};
 use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::build::{self, HashEntry};
 use crate::ondisk::dir::data::{DataKind, entry_bytes};
@@ -28,135 +28,135 @@ pub(super) fn block_for(
     (missing.unwrap_or(bests.len()), true)
 }
 
-impl DirectoryChange<'_, '_> {
-    /// The leaf entries, and the longest free region of each block of entries.
-    pub(super) fn read_leaf(&mut self) -> Result<(Vec<HashEntry>, Vec<u16>)> {
-        let bytes = self.read(dir::leaf_start(self.geometry()), LEAF)?;
-        let owner = self.owner().get();
-        let site = Site::verified(self.geometry(), owner);
-        let leaf = DirLeaf::decode(&bytes, DaKind::DirLeaf1, &site);
-        let leaf = leaf.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
-        let live = leaf
-            .entries
-            .iter()
-            .filter(|entry| entry.pointer().is_some());
-        let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
-        let bests = leaf.bests.iter().map(|best| best.get());
-        Ok((entries.collect(), bests.collect()))
-    }
+/// The leaf entries, and the longest free region of each block of entries.
+pub(super) fn read(dir: &mut DirectoryChange<'_, '_>) -> Result<(Vec<HashEntry>, Vec<u16>)> {
+    let bytes = dir.read(dir::leaf_start(dir.geometry()), LEAF)?;
+    let owner = dir.owner().get();
+    let site = Site::verified(dir.geometry(), owner);
+    let leaf = DirLeaf::decode(&bytes, DaKind::DirLeaf1, &site);
+    let leaf = leaf.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
+    let live = leaf
+        .entries
+        .iter()
+        .filter(|entry| entry.pointer().is_some());
+    let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
+    let bests = leaf.bests.iter().map(|best| best.get());
+    Ok((entries.collect(), bests.collect()))
+}
 
-    fn write_leaf(&mut self, entries: &[HashEntry], bests: &[u16]) -> Result<()> {
-        let first = dir::leaf_start(self.geometry());
-        let site = self.site(first)?;
-        let bytes = build::single_leaf(entries, bests, &site).ok_or_else(|| self.broken())?;
-        self.write(first, LEAF, bytes)
-    }
+fn write(dir: &mut DirectoryChange<'_, '_>, entries: &[HashEntry], bests: &[u16]) -> Result<()> {
+    let first = dir::leaf_start(dir.geometry());
+    let site = dir.site(first)?;
+    let bytes = build::single_leaf(entries, bests, &site).ok_or_else(|| dir.broken())?;
+    dir.write(first, LEAF, bytes)
+}
 
-    /// Adds an entry to a block of entries, which may be new. Returns where it is, and the longest free region
-    /// that is left.
-    pub(super) fn add_to_data(
-        &mut self,
-        block: u32,
-        is_new: bool,
-        new: &NewEntry<'_>,
-    ) -> Result<(Located, u16)> {
-        let geometry = self.geometry();
-        if is_new {
-            let bytes = self.add_data(block, KIND)?;
-            self.write_data(block, KIND, bytes)?;
-        }
-        let entry = (new.name, new.inode, Some(new.kind));
-        let added = self.edit_data(block, KIND, |bytes| {
-            let offset = build::add_entry(bytes, KIND, entry, geometry)?;
-            Some((Located { block, offset }, build::best(bytes)?))
-        })?;
-        added.ok_or_else(|| self.broken())
+/// Adds an entry to a block of entries, which may be new. Returns where it is, and the longest free region
+/// that is left.
+pub(super) fn add_to_data(
+    dir: &mut DirectoryChange<'_, '_>,
+    block: u32,
+    is_new: bool,
+    new: &NewEntry<'_>,
+) -> Result<(Located, u16)> {
+    let geometry = dir.geometry();
+    if is_new {
+        let bytes = dir.add_data(block, KIND)?;
+        dir.write_data(block, KIND, bytes)?;
     }
+    let entry = (new.name, new.inode, Some(new.kind));
+    let added = dir.edit_data(block, KIND, |bytes| {
+        let offset = build::add_entry(bytes, KIND, entry, geometry)?;
+        Some((Located { block, offset }, build::best(bytes)?))
+    })?;
+    added.ok_or_else(|| dir.broken())
+}
 
-    /// Removes an entry. Returns the longest free region of its block, which is gone if it has no entries.
-    pub(super) fn remove_from_data(&mut self, at: Located) -> Result<u16> {
-        let geometry = self.geometry();
-        let removed = self.edit_data(at.block, KIND, |bytes| {
-            build::remove_entry(bytes, KIND, at.offset, geometry)?;
-            Some((
-                build::best(bytes)?,
-                build::is_all_free(bytes, KIND, geometry),
-            ))
-        })?;
-        let (best, is_all_free) = removed.ok_or_else(|| self.broken())?;
-        if at.block > 0 && is_all_free {
-            self.drop_data(at.block)?;
-            return Ok(NO_FREE);
-        }
-        Ok(best)
+/// Removes an entry. Returns the longest free region of its block, which is gone if it has no entries.
+pub(super) fn remove_from_data(dir: &mut DirectoryChange<'_, '_>, at: Located) -> Result<u16> {
+    let geometry = dir.geometry();
+    let removed = dir.edit_data(at.block, KIND, |bytes| {
+        build::remove_entry(bytes, KIND, at.offset, geometry)?;
+        Some((
+            build::best(bytes)?,
+            build::is_all_free(bytes, KIND, geometry),
+        ))
+    })?;
+    let (best, is_all_free) = removed.ok_or_else(|| dir.broken())?;
+    if at.block > 0 && is_all_free {
+        dir.drop_data(at.block)?;
+        return Ok(NO_FREE);
     }
+    Ok(best)
+}
 
-    pub(super) fn insert_in_leaf(&mut self, new: &NewEntry<'_>) -> Result<()> {
-        let geometry = self.geometry();
-        let (mut entries, mut bests) = self.read_leaf()?;
-        let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
-        let (block, is_new) = block_for(&bests.iter().copied(), size);
-        let bests_after = bests.len().max(block + 1);
-        if entries.len() + 1 > build::single_leaf_entries_max(geometry, bests_after) {
-            self.leave_leaf(&entries, &bests)?;
-            return self.insert_in_node(new);
-        }
-        let number = u32::try_from(block).unwrap_or(u32::MAX);
-        let (at, best) = self.add_to_data(number, is_new, new)?;
-        bests.resize(bests_after, NO_FREE);
-        if let Some(slot) = bests.get_mut(block) {
-            *slot = best;
-        }
-        let pointer = self.pointer(at)?;
-        insert_sorted(&mut entries, (da::hash(new.name), pointer));
-        self.write_leaf(&entries, &bests)
+/// Adds a name that is not there.
+pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> Result<()> {
+    let geometry = dir.geometry();
+    let (mut entries, mut bests) = read(dir)?;
+    let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
+    let (block, is_new) = block_for(&bests.iter().copied(), size);
+    let bests_after = bests.len().max(block + 1);
+    if entries.len() + 1 > build::single_leaf_entries_max(geometry, bests_after) {
+        leave(dir, &entries, &bests)?;
+        return node::insert(dir, new);
     }
+    let number = u32::try_from(block).unwrap_or(u32::MAX);
+    let (at, best) = add_to_data(dir, number, is_new, new)?;
+    bests.resize(bests_after, NO_FREE);
+    if let Some(slot) = bests.get_mut(block) {
+        *slot = best;
+    }
+    let pointer = dir.pointer(at)?;
+    insert_sorted(&mut entries, (da::hash(new.name), pointer));
+    write(dir, &entries, &bests)
+}
 
-    pub(super) fn remove_from_leaf(&mut self, name: &[u8]) -> Result<()> {
-        let found = self.find(name)?.ok_or(Condition::NotFound)?;
-        let pointer = self.pointer(found)?;
-        let (mut entries, mut bests) = self.read_leaf()?;
-        entries.retain(|entry| entry.1 != pointer);
-        let best = self.remove_from_data(found)?;
-        if let Some(slot) = bests.get_mut(found.block as usize) {
-            *slot = best;
-        }
-        trim(&mut bests);
-        if !self.try_become_block(&entries, &bests)? {
-            self.write_leaf(&entries, &bests)?;
-        }
-        Ok(())
+/// Removes a name that is there.
+pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, name: &[u8]) -> Result<()> {
+    let found = dir.find(name)?.ok_or(Condition::NotFound)?;
+    let pointer = dir.pointer(found)?;
+    let (mut entries, mut bests) = read(dir)?;
+    entries.retain(|entry| entry.1 != pointer);
+    let best = remove_from_data(dir, found)?;
+    if let Some(slot) = bests.get_mut(found.block as usize) {
+        *slot = best;
     }
+    trim(&mut bests);
+    if !try_become_block(dir, &entries, &bests)? {
+        write(dir, &entries, &bests)?;
+    }
+    Ok(())
+}
 
-    /// Moves the leaf entries to the only block of entries that is left, if they fit.
-    pub(super) fn try_become_block(
-        &mut self,
-        entries: &[HashEntry],
-        bests: &[u16],
-    ) -> Result<bool> {
-        let geometry = self.geometry();
-        if bests.len() != 1 {
-            return Ok(false);
-        }
-        let mut bytes = self.read_data(0, KIND)?;
-        if build::become_single(&mut bytes, entries, geometry).is_none() {
-            return Ok(false);
-        }
-        self.drop_block(dir::leaf_start(geometry))?;
-        if !self.try_become_short(&bytes)? {
-            self.write_data(0, DataKind::Single, bytes)?;
-        }
-        Ok(true)
+/// Moves the leaf entries to the only block of entries that is left, if they fit.
+pub(super) fn try_become_block(
+    dir: &mut DirectoryChange<'_, '_>,
+    entries: &[HashEntry],
+    bests: &[u16],
+) -> Result<bool> {
+    let geometry = dir.geometry();
+    if bests.len() != 1 {
+        return Ok(false);
     }
+    let mut bytes = dir.read_data(0, KIND)?;
+    if build::become_single(&mut bytes, entries, geometry).is_none() {
+        return Ok(false);
+    }
+    dir.drop_block(dir::leaf_start(geometry))?;
+    if !short::try_become(dir, &bytes)? {
+        dir.write_data(0, DataKind::Single, bytes)?;
+    }
+    Ok(true)
+}
 
-    /// Makes the leaf the root of a tree, and moves the free regions to an index.
-    fn leave_leaf(&mut self, entries: &[HashEntry], bests: &[u16]) -> Result<()> {
-        let geometry = self.geometry();
-        let first = dir::free_start(geometry);
-        self.add_block(first)?;
-        self.write_free(0, bests)?;
-        self.write_tree_leaf(first_leaf(geometry), entries, super::tree::NO_LINKS)
-    }
+/// Makes the leaf the root of a tree, and moves the free regions to an index.
+fn leave(dir: &mut DirectoryChange<'_, '_>, entries: &[HashEntry], bests: &[u16]) -> Result<()> {
+    let geometry = dir.geometry();
+    let first = dir::free_start(geometry);
+    dir.add_block(first)?;
+    node::write_free(dir, 0, bests)?;
+    tree::write_leaf(dir, first_leaf(geometry), entries, super::tree::NO_LINKS)
 }
 
 /// The block of the leaves that is their root.

@@ -6,10 +6,10 @@
 
 mod blocks;
 mod short;
-mod single;
 mod tree;
-mod leaf;
 mod node;
+mod leaf;
+mod single;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};
@@ -110,20 +110,20 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
     /// `NoSpace`; the directory is of no use any more.
     pub fn insert(&mut self, entry: &NewEntry<'_>) -> Result<()> {
         match self.form()? {
-            Form::Short => self.insert_short(entry),
-            Form::Block => self.insert_in_block(entry),
-            Form::Leaf => self.insert_in_leaf(entry),
-            Form::Node => self.insert_in_node(entry),
+            Form::Short => short::insert(self, entry),
+            Form::Block => single::insert(self, entry),
+            Form::Leaf => leaf::insert(self, entry),
+            Form::Node => node::insert(self, entry),
         }
     }
 
     /// Makes a name that is there, `..` included, name another inode.
     pub fn replace(&mut self, entry: &NewEntry<'_>) -> Result<()> {
         if self.form()? == Form::Short {
-            if self.replace_short(entry)? {
+            if short::replace(self, entry)? {
                 return Ok(());
             }
-            self.leave_short()?;
+            short::leave(self)?;
         }
         let found = self.find(entry.name)?.ok_or(Condition::NotFound)?;
         let kind = self.data_kind()?;
@@ -140,16 +140,16 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
         if self.fork.is_some() {
             return Ok(());
         }
-        self.leave_short()
+        short::leave(self)
     }
 
     /// Removes a name that is there.
     pub fn remove(&mut self, name: &[u8]) -> Result<()> {
         match self.form()? {
-            Form::Short => self.remove_short(name),
-            Form::Block => self.remove_from_block(name),
-            Form::Leaf => self.remove_from_leaf(name),
-            Form::Node => self.remove_from_node(name),
+            Form::Short => short::remove(self, name),
+            Form::Block => single::remove(self, name),
+            Form::Leaf => leaf::remove(self, name),
+            Form::Node => node::remove(self, name),
         }
     }
 
@@ -192,14 +192,14 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
         match self.form()? {
             Form::Short => Ok(None),
             Form::Block => {
-                let leaves = self.block_leaves()?;
+                let leaves = single::leaves(self)?;
                 self.find_among(&leaves, hash, name)
             }
             Form::Leaf => {
-                let (entries, _) = self.read_leaf()?;
+                let (entries, _) = leaf::read(self)?;
                 self.find_among(&entries, hash, name)
             }
-            Form::Node => self.find_in_node(hash, name),
+            Form::Node => node::find(self, hash, name),
         }
     }
 

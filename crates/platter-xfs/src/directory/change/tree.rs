@@ -62,420 +62,443 @@ fn split_links(links: DaLinks, at: u32, new: u32) -> (DaLinks, DaLinks) {
     (left, right)
 }
 
-impl DirectoryChange<'_, '_> {
-    fn tree_root(&self) -> u32 {
-        u32::try_from(dir::leaf_start(self.geometry()).0).unwrap_or(u32::MAX)
-    }
+fn root(dir: &DirectoryChange<'_, '_>) -> u32 {
+    u32::try_from(dir::leaf_start(dir.geometry()).0).unwrap_or(u32::MAX)
+}
 
-    fn tree_broken(&self, rule: DaNodeRule) -> platter_vfs::Error {
-        Corrupt::new(Locus::inode(self.owner().get()), rule).into()
-    }
+fn broken(dir: &DirectoryChange<'_, '_>, rule: DaNodeRule) -> platter_vfs::Error {
+    Corrupt::new(Locus::inode(dir.owner().get()), rule).into()
+}
 
-    fn tree_kind(&mut self, at: u32) -> Result<DaKind> {
-        let first = FileBlock(at.into());
-        if let Some(kind) = self.da_kind(first)? {
-            return Ok(kind);
-        }
-        let is_mapped = self.locate(first)?.is_some();
-        Err(self.tree_broken(if is_mapped {
+fn kind_of(dir: &mut DirectoryChange<'_, '_>, at: u32) -> Result<DaKind> {
+    let first = FileBlock(at.into());
+    if let Some(kind) = dir.da_kind(first)? {
+        return Ok(kind);
+    }
+    let is_mapped = dir.locate(first)?.is_some();
+    Err(broken(
+        dir,
+        if is_mapped {
             DaNodeRule::Kind
         } else {
             DaNodeRule::Missing
-        }))
-    }
+        },
+    ))
+}
 
-    fn read_tree_leaf(&mut self, at: u32) -> Result<Leaf> {
-        let owner = self.owner().get();
-        let site = Site::verified(self.geometry(), owner);
-        let decode = |bytes: &[u8]| {
-            let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, &site)?;
-            let live = leaf
-                .entries
-                .iter()
-                .filter(|entry| entry.pointer().is_some());
-            let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
-            Ok(Leaf {
-                at,
-                links: leaf.links,
-                entries: entries.collect(),
-            })
-        };
-        let leaf = self.look_at(FileBlock(at.into()), LEAF, decode)?;
-        leaf.map_err(|rule: DirLeafRule| Corrupt::new(Locus::inode(owner), rule).into())
-    }
-
-    fn read_node(&mut self, at: u32) -> Result<Step> {
-        let site = Site::verified(self.geometry(), self.owner().get());
-        let decode = |bytes: &[u8]| {
-            let node = DaNode::decode(bytes, &site)?;
-            let children = node.entries.iter();
-            let children = children.map(|entry| (entry.hash.get(), entry.child.get()));
-            Ok(Step {
-                at,
-                level: node.level,
-                links: node.links,
-                children: children.collect(),
-                index: 0,
-            })
-        };
-        let node = self.look_at(FileBlock(at.into()), BlockKind::DaNode, decode)?;
-        node.map_err(|rule| self.tree_broken(rule))
-    }
-
-    pub(super) fn write_tree_leaf(
-        &mut self,
-        at: u32,
-        entries: &[HashEntry],
-        links: DaLinks,
-    ) -> Result<()> {
-        let first = FileBlock(at.into());
-        let site = self.site(first)?;
-        let bytes = build::leaf(entries, links, &site).ok_or_else(|| self.broken())?;
-        self.write(first, LEAF, bytes)
-    }
-
-    fn write_node(&mut self, step: &Step) -> Result<()> {
-        let first = FileBlock(step.at.into());
-        let site = self.site(first)?;
-        let bytes = build::node(&step.children, step.level, step.links, &site);
-        let bytes = bytes.ok_or_else(|| self.broken())?;
-        self.write(first, BlockKind::DaNode, bytes)
-    }
-
-    /// The leaf entries of a hash in a leaf, and whether the next leaf may have others.
-    pub(super) fn entries_of_hash(&mut self, at: u32, hash: u32) -> Result<(Vec<HashEntry>, bool)> {
-        let owner = self.owner().get();
-        let site = Site::verified(self.geometry(), owner);
-        let decode = |bytes: &[u8]| {
-            let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, &site)?;
-            let same = matching(leaf.entries, hash).map(|pointer| (hash, pointer.0));
-            let last = leaf.entries.last().map(|last| last.hash.get());
-            Ok((same.collect(), last == Some(hash)))
-        };
-        let found = self.look_at(FileBlock(at.into()), LEAF, decode)?;
-        found.map_err(|rule: DirLeafRule| Corrupt::new(Locus::inode(owner), rule).into())
-    }
-
-    /// The path to a leaf by these nodes.
-    pub(super) fn path_to(&mut self, steps: Vec<Step>, at: u32) -> Result<Path> {
-        let leaf = self.read_tree_leaf(at)?;
-        Ok(Path {
-            steps,
-            leaf,
-            seen: HashSet::new(),
+fn read_leaf(dir: &mut DirectoryChange<'_, '_>, at: u32) -> Result<Leaf> {
+    let owner = dir.owner().get();
+    let site = Site::verified(dir.geometry(), owner);
+    let decode = |bytes: &[u8]| {
+        let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, &site)?;
+        let live = leaf
+            .entries
+            .iter()
+            .filter(|entry| entry.pointer().is_some());
+        let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
+        Ok(Leaf {
+            at,
+            links: leaf.links,
+            entries: entries.collect(),
         })
-    }
+    };
+    let leaf = dir.look_at(FileBlock(at.into()), LEAF, decode)?;
+    leaf.map_err(|rule: DirLeafRule| Corrupt::new(Locus::inode(owner), rule).into())
+}
 
-    /// The nodes to the first leaf that may have a hash, or to the last leaf, and that leaf.
-    pub(super) fn descend_to(&mut self, hash: u32) -> Result<(Vec<Step>, u32)> {
-        let mut steps: Vec<Step> = Vec::new();
-        let mut at = self.tree_root();
-        loop {
-            match self.tree_kind(at)? {
-                DaKind::DirLeafN => return Ok((steps, at)),
-                DaKind::Node => {}
-                DaKind::DirLeaf1 | DaKind::AttrLeaf => {
-                    return Err(self.tree_broken(DaNodeRule::Kind));
-                }
+fn read_node(dir: &mut DirectoryChange<'_, '_>, at: u32) -> Result<Step> {
+    let site = Site::verified(dir.geometry(), dir.owner().get());
+    let decode = |bytes: &[u8]| {
+        let node = DaNode::decode(bytes, &site)?;
+        let children = node.entries.iter();
+        let children = children.map(|entry| (entry.hash.get(), entry.child.get()));
+        Ok(Step {
+            at,
+            level: node.level,
+            links: node.links,
+            children: children.collect(),
+            index: 0,
+        })
+    };
+    let node = dir.look_at(FileBlock(at.into()), BlockKind::DaNode, decode)?;
+    node.map_err(|rule| broken(dir, rule))
+}
+
+/// Writes a leaf of the hash tree.
+pub(super) fn write_leaf(
+    dir: &mut DirectoryChange<'_, '_>,
+    at: u32,
+    entries: &[HashEntry],
+    links: DaLinks,
+) -> Result<()> {
+    let first = FileBlock(at.into());
+    let site = dir.site(first)?;
+    let bytes = build::leaf(entries, links, &site).ok_or_else(|| dir.broken())?;
+    dir.write(first, LEAF, bytes)
+}
+
+fn write_node(dir: &mut DirectoryChange<'_, '_>, step: &Step) -> Result<()> {
+    let first = FileBlock(step.at.into());
+    let site = dir.site(first)?;
+    let bytes = build::node(&step.children, step.level, step.links, &site);
+    let bytes = bytes.ok_or_else(|| dir.broken())?;
+    dir.write(first, BlockKind::DaNode, bytes)
+}
+
+/// The leaf entries of a hash in a leaf, and whether the next leaf may have others.
+pub(super) fn entries_of_hash(
+    dir: &mut DirectoryChange<'_, '_>,
+    at: u32,
+    hash: u32,
+) -> Result<(Vec<HashEntry>, bool)> {
+    let owner = dir.owner().get();
+    let site = Site::verified(dir.geometry(), owner);
+    let decode = |bytes: &[u8]| {
+        let leaf = DirLeaf::decode(bytes, DaKind::DirLeafN, &site)?;
+        let same = matching(leaf.entries, hash).map(|pointer| (hash, pointer.0));
+        let last = leaf.entries.last().map(|last| last.hash.get());
+        Ok((same.collect(), last == Some(hash)))
+    };
+    let found = dir.look_at(FileBlock(at.into()), LEAF, decode)?;
+    found.map_err(|rule: DirLeafRule| Corrupt::new(Locus::inode(owner), rule).into())
+}
+
+/// The path to a leaf by these nodes.
+pub(super) fn path_to(
+    dir: &mut DirectoryChange<'_, '_>,
+    steps: Vec<Step>,
+    at: u32,
+) -> Result<Path> {
+    let leaf = read_leaf(dir, at)?;
+    Ok(Path {
+        steps,
+        leaf,
+        seen: HashSet::new(),
+    })
+}
+
+/// The nodes to the first leaf that may have a hash, or to the last leaf, and that leaf.
+pub(super) fn descend_to(dir: &mut DirectoryChange<'_, '_>, hash: u32) -> Result<(Vec<Step>, u32)> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut at = root(dir);
+    loop {
+        match kind_of(dir, at)? {
+            DaKind::DirLeafN => return Ok((steps, at)),
+            DaKind::Node => {}
+            DaKind::DirLeaf1 | DaKind::AttrLeaf => {
+                return Err(broken(dir, DaNodeRule::Kind));
             }
-            let mut step = self.read_node(at)?;
-            let above = steps.last().map_or(DA_LEVELS_MAX + 1, |above| above.level);
-            if step.level >= above {
-                return Err(self.tree_broken(DaNodeRule::Level));
-            }
-            let index = step.children.partition_point(|child| child.0 < hash);
-            step.index = index.min(step.children.len().saturating_sub(1));
-            let Some(&(_, child)) = step.children.get(step.index) else {
-                return Err(self.tree_broken(DaNodeRule::Count));
-            };
-            at = child;
-            steps.push(step);
+        }
+        let mut step = read_node(dir, at)?;
+        let above = steps.last().map_or(DA_LEVELS_MAX + 1, |above| above.level);
+        if step.level >= above {
+            return Err(broken(dir, DaNodeRule::Level));
+        }
+        let index = step.children.partition_point(|child| child.0 < hash);
+        step.index = index.min(step.children.len().saturating_sub(1));
+        let Some(&(_, child)) = step.children.get(step.index) else {
+            return Err(broken(dir, DaNodeRule::Count));
+        };
+        at = child;
+        steps.push(step);
+    }
+}
+
+/// Goes on to the next leaf; false after the last.
+///
+/// # Errors
+/// `Corrupt` where the tree leads to a leaf again.
+pub(super) fn advance(dir: &mut DirectoryChange<'_, '_>, path: &mut Path) -> Result<bool> {
+    let left = dir.locate(FileBlock(path.leaf.at.into()))?;
+    if !left.is_some_and(|left| path.seen.insert(left)) {
+        return Err(broken(dir, DaNodeRule::Cycle));
+    }
+    let mut level = path.steps.len();
+    loop {
+        let Some(above) = level.checked_sub(1) else {
+            return Ok(false);
+        };
+        level = above;
+        if path.steps[level].index + 1 < path.steps[level].children.len() {
+            break;
         }
     }
-
-    /// Goes on to the next leaf; false after the last.
-    ///
-    /// # Errors
-    /// `Corrupt` where the tree leads to a leaf again.
-    pub(super) fn advance(&mut self, path: &mut Path) -> Result<bool> {
-        let left = self.locate(FileBlock(path.leaf.at.into()))?;
-        if !left.is_some_and(|left| path.seen.insert(left)) {
-            return Err(self.tree_broken(DaNodeRule::Cycle));
+    path.steps[level].index += 1;
+    path.steps.truncate(level + 1);
+    let mut at = path.steps[level].children[path.steps[level].index].1;
+    while kind_of(dir, at)? == DaKind::Node {
+        let step = read_node(dir, at)?;
+        let above = path.steps.last().map_or(0, |above| above.level);
+        if step.level >= above {
+            return Err(broken(dir, DaNodeRule::Level));
         }
-        let mut level = path.steps.len();
-        loop {
-            let Some(above) = level.checked_sub(1) else {
-                return Ok(false);
-            };
-            level = above;
-            if path.steps[level].index + 1 < path.steps[level].children.len() {
-                break;
-            }
-        }
-        path.steps[level].index += 1;
-        path.steps.truncate(level + 1);
-        let mut at = path.steps[level].children[path.steps[level].index].1;
-        while self.tree_kind(at)? == DaKind::Node {
-            let step = self.read_node(at)?;
-            let above = path.steps.last().map_or(0, |above| above.level);
-            if step.level >= above {
-                return Err(self.tree_broken(DaNodeRule::Level));
-            }
-            at = match step.children.first() {
-                Some(&(_, child)) => child,
-                None => return Err(self.tree_broken(DaNodeRule::Count)),
-            };
-            path.steps.push(step);
-        }
-        path.leaf = self.read_tree_leaf(at)?;
-        Ok(true)
+        at = match step.children.first() {
+            Some(&(_, child)) => child,
+            None => return Err(broken(dir, DaNodeRule::Count)),
+        };
+        path.steps.push(step);
     }
+    path.leaf = read_leaf(dir, at)?;
+    Ok(true)
+}
 
-    /// The entries of the only leaf, if the tree has no more.
-    pub(super) fn only_leaf(&mut self) -> Result<Option<Vec<HashEntry>>> {
-        let root = self.tree_root();
-        if self.tree_kind(root)? != DaKind::DirLeafN {
-            return Ok(None);
-        }
-        Ok(Some(self.read_tree_leaf(root)?.entries))
+/// The entries of the only leaf, if the tree has no more.
+pub(super) fn only_leaf(dir: &mut DirectoryChange<'_, '_>) -> Result<Option<Vec<HashEntry>>> {
+    let root = root(dir);
+    if kind_of(dir, root)? != DaKind::DirLeafN {
+        return Ok(None);
     }
+    Ok(Some(read_leaf(dir, root)?.entries))
+}
 
-    /// Allocates a block for a leaf or node.
-    fn add_tree_block(&mut self) -> Result<u32> {
-        let geometry = self.geometry();
-        let each = u64::from(geometry.dir_block_blocks());
-        let mut at = dir::leaf_start(geometry).0;
-        let end = dir::free_start(geometry).0;
-        // Whole runs of mapped blocks are passed over.
-        while let Some(mapped_to) = self.mapped_from(at)? {
-            at = mapped_to;
-        }
-        if at + each > end {
+/// Allocates a block for a leaf or node.
+fn add_block(dir: &mut DirectoryChange<'_, '_>) -> Result<u32> {
+    let geometry = dir.geometry();
+    let each = u64::from(geometry.dir_block_blocks());
+    let mut at = dir::leaf_start(geometry).0;
+    let end = dir::free_start(geometry).0;
+    // Whole runs of mapped blocks are passed over.
+    while let Some(mapped_to) = mapped_from(dir, at)? {
+        at = mapped_to;
+    }
+    if at + each > end {
+        return Err(Condition::NoSpace.into());
+    }
+    dir.add_block(FileBlock(at))?;
+    u32::try_from(at).map_err(|_| dir.broken())
+}
+
+/// Where the mapping that has a block ends; `None` if none has it.
+fn mapped_from(dir: &mut DirectoryChange<'_, '_>, at: u64) -> Result<Option<u64>> {
+    let found = dir.mapping_from(FileBlock(at))?;
+    Ok(found
+        .filter(|found| found.offset.0 <= at)
+        .map(|found| found.end().0))
+}
+
+/// Changes the link of a neighbour on the same level.
+fn relink(
+    dir: &mut DirectoryChange<'_, '_>,
+    at: Option<u32>,
+    change: impl FnOnce(&mut DaLinks),
+) -> Result<()> {
+    let Some(at) = at else {
+        return Ok(());
+    };
+    if kind_of(dir, at)? == DaKind::Node {
+        let mut node = read_node(dir, at)?;
+        change(&mut node.links);
+        return write_node(dir, &node);
+    }
+    let mut leaf = read_leaf(dir, at)?;
+    change(&mut leaf.links);
+    write_leaf(dir, at, &leaf.entries, leaf.links)
+}
+
+/// Adds a leaf entry.
+pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
+    let (steps, at) = descend_to(dir, entry.0)?;
+    let inserted = dir.edit_block(FileBlock(at.into()), LEAF, |bytes| {
+        index::insert_in_leaf(bytes, entry)
+    })?;
+    if let Some(greatest) = inserted {
+        return store_steps(dir, steps, greatest);
+    }
+    let Path {
+        mut steps,
+        mut leaf,
+        ..
+    } = path_to(dir, steps, at)?;
+    insert_sorted(&mut leaf.entries, entry);
+    if leaf.entries.len() <= build::leaf_entries_max(dir.geometry()) {
+        write_leaf(dir, leaf.at, &leaf.entries, leaf.links)?;
+        let greatest = leaf.entries.last().map_or(0, |last| last.0);
+        return store_steps(dir, steps, greatest);
+    }
+    // A root that is a leaf moves to a block of its own below a new root.
+    if steps.is_empty() {
+        let at = add_block(dir)?;
+        steps.push(Step {
+            at: leaf.at,
+            level: 1,
+            links: NO_LINKS,
+            children: vec![(0, at)],
+            index: 0,
+        });
+        leaf.at = at;
+    }
+    let new = add_block(dir)?;
+    let right = leaf.entries.split_off(leaf.entries.len() / 2);
+    let (left_links, right_links) = split_links(leaf.links, leaf.at, new);
+    write_leaf(dir, leaf.at, &leaf.entries, left_links)?;
+    write_leaf(dir, new, &right, right_links)?;
+    relink(dir, leaf.links.next, |links| links.previous = Some(new))?;
+    let hashes = [&leaf.entries, &right].map(|part| part.last().map_or(0, |last| last.0));
+    insert_child(dir, steps, hashes, new)
+}
+
+/// The last child of a path was split: it has the first of two greatest hashes, and `new` the second.
+fn insert_child(
+    dir: &mut DirectoryChange<'_, '_>,
+    mut steps: Vec<Step>,
+    hashes: [u32; 2],
+    new: u32,
+) -> Result<()> {
+    let Some(mut step) = steps.pop() else {
+        return Err(broken(dir, DaNodeRule::Level));
+    };
+    check_hashes(dir, &step, hashes)?;
+    if let Some(child) = step.children.get_mut(step.index) {
+        child.0 = hashes[0];
+    }
+    step.children.insert(step.index + 1, (hashes[1], new));
+    if step.children.len() <= build::node_entries_max(dir.geometry()) {
+        write_node(dir, &step)?;
+        let greatest = step.children.last().map_or(0, |last| last.0);
+        return store_steps(dir, steps, greatest);
+    }
+    if steps.is_empty() {
+        if step.level >= DA_LEVELS_MAX {
             return Err(Condition::NoSpace.into());
         }
-        self.add_block(FileBlock(at))?;
-        u32::try_from(at).map_err(|_| self.broken())
-    }
-
-    /// Where the mapping that has a block ends; `None` if none has it.
-    fn mapped_from(&mut self, at: u64) -> Result<Option<u64>> {
-        let found = self.mapping_from(FileBlock(at))?;
-        Ok(found
-            .filter(|found| found.offset.0 <= at)
-            .map(|found| found.end().0))
-    }
-
-    /// Changes the link of a neighbour on the same level.
-    fn relink(&mut self, at: Option<u32>, change: impl FnOnce(&mut DaLinks)) -> Result<()> {
-        let Some(at) = at else {
-            return Ok(());
-        };
-        if self.tree_kind(at)? == DaKind::Node {
-            let mut node = self.read_node(at)?;
-            change(&mut node.links);
-            return self.write_node(&node);
-        }
-        let mut leaf = self.read_tree_leaf(at)?;
-        change(&mut leaf.links);
-        self.write_tree_leaf(at, &leaf.entries, leaf.links)
-    }
-
-    /// Adds a leaf entry.
-    pub(super) fn insert_in_tree(&mut self, entry: HashEntry) -> Result<()> {
-        let (steps, at) = self.descend_to(entry.0)?;
-        let inserted = self.edit_block(FileBlock(at.into()), LEAF, |bytes| {
-            index::insert_in_leaf(bytes, entry)
-        })?;
-        if let Some(greatest) = inserted {
-            return self.store_steps(steps, greatest);
-        }
-        let Path {
-            mut steps,
-            mut leaf,
-            ..
-        } = self.path_to(steps, at)?;
-        insert_sorted(&mut leaf.entries, entry);
-        if leaf.entries.len() <= build::leaf_entries_max(self.geometry()) {
-            self.write_tree_leaf(leaf.at, &leaf.entries, leaf.links)?;
-            let greatest = leaf.entries.last().map_or(0, |last| last.0);
-            return self.store_steps(steps, greatest);
-        }
-        // A root that is a leaf moves to a block of its own below a new root.
-        if steps.is_empty() {
-            let at = self.add_tree_block()?;
-            steps.push(Step {
-                at: leaf.at,
-                level: 1,
-                links: NO_LINKS,
-                children: vec![(0, at)],
-                index: 0,
-            });
-            leaf.at = at;
-        }
-        let new = self.add_tree_block()?;
-        let right = leaf.entries.split_off(leaf.entries.len() / 2);
-        let (left_links, right_links) = split_links(leaf.links, leaf.at, new);
-        self.write_tree_leaf(leaf.at, &leaf.entries, left_links)?;
-        self.write_tree_leaf(new, &right, right_links)?;
-        self.relink(leaf.links.next, |links| links.previous = Some(new))?;
-        let hashes = [&leaf.entries, &right].map(|part| part.last().map_or(0, |last| last.0));
-        self.insert_child(steps, hashes, new)
-    }
-
-    /// The last child of a path was split: it has the first of two greatest hashes, and `new` the second.
-    fn insert_child(&mut self, mut steps: Vec<Step>, hashes: [u32; 2], new: u32) -> Result<()> {
-        let Some(mut step) = steps.pop() else {
-            return Err(self.tree_broken(DaNodeRule::Level));
-        };
-        self.check_hashes(&step, hashes)?;
-        if let Some(child) = step.children.get_mut(step.index) {
-            child.0 = hashes[0];
-        }
-        step.children.insert(step.index + 1, (hashes[1], new));
-        if step.children.len() <= build::node_entries_max(self.geometry()) {
-            self.write_node(&step)?;
-            let greatest = step.children.last().map_or(0, |last| last.0);
-            return self.store_steps(steps, greatest);
-        }
-        if steps.is_empty() {
-            if step.level >= DA_LEVELS_MAX {
-                return Err(Condition::NoSpace.into());
-            }
-            let at = self.add_tree_block()?;
-            steps.push(Step {
-                at: step.at,
-                level: step.level + 1,
-                links: NO_LINKS,
-                children: vec![(0, at)],
-                index: 0,
-            });
-            step.at = at;
-        }
-        let at = self.add_tree_block()?;
-        let (left_links, right_links) = split_links(step.links, step.at, at);
-        let right = Step {
-            at,
-            level: step.level,
-            links: right_links,
-            children: step.children.split_off(step.children.len() / 2),
+        let at = add_block(dir)?;
+        steps.push(Step {
+            at: step.at,
+            level: step.level + 1,
+            links: NO_LINKS,
+            children: vec![(0, at)],
             index: 0,
-        };
-        let next = step.links.next;
-        step.links = left_links;
-        self.write_node(&step)?;
-        self.write_node(&right)?;
-        self.relink(next, |links| links.previous = Some(at))?;
-        let hashes = [&step.children, &right.children];
-        let hashes = hashes.map(|part| part.last().map_or(0, |last| last.0));
-        self.insert_child(steps, hashes, at)
+        });
+        step.at = at;
     }
+    let at = add_block(dir)?;
+    let (left_links, right_links) = split_links(step.links, step.at, at);
+    let right = Step {
+        at,
+        level: step.level,
+        links: right_links,
+        children: step.children.split_off(step.children.len() / 2),
+        index: 0,
+    };
+    let next = step.links.next;
+    step.links = left_links;
+    write_node(dir, &step)?;
+    write_node(dir, &right)?;
+    relink(dir, next, |links| links.previous = Some(at))?;
+    let hashes = [&step.children, &right.children];
+    let hashes = hashes.map(|part| part.last().map_or(0, |last| last.0));
+    insert_child(dir, steps, hashes, at)
+}
 
-    /// Checks that the greatest hashes, first and last, of what takes the place of the child that a search went to
-    /// lie between those of the children next to it: verifiers do not compare a block with its node.
-    fn check_hashes(&self, step: &Step, [first, last]: [u32; 2]) -> Result<()> {
-        let before = step.index.checked_sub(1);
-        let before = before.and_then(|before| step.children.get(before));
-        let after = step.children.get(step.index + 1);
-        let is_ordered = before.is_none_or(|before| before.0 <= first)
-            && after.is_none_or(|after| last <= after.0);
-        if is_ordered {
-            Ok(())
-        } else {
-            Err(self.tree_broken(DaNodeRule::Order))
-        }
-    }
-
-    /// Brings the greatest hashes of a path up to date.
-    fn store_steps(&mut self, mut steps: Vec<Step>, mut greatest: u32) -> Result<()> {
-        while let Some(mut step) = steps.pop() {
-            let Some(child) = step.children.get_mut(step.index) else {
-                return Err(self.tree_broken(DaNodeRule::Count));
-            };
-            if child.0 == greatest {
-                return Ok(());
-            }
-            child.0 = greatest;
-            self.check_hashes(&step, [greatest; 2])?;
-            self.write_node(&step)?;
-            greatest = step.children.last().map_or(0, |last| last.0);
-        }
+/// Checks that the greatest hashes, first and last, of what takes the place of the child that a search went to
+/// lie between those of the children next to it: verifiers do not compare a block with its node.
+fn check_hashes(dir: &DirectoryChange<'_, '_>, step: &Step, [first, last]: [u32; 2]) -> Result<()> {
+    let before = step.index.checked_sub(1);
+    let before = before.and_then(|before| step.children.get(before));
+    let after = step.children.get(step.index + 1);
+    let is_ordered =
+        before.is_none_or(|before| before.0 <= first) && after.is_none_or(|after| last <= after.0);
+    if is_ordered {
         Ok(())
+    } else {
+        Err(broken(dir, DaNodeRule::Order))
     }
+}
 
-    /// Takes a leaf entry out.
-    pub(super) fn remove_from_tree(&mut self, entry: HashEntry) -> Result<()> {
-        let (steps, at) = self.descend_to(entry.0)?;
-        let removed = self.edit_block(FileBlock(at.into()), LEAF, |bytes| {
-            index::remove_from_leaf(bytes, entry)
-        })?;
-        if let Some(greatest) = removed {
-            return self.store_steps(steps, greatest);
-        }
-        let mut path = Some(self.path_to(steps, at)?);
-        while let Some(found) = &mut path {
-            if let Some(at) = found.leaf.entries.iter().position(|&other| other == entry) {
-                found.leaf.entries.remove(at);
-                break;
-            }
-            if !self.advance(found)? {
-                path = None;
-            }
-        }
-        let Some(Path { steps, leaf, .. }) = path else {
-            return Err(self.broken());
+/// Brings the greatest hashes of a path up to date.
+fn store_steps(
+    dir: &mut DirectoryChange<'_, '_>,
+    mut steps: Vec<Step>,
+    mut greatest: u32,
+) -> Result<()> {
+    while let Some(mut step) = steps.pop() {
+        let Some(child) = step.children.get_mut(step.index) else {
+            return Err(broken(dir, DaNodeRule::Count));
         };
-        let greatest = leaf.entries.last().map(|last| last.0);
-        if greatest.is_some() || steps.is_empty() {
-            self.write_tree_leaf(leaf.at, &leaf.entries, leaf.links)?;
-            return self.store_steps(steps, greatest.unwrap_or(0));
+        if child.0 == greatest {
+            return Ok(());
         }
-        self.unlink(leaf.at, leaf.links)?;
-        self.remove_child(steps)
+        child.0 = greatest;
+        check_hashes(dir, &step, [greatest; 2])?;
+        write_node(dir, &step)?;
+        greatest = step.children.last().map_or(0, |last| last.0);
     }
+    Ok(())
+}
 
-    /// Takes a block out of its level, and frees it.
-    fn unlink(&mut self, at: u32, links: DaLinks) -> Result<()> {
-        self.relink(links.previous, |other| other.next = links.next)?;
-        self.relink(links.next, |other| other.previous = links.previous)?;
-        self.drop_block(FileBlock(at.into()))
+/// Takes a leaf entry out.
+pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
+    let (steps, at) = descend_to(dir, entry.0)?;
+    let removed = dir.edit_block(FileBlock(at.into()), LEAF, |bytes| {
+        index::remove_from_leaf(bytes, entry)
+    })?;
+    if let Some(greatest) = removed {
+        return store_steps(dir, steps, greatest);
     }
-
-    /// The last child of a path is gone.
-    fn remove_child(&mut self, mut steps: Vec<Step>) -> Result<()> {
-        let Some(mut step) = steps.pop() else {
-            return Err(self.tree_broken(DaNodeRule::Level));
-        };
-        // Links of a node that was changed on the way are those that it has now.
-        step.links = self.read_node(step.at)?.links;
-        step.children.remove(step.index);
-        let Some(&(greatest, only)) = step.children.last() else {
-            self.unlink(step.at, step.links)?;
-            return self.remove_child(steps);
-        };
-        if steps.is_empty() && step.children.len() == 1 {
-            return self.raise(step.at, only);
+    let mut path = Some(path_to(dir, steps, at)?);
+    while let Some(found) = &mut path {
+        if let Some(at) = found.leaf.entries.iter().position(|&other| other == entry) {
+            found.leaf.entries.remove(at);
+            break;
         }
-        self.write_node(&step)?;
-        self.store_steps(steps, greatest)
-    }
-
-    /// Moves the only child of the root to the root's block, as long as there is one.
-    fn raise(&mut self, root: u32, mut only: u32) -> Result<()> {
-        loop {
-            if self.tree_kind(only)? != DaKind::Node {
-                let leaf = self.read_tree_leaf(only)?;
-                self.write_tree_leaf(root, &leaf.entries, NO_LINKS)?;
-                return self.drop_block(FileBlock(only.into()));
-            }
-            let mut node = self.read_node(only)?;
-            self.drop_block(FileBlock(only.into()))?;
-            if let [(_, child)] = node.children[..] {
-                only = child;
-                continue;
-            }
-            node.at = root;
-            node.links = NO_LINKS;
-            return self.write_node(&node);
+        if !advance(dir, found)? {
+            path = None;
         }
+    }
+    let Some(Path { steps, leaf, .. }) = path else {
+        return Err(dir.broken());
+    };
+    let greatest = leaf.entries.last().map(|last| last.0);
+    if greatest.is_some() || steps.is_empty() {
+        write_leaf(dir, leaf.at, &leaf.entries, leaf.links)?;
+        return store_steps(dir, steps, greatest.unwrap_or(0));
+    }
+    unlink(dir, leaf.at, leaf.links)?;
+    remove_child(dir, steps)
+}
+
+/// Takes a block out of its level, and frees it.
+fn unlink(dir: &mut DirectoryChange<'_, '_>, at: u32, links: DaLinks) -> Result<()> {
+    relink(dir, links.previous, |other| other.next = links.next)?;
+    relink(dir, links.next, |other| other.previous = links.previous)?;
+    dir.drop_block(FileBlock(at.into()))
+}
+
+/// The last child of a path is gone.
+fn remove_child(dir: &mut DirectoryChange<'_, '_>, mut steps: Vec<Step>) -> Result<()> {
+    let Some(mut step) = steps.pop() else {
+        return Err(broken(dir, DaNodeRule::Level));
+    };
+    // Links of a node that was changed on the way are those that it has now.
+    step.links = read_node(dir, step.at)?.links;
+    step.children.remove(step.index);
+    let Some(&(greatest, only)) = step.children.last() else {
+        unlink(dir, step.at, step.links)?;
+        return remove_child(dir, steps);
+    };
+    if steps.is_empty() && step.children.len() == 1 {
+        return raise(dir, step.at, only);
+    }
+    write_node(dir, &step)?;
+    store_steps(dir, steps, greatest)
+}
+
+/// Moves the only child of the root to the root's block, as long as there is one.
+fn raise(dir: &mut DirectoryChange<'_, '_>, root: u32, mut only: u32) -> Result<()> {
+    loop {
+        if kind_of(dir, only)? != DaKind::Node {
+            let leaf = read_leaf(dir, only)?;
+            write_leaf(dir, root, &leaf.entries, NO_LINKS)?;
+            return dir.drop_block(FileBlock(only.into()));
+        }
+        let mut node = read_node(dir, only)?;
+        dir.drop_block(FileBlock(only.into()))?;
+        if let [(_, child)] = node.children[..] {
+            only = child;
+            continue;
+        }
+        node.at = root;
+        node.links = NO_LINKS;
+        return write_node(dir, &node);
     }
 }
