@@ -8,6 +8,7 @@ use platter_vfs::{FallocateMode, SetAttr, XattrMode};
 
 use super::tests::{budget, create, name, new_device};
 use super::*;
+use crate::ops::eof_blocks;
 use crate::preallocation::Preallocation;
 use platter_vfs::inode::CreateKind;
 use platter_vfs::{Context, FixedClock, Inode, Timestamp};
@@ -175,7 +176,7 @@ fn idle_files_lose_blocks_beyond_their_end() {
     append(&busy);
     append(&busy);
     mounted.clock.advance(Duration::from_secs(20));
-    mounted.xfs.superblock.free_idle_eof_blocks();
+    eof_blocks::free_idle(&mounted.xfs.superblock);
     assert_eq!(sectors(&idle), 2 * PIECE_SECTORS);
     assert!(sectors(&busy) > 4 * PIECE_SECTORS);
     append(&idle);
@@ -260,7 +261,7 @@ fn close_during_writeback_loses_no_blocks() {
             writeback.join().unwrap();
         });
         mounted.clock.advance(Duration::from_secs(40));
-        mounted.xfs.superblock.free_idle_eof_blocks();
+        eof_blocks::free_idle(&mounted.xfs.superblock);
         assert_eq!(sectors(&file), 2 * PIECE_SECTORS, "{number}");
     }
 }

@@ -13,7 +13,7 @@ use crate::ag::{refcount, reserved_blocks};
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
-use crate::ops::SuperBlock;
+use crate::ops::{SuperBlock, eof_blocks, finish_unlinked};
 use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
@@ -110,7 +110,7 @@ pub(super) fn begin(
         Logging::New | Logging::Scratch => Preallocation::Off,
     };
     let superblock = SuperBlock::new(context, budget, clock, preallocation);
-    superblock.finish_unlinked()?;
+    finish_unlinked(&superblock)?;
     free_staged(&superblock.context)?;
     Ok((superblock, report))
 }
@@ -224,7 +224,7 @@ impl Flushed for Flusher {
         let Some(superblock) = self.0.upgrade() else {
             return;
         };
-        superblock.free_idle_eof_blocks();
+        eof_blocks::free_idle(&superblock);
         if let Some(log) = superblock.context.log() {
             // A failure shuts the log down.
             let _ = log.maintain();
@@ -262,7 +262,7 @@ impl WritableMount for Mounted {
 
     fn suspend(&self) -> Result<()> {
         self.superblock.write_unnamed()?;
-        self.superblock.trim_eof_blocks();
+        eof_blocks::trim(&self.superblock);
         self.superblock.context.mount().freeze()?;
         self.quiesce()
     }
@@ -272,7 +272,7 @@ impl WritableMount for Mounted {
     }
 
     fn mark_clean(&self) -> Result<()> {
-        self.superblock.end_preallocation();
+        eof_blocks::end_preallocation(&self.superblock);
         self.superblock.sync()?;
         self.quiesce()?;
         if let Some(log) = self.superblock.context.log() {

@@ -6,8 +6,8 @@ use platter_vfs::{
     Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp, file,
 };
 
-use super::Inode;
 use super::state::{Times, touch};
+use super::{Inode, hints, xattrs};
 use crate::change::{Change, Cost};
 use crate::fork::InodeEdit;
 use crate::inode;
@@ -38,12 +38,12 @@ impl AttributedInode for Inode {
         if let Some(flags) = changes.flags {
             inode::stored_flags(flags, self.kind).ok_or(Condition::NotSupported)?;
         }
-        self.refuse_hints(changes)
+        hints::validate(self, changes)
     }
 
     fn change_attributes(&self, _: &Context, changes: &SetAttr) -> Result<()> {
         let cost = match changes.permissions {
-            Some(_) => self.xattr_cost(0),
+            Some(_) => xattrs::cost(self, 0),
             None => Cost::default(),
         };
         let now = self.superblock.clock.now();
@@ -84,9 +84,9 @@ fn apply(
     now: Timestamp,
 ) -> Result<()> {
     if let Some(permissions) = changes.permissions {
-        super::xattrs::set_permissions(change, edit, permissions & 0o7777)?;
+        xattrs::set_permissions(change, edit, permissions & 0o7777)?;
     }
-    super::hints::set(edit, changes, change.geometry())?;
+    hints::set(edit, changes, change.geometry())?;
     let kind = edit.inode().kind;
     let old_flags = edit.inode().flags;
     let old_flags2 = edit.inode().flags2;

@@ -9,7 +9,7 @@ use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
 
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
-use super::{Inode, SuperBlock, attr_fork, parents};
+use super::{Inode, SuperBlock, attr_fork, parents, sync, xattrs};
 use crate::ag::{BlockRole, alloc, rmap, space};
 use crate::change::{self, Change, Cost};
 use crate::directory::change::{DirectoryChange, NewEntry};
@@ -58,231 +58,211 @@ impl Blueprint<'_> {
         };
         match (&self.file.access_acl, &self.default_acl) {
             (None, None) => made,
-            _ => made.and(inode.new_acl_cost()),
+            _ => made.and(xattrs::new_acl_cost(inode)),
         }
     }
 }
 
-impl Inode {
-    /// What a file made in this directory takes from it and from its maker.
-    ///
-    /// # Errors
-    /// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
-    pub(super) fn plan_new<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
-        if let CreateKind::Symlink(target) = new.kind {
-            if target.is_empty() {
-                return Err(Condition::NotFound.into());
-            }
-            if target.len() as u64 >= SYMLINK_BYTES_MAX {
-                return Err(Condition::NameTooLong.into());
-            }
-            if target.contains(&0) {
-                return Err(Condition::InvalidArgument.into());
-            }
+/// What a file made in a directory takes from it and from its maker.
+///
+/// # Errors
+/// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
+pub(super) fn plan<'a>(directory: &Inode, new: NewInode<'a>) -> Result<Blueprint<'a>> {
+    if let CreateKind::Symlink(target) = new.kind {
+        if target.is_empty() {
+            return Err(Condition::NotFound.into());
         }
-        let state = self.state.read();
-        let attributes = Attributes::open(self.context(), &state.inode)?;
-        let default_acl = match attributes.get(ACL_DEFAULT_NAME) {
-            Ok(value) => Some(PosixAcl::decode(&value)?),
-            Err(Error::Condition(Condition::NoAttribute)) => None,
-            Err(error) => return Err(error),
-        };
-        let attr = inode::attr(&state.inode, self.context().geometry());
-        let mut blueprint = Blueprint {
-            new,
-            file: NewFile::in_directory(
-                &attr,
-                default_acl.as_ref(),
-                new.context,
-                FileKind::Regular,
-                new.permissions,
-            ),
-            default_acl: None,
-        };
-        let kind = blueprint.kind();
-        blueprint.file = NewFile::in_directory(
+        if target.len() as u64 >= SYMLINK_BYTES_MAX {
+            return Err(Condition::NameTooLong.into());
+        }
+        if target.contains(&0) {
+            return Err(Condition::InvalidArgument.into());
+        }
+    }
+    let state = directory.state.read();
+    let attributes = Attributes::open(directory.context(), &state.inode)?;
+    let default_acl = match attributes.get(ACL_DEFAULT_NAME) {
+        Ok(value) => Some(PosixAcl::decode(&value)?),
+        Err(Error::Condition(Condition::NoAttribute)) => None,
+        Err(error) => return Err(error),
+    };
+    let attr = inode::attr(&state.inode, directory.context().geometry());
+    let mut blueprint = Blueprint {
+        new,
+        file: NewFile::in_directory(
             &attr,
             default_acl.as_ref(),
             new.context,
-            kind,
+            FileKind::Regular,
             new.permissions,
-        );
-        blueprint.default_acl = default_acl.filter(|_| blueprint.file.inherits_default_acl);
-        Ok(blueprint)
-    }
-
-    /// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock.
-    pub(super) fn create_named(
-        &self,
-        name: Option<Name<'_>>,
-        new: NewInode<'_>,
-    ) -> Result<Arc<Self>> {
-        let superblock = &self.superblock;
-        let blueprint = self.plan_new(new)?;
-        let cost = NAME_COST.and(blueprint.cost(self));
-        let cost = cost.and(parents::cost(&superblock.context, 1));
-        let is_directory = blueprint.kind() == FileKind::Directory;
-        let number = superblock.change(&cost, &[self], |changing, _| {
-            let links = u32::from(name.is_some());
-            let number = superblock.make(changing, self.number, &blueprint, links)?;
-            let Some(name) = name else {
-                let mut edit = changing.inode(number)?;
-                changing.add_unlinked(&mut edit)?;
-                changing.put(edit);
-                return Ok(number);
-            };
-            let entry = NewEntry {
-                name: &name,
-                inode: number,
-                kind: blueprint.kind(),
-            };
-            change_directory(changing, self.number, |dir| dir.insert(&entry))?;
-            parents::add(changing, number, (self.number, &name))?;
-            let mut edit = changing.inode(self.number)?;
-            touch(&mut edit, Times::of_contents(superblock.clock.now()))?;
-            if is_directory {
-                let links = edit.inode().links.saturating_add(1);
-                set_links(&mut edit, links)?;
-            }
-            changing.put(edit);
-            Ok(number)
-        })?;
-        superblock.adopt(number, name.is_none())
-    }
-
-    /// Adds a name of `file` to this directory. The caller holds both inode locks.
-    pub(super) fn add_link(&self, name: Name<'_>, file: &Arc<Self>) -> Result<()> {
-        let superblock = &self.superblock;
-        let cost = NAME_COST.and(Cost {
-            inodes: 3,
-            ..parents::cost(&superblock.context, 1)
-        });
-        let now = superblock.clock.now();
-        let entry = NewEntry {
-            name: &name,
-            inode: file.number,
-            kind: file.kind,
-        };
-        let links = superblock.change(&cost, &[self, file], |changing, states| {
-            change_directory(changing, self.number, |dir| dir.insert(&entry))?;
-            let mut edit = changing.inode(self.number)?;
-            touch(&mut edit, Times::of_contents(now))?;
-            changing.put(edit);
-            let mut edit = changing.inode(file.number)?;
-            let links = edit.inode().links;
-            if links == 0 {
-                changing.remove_unlinked(&mut edit)?;
-            }
-            set_links(&mut edit, links.saturating_add(1))?;
-            touch(&mut edit, Times::of_attributes(now))?;
-            changing.put(edit);
-            parents::add(changing, file.number, (self.number, &name))?;
-            states.of(file).may_get_first_name = false;
-            Ok(links)
-        })?;
-        if links == 0 {
-            // Now that it can be found, what was written to it before has to be.
-            file.add_to_dirty();
-        }
-        Ok(())
-    }
+        ),
+        default_acl: None,
+    };
+    let kind = blueprint.kind();
+    blueprint.file = NewFile::in_directory(
+        &attr,
+        default_acl.as_ref(),
+        new.context,
+        kind,
+        new.permissions,
+    );
+    blueprint.default_acl = default_acl.filter(|_| blueprint.file.inherits_default_acl);
+    Ok(blueprint)
 }
 
-impl SuperBlock {
-    /// The object of an inode that was just made.
-    fn adopt(self: &Arc<Self>, number: InodeNr, may_get_first_name: bool) -> Result<Arc<Inode>> {
-        let id = number.id();
-        let inode = self.inodes.get_or_load(id, |seat| {
-            let inode = self.object(inode::read(&self.context, number)?, seat)?;
-            inode.state.write().may_get_first_name = may_get_first_name;
-            Ok::<_, Error>(inode)
-        });
-        if may_get_first_name {
-            // Without a name, it goes with its last user.
-            self.inodes.release(id);
-        }
-        inode
-    }
-
-    /// Makes an inode with what is in it from the start.
-    pub(super) fn make(
-        &self,
-        changing: &mut Change<'_>,
-        parent: InodeNr,
-        blueprint: &Blueprint<'_>,
-        links: u32,
-    ) -> Result<InodeNr> {
-        let kind = blueprint.kind();
-        let now = self.clock.now();
-        let directory = changing.inode(parent)?;
-        let directory = directory.inode();
-        let mut flags = directory.flags & INHERITED;
-        if kind == FileKind::Directory {
-            flags |= directory.flags & INHERITED_BY_DIRECTORIES;
-        }
-        let inherits_size = directory.flags.contains(InodeFlags::EXTSZINHERIT);
-        let takes_size = matches!(kind, FileKind::Regular | FileKind::Directory) && inherits_size;
-        if takes_size && kind == FileKind::Regular {
-            flags |= InodeFlags::EXTSIZE;
-        }
-        let takes_project = directory.flags.contains(InodeFlags::PROJINHERIT);
-        let takes_cow = directory.flags2.contains(InodeFlags2::COWEXTSIZE)
-            && matches!(kind, FileKind::Regular | FileKind::Directory);
-        let links = if kind == FileKind::Directory {
-            2
-        } else {
-            links
+/// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock.
+pub(super) fn file(
+    directory: &Inode,
+    name: Option<Name<'_>>,
+    new: NewInode<'_>,
+) -> Result<Arc<Inode>> {
+    let superblock = &directory.superblock;
+    let blueprint = plan(directory, new)?;
+    let cost = NAME_COST.and(blueprint.cost(directory));
+    let cost = cost.and(parents::cost(&superblock.context, 1));
+    let is_directory = blueprint.kind() == FileKind::Directory;
+    let number = superblock.change(&cost, &[directory], |changing, _| {
+        let links = u32::from(name.is_some());
+        let number = make(superblock, changing, directory.number, &blueprint, links)?;
+        let Some(name) = name else {
+            let mut edit = changing.inode(number)?;
+            changing.add_unlinked(&mut edit)?;
+            changing.put(edit);
+            return Ok(number);
         };
-        let mode = kind.mode_bits() | blueprint.file.permissions;
-        let fresh = FreshInode {
-            mode: u16::try_from(mode).unwrap_or_default(),
-            data_format: match kind {
-                FileKind::Regular | FileKind::Directory | FileKind::Symlink => ForkFormat::Extents,
-                FileKind::CharDevice
-                | FileKind::BlockDevice
-                | FileKind::Fifo
-                | FileKind::Socket => ForkFormat::Device,
-            },
-            uid: blueprint.file.uid,
-            gid: blueprint.file.gid,
-            project: if takes_project { directory.project } else { 0 },
-            links,
-            now,
-            flags,
-            flags2: if takes_cow {
-                InodeFlags2::COWEXTSIZE
-            } else {
-                InodeFlags2::empty()
-            },
-            extent_size: if takes_size { directory.extent_size } else { 0 },
-            cow_extent_size: if takes_cow {
-                directory.cow_extent_size
-            } else {
-                0
-            },
+        let entry = NewEntry {
+            name: &name,
+            inode: number,
+            kind: blueprint.kind(),
         };
-        let [g0, g1, g2, g3, ..] = self.clock.random_u64().to_le_bytes();
-        let new = change::NewInode {
-            parent,
-            kind,
-            generation: u32::from_le_bytes([g0, g1, g2, g3]),
-            fresh: &fresh,
-        };
-        let mut edit = changing.alloc_inode(&new)?;
-        let number = edit.inode().number;
-        if changing.geometry().features.has_parent() {
-            // Before anything fills the inode.
-            attr_fork::add(changing, &mut edit)?;
+        change_directory(changing, directory.number, |dir| dir.insert(&entry))?;
+        parents::add(changing, number, (directory.number, &name))?;
+        let mut edit = changing.inode(directory.number)?;
+        touch(&mut edit, Times::of_contents(superblock.clock.now()))?;
+        if is_directory {
+            let links = edit.inode().links.saturating_add(1);
+            set_links(&mut edit, links)?;
         }
-        fill(changing, edit, parent, blueprint)?;
-        if let Some(acl) = &blueprint.file.access_acl {
-            super::xattrs::set_acl(changing, number, ACL_ACCESS_NAME, acl)?;
-        }
-        if let Some(acl) = &blueprint.default_acl {
-            super::xattrs::set_acl(changing, number, ACL_DEFAULT_NAME, acl)?;
-        }
+        changing.put(edit);
         Ok(number)
+    })?;
+    superblock.adopt(number, name.is_none())
+}
+
+/// Adds a name of `file` to a directory. The caller holds both inode locks.
+pub(super) fn link(directory: &Inode, name: Name<'_>, file: &Arc<Inode>) -> Result<()> {
+    let superblock = &directory.superblock;
+    let cost = NAME_COST.and(Cost {
+        inodes: 3,
+        ..parents::cost(&superblock.context, 1)
+    });
+    let now = superblock.clock.now();
+    let entry = NewEntry {
+        name: &name,
+        inode: file.number,
+        kind: file.kind,
+    };
+    let links = superblock.change(&cost, &[directory, file], |changing, states| {
+        change_directory(changing, directory.number, |dir| dir.insert(&entry))?;
+        let mut edit = changing.inode(directory.number)?;
+        touch(&mut edit, Times::of_contents(now))?;
+        changing.put(edit);
+        let mut edit = changing.inode(file.number)?;
+        let links = edit.inode().links;
+        if links == 0 {
+            changing.remove_unlinked(&mut edit)?;
+        }
+        set_links(&mut edit, links.saturating_add(1))?;
+        touch(&mut edit, Times::of_attributes(now))?;
+        changing.put(edit);
+        parents::add(changing, file.number, (directory.number, &name))?;
+        states.of(file).may_get_first_name = false;
+        Ok(links)
+    })?;
+    if links == 0 {
+        // Now that it can be found, what was written to it before has to be.
+        sync::mark_dirty(file);
     }
+    Ok(())
+}
+
+/// Makes an inode with what is in it from the start.
+pub(super) fn make(
+    superblock: &SuperBlock,
+    changing: &mut Change<'_>,
+    parent: InodeNr,
+    blueprint: &Blueprint<'_>,
+    links: u32,
+) -> Result<InodeNr> {
+    let kind = blueprint.kind();
+    let now = superblock.clock.now();
+    let directory = changing.inode(parent)?;
+    let directory = directory.inode();
+    let mut flags = directory.flags & INHERITED;
+    if kind == FileKind::Directory {
+        flags |= directory.flags & INHERITED_BY_DIRECTORIES;
+    }
+    let inherits_size = directory.flags.contains(InodeFlags::EXTSZINHERIT);
+    let takes_size = matches!(kind, FileKind::Regular | FileKind::Directory) && inherits_size;
+    if takes_size && kind == FileKind::Regular {
+        flags |= InodeFlags::EXTSIZE;
+    }
+    let takes_project = directory.flags.contains(InodeFlags::PROJINHERIT);
+    let takes_cow = directory.flags2.contains(InodeFlags2::COWEXTSIZE)
+        && matches!(kind, FileKind::Regular | FileKind::Directory);
+    let links = if kind == FileKind::Directory {
+        2
+    } else {
+        links
+    };
+    let mode = kind.mode_bits() | blueprint.file.permissions;
+    let fresh = FreshInode {
+        mode: u16::try_from(mode).unwrap_or_default(),
+        data_format: match kind {
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => ForkFormat::Extents,
+            FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
+                ForkFormat::Device
+            }
+        },
+        uid: blueprint.file.uid,
+        gid: blueprint.file.gid,
+        project: if takes_project { directory.project } else { 0 },
+        links,
+        now,
+        flags,
+        flags2: if takes_cow {
+            InodeFlags2::COWEXTSIZE
+        } else {
+            InodeFlags2::empty()
+        },
+        extent_size: if takes_size { directory.extent_size } else { 0 },
+        cow_extent_size: if takes_cow {
+            directory.cow_extent_size
+        } else {
+            0
+        },
+    };
+    let [g0, g1, g2, g3, ..] = superblock.clock.random_u64().to_le_bytes();
+    let new = change::NewInode {
+        parent,
+        kind,
+        generation: u32::from_le_bytes([g0, g1, g2, g3]),
+        fresh: &fresh,
+    };
+    let mut edit = changing.alloc_inode(&new)?;
+    let number = edit.inode().number;
+    if changing.geometry().features.has_parent() {
+        // Before anything fills the inode.
+        attr_fork::add(changing, &mut edit)?;
+    }
+    fill(changing, edit, parent, blueprint)?;
+    if let Some(acl) = &blueprint.file.access_acl {
+        xattrs::set_acl(changing, number, ACL_ACCESS_NAME, acl)?;
+    }
+    if let Some(acl) = &blueprint.default_acl {
+        xattrs::set_acl(changing, number, ACL_DEFAULT_NAME, acl)?;
+    }
+    Ok(number)
 }
 
 /// Stores a new inode with its first contents.

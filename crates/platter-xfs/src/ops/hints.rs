@@ -52,62 +52,61 @@ fn shown(inode: &crate::ondisk::Inode, geometry: &Geometry) -> ExtendedFlags {
     }
 }
 
-impl Inode {
-    pub(super) fn extended(&self) -> ExtendedFlags {
-        shown(&self.state.read().inode, self.context().geometry())
-    }
+/// The flags and hints that an inode has.
+pub(super) fn get(inode: &Inode) -> ExtendedFlags {
+    shown(&inode.state.read().inode, inode.context().geometry())
+}
 
-    /// Refuses hints and flags that the inode cannot have.
-    pub(super) fn refuse_hints(&self, changes: &SetAttr) -> Result<()> {
-        let geometry = self.context().geometry();
-        let inode = &self.state.read().inode;
-        let before = shown(inode, geometry);
-        let after = after(&before, changes);
-        let invalid = || Err(Condition::InvalidArgument.into());
-        let flag = |xflag: u32| after.xflags & xflag != 0;
-        let is_regular = self.kind == FileKind::Regular;
-        let is_dir = self.kind == FileKind::Directory;
-        let kept = HASATTR | 0x2;
-        let settable = SETTABLE.bits();
-        let fixed = XFLAGS
-            .iter()
-            .filter(|(_, flag)| flag.bits() & settable == 0)
-            .fold(0, |sum, (xflag, _)| sum | xflag)
-            & !kept;
-        if (after.xflags ^ before.xflags) & fixed != 0 {
-            return Err(refused("setting realtime and nosymlinks flags"));
-        }
-        let known = XFLAGS
-            .iter()
-            .fold(COWEXTSIZE | HASATTR, |sum, (xflag, _)| sum | xflag);
-        if after.xflags & !known != 0 {
-            return Err(Condition::NotSupported.into());
-        }
-        let takes_cow = (is_regular || is_dir) && geometry.features.has_reflink();
-        if flag(EXTSIZE) && !is_regular
-            || flag(EXTSZINHERIT) && !is_dir
-            || flag(COWEXTSIZE) && !takes_cow
-        {
-            return invalid();
-        }
-        let fits = |bytes: u32| {
-            let blocks = u64::from(bytes / geometry.block_bytes());
-            bytes.is_multiple_of(geometry.block_bytes())
-                && blocks <= MAPPING_LEN_MAX.min(u64::from(geometry.ag_blocks) / 2)
-        };
-        let has_size = flag(EXTSIZE) || flag(EXTSZINHERIT);
-        if has_size && !fits(after.extent_size_bytes)
-            || flag(COWEXTSIZE) && !fits(after.cow_extent_size_bytes)
-        {
-            return invalid();
-        }
-        let changes_size = after.extent_size_bytes != before.extent_size_bytes && has_size
-            || (after.xflags ^ before.xflags) & EXTSIZE != 0;
-        if is_regular && changes_size && inode.data_extents > 0 {
-            return invalid();
-        }
-        Ok(())
+/// Refuses hints and flags that the inode cannot have.
+pub(super) fn validate(inode: &Inode, changes: &SetAttr) -> Result<()> {
+    let geometry = inode.context().geometry();
+    let stored = &inode.state.read().inode;
+    let before = shown(stored, geometry);
+    let after = after(&before, changes);
+    let invalid = || Err(Condition::InvalidArgument.into());
+    let flag = |xflag: u32| after.xflags & xflag != 0;
+    let is_regular = inode.kind == FileKind::Regular;
+    let is_dir = inode.kind == FileKind::Directory;
+    let kept = HASATTR | 0x2;
+    let settable = SETTABLE.bits();
+    let fixed = XFLAGS
+        .iter()
+        .filter(|(_, flag)| flag.bits() & settable == 0)
+        .fold(0, |sum, (xflag, _)| sum | xflag)
+        & !kept;
+    if (after.xflags ^ before.xflags) & fixed != 0 {
+        return Err(refused("setting realtime and nosymlinks flags"));
     }
+    let known = XFLAGS
+        .iter()
+        .fold(COWEXTSIZE | HASATTR, |sum, (xflag, _)| sum | xflag);
+    if after.xflags & !known != 0 {
+        return Err(Condition::NotSupported.into());
+    }
+    let takes_cow = (is_regular || is_dir) && geometry.features.has_reflink();
+    if flag(EXTSIZE) && !is_regular
+        || flag(EXTSZINHERIT) && !is_dir
+        || flag(COWEXTSIZE) && !takes_cow
+    {
+        return invalid();
+    }
+    let fits = |bytes: u32| {
+        let blocks = u64::from(bytes / geometry.block_bytes());
+        bytes.is_multiple_of(geometry.block_bytes())
+            && blocks <= MAPPING_LEN_MAX.min(u64::from(geometry.ag_blocks) / 2)
+    };
+    let has_size = flag(EXTSIZE) || flag(EXTSZINHERIT);
+    if has_size && !fits(after.extent_size_bytes)
+        || flag(COWEXTSIZE) && !fits(after.cow_extent_size_bytes)
+    {
+        return invalid();
+    }
+    let changes_size = after.extent_size_bytes != before.extent_size_bytes && has_size
+        || (after.xflags ^ before.xflags) & EXTSIZE != 0;
+    if is_regular && changes_size && stored.data_extents > 0 {
+        return invalid();
+    }
+    Ok(())
 }
 
 /// What an inode has after a change.

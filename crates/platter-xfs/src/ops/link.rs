@@ -10,19 +10,18 @@ use crate::mapping::{Backing, ForkMap};
 use crate::ondisk::symlink::{self, SymlinkRule};
 use crate::ondisk::{self, FileBlock, FsBlock, Site};
 
-impl Inode {
-    pub(super) fn link_target(&self) -> Result<Vec<u8>> {
-        if self.kind != FileKind::Symlink {
-            return Err(Condition::InvalidArgument.into());
-        }
-        let state = self.state.read();
-        let target = stored_target(self.context(), &state.inode, &state.map)?;
-        if target.is_empty() || target.contains(&0) {
-            let locus = Locus::inode(self.number.get());
-            return Err(Corrupt::new(locus, SymlinkRule::Target).into());
-        }
-        Ok(target)
+/// The target of a symbolic link.
+pub(super) fn target(inode: &Inode) -> Result<Vec<u8>> {
+    if inode.kind != FileKind::Symlink {
+        return Err(Condition::InvalidArgument.into());
     }
+    let state = inode.state.read();
+    let target = stored_target(inode.context(), &state.inode, &state.map)?;
+    if target.is_empty() || target.contains(&0) {
+        let locus = Locus::inode(inode.number.get());
+        return Err(Corrupt::new(locus, SymlinkRule::Target).into());
+    }
+    Ok(target)
 }
 
 /// The target of a link, as it is stored.

@@ -1,25 +1,28 @@
 //! The operations of a mounted filesystem's inodes: what [`platter_vfs::Inode`] asks for.
 //!
-//! Each family has a file; this one holds the object they work on.
+//! Each family has a file of functions; this one holds the objects they work on.
 
 mod sync;
 mod attr_fork;
 mod parents;
+mod delayed;
 mod state;
+mod space;
 mod data;
 mod link;
 mod names;
 mod remove;
-mod rename;
 mod xattrs;
 mod hints;
 mod attr;
 mod create;
+mod rename;
+mod namei;
+mod inode_operations;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -29,28 +32,28 @@ use platter_cache::page::PAGE_BYTES;
 use platter_cache::xarray::Order;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::file::{self, FileData, WriteTo};
+use platter_vfs::file::FileData;
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::namei::{self, AttributedInode, NewInode};
-use platter_vfs::ranges::{Deduped, Exchange};
 use platter_vfs::writing::{
     DirtyList, FreezeGate, InodeLists, ListedInode, UnflushedWrites, WriteGate,
 };
-use platter_vfs::{
-    AccessTimes, Attr, Clock, Context, CreateKind, DirCursor, DirSink, Error, ExtendedFlags,
-    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
-    XattrMode,
-};
+use platter_vfs::{Clock, Condition, Error, FileKind, InodeId, Result};
 
+use crate::change::{Change, Cost};
 use crate::context::FsContext;
+use crate::fork::InodeEdit;
 use crate::inode::{self, InodeNumberRule};
 use crate::mapping::ForkMap;
-use crate::ondisk::{InodeFlags2, InodeNr};
+use crate::ondisk::{InodeFlags, InodeFlags2, InodeNr};
 use crate::preallocation::Preallocation;
 use crate::txn::Log;
-use crate::xattr::Attributes;
-use data::{Delayed, FileGrowth, GrowingFiles, Placement};
+use data::{FileGrowth, GrowingFiles, Placement, evict, steps};
+use delayed::Delayed;
+use state::{InodeState, States};
+
+pub(crate) use data::eof_blocks;
 pub(crate) use link::stored_target;
+pub(crate) use remove::finish_unlinked;
 
 /// What a file takes in memory in addition to its object and its pages.
 const INODE_OVERHEAD_BYTES: usize = 704;
@@ -94,20 +97,6 @@ pub struct Inode {
     is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
     _seat: Seat<Self>,
-}
-
-/// What the disk holds of an inode.
-struct InodeState {
-    inode: crate::ondisk::Inode,
-    map: ForkMap,
-    /// What of the contents has no place on the device yet.
-    delayed: Delayed,
-    /// It was created without a name, and may still get its first.
-    may_get_first_name: bool,
-    /// The last checkpoint that has a change of the inode.
-    sync: u64,
-    /// The last checkpoint that has a change of what leads to its contents.
-    data_sync: u64,
 }
 
 impl SuperBlock {
@@ -186,6 +175,21 @@ impl SuperBlock {
         Ok(self.object(inode, seat)?)
     }
 
+    /// The object of an inode that was just made.
+    fn adopt(self: &Arc<Self>, number: InodeNr, may_get_first_name: bool) -> Result<Arc<Inode>> {
+        let id = number.id();
+        let inode = self.inodes.get_or_load(id, |seat| {
+            let inode = self.object(inode::read(&self.context, number)?, seat)?;
+            inode.state.write().may_get_first_name = may_get_first_name;
+            Ok::<_, Error>(inode)
+        });
+        if may_get_first_name {
+            // Without a name, it goes with its last user.
+            self.inodes.release(id);
+        }
+        inode
+    }
+
     /// The object of an inode.
     fn object(self: &Arc<Self>, inode: crate::ondisk::Inode, seat: Seat<Inode>) -> Result<Inode> {
         let context = &self.context;
@@ -220,6 +224,27 @@ impl SuperBlock {
         })
     }
 
+    /// Whether changes are possible.
+    fn can_write(&self) -> bool {
+        let log = self.context.log();
+        log.is_some_and(|log| !log.is_shut_down())
+    }
+
+    /// Changes the filesystem as [`FsContext::change`] does, with the states of inodes locked.
+    fn change<'f, R>(
+        &'f self,
+        cost: &Cost,
+        inodes: &[&'f Inode],
+        work: impl Fn(&mut Change<'f>, &mut States<'f>) -> Result<R>,
+    ) -> Result<R> {
+        if self.writes.is_closed() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let mut done = self.context.change(cost, || States::lock(inodes), work)?;
+        done.locked.committed(&self.context, done.sequence)?;
+        Ok(done.result)
+    }
+
     /// The pages of a block.
     fn folio_order(&self) -> Order {
         let pages = u64::from(self.context.geometry().block_bytes()) / PAGE_BYTES as u64;
@@ -251,6 +276,34 @@ impl Inode {
     fn context(&self) -> &FsContext {
         &self.superblock.context
     }
+
+    fn has_flag(&self, flag: InodeFlags) -> bool {
+        self.state.read().inode.flags.contains(flag)
+    }
+
+    /// Only regular files have contents to read.
+    fn refuse_without_contents(&self) -> Result<()> {
+        self.kind.refuse_without_contents()
+    }
+
+    /// Changes the inode in one transaction. An error says that nothing was changed. The work may be done several
+    /// times, the last time for good.
+    fn change<R>(
+        &self,
+        cost: Cost,
+        work: impl Fn(&mut Change<'_>, &mut InodeEdit, &mut InodeState) -> Result<R>,
+    ) -> Result<R> {
+        let cost = cost.and(Cost {
+            inodes: 1,
+            ..Cost::default()
+        });
+        self.superblock.change(&cost, &[self], |change, states| {
+            let mut edit = change.inode(self.number)?;
+            let result = work(change, &mut edit, states.of(self))?;
+            change.put(edit);
+            Ok(result)
+        })
+    }
 }
 
 impl ListedInode for Inode {
@@ -271,209 +324,9 @@ impl Drop for Inode {
         let is_gone = self.state.read().inode.links == 0;
         if is_gone && self.superblock.can_write() && !self.superblock.writes.is_closed() {
             // What could not be freed is left to the next mount, as after a crash.
-            let _ = self.evict();
+            let _ = evict::evict(self);
         }
-        self.release_all();
-    }
-}
-
-impl platter_vfs::Inode for Inode {
-    fn id(&self) -> InodeId {
-        self.number.id()
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        Ok(self.attributes())
-    }
-
-    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        Ok(self.lookup_name(name)?)
-    }
-
-    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.list_names(from, sink)
-    }
-
-    fn read_link(&self) -> Result<Vec<u8>> {
-        self.link_target()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.refuse_without_contents()?;
-        self.pages.read_at(self, offset, buf)
-    }
-
-    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.seek_contents(offset, target)
-    }
-
-    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.list_extents(range, sink)
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        let _stay = self.order.read();
-        let state = self.state.read();
-        Attributes::open(self.context(), &state.inode)?.get(name)
-    }
-
-    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        let _stay = self.order.read();
-        let state = self.state.read();
-        Attributes::open(self.context(), &state.inode)?.names()
-    }
-
-    fn will_need(&self, range: Range<u64>) {
-        self.announce(range);
-    }
-
-    fn note_access(&self, times: AccessTimes) -> Result<()> {
-        let superblock = &self.superblock;
-        namei::update_access_time(self, times, &superblock.writers, &*superblock.clock)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        file::write(self, offset, data, WriteTo::Cache)
-    }
-
-    fn append(&self, data: &[u8]) -> Result<u64> {
-        let _writer = self.superblock.writers.enter();
-        file::append(self, data)
-    }
-
-    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        file::write(self, offset, data, WriteTo::Device)
-    }
-
-    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        file::fallocate(self, range, mode)
-    }
-
-    fn closed(&self) {
-        self.close_writer();
-    }
-
-    fn extended_flags(&self) -> Result<ExtendedFlags> {
-        Ok(self.extended())
-    }
-
-    fn copy_range(
-        &self,
-        source: &dyn platter_vfs::Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<u64> {
-        self.copy_from(source, range, to)
-    }
-
-    fn clone_range(
-        &self,
-        source: &dyn platter_vfs::Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        self.clone_from(source, range, to)
-    }
-
-    fn dedupe_range(
-        &self,
-        source: &dyn platter_vfs::Inode,
-        range: Range<u64>,
-        to: u64,
-    ) -> Result<Deduped> {
-        let _writer = self.superblock.writers.enter();
-        self.dedupe_from(source, range, to)
-    }
-
-    fn exchange_range(&self, other: &dyn platter_vfs::Inode, exchange: &Exchange) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        self.exchange_with(other, exchange)
-    }
-
-    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        let _writer = self.superblock.writers.enter();
-        namei::set_attr(self, context, changes)
-    }
-
-    fn set_xattr(
-        &self,
-        context: &Context,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        self.set_named_xattr(context, name, value, mode)
-    }
-
-    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        self.remove_named_xattr(name)
-    }
-
-    fn sync(&self, data_only: bool) -> Result<()> {
-        self.sync_contents(data_only)
-    }
-
-    fn create(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        kind: CreateKind,
-        permissions: u32,
-    ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let _writer = self.superblock.writers.enter();
-        let new = NewInode {
-            context,
-            kind: &kind,
-            permissions,
-        };
-        Ok(namei::create(self, name, new)?)
-    }
-
-    fn create_unnamed(
-        &self,
-        context: &Context,
-        permissions: u32,
-    ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let _writer = self.superblock.writers.enter();
-        let new = NewInode {
-            context,
-            kind: &CreateKind::Regular,
-            permissions,
-        };
-        Ok(namei::create_unnamed(self, new)?)
-    }
-
-    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        namei::link(self, context, name, target)
-    }
-
-    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        namei::unlink(self, name)
-    }
-
-    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        namei::remove_dir(self, name)
-    }
-
-    fn rename(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        new_parent: InodeId,
-        new_name: Name<'_>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let _writer = self.superblock.writers.enter();
-        namei::rename(self, context, name, (new_parent, new_name), mode)
+        steps::release_all(self);
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use platter_vfs::namei::{self, NewInode, Rename};
 use platter_vfs::{CreateKind, FileKind, RenameMode, Result, Timestamp, file};
 
-use super::create::Blueprint;
+use super::create::{self, Blueprint};
 use super::names::{NAME_COST, change_directory};
 use super::remove::drop_link;
 use super::state::{Times, set_links, touch};
@@ -49,11 +49,14 @@ impl Move<'_, '_> {
         });
         let mut whiteout = None;
         if self.mode == RenameMode::Whiteout {
-            let blueprint = self.from.dir.plan_new(NewInode {
-                context: self.context,
-                kind: &CreateKind::WHITEOUT,
-                permissions: 0,
-            })?;
+            let blueprint = create::plan(
+                self.from.dir,
+                NewInode {
+                    context: self.context,
+                    kind: &CreateKind::WHITEOUT,
+                    permissions: 0,
+                },
+            )?;
             cost = cost.and(blueprint.cost(self.from.dir));
             whiteout = Some(blueprint);
         }
@@ -110,9 +113,13 @@ impl Move<'_, '_> {
     ) -> Result<bool> {
         let superblock = &self.from.dir.superblock;
         let whiteout = match whiteout {
-            Some(blueprint) => {
-                Some(superblock.make(changing, self.from.dir.number, blueprint, 1)?)
-            }
+            Some(blueprint) => Some(create::make(
+                superblock,
+                changing,
+                self.from.dir.number,
+                blueprint,
+                1,
+            )?),
             None => None,
         };
         name(changing, self.to, &self.moved, self.there.is_some())?;

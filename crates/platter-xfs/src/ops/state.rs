@@ -1,12 +1,15 @@
 //! The state of inodes while they change: one transaction for each change.
 
 use platter_block::lock::RwLockWriteGuard;
+use platter_vfs::file::{Backing, BlockRuns, FileRun};
 use platter_vfs::namei::LinkState;
-use platter_vfs::{Condition, Result, Timestamp};
+use platter_vfs::{Result, Timestamp};
 
-use super::{Inode, InodeState, SuperBlock};
-use crate::change::{Change, Cost};
+use super::Inode;
+use super::delayed::Delayed;
 use crate::context::FsContext;
+use crate::directory::Directory;
+use crate::file::Contents;
 use crate::fork::InodeEdit;
 use crate::inode;
 use crate::mapping::ForkMap;
@@ -70,51 +73,46 @@ pub(super) fn set_links(edit: &mut InodeEdit, links: u32) -> Result<()> {
     })
 }
 
-impl SuperBlock {
-    /// Whether changes are possible.
-    pub(super) fn can_write(&self) -> bool {
-        let log = self.context.log();
-        log.is_some_and(|log| !log.is_shut_down())
-    }
-
-    /// Changes the filesystem as [`FsContext::change`] does, with the states of inodes locked.
-    pub(super) fn change<'f, R>(
-        &'f self,
-        cost: &Cost,
-        inodes: &[&'f Inode],
-        work: impl Fn(&mut Change<'f>, &mut States<'f>) -> Result<R>,
-    ) -> Result<R> {
-        if self.writes.is_closed() {
-            return Err(Condition::ReadOnly.into());
-        }
-        let mut done = self.context.change(cost, || States::lock(inodes), work)?;
-        done.locked.committed(&self.context, done.sequence)?;
-        Ok(done.result)
-    }
-}
-
-impl Inode {
-    /// Changes the inode in one transaction. An error says that nothing was changed. The work may be done several
-    /// times, the last time for good.
-    pub(super) fn change<R>(
-        &self,
-        cost: Cost,
-        work: impl Fn(&mut Change<'_>, &mut InodeEdit, &mut InodeState) -> Result<R>,
-    ) -> Result<R> {
-        let cost = cost.and(Cost {
-            inodes: 1,
-            ..Cost::default()
-        });
-        self.superblock.change(&cost, &[self], |change, states| {
-            let mut edit = change.inode(self.number)?;
-            let result = work(change, &mut edit, states.of(self))?;
-            change.put(edit);
-            Ok(result)
-        })
-    }
+/// What the disk holds of an inode.
+pub(super) struct InodeState {
+    pub(super) inode: crate::ondisk::Inode,
+    pub(super) map: ForkMap,
+    /// What of the contents has no place on the device yet.
+    pub(super) delayed: Delayed,
+    /// It was created without a name, and may still get its first.
+    pub(super) may_get_first_name: bool,
+    /// The last checkpoint that has a change of the inode.
+    pub(super) sync: u64,
+    /// The last checkpoint that has a change of what leads to its contents.
+    pub(super) data_sync: u64,
 }
 
 impl InodeState {
+    /// The directory that the inode is.
+    pub(super) fn directory<'s>(&'s self, context: &'s FsContext) -> Result<Directory<'s>> {
+        Directory::open(context, &self.inode, &self.map)
+    }
+
+    /// The contents of the file that the inode is.
+    pub(super) fn contents<'s>(&'s self, context: &'s FsContext) -> Contents<'s> {
+        Contents {
+            context,
+            inode: &self.inode,
+            map: &self.map,
+            dirty: Some(self.delayed.dirty()),
+        }
+    }
+
+    /// The run that a block lies in.
+    pub(super) fn run(&self, context: &FsContext, block: u64) -> Result<FileRun> {
+        let run = self.contents(context).run(block)?;
+        Ok(run.unwrap_or(FileRun {
+            first: block,
+            count: 1,
+            backing: Backing::Hole,
+        }))
+    }
+
     /// Takes over what a change that was committed made of the inode.
     pub(super) fn committed(
         &mut self,

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use platter_vfs::file::{self, write_back_files, write_back_unnamed};
-use platter_vfs::writing::{Reach, ReturnsSpace};
+use platter_vfs::writing::Reach;
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::{Inode, SuperBlock};
@@ -63,78 +63,42 @@ impl SuperBlock {
     }
 }
 
-/// The space of a filesystem that was freed, for callers that have locks of a file: what files have beyond their end is
-/// left to them.
-pub(super) struct FreedSpace<'s>(pub(super) &'s SuperBlock);
+/// Says that the cache has contents that the device lacks.
+pub(super) fn mark_dirty(inode: &Inode) {
+    let reach = {
+        let state = inode.state.read();
+        Reach::new(state.inode.links, state.may_get_first_name)
+    };
+    let fs = &inode.superblock;
+    let is_closed = || fs.writes.is_closed();
+    fs.dirty
+        .mark(inode, reach, |id| fs.inodes.get(id), is_closed);
+}
 
-impl ReturnsSpace for FreedSpace<'_> {
-    fn returned(&self) -> u64 {
-        self.0.context.space().returned()
+/// See [`platter_vfs::Inode::sync`].
+pub(super) fn fsync(inode: &Inode, data_only: bool) -> Result<()> {
+    if inode.context().log().is_none() {
+        return Ok(());
     }
-
-    fn return_freed(&self) -> Result<()> {
-        let context = &self.0.context;
-        let Some(log) = context.log() else {
-            return Ok(());
-        };
-        let space = context.space();
-        if space.has_busy() {
-            log.force_freed()?;
-            space.finish(context.geometry().groups(), log);
-        }
-        Ok(())
+    if inode.kind == FileKind::Regular {
+        file::sync_data(inode, data_only)
+    } else {
+        commit(inode, data_only)
     }
 }
 
-impl ReturnsSpace for SuperBlock {
-    fn returned(&self) -> u64 {
-        FreedSpace(self).returned()
-    }
-
-    fn return_freed(&self) -> Result<()> {
-        self.free_all_eof_blocks();
-        FreedSpace(self).return_freed()
-    }
-}
-
-impl Inode {
-    /// Says that the cache has contents that the device lacks.
-    pub(super) fn add_to_dirty(&self) {
-        let reach = {
-            let state = self.state.read();
-            Reach::new(state.inode.links, state.may_get_first_name)
-        };
-        let fs = &self.superblock;
-        let is_closed = || fs.writes.is_closed();
-        fs.dirty
-            .mark(self, reach, |id| fs.inodes.get(id), is_closed);
-    }
-
-    /// See [`platter_vfs::Inode::sync`].
-    pub(super) fn sync_contents(&self, data_only: bool) -> Result<()> {
-        if self.context().log().is_none() {
-            return Ok(());
-        }
-        if self.kind == FileKind::Regular {
-            file::sync_data(self, data_only)
+/// Returns when the checkpoints that have changes of the inode are durable, and what was written to its
+/// blocks.
+pub(super) fn commit(inode: &Inode, data_only: bool) -> Result<()> {
+    let log = inode.context().log().ok_or(Condition::ReadOnly)?;
+    let sequence = {
+        let state = inode.state.read();
+        if data_only {
+            state.data_sync
         } else {
-            self.commit_inode(data_only)
+            state.sync
         }
-    }
-
-    /// Returns when the checkpoints that have changes of the inode are durable, and what was written to its
-    /// blocks.
-    pub(super) fn commit_inode(&self, data_only: bool) -> Result<()> {
-        let log = self.context().log().ok_or(Condition::ReadOnly)?;
-        let sequence = {
-            let state = self.state.read();
-            if data_only {
-                state.data_sync
-            } else {
-                state.sync
-            }
-        };
-        let sync = &self.data.sync.writes;
-        sync.sync(|| log.force(sequence), || log.force_with_data(sequence))
-    }
+    };
+    let sync = &inode.data.sync.writes;
+    sync.sync(|| log.force(sequence), || log.force_with_data(sequence))
 }

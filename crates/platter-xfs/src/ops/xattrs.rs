@@ -4,8 +4,9 @@ use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::writing::retry_no_space;
 use platter_vfs::{Condition, Context, FileKind, Result, XattrMode};
 
+use super::data::eof_blocks;
+use super::space::FreedSpace;
 use super::state::{Times, touch};
-use super::sync::FreedSpace;
 use super::{Inode, attr_fork};
 use crate::change::{Change, Cost};
 use crate::fork::{Attr, AttrEdit, AttrKey, InodeEdit};
@@ -20,103 +21,103 @@ const ACL_BYTES_MAX: usize = 4096;
 /// `XATTR_SIZE_MAX`.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-impl Inode {
-    /// What a change of an attribute takes whose value has so many bytes, before and after.
-    pub(super) fn xattr_cost(&self, value_bytes: usize) -> Cost {
-        let geometry = self.context().geometry();
-        let capacity = u64::from(attr::remote::capacity(geometry).max(1));
-        let value_bytes = u64::try_from(value_bytes).unwrap_or(u64::MAX);
-        // A leaf that is split, and the node above it.
-        let blocks = value_bytes.div_ceil(capacity) + 4;
-        Cost {
-            extents: 4,
-            forks: 2,
-            directory_blocks: 0,
-            inodes: 1,
-            bytes: blocks * (u64::from(geometry.block_bytes()) + 512),
-        }
-    }
-
-    /// What access control lists of the largest size take in an inode that has no attribute.
-    pub(super) fn new_acl_cost(&self) -> Cost {
-        let one = self.xattr_cost(ACL_BYTES_MAX);
-        one.and(one)
-    }
-
-    pub(super) fn set_named_xattr(
-        &self,
-        context: &Context,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        let parsed = AttrName::parse(name)?;
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Condition::TooBig.into());
-        }
-        if !parsed.is_acl {
-            let value = Some(value);
-            return self.change_xattrs(value, |change, edit| {
-                set(change, edit, &parsed, value, mode)
-            });
-        }
-        if self.kind == FileKind::Symlink {
-            return Err(Condition::NotSupported.into());
-        }
-        if name == ACL_DEFAULT_NAME && self.kind != FileKind::Directory {
-            return Err(Condition::AccessDenied.into());
-        }
-        let list = PosixAcl::decode(value)?;
-        let credentials = &context.credentials;
-        self.change_xattrs(Some(value), |change, edit| {
-            if name == ACL_DEFAULT_NAME {
-                let stored = acl::to_stored(&list);
-                return set(change, edit, &parsed, Some(&stored), mode);
-            }
-            let gid = edit.inode().gid;
-            let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
-            set_access_acl(change, edit, &parsed, &list, mode)?;
-            let others = edit.inode().permissions & !PERMISSION_BITS;
-            let mut permissions = others | list.mode_bits();
-            if !keeps_group_id {
-                permissions &= !SET_GROUP_ID;
-            }
-            store_permissions(edit, permissions)
-        })
-    }
-
-    pub(super) fn remove_named_xattr(&self, name: &[u8]) -> Result<()> {
-        let parsed = AttrName::parse(name)?;
-        self.change_xattrs(None, |change, edit| {
-            set(change, edit, &parsed, None, XattrMode::Replace)
-        })
-    }
-
-    fn change_xattrs(
-        &self,
-        value: Option<&[u8]>,
-        work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<()>,
-    ) -> Result<()> {
-        if !self.superblock.can_write() {
-            return Err(Condition::ReadOnly.into());
-        }
-        let _order = self.order.write();
-        let now = self.superblock.clock.now();
-        let cost = self.xattr_cost(value.map_or(0, <[u8]>::len));
-        let space = FreedSpace(&self.superblock);
-        self.retry_without_eof_blocks(|| {
-            retry_no_space(&space, || {
-                self.change(cost, |change, edit, _| {
-                    work(change, edit)?;
-                    touch(edit, Times::of_attributes(now))
-                })
-            })
-        })
+/// What a change of an attribute takes whose value has so many bytes, before and after.
+pub(super) fn cost(inode: &Inode, value_bytes: usize) -> Cost {
+    let geometry = inode.context().geometry();
+    let capacity = u64::from(attr::remote::capacity(geometry).max(1));
+    let value_bytes = u64::try_from(value_bytes).unwrap_or(u64::MAX);
+    // A leaf that is split, and the node above it.
+    let blocks = value_bytes.div_ceil(capacity) + 4;
+    Cost {
+        extents: 4,
+        forks: 2,
+        directory_blocks: 0,
+        inodes: 1,
+        bytes: blocks * (u64::from(geometry.block_bytes()) + 512),
     }
 }
 
+/// What access control lists of the largest size take in an inode that has no attribute.
+pub(super) fn new_acl_cost(inode: &Inode) -> Cost {
+    let one = cost(inode, ACL_BYTES_MAX);
+    one.and(one)
+}
+
+/// Sets an attribute by its full name; an access ACL sets the permission bits as well.
+pub(super) fn set(
+    inode: &Inode,
+    context: &Context,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+) -> Result<()> {
+    let parsed = AttrName::parse(name)?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Condition::TooBig.into());
+    }
+    if !parsed.is_acl {
+        let value = Some(value);
+        return change(inode, value, |change, edit| {
+            set_stored(change, edit, &parsed, value, mode)
+        });
+    }
+    if inode.kind == FileKind::Symlink {
+        return Err(Condition::NotSupported.into());
+    }
+    if name == ACL_DEFAULT_NAME && inode.kind != FileKind::Directory {
+        return Err(Condition::AccessDenied.into());
+    }
+    let list = PosixAcl::decode(value)?;
+    let credentials = &context.credentials;
+    change(inode, Some(value), |change, edit| {
+        if name == ACL_DEFAULT_NAME {
+            let stored = acl::to_stored(&list);
+            return set_stored(change, edit, &parsed, Some(&stored), mode);
+        }
+        let gid = edit.inode().gid;
+        let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
+        set_access_acl(change, edit, &parsed, &list, mode)?;
+        let others = edit.inode().permissions & !PERMISSION_BITS;
+        let mut permissions = others | list.mode_bits();
+        if !keeps_group_id {
+            permissions &= !SET_GROUP_ID;
+        }
+        store_permissions(edit, permissions)
+    })
+}
+
+/// Removes an attribute by its full name.
+pub(super) fn remove(inode: &Inode, name: &[u8]) -> Result<()> {
+    let parsed = AttrName::parse(name)?;
+    change(inode, None, |change, edit| {
+        set_stored(change, edit, &parsed, None, XattrMode::Replace)
+    })
+}
+
+fn change(
+    inode: &Inode,
+    value: Option<&[u8]>,
+    work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<()>,
+) -> Result<()> {
+    if !inode.superblock.can_write() {
+        return Err(Condition::ReadOnly.into());
+    }
+    let _order = inode.order.write();
+    let now = inode.superblock.clock.now();
+    let cost = cost(inode, value.map_or(0, <[u8]>::len));
+    let space = FreedSpace(&inode.superblock);
+    eof_blocks::retry_without(inode, || {
+        retry_no_space(&space, || {
+            inode.change(cost, |change, edit, _| {
+                work(change, edit)?;
+                touch(edit, Times::of_attributes(now))
+            })
+        })
+    })
+}
+
 /// Sets or removes one attribute.
-fn set(
+fn set_stored(
     change: &mut Change<'_>,
     edit: &mut InodeEdit,
     name: &AttrName<'_>,
@@ -173,9 +174,9 @@ fn set_access_acl(
     mode: XattrMode,
 ) -> Result<()> {
     if !list.is_minimal() {
-        return set(change, edit, name, Some(&acl::to_stored(list)), mode);
+        return set_stored(change, edit, name, Some(&acl::to_stored(list)), mode);
     }
-    match set(change, edit, name, None, XattrMode::Replace) {
+    match set_stored(change, edit, name, None, XattrMode::Replace) {
         Err(platter_vfs::Error::Condition(Condition::NoAttribute)) => Ok(()),
         removed => removed,
     }
@@ -191,7 +192,7 @@ pub(super) fn set_acl(
     let name = AttrName::parse(name)?;
     let mut edit = change.inode(number)?;
     let stored = acl::to_stored(list);
-    set(change, &mut edit, &name, Some(&stored), XattrMode::Set)?;
+    set_stored(change, &mut edit, &name, Some(&stored), XattrMode::Set)?;
     change.put(edit);
     Ok(())
 }
@@ -209,7 +210,7 @@ pub(super) fn set_permissions(
         if let Some(value) = found {
             let list = PosixAcl::decode(&acl::to_attribute(edit.inode(), &value)?)?;
             let stored = acl::to_stored(&list.with_mode(permissions));
-            set(change, edit, &name, Some(&stored), XattrMode::Replace)?;
+            set_stored(change, edit, &name, Some(&stored), XattrMode::Replace)?;
         }
     }
     store_permissions(edit, permissions)

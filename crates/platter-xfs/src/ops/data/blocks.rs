@@ -1,52 +1,30 @@
 //! The changes of a file's block mapping that [`platter_vfs::file`] asks for.
 
-use platter_vfs::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
 
 use platter_cache::Mapping;
 use platter_cache::page::WritableSpace;
 use platter_vfs::file::{
-    Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target,
-    write_back_files, write_runs,
+    Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
+    write_runs,
 };
+use platter_vfs::inode::InodeLock;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::super::state::{Times, touch};
-use super::super::{Inode, InodeState};
-use super::steps::{STEP_MAPPINGS, unmap_cost};
-use crate::change::{self, Cost, Goal, Unmapped, unclaim, unmap};
-use crate::ondisk::extent::MAPPING_LEN_MAX;
+use super::super::{Inode, sync};
+use super::placement::{Claimed, Placement, block_at, claim};
+use super::steps::{self, STEP_MAPPINGS, unmap_cost};
+use super::{eof_blocks, unwritten};
+use crate::change::{Cost, Unmapped, unclaim, unmap};
 use crate::ondisk::inode::edit;
-use crate::ondisk::{FileBlock, ForkKind, FsBlock, InodeFlags};
-use crate::space::Claim;
+use crate::ondisk::{FileBlock, ForkKind, InodeFlags};
 
 /// The largest size of a file, as a power of two.
 const SIZE_BITS_MAX: u32 = 63;
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
-
-/// Where a file got blocks last: a block of it, and where that is.
-#[derive(Debug, Default)]
-pub struct Placement {
-    last: Option<(u64, FsBlock)>,
-}
-
-/// Blocks that were claimed and are not mapped yet.
-#[derive(Debug)]
-pub struct Claimed {
-    pub(super) run: FileRun,
-    /// Absent once it is mapped.
-    pub(super) claim: Option<Claim>,
-    /// Blocks of the claim that follow those of the run, for the end of the file.
-    pub(super) ahead: u64,
-}
-
-impl Allocation for Claimed {
-    fn run(&self) -> FileRun {
-        self.run
-    }
-}
 
 impl WritableSpace for Inode {
     fn extend(&self, end: u64) {
@@ -130,7 +108,7 @@ impl FileBlocks for Inode {
     }
 
     fn note_dirty(&self) {
-        self.add_to_dirty();
+        sync::mark_dirty(self);
     }
 
     fn note_failure(&self, error: &Error) {
@@ -139,7 +117,7 @@ impl FileBlocks for Inode {
 
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
         let state = self.state.read();
-        let (run, is_shared) = self.shared_run(&state, blocks.clone())?;
+        let (run, is_shared) = steps::shared_run(self, &state, blocks.clone())?;
         let target = match run.backing {
             Backing::Written(start) if !is_shared => {
                 return Ok((Target::Overwrite(start), run.count));
@@ -157,18 +135,18 @@ impl FileBlocks for Inode {
     }
 
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
-        self.follow_hint(&blocks)?;
-        self.note_growth(&blocks);
-        match self.retry_without_eof_blocks(|| self.reserve_new(&blocks, true)) {
+        unwritten::follow_hint(self, &blocks)?;
+        eof_blocks::note_growth(self, &blocks);
+        match eof_blocks::retry_without(self, || reserve_new(self, &blocks, true)) {
             // Unwritten blocks were allocated so that they can be written in a full filesystem, too.
-            Err(Error::Condition(Condition::NoSpace)) => self.reserve_new(&blocks, false),
+            Err(Error::Condition(Condition::NoSpace)) => reserve_new(self, &blocks, false),
             reserved => reserved,
         }
     }
 
     fn release(&self, blocks: Range<u64>) {
         let mut state = self.state.write();
-        self.forget(&mut state, blocks);
+        steps::forget(self, &mut state, blocks);
     }
 
     fn allocate(
@@ -177,10 +155,10 @@ impl FileBlocks for Inode {
         _: &Request<'_>,
         placement: &mut Placement,
     ) -> Result<Claimed> {
-        let ahead = self.reserve_ahead(&blocks)?;
-        let claimed = self.claim(&blocks, ahead, placement);
+        let ahead = eof_blocks::reserve_ahead(self, &blocks)?;
+        let claimed = claim(self, &blocks, ahead, placement);
         if ahead > 0 && !claimed.as_ref().is_ok_and(|claimed| claimed.ahead > 0) {
-            self.return_ahead();
+            eof_blocks::return_ahead(self);
         }
         claimed
     }
@@ -190,7 +168,7 @@ impl FileBlocks for Inode {
             unclaim(self.context(), claim);
         }
         if allocation.ahead > 0 {
-            self.return_ahead();
+            eof_blocks::return_ahead(self);
         }
         Ok(())
     }
@@ -201,18 +179,18 @@ impl FileBlocks for Inode {
         end: u64,
         _journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        self.map_claimed(allocation, end, false)
+        steps::map_claimed(self, allocation, end, false)
     }
 
     fn note_placed(&self, placement: &mut Placement, run: &FileRun) {
         if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
             let end = start + (run.count << self.block_bits());
-            placement.last = Some((run.end(), self.block_at(end)));
+            placement.last = Some((run.end(), block_at(self, end)));
         }
     }
 
     fn convert_written(&self, run: &FileRun, end: u64) -> Result<()> {
-        self.convert(run, end)
+        steps::convert(self, run, end)
     }
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
@@ -260,7 +238,7 @@ impl FileBlocks for Inode {
 
     fn set_larger_size(&self, size: u64) -> Result<()> {
         // It would stay in the hole. Where it does, it reads as zeros.
-        let _ = self.end_growth();
+        let _ = eof_blocks::end_growth(self);
         let now = self.superblock.clock.now();
         self.change(Cost::default(), |_, edit, _| {
             edit.change(|bytes| edit::set_size(bytes, size))?;
@@ -329,7 +307,7 @@ impl FileBlocks for Inode {
     fn next_shared(&self, blocks: Range<u64>) -> Result<Option<Range<u64>>> {
         let mut at = blocks.start;
         while at < blocks.end {
-            let (run, is_shared) = self.run_of_files(&self.state.read(), at..blocks.end)?;
+            let (run, is_shared) = steps::run_of_files(self, &self.state.read(), at..blocks.end)?;
             if is_shared {
                 return Ok(Some(run.first..run.end()));
             }
@@ -339,23 +317,23 @@ impl FileBlocks for Inode {
     }
 
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
-        self.unmap_all(blocks)
+        steps::unmap_all(self, blocks)
     }
 
     /// Holes read as zeros, too, and blocks that others share are not changed.
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
-        self.unmap_all(blocks)
+        steps::unmap_all(self, blocks)
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
-        self.keep_eof_blocks()?;
-        self.retry_without_eof_blocks(|| self.fill_holes(blocks.clone()))?;
-        self.follow_hint(&blocks)
+        eof_blocks::keep(self)?;
+        eof_blocks::retry_without(self, || unwritten::fill_holes(self, blocks.clone()))?;
+        unwritten::follow_hint(self, &blocks)
     }
 
     fn collapse_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
-        self.unmap_all(blocks.clone())?;
-        self.shift_down(&blocks, size)
+        steps::unmap_all(self, blocks.clone())?;
+        steps::shift_down(self, &blocks, size)
     }
 
     fn may_shift_up(&self, count: u64) -> Result<bool> {
@@ -371,7 +349,7 @@ impl FileBlocks for Inode {
             edit.change(|bytes| edit::set_size(bytes, size))
         })?;
         self.data.set_size(size);
-        self.shift_up(&blocks)
+        steps::shift_up(self, &blocks)
     }
 
     fn commit_mapping(&self) -> Result<()> {
@@ -381,113 +359,40 @@ impl FileBlocks for Inode {
     }
 
     fn commit(&self, data_only: bool) -> Result<()> {
-        self.commit_inode(data_only)
+        sync::commit(self, data_only)
     }
 }
 
-impl Inode {
-    pub(super) fn has_flag(&self, flag: InodeFlags) -> bool {
-        self.state.read().inode.flags.contains(flag)
-    }
-
-    /// The block of the filesystem at a byte of the device.
-    pub(super) fn block_at(&self, offset: u64) -> FsBlock {
-        let geometry = self.context().geometry();
-        let block = offset >> self.block_bits();
-        let ag_blocks = u64::from(geometry.ag_blocks).max(1);
-        let ag = crate::ondisk::AgNr(u32::try_from(block / ag_blocks).unwrap_or(u32::MAX));
-        let within = u32::try_from(block % ag_blocks).unwrap_or(u32::MAX);
-        geometry.fs_block(ag, crate::ondisk::AgBlock(within))
-    }
-
-    /// Marks blocks as about to be dirty, with a reservation of space where they have none, and `for_conversions`
-    /// also one for what the tree of mappings may need once unwritten blocks are written.
-    fn reserve_new(&self, blocks: &Range<u64>, for_conversions: bool) -> Result<Vec<Range<u64>>> {
-        let mut state = self.state.write();
-        let (mut delayed, mut missing, mut converted) = (Vec::new(), Vec::new(), Vec::new());
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let (run, is_shared) = self.shared_run(&state, at..blocks.end)?;
-            at = run.end();
-            let range = run.first..run.end();
-            match run.backing {
-                Backing::Written(_) if !is_shared => continue,
-                Backing::Unwritten(_) if !is_shared => {
-                    if for_conversions {
-                        converted.extend(state.delayed.dirty().gaps(range.clone()));
-                    }
-                }
-                Backing::Written(_) | Backing::Unwritten(_) | Backing::Hole => {
-                    missing.extend(state.delayed.unreserved(range.clone()));
+/// Marks blocks as about to be dirty, with a reservation of space where they have none, and `for_conversions`
+/// also one for what the tree of mappings may need once unwritten blocks are written.
+fn reserve_new(
+    file: &Inode,
+    blocks: &Range<u64>,
+    for_conversions: bool,
+) -> Result<Vec<Range<u64>>> {
+    let mut state = file.state.write();
+    let (mut delayed, mut missing, mut converted) = (Vec::new(), Vec::new(), Vec::new());
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let (run, is_shared) = steps::shared_run(file, &state, at..blocks.end)?;
+        at = run.end();
+        let range = run.first..run.end();
+        match run.backing {
+            Backing::Written(_) if !is_shared => continue,
+            Backing::Unwritten(_) if !is_shared => {
+                if for_conversions {
+                    converted.extend(state.delayed.dirty().gaps(range.clone()));
                 }
             }
-            delayed.push(range);
-        }
-        self.reserve_blocks(&mut state, missing, &converted)?;
-        let added = delayed.into_iter().map(|range| state.delayed.add(range));
-        Ok(added.flatten().collect())
-    }
-
-    /// Claims blocks for the first of a range, and up to so many after all of it.
-    pub(super) fn claim(
-        &self,
-        blocks: &Range<u64>,
-        ahead: u64,
-        placement: &Placement,
-    ) -> Result<Claimed> {
-        let context = self.context();
-        let at = {
-            let state = self.state.read();
-            self.goal(&state, blocks.start, placement)?
-        };
-        let (group, _) = context.geometry().split_inode(self.number);
-        let wanted = blocks.end - blocks.start;
-        let most = (wanted + ahead).min(MAPPING_LEN_MAX);
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let claim = change::claim(context, most, &Goal { at, group })?;
-        let start = context.geometry().fs_block(claim.ag, claim.start);
-        let count = wanted.min(claim.count.into());
-        Ok(Claimed {
-            ahead: u64::from(claim.count) - count,
-            run: FileRun {
-                first: blocks.start,
-                count,
-                backing: Backing::Written(context.geometry().byte_offset(start)),
-            },
-            claim: Some(claim),
-        })
-    }
-
-    /// Where a block is best placed: after the block before it, or as far from the last one as in the file.
-    fn goal(
-        &self,
-        state: &InodeState,
-        block: u64,
-        placement: &Placement,
-    ) -> Result<Option<FsBlock>> {
-        if let Some(before) = block.checked_sub(1) {
-            let run = state.run(self.context(), before)?;
-            if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
-                return Ok(Some(self.block_at(start + (1 << self.block_bits()))));
+            Backing::Written(_) | Backing::Unwritten(_) | Backing::Hole => {
+                missing.extend(state.delayed.unreserved(range.clone()));
             }
         }
-        Ok(placement.last.and_then(|(last, place)| {
-            let ahead = block.checked_sub(last)?;
-            place.0.checked_add(ahead).map(FsBlock)
-        }))
+        delayed.push(range);
     }
-}
-
-impl InodeState {
-    /// The run that a block lies in.
-    pub(super) fn run(&self, context: &crate::FsContext, block: u64) -> Result<FileRun> {
-        let run = self.contents(context).run(block)?;
-        Ok(run.unwrap_or(FileRun {
-            first: block,
-            count: 1,
-            backing: Backing::Hole,
-        }))
-    }
+    steps::reserve_blocks(file, &mut state, missing, &converted)?;
+    let added = delayed.into_iter().map(|range| state.delayed.add(range));
+    Ok(added.flatten().collect())
 }
 
 /// Whether a time is no more than a tick before `now`.

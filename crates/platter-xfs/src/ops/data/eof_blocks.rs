@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use platter_block::lock::Mutex;
 use platter_vfs::file::{Backing, BlockRuns, FileRun};
-use platter_vfs::writing::ListedInode;
+use platter_vfs::writing::{ListedInode, ReturnsSpace};
 use platter_vfs::{Condition, Error, Result};
 
+use super::super::space::FreedSpace;
 use super::super::{Inode, SuperBlock};
 use super::steps::{STEP_MAPPINGS, indirect_blocks, unmap_cost};
 use crate::change::{Cost, Unmapped, unmap};
@@ -134,244 +135,247 @@ impl FileGrowth {
     }
 }
 
-impl SuperBlock {
-    /// Frees what files have beyond their end that have not grown for a while. No lock is held.
-    pub(crate) fn free_idle_eof_blocks(&self) {
-        // What is frozen stays as it is.
-        let Some(_writer) = self.writers.try_enter() else {
-            return;
-        };
-        let now = self.monotonic_millis();
-        let lifetime = u64::try_from(LIFETIME.as_millis()).unwrap_or(u64::MAX);
-        self.free_eof_blocks(|inode| {
-            let written = inode.growth.written.load(Ordering::Relaxed);
-            now.saturating_sub(written) >= lifetime
-        });
+impl ReturnsSpace for SuperBlock {
+    fn returned(&self) -> u64 {
+        FreedSpace(self).returned()
     }
 
-    /// Frees what files have beyond their end, and waits for some that are in use. No lock is held, or inode locks.
-    pub(in crate::ops) fn free_all_eof_blocks(&self) {
-        let _shortage = self.growing.begin_shortage();
-        for _ in 0..WAITS_MAX {
-            if !self.free_eof_blocks(|_| true) {
-                return;
-            }
-            thread::sleep(WAIT);
-        }
-    }
-
-    /// Frees what files have beyond their end that are not in use. No lock is held, and no writer is inside the gate.
-    pub(crate) fn trim_eof_blocks(&self) {
-        self.free_eof_blocks(|_| true);
-    }
-
-    /// Ends preallocation, and frees what files have beyond their end.
-    pub(crate) fn end_preallocation(&self) {
-        for inode in self.growing.close() {
-            if let Some(_lock) = inode.order.try_write() {
-                // What stays is unwritten, and harmless.
-                let _ = inode.free_eof_blocks();
-            }
-        }
-    }
-
-    /// Frees what files have beyond their end that are due. Returns whether any was in use, and keeps it.
-    fn free_eof_blocks(&self, is_due: impl Fn(&Inode) -> bool) -> bool {
-        let mut is_any_left = false;
-        for inode in self.growing.due(is_due) {
-            // One that has an error stays on the list, but is not waited for.
-            is_any_left |= matches!(inode.try_end_growth(), Ok(false));
-        }
-        is_any_left
-    }
-
-    fn monotonic_millis(&self) -> u64 {
-        u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+    fn return_freed(&self) -> Result<()> {
+        free_all(self);
+        FreedSpace(self).return_freed()
     }
 }
 
-impl Inode {
-    /// Records that these blocks make the file longer, if they do: it gets blocks beyond its end when they are written
-    /// back. The inode lock is held.
-    pub(super) fn note_growth(&self, blocks: &Range<u64>) {
-        let growing = &self.superblock.growing;
-        if growing.preallocation == Preallocation::Off {
+/// Frees what files have beyond their end that have not grown for a while. No lock is held.
+pub(crate) fn free_idle(superblock: &SuperBlock) {
+    // What is frozen stays as it is.
+    let Some(_writer) = superblock.writers.try_enter() else {
+        return;
+    };
+    let now = monotonic_millis(superblock);
+    let lifetime = u64::try_from(LIFETIME.as_millis()).unwrap_or(u64::MAX);
+    free_due(superblock, |inode| {
+        let written = inode.growth.written.load(Ordering::Relaxed);
+        now.saturating_sub(written) >= lifetime
+    });
+}
+
+/// Frees what files have beyond their end, and waits for some that are in use. No lock is held, or inode locks.
+pub(in crate::ops) fn free_all(superblock: &SuperBlock) {
+    let _shortage = superblock.growing.begin_shortage();
+    for _ in 0..WAITS_MAX {
+        if !free_due(superblock, |_| true) {
             return;
         }
-        let end = self.data.size_bytes().div_ceil(1 << self.block_bits());
-        if blocks.start > end {
-            // They would stay in the hole. Where they do, they read as zeros.
-            let _ = self.end_growth();
-        }
-        if !self.growth.is_listed() {
-            let is_due = {
-                let inode = &self.state.read().inode;
-                let size = inode.size_bytes;
-                let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME;
-                blocks.end > size.div_ceil(1 << self.block_bits())
-                    && growing.preallocation.is_due(size)
-                    && !inode.flags.intersects(no)
-                    && inode.links != 0
-            };
-            // The caller uses the inode, so it is there.
-            let found = is_due.then(|| self.superblock.inodes.get(self.number.id()));
-            match found.flatten() {
-                Some(inode) => growing.add(inode),
-                None => return,
-            }
-        }
-        let now = self.superblock.monotonic_millis();
-        self.growth.written.store(now, Ordering::Relaxed);
+        thread::sleep(WAIT);
     }
+}
 
-    /// Reserves blocks for the end of the file, to be allocated after some that are about to be. Returns how many.
-    pub(super) fn reserve_ahead(&self, blocks: &Range<u64>) -> Result<u64> {
-        let is_end = blocks.end << self.block_bits() >= self.data.size_bytes();
-        let is_short = self.superblock.growing.is_short_of_space();
-        if !self.growth.is_listed() || !is_end || is_short {
-            return Ok(0);
+/// Frees what files have beyond their end that are not in use. No lock is held, and no writer is inside the gate.
+pub(crate) fn trim(superblock: &SuperBlock) {
+    free_due(superblock, |_| true);
+}
+
+/// Ends preallocation, and frees what files have beyond their end.
+pub(crate) fn end_preallocation(superblock: &SuperBlock) {
+    for inode in superblock.growing.close() {
+        if let Some(_lock) = inode.order.try_write() {
+            // What stays is unwritten, and harmless.
+            let _ = free(&inode);
         }
-        let context = self.context();
-        let mut state = self.state.write();
-        let after = state.run(context, blocks.end)?;
-        let is_hole = |run: &FileRun| run.backing == Backing::Hole;
-        if !is_hole(&after) || !is_hole(&state.run(context, blocks.start)?) {
-            return Ok(0);
-        }
-        let before = match blocks.start.checked_sub(1) {
-            Some(before) => state.map.mapping_of(context, FileBlock(before))?,
-            None => None,
+    }
+}
+
+/// Frees what files have beyond their end that are due. Returns whether any was in use, and keeps it.
+fn free_due(superblock: &SuperBlock, is_due: impl Fn(&Inode) -> bool) -> bool {
+    let mut is_any_left = false;
+    for inode in superblock.growing.due(is_due) {
+        // One that has an error stays on the list, but is not waited for.
+        is_any_left |= matches!(try_end_growth(&inode), Ok(false));
+    }
+    is_any_left
+}
+
+fn monotonic_millis(superblock: &SuperBlock) -> u64 {
+    u64::try_from(superblock.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Records that these blocks make the file longer, if they do: it gets blocks beyond its end when they are written
+/// back. The inode lock is held.
+pub(super) fn note_growth(file: &Inode, blocks: &Range<u64>) {
+    let growing = &file.superblock.growing;
+    if growing.preallocation == Preallocation::Off {
+        return;
+    }
+    let end = file.data.size_bytes().div_ceil(1 << file.block_bits());
+    if blocks.start > end {
+        // They would stay in the hole. Where they do, they read as zeros.
+        let _ = end_growth(file);
+    }
+    if !file.growth.is_listed() {
+        let is_due = {
+            let inode = &file.state.read().inode;
+            let size = inode.size_bytes;
+            let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME;
+            blocks.end > size.div_ceil(1 << file.block_bits())
+                && growing.preallocation.is_due(size)
+                && !inode.flags.intersects(no)
+                && inode.links != 0
         };
-        let (geometry, space) = (context.geometry(), context.space());
-        let free_blocks = context.mount().free_blocks();
-        let free = free_blocks.sum().saturating_sub(space.floor());
-        let growth = Growth {
-            block_bits: geometry.block_bits,
-            end: blocks.end,
-            before: before.map_or(0, |before| before.count),
-            free: u64::try_from(free).unwrap_or_default(),
-            total: geometry.data_blocks(),
-        };
-        let wanted = self.superblock.growing.preallocation.blocks(&growth);
-        let count = wanted.min(after.count);
-        if count == 0 {
-            return Ok(0);
+        // The caller uses the inode, so it is there.
+        let found = is_due.then(|| file.superblock.inodes.get(file.number.id()));
+        match found.flatten() {
+            Some(inode) => growing.add(inode),
+            None => return,
         }
-        let reserved = count + indirect_blocks(count, geometry);
-        let amount = i64::try_from(reserved).unwrap_or(i64::MAX);
-        if !free_blocks.try_sub(amount, space.floor()) {
-            return Ok(0);
-        }
-        state.delayed.reserve_ahead(reserved);
-        Ok(count)
     }
+    let now = monotonic_millis(&file.superblock);
+    file.growth.written.store(now, Ordering::Relaxed);
+}
 
-    /// Returns what was reserved for the end of the file.
-    pub(super) fn return_ahead(&self) {
-        let reserved = self.state.write().delayed.take_ahead();
-        let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
-        self.context().mount().free_blocks().add(reserved);
+/// Reserves blocks for the end of the file, to be allocated after some that are about to be. Returns how many.
+pub(super) fn reserve_ahead(file: &Inode, blocks: &Range<u64>) -> Result<u64> {
+    let is_end = blocks.end << file.block_bits() >= file.data.size_bytes();
+    let is_short = file.superblock.growing.is_short_of_space();
+    if !file.growth.is_listed() || !is_end || is_short {
+        return Ok(0);
     }
+    let context = file.context();
+    let mut state = file.state.write();
+    let after = state.run(context, blocks.end)?;
+    let is_hole = |run: &FileRun| run.backing == Backing::Hole;
+    if !is_hole(&after) || !is_hole(&state.run(context, blocks.start)?) {
+        return Ok(0);
+    }
+    let before = match blocks.start.checked_sub(1) {
+        Some(before) => state.map.mapping_of(context, FileBlock(before))?,
+        None => None,
+    };
+    let (geometry, space) = (context.geometry(), context.space());
+    let free_blocks = context.mount().free_blocks();
+    let free = free_blocks.sum().saturating_sub(space.floor());
+    let growth = Growth {
+        block_bits: geometry.block_bits,
+        end: blocks.end,
+        before: before.map_or(0, |before| before.count),
+        free: u64::try_from(free).unwrap_or_default(),
+        total: geometry.data_blocks(),
+    };
+    let wanted = file.superblock.growing.preallocation.blocks(&growth);
+    let count = wanted.min(after.count);
+    if count == 0 {
+        return Ok(0);
+    }
+    let reserved = count + indirect_blocks(count, geometry);
+    let amount = i64::try_from(reserved).unwrap_or(i64::MAX);
+    if !free_blocks.try_sub(amount, space.floor()) {
+        return Ok(0);
+    }
+    state.delayed.reserve_ahead(reserved);
+    Ok(count)
+}
 
-    /// Does the work again where it found no space, without what files have beyond their end. The inode lock is held,
-    /// and no other.
-    pub(in crate::ops) fn retry_without_eof_blocks<T>(
-        &self,
-        work: impl Fn() -> Result<T>,
-    ) -> Result<T> {
-        let is_no_space =
-            |done: &Result<T>| matches!(done, Err(Error::Condition(Condition::NoSpace)));
+/// Returns what was reserved for the end of the file.
+pub(super) fn return_ahead(file: &Inode) {
+    let reserved = file.state.write().delayed.take_ahead();
+    let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
+    file.context().mount().free_blocks().add(reserved);
+}
+
+/// Does the work again where it found no space, without what files have beyond their end. The inode lock is held,
+/// and no other.
+pub(in crate::ops) fn retry_without<T>(file: &Inode, work: impl Fn() -> Result<T>) -> Result<T> {
+    let is_no_space = |done: &Result<T>| matches!(done, Err(Error::Condition(Condition::NoSpace)));
+    let done = work();
+    if !is_no_space(&done) {
+        return done;
+    }
+    let _shortage = file.superblock.growing.begin_shortage();
+    // Others may have more where this fails.
+    let _ = end_growth(file);
+    let mut waits = 0;
+    loop {
+        let is_other = |inode: &Inode| inode.number != file.number;
+        let is_any_left = free_due(&file.superblock, is_other);
+        // Also where another thread has freed it all.
         let done = work();
-        if !is_no_space(&done) {
+        if !is_no_space(&done) || !is_any_left || waits == WAITS_MAX {
             return done;
         }
-        let _shortage = self.superblock.growing.begin_shortage();
-        // Others may have more where this fails.
-        let _ = self.end_growth();
-        let mut waits = 0;
-        loop {
-            let is_other = |inode: &Self| inode.number != self.number;
-            let is_any_left = self.superblock.free_eof_blocks(is_other);
-            // Also where another thread has freed it all.
-            let done = work();
-            if !is_no_space(&done) || !is_any_left || waits == WAITS_MAX {
-                return done;
-            }
-            thread::sleep(WAIT);
-            waits += 1;
-        }
+        thread::sleep(WAIT);
+        waits += 1;
     }
+}
 
-    /// Frees what the file has beyond its end, and takes it off the list. The inode lock is held.
-    pub(super) fn end_growth(&self) -> Result<()> {
-        if self.growth.is_listed() {
-            self.free_eof_blocks()?;
-        }
-        Ok(())
+/// Frees what the file has beyond its end, and takes it off the list. The inode lock is held.
+pub(super) fn end_growth(file: &Inode) -> Result<()> {
+    if file.growth.is_listed() {
+        free(file)?;
     }
+    Ok(())
+}
 
-    /// Says in the inode that blocks beyond its end were asked for, which stay.
-    pub(super) fn keep_eof_blocks(&self) -> Result<()> {
-        if self.has_flag(InodeFlags::PREALLOC) {
-            return Ok(());
-        }
-        // A crash may have left some, which no caller asked for.
-        self.free_eof_blocks()?;
-        self.change(Cost::default(), |_, edit, _| {
-            let flags = edit.inode().flags | InodeFlags::PREALLOC;
-            edit.change(|bytes| {
-                core_mut(bytes)?.core.flags.set(flags.bits());
-                Some(())
-            })
+/// Says in the inode that blocks beyond its end were asked for, which stay.
+pub(super) fn keep(file: &Inode) -> Result<()> {
+    if file.has_flag(InodeFlags::PREALLOC) {
+        return Ok(());
+    }
+    // A crash may have left some, which no caller asked for.
+    free(file)?;
+    file.change(Cost::default(), |_, edit, _| {
+        let flags = edit.inode().flags | InodeFlags::PREALLOC;
+        edit.change(|bytes| {
+            core_mut(bytes)?.core.flags.set(flags.bits());
+            Some(())
         })
-    }
+    })
+}
 
-    /// Frees what the file has beyond its end at its first close.
-    pub(in crate::ops) fn close_writer(&self) {
-        if !self.growth.is_listed() || self.growth.was_closed.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(_writer) = self.superblock.writers.try_enter() else {
-            return;
+/// Frees what the file has beyond its end at its first close.
+pub(in crate::ops) fn close(file: &Inode) {
+    if !file.growth.is_listed() || file.growth.was_closed.load(Ordering::Acquire) {
+        return;
+    }
+    let Some(_writer) = file.superblock.writers.try_enter() else {
+        return;
+    };
+    // Where another uses it, it is left to that one's close, or until it is idle.
+    if matches!(try_end_growth(file), Ok(true)) {
+        file.growth.was_closed.store(true, Ordering::Release);
+    }
+}
+
+/// As [`end_growth`], unless the file is in use. Returns whether it is not.
+fn try_end_growth(file: &Inode) -> Result<bool> {
+    let lock = file.order.try_write();
+    if lock.is_some() {
+        end_growth(file)?;
+    }
+    Ok(lock.is_some())
+}
+
+/// Frees what lies beyond the end of the file, unless it was allocated on request, and takes the file off the list.
+/// The inode lock is held.
+fn free(file: &Inode) -> Result<()> {
+    // Writeback gives it no more, nor later, since the file is off the list then.
+    let _alone = file.data.mapping.write();
+    let context = file.context();
+    let first = FileBlock(file.data.size_bytes().div_ceil(1 << file.block_bits()));
+    let has_any = {
+        let state = file.state.read();
+        let is_kept = state.inode.flags.contains(InodeFlags::PREALLOC);
+        !is_kept && state.map.end(context)? > first
+    };
+    let mut end = has_any.then_some(FileBlock(u64::MAX));
+    while let Some(before) = end {
+        let left = file.change(unmap_cost(), |change, edit, _| {
+            unmap(change, edit, ForkKind::Data, first..before, STEP_MAPPINGS)
+        })?;
+        end = match left {
+            Unmapped::All => None,
+            Unmapped::Before(before) => Some(before),
         };
-        // Where another uses it, it is left to that one's close, or until it is idle.
-        if matches!(self.try_end_growth(), Ok(true)) {
-            self.growth.was_closed.store(true, Ordering::Release);
-        }
     }
-
-    /// As [`end_growth`](Self::end_growth), unless the file is in use. Returns whether it is not.
-    fn try_end_growth(&self) -> Result<bool> {
-        let lock = self.order.try_write();
-        if lock.is_some() {
-            self.end_growth()?;
-        }
-        Ok(lock.is_some())
-    }
-
-    /// Frees what lies beyond the end of the file, unless it was allocated on request, and takes the file off the list.
-    /// The inode lock is held.
-    fn free_eof_blocks(&self) -> Result<()> {
-        // Writeback gives it no more, nor later, since the file is off the list then.
-        let _alone = self.data.mapping.write();
-        let context = self.context();
-        let first = FileBlock(self.data.size_bytes().div_ceil(1 << self.block_bits()));
-        let has_any = {
-            let state = self.state.read();
-            let is_kept = state.inode.flags.contains(InodeFlags::PREALLOC);
-            !is_kept && state.map.end(context)? > first
-        };
-        let mut end = has_any.then_some(FileBlock(u64::MAX));
-        while let Some(before) = end {
-            let left = self.change(unmap_cost(), |change, edit, _| {
-                unmap(change, edit, ForkKind::Data, first..before, STEP_MAPPINGS)
-            })?;
-            end = match left {
-                Unmapped::All => None,
-                Unmapped::Before(before) => Some(before),
-            };
-        }
-        self.superblock.growing.remove(self);
-        Ok(())
-    }
+    file.superblock.growing.remove(file);
+    Ok(())
 }

@@ -1,12 +1,12 @@
 //! Contents of regular files, read and written through the page cache.
 
-mod blocks;
-mod delayed;
-mod steps;
-mod eof_blocks;
+mod placement;
+pub(super) mod steps;
+pub(crate) mod eof_blocks;
 mod unwritten;
-mod evict;
-mod ranges;
+pub(super) mod evict;
+mod blocks;
+pub(super) mod ranges;
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -14,13 +14,10 @@ use std::ops::Range;
 use platter_cache::AddressSpace;
 use platter_vfs::{Error, ExtentSink, Result, SeekTarget, Unsupported, file};
 
-use super::{Inode, InodeState};
-use crate::context::FsContext;
-use crate::file::Contents;
+use super::Inode;
 
-pub(super) use blocks::Placement;
-pub(super) use delayed::Delayed;
 pub(super) use eof_blocks::{FileGrowth, GrowingFiles};
+pub(super) use placement::Placement;
 
 /// The error for what is not written.
 pub(super) fn refused(feature: &str) -> Error {
@@ -32,50 +29,34 @@ pub(super) fn refused(feature: &str) -> Error {
     .into()
 }
 
-impl InodeState {
-    fn contents<'s>(&'s self, context: &'s FsContext) -> Contents<'s> {
-        Contents {
-            context,
-            inode: &self.inode,
-            map: &self.map,
-            dirty: Some(self.delayed.dirty()),
-        }
-    }
+/// Where data or a hole begins, from an offset on.
+pub(super) fn seek(file: &Inode, offset: u64, target: SeekTarget) -> Result<u64> {
+    file.refuse_without_contents()?;
+    let state = file.state.read();
+    let contents = state.contents(file.context());
+    file::seek(&contents, offset, target, file.data.size_bytes())
 }
 
-impl Inode {
-    /// Only regular files have contents to read.
-    pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        self.kind.refuse_without_contents()
-    }
+/// Passes the extents of a range on.
+pub(super) fn extents(file: &Inode, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+    let state = file.state.read();
+    state.contents(file.context()).extents(range, sink)
+}
 
-    pub(super) fn seek_contents(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.refuse_without_contents()?;
-        let state = self.state.read();
-        let contents = state.contents(self.context());
-        file::seek(&contents, offset, target, self.data.size_bytes())
+/// Announces to the device what will be read. A hint: what fails here fails when it is read.
+pub(super) fn announce(file: &Inode, range: Range<u64>) {
+    if file.refuse_without_contents().is_err() {
+        return;
     }
-
-    pub(super) fn list_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        let state = self.state.read();
-        state.contents(self.context()).extents(range, sink)
-    }
-
-    /// Announces to the device what will be read. A hint: what fails here fails when it is read.
-    pub(super) fn announce(&self, range: Range<u64>) {
-        if self.refuse_without_contents().is_err() {
-            return;
-        }
-        let state = self.state.read();
-        let Ok(device) = self.context().device_of(state.map.device()) else {
-            return;
-        };
-        let range = range.start..range.end.min(self.data.size_bytes());
-        let contents = state.contents(self.context());
-        file::announce(&contents, range, &mut |place, len| {
-            device.will_need(place.offset..place.offset + len);
-        });
-    }
+    let state = file.state.read();
+    let Ok(device) = file.context().device_of(state.map.device()) else {
+        return;
+    };
+    let range = range.start..range.end.min(file.data.size_bytes());
+    let contents = state.contents(file.context());
+    file::announce(&contents, range, &mut |place, len| {
+        device.will_need(place.offset..place.offset + len);
+    });
 }
 
 /// What the page cache fills a file's pages from.

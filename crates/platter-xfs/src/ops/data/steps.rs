@@ -6,10 +6,11 @@ use platter_vfs::file::{Backing, FileRun};
 use platter_vfs::writing::NoSpaceRetry;
 use platter_vfs::{Condition, Result};
 
+use super::super::Inode;
+use super::super::space::FreedSpace;
+use super::super::state::InodeState;
 use super::super::state::{Times, touch};
-use super::super::sync::FreedSpace;
-use super::super::{Inode, InodeState};
-use super::blocks::Claimed;
+use super::placement::Claimed;
 use crate::ag::{rmap, space};
 use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of, unmap};
 use crate::file::is_shared;
@@ -22,254 +23,252 @@ use crate::space::Claim;
 /// Mappings that one step removes or moves at most.
 pub(super) const STEP_MAPPINGS: u32 = 8;
 
-impl Inode {
-    /// The run that the first of some blocks lies in, as far as either all or nothing of it must not be written in
-    /// its place: other files share it, or all that is in use is kept.
-    pub(super) fn shared_run(
-        &self,
-        state: &InodeState,
-        blocks: Range<u64>,
-    ) -> Result<(FileRun, bool)> {
-        let context = self.context();
-        if context.space().keeps_old() {
-            let run = state.run(context, blocks.start)?;
-            let run = run.truncated(blocks.end - blocks.start);
-            return Ok((run, run.backing != Backing::Hole));
-        }
-        self.run_of_files(state, blocks)
-    }
-
-    /// The run that the first of some blocks lies in, as far as either all or nothing of it is other files' as well.
-    pub(super) fn run_of_files(
-        &self,
-        state: &InodeState,
-        blocks: Range<u64>,
-    ) -> Result<(FileRun, bool)> {
-        let context = self.context();
+/// The run that the first of some blocks lies in, as far as either all or nothing of it must not be written in
+/// its place: other files share it, or all that is in use is kept.
+pub(super) fn shared_run(
+    file: &Inode,
+    state: &InodeState,
+    blocks: Range<u64>,
+) -> Result<(FileRun, bool)> {
+    let context = file.context();
+    if context.space().keeps_old() {
         let run = state.run(context, blocks.start)?;
         let run = run.truncated(blocks.end - blocks.start);
-        let may_share = state.inode.flags2.contains(InodeFlags2::REFLINK);
-        let Backing::Written(start) = run.backing else {
-            return Ok((run, false));
-        };
-        if !may_share {
-            return Ok((run, false));
+        return Ok((run, run.backing != Backing::Hole));
+    }
+    run_of_files(file, state, blocks)
+}
+
+/// The run that the first of some blocks lies in, as far as either all or nothing of it is other files' as well.
+pub(super) fn run_of_files(
+    file: &Inode,
+    state: &InodeState,
+    blocks: Range<u64>,
+) -> Result<(FileRun, bool)> {
+    let context = file.context();
+    let run = state.run(context, blocks.start)?;
+    let run = run.truncated(blocks.end - blocks.start);
+    let may_share = state.inode.flags2.contains(InodeFlags2::REFLINK);
+    let Backing::Written(start) = run.backing else {
+        return Ok((run, false));
+    };
+    if !may_share {
+        return Ok((run, false));
+    }
+    let (count, shared) = is_shared(context, start, run.count)?;
+    Ok((run.truncated(count), shared))
+}
+
+/// Reserves free blocks to parts of the file, and to what its tree of mappings may need for them, and for
+/// unwritten blocks once they are `converted` to written ones.
+///
+/// # Errors
+/// `NoSpace`, and nothing is reserved.
+pub(super) fn reserve_blocks(
+    file: &Inode,
+    state: &mut InodeState,
+    parts: Vec<Range<u64>>,
+    converted: &[Range<u64>],
+) -> Result<()> {
+    let context = file.context();
+    let of = |part: &Range<u64>| indirect_blocks(part.end - part.start, context.geometry());
+    let contents: u64 = parts.iter().map(|part| part.end - part.start).sum();
+    let indirect: u64 = parts.iter().chain(converted).map(of).sum();
+    let total = i64::try_from(contents + indirect).map_err(|_| Condition::NoSpace)?;
+    let floor = context.space().floor();
+    if total > 0 && !context.mount().free_blocks().try_sub(total, floor) {
+        return Err(Condition::NoSpace.into());
+    }
+    state.delayed.reserve_blocks(parts, indirect);
+    Ok(())
+}
+
+/// Drops marks and reservations of blocks.
+pub(super) fn forget(file: &Inode, state: &mut InodeState, blocks: Range<u64>) {
+    let reserved = state.delayed.forget(blocks);
+    let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
+    file.context().mount().free_blocks().add(reserved);
+}
+
+/// Drops all reservations: the object goes.
+pub(in crate::ops) fn release_all(file: &Inode) {
+    let mut state = file.state.write();
+    forget(file, &mut state, 0..u64::MAX);
+}
+
+/// Maps blocks that were claimed; what was mapped there is freed. A claim that could not be mapped is
+/// kept.
+pub(super) fn map_claimed(
+    file: &Inode,
+    claimed: &mut Claimed,
+    end: u64,
+    is_unwritten: bool,
+) -> Result<()> {
+    let Some(claim) = claimed.claim else {
+        return Ok(());
+    };
+    let cost = Cost {
+        extents: if claimed.ahead > 0 { 8 } else { 6 },
+        forks: 2,
+        ..Cost::default()
+    };
+    let geometry = file.context().geometry();
+    let run = claimed.run;
+    let mapping = Mapping {
+        offset: FileBlock(run.first),
+        start: geometry.fs_block(claim.ag, claim.start).0,
+        count: run.count,
+        is_unwritten,
+    };
+    let ahead = Mapping {
+        offset: mapping.end(),
+        start: mapping.start + run.count,
+        count: claimed.ahead,
+        is_unwritten: true,
+    };
+    let mappings = [mapping, ahead];
+    let mappings = &mappings[..if claimed.ahead > 0 { 2 } else { 1 }];
+    let space = FreedSpace(&file.superblock);
+    let mut retry = NoSpaceRetry::begin(&space);
+    loop {
+        let mapped = file.change(cost, |change, edit, state| {
+            map_over(change, edit, mappings, claim)?;
+            if end > edit.inode().size_bytes {
+                edit.change(|bytes| edit::set_size(bytes, end))?;
+            }
+            let reserved = state.delayed.forget(run.first..run.end());
+            change.keep_reserved(reserved + state.delayed.take_ahead());
+            Ok(())
+        });
+        match mapped {
+            Ok(()) => break,
+            Err(error) if retry.is_due(&space, &error)? => {}
+            Err(error) => return Err(error),
         }
-        let (count, shared) = is_shared(context, start, run.count)?;
-        Ok((run.truncated(count), shared))
     }
+    claimed.claim = None;
+    Ok(())
+}
 
-    /// Reserves free blocks to parts of the file, and to what its tree of mappings may need for them, and for
-    /// unwritten blocks once they are `converted` to written ones.
-    ///
-    /// # Errors
-    /// `NoSpace`, and nothing is reserved.
-    pub(super) fn reserve_blocks(
-        &self,
-        state: &mut InodeState,
-        parts: Vec<Range<u64>>,
-        converted: &[Range<u64>],
-    ) -> Result<()> {
-        let context = self.context();
-        let of = |part: &Range<u64>| indirect_blocks(part.end - part.start, context.geometry());
-        let contents: u64 = parts.iter().map(|part| part.end - part.start).sum();
-        let indirect: u64 = parts.iter().chain(converted).map(of).sum();
-        let total = i64::try_from(contents + indirect).map_err(|_| Condition::NoSpace)?;
-        let floor = context.space().floor();
-        if total > 0 && !context.mount().free_blocks().try_sub(total, floor) {
-            return Err(Condition::NoSpace.into());
+/// Has unwritten blocks, to which data was written, read as that, and the size reach to `end`.
+pub(super) fn convert(file: &Inode, run: &FileRun, end: u64) -> Result<()> {
+    let cost = Cost {
+        extents: 4,
+        forks: 3,
+        ..Cost::default()
+    };
+    let space = FreedSpace(&file.superblock);
+    let mut retry = NoSpaceRetry::begin(&space);
+    loop {
+        let converted = file.change(cost, |change, edit, state| {
+            convert_run(change, edit, run)?;
+            if end > edit.inode().size_bytes {
+                edit.change(|bytes| edit::set_size(bytes, end))?;
+            }
+            let reserved = state.delayed.forget(run.first..run.end());
+            change.keep_reserved(reserved);
+            Ok(())
+        });
+        match converted {
+            Err(error) if retry.is_due(&space, &error)? => {}
+            converted => return converted,
         }
-        state.delayed.reserve_blocks(parts, indirect);
-        Ok(())
     }
+}
 
-    /// Drops marks and reservations of blocks.
-    pub(super) fn forget(&self, state: &mut InodeState, blocks: Range<u64>) {
-        let reserved = state.delayed.forget(blocks);
-        let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
-        self.context().mount().free_blocks().add(reserved);
+/// Frees all blocks of a range.
+pub(super) fn unmap_all(file: &Inode, blocks: Range<u64>) -> Result<()> {
+    // What lies in a part of a block leaves no whole one.
+    if blocks.is_empty() {
+        return Ok(());
     }
-
-    /// Drops all reservations: the object goes.
-    pub(in crate::ops) fn release_all(&self) {
-        let mut state = self.state.write();
-        self.forget(&mut state, 0..u64::MAX);
+    let mut end = FileBlock(blocks.end);
+    let space = FreedSpace(&file.superblock);
+    let mut retry = NoSpaceRetry::begin(&space);
+    loop {
+        let left = file.change(unmap_cost(), |change, edit, state| {
+            let range = FileBlock(blocks.start)..end;
+            let left = unmap(change, edit, ForkKind::Data, range, STEP_MAPPINGS)?;
+            let reserved = state.delayed.forget(blocks.clone());
+            change.keep_reserved(reserved);
+            Ok(left)
+        });
+        match left {
+            Ok(Unmapped::All) => return Ok(()),
+            Ok(Unmapped::Before(before)) => end = before,
+            Err(error) if retry.is_due(&space, &error)? => {}
+            Err(error) => return Err(error),
+        }
     }
+}
 
-    /// Maps blocks that were claimed; what was mapped there is freed. A claim that could not be mapped is
-    /// kept.
-    pub(super) fn map_claimed(
-        &self,
-        claimed: &mut Claimed,
-        end: u64,
-        is_unwritten: bool,
-    ) -> Result<()> {
-        let Some(claim) = claimed.claim else {
+/// Moves what follows a range that is not mapped down to its start, and sets the size at last.
+pub(super) fn shift_down(file: &Inode, gap: &Range<u64>, size: u64) -> Result<()> {
+    let by = gap.end - gap.start;
+    let mut from = gap.end;
+    loop {
+        let next = file.change(unmap_cost(), |change, edit, _| {
+            let mut fork = open(change, edit)?;
+            let mut next = Some(from);
+            for _ in 0..STEP_MAPPINGS / 2 {
+                let Some(at) = next else { break };
+                let found = fork.lookup(&mut change.groups, FileBlock(at))?;
+                next = found.map(|mapping| mapping.end().0);
+                let Some(mapping) = found else { break };
+                let target = mapping.offset.0.saturating_sub(by);
+                shift(change, &mut fork, &mapping, target, edit)?;
+            }
+            fork.store(edit)?;
+            if next.is_none() {
+                edit.change(|bytes| edit::set_size(bytes, size))?;
+            }
+            Ok(next)
+        })?;
+        let Some(next) = next else {
+            file.data.truncate(size);
             return Ok(());
         };
-        let cost = Cost {
-            extents: if claimed.ahead > 0 { 8 } else { 6 },
-            forks: 2,
-            ..Cost::default()
-        };
-        let geometry = self.context().geometry();
-        let run = claimed.run;
-        let mapping = Mapping {
-            offset: FileBlock(run.first),
-            start: geometry.fs_block(claim.ag, claim.start).0,
-            count: run.count,
-            is_unwritten,
-        };
-        let ahead = Mapping {
-            offset: mapping.end(),
-            start: mapping.start + run.count,
-            count: claimed.ahead,
-            is_unwritten: true,
-        };
-        let mappings = [mapping, ahead];
-        let mappings = &mappings[..if claimed.ahead > 0 { 2 } else { 1 }];
-        let space = FreedSpace(&self.superblock);
-        let mut retry = NoSpaceRetry::begin(&space);
-        loop {
-            let mapped = self.change(cost, |change, edit, state| {
-                map_over(change, edit, mappings, claim)?;
-                if end > edit.inode().size_bytes {
-                    edit.change(|bytes| edit::set_size(bytes, end))?;
-                }
-                let reserved = state.delayed.forget(run.first..run.end());
-                change.keep_reserved(reserved + state.delayed.take_ahead());
-                Ok(())
-            });
-            match mapped {
-                Ok(()) => break,
-                Err(error) if retry.is_due(&space, &error)? => {}
-                Err(error) => return Err(error),
-            }
-        }
-        claimed.claim = None;
-        Ok(())
+        from = next;
     }
+}
 
-    /// Has unwritten blocks, to which data was written, read as that, and the size reach to `end`.
-    pub(super) fn convert(&self, run: &FileRun, end: u64) -> Result<()> {
-        let cost = Cost {
-            extents: 4,
-            forks: 3,
-            ..Cost::default()
-        };
-        let space = FreedSpace(&self.superblock);
-        let mut retry = NoSpaceRetry::begin(&space);
-        loop {
-            let converted = self.change(cost, |change, edit, state| {
-                convert(change, edit, run)?;
-                if end > edit.inode().size_bytes {
-                    edit.change(|bytes| edit::set_size(bytes, end))?;
+/// Moves what lies from the start of a range on up to its end.
+pub(super) fn shift_up(file: &Inode, gap: &Range<u64>) -> Result<()> {
+    let by = gap.end - gap.start;
+    let mut before = u64::MAX;
+    let now = file.superblock.clock.now();
+    loop {
+        let (is_done, limit) = file.change(unmap_cost(), |change, edit, _| {
+            let mut fork = open(change, edit)?;
+            let (mut is_done, mut limit) = (false, before);
+            for _ in 0..STEP_MAPPINGS / 2 {
+                let last = fork.last_before(&mut change.groups, FileBlock(limit))?;
+                let Some(last) = last.filter(|last| last.end().0 > gap.start) else {
+                    is_done = true;
+                    break;
+                };
+                let skipped = gap.start.saturating_sub(last.offset.0);
+                let moved = Mapping {
+                    offset: FileBlock(last.offset.0 + skipped),
+                    start: last.start + skipped,
+                    count: last.count - skipped,
+                    ..last
+                };
+                shift(change, &mut fork, &moved, moved.offset.0 + by, edit)?;
+                limit = moved.offset.0;
+                if limit <= gap.start {
+                    is_done = true;
+                    break;
                 }
-                let reserved = state.delayed.forget(run.first..run.end());
-                change.keep_reserved(reserved);
-                Ok(())
-            });
-            match converted {
-                Err(error) if retry.is_due(&space, &error)? => {}
-                converted => return converted,
             }
-        }
-    }
-
-    /// Frees all blocks of a range.
-    pub(super) fn unmap_all(&self, blocks: Range<u64>) -> Result<()> {
-        // What lies in a part of a block leaves no whole one.
-        if blocks.is_empty() {
+            fork.store(edit)?;
+            touch(edit, Times::of_contents(now))?;
+            Ok((is_done, limit))
+        })?;
+        if is_done {
             return Ok(());
         }
-        let mut end = FileBlock(blocks.end);
-        let space = FreedSpace(&self.superblock);
-        let mut retry = NoSpaceRetry::begin(&space);
-        loop {
-            let left = self.change(unmap_cost(), |change, edit, state| {
-                let range = FileBlock(blocks.start)..end;
-                let left = unmap(change, edit, ForkKind::Data, range, STEP_MAPPINGS)?;
-                let reserved = state.delayed.forget(blocks.clone());
-                change.keep_reserved(reserved);
-                Ok(left)
-            });
-            match left {
-                Ok(Unmapped::All) => return Ok(()),
-                Ok(Unmapped::Before(before)) => end = before,
-                Err(error) if retry.is_due(&space, &error)? => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Moves what follows a range that is not mapped down to its start, and sets the size at last.
-    pub(super) fn shift_down(&self, gap: &Range<u64>, size: u64) -> Result<()> {
-        let by = gap.end - gap.start;
-        let mut from = gap.end;
-        loop {
-            let next = self.change(unmap_cost(), |change, edit, _| {
-                let mut fork = open(change, edit)?;
-                let mut next = Some(from);
-                for _ in 0..STEP_MAPPINGS / 2 {
-                    let Some(at) = next else { break };
-                    let found = fork.lookup(&mut change.groups, FileBlock(at))?;
-                    next = found.map(|mapping| mapping.end().0);
-                    let Some(mapping) = found else { break };
-                    let target = mapping.offset.0.saturating_sub(by);
-                    shift(change, &mut fork, &mapping, target, edit)?;
-                }
-                fork.store(edit)?;
-                if next.is_none() {
-                    edit.change(|bytes| edit::set_size(bytes, size))?;
-                }
-                Ok(next)
-            })?;
-            let Some(next) = next else {
-                self.data.truncate(size);
-                return Ok(());
-            };
-            from = next;
-        }
-    }
-
-    /// Moves what lies from the start of a range on up to its end.
-    pub(super) fn shift_up(&self, gap: &Range<u64>) -> Result<()> {
-        let by = gap.end - gap.start;
-        let mut before = u64::MAX;
-        let now = self.superblock.clock.now();
-        loop {
-            let (is_done, limit) = self.change(unmap_cost(), |change, edit, _| {
-                let mut fork = open(change, edit)?;
-                let (mut is_done, mut limit) = (false, before);
-                for _ in 0..STEP_MAPPINGS / 2 {
-                    let last = fork.last_before(&mut change.groups, FileBlock(limit))?;
-                    let Some(last) = last.filter(|last| last.end().0 > gap.start) else {
-                        is_done = true;
-                        break;
-                    };
-                    let skipped = gap.start.saturating_sub(last.offset.0);
-                    let moved = Mapping {
-                        offset: FileBlock(last.offset.0 + skipped),
-                        start: last.start + skipped,
-                        count: last.count - skipped,
-                        ..last
-                    };
-                    shift(change, &mut fork, &moved, moved.offset.0 + by, edit)?;
-                    limit = moved.offset.0;
-                    if limit <= gap.start {
-                        is_done = true;
-                        break;
-                    }
-                }
-                fork.store(edit)?;
-                touch(edit, Times::of_contents(now))?;
-                Ok((is_done, limit))
-            })?;
-            if is_done {
-                return Ok(());
-            }
-            before = limit;
-        }
+        before = limit;
     }
 }
 
@@ -321,7 +320,7 @@ fn map_over(
 }
 
 /// Makes the unwritten blocks of a run written ones.
-fn convert(change: &mut Change<'_>, edit: &mut InodeEdit, run: &FileRun) -> Result<()> {
+fn convert_run(change: &mut Change<'_>, edit: &mut InodeEdit, run: &FileRun) -> Result<()> {
     let number = edit.inode().number;
     let mut fork = open(change, edit)?;
     let parts = fork.unmap(&mut change.groups, FileBlock(run.first), run.count)?;
