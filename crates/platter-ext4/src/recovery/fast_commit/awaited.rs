@@ -95,7 +95,8 @@ impl Awaiting {
 pub(super) struct Awaited {
     by_inode: BTreeMap<InodeNr, Awaiting>,
     bytes: usize,
-    /// Records of inodes were dropped that had none before.
+    /// Records of inodes were dropped that had none then: nothing is known of those without an entry, nor is an entry
+    /// whole that is made later.
     is_partial: bool,
 }
 
@@ -138,7 +139,11 @@ impl Awaited {
             }
             return;
         }
-        let awaiting = self.by_inode.entry(number).or_default();
+        let is_partial = self.is_partial;
+        let awaiting = self.by_inode.entry(number).or_insert_with(|| Awaiting {
+            is_partial,
+            ..Awaiting::default()
+        });
         awaiting.records.push(kept);
         awaiting.bytes += bytes;
         self.bytes += bytes;
@@ -169,7 +174,7 @@ impl Awaited {
     /// Returns the records of an inode of this generation, and drops all of its number.
     ///
     /// # Errors
-    /// `Unsupported` if there are more of them than memory holds.
+    /// `Unsupported` if there are more of them than memory holds, or may have been.
     pub(super) fn take(&mut self, number: InodeNr, generation: u32) -> Result<Awaiting> {
         let is_missing = self.is_partial && !self.contains(number);
         let mut awaiting = self.forget(number);
@@ -193,5 +198,42 @@ impl Awaited {
         let awaiting = self.by_inode.remove(&number).unwrap_or_default();
         self.bytes -= awaiting.bytes;
         awaiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::BlockNr;
+
+    fn number(number: u32) -> InodeNr {
+        InodeNr::new(number).unwrap()
+    }
+
+    fn keep_range(awaited: &mut Awaited, inode: u32) {
+        awaited.keep(&Record::AddRange(AddRange {
+            inode: number(inode),
+            first: FileBlock(0),
+            len: 1,
+            start: BlockNr(3000),
+            unwritten: false,
+        }));
+    }
+
+    #[test]
+    fn inode_whose_record_was_dropped_is_refused() {
+        let mut awaited = Awaited::default();
+        while !awaited.is_partial {
+            let next = u32::try_from(awaited.by_inode.len()).unwrap() + 12;
+            keep_range(&mut awaited, next);
+        }
+        let dropped = u32::try_from(awaited.by_inode.len()).unwrap() + 12;
+        assert!(awaited.bytes <= BYTES_MAX);
+        assert_eq!(awaited.take(number(12), 1).unwrap().records().count(), 1);
+        // There is memory again, but not what came before.
+        keep_range(&mut awaited, dropped);
+        assert!(awaited.contains(number(dropped)));
+        assert!(awaited.take(number(dropped), 1).is_err());
+        assert!(awaited.take(number(dropped + 1), 1).is_err());
     }
 }
