@@ -22,6 +22,8 @@ const REPLACED_MAX: usize = 1024;
 const EXTENT_BYTES_MAX: u64 = 32 << 20;
 /// The most bytes of its checksums, which one handle inserts.
 const CHECKSUM_BYTES_MAX: u64 = 32 << 10;
+/// Extents in a row that may find no space: each search for it may take several commits.
+const FAILURES_MAX: u32 = 4;
 /// Bytes that are read, compressed and written at once.
 const COPIED_BYTES: u64 = 1 << 20;
 
@@ -176,6 +178,7 @@ impl<'i> Defragmenter<'i> {
             at = first.file.start;
         }
         let mut is_short = false;
+        let mut failures = 0;
         while at < end {
             let group = self.next_group(at..end)?;
             if !self.is_gain(&group) {
@@ -183,11 +186,15 @@ impl<'i> Defragmenter<'i> {
                 continue;
             }
             match self.write(&group) {
-                Ok(next) => at = next,
+                Ok(next) => (at, failures) = (next, 0),
                 // An operation that ended the transaction is no lack of space for a group.
                 Err(Error::Condition(Condition::NoSpace)) if self.inode.fs.can_write() => {
                     is_short = true;
                     if group.ends.len() < 2 {
+                        failures += 1;
+                        if failures == FAILURES_MAX {
+                            break;
+                        }
                         at = group.end();
                     } else {
                         self.group_bytes_max.set((group.end() - group.start) / 2);
