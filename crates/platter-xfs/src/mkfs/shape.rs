@@ -31,7 +31,8 @@ const LARGE_LOG_BYTES: u64 = 192 * MIB;
 /// A block of the log for so many blocks of data.
 const DATA_BLOCKS_PER_LOG_BLOCK: u64 = 2048;
 /// The shortest logs that mkfs.xfs makes as unsupported ones, by reflink, rmapbt and finobt: they hold the largest
-/// transaction, whose size depends on the trees. Blocks are of 4096 bytes, and groups up to 128 MiB, or larger.
+/// transaction, whose size depends on the trees. Blocks are of 4096 bytes, inodes of 512, without nrext64, parent
+/// and exchange, and groups up to 128 MiB, or larger.
 /// The oracle test `short_logs_are_as_short_as_those_of_mkfs_xfs` compares them.
 const SHORT_LOGS: [((bool, bool, bool), u32, u32); 8] = [
     ((false, false, false), 857, 857),
