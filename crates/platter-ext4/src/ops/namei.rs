@@ -109,7 +109,7 @@ impl NamedInode for Ext4Inode {
     }
 
     fn remove_child(&self, slot: &Slot, victim: &Arc<Self>) -> Result<()> {
-        remove::take_name(self, slot, victim)
+        remove::unlink(self, slot, victim)
     }
 
     fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {

@@ -22,7 +22,7 @@ use crate::txn::Handle;
 const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + DELETE_CREDITS;
 
 /// Takes the name of `victim` at `slot` out of this directory. The caller holds both inode locks.
-pub(super) fn take_name(node: &Ext4Inode, slot: &Slot, victim: &Arc<Ext4Inode>) -> Result<()> {
+pub(super) fn unlink(node: &Ext4Inode, slot: &Slot, victim: &Arc<Ext4Inode>) -> Result<()> {
     let sb = &node.sb;
     let (fs, space) = (&sb.fs, sb.space()?);
     let register = sb.register()?;

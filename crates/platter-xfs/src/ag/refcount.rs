@@ -59,7 +59,7 @@ fn bad_references(group: &Group<'_>) -> platter_vfs::Error {
 }
 
 /// Takes one reference from each block of an extent; returns the extents that have none any more.
-pub(crate) fn drop(
+pub(crate) fn decrease(
     group: &mut Group<'_>,
     start: AgBlock,
     count: u32,
@@ -71,7 +71,7 @@ pub(crate) fn drop(
 }
 
 /// Adds one reference to each block of an extent.
-pub(crate) fn add(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<()> {
+pub(crate) fn increase(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<()> {
     change(group, start, count, Change::Add)?;
     Ok(())
 }

@@ -57,7 +57,7 @@ pub fn free_mapping(
     space::fill_free_list(&mut group)?;
     rmap::remove(&mut group, &owner)?;
     let unreferenced = if is_shared {
-        refcount::drop(&mut group, owner.start, owner.count)?
+        refcount::decrease(&mut group, owner.start, owner.count)?
     } else {
         vec![(owner.start, owner.count)]
     };

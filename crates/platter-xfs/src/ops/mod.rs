@@ -26,8 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use platter_block::lock::RwLock;
-use platter_block::lock::{Mutex, rank};
+use platter_block::lock::{Mutex, RwLock, rank};
 use platter_cache::page::PAGE_BYTES;
 use platter_cache::xarray::Order;
 use platter_cache::{Mapping, MemoryBudget};

@@ -175,7 +175,7 @@ fn free_fork(
         space::fill_free_list(&mut group)?;
         rmap::remove(&mut group, &owner)?;
         let unreferenced: Vec<(AgBlock, u32)> = if shares && !owner.is_btree {
-            refcount::drop(&mut group, owner.start, owner.count)?
+            refcount::decrease(&mut group, owner.start, owner.count)?
         } else {
             vec![(owner.start, owner.count)]
         };

@@ -14,6 +14,7 @@ use crate::ondisk::{FileBlock, InodeFlags};
 /// Times of a file that is being written are no more exact than this, as in Linux, so that not
 /// every write changes the inode.
 const TICK_NANOSECONDS: i64 = 4_000_000;
+
 /// Records a change of contents, unless one was recorded just now.
 pub(super) fn touch(node: &Ext4Inode) -> Result<()> {
     let now = node.sb.clock.now();

@@ -175,9 +175,9 @@ fn references_are_dropped_and_runs_merge() {
             group.insert(BtreeKind::Refcount, record.encode()).unwrap();
         }
         // Three references become two next to two; two become one; one becomes none.
-        let gone = refcount::drop(group, AgBlock(105), 5).unwrap();
+        let gone = refcount::decrease(group, AgBlock(105), 5).unwrap();
         assert_eq!(gone, []);
-        let gone = refcount::drop(group, AgBlock(118), 14).unwrap();
+        let gone = refcount::decrease(group, AgBlock(118), 14).unwrap();
         assert_eq!(gone, [(AgBlock(120), 10)]);
     });
     let found: Vec<Refcount> = sample.refcounts().iter().map(Refcount::decode).collect();

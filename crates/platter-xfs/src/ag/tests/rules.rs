@@ -96,7 +96,7 @@ fn reference_count_below_two_is_found() {
     Sample::new().change(|group| {
         let record = run(100, 4, 1).encode();
         group.insert(BtreeKind::Refcount, record).unwrap();
-        let dropped = refcount::drop(group, AgBlock(100), 4);
+        let dropped = refcount::decrease(group, AgBlock(100), 4);
         assert_broken(dropped, GroupRule::Refcount);
     });
 }
@@ -209,7 +209,7 @@ fn siblings_that_lead_round_in_a_circle_are_found() {
         assert_broken(after, TreeRule::Shape);
         let before = group.lookup_lt::<DiskRefcount>(BtreeKind::Refcount, (5, 0, 0));
         assert_broken(before, TreeRule::Shape);
-        let added = refcount::add(group, AgBlock(2700), 1000);
+        let added = refcount::increase(group, AgBlock(2700), 1000);
         assert_broken(added, TreeRule::Shape);
     });
 }

@@ -404,7 +404,7 @@ fn share_part(
     if let Some(new) = &new {
         let (ag, owner) = owner_of(new, number, ForkKind::Data, change.geometry());
         // The references come first: blocks of the target must not lose their last one to get it again.
-        refcount::add(&mut change.groups.get(ag)?, owner.start, owner.count)?;
+        refcount::increase(&mut change.groups.get(ag)?, owner.start, owner.count)?;
         let mut group = change.groups.get(ag)?;
         space::fill_free_list(&mut group)?;
         rmap::add(&mut group, &owner)?;

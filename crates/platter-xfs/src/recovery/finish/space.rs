@@ -52,9 +52,9 @@ pub(super) fn refcount(finisher: &mut Finisher, update: &PhysExtent) -> Result<(
         return Err(broken(Locus::group(ag.0.into()), IntentRule::Feature));
     }
     match update.op {
-        RefcountOp::Increase => refcount::add(&mut group, start, update.len),
+        RefcountOp::Increase => refcount::increase(&mut group, start, update.len),
         RefcountOp::Decrease => {
-            let gone = refcount::drop(&mut group, start, update.len)?;
+            let gone = refcount::decrease(&mut group, start, update.len)?;
             let free = |(start, count)| Deferred::Free(ag, start, count);
             finisher.deferred.extend(gone.into_iter().map(free));
             Ok(())
