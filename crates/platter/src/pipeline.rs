@@ -20,6 +20,7 @@ pub(crate) trait Footprint {
 /// results makes progress however full the pipeline is.
 #[derive(Debug)]
 pub(crate) struct Pipeline<J, R> {
+    /// Jobs and results.
     state: Mutex<State<J, R>>,
     /// Results beyond this many bytes keep threads from starting further jobs.
     ready_bytes_max: usize,

@@ -484,7 +484,7 @@ fn leave_one(mounted: &Btrfs) {
 }
 
 #[test]
-fn metadata_without_space_ends_in_enospc() {
+fn defragment_in_full_metadata_loses_nothing() {
     let pool = Pool::make(1, 128, &["-m", "single", "-n", "4096", "--csum", "sha256"]);
     let mounted = mount(&pool);
     let file = sectors(&mounted, "file", 0, 1024);

@@ -192,6 +192,8 @@ fn label_and_free_space_of_a_mount_are_changed() {
         "{trimmed}"
     );
     assert_eq!(workshop.run(&["check", "disk.img"]).status, 0);
+    let mut e2fsck = Command::new("e2fsck");
+    run_tool(e2fsck.arg("-fn").arg(workshop.path("disk.img")), "");
 }
 
 #[test]

@@ -83,6 +83,7 @@ pub(super) struct Long {
     source: Source,
     place: Place,
     filling: Filling,
+    /// What its pieces came to so far.
     state: Mutex<LongState>,
 }
 

@@ -113,6 +113,7 @@ impl Found {
 
 struct Walk {
     left_out: Option<FileId>,
+    /// Directories whose entries are to be read.
     state: Mutex<State>,
     /// Rung when there are further directories, or will be none.
     changed: Condvar,

@@ -28,6 +28,7 @@ const PRIORITY: u32 = 3 << 3 | 3;
 pub(super) struct ErrorLog {
     clock: SystemClock,
     target: Target,
+    /// Errors reported lately, and how many were withheld.
     limit: Mutex<Limit>,
 }
 

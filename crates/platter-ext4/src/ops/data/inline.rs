@@ -29,7 +29,7 @@ pub(super) fn write(node: &Ext4Inode, offset: u64, data: &[u8]) -> Result<bool> 
     })
 }
 
-/// Cuts off contents that lie in the inode, or adds zeros to them. Whether it did.
+/// Truncates inline data, or extends it with zeros. Returns whether the contents are still inline.
 pub(super) fn resize(node: &Ext4Inode, size: u64) -> Result<bool> {
     let is_inline = node
         .state
