@@ -197,6 +197,10 @@ impl Filesystem for Ext4 {
         statfs::stat_fs(&self.sb)
     }
 
+    fn stat_fs_at(&self, inode: InodeId) -> Result<StatFs> {
+        statfs::stat_fs_at(&self.sb, inode)
+    }
+
     fn sync(&self) -> Result<()> {
         ops::sync_fs(&self.sb)
     }

@@ -1,12 +1,14 @@
 //! Space and inodes as `statfs(2)` reports them.
 
-use platter_vfs::{Result, StatFs};
+use std::sync::Arc;
+
+use platter_vfs::{InodeId, Result, StatFs};
 
 use crate::FsContext;
 use crate::groups;
 use crate::inode;
 use crate::ondisk::superblock::SUPERBLOCK_MAGIC;
-use crate::ops::SuperBlock;
+use crate::ops::{self, SuperBlock};
 
 pub(super) fn stat_fs(sb: &SuperBlock) -> Result<StatFs> {
     let fs = &sb.fs;
@@ -27,6 +29,29 @@ pub(super) fn stat_fs(sb: &SuperBlock) -> Result<StatFs> {
         id: identity(fs),
         magic: u32::from(SUPERBLOCK_MAGIC),
     })
+}
+
+/// Space and inodes at an inode: of a directory whose project is inherited, no more than the limits of the project
+/// leave, where they are enforced.
+pub(super) fn stat_fs_at(sb: &Arc<SuperBlock>, inode: InodeId) -> Result<StatFs> {
+    let mut stat = stat_fs(sb)?;
+    let Some(project) = ops::project_of_space(sb, inode)? else {
+        return Ok(stat);
+    };
+    if let Some(limit) = project.limits.space() {
+        let block_bytes = u64::from(stat.block_bytes);
+        let left = limit.saturating_sub(project.space_with_reserved()) / block_bytes;
+        stat.blocks = stat.blocks.min(limit / block_bytes);
+        stat.blocks_free = stat.blocks_free.min(left);
+        stat.blocks_available = stat.blocks_available.min(left);
+    }
+    if let Some(limit) = project.limits.inodes() {
+        stat.inodes = stat.inodes.min(limit);
+        stat.inodes_free = stat
+            .inodes_free
+            .min(limit.saturating_sub(project.inodes_with_reserved()));
+    }
+    Ok(stat)
 }
 
 /// Free blocks and inodes. Where nothing is written, what a crash left half done counts as done.

@@ -23,7 +23,7 @@ mod inode_operations;
 
 pub use errors::OnError;
 pub use link::LinkRule;
-pub use quotas::remove_unused_owners;
+pub use quotas::{project_of_space, remove_unused_owners};
 pub use remove::{close_orphans, finish_orphans};
 pub use sync::sync_fs;
 pub(crate) use sync::{end_writing, write_unnamed};

@@ -55,7 +55,11 @@ impl Blueprint<'_> {
     /// The owners of the file.
     pub(super) fn owners(&self, dir: &Inode, geometry: &Geometry) -> Owners {
         let new = self.new_file(dir, geometry);
-        [new.uid, new.gid, inherited_project(dir, geometry)]
+        [
+            new.uid,
+            new.gid,
+            inherited_project(dir, geometry).unwrap_or(0),
+        ]
     }
 
     /// What the file takes from its maker and from its directory.
@@ -207,7 +211,7 @@ pub(super) fn build(
     let now = inode.storable(now);
     (inode.accessed, inode.modified, inode.changed) = (now, now, now);
     inode.flags = inherited_flags(dir.flags, kind);
-    inode.project = inherited_project(dir, geometry);
+    inode.project = inherited_project(dir, geometry).unwrap_or(0);
     let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
     let has_map =
         matches!(kind, FileKind::Regular | FileKind::Directory) || blueprint.target_block.is_some();
@@ -342,14 +346,10 @@ pub(super) fn undo(
     freed.map_err(|error| handle.abort(error))
 }
 
-/// The project of what is made in a directory.
-fn inherited_project(dir: &Inode, geometry: &Geometry) -> u32 {
+/// The project of what is made in a directory; `None` where it is not inherited.
+pub(super) fn inherited_project(dir: &Inode, geometry: &Geometry) -> Option<u32> {
     let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
-    if has_projects && dir.flags.contains(InodeFlags::PROJECT_INHERIT) {
-        dir.project
-    } else {
-        0
-    }
+    (has_projects && dir.flags.contains(InodeFlags::PROJECT_INHERIT)).then_some(dir.project)
 }
 
 /// What an inode of `kind` inherits of the flags of its directory.

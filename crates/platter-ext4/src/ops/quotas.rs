@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use platter_vfs::quotas::{Quota, QuotaOwner, QuotaSink};
 use platter_vfs::writing::retry_no_space;
-use platter_vfs::{Condition, Context, Quotas, Result, SetAttr};
+use platter_vfs::{Condition, Context, InodeId, Quotas, Result, SetAttr};
 
 use super::inode_quota::cluster_bytes;
+use super::new_inode::inherited_project;
 use super::{Ext4Inode, InodeState, SuperBlock};
 use crate::FsContext;
 use crate::alloc::Portion;
@@ -159,6 +160,22 @@ pub fn remove_unused_owners(sb: &SuperBlock) -> Result<()> {
         (Some(files), Some(quotas)) => files.remove_unused(&sb.fs, quotas),
         _ => Ok(()),
     }
+}
+
+/// Returns the record of the project that files in a directory inherit; `None` where they inherit none, or limits of
+/// projects are not enforced.
+///
+/// # Errors
+/// Those of reading the inode.
+pub fn project_of_space(sb: &Arc<SuperBlock>, id: InodeId) -> Result<Option<Dquot>> {
+    let Some(quotas) = sb.fs.quotas().filter(|quotas| quotas.is_enforced()) else {
+        return Ok(None);
+    };
+    let Some(node) = sb.in_use(id)? else {
+        return Ok(None);
+    };
+    let project = inherited_project(&node.state.read().inode, &sb.fs.geometry);
+    Ok(project.and_then(|project| quotas.enforced(QuotaKind::Project, project)))
 }
 
 fn quota_table(sb: &SuperBlock) -> Result<&QuotaTable> {

@@ -19,6 +19,24 @@ pub struct Limits {
     pub inodes_soft: u64,
 }
 
+impl Limits {
+    /// Returns the limit of space that is reached first; `None` if there is none.
+    #[must_use]
+    pub fn space(&self) -> Option<u64> {
+        first_of(self.space_soft, self.space_hard)
+    }
+
+    /// Returns the limit of inodes that is reached first; `None` if there is none.
+    #[must_use]
+    pub fn inodes(&self) -> Option<u64> {
+        first_of(self.inodes_soft, self.inodes_hard)
+    }
+}
+
+fn first_of(soft: u64, hard: u64) -> Option<u64> {
+    [soft, hard].into_iter().filter(|&limit| limit != 0).min()
+}
+
 /// The record of an id (`struct dquot`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dquot {
@@ -165,11 +183,15 @@ impl Dquot {
         }
     }
 
-    fn space_with_reserved(&self) -> u64 {
+    /// Returns the space in use and reserved in bytes.
+    #[must_use]
+    pub fn space_with_reserved(&self) -> u64 {
         self.space_bytes.saturating_add(self.reserved_bytes)
     }
 
-    fn inodes_with_reserved(&self) -> u64 {
+    /// Returns the inodes in use and reserved.
+    #[must_use]
+    pub fn inodes_with_reserved(&self) -> u64 {
         self.inodes.saturating_add(self.reserved_inodes)
     }
 }

@@ -194,6 +194,15 @@ impl QuotaTable {
         Some(usage.dquots.get(&id).copied().unwrap_or_default())
     }
 
+    /// Returns the record of an id; `None` if limits of its kind are not enforced.
+    #[must_use]
+    pub fn enforced(&self, kind: QuotaKind, id: u32) -> Option<Dquot> {
+        let kinds = self.kinds.lock();
+        let usage = kinds.get(kind.index())?.as_ref()?;
+        let dquot = usage.dquots.get(&id).copied().unwrap_or_default();
+        usage.is_enforced.then_some(dquot)
+    }
+
     /// Returns the records of all ids of one kind.
     #[must_use]
     pub fn all(&self, kind: QuotaKind) -> Vec<(u32, Dquot)> {

@@ -31,6 +31,8 @@ const ALL_KINDS: &[&str] = &[
     "-E",
     "quotatype=usrquota:grpquota:prjquota",
 ];
+/// `FS_PROJINHERIT_FL`.
+const PROJECT_INHERIT: u32 = 0x2000_0000;
 const WEEK: Duration = Duration::from_hours(7 * 24);
 
 struct Mount {
@@ -317,6 +319,52 @@ fn soft_limits_refuse_after_the_grace_period() {
     drop((first, root));
     mount.filesystem.unmount().unwrap();
     drop(mount);
+    assert_eq!(image.faults(), "");
+}
+
+#[test]
+fn space_of_a_directory_ends_with_the_limits_of_its_project() {
+    let image = Image::format(ALL_KINDS, "32M");
+    for enforced in [true, false] {
+        let mount = Mount::new(&image, [false, false, enforced]);
+        let root = mount.root();
+        let made = root.create(&user(0), name("dir"), CreateKind::Directory, 0o777);
+        let dir = made.or_else(|_| root.lookup(name("dir"))).unwrap();
+        let inherit = SetAttr {
+            project: Some(7),
+            flags: Some(dir.attr().unwrap().flags | PROJECT_INHERIT),
+            ..SetAttr::default()
+        };
+        dir.set_attr(&Context::root(), &inherit).unwrap();
+        mount.limit(
+            QuotaOwner::Project(7),
+            Quota {
+                soft_bytes: Some(400 << 10),
+                hard_bytes: Some(500 << 10),
+                hard_inodes: Some(20),
+                ..Quota::default()
+            },
+        );
+        let file = file(&dir, 1000, if enforced { "a" } else { "b" }, 40 << 10).unwrap();
+        file.sync(false).unwrap();
+        let (used_bytes, inodes) = mount.used(QuotaOwner::Project(7));
+        let whole = mount.filesystem.stat_fs().unwrap();
+        let at = |inode: &Arc<dyn Inode>| mount.filesystem.stat_fs_at(inode.id()).unwrap();
+        assert_eq!(at(&root), whole);
+        assert_eq!(at(&file), whole);
+        let limited = at(&dir);
+        if enforced {
+            let left = (400 << 10) - used_bytes;
+            assert_eq!(limited.blocks * 1024, 400 << 10);
+            assert_eq!(limited.blocks_free * 1024, left);
+            assert_eq!(limited.blocks_available * 1024, left);
+            assert_eq!((limited.inodes, limited.inodes_free), (20, 20 - inodes));
+        } else {
+            assert_eq!(limited, whole);
+        }
+        drop((file, dir, root));
+        mount.filesystem.unmount().unwrap();
+    }
     assert_eq!(image.faults(), "");
 }
 
