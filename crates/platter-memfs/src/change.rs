@@ -3,21 +3,17 @@
 use super::content::Content;
 use super::directory::Directory;
 use super::node::{Body, Node, Nodes, Number};
-use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclChange};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::creation::NewFile;
 use platter_vfs::{
-    Condition, Context, CreateKind, FileKind, Name, PosixAcl, Result, SetAttr, SetTime, Timestamp,
-    XattrMode,
+    Condition, Context, CreateKind, FileKind, Name, Result, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
 /// The longest target of a link, the largest attribute, and the longest name of one, in bytes.
 const TARGET_LEN_MAX: usize = 4095;
 const XATTR_BYTES_MAX: usize = 65_536;
 const XATTR_NAME_LEN_MAX: usize = 255;
-
-/// `S_ISGID`.
-const SET_GROUP_ID: u32 = 0o2000;
 
 /// A file about to be made.
 pub(super) struct NewNode {
@@ -167,25 +163,19 @@ impl Nodes {
             return Err(Condition::TooBig.into());
         }
         let node = self.get_mut(number);
+        if let Some(acl) = AclChange::setting(node.kind(), name, value)? {
+            node.change_acl(name, &acl, context, now);
+            return Ok(());
+        }
         let exists = node.xattrs.contains_key(name);
         match mode {
             XattrMode::Create if exists => return Err(Condition::Exists.into()),
             XattrMode::Replace if !exists => return Err(Condition::NoAttribute.into()),
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
-        let before = (node.xattrs.get(name).cloned(), node.permissions);
-        if name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME {
-            node.set_acl(name, &PosixAcl::decode(value)?)?;
-            let credentials = &context.credentials;
-            let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(node.gid);
-            if name == ACL_ACCESS_NAME && !keeps_group_id {
-                node.permissions &= !SET_GROUP_ID;
-            }
-        } else {
-            node.xattrs.insert(name.to_vec(), value.to_vec());
-        }
+        let before = node.xattrs.insert(name.to_vec(), value.to_vec());
         // To set what is there already is no change.
-        if before != (node.xattrs.get(name).cloned(), node.permissions) {
+        if before.as_deref() != Some(value) {
             node.changed = now;
         }
         Ok(())
@@ -194,10 +184,15 @@ impl Nodes {
     pub(super) fn remove_xattr(
         &mut self,
         number: Number,
+        context: &Context,
         name: &[u8],
         now: Timestamp,
     ) -> Result<()> {
         let node = self.get_mut(number);
+        if let Some(acl) = AclChange::removing(name) {
+            node.change_acl(name, &acl, context, now);
+            return Ok(());
+        }
         node.xattrs.remove(name).ok_or(Condition::NoAttribute)?;
         node.changed = now;
         Ok(())

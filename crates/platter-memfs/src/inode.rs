@@ -526,10 +526,10 @@ impl Inode for MemInode {
             .set_xattr(self.number, context, (name, value), mode, now)
     }
 
-    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
         let now = self.now();
         let _writer = self.shared.begin()?;
         let mut nodes = self.shared.nodes.write();
-        nodes.remove_xattr(self.number, name, now)
+        nodes.remove_xattr(self.number, context, name, now)
     }
 }

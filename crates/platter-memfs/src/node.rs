@@ -7,10 +7,12 @@ use hashbrown::HashMap;
 use super::content::Content;
 use super::directory::Directory;
 use super::disk::{BLOCK_BYTES, PAGE};
-use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::acl::{ACL_ACCESS_NAME, AclChange};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::namei::LinkState;
-use platter_vfs::{Attr, Condition, ExtendedFlags, FileKind, InodeId, PosixAcl, Result, Timestamp};
+use platter_vfs::{
+    Attr, Condition, Context, ExtendedFlags, FileKind, InodeId, PosixAcl, Result, Timestamp,
+};
 
 /// An inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -168,23 +170,26 @@ impl Node {
         value.map(|value| PosixAcl::decode(value)).transpose()
     }
 
-    /// Sets one of its ACLs. One for access that says no more than permission bits becomes just those.
-    pub(super) fn set_acl(&mut self, name: &[u8], acl: &PosixAcl) -> Result<()> {
-        if name == ACL_DEFAULT_NAME && !self.is_directory() {
-            return Err(Condition::AccessDenied.into());
+    /// Sets or removes one of its ACLs.
+    pub(super) fn change_acl(
+        &mut self,
+        name: &[u8],
+        acl: &AclChange,
+        context: &Context,
+        now: Timestamp,
+    ) {
+        let stored = acl.stored.as_ref().map(PosixAcl::encode);
+        let permissions = acl.permissions(self.permissions, self.gid, context);
+        // To set what is there already is no change.
+        if self.xattrs.get(name) == stored.as_ref() && self.permissions == permissions {
+            return;
         }
-        if let Body::Symlink(_) = self.body {
-            return Err(Condition::NotSupported.into());
-        }
-        if name == ACL_ACCESS_NAME {
-            self.permissions = self.permissions & !0o777 | acl.mode_bits();
-            if acl.is_minimal() {
-                self.xattrs.remove(name);
-                return Ok(());
-            }
-        }
-        self.xattrs.insert(name.to_vec(), acl.encode());
-        Ok(())
+        match stored {
+            Some(value) => self.xattrs.insert(name.to_vec(), value),
+            None => self.xattrs.remove(name),
+        };
+        self.permissions = permissions;
+        self.changed = now;
     }
 
     /// Sets the permission bits, and with them what its ACL says of the same.

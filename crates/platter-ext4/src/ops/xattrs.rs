@@ -24,17 +24,16 @@ pub(super) fn set(
     value: &[u8],
     mode: XattrMode,
 ) -> Result<()> {
-    let credentials = &context.credentials;
     change(node, context, |change| {
-        let gid = change.inode.gid;
-        let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
-        xattr::set_named(change, name, value, mode, keeps_group_id)
+        xattr::set_named(change, context, name, value, mode)
     })
 }
 
 /// See [`platter_vfs::Inode::remove_xattr`].
 pub(super) fn remove(node: &Ext4Inode, context: &Context, name: &[u8]) -> Result<()> {
-    change(node, context, |change| xattr::remove_named(change, name))
+    change(node, context, |change| {
+        xattr::remove_named(change, context, name)
+    })
 }
 
 fn change(

@@ -2,8 +2,11 @@
 //! `system.posix_acl_access` and `system.posix_acl_default`. Spec: acl(5), POSIX 1003.1e draft 17.
 
 mod mode;
+mod change;
 
 use crate::{Condition, Credentials, Result};
+
+pub use change::AclChange;
 
 /// The attribute that holds a file's ACL.
 pub const ACL_ACCESS_NAME: &[u8] = b"system.posix_acl_access";
@@ -73,6 +76,12 @@ impl PosixAcl {
     /// # Errors
     /// `NotSupported` for a version other than 2, `InvalidArgument` for what is no valid list.
     pub fn decode(value: &[u8]) -> Result<Self> {
+        let list = Self::decode_if_any(value)?;
+        Ok(list.ok_or(Condition::InvalidArgument)?)
+    }
+
+    /// Validates the value of an ACL attribute that may have no entries, which stands for no ACL.
+    fn decode_if_any(value: &[u8]) -> Result<Option<Self>> {
         let (version, rest) = value
             .split_first_chunk::<HEADER_BYTES>()
             .ok_or(Condition::InvalidArgument)?;
@@ -82,12 +91,15 @@ impl PosixAcl {
         let (chunks, []) = rest.as_chunks::<ENTRY_BYTES>() else {
             return Err(Condition::InvalidArgument.into());
         };
+        if chunks.is_empty() {
+            return Ok(None);
+        }
         let entries = chunks
             .iter()
             .copied()
             .map(decode_entry)
             .collect::<Option<_>>();
-        Self::new(entries.ok_or(Condition::InvalidArgument)?)
+        Self::new(entries.ok_or(Condition::InvalidArgument)?).map(Some)
     }
 
     /// The value of the attribute.

@@ -1,8 +1,8 @@
 //! Extended attributes, and the access control lists among them.
 
-use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
+use platter_vfs::acl::{ACL_ACCESS_NAME, AclChange, PosixAcl};
 use platter_vfs::writing::retry_no_space;
-use platter_vfs::{Condition, Context, FileKind, Result, XattrMode};
+use platter_vfs::{Condition, Context, Error, Result, XattrMode};
 
 use super::data::eof_blocks;
 use super::space::FreedSpace;
@@ -14,8 +14,6 @@ use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{InodeNr, attr};
 use crate::xattr::{AttrName, acl};
 
-const SET_GROUP_ID: u32 = 0o2000;
-const PERMISSION_BITS: u32 = 0o777;
 /// An access control list that most inodes have at most.
 const ACL_BYTES_MAX: usize = 4096;
 /// `XATTR_SIZE_MAX`.
@@ -55,49 +53,61 @@ pub(super) fn set(
     if value.len() > VALUE_BYTES_MAX {
         return Err(Condition::TooBig.into());
     }
-    if !parsed.is_acl {
-        let value = Some(value);
-        return change(inode, value, |change, edit| {
-            set_stored(change, edit, &parsed, value, mode)
-        });
+    match AclChange::setting(inode.kind, name, value)? {
+        Some(acl) => change_acl(inode, context, &parsed, Some(value), &acl),
+        None => change(inode, Some(value), |change, edit| {
+            set_stored(change, edit, &parsed, Some(value), mode)?;
+            Ok(true)
+        }),
     }
-    if inode.kind == FileKind::Symlink {
-        return Err(Condition::NotSupported.into());
-    }
-    if name == ACL_DEFAULT_NAME && inode.kind != FileKind::Directory {
-        return Err(Condition::AccessDenied.into());
-    }
-    let list = PosixAcl::decode(value)?;
-    let credentials = &context.credentials;
-    change(inode, Some(value), |change, edit| {
-        if name == ACL_DEFAULT_NAME {
-            let stored = acl::to_stored(&list);
-            return set_stored(change, edit, &parsed, Some(&stored), mode);
-        }
-        let gid = edit.inode().gid;
-        let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
-        set_access_acl(change, edit, &parsed, &list, mode)?;
-        let others = edit.inode().permissions & !PERMISSION_BITS;
-        let mut permissions = others | list.mode_bits();
-        if !keeps_group_id {
-            permissions &= !SET_GROUP_ID;
-        }
-        store_permissions(edit, permissions)
-    })
 }
 
 /// Removes an attribute by its full name.
-pub(super) fn remove(inode: &Inode, name: &[u8]) -> Result<()> {
+pub(super) fn remove(inode: &Inode, context: &Context, name: &[u8]) -> Result<()> {
     let parsed = AttrName::parse(name)?;
-    change(inode, None, |change, edit| {
-        set_stored(change, edit, &parsed, None, XattrMode::Replace)
+    match AclChange::removing(name) {
+        Some(acl) => change_acl(inode, context, &parsed, None, &acl),
+        None => change(inode, None, |change, edit| {
+            set_stored(change, edit, &parsed, None, XattrMode::Replace)?;
+            Ok(true)
+        }),
+    }
+}
+
+fn change_acl(
+    inode: &Inode,
+    context: &Context,
+    name: &AttrName<'_>,
+    value: Option<&[u8]>,
+    acl: &AclChange,
+) -> Result<()> {
+    change(inode, value, |change, edit| {
+        let is_changed = match &acl.stored {
+            Some(list) => {
+                let stored = acl::to_stored(list);
+                set_stored(change, edit, name, Some(&stored), XattrMode::Set)?;
+                true
+            }
+            None => match set_stored(change, edit, name, None, XattrMode::Replace) {
+                Err(Error::Condition(Condition::NoAttribute)) => false,
+                removed => removed.map(|()| true)?,
+            },
+        };
+        let before = edit.inode();
+        let permissions = acl.permissions(before.permissions, before.gid, context);
+        if permissions == before.permissions {
+            return Ok(is_changed);
+        }
+        store_permissions(edit, permissions)?;
+        Ok(true)
     })
 }
 
+/// Does `work` in one transaction; the inode has changed if that says so.
 fn change(
     inode: &Inode,
     value: Option<&[u8]>,
-    work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<()>,
+    work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<bool>,
 ) -> Result<()> {
     if !inode.superblock.can_write() {
         return Err(Condition::ReadOnly.into());
@@ -109,8 +119,10 @@ fn change(
     eof_blocks::retry_without(inode, || {
         retry_no_space(&space, || {
             inode.change(cost, |change, edit, _| {
-                work(change, edit)?;
-                touch(edit, Times::of_attributes(now))
+                if work(change, edit)? {
+                    touch(edit, Times::of_attributes(now))?;
+                }
+                Ok(())
             })
         })
     })
@@ -163,23 +175,6 @@ fn store_permissions(edit: &mut InodeEdit, permissions: u32) -> Result<()> {
         core_mut(bytes)?.core.mode.set(mode);
         Some(())
     })
-}
-
-/// Stores an access ACL unless the permission bits express it completely.
-fn set_access_acl(
-    change: &mut Change<'_>,
-    edit: &mut InodeEdit,
-    name: &AttrName<'_>,
-    list: &PosixAcl,
-    mode: XattrMode,
-) -> Result<()> {
-    if !list.is_minimal() {
-        return set_stored(change, edit, name, Some(&acl::to_stored(list)), mode);
-    }
-    match set_stored(change, edit, name, None, XattrMode::Replace) {
-        Err(platter_vfs::Error::Condition(Condition::NoAttribute)) => Ok(()),
-        removed => removed,
-    }
 }
 
 /// Sets the ACL of an inode that was just made.
