@@ -211,9 +211,6 @@ pub enum FallocateMode {
     },
 }
 
-/// Bytes read at once to verify them.
-const VERIFIED_BYTES: usize = 1 << 20;
-
 fn read_only<T>() -> Result<T> {
     Err(Condition::ReadOnly.into())
 }
@@ -437,21 +434,6 @@ pub trait Inode: Send + Sync + Debug {
     fn defragment(&self, request: &Defragment) -> Result<u64> {
         let _ = request;
         Err(Condition::NotSupported.into())
-    }
-
-    /// Reads `range` and every copy of it from the devices, past the page cache where the driver can,
-    /// and validates the checksums there are.
-    fn verify_range(&self, range: Range<u64>) -> Result<()> {
-        let mut buffer = vec![0; VERIFIED_BYTES];
-        let mut at = range.start;
-        while at < range.end {
-            let left = usize::try_from(range.end - at).unwrap_or(VERIFIED_BYTES);
-            match self.read_at(at, &mut buffer[..left.min(VERIFIED_BYTES)])? {
-                0 => break,
-                len => at += len as u64,
-            }
-        }
-        Ok(())
     }
 
     /// Sets an attribute.
