@@ -29,6 +29,8 @@ pub const ENTRY_LEN_MIN: usize = 12;
 const ENTRY_ALIGN: usize = 4;
 /// Bytes of the hash that follows the name in an encrypted and casefolded directory.
 const ENTRY_HASH_BYTES: usize = 8;
+/// The size of blocks from which on `rec_len` is encoded.
+const LONG_BLOCK_BYTES: u32 = 0x1_0000;
 /// `det_reserved_ft`: distinguishes a tail from an entry.
 const TAIL_FILE_TYPE: u8 = 0xde;
 /// Length of the tail in bytes.
@@ -178,6 +180,21 @@ impl EntryFormat {
         })
     }
 
+    /// Whether names have no hash and the lengths of entries are stored as they are.
+    fn is_plain(self) -> bool {
+        !self.has_hash && self.block_bytes < LONG_BLOCK_BYTES
+    }
+
+    /// Returns the same format in constants, for the compiler; of one that [is plain](Self::is_plain).
+    #[inline]
+    fn as_plain(self) -> Self {
+        Self {
+            block_bytes: LONG_BLOCK_BYTES - 1,
+            has_hash: false,
+            ..self
+        }
+    }
+
     /// Returns the header of the entry at the start of `rest` if it breaks no rule. Loops over many
     /// entries use this fast path.
     #[inline]
@@ -310,7 +327,7 @@ impl<'a> Iterator for Entries<'a> {
 #[inline]
 pub fn decode_rec_len(stored: u16, block_bytes: u32) -> usize {
     let stored = usize::from(stored);
-    if block_bytes < 0x1_0000 {
+    if block_bytes < LONG_BLOCK_BYTES {
         stored
     } else if stored == 0 || stored == 0xffff {
         0x1_0000

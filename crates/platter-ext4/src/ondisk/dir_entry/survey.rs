@@ -31,6 +31,21 @@ pub fn survey(
     (name_len, gaps_end): (usize, usize),
     is_wanted: impl Fn(&[u8]) -> bool,
 ) -> Result<Surveyed<'_>, (usize, DirEntryRule)> {
+    // Most of the time of a lookup is spent here: compiled without what is rare, too.
+    if format.is_plain() {
+        pass::<true>(format, bytes, (name_len, gaps_end), is_wanted)
+    } else {
+        pass::<false>(format, bytes, (name_len, gaps_end), is_wanted)
+    }
+}
+
+fn pass<const IS_PLAIN: bool>(
+    format: EntryFormat,
+    bytes: &[u8],
+    (name_len, gaps_end): (usize, usize),
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Result<Surveyed<'_>, (usize, DirEntryRule)> {
+    let format = if IS_PLAIN { format.as_plain() } else { format };
     let needed = stored_len(name_len);
     let (mut at, mut before, mut gap) = (0usize, None, None);
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
