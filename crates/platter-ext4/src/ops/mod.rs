@@ -286,7 +286,7 @@ impl SuperBlock {
         self: &Arc<Self>,
         number: InodeNr,
         seat: Seat<Ext4Inode>,
-    ) -> Result<Ext4Inode, LoadError> {
+    ) -> Result<Arc<Ext4Inode>, LoadError> {
         let fs = &self.fs;
         if inode::is_reserved(fs, number) {
             return Err(LoadError::Unfit(InodeNumberRule::Reserved));
@@ -308,7 +308,12 @@ impl SuperBlock {
     }
 
     /// The object of an inode.
-    fn node(self: &Arc<Self>, inode: Inode, map: BlockMap, seat: Seat<Ext4Inode>) -> Ext4Inode {
+    fn node(
+        self: &Arc<Self>,
+        inode: Inode,
+        map: BlockMap,
+        seat: Seat<Ext4Inode>,
+    ) -> Arc<Ext4Inode> {
         // Changes of an earlier object of this inode may be among the latest.
         let latest = self.fs.log().map_or(Sequence(0), Log::latest);
         let is_journaled = self.fs.journals_data(&inode);
@@ -317,7 +322,7 @@ impl SuperBlock {
         let is_orphan = register.is_some_and(|register| register.contains(inode.number));
         let is_truncation_left = is_orphan && inode.links > 0;
         let charge = xattr::charge_of(&self.fs, &inode);
-        Ext4Inode {
+        Arc::new(Ext4Inode {
             sb: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
@@ -340,7 +345,7 @@ impl SuperBlock {
                 quota: InodeQuota::new(charge),
             }),
             _seat: seat,
-        }
+        })
     }
 }
 

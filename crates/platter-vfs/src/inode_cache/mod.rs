@@ -117,20 +117,21 @@ impl<T> InodeCache<T> {
     /// The inode, by `load` if it is not in memory.
     ///
     /// Of several callers for one inode one loads and the others wait for it; when it fails, each
-    /// of them tries for itself. `load` runs without a lock and must not ask for the same inode.
+    /// of them tries for itself. `load` runs without a lock and must not ask for the same inode. A large object is best
+    /// made in its `Arc`: it is copied from hand to hand otherwise.
     ///
     /// # Panics
     /// If `load` returns an object without keeping the seat.
-    pub fn get_or_load<E>(
+    pub fn get_or_load<E, O: Into<Arc<T>>>(
         &self,
         id: InodeId,
-        load: impl FnOnce(Seat<T>) -> Result<T, E>,
+        load: impl FnOnce(Seat<T>) -> Result<O, E>,
     ) -> Result<Arc<T>, E> {
         let seat = match self.find_or_reserve(id) {
             Ok(object) => return Ok(object),
             Err(seat) => seat,
         };
-        let object = Arc::new(load(seat)?);
+        let object = load(seat)?.into();
         self.publish(id, &object);
         Ok(object)
     }

@@ -109,7 +109,7 @@ fn a_released_inode_goes_with_its_last_user() {
 #[test]
 fn a_failed_load_leaves_the_next_one_free() {
     let (cache, loads) = (InodeCache::<Object>::new(8), AtomicUsize::new(0));
-    let failed = cache.get_or_load(id(3), |_seat| Err("unreadable"));
+    let failed = cache.get_or_load(id(3), |_seat| Err::<Object, _>("unreadable"));
     assert_eq!(failed.unwrap_err(), "unreadable");
     assert!(cache.get(id(3)).is_none());
     load(&cache, 3, &loads);

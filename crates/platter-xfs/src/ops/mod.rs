@@ -157,7 +157,7 @@ impl SuperBlock {
         Ok(inode)
     }
 
-    fn read(self: &Arc<Self>, number: InodeNr, seat: Seat<Inode>) -> Result<Inode, LoadError> {
+    fn read(self: &Arc<Self>, number: InodeNr, seat: Seat<Inode>) -> Result<Arc<Inode>, LoadError> {
         let context = &self.context;
         if context.mount().locate_inode(number).is_none() {
             return Err(LoadError::Unfit(InodeNumberRule::OutOfRange));
@@ -190,7 +190,11 @@ impl SuperBlock {
     }
 
     /// The object of an inode.
-    fn object(self: &Arc<Self>, inode: crate::ondisk::Inode, seat: Seat<Inode>) -> Result<Inode> {
+    fn object(
+        self: &Arc<Self>,
+        inode: crate::ondisk::Inode,
+        seat: Seat<Inode>,
+    ) -> Result<Arc<Inode>> {
         let context = &self.context;
         let map = ForkMap::of_data(context, &inode)?;
         // Changes of an earlier object of this inode may be among the latest.
@@ -201,7 +205,7 @@ impl SuperBlock {
         } else {
             Mapping::new(Arc::clone(&self.budget))
         };
-        Ok(Inode {
+        Ok(Arc::new(Inode {
             superblock: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
@@ -220,7 +224,7 @@ impl SuperBlock {
             }),
             pages,
             _seat: seat,
-        })
+        }))
     }
 
     /// Whether changes are possible.
