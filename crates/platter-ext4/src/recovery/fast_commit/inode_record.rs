@@ -6,6 +6,7 @@ use platter_vfs::{FileKind, Result};
 use zerocopy::FromBytes;
 
 use super::apply::{Apply, Mapped};
+use super::{entries, ranges, records};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::INLINE_DATA_NAME;
 use crate::ondisk::extent::{encode_node, node_capacity};
@@ -15,103 +16,100 @@ use crate::ondisk::xattr::remove_from_inode;
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 use crate::orphan::ORPHAN_CREDITS;
 
-impl Apply<'_> {
-    pub(super) fn inode(&mut self, number: InodeNr, raw: &[u8]) -> Result<()> {
-        let Some((group, _)) = self.fs.geometry.group_of_inode(number) else {
-            let locus = Locus::inode(u64::from(number.get()));
-            return Err(Corrupt::new(locus, FastCommitRule::Inode).into());
-        };
-        let Ok((new, _)) = DiskInode::ref_from_prefix(raw) else {
-            return Ok(());
-        };
-        let holds_value = new.flags.get() & InodeFlags::EA_INODE.bits() != 0;
-        if holds_value || inode::is_reserved(self.fs, number) {
-            return Ok(());
-        }
-        let old = self.in_use(number)?;
-        let is_same = |old: &Inode| old.generation == new.generation.get();
-        let keeps = old.as_ref().is_some_and(is_same);
-        let is_directory = kind_of(new) == Some(FileKind::Directory);
-        if number == InodeNr::ROOT && !(keeps && is_directory) {
-            let locus = Locus::inode(u64::from(number.get()));
-            return Err(Corrupt::new(locus, FastCommitRule::Root).into());
-        }
-        // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
-        let may_get_name =
-            keeps && self.register.contains(number) && self.unnamed(number)?.is_some();
-        if new.links.get() == 0 && !may_get_name {
-            self.gone.insert(number);
-            if keeps {
-                self.awaited.forget(number);
-            } else {
-                if old.is_some() {
-                    self.drop_ranges_of_another(number)?;
-                }
-                self.awaited.pass_by(number, new.generation.get());
-            }
-            return Ok(());
-        }
-        let awaiting = if keeps {
-            self.awaited.forget(number)
-        } else {
-            self.awaited.take(number, new.generation.get())?
-        };
-        self.gone.remove(&number);
-        if new.links.get() > 0 {
-            self.doomed.remove(&number);
-        }
-        if !keeps {
-            self.incomplete.remove(&number);
-        }
-        self.touch(number)?;
-        if let Some(old) = old {
-            if old.kind == FileKind::Directory {
-                self.groups.insert(group);
-            }
-            let (mapping, new_mapping) = (Mapping::of_inode(&old), Mapping::of(new));
-            if !keeps {
-                self.empty(old)?;
-            } else if mapping.is_some() && mapping != new_mapping {
-                let mut file = Mapped::new(self.fs, old)?;
-                self.remove(&mut file, FileBlock(0)..FileBlock::MAX)?;
-            }
-        }
-        if !keeps {
-            // Before its link to the next orphan is overwritten.
-            self.ensure(ORPHAN_CREDITS)?;
-            self.register.remove(self.fs, &mut self.handle, number)?;
-        }
-        self.take_inode(number, is_directory)?;
-        self.ensure(STORE_CREDITS)?;
-        inode::edit_bytes(self.fs, &mut self.handle, number, |slot| {
-            merge(slot, raw, keeps);
-        })?;
-        let Some(inode) = inode::find(self.fs, number)? else {
-            return Ok(());
-        };
-        // For the first file of 2 GiB.
-        inode::store(self.fs, &mut self.handle, &inode)?;
+pub(super) fn replay(apply: &mut Apply<'_>, number: InodeNr, raw: &[u8]) -> Result<()> {
+    let Some((group, _)) = apply.fs.geometry.group_of_inode(number) else {
+        let locus = Locus::inode(u64::from(number.get()));
+        return Err(Corrupt::new(locus, FastCommitRule::Inode).into());
+    };
+    let Ok((new, _)) = DiskInode::ref_from_prefix(raw) else {
+        return Ok(());
+    };
+    let holds_value = new.flags.get() & InodeFlags::EA_INODE.bits() != 0;
+    if holds_value || inode::is_reserved(apply.fs, number) {
+        return Ok(());
+    }
+    let old = apply.in_use(number)?;
+    let is_same = |old: &Inode| old.generation == new.generation.get();
+    let keeps = old.as_ref().is_some_and(is_same);
+    let is_directory = kind_of(new) == Some(FileKind::Directory);
+    if number == InodeNr::ROOT && !(keeps && is_directory) {
+        let locus = Locus::inode(u64::from(number.get()));
+        return Err(Corrupt::new(locus, FastCommitRule::Root).into());
+    }
+    // The record of its last name came before; a file of `O_TMPFILE` may get its first one later.
+    let may_get_name = keeps && apply.register.contains(number) && apply.unnamed(number)?.is_some();
+    if new.links.get() == 0 && !may_get_name {
+        apply.gone.insert(number);
         if keeps {
-            return Ok(());
+            apply.awaited.forget(number);
+        } else {
+            if old.is_some() {
+                drop_ranges_of_another(apply, number)?;
+            }
+            apply.awaited.pass_by(number, new.generation.get());
         }
-        for record in awaiting.records() {
-            self.apply(&record)?;
-        }
-        if awaiting.has_names() {
-            self.doomed.remove(&number);
-            self.edit(number, |inode| inode.links = new.links.get().into())?;
-        }
-        Ok(())
+        return Ok(());
     }
+    let awaiting = if keeps {
+        apply.awaited.forget(number)
+    } else {
+        apply.awaited.take(number, new.generation.get())?
+    };
+    apply.gone.remove(&number);
+    if new.links.get() > 0 {
+        apply.doomed.remove(&number);
+    }
+    if !keeps {
+        apply.incomplete.remove(&number);
+    }
+    apply.touch(number)?;
+    if let Some(old) = old {
+        if old.kind == FileKind::Directory {
+            apply.groups.insert(group);
+        }
+        let (mapping, new_mapping) = (Mapping::of_inode(&old), Mapping::of(new));
+        if !keeps {
+            entries::empty(apply, old)?;
+        } else if mapping.is_some() && mapping != new_mapping {
+            let mut file = Mapped::new(apply.fs, old)?;
+            ranges::unmap(apply, &mut file, FileBlock(0)..FileBlock::MAX)?;
+        }
+    }
+    if !keeps {
+        // Before its link to the next orphan is overwritten.
+        apply.ensure(ORPHAN_CREDITS)?;
+        apply.register.remove(apply.fs, &mut apply.handle, number)?;
+    }
+    apply.take_inode(number, is_directory)?;
+    apply.ensure(STORE_CREDITS)?;
+    inode::edit_bytes(apply.fs, &mut apply.handle, number, |slot| {
+        merge(slot, raw, keeps);
+    })?;
+    let Some(inode) = inode::find(apply.fs, number)? else {
+        return Ok(());
+    };
+    // For the first file of 2 GiB.
+    inode::store(apply.fs, &mut apply.handle, &inode)?;
+    if keeps {
+        return Ok(());
+    }
+    for record in awaiting.records() {
+        records::dispatch(apply, &record)?;
+    }
+    if awaiting.has_names() {
+        apply.doomed.remove(&number);
+        apply.edit(number, |inode| inode.links = new.links.get().into())?;
+    }
+    Ok(())
+}
 
-    /// Unmaps what the last records mapped in an inode that was not theirs: it is removed, or made by later
-    /// records, which map its blocks again.
-    fn drop_ranges_of_another(&mut self, number: InodeNr) -> Result<()> {
-        for (first, len) in self.awaited.last_ranges(number) {
-            self.del_range(number, first, len)?;
-        }
-        Ok(())
+/// Unmaps what the last records mapped in an inode that was not theirs: it is removed, or made by later
+/// records, which map its blocks again.
+fn drop_ranges_of_another(apply: &mut Apply<'_>, number: InodeNr) -> Result<()> {
+    for (first, len) in apply.awaited.last_ranges(number) {
+        ranges::delete(apply, number, first, len)?;
     }
+    Ok(())
 }
 
 /// Fills the slot of an inode from the bytes of a record. An inode that `is_same` keeps its mapping

@@ -1,7 +1,7 @@
 //! Fast commits: records of the changes since the last transaction in the log.
 //!
 //! They describe operations, not blocks: a file's new inode and extents, created and removed names.
-//! `scan` finds the complete ones, `apply` applies them through allocator, block maps and directories
+//! `scan` finds the complete ones, `records` applies them through allocator, block maps and directories
 //! as any other change, and `recount` adds what they do not say. Spec: `ext4/journal`, fast commits.
 //!
 //! On a device that is one transaction of the log, with the number that the fast commits have: as soon
@@ -14,8 +14,10 @@
 mod scan;
 mod awaited;
 mod apply;
+mod ranges;
 mod entries;
 mod inode_record;
+mod records;
 mod recount;
 #[cfg(test)]
 mod tests;
@@ -184,7 +186,8 @@ fn apply_all(
     }
     let may_restart = transactions == Transactions::Any;
     let mut apply = Apply::begin(&fs, &space, quota_files, &**clock, may_restart)?;
-    let applied = for_each_record(journal, valid, &mut apply).and_then(|()| apply.finish());
+    let applied =
+        for_each_record(journal, valid, &mut apply).and_then(|()| recount::finish(&mut apply));
     let is_full = apply.is_full();
     drop(apply);
     match applied {
@@ -211,7 +214,7 @@ fn for_each_record(journal: &Journal, valid: &Valid, apply: &mut Apply<'_>) -> R
                 return Ok(ControlFlow::Break(()));
             }
             left -= 1;
-            apply.record(&result?.0)?;
+            records::replay(apply, &result?.0)?;
         }
         Ok(ControlFlow::Continue(()))
     })

@@ -174,9 +174,9 @@ impl Bench {
         let clock = clock();
         let mut apply = Apply::begin(&fs, &space, None, &*clock, true)?;
         for record in records {
-            apply.record(record)?;
+            records::replay(&mut apply, record)?;
         }
-        apply.finish()?;
+        recount::finish(&mut apply)?;
         drop(apply);
         log.commit_all()?;
         log.close()
