@@ -8,7 +8,7 @@ use platter_vfs::check::Checking as _;
 
 use super::extents::Claim;
 use super::leaves::data_claims;
-use super::walk::{Block, Walked};
+use super::walked::{Block, Walked};
 use super::{Checker, ExtentUseRule, Flow};
 use crate::ondisk::extent_item::{ExtentItem, ExtentRef};
 use crate::ondisk::key::ItemKind;
@@ -32,41 +32,39 @@ struct Search<'c, 'a> {
     counts: Counts,
 }
 
-impl Checker<'_> {
-    /// Reports how the references of these extents differ.
-    pub(super) fn find_references(&mut self, starts: &[u64]) -> Flow {
-        let listed = starts.get(..LISTED_MAX).unwrap_or(starts);
-        let mut search = Search {
-            checker: self,
-            wanted: listed.iter().copied().collect(),
-            visited: HashSet::new(),
-            counts: Counts::new(),
-        };
-        // What cannot be read was reported.
-        for start in listed {
-            let _ = search.list_stored(*start);
-        }
-        search.walk_all();
-        let counts = search.counts;
-        let mut explained: HashSet<u64> = HashSet::new();
-        for ((start, reference), (stored, found)) in counts {
-            if stored == found {
-                continue;
-            }
-            explained.insert(start);
-            let rule = match (stored, found) {
-                (0, _) => ExtentUseRule::NotStored,
-                (_, 0) => ExtentUseRule::NotFound,
-                _ => ExtentUseRule::LocalCount,
-            };
-            self.found(locus_of(start, reference), rule)?;
-        }
-        for start in starts.iter().filter(|start| !explained.contains(start)) {
-            let locus = Locus::tree(TreeId::EXTENT.0).at_block(*start);
-            self.found(locus, ExtentUseRule::Mismatch)?;
-        }
-        Ok(())
+/// Reports how the references of these extents differ.
+pub(super) fn report(checker: &mut Checker<'_>, starts: &[u64]) -> Flow {
+    let listed = starts.get(..LISTED_MAX).unwrap_or(starts);
+    let mut search = Search {
+        checker,
+        wanted: listed.iter().copied().collect(),
+        visited: HashSet::new(),
+        counts: Counts::new(),
+    };
+    // What cannot be read was reported.
+    for start in listed {
+        let _ = search.list_stored(*start);
     }
+    search.walk_all();
+    let counts = search.counts;
+    let mut explained: HashSet<u64> = HashSet::new();
+    for ((start, reference), (stored, found)) in counts {
+        if stored == found {
+            continue;
+        }
+        explained.insert(start);
+        let rule = match (stored, found) {
+            (0, _) => ExtentUseRule::NotStored,
+            (_, 0) => ExtentUseRule::NotFound,
+            _ => ExtentUseRule::LocalCount,
+        };
+        checker.found(locus_of(start, reference), rule)?;
+    }
+    for start in starts.iter().filter(|start| !explained.contains(start)) {
+        let locus = Locus::tree(TreeId::EXTENT.0).at_block(*start);
+        checker.found(locus, ExtentUseRule::Mismatch)?;
+    }
+    Ok(())
 }
 
 impl Search<'_, '_> {

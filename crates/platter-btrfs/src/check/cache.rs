@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::free_space::runs;
 use super::ranges::Ranges;
-use super::{Checker, Flow, FreeSpaceUseRule};
+use super::{Checker, Flow, FreeSpaceUseRule, free_space};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
@@ -26,90 +26,88 @@ use platter_vfs::check::{Checking as _, Finding};
 const CACHE_BYTES_MAX: u64 = 16 << 20;
 const ENTRY_BYTES: usize = size_of::<DiskFreeSpaceEntry>();
 
-impl Checker<'_> {
-    /// Compares the caches with the extents, if they are of the last transaction.
-    pub(super) fn check_caches(&mut self) -> Flow {
-        let superblock = &self.context.superblock;
-        let compat_ro = superblock.features.compat_ro;
-        if compat_ro.contains(CompatRo::FREE_SPACE_TREE) || self.roots.caches.is_empty() {
-            return Ok(());
-        }
-        let locus = Locus::tree(TreeId::ROOT.0);
-        if superblock.cache_generation != superblock.generation.0 {
-            return self.noticed(locus, FreeSpaceUseRule::Stale);
-        }
-        for (group, header) in std::mem::take(&mut self.roots.caches) {
-            let locus = locus.in_group(group.0).at_block(group.0);
-            match self.read_cache(&header, locus) {
-                Ok(Some(mut free)) => {
-                    // No extent is allocated there, and caches leave them out.
-                    let map = self.context.blocks.store().map();
-                    for range in map.iter().flat_map(ChunkItem::superblock_ranges) {
-                        free.add(range);
-                    }
-                    free.sort();
-                    self.compare_free(TreeId::ROOT, &free, Some(group))?;
+/// Compares the caches with the extents, if they are of the last transaction.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let superblock = &checker.context.superblock;
+    let compat_ro = superblock.features.compat_ro;
+    if compat_ro.contains(CompatRo::FREE_SPACE_TREE) || checker.roots.caches.is_empty() {
+        return Ok(());
+    }
+    let locus = Locus::tree(TreeId::ROOT.0);
+    if superblock.cache_generation != superblock.generation.0 {
+        return checker.noticed(locus, FreeSpaceUseRule::Stale);
+    }
+    for (group, header) in std::mem::take(&mut checker.roots.caches) {
+        let locus = locus.in_group(group.0).at_block(group.0);
+        match read(checker, &header, locus) {
+            Ok(Some(mut free)) => {
+                // No extent is allocated there, and caches leave them out.
+                let map = checker.context.blocks.store().map();
+                for range in map.iter().flat_map(ChunkItem::superblock_ranges) {
+                    free.add(range);
                 }
-                Ok(None) => {}
-                // The kernel makes such a cache anew.
-                Err(error) => {
-                    let mut finding = Finding::of_error("free space", locus, error);
-                    finding.severity = platter_vfs::check::Severity::Notice;
-                    self.report_finding(finding)?;
-                }
+                free.sort();
+                free_space::compare(checker, TreeId::ROOT, &free, Some(group))?;
+            }
+            Ok(None) => {}
+            // The kernel makes such a cache anew.
+            Err(error) => {
+                let mut finding = Finding::of_error("free space", locus, error);
+                finding.severity = platter_vfs::check::Severity::Notice;
+                checker.report_finding(finding)?;
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// The free ranges in a cache; `None` if it was not written.
-    fn read_cache(&self, header: &FreeSpaceHeader, locus: Locus) -> Result<Option<Ranges>> {
-        let context = self.context;
-        let tree = context.root_tree();
-        let item = context.find(tree, header.location, |data| {
-            Ok(InodeItem::decode(data, tree.locus(header.location))?)
-        })?;
-        let Some(item) = item.filter(|item| item.size_bytes > 0) else {
-            return Ok(None);
-        };
-        let broken = || Corrupt::new(locus, FreeSpaceUseRule::Cache);
-        if item.generation != header.generation || item.size_bytes > CACHE_BYTES_MAX {
-            return Err(broken().into());
-        }
-        let bytes = self.read_cache_file(header.location.object, item.size_bytes)?;
-        let page_bytes = self.format.sector_bytes as usize;
-        let pages: Vec<&[u8]> = bytes.chunks_exact(page_bytes).collect();
-        Ok(Some(
-            decode(&pages, header, self.format.sector_bytes, locus).ok_or_else(broken)?,
-        ))
+/// The free ranges in a cache; `None` if it was not written.
+fn read(checker: &Checker<'_>, header: &FreeSpaceHeader, locus: Locus) -> Result<Option<Ranges>> {
+    let context = checker.context;
+    let tree = context.root_tree();
+    let item = context.find(tree, header.location, |data| {
+        Ok(InodeItem::decode(data, tree.locus(header.location))?)
+    })?;
+    let Some(item) = item.filter(|item| item.size_bytes > 0) else {
+        return Ok(None);
+    };
+    let broken = || Corrupt::new(locus, FreeSpaceUseRule::Cache);
+    if item.generation != header.generation || item.size_bytes > CACHE_BYTES_MAX {
+        return Err(broken().into());
     }
+    let bytes = read_file(checker, header.location.object, item.size_bytes)?;
+    let page_bytes = checker.format.sector_bytes as usize;
+    let pages: Vec<&[u8]> = bytes.chunks_exact(page_bytes).collect();
+    Ok(Some(
+        decode(&pages, header, checker.format.sector_bytes, locus).ok_or_else(broken)?,
+    ))
+}
 
-    /// The contents of a cache file, which have no checksums in the checksum tree.
-    fn read_cache_file(&self, inode: u64, size_bytes: u64) -> Result<Vec<u8>> {
-        let context = self.context;
-        let tree = context.root_tree();
-        let mut bytes = vec![0; usize::try_from(size_bytes).unwrap_or_default()];
-        let mut cursor = context.cursor(tree);
-        cursor.seek(Key::new(inode, ItemKind::EXTENT_DATA, 0))?;
-        while let Some((key, data)) = cursor.item() {
-            if key.object != inode || key.kind != ItemKind::EXTENT_DATA {
-                break;
-            }
-            let locus = tree.locus(key);
-            let extent = FileExtent::decode(data, key.offset, self.format.sector_bytes, locus)?;
-            if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind {
-                let start = usize::try_from(key.offset).unwrap_or(usize::MAX);
-                let len = usize::try_from(extent.file_bytes).unwrap_or(usize::MAX);
-                let rest = bytes.get_mut(start..).unwrap_or_default();
-                let len = len.min(rest.len());
-                let at = LogicalAddr(place.logical.0.saturating_add(place.offset));
-                let bufs = &mut [IoSliceMut::new(&mut rest[..len])];
-                context.blocks.store().read(at, 0, bufs)?;
-            }
-            cursor.step()?;
+/// The contents of a cache file, which have no checksums in the checksum tree.
+fn read_file(checker: &Checker<'_>, inode: u64, size_bytes: u64) -> Result<Vec<u8>> {
+    let context = checker.context;
+    let tree = context.root_tree();
+    let mut bytes = vec![0; usize::try_from(size_bytes).unwrap_or_default()];
+    let mut cursor = context.cursor(tree);
+    cursor.seek(Key::new(inode, ItemKind::EXTENT_DATA, 0))?;
+    while let Some((key, data)) = cursor.item() {
+        if key.object != inode || key.kind != ItemKind::EXTENT_DATA {
+            break;
         }
-        Ok(bytes)
+        let locus = tree.locus(key);
+        let extent = FileExtent::decode(data, key.offset, checker.format.sector_bytes, locus)?;
+        if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind {
+            let start = usize::try_from(key.offset).unwrap_or(usize::MAX);
+            let len = usize::try_from(extent.file_bytes).unwrap_or(usize::MAX);
+            let rest = bytes.get_mut(start..).unwrap_or_default();
+            let len = len.min(rest.len());
+            let at = LogicalAddr(place.logical.0.saturating_add(place.offset));
+            let bufs = &mut [IoSliceMut::new(&mut rest[..len])];
+            context.blocks.store().read(at, 0, bufs)?;
+        }
+        cursor.step()?;
     }
+    Ok(bytes)
 }
 
 /// The free ranges in the pages of a cache file; `None` if it is not one.

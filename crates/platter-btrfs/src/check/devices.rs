@@ -38,197 +38,192 @@ impl Devices {
     }
 }
 
-impl Checker<'_> {
-    /// Records an item of the chunk tree.
-    pub(super) fn note_chunk_item(&mut self, key: Key, data: &[u8], locus: Locus) {
-        match key.kind {
-            ItemKind::DEV_ITEM => {
-                if let Ok(item) = DevItem::decode(key, data, locus) {
-                    self.devices.items.push(item);
-                }
+/// Records an item of the chunk tree.
+pub(super) fn note_chunk_item(checker: &mut Checker<'_>, key: Key, data: &[u8], locus: Locus) {
+    match key.kind {
+        ItemKind::DEV_ITEM => {
+            if let Ok(item) = DevItem::decode(key, data, locus) {
+                checker.devices.items.push(item);
             }
-            ItemKind::CHUNK_ITEM => {
-                let start = LogicalAddr(key.offset);
-                let decoded = ChunkItem::decode(data, start, self.format.sector_bytes, locus);
-                if let Ok(chunk) = decoded {
-                    self.devices.chunks.push(chunk);
-                }
-            }
-            ItemKind(_) => {}
         }
+        ItemKind::CHUNK_ITEM => {
+            let start = LogicalAddr(key.offset);
+            let decoded = ChunkItem::decode(data, start, checker.format.sector_bytes, locus);
+            if let Ok(chunk) = decoded {
+                checker.devices.chunks.push(chunk);
+            }
+        }
+        ItemKind(_) => {}
     }
+}
 
-    /// Records an item of the device tree.
-    pub(super) fn note_dev_extent(&mut self, key: Key, data: &[u8], locus: Locus) {
-        if key.kind == ItemKind::DEV_EXTENT
-            && let Ok(extent) = DevExtent::decode(key, data, self.format.sector_bytes, locus)
-        {
-            self.devices.extents.push(extent);
+/// Records an item of the device tree.
+pub(super) fn note_dev_extent(checker: &mut Checker<'_>, key: Key, data: &[u8], locus: Locus) {
+    if key.kind == ItemKind::DEV_EXTENT
+        && let Ok(extent) = DevExtent::decode(key, data, checker.format.sector_bytes, locus)
+    {
+        checker.devices.extents.push(extent);
+    }
+}
+
+/// Compares what the trees say of devices.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let mut devices = std::mem::take(&mut checker.devices);
+    devices.groups.sort_by_key(|group| group.start);
+    let checked = compare(checker, &devices);
+    checker.devices = devices;
+    checked
+}
+
+fn compare(checker: &mut Checker<'_>, devices: &Devices) -> Flow {
+    check_dev_items(checker, devices)?;
+    check_chunks(checker, devices)?;
+    for group in &devices.groups {
+        let starts = devices
+            .chunks
+            .binary_search_by_key(&group.start, |chunk| chunk.start);
+        if starts.is_err() {
+            let locus = Locus::group(group.start.0).at_block(group.start.0);
+            checker.found(locus, BlockGroupUseRule::NoChunk)?;
         }
     }
+    check_dev_extents(checker, devices)
+}
 
-    /// Compares what the trees say of devices.
-    pub(super) fn check_devices(&mut self) -> Flow {
-        let mut devices = std::mem::take(&mut self.devices);
-        devices.groups.sort_by_key(|group| group.start);
-        let checked = self.compare_devices(&devices);
-        self.devices = devices;
-        checked
+fn check_dev_items(checker: &mut Checker<'_>, devices: &Devices) -> Flow {
+    let context = checker.context;
+    let superblock = &context.superblock;
+    let mut total = 0u64;
+    let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    for extent in &devices.extents {
+        let sum = used.entry(extent.device).or_default();
+        *sum = sum.saturating_add(extent.len_bytes);
     }
-
-    fn compare_devices(&mut self, devices: &Devices) -> Flow {
-        self.check_dev_items(devices)?;
-        self.check_chunks(devices)?;
-        for group in &devices.groups {
-            let starts = devices
-                .chunks
-                .binary_search_by_key(&group.start, |chunk| chunk.start);
-            if starts.is_err() {
-                let locus = Locus::group(group.start.0).at_block(group.start.0);
-                self.found(locus, BlockGroupUseRule::NoChunk)?;
-            }
+    let members = context.blocks.store().members();
+    let present: HashMap<_, _> = members
+        .iter()
+        .filter_map(|member| Some(((member.id, member.uuid), member.device.as_ref()?)))
+        .collect();
+    for item in &devices.items {
+        total = total.saturating_add(item.total_bytes);
+        let locus = Locus::tree(TreeId::CHUNK.0).on_member(item.id.0);
+        if used.get(&item.id).copied().unwrap_or_default() != item.bytes_used {
+            checker.found(locus, DeviceUseRule::BytesUsed)?;
         }
-        self.check_dev_extents(devices)
+        match present.get(&(item.id, item.uuid)) {
+            None => checker.noticed(locus, DeviceUseRule::Missing)?,
+            Some(device) if device.geometry().len_bytes < item.total_bytes => {
+                checker.found(locus, DeviceUseRule::Size)?;
+            }
+            Some(_) => {}
+        }
     }
-
-    fn check_dev_items(&mut self, devices: &Devices) -> Flow {
-        let context = self.context;
-        let superblock = &context.superblock;
-        let mut total = 0u64;
-        let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
-        for extent in &devices.extents {
-            let sum = used.entry(extent.device).or_default();
-            *sum = sum.saturating_add(extent.len_bytes);
-        }
-        let members = context.blocks.store().members();
-        let present: HashMap<_, _> = members
-            .iter()
-            .filter_map(|member| Some(((member.id, member.uuid), member.device.as_ref()?)))
-            .collect();
-        for item in &devices.items {
-            total = total.saturating_add(item.total_bytes);
-            let locus = Locus::tree(TreeId::CHUNK.0).on_member(item.id.0);
-            if used.get(&item.id).copied().unwrap_or_default() != item.bytes_used {
-                self.found(locus, DeviceUseRule::BytesUsed)?;
-            }
-            match present.get(&(item.id, item.uuid)) {
-                None => self.noticed(locus, DeviceUseRule::Missing)?,
-                Some(device) if device.geometry().len_bytes < item.total_bytes => {
-                    self.found(locus, DeviceUseRule::Size)?;
-                }
-                Some(_) => {}
-            }
-        }
-        for id in members.unlisted() {
-            let locus = Locus::tree(TreeId::CHUNK.0).on_member(id.0);
-            self.found(locus, DeviceUseRule::NoItem)?;
-        }
-        let locus = Locus::UNKNOWN;
-        if superblock.device_count != devices.items.len() as u64 {
-            self.found(locus, SuperblockUseRule::DeviceCount)?;
-        }
-        match superblock.total_bytes.cmp(&total) {
-            // The kernel refuses the one and accepts the other.
-            Ordering::Less => self.found(locus, SuperblockUseRule::TotalBytes)?,
-            Ordering::Greater => self.noticed(locus, SuperblockUseRule::TotalBytes)?,
-            Ordering::Equal => {}
-        }
-        let own = &superblock.dev_item;
-        let is_own = |item: &&DevItem| (item.id, item.uuid) == (own.id, own.uuid);
-        let listed = devices.items.iter().find(is_own);
-        let is_same = |item: &DevItem| {
-            item.total_bytes == own.total_bytes && item.bytes_used == own.bytes_used
-        };
-        if !listed.is_some_and(is_same) {
-            self.noticed(locus, SuperblockUseRule::DevItem)?;
-        }
-        let is_system = |chunk: &&ChunkItem| chunk.flags.contains(BlockGroupFlags::SYSTEM);
-        let mut array: Vec<_> = superblock.sys_chunks.iter().collect();
-        array.sort_by_key(|chunk| chunk.start);
-        if !array
-            .into_iter()
-            .eq(devices.chunks.iter().filter(is_system))
-        {
-            self.noticed(locus, SuperblockUseRule::SysArray)?;
-        }
-        Ok(())
+    for id in members.unlisted() {
+        let locus = Locus::tree(TreeId::CHUNK.0).on_member(id.0);
+        checker.found(locus, DeviceUseRule::NoItem)?;
     }
+    let locus = Locus::UNKNOWN;
+    if superblock.device_count != devices.items.len() as u64 {
+        checker.found(locus, SuperblockUseRule::DeviceCount)?;
+    }
+    match superblock.total_bytes.cmp(&total) {
+        // The kernel refuses the one and accepts the other.
+        Ordering::Less => checker.found(locus, SuperblockUseRule::TotalBytes)?,
+        Ordering::Greater => checker.noticed(locus, SuperblockUseRule::TotalBytes)?,
+        Ordering::Equal => {}
+    }
+    let own = &superblock.dev_item;
+    let is_own = |item: &&DevItem| (item.id, item.uuid) == (own.id, own.uuid);
+    let listed = devices.items.iter().find(is_own);
+    let is_same =
+        |item: &DevItem| item.total_bytes == own.total_bytes && item.bytes_used == own.bytes_used;
+    if !listed.is_some_and(is_same) {
+        checker.noticed(locus, SuperblockUseRule::DevItem)?;
+    }
+    let is_system = |chunk: &&ChunkItem| chunk.flags.contains(BlockGroupFlags::SYSTEM);
+    let mut array: Vec<_> = superblock.sys_chunks.iter().collect();
+    array.sort_by_key(|chunk| chunk.start);
+    if !array
+        .into_iter()
+        .eq(devices.chunks.iter().filter(is_system))
+    {
+        checker.noticed(locus, SuperblockUseRule::SysArray)?;
+    }
+    Ok(())
+}
 
-    /// Each chunk has a block group, and each of its stripes a device extent.
-    fn check_chunks(&mut self, devices: &Devices) -> Flow {
-        let stripes: BTreeMap<(DeviceId, DeviceAddr), &DevExtent> = devices
-            .extents
-            .iter()
-            .map(|extent| ((extent.device, extent.start), extent))
-            .collect();
-        let known: HashSet<_> = devices.items.iter().map(|it| (it.id, it.uuid)).collect();
-        for chunk in &devices.chunks {
-            let locus = Locus::tree(TreeId::CHUNK.0).at_block(chunk.start.0);
-            match devices.group_of(chunk.start.0) {
-                Some(group) if group.start == chunk.start => {
-                    if group.len_bytes != chunk.len_bytes || group.flags != chunk.flags {
-                        self.found(locus, ChunkUseRule::Mismatch)?;
-                    }
-                }
-                Some(_) | None => self.found(locus, ChunkUseRule::NoBlockGroup)?,
-            }
-            let len_bytes = chunk.stripe_len_bytes();
-            for stripe in &chunk.stripes {
-                if !known.contains(&(stripe.device, stripe.device_uuid)) {
-                    let locus = locus.on_member(stripe.device.0);
-                    self.found(locus, ChunkUseRule::NoDevice)?;
-                }
-                let extent = stripes.get(&(stripe.device, stripe.offset));
-                let is_it = |extent: &&DevExtent| {
-                    extent.chunk == chunk.start && extent.len_bytes == len_bytes
-                };
-                if !extent.is_some_and(is_it) {
-                    let locus = locus.on_member(stripe.device.0);
-                    let locus = locus.at_offset(stripe.offset.0);
-                    self.found(locus, ChunkUseRule::NoDevExtent)?;
+/// Each chunk has a block group, and each of its stripes a device extent.
+fn check_chunks(checker: &mut Checker<'_>, devices: &Devices) -> Flow {
+    let stripes: BTreeMap<(DeviceId, DeviceAddr), &DevExtent> = devices
+        .extents
+        .iter()
+        .map(|extent| ((extent.device, extent.start), extent))
+        .collect();
+    let known: HashSet<_> = devices.items.iter().map(|it| (it.id, it.uuid)).collect();
+    for chunk in &devices.chunks {
+        let locus = Locus::tree(TreeId::CHUNK.0).at_block(chunk.start.0);
+        match devices.group_of(chunk.start.0) {
+            Some(group) if group.start == chunk.start => {
+                if group.len_bytes != chunk.len_bytes || group.flags != chunk.flags {
+                    checker.found(locus, ChunkUseRule::Mismatch)?;
                 }
             }
+            Some(_) | None => checker.found(locus, ChunkUseRule::NoBlockGroup)?,
         }
-        Ok(())
+        let len_bytes = chunk.stripe_len_bytes();
+        for stripe in &chunk.stripes {
+            if !known.contains(&(stripe.device, stripe.device_uuid)) {
+                let locus = locus.on_member(stripe.device.0);
+                checker.found(locus, ChunkUseRule::NoDevice)?;
+            }
+            let extent = stripes.get(&(stripe.device, stripe.offset));
+            let is_it =
+                |extent: &&DevExtent| extent.chunk == chunk.start && extent.len_bytes == len_bytes;
+            if !extent.is_some_and(is_it) {
+                let locus = locus.on_member(stripe.device.0);
+                let locus = locus.at_offset(stripe.offset.0);
+                checker.found(locus, ChunkUseRule::NoDevExtent)?;
+            }
+        }
     }
+    Ok(())
+}
 
-    /// Each device extent is a stripe of its chunk and within its device, and none overlap.
-    fn check_dev_extents(&mut self, devices: &Devices) -> Flow {
-        let items = devices.items.iter();
-        let sizes: BTreeMap<DeviceId, u64> =
-            items.map(|item| (item.id, item.total_bytes)).collect();
-        let mut last: Option<DevExtent> = None;
-        for extent in &devices.extents {
-            let locus = Locus::tree(TreeId::DEV.0).on_member(extent.device.0);
-            let locus = locus.at_offset(extent.start.0);
-            let end = extent.start.0.saturating_add(extent.len_bytes);
-            match sizes.get(&extent.device) {
-                None => self.found(locus, DevExtentUseRule::NoDevice)?,
-                Some(total) if end > *total => {
-                    self.found(locus, DevExtentUseRule::OutsideDevice)?;
-                }
-                Some(_) => {}
+/// Each device extent is a stripe of its chunk and within its device, and none overlap.
+fn check_dev_extents(checker: &mut Checker<'_>, devices: &Devices) -> Flow {
+    let items = devices.items.iter();
+    let sizes: BTreeMap<DeviceId, u64> = items.map(|item| (item.id, item.total_bytes)).collect();
+    let mut last: Option<DevExtent> = None;
+    for extent in &devices.extents {
+        let locus = Locus::tree(TreeId::DEV.0).on_member(extent.device.0);
+        let locus = locus.at_offset(extent.start.0);
+        let end = extent.start.0.saturating_add(extent.len_bytes);
+        match sizes.get(&extent.device) {
+            None => checker.found(locus, DevExtentUseRule::NoDevice)?,
+            Some(total) if end > *total => {
+                checker.found(locus, DevExtentUseRule::OutsideDevice)?;
             }
-            let overlaps = last.is_some_and(|last| {
-                last.device == extent.device
-                    && last.start.0.saturating_add(last.len_bytes) > extent.start.0
-            });
-            if overlaps {
-                self.found(locus, DevExtentUseRule::Overlap)?;
-            }
-            let index = devices
-                .chunks
-                .binary_search_by_key(&extent.chunk, |chunk| chunk.start);
-            let chunk = index.ok().and_then(|index| devices.chunks.get(index));
-            let has_stripe = chunk.is_some_and(|chunk| {
-                let mut stripes = chunk.stripes.iter();
-                stripes.any(|it| (it.device, it.offset) == (extent.device, extent.start))
-            });
-            if !has_stripe {
-                self.found(locus, DevExtentUseRule::NoChunk)?;
-            }
-            last = Some(*extent);
+            Some(_) => {}
         }
-        Ok(())
+        let overlaps = last.is_some_and(|last| {
+            last.device == extent.device
+                && last.start.0.saturating_add(last.len_bytes) > extent.start.0
+        });
+        if overlaps {
+            checker.found(locus, DevExtentUseRule::Overlap)?;
+        }
+        let index = devices
+            .chunks
+            .binary_search_by_key(&extent.chunk, |chunk| chunk.start);
+        let chunk = index.ok().and_then(|index| devices.chunks.get(index));
+        let has_stripe = chunk.is_some_and(|chunk| {
+            let mut stripes = chunk.stripes.iter();
+            stripes.any(|it| (it.device, it.offset) == (extent.device, extent.start))
+        });
+        if !has_stripe {
+            checker.found(locus, DevExtentUseRule::NoChunk)?;
+        }
+        last = Some(*extent);
     }
+    Ok(())
 }

@@ -29,140 +29,138 @@ struct GroupInfo {
     last_end: u64,
 }
 
-impl Checker<'_> {
-    /// Records an item of the free space tree.
-    pub(super) fn note_free_space(&mut self, key: Key, data: &[u8], locus: Locus) -> Flow {
-        if key.kind == ItemKind::FREE_SPACE_INFO {
-            if let Ok(info) = FreeSpaceInfo::decode(data, locus) {
-                self.free_space.groups.push(GroupInfo {
-                    start: key.object,
-                    end: key.object.saturating_add(key.offset),
-                    info,
-                    extents: 0,
-                    last_end: 0,
-                });
-            }
-            return Ok(());
-        }
-        let is_bitmap = key.kind == ItemKind::FREE_SPACE_BITMAP;
-        if !is_bitmap && key.kind != ItemKind::FREE_SPACE_EXTENT {
-            return Ok(());
-        }
-        let sector = self.format.sector_bytes;
-        let Ok(range) = FreeSpaceRange::decode(key, sector, locus) else {
-            return Ok(());
-        };
-        let end = range.start.0.saturating_add(range.len_bytes);
-        let free = &mut self.free_space;
-        let group = free.groups.last_mut();
-        let Some(group) = group.filter(|it| it.start <= range.start.0 && end <= it.end) else {
-            return self.found(locus, FreeSpaceUseRule::Outside);
-        };
-        let uses_bitmaps = group.info.flags.contains(FreeSpaceFlags::USING_BITMAPS);
-        if is_bitmap {
-            let sector = u64::from(sector);
-            for (start, end) in runs(data) {
-                let at = |bit: u64| {
-                    range
-                        .start
-                        .0
-                        .saturating_add(bit.saturating_mul(sector))
-                        .min(end_of(range))
-                };
-                let (start, end) = (at(start), at(end));
-                group.extents += u64::from(start != group.last_end);
-                group.last_end = end;
-                free.ranges.add(start..end);
-            }
-        } else {
-            group.extents += 1;
-            free.ranges.add(range.start.0..end);
-        }
-        if uses_bitmaps != is_bitmap {
-            self.found(locus, FreeSpaceUseRule::Form)?;
-        }
-        Ok(())
-    }
-
-    /// Compares the free space tree with the extents.
-    pub(super) fn check_free_space(&mut self) -> Flow {
-        let compat_ro = self.context.superblock.features.compat_ro;
-        let locus = Locus::tree(TreeId::FREE_SPACE.0);
-        if !compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
-            return Ok(());
-        }
-        if !compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) {
-            return self.noticed(locus, FreeSpaceUseRule::Stale);
-        }
-        let mut free = std::mem::take(&mut self.free_space);
-        free.ranges.sort();
-        for group in &free.groups {
-            let locus = locus.at_block(group.start).in_group(group.start);
-            let known = self.devices.group_of(group.start);
-            let is_known = known.is_some_and(|it| {
-                it.start.0 == group.start && it.start.0.saturating_add(it.len_bytes) == group.end
+/// Records an item of the free space tree.
+pub(super) fn note_item(checker: &mut Checker<'_>, key: Key, data: &[u8], locus: Locus) -> Flow {
+    if key.kind == ItemKind::FREE_SPACE_INFO {
+        if let Ok(info) = FreeSpaceInfo::decode(data, locus) {
+            checker.free_space.groups.push(GroupInfo {
+                start: key.object,
+                end: key.object.saturating_add(key.offset),
+                info,
+                extents: 0,
+                last_end: 0,
             });
-            if !is_known {
-                // mkfs.btrfs does not remove those of its first block groups.
-                self.noticed(locus, FreeSpaceUseRule::NoGroup)?;
-            } else if group.extents != u64::from(group.info.extent_count) {
-                self.found(locus, FreeSpaceUseRule::Count)?;
-            }
         }
-        let groups: Vec<_> = self.devices.groups.clone();
-        for group in groups {
-            let start = group.start.0;
-            let end = start.saturating_add(group.len_bytes);
-            let has_info = free
-                .groups
-                .binary_search_by_key(&(start, end), |info| (info.start, info.end))
-                .is_ok();
-            if !has_info {
-                let locus = locus.at_block(start).in_group(start);
-                self.found(locus, FreeSpaceUseRule::NoInfo)?;
-            }
-        }
-        self.compare_free(TreeId::FREE_SPACE, &free.ranges, None)
+        return Ok(());
     }
+    let is_bitmap = key.kind == ItemKind::FREE_SPACE_BITMAP;
+    if !is_bitmap && key.kind != ItemKind::FREE_SPACE_EXTENT {
+        return Ok(());
+    }
+    let sector = checker.format.sector_bytes;
+    let Ok(range) = FreeSpaceRange::decode(key, sector, locus) else {
+        return Ok(());
+    };
+    let end = range.start.0.saturating_add(range.len_bytes);
+    let free = &mut checker.free_space;
+    let group = free.groups.last_mut();
+    let Some(group) = group.filter(|it| it.start <= range.start.0 && end <= it.end) else {
+        return checker.found(locus, FreeSpaceUseRule::Outside);
+    };
+    let uses_bitmaps = group.info.flags.contains(FreeSpaceFlags::USING_BITMAPS);
+    if is_bitmap {
+        let sector = u64::from(sector);
+        for (start, end) in runs(data) {
+            let at = |bit: u64| {
+                range
+                    .start
+                    .0
+                    .saturating_add(bit.saturating_mul(sector))
+                    .min(end_of(range))
+            };
+            let (start, end) = (at(start), at(end));
+            group.extents += u64::from(start != group.last_end);
+            group.last_end = end;
+            free.ranges.add(start..end);
+        }
+    } else {
+        group.extents += 1;
+        free.ranges.add(range.start.0..end);
+    }
+    if uses_bitmaps != is_bitmap {
+        checker.found(locus, FreeSpaceUseRule::Form)?;
+    }
+    Ok(())
+}
 
-    /// Compares what is stored as free with what no extent uses, in one block group or in all.
-    pub(super) fn compare_free(
-        &mut self,
-        tree: TreeId,
-        free: &Ranges,
-        only: Option<LogicalAddr>,
-    ) -> Flow {
-        if self.is_blind {
-            return Ok(());
-        }
-        let mut wrong = Vec::new();
-        for group in &self.devices.groups {
-            if only.is_some_and(|only| only != group.start) {
-                continue;
-            }
-            let start = group.start.0;
-            let end = start.saturating_add(group.len_bytes);
-            let mut at = start;
-            let extents = self.extents.within(&(start..end)).iter();
-            let used = extents.map(|extent| extent.start..extent.end());
-            for used in used.chain(std::iter::once(end..end)) {
-                if at < used.start
-                    && let Some(gap) = free.first_missing(&(at..used.start))
-                {
-                    wrong.push((start, gap.start, FreeSpaceUseRule::Missing));
-                }
-                if free.overlap(&used) > 0 {
-                    wrong.push((start, used.start, FreeSpaceUseRule::Allocated));
-                }
-                at = at.max(used.end);
-            }
-        }
-        for (group, at, rule) in wrong {
-            let locus = Locus::tree(tree.0).in_group(group).at_block(at);
-            self.found(locus, rule)?;
-        }
-        Ok(())
+/// Compares the free space tree with the extents.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    let compat_ro = checker.context.superblock.features.compat_ro;
+    let locus = Locus::tree(TreeId::FREE_SPACE.0);
+    if !compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
+        return Ok(());
     }
+    if !compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) {
+        return checker.noticed(locus, FreeSpaceUseRule::Stale);
+    }
+    let mut free = std::mem::take(&mut checker.free_space);
+    free.ranges.sort();
+    for group in &free.groups {
+        let locus = locus.at_block(group.start).in_group(group.start);
+        let known = checker.devices.group_of(group.start);
+        let is_known = known.is_some_and(|it| {
+            it.start.0 == group.start && it.start.0.saturating_add(it.len_bytes) == group.end
+        });
+        if !is_known {
+            // mkfs.btrfs does not remove those of its first block groups.
+            checker.noticed(locus, FreeSpaceUseRule::NoGroup)?;
+        } else if group.extents != u64::from(group.info.extent_count) {
+            checker.found(locus, FreeSpaceUseRule::Count)?;
+        }
+    }
+    let groups: Vec<_> = checker.devices.groups.clone();
+    for group in groups {
+        let start = group.start.0;
+        let end = start.saturating_add(group.len_bytes);
+        let has_info = free
+            .groups
+            .binary_search_by_key(&(start, end), |info| (info.start, info.end))
+            .is_ok();
+        if !has_info {
+            let locus = locus.at_block(start).in_group(start);
+            checker.found(locus, FreeSpaceUseRule::NoInfo)?;
+        }
+    }
+    compare(checker, TreeId::FREE_SPACE, &free.ranges, None)
+}
+
+/// Compares what is stored as free with what no extent uses, in one block group or in all.
+pub(super) fn compare(
+    checker: &mut Checker<'_>,
+    tree: TreeId,
+    free: &Ranges,
+    only: Option<LogicalAddr>,
+) -> Flow {
+    if checker.is_blind {
+        return Ok(());
+    }
+    let mut wrong = Vec::new();
+    for group in &checker.devices.groups {
+        if only.is_some_and(|only| only != group.start) {
+            continue;
+        }
+        let start = group.start.0;
+        let end = start.saturating_add(group.len_bytes);
+        let mut at = start;
+        let extents = checker.extents.within(&(start..end)).iter();
+        let used = extents.map(|extent| extent.start..extent.end());
+        for used in used.chain(std::iter::once(end..end)) {
+            if at < used.start
+                && let Some(gap) = free.first_missing(&(at..used.start))
+            {
+                wrong.push((start, gap.start, FreeSpaceUseRule::Missing));
+            }
+            if free.overlap(&used) > 0 {
+                wrong.push((start, used.start, FreeSpaceUseRule::Allocated));
+            }
+            at = at.max(used.end);
+        }
+    }
+    for (group, at, rule) in wrong {
+        let locus = Locus::tree(tree.0).in_group(group).at_block(at);
+        checker.found(locus, rule)?;
+    }
+    Ok(())
 }
 
 fn end_of(range: FreeSpaceRange) -> u64 {

@@ -8,7 +8,7 @@ use platter_ondisk::Locus;
 use platter_vfs::FileKind;
 use platter_vfs::check::Checking as _;
 
-use super::walk::Walked;
+use super::walked::Walked;
 use super::{Checker, Flow, InodeUseRule};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
@@ -125,128 +125,131 @@ impl InodeState {
     }
 }
 
-impl Checker<'_> {
-    /// Appends a span to another one: the inodes between the two are complete.
-    pub(super) fn append_span(
-        &mut self,
-        walked: &Walked,
-        span: &mut Span,
-        next: &Rc<Span>,
-    ) -> Flow {
-        span.sum = span.sum.wrapping_add(next.sum);
-        for edge in &next.edges {
-            self.append_edge(walked, span, edge.clone())?;
-        }
-        Ok(())
+/// Appends a span to another one: the inodes between the two are complete.
+pub(super) fn append_span(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    span: &mut Span,
+    next: &Rc<Span>,
+) -> Flow {
+    span.sum = span.sum.wrapping_add(next.sum);
+    for edge in &next.edges {
+        append_edge(checker, walked, span, edge.clone())?;
     }
+    Ok(())
+}
 
-    /// Appends an inode, or a part of one.
-    pub(super) fn append_edge(&mut self, walked: &Walked, span: &mut Span, next: Edge) -> Flow {
-        match (span.edges.last_mut(), &next) {
-            (Some(Edge::Inode(last)), Edge::Inode(next)) if last.number == next.number => {
-                last.append(next);
-                return Ok(());
-            }
-            // What is next to unknown items may have more of them.
-            (Some(last @ Edge::Inode(_)), Edge::Torn) => {
-                *last = Edge::Torn;
-                return Ok(());
-            }
-            (Some(Edge::Torn), Edge::Torn) => return Ok(()),
-            (Some(Edge::Torn), Edge::Inode(next)) if next.item.is_none() => return Ok(()),
-            _ => {}
-        }
-        span.edges.push(next);
-        if span.edges.len() > 2
-            && let Edge::Inode(inner) = span.edges.remove(1)
-        {
-            self.finish_inode(walked, &inner)?;
-        }
-        Ok(())
-    }
-
-    /// Checks the inodes at both ends of a whole tree.
-    pub(super) fn finish_span(&mut self, walked: &Walked, span: &Span) -> Flow {
-        for edge in &span.edges {
-            if let Edge::Inode(inode) = edge {
-                self.finish_inode(walked, inode)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks an inode of which all items were seen.
-    fn finish_inode(&mut self, walked: &Walked, inode: &InodeState) -> Flow {
-        let number = inode.number;
-        if walked.is_dead || !(FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&number) {
+/// Appends an inode, or a part of one.
+pub(super) fn append_edge(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    span: &mut Span,
+    next: Edge,
+) -> Flow {
+    match (span.edges.last_mut(), &next) {
+        (Some(Edge::Inode(last)), Edge::Inode(next)) if last.number == next.number => {
+            last.append(next);
             return Ok(());
         }
-        self.report.count("inodes", 1);
-        let locus = Locus::tree(walked.id().0).of_inode(number);
-        let Some(head) = inode.item else {
-            return self.found(locus, InodeUseRule::NoItem);
+        // What is next to unknown items may have more of them.
+        (Some(last @ Edge::Inode(_)), Edge::Torn) => {
+            *last = Edge::Torn;
+            return Ok(());
+        }
+        (Some(Edge::Torn), Edge::Torn) => return Ok(()),
+        (Some(Edge::Torn), Edge::Inode(next)) if next.item.is_none() => return Ok(()),
+        _ => {}
+    }
+    span.edges.push(next);
+    if span.edges.len() > 2
+        && let Edge::Inode(inner) = span.edges.remove(1)
+    {
+        finish_inode(checker, walked, &inner)?;
+    }
+    Ok(())
+}
+
+/// Checks the inodes at both ends of a whole tree.
+pub(super) fn finish_span(checker: &mut Checker<'_>, walked: &Walked, span: &Span) -> Flow {
+    for edge in &span.edges {
+        if let Edge::Inode(inode) = edge {
+            finish_inode(checker, walked, inode)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks an inode of which all items were seen.
+fn finish_inode(checker: &mut Checker<'_>, walked: &Walked, inode: &InodeState) -> Flow {
+    let number = inode.number;
+    if walked.is_dead || !(FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&number) {
+        return Ok(());
+    }
+    checker.report.count("inodes", 1);
+    let locus = Locus::tree(walked.id().0).of_inode(number);
+    let Some(head) = inode.item else {
+        return checker.found(locus, InodeUseRule::NoItem);
+    };
+    if head.links != inode.refs {
+        checker.found(locus, InodeUseRule::Links)?;
+    }
+    let newest = checker.context.superblock.generation;
+    if head.generation > newest || head.transaction > newest {
+        checker.found(locus, InodeUseRule::Generation)?;
+    }
+    let of_files = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+    if head.kind == FileKind::Symlink && head.flags.intersects(of_files) {
+        checker.found(locus, InodeUseRule::LinkFlags)?;
+    }
+    if head.kind == FileKind::Directory {
+        if head.size_bytes != inode.names_bytes {
+            checker.found(locus, InodeUseRule::DirectorySize)?;
+        }
+        if inode.extents.is_some() {
+            checker.found(locus, InodeUseRule::OddExtent)?;
+        }
+        return Ok(());
+    }
+    if inode.names_bytes > 0 {
+        checker.found(locus, InodeUseRule::OddDirItem)?;
+    }
+    if !matches!(head.kind, FileKind::Regular | FileKind::Symlink) {
+        if inode.extents.is_some() {
+            checker.found(locus, InodeUseRule::OddExtent)?;
+        }
+        return Ok(());
+    }
+    if walked.id() == TreeId::DATA_RELOC {
+        return Ok(());
+    }
+    finish_file(checker, locus, inode, &head)
+}
+
+/// Checks the extents of a file or symbolic link.
+fn finish_file(checker: &mut Checker<'_>, locus: Locus, inode: &InodeState, head: &Head) -> Flow {
+    if head.allocated_bytes != inode.bytes {
+        checker.found(locus, InodeUseRule::Bytes)?;
+    }
+    if inode.overlaps {
+        checker.found(locus, InodeUseRule::ExtentOverlap)?;
+    }
+    let features = checker.context.superblock.features.incompat;
+    if !features.contains(Incompat::NO_HOLES) && head.links > 0 {
+        let gap = match &inode.extents {
+            Some(extents) if extents.start > 0 => Some(0),
+            Some(extents) => inode.first_gap.or(Some(extents.end)),
+            None => Some(0),
         };
-        if head.links != inode.refs {
-            self.found(locus, InodeUseRule::Links)?;
+        if gap.is_some_and(|gap| gap < head.size_bytes) {
+            checker.found(locus, InodeUseRule::ExtentGap)?;
         }
-        let newest = self.context.superblock.generation;
-        if head.generation > newest || head.transaction > newest {
-            self.found(locus, InodeUseRule::Generation)?;
-        }
-        let of_files = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if head.kind == FileKind::Symlink && head.flags.intersects(of_files) {
-            self.found(locus, InodeUseRule::LinkFlags)?;
-        }
-        if head.kind == FileKind::Directory {
-            if head.size_bytes != inode.names_bytes {
-                self.found(locus, InodeUseRule::DirectorySize)?;
-            }
-            if inode.extents.is_some() {
-                self.found(locus, InodeUseRule::OddExtent)?;
-            }
-            return Ok(());
-        }
-        if inode.names_bytes > 0 {
-            self.found(locus, InodeUseRule::OddDirItem)?;
-        }
-        if !matches!(head.kind, FileKind::Regular | FileKind::Symlink) {
-            if inode.extents.is_some() {
-                self.found(locus, InodeUseRule::OddExtent)?;
-            }
-            return Ok(());
-        }
-        if walked.id() == TreeId::DATA_RELOC {
-            return Ok(());
-        }
-        self.finish_file(locus, inode, &head)
     }
-
-    /// Checks the extents of a file or symbolic link.
-    fn finish_file(&mut self, locus: Locus, inode: &InodeState, head: &Head) -> Flow {
-        if head.allocated_bytes != inode.bytes {
-            self.found(locus, InodeUseRule::Bytes)?;
-        }
-        if inode.overlaps {
-            self.found(locus, InodeUseRule::ExtentOverlap)?;
-        }
-        let features = self.context.superblock.features.incompat;
-        if !features.contains(Incompat::NO_HOLES) && head.links > 0 {
-            let gap = match &inode.extents {
-                Some(extents) if extents.start > 0 => Some(0),
-                Some(extents) => inode.first_gap.or(Some(extents.end)),
-                None => Some(0),
-            };
-            if gap.is_some_and(|gap| gap < head.size_bytes) {
-                self.found(locus, InodeUseRule::ExtentGap)?;
-            }
-        }
-        let is_unsummed = head.flags.contains(InodeFlags::NODATASUM);
-        if inode.has_csums && is_unsummed {
-            self.found(locus, InodeUseRule::CsumOdd)?;
-        }
-        if inode.lacks_csums && !is_unsummed {
-            self.found(locus, InodeUseRule::CsumMissing)?;
-        }
-        Ok(())
+    let is_unsummed = head.flags.contains(InodeFlags::NODATASUM);
+    if inode.has_csums && is_unsummed {
+        checker.found(locus, InodeUseRule::CsumOdd)?;
     }
+    if inode.lacks_csums && !is_unsummed {
+        checker.found(locus, InodeUseRule::CsumMissing)?;
+    }
+    Ok(())
 }

@@ -7,8 +7,8 @@ use platter_vfs::check::Checking as _;
 use super::extents::Claim;
 use super::inodes::{Edge, InodeState, Span};
 use super::names::Names;
-use super::walk::{Block, Walked};
-use super::{Checker, ExtentUseRule, Flow, InodeUseRule};
+use super::walked::{Block, Walked};
+use super::{Checker, ExtentUseRule, Flow, InodeUseRule, claims, inodes};
 use crate::ondisk::checksum::extref_hash;
 use crate::ondisk::dir_item::DirItem;
 use crate::ondisk::extent_item::ExtentRef;
@@ -22,158 +22,123 @@ use crate::ondisk::{Key, TreeId};
 /// An item whose rules hold.
 type Item<'b> = (Key, &'b [u8]);
 
-impl Checker<'_> {
-    /// Records the references of a leaf to data.
-    pub(super) fn claim_data(
-        &mut self,
-        walked: &Walked,
-        block: &Block<'_>,
-        items: &[Item<'_>],
-    ) -> Flow {
-        for claim in data_claims(walked, block, items, self.format.sector_bytes) {
-            self.claim(claim)?;
-        }
-        Ok(())
+/// Records the references of a leaf to data.
+pub(super) fn claim_data(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    block: &Block<'_>,
+    items: &[Item<'_>],
+) -> Flow {
+    for claim in data_claims(walked, block, items, checker.format.sector_bytes) {
+        claims::add(checker, claim)?;
     }
+    Ok(())
+}
 
-    /// Adds up the inodes and names of a leaf.
-    pub(super) fn scan_files(
-        &mut self,
-        walked: &Walked,
-        block: &Block<'_>,
-        items: &[Item<'_>],
-    ) -> Flow<Span> {
-        let mut span = Span::default();
-        for group in items.chunk_by(|one, next| one.0.object == next.0.object) {
-            let mut inode = InodeState::new(group[0].0.object);
-            for &(key, data) in group {
-                let locus = walked.tree.locus(key).at_block(block.logical.0);
-                let locus = locus.of_inode(key.object);
-                let scanned = Names::of_item(key, data, locus);
-                if let Some(names) = self.tolerate("item", locus, scanned)? {
-                    span.sum = span.sum.wrapping_add(names.sum());
-                }
-                self.scan_item(walked, &mut inode, key, data, locus)?;
+/// Adds up the inodes and names of a leaf.
+pub(super) fn scan_files(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    block: &Block<'_>,
+    items: &[Item<'_>],
+) -> Flow<Span> {
+    let mut span = Span::default();
+    for group in items.chunk_by(|one, next| one.0.object == next.0.object) {
+        let mut inode = InodeState::new(group[0].0.object);
+        for &(key, data) in group {
+            let locus = walked.tree.locus(key).at_block(block.logical.0);
+            let locus = locus.of_inode(key.object);
+            let scanned = Names::of_item(key, data, locus);
+            if let Some(names) = checker.tolerate("item", locus, scanned)? {
+                span.sum = span.sum.wrapping_add(names.sum());
             }
-            // The last inode and the first stay open: more of their items may be in other leaves.
-            if (FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&inode.number) {
-                self.append_edge(walked, &mut span, Edge::Inode(inode))?;
-            }
+            scan_item(checker, walked, &mut inode, key, data, locus)?;
         }
-        Ok(span)
-    }
-
-    fn scan_item(
-        &mut self,
-        walked: &Walked,
-        inode: &mut InodeState,
-        key: Key,
-        data: &[u8],
-        locus: Locus,
-    ) -> Flow {
-        let scanned = match key.kind {
-            ItemKind::INODE_ITEM if key.offset != 0 => {
-                return self.found(locus, InodeUseRule::Key);
-            }
-            ItemKind::INODE_ITEM => scan_inode(inode, data, locus),
-            ItemKind::INODE_REF => scan_refs(inode, key, data, locus),
-            ItemKind::INODE_EXTREF => {
-                let refs = InodeRef::decode_all_extended(data, locus).unwrap_or_default();
-                let hash = |name: &InodeRef<'_>| extref_hash(name.parent, name.name);
-                if refs.iter().any(|name| hash(name) != key.offset) {
-                    self.found(locus, InodeUseRule::NameHash)?;
-                }
-                inode.refs = inode.refs.saturating_add(count(&refs));
-                Ok(())
-            }
-            ItemKind::DIR_ITEM | ItemKind::DIR_INDEX => scan_entries(inode, key, data, locus),
-            ItemKind::EXTENT_DATA => return self.scan_extent(walked, inode, key, data, locus),
-            ItemKind(_) => Ok(()),
-        };
-        self.tolerate("item", locus, scanned).map(drop)
-    }
-
-    fn scan_extent(
-        &mut self,
-        walked: &Walked,
-        inode: &mut InodeState,
-        key: Key,
-        data: &[u8],
-        locus: Locus,
-    ) -> Flow {
-        let sector = self.format.sector_bytes;
-        let Ok(extent) = FileExtent::decode(data, key.offset, sector, locus) else {
-            return Ok(());
-        };
-        let file_bytes = extent.file_bytes;
-        let whole = file_bytes.next_multiple_of(sector.into());
-        inode.add_extent(key.offset..key.offset.saturating_add(whole));
-        let place = match extent.kind {
-            FileExtentKind::Hole => return Ok(()),
-            FileExtentKind::Inline(_) => {
-                inode.bytes = inode.bytes.saturating_add(file_bytes);
-                return Ok(());
-            }
-            FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) => place,
-        };
-        inode.bytes = inode.bytes.saturating_add(file_bytes);
-        let newest = self.context.superblock.generation.0.saturating_add(1);
-        if extent.generation.0 > newest {
-            self.found(locus, ExtentUseRule::Generation)?;
+        // The last inode and the first stay open: more of their items may be in other leaves.
+        if (FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&inode.number) {
+            inodes::append_edge(checker, walked, &mut span, Edge::Inode(inode))?;
         }
-        if walked.id() == TreeId::DATA_RELOC {
+    }
+    Ok(span)
+}
+
+fn scan_item(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    inode: &mut InodeState,
+    key: Key,
+    data: &[u8],
+    locus: Locus,
+) -> Flow {
+    let scanned = match key.kind {
+        ItemKind::INODE_ITEM if key.offset != 0 => {
+            return checker.found(locus, InodeUseRule::Key);
+        }
+        ItemKind::INODE_ITEM => scan_inode(inode, data, locus),
+        ItemKind::INODE_REF => scan_refs(inode, key, data, locus),
+        ItemKind::INODE_EXTREF => {
+            let refs = InodeRef::decode_all_extended(data, locus).unwrap_or_default();
+            let hash = |name: &InodeRef<'_>| extref_hash(name.parent, name.name);
+            if refs.iter().any(|name| hash(name) != key.offset) {
+                checker.found(locus, InodeUseRule::NameHash)?;
+            }
+            inode.refs = inode.refs.saturating_add(count(&refs));
+            Ok(())
+        }
+        ItemKind::DIR_ITEM | ItemKind::DIR_INDEX => scan_entries(inode, key, data, locus),
+        ItemKind::EXTENT_DATA => return scan_extent(checker, walked, inode, key, data, locus),
+        ItemKind(_) => Ok(()),
+    };
+    checker.tolerate("item", locus, scanned).map(drop)
+}
+
+fn scan_extent(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    inode: &mut InodeState,
+    key: Key,
+    data: &[u8],
+    locus: Locus,
+) -> Flow {
+    let sector = checker.format.sector_bytes;
+    let Ok(extent) = FileExtent::decode(data, key.offset, sector, locus) else {
+        return Ok(());
+    };
+    let file_bytes = extent.file_bytes;
+    let whole = file_bytes.next_multiple_of(sector.into());
+    inode.add_extent(key.offset..key.offset.saturating_add(whole));
+    let place = match extent.kind {
+        FileExtentKind::Hole => return Ok(()),
+        FileExtentKind::Inline(_) => {
+            inode.bytes = inode.bytes.saturating_add(file_bytes);
             return Ok(());
         }
-        let range = if extent.compression == Compression::None {
-            let start = place.logical.0.saturating_add(place.offset);
-            start..start.saturating_add(file_bytes)
-        } else {
-            place.logical.0..place.logical.0.saturating_add(place.disk_bytes)
-        };
-        let summed = self.summed.overlap(&range);
-        if matches!(extent.kind, FileExtentKind::Prealloc(_)) {
-            if summed > 0 {
-                self.found(locus, InodeUseRule::CsumOdd)?;
-            }
-            return Ok(());
-        }
-        inode.has_csums |= summed > 0;
-        inode.lacks_csums |= summed < range.end - range.start && !self.csums_are_torn;
-        Ok(())
+        FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) => place,
+    };
+    inode.bytes = inode.bytes.saturating_add(file_bytes);
+    let newest = checker.context.superblock.generation.0.saturating_add(1);
+    if extent.generation.0 > newest {
+        checker.found(locus, ExtentUseRule::Generation)?;
     }
-
-    /// Walks the tree of a subvolume, and checks the inodes at its ends and the sum of its names.
-    pub(super) fn walk_files(&mut self, walked: &Walked) -> Flow {
-        let span = self.walk(walked)?;
-        if walked.is_dead {
-            return Ok(());
-        }
-        self.finish_span(walked, &span)?;
-        let is_torn = span.edges.iter().any(|edge| matches!(edge, Edge::Torn));
-        if span.sum != 0 && !is_torn && !self.is_blind {
-            self.find_names(walked)?;
-        }
-        self.check_root_directory(walked)
+    if walked.id() == TreeId::DATA_RELOC {
+        return Ok(());
     }
-
-    fn check_root_directory(&mut self, walked: &Walked) -> Flow {
-        let key = Key::new(FIRST_FREE_OBJECT, ItemKind::INODE_ITEM, 0);
-        let locus = walked.tree.locus(key);
-        let context = self.context;
-        let found = context.find(walked.tree, key, |data| Ok(InodeItem::decode(data, locus)?));
-        let is_directory = match found {
-            Ok(Some(item)) => item.kind == platter_vfs::FileKind::Directory,
-            Ok(None) => false,
-            // That was reported with the walk.
-            Err(_) => true,
-        };
-        let item = self.roots.item(walked.id());
-        let named = item.map_or(0, |item| item.root_dir);
-        if is_directory && [0, FIRST_FREE_OBJECT].contains(&named) {
-            return Ok(());
+    let range = if extent.compression == Compression::None {
+        let start = place.logical.0.saturating_add(place.offset);
+        start..start.saturating_add(file_bytes)
+    } else {
+        place.logical.0..place.logical.0.saturating_add(place.disk_bytes)
+    };
+    let summed = checker.csums.ranges.overlap(&range);
+    if matches!(extent.kind, FileExtentKind::Prealloc(_)) {
+        if summed > 0 {
+            checker.found(locus, InodeUseRule::CsumOdd)?;
         }
-        self.found(locus, InodeUseRule::RootDirectory)
+        return Ok(());
     }
+    inode.has_csums |= summed > 0;
+    inode.lacks_csums |= summed < range.end - range.start && !checker.csums.is_torn;
+    Ok(())
 }
 
 /// The references of the items of a leaf to data.

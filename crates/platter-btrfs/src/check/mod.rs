@@ -9,26 +9,29 @@
 mod rules;
 mod paths;
 mod ranges;
+mod walked;
+mod names;
 mod extents;
+mod claims;
 mod superblocks;
 mod devices;
-mod walk;
-mod extent_tree;
 mod roots;
 mod uuids;
 mod inodes;
-mod names;
 mod leaves;
 mod csums;
 mod free_space;
 mod cache;
 mod backrefs;
+mod extent_tree;
+mod walk;
+mod trees;
 mod qgroups;
+mod owners;
 mod data;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -38,17 +41,18 @@ use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Checking, Findin
 
 use crate::context::FsContext;
 use crate::mount::{self, Btrfs, MountOptions};
+use crate::ondisk::TreeId;
 use crate::ondisk::item::ItemFormat;
-use crate::ondisk::{LogicalAddr, TreeId};
-use data::Owned;
+use csums::Csums;
 use devices::Devices;
 use extent_tree::Listed;
 use extents::Extents;
 use free_space::FreeSpace;
+use names::Search;
+use owners::Owners;
 use paths::Paths;
-use ranges::Ranges;
 use roots::Roots;
-use walk::Shared;
+use walk::Blocks;
 
 pub use rules::*;
 
@@ -82,7 +86,7 @@ impl Btrfs {
     ) -> Result<CheckReport> {
         let context = open(devices, options, budget)?;
         let mut checker = Checker::new(&context, sink);
-        let _ = checker.verify_data();
+        let _ = data::verify(&mut checker);
         Ok(checker.report.finish())
     }
 }
@@ -108,26 +112,15 @@ struct Checker<'a> {
     devices: Devices,
     roots: Roots,
     extents: Extents,
-    /// What is known of the blocks that several others point to.
-    shared: HashMap<LogicalAddr, Shared>,
-    /// Data that has checksums.
-    summed: Ranges,
-    /// The end of the last item of checksums.
-    summed_to: LogicalAddr,
-    /// Checksums are missing because a block could not be read.
-    csums_are_torn: bool,
+    blocks: Blocks,
+    csums: Csums,
     /// The extent whose references are being read.
     listed: Option<Listed>,
     free_space: FreeSpace,
     /// A tree block could not be read, so what it refers to is unknown.
     is_blind: bool,
-    blocks_read: u64,
-    /// Roots of trees whose names do not cancel.
-    roots_searched: HashSet<LogicalAddr>,
-    /// Items that were read to find these names.
-    items_searched: u64,
-    /// The extent of the sector that was reported last.
-    owned: Option<Owned>,
+    names: Search,
+    owners: Owners,
 }
 
 impl<'a> Checker<'a> {
@@ -144,36 +137,32 @@ impl<'a> Checker<'a> {
             devices: Devices::default(),
             roots: Roots::default(),
             extents: Extents::default(),
-            shared: HashMap::new(),
-            summed: Ranges::default(),
-            summed_to: LogicalAddr(0),
-            csums_are_torn: false,
+            blocks: Blocks::default(),
+            csums: Csums::default(),
             listed: None,
             free_space: FreeSpace::default(),
             is_blind: false,
-            blocks_read: 0,
-            roots_searched: HashSet::new(),
-            items_searched: 0,
-            owned: None,
+            names: Search::default(),
+            owners: Owners::default(),
         }
     }
 
     fn run(&mut self) -> Flow {
-        self.check_superblocks()?;
-        self.walk_early(self.context.chunk_tree())?;
-        self.walk_early(self.context.root_tree())?;
-        self.walk_extent_tree()?;
-        self.walk_others()?;
-        self.check_log()?;
-        self.check_devices()?;
-        self.check_extents()?;
-        self.check_free_space()?;
-        self.check_caches()?;
-        self.check_csums()?;
-        self.check_root_refs()?;
-        self.check_uuid_tree()?;
-        self.check_qgroups()?;
-        self.report.count("tree blocks", self.blocks_read);
+        superblocks::check(self)?;
+        trees::walk_early(self, self.context.chunk_tree())?;
+        trees::walk_early(self, self.context.root_tree())?;
+        trees::walk_extent_tree(self)?;
+        trees::walk_others(self)?;
+        superblocks::check_log(self)?;
+        devices::check(self)?;
+        extent_tree::check(self)?;
+        free_space::check(self)?;
+        cache::check(self)?;
+        csums::check(self)?;
+        roots::check(self)?;
+        uuids::check(self)?;
+        qgroups::check(self)?;
+        self.report.count("tree blocks", self.blocks.read);
         self.report.count("extents", self.extents.len() as u64);
         Ok(())
     }
@@ -184,7 +173,7 @@ impl Checking for Checker<'_> {
     fn report_finding(&mut self, finding: Finding) -> Flow {
         let parts = finding.corruption.locus.parts();
         let path = match (parts.tree, parts.inode) {
-            (Some(tree), Some(inode)) => self.path(TreeId(tree), inode),
+            (Some(tree), Some(inode)) => self.paths.path_of(self.context, TreeId(tree), inode),
             _ => None,
         };
         self.report.finding(match path {

@@ -1,20 +1,20 @@
 //! Names: each entry of a directory is stored by index, by hash, and at the inode; inodes count their
 //! names, and those without one have an orphan item. What is stored on both sides cancels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use platter_ondisk::Locus;
 use platter_vfs::check::Checking as _;
 use platter_vfs::{FileKind, Result};
 
-use super::walk::Walked;
+use super::walked::Walked;
 use super::{Checker, Flow, InodeUseRule, NameRule};
-use crate::ondisk::Key;
 use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::{FIRST_FREE_OBJECT, ORPHAN_OBJECT};
+use crate::ondisk::{Key, LogicalAddr};
 
 /// Sums by which the second pass is narrowed to what does not cancel.
 const BUCKETS: usize = 1 << 16;
@@ -181,6 +181,15 @@ fn kind_number(kind: Option<FileKind>) -> u64 {
     kind.map_or(0, |kind| kind.mode_bits().into())
 }
 
+/// The search for names that do not cancel.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// Roots of the trees that were searched.
+    roots: HashSet<LogicalAddr>,
+    /// Items that were read.
+    pub(super) items: u64,
+}
+
 /// A statement without a counterpart.
 #[derive(Debug)]
 struct Alone {
@@ -192,103 +201,105 @@ struct Alone {
     kind: u64,
 }
 
-impl Checker<'_> {
-    /// Looks for the names of a tree that do not cancel, and reports them.
-    pub(super) fn find_names(&mut self, walked: &Walked) -> Flow {
-        // Of snapshots that are equal, one is searched.
-        if !self.roots_searched.insert(walked.tree.root.logical) {
-            return Ok(());
-        }
-        if self.items_searched > ITEMS_MAX {
-            return self.found(Locus::tree(walked.id().0), NameRule::Mismatch);
-        }
-        let mut buckets = vec![0u64; BUCKETS];
-        self.each_name(walked, |statement| {
-            let hash = statement.hash();
-            let part = hash.wrapping_mul(statement.weight.cast_unsigned());
-            let bucket = &mut buckets[bucket_of(hash)];
-            *bucket = bucket.wrapping_add(part);
-        });
-        let mut alone: BTreeMap<u64, Alone> = BTreeMap::new();
-        self.each_name(walked, |statement| {
-            let hash = statement.hash();
-            let is_full = alone.len() >= FOUND_MAX && !alone.contains_key(&hash);
-            if buckets[bucket_of(hash)] == 0 || is_full {
-                return;
-            }
-            let known = alone.entry(hash).or_insert(Alone {
-                subject: statement.subject,
-                weight: 0,
-                dir: statement.dir,
-                index: statement.index,
-                child: statement.child,
-                kind: statement.kind,
-            });
-            known.weight = known.weight.saturating_add(statement.weight);
-            if statement.index > 0 {
-                known.index = statement.index;
-            }
-        });
-        for found in alone.values().filter(|found| found.weight != 0) {
-            self.report_name(walked, found)?;
-        }
-        Ok(())
+/// Looks for the names of a tree that do not cancel, and reports them.
+pub(super) fn find(checker: &mut Checker<'_>, walked: &Walked) -> Flow {
+    // Of snapshots that are equal, one is searched.
+    if !checker.names.roots.insert(walked.tree.root.logical) {
+        return Ok(());
     }
-
-    /// Calls `use_statement` with each statement of the names of a tree. What cannot be read was reported.
-    fn each_name(&mut self, walked: &Walked, mut use_statement: impl FnMut(&Statement<'_>)) {
-        let mut cursor = self.context.cursor(walked.tree);
-        if cursor.seek(Key::MIN).is_err() {
+    if checker.names.items > ITEMS_MAX {
+        return checker.found(Locus::tree(walked.id().0), NameRule::Mismatch);
+    }
+    let mut buckets = vec![0u64; BUCKETS];
+    each_name(checker, walked, |statement| {
+        let hash = statement.hash();
+        let part = hash.wrapping_mul(statement.weight.cast_unsigned());
+        let bucket = &mut buckets[bucket_of(hash)];
+        *bucket = bucket.wrapping_add(part);
+    });
+    let mut alone: BTreeMap<u64, Alone> = BTreeMap::new();
+    each_name(checker, walked, |statement| {
+        let hash = statement.hash();
+        let is_full = alone.len() >= FOUND_MAX && !alone.contains_key(&hash);
+        if buckets[bucket_of(hash)] == 0 || is_full {
             return;
         }
-        while let Some((key, data)) = cursor.item() {
-            self.items_searched += 1;
-            let names = Names::of_item(key, data, Locus::UNKNOWN).unwrap_or_default();
-            names.0.iter().for_each(&mut use_statement);
-            if cursor.step().is_err() {
-                return;
-            }
+        let known = alone.entry(hash).or_insert(Alone {
+            subject: statement.subject,
+            weight: 0,
+            dir: statement.dir,
+            index: statement.index,
+            child: statement.child,
+            kind: statement.kind,
+        });
+        known.weight = known.weight.saturating_add(statement.weight);
+        if statement.index > 0 {
+            known.index = statement.index;
+        }
+    });
+    for found in alone.values().filter(|found| found.weight != 0) {
+        report(checker, walked, found)?;
+    }
+    Ok(())
+}
+
+/// Calls `use_statement` with each statement of the names of a tree. What cannot be read was reported.
+fn each_name(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    mut use_statement: impl FnMut(&Statement<'_>),
+) {
+    let mut cursor = checker.context.cursor(walked.tree);
+    if cursor.seek(Key::MIN).is_err() {
+        return;
+    }
+    while let Some((key, data)) = cursor.item() {
+        checker.names.items += 1;
+        let names = Names::of_item(key, data, Locus::UNKNOWN).unwrap_or_default();
+        names.0.iter().for_each(&mut use_statement);
+        if cursor.step().is_err() {
+            return;
         }
     }
+}
 
-    fn report_name(&mut self, walked: &Walked, found: &Alone) -> Flow {
-        let locus = Locus::tree(walked.id().0).of_inode(found.child);
-        let entry = Key::new(found.dir, ItemKind::DIR_INDEX, found.index);
-        let in_dir = Locus::tree(walked.id().0).of_inode(found.dir);
-        match (found.subject, found.weight > 0) {
-            (Subject::Reference, true) => {
-                self.found(locus.at_key(entry.into()), NameRule::NoInodeRef)
-            }
-            (Subject::Reference, false) => {
-                let key = Key::new(found.child, ItemKind::INODE_REF, found.dir);
-                self.found(locus.at_key(key.into()), NameRule::NoDirIndex)
-            }
-            (Subject::Entry, true) => {
-                let key = Key::new(found.dir, ItemKind::DIR_ITEM, 0);
-                self.found(in_dir.at_key(key.into()), NameRule::NoDirIndex)
-            }
-            (Subject::Entry, false) => self.found(in_dir.at_key(entry.into()), NameRule::NoDirItem),
-            (Subject::Link, true) => self.report_link(walked, found),
-            // The count was compared with the references.
-            (Subject::Link, false) => Ok(()),
-            (Subject::Orphan, true) => self.found(locus, InodeUseRule::NoOrphan),
-            (Subject::Orphan, false) => self.noticed(locus, InodeUseRule::Orphan),
+fn report(checker: &mut Checker<'_>, walked: &Walked, found: &Alone) -> Flow {
+    let locus = Locus::tree(walked.id().0).of_inode(found.child);
+    let entry = Key::new(found.dir, ItemKind::DIR_INDEX, found.index);
+    let in_dir = Locus::tree(walked.id().0).of_inode(found.dir);
+    match (found.subject, found.weight > 0) {
+        (Subject::Reference, true) => {
+            checker.found(locus.at_key(entry.into()), NameRule::NoInodeRef)
         }
+        (Subject::Reference, false) => {
+            let key = Key::new(found.child, ItemKind::INODE_REF, found.dir);
+            checker.found(locus.at_key(key.into()), NameRule::NoDirIndex)
+        }
+        (Subject::Entry, true) => {
+            let key = Key::new(found.dir, ItemKind::DIR_ITEM, 0);
+            checker.found(in_dir.at_key(key.into()), NameRule::NoDirIndex)
+        }
+        (Subject::Entry, false) => checker.found(in_dir.at_key(entry.into()), NameRule::NoDirItem),
+        (Subject::Link, true) => report_link(checker, walked, found),
+        // The count was compared with the references.
+        (Subject::Link, false) => Ok(()),
+        (Subject::Orphan, true) => checker.found(locus, InodeUseRule::NoOrphan),
+        (Subject::Orphan, false) => checker.noticed(locus, InodeUseRule::Orphan),
     }
+}
 
-    /// Reports an entry whose inode is not there or is of another type.
-    fn report_link(&mut self, walked: &Walked, found: &Alone) -> Flow {
-        let locus = Locus::tree(walked.id().0).of_inode(found.child);
-        let key = Key::new(found.child, ItemKind::INODE_ITEM, 0);
-        let context = self.context;
-        let item = context.find(walked.tree, key, |data| Ok(InodeItem::decode(data, locus)?));
-        match item {
-            Ok(None) => self.found(locus, NameRule::NoInodeItem),
-            Ok(Some(item)) if kind_number(Some(item.kind)) != found.kind => {
-                self.found(locus, NameRule::FileType)
-            }
-            Ok(Some(_)) | Err(_) => Ok(()),
+/// Reports an entry whose inode is not there or is of another type.
+fn report_link(checker: &mut Checker<'_>, walked: &Walked, found: &Alone) -> Flow {
+    let locus = Locus::tree(walked.id().0).of_inode(found.child);
+    let key = Key::new(found.child, ItemKind::INODE_ITEM, 0);
+    let context = checker.context;
+    let item = context.find(walked.tree, key, |data| Ok(InodeItem::decode(data, locus)?));
+    match item {
+        Ok(None) => checker.found(locus, NameRule::NoInodeItem),
+        Ok(Some(item)) if kind_number(Some(item.kind)) != found.kind => {
+            checker.found(locus, NameRule::FileType)
         }
+        Ok(Some(_)) | Err(_) => Ok(()),
     }
 }
 

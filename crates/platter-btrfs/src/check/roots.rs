@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use platter_ondisk::Locus;
 use platter_vfs::check::Checking as _;
 
-use super::walk::Walked;
+use super::walked::Walked;
 use super::{Checker, Flow, RootUseRule};
 use crate::context::TreesRule;
 use crate::ondisk::checksum::name_hash;
@@ -79,137 +79,135 @@ impl Roots {
     }
 }
 
-impl Checker<'_> {
-    /// Records an item of the root tree.
-    pub(super) fn note_root_item(&mut self, key: Key, data: &[u8], locus: Locus) -> Flow {
-        match key.kind {
-            // The kernel finds such an item only if it is of a subvolume or under relocation.
-            ItemKind::ROOT_ITEM
-                if key.offset != 0
-                    && !TreeId(key.object).is_subvolume()
-                    && TreeId(key.object) != TreeId::TREE_RELOC => {}
-            ItemKind::ROOT_ITEM => {
-                let decoded = RootItem::decode(data, self.format.sector_bytes, locus);
-                if let Ok(item) = decoded {
-                    if item.root.generation > self.context.superblock.generation {
-                        self.found(locus, RootUseRule::Generation)?;
-                    }
-                    let is_copy = TreeId(key.object) == TreeId::TREE_RELOC;
-                    if item.root.generation == Generation(0) && !is_copy {
-                        self.found(locus, RootUseRule::NoGeneration)?;
-                    }
-                    let (id, position) = (TreeId(key.object), self.roots.items.len());
-                    self.roots.positions.insert(id, position);
-                    self.roots.items.push((id, item));
+/// Records an item of the root tree.
+pub(super) fn note_item(checker: &mut Checker<'_>, key: Key, data: &[u8], locus: Locus) -> Flow {
+    match key.kind {
+        // The kernel finds such an item only if it is of a subvolume or under relocation.
+        ItemKind::ROOT_ITEM
+            if key.offset != 0
+                && !TreeId(key.object).is_subvolume()
+                && TreeId(key.object) != TreeId::TREE_RELOC => {}
+        ItemKind::ROOT_ITEM => {
+            let decoded = RootItem::decode(data, checker.format.sector_bytes, locus);
+            if let Ok(item) = decoded {
+                if item.root.generation > checker.context.superblock.generation {
+                    checker.found(locus, RootUseRule::Generation)?;
                 }
-            }
-            ItemKind::ROOT_REF | ItemKind::ROOT_BACKREF => {
-                let Ok(name) = RootRef::decode(data, locus) else {
-                    return Ok(());
-                };
-                let is_backref = key.kind == ItemKind::ROOT_BACKREF;
-                let (child, parent) = if is_backref {
-                    (key.object, key.offset)
-                } else {
-                    (key.offset, key.object)
-                };
-                let names = self.roots.names.entry((TreeId(child), TreeId(parent)));
-                names.or_default()[usize::from(is_backref)] = Some(SubvolumeName {
-                    dir: name.dir,
-                    index: name.index,
-                    name: name.name.to_vec(),
-                });
-            }
-            ItemKind::ORPHAN_ITEM if key.object == ORPHAN_OBJECT => {
-                self.roots.orphans.insert(key.offset);
-            }
-            ItemKind(0) if key.object == FREE_SPACE_OBJECT => {
-                if let Ok(header) = FreeSpaceHeader::decode(data, locus) {
-                    let group = LogicalAddr(key.offset);
-                    self.roots.caches.push((group, header));
+                let is_copy = TreeId(key.object) == TreeId::TREE_RELOC;
+                if item.root.generation == Generation(0) && !is_copy {
+                    checker.found(locus, RootUseRule::NoGeneration)?;
                 }
-            }
-            ItemKind(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Checks that subvolumes are named, and that each name is stored at parent, child, and directory.
-    pub(super) fn check_root_refs(&mut self) -> Flow {
-        for required in [TreeId::DEV, TreeId::CSUM, TreeId::FS] {
-            if self.roots.item(required).is_none() {
-                self.found(Locus::tree(required.0), TreesRule::MissingTree)?;
+                let (id, position) = (TreeId(key.object), checker.roots.items.len());
+                checker.roots.positions.insert(id, position);
+                checker.roots.items.push((id, item));
             }
         }
-        let names = std::mem::take(&mut self.roots.names);
-        let mut parents: BTreeMap<TreeId, u32> = BTreeMap::new();
-        for ((child, parent), [at_parent, at_child]) in &names {
-            let locus = Locus::tree(TreeId::ROOT.0);
-            let key = Key::new(parent.0, ItemKind::ROOT_REF, child.0);
-            let locus = locus.at_key(key.into());
-            match (at_parent, at_child) {
-                (Some(name), Some(other)) if name == other => {
-                    *parents.entry(*child).or_default() += 1;
-                    self.check_subvolume_entry(*parent, *child, name)?;
-                }
-                (Some(_), _) => self.found(locus, RootUseRule::NoBackref)?,
-                (None, _) => self.found(locus, RootUseRule::NoRef)?,
-            }
-            if self.roots.item(*child).is_none() {
-                self.found(locus, RootUseRule::NotFound)?;
-            }
-        }
-        let items: Vec<_> = self.roots.items.clone();
-        for (id, item) in items {
-            let locus = Locus::tree(id.0);
-            if id == TreeId::FS || !id.is_subvolume() {
-                continue;
-            }
-            match parents.get(&id) {
-                None if self.roots.orphans.contains(&id.0) => {
-                    self.noticed(locus, RootUseRule::Orphan)?;
-                }
-                None => self.found(locus, RootUseRule::Unreferenced)?,
-                Some(1) if item.refs > 0 => {}
-                Some(1) => self.found(locus, RootUseRule::NotFound)?,
-                Some(_) => self.found(locus, RootUseRule::SeveralRefs)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that a subvolume's name is in its parent's directory, by index and by hash.
-    fn check_subvolume_entry(
-        &mut self,
-        parent: TreeId,
-        child: TreeId,
-        name: &SubvolumeName,
-    ) -> Flow {
-        let Some(item) = self.roots.item(parent) else {
-            return Ok(());
-        };
-        let tree = Tree {
-            id: parent,
-            root: item.root,
-        };
-        let keys = [
-            Key::new(name.dir, ItemKind::DIR_INDEX, name.index),
-            Key::new(name.dir, ItemKind::DIR_ITEM, name_hash(&name.name)),
-        ];
-        for key in keys {
-            let locus = tree.locus(key);
-            let context = self.context;
-            let found = context.find(tree, key, |data| {
-                let entries = DirItem::decode_all(key, data, locus)?;
-                let is_it = |entry: &DirItem<'_>| {
-                    entry.name == name.name && entry.location == Location::Subvolume(child.0)
-                };
-                Ok(entries.iter().any(is_it))
+        ItemKind::ROOT_REF | ItemKind::ROOT_BACKREF => {
+            let Ok(name) = RootRef::decode(data, locus) else {
+                return Ok(());
+            };
+            let is_backref = key.kind == ItemKind::ROOT_BACKREF;
+            let (child, parent) = if is_backref {
+                (key.object, key.offset)
+            } else {
+                (key.offset, key.object)
+            };
+            let names = checker.roots.names.entry((TreeId(child), TreeId(parent)));
+            names.or_default()[usize::from(is_backref)] = Some(SubvolumeName {
+                dir: name.dir,
+                index: name.index,
+                name: name.name.to_vec(),
             });
-            if let Ok(None | Some(false)) = found {
-                self.found(locus, RootUseRule::NoEntry)?;
+        }
+        ItemKind::ORPHAN_ITEM if key.object == ORPHAN_OBJECT => {
+            checker.roots.orphans.insert(key.offset);
+        }
+        ItemKind(0) if key.object == FREE_SPACE_OBJECT => {
+            if let Ok(header) = FreeSpaceHeader::decode(data, locus) {
+                let group = LogicalAddr(key.offset);
+                checker.roots.caches.push((group, header));
             }
         }
-        Ok(())
+        ItemKind(_) => {}
     }
+    Ok(())
+}
+
+/// Checks that subvolumes are named, and that each name is stored at parent, child, and directory.
+pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
+    for required in [TreeId::DEV, TreeId::CSUM, TreeId::FS] {
+        if checker.roots.item(required).is_none() {
+            checker.found(Locus::tree(required.0), TreesRule::MissingTree)?;
+        }
+    }
+    let names = std::mem::take(&mut checker.roots.names);
+    let mut parents: BTreeMap<TreeId, u32> = BTreeMap::new();
+    for ((child, parent), [at_parent, at_child]) in &names {
+        let locus = Locus::tree(TreeId::ROOT.0);
+        let key = Key::new(parent.0, ItemKind::ROOT_REF, child.0);
+        let locus = locus.at_key(key.into());
+        match (at_parent, at_child) {
+            (Some(name), Some(other)) if name == other => {
+                *parents.entry(*child).or_default() += 1;
+                check_subvolume_entry(checker, *parent, *child, name)?;
+            }
+            (Some(_), _) => checker.found(locus, RootUseRule::NoBackref)?,
+            (None, _) => checker.found(locus, RootUseRule::NoRef)?,
+        }
+        if checker.roots.item(*child).is_none() {
+            checker.found(locus, RootUseRule::NotFound)?;
+        }
+    }
+    let items: Vec<_> = checker.roots.items.clone();
+    for (id, item) in items {
+        let locus = Locus::tree(id.0);
+        if id == TreeId::FS || !id.is_subvolume() {
+            continue;
+        }
+        match parents.get(&id) {
+            None if checker.roots.orphans.contains(&id.0) => {
+                checker.noticed(locus, RootUseRule::Orphan)?;
+            }
+            None => checker.found(locus, RootUseRule::Unreferenced)?,
+            Some(1) if item.refs > 0 => {}
+            Some(1) => checker.found(locus, RootUseRule::NotFound)?,
+            Some(_) => checker.found(locus, RootUseRule::SeveralRefs)?,
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a subvolume's name is in its parent's directory, by index and by hash.
+fn check_subvolume_entry(
+    checker: &mut Checker<'_>,
+    parent: TreeId,
+    child: TreeId,
+    name: &SubvolumeName,
+) -> Flow {
+    let Some(item) = checker.roots.item(parent) else {
+        return Ok(());
+    };
+    let tree = Tree {
+        id: parent,
+        root: item.root,
+    };
+    let keys = [
+        Key::new(name.dir, ItemKind::DIR_INDEX, name.index),
+        Key::new(name.dir, ItemKind::DIR_ITEM, name_hash(&name.name)),
+    ];
+    for key in keys {
+        let locus = tree.locus(key);
+        let context = checker.context;
+        let found = context.find(tree, key, |data| {
+            let entries = DirItem::decode_all(key, data, locus)?;
+            let is_it = |entry: &DirItem<'_>| {
+                entry.name == name.name && entry.location == Location::Subvolume(child.0)
+            };
+            Ok(entries.iter().any(is_it))
+        });
+        if let Ok(None | Some(false)) = found {
+            checker.found(locus, RootUseRule::NoEntry)?;
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
-//! The walk through all trees: every block once, every copy of it.
+//! The walk through a tree: every block once, however many trees share it, and every copy of it.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use platter_ondisk::{Corrupt, Locus};
@@ -9,7 +10,9 @@ use zerocopy::FromBytes;
 
 use super::extents::{Claim, ExtentState};
 use super::inodes::Span;
+use super::walked::{Block, Walked};
 use super::{Checker, CopyRule, ExtentUseRule, Flow, RootUseRule, SharedBlockRule};
+use super::{claims, csums, devices, extent_tree, free_space, inodes, leaves, roots};
 use crate::ondisk::extent_item::ExtentRef;
 use crate::ondisk::header::{DiskHeader, Header, HeaderFlags};
 use crate::ondisk::key::ItemKind;
@@ -17,21 +20,9 @@ use crate::ondisk::leaf::Leaf;
 use crate::ondisk::node::Node;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
-use crate::tree::Tree;
 
 /// Blocks between two reports of progress.
 const STRIDE: u64 = 256;
-
-/// A tree that is walked.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Walked {
-    pub(super) tree: Tree,
-    /// A subvolume that is being deleted: up to this key of blocks of this level and above, references
-    /// were dropped.
-    pub(super) dropped: Option<(Key, u8)>,
-    /// A subvolume that was deleted: its inodes are not looked at.
-    pub(super) is_dead: bool,
-}
 
 /// What points to a block.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +33,18 @@ struct Referrer {
     owner: TreeId,
 }
 
+/// The blocks that were walked.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    /// How many were read.
+    pub(super) read: u64,
+    /// What is known of those that several others point to.
+    shared: HashMap<LogicalAddr, Shared>,
+}
+
 /// What is known of a block that several others point to.
 #[derive(Debug)]
-pub(super) struct Shared {
+struct Shared {
     level: u8,
     generation: Generation,
     owner: TreeId,
@@ -52,358 +52,305 @@ pub(super) struct Shared {
     span: Rc<Span>,
 }
 
-/// A block that was read and verified.
-pub(super) struct Block<'b> {
-    pub(super) logical: LogicalAddr,
-    pub(super) header: Header,
-    pub(super) bytes: &'b [u8],
+/// Walks a tree from its root.
+pub(super) fn walk(checker: &mut Checker<'_>, walked: &Walked) -> Flow<Rc<Span>> {
+    let root = walked.tree.root;
+    let expected = Expected {
+        level: Some(root.level),
+        generation: Some(root.generation),
+        tree: Some(walked.id()),
+        ..Expected::default()
+    };
+    let referrer = Referrer {
+        block: None,
+        owner: walked.id(),
+    };
+    walk_block(checker, walked, root.logical, &expected, referrer)
 }
 
-impl Walked {
-    pub(super) fn new(tree: Tree) -> Self {
-        Self {
-            tree,
-            dropped: None,
-            is_dead: false,
-        }
+/// Walks a block and all below it. The levels descend, so that it calls itself eight times at most.
+fn walk_block(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    logical: LogicalAddr,
+    expected: &Expected,
+    referrer: Referrer,
+) -> Flow<Rc<Span>> {
+    let reference = claim_block(checker, walked, logical, expected, referrer)?;
+    if !checker.extents.visit(logical) {
+        return visit_again(checker, walked, logical, expected, reference);
     }
-
-    /// The number of the tree.
-    pub(super) fn id(&self) -> TreeId {
-        self.tree.id
+    let Some(bytes) = read_block(checker, walked.id(), logical, expected)? else {
+        checker.is_blind = true;
+        return Ok(Rc::new(Span::torn()));
+    };
+    let Ok((header, _)) = DiskHeader::ref_from_prefix(&bytes) else {
+        return Ok(Rc::new(Span::torn()));
+    };
+    let header = Header::decode(header);
+    if !header.flags.contains(HeaderFlags::MIXED_BACKREF) {
+        let locus = Locus::tree(walked.id().0).at_block(logical.0);
+        checker.found(locus, ExtentUseRule::Revision)?;
     }
-
-    /// Whether the tree has inodes that are to be looked at.
-    pub(super) fn has_files(&self) -> bool {
-        self.id().is_subvolume() || self.id() == TreeId::DATA_RELOC
+    let is_reloc = header.flags.contains(HeaderFlags::RELOC);
+    // Trees that are walked before all extents are known are never relocated this way.
+    if is_reloc && !checker.extents.is_full(logical) {
+        let locus = Locus::tree(walked.id().0).at_block(logical.0);
+        checker.found(locus, ExtentUseRule::FullBackref)?;
     }
+    note_owner(checker, walked, logical, &header, reference);
+    let block = Block {
+        logical,
+        header,
+        bytes: &bytes,
+    };
+    let span = if header.level == 0 {
+        walk_leaf(checker, walked, &block)?
+    } else {
+        walk_node(checker, walked, &block, expected)?
+    };
+    let span = Rc::new(span);
+    if checker.extents.is_shared(logical) {
+        let first_key = if header.level == 0 {
+            Leaf::new(&bytes).key(0)
+        } else {
+            Node::new(&bytes).pointer(0).map(|pointer| pointer.key)
+        };
+        let shared = Shared {
+            level: header.level,
+            generation: header.generation,
+            owner: header.owner,
+            first_key,
+            span: Rc::clone(&span),
+        };
+        checker.blocks.shared.insert(logical, shared);
+    }
+    Ok(span)
 }
 
-impl Checker<'_> {
-    /// Walks a tree that is needed to find others, before all extents are known.
-    pub(super) fn walk_early(&mut self, tree: Tree) -> Flow {
-        self.walk(&Walked::new(tree)).map(drop)
-    }
-
-    /// Walks a tree from its root.
-    pub(super) fn walk(&mut self, walked: &Walked) -> Flow<Rc<Span>> {
-        let root = walked.tree.root;
+fn walk_node(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    block: &Block<'_>,
+    expected: &Expected,
+) -> Flow<Span> {
+    let node = Node::new(block.bytes);
+    let level = block.header.level;
+    let dropped = walked.dropped.filter(|(_, lowest)| level >= *lowest);
+    let first = dropped.map_or(0, |(key, _)| node.index_for(key));
+    let referrer = Referrer {
+        block: Some(block.logical),
+        owner: block.header.owner,
+    };
+    let mut span = Span::default();
+    for index in first..node.len() {
+        let Some(pointer) = node.pointer(index) else {
+            break;
+        };
+        // What is before the key was dropped only on the way to it.
+        let below = if index == first {
+            *walked
+        } else {
+            Walked {
+                dropped: None,
+                ..*walked
+            }
+        };
+        let next = node.pointer(index + 1).map(|next| next.key);
         let expected = Expected {
-            level: Some(root.level),
-            generation: Some(root.generation),
+            level: level.checked_sub(1),
+            generation: Some(pointer.generation),
             tree: Some(walked.id()),
-            ..Expected::default()
+            first_key: Some(pointer.key),
+            end_key: next.or(expected.end_key),
         };
-        let referrer = Referrer {
-            block: None,
-            owner: walked.id(),
-        };
-        self.walk_block(walked, root.logical, &expected, referrer)
+        let found = walk_block(checker, &below, pointer.logical, &expected, referrer)?;
+        inodes::append_span(checker, walked, &mut span, &found)?;
     }
-
-    /// Walks a block and all below it. The levels descend, so that it calls itself eight times at most.
-    fn walk_block(
-        &mut self,
-        walked: &Walked,
-        logical: LogicalAddr,
-        expected: &Expected,
-        referrer: Referrer,
-    ) -> Flow<Rc<Span>> {
-        let reference = self.claim_block(walked, logical, expected, referrer)?;
-        if !self.extents.visit(logical) {
-            return self.visit_again(walked, logical, expected, reference);
-        }
-        let Some(bytes) = self.read_block(walked.id(), logical, expected)? else {
-            self.is_blind = true;
-            return Ok(Rc::new(Span::torn()));
-        };
-        let Ok((header, _)) = DiskHeader::ref_from_prefix(&bytes) else {
-            return Ok(Rc::new(Span::torn()));
-        };
-        let header = Header::decode(header);
-        if !header.flags.contains(HeaderFlags::MIXED_BACKREF) {
-            let locus = Locus::tree(walked.id().0).at_block(logical.0);
-            self.found(locus, ExtentUseRule::Revision)?;
-        }
-        let is_reloc = header.flags.contains(HeaderFlags::RELOC);
-        // Trees that are walked before all extents are known are never relocated this way.
-        if is_reloc && !self.extents.is_full(logical) {
-            let locus = Locus::tree(walked.id().0).at_block(logical.0);
-            self.found(locus, ExtentUseRule::FullBackref)?;
-        }
-        self.note_owner(walked, logical, &header, reference);
-        let block = Block {
-            logical,
-            header,
-            bytes: &bytes,
-        };
-        let span = if header.level == 0 {
-            self.walk_leaf(walked, &block)?
-        } else {
-            self.walk_node(walked, &block, expected)?
-        };
-        let span = Rc::new(span);
-        if self.extents.is_shared(logical) {
-            let first_key = if header.level == 0 {
-                Leaf::new(&bytes).key(0)
-            } else {
-                Node::new(&bytes).pointer(0).map(|pointer| pointer.key)
-            };
-            let shared = Shared {
-                level: header.level,
-                generation: header.generation,
-                owner: header.owner,
-                first_key,
-                span: Rc::clone(&span),
-            };
-            self.shared.insert(logical, shared);
-        }
-        Ok(span)
-    }
-
-    fn walk_node(&mut self, walked: &Walked, block: &Block<'_>, expected: &Expected) -> Flow<Span> {
-        let node = Node::new(block.bytes);
-        let level = block.header.level;
-        let dropped = walked.dropped.filter(|(_, lowest)| level >= *lowest);
-        let first = dropped.map_or(0, |(key, _)| node.index_for(key));
-        let referrer = Referrer {
-            block: Some(block.logical),
-            owner: block.header.owner,
-        };
-        let mut span = Span::default();
-        for index in first..node.len() {
-            let Some(pointer) = node.pointer(index) else {
-                break;
-            };
-            // What is before the key was dropped only on the way to it.
-            let below = if index == first {
-                *walked
-            } else {
-                Walked {
-                    dropped: None,
-                    ..*walked
-                }
-            };
-            let next = node.pointer(index + 1).map(|next| next.key);
-            let expected = Expected {
-                level: level.checked_sub(1),
-                generation: Some(pointer.generation),
-                tree: Some(walked.id()),
-                first_key: Some(pointer.key),
-                end_key: next.or(expected.end_key),
-            };
-            let found = self.walk_block(&below, pointer.logical, &expected, referrer)?;
-            self.append_span(walked, &mut span, &found)?;
-        }
-        Ok(span)
-    }
-
-    /// Records that a block is referred to. Returns the reference as it should be stored.
-    fn claim_block(
-        &mut self,
-        walked: &Walked,
-        logical: LogicalAddr,
-        expected: &Expected,
-        referrer: Referrer,
-    ) -> Flow<ExtentRef> {
-        let is_reloc_root = walked.id() == TreeId::TREE_RELOC && referrer.block.is_none();
-        let own = if is_reloc_root {
-            ExtentRef::SharedBlock { parent: logical }
-        } else {
-            ExtentRef::TreeBlock {
-                tree: referrer.owner,
-            }
-        };
-        let claim = Claim {
-            extent: logical,
-            len_bytes: self.context.superblock.node_bytes.into(),
-            level: Some(expected.level.unwrap_or_default()),
-            parent: referrer.block,
-            own,
-            tree: walked.id(),
-        };
-        self.claim(claim)
-    }
-
-    /// Records a reference, now or when all extents are known.
-    pub(super) fn claim(&mut self, claim: Claim) -> Flow<ExtentRef> {
-        if !self.extents.is_complete {
-            self.extents.deferred.push(claim);
-            return Ok(claim.own);
-        }
-        match self.extents.claim(&claim) {
-            Ok(reference) => Ok(reference),
-            Err(rule) => {
-                self.found(locus_of(&claim), rule)?;
-                Ok(self.extents.reference(&claim))
-            }
-        }
-    }
-
-    /// A block was reached once more.
-    fn visit_again(
-        &mut self,
-        walked: &Walked,
-        logical: LogicalAddr,
-        expected: &Expected,
-        reference: ExtentRef,
-    ) -> Flow<Rc<Span>> {
-        let Some(shared) = self.shared.get(&logical) else {
-            // That there is more than one reference is reported with the extent.
-            return Ok(Rc::new(Span::torn()));
-        };
-        let span = Rc::clone(&shared.span);
-        let first_key = expected.first_key;
-        let agrees = expected.level == Some(shared.level)
-            && expected.generation == Some(shared.generation)
-            && (first_key.is_none() || first_key == shared.first_key);
-        let tree = shared.owner;
-        if reference == (ExtentRef::TreeBlock { tree }) {
-            self.extents.mark(logical, ExtentState::OWNER_FOUND);
-        }
-        if !agrees {
-            let locus = Locus::tree(walked.id().0).at_block(logical.0);
-            self.found(locus, SharedBlockRule::Pointer)?;
-        }
-        Ok(span)
-    }
-
-    /// Records whether blocks of the tree are shared, and whether the tree that wrote a block refers to it.
-    fn note_owner(
-        &mut self,
-        walked: &Walked,
-        logical: LogicalAddr,
-        header: &Header,
-        reference: ExtentRef,
-    ) {
-        let is_relocation = walked.id() == TreeId::TREE_RELOC;
-        if !walked.has_files() && !is_relocation {
-            return;
-        }
-        let is_own =
-            header.owner == TreeId::TREE_RELOC || header.flags.contains(HeaderFlags::RELOC);
-        if is_relocation || is_own {
-            self.extents.mark(logical, ExtentState::RELOCATED);
-            return;
-        }
-        let mut state = ExtentState::OF_FILES;
-        let tree = header.owner;
-        if reference == (ExtentRef::TreeBlock { tree }) {
-            state |= ExtentState::OWNER_FOUND;
-        }
-        self.extents.mark(logical, state);
-    }
-
-    /// Reads all copies of a block. Returns the first that is good.
-    fn read_block(
-        &mut self,
-        tree: TreeId,
-        logical: LogicalAddr,
-        expected: &Expected,
-    ) -> Flow<Option<Vec<u8>>> {
-        self.blocks_read += 1;
-        if self.blocks_read.is_multiple_of(STRIDE) {
-            let total = self.extents.tree_blocks.max(self.blocks_read);
-            self.report.progress("trees", self.blocks_read, total)?;
-        }
-        let blocks = &self.context.blocks;
-        let mut good = None;
-        let mut bad: Vec<(u16, Error)> = Vec::new();
-        for copy in 0..blocks.copies(logical) {
-            let mut bytes = Vec::new();
-            let verified = blocks.verify_copy(logical, copy, expected, &mut bytes);
-            match (verified, &good) {
-                (Ok(()), None) => good = Some(bytes),
-                (Ok(()), Some(first)) if *first != bytes => {
-                    bad.push((copy, Corrupt::new(Locus::UNKNOWN, CopyRule::Differs).into()));
-                }
-                (Ok(()), Some(_)) => {}
-                (Err(error), _) => bad.push((copy, error)),
-            }
-        }
-        for (copy, error) in bad {
-            self.report_copy(tree, logical, copy, error, good.is_some())?;
-        }
-        Ok(good)
-    }
-
-    /// Reports a bad copy. The filesystem is whole as long as there is a good one.
-    fn report_copy(
-        &mut self,
-        tree: TreeId,
-        logical: LogicalAddr,
-        copy: u16,
-        error: Error,
-        has_good: bool,
-    ) -> Flow {
-        let mut locus = Locus::tree(tree.0).at_block(logical.0).of_copy(copy);
-        match self.context.blocks.store().location(logical, copy) {
-            Some((member, at)) => locus = locus.on_member(member.id.0).at_offset(at.0),
-            None if has_good => return self.noticed(locus, CopyRule::Parity),
-            None => {}
-        }
-        let mut finding = Finding::of_error("tree block", locus, error);
-        let parts = locus.parts();
-        if let (Some(member), Some(offset)) = (parts.member, parts.offset) {
-            let place = finding.corruption.locus.on_member(member);
-            finding.corruption.locus = place.at_offset(offset);
-        }
-        finding.corruption.locus = finding.corruption.locus.of_copy(copy).in_tree(tree.0);
-        if has_good {
-            finding.severity = Severity::Notice;
-        }
-        self.report_finding(finding)
-    }
-
-    /// Checks the items of a leaf, each by its tree.
-    fn walk_leaf(&mut self, walked: &Walked, block: &Block<'_>) -> Flow<Span> {
-        let leaf = Leaf::new(block.bytes);
-        let id = walked.id();
-        let mut is_torn = false;
-        let mut items = Vec::with_capacity(leaf.len());
-        for (key, data) in leaf.iter() {
-            let locus = walked.tree.locus(key).at_block(block.logical.0);
-            if let Err(corruption) = self.format.check(key, data, locus) {
-                let checked: Result<()> = Err(corruption.into());
-                self.tolerate("item", locus, checked)?;
-                is_torn = true;
-                continue;
-            }
-            if key.kind.name().is_none() && key.kind != ItemKind(0) {
-                self.noticed(locus, RootUseRule::UnknownItem)?;
-            }
-            items.push((key, data));
-        }
-        if id == TreeId::ROOT || walked.has_files() || id == TreeId::TREE_RELOC {
-            self.claim_data(walked, block, &items)?;
-        }
-        if walked.has_files() {
-            let span = self.scan_files(walked, block, &items)?;
-            return Ok(if is_torn { Span::torn() } else { span });
-        }
-        for (key, data) in items {
-            let locus = walked.tree.locus(key).at_block(block.logical.0);
-            match id {
-                TreeId::CHUNK => self.note_chunk_item(key, data, locus),
-                TreeId::ROOT => self.note_root_item(key, data, locus)?,
-                TreeId::EXTENT | TreeId::BLOCK_GROUP => {
-                    self.note_extent_item(key, data, locus)?;
-                }
-                TreeId::DEV => self.note_dev_extent(key, data, locus),
-                TreeId::CSUM => self.note_csums(key, data, locus)?,
-                TreeId::FREE_SPACE => self.note_free_space(key, data, locus)?,
-                TreeId(_) => {}
-            }
-        }
-        Ok(Span::default())
-    }
+    Ok(span)
 }
 
-/// Where a reference was found.
-pub(super) fn locus_of(claim: &Claim) -> Locus {
-    let mut locus = Locus::tree(claim.tree.0).at_block(claim.extent.0);
-    if let ExtentRef::Data { inode, .. } = claim.own {
-        locus = locus.of_inode(inode);
+/// Records that a block is referred to. Returns the reference as it should be stored.
+fn claim_block(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    logical: LogicalAddr,
+    expected: &Expected,
+    referrer: Referrer,
+) -> Flow<ExtentRef> {
+    let is_reloc_root = walked.id() == TreeId::TREE_RELOC && referrer.block.is_none();
+    let own = if is_reloc_root {
+        ExtentRef::SharedBlock { parent: logical }
+    } else {
+        ExtentRef::TreeBlock {
+            tree: referrer.owner,
+        }
+    };
+    let claim = Claim {
+        extent: logical,
+        len_bytes: checker.context.superblock.node_bytes.into(),
+        level: Some(expected.level.unwrap_or_default()),
+        parent: referrer.block,
+        own,
+        tree: walked.id(),
+    };
+    claims::add(checker, claim)
+}
+
+/// A block was reached once more.
+fn visit_again(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    logical: LogicalAddr,
+    expected: &Expected,
+    reference: ExtentRef,
+) -> Flow<Rc<Span>> {
+    let Some(shared) = checker.blocks.shared.get(&logical) else {
+        // That there is more than one reference is reported with the extent.
+        return Ok(Rc::new(Span::torn()));
+    };
+    let span = Rc::clone(&shared.span);
+    let first_key = expected.first_key;
+    let agrees = expected.level == Some(shared.level)
+        && expected.generation == Some(shared.generation)
+        && (first_key.is_none() || first_key == shared.first_key);
+    let tree = shared.owner;
+    if reference == (ExtentRef::TreeBlock { tree }) {
+        checker.extents.mark(logical, ExtentState::OWNER_FOUND);
     }
-    locus
+    if !agrees {
+        let locus = Locus::tree(walked.id().0).at_block(logical.0);
+        checker.found(locus, SharedBlockRule::Pointer)?;
+    }
+    Ok(span)
+}
+
+/// Records whether blocks of the tree are shared, and whether the tree that wrote a block refers to it.
+fn note_owner(
+    checker: &mut Checker<'_>,
+    walked: &Walked,
+    logical: LogicalAddr,
+    header: &Header,
+    reference: ExtentRef,
+) {
+    let is_relocation = walked.id() == TreeId::TREE_RELOC;
+    if !walked.has_files() && !is_relocation {
+        return;
+    }
+    let is_own = header.owner == TreeId::TREE_RELOC || header.flags.contains(HeaderFlags::RELOC);
+    if is_relocation || is_own {
+        checker.extents.mark(logical, ExtentState::RELOCATED);
+        return;
+    }
+    let mut state = ExtentState::OF_FILES;
+    let tree = header.owner;
+    if reference == (ExtentRef::TreeBlock { tree }) {
+        state |= ExtentState::OWNER_FOUND;
+    }
+    checker.extents.mark(logical, state);
+}
+
+/// Reads all copies of a block. Returns the first that is good.
+fn read_block(
+    checker: &mut Checker<'_>,
+    tree: TreeId,
+    logical: LogicalAddr,
+    expected: &Expected,
+) -> Flow<Option<Vec<u8>>> {
+    checker.blocks.read += 1;
+    let read = checker.blocks.read;
+    if read.is_multiple_of(STRIDE) {
+        let total = checker.extents.tree_blocks.max(read);
+        checker.report.progress("trees", read, total)?;
+    }
+    let blocks = &checker.context.blocks;
+    let mut good = None;
+    let mut bad: Vec<(u16, Error)> = Vec::new();
+    for copy in 0..blocks.copies(logical) {
+        let mut bytes = Vec::new();
+        let verified = blocks.verify_copy(logical, copy, expected, &mut bytes);
+        match (verified, &good) {
+            (Ok(()), None) => good = Some(bytes),
+            (Ok(()), Some(first)) if *first != bytes => {
+                bad.push((copy, Corrupt::new(Locus::UNKNOWN, CopyRule::Differs).into()));
+            }
+            (Ok(()), Some(_)) => {}
+            (Err(error), _) => bad.push((copy, error)),
+        }
+    }
+    for (copy, error) in bad {
+        report_copy(checker, tree, logical, copy, error, good.is_some())?;
+    }
+    Ok(good)
+}
+
+/// Reports a bad copy. The filesystem is whole as long as there is a good one.
+fn report_copy(
+    checker: &mut Checker<'_>,
+    tree: TreeId,
+    logical: LogicalAddr,
+    copy: u16,
+    error: Error,
+    has_good: bool,
+) -> Flow {
+    let mut locus = Locus::tree(tree.0).at_block(logical.0).of_copy(copy);
+    match checker.context.blocks.store().location(logical, copy) {
+        Some((member, at)) => locus = locus.on_member(member.id.0).at_offset(at.0),
+        None if has_good => return checker.noticed(locus, CopyRule::Parity),
+        None => {}
+    }
+    let mut finding = Finding::of_error("tree block", locus, error);
+    let parts = locus.parts();
+    if let (Some(member), Some(offset)) = (parts.member, parts.offset) {
+        let place = finding.corruption.locus.on_member(member);
+        finding.corruption.locus = place.at_offset(offset);
+    }
+    finding.corruption.locus = finding.corruption.locus.of_copy(copy).in_tree(tree.0);
+    if has_good {
+        finding.severity = Severity::Notice;
+    }
+    checker.report_finding(finding)
+}
+
+/// Checks the items of a leaf, each by its tree.
+fn walk_leaf(checker: &mut Checker<'_>, walked: &Walked, block: &Block<'_>) -> Flow<Span> {
+    let leaf = Leaf::new(block.bytes);
+    let id = walked.id();
+    let mut is_torn = false;
+    let mut items = Vec::with_capacity(leaf.len());
+    for (key, data) in leaf.iter() {
+        let locus = walked.tree.locus(key).at_block(block.logical.0);
+        if let Err(corruption) = checker.format.check(key, data, locus) {
+            let checked: Result<()> = Err(corruption.into());
+            checker.tolerate("item", locus, checked)?;
+            is_torn = true;
+            continue;
+        }
+        if key.kind.name().is_none() && key.kind != ItemKind(0) {
+            checker.noticed(locus, RootUseRule::UnknownItem)?;
+        }
+        items.push((key, data));
+    }
+    if id == TreeId::ROOT || walked.has_files() || id == TreeId::TREE_RELOC {
+        leaves::claim_data(checker, walked, block, &items)?;
+    }
+    if walked.has_files() {
+        let span = leaves::scan_files(checker, walked, block, &items)?;
+        return Ok(if is_torn { Span::torn() } else { span });
+    }
+    for (key, data) in items {
+        let locus = walked.tree.locus(key).at_block(block.logical.0);
+        match id {
+            TreeId::CHUNK => devices::note_chunk_item(checker, key, data, locus),
+            TreeId::ROOT => roots::note_item(checker, key, data, locus)?,
+            TreeId::EXTENT | TreeId::BLOCK_GROUP => {
+                extent_tree::note_item(checker, key, data, locus)?;
+            }
+            TreeId::DEV => devices::note_dev_extent(checker, key, data, locus),
+            TreeId::CSUM => csums::note_item(checker, key, data, locus)?,
+            TreeId::FREE_SPACE => free_space::note_item(checker, key, data, locus)?,
+            TreeId(_) => {}
+        }
+    }
+    Ok(Span::default())
 }

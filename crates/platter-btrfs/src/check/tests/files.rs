@@ -124,7 +124,7 @@ fn names_that_are_not_searched_are_reported() {
     for (searched, rule) in [(0, NameRule::NoInodeRef), (1 << 40, NameRule::Mismatch)] {
         let mut sink = Findings::default();
         let mut checker = Checker::new(&context, &mut sink);
-        checker.items_searched = searched;
+        checker.names.items = searched;
         checker.run().unwrap();
         drop(checker);
         let mut found = sink.0.iter();
