@@ -5,7 +5,6 @@ use std::ops::Range;
 use platter_vfs::Result;
 
 use super::{Moved, Moving, PoolRequest, move_chunks, refused};
-use crate::mount::Btrfs;
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::txn::Placing;
@@ -99,14 +98,14 @@ fn has_copies(profile: Profile) -> bool {
     !matches!(profile, Profile::Single | Profile::Raid0)
 }
 
-impl Btrfs {
+impl PoolRequest {
     /// Places chunks anew: on the devices with the most free space, over as many as the profile and the length of the
     /// chunk allow. Chunks that nothing is in are removed. Extents stay in their chunks.
     ///
     /// # Errors
     /// `ENOSPC` where the devices have no space for a chunk: those before it were moved.
-    pub fn balance(request: &PoolRequest, args: &BalanceArgs, moving: Moving<'_>) -> Result<Moved> {
-        let fs = request.open()?;
+    pub fn balance(&self, args: &BalanceArgs, moving: Moving<'_>) -> Result<Moved> {
+        let fs = self.open()?;
         let map = fs.blocks().store().map();
         let mut placing = Placing::default();
         for (kind, filter) in args.types() {

@@ -6,13 +6,13 @@ use platter_block::BlockDevice;
 use platter_vfs::{CheckReport, CheckSink, Condition, Result};
 
 use super::{Moved, Moving, PoolRequest, known_device, move_chunks, refused};
-use crate::mount::{self, Btrfs};
+use crate::mount::{self, open_for_writing};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::ondisk::{DeviceAddr, DeviceId, Generation, Superblock};
-use crate::scrub::{ScrubCounts, scrub};
-use crate::txn::{Placing, clear_superblocks, write_superblocks};
+use crate::scrub::{ScrubCounts, scrub_opened};
+use crate::txn::{Placing, WriteContext, WriteOptions, clear_superblocks, write_superblocks};
 
 /// The shortest device.
 const DEVICE_BYTES_MIN: u64 = 16 << 20;
@@ -21,13 +21,20 @@ const SHRUNK_BYTES_MIN: u64 = 256 << 20;
 /// What is copied at once.
 const COPY_BYTES: usize = 1 << 20;
 
-impl Btrfs {
+impl PoolRequest {
+    /// Opens the filesystem for writing.
+    pub(super) fn open(&self) -> Result<WriteContext> {
+        let writing = WriteOptions::default();
+        let clock = Arc::clone(&self.clock);
+        open_for_writing(&self.devices, &self.options, writing, &self.budget, clock)
+    }
+
     /// Adds a device, whose contents are lost. Returns its number.
     ///
     /// # Errors
     /// Those of opening the filesystem for writing; `InvalidArgument` for a device that is too short.
-    pub fn add_device(request: &PoolRequest, device: &Arc<dyn BlockDevice>) -> Result<u64> {
-        let fs = request.open()?;
+    pub fn add_device(&self, device: &Arc<dyn BlockDevice>) -> Result<u64> {
+        let fs = self.open()?;
         let superblock = fs.superblock();
         let sector = superblock.sector_bytes;
         let len_bytes = device.geometry().len_bytes;
@@ -52,7 +59,7 @@ impl Btrfs {
             kind: 0,
             start_offset: 0,
             hints: (0, 0, 0),
-            uuid: request.clock.random_uuid(),
+            uuid: self.clock.random_uuid(),
             fsid: superblock.metadata_uuid,
         };
         fs.add_device(device, item)?;
@@ -63,12 +70,8 @@ impl Btrfs {
     ///
     /// # Errors
     /// `ENOSPC` where the others have no space, or are too few for a profile: what was moved before stays so.
-    pub fn remove_device(
-        request: &PoolRequest,
-        device: DeviceId,
-        moving: Moving<'_>,
-    ) -> Result<Moved> {
-        let fs = request.open()?;
+    pub fn remove_device(&self, device: DeviceId, moving: Moving<'_>) -> Result<Moved> {
+        let fs = self.open()?;
         known_device(&fs, device)?;
         if fs.blocks().store().members().iter().count() < 2 {
             return Err(refused("removing the only device".to_owned(), None));
@@ -93,12 +96,12 @@ impl Btrfs {
     /// # Errors
     /// `ENOSPC` where there is no space for it; `InvalidArgument` for a length beyond the device.
     pub fn resize_device(
-        request: &PoolRequest,
+        &self,
         device: DeviceId,
         total_bytes: u64,
         moving: Moving<'_>,
     ) -> Result<Moved> {
-        let fs = request.open()?;
+        let fs = self.open()?;
         known_device(&fs, device)?;
         let sector = u64::from(fs.superblock().sector_bytes);
         let total_bytes = total_bytes - total_bytes % sector;
@@ -143,13 +146,13 @@ impl Btrfs {
     /// # Errors
     /// `InvalidArgument` for a device that is too short; those of a scrub.
     pub fn replace_device(
-        request: &PoolRequest,
+        &self,
         device: DeviceId,
         target: &Arc<dyn BlockDevice>,
         sink: &mut dyn CheckSink,
     ) -> Result<(ScrubCounts, CheckReport)> {
         // What is in a log is lost otherwise: it is replayed now.
-        let fs = request.open()?;
+        let fs = self.open()?;
         known_device(&fs, device)?;
         fs.sync()?;
         let newest = fs.superblock();
@@ -198,12 +201,12 @@ impl Btrfs {
             write_superblocks(&**target, &whole, &template, total_bytes)?;
         }
         devices.push(Arc::clone(target));
-        let mut options = request.options.clone();
+        let mut options = self.options.clone();
         options.degraded |= old.device.is_none();
-        let context = mount::open(&devices, &options, &request.budget)?;
+        let context = mount::open(&devices, &options, &self.budget)?;
         let distrusted = if is_copied { vec![] } else { vec![device] };
         let stale = if is_alone { vec![] } else { vec![device] };
-        let scrubbed = scrub(&context, distrusted, stale, true, sink)?;
+        let scrubbed = scrub_opened(&context, distrusted, stale, true, sink)?;
         let (counts, report) = &scrubbed;
         if let Some(source) = source
             && !report.cancelled

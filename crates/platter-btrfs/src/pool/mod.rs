@@ -15,10 +15,10 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Error, Result};
 
-use crate::mount::{MountOptions, open_for_writing, unsupported};
+use crate::mount::{MountOptions, unsupported};
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::ondisk::{DeviceId, LogicalAddr};
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::WriteContext;
 
 pub use balance::{BalanceArgs, BalanceFilter};
 
@@ -49,14 +49,6 @@ pub struct PoolRequest {
     pub budget: Arc<MemoryBudget>,
     /// Time and random numbers.
     pub clock: Arc<dyn Clock>,
-}
-
-impl PoolRequest {
-    fn open(&self) -> Result<WriteContext> {
-        let writing = WriteOptions::default();
-        let clock = Arc::clone(&self.clock);
-        open_for_writing(&self.devices, &self.options, writing, &self.budget, clock)
-    }
 }
 
 /// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well.

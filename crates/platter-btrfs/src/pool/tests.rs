@@ -12,7 +12,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Finding, Result, SystemClock};
 
 use super::{BalanceArgs, BalanceFilter, Moved, PoolRequest};
-use crate::mount::{Btrfs, MountOptions};
+use crate::mount::MountOptions;
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::scrub::tests::{FILL, SUMS, scrub};
@@ -79,7 +79,7 @@ fn convert(request: &PoolRequest, data: Profile, metadata: Profile) -> Result<Mo
         system: Some(filter_to(metadata)),
         is_forced: true,
     };
-    Btrfs::balance(request, &args, &mut to_the_end)
+    request.balance(&args, &mut to_the_end)
 }
 
 /// The profiles of all chunks, of data and of others.
@@ -151,7 +151,7 @@ fn metadata_keeps_its_copies_unless_forced() {
         metadata: Some(filter_to(Profile::Single)),
         ..BalanceArgs::default()
     };
-    let refused = Btrfs::balance(&request(&pool), &args, &mut to_the_end);
+    let refused = request(&pool).balance(&args, &mut to_the_end);
     assert!(
         refused
             .unwrap_err()
@@ -163,7 +163,7 @@ fn metadata_keeps_its_copies_unless_forced() {
         data: Some(filter_to(Profile::Raid1C3)),
         ..BalanceArgs::default()
     };
-    Btrfs::balance(&request(&pool), &args, &mut to_the_end).unwrap_err();
+    request(&pool).balance(&args, &mut to_the_end).unwrap_err();
     assert_whole(&pool, &sums);
 }
 
@@ -174,13 +174,15 @@ fn devices_are_added_and_removed() {
         let image = pool.images()[0].with_extension("added");
         File::create(&image).unwrap().set_len(400 << 20).unwrap();
         let device = open(&image);
-        assert_eq!(Btrfs::add_device(&request(&pool), &device).unwrap(), 4);
+        assert_eq!(request(&pool).add_device(&device).unwrap(), 4);
         drop(device);
         pool.regain(image);
         assert_whole(&pool, &sums);
         pool.run(GO_ON);
         let device = DeviceId(2);
-        Btrfs::remove_device(&request(&pool), device, &mut to_the_end).unwrap();
+        request(&pool)
+            .remove_device(device, &mut to_the_end)
+            .unwrap();
         let removed = pool.lose(1);
         assert!(crate::identify(&*open(&removed)).is_err());
         assert_whole(&pool, &sums);
@@ -193,7 +195,9 @@ fn devices_are_added_and_removed() {
 fn missing_device_is_removed() {
     let (mut pool, sums) = filled(3, 320, &["-d", "raid1", "-m", "raid1"]);
     pool.lose(1);
-    Btrfs::remove_device(&request(&pool), DeviceId(2), &mut to_the_end).unwrap();
+    request(&pool)
+        .remove_device(DeviceId(2), &mut to_the_end)
+        .unwrap();
     assert_whole(&pool, &sums);
     pool.run(GO_ON);
 }
@@ -201,7 +205,9 @@ fn missing_device_is_removed() {
 #[test]
 fn device_that_is_needed_is_not_removed() {
     let (pool, sums) = filled(2, 300, &["-d", "raid1", "-m", "raid1"]);
-    Btrfs::remove_device(&request(&pool), DeviceId(1), &mut to_the_end).unwrap_err();
+    request(&pool)
+        .remove_device(DeviceId(1), &mut to_the_end)
+        .unwrap_err();
     assert_whole(&pool, &sums);
 }
 
@@ -229,7 +235,9 @@ fn replace(devices: usize, profile: &str, is_missing: bool) {
     let lost = is_missing.then(|| pool.lose(1));
     let request = request(&pool);
     let device = DeviceId(if devices == 1 { 1 } else { 2 });
-    let (counts, _) = Btrfs::replace_device(&request, device, &target, &mut Ignore).unwrap();
+    let (counts, _) = request
+        .replace_device(device, &target, &mut Ignore)
+        .unwrap();
     assert_eq!(counts.uncorrectable_errors, 0, "{counts:?}");
     drop((request, target));
     if lost.is_none() {
@@ -273,7 +281,8 @@ fn devices_become_shorter_and_longer() {
     for size_mib in [420, 300, 700] {
         for device in [1, 2] {
             let bytes = size_mib << 20;
-            Btrfs::resize_device(&request(&pool), DeviceId(device), bytes, &mut to_the_end)
+            request(&pool)
+                .resize_device(DeviceId(device), bytes, &mut to_the_end)
                 .unwrap();
         }
         let fs = pool.open(WriteOptions::default());
@@ -282,9 +291,9 @@ fn devices_become_shorter_and_longer() {
         assert_whole(&pool, &sums_with);
         pool.run(GO_ON);
     }
-    let least = Btrfs::resize_device(&request(&pool), DeviceId(1), 100 << 20, &mut to_the_end);
+    let least = request(&pool).resize_device(DeviceId(1), 100 << 20, &mut to_the_end);
     assert!(least.unwrap_err().to_string().contains("256 MiB"));
-    let beyond = Btrfs::resize_device(&request(&pool), DeviceId(1), 1 << 40, &mut to_the_end);
+    let beyond = request(&pool).resize_device(DeviceId(1), 1 << 40, &mut to_the_end);
     beyond.unwrap_err();
 }
 

@@ -19,7 +19,7 @@ use platter_vfs::{CheckReport, CheckReporter, CheckSink, Result};
 use crate::block_group::Ranges;
 use crate::chunk::ChunkStore;
 use crate::context::FsContext;
-use crate::mount::{self, Btrfs, MountOptions};
+use crate::mount::{self, MountOptions};
 use crate::ondisk::{DeviceId, LogicalAddr};
 
 /// What a scrub came to, in the words of `btrfs scrub status -R`.
@@ -82,36 +82,34 @@ impl ScrubCounts {
 /// How far the generation of a device may lag although it has all that others have.
 const GENERATION_LAG_MAX: u64 = 1;
 
-impl Btrfs {
-    /// Reads every copy of all metadata and data on devices that are present, and reports what is bad. With `repairs`,
-    /// rewrites it from good copies or parity; parity too, and superblocks. Devices that missed commits are whole then.
-    ///
-    /// # Errors
-    /// What keeps the filesystem from being opened, or from being read on: nothing is known of what follows.
-    pub fn scrub(
-        devices: &[Arc<dyn BlockDevice>],
-        options: &MountOptions,
-        budget: &Arc<MemoryBudget>,
-        repairs: bool,
-        sink: &mut dyn CheckSink,
-    ) -> Result<(ScrubCounts, CheckReport)> {
-        let mut options = options.clone();
-        options.rescue.skips_log = true;
-        let context = mount::open(devices, &options, budget)?;
-        let newest = context.superblock.generation;
-        let members = context.blocks.store().members();
-        let stale = members.iter().filter(|member| {
-            let generation = member.generation.unwrap_or(newest);
-            generation.0.saturating_add(GENERATION_LAG_MAX) < newest.0
-        });
-        let stale: Vec<_> = stale.map(|member| member.id).collect();
-        scrub(&context, stale.clone(), stale, repairs, sink)
-    }
+/// Reads every copy of all metadata and data on devices that are present, and reports what is bad. With `repairs`,
+/// rewrites it from good copies or parity; parity too, and superblocks. Devices that missed commits are whole then.
+///
+/// # Errors
+/// What keeps the filesystem from being opened, or from being read on: nothing is known of what follows.
+pub fn scrub(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MountOptions,
+    budget: &Arc<MemoryBudget>,
+    repairs: bool,
+    sink: &mut dyn CheckSink,
+) -> Result<(ScrubCounts, CheckReport)> {
+    let mut options = options.clone();
+    options.rescue.skips_log = true;
+    let context = mount::open(devices, &options, budget)?;
+    let newest = context.superblock.generation;
+    let members = context.blocks.store().members();
+    let stale = members.iter().filter(|member| {
+        let generation = member.generation.unwrap_or(newest);
+        generation.0.saturating_add(GENERATION_LAG_MAX) < newest.0
+    });
+    let stale: Vec<_> = stale.map(|member| member.id).collect();
+    scrub_opened(&context, stale.clone(), stale, repairs, sink)
 }
 
-/// Scrubs; what is on `distrusted` devices is right only if a checksum says so. Those that are `stale` get their
+/// Scrubs an opened filesystem; what is on `distrusted` devices is right only if a checksum says so. Those that are `stale` get their
 /// superblock once they have everything.
-pub(crate) fn scrub(
+pub(crate) fn scrub_opened(
     context: &FsContext,
     distrusted: Vec<DeviceId>,
     stale: Vec<DeviceId>,
@@ -177,9 +175,9 @@ struct Row {
 
 impl Scrubber<'_> {
     fn run(&mut self) -> Flow {
-        self.scrub_extents()?;
-        self.finish_row()?;
-        self.scrub_superblocks()
+        extents::scrub(self)?;
+        extents::finish_row(self)?;
+        superblocks::scrub(self)
     }
 
     fn store(&self) -> &ChunkStore {

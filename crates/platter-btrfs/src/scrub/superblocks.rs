@@ -11,95 +11,93 @@ use crate::ondisk::superblock::{
 };
 use crate::ondisk::{Superblock, TreeId};
 
-impl Scrubber<'_> {
-    /// Compares all superblocks. On devices that missed commits they are written last: until then the device is not
-    /// taken for whole.
-    pub(super) fn scrub_superblocks(&mut self) -> Flow {
-        let context = self.context;
-        let store = context.blocks.store();
-        if self.repairs {
-            store.flush()?;
-        }
-        for member in store.members().iter() {
-            self.scrub_member(member)?;
-        }
-        if self.repairs {
-            store.flush()?;
-        }
-        Ok(())
+/// Compares all superblocks. On devices that missed commits they are written last: until then the device is not
+/// taken for whole.
+pub(super) fn scrub(scrubber: &mut Scrubber<'_>) -> Flow {
+    let context = scrubber.context;
+    let store = context.blocks.store();
+    if scrubber.repairs {
+        store.flush()?;
     }
+    for member in store.members().iter() {
+        scrub_member(scrubber, member)?;
+    }
+    if scrubber.repairs {
+        store.flush()?;
+    }
+    Ok(())
+}
 
-    fn scrub_member(&mut self, member: &Member) -> Flow {
-        let Some(device) = &member.device else {
-            return Ok(());
-        };
-        let newest = &self.context.superblock;
-        if member.fsid != newest.fsid || newest.flags.contains(SuperblockFlags::SEEDING) {
-            return Ok(());
-        }
-        let len_bytes = device.geometry().len_bytes;
-        let len_bytes = member.total_bytes.map_or(len_bytes, |it| it.min(len_bytes));
-        let places = SUPERBLOCK_OFFSETS.into_iter();
-        let places = places.filter(|at| at + (SUPERBLOCK_BYTES as u64) < len_bytes);
-        let places: Vec<u64> = places.collect();
-        let mut own = None;
-        let mut bad = Vec::new();
-        for (copy, at) in (0u16..).zip(places) {
-            let mut bytes = [0; SUPERBLOCK_BYTES];
-            let disk: Option<DiskSuperblock> = device
-                .read_at(at, &mut bytes)
-                .ok()
-                .map(|()| zerocopy::transmute!(bytes));
-            let found = disk.and_then(|disk| Some((Superblock::decode(&disk, at).ok()?, disk)));
-            match found {
-                Some((found, disk)) => {
-                    if found.generation != newest.generation || found.fsid != newest.fsid {
-                        bad.push((copy, at));
-                    }
-                    own = own.or(Some((found, disk)));
+fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
+    let Some(device) = &member.device else {
+        return Ok(());
+    };
+    let newest = &scrubber.context.superblock;
+    if member.fsid != newest.fsid || newest.flags.contains(SuperblockFlags::SEEDING) {
+        return Ok(());
+    }
+    let len_bytes = device.geometry().len_bytes;
+    let len_bytes = member.total_bytes.map_or(len_bytes, |it| it.min(len_bytes));
+    let places = SUPERBLOCK_OFFSETS.into_iter();
+    let places = places.filter(|at| at + (SUPERBLOCK_BYTES as u64) < len_bytes);
+    let places: Vec<u64> = places.collect();
+    let mut own = None;
+    let mut bad = Vec::new();
+    for (copy, at) in (0u16..).zip(places) {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        let disk: Option<DiskSuperblock> = device
+            .read_at(at, &mut bytes)
+            .ok()
+            .map(|()| zerocopy::transmute!(bytes));
+        let found = disk.and_then(|disk| Some((Superblock::decode(&disk, at).ok()?, disk)));
+        match found {
+            Some((found, disk)) => {
+                if found.generation != newest.generation || found.fsid != newest.fsid {
+                    bad.push((copy, at));
                 }
-                None => bad.push((copy, at)),
+                own = own.or(Some((found, disk)));
             }
+            None => bad.push((copy, at)),
         }
-        let is_stale = self.stale.contains(&member.id);
-        let is_whole = !is_stale || self.counts.uncorrectable_errors == 0;
-        for (copy, at) in bad {
-            self.counts.super_errors += 1;
-            let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
-            self.found(
-                "superblock",
-                locus.at_offset(at),
-                "is not that of the last commit",
-            )?;
-            let Some((found, disk)) = own.as_ref().filter(|_| is_whole) else {
-                self.counts.uncorrectable_errors += 1;
-                continue;
+    }
+    let is_stale = scrubber.stale.contains(&member.id);
+    let is_whole = !is_stale || scrubber.counts.uncorrectable_errors == 0;
+    for (copy, at) in bad {
+        scrubber.counts.super_errors += 1;
+        let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
+        scrubber.found(
+            "superblock",
+            locus.at_offset(at),
+            "is not that of the last commit",
+        )?;
+        let Some((found, disk)) = own.as_ref().filter(|_| is_whole) else {
+            scrubber.counts.uncorrectable_errors += 1;
+            continue;
+        };
+        scrubber.counts.corrected_errors += 1;
+        if scrubber.repairs {
+            let superblock = Superblock {
+                dev_item: device_item(scrubber, found.dev_item),
+                ..scrubber.context.superblock.clone()
             };
-            self.counts.corrected_errors += 1;
-            if self.repairs {
-                let superblock = Superblock {
-                    dev_item: self.device_item(found.dev_item),
-                    ..self.context.superblock.clone()
-                };
-                device.write_at(at, superblock.encode(disk, at).as_bytes())?;
-            }
+            device.write_at(at, superblock.encode(disk, at).as_bytes())?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// The item of a device as the chunk tree has it.
-    fn device_item(&self, own: DevItem) -> DevItem {
-        let context = self.context;
-        let key = crate::ondisk::Key::new(
-            crate::ondisk::types::DEV_ITEMS_OBJECT,
-            crate::ondisk::key::ItemKind::DEV_ITEM,
-            own.id.0,
-        );
-        let tree = context.chunk_tree();
-        debug_assert_eq!(tree.id, TreeId::CHUNK);
-        let found = context.find(tree, key, |data| {
-            Ok(DevItem::decode(key, data, tree.locus(key))?)
-        });
-        found.ok().flatten().unwrap_or(own)
-    }
+/// The item of a device as the chunk tree has it.
+fn device_item(scrubber: &Scrubber<'_>, own: DevItem) -> DevItem {
+    let context = scrubber.context;
+    let key = crate::ondisk::Key::new(
+        crate::ondisk::types::DEV_ITEMS_OBJECT,
+        crate::ondisk::key::ItemKind::DEV_ITEM,
+        own.id.0,
+    );
+    let tree = context.chunk_tree();
+    debug_assert_eq!(tree.id, TreeId::CHUNK);
+    let found = context.find(tree, key, |data| {
+        Ok(DevItem::decode(key, data, tree.locus(key))?)
+    });
+    found.ok().flatten().unwrap_or(own)
 }

@@ -34,7 +34,7 @@ pub(crate) fn scrub(pool: &Pool, repairs: bool) -> ScrubCounts {
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let mut sink = Counter(0);
     let devices = pool.devices();
-    let (counts, report) = Btrfs::scrub(&devices, &options, &budget, repairs, &mut sink).unwrap();
+    let (counts, report) = super::scrub(&devices, &options, &budget, repairs, &mut sink).unwrap();
     assert!(!report.cancelled);
     assert_eq!(sink.0, counts.errors());
     counts

@@ -43,167 +43,163 @@ struct Direct {
     place: DeviceAddr,
 }
 
-impl Scrubber<'_> {
-    /// Whether a copy of a unit is right; `None` if nothing says so.
-    fn verify(&self, unit: &Unit<'_>, bytes: &[u8]) -> Option<bool> {
-        match &unit.kind {
-            Kind::Block(expected) => {
-                let format = self.context.blocks.format();
-                let is_valid = format.verify(unit.at, bytes).is_ok();
-                Some(is_valid && expected.check(bytes).is_ok())
-            }
-            Kind::Sector(sums, index) if sums.is_stored(*index) => {
-                Some(sums.matches(*index, bytes))
-            }
-            Kind::Sector(..) => None,
+/// Whether a copy of a unit is right; `None` if nothing says so.
+fn verify(scrubber: &Scrubber<'_>, unit: &Unit<'_>, bytes: &[u8]) -> Option<bool> {
+    match &unit.kind {
+        Kind::Block(expected) => {
+            let format = scrubber.context.blocks.format();
+            let is_valid = format.verify(unit.at, bytes).is_ok();
+            Some(is_valid && expected.check(bytes).is_ok())
         }
+        Kind::Sector(sums, index) if sums.is_stored(*index) => Some(sums.matches(*index, bytes)),
+        Kind::Sector(..) => None,
     }
+}
 
-    /// The copies that devices have as they are.
-    fn directs(&self, at: LogicalAddr, len_bytes: u64) -> (Vec<Direct>, u16) {
-        let store = self.store();
-        let count = store.copies(at, len_bytes);
-        let direct = |copy| {
-            let (member, place) = store.location(at, copy)?;
-            Some(Direct {
-                copy,
-                device: member.id,
-                place,
-            })
-        };
-        ((0..count).filter_map(direct).collect(), count)
-    }
+/// The copies that devices have as they are.
+fn directs(scrubber: &Scrubber<'_>, at: LogicalAddr, len_bytes: u64) -> (Vec<Direct>, u16) {
+    let store = scrubber.store();
+    let count = store.copies(at, len_bytes);
+    let direct = |copy| {
+        let (member, place) = store.location(at, copy)?;
+        Some(Direct {
+            copy,
+            device: member.id,
+            place,
+        })
+    };
+    ((0..count).filter_map(direct).collect(), count)
+}
 
-    fn read(&self, unit: &Unit<'_>, copy: u16) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(unit.len_bytes).ok()?];
-        let bufs = &mut [IoSliceMut::new(&mut bytes)];
-        let read = self.store().read(unit.at, copy, bufs);
-        read.is_ok().then_some(bytes)
-    }
+fn read(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(unit.len_bytes).ok()?];
+    let bufs = &mut [IoSliceMut::new(&mut bytes)];
+    let read = scrubber.store().read(unit.at, copy, bufs);
+    read.is_ok().then_some(bytes)
+}
 
-    /// Reads every copy of a piece that no stripe boundary divides, and looks closer at sectors of which one is bad.
-    pub(super) fn scrub_run(
-        &mut self,
-        start: LogicalAddr,
-        len_bytes: u64,
-        sums: &Checksums,
-    ) -> Flow {
-        let sector = sums.sector_bytes() as u64;
-        let (directs, _) = self.directs(start, len_bytes);
-        let count = usize::try_from(len_bytes.div_ceil(sector)).unwrap_or_default();
-        let mut is_bad = vec![false; count];
-        for direct in &directs {
-            let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
-            let read = self
-                .store()
-                .read(start, direct.copy, &mut [IoSliceMut::new(&mut bytes)]);
-            let is_distrusted = self.distrusted.contains(&direct.device);
-            for (index, sector) in bytes.chunks(sums.sector_bytes()).enumerate() {
-                let is_right = match (&read, sums.is_stored(index)) {
-                    (Err(_), _) => false,
-                    (Ok(()), true) => sums.matches(index, sector),
-                    (Ok(()), false) => !is_distrusted,
-                };
-                if let Some(is_bad) = is_bad.get_mut(index) {
-                    *is_bad |= !is_right;
-                }
+/// Reads every copy of a piece that no stripe boundary divides, and looks closer at sectors of which one is bad.
+pub(super) fn scrub_run(
+    scrubber: &mut Scrubber<'_>,
+    start: LogicalAddr,
+    len_bytes: u64,
+    sums: &Checksums,
+) -> Flow {
+    let sector = sums.sector_bytes() as u64;
+    let (directs, _) = directs(scrubber, start, len_bytes);
+    let count = usize::try_from(len_bytes.div_ceil(sector)).unwrap_or_default();
+    let mut is_bad = vec![false; count];
+    for direct in &directs {
+        let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
+        let read = scrubber
+            .store()
+            .read(start, direct.copy, &mut [IoSliceMut::new(&mut bytes)]);
+        let is_distrusted = scrubber.distrusted.contains(&direct.device);
+        for (index, sector) in bytes.chunks(sums.sector_bytes()).enumerate() {
+            let is_right = match (&read, sums.is_stored(index)) {
+                (Err(_), _) => false,
+                (Ok(()), true) => sums.matches(index, sector),
+                (Ok(()), false) => !is_distrusted,
+            };
+            if let Some(is_bad) = is_bad.get_mut(index) {
+                *is_bad |= !is_right;
             }
         }
-        self.counts.data_bytes += len_bytes * directs.len() as u64;
-        for (index, is_bad) in is_bad.into_iter().enumerate() {
-            self.counts.no_csum += u64::from(!sums.is_stored(index));
-            if is_bad {
-                let unit = Unit {
-                    at: LogicalAddr(start.0 + index as u64 * sector),
-                    len_bytes: sector,
-                    kind: Kind::Sector(sums, index),
-                };
-                self.repair_unit(&unit)?;
-            }
-        }
-        Ok(())
     }
+    scrubber.counts.data_bytes += len_bytes * directs.len() as u64;
+    for (index, is_bad) in is_bad.into_iter().enumerate() {
+        scrubber.counts.no_csum += u64::from(!sums.is_stored(index));
+        if is_bad {
+            let unit = Unit {
+                at: LogicalAddr(start.0 + index as u64 * sector),
+                len_bytes: sector,
+                kind: Kind::Sector(sums, index),
+            };
+            repair_unit(scrubber, &unit)?;
+        }
+    }
+    Ok(())
+}
 
-    /// Reads every copy of a tree block.
-    pub(super) fn scrub_unit(&mut self, unit: &Unit<'_>) -> Flow {
-        let read = self.repair_unit(unit)?;
-        self.counts.tree_bytes += unit.len_bytes * read;
-        Ok(())
-    }
+/// Reads every copy of a tree block.
+pub(super) fn scrub_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow {
+    let read = repair_unit(scrubber, unit)?;
+    scrubber.counts.tree_bytes += unit.len_bytes * read;
+    Ok(())
+}
 
-    /// Reads every copy of a unit, and rewrites those that are bad. Returns how many there are.
-    fn repair_unit(&mut self, unit: &Unit<'_>) -> Flow<u64> {
-        let (directs, count) = self.directs(unit.at, unit.len_bytes);
-        let mut good = None;
-        let mut bad = Vec::new();
-        for direct in &directs {
-            let bytes = self.read(unit, direct.copy);
-            let verdict = bytes.as_deref().map(|bytes| self.verify(unit, bytes));
-            let is_distrusted = self.distrusted.contains(&direct.device);
-            match (verdict, is_distrusted) {
-                (None, _) => bad.push((*direct, Fault::Unreadable)),
-                (Some(Some(false)), _) => bad.push((*direct, Fault::Wrong)),
-                (Some(None), true) => bad.push((*direct, Fault::Distrusted)),
-                (Some(Some(true)), _) | (Some(None), false) => good = good.or(bytes),
-            }
+/// Reads every copy of a unit, and rewrites those that are bad. Returns how many there are.
+fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
+    let (directs, count) = directs(scrubber, unit.at, unit.len_bytes);
+    let mut good = None;
+    let mut bad = Vec::new();
+    for direct in &directs {
+        let bytes = read(scrubber, unit, direct.copy);
+        let verdict = bytes.as_deref().map(|bytes| verify(scrubber, unit, bytes));
+        let is_distrusted = scrubber.distrusted.contains(&direct.device);
+        match (verdict, is_distrusted) {
+            (None, _) => bad.push((*direct, Fault::Unreadable)),
+            (Some(Some(false)), _) => bad.push((*direct, Fault::Wrong)),
+            (Some(None), true) => bad.push((*direct, Fault::Distrusted)),
+            (Some(Some(true)), _) | (Some(None), false) => good = good.or(bytes),
         }
-        if bad.is_empty() {
-            return Ok(directs.len() as u64);
-        }
-        if good.is_none() {
-            let rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
-            good = rebuilt
-                .filter_map(|copy| self.read(unit, copy))
-                .find(|bytes| self.verify(unit, bytes) != Some(false));
-        }
-        // Of several copies of which none is trusted, one is as good as another.
-        let is_lost = good.is_none() && bad.iter().any(|(_, fault)| *fault != Fault::Distrusted);
-        for (direct, fault) in bad {
-            self.report_fault(unit, direct, fault, good.is_some())?;
-            if let Some(good) = good.as_deref().filter(|_| self.repairs) {
-                self.store().repair_copy(unit.at, direct.copy, good)?;
-            }
-        }
-        let is_left = is_lost || !self.repairs;
-        if let Some(row) = self.row.as_mut().filter(|_| is_left) {
-            row.is_lost = true;
-        }
-        Ok(directs.len() as u64)
     }
+    if bad.is_empty() {
+        return Ok(directs.len() as u64);
+    }
+    if good.is_none() {
+        let rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
+        good = rebuilt
+            .filter_map(|copy| read(scrubber, unit, copy))
+            .find(|bytes| verify(scrubber, unit, bytes) != Some(false));
+    }
+    // Of several copies of which none is trusted, one is as good as another.
+    let is_lost = good.is_none() && bad.iter().any(|(_, fault)| *fault != Fault::Distrusted);
+    for (direct, fault) in bad {
+        report_fault(scrubber, unit, direct, fault, good.is_some())?;
+        if let Some(good) = good.as_deref().filter(|_| scrubber.repairs) {
+            scrubber.store().repair_copy(unit.at, direct.copy, good)?;
+        }
+    }
+    let is_left = is_lost || !scrubber.repairs;
+    if let Some(row) = scrubber.row.as_mut().filter(|_| is_left) {
+        row.is_lost = true;
+    }
+    Ok(directs.len() as u64)
+}
 
-    fn report_fault(
-        &mut self,
-        unit: &Unit<'_>,
-        direct: Direct,
-        fault: Fault,
-        has_good: bool,
-    ) -> Flow {
-        let (structure, is_data) = match unit.kind {
-            Kind::Block(_) => ("tree block", false),
-            Kind::Sector(..) => ("data", true),
-        };
-        let (text, counter) = match (fault, is_data) {
-            (Fault::Unreadable, _) => ("cannot be read", &mut self.counts.read_errors),
-            (Fault::Distrusted, _) => {
-                // It may be right; it is not an error.
-                return Ok(());
-            }
-            (Fault::Wrong, true) => ("checksum verify failed", &mut self.counts.csum_errors),
-            (Fault::Wrong, false) => (
-                "is not the block that the extent tree has",
-                &mut self.counts.verify_errors,
-            ),
-        };
-        *counter += 1;
-        if has_good {
-            self.counts.corrected_errors += 1;
-        } else {
-            self.counts.uncorrectable_errors += 1;
+fn report_fault(
+    scrubber: &mut Scrubber<'_>,
+    unit: &Unit<'_>,
+    direct: Direct,
+    fault: Fault,
+    has_good: bool,
+) -> Flow {
+    let (structure, is_data) = match unit.kind {
+        Kind::Block(_) => ("tree block", false),
+        Kind::Sector(..) => ("data", true),
+    };
+    let (text, counter) = match (fault, is_data) {
+        (Fault::Unreadable, _) => ("cannot be read", &mut scrubber.counts.read_errors),
+        (Fault::Distrusted, _) => {
+            // It may be right; it is not an error.
+            return Ok(());
         }
-        let locus = Locus::block(unit.at.0)
-            .of_copy(direct.copy)
-            .on_member(direct.device.0)
-            .at_offset(direct.place.0);
-        self.found(structure, locus, text)
+        (Fault::Wrong, true) => ("checksum verify failed", &mut scrubber.counts.csum_errors),
+        (Fault::Wrong, false) => (
+            "is not the block that the extent tree has",
+            &mut scrubber.counts.verify_errors,
+        ),
+    };
+    *counter += 1;
+    if has_good {
+        scrubber.counts.corrected_errors += 1;
+    } else {
+        scrubber.counts.uncorrectable_errors += 1;
     }
+    let locus = Locus::block(unit.at.0)
+        .of_copy(direct.copy)
+        .on_member(direct.device.0)
+        .at_offset(direct.place.0);
+    scrubber.found(structure, locus, text)
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_btrfs::ondisk::DeviceId;
 use platter_btrfs::ondisk::chunk_item::Profile;
-use platter_btrfs::{BalanceArgs, BalanceFilter, Btrfs, PoolRequest, ScrubCounts};
+use platter_btrfs::scrub::scrub;
+use platter_btrfs::{BalanceArgs, BalanceFilter, PoolRequest, ScrubCounts};
 use platter_vfs::{CheckReport, CheckSink, Result, Unsupported};
 
 use super::MountRequest;
@@ -22,7 +23,7 @@ impl Pool for BtrfsDriver {
     ) -> Result<Scrubbed> {
         let devices = devices_of(&request)?;
         let options = options_of(&request);
-        let scrubbed = Btrfs::scrub(&devices, &options, &request.budget, repairs, sink)?;
+        let scrubbed = scrub(&devices, &options, &request.budget, repairs, sink)?;
         Ok(scrubbed_of(&scrubbed, repairs))
     }
 
@@ -40,11 +41,11 @@ impl Pool for BtrfsDriver {
             metadata,
             is_forced: balance.is_forced,
         };
-        Btrfs::balance(&pool_request(&request)?, &args, moving).map(moved)
+        pool_request(&request)?.balance(&args, moving).map(moved)
     }
 
     fn add_device(&self, request: MountRequest, device: &Arc<dyn BlockDevice>) -> Result<u64> {
-        Btrfs::add_device(&pool_request(&request)?, device)
+        pool_request(&request)?.add_device(device)
     }
 
     fn remove_device(
@@ -53,7 +54,9 @@ impl Pool for BtrfsDriver {
         device: u64,
         moving: Moving<'_>,
     ) -> Result<Moved> {
-        Btrfs::remove_device(&pool_request(&request)?, DeviceId(device), moving).map(moved)
+        pool_request(&request)?
+            .remove_device(DeviceId(device), moving)
+            .map(moved)
     }
 
     fn replace_device(
@@ -64,7 +67,7 @@ impl Pool for BtrfsDriver {
         sink: &mut dyn CheckSink,
     ) -> Result<Scrubbed> {
         let request = pool_request(&request)?;
-        let scrubbed = Btrfs::replace_device(&request, DeviceId(device), target, sink)?;
+        let scrubbed = request.replace_device(DeviceId(device), target, sink)?;
         Ok(scrubbed_of(&scrubbed, true))
     }
 
@@ -76,7 +79,9 @@ impl Pool for BtrfsDriver {
         moving: Moving<'_>,
     ) -> Result<Moved> {
         let request = pool_request(&request)?;
-        Btrfs::resize_device(&request, DeviceId(device), len_bytes, moving).map(moved)
+        request
+            .resize_device(DeviceId(device), len_bytes, moving)
+            .map(moved)
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_btrfs::{Btrfs, MountOptions, PoolRequest};
+use platter_btrfs::{MountOptions, PoolRequest};
 use platter_vfs::Result;
 
 use super::BtrfsDriver;
@@ -34,7 +34,7 @@ impl Resize for BtrfsDriver {
         };
         let id = superblock.dev_item.id;
         let mut to_the_end = |_, _| ControlFlow::Continue(());
-        Btrfs::resize_device(&pool, id, request.len_bytes, &mut to_the_end)?;
+        pool.resize_device(id, request.len_bytes, &mut to_the_end)?;
         Ok(Resized {
             before_bytes: superblock.dev_item.total_bytes,
             after_bytes: self.len_bytes(&**request.device)?,
