@@ -53,137 +53,138 @@ pub(super) struct Attributes<'a> {
     pub(super) old_xattrs: Xattrs,
 }
 
-impl Sender<'_, '_> {
-    /// The attributes of an inode. Those that are not known to differ are not read.
-    pub(super) fn attributes<'a>(
-        &self,
-        number: u64,
-        path: &'a [u8],
-        (item, old): (&'a InodeItem, Option<&'a InodeItem>),
-    ) -> Result<Attributes<'a>> {
-        let old_xattrs = match (&self.old, old) {
-            (Some(side), Some(_)) => side.xattrs(number)?,
-            _ => Xattrs::new(),
-        };
-        Ok(Attributes {
-            path,
-            item,
-            old,
-            xattrs: self.new.xattrs(number)?,
-            old_xattrs,
-        })
-    }
+/// The attributes of an inode. Those that are not known to differ are not read.
+pub(super) fn read<'a>(
+    sender: &Sender<'_, '_>,
+    number: u64,
+    path: &'a [u8],
+    (item, old): (&'a InodeItem, Option<&'a InodeItem>),
+) -> Result<Attributes<'a>> {
+    let old_xattrs = match (&sender.old, old) {
+        (Some(side), Some(_)) => side.xattrs(number)?,
+        _ => Xattrs::new(),
+    };
+    Ok(Attributes {
+        path,
+        item,
+        old,
+        xattrs: sender.new.xattrs(number)?,
+        old_xattrs,
+    })
+}
 
-    /// Makes the receiver clear the flags of an older inode under which it cannot be changed.
-    pub(super) fn unlock(&mut self, number: u64, item: &InodeItem) -> Result<()> {
-        let Some(old) = self.old.filter(|_| item.flags.intersects(LOCKING)) else {
-            return Ok(());
-        };
-        let path = if number == old.root_dir() {
-            Vec::new()
-        } else {
-            let (dir, name) = old.link(number)?;
-            join(&old.dir_path(dir, &self.nothing_moved)?, &name)
-        };
-        self.send_flags(&path, sent_flags(item.flags).difference(LOCKING))
-    }
+/// Makes the receiver clear the flags of an older inode under which it cannot be changed.
+pub(super) fn unlock(sender: &mut Sender<'_, '_>, number: u64, item: &InodeItem) -> Result<()> {
+    let Some(old) = sender.old.filter(|_| item.flags.intersects(LOCKING)) else {
+        return Ok(());
+    };
+    let path = if number == old.root_dir() {
+        Vec::new()
+    } else {
+        let (dir, name) = old.link(number)?;
+        join(&old.dir_path(dir, &sender.nothing_moved)?, &name)
+    };
+    send_flags(sender, &path, sent_flags(item.flags).difference(LOCKING))
+}
 
-    fn send_flags(&mut self, path: &[u8], flags: InodeFlags) -> Result<()> {
-        if self.out.version() < 2 {
-            return Ok(());
-        }
-        let flags = flags.bits();
-        self.put(&Command::SetFlags { path, flags })
+fn send_flags(sender: &mut Sender<'_, '_>, path: &[u8], flags: InodeFlags) -> Result<()> {
+    if sender.out.version() < 2 {
+        return Ok(());
     }
+    let flags = flags.bits();
+    sender.put(&Command::SetFlags { path, flags })
+}
 
-    /// Sends what says how contents are stored, and removes capabilities that contents and owner would remove.
-    pub(super) fn send_before_contents(&mut self, of: &mut Attributes<'_>) -> Result<()> {
-        if !of.xattrs.contains_key(CAPABILITY) && of.old_xattrs.remove(CAPABILITY).is_some() {
-            self.put(&Command::RemoveXattr {
-                path: of.path,
-                name: CAPABILITY,
-            })?;
-        }
-        let old = of.old.map(|old| sent_flags(old.flags));
-        let new = sent_flags(of.item.flags).difference(LOCKING);
-        if old.unwrap_or_default() != new && has_flags(of.item) {
-            self.send_flags(of.path, new)?;
-        }
-        self.send_xattrs(of, true)
+/// Sends what says how contents are stored, and removes capabilities that contents and owner would remove.
+pub(super) fn send_before_contents(
+    sender: &mut Sender<'_, '_>,
+    of: &mut Attributes<'_>,
+) -> Result<()> {
+    if !of.xattrs.contains_key(CAPABILITY) && of.old_xattrs.remove(CAPABILITY).is_some() {
+        sender.put(&Command::RemoveXattr {
+            path: of.path,
+            name: CAPABILITY,
+        })?;
     }
+    let old = of.old.map(|old| sent_flags(old.flags));
+    let new = sent_flags(of.item.flags).difference(LOCKING);
+    if old.unwrap_or_default() != new && has_flags(of.item) {
+        send_flags(sender, of.path, new)?;
+    }
+    send_xattrs(sender, of, true)
+}
 
-    /// Sends attributes that are properties, or those that are not.
-    fn send_xattrs(&mut self, of: &Attributes<'_>, properties: bool) -> Result<()> {
-        let path = of.path;
-        let is_of_part = |name: &[u8]| name.starts_with(PROPERTIES) == properties;
-        for name in of.old_xattrs.keys() {
-            if is_of_part(name) && !of.xattrs.contains_key(name) {
-                self.put(&Command::RemoveXattr { path, name })?;
-            }
+/// Sends attributes that are properties, or those that are not.
+fn send_xattrs(sender: &mut Sender<'_, '_>, of: &Attributes<'_>, properties: bool) -> Result<()> {
+    let path = of.path;
+    let is_of_part = |name: &[u8]| name.starts_with(PROPERTIES) == properties;
+    for name in of.old_xattrs.keys() {
+        if is_of_part(name) && !of.xattrs.contains_key(name) {
+            sender.put(&Command::RemoveXattr { path, name })?;
         }
-        for (name, value) in &of.xattrs {
-            if is_of_part(name) && of.old_xattrs.get(name) != Some(value) {
-                self.put(&Command::SetXattr { path, name, value })?;
-            }
-        }
-        Ok(())
     }
+    for (name, value) in &of.xattrs {
+        if is_of_part(name) && of.old_xattrs.get(name) != Some(value) {
+            sender.put(&Command::SetXattr { path, name, value })?;
+        }
+    }
+    Ok(())
+}
 
-    /// Sends all other attributes; `changed` says that contents were sent.
-    pub(super) fn send_after_contents(
-        &mut self,
-        of: &mut Attributes<'_>,
-        changed: bool,
-    ) -> Result<()> {
-        let (path, item) = (of.path, of.item);
-        let owner = |item: &InodeItem| (item.uid, item.gid);
-        let is_moved = of.old.is_none_or(|old| owner(old) != owner(item));
-        if is_moved {
-            let (uid, gid) = owner(item);
-            self.put(&Command::Chown { path, uid, gid })?;
-        }
-        if is_moved || changed {
-            // They went with that.
-            of.old_xattrs.remove(CAPABILITY);
-        }
-        self.send_xattrs(of, false)?;
-        let keeps_mode = of
-            .old
-            .is_some_and(|old| old.permissions == item.permissions);
-        if item.kind != FileKind::Symlink && (!keeps_mode || is_moved) {
-            let permissions = item.permissions;
-            self.put(&Command::Chmod { path, permissions })?;
-        }
-        let flags = sent_flags(item.flags);
-        if flags.intersects(LOCKING) && has_flags(item) {
-            self.send_times(path, item)?;
-            return self.send_flags(path, flags);
-        }
-        self.send_times(path, item)
+/// Sends all other attributes; `changed` says that contents were sent.
+pub(super) fn send_after_contents(
+    sender: &mut Sender<'_, '_>,
+    of: &mut Attributes<'_>,
+    changed: bool,
+) -> Result<()> {
+    let (path, item) = (of.path, of.item);
+    let owner = |item: &InodeItem| (item.uid, item.gid);
+    let is_moved = of.old.is_none_or(|old| owner(old) != owner(item));
+    if is_moved {
+        let (uid, gid) = owner(item);
+        sender.put(&Command::Chown { path, uid, gid })?;
     }
+    if is_moved || changed {
+        // They went with that.
+        of.old_xattrs.remove(CAPABILITY);
+    }
+    send_xattrs(sender, of, false)?;
+    let keeps_mode = of
+        .old
+        .is_some_and(|old| old.permissions == item.permissions);
+    if item.kind != FileKind::Symlink && (!keeps_mode || is_moved) {
+        let permissions = item.permissions;
+        sender.put(&Command::Chmod { path, permissions })?;
+    }
+    let flags = sent_flags(item.flags);
+    if flags.intersects(LOCKING) && has_flags(item) {
+        send_times(sender, path, item)?;
+        return send_flags(sender, path, flags);
+    }
+    send_times(sender, path, item)
+}
 
-    pub(super) fn send_times(&mut self, path: &[u8], item: &InodeItem) -> Result<()> {
-        let times = Times {
-            accessed: item.accessed,
-            modified: item.modified,
-            changed: item.changed,
-            created: Some(item.created),
-        };
-        self.put(&Command::SetTimes { path, times })
-    }
+fn send_times(sender: &mut Sender<'_, '_>, path: &[u8], item: &InodeItem) -> Result<()> {
+    let times = Times {
+        accessed: item.accessed,
+        modified: item.modified,
+        changed: item.changed,
+        created: Some(item.created),
+    };
+    sender.put(&Command::SetTimes { path, times })
+}
 
-    /// Takes from the root directory what files that are created in it would inherit. Its attributes are sent
-    /// at the end. Returns those that it has then.
-    pub(super) fn clear_inherited(&mut self) -> Result<Xattrs> {
-        let Some(old) = self.old else {
-            return Ok(Xattrs::new());
-        };
-        let mut xattrs = old.xattrs(old.root_dir())?;
-        for name in INHERITED {
-            if xattrs.remove(name).is_some() {
-                self.put(&Command::RemoveXattr { path: b"", name })?;
-            }
+/// Takes from the root directory what files that are created in it would inherit. Its attributes are sent
+/// at the end. Returns those that it has then.
+pub(super) fn clear_inherited(sender: &mut Sender<'_, '_>) -> Result<Xattrs> {
+    let Some(old) = sender.old else {
+        return Ok(Xattrs::new());
+    };
+    let mut xattrs = old.xattrs(old.root_dir())?;
+    for name in INHERITED {
+        if xattrs.remove(name).is_some() {
+            sender.put(&Command::RemoveXattr { path: b"", name })?;
         }
-        Ok(xattrs)
     }
+    Ok(xattrs)
 }

@@ -146,17 +146,17 @@ impl Sender<'_, '_> {
             .is_some_and(|old| old.tree().root == self.new.tree().root);
         if !is_equal {
             if self.old.is_some() && self.out.version() >= 2 {
-                self.each(|sender, change, versions| match &versions.old {
-                    Some(item) => sender.unlock(change.number, item),
+                names::each(self, |sender, change, versions| match &versions.old {
+                    Some(item) => attributes::unlock(sender, change.number, item),
                     None => Ok(()),
                 })?;
             }
-            let inherited = self.clear_inherited()?;
-            self.remove_names()?;
-            self.place_dirs()?;
-            self.name_files()?;
-            self.each(Self::send_file)?;
-            self.each(Self::send_dir)?;
+            let inherited = attributes::clear_inherited(self)?;
+            names::remove_names(self)?;
+            names::place_dirs(self)?;
+            names::name_files(self)?;
+            names::each(self, Self::send_file)?;
+            names::each(self, Self::send_dir)?;
             self.send_root(inherited, begun)?;
         }
         self.put(&Command::End)
@@ -192,20 +192,23 @@ impl Sender<'_, '_> {
             let (dir, name) = self.new.link(number)?;
             side::join(&self.new.dir_path(dir, &self.moved)?, &name)
         } else {
-            self.make_file(number, item)?
+            names::make_file(self, number, item)?
         };
-        let mut attributes = self.attributes(number, &path, (item, old))?;
-        self.send_before_contents(&mut attributes)?;
+        let mut attributes = attributes::read(self, number, &path, (item, old))?;
+        attributes::send_before_contents(self, &mut attributes)?;
         let resized = old.is_none_or(|old| old.size_bytes != item.size_bytes);
         let is_changed = item.kind == FileKind::Regular && (change.extents || resized);
         let is_changed = is_changed
-            && self.send_contents(&File {
-                number,
-                path: &path,
-                item,
-                old,
-            })?;
-        self.send_after_contents(&mut attributes, is_changed)
+            && contents::send(
+                self,
+                &File {
+                    number,
+                    path: &path,
+                    item,
+                    old,
+                },
+            )?;
+        attributes::send_after_contents(self, &mut attributes, is_changed)
     }
 
     /// Sends the attributes of a directory.
@@ -218,9 +221,9 @@ impl Sender<'_, '_> {
         };
         let old = versions.old.as_ref().filter(|_| versions.stays);
         let path = self.new.dir_path(number, &self.moved)?;
-        let mut attributes = self.attributes(number, &path, (item, old))?;
-        self.send_before_contents(&mut attributes)?;
-        self.send_after_contents(&mut attributes, false)
+        let mut attributes = attributes::read(self, number, &path, (item, old))?;
+        attributes::send_before_contents(self, &mut attributes)?;
+        attributes::send_after_contents(self, &mut attributes, false)
     }
 
     /// Sends the attributes of the root directory, which has `inherited` at the receiver, if there was any
@@ -234,7 +237,7 @@ impl Sender<'_, '_> {
             None => None,
         };
         let xattrs_before = self.old.is_some();
-        let mut attributes = self.attributes(number, b"", (&item, old.as_ref()))?;
+        let mut attributes = attributes::read(self, number, b"", (&item, old.as_ref()))?;
         if xattrs_before {
             attributes.old_xattrs = inherited;
         }
@@ -244,7 +247,7 @@ impl Sender<'_, '_> {
         {
             return Ok(());
         }
-        self.send_before_contents(&mut attributes)?;
-        self.send_after_contents(&mut attributes, false)
+        attributes::send_before_contents(self, &mut attributes)?;
+        attributes::send_after_contents(self, &mut attributes, false)
     }
 }
