@@ -145,87 +145,85 @@ impl Extents {
     }
 }
 
-impl Replay<'_> {
-    /// Takes over the extents of all files, after what follows the ends of files was removed.
-    pub(super) fn extents(&mut self) -> Result<()> {
-        let incompat = self.context.superblock.features.incompat;
-        let has_holes = !incompat.contains(Incompat::NO_HOLES);
-        let mut logged: BTreeMap<u64, Vec<(Key, Vec<u8>)>> = BTreeMap::new();
-        for (key, data) in self.logged(ItemKind::EXTENT_DATA)? {
-            logged.entry(key.object).or_default().push((key, data));
-        }
-        let ends = std::mem::take(&mut self.ends);
-        let inodes: BTreeSet<u64> = logged.keys().chain(ends.keys()).copied().collect();
-        for inode in inodes {
-            let Some(item) = self.item(inode)? else {
-                continue;
-            };
-            let stored = self.items_of(false, inode, &EXTENTS)?;
-            let stored = stored.into_iter().map(|(key, data)| (key.offset, data));
-            let sector_bytes = self.context.sector_bytes();
-            let mut extents = Extents::new(self.tree, inode, sector_bytes, stored.collect());
-            if let Some(&end) = ends.get(&inode) {
-                extents.drop(end..u64::MAX)?;
-            }
-            for (key, data) in logged.remove(&inode).unwrap_or_default() {
-                self.take_data(key, &data)?;
-                extents.replace(key.offset, &data, self.log.locus(key), has_holes)?;
-            }
-            let allocated_bytes = extents.allocated_bytes()?;
-            let item = InodeItem {
-                allocated_bytes,
-                ..item
-            };
-            self.set_item(inode, &item);
-            extents.store(&mut self.overlay);
-        }
-        Ok(())
+/// Takes over the extents of all files, after what follows the ends of files was removed.
+pub(super) fn replay(replay: &mut Replay<'_>) -> Result<()> {
+    let incompat = replay.context.superblock.features.incompat;
+    let has_holes = !incompat.contains(Incompat::NO_HOLES);
+    let mut logged: BTreeMap<u64, Vec<(Key, Vec<u8>)>> = BTreeMap::new();
+    for (key, data) in replay.logged(ItemKind::EXTENT_DATA)? {
+        logged.entry(key.object).or_default().push((key, data));
     }
-
-    /// Records the data of an extent, of which the checksums count.
-    fn take_data(&mut self, key: Key, data: &[u8]) -> Result<()> {
-        let (sector_bytes, locus) = (self.context.sector_bytes(), self.log.locus(key));
-        let extent = FileExtent::decode(data, key.offset, sector_bytes, locus)?;
-        if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind {
-            let end = place.logical.0.saturating_add(place.disk_bytes);
-            self.data.add(place.logical.0..end);
+    let ends = std::mem::take(&mut replay.ends);
+    let inodes: BTreeSet<u64> = logged.keys().chain(ends.keys()).copied().collect();
+    for inode in inodes {
+        let Some(item) = replay.item(inode)? else {
+            continue;
+        };
+        let stored = replay.items_of(false, inode, &EXTENTS)?;
+        let stored = stored.into_iter().map(|(key, data)| (key.offset, data));
+        let sector_bytes = replay.context.sector_bytes();
+        let mut extents = Extents::new(replay.tree, inode, sector_bytes, stored.collect());
+        if let Some(&end) = ends.get(&inode) {
+            extents.drop(end..u64::MAX)?;
         }
-        Ok(())
+        for (key, data) in logged.remove(&inode).unwrap_or_default() {
+            take_data(replay, key, &data)?;
+            extents.replace(key.offset, &data, replay.log.locus(key), has_holes)?;
+        }
+        let allocated_bytes = extents.allocated_bytes()?;
+        let item = InodeItem {
+            allocated_bytes,
+            ..item
+        };
+        replay.set_item(inode, &item);
+        extents.store(&mut replay.overlay);
     }
+    Ok(())
+}
 
-    /// Takes over the checksums of sectors that have none, of extents that the log has: it may have others of
-    /// extents that were dropped since.
-    pub(super) fn checksums(&self, checksums: &mut Overlay) -> Result<()> {
-        let sector = u64::from(self.context.sector_bytes());
-        let kind = self.context.superblock.checksum_kind;
-        for (key, data) in self.logged(ItemKind::EXTENT_CSUM)? {
-            let locus = self.log.locus(key);
-            let item = CsumItem::decode(key, &data, kind, self.context.sector_bytes(), locus)?;
-            let len_bytes = item.end.0 - item.start.0;
-            let known = Checksums::read(self.context, item.start, len_bytes)?;
-            let mut run: Option<(u64, Vec<u8>)> = None;
-            let sectors = (len_bytes / sector).min(usize::MAX as u64);
-            for index in 0..=sectors {
-                let at = item.start.0 + index * sector;
-                let checksum = item.checksum(LogicalAddr(at));
-                let is_known = known.is_stored(usize::try_from(index).unwrap_or(usize::MAX));
-                let is_used = self.data.contains(&(at..at.saturating_add(sector)));
-                match checksum.filter(|_| is_used && !is_known) {
-                    Some(checksum) => {
-                        let (_, bytes) = run.get_or_insert_with(|| (at, Vec::new()));
-                        bytes.extend_from_slice(checksum);
-                    }
-                    None => {
-                        if let Some((start, bytes)) = run.take() {
-                            let kind = ItemKind::EXTENT_CSUM;
-                            checksums.set(Key::new(EXTENT_CSUM_OBJECT, kind, start), &bytes);
-                        }
+/// Records the data of an extent, of which the checksums count.
+fn take_data(replay: &mut Replay<'_>, key: Key, data: &[u8]) -> Result<()> {
+    let (sector_bytes, locus) = (replay.context.sector_bytes(), replay.log.locus(key));
+    let extent = FileExtent::decode(data, key.offset, sector_bytes, locus)?;
+    if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind {
+        let end = place.logical.0.saturating_add(place.disk_bytes);
+        replay.data.add(place.logical.0..end);
+    }
+    Ok(())
+}
+
+/// Takes over the checksums of sectors that have none, of extents that the log has: it may have others of
+/// extents that were dropped since.
+pub(super) fn replay_checksums(replay: &Replay<'_>, checksums: &mut Overlay) -> Result<()> {
+    let sector = u64::from(replay.context.sector_bytes());
+    let kind = replay.context.superblock.checksum_kind;
+    for (key, data) in replay.logged(ItemKind::EXTENT_CSUM)? {
+        let locus = replay.log.locus(key);
+        let item = CsumItem::decode(key, &data, kind, replay.context.sector_bytes(), locus)?;
+        let len_bytes = item.end.0 - item.start.0;
+        let known = Checksums::read(replay.context, item.start, len_bytes)?;
+        let mut run: Option<(u64, Vec<u8>)> = None;
+        let sectors = (len_bytes / sector).min(usize::MAX as u64);
+        for index in 0..=sectors {
+            let at = item.start.0 + index * sector;
+            let checksum = item.checksum(LogicalAddr(at));
+            let is_known = known.is_stored(usize::try_from(index).unwrap_or(usize::MAX));
+            let is_used = replay.data.contains(&(at..at.saturating_add(sector)));
+            match checksum.filter(|_| is_used && !is_known) {
+                Some(checksum) => {
+                    let (_, bytes) = run.get_or_insert_with(|| (at, Vec::new()));
+                    bytes.extend_from_slice(checksum);
+                }
+                None => {
+                    if let Some((start, bytes)) = run.take() {
+                        let kind = ItemKind::EXTENT_CSUM;
+                        checksums.set(Key::new(EXTENT_CSUM_OBJECT, kind, start), &bytes);
                     }
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// A part of an extent.

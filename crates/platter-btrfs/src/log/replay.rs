@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use platter_vfs::{FileKind, Result};
 use zerocopy::IntoBytes;
 
+use super::{extents, names};
 use crate::block_group::Ranges;
 use crate::context::FsContext;
 use crate::items::{ItemCursor, Overlay};
@@ -55,17 +56,17 @@ impl<'c> Replay<'c> {
             self.inode(*key, data)?;
         }
         for (key, data) in self.logged(ItemKind::DIR_INDEX)? {
-            self.entry(key, &data)?;
+            names::replay_entry(self, key, &data)?;
         }
         for (key, _) in &inodes {
             if self.item(key.object)?.is_some() {
-                self.names_of(key.object)?;
+                names::replay_refs(self, key.object)?;
             }
         }
-        self.extents()?;
-        self.checksums(checksums)?;
+        extents::replay(self)?;
+        extents::replay_checksums(self, checksums)?;
         while let Some(inode) = self.relinked.pop_first() {
-            self.count_links(inode)?;
+            names::count_links(self, inode)?;
         }
         Ok(())
     }
@@ -190,7 +191,7 @@ impl<'c> Replay<'c> {
             // Ranges are in order of their beginnings, so what one passes over none has that follows.
             while let Some((key, data)) = entries.next_if(|(key, _)| key.offset <= range.last) {
                 if key.offset >= range.first && !kept.contains(&key) {
-                    self.remove_entry(key, &data)?;
+                    names::remove_entry(self, key, &data)?;
                 }
             }
         }
