@@ -7,7 +7,6 @@ mod members;
 pub mod parity;
 mod store;
 mod rows;
-mod superblocks;
 mod write;
 #[cfg(test)]
 pub(crate) mod tests;
