@@ -9,12 +9,15 @@ use std::io::Read;
 use std::sync::Arc;
 
 use platter_vfs::subvolumes::{Received, Transfer};
-use platter_vfs::{Context, Inode, InodeId, Name, Result, Subvolumes, Timestamp, Unsupported};
+use platter_vfs::{
+    Condition, Context, Inode, InodeId, Name, Result, Subvolumes, Timestamp, Unsupported,
+};
 
 use super::MountedSubvolumes;
 use crate::ondisk::TreeId;
 use crate::ondisk::send_stream::{Command, Source, StreamReader, StreamRule};
 use crate::ops::SuperBlock;
+use crate::tree::Tree;
 use paths::Recent;
 use sources::Sources;
 
@@ -120,7 +123,7 @@ impl Receiver<'_> {
             self.begin(path, source, root);
             return Ok(());
         }
-        self.apply(command)
+        apply::apply(self, command)
     }
 
     fn begin(&mut self, name: &[u8], source: Source, root: Arc<dyn Inode>) {
@@ -175,6 +178,37 @@ impl Receiver<'_> {
         if let Ok(name) = Name::new(&name) {
             let _ = subvolumes.delete(&self.context, self.parent, name, Some(id));
         }
+    }
+
+    fn file(&mut self, path: &[u8]) -> Result<Arc<dyn Inode>> {
+        let current = self.current.as_mut().ok_or(Condition::NotFound)?;
+        current.recent.file(&current.root, path)
+    }
+
+    fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(Arc<dyn Inode>, Name<'p>)> {
+        let current = self.current.as_mut().ok_or(Condition::NotFound)?;
+        current.recent.parent(&current.root, path)
+    }
+
+    fn forget(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.recent.forget();
+        }
+    }
+
+    fn forget_file(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.recent.forget_file();
+        }
+    }
+
+    fn tree(&self) -> Result<Tree> {
+        let current = self.current.as_ref().ok_or(Condition::NotFound)?;
+        Ok(self
+            .fs
+            .context()
+            .tree(current.id)?
+            .ok_or(Condition::Stale)?)
     }
 }
 
