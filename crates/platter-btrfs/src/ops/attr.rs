@@ -8,23 +8,26 @@ use platter_vfs::{
     XattrMode, file,
 };
 
-use super::BtrfsInode;
 use super::properties::{COMPRESSION_NAME, PropertyChange};
 use super::state::{INODE_CREDITS, Purpose};
+use super::{BtrfsInode, properties};
 use crate::inode;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::xattr;
 
-impl BtrfsInode {
-    /// The access ACL with other permission bits, if there is one.
-    fn acl_with(&self, permissions: u32) -> Result<Option<Vec<u8>>> {
-        match xattr::get(self.context(), self.tree(), self.id.number, ACL_ACCESS_NAME) {
-            Ok(value) => Ok(Some(
-                PosixAcl::decode(&value)?.with_mode(permissions).encode(),
-            )),
-            Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
-            Err(error) => Err(error),
-        }
+/// The access ACL with other permission bits, if there is one.
+fn acl_with(inode: &BtrfsInode, permissions: u32) -> Result<Option<Vec<u8>>> {
+    match xattr::get(
+        inode.context(),
+        inode.tree(),
+        inode.id.number,
+        ACL_ACCESS_NAME,
+    ) {
+        Ok(value) => Ok(Some(
+            PosixAcl::decode(&value)?.with_mode(permissions).encode(),
+        )),
+        Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -65,11 +68,11 @@ impl AttributedInode for BtrfsInode {
     fn change_attributes(&self, _: &Context, changes: &SetAttr) -> Result<()> {
         let now = self.fs.clock.now();
         let acl = match changes.permissions {
-            Some(permissions) => self.acl_with(permissions)?,
+            Some(permissions) => acl_with(self, permissions)?,
             None => None,
         };
         let property = match changes.flags {
-            Some(flags) => self.property_of(flags)?,
+            Some(flags) => properties::change_with_flags(self, flags)?,
             None => PropertyChange::None,
         };
         self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
@@ -96,7 +99,7 @@ impl AttributedInode for BtrfsInode {
             Ok(())
         })?;
         if property != PropertyChange::None {
-            self.forget_property();
+            properties::forget(self);
         }
         Ok(())
     }

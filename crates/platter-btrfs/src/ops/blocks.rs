@@ -4,7 +4,6 @@
 use platter_vfs::inode::InodeLock;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use platter_cache::Mapping;
 use platter_cache::page::WritableSpace;
@@ -14,23 +13,15 @@ use platter_vfs::file::{
 };
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
-use super::BtrfsInode;
-use super::placing::{Ahead, Allocated};
+use super::delalloc::{Ahead, Allocated};
+use super::file_extents::EXTENT_CREDITS;
 use super::state::{INODE_CREDITS, Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
+use super::{BtrfsInode, delalloc, file_extents, inline, ordered_data, prealloc};
 use crate::file::{self, Runs};
-use crate::ondisk::file_extent::{DiskExtentPlace, DiskFileExtent, ExtentPlace};
-use crate::ondisk::inode_item::{InodeFlags, InodeItem};
-use crate::ondisk::leaf::ITEM_BYTES;
-use crate::ondisk::{LogicalAddr, leaf_edit};
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::inode_item::InodeFlags;
 
-/// The most sectors of an extent that is written.
-pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
-/// The most extents that one handle drops.
-const DROPPED_MAX: usize = 1024;
-/// Tree blocks that inserting an extent copies, and dropping those that it replaces.
-pub(super) const EXTENT_CREDITS: u32 = 64;
-/// What a file extent takes in its item.
-const FILE_EXTENT_BYTES: usize = size_of::<DiskFileExtent>() + size_of::<DiskExtentPlace>();
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
 
@@ -39,65 +30,14 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
     blocks.start << SECTOR_BITS..blocks.end.min(u64::MAX >> SECTOR_BITS) << SECTOR_BITS
 }
 
-impl BtrfsInode {
-    /// Tree blocks that a handle copies which replaces so many extents by one with so many bytes of checksums, where
-    /// leaves are half full.
-    pub(super) fn replacing_credits(&self, replaced: usize, checksum_bytes: usize) -> u32 {
-        let half = leaf_edit::capacity(self.context().superblock.node_bytes) / 2;
-        let leaves = |bytes: usize| bytes.div_ceil(half.max(1));
-        let extents = replaced.saturating_mul(ITEM_BYTES + FILE_EXTENT_BYTES);
-        let more = leaves(extents).saturating_add(leaves(checksum_bytes));
-        EXTENT_CREDITS.saturating_add(u32::try_from(more).unwrap_or(u32::MAX))
-    }
+fn has_flag(inode: &BtrfsInode, flag: InodeFlags) -> bool {
+    inode.state.read().item.flags.contains(flag)
+}
 
-    fn has_flag(&self, flag: InodeFlags) -> bool {
-        self.state.read().item.flags.contains(flag)
-    }
-
-    /// Drops the extents of a range, in several handles where there are many. `set` changes the item in each.
-    pub(super) fn drop_extents(
-        &self,
-        range: Range<u64>,
-        set: impl Fn(&mut InodeItem),
-    ) -> Result<()> {
-        let mut start = range.start;
-        loop {
-            let handle = self.begin_freeing(EXTENT_CREDITS)?;
-            let dropped = self.change_in(&handle, |handle, item| {
-                self.note_lost_extents(handle);
-                let extents = self.extents_in(handle);
-                let dropped = extents.drop_range(start..range.end, DROPPED_MAX)?;
-                item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
-                set(item);
-                let left = item.size_bytes.next_multiple_of(SECTOR_BYTES);
-                let end = dropped.next.unwrap_or(range.end).min(left);
-                extents.fill_holes(start..end.max(start))?;
-                Ok(dropped)
-            })?;
-            match dropped.next {
-                Some(next) => start = next,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Drops all extents of an inode that is to be deleted.
-    pub(super) fn drop_all_extents(&self) -> Result<()> {
-        self.drop_extents(0..!(SECTOR_BYTES - 1), |item| item.size_bytes = 0)
-    }
-
-    /// Drops all marks and reservations: the object goes.
-    pub(super) fn release_all(&self) {
-        FileBlocks::release(self, 0..u64::MAX);
-        self.release_kept_bytes();
-    }
-
-    /// Returns what is kept for a handle that will free space.
-    fn release_kept_bytes(&self) {
-        if let Some(writing) = self.fs.writing() {
-            writing.release_kept(self.kept_bytes.swap(0, Ordering::AcqRel));
-        }
-    }
+/// Drops all marks and reservations: the object goes.
+pub(super) fn release_all(inode: &BtrfsInode) {
+    FileBlocks::release(inode, 0..u64::MAX);
+    inode.release_kept_bytes();
 }
 
 impl WritableSpace for BtrfsInode {
@@ -172,18 +112,18 @@ impl FileBlocks for BtrfsInode {
         if !self.can_change() {
             return Err(Condition::ReadOnly.into());
         }
-        if self.has_flag(InodeFlags::IMMUTABLE) || self.has_flag(InodeFlags::VERITY) {
+        if has_flag(self, InodeFlags::IMMUTABLE) || has_flag(self, InodeFlags::VERITY) {
             return Err(Condition::NotPermitted.into());
         }
         Ok(())
     }
 
     fn is_sync(&self) -> bool {
-        self.has_flag(InodeFlags::SYNC)
+        has_flag(self, InodeFlags::SYNC)
     }
 
     fn is_append_only(&self) -> bool {
-        self.has_flag(InodeFlags::APPEND)
+        has_flag(self, InodeFlags::APPEND)
     }
 
     fn throttle(&self) {
@@ -202,7 +142,7 @@ impl FileBlocks for BtrfsInode {
     fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
         let end = offset.saturating_add(data.len() as u64);
         let end = end.max(self.data.size_bytes());
-        let is_short = !self.inline.goes_long() && self.may_be_inline(end)?;
+        let is_short = !self.inline.goes_long() && delalloc::may_be_inline(self, end)?;
         self.inline.set_short(is_short);
         Ok(false)
     }
@@ -211,7 +151,7 @@ impl FileBlocks for BtrfsInode {
         if self.inline.take_short() {
             return Ok(());
         }
-        self.move_out_of_item()
+        inline::move_to_extent(self)
     }
 
     fn resize_inline(&self, size: u64) -> Result<bool> {
@@ -236,7 +176,9 @@ impl FileBlocks for BtrfsInode {
         let mut takes_data = true;
         if count > 0 {
             match writing.reserve_delayed(count) {
-                Err(Error::Condition(Condition::NoSpace)) if self.is_written_over(&blocks)? => {
+                Err(Error::Condition(Condition::NoSpace))
+                    if delalloc::is_written_over(self, &blocks)? =>
+                {
                     writing.reserve_written_over(count)?;
                     takes_data = false;
                 }
@@ -272,12 +214,16 @@ impl FileBlocks for BtrfsInode {
         data: &Request<'_>,
         ahead: &mut Ahead,
     ) -> Result<Allocated> {
-        self.place(blocks, data, ahead)
+        delalloc::allocate(self, blocks, data, ahead)
     }
 
     fn give_back(&self, allocation: Allocated) -> Result<()> {
         let disk_bytes = allocation.disk_bytes();
-        drop(self.fs.take_checksums(allocation.address, disk_bytes));
+        drop(ordered_data::take_checksums(
+            &self.fs,
+            allocation.address,
+            disk_bytes,
+        ));
         if allocation.is_mapped || !allocation.is_new() || !self.fs.can_write() {
             return Ok(());
         }
@@ -292,7 +238,7 @@ impl FileBlocks for BtrfsInode {
         end: u64,
         _journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        self.map_stored(allocation, end, (EXTENT_CREDITS, Purpose::Free))?;
+        delalloc::map_stored(self, allocation, end, (EXTENT_CREDITS, Purpose::Free))?;
         allocation.is_mapped = true;
         self.release(allocation.run.first..allocation.run.end());
         Ok(())
@@ -307,7 +253,7 @@ impl FileBlocks for BtrfsInode {
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         // Also for neighbours of other files: those without checksums leave them aside when they are mapped.
-        self.fs.write_data(LogicalAddr(at), bufs)
+        ordered_data::write(&self.fs, LogicalAddr(at), bufs)
     }
 
     fn overwrite(&self, _request: &Request<'_>, _run: &FileRun) -> Result<()> {
@@ -380,7 +326,7 @@ impl FileBlocks for BtrfsInode {
     fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {
         let now = self.fs.clock.now();
         self.release(first..u64::MAX);
-        self.drop_extents(bytes_of(&(first..u64::MAX)), |item| {
+        file_extents::drop_range(self, bytes_of(&(first..u64::MAX)), |item| {
             item.size_bytes = size;
             touch_contents(item, now);
             self.data.truncate(size);
@@ -401,18 +347,18 @@ impl FileBlocks for BtrfsInode {
             self.release_kept_bytes();
             return Ok(());
         }
-        self.drop_extents(bytes_of(&blocks), |_| {})
+        file_extents::drop_range(self, bytes_of(&blocks), |_| {})
     }
 
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
         self.release(blocks.clone());
-        let dropped = self.drop_written(bytes_of(&blocks));
+        let dropped = prealloc::drop_written(self, bytes_of(&blocks));
         self.release_kept_bytes();
         dropped
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
-        self.preallocate(bytes_of(&blocks))
+        prealloc::allocate(self, bytes_of(&blocks))
     }
 
     fn collapse_blocks(&self, _blocks: Range<u64>, _size: u64) -> Result<()> {

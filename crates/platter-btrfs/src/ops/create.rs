@@ -6,11 +6,11 @@ use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::creation::NewFile;
 use platter_vfs::namei::{AttributedInode, NewInode};
-use platter_vfs::{Condition, CreateKind, Error, FileKind, InodeId, Name, Result, XattrMode};
+use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result, XattrMode};
 
 use super::properties::COMPRESSION_NAME;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
-use super::{BtrfsInode, SuperBlock};
+use super::{BtrfsInode, SuperBlock, properties};
 use crate::directory::change::{EntryName, next_index};
 use crate::inode;
 use crate::ondisk::features::Incompat;
@@ -113,7 +113,7 @@ impl BtrfsInode {
         let file = NewFile::in_directory(&attr, acl, new.context, kind, new.permissions);
         Ok(Blueprint {
             default_acl: default_acl.filter(|_| file.inherits_default_acl),
-            property: self.inherited_property(kind)?,
+            property: properties::inherited(self, kind)?,
             file,
             ..blueprint
         })
@@ -309,30 +309,6 @@ impl SuperBlock {
         }
         self.next_numbers.lock().insert(tree, next + 1);
         Ok(next)
-    }
-
-    /// The object of an inode that was just made.
-    fn adopt(
-        self: &Arc<Self>,
-        dir: &BtrfsInode,
-        number: u64,
-        item: InodeItem,
-    ) -> Result<Arc<BtrfsInode>> {
-        let id = InodeId {
-            tree: dir.id.tree,
-            number,
-        };
-        let is_unnamed = item.links == 0;
-        let inode = self.inodes.get_or_load(id, |seat| {
-            let inode = self.object(id, Arc::clone(&dir.subvolume), item, seat);
-            inode.state.write().may_get_first_name = is_unnamed;
-            Ok::<_, Error>(inode)
-        });
-        if is_unnamed {
-            // Without a name, it goes with its last user.
-            self.inodes.release(id);
-        }
-        inode
     }
 }
 

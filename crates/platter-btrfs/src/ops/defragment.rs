@@ -7,9 +7,9 @@ use std::ops::{ControlFlow, Range};
 use platter_vfs::file::{self, Allocation, FileBlocks, Request};
 use platter_vfs::{Condition, Defragment, Error, FileKind, Result};
 
-use super::BtrfsInode;
-use super::placing::{Ahead, Allocated, Stored, allocated};
+use super::delalloc::{Ahead, Allocated, Stored, allocated};
 use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES};
+use super::{BtrfsInode, delalloc, file_extents, ordered_data, properties};
 use crate::compress::Method;
 use crate::file::{Backing, FileRun, Runs};
 use crate::ondisk::LogicalAddr;
@@ -146,7 +146,7 @@ impl<'i> Defragmenter<'i> {
         let unsummed = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let is_summed = !item.flags.intersects(unsummed);
         let named = named.filter(|_| is_summed);
-        let checksum_bytes = inode.checksum_bytes() as u64;
+        let checksum_bytes = checksum_bytes(inode) as u64;
         let sectors = CHECKSUM_BYTES_MAX / checksum_bytes.max(1);
         let plain_bytes_max = EXTENT_BYTES_MAX.min(sectors << SECTOR_BITS);
         Ok(Self {
@@ -154,7 +154,7 @@ impl<'i> Defragmenter<'i> {
             end: inode.data.size_bytes().next_multiple_of(SECTOR_BYTES),
             method: match named {
                 Some(method) => Some((method, true)),
-                None => inode.compression(&item)?,
+                None => properties::compression(inode, &item)?,
             },
             compresses_all: named.is_some(),
             is_summed,
@@ -316,7 +316,7 @@ impl<'i> Defragmenter<'i> {
         let mut offset = range.start;
         while offset < range.end {
             let end = range.end.min(offset + COPIED_BYTES);
-            let bytes = self.inode.whole_sectors(offset..end)?;
+            let bytes = whole_sectors(self.inode, offset..end)?;
             let bufs = [IoSlice::new(&bytes)];
             let data = Request {
                 offset,
@@ -329,9 +329,13 @@ impl<'i> Defragmenter<'i> {
                 let (next, output) = if blocks.end - blocks.start < 2 {
                     (blocks.end, None)
                 } else {
-                    let chunk = self
-                        .inode
-                        .compressed(&blocks, &data, compressing, &mut ahead);
+                    let chunk = delalloc::compress_chunk(
+                        self.inode,
+                        &blocks,
+                        &data,
+                        compressing,
+                        &mut ahead,
+                    );
                     (chunk.blocks.end, chunk.bytes)
                 };
                 let chunk = blocks.start << SECTOR_BITS..next << SECTOR_BITS;
@@ -430,21 +434,16 @@ impl<'i> Defragmenter<'i> {
         (method, bytes): (Method, Vec<u8>),
     ) -> Result<()> {
         let blocks = blocks_of(&chunk);
-        let new = match self
-            .inode
-            .place_compressed(&blocks, method.compression, bytes)
-        {
-            // In several pieces it is not compressed.
-            Err(Error::Condition(Condition::NoSpace)) if !group.has_encoded => {
-                return self.write_plain(group, chunk);
-            }
-            placed => placed?,
-        };
+        let new =
+            match delalloc::allocate_compressed(self.inode, &blocks, method.compression, bytes) {
+                // In several pieces it is not compressed.
+                Err(Error::Condition(Condition::NoSpace)) if !group.has_encoded => {
+                    return self.write_plain(group, chunk);
+                }
+                placed => placed?,
+            };
         let bytes = new.encoded().unwrap_or_default();
-        let written = self
-            .inode
-            .fs
-            .write_data(new.address, &[IoSlice::new(bytes)]);
+        let written = ordered_data::write(&self.inode.fs, new.address, &[IoSlice::new(bytes)]);
         self.map(group, new, written)
     }
 
@@ -461,9 +460,9 @@ impl<'i> Defragmenter<'i> {
         let mut at = range.start;
         while at < range.end {
             let end = range.end.min(at + COPIED_BYTES);
-            let bytes = self.inode.whole_sectors(at..end)?;
+            let bytes = whole_sectors(self.inode, at..end)?;
             let to = LogicalAddr(address.0 + (at - range.start));
-            self.inode.fs.write_data(to, &[IoSlice::new(&bytes)])?;
+            ordered_data::write(&self.inode.fs, to, &[IoSlice::new(&bytes)])?;
             at = end;
         }
         Ok(())
@@ -475,10 +474,10 @@ impl<'i> Defragmenter<'i> {
         let len_bytes = new.len_bytes();
         let replaced = group.count_in(&(start..start + len_bytes));
         let sectors = usize::try_from(new.disk_bytes() >> SECTOR_BITS).unwrap_or(usize::MAX);
-        let checksum_bytes = sectors.saturating_mul(self.inode.checksum_bytes());
-        let credits = self.inode.replacing_credits(replaced, checksum_bytes);
-        self.inode.map_or_give_back(new, written, |new| {
-            self.inode.map_stored(new, 0, (credits, Purpose::Change))
+        let checksum_bytes = sectors.saturating_mul(checksum_bytes(self.inode));
+        let credits = file_extents::replacing_credits(self.inode, replaced, checksum_bytes);
+        delalloc::map_or_give_back(self.inode, new, written, |new| {
+            delalloc::map_stored(self.inode, new, 0, (credits, Purpose::Change))
         })?;
         self.written_bytes.update(|bytes| bytes + len_bytes);
         Ok(())
@@ -496,9 +495,9 @@ impl<'i> Defragmenter<'i> {
         if !is_regular || *compression == method.compression || run.file.end < size {
             return Ok(());
         }
-        let mut contents = self.inode.whole_sectors(0..SECTOR_BYTES)?;
+        let mut contents = whole_sectors(self.inode, 0..SECTOR_BYTES)?;
         contents.truncate(usize::try_from(size).unwrap_or(contents.len()));
-        let form = self.inode.inline_form(&contents, Some((method, true)));
+        let form = delalloc::inline_form(self.inode, &contents, Some((method, true)));
         let Some((form, bytes)) = form.filter(|(form, _)| *form == method.compression) else {
             return Ok(());
         };
@@ -513,40 +512,38 @@ impl<'i> Defragmenter<'i> {
     }
 }
 
-impl BtrfsInode {
-    /// Writes extents of a range anew. Returns how many bytes that were.
-    pub(super) fn defragment_range(&self, request: &Defragment) -> Result<u64> {
-        let named = request.compression.as_deref().map(Method::parse);
-        if named == Some(None) {
-            return Err(Condition::InvalidArgument.into());
-        }
-        self.check_write()?;
-        let _order = self.order.write();
-        file::write_back(self)?;
-        let defragmenter = Defragmenter::new(self, named.flatten(), request.extent_bytes)?;
-        let begins = request.range.start < SECTOR_BYTES && !request.range.is_empty();
-        if defragmenter.compresses_all && begins {
-            defragmenter.compress_inline()?;
-        }
-        defragmenter.run(&request.range)?;
-        Ok(defragmenter.written_bytes.get())
+/// Writes extents of a range anew. Returns how many bytes that were.
+pub(super) fn defragment_file(inode: &BtrfsInode, request: &Defragment) -> Result<u64> {
+    let named = request.compression.as_deref().map(Method::parse);
+    if named == Some(None) {
+        return Err(Condition::InvalidArgument.into());
     }
+    inode.check_write()?;
+    let _order = inode.order.write();
+    file::write_back(inode)?;
+    let defragmenter = Defragmenter::new(inode, named.flatten(), request.extent_bytes)?;
+    let begins = request.range.start < SECTOR_BYTES && !request.range.is_empty();
+    if defragmenter.compresses_all && begins {
+        defragmenter.compress_inline()?;
+    }
+    defragmenter.run(&request.range)?;
+    Ok(defragmenter.written_bytes.get())
+}
 
-    /// The contents of whole sectors, with zeros after the end of the file.
-    fn whole_sectors(&self, range: Range<u64>) -> Result<Vec<u8>> {
-        let len = usize::try_from(range.end - range.start).unwrap_or_default();
-        let mut bytes = vec![0; len];
-        let expected = range.end.min(self.data.size_bytes()) - range.start;
-        if self.pages.read_once(self, range.start, &mut bytes)? as u64 != expected {
-            return Err(Condition::Stale.into());
-        }
-        Ok(bytes)
+/// The contents of whole sectors, with zeros after the end of the file.
+fn whole_sectors(inode: &BtrfsInode, range: Range<u64>) -> Result<Vec<u8>> {
+    let len = usize::try_from(range.end - range.start).unwrap_or_default();
+    let mut bytes = vec![0; len];
+    let expected = range.end.min(inode.data.size_bytes()) - range.start;
+    if inode.pages.read_once(inode, range.start, &mut bytes)? as u64 != expected {
+        return Err(Condition::Stale.into());
     }
+    Ok(bytes)
+}
 
-    /// Bytes of the checksum of a sector.
-    fn checksum_bytes(&self) -> usize {
-        self.context().superblock.checksum_kind.len_bytes()
-    }
+/// Bytes of the checksum of a sector.
+fn checksum_bytes(inode: &BtrfsInode) -> usize {
+    inode.context().superblock.checksum_kind.len_bytes()
 }
 
 fn blocks_of(range: &Range<u64>) -> Range<u64> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use platter_vfs::{FileKind, InodeId, Result};
 
 use super::state::{NAME_CREDITS, Purpose};
-use super::{BtrfsInode, SuperBlock};
+use super::{BtrfsInode, SuperBlock, blocks, file_extents};
 use crate::context::Subvolume;
 use crate::inode;
 use crate::ondisk::Key;
@@ -24,9 +24,9 @@ impl BtrfsInode {
             return Ok(());
         }
         self.pages.truncate(0);
-        self.release_all();
+        blocks::release_all(self);
         if matches!(self.kind, FileKind::Regular | FileKind::Symlink) {
-            self.drop_all_extents()?;
+            file_extents::drop_all(self)?;
         }
         let number = self.id.number;
         let handle = self.fs.begin(NAME_CREDITS, Purpose::Free)?;

@@ -37,54 +37,53 @@ impl InlineRule {
     }
 }
 
-impl BtrfsInode {
-    /// Moves what is in the item to an extent, and lets nothing get there until the file is truncated.
-    pub(super) fn move_out_of_item(&self) -> Result<()> {
-        if self.inline.goes_long() {
-            return Ok(());
-        }
-        let _mapping = self.data.mapping.read();
-        let mut placement = self.data.placement.lock();
-        let run = Runs::new(self.context(), self.tree(), self.id.number).at(0)?;
-        let is_inline = matches!(run.backing, Backing::Inline { .. });
-        if !is_inline {
-            self.inline.set_goes_long(true);
-            return Ok(());
-        }
-        if run.file.end > SECTOR_BYTES {
-            return Err(Condition::NotSupported.into());
-        }
-        let writing = self.fs.transactions()?;
-        let mut bytes = vec![0; usize::try_from(SECTOR_BYTES).unwrap_or(0)];
-        self.contents()
-            .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
-        writing.reserve_delayed(1)?;
-        let was_dirty = self.state.read().delayed.contains(0);
-        let bufs = [IoSlice::new(&bytes)];
-        let data = Request {
-            offset: 0,
-            end: SECTOR_BYTES,
-            bufs: &bufs,
-        };
-        self.inline.set_goes_long(true);
-        let moved = FileBlocks::allocate(self, 0..1, &data, &mut placement).and_then(|mut new| {
-            let moved = self
-                .write_device(new.address.0, &bufs)
-                .and_then(|()| self.map_written(&mut new, 0, None));
-            if moved.is_err() {
-                self.give_back(new)?;
-            }
-            moved
-        });
+/// Moves what is in the item to an extent, and lets nothing get there until the file is truncated.
+pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
+    if inode.inline.goes_long() {
+        return Ok(());
+    }
+    let _mapping = inode.data.mapping.read();
+    let mut placement = inode.data.placement.lock();
+    let run = Runs::new(inode.context(), inode.tree(), inode.id.number).at(0)?;
+    let is_inline = matches!(run.backing, Backing::Inline { .. });
+    if !is_inline {
+        inode.inline.set_goes_long(true);
+        return Ok(());
+    }
+    if run.file.end > SECTOR_BYTES {
+        return Err(Condition::NotSupported.into());
+    }
+    let writing = inode.fs.transactions()?;
+    let mut bytes = vec![0; usize::try_from(SECTOR_BYTES).unwrap_or(0)];
+    inode
+        .contents()
+        .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
+    writing.reserve_delayed(1)?;
+    let was_dirty = inode.state.read().delayed.contains(0);
+    let bufs = [IoSlice::new(&bytes)];
+    let data = Request {
+        offset: 0,
+        end: SECTOR_BYTES,
+        bufs: &bufs,
+    };
+    inode.inline.set_goes_long(true);
+    let moved = FileBlocks::allocate(inode, 0..1, &data, &mut placement).and_then(|mut new| {
+        let moved = inode
+            .write_device(new.address.0, &bufs)
+            .and_then(|()| inode.map_written(&mut new, 0, None));
         if moved.is_err() {
-            self.inline.set_goes_long(false);
-        }
-        if was_dirty && moved.is_ok() {
-            // The page is written again: what was reserved here is for it.
-            self.state.write().delayed.insert(0..1);
-        } else {
-            writing.release_delayed(1);
+            inode.give_back(new)?;
         }
         moved
+    });
+    if moved.is_err() {
+        inode.inline.set_goes_long(false);
     }
+    if was_dirty && moved.is_ok() {
+        // The page is written again: what was reserved here is for it.
+        inode.state.write().delayed.insert(0..1);
+    } else {
+        writing.release_delayed(1);
+    }
+    moved
 }

@@ -18,19 +18,18 @@ rules! {
     }
 }
 
-impl BtrfsInode {
-    /// See [`platter_vfs::Inode::read_link`].
-    pub(super) fn link_target(&self) -> Result<Vec<u8>> {
-        if self.kind != FileKind::Symlink {
-            return Err(Condition::InvalidArgument.into());
-        }
-        let locus = Locus::tree(self.id.tree).of_inode(self.id.number);
-        let len = target_len(self.item().size_bytes).map_err(|rule| Corrupt::new(locus, rule))?;
-        let mut target = vec![0; len];
-        self.contents()
-            .fill(0, &mut [IoSliceMut::new(&mut target)])?;
-        Ok(target)
+/// See [`platter_vfs::Inode::read_link`].
+pub(super) fn target(inode: &BtrfsInode) -> Result<Vec<u8>> {
+    if inode.kind != FileKind::Symlink {
+        return Err(Condition::InvalidArgument.into());
     }
+    let locus = Locus::tree(inode.id.tree).of_inode(inode.id.number);
+    let len = target_len(inode.item().size_bytes).map_err(|rule| Corrupt::new(locus, rule))?;
+    let mut target = vec![0; len];
+    inode
+        .contents()
+        .fill(0, &mut [IoSliceMut::new(&mut target)])?;
+    Ok(target)
 }
 
 /// The length of a target, of a link of this size.

@@ -3,29 +3,30 @@
 //! Each family has a file; this one holds the objects they work on.
 
 mod state;
-mod written;
-mod sync;
+mod ordered_data;
+mod file_extents;
 mod properties;
 mod attr;
+mod sync;
 mod contents;
-mod blocks;
-mod clone;
-mod encoded;
-mod evict;
 mod inline;
-mod placing;
 mod prealloc;
+mod delalloc;
+mod blocks;
+mod reflink;
+mod encoded;
 mod defragment;
+mod evict;
 mod link;
 mod xattrs;
 mod create;
-mod whole;
+mod whole_file;
 mod stub;
 mod subvolumes;
-mod loading;
+mod iget;
 mod rename;
 mod names;
-mod operations;
+mod inode_operations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -38,20 +39,22 @@ use platter_vfs::file::{self, FileData};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::shown_numbers::ShownNumbers;
 use platter_vfs::writing::{DirtyList, FreezeGate, InodeLists, ListedInode, RangeSet, WriteGate};
-use platter_vfs::{Clock, Error, FileKind, InodeId, Result, Timestamp};
+use platter_vfs::{Clock, Condition, Error, FileKind, InodeId, Result, Timestamp};
 
 use crate::compress::Compressor;
 use crate::context::{FsContext, Subvolume};
 use crate::data::{DataReader, DecompressedCache};
 use crate::log::write::LogNotes;
+use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeItem;
-use crate::ondisk::{LogicalAddr, TreeId};
 use crate::tree::Tree;
-use crate::txn::WriteContext;
+use crate::txn::{Handle, WriteContext};
 use crate::verity::{MerkleCache, Verity};
+use delalloc::Ahead;
 use inline::InlineRule;
-use placing::Ahead;
+use ordered_data::OrderedChecksums;
 use properties::KnownProperty;
+use state::Purpose;
 use stub::Stubs;
 use subvolumes::delete::DeadSubvolume;
 use subvolumes::in_use::{InUse, SubvolumesInUse, root_of};
@@ -100,8 +103,8 @@ pub struct SuperBlock {
     dirty: DirtyList<BtrfsInode>,
     /// The numbers of the next inodes, of subvolumes that got some.
     next_numbers: Mutex<BTreeMap<TreeId, u64>>,
-    /// The checksums of what was written and has no items yet, by where it begins.
-    checksums: Mutex<BTreeMap<LogicalAddr, Vec<u8>>>,
+    /// The checksums of what was written and has no items yet.
+    checksums: OrderedChecksums,
     /// What the log trees of the running transaction have.
     log_notes: LogNotes,
     /// Handles that were begun.
@@ -218,7 +221,7 @@ impl SuperBlock {
             clock,
             dirty: DirtyList::default(),
             next_numbers: Mutex::default(),
-            checksums: Mutex::default(),
+            checksums: OrderedChecksums::default(),
             log_notes: LogNotes::default(),
             changes: AtomicU32::new(0),
             in_use: SubvolumesInUse::default(),
@@ -245,6 +248,33 @@ impl SuperBlock {
         match &self.below {
             Below::Reading(_) => None,
             Below::Writing(writing) => Some(writing),
+        }
+    }
+
+    /// What transactions are made of.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    fn transactions(&self) -> Result<&WriteContext> {
+        Ok(self.writing().ok_or(Condition::ReadOnly)?)
+    }
+
+    /// Whether changes are possible.
+    pub(crate) fn can_write(&self) -> bool {
+        let writing = self.writing();
+        writing.is_some_and(|writing| writing.failure().is_none()) && !self.writes.is_closed()
+    }
+
+    /// Begins a handle.
+    fn begin(&self, credits: u32, purpose: Purpose) -> Result<Handle<'_>> {
+        if self.writes.is_closed() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let writing = self.transactions()?;
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        match purpose {
+            Purpose::Change => writing.begin(credits),
+            Purpose::Free => writing.begin_freeing(credits),
         }
     }
 
@@ -330,7 +360,7 @@ impl Drop for BtrfsInode {
             // What could not be deleted is left to the next mount, as after a crash.
             let _ = self.evict();
         }
-        self.release_all();
+        blocks::release_all(self);
     }
 }
 

@@ -117,78 +117,76 @@ pub(super) fn load_item(context: &FsContext, tree: Tree, number: u64) -> Result<
     Ok(Some(item))
 }
 
-impl BtrfsInode {
-    /// How contents are compressed, and whether that is done though it may not be worth it.
-    pub(super) fn compression(&self, item: &InodeItem) -> Result<Option<(Method, bool)>> {
-        let flags = item.flags;
-        if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
-            return Ok(None);
-        }
-        let policy = &self.fs.policy;
-        let property = if flags.contains(InodeFlags::COMPRESS) {
-            self.property()?.or(Some(Method::DEFAULT))
-        } else {
-            None
-        };
-        let method = property.or(policy.compression);
-        if policy.is_forced {
-            return Ok(method.map(|method| (method, true)));
-        }
-        if flags.contains(InodeFlags::NOCOMPRESS) {
-            return Ok(None);
-        }
-        Ok(method.map(|method| (method, false)))
+/// How contents are compressed, and whether that is done though it may not be worth it.
+pub(super) fn compression(inode: &BtrfsInode, item: &InodeItem) -> Result<Option<(Method, bool)>> {
+    let flags = item.flags;
+    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+        return Ok(None);
     }
+    let policy = &inode.fs.policy;
+    let property = if flags.contains(InodeFlags::COMPRESS) {
+        property(inode)?.or(Some(Method::DEFAULT))
+    } else {
+        None
+    };
+    let method = property.or(policy.compression);
+    if policy.is_forced {
+        return Ok(method.map(|method| (method, true)));
+    }
+    if flags.contains(InodeFlags::NOCOMPRESS) {
+        return Ok(None);
+    }
+    Ok(method.map(|method| (method, false)))
+}
 
-    /// What the property of the inode is.
-    fn property(&self) -> Result<Option<Method>> {
-        if let KnownProperty::Read(known) = *self.property.lock() {
-            return Ok(known);
-        }
-        let value = read_property(self.context(), self.tree(), self.id.number)?;
-        let method = value.and_then(|value| parse_property(&value).ok().flatten());
-        *self.property.lock() = KnownProperty::Read(method);
-        Ok(method)
+/// What the property of the inode is.
+fn property(inode: &BtrfsInode) -> Result<Option<Method>> {
+    if let KnownProperty::Read(known) = *inode.property.lock() {
+        return Ok(known);
     }
+    let value = read_property(inode.context(), inode.tree(), inode.id.number)?;
+    let method = value.and_then(|value| parse_property(&value).ok().flatten());
+    *inode.property.lock() = KnownProperty::Read(method);
+    Ok(method)
+}
 
-    /// The value of the property that a new file in this directory gets.
-    pub(super) fn inherited_property(&self, kind: FileKind) -> Result<Option<Vec<u8>>> {
-        let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-        let has_contents = matches!(kind, FileKind::Regular | FileKind::Directory);
-        if !has_contents || !self.item().flags.intersects(both) {
-            return Ok(None);
-        }
-        read_property(self.context(), self.tree(), self.id.number)
+/// The value of the property that a new file in this directory gets.
+pub(super) fn inherited(inode: &BtrfsInode, kind: FileKind) -> Result<Option<Vec<u8>>> {
+    let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+    let has_contents = matches!(kind, FileKind::Regular | FileKind::Directory);
+    if !has_contents || !inode.item().flags.intersects(both) {
+        return Ok(None);
     }
+    read_property(inode.context(), inode.tree(), inode.id.number)
+}
 
-    /// Refuses a property that would have no effect.
-    pub(super) fn check_property(&self) -> Result<()> {
-        let flags = self.item().flags;
-        let is_fixed = flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM);
-        let has_contents = matches!(self.kind, FileKind::Regular | FileKind::Directory);
-        if is_fixed || !has_contents {
-            return Err(Condition::InvalidArgument.into());
-        }
-        Ok(())
+/// Refuses a property that would have no effect.
+pub(super) fn check(inode: &BtrfsInode) -> Result<()> {
+    let flags = inode.item().flags;
+    let is_fixed = flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM);
+    let has_contents = matches!(inode.kind, FileKind::Regular | FileKind::Directory);
+    if is_fixed || !has_contents {
+        return Err(Condition::InvalidArgument.into());
     }
+    Ok(())
+}
 
-    /// The change of the property that goes with one of flags.
-    pub(super) fn property_of(&self, flags: u32) -> Result<PropertyChange> {
-        let item = self.item();
-        let new = inode::changed_flags(&item, flags).ok_or(Condition::NotSupported)?;
-        let had = item.flags.contains(InodeFlags::COMPRESS);
-        let has = new.contains(InodeFlags::COMPRESS);
-        Ok(match (had, has) {
-            (false, true) => PropertyChange::Set(self.fs.policy.property()),
-            (true, false) => PropertyChange::Remove,
-            (true, true) | (false, false) => PropertyChange::None,
-        })
-    }
+/// The change of the property that goes with one of flags.
+pub(super) fn change_with_flags(inode: &BtrfsInode, flags: u32) -> Result<PropertyChange> {
+    let item = inode.item();
+    let new = inode::changed_flags(&item, flags).ok_or(Condition::NotSupported)?;
+    let had = item.flags.contains(InodeFlags::COMPRESS);
+    let has = new.contains(InodeFlags::COMPRESS);
+    Ok(match (had, has) {
+        (false, true) => PropertyChange::Set(inode.fs.policy.property()),
+        (true, false) => PropertyChange::Remove,
+        (true, true) | (false, false) => PropertyChange::None,
+    })
+}
 
-    /// Forgets what the property was.
-    pub(super) fn forget_property(&self) {
-        *self.property.lock() = KnownProperty::Unread;
-    }
+/// Forgets what the property was.
+pub(super) fn forget(inode: &BtrfsInode) {
+    *inode.property.lock() = KnownProperty::Unread;
 }
 
 #[cfg(test)]

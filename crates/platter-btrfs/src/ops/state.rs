@@ -9,12 +9,14 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, FileKind, InodeId, Result, Timestamp};
 use zerocopy::IntoBytes;
 
-use super::{BtrfsInode, InodeState, SuperBlock};
+use super::{BtrfsInode, InodeState};
+use crate::data::Reader;
+use crate::file::Contents;
 use crate::file::change::ExtentChange;
-use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{Handle, WriteContext};
+use crate::txn::Handle;
 
 /// Tree blocks that a change of an inode item copies, and splits for items next to it.
 pub(super) const INODE_CREDITS: u32 = 12;
@@ -49,35 +51,6 @@ pub(super) fn store(handle: &Handle<'_>, id: InodeId, item: &mut InodeItem) -> R
     handle.edit(TreeId(id.tree), |editor| editor.set(key, disk.as_bytes()))
 }
 
-impl SuperBlock {
-    /// What transactions are made of.
-    ///
-    /// # Errors
-    /// `ReadOnly`.
-    pub(super) fn transactions(&self) -> Result<&WriteContext> {
-        Ok(self.writing().ok_or(Condition::ReadOnly)?)
-    }
-
-    /// Whether changes are possible.
-    pub(crate) fn can_write(&self) -> bool {
-        let writing = self.writing();
-        writing.is_some_and(|writing| writing.failure().is_none()) && !self.writes.is_closed()
-    }
-
-    /// Begins a handle.
-    pub(super) fn begin(&self, credits: u32, purpose: Purpose) -> Result<Handle<'_>> {
-        if self.writes.is_closed() {
-            return Err(Condition::ReadOnly.into());
-        }
-        let writing = self.transactions()?;
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        match purpose {
-            Purpose::Change => writing.begin(credits),
-            Purpose::Free => writing.begin_freeing(credits),
-        }
-    }
-}
-
 impl BtrfsInode {
     /// Begins a handle that frees space, with what was kept for it if there is something.
     pub(super) fn begin_freeing(&self, credits: u32) -> Result<Handle<'_>> {
@@ -100,6 +73,13 @@ impl BtrfsInode {
         let bytes = writing.keep_for_freeing(credits)?;
         writing.release_kept(self.kept_bytes.swap(bytes, Ordering::AcqRel));
         Ok(())
+    }
+
+    /// Returns what is kept for a handle that will free space.
+    pub(super) fn release_kept_bytes(&self) {
+        if let Some(writing) = self.fs.writing() {
+            writing.release_kept(self.kept_bytes.swap(0, Ordering::AcqRel));
+        }
     }
 
     /// Whether it may be changed.
@@ -154,6 +134,33 @@ impl BtrfsInode {
             tree: self.tree_id(),
             inode: self.id.number,
         }
+    }
+
+    /// Says that extents of the file go in a transaction: its log has to say that they are gone.
+    pub(super) fn note_lost_extents(&self, handle: &Handle<'_>) {
+        let generation = handle.generation().0;
+        self.lost_extents.fetch_max(generation, Ordering::AcqRel);
+    }
+
+    /// Its contents, as the trees have them.
+    pub(super) fn contents(&self) -> Contents<'_> {
+        Contents {
+            context: self.context(),
+            data: &self.fs.data,
+            decompressed: &self.fs.decompressed,
+            tree: self.tree(),
+            reader: Reader {
+                tree: TreeId(self.id.tree),
+                inode: self.id.number,
+                is_summed: !self.item().flags.contains(InodeFlags::NODATASUM),
+            },
+            size_bytes: self.data.size_bytes(),
+        }
+    }
+
+    /// Refuses what is asked of a file's contents where there are none.
+    pub(super) fn refuse_without_contents(&self) -> Result<()> {
+        self.kind.refuse_without_contents()
     }
 
     /// Its subvolume.

@@ -10,7 +10,7 @@ use super::{BtrfsInode, SuperBlock};
 use crate::log;
 use crate::log::write::Target;
 use crate::ondisk::Generation;
-use crate::txn::{Handle, WriteContext};
+use crate::txn::WriteContext;
 
 /// Tree blocks that logging an inode is expected to take.
 const LOG_CREDITS: u32 = 32;
@@ -195,12 +195,6 @@ impl BtrfsInode {
     /// Whether all changes of the inode are in a transaction, which is durable, or in those before.
     fn is_in(&self, transaction: Generation) -> bool {
         self.state.read().item.transaction <= transaction
-    }
-
-    /// Says that extents of the file go in a transaction: its log has to say that they are gone.
-    pub(super) fn note_lost_extents(&self, handle: &Handle<'_>) {
-        let generation = handle.generation().0;
-        self.lost_extents.fetch_max(generation, Ordering::AcqRel);
     }
 
     /// Commits the running transaction, with all that others did in it.

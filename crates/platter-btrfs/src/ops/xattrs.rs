@@ -3,9 +3,9 @@
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::{Condition, Context, Error, FileKind, Result, XattrMode};
 
-use super::BtrfsInode;
 use super::properties::{COMPRESSION_NAME, flags_with, flags_without, parse_property};
 use super::state::{INODE_CREDITS, Purpose};
+use super::{BtrfsInode, properties};
 use crate::ondisk::inode_item::InodeFlags;
 use crate::txn::Editor;
 use crate::xattr::change;
@@ -48,126 +48,135 @@ enum XattrChange<'v> {
     RemoveIfAny,
 }
 
-impl BtrfsInode {
-    pub(super) fn set_named_xattr(
-        &self,
-        context: &Context,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        if name == COMPRESSION_NAME {
-            return self.set_property(value, mode);
-        }
-        let is_acl = is_acl(name)?;
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Condition::TooBig.into());
-        }
-        if !is_acl {
-            return self.change_xattr(name, XattrChange::Set(value, mode), None);
-        }
-        // An ACL is set in any mode, as in Linux.
-        if self.kind == FileKind::Symlink {
-            return Err(Condition::NotSupported.into());
-        }
-        if name == ACL_DEFAULT_NAME {
-            if self.kind != FileKind::Directory {
-                return Err(Condition::AccessDenied.into());
-            }
-            let list = PosixAcl::decode(value)?.encode();
-            return self.change_xattr(name, XattrChange::Set(&list, XattrMode::Set), None);
-        }
-        let list = PosixAcl::decode(value)?;
-        let credentials = &context.credentials;
-        let gid = self.item().gid;
-        let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
-        let lost = if keeps_group_id { 0 } else { SET_GROUP_ID };
-        let bits = Some((list.mode_bits(), lost));
-        if list.is_minimal() {
-            // The bits express it.
-            return self.change_xattr(name, XattrChange::RemoveIfAny, bits);
-        }
-        self.change_xattr(name, XattrChange::Set(&list.encode(), XattrMode::Set), bits)
+pub(super) fn set(
+    inode: &BtrfsInode,
+    context: &Context,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+) -> Result<()> {
+    if name == COMPRESSION_NAME {
+        return set_property(inode, value, mode);
     }
-
-    pub(super) fn remove_named_xattr(&self, name: &[u8]) -> Result<()> {
-        if name == COMPRESSION_NAME {
-            return self.remove_property(XattrChange::Remove);
-        }
-        is_acl(name)?;
-        self.change_xattr(name, XattrChange::Remove, None)
+    let is_acl = is_acl(name)?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Condition::TooBig.into());
     }
+    if !is_acl {
+        return change_xattr(inode, name, XattrChange::Set(value, mode), None);
+    }
+    // An ACL is set in any mode, as in Linux.
+    if inode.kind == FileKind::Symlink {
+        return Err(Condition::NotSupported.into());
+    }
+    if name == ACL_DEFAULT_NAME {
+        if inode.kind != FileKind::Directory {
+            return Err(Condition::AccessDenied.into());
+        }
+        let list = PosixAcl::decode(value)?.encode();
+        return change_xattr(inode, name, XattrChange::Set(&list, XattrMode::Set), None);
+    }
+    let list = PosixAcl::decode(value)?;
+    let credentials = &context.credentials;
+    let gid = inode.item().gid;
+    let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
+    let lost = if keeps_group_id { 0 } else { SET_GROUP_ID };
+    let bits = Some((list.mode_bits(), lost));
+    if list.is_minimal() {
+        // The bits express it.
+        return change_xattr(inode, name, XattrChange::RemoveIfAny, bits);
+    }
+    change_xattr(
+        inode,
+        name,
+        XattrChange::Set(&list.encode(), XattrMode::Set),
+        bits,
+    )
+}
 
-    /// Sets the property; an empty value removes it, as in Linux.
-    fn set_property(&self, value: &[u8], mode: XattrMode) -> Result<()> {
-        self.check_property()?;
-        if value.is_empty() {
-            return self.remove_property(match mode {
+pub(super) fn remove(inode: &BtrfsInode, name: &[u8]) -> Result<()> {
+    if name == COMPRESSION_NAME {
+        return remove_property(inode, XattrChange::Remove);
+    }
+    is_acl(name)?;
+    change_xattr(inode, name, XattrChange::Remove, None)
+}
+
+/// Sets the property; an empty value removes it, as in Linux.
+fn set_property(inode: &BtrfsInode, value: &[u8], mode: XattrMode) -> Result<()> {
+    properties::check(inode)?;
+    if value.is_empty() {
+        return remove_property(
+            inode,
+            match mode {
                 XattrMode::Replace => XattrChange::Remove,
                 XattrMode::Set | XattrMode::Create => XattrChange::RemoveIfAny,
-            });
-        }
-        let method = parse_property(value)?;
-        let change = XattrChange::Set(value, mode);
-        self.change_with(COMPRESSION_NAME, change, None, |flags| {
-            flags_with(flags, method)
-        })?;
-        self.forget_property();
-        Ok(())
+            },
+        );
     }
+    let method = parse_property(value)?;
+    let change = XattrChange::Set(value, mode);
+    change_with(inode, COMPRESSION_NAME, change, None, |flags| {
+        flags_with(flags, method)
+    })?;
+    properties::forget(inode);
+    Ok(())
+}
 
-    fn remove_property(&self, change: XattrChange<'_>) -> Result<()> {
-        self.change_with(COMPRESSION_NAME, change, None, flags_without)?;
-        self.forget_property();
-        Ok(())
+fn remove_property(inode: &BtrfsInode, change: XattrChange<'_>) -> Result<()> {
+    change_with(inode, COMPRESSION_NAME, change, None, flags_without)?;
+    properties::forget(inode);
+    Ok(())
+}
+
+/// Changes an attribute, with permission bits that change with it: new ones, and such as are lost.
+fn change_xattr(
+    inode: &BtrfsInode,
+    name: &[u8],
+    change: XattrChange<'_>,
+    bits: Option<(u32, u32)>,
+) -> Result<()> {
+    change_with(inode, name, change, bits, |flags| flags)
+}
+
+/// As [`change_xattr`], with flags that change with it.
+fn change_with(
+    inode: &BtrfsInode,
+    name: &[u8],
+    change: XattrChange<'_>,
+    bits: Option<(u32, u32)>,
+    flags: impl Fn(InodeFlags) -> InodeFlags,
+) -> Result<()> {
+    if !inode.can_change() {
+        return Err(Condition::ReadOnly.into());
     }
-
-    /// Changes an attribute, with permission bits that change with it: new ones, and such as are lost.
-    fn change_xattr(
-        &self,
-        name: &[u8],
-        change: XattrChange<'_>,
-        bits: Option<(u32, u32)>,
-    ) -> Result<()> {
-        self.change_with(name, change, bits, |flags| flags)
-    }
-
-    /// As [`change_xattr`](Self::change_xattr), with flags that change with it.
-    fn change_with(
-        &self,
-        name: &[u8],
-        change: XattrChange<'_>,
-        bits: Option<(u32, u32)>,
-        flags: impl Fn(InodeFlags) -> InodeFlags,
-    ) -> Result<()> {
-        if !self.can_change() {
-            return Err(Condition::ReadOnly.into());
-        }
-        let _order = self.order.write();
-        let now = self.fs.clock.now();
-        self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
-            let transaction = handle.generation();
-            let number = self.id.number;
-            let changed = handle.edit(self.tree_id(), |editor: &mut Editor<'_, '_>| match change {
+    let _order = inode.order.write();
+    let now = inode.fs.clock.now();
+    inode.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
+        let transaction = handle.generation();
+        let number = inode.id.number;
+        let changed = handle.edit(
+            inode.tree_id(),
+            |editor: &mut Editor<'_, '_>| match change {
                 XattrChange::Set(value, mode) => {
                     change::set(editor, transaction, (number, name), value, mode)
                 }
                 XattrChange::Remove | XattrChange::RemoveIfAny => {
                     change::remove(editor, number, name)
                 }
-            });
-            match (changed, change) {
-                (Err(Error::Condition(Condition::NoAttribute)), XattrChange::RemoveIfAny) => {}
-                (changed, _) => changed?,
-            }
-            if let Some((bits, lost)) = bits {
-                item.permissions = (item.permissions & !PERMISSION_BITS | bits) & !lost;
-            }
-            item.flags = flags(item.flags);
-            item.changed = now;
-            Ok(())
-        })
-    }
+            },
+        );
+        match (changed, change) {
+            (Err(Error::Condition(Condition::NoAttribute)), XattrChange::RemoveIfAny) => {}
+            (changed, _) => changed?,
+        }
+        if let Some((bits, lost)) = bits {
+            item.permissions = (item.permissions & !PERMISSION_BITS | bits) & !lost;
+        }
+        item.flags = flags(item.flags);
+        item.changed = now;
+        Ok(())
+    })
 }
 
 #[cfg(test)]

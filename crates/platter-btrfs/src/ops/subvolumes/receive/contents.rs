@@ -10,6 +10,7 @@ use crate::compress::Decompressor;
 use crate::context::Subvolume;
 use crate::ondisk::file_extent::{COMPRESSED_BYTES_MAX, Compression};
 use crate::ondisk::send_stream::{EncodedData, EncodedForm, Source};
+use crate::ops::encoded;
 use crate::ops::subvolumes::in_use::root_of;
 
 /// Data that is copied at once where it cannot be shared.
@@ -43,7 +44,7 @@ impl Receiver<'_> {
         {
             let inode = self.fs.load(file.id())?.ok_or(Condition::Stale)?;
             let _writer = self.fs.writers.enter();
-            if inode.write_compressed(offset, encoded, form.compression)? {
+            if encoded::write(&inode, offset, encoded, form.compression)? {
                 return Ok(());
             }
         }

@@ -13,8 +13,8 @@ use platter_vfs::{
     Unmade, WholeFile, XattrMode,
 };
 
-use super::BtrfsInode;
 use super::state::SECTOR_BYTES;
+use super::{BtrfsInode, contents, defragment, link, reflink, xattrs};
 use crate::xattr;
 
 impl platter_vfs::Inode for BtrfsInode {
@@ -35,7 +35,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.link_target()
+        link::target(self)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -73,7 +73,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn will_need(&self, range: Range<u64>) {
-        self.announce(range);
+        contents::announce(self, range);
     }
 
     fn note_access(&self, times: AccessTimes) -> Result<()> {
@@ -116,7 +116,7 @@ impl platter_vfs::Inode for BtrfsInode {
         to: u64,
     ) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        self.clone_from(source, range, to)
+        reflink::clone(self, source, range, to)
     }
 
     fn dedupe_range(
@@ -126,12 +126,12 @@ impl platter_vfs::Inode for BtrfsInode {
         to: u64,
     ) -> Result<Deduped> {
         let _writer = self.fs.writers.enter();
-        self.dedupe_from(source, range, to)
+        reflink::dedupe(self, source, range, to)
     }
 
     fn defragment(&self, request: &Defragment) -> Result<u64> {
         let _writer = self.fs.writers.enter();
-        self.defragment_range(request)
+        defragment::defragment_file(self, request)
     }
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
@@ -147,12 +147,12 @@ impl platter_vfs::Inode for BtrfsInode {
         mode: XattrMode,
     ) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        self.set_named_xattr(context, name, value, mode)
+        xattrs::set(self, context, name, value, mode)
     }
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        self.remove_named_xattr(name)
+        xattrs::remove(self, name)
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {

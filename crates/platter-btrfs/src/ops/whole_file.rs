@@ -9,9 +9,9 @@ use platter_vfs::file::ZEROS;
 use platter_vfs::namei::{NamedInode, may_create};
 use platter_vfs::{Condition, Error, FileKind, Result, WholeFile};
 
-use super::BtrfsInode;
 use super::create::inherited_flags;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, SECTOR_BYTES, States, touch_contents};
+use super::{BtrfsInode, delalloc};
 use crate::compress::looks_compressible;
 use crate::inode;
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
@@ -105,7 +105,7 @@ impl BtrfsInode {
         if contents.is_empty() {
             return Form::Nothing;
         }
-        if let Some((compression, bytes)) = self.inline_form(contents, method) {
+        if let Some((compression, bytes)) = delalloc::inline_form(self, contents, method) {
             return Form::Inline(compression, bytes);
         }
         let sector = usize::try_from(SECTOR_BYTES).unwrap_or_default();

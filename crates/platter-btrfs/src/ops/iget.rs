@@ -118,6 +118,30 @@ impl SuperBlock {
         }
     }
 
+    /// The object of an inode that was just made.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        dir: &BtrfsInode,
+        number: u64,
+        item: InodeItem,
+    ) -> Result<Arc<BtrfsInode>> {
+        let id = InodeId {
+            tree: dir.id.tree,
+            number,
+        };
+        let is_unnamed = item.links == 0;
+        let inode = self.inodes.get_or_load(id, |seat| {
+            let inode = self.object(id, Arc::clone(&dir.subvolume), item, seat);
+            inode.state.write().may_get_first_name = is_unnamed;
+            Ok::<_, Error>(inode)
+        });
+        if is_unnamed {
+            // Without a name, it goes with its last user.
+            self.inodes.release(id);
+        }
+        inode
+    }
+
     /// The inode that an entry of a directory names.
     pub(super) fn named(
         self: &Arc<Self>,
