@@ -13,6 +13,7 @@ use super::{Btrfs, MountOptions};
 use crate::log::write::Target;
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ops::sync;
 use crate::txn::WriteContext;
 use crate::txn::tests::image::Pool;
 
@@ -126,7 +127,7 @@ fn threads_share_logs() {
     println!("200 calls by four threads: {logs} logs");
     assert!((50..=200).contains(&logs), "{logs}");
     // What was logged is there after a crash.
-    mounted.fs.super_block().cut();
+    sync::end_writes(mounted.fs.super_block());
     drop(files);
     drop(mounted);
     let again = Mounted::new(&pool);
@@ -237,7 +238,7 @@ fn log_that_one_of_two_devices_knows_is_replayed() {
     devices[1].read_at(SUPERBLOCK, &mut before).unwrap();
     file.write_at(0, &[5; 6000]).unwrap();
     file.sync(false).unwrap();
-    fs.super_block().cut();
+    sync::end_writes(fs.super_block());
     drop((file, root, fs));
     devices[1].write_at(SUPERBLOCK, &before).unwrap();
     drop(devices);

@@ -38,7 +38,7 @@ use platter_vfs::{
 };
 
 use crate::ondisk::Superblock;
-use crate::ops::{MountedSubvolumes, SuperBlock};
+use crate::ops::{MountedSubvolumes, SuperBlock, sync};
 use crate::txn::CommitReport;
 use writing::Writing;
 
@@ -174,7 +174,7 @@ impl Filesystem for Btrfs {
     }
 
     fn sync(&self) -> Result<()> {
-        self.fs.sync()
+        sync::sync_fs(&self.fs)
     }
 
     fn label(&self) -> Result<Vec<u8>> {

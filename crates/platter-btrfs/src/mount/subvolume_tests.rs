@@ -15,6 +15,7 @@ use platter_vfs::{
 
 use super::write_tests::{mount, name, read};
 use super::{Btrfs, MountOptions};
+use crate::ops::dead_subvolumes;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::Pool;
@@ -164,8 +165,8 @@ fn deleted_subvolume_is_read_until_its_last_user_is_gone() {
     assert!(is(&mounted.inode_of_handle(id), Condition::Stale));
     drop((file, sub));
     mounted.sync().unwrap();
-    mounted.super_block().drop_all_dead_subvolumes().unwrap();
-    assert!(!mounted.super_block().has_dead_subvolumes());
+    dead_subvolumes::drop_all(mounted.super_block()).unwrap();
+    assert!(mounted.super_block().dead_subvolumes.is_empty());
     assert!(is(&mounted.inode(id), Condition::Stale));
     drop(root);
     mounted.unmount().unwrap();
@@ -230,8 +231,8 @@ fn deleted_subvolumes_leave_nothing() {
         }
         drop(root);
         mounted.sync().unwrap();
-        mounted.super_block().drop_all_dead_subvolumes().unwrap();
-        assert!(!mounted.super_block().has_dead_subvolumes());
+        dead_subvolumes::drop_all(mounted.super_block()).unwrap();
+        assert!(mounted.super_block().dead_subvolumes.is_empty());
         mounted.unmount().unwrap();
         drop(mounted);
         pool.assert_clean();
@@ -433,7 +434,7 @@ fn crash_leaves_whole_snapshots_and_deletions_go_on() {
             }
         }
         mounted.sync().unwrap();
-        assert!(!mounted.super_block().has_dead_subvolumes());
+        assert!(mounted.super_block().dead_subvolumes.is_empty());
         mounted.unmount().unwrap();
         drop(mounted);
         if is_judged {

@@ -15,7 +15,7 @@ use super::subvolume;
 use super::write::open_for_writing;
 use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
-use crate::ops::SuperBlock;
+use crate::ops::{SuperBlock, dead_subvolumes, orphans, sync};
 use crate::txn::WriteContext;
 
 /// A mount for writing.
@@ -80,12 +80,12 @@ pub(super) fn begin(
     let root = subvolume::choose(context, &options.subvolume)?;
     let others = context.subvolumes()?;
     let fs = SuperBlock::writable(writing, &root, &others, budget, clock, options.data);
-    match fs.delete_orphans() {
+    match orphans::clean_up(&fs) {
         // Those left are deleted by a later mount: this one can make space.
         Err(Error::Condition(Condition::NoSpace)) if fs.can_write() => {}
         deleted => deleted?,
     }
-    fs.find_dead_subvolumes()?;
+    dead_subvolumes::queue_all(&fs)?;
     Ok(fs)
 }
 
@@ -100,7 +100,7 @@ impl Flushed for Flusher {
     fn flush(&self, _: CommitDue) {
         if let Some(fs) = self.0.upgrade() {
             // An error is kept for the next sync.
-            let _ = fs.sync();
+            let _ = sync::sync_fs(&fs);
         }
     }
 
@@ -110,7 +110,7 @@ impl Flushed for Flusher {
         let Some(fs) = self.0.upgrade() else { return };
         let begin = fs.clock().monotonic();
         // An error ended the mount, or there is no space: it is tried again.
-        while let Ok(true) = fs.drop_dead_subvolumes()
+        while let Ok(true) = dead_subvolumes::drop_some(&fs)
             && fs.clock().monotonic().saturating_sub(begin) < DROPPING
         {}
         if let Some(writing) = fs.writing().filter(|_| fs.can_write()) {
@@ -131,7 +131,7 @@ pub(super) fn start(fs: &Arc<SuperBlock>, interval: Option<Duration>) -> Result<
         None => None,
     };
     if interval.is_none() {
-        fs.drop_subvolumes_in_sync();
+        fs.dead_subvolumes.drop_in_syncs();
     }
     let fs = Arc::clone(fs);
     let workers = Workers { _flusher: flusher };
@@ -147,12 +147,12 @@ impl WritableMount for Mounted {
     }
 
     fn sync(&self) -> Result<()> {
-        self.fs.sync_all()
+        sync::sync_all(&self.fs)
     }
 
     /// Every commit leaves the filesystem clean, with no log.
     fn suspend(&self) -> Result<()> {
-        self.fs.write_unnamed()?;
+        sync::write_unnamed(&self.fs)?;
         self.fs.writing().map_or(Ok(()), WriteContext::freeze)
     }
 
@@ -165,11 +165,11 @@ impl WritableMount for Mounted {
 
     /// Every commit leaves the filesystem clean.
     fn mark_clean(&self) -> Result<()> {
-        self.fs.sync_all()
+        sync::sync_all(&self.fs)
     }
 
     fn end_writes(&self) {
-        self.fs.cut();
+        sync::end_writes(&self.fs);
     }
 
     fn release(&self, (): ()) -> Result<()> {

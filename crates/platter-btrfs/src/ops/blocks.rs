@@ -16,7 +16,7 @@ use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 use super::delalloc::{Ahead, Allocated};
 use super::file_extents::EXTENT_CREDITS;
 use super::state::{INODE_CREDITS, Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
-use super::{BtrfsInode, delalloc, file_extents, inline, ordered_data, prealloc};
+use super::{BtrfsInode, delalloc, file_extents, inline, ordered_data, prealloc, sync};
 use crate::file::{self, Runs};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::ExtentPlace;
@@ -131,7 +131,7 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn note_dirty(&self) {
-        self.add_to_dirty();
+        sync::mark_dirty(self);
     }
 
     fn note_failure(&self, error: &Error) {
@@ -374,11 +374,11 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn commit_mapping(&self) -> Result<()> {
-        self.commit_all()
+        sync::commit(self)
     }
 
     fn commit(&self, _data_only: bool) -> Result<()> {
-        self.commit_with_contents()
+        sync::commit_file(self)
     }
 }
 

@@ -10,16 +10,13 @@ use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result, XattrMod
 
 use super::properties::COMPRESSION_NAME;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
-use super::{BtrfsInode, SuperBlock, properties};
-use crate::directory::change::{EntryName, next_index};
+use super::{BtrfsInode, entries, properties, sync};
 use crate::inode;
-use crate::ondisk::features::Incompat;
+use crate::ondisk::Key;
 use crate::ondisk::file_extent::{Compression, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::types::LAST_FREE_OBJECT;
-use crate::ondisk::{Key, TreeId};
-use crate::txn::{Editor, Handle};
+use crate::txn::Handle;
 use crate::xattr;
 
 /// The longest target of a link, as in the kernel: a page less its end.
@@ -64,268 +61,192 @@ pub(super) fn inherited_flags(directory: InodeFlags, kind: FileKind) -> InodeFla
     flags
 }
 
-impl BtrfsInode {
-    /// What a file made in this directory takes from it and from its maker.
-    ///
-    /// # Errors
-    /// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
-    pub(super) fn plan_new<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
-        if let CreateKind::Symlink(target) = new.kind {
-            if target.is_empty() {
-                return Err(Condition::NotFound.into());
-            }
-            let node_bytes = self.context().superblock.node_bytes;
-            let capacity = crate::ondisk::leaf_edit::capacity(node_bytes);
-            let header = INLINE_HEADER_BYTES + crate::ondisk::leaf::ITEM_BYTES;
-            if target.len() > TARGET_BYTES_MAX.min(capacity.saturating_sub(header)) {
-                return Err(Condition::NameTooLong.into());
-            }
-            if target.contains(&0) {
-                return Err(Condition::InvalidArgument.into());
-            }
+/// What a file made in this directory takes from it and from its maker.
+///
+/// # Errors
+/// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
+pub(super) fn plan<'a>(directory: &BtrfsInode, new: NewInode<'a>) -> Result<Blueprint<'a>> {
+    if let CreateKind::Symlink(target) = new.kind {
+        if target.is_empty() {
+            return Err(Condition::NotFound.into());
         }
-        let own = xattr::get(
-            self.context(),
-            self.tree(),
-            self.id.number,
-            ACL_DEFAULT_NAME,
-        );
-        let default_acl = match own {
-            Ok(value) => Some(PosixAcl::decode(&value)?),
-            Err(Error::Condition(Condition::NoAttribute)) => None,
-            Err(error) => return Err(error),
-        };
-        let attr = self.attributes();
-        let blueprint = Blueprint {
-            new,
-            file: NewFile {
-                uid: 0,
-                gid: 0,
-                permissions: 0,
-                access_acl: None,
-                inherits_default_acl: false,
-            },
-            default_acl: None,
-            property: None,
-        };
-        let acl = default_acl.as_ref();
-        let kind = blueprint.kind();
-        let file = NewFile::in_directory(&attr, acl, new.context, kind, new.permissions);
-        Ok(Blueprint {
-            default_acl: default_acl.filter(|_| file.inherits_default_acl),
-            property: properties::inherited(self, kind)?,
-            file,
-            ..blueprint
-        })
-    }
-
-    /// Makes a file; without a name, it is an orphan. The caller holds the inode lock.
-    pub(super) fn create_named(
-        &self,
-        name: Option<Name<'_>>,
-        new: NewInode<'_>,
-    ) -> Result<Arc<Self>> {
-        let fs = &self.fs;
-        let blueprint = self.plan_new(new)?;
-        let handle = fs.begin(NAME_CREDITS + 2 * INODE_CREDITS, Purpose::Change)?;
-        let mut states = States::lock(&[self]);
-        let made = handle.whole(|handle| {
-            let made = self.make(handle, name, &blueprint, states.item(self).flags)?;
-            if let Some(name) = name {
-                let dir = states.item(self);
-                dir.size_bytes += 2 * name.len() as u64;
-                touch_contents(dir, fs.clock.now());
-                states.store(handle)?;
-            }
-            Ok(made)
-        })?;
-        states.end();
-        drop(handle);
-        let (number, item) = made;
-        fs.adopt(self, number, item)
-    }
-
-    /// Makes an inode in this directory's subvolume, with what is in it from the start. The name comes first: only
-    /// that can be refused.
-    pub(super) fn make(
-        &self,
-        handle: &Handle<'_>,
-        name: Option<Name<'_>>,
-        blueprint: &Blueprint<'_>,
-        dir_flags: InodeFlags,
-    ) -> Result<(u64, InodeItem)> {
-        let (fs, kind, now) = (&self.fs, blueprint.kind(), self.fs.clock.now());
-        let mut item = InodeItem {
-            generation: handle.generation(),
-            transaction: handle.generation(),
-            size_bytes: 0,
-            allocated_bytes: 0,
-            links: u32::from(name.is_some()),
-            uid: blueprint.file.uid,
-            gid: blueprint.file.gid,
-            kind,
-            permissions: blueprint.file.permissions,
-            device: DeviceNumber { major: 0, minor: 0 },
-            flags: inherited_flags(dir_flags, kind) | fs.policy.flags(kind),
-            sequence: 0,
-            accessed: now,
-            changed: now,
-            modified: now,
-            created: now,
-        };
-        let target = match blueprint.new.kind {
-            CreateKind::Symlink(target) => Some(target),
-            CreateKind::CharDevice(device) | CreateKind::BlockDevice(device) => {
-                item.device = *device;
-                None
-            }
-            CreateKind::Regular | CreateKind::Directory | CreateKind::Fifo | CreateKind::Socket => {
-                None
-            }
-        };
-        if let Some(target) = target {
-            item.size_bytes = target.len() as u64;
-            item.allocated_bytes = target.len() as u64;
+        let node_bytes = directory.context().superblock.node_bytes;
+        let capacity = crate::ondisk::leaf_edit::capacity(node_bytes);
+        let header = INLINE_HEADER_BYTES + crate::ondisk::leaf::ITEM_BYTES;
+        if target.len() > TARGET_BYTES_MAX.min(capacity.saturating_sub(header)) {
+            return Err(Condition::NameTooLong.into());
         }
-        let number = handle.edit(self.tree_id(), |editor| {
-            let number = fs.next_number(self.tree_id(), editor)?;
-            match name {
-                Some(name) => self.add_entry(handle, editor, name, (number, kind))?,
-                None => inode::change::add_orphan(editor, number)?,
-            }
-            inode::change::insert(editor, number, &item)?;
-            if let Some(target) = target {
-                let extent = FileExtent {
-                    generation: handle.generation(),
-                    ram_bytes: target.len() as u64,
-                    compression: Compression::None,
-                    file_bytes: target.len() as u64,
-                    kind: FileExtentKind::Inline(target),
-                };
-                let key = Key::new(number, ItemKind::EXTENT_DATA, 0);
-                editor.insert(key, &extent.encode())?;
-            }
-            if let Some(value) = &blueprint.property {
-                let (of, transaction) = ((number, COMPRESSION_NAME), handle.generation());
-                xattr::change::set(editor, transaction, of, value, XattrMode::Set)?;
-            }
-            for (name, acl) in blueprint.acls() {
-                let (of, value) = ((number, name), acl.encode());
-                let transaction = handle.generation();
-                xattr::change::set(editor, transaction, of, &value, XattrMode::Set)?;
-            }
-            Ok(number)
-        })?;
-        Ok((number, item))
-    }
-
-    /// Adds a name to this directory.
-    pub(super) fn add_entry(
-        &self,
-        handle: &Handle<'_>,
-        editor: &mut Editor<'_, '_>,
-        name: Name<'_>,
-        (inode, kind): (u64, FileKind),
-    ) -> Result<()> {
-        let incompat = self.context().superblock.features.incompat;
-        let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
-        let index = next_index(editor, self.id.number)?;
-        let entry = EntryName {
-            dir: self.id.number,
-            name: name.as_bytes(),
-            inode,
-        };
-        entry.add(editor, handle.generation(), (kind, index), has_extended)?;
-        let notes = &self.fs.log_notes;
-        notes.add_name(handle.generation(), self.tree_id(), inode);
-        Ok(())
-    }
-
-    /// Removes a name from this directory.
-    pub(super) fn remove_entry(
-        &self,
-        handle: &Handle<'_>,
-        editor: &mut Editor<'_, '_>,
-        name: Name<'_>,
-        inode: u64,
-    ) -> Result<()> {
-        let entry = EntryName {
-            dir: self.id.number,
-            name: name.as_bytes(),
-            inode,
-        };
-        let index = entry.remove(editor)?;
-        let (notes, place) = (&self.fs.log_notes, (self.id.number, index));
-        if !notes.remove_name(handle.generation(), self.tree_id(), place, inode) {
-            handle.require_commit();
+        if target.contains(&0) {
+            return Err(Condition::InvalidArgument.into());
         }
-        Ok(())
     }
+    let own = xattr::get(
+        directory.context(),
+        directory.tree(),
+        directory.id.number,
+        ACL_DEFAULT_NAME,
+    );
+    let default_acl = match own {
+        Ok(value) => Some(PosixAcl::decode(&value)?),
+        Err(Error::Condition(Condition::NoAttribute)) => None,
+        Err(error) => return Err(error),
+    };
+    let attr = directory.attributes();
+    let blueprint = Blueprint {
+        new,
+        file: NewFile {
+            uid: 0,
+            gid: 0,
+            permissions: 0,
+            access_acl: None,
+            inherits_default_acl: false,
+        },
+        default_acl: None,
+        property: None,
+    };
+    let acl = default_acl.as_ref();
+    let kind = blueprint.kind();
+    let file = NewFile::in_directory(&attr, acl, new.context, kind, new.permissions);
+    Ok(Blueprint {
+        default_acl: default_acl.filter(|_| file.inherits_default_acl),
+        property: properties::inherited(directory, kind)?,
+        file,
+        ..blueprint
+    })
+}
 
-    /// Adds a name of `file` to this directory. The caller holds both inode locks.
-    pub(super) fn add_link(&self, name: Name<'_>, file: &Arc<Self>) -> Result<()> {
-        let handle = self.fs.begin(NAME_CREDITS, Purpose::Change)?;
-        let mut states = States::lock(&[self, file]);
-        let now = self.fs.clock.now();
-        let was_unnamed = states.item(file).links == 0;
-        handle.whole(|handle| {
-            handle.edit(self.tree_id(), |editor| {
-                let named = (file.id.number, file.kind);
-                self.add_entry(handle, editor, name, named)?;
-                if was_unnamed {
-                    inode::change::remove_orphan(editor, file.id.number)?;
-                }
-                Ok(())
-            })?;
-            let dir = states.item(self);
+/// Makes a file; without a name, it is an orphan. The caller holds the inode lock.
+pub(super) fn file(
+    directory: &BtrfsInode,
+    name: Option<Name<'_>>,
+    new: NewInode<'_>,
+) -> Result<Arc<BtrfsInode>> {
+    let fs = &directory.fs;
+    let blueprint = plan(directory, new)?;
+    let handle = fs.begin(NAME_CREDITS + 2 * INODE_CREDITS, Purpose::Change)?;
+    let mut states = States::lock(&[directory]);
+    let made = handle.whole(|handle| {
+        let made = make(
+            directory,
+            handle,
+            name,
+            &blueprint,
+            states.item(directory).flags,
+        )?;
+        if let Some(name) = name {
+            let dir = states.item(directory);
             dir.size_bytes += 2 * name.len() as u64;
-            touch_contents(dir, now);
-            let item = states.item(file);
-            item.links = item.links.saturating_add(1);
-            item.changed = now;
-            states.store(handle)
-        })?;
-        states.end();
-        drop(handle);
-        if was_unnamed {
-            // Now that it can be found, what was written to it before has to be.
-            file.add_to_dirty();
+            touch_contents(dir, fs.clock.now());
+            states.store(handle)?;
         }
-        Ok(())
-    }
+        Ok(made)
+    })?;
+    states.end();
+    drop(handle);
+    let (number, item) = made;
+    fs.adopt(directory, number, item)
 }
 
-impl SuperBlock {
-    /// The number of a new inode: none of this mount has it, be it that it was deleted.
-    pub(super) fn next_number(&self, tree: TreeId, editor: &Editor<'_, '_>) -> Result<u64> {
-        // The caller has the tree locked: no other thread gives numbers in it.
-        let known = self.next_numbers.lock().get(&tree).copied();
-        let next = match known {
-            Some(next) => next,
-            None => inode::change::next_number(editor)?,
-        };
-        if next > LAST_FREE_OBJECT {
-            return Err(Condition::NoSpace.into());
-        }
-        self.next_numbers.lock().insert(tree, next + 1);
-        Ok(next)
-    }
-}
-
-/// Counts a name less, and makes an inode that lost its last an orphan. Returns whether it did.
-pub(super) fn drop_link(
+/// Makes an inode in this directory's subvolume, with what is in it from the start. The name comes first: only
+/// that can be refused.
+pub(super) fn make(
+    directory: &BtrfsInode,
     handle: &Handle<'_>,
-    states: &mut States<'_>,
-    inode: &BtrfsInode,
-) -> Result<bool> {
-    let item = states.item(inode);
-    item.links = item.links.saturating_sub(1);
-    item.changed = inode.fs.clock.now();
-    let is_gone = item.links == 0;
-    if is_gone {
-        handle.edit(inode.tree_id(), |editor| {
-            inode::change::add_orphan(editor, inode.id.number)
-        })?;
+    name: Option<Name<'_>>,
+    blueprint: &Blueprint<'_>,
+    dir_flags: InodeFlags,
+) -> Result<(u64, InodeItem)> {
+    let (fs, kind, now) = (&directory.fs, blueprint.kind(), directory.fs.clock.now());
+    let mut item = InodeItem {
+        generation: handle.generation(),
+        transaction: handle.generation(),
+        size_bytes: 0,
+        allocated_bytes: 0,
+        links: u32::from(name.is_some()),
+        uid: blueprint.file.uid,
+        gid: blueprint.file.gid,
+        kind,
+        permissions: blueprint.file.permissions,
+        device: DeviceNumber { major: 0, minor: 0 },
+        flags: inherited_flags(dir_flags, kind) | fs.policy.flags(kind),
+        sequence: 0,
+        accessed: now,
+        changed: now,
+        modified: now,
+        created: now,
+    };
+    let target = match blueprint.new.kind {
+        CreateKind::Symlink(target) => Some(target),
+        CreateKind::CharDevice(device) | CreateKind::BlockDevice(device) => {
+            item.device = *device;
+            None
+        }
+        CreateKind::Regular | CreateKind::Directory | CreateKind::Fifo | CreateKind::Socket => None,
+    };
+    if let Some(target) = target {
+        item.size_bytes = target.len() as u64;
+        item.allocated_bytes = target.len() as u64;
     }
-    Ok(is_gone)
+    let number = handle.edit(directory.tree_id(), |editor| {
+        let number = fs.free_objectids.take(directory.tree_id(), editor)?;
+        match name {
+            Some(name) => entries::add(directory, handle, editor, name, (number, kind))?,
+            None => inode::change::add_orphan(editor, number)?,
+        }
+        inode::change::insert(editor, number, &item)?;
+        if let Some(target) = target {
+            let extent = FileExtent {
+                generation: handle.generation(),
+                ram_bytes: target.len() as u64,
+                compression: Compression::None,
+                file_bytes: target.len() as u64,
+                kind: FileExtentKind::Inline(target),
+            };
+            let key = Key::new(number, ItemKind::EXTENT_DATA, 0);
+            editor.insert(key, &extent.encode())?;
+        }
+        if let Some(value) = &blueprint.property {
+            let (of, transaction) = ((number, COMPRESSION_NAME), handle.generation());
+            xattr::change::set(editor, transaction, of, value, XattrMode::Set)?;
+        }
+        for (name, acl) in blueprint.acls() {
+            let (of, value) = ((number, name), acl.encode());
+            let transaction = handle.generation();
+            xattr::change::set(editor, transaction, of, &value, XattrMode::Set)?;
+        }
+        Ok(number)
+    })?;
+    Ok((number, item))
+}
+
+/// Adds a name of `file` to this directory. The caller holds both inode locks.
+pub(super) fn link(directory: &BtrfsInode, name: Name<'_>, file: &Arc<BtrfsInode>) -> Result<()> {
+    let handle = directory.fs.begin(NAME_CREDITS, Purpose::Change)?;
+    let mut states = States::lock(&[directory, file]);
+    let now = directory.fs.clock.now();
+    let was_unnamed = states.item(file).links == 0;
+    handle.whole(|handle| {
+        handle.edit(directory.tree_id(), |editor| {
+            let named = (file.id.number, file.kind);
+            entries::add(directory, handle, editor, name, named)?;
+            if was_unnamed {
+                inode::change::remove_orphan(editor, file.id.number)?;
+            }
+            Ok(())
+        })?;
+        let dir = states.item(directory);
+        dir.size_bytes += 2 * name.len() as u64;
+        touch_contents(dir, now);
+        let item = states.item(file);
+        item.links = item.links.saturating_add(1);
+        item.changed = now;
+        states.store(handle)
+    })?;
+    states.end();
+    drop(handle);
+    if was_unnamed {
+        // Now that it can be found, what was written to it before has to be.
+        sync::mark_dirty(file);
+    }
+    Ok(())
 }

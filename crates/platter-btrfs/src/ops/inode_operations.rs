@@ -14,7 +14,9 @@ use platter_vfs::{
 };
 
 use super::state::SECTOR_BYTES;
-use super::{BtrfsInode, contents, defragment, link, reflink, xattrs};
+use super::{
+    BtrfsInode, contents, defragment, link, names, reflink, subvolumes, sync, whole_file, xattrs,
+};
 use crate::xattr;
 
 impl platter_vfs::Inode for BtrfsInode {
@@ -27,11 +29,11 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        self.lookup_name(name)
+        names::lookup(self, name)
     }
 
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.list_names(from, sink)
+        names::list(self, from, sink)
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -156,7 +158,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.sync_contents(data_only)
+        sync::fsync(self, data_only)
     }
 
     fn create(
@@ -178,7 +180,7 @@ impl platter_vfs::Inode for BtrfsInode {
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
         // What keeps several from being made at once is an error of the first alone, too.
         create_whole_files(self, files, |files| {
-            self.create_together(files).unwrap_or(0)
+            whole_file::create_together(self, files).unwrap_or(0)
         })
     }
 
@@ -211,7 +213,10 @@ impl platter_vfs::Inode for BtrfsInode {
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        if self.kind == FileKind::Directory && !name.is_dot_or_dotdot() && self.remove_stub(name)? {
+        if self.kind == FileKind::Directory
+            && !name.is_dot_or_dotdot()
+            && subvolumes::delete::remove_stub(self, name)?
+        {
             return Ok(());
         }
         namei::remove_dir(self, name)
@@ -226,7 +231,7 @@ impl platter_vfs::Inode for BtrfsInode {
         mode: RenameMode,
     ) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        if new_parent.tree != self.id.tree && !self.moves_subvolumes(name, new_name, mode)? {
+        if new_parent.tree != self.id.tree && !subvolumes::names::is_moved(self, name, mode)? {
             return Err(Condition::CrossDevice.into());
         }
         namei::rename(self, context, name, (new_parent, new_name), mode)

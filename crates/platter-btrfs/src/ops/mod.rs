@@ -7,7 +7,8 @@ mod ordered_data;
 mod file_extents;
 mod properties;
 mod attr;
-mod sync;
+pub(crate) mod dead_subvolumes;
+pub(crate) mod sync;
 mod contents;
 mod inline;
 mod prealloc;
@@ -17,18 +18,22 @@ mod reflink;
 mod encoded;
 mod defragment;
 mod evict;
+pub(crate) mod orphans;
 mod link;
 mod xattrs;
+mod free_objectids;
+mod entries;
 mod create;
+mod remove;
 mod whole_file;
 mod stub;
 mod subvolumes;
 mod iget;
-mod rename;
 mod names;
+mod rename;
+mod namei;
 mod inode_operations;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,13 +55,14 @@ use crate::ondisk::inode_item::InodeItem;
 use crate::tree::Tree;
 use crate::txn::{Handle, WriteContext};
 use crate::verity::{MerkleCache, Verity};
+use dead_subvolumes::DeadSubvolumes;
 use delalloc::Ahead;
+use free_objectids::FreeObjectIds;
 use inline::InlineRule;
 use ordered_data::OrderedChecksums;
 use properties::KnownProperty;
 use state::Purpose;
 use stub::Stubs;
-use subvolumes::delete::DeadSubvolume;
 use subvolumes::in_use::{InUse, SubvolumesInUse, root_of};
 
 pub use link::LinkRule;
@@ -101,8 +107,8 @@ pub struct SuperBlock {
     clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the devices yet.
     dirty: DirtyList<BtrfsInode>,
-    /// The numbers of the next inodes, of subvolumes that got some.
-    next_numbers: Mutex<BTreeMap<TreeId, u64>>,
+    /// The numbers of new inodes.
+    free_objectids: FreeObjectIds,
     /// The checksums of what was written and has no items yet.
     checksums: OrderedChecksums,
     /// What the log trees of the running transaction have.
@@ -116,11 +122,7 @@ pub struct SuperBlock {
     /// The last number that a subvolume got.
     last_subvolume: Mutex<TreeId, { rank(8, 5) }>,
     /// Deleted subvolumes whose trees are to be dropped.
-    dead: Mutex<VecDeque<DeadSubvolume>, { rank(8, 6) }>,
-    /// Held while a thread drops a part of one.
-    dropping: Mutex<(), { rank(2, 4) }>,
-    /// Syncs drop them.
-    drops_in_sync: AtomicBool,
+    pub(crate) dead_subvolumes: DeadSubvolumes,
 }
 
 /// One inode in use.
@@ -220,16 +222,14 @@ impl SuperBlock {
             renames: Mutex::default(),
             clock,
             dirty: DirtyList::default(),
-            next_numbers: Mutex::default(),
+            free_objectids: FreeObjectIds::default(),
             checksums: OrderedChecksums::default(),
             log_notes: LogNotes::default(),
             changes: AtomicU32::new(0),
             in_use: SubvolumesInUse::default(),
             subvolume_changes: Mutex::default(),
             last_subvolume: Mutex::new(TreeId(0)),
-            dead: Mutex::default(),
-            dropping: Mutex::default(),
-            drops_in_sync: AtomicBool::new(false),
+            dead_subvolumes: DeadSubvolumes::default(),
         })
     }
 
@@ -358,7 +358,7 @@ impl Drop for BtrfsInode {
         let is_gone = self.state.read().item.links == 0;
         if is_gone && self.can_change() {
             // What could not be deleted is left to the next mount, as after a crash.
-            let _ = self.evict();
+            let _ = evict::evict(self);
         }
         blocks::release_all(self);
     }

@@ -1,51 +1,14 @@
-//! Removing names, and moving them within a directory and between two.
-
-use std::sync::Arc;
+//! Moving names, within a directory and between two.
 
 use platter_vfs::namei::{NamedInode, NewInode, Rename};
-use platter_vfs::{CreateKind, Name, NameBuf, RenameMode, Result, file};
+use platter_vfs::{CreateKind, RenameMode, Result, file};
 
-use super::BtrfsInode;
-use super::create::{Blueprint, drop_link};
+use super::create::Blueprint;
 use super::names::refused;
+use super::remove::drop_link;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
+use super::{BtrfsInode, create, entries, subvolumes, sync};
 use crate::txn::Handle;
-
-impl BtrfsInode {
-    /// Takes the name of `victim` out of this directory. The caller holds both inode locks.
-    pub(super) fn take_name(&self, name: &NameBuf, victim: &Arc<Self>) -> Result<()> {
-        let handle = self.fs.begin(NAME_CREDITS, Purpose::Free)?;
-        let mut states = States::lock(&[self, victim]);
-        let name = name.as_name();
-        let is_gone = handle.whole(|handle| {
-            handle.edit(self.tree_id(), |editor| {
-                self.remove_entry(handle, editor, name, victim.id.number)
-            })?;
-            self.count_name(&mut states, name, false);
-            let is_gone = drop_link(handle, &mut states, victim)?;
-            states.store(handle)?;
-            Ok(is_gone)
-        })?;
-        states.end();
-        drop(handle);
-        if is_gone {
-            self.fs.drop_unnamed(victim);
-        }
-        Ok(())
-    }
-
-    /// Counts a name that came to this directory or left it.
-    fn count_name(&self, states: &mut States<'_>, name: Name<'_>, is_added: bool) {
-        let item = states.item(self);
-        let len_bytes = 2 * name.len() as u64;
-        item.size_bytes = if is_added {
-            item.size_bytes.saturating_add(len_bytes)
-        } else {
-            item.size_bytes.saturating_sub(len_bytes)
-        };
-        touch_contents(item, self.fs.clock.now());
-    }
-}
 
 /// Makes a rename that is allowed, in one handle.
 pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
@@ -69,11 +32,14 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
         let _ = file::write_back(&*rename.moved);
     }
     let whiteout = if rename.mode == RenameMode::Whiteout {
-        Some(rename.from.dir.plan_new(NewInode {
-            context: rename.context,
-            kind: &CreateKind::WHITEOUT,
-            permissions: 0,
-        })?)
+        Some(create::plan(
+            rename.from.dir,
+            NewInode {
+                context: rename.context,
+                kind: &CreateKind::WHITEOUT,
+                permissions: 0,
+            },
+        )?)
     } else {
         None
     };
@@ -101,7 +67,7 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     states.end();
     drop(handle);
     if let (true, Some(there)) = (is_gone, &rename.there) {
-        fs.drop_unnamed(there);
+        sync::drop_unnamed(fs, there);
     }
     Ok(())
 }
@@ -113,13 +79,11 @@ fn exchange(rename: &Rename<'_, BtrfsInode>, handle: &Handle<'_>) -> Result<()> 
         return Ok(());
     };
     handle.edit(from.dir.tree_id(), |editor| {
-        from.dir
-            .remove_entry(handle, editor, from.name, moved.id.number)?;
-        to.dir
-            .remove_entry(handle, editor, to.name, there.id.number)?;
+        entries::remove(from.dir, handle, editor, from.name, moved.id.number)?;
+        entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         let (moved, there) = ((moved.id.number, moved.kind), (there.id.number, there.kind));
-        to.dir.add_entry(handle, editor, to.name, moved)?;
-        from.dir.add_entry(handle, editor, from.name, there)
+        entries::add(to.dir, handle, editor, to.name, moved)?;
+        entries::add(from.dir, handle, editor, from.name, there)
     })
 }
 
@@ -133,26 +97,24 @@ fn replace(
     let (from, to, moved) = (rename.from, rename.to, &rename.moved);
     handle.edit(from.dir.tree_id(), |editor| {
         if let Some(there) = &rename.there {
-            to.dir
-                .remove_entry(handle, editor, to.name, there.id.number)?;
+            entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         }
         // Where nothing was there, only this can be refused.
         let named = (moved.id.number, moved.kind);
-        to.dir.add_entry(handle, editor, to.name, named)?;
-        from.dir
-            .remove_entry(handle, editor, from.name, moved.id.number)
+        entries::add(to.dir, handle, editor, to.name, named)?;
+        entries::remove(from.dir, handle, editor, from.name, moved.id.number)
     })?;
     let mut is_gone = false;
     if let Some(there) = &rename.there {
-        to.dir.count_name(states, to.name, false);
+        entries::update_size(to.dir, states, to.name, false);
         is_gone = drop_link(handle, states, there)?;
     }
-    to.dir.count_name(states, to.name, true);
-    from.dir.count_name(states, from.name, false);
+    entries::update_size(to.dir, states, to.name, true);
+    entries::update_size(from.dir, states, from.name, false);
     if let Some(whiteout) = whiteout {
         let flags = states.item(from.dir).flags;
-        from.dir.make(handle, Some(from.name), whiteout, flags)?;
-        from.dir.count_name(states, from.name, true);
+        create::make(from.dir, handle, Some(from.name), whiteout, flags)?;
+        entries::update_size(from.dir, states, from.name, true);
     }
     Ok(is_gone)
 }
@@ -171,9 +133,8 @@ fn move_subvolume(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Change)?;
     let mut states = States::lock(&[from.dir, to.dir]);
     handle.whole(|handle| {
-        from.dir
-            .remove_subvolume(handle, &mut states, from.name, id, false)?;
-        to.dir.add_subvolume(handle, &mut states, to.name, id)?;
+        subvolumes::names::remove(from.dir, handle, &mut states, from.name, id, false)?;
+        subvolumes::names::add(to.dir, handle, &mut states, to.name, id)?;
         states.store(handle)
     })?;
     states.end();

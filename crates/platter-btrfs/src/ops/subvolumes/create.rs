@@ -10,17 +10,17 @@ use platter_vfs::{
     Condition, Context, CreateKind, FileKind, Inode, InodeId, Name, Result, XattrMode,
 };
 
+use super::names;
 use crate::inode;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::RootItem;
-use crate::ondisk::root_ref::RootRef;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Generation, Key, TreeId};
-use crate::ops::create::Blueprint;
-use crate::ops::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
-use crate::ops::{BtrfsInode, SuperBlock};
+use crate::ops::create::{self, Blueprint};
+use crate::ops::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States};
+use crate::ops::{BtrfsInode, SuperBlock, orphans};
 use crate::subvolume;
 use crate::txn::{Handle, Snapshot};
 use crate::xattr;
@@ -30,208 +30,189 @@ const CREDITS: u32 = 2 * NAME_CREDITS + INODE_CREDITS;
 /// What a root directory may be, before the umask.
 const PERMISSIONS: u32 = 0o777;
 
-impl SuperBlock {
-    /// A directory that takes a new name.
-    fn directory_for(self: &Arc<Self>, parent: InodeId) -> Result<Arc<BtrfsInode>> {
-        self.transactions()?;
-        let dir = self.load(parent)?.ok_or(Condition::NotFound)?;
-        if dir.kind != FileKind::Directory {
-            return Err(Condition::NotDirectory.into());
-        }
-        Ok(dir)
+/// A directory that takes a new name.
+fn directory_for(superblock: &Arc<SuperBlock>, parent: InodeId) -> Result<Arc<BtrfsInode>> {
+    superblock.transactions()?;
+    let dir = superblock.load(parent)?.ok_or(Condition::NotFound)?;
+    if dir.kind != FileKind::Directory {
+        return Err(Condition::NotDirectory.into());
     }
+    Ok(dir)
+}
 
-    /// The number of a new subvolume: none of this mount has it, be it that it was deleted.
-    fn next_subvolume(&self, handle: &Handle<'_>) -> Result<TreeId> {
-        let mut last = self.last_subvolume.lock();
-        let next = subvolume::next_id(handle)?.max(TreeId(last.0.saturating_add(1)));
-        *last = next;
-        Ok(next)
-    }
+/// The number of a new subvolume: none of this mount has it, be it that it was deleted.
+fn next_subvolume(superblock: &SuperBlock, handle: &Handle<'_>) -> Result<TreeId> {
+    let mut last = superblock.last_subvolume.lock();
+    let next = subvolume::next_id(handle)?.max(TreeId(last.0.saturating_add(1)));
+    *last = next;
+    Ok(next)
+}
 
-    /// Creates a subvolume; see [`platter_vfs::Subvolumes::create`].
-    pub(super) fn create_subvolume(
-        self: &Arc<Self>,
-        context: &Context,
-        parent: InodeId,
-        name: Name<'_>,
-    ) -> Result<Arc<dyn Inode>> {
-        let dir = self.directory_for(parent)?;
-        dir.space()?;
-        let _order = dir.order.write();
-        dir.vacancy(name)?;
-        may_create(&dir.link_state())?;
-        let blueprint = dir.plan_new(NewInode {
+/// Creates a subvolume; see [`platter_vfs::Subvolumes::create`].
+pub(super) fn create_subvolume(
+    superblock: &Arc<SuperBlock>,
+    context: &Context,
+    parent: InodeId,
+    name: Name<'_>,
+) -> Result<Arc<dyn Inode>> {
+    let dir = directory_for(superblock, parent)?;
+    dir.space()?;
+    let _order = dir.order.write();
+    dir.vacancy(name)?;
+    may_create(&dir.link_state())?;
+    let blueprint = create::plan(
+        &dir,
+        NewInode {
             context,
             kind: &CreateKind::Directory,
             permissions: PERMISSIONS,
-        })?;
-        let changing = self.subvolume_changes.lock();
-        // Its subvolume may have been deleted meanwhile, also below.
-        dir.space()?;
-        let handle = self.begin(CREDITS, Purpose::Change)?;
-        let mut states = States::lock(&[&*dir]);
-        let id = handle.whole(|handle| {
-            let id = self.next_subvolume(handle)?;
-            let uuid = self.clock.random_uuid();
-            dir.add_subvolume(handle, &mut states, name, id)?;
-            self.make_tree(handle, id, uuid, &blueprint)?;
-            subvolume::add_uuid(handle, self.context(), uuid, ItemKind::UUID_SUBVOL, id)?;
-            states.store(handle)?;
-            Ok(id)
-        })?;
-        states.end();
-        drop(handle);
-        self.context().forget_root_item(id);
-        drop(changing);
-        self.root_directory(id)
-    }
-
-    fn root_directory(self: &Arc<Self>, id: TreeId) -> Result<Arc<dyn Inode>> {
-        let root = InodeId {
-            tree: id.0,
-            number: FIRST_FREE_OBJECT,
-        };
-        Ok(self.find(root)?.ok_or(Condition::Stale)?)
-    }
-
-    /// Makes the tree of a new subvolume, with its root directory.
-    fn make_tree(
-        &self,
-        handle: &Handle<'_>,
-        id: TreeId,
-        uuid: Uuid,
-        blueprint: &Blueprint<'_>,
-    ) -> Result<()> {
-        let (generation, now) = (handle.generation(), self.clock.now());
-        let root = handle.create_root(id)?;
-        let node_bytes = self.context().superblock.node_bytes;
-        let mut item = RootItem::of_new_tree(root, node_bytes.into());
-        item.root_dir = FIRST_FREE_OBJECT;
-        let history = &mut item.history;
-        history.uuid = uuid;
-        history.creation_transaction = generation;
-        history.change_transaction = generation;
-        (history.created, history.changed) = (now, now);
-        subvolume::insert_root(handle, id, &item)?;
-        let directory = InodeItem {
-            generation,
-            transaction: generation,
-            size_bytes: 0,
-            allocated_bytes: 0,
-            links: 1,
-            uid: blueprint.file.uid,
-            gid: blueprint.file.gid,
-            kind: FileKind::Directory,
-            permissions: blueprint.file.permissions,
-            device: DeviceNumber { major: 0, minor: 0 },
-            flags: InodeFlags::empty(),
-            sequence: 0,
-            accessed: now,
-            changed: now,
-            modified: now,
-            created: now,
-        };
-        handle.edit(id, |editor| {
-            let number = FIRST_FREE_OBJECT;
-            inode::change::insert(editor, number, &directory)?;
-            let mut reference = Vec::new();
-            InodeRef {
-                parent: number,
-                index: 0,
-                name: b"..",
-            }
-            .encode(&mut reference);
-            editor.insert(Key::new(number, ItemKind::INODE_REF, number), &reference)?;
-            for (name, acl) in blueprint.acls() {
-                let value = acl.encode();
-                xattr::change::set(editor, generation, (number, name), &value, XattrMode::Set)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Makes a snapshot; see [`platter_vfs::Subvolumes::snapshot`]. It is that of a commit, which this one waits
-    /// for.
-    pub(super) fn snapshot_subvolume(
-        self: &Arc<Self>,
-        source: TreeId,
-        parent: InodeId,
-        name: Name<'_>,
-        is_read_only: bool,
-    ) -> Result<Arc<dyn Inode>> {
-        let dir = self.directory_for(parent)?;
-        dir.space()?;
-        self.dirty.write_back(write_back_files)?;
-        let _order = dir.order.write();
-        dir.vacancy(name)?;
-        may_create(&dir.link_state())?;
-        let changing = self.subvolume_changes.lock();
-        dir.space()?;
-        let context = self.context();
-        let found = context.subvolume(source)?.ok_or(Condition::NotFound)?;
-        let writing = self.transactions()?;
-        writing.follow(source)?;
-        // What is written in place would be in the snapshot.
-        let none_in_place = writing.in_place().exclude();
-        let handle = self.begin(CREDITS, Purpose::Change)?;
-        let mut states = States::lock(&[&*dir]);
-        let id = handle.whole(|handle| {
-            let id = self.next_subvolume(handle)?;
-            let uuid = self.clock.random_uuid();
-            dir.add_subvolume(handle, &mut states, name, id)?;
-            states.store(handle)?;
-            subvolume::add_uuid(handle, context, uuid, ItemKind::UUID_SUBVOL, id)?;
-            if is_read_only {
-                let received = found.item.history.received_uuid;
-                let kind = ItemKind::UUID_RECEIVED_SUBVOL;
-                subvolume::add_uuid(handle, context, received, kind, id)?;
-            }
-            handle.take_snapshot(Snapshot {
-                source,
-                id,
-                uuid,
-                is_read_only,
-                now: self.clock.now(),
-            });
-            Ok(id)
-        })?;
-        states.end();
-        let generation: Generation = handle.generation();
-        drop(handle);
-        writing.commit(generation)?;
-        drop(none_in_place);
-        context.forget_root_item(id);
-        drop(changing);
-        let made = context.subvolume(id)?.ok_or(Condition::Stale)?;
-        // What has no name in the source has no user in the snapshot.
-        self.delete_orphans_of(&made)?;
-        self.root_directory(id)
-    }
+        },
+    )?;
+    let changing = superblock.subvolume_changes.lock();
+    // Its subvolume may have been deleted meanwhile, also below.
+    dir.space()?;
+    let handle = superblock.begin(CREDITS, Purpose::Change)?;
+    let mut states = States::lock(&[&*dir]);
+    let id = handle.whole(|handle| {
+        let id = next_subvolume(superblock, handle)?;
+        let uuid = superblock.clock.random_uuid();
+        names::add(&dir, handle, &mut states, name, id)?;
+        make_tree(superblock, handle, id, uuid, &blueprint)?;
+        subvolume::add_uuid(
+            handle,
+            superblock.context(),
+            uuid,
+            ItemKind::UUID_SUBVOL,
+            id,
+        )?;
+        states.store(handle)?;
+        Ok(id)
+    })?;
+    states.end();
+    drop(handle);
+    superblock.context().forget_root_item(id);
+    drop(changing);
+    root_directory(superblock, id)
 }
 
-impl BtrfsInode {
-    /// Adds the name of a subvolume to this directory. The state of the directory is locked; it is not stored.
-    pub(in crate::ops) fn add_subvolume(
-        &self,
-        handle: &Handle<'_>,
-        states: &mut States<'_>,
-        name: Name<'_>,
-        child: TreeId,
-    ) -> Result<()> {
-        let entry = self.subvolume_name(&name, child);
-        let index = handle.edit(self.tree_id(), |editor| {
-            entry.add(editor, handle.generation())
-        })?;
-        let reference = RootRef {
-            dir: self.id.number,
-            index,
-            name: name.as_bytes(),
-        };
-        subvolume::add_name(handle, self.tree_id(), child, reference)?;
-        let item = states.item(self);
-        item.size_bytes = item.size_bytes.saturating_add(2 * name.len() as u64);
-        touch_contents(item, self.fs.clock.now());
+fn root_directory(superblock: &Arc<SuperBlock>, id: TreeId) -> Result<Arc<dyn Inode>> {
+    let root = InodeId {
+        tree: id.0,
+        number: FIRST_FREE_OBJECT,
+    };
+    Ok(superblock.find(root)?.ok_or(Condition::Stale)?)
+}
+
+/// Makes the tree of a new subvolume, with its root directory.
+fn make_tree(
+    superblock: &SuperBlock,
+    handle: &Handle<'_>,
+    id: TreeId,
+    uuid: Uuid,
+    blueprint: &Blueprint<'_>,
+) -> Result<()> {
+    let (generation, now) = (handle.generation(), superblock.clock.now());
+    let root = handle.create_root(id)?;
+    let node_bytes = superblock.context().superblock.node_bytes;
+    let mut item = RootItem::of_new_tree(root, node_bytes.into());
+    item.root_dir = FIRST_FREE_OBJECT;
+    let history = &mut item.history;
+    history.uuid = uuid;
+    history.creation_transaction = generation;
+    history.change_transaction = generation;
+    (history.created, history.changed) = (now, now);
+    subvolume::insert_root(handle, id, &item)?;
+    let directory = InodeItem {
+        generation,
+        transaction: generation,
+        size_bytes: 0,
+        allocated_bytes: 0,
+        links: 1,
+        uid: blueprint.file.uid,
+        gid: blueprint.file.gid,
+        kind: FileKind::Directory,
+        permissions: blueprint.file.permissions,
+        device: DeviceNumber { major: 0, minor: 0 },
+        flags: InodeFlags::empty(),
+        sequence: 0,
+        accessed: now,
+        changed: now,
+        modified: now,
+        created: now,
+    };
+    handle.edit(id, |editor| {
+        let number = FIRST_FREE_OBJECT;
+        inode::change::insert(editor, number, &directory)?;
+        let mut reference = Vec::new();
+        InodeRef {
+            parent: number,
+            index: 0,
+            name: b"..",
+        }
+        .encode(&mut reference);
+        editor.insert(Key::new(number, ItemKind::INODE_REF, number), &reference)?;
+        for (name, acl) in blueprint.acls() {
+            let value = acl.encode();
+            xattr::change::set(editor, generation, (number, name), &value, XattrMode::Set)?;
+        }
         Ok(())
-    }
+    })
+}
+
+/// Makes a snapshot; see [`platter_vfs::Subvolumes::snapshot`]. It is that of a commit, which this one waits
+/// for.
+pub(super) fn create_snapshot(
+    superblock: &Arc<SuperBlock>,
+    source: TreeId,
+    parent: InodeId,
+    name: Name<'_>,
+    is_read_only: bool,
+) -> Result<Arc<dyn Inode>> {
+    let dir = directory_for(superblock, parent)?;
+    dir.space()?;
+    superblock.dirty.write_back(write_back_files)?;
+    let _order = dir.order.write();
+    dir.vacancy(name)?;
+    may_create(&dir.link_state())?;
+    let changing = superblock.subvolume_changes.lock();
+    dir.space()?;
+    let context = superblock.context();
+    let found = context.subvolume(source)?.ok_or(Condition::NotFound)?;
+    let writing = superblock.transactions()?;
+    writing.follow(source)?;
+    // What is written in place would be in the snapshot.
+    let none_in_place = writing.in_place().exclude();
+    let handle = superblock.begin(CREDITS, Purpose::Change)?;
+    let mut states = States::lock(&[&*dir]);
+    let id = handle.whole(|handle| {
+        let id = next_subvolume(superblock, handle)?;
+        let uuid = superblock.clock.random_uuid();
+        names::add(&dir, handle, &mut states, name, id)?;
+        states.store(handle)?;
+        subvolume::add_uuid(handle, context, uuid, ItemKind::UUID_SUBVOL, id)?;
+        if is_read_only {
+            let received = found.item.history.received_uuid;
+            let kind = ItemKind::UUID_RECEIVED_SUBVOL;
+            subvolume::add_uuid(handle, context, received, kind, id)?;
+        }
+        handle.take_snapshot(Snapshot {
+            source,
+            id,
+            uuid,
+            is_read_only,
+            now: superblock.clock.now(),
+        });
+        Ok(id)
+    })?;
+    states.end();
+    let generation: Generation = handle.generation();
+    drop(handle);
+    writing.commit(generation)?;
+    drop(none_in_place);
+    context.forget_root_item(id);
+    drop(changing);
+    let made = context.subvolume(id)?.ok_or(Condition::Stale)?;
+    // What has no name in the source has no user in the snapshot.
+    orphans::clean_up_subvolume(superblock, &made)?;
+    root_directory(superblock, id)
 }

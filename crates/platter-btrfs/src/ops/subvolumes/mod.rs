@@ -1,6 +1,7 @@
 //! Subvolumes as they are listed, shown, made and deleted.
 
 pub(super) mod in_use;
+pub(super) mod names;
 mod create;
 pub(super) mod delete;
 mod flags;
@@ -30,56 +31,53 @@ use crate::ondisk::{Generation, TreeId};
 #[derive(Debug, Clone)]
 pub struct MountedSubvolumes(pub(crate) Arc<SuperBlock>);
 
-impl SuperBlock {
-    /// Lets parents of subvolumes be read while transactions change them.
-    fn follow(&self, id: TreeId) -> Result<()> {
-        self.writing().map_or(Ok(()), |writing| writing.follow(id))
-    }
+/// Lets parents of subvolumes be read while transactions change them.
+fn follow(superblock: &SuperBlock, id: TreeId) -> Result<()> {
+    superblock
+        .writing()
+        .map_or(Ok(()), |writing| writing.follow(id))
+}
 
-    fn list_subvolumes(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
-        let mut broken = None;
-        let mut all = Vec::new();
-        for subvolume in self.context().subvolumes()? {
-            if self
-                .unless_gone(subvolume.id, self.follow(subvolume.id))?
-                .is_some()
-            {
-                all.push(subvolume);
-            }
+fn list(superblock: &SuperBlock, sink: &mut SubvolumeSink<'_>) -> Result<()> {
+    let mut broken = None;
+    let mut all = Vec::new();
+    for subvolume in superblock.context().subvolumes()? {
+        if unless_gone(superblock, subvolume.id, follow(superblock, subvolume.id))?.is_some() {
+            all.push(subvolume);
         }
-        for subvolume in all {
-            let described = describe(self.context(), &subvolume);
-            match self.unless_gone(subvolume.id, described) {
-                Ok(Some(described)) => {
-                    if sink(described) == ControlFlow::Break(()) {
-                        return Ok(());
-                    }
+    }
+    for subvolume in all {
+        let described = describe(superblock.context(), &subvolume);
+        match unless_gone(superblock, subvolume.id, described) {
+            Ok(Some(described)) => {
+                if sink(described) == ControlFlow::Break(()) {
+                    return Ok(());
                 }
-                Ok(None) => {}
-                Err(error) => broken = broken.or(Some(error)),
             }
+            Ok(None) => {}
+            Err(error) => broken = broken.or(Some(error)),
         }
-        broken.map_or(Ok(()), Err)
     }
+    broken.map_or(Ok(()), Err)
+}
 
-    /// What was found of a subvolume; `None` instead of an error if it was deleted meanwhile.
-    fn unless_gone<T>(&self, id: TreeId, found: Result<T>) -> Result<Option<T>> {
-        let error = match found {
-            Ok(found) => return Ok(Some(found)),
-            Err(error) => error,
-        };
-        // As it is now: others may remember what was there.
-        let item = self.context().read_root_item(id)?;
-        match item.map(|item| context::Subvolume { id, item }) {
-            Some(subvolume) if !subvolume.is_deleted() => Err(error),
-            Some(_) | None => Ok(None),
-        }
+/// What was found of a subvolume; `None` instead of an error if it was deleted meanwhile.
+fn unless_gone<T>(superblock: &SuperBlock, id: TreeId, found: Result<T>) -> Result<Option<T>> {
+    let error = match found {
+        Ok(found) => return Ok(Some(found)),
+        Err(error) => error,
+    };
+    // As it is now: others may remember what was there.
+    let item = superblock.context().read_root_item(id)?;
+    match item.map(|item| context::Subvolume { id, item }) {
+        Some(subvolume) if !subvolume.is_deleted() => Err(error),
+        Some(_) | None => Ok(None),
     }
 }
 
 impl Subvolumes for MountedSubvolumes {
     fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
-        self.0.list_subvolumes(sink)
+        list(&self.0, sink)
     }
 
     fn get(&self, id: u64) -> Result<Subvolume> {
@@ -88,11 +86,11 @@ impl Subvolumes for MountedSubvolumes {
         let now = context.read_root_item(TreeId(id))?.unwrap_or(item.item);
         let found = (|| {
             for above in context.ancestors(TreeId(id))? {
-                self.0.follow(above)?;
+                follow(&self.0, above)?;
             }
             describe(context, &context::Subvolume { item: now, ..item })
         })();
-        let found = self.0.unless_gone(TreeId(id), found)?;
+        let found = unless_gone(&self.0, TreeId(id), found)?;
         Ok(found.ok_or(Condition::NotFound)?)
     }
 
@@ -121,12 +119,12 @@ impl Subvolumes for MountedSubvolumes {
 
     fn set_default(&self, id: u64) -> Result<()> {
         let _writer = self.0.writers.enter();
-        self.0.set_default_subvolume(TreeId(id))
+        flags::set_default(&self.0, TreeId(id))
     }
 
     fn create(&self, context: &Context, parent: InodeId, name: Name<'_>) -> Result<Arc<dyn Inode>> {
         let _writer = self.0.writers.enter();
-        self.0.create_subvolume(context, parent, name)
+        create::create_subvolume(&self.0, context, parent, name)
     }
 
     fn snapshot(
@@ -139,7 +137,7 @@ impl Subvolumes for MountedSubvolumes {
     ) -> Result<Arc<dyn Inode>> {
         let _writer = self.0.writers.enter();
         let source = TreeId(source);
-        self.0.snapshot_subvolume(source, parent, name, read_only)
+        create::create_snapshot(&self.0, source, parent, name, read_only)
     }
 
     fn delete(
@@ -169,16 +167,16 @@ impl Subvolumes for MountedSubvolumes {
         let _root_order = root.order.write_nth(1);
         let dir_state = namei::NamedInode::link_state(&*dir);
         namei::may_delete(&dir_state, &namei::NamedInode::link_state(&*root))?;
-        dir.delete_subvolume(name, &root)
+        delete::delete_subvolume(&dir, name, &root)
     }
 
     fn set_read_only(&self, id: u64, read_only: bool) -> Result<()> {
         let _writer = self.0.writers.enter();
-        self.0.set_subvolume_read_only(TreeId(id), read_only)
+        flags::set_read_only(&self.0, TreeId(id), read_only)
     }
 
     fn send(&self, id: u64, options: &SendOptions, out: &mut dyn Write) -> Result<()> {
-        self.0.send_subvolume(TreeId(id), options, out)
+        send::send_subvolume(&self.0, TreeId(id), options, out)
     }
 
     fn receive(
@@ -188,7 +186,7 @@ impl Subvolumes for MountedSubvolumes {
         input: &mut dyn Read,
         sink: &mut dyn FnMut(Received),
     ) -> Result<()> {
-        self.0.receive_subvolumes(parent, input, sink)
+        receive::receive(&self.0, parent, input, sink)
     }
 
     fn set_received(&self, id: u64, uuid: Uuid, generation: u64) -> Result<()> {
@@ -197,7 +195,7 @@ impl Subvolumes for MountedSubvolumes {
             generation,
             time: Timestamp::default(),
         };
-        self.0.set_received_subvolume(TreeId(id), uuid, sent)
+        flags::set_received(&self.0, TreeId(id), uuid, sent)
     }
 }
 
@@ -396,7 +394,7 @@ mod tests {
         let budget = Arc::new(MemoryBudget::new(1 << 20));
         let clock = Arc::new(SystemClock::new());
         let fs = SuperBlock::new(context, &root, &[], budget, clock);
-        let found = |id| fs.unless_gone(id, path(fs.context(), id));
+        let found = |id| unless_gone(&fs, id, path(fs.context(), id));
         assert_eq!(rule(found(TreeId(300))), TreesRule::Parent.text());
         for gone in [301, 302] {
             assert_eq!(found(TreeId(gone)).unwrap(), None);

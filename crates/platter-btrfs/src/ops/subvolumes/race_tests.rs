@@ -14,7 +14,7 @@ use platter_vfs::{
 
 use super::MountedSubvolumes;
 use crate::mount::{Btrfs, MountOptions};
-use crate::ops::SuperBlock;
+use crate::ops::{SuperBlock, dead_subvolumes};
 use crate::txn::tests::image::Pool;
 
 fn mount(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
@@ -172,8 +172,8 @@ fn file_of_a_deleted_subvolume_has_what_was_written_last() {
     assert!(contents(&*mounted.inode(id).unwrap()) == expected);
     drop((root, sub, other));
     mounted.sync().unwrap();
-    mounted.super_block().drop_all_dead_subvolumes().unwrap();
-    assert!(!mounted.super_block().has_dead_subvolumes());
+    dead_subvolumes::drop_all(mounted.super_block()).unwrap();
+    assert!(mounted.super_block().dead_subvolumes.is_empty());
     assert!(is(&mounted.inode(id), Condition::Stale));
     mounted.unmount().unwrap();
     drop((ops, mounted));

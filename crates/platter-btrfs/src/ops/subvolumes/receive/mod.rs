@@ -13,10 +13,10 @@ use platter_vfs::{
     Condition, Context, Inode, InodeId, Name, Result, Subvolumes, Timestamp, Unsupported,
 };
 
-use super::MountedSubvolumes;
+use super::{MountedSubvolumes, create, flags};
 use crate::ondisk::TreeId;
 use crate::ondisk::send_stream::{Command, Source, StreamReader, StreamRule};
-use crate::ops::SuperBlock;
+use crate::ops::{SuperBlock, sync};
 use crate::tree::Tree;
 use paths::Recent;
 use sources::Sources;
@@ -53,28 +53,26 @@ struct Receiver<'f> {
     sources: Sources,
 }
 
-impl SuperBlock {
-    /// See [`platter_vfs::Subvolumes::receive`].
-    pub(super) fn receive_subvolumes(
-        self: &Arc<Self>,
-        parent: InodeId,
-        input: &mut dyn Read,
-        sink: &mut dyn FnMut(Received),
-    ) -> Result<()> {
-        self.transactions()?;
-        let mut receiver = Receiver {
-            fs: self,
-            context: Context::root(),
-            parent,
-            current: None,
-            sources: Sources::default(),
-        };
-        let received = receiver.receive_all(input, sink);
-        if received.is_err() {
-            receiver.discard();
-        }
-        received
+/// See [`platter_vfs::Subvolumes::receive`].
+pub(super) fn receive(
+    superblock: &Arc<SuperBlock>,
+    parent: InodeId,
+    input: &mut dyn Read,
+    sink: &mut dyn FnMut(Received),
+) -> Result<()> {
+    superblock.transactions()?;
+    let mut receiver = Receiver {
+        fs: superblock,
+        context: Context::root(),
+        parent,
+        current: None,
+        sources: Sources::default(),
+    };
+    let received = receiver.receive_all(input, sink);
+    if received.is_err() {
+        receiver.discard();
     }
+    received
 }
 
 impl Receiver<'_> {
@@ -118,7 +116,7 @@ impl Receiver<'_> {
             let (dir, name) = (self.parent, Name::new(path)?);
             let root = {
                 let _writer = self.fs.writers.enter();
-                self.fs.snapshot_subvolume(found, dir, name, false)?
+                create::create_snapshot(self.fs, found, dir, name, false)?
             };
             self.begin(path, source, root);
             return Ok(());
@@ -150,10 +148,10 @@ impl Receiver<'_> {
         let (id, uuid) = (current.id, current.source.uuid);
         {
             let _writer = self.fs.writers.enter();
-            self.fs.set_received_subvolume(id, uuid, sent)?;
-            self.fs.set_subvolume_read_only(id, true)?;
+            flags::set_received(self.fs, id, uuid, sent)?;
+            flags::set_read_only(self.fs, id, true)?;
         }
-        self.fs.sync()?;
+        sync::sync_fs(self.fs)?;
         self.sources.forget();
         if let Some(done) = self.current.take() {
             sink(Received {

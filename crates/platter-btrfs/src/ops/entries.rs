@@ -1,0 +1,69 @@
+//! Entries of directories, as changes of names add and remove them.
+
+use platter_vfs::{FileKind, Name, Result};
+
+use super::BtrfsInode;
+use super::state::{States, touch_contents};
+use crate::directory::change::{EntryName, next_index};
+use crate::ondisk::features::Incompat;
+use crate::txn::{Editor, Handle};
+
+/// Adds a name to this directory.
+pub(super) fn add(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &mut Editor<'_, '_>,
+    name: Name<'_>,
+    (inode, kind): (u64, FileKind),
+) -> Result<()> {
+    let incompat = directory.context().superblock.features.incompat;
+    let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
+    let index = next_index(editor, directory.id.number)?;
+    let entry = EntryName {
+        dir: directory.id.number,
+        name: name.as_bytes(),
+        inode,
+    };
+    entry.add(editor, handle.generation(), (kind, index), has_extended)?;
+    let notes = &directory.fs.log_notes;
+    notes.add_name(handle.generation(), directory.tree_id(), inode);
+    Ok(())
+}
+
+/// Removes a name from this directory.
+pub(super) fn remove(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &mut Editor<'_, '_>,
+    name: Name<'_>,
+    inode: u64,
+) -> Result<()> {
+    let entry = EntryName {
+        dir: directory.id.number,
+        name: name.as_bytes(),
+        inode,
+    };
+    let index = entry.remove(editor)?;
+    let (notes, place) = (&directory.fs.log_notes, (directory.id.number, index));
+    if !notes.remove_name(handle.generation(), directory.tree_id(), place, inode) {
+        handle.require_commit();
+    }
+    Ok(())
+}
+
+/// Counts a name that came to this directory or left it.
+pub(super) fn update_size(
+    directory: &BtrfsInode,
+    states: &mut States<'_>,
+    name: Name<'_>,
+    is_added: bool,
+) {
+    let item = states.item(directory);
+    let len_bytes = 2 * name.len() as u64;
+    item.size_bytes = if is_added {
+        item.size_bytes.saturating_add(len_bytes)
+    } else {
+        item.size_bytes.saturating_sub(len_bytes)
+    };
+    touch_contents(item, directory.fs.clock.now());
+}

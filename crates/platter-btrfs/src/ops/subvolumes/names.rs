@@ -1,0 +1,102 @@
+//! Names of subvolumes in directories.
+
+use platter_vfs::{FileKind, InodeId, Name, RenameMode, Result};
+
+use super::in_use::root_of;
+use crate::directory;
+use crate::directory::change::SubvolumeName;
+use crate::ondisk::TreeId;
+use crate::ondisk::dir_item::Location;
+use crate::ondisk::root_ref::RootRef;
+use crate::ops::BtrfsInode;
+use crate::ops::state::{States, touch_contents};
+use crate::subvolume;
+use crate::txn::Handle;
+
+/// The root directory of a subvolume that this directory has under a name; `None` if it is elsewhere.
+pub(in crate::ops) fn find_root(
+    directory: &BtrfsInode,
+    child: TreeId,
+    name: Name<'_>,
+) -> Result<Option<InodeId>> {
+    let context = directory.context();
+    let parent = TreeId(directory.id.tree);
+    let is_it = context.names_subvolume(parent, child, directory.id.number, name.as_bytes())?;
+    let subvolume = context.subvolume(child)?;
+    Ok(subvolume.filter(|_| is_it).map(|it| root_of(&it)))
+}
+
+/// Whether a rename concerns subvolumes alone, which may go from one to another.
+pub(in crate::ops) fn is_moved(
+    directory: &BtrfsInode,
+    name: Name<'_>,
+    mode: RenameMode,
+) -> Result<bool> {
+    if mode == RenameMode::Exchange || directory.kind != FileKind::Directory {
+        return Ok(false);
+    }
+    let found = directory::lookup(
+        directory.context(),
+        directory.tree(),
+        directory.id.number,
+        name,
+    )?;
+    Ok(matches!(
+        found.map(|found| found.location),
+        Some(Location::Subvolume(_))
+    ))
+}
+
+/// Adds the name of a subvolume to this directory. The state of the directory is locked; it is not stored.
+pub(in crate::ops) fn add(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    states: &mut States<'_>,
+    name: Name<'_>,
+    child: TreeId,
+) -> Result<()> {
+    let entry = entry(directory, &name, child);
+    let index = handle.edit(directory.tree_id(), |editor| {
+        entry.add(editor, handle.generation())
+    })?;
+    let reference = RootRef {
+        dir: directory.id.number,
+        index,
+        name: name.as_bytes(),
+    };
+    subvolume::add_name(handle, directory.tree_id(), child, reference)?;
+    let item = states.item(directory);
+    item.size_bytes = item.size_bytes.saturating_add(2 * name.len() as u64);
+    touch_contents(item, directory.fs.clock.now());
+    Ok(())
+}
+
+/// Removes the name of a subvolume from this directory. The state of the directory is locked; it is not stored.
+pub(in crate::ops) fn remove(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    states: &mut States<'_>,
+    name: Name<'_>,
+    child: TreeId,
+    is_stub: bool,
+) -> Result<()> {
+    let entry = entry(directory, &name, child);
+    handle.require_commit();
+    handle.edit(directory.tree_id(), |editor| entry.remove(editor))?;
+    if !is_stub {
+        subvolume::remove_name(handle, directory.tree_id(), child)?;
+    }
+    let item = states.item(directory);
+    item.size_bytes = item.size_bytes.saturating_sub(2 * name.len() as u64);
+    touch_contents(item, directory.fs.clock.now());
+    Ok(())
+}
+
+/// A name of a subvolume in this directory.
+fn entry<'n>(directory: &BtrfsInode, name: &'n Name<'_>, child: TreeId) -> SubvolumeName<'n> {
+    SubvolumeName {
+        dir: directory.id.number,
+        name: name.as_bytes(),
+        child,
+    }
+}
