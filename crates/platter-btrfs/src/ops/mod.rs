@@ -1,6 +1,6 @@
 //! The operations of a mounted filesystem's inodes: what [`platter_vfs::Inode`] asks for.
 //!
-//! Each family has a file; this one holds the objects they work on.
+//! Each family has a file of functions; this one holds the objects they work on.
 
 mod state;
 mod ordered_data;
