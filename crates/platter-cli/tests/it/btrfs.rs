@@ -5,18 +5,6 @@ use serde_json::Value;
 use super::schema::assert_valid;
 use super::*;
 
-/// Mounts an image in a mount namespace that ends with the shell, and runs a script there.
-const MOUNTED: &str = r#"
-set -e
-mount -t tmpfs none /mnt
-mkdir /mnt/fs
-mount -t btrfs -o loop "$1" /mnt/fs
-cd /mnt/fs
-sh -e -c "$2"
-cd /
-umount /mnt/fs
-"#;
-
 /// A subvolume with a snapshot, of which the subvolume is the default.
 const SUBVOLUMES: &str = "
 btrfs subvolume create sub
@@ -26,35 +14,6 @@ btrfs subvolume snapshot -r sub dir/snap
 echo later > sub/later
 btrfs subvolume set-default sub
 ";
-
-impl Workshop {
-    /// Puts a btrfs into `pool.img`.
-    pub(crate) fn btrfs(&self, script: &str) {
-        let image = self.path("pool.img");
-        fs::File::create(&image)
-            .unwrap()
-            .set_len(160 << 20)
-            .unwrap();
-        let mut mkfs = Command::new("mkfs.btrfs");
-        run_tool(mkfs.args(["-q", "-d", "single"]).arg(&image), "");
-        self.in_kernel_mount(script);
-    }
-
-    /// Runs a script at the root of a kernel mount of `pool.img`.
-    pub(crate) fn in_kernel_mount(&self, script: &str) {
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--mount", "sh", "-c", MOUNTED, "sh"]);
-        run_tool(unshare.arg(self.path("pool.img")).arg(script), "");
-    }
-
-    pub(crate) fn document(&self, definition: &str, arguments: &[&str]) -> Value {
-        let ran = self.run(arguments);
-        assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
-        let document = serde_json::from_str(&ran.out).unwrap();
-        assert_valid(definition, &document);
-        document
-    }
-}
 
 #[test]
 fn subvolumes_are_listed_and_shown() {

@@ -50,11 +50,12 @@ struct Seen {
     places: Vec<String>,
 }
 
-impl Workshop {
-    fn seen(&self, run: &str) -> Seen {
-        let out = self.path("").display().to_string();
-        self.in_kernel_mount(&format!("OUT={out}\nRUN={run}\n{SEEN}"));
-        let read = |what| fs::read_to_string(self.path(&format!("{what}.{run}"))).unwrap();
+impl Seen {
+    /// What the kernel sees in `pool.img`; `run` names the files that it is written to.
+    fn of_pool(workshop: &Workshop, run: &str) -> Self {
+        let out = workshop.path("").display().to_string();
+        workshop.in_kernel_mount(&format!("OUT={out}\nRUN={run}\n{SEEN}"));
+        let read = |what| fs::read_to_string(workshop.path(&format!("{what}.{run}"))).unwrap();
         // ./one: 41 extents
         let extents = read("extents");
         let extents = extents.lines().map(|line| {
@@ -62,21 +63,13 @@ impl Workshop {
             let path = words.next().unwrap().trim_end_matches(':').to_owned();
             (path, words.next().unwrap().parse().unwrap())
         });
-        Seen {
+        Self {
             same: read("same"),
             extents: extents.collect(),
             places: read("places").lines().map(str::to_owned).collect(),
         }
     }
 
-    fn assert_checked(&self) {
-        let mut check = Command::new("btrfs");
-        check.args(["check", "--check-data-csum"]);
-        run_tool(check.arg(self.path("pool.img")), "");
-    }
-}
-
-impl Seen {
     fn of(&self, path: &str) -> u64 {
         let found = self.extents.iter().find(|(file, _)| file == path);
         found.unwrap().1
@@ -101,14 +94,14 @@ fn defragmented_files_have_fewer_extents() {
     let workshop = Workshop::new();
     let out = workshop.path("").display().to_string();
     workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
-    let before = workshop.seen("before");
+    let before = Seen::of_pool(&workshop, "before");
     let pieces = ["./one", "./dir/two", "./dir/nocow", "./sub/inner"];
     for path in pieces {
         assert!(before.of(path) >= 40, "{path}: {:?}", before.extents);
     }
     workshop.read(&["defrag", "-r", "pool.img:/"]);
     workshop.assert_checked();
-    let after = workshop.seen("after");
+    let after = Seen::of_pool(&workshop, "after");
     assert_eq!(after.same, before.same);
     for path in ["./one", "./dir/two", "./dir/nocow", "./clone"] {
         assert_eq!(after.of(path), 1, "{path}: {:?}", after.extents);
@@ -123,7 +116,7 @@ fn defragmented_files_have_fewer_extents() {
         (&again["files"], &again["written_bytes"]),
         (&json!(8), &json!(0))
     );
-    let again = workshop.seen("again");
+    let again = Seen::of_pool(&workshop, "again");
     assert_eq!(again.extents, after.extents);
     assert_eq!(again.places, after.places);
 
@@ -131,7 +124,7 @@ fn defragmented_files_have_fewer_extents() {
     assert_eq!(ran.status, 1);
     assert!(ran.err.contains("/snap/inner: read-only"), "{}", ran.err);
     workshop.assert_checked();
-    let last = workshop.seen("last");
+    let last = Seen::of_pool(&workshop, "last");
     assert_eq!(
         (last.of("./sub/inner"), last.of("./snap/inner")),
         (1, before.of("./snap/inner"))
@@ -144,7 +137,7 @@ fn defragmented_files_are_compressed_when_asked() {
     let workshop = Workshop::new();
     let out = workshop.path("").display().to_string();
     workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
-    let before = workshop.seen("before");
+    let before = Seen::of_pool(&workshop, "before");
     let files = [
         "pool.img:/text",
         "pool.img:/inline",
@@ -157,7 +150,7 @@ fn defragmented_files_are_compressed_when_asked() {
         workshop.read(&[&["defrag", method], &files[..]].concat());
         workshop.assert_checked();
         let run = method.trim_start_matches('-');
-        let after = workshop.seen(run);
+        let after = Seen::of_pool(&workshop, run);
         assert_eq!(after.same, before.same, "{method}");
         let (text, encoded) = after.places_of("./text");
         assert!(
@@ -183,13 +176,13 @@ fn a_range_of_a_file_is_defragmented() {
     let workshop = Workshop::new();
     let out = workshop.path("").display().to_string();
     workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
-    let before = workshop.seen("before");
+    let before = Seen::of_pool(&workshop, "before");
     // Ten of its extents become one; what is as long as the target stays.
     let range = ["-s", "32K", "-l", "160K"];
     workshop.read(&[&["defrag", "pool.img:/dir/two"], &range[..]].concat());
     workshop.read(&["defrag", "pool.img:/one", "-t", "16K"]);
     workshop.assert_checked();
-    let after = workshop.seen("after");
+    let after = Seen::of_pool(&workshop, "after");
     assert_eq!(after.same, before.same);
     assert_eq!(after.of("./dir/two"), before.of("./dir/two") - 9);
     assert_eq!(after.places_of("./one"), before.places_of("./one"));

@@ -18,6 +18,7 @@ mod mkfs;
 mod mount;
 mod mounted;
 mod owners;
+mod pool;
 mod readme;
 mod resize;
 mod same_bytes;
@@ -34,7 +35,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use tempfile::TempDir;
+
+use schema::assert_valid;
 
 /// A directory with images, in which the command runs.
 struct Workshop(TempDir);
@@ -129,6 +133,47 @@ impl Workshop {
     /// What the command writes when all is well.
     fn read(&self, arguments: &[&str]) -> String {
         let ran = self.run(arguments);
+        assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
+        ran.out
+    }
+
+    /// What the command writes as JSON, which is as the schema of `definition` says.
+    fn document(&self, definition: &str, arguments: &[&str]) -> Value {
+        let ran = self.run(arguments);
+        assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
+        let document = serde_json::from_str(&ran.out).unwrap();
+        assert_valid(definition, &document);
+        document
+    }
+
+    /// The contents of a file that is UTF-8.
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// The message of a command that refuses what it is asked for.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.err);
+        ran.err
+    }
+
+    /// What the command does, run by an ordinary user.
+    fn run_as_user(&self, arguments: &[&str]) -> Ran {
+        let program = self.path("platter");
+        if !program.exists() {
+            copy_program(&program);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(program).args(arguments);
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        Ran::of(&command.output().unwrap())
+    }
+
+    /// What the command writes when all is well, run by an ordinary user.
+    fn read_as_user(&self, arguments: &[&str]) -> String {
+        let ran = self.run_as_user(arguments);
         assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
         ran.out
     }

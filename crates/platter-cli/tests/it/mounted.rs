@@ -12,46 +12,6 @@ use super::*;
 /// The overflow uid, which is an unprivileged user on every distribution.
 const USER: &str = "65534";
 
-impl Workshop {
-    /// Mounts `pool.img`, a btrfs, on `mnt`.
-    fn mount_btrfs(&self, script: &str, options: &str) -> Mounted<'_> {
-        self.btrfs(script);
-        fs::create_dir(self.path("mnt")).unwrap();
-        self.read(&["mount", "-o", options, "pool.img", "mnt"]);
-        Mounted(self)
-    }
-
-    /// The paths of `subvolume list`, with what follows them.
-    fn subvolumes_of(&self, operand: &str) -> Vec<String> {
-        let list = self.read(&["subvolume", "list", operand]);
-        let lines = list.lines();
-        lines
-            .map(|line| line.split_once(" path ").unwrap().1.to_owned())
-            .collect()
-    }
-
-    /// What a command refuses to do.
-    fn refused(&self, arguments: &[&str]) -> String {
-        let ran = self.run(arguments);
-        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.err);
-        ran.err
-    }
-
-    /// Unmounts, and has btrfs-progs and this program check the image.
-    fn unmount_and_check(&self, mounted: Mounted<'_>) {
-        self.read(&["umount", "mnt"]);
-        drop(mounted);
-        run_tool(
-            Command::new("btrfs")
-                .arg("check")
-                .arg(self.path("pool.img")),
-            "",
-        );
-        let checked = self.run(&["check", "--data", "pool.img"]);
-        assert_eq!(checked.status, 0, "{}", checked.out);
-    }
-}
-
 #[test]
 fn subvolumes_of_a_mount_are_made_and_seen_at_once() {
     let workshop = Workshop::new();

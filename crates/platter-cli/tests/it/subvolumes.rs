@@ -66,15 +66,9 @@ fn without_sizes_of_directories(text: &str) -> Vec<String> {
     text.lines().map(line).collect()
 }
 
-impl Workshop {
-    fn tree(&self) {
-        let mut shell = Command::new("sh");
-        run_tool(shell.args(["-c", TREE, "sh"]).arg(self.path("")), "");
-    }
-
-    fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).unwrap()
-    }
+fn make_tree(workshop: &Workshop) {
+    let mut shell = Command::new("sh");
+    run_tool(shell.args(["-c", TREE, "sh"]).arg(workshop.path("")), "");
 }
 
 const SUBVOLUMES: [&str; 8] = [
@@ -91,7 +85,7 @@ const SUBVOLUMES: [&str; 8] = [
 #[test]
 fn directories_become_subvolumes_and_equal_files_share() {
     let workshop = Workshop::new();
-    workshop.tree();
+    make_tree(&workshop);
     let make = |image: &str, more: &[&str]| {
         let from = ["mkfs", "btrfs", image, "--from", "tree", "--dedupe"];
         workshop.read(&[&from[..], &SUBVOLUMES, more].concat());
@@ -165,7 +159,7 @@ fn equal_files_take_the_space_of_one() {
 #[test]
 fn equal_files_share_in_xfs_and_are_refused_in_ext4() {
     let workshop = Workshop::new();
-    workshop.tree();
+    make_tree(&workshop);
     let from = ["--from", "tree", "--dedupe", "--size", "320M"];
     workshop.read(&[&["mkfs", "xfs", "disk2.img"], &from[..]].concat());
     let mut repair = Command::new("xfs_repair");
