@@ -6,12 +6,9 @@
 mod scratch;
 mod choices;
 mod mode;
-mod names;
 mod owner;
-mod attributes;
-mod contents;
+mod changes;
 mod copy_in;
-mod subvolumes;
 #[cfg(test)]
 mod removal_tests;
 #[cfg(test)]
@@ -22,25 +19,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::{Access, BatchDevice, BatchWriter, FileDevice, RevocableDevice};
-use platter_vfs::{Condition, Context, Credentials, Inode, Tune};
+use platter_vfs::{Condition, Context, Credentials, Inode, SetAttr, Tune};
 
 use crate::counting::Counting;
 use crate::devices::Devices;
 use crate::driver::{Driver, EditStrategy, Purpose, unsupported};
 use crate::volume::VolumeParts;
 use crate::volume::place::Place;
+use crate::volume::rights::set_attr;
 use crate::{
     Cause, Error, Image, ImageSet, ImageSpec, MountOptions, OnError, Result, Volume, WriteOptions,
 };
 
 use scratch::Scratches;
 
-pub use attributes::{SizeChange, Times};
-pub use choices::{Creation, Existing, Missing, Removal, Scope, Symlinks, Target};
+pub use choices::{
+    Creation, Existing, Missing, Removal, Scope, SizeChange, SubvolumeAccess, Symlinks, Target,
+    Times,
+};
 pub use copy_in::{CopyIn, CopyInEvent, CopyInObserver, CopySource};
 pub use mode::{ModeChange, ModeError};
 pub use owner::Owner;
-pub use subvolumes::Access as SubvolumeAccess;
 
 /// Changes of one filesystem that are made together.
 ///
@@ -259,6 +258,11 @@ impl Edit {
 
     fn named<T>(&self, path: &[u8], result: platter_vfs::Result<T>) -> Result<T> {
         result.map_err(|error| self.error(path, error))
+    }
+
+    /// Changes attributes as the superuser may.
+    fn set_attr(&self, path: &[u8], inode: &dyn Inode, changes: &SetAttr) -> Result<()> {
+        self.named(path, set_attr(inode, changes))
     }
 
     fn place(&self, path: &[u8], otherwise: Condition) -> Result<Place> {

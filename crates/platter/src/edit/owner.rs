@@ -1,7 +1,6 @@
 //! Owners as chown(1) takes them: `USER`, `USER:GROUP`, `USER:` for the user's own group, `:GROUP`;
 //! numbers, or names of the image.
 
-use super::Edit;
 use crate::{Accounts, Cause};
 
 /// An owner, a group, or both.
@@ -47,14 +46,6 @@ impl Owner {
             }
         };
         Ok(Self { uid, gid })
-    }
-}
-
-impl Edit {
-    /// What an owner means by the names that the image gives.
-    pub fn owner(&self, text: &[u8]) -> crate::Result<Owner> {
-        let accounts = Accounts::read(&self.volume);
-        Owner::parse(text, &accounts).map_err(|cause| crate::Error::new(self.volume.name(), cause))
     }
 }
 

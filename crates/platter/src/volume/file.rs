@@ -6,6 +6,7 @@ use std::sync::Arc;
 use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, SetAttr, WalkOrder};
 
 use super::names::offset_of;
+use super::rights::set_attr;
 use super::{Entries, LoadedEntries, Metadata, OpenOptions, Volume};
 use crate::{Cause, Error, Result};
 
@@ -268,7 +269,7 @@ impl File {
     }
 
     fn change(&self, changes: &SetAttr) -> Result<()> {
-        self.named(Volume::set_attr_of(&*self.inode, changes))
+        self.named(set_attr(&*self.inode, changes))
     }
 
     fn check_readable(&self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! An open filesystem and the files in it, by path.
 
+pub(crate) mod rights;
 mod listing;
 mod metadata;
 mod file;
@@ -14,15 +15,17 @@ mod std_fs_tests;
 #[cfg(test)]
 mod tests;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::lock::{Mutex, rank};
 use platter_block::{BlockDevice, Counts, FileDevice, GatheringDevice, RevocableDevice};
 use platter_vfs::path::PathWalk;
+use platter_vfs::subvolumes::Received;
 use platter_vfs::{
-    Condition, Context, Credentials, Description, FileKind, Filesystem, Inode, StatFs,
+    Condition, Context, Credentials, Description, FileKind, Filesystem, Inode, LastComponent,
+    StatFs,
 };
 
 pub use file::File;
@@ -36,6 +39,7 @@ pub use streams::SendRequest;
 use crate::counting::Counting;
 use crate::entries::EntrySource;
 use crate::{AsPath, Cause, Error, Result};
+use place::Place;
 
 /// Permission bits that new files do not get by default.
 const UMASK_DEFAULT: u32 = 0o022;
@@ -283,6 +287,58 @@ impl Volume {
         self.open_no_follow(path)?.read_link()
     }
 
+    /// Writes the read-only subvolume at `path` to `out` as a send stream, which `btrfs receive` and
+    /// [`receive`](Self::receive) make a subvolume of.
+    ///
+    /// # Errors
+    /// `NotSupported` where the filesystem has no subvolumes, `InvalidArgument` for a path that is not one's root,
+    /// `NotPermitted` for one that is not read-only.
+    pub fn send(
+        &self,
+        path: impl AsPath,
+        request: &SendRequest,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        streams::send(self, path.path_bytes(), request, out)
+    }
+
+    /// Receives the subvolumes of send streams into the directory `dir`. Each is read-only and durable when it is
+    /// complete; after an error, the one that was begun is deleted.
+    ///
+    /// # Errors
+    /// `NotSupported` where the filesystem has no subvolumes, `NotFound` where a subvolume is not there that
+    /// a stream was made from.
+    pub fn receive(&self, dir: impl AsPath, input: &mut dyn Read) -> Result<Vec<Received>> {
+        streams::receive(self, dir.path_bytes(), input)
+    }
+
+    /// Makes everything done so far durable.
+    pub fn sync(&self) -> Result<()> {
+        self.of_all(|| self.filesystem().sync())
+    }
+
+    /// Makes everything done so far durable, and has changes wait until it is [thawed](Self::thaw). Nothing on
+    /// the devices is to be recovered meanwhile: they can be copied.
+    ///
+    /// # Errors
+    /// `Busy` where it is frozen; `ReadOnly` where nothing is written.
+    pub fn freeze(&self) -> Result<()> {
+        self.of_all(|| self.filesystem().freeze())
+    }
+
+    /// Has changes go on. Closing the volume does, too.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is not frozen.
+    pub fn thaw(&self) -> Result<()> {
+        self.of_all(|| self.filesystem().thaw())
+    }
+
+    fn of_all(&self, call: impl FnOnce() -> platter_vfs::Result<()>) -> Result<()> {
+        self.check_live().map_err(|cause| self.error(b"", cause))?;
+        call().map_err(|error| Error::new(self.name(), error))
+    }
+
     /// Where directory entries come from; `contents` says that their contents will be read.
     pub(crate) fn entry_source(&self, contents: bool) -> EntrySource<'_> {
         EntrySource {
@@ -318,6 +374,30 @@ impl Volume {
             Ok(inode) => Ok(File::new(self, path, inode)),
             Err(error) => Err(Error::at_path(self.name(), path, error)),
         }
+    }
+
+    /// Where the last component of a path is; `otherwise` is what its absence means.
+    pub(crate) fn place(&self, path: &[u8], otherwise: Condition) -> Result<Place> {
+        let located = self.walker().resolve_parent(path);
+        let located = self.named(path, located)?;
+        match located.last {
+            LastComponent::Name(name) => Ok(Place {
+                dir: located.parent,
+                name,
+                is_directory: located.trailing_slash,
+                path: path.to_vec(),
+            }),
+            LastComponent::Dot | LastComponent::DotDot | LastComponent::Root => {
+                Err(self.error(path, platter_vfs::Error::from(otherwise)))
+            }
+        }
+    }
+
+    /// The directory that a path names, if it names one.
+    pub(crate) fn directory(&self, path: &[u8]) -> Option<Arc<dyn Inode>> {
+        let inode = self.walker().resolve(path).ok()?;
+        let is_directory = inode.attr().ok()?.kind == FileKind::Directory;
+        is_directory.then_some(inode)
     }
 }
 

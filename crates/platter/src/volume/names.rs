@@ -1,14 +1,13 @@
-//! Names that come, go and move, as `std::fs` has it.
+//! Files and names by their paths, as `std::fs` has them.
 
 use std::io::SeekFrom;
 
-use platter_vfs::permission::{check_create, check_delete, prepare_set_attr};
-use platter_vfs::{
-    Condition, Context, CreateKind, Credentials, Error, FileKind, Inode, Located, RenameMode,
-    SetAttr,
-};
+use platter_vfs::{Condition, CreateKind, Error, FileKind, RenameMode};
 
+use super::open_options::open_inode;
 use super::place::{Place, check_link};
+use super::removal::remove_tree;
+use super::rights::{may_remove, may_rename, vacant};
 use super::{File, OpenOptions, Volume};
 use crate::{AsPath, Cause, Result};
 
@@ -16,6 +15,17 @@ use crate::{AsPath, Cause, Result};
 pub const WHOLE_FILE_BYTES_MAX: usize = 1 << 30;
 
 impl Volume {
+    /// Opens a file as `options` say. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; `InvalidArgument` also for options that do not go together, and for writing to
+    /// what has no contents.
+    pub fn open_with(&self, path: impl AsPath, options: OpenOptions) -> Result<File> {
+        let path = path.path_bytes();
+        let opened = open_inode(self, path, options);
+        Ok(self.file(path, opened)?.allowing(options))
+    }
+
     /// Opens a file for writing: one that is not there is created, one that is there is truncated.
     pub fn create(&self, path: impl AsPath) -> Result<File> {
         let options = OpenOptions::new().write(true).create(true).truncate(true);
@@ -108,7 +118,7 @@ impl Volume {
     /// Creates a directory.
     pub fn create_dir(&self, path: impl AsPath) -> Result<()> {
         let path = path.path_bytes();
-        self.create_at_path(path, CreateKind::Directory, true)
+        create_at(self, path, CreateKind::Directory, true)
     }
 
     /// Creates a directory and those above it, as far as they are not there.
@@ -128,14 +138,14 @@ impl Volume {
             match self.create_dir(&path[..end]) {
                 Err(error) if error.is(Condition::NotFound) && index > 0 => {}
                 created => {
-                    self.or_is_dir(&path[..end], created)?;
+                    or_is_dir(self, &path[..end], created)?;
                     missing = index + 1;
                     break;
                 }
             }
         }
         for &end in ends.iter().skip(missing) {
-            self.or_is_dir(&path[..end], self.create_dir(&path[..end]))?;
+            or_is_dir(self, &path[..end], self.create_dir(&path[..end]))?;
         }
         Ok(())
     }
@@ -151,14 +161,14 @@ impl Volume {
         if let Some(condition) = wrong {
             return Err(self.error(link, Error::from(condition)));
         }
-        self.create_at_path(link, CreateKind::Symlink(text.to_vec()), false)
+        create_at(self, link, CreateKind::Symlink(text.to_vec()), false)
     }
 
     /// Makes a hard link to a file. A symbolic link at the end of `original` is not followed.
     pub fn hard_link(&self, original: impl AsPath, link: impl AsPath) -> Result<()> {
         let file = self.open_no_follow(original)?;
         let link = link.path_bytes();
-        let linked = self.vacant(link, false).and_then(|located| {
+        let linked = vacant(&self.walker(), link, false).and_then(|located| {
             let name = located.name_to_create()?;
             check_link(&file.inode().attr()?)?;
             located.parent.link(self.context(), name, file.inode().id())
@@ -175,7 +185,7 @@ impl Volume {
             if located.trailing_slash && victim.kind != FileKind::Directory {
                 return Err(Condition::NotDirectory.into());
             }
-            Self::may_remove(&located, &victim)?;
+            may_remove(&located, &victim)?;
             located.parent.unlink(self.context(), name)
         });
         self.named(path, removed)
@@ -187,7 +197,7 @@ impl Volume {
         let removed = self.walker().resolve_parent(path).and_then(|located| {
             let name = located.name_to_remove_dir()?;
             let victim = located.parent.lookup(name)?.attr()?;
-            Self::may_remove(&located, &victim)?;
+            may_remove(&located, &victim)?;
             located.parent.remove_dir(self.context(), name)
         });
         self.named(path, removed)
@@ -212,7 +222,7 @@ impl Volume {
                     is_directory: located.trailing_slash,
                     path: path.to_vec(),
                 };
-                self.remove_tree(place, victim)
+                remove_tree(self, place, victim)
             }
             FileKind::Symlink => self.remove_file(path),
             FileKind::Regular
@@ -242,7 +252,7 @@ impl Volume {
             if slash && !is_dir {
                 return Err(Condition::NotDirectory.into());
             }
-            Self::may_rename(&source, &*moved, &target, mode)?;
+            may_rename(&source, &*moved, &target, mode)?;
             let (parent, new_parent) = (&source.parent, target.parent.id());
             parent.rename(self.context(), name, new_parent, new_name, mode)
         });
@@ -258,104 +268,23 @@ impl Volume {
     pub fn chown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.open(path)?.chown(uid, gid)
     }
+}
 
-    /// Makes everything done so far durable.
-    pub fn sync(&self) -> Result<()> {
-        self.of_all(|| self.filesystem().sync())
+/// What creating a directory came to: another thread, or an earlier call, may have created it.
+fn or_is_dir(volume: &Volume, path: &[u8], created: Result<()>) -> Result<()> {
+    match created {
+        Err(error) if volume.directory(path).is_none() => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
+}
 
-    /// Makes everything done so far durable, and has changes wait until it is [thawed](Self::thaw). Nothing on
-    /// the devices is to be recovered meanwhile: they can be copied.
-    ///
-    /// # Errors
-    /// `Busy` where it is frozen; `ReadOnly` where nothing is written.
-    pub fn freeze(&self) -> Result<()> {
-        self.of_all(|| self.filesystem().freeze())
-    }
-
-    /// Has changes go on. Closing the volume does, too.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where it is not frozen.
-    pub fn thaw(&self) -> Result<()> {
-        self.of_all(|| self.filesystem().thaw())
-    }
-
-    fn of_all(&self, call: impl FnOnce() -> platter_vfs::Result<()>) -> Result<()> {
-        self.check_live().map_err(|cause| self.error(b"", cause))?;
-        call().map_err(|error| crate::Error::new(self.name(), error))
-    }
-
-    /// Another thread, or an earlier call, may have created it.
-    fn or_is_dir(&self, path: &[u8], created: Result<()>) -> Result<()> {
-        match created {
-            Err(error) if self.directory(path).is_none() => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
-    }
-
-    /// Where a name may be created.
-    fn vacant(&self, path: &[u8], is_directory: bool) -> platter_vfs::Result<Located> {
-        let located = self.walker().resolve_parent(path)?;
+/// Creates something at a path where nothing is.
+fn create_at(volume: &Volume, path: &[u8], kind: CreateKind, is_directory: bool) -> Result<()> {
+    let created = vacant(&volume.walker(), path, is_directory).and_then(|located| {
         let name = located.name_to_create()?;
-        if located.trailing_slash && !is_directory {
-            located.parent.lookup(name)?;
-            return Err(Condition::Exists.into());
-        }
-        if located.parent.lookup(name).is_ok() {
-            return Err(Condition::Exists.into());
-        }
-        let parent = &*located.parent;
-        check_create(parent, &parent.attr()?, &Credentials::root())?;
-        Ok(located)
-    }
-
-    fn create_at_path(&self, path: &[u8], kind: CreateKind, is_directory: bool) -> Result<()> {
-        let created = self.vacant(path, is_directory).and_then(|located| {
-            let name = located.name_to_create()?;
-            located.parent.create(self.context(), name, kind, 0o777)
-        });
-        self.named(path, created).map(drop)
-    }
-
-    fn may_remove(from: &Located, victim: &platter_vfs::Attr) -> platter_vfs::Result<()> {
-        let dir = &*from.parent;
-        check_delete(dir, &dir.attr()?, victim, &Credentials::root())
-    }
-
-    /// Whether flags of the directories and of the files let a name move.
-    fn may_rename(
-        from: &Located,
-        moved: &dyn Inode,
-        to: &Located,
-        mode: RenameMode,
-    ) -> platter_vfs::Result<()> {
-        let there = match to.parent.lookup(to.name_to_rename()?) {
-            Ok(there) => Some(there),
-            Err(Error::Condition(Condition::NotFound)) => None,
-            Err(error) => return Err(error),
-        };
-        match there {
-            // Nothing moves.
-            Some(there) if there.id() == moved.id() => Ok(()),
-            Some(_) if mode == RenameMode::NoReplace => Err(Condition::Exists.into()),
-            Some(there) => {
-                Self::may_remove(from, &moved.attr()?)?;
-                Self::may_remove(to, &there.attr()?)
-            }
-            None => {
-                Self::may_remove(from, &moved.attr()?)?;
-                check_create(&*to.parent, &to.parent.attr()?, &Credentials::root())
-            }
-        }
-    }
-
-    /// Changes attributes as the superuser may.
-    pub(crate) fn set_attr_of(inode: &dyn Inode, changes: &SetAttr) -> platter_vfs::Result<()> {
-        let root = Credentials::root();
-        let changes = prepare_set_attr(inode, &inode.attr()?, &root, changes)?;
-        inode.set_attr(&Context::root(), &changes).map(drop)
-    }
+        located.parent.create(volume.context(), name, kind, 0o777)
+    });
+    volume.named(path, created).map(drop)
 }
 
 /// The offset that a seek leads to.

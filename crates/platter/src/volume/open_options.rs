@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use platter_vfs::permission::{APPEND_ONLY, Access, check_access, check_create};
+use platter_vfs::permission::{APPEND_ONLY, check_create};
 use platter_vfs::{
-    Attr, Condition, CreateKind, Credentials, Error, FileKind, Inode, LastComponent, Located,
-    SetAttr,
+    Condition, CreateKind, Credentials, Error, Inode, LastComponent, Located, SetAttr,
 };
 
-use super::{File, Volume};
-use crate::{AsPath, Result};
+use super::Volume;
+use super::place::end_of_links;
+use super::rights::{check_writable, set_attr};
 
 /// How often a file is looked up that other threads create and remove meanwhile.
 const RACES_MAX: usize = 100;
@@ -144,117 +144,75 @@ impl OpenOptions {
     }
 }
 
-impl Volume {
-    /// Opens a file as `options` say. Symbolic links are followed.
-    ///
-    /// # Errors
-    /// Those of `open(2)`; `InvalidArgument` also for options that do not go together, and for writing to
-    /// what has no contents.
-    pub fn open_with(&self, path: impl AsPath, options: OpenOptions) -> Result<File> {
-        let path = path.path_bytes();
-        let opened = self.open_inode(path, options);
-        Ok(self.file(path, opened)?.allowing(options))
-    }
-
-    fn open_inode(&self, path: &[u8], options: OpenOptions) -> platter_vfs::Result<Arc<dyn Inode>> {
-        options.check()?;
-        if options.creates() {
-            let located = self.walker().resolve_parent(path)?;
-            let is_name = matches!(located.last, LastComponent::Name(_));
-            match is_name {
-                true if located.trailing_slash => return Err(Condition::IsDirectory.into()),
-                false if options.create_new => return Err(Condition::Exists.into()),
-                true if options.create_new => return self.create_at(&located, options),
-                true | false => {}
-            }
+/// The file that a path names, opened or created as `options` say.
+pub(super) fn open_inode(
+    volume: &Volume,
+    path: &[u8],
+    options: OpenOptions,
+) -> platter_vfs::Result<Arc<dyn Inode>> {
+    options.check()?;
+    if options.creates() {
+        let located = volume.walker().resolve_parent(path)?;
+        let is_name = matches!(located.last, LastComponent::Name(_));
+        match is_name {
+            true if located.trailing_slash => return Err(Condition::IsDirectory.into()),
+            false if options.create_new => return Err(Condition::Exists.into()),
+            true if options.create_new => return create_at(volume, &located, options),
+            true | false => {}
         }
-        for _ in 0..RACES_MAX {
-            match self.walker().resolve(path) {
-                Err(Error::Condition(Condition::NotFound)) if options.create => {
-                    let end = self.end_of_links(path)?;
-                    match self.create_at(&self.walker().resolve_parent(&end)?, options) {
-                        Err(Error::Condition(Condition::Exists)) => {}
-                        created => return created,
-                    }
+    }
+    for _ in 0..RACES_MAX {
+        match volume.walker().resolve(path) {
+            Err(Error::Condition(Condition::NotFound)) if options.create => {
+                let end = end_of_links(&volume.walker(), path)?;
+                match create_at(volume, &volume.walker().resolve_parent(&end)?, options) {
+                    Err(Error::Condition(Condition::Exists)) => {}
+                    created => return created,
                 }
-                found => return self.open_found(found?, options),
             }
+            found => return open_found(volume, found?, options),
         }
-        Err(Condition::Busy.into())
     }
+    Err(Condition::Busy.into())
+}
 
-    fn create_at(
-        &self,
-        located: &Located,
-        options: OpenOptions,
-    ) -> platter_vfs::Result<Arc<dyn Inode>> {
-        let name = located.name_to_create()?;
-        if located.trailing_slash {
-            return Err(Condition::IsDirectory.into());
-        }
-        let parent = &*located.parent;
-        check_create(parent, &parent.attr()?, &Credentials::root())?;
-        parent.create(
-            self.context(),
-            name,
-            CreateKind::Regular,
-            options.mode & 0o7777,
-        )
+fn create_at(
+    volume: &Volume,
+    located: &Located,
+    options: OpenOptions,
+) -> platter_vfs::Result<Arc<dyn Inode>> {
+    let name = located.name_to_create()?;
+    if located.trailing_slash {
+        return Err(Condition::IsDirectory.into());
     }
+    let parent = &*located.parent;
+    check_create(parent, &parent.attr()?, &Credentials::root())?;
+    parent.create(
+        volume.context(),
+        name,
+        CreateKind::Regular,
+        options.mode & 0o7777,
+    )
+}
 
-    fn open_found(
-        &self,
-        inode: Arc<dyn Inode>,
-        options: OpenOptions,
-    ) -> platter_vfs::Result<Arc<dyn Inode>> {
-        let attr = inode.attr()?;
-        if options.may_write() {
-            self.may_write_to(&*inode, &attr)?;
-            if attr.flags & APPEND_ONLY != 0 && (!options.append || options.truncate) {
-                return Err(Condition::NotPermitted.into());
-            }
+fn open_found(
+    volume: &Volume,
+    inode: Arc<dyn Inode>,
+    options: OpenOptions,
+) -> platter_vfs::Result<Arc<dyn Inode>> {
+    let attr = inode.attr()?;
+    if options.may_write() {
+        check_writable(&**volume.filesystem(), &*inode, &attr)?;
+        if attr.flags & APPEND_ONLY != 0 && (!options.append || options.truncate) {
+            return Err(Condition::NotPermitted.into());
         }
-        if options.truncate {
-            let changes = SetAttr {
-                size_bytes: Some(0),
-                ..SetAttr::default()
-            };
-            Self::set_attr_of(&*inode, &changes)?;
-        }
-        Ok(inode)
     }
-
-    /// Whether a file has contents that may be written.
-    pub(crate) fn may_write_to(&self, inode: &dyn Inode, attr: &Attr) -> platter_vfs::Result<()> {
-        match attr.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Condition::IsDirectory.into()),
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => return Err(Condition::InvalidArgument.into()),
-        }
-        if self.filesystem().is_read_only() {
-            return Err(Condition::ReadOnly.into());
-        }
-        check_access(inode, attr, &Credentials::root(), Access::WRITE)
+    if options.truncate {
+        let changes = SetAttr {
+            size_bytes: Some(0),
+            ..SetAttr::default()
+        };
+        set_attr(&*inode, &changes)?;
     }
-
-    /// The path at which a file is created that a path names: where a symbolic link leads to nothing, what
-    /// it leads to.
-    pub(crate) fn end_of_links(&self, path: &[u8]) -> platter_vfs::Result<Vec<u8>> {
-        let mut end = path.to_vec();
-        for _ in 0..platter_vfs::path::LINKS_FOLLOWED_MAX {
-            let found = self.walker().resolve_no_follow(&end);
-            let Ok(target) = found.and_then(|inode| inode.read_link()) else {
-                return Ok(end);
-            };
-            let name = end.iter().rposition(|&byte| byte == b'/');
-            let dir = name.filter(|_| !target.starts_with(b"/"));
-            end.truncate(dir.map_or(0, |name| name + 1));
-            end.extend_from_slice(&target);
-        }
-        Err(Condition::TooManyLinksFollowed.into())
-    }
+    Ok(inode)
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use platter_vfs::path::{LINKS_FOLLOWED_MAX, PathWalk};
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE, check_create, check_delete};
 use platter_vfs::{
-    Attr, Condition, Context, CreateKind, Credentials, FileKind, Inode, LastComponent, Name,
-    NameBuf, Result,
+    Attr, Condition, Context, CreateKind, Credentials, FileKind, Inode, Name, NameBuf, Result,
 };
 
 /// A name in a directory, whether or not there is such a file.
@@ -92,32 +92,6 @@ impl Place {
     }
 }
 
-impl super::Volume {
-    /// Where the last component of a path is; `otherwise` is what its absence means.
-    pub(crate) fn place(&self, path: &[u8], otherwise: Condition) -> crate::Result<Place> {
-        let located = self.walker().resolve_parent(path);
-        let located = self.named(path, located)?;
-        match located.last {
-            LastComponent::Name(name) => Ok(Place {
-                dir: located.parent,
-                name,
-                is_directory: located.trailing_slash,
-                path: path.to_vec(),
-            }),
-            LastComponent::Dot | LastComponent::DotDot | LastComponent::Root => {
-                Err(self.error(path, platter_vfs::Error::from(otherwise)))
-            }
-        }
-    }
-
-    /// The directory that a path names, if it names one.
-    pub(crate) fn directory(&self, path: &[u8]) -> Option<Arc<dyn Inode>> {
-        let inode = self.walker().resolve(path).ok()?;
-        let is_directory = inode.attr().ok()?.kind == FileKind::Directory;
-        is_directory.then_some(inode)
-    }
-}
-
 /// Whether a file may get another name.
 ///
 /// # Errors
@@ -127,6 +101,23 @@ pub(crate) fn check_link(attr: &Attr) -> Result<()> {
         return Err(Condition::NotPermitted.into());
     }
     Ok(())
+}
+
+/// The path at which a file is created that a path names: where a symbolic link leads to nothing, what
+/// it leads to.
+pub(crate) fn end_of_links(walker: &PathWalk<'_>, path: &[u8]) -> Result<Vec<u8>> {
+    let mut end = path.to_vec();
+    for _ in 0..LINKS_FOLLOWED_MAX {
+        let found = walker.resolve_no_follow(&end);
+        let Ok(target) = found.and_then(|inode| inode.read_link()) else {
+            return Ok(end);
+        };
+        let name = end.iter().rposition(|&byte| byte == b'/');
+        let dir = name.filter(|_| !target.starts_with(b"/"));
+        end.truncate(dir.map_or(0, |name| name + 1));
+        end.extend_from_slice(&target);
+    }
+    Err(Condition::TooManyLinksFollowed.into())
 }
 
 /// The path of an entry of a directory.

@@ -73,47 +73,45 @@ impl Level {
     }
 }
 
-impl Volume {
-    /// Removes the directory `victim` at `place` with all below it.
-    ///
-    /// A directory that two entries name, as in a loop, ends the removal: an image holds no
-    /// directory twice, so the walk is no longer than the image.
-    pub(crate) fn remove_tree(&self, place: Place, victim: Arc<dyn Inode>) -> Result<()> {
-        let end = place.path.iter().rposition(|&byte| byte != b'/');
-        let mut path = place.path[..end.map_or(0, |end| end + 1)].to_vec();
-        let mut entered = HashSet::from([victim.id()]);
-        let mut bytes_left = LISTED_BYTES_MAX;
-        let mut levels = vec![Level::new(place, victim, path.len(), bytes_left)];
-        bytes_left -= levels[0].share_bytes;
-        while let Some(level) = levels.last_mut() {
-            path.truncate(level.path_len);
-            let Some(name) = self.named(&path, level.next())? else {
-                self.named(&path, level.place.remove(&*level.dir))?;
-                bytes_left += level.share_bytes;
-                levels.pop();
-                continue;
-            };
-            let inside = join(&path, name.as_name().as_bytes());
-            let place = Place {
-                dir: Arc::clone(&level.dir),
-                name,
-                is_directory: false,
-                path: Vec::new(),
-            };
-            path = inside;
-            let victim = self.named(&path, place.dir.lookup(place.name.as_name()))?;
-            if self.named(&path, victim.attr())?.kind != FileKind::Directory {
-                self.named(&path, place.remove(&*victim))?;
-                continue;
-            }
-            self.named(&path, place.check_may_remove(&*victim))?;
-            if !entered.insert(victim.id()) {
-                let error = platter_vfs::Error::from(second_name(victim.id()));
-                return Err(self.error(&path, error));
-            }
-            levels.push(Level::new(place, victim, path.len(), bytes_left));
-            bytes_left -= levels.last().map_or(0, |level| level.share_bytes);
+/// Removes the directory `victim` at `place` of a volume with all below it.
+///
+/// A directory that two entries name, as in a loop, ends the removal: an image holds no
+/// directory twice, so the walk is no longer than the image.
+pub(crate) fn remove_tree(volume: &Volume, place: Place, victim: Arc<dyn Inode>) -> Result<()> {
+    let end = place.path.iter().rposition(|&byte| byte != b'/');
+    let mut path = place.path[..end.map_or(0, |end| end + 1)].to_vec();
+    let mut entered = HashSet::from([victim.id()]);
+    let mut bytes_left = LISTED_BYTES_MAX;
+    let mut levels = vec![Level::new(place, victim, path.len(), bytes_left)];
+    bytes_left -= levels[0].share_bytes;
+    while let Some(level) = levels.last_mut() {
+        path.truncate(level.path_len);
+        let Some(name) = volume.named(&path, level.next())? else {
+            volume.named(&path, level.place.remove(&*level.dir))?;
+            bytes_left += level.share_bytes;
+            levels.pop();
+            continue;
+        };
+        let inside = join(&path, name.as_name().as_bytes());
+        let place = Place {
+            dir: Arc::clone(&level.dir),
+            name,
+            is_directory: false,
+            path: Vec::new(),
+        };
+        path = inside;
+        let victim = volume.named(&path, place.dir.lookup(place.name.as_name()))?;
+        if volume.named(&path, victim.attr())?.kind != FileKind::Directory {
+            volume.named(&path, place.remove(&*victim))?;
+            continue;
         }
-        Ok(())
+        volume.named(&path, place.check_may_remove(&*victim))?;
+        if !entered.insert(victim.id()) {
+            let error = platter_vfs::Error::from(second_name(victim.id()));
+            return Err(volume.error(&path, error));
+        }
+        levels.push(Level::new(place, victim, path.len(), bytes_left));
+        bytes_left -= levels.last().map_or(0, |level| level.share_bytes);
     }
+    Ok(())
 }

@@ -318,7 +318,7 @@ fn flags_of_files_forbid_what_the_kernel_forbids() {
             ..SetAttr::default()
         };
         let file = volume.open(path).unwrap();
-        Volume::set_attr_of(&**file.inode(), &changes).unwrap();
+        super::rights::set_attr(&**file.inode(), &changes).unwrap();
     };
     for dir in ["kept", "growing"] {
         volume.create_dir(dir).unwrap();
