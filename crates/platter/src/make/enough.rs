@@ -18,64 +18,66 @@ const UNIT_BYTES: u64 = 1 << 10;
 /// Where the search for the smallest size that works ends.
 const NEEDED_BYTES_MAX: u64 = 1 << 40;
 
-impl FormatOptions {
-    /// Makes it in a temporary file of some length.
-    pub(super) fn try_elsewhere(&self, name: &Arc<str>, len_bytes: u64) -> Result<()> {
-        let host = |error: std::io::Error| Error::new(name, error);
-        let file = tempfile::NamedTempFile::new().map_err(host)?;
-        file.as_file().set_len(len_bytes).map_err(host)?;
-        let options = platter_block::OpenOptions {
-            access: Access::Write,
-            ..platter_block::OpenOptions::default()
-        };
-        let device = FileDevice::open(file.path(), options)
-            .map_err(|error| Error::new(name, IoError::from(error)))?;
-        let device: Arc<dyn BlockDevice> = Arc::new(device);
-        let image = Image::new(Arc::clone(name), device);
-        self.make_empty(&image.into(), OnDevice::Zeros, &*self.fresh_clock())
-    }
+/// Makes a filesystem in a temporary file of some length.
+pub(super) fn try_elsewhere(
+    options: &FormatOptions,
+    name: &Arc<str>,
+    len_bytes: u64,
+) -> Result<()> {
+    let host = |error: std::io::Error| Error::new(name, error);
+    let file = tempfile::NamedTempFile::new().map_err(host)?;
+    file.as_file().set_len(len_bytes).map_err(host)?;
+    let open = platter_block::OpenOptions {
+        access: Access::Write,
+        ..platter_block::OpenOptions::default()
+    };
+    let device = FileDevice::open(file.path(), open)
+        .map_err(|error| Error::new(name, IoError::from(error)))?;
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let image = Image::new(Arc::clone(name), device);
+    options.make_empty(&image.into(), OnDevice::Zeros, &*options.fresh_clock())
+}
 
-    /// Says how long an image has to be, where that is what was wrong.
-    pub(super) fn explain_too_small(&self, error: Error, len_bytes: u64) -> Error {
-        if !is_full(&error) && !is_invalid(&error) {
-            return error;
-        }
-        match self.enough_bytes(&error.image, len_bytes) {
-            Some(needed_bytes) => {
-                let cause = Cause::TooSmall {
-                    len_bytes,
-                    needed_bytes,
-                };
-                Error::new(&error.image, cause)
-            }
-            None => error,
-        }
+/// Says how long an image has to be, where that is what was wrong.
+pub(super) fn explain_too_small(options: &FormatOptions, error: Error, len_bytes: u64) -> Error {
+    if !is_full(&error) && !is_invalid(&error) {
+        return error;
     }
+    match enough_bytes(options, &error.image, len_bytes) {
+        Some(needed_bytes) => {
+            let cause = Cause::TooSmall {
+                len_bytes,
+                needed_bytes,
+            };
+            Error::new(&error.image, cause)
+        }
+        None => error,
+    }
+}
 
-    /// The smallest length that is enough, if `len_bytes` is not and any other is.
-    fn enough_bytes(&self, name: &Arc<str>, len_bytes: u64) -> Option<u64> {
-        let is_enough = |len| self.try_elsewhere(name, len).is_ok();
-        if is_enough(len_bytes) {
+/// The smallest length that is enough, if `len_bytes` is not and any other is.
+fn enough_bytes(options: &FormatOptions, name: &Arc<str>, len_bytes: u64) -> Option<u64> {
+    let is_enough = |len| try_elsewhere(options, name, len).is_ok();
+    if is_enough(len_bytes) {
+        return None;
+    }
+    let (mut short, mut enough) = (len_bytes / UNIT_BYTES, len_bytes / UNIT_BYTES + 1);
+    while !is_enough(enough * UNIT_BYTES) {
+        short = enough;
+        enough *= 2;
+        if enough * UNIT_BYTES > NEEDED_BYTES_MAX {
             return None;
         }
-        let (mut short, mut enough) = (len_bytes / UNIT_BYTES, len_bytes / UNIT_BYTES + 1);
-        while !is_enough(enough * UNIT_BYTES) {
-            short = enough;
-            enough *= 2;
-            if enough * UNIT_BYTES > NEEDED_BYTES_MAX {
-                return None;
-            }
-        }
-        while enough - short > 1 {
-            let middle = short.midpoint(enough);
-            if is_enough(middle * UNIT_BYTES) {
-                enough = middle;
-            } else {
-                short = middle;
-            }
-        }
-        Some(enough * UNIT_BYTES)
     }
+    while enough - short > 1 {
+        let middle = short.midpoint(enough);
+        if is_enough(middle * UNIT_BYTES) {
+            enough = middle;
+        } else {
+            short = middle;
+        }
+    }
+    Some(enough * UNIT_BYTES)
 }
 
 fn is_invalid(error: &Error) -> bool {

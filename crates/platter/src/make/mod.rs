@@ -22,7 +22,9 @@ use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
 use crate::{Error, Image, ImageSet, ImageSpec, Progress, Result};
 pub(crate) use draft::Draft;
-use enough::TRIED_BYTES_MAX;
+use enough::{TRIED_BYTES_MAX, explain_too_small, try_elsewhere};
+use several::make_on_several;
+use smallest::make_smallest;
 
 pub use crate::driver::{Generation, MkfsOptions, NewFilesystem, mkfs_types as types};
 pub use platter_ondisk::Uuid;
@@ -178,7 +180,7 @@ impl FormatOptions {
             return Err(host_error(&spec.image, std::io::Error::other(text)));
         }
         if !maker.others.is_empty() {
-            return maker.make_on_several(spec);
+            return make_on_several(&maker, spec);
         }
         let there = match fs::metadata(&spec.image) {
             Ok(metadata) => Some(metadata),
@@ -208,9 +210,9 @@ impl FormatOptions {
         match size {
             Size::Bytes(size_bytes) => maker
                 .try_size(&draft, size_bytes)
-                .map_err(|error| maker.explain_too_small(error, size_bytes))?,
+                .map_err(|error| explain_too_small(&maker, error, size_bytes))?,
             Size::AsItIs | Size::OfContent => maker.make_with_reserve(&draft)?,
-            Size::Minimal => maker.make_smallest(&draft)?,
+            Size::Minimal => make_smallest(&maker, &draft)?,
         }
         draft.finish()
     }
@@ -228,7 +230,7 @@ impl FormatOptions {
         options.refuse_occupied(first)?;
         let len_bytes = first.device().geometry().len_bytes;
         let unfit = options.refuse_unfit(first);
-        unfit.map_err(|error| options.explain_too_small(error, len_bytes))?;
+        unfit.map_err(|error| explain_too_small(&options, error, len_bytes))?;
         options.make_on(&images, OnDevice::Anything)
     }
 
@@ -265,7 +267,7 @@ impl FormatOptions {
         let image = self.part_to_use(image)?;
         let len_bytes = image.device().geometry().len_bytes;
         self.refuse_unfit(&image)
-            .map_err(|error| self.explain_too_small(error, len_bytes))?;
+            .map_err(|error| explain_too_small(self, error, len_bytes))?;
         self.make_on(&image.into(), OnDevice::Anything)
     }
 
@@ -371,7 +373,7 @@ impl FormatOptions {
     fn refuse_unfit(&self, image: &Image) -> Result<()> {
         let len_bytes = image.device().geometry().len_bytes;
         if len_bytes < TRIED_BYTES_MAX {
-            return self.try_elsewhere(image.name(), len_bytes);
+            return try_elsewhere(self, image.name(), len_bytes);
         }
         let checked = self
             .new

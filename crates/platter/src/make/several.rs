@@ -24,45 +24,50 @@ impl Drop for NewFiles {
     }
 }
 
-impl FormatOptions {
-    /// Makes it on all of the images. Those that are there are written in place, once it is sure that their
-    /// sizes and the options go together.
-    pub(super) fn make_on_several(&self, spec: &ImageSpec) -> Result<()> {
-        let mut new_files = NewFiles::default();
-        let mut images = ImageSet::new(self.open_target(spec, &mut new_files)?);
-        for (role, spec) in &self.others {
-            images = images.with(*role, self.open_target(spec, &mut new_files)?);
-        }
-        let targets = images.devices();
-        let checked = self.new.driver().check(&targets, &*self.fresh_clock());
-        checked.map_err(|error| Error::new(images.first().name(), error))?;
-        self.make_on(&images, OnDevice::Anything)?;
-        new_files.0.clear();
-        Ok(())
+/// Makes a filesystem on the image of `spec` and the further ones. Those that are there are written in place, once it is sure that their
+/// sizes and the options go together.
+pub(super) fn make_on_several(options: &FormatOptions, spec: &ImageSpec) -> Result<()> {
+    let mut new_files = NewFiles::default();
+    let mut images = ImageSet::new(open_target(options, spec, &mut new_files)?);
+    for (role, spec) in &options.others {
+        images = images.with(*role, open_target(options, spec, &mut new_files)?);
     }
+    let targets = images.devices();
+    let checked = options
+        .new
+        .driver()
+        .check(&targets, &*options.fresh_clock());
+    checked.map_err(|error| Error::new(images.first().name(), error))?;
+    options.make_on(&images, OnDevice::Anything)?;
+    new_files.0.clear();
+    Ok(())
+}
 
-    /// Opens one of several images, and makes it first where it is not there and has a size.
-    fn open_target(&self, spec: &ImageSpec, new_files: &mut NewFiles) -> Result<Image> {
-        let host = |error| host_error(&spec.image, error);
-        let is_there = fs::exists(&spec.image).map_err(host)?;
-        match self.size {
-            Size::Bytes(size_bytes) if !is_there && spec.partition.is_none() => {
-                let file = File::create_new(&spec.image).map_err(host)?;
-                new_files.0.push(spec.image.clone());
-                file.set_len(size_bytes).map_err(host)?;
-            }
-            _ if !is_there => return Err(host(Errno::NOENT.into())),
-            Size::Minimal => {
-                let text = "has the length it has; only one file is made as short as its content \
-                            allows";
-                return Err(host(std::io::Error::other(text)));
-            }
-            Size::AsItIs | Size::OfContent | Size::Bytes(_) => {}
+/// Opens one of several images, and makes it first where it is not there and has a size.
+fn open_target(
+    options: &FormatOptions,
+    spec: &ImageSpec,
+    new_files: &mut NewFiles,
+) -> Result<Image> {
+    let host = |error| host_error(&spec.image, error);
+    let is_there = fs::exists(&spec.image).map_err(host)?;
+    match options.size {
+        Size::Bytes(size_bytes) if !is_there && spec.partition.is_none() => {
+            let file = File::create_new(&spec.image).map_err(host)?;
+            new_files.0.push(spec.image.clone());
+            file.set_len(size_bytes).map_err(host)?;
         }
-        let image = Image::open_spec(spec, Access::Write)?;
-        self.refuse_occupied(&image)?;
-        self.part_to_use(image)
+        _ if !is_there => return Err(host(Errno::NOENT.into())),
+        Size::Minimal => {
+            let text = "has the length it has; only one file is made as short as its content \
+                        allows";
+            return Err(host(std::io::Error::other(text)));
+        }
+        Size::AsItIs | Size::OfContent | Size::Bytes(_) => {}
     }
+    let image = Image::open_spec(spec, Access::Write)?;
+    options.refuse_occupied(&image)?;
+    options.part_to_use(image)
 }
 
 #[cfg(test)]

@@ -27,12 +27,23 @@ const LENGTHS_MAX: u32 = 1 << 16;
 /// Steps, up or down, from the computed length.
 const STEPS_MAX: u32 = 50;
 
-impl FormatOptions {
-    /// Makes the shortest image of those that are longer than another by a hundredth, or by 4 KiB.
-    pub(super) fn make_smallest(&self, draft: &Draft) -> Result<()> {
+/// Makes the shortest image of those that are longer than another by a hundredth, or by 4 KiB.
+pub(super) fn make_smallest(options: &FormatOptions, draft: &Draft) -> Result<()> {
+    Smallest { options, draft }.make()
+}
+
+/// The search for the shortest image, in a draft.
+struct Smallest<'a> {
+    options: &'a FormatOptions,
+    draft: &'a Draft,
+}
+
+impl Smallest<'_> {
+    /// Makes the shortest image of any class of lengths.
+    fn make(&self) -> Result<()> {
         let mut full = None;
-        for class in self.new.driver().length_classes() {
-            match self.make_smallest_of(draft, &class) {
+        for class in self.options.new.driver().length_classes() {
+            match self.make_of_class(&class) {
                 Err(error) if is_full(&error) => full = Some(error),
                 made => return made,
             }
@@ -44,76 +55,77 @@ impl FormatOptions {
     ///
     /// # Errors
     /// `NoSpace` when none of them is long enough.
-    fn make_smallest_of(&self, draft: &Draft, class: &Range<u64>) -> Result<()> {
+    fn make_of_class(&self, class: &Range<u64>) -> Result<()> {
         let data = self
+            .options
             .content
             .as_ref()
             .map_or(Ok(0), |content| content.data_bytes())?;
         if data >= class.end.saturating_mul(2) {
-            return Err(super::full(&draft.clear(0)?));
+            return Err(super::full(&self.draft.clear(0)?));
         }
-        let needed = self.measure(draft, class)?;
-        let mut len = self.first_with(draft, needed, class)?;
-        let mut fits = self.try_size(draft, len);
+        let needed = self.measure(class)?;
+        let mut len = self.first_with(needed, class)?;
+        let mut fits = self.options.try_size(self.draft, len);
         for _ in 0..STEPS_MAX {
             match fits {
                 Err(error) if is_full(&error) => {}
                 fits => {
                     fits?;
-                    return self.make_shorter(draft, len, class);
+                    return self.make_shorter(len, class);
                 }
             }
             // Fragmented free space needed more of itself for its records.
             len += step(len);
-            fits = self.try_size(draft, len);
+            fits = self.options.try_size(self.draft, len);
         }
         fits
     }
 
     /// Goes down from a length that is enough until the next step is too short.
-    fn make_shorter(&self, draft: &Draft, mut len: u64, class: &Range<u64>) -> Result<()> {
+    fn make_shorter(&self, mut len: u64, class: &Range<u64>) -> Result<()> {
         for _ in 0..STEPS_MAX {
             let shorter = len.saturating_sub(step(len));
             if shorter < class.start {
                 break;
             }
-            let trial = draft.sibling()?;
-            match self.try_size(&trial, shorter) {
+            let trial = self.draft.sibling()?;
+            match self.options.try_size(&trial, shorter) {
                 Ok(()) => len = shorter,
                 Err(error) if is_full(&error) => break,
                 Err(error) => return Err(error),
             }
-            draft.replace_by(trial)?;
+            self.draft.replace_by(trial)?;
         }
         Ok(())
     }
 
     /// The bytes that the content takes in images of lengths in `class`.
-    fn measure(&self, draft: &Draft, class: &Range<u64>) -> Result<u64> {
-        let mut len = self.likely_bytes()?.max(class.start);
+    fn measure(&self, class: &Range<u64>) -> Result<u64> {
+        let mut len = self.options.likely_bytes()?.max(class.start);
         for _ in 0..SIZES_MAX {
             len = len.min(class.end - UNIT_BYTES);
-            let before = self.free_bytes(draft, len)?;
-            match self.try_size(draft, len) {
+            let before = self.free_bytes(len)?;
+            match self.options.try_size(self.draft, len) {
                 Err(error) if is_full(&error) && len + UNIT_BYTES < class.end => {
                     len = (len + len / 4).next_multiple_of(UNIT_BYTES);
                 }
                 made => {
                     made?;
-                    let left = self.free_bytes_of(&draft.open()?)?;
+                    let left = self.free_bytes_of(&self.draft.open()?)?;
                     return Ok(before.unwrap_or(0).saturating_sub(left));
                 }
             }
         }
-        Err(super::full(&draft.open()?))
+        Err(super::full(&self.draft.open()?))
     }
 
     /// The first length in `class` at which `needed` bytes are free.
-    fn first_with(&self, draft: &Draft, needed: u64, class: &Range<u64>) -> Result<u64> {
-        let unit = UNIT_BYTES.max(self.new.driver().length_unit_bytes());
+    fn first_with(&self, needed: u64, class: &Range<u64>) -> Result<u64> {
+        let unit = UNIT_BYTES.max(self.options.new.driver().length_unit_bytes());
         let mut len = needed.max(class.start).next_multiple_of(unit);
         for _ in 0..LENGTHS_MAX {
-            let free = self.free_bytes(draft, len)?;
+            let free = self.free_bytes(len)?;
             let missing = needed.saturating_sub(free.unwrap_or(0));
             if free.is_some() && missing == 0 {
                 return Ok(len);
@@ -125,16 +137,16 @@ impl FormatOptions {
                 break;
             }
         }
-        Err(super::full(&draft.open()?))
+        Err(super::full(&self.draft.open()?))
     }
 
     /// What is free in an empty image; `None` where it is too short for one.
-    fn free_bytes(&self, draft: &Draft, len: u64) -> Result<Option<u64>> {
-        let image = draft.clear(len)?;
-        match self.make_empty(
+    fn free_bytes(&self, len: u64) -> Result<Option<u64>> {
+        let image = self.draft.clear(len)?;
+        match self.options.make_empty(
             &ImageSet::from(&image),
             OnDevice::Zeros,
-            &*self.fresh_clock(),
+            &*self.options.fresh_clock(),
         ) {
             Err(error) if is_full(&error) => Ok(None),
             made => {
@@ -145,7 +157,7 @@ impl FormatOptions {
     }
 
     fn free_bytes_of(&self, image: &Image) -> Result<u64> {
-        let free = self.new.driver().free_bytes(image.device());
+        let free = self.options.new.driver().free_bytes(image.device());
         free.map_err(|error| Error::new(image.name(), error))
     }
 }
