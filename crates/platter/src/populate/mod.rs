@@ -25,6 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Context, Credentials, Filesystem, Timestamp};
 
@@ -207,6 +208,64 @@ impl Content {
             digests: BTreeMap::new(),
             data_bytes: OnceLock::new(),
         }
+    }
+
+    /// Has everything belong to one user and group.
+    pub fn owned_by(&mut self, uid: u32, gid: u32) {
+        for (_, member) in &mut self.members {
+            (member.uid, member.gid) = (uid, gid);
+        }
+        self.implied_owner = Some((uid, gid));
+    }
+
+    /// Has owners, and those that ACLs name, become others.
+    pub fn map_owners(&mut self, users: &IdMap, groups: &IdMap) {
+        let (uid, gid) = self.implied_owner.unwrap_or_default();
+        self.implied_owner = Some((users.map(uid), groups.map(gid)));
+        for (_, member) in &mut self.members {
+            member.uid = users.map(member.uid);
+            member.gid = groups.map(member.gid);
+            for (name, value) in &mut member.xattrs {
+                let is_acl = matches!(&**name, ACL_ACCESS_NAME | ACL_DEFAULT_NAME);
+                let mapped = is_acl.then(|| users.map_acl(groups, value)).flatten();
+                if let Some(mapped) = mapped {
+                    *value = mapped;
+                }
+            }
+        }
+    }
+
+    /// Has files with equal contents share them: the first in the order of paths has the extents, the others become clones
+    /// of it. Files that are shorter than a block are left out. Where several files have the same size, they are read
+    /// for that: their beginnings, and the rest of those that begin alike. `progress` counts what is read.
+    ///
+    /// What is written later has to be what was compared: [filling](Self::fill) fails otherwise.
+    ///
+    /// # Errors
+    /// Those of reading, and `Cancelled`.
+    pub fn share_equal_files(&mut self, progress: &Progress) -> Result<()> {
+        sharing::share_equal_files(self, progress)
+    }
+
+    /// Whether a file shares what another one has.
+    pub(crate) fn has_clones(&self) -> bool {
+        let mut kinds = self.members.iter().map(|(_, member)| &member.kind);
+        kinds.any(|kind| matches!(kind, MemberKind::Clone(..)))
+    }
+
+    /// Has directories become subvolumes, also in each other. A file with names in several of them becomes a file in
+    /// each, which share their contents.
+    ///
+    /// # Errors
+    /// `NotFound` and `NotDirectory` for what is no directory of the content, `InvalidArgument` for its root, which is a
+    /// subvolume anyway, `Exists` for what is named twice, and for a second default one.
+    pub fn make_subvolumes(&mut self, subvolumes: &[NewSubvolume]) -> Result<()> {
+        subvolumes::make_subvolumes(self, subvolumes)
+    }
+
+    /// Whether there are subvolumes.
+    pub(crate) fn has_subvolumes(&self) -> bool {
+        !self.subvolumes.is_empty()
     }
 
     /// What errors call it.

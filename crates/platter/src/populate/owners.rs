@@ -1,8 +1,6 @@
 //! Other owners than those of the directory or archive.
 
-use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
-
-use super::Content;
+use platter_vfs::acl::{AclEntry, AclSubject, PosixAcl};
 
 /// Which ids become which others. Those that no range names stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +36,9 @@ impl IdMap {
         self.ranges.iter().find_map(inside).unwrap_or(id)
     }
 
-    fn map_acl(&self, groups: &Self, value: &[u8]) -> Option<Vec<u8>> {
+    /// The value of an ACL attribute whose users become others, and whose groups become those of `groups`; `None` for
+    /// what is no ACL.
+    pub(super) fn map_acl(&self, groups: &Self, value: &[u8]) -> Option<Vec<u8>> {
         let acl = PosixAcl::decode(value).ok()?;
         let entries = acl.entries().iter().map(|entry| AclEntry {
             subject: match entry.subject {
@@ -52,33 +52,6 @@ impl IdMap {
             ..*entry
         });
         Some(PosixAcl::new(entries.collect()).ok()?.encode())
-    }
-}
-
-impl Content {
-    /// Has everything belong to one user and group.
-    pub fn owned_by(&mut self, uid: u32, gid: u32) {
-        for (_, member) in &mut self.members {
-            (member.uid, member.gid) = (uid, gid);
-        }
-        self.implied_owner = Some((uid, gid));
-    }
-
-    /// Has owners, and those that ACLs name, become others.
-    pub fn map_owners(&mut self, users: &IdMap, groups: &IdMap) {
-        let (uid, gid) = self.implied_owner.unwrap_or_default();
-        self.implied_owner = Some((users.map(uid), groups.map(gid)));
-        for (_, member) in &mut self.members {
-            member.uid = users.map(member.uid);
-            member.gid = groups.map(member.gid);
-            for (name, value) in &mut member.xattrs {
-                let is_acl = matches!(&**name, ACL_ACCESS_NAME | ACL_DEFAULT_NAME);
-                let mapped = is_acl.then(|| users.map_acl(groups, value)).flatten();
-                if let Some(mapped) = mapped {
-                    *value = mapped;
-                }
-            }
-        }
     }
 }
 

@@ -46,90 +46,75 @@ enum Depth {
     Whole,
 }
 
-impl Content {
-    /// Has files with equal contents share them: the first in the order of paths has the extents, the others become clones
-    /// of it. Files that are shorter than a block are left out. Where several files have the same size, they are read
-    /// for that: their beginnings, and the rest of those that begin alike. `progress` counts what is read.
-    ///
-    /// What is written later has to be what was compared: [filling](Self::fill) fails otherwise.
-    ///
-    /// # Errors
-    /// Those of reading, and `Cancelled`.
-    pub fn share_equal_files(&mut self, progress: &Progress) -> Result<()> {
-        let mut of_size: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        for (index, (_, member)) in self.members.iter().enumerate() {
-            let size_bytes = member.kind.contents().map(Contents::size_bytes);
-            if let Some(size_bytes) = size_bytes.filter(|&size| size >= HOLE_BYTES as u64) {
-                of_size.entry(size_bytes).or_default().push(index);
-            }
+/// See [`Content::share_equal_files`].
+pub(super) fn share_equal_files(content: &mut Content, progress: &Progress) -> Result<()> {
+    let mut of_size: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, (_, member)) in content.members.iter().enumerate() {
+        let size_bytes = member.kind.contents().map(Contents::size_bytes);
+        if let Some(size_bytes) = size_bytes.filter(|&size| size >= HOLE_BYTES as u64) {
+            of_size.entry(size_bytes).or_default().push(index);
         }
-        for (size_bytes, indices) in of_size {
-            let mut equal = Vec::new();
-            for (digest, alike) in self.alike(indices, Depth::Beginning, progress)? {
-                if size_bytes <= CHUNK_BYTES {
-                    equal.push((digest, alike));
-                } else {
-                    equal.extend(self.alike(alike, Depth::Whole, progress)?);
-                }
-            }
-            for (digest, equal) in equal {
-                // Without data there is nothing to share.
-                if let Some(digest) = digest {
-                    self.share(&equal, digest, size_bytes);
-                }
-            }
-        }
-        Ok(())
     }
-
-    /// The files, by their digests, that are no longer alone then.
-    fn alike(
-        &self,
-        indices: Vec<usize>,
-        depth: Depth,
-        progress: &Progress,
-    ) -> Result<BTreeMap<Option<ContentsDigest>, Vec<usize>>> {
-        let mut found: BTreeMap<Option<ContentsDigest>, Vec<usize>> = BTreeMap::new();
-        if indices.len() < 2 {
-            return Ok(found);
+    for (size_bytes, indices) in of_size {
+        let mut equal = Vec::new();
+        for (digest, indices) in alike(content, indices, Depth::Beginning, progress)? {
+            if size_bytes <= CHUNK_BYTES {
+                equal.push((digest, indices));
+            } else {
+                equal.extend(alike(content, indices, Depth::Whole, progress)?);
+            }
         }
-        for index in indices {
-            let Some((path, member)) = self.members.get(index) else {
-                continue;
-            };
-            let Some(contents) = member.kind.contents() else {
-                continue;
-            };
-            let digest = digest(contents, depth, progress);
-            let digest = digest.map_err(|cause| self.error(path, cause))?;
-            found.entry(digest).or_default().push(index);
+        for (digest, equal) in equal {
+            // Without data there is nothing to share.
+            if let Some(digest) = digest {
+                share(content, &equal, digest, size_bytes);
+            }
         }
-        found.retain(|_, indices| indices.len() > 1);
-        Ok(found)
     }
+    Ok(())
+}
 
-    /// Makes all but the first of equal files clones.
-    fn share(&mut self, equal: &[usize], digest: ContentsDigest, size_bytes: u64) {
-        let Some((&first, others)) = equal.split_first() else {
-            return;
+/// The files, by their digests, that are no longer alone then.
+fn alike(
+    content: &Content,
+    indices: Vec<usize>,
+    depth: Depth,
+    progress: &Progress,
+) -> Result<BTreeMap<Option<ContentsDigest>, Vec<usize>>> {
+    let mut found: BTreeMap<Option<ContentsDigest>, Vec<usize>> = BTreeMap::new();
+    if indices.len() < 2 {
+        return Ok(found);
+    }
+    for index in indices {
+        let Some((path, member)) = content.members.get(index) else {
+            continue;
         };
-        let Some((first, _)) = self.members.get(first) else {
-            return;
+        let Some(contents) = member.kind.contents() else {
+            continue;
         };
-        let first = first.clone();
-        for &index in others {
-            if let Some((_, member)) = self.members.get_mut(index) {
-                member.kind = MemberKind::Clone(first.clone(), size_bytes);
-            }
-        }
-        self.digests.insert(first, digest);
+        let digest = digest(contents, depth, progress);
+        let digest = digest.map_err(|cause| content.error(path, cause))?;
+        found.entry(digest).or_default().push(index);
     }
+    found.retain(|_, indices| indices.len() > 1);
+    Ok(found)
+}
 
-    /// Whether a file shares what another one has.
-    pub(crate) fn has_clones(&self) -> bool {
-        let mut kinds = self.members.iter().map(|(_, member)| &member.kind);
-        kinds.any(|kind| matches!(kind, MemberKind::Clone(..)))
+/// Makes all but the first of equal files clones.
+fn share(content: &mut Content, equal: &[usize], digest: ContentsDigest, size_bytes: u64) {
+    let Some((&first, others)) = equal.split_first() else {
+        return;
+    };
+    let Some((first, _)) = content.members.get(first) else {
+        return;
+    };
+    let first = first.clone();
+    for &index in others {
+        if let Some((_, member)) = content.members.get_mut(index) {
+            member.kind = MemberKind::Clone(first.clone(), size_bytes);
+        }
     }
+    content.digests.insert(first, digest);
 }
 
 fn digest(
