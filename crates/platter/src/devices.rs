@@ -113,18 +113,18 @@ impl Devices {
 /// One of the devices that a filesystem says it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What it holds.
+    /// What the device holds.
     pub role: DeviceRole,
-    /// Its number in the filesystem, where devices are numbered.
+    /// The number of the device in the filesystem, where devices are numbered.
     pub id: Option<u64>,
-    /// Its own UUID, where it has one.
+    /// The UUID of the device, where it has its own.
     pub uuid: Option<Uuid>,
 }
 
 /// The devices of a filesystem, as recorded on those that were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
-    /// How many it has.
+    /// The number of devices of the filesystem.
     pub count: u64,
     /// Those that were given.
     pub present: Vec<Member>,

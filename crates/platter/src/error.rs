@@ -20,7 +20,7 @@ pub const DEAD_MOUNT: &str = "the server of what is mounted there was killed; un
 /// The result of a facade operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, and where.
+/// An error of the facade: what went wrong, and in which image and file.
 ///
 /// Shown as `IMAGE[@PARTITION][:PATH]: CAUSE`, escaped so that it stays one printable line.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub struct Error {
     pub cause: Cause,
 }
 
-/// What went wrong.
+/// The cause of an [`Error`].
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {

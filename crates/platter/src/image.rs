@@ -113,7 +113,7 @@ impl Image {
         Self::new("memory", Arc::new(MemoryDevice::new("memory", bytes)))
     }
 
-    /// All bytes of the image as they are now. Changes of a volume are there once it is closed.
+    /// Returns all bytes of the image as they are now. Changes of a volume are there once it is closed.
     ///
     /// # Errors
     /// `FileTooLarge` for more than there is memory for.
@@ -142,7 +142,7 @@ impl Image {
         }
     }
 
-    /// What errors call it.
+    /// The name of the image in errors, escaped.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
@@ -154,7 +154,7 @@ impl Image {
         &self.device
     }
 
-    /// What `selector` selects of the partition table, locked if the file is not as a whole.
+    /// Returns the partition that `selector` selects, locked if the file is not as a whole.
     pub fn partition(&self, selector: &PartitionSelector) -> Result<Self> {
         let table = match self.partition_table() {
             Ok(Some(table)) => table,
@@ -199,7 +199,7 @@ impl Image {
         })
     }
 
-    /// What begins `offset` bytes into it.
+    /// Returns the part of the image that begins at `offset`, in bytes.
     pub fn at_offset(&self, offset: u64) -> Result<Self> {
         let end = self.device.geometry().len_bytes;
         let range = offset.min(end)..end;
@@ -220,7 +220,7 @@ impl Image {
         read_table(&*self.device).map_err(|error| self.table_error(error))
     }
 
-    /// What the first bytes say it is.
+    /// Returns the format that the first bytes show; `None` for none that is known.
     pub fn format(&self) -> Result<Option<Format>> {
         let length = self.device.geometry().len_bytes;
         let length = length.min(SIGNATURE_LEN_BYTES as u64);

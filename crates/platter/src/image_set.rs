@@ -31,7 +31,7 @@ impl ImageSet {
         }
     }
 
-    /// The same filesystem, with a further image.
+    /// Adds a further image of the same filesystem.
     #[must_use]
     pub fn with(mut self, role: DeviceRole, image: Image) -> Self {
         self.others.push((role, image));
@@ -44,13 +44,13 @@ impl ImageSet {
         &self.first
     }
 
-    /// All images with their roles, the first first.
+    /// Iterates over the images with their roles, in order.
     pub fn iter(&self) -> impl Iterator<Item = (DeviceRole, &Image)> {
         let others = self.others.iter().map(|(role, image)| (*role, image));
         std::iter::once((DeviceRole::Data, &self.first)).chain(others)
     }
 
-    /// How many images there are.
+    /// The number of images.
     #[must_use]
     pub fn len(&self) -> usize {
         1 + self.others.len()

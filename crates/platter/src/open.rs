@@ -71,7 +71,7 @@ impl MountOptions {
         Self::default()
     }
 
-    /// What to do about a journal that holds changes.
+    /// Sets what is done about a journal or log that holds changes.
     #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
         self.recovery = recovery;
@@ -101,14 +101,14 @@ impl MountOptions {
         self
     }
 
-    /// Take a copy of the superblock, in units of 1 KiB from the start, as mount's `sb=` counts.
+    /// Mounts with a copy of the superblock, at `superblock_kib` in units of 1 KiB from the start, as mount's `sb=` counts.
     #[must_use]
     pub fn superblock_kib(mut self, superblock_kib: u64) -> Self {
         self.superblock_kib = Some(superblock_kib);
         self
     }
 
-    /// Take no lock, so that an image that another process writes to can be read.
+    /// Takes no lock, so that an image that another process writes to can be read.
     #[must_use]
     pub fn without_lock(mut self) -> Self {
         self.access = Access::ReadUnlocked;
@@ -139,14 +139,14 @@ impl MountOptions {
         self.writing(WriteOptions::default())
     }
 
-    /// Let the caches take their memory from `budget`, which other volumes may share.
+    /// Has the caches take their memory from `budget`, which other volumes may share.
     #[must_use]
     pub fn budget(mut self, budget: Arc<MemoryBudget>) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Take time and random numbers from `clock`.
+    /// Takes time and random numbers from `clock`.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -161,7 +161,7 @@ impl MountOptions {
         self
     }
 
-    /// Count the requests that reach the image; see [`Volume::request_counts`].
+    /// Counts the requests that reach the image; see [`Volume::request_counts`].
     #[must_use]
     pub fn count_requests(mut self) -> Self {
         self.count_requests = true;

@@ -49,7 +49,7 @@ pub enum OnError {
 /// A mount option that only some filesystems have, as in `-o NAME[=VALUE]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOption {
-    /// Its name.
+    /// The name of the option.
     pub name: String,
     /// What follows the `=`, if there is one.
     pub value: Option<String>,

@@ -9,10 +9,10 @@ use crate::devices::{Devices, Members};
 use crate::driver::{self, Identity};
 use crate::{Cause, Error, Format, Image, Result};
 
-/// What a run of bytes holds.
+/// The format that a run of bytes holds, as its first bytes show it.
 #[derive(Debug, Clone)]
 pub struct Signature {
-    /// What its first bytes say.
+    /// The format.
     pub format: Format,
     /// The name, as exact as it is known: `ext3` where the format is ext.
     pub kind: &'static str,
@@ -31,11 +31,11 @@ pub struct Signature {
 /// What an image holds.
 #[derive(Debug, Clone)]
 pub struct Probe {
-    /// Its length in bytes.
+    /// The length of the image in bytes.
     pub len_bytes: u64,
-    /// What the whole of it is.
+    /// The format of the whole image.
     pub signature: Option<Signature>,
-    /// Its partition table.
+    /// The partition table of the image.
     pub table: Option<ProbedTable>,
     /// Why a partition table that is there cannot be read.
     pub table_problem: Option<Error>,
@@ -46,7 +46,7 @@ pub struct Probe {
 pub struct ProbedTable {
     /// The table.
     pub table: PartitionTable,
-    /// What each of its partitions holds, in the same order.
+    /// The format that each partition holds, in the order of the table.
     pub contents: Vec<Option<Signature>>,
 }
 

@@ -43,7 +43,7 @@ pub struct Problem {
     pub image: Arc<str>,
     /// The path of the file there.
     pub path: Vec<u8>,
-    /// What became of it.
+    /// What the problem did to the copy of the file.
     pub effect: Effect,
     /// Why; nothing for what is no corruption.
     pub cause: Option<Cause>,

@@ -32,7 +32,7 @@ struct State {
 /// Called with bytes and files that were added.
 type Listener = dyn Fn(Advance) + Send + Sync;
 
-/// What was done since the call before.
+/// How much was done since the listener was last called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Advance {
     /// Files of all kinds.
@@ -42,13 +42,13 @@ pub struct Advance {
 }
 
 impl Progress {
-    /// Nothing was done yet.
+    /// The progress of an operation that has done nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, with a function that is called whenever something was done, by the thread that did it.
+    /// As [`new`](Self::new), with a function that is called whenever something was done, by the thread that did it.
     #[must_use]
     pub fn listening(listener: impl Fn(Advance) + Send + Sync + 'static) -> Self {
         Self {

@@ -15,22 +15,22 @@ use crate::{Error, File, Result};
 /// do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
-    /// As often as files refer to it.
+    /// Bytes of data, counted as often as files refer to them.
     pub total_bytes: u64,
-    /// What is referred to once in the whole filesystem.
+    /// Bytes of data that the whole filesystem refers to once.
     pub exclusive_bytes: u64,
 }
 
 /// A file and the space of its contents, or a directory and that of all files below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
-    /// Its path.
+    /// The path of the file.
     pub path: Vec<u8>,
-    /// Its type.
+    /// The type of the file.
     pub kind: FileKind,
     /// The space.
     pub space: Space,
-    /// What it refers to that is referred to more than once: below a directory each byte counted once, of a file as
+    /// Bytes of data that the file refers to and that are referred to more than once: below a directory each byte counted once, of a file as
     /// often as it refers to it. Only of the file that was asked for, not of those below it.
     pub set_shared_bytes: Option<u64>,
 }

@@ -45,7 +45,7 @@ const SPARE_BUFFERS_MAX: usize = 8;
 /// How to write an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TarOptions {
-    /// How many threads read and encode, besides one that plans and the caller's, which writes.
+    /// The number of threads that read and encode, besides one that plans and the caller's, which writes.
     pub threads: NonZeroUsize,
     /// Leave out the holes of sparse files.
     pub sparse: bool,

@@ -70,7 +70,7 @@ pub struct CopyOptions {
     /// Copy directories with all that is in them, and special files as such. Symbolic links are
     /// copied as links.
     pub recursive: bool,
-    /// What to keep.
+    /// The attributes that copies keep.
     pub preserve: Preserve,
     /// Leave alone what is there already.
     pub no_clobber: bool,
@@ -113,7 +113,7 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Nothing was copied yet. Trees are copied by as many threads as there are processors, and the caller's.
+    /// A copier that has copied nothing yet. Trees are copied by as many threads as there are processors, and the caller's.
     #[must_use]
     pub fn new(options: CopyOptions) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Copier {
         self
     }
 
-    /// How much was copied so far.
+    /// Returns how much was copied so far.
     #[must_use]
     pub fn summary(&self) -> CopySummary {
         self.summary

@@ -314,7 +314,10 @@ impl Edit {
         self.named(path, file.inode().remove_xattr(&Context::root(), name))
     }
 
-    /// What an owner means by the names that the image gives.
+    /// Returns the owner that a text means by the names of the image; see [`Owner::parse`].
+    ///
+    /// # Errors
+    /// [`Cause::NoSuchUser`] and [`Cause::NoSuchGroup`].
     pub fn owner(&self, text: &[u8]) -> Result<Owner> {
         let accounts = Accounts::read(&self.volume);
         Owner::parse(text, &accounts).map_err(|cause| Error::new(self.volume.name(), cause))

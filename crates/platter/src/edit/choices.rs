@@ -123,9 +123,9 @@ impl SizeChange {
 /// Which times change, and to what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// Of the last read.
+    /// The time of the last read (`atime`); `None` leaves it.
     pub accessed: Option<SetTime>,
-    /// Of the last change of the contents.
+    /// The time of the last change of the contents (`mtime`); `None` leaves it.
     pub modified: Option<SetTime>,
 }
 

@@ -18,7 +18,7 @@ pub struct ModeChange {
     mentioned: u32,
 }
 
-/// What is no mode.
+/// The error of a text that is no mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a mode is octal, as 755, or symbolic, as u+rwX,go-w")]
 pub struct ModeError;

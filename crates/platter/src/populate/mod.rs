@@ -45,7 +45,7 @@ use subvolumes::SubvolumeKind;
 /// Longer targets of links take a block in every format.
 const TARGET_INSIDE_MAX: usize = 59;
 
-/// What is to be made, and what it is made of.
+/// The files that a new filesystem is filled with, and where their contents are read from.
 #[derive(Debug)]
 pub struct Content {
     /// In the order of their paths, each of which is there once.
@@ -139,7 +139,7 @@ impl MemberKind {
     }
 }
 
-/// What was made.
+/// How much was made of a [`Content`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Filled {
     /// Names, the root left out.
@@ -165,7 +165,7 @@ impl From<&Metadata> for FileId {
 }
 
 impl Content {
-    /// All below a directory of the host, the owners and times as it has them.
+    /// Content of all below a directory of the host, with owners and times as it has them.
     pub fn of_dir(dir: &Path) -> Result<Self> {
         dir::index(dir, None)
     }
@@ -176,7 +176,7 @@ impl Content {
         dir::index(dir, Some(left_out))
     }
 
-    /// All that a tar archive holds, of what is there twice the later. The archive may be compressed by
+    /// Content of all that a tar archive holds, of what is there twice the later. The archive may be compressed by
     /// gzip, zstd or xz; it is unpacked into a temporary file then.
     pub fn of_archive(archive: &Path) -> Result<Self> {
         Self::of_archive_within(archive, u64::MAX)
@@ -278,7 +278,7 @@ impl Content {
         FileId::of(path).is_some_and(|file| self.sources.contains(&file))
     }
 
-    /// How many inodes it takes.
+    /// The number of inodes that the content takes.
     #[must_use]
     pub fn inodes(&self) -> u64 {
         let members = self.members.iter();
@@ -327,7 +327,7 @@ impl Content {
         Ok(all)
     }
 
-    /// Makes it all in a filesystem. Counts in `progress` what is written, or about to be.
+    /// Makes all of the content in a filesystem, and returns how much that was. Counts in `progress` what is written, or about to be.
     pub fn fill(&self, fs: &dyn Filesystem, progress: &Progress) -> Result<Filled> {
         let files = self
             .members

@@ -11,11 +11,11 @@ pub struct IdMap {
 /// A range of ids, and what the first of them becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first.
+    /// The first id of the range.
     pub from: u32,
-    /// What it becomes.
+    /// The id that the first one becomes.
     pub to: u32,
-    /// How many.
+    /// The number of ids.
     pub count: u32,
 }
 
@@ -26,7 +26,7 @@ impl IdMap {
         Self { ranges }
     }
 
-    /// What an id becomes.
+    /// Returns the id that an id becomes.
     #[must_use]
     pub fn map(&self, id: u32) -> u32 {
         let inside = |range: &IdRange| {

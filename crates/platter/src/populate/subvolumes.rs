@@ -10,11 +10,11 @@ use crate::{Error, Result};
 /// A directory of a content that becomes a subvolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSubvolume {
-    /// Its path.
+    /// The path of the directory.
     pub path: Vec<u8>,
-    /// It refuses changes once it is filled.
+    /// Whether the subvolume refuses changes once it is filled.
     pub is_read_only: bool,
-    /// It is mounted where no subvolume is asked for.
+    /// Whether the subvolume is mounted where none is asked for.
     pub is_default: bool,
 }
 

@@ -23,11 +23,11 @@ pub enum FormatClass {
     Other,
 }
 
-/// How many bytes from the beginning [`Format::identify`] looks at.
+/// The number of bytes from the beginning that [`Format::identify`] looks at.
 pub const SIGNATURE_LEN_BYTES: usize = 68 << 10;
 
 impl Format {
-    /// What begins with `head`, the first bytes of a device or file; fewer than
+    /// Returns the format of what begins with `head`, the first bytes of a device or file; fewer than
     /// [`SIGNATURE_LEN_BYTES`] if it is shorter.
     ///
     /// A container goes before a filesystem, whose superblock may be left over from before.
@@ -52,7 +52,7 @@ impl Format {
         self.row().map_or("unknown", |row| row.name)
     }
 
-    /// What kind of format it is.
+    /// The class of the format.
     #[must_use]
     pub fn class(self) -> FormatClass {
         self.row().map_or(FormatClass::Other, |row| row.class)
@@ -63,7 +63,7 @@ impl Format {
         matches!(self.class(), FormatClass::Container | FormatClass::Wrapping)
     }
 
-    /// What to do where no driver serves the format.
+    /// Advice for users of a format that no driver serves.
     #[must_use]
     pub fn advice(self) -> Option<&'static str> {
         self.row().and_then(|row| row.advice)

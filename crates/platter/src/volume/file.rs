@@ -64,12 +64,12 @@ impl File {
         &self.path
     }
 
-    /// Its attributes.
+    /// Returns the attributes of the file.
     pub fn attr(&self) -> Result<Attr> {
         self.named(self.inode.attr())
     }
 
-    /// Its size in bytes.
+    /// Returns the size of the file in bytes.
     pub fn len(&self) -> Result<u64> {
         Ok(self.attr()?.size_bytes)
     }
@@ -155,7 +155,7 @@ impl File {
         self.named(self.inode.get_xattr(name))
     }
 
-    /// All extended attributes with their values.
+    /// Returns all extended attributes of the file, names with values.
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let names = self.list_xattrs()?;
         names

@@ -30,7 +30,7 @@ pub struct LoadedEntries {
 pub struct LoadedEntry {
     /// The name.
     pub name: NameBuf,
-    /// What it names.
+    /// The inode that the entry names.
     pub id: InodeId,
     /// The type as the entry has it.
     pub kind: Option<FileKind>,

@@ -106,7 +106,7 @@ impl Metadata {
         self.0.created.map(system_time)
     }
 
-    /// All attributes, as drivers return them.
+    /// The attributes as drivers return them.
     #[must_use]
     pub fn attr(&self) -> &Attr {
         &self.0

@@ -182,7 +182,7 @@ impl Volume {
         Arc::clone(self.filesystem())
     }
 
-    /// The same volume, on which new files belong to this user, without the permission bits of `umask`.
+    /// Returns the same volume, on which new files belong to this user, without the permission bits of `umask`.
     #[must_use]
     pub fn acting_as(&self, credentials: Credentials, umask: u32) -> Self {
         Self {
@@ -204,13 +204,13 @@ impl Volume {
         }
     }
 
-    /// How many requests have reached the image, if it was opened to count them.
+    /// The number of requests that have reached the image, if it was opened to count them.
     #[must_use]
     pub fn request_counts(&self) -> Option<Counts> {
         self.shared.parts.counting.as_ref().map(Counting::counts)
     }
 
-    /// What errors call it: the image and the partition, escaped.
+    /// The name of the volume in errors: the image and the partition, escaped.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.shared.parts.name
@@ -234,13 +234,13 @@ impl Volume {
         self.shared.parts.file.as_ref()
     }
 
-    /// What the filesystem says about itself.
+    /// Returns the description of the filesystem: its label, UUID, sizes and features.
     #[must_use]
     pub fn describe(&self) -> Description {
         self.filesystem().describe()
     }
 
-    /// Space and inodes.
+    /// Returns the total and free blocks and inodes (`statfs(2)`).
     pub fn stat_fs(&self) -> Result<StatFs> {
         let stat = self.filesystem().stat_fs();
         stat.map_err(|error| Error::new(self.name(), error))

@@ -58,7 +58,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed yet.
+    /// Options that allow nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

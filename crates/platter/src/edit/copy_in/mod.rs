@@ -64,7 +64,7 @@ struct Frame {
 }
 
 impl CopyIn {
-    /// Nothing was copied yet. `owner` is that of new files, where it is given, whatever else is to
+    /// A copier that has copied nothing yet. `owner` is that of new files, where it is given, whatever else is to
     /// be kept.
     #[must_use]
     pub fn new(options: CopyOptions, owner: Owner) -> Self {
@@ -84,7 +84,7 @@ impl CopyIn {
         self
     }
 
-    /// How much was copied so far.
+    /// Returns how much was copied so far.
     #[must_use]
     pub fn summary(&self) -> CopySummary {
         self.summary

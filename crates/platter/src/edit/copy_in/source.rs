@@ -19,7 +19,7 @@ use crate::{Cause, Error, Escaped, File, Result};
 /// How much of an image is read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Something to copy.
+/// The source of a copy: a file of the host or of an image.
 #[derive(Debug, Clone)]
 pub enum CopySource {
     /// A file of the host.
@@ -56,7 +56,7 @@ pub(super) struct SourceAttr {
 type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
 
 impl CopySource {
-    /// What to call it.
+    /// The name for messages, escaped.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -65,7 +65,7 @@ impl CopySource {
         }
     }
 
-    /// Its last name; none for a root, `.` and `..`.
+    /// The last name of the path; none for a root, `.` and `..`.
     #[must_use]
     pub fn last_name(&self) -> Option<&[u8]> {
         match self {
