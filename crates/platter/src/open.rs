@@ -139,7 +139,7 @@ impl MountOptions {
         self.writing(WriteOptions::default())
     }
 
-    /// Has the caches take their memory from `budget`, which other volumes may share.
+    /// Makes the caches take their memory from `budget`, which other volumes may share.
     #[must_use]
     pub fn budget(mut self, budget: Arc<MemoryBudget>) -> Self {
         self.budget = budget;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, SetAttr, WalkOrder};
 
-use super::names::offset_of;
 use super::rights::set_attr;
 use super::{Entries, LoadedEntries, Metadata, OpenOptions, Volume};
 use crate::{Cause, Error, Result};
@@ -365,4 +364,14 @@ impl Seek for File {
         self.position = offset.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.position)
     }
+}
+
+/// The offset that a seek leads to.
+fn offset_of(target: SeekFrom, position: u64, len: u64) -> Option<u64> {
+    let (base, distance) = match target {
+        SeekFrom::Start(offset) => (offset, 0),
+        SeekFrom::Current(distance) => (position, distance),
+        SeekFrom::End(distance) => (len, distance),
+    };
+    base.checked_add_signed(distance)
 }

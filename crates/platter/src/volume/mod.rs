@@ -1,12 +1,12 @@
 //! An open filesystem and the files in it, by path.
 
 pub(crate) mod rights;
+pub(crate) mod place;
+mod open_options;
 mod listing;
 mod metadata;
 mod file;
-pub(crate) mod place;
 pub(crate) mod removal;
-mod open_options;
 mod names;
 mod read_dir;
 mod streams;

@@ -1,7 +1,5 @@
 //! Files and names by their paths, as `std::fs` has them.
 
-use std::io::SeekFrom;
-
 use platter_vfs::{Condition, CreateKind, Error, FileKind, RenameMode};
 
 use super::open_options::open_inode;
@@ -285,14 +283,4 @@ fn create_at(volume: &Volume, path: &[u8], kind: CreateKind, is_directory: bool)
         located.parent.create(volume.context(), name, kind, 0o777)
     });
     volume.named(path, created).map(drop)
-}
-
-/// The offset that a seek leads to.
-pub(super) fn offset_of(target: SeekFrom, position: u64, len: u64) -> Option<u64> {
-    let (base, distance) = match target {
-        SeekFrom::Start(offset) => (offset, 0),
-        SeekFrom::Current(distance) => (position, distance),
-        SeekFrom::End(distance) => (len, distance),
-    };
-    base.checked_add_signed(distance)
 }
