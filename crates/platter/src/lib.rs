@@ -78,7 +78,7 @@ pub use error::{Cause, Error, Result};
 pub use escape::Escaped;
 pub use image::Image;
 pub use image_set::ImageSet;
-pub use make::{FormatOptions, Generation};
+pub use make::{FilesystemType, FormatOptions};
 pub use open::MountOptions;
 pub use options::{MountOption, OnError, OptionError, Recovery, WriteOptions};
 pub use path::AsPath;

@@ -1,4 +1,4 @@
-//! Making a filesystem larger, in an image, a partition, or a file that grows with it.
+//! Resizing a filesystem, in an image, a partition, or a file that grows with it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
@@ -29,15 +29,16 @@ pub enum NewSize {
     Larger(u64),
 }
 
-/// Makes the filesystem that `spec` names longer. A file becomes as long as its filesystem.
+/// Resizes the filesystem that `spec` names, and returns its length before and after in bytes. A file becomes as long as
+/// its filesystem. XFS becomes shorter as far as nothing lies at its end, btrfs down to 256 MiB, others do not.
 ///
 /// With a journal, the filesystem has its old or its new size whatever happens meanwhile. Without one,
 /// that holds for a file: a copy is made larger, and takes its place. On a device, a filesystem without
 /// a journal needs a check if the power fails.
 ///
 /// # Errors
-/// `NoSpace` where the device or partition is shorter; `Unsupported` for making it smaller, and for
-/// filesystems that cannot be made larger.
+/// `NoSpace` where the device or partition is shorter; `Unsupported` for a length that the filesystem cannot be made
+/// shorter to, and for filesystems that cannot be made longer.
 pub fn grow(
     spec: &ImageSpec,
     size: NewSize,
@@ -168,8 +169,8 @@ mod tests {
 
     use super::*;
     use crate::FormatOptions;
+    use crate::driver::MkfsOptions;
     use crate::driver::samples::GENERATIONS;
-    use crate::make::MkfsOptions;
     use crate::populate::Content;
 
     struct Findings(Vec<Finding>);

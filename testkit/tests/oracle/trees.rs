@@ -11,11 +11,11 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter::make::{Generation, MkfsOptions};
 use platter::populate::Content;
 use platter::vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter::vfs::{FixedClock, Timestamp};
 use platter::{FormatOptions, ImageSpec};
+use platter_ext4::mkfs::{Generation, MkfsOptions};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use testkit::attributes;
 use testkit::loopdev::{Access, Mount};

@@ -25,16 +25,47 @@ use crate::options::{MountOption, OptionError, Recovery, WriteOptions};
 
 pub(crate) use edit::{EditStrategy, FreeRanges, ImageCommit, JournaledEdits, Purpose};
 pub(crate) use mkfs::{FillRequest, Mkfs, MkfsRequest, OnDevice};
+#[cfg(test)]
+pub(crate) use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub(crate) use pool::Pool;
 pub(crate) use resize::{Resize, ResizeRequest};
 
-pub use ext4::{Generation, MkfsOptions};
 pub use mkfs::NewFilesystem;
 pub use pool::{Balance, Moved, Moving, Scrubbed};
 pub use resize::Resized;
 
 /// All drivers, in the order in which they are asked.
 const DRIVERS: &[&dyn Driver] = &[&ext4::Ext, &btrfs::BtrfsDriver, &xfs::Xfs];
+
+/// A type of filesystem that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FilesystemType {
+    /// ext2: without a journal.
+    Ext2,
+    /// ext3: with a journal.
+    Ext3,
+    /// ext4: with a journal, extents and checksums.
+    Ext4,
+    /// btrfs.
+    Btrfs,
+    /// XFS of version 5.
+    Xfs,
+}
+
+impl From<FilesystemType> for NewFilesystem {
+    /// A filesystem with the defaults of the format's own `mkfs`.
+    fn from(kind: FilesystemType) -> Self {
+        use platter_ext4::mkfs::Generation;
+        match kind {
+            FilesystemType::Ext2 => ext4::new_filesystem(Generation::Ext2),
+            FilesystemType::Ext3 => ext4::new_filesystem(Generation::Ext3),
+            FilesystemType::Ext4 => ext4::new_filesystem(Generation::Ext4),
+            FilesystemType::Btrfs => btrfs::new_filesystem(),
+            FilesystemType::Xfs => xfs::new_filesystem(),
+        }
+    }
+}
 
 /// What a driver can do.
 pub(crate) trait Driver: Sync {
@@ -179,7 +210,7 @@ pub(crate) fn with_superblock_at(
         .or(DRIVERS.first().copied())
 }
 
-/// The types of filesystems that can be made.
+/// The names of the [types](FilesystemType) of filesystems that can be made.
 pub fn mkfs_types() -> impl Iterator<Item = &'static str> {
     DRIVERS
         .iter()

@@ -26,7 +26,7 @@ use enough::{TRIED_BYTES_MAX, explain_too_small, try_elsewhere};
 use several::make_on_several;
 use smallest::make_smallest;
 
-pub use crate::driver::{Generation, MkfsOptions, NewFilesystem, mkfs_types as types};
+pub use crate::driver::{FilesystemType, NewFilesystem, mkfs_types as types};
 pub use platter_ondisk::Uuid;
 
 /// Inodes in addition to those of the content: the filesystem's own, and a few more.
@@ -50,7 +50,7 @@ enum Size {
     Minimal,
 }
 
-/// What to make a filesystem of, and where its time and randomness come from.
+/// How a filesystem is made: its type and options, its size and content, and the source of time and random numbers.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     new: NewFilesystem,
@@ -90,7 +90,7 @@ impl FormatOptions {
         }
     }
 
-    /// Make a new image file of this size. One that is there is replaced if it may be overwritten. Of
+    /// Makes a new image file of this size in bytes. One that is there is replaced if it may be overwritten. Of
     /// a block device, only so much is used.
     #[must_use]
     pub fn size_bytes(mut self, size_bytes: u64) -> Self {
@@ -98,14 +98,14 @@ impl FormatOptions {
         self
     }
 
-    /// Make a new image file that has space for the content and some more.
+    /// Makes a new image file that has space for the content and some more.
     #[must_use]
     pub fn size_of_content(mut self) -> Self {
         self.size = Size::OfContent;
         self
     }
 
-    /// Make a new image file that is no more than a hundredth longer than the content needs. That
+    /// Makes a new image file that is no more than a hundredth longer than the content needs. That
     /// takes about three times as long.
     #[must_use]
     pub fn minimal_size(mut self) -> Self {
@@ -114,7 +114,7 @@ impl FormatOptions {
         self
     }
 
-    /// Fill it with this.
+    /// Fills the new filesystem with `content`.
     #[must_use]
     pub fn content(mut self, content: Content) -> Self {
         let inodes = content.inodes().saturating_add(INODES_SPARE);
@@ -124,7 +124,7 @@ impl FormatOptions {
         self
     }
 
-    /// Make it on a further image, too: one that is there, or a new file of the size that was asked for.
+    /// Makes the filesystem on a further image, too: one that is there, or a new file of the size that was asked for.
     /// Then all images are written in place.
     #[must_use]
     pub fn target(mut self, role: DeviceRole, spec: ImageSpec) -> Self {
@@ -132,14 +132,14 @@ impl FormatOptions {
         self
     }
 
-    /// Overwrite what is there, be it a filesystem or a partition table.
+    /// Allows to overwrite what is there, be it a filesystem or a partition table.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Take time and random numbers from `clock`: the same options, seed and time make the same
+    /// Takes time and random numbers from `clock`: the same options, seed and time make the same
     /// bytes.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -147,14 +147,14 @@ impl FormatOptions {
         self
     }
 
-    /// Let the caches take their memory from `budget`.
+    /// Makes the caches take their memory from `budget`.
     #[must_use]
     pub fn budget(mut self, budget: Arc<MemoryBudget>) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Count content in `progress` as it is written. A new file does not appear if that is cancelled; what is
+    /// Counts content in `progress` as it is written. A new file does not appear if that is cancelled; what is
     /// written in place is incomplete then.
     #[must_use]
     pub fn progress(mut self, progress: Progress) -> Self {
@@ -425,6 +425,7 @@ mod tests {
 
     use super::*;
     use crate::driver::samples::NEWEST;
+    use crate::driver::{Generation, MkfsOptions};
 
     fn dir_of(files: u32, bytes: usize) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

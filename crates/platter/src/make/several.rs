@@ -85,8 +85,7 @@ mod tests {
     use crate::Format;
     use crate::devices::{DeviceRole, Devices};
     use crate::driver::samples::NEWEST;
-    use crate::driver::{FillRequest, Mkfs, MkfsRequest, NewFilesystem};
-    use crate::make::MkfsOptions;
+    use crate::driver::{FillRequest, Mkfs, MkfsOptions, MkfsRequest, NewFilesystem};
     use crate::options::OptionError;
 
     /// Marks each of its devices with its role.

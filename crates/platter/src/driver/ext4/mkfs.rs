@@ -54,16 +54,12 @@ impl From<MkfsOptions> for NewExt {
 impl Default for NewFilesystem {
     /// ext4, as mke2fs makes it.
     fn default() -> Self {
-        Generation::Ext4.into()
+        MkfsOptions::new(Generation::Ext4).into()
     }
 }
 
-impl From<Generation> for NewFilesystem {
-    fn from(generation: Generation) -> Self {
-        MkfsOptions::new(generation).into()
-    }
-}
-
+/// The options of the driver itself, which its tests have.
+#[doc(hidden)]
 impl From<MkfsOptions> for NewFilesystem {
     fn from(options: MkfsOptions) -> Self {
         Self::new(NewExt::from(options))
