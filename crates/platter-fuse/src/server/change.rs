@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use platter_vfs::acl::ACL_ACCESS_NAME;
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE, check_frozen, without_set_ids};
 use platter_vfs::{
@@ -346,7 +347,8 @@ impl<'s> Change<'s> {
             set = inode.set_xattr(&context, name, value, mode);
         }
         server.check(set)?;
-        if change.drops_set_group == Some(true) {
+        // The kernel says so for both lists; that of new files leaves the mode as it is.
+        if change.drops_set_group == Some(true) && name == ACL_ACCESS_NAME {
             let permissions = server.check(inode.attr())?.permissions;
             let changes = Changes {
                 permissions: Some(permissions & !SET_GROUP_ID),
