@@ -189,7 +189,7 @@ impl Nodes {
         now: Timestamp,
     ) -> Result<()> {
         let node = self.get_mut(number);
-        if let Some(acl) = AclChange::removing(name) {
+        if let Some(acl) = AclChange::removing(node.kind(), name)? {
             node.change_acl(name, &acl, context, now);
             return Ok(());
         }

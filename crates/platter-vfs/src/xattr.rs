@@ -106,8 +106,5 @@ fn check_system(attr: &Attr, credentials: &Credentials, name: &[u8], writes: boo
     if writes && !is_owner(attr, credentials) {
         return Err(Condition::NotPermitted.into());
     }
-    if writes && name == ACL_DEFAULT_NAME && attr.kind != FileKind::Directory {
-        return Err(Condition::AccessDenied.into());
-    }
     Ok(())
 }

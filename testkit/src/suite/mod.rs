@@ -10,7 +10,9 @@ mod renames;
 mod writeback;
 mod syncs;
 mod freezes;
+mod acls;
 
+pub use acls::acls_are_set_in_any_mode;
 pub use candidate::Candidate;
 pub use contents::contents_equal_a_model;
 pub use freezes::frozen_filesystem_is_clean_and_stays;

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use testkit::suite::{
-    Candidate, contents_equal_a_model, failed_writes_are_reported,
+    Candidate, acls_are_set_in_any_mode, contents_equal_a_model, failed_writes_are_reported,
     frozen_filesystem_is_clean_and_stays, operations_equal_a_model, renames_follow_the_rules,
     written_data_survives_writeback,
 };
@@ -86,4 +86,9 @@ fn failed_writes_are_reported_on_each() {
 #[test]
 fn frozen_filesystem_is_clean_and_stays_on_each() {
     on_each(frozen_filesystem_is_clean_and_stays);
+}
+
+#[test]
+fn acls_are_set_in_any_mode_on_each() {
+    on_each(acls_are_set_in_any_mode);
 }

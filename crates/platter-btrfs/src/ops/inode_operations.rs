@@ -152,9 +152,9 @@ impl platter_vfs::Inode for BtrfsInode {
         xattrs::set(self, context, name, value, mode)
     }
 
-    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        xattrs::remove(self, name)
+        xattrs::remove(self, context, name)
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {

@@ -35,7 +35,8 @@ pub(super) fn stat_fs(sb: &SuperBlock) -> Result<StatFs> {
 /// leave, where they are enforced.
 pub(super) fn stat_fs_at(sb: &Arc<SuperBlock>, inode: InodeId) -> Result<StatFs> {
     let mut stat = stat_fs(sb)?;
-    let Some(project) = ops::project_of_space(sb, inode)? else {
+    // What the filesystem has is known where the inode cannot be read, too.
+    let Ok(Some(project)) = ops::project_of_space(sb, inode) else {
         return Ok(stat);
     };
     if let Some(limit) = project.limits.space() {

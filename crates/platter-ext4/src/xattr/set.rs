@@ -53,7 +53,7 @@ pub fn remove_named(
     name: &[u8],
 ) -> Result<bool> {
     let parsed = AttributeName::parse(name)?;
-    match AclChange::removing(name) {
+    match AclChange::removing(change.inode.kind, name)? {
         Some(acl) => apply(change, context, &parsed, &acl),
         None => change.set(&parsed, None, XattrMode::Replace),
     }

@@ -32,7 +32,12 @@ impl AclChange {
         if kind == FileKind::Symlink {
             return Err(Condition::NotSupported.into());
         }
-        let Some(list) = PosixAcl::decode_if_any(value)? else {
+        let list = if value.is_empty() {
+            None
+        } else {
+            PosixAcl::decode_if_any(value)?
+        };
+        let Some(list) = list else {
             return Ok(Some(Self::REMOVING));
         };
         if !is_access {
@@ -48,10 +53,18 @@ impl AclChange {
         Ok(Some(Self { stored, bits }))
     }
 
-    /// The change that removing the attribute `name` is; `None` if it is not an ACL.
-    #[must_use]
-    pub fn removing(name: &[u8]) -> Option<Self> {
-        (name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME).then_some(Self::REMOVING)
+    /// The change that removing the attribute `name` of a `kind` of inode is; `None` if it is not an ACL.
+    ///
+    /// # Errors
+    /// `NotSupported` for symbolic links.
+    pub fn removing(kind: FileKind, name: &[u8]) -> Result<Option<Self>> {
+        if name != ACL_ACCESS_NAME && name != ACL_DEFAULT_NAME {
+            return Ok(None);
+        }
+        if kind == FileKind::Symlink {
+            return Err(Condition::NotSupported.into());
+        }
+        Ok(Some(Self::REMOVING))
     }
 
     const REMOVING: Self = Self {
@@ -136,12 +149,15 @@ mod tests {
         let of_directory = setting(FileKind::Directory, ACL_DEFAULT_NAME, &minimal.encode());
         assert_eq!(of_directory.stored, Some(minimal));
         let empty = setting(FileKind::Regular, ACL_ACCESS_NAME, b"\x02\0\0\0");
-        let removed = AclChange::removing(ACL_DEFAULT_NAME).unwrap();
-        assert_eq!(empty, removed);
+        let removing = |kind, name: &[u8]| AclChange::removing(kind, name);
+        let removed = removing(FileKind::Regular, ACL_DEFAULT_NAME).unwrap();
+        assert_eq!(Some(&empty), removed.as_ref());
+        assert_eq!(empty, setting(FileKind::Regular, ACL_DEFAULT_NAME, b""));
+        assert!(removing(FileKind::Symlink, ACL_ACCESS_NAME).is_err());
         for change in [of_directory, empty] {
             assert_eq!(change.permissions(0o2755, GROUP, &user(7)), 0o2755);
         }
-        assert_eq!(AclChange::removing(b"user.a"), None);
+        assert_eq!(removing(FileKind::Symlink, b"user.a").unwrap(), None);
     }
 
     #[test]

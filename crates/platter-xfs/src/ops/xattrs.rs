@@ -54,7 +54,7 @@ pub(super) fn set(
         return Err(Condition::TooBig.into());
     }
     match AclChange::setting(inode.kind, name, value)? {
-        Some(acl) => change_acl(inode, context, &parsed, Some(value), &acl),
+        Some(acl) => change_acl(inode, context, &parsed, &acl),
         None => change(inode, Some(value), |change, edit| {
             set_stored(change, edit, &parsed, Some(value), mode)?;
             Ok(true)
@@ -65,8 +65,8 @@ pub(super) fn set(
 /// Removes an attribute by its full name.
 pub(super) fn remove(inode: &Inode, context: &Context, name: &[u8]) -> Result<()> {
     let parsed = AttrName::parse(name)?;
-    match AclChange::removing(name) {
-        Some(acl) => change_acl(inode, context, &parsed, None, &acl),
+    match AclChange::removing(inode.kind, name)? {
+        Some(acl) => change_acl(inode, context, &parsed, &acl),
         None => change(inode, None, |change, edit| {
             set_stored(change, edit, &parsed, None, XattrMode::Replace)?;
             Ok(true)
@@ -78,14 +78,19 @@ fn change_acl(
     inode: &Inode,
     context: &Context,
     name: &AttrName<'_>,
-    value: Option<&[u8]>,
     acl: &AclChange,
 ) -> Result<()> {
-    change(inode, value, |change, edit| {
-        let is_changed = match &acl.stored {
-            Some(list) => {
-                let stored = acl::to_stored(list);
-                set_stored(change, edit, name, Some(&stored), XattrMode::Set)?;
+    let stored = acl.stored.as_ref();
+    if stored
+        .is_some_and(|list| list.entries().len() > acl::entries_max(inode.context().geometry()))
+    {
+        return Err(Condition::TooBig.into());
+    }
+    let stored = stored.map(acl::to_stored);
+    change(inode, stored.as_deref(), |change, edit| {
+        let is_changed = match &stored {
+            Some(stored) => {
+                set_stored(change, edit, name, Some(stored), XattrMode::Set)?;
                 true
             }
             None => match set_stored(change, edit, name, None, XattrMode::Replace) {

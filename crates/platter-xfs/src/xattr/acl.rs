@@ -7,7 +7,12 @@ use platter_vfs::Result;
 use platter_vfs::acl::{AclEntry, AclSubject, PosixAcl};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::ondisk::Inode;
+use crate::ondisk::{Geometry, Inode};
+
+/// `XFS_XATTR_SIZE_MAX`.
+const STORED_BYTES_MAX: usize = 64 << 10;
+/// Entries that a list of V4 has at most.
+const V4_ENTRIES_MAX: usize = 25;
 
 /// An entry as stored. Spec: `struct xfs_acl_entry`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -39,6 +44,15 @@ pub(crate) fn to_attribute(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
     let entries = decode(stored).map_err(corrupt)?;
     let acl = PosixAcl::new(entries).map_err(|_| corrupt(AclRule::Order))?;
     Ok(acl.encode())
+}
+
+/// Returns the number of entries that a stored list has at most (`XFS_ACL_MAX_ENTRIES`).
+pub(crate) fn entries_max(geometry: &Geometry) -> usize {
+    if geometry.features.is_v5() {
+        (STORED_BYTES_MAX - size_of::<Be32>()) / size_of::<DiskAclEntry>()
+    } else {
+        V4_ENTRIES_MAX
+    }
 }
 
 /// A list as it is stored.
