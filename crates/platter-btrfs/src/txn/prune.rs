@@ -15,7 +15,7 @@ use crate::ondisk::extent_item::ExtentFlags;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::tree::TreeBlock;
-use crate::tree::edit::{CopyOnWrite, Cut, Pruned, TreeState};
+use crate::tree::edit::{CopyOnWrite, Cut, Pruned, TreeState, prune};
 
 /// How much one step does: blocks that are dropped or looked at.
 const STEP_BLOCKS: usize = 256;
@@ -76,7 +76,7 @@ impl Handle<'_> {
             let mut editor = super::Editor::new(fs.blocks(), &cow, &mut versions.now);
             let mut has_dropped = false;
             let PruneProgress { end, disowned } = progress;
-            editor.prune(end, |block| {
+            prune(&mut editor, end, |block| {
                 // The caller commits then. A step drops something in any case, so that there is an end.
                 if has_dropped && fs.has_many_traced() {
                     return Ok(Cut::Stop);

@@ -4,9 +4,9 @@
 //! pointer to the copy is in its parent, which is copied before; so the tree of the last commit stays
 //! as it was until the superblock leads to the new one.
 
-mod balance;
-mod insert;
+mod split;
 mod own;
+mod balance;
 mod prune;
 mod remove;
 #[cfg(test)]
@@ -19,10 +19,12 @@ use super::Tree;
 use super::blocks::{TreeBlock, TreeBlocks};
 use super::cursor::Cursor;
 use crate::ondisk::header::LEVEL_MAX;
+use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::leaf_edit::{self, LeafMut};
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 
-pub use prune::{Cut, Pruned};
+pub use prune::{Cut, Pruned, prune};
 
 rules! {
     /// The rules of a tree that is changed.
@@ -178,8 +180,125 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     /// The most bytes that an item holds.
     #[must_use]
     pub fn item_bytes_max(&self) -> usize {
-        let capacity = crate::ondisk::leaf_edit::capacity(self.node_bytes());
-        capacity.saturating_sub(crate::ondisk::leaf::ITEM_BYTES)
+        let capacity = leaf_edit::capacity(self.node_bytes());
+        capacity.saturating_sub(ITEM_BYTES)
+    }
+
+    /// Inserts an item.
+    pub fn insert(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        let needed = data.len().saturating_add(ITEM_BYTES);
+        if needed > leaf_edit::capacity(self.node_bytes()) {
+            return Err(self.broken(key, TreeEditRule::TooLarge));
+        }
+        let generation = self.cow.generation();
+        for round in 0..ROUNDS_MAX {
+            let path = self.descend(key, Purpose::Insert)?;
+            let step = path.leaf().ok_or_else(|| self.shape())?;
+            let block = self.own_block(step.logical)?;
+            if block.leaf().key(step.index) == Some(key) {
+                return Err(self.broken(key, TreeEditRule::Exists));
+            }
+            let fits = needed <= leaf_edit::free_bytes(block.bytes());
+            drop(block);
+            if fits {
+                let is_inserted = self.blocks.edit(step.logical, generation, |bytes| {
+                    LeafMut::new(bytes).insert(step.index, key, data)
+                })?;
+                if !is_inserted {
+                    return Err(self.shape());
+                }
+                if step.index == 0 {
+                    self.set_first_key(&path, path.depth(), key)?;
+                }
+                return Ok(());
+            }
+            // Neighbours are asked once; they may have had too little.
+            if round == 0 && balance::push_aside(self, &path, needed)? {
+                continue;
+            }
+            if split::split_leaf(self, &path, key, data)? {
+                return Ok(());
+            }
+        }
+        Err(self.shape())
+    }
+
+    /// Replaces the data of an item, or inserts it.
+    pub fn set(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        let path = self.descend(key, Purpose::Change)?;
+        let step = path.leaf().ok_or_else(|| self.shape())?;
+        let is_there = self.own_block(step.logical)?.leaf().key(step.index) == Some(key);
+        if is_there {
+            let generation = self.cow.generation();
+            let is_replaced = self.blocks.edit(step.logical, generation, |bytes| {
+                LeafMut::new(bytes).replace(step.index, data)
+            })?;
+            if is_replaced {
+                return Ok(());
+            }
+            self.remove(key)?;
+        }
+        self.insert(key, data)
+    }
+
+    /// Changes the data of an item in place.
+    pub fn edit<R>(&mut self, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let path = self.descend(key, Purpose::Change)?;
+        let step = path.leaf().ok_or_else(|| self.shape())?;
+        if self.own_block(step.logical)?.leaf().key(step.index) != Some(key) {
+            return Err(self.broken(key, TreeEditRule::Missing));
+        }
+        let generation = self.cow.generation();
+        let result = self.blocks.edit(step.logical, generation, |bytes| {
+            LeafMut::new(bytes).data_mut(step.index).map(change)
+        })?;
+        result.ok_or_else(|| self.shape())
+    }
+
+    /// Changes the key of an item, which stays between its neighbours.
+    pub fn set_key(&mut self, old: Key, new: Key) -> Result<()> {
+        let path = self.descend(old, Purpose::Change)?;
+        let step = path.leaf().ok_or_else(|| self.shape())?;
+        let block = self.own_block(step.logical)?;
+        let leaf = block.leaf();
+        let before = step.index.checked_sub(1).and_then(|at| leaf.key(at));
+        let after = leaf.key(step.index + 1).or(step.end);
+        let fits = before.is_none_or(|it| it < new) && after.is_none_or(|it| new < it);
+        if leaf.key(step.index) != Some(old) || !fits {
+            return Err(self.broken(old, TreeEditRule::Missing));
+        }
+        drop(block);
+        let generation = self.cow.generation();
+        self.blocks.edit(step.logical, generation, |bytes| {
+            LeafMut::new(bytes).set_key(step.index, new);
+        })?;
+        if step.index == 0 {
+            self.set_first_key(&path, path.depth(), new)?;
+        }
+        Ok(())
+    }
+
+    /// Removes an item. Returns whether there was one.
+    pub fn remove(&mut self, key: Key) -> Result<bool> {
+        Ok(self.remove_range(key, key)? > 0)
+    }
+
+    /// Removes the items from `first` to `last`. Returns how many there were.
+    pub fn remove_range(&mut self, first: Key, last: Key) -> Result<usize> {
+        let mut removed = 0;
+        // Nothing is copied where there is nothing to remove.
+        while let Some(found) = self.first_key_from(first)?
+            && found <= last
+        {
+            removed += remove::from_leaf(self, found, last)?;
+        }
+        Ok(removed)
+    }
+
+    fn first_key_from(&self, key: Key) -> Result<Option<Key>> {
+        let mut cursor = self.cursor();
+        cursor.seek(key)?;
+        Ok(cursor.key())
     }
 
     fn node_bytes(&self) -> u32 {

@@ -3,7 +3,7 @@
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::{CopyOnWrite, Path, Purpose, ROUNDS_MAX, Step, TreeEditRule, TreeEditor};
+use super::{CopyOnWrite, Path, Purpose, ROUNDS_MAX, Step, TreeEditRule, TreeEditor, split};
 use crate::ondisk::header::{HEADER_BYTES, Header, HeaderFlags, LEVEL_MAX};
 use crate::ondisk::node::KeyPointer;
 use crate::ondisk::node_edit::{self, NodeMut};
@@ -51,7 +51,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
                     index,
                     end,
                 });
-                self.split_node(&path)?;
+                split::split_node(self, &path)?;
                 return Ok(None);
             }
             let pointer = node.pointer(index).ok_or_else(|| self.shape())?;

@@ -27,68 +27,69 @@ pub enum Pruned {
     ToRoot,
 }
 
-impl<C: CopyOnWrite> TreeEditor<'_, C> {
-    /// Removes blocks from the end of the tree, which is a valid one in between. `cut` drops a block, or says that it
-    /// is to be entered. `end` is the first key of what was removed before, kept from one call to the next: what is
-    /// left ends before it, so that no block is entered a second time, whatever pointers lead to it.
-    pub fn prune(
-        &mut self,
-        end: &mut Option<Key>,
-        mut cut: impl FnMut(&TreeBlock) -> Result<Cut>,
-    ) -> Result<Pruned> {
-        if self.root().level == 0 {
-            return Ok(Pruned::ToRoot);
-        }
-        self.has_begun = true;
-        let (root, root_level) = self.own_root()?;
-        let mut path = vec![root];
-        let mut level = root_level;
-        let generation = self.cow.generation();
-        while let Some(&logical) = path.last() {
-            let block = self.own_block(logical)?;
-            let last = block.node().len().checked_sub(1);
-            let pointer = last.and_then(|last| Some((last, block.node().pointer(last)?)));
-            drop(block);
-            let Some((last, pointer)) = pointer else {
-                path.pop();
-                let Some(&above) = path.last() else {
-                    return Ok(Pruned::ToRoot);
-                };
-                self.free(logical, level)?;
-                self.remove_last(above)?;
-                level = level.saturating_add(1);
-                continue;
+/// Removes blocks from the end of the tree, which is a valid one in between. `cut` drops a block, or says that it
+/// is to be entered. `end` is the first key of what was removed before, kept from one call to the next: what is
+/// left ends before it, so that no block is entered a second time, whatever pointers lead to it.
+pub fn prune<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
+    end: &mut Option<Key>,
+    mut cut: impl FnMut(&TreeBlock) -> Result<Cut>,
+) -> Result<Pruned> {
+    if editor.root().level == 0 {
+        return Ok(Pruned::ToRoot);
+    }
+    editor.has_begun = true;
+    let (root, root_level) = editor.own_root()?;
+    let mut path = vec![root];
+    let mut level = root_level;
+    let generation = editor.cow.generation();
+    while let Some(&logical) = path.last() {
+        let block = editor.own_block(logical)?;
+        let last = block.node().len().checked_sub(1);
+        let pointer = last.and_then(|last| Some((last, block.node().pointer(last)?)));
+        drop(block);
+        let Some((last, pointer)) = pointer else {
+            path.pop();
+            let Some(&above) = path.last() else {
+                return Ok(Pruned::ToRoot);
             };
-            let below = level.checked_sub(1).ok_or_else(|| self.shape())?;
-            let child = self.child(pointer, below, *end)?;
-            match cut(&child)? {
-                Cut::Done => {
-                    self.blocks.edit(logical, generation, |bytes| {
-                        NodeMut::new(bytes).remove(last..last + 1)
-                    })?;
-                    let node_bytes = u64::from(self.node_bytes());
-                    self.state.used_bytes = self.state.used_bytes.saturating_sub(node_bytes);
-                    *end = Some(pointer.key);
-                }
-                Cut::Enter => {
-                    drop(child);
-                    path.push(self.own_child(logical, last, pointer, below, *end)?);
-                    level = below;
-                }
-                Cut::Stop => return Ok(Pruned::Partly),
+            editor.free(logical, level)?;
+            remove_last(editor, above)?;
+            level = level.saturating_add(1);
+            continue;
+        };
+        let below = level.checked_sub(1).ok_or_else(|| editor.shape())?;
+        let child = editor.child(pointer, below, *end)?;
+        match cut(&child)? {
+            Cut::Done => {
+                editor.blocks.edit(logical, generation, |bytes| {
+                    NodeMut::new(bytes).remove(last..last + 1)
+                })?;
+                let node_bytes = u64::from(editor.node_bytes());
+                editor.state.used_bytes = editor.state.used_bytes.saturating_sub(node_bytes);
+                *end = Some(pointer.key);
             }
+            Cut::Enter => {
+                drop(child);
+                path.push(editor.own_child(logical, last, pointer, below, *end)?);
+                level = below;
+            }
+            Cut::Stop => return Ok(Pruned::Partly),
         }
-        Ok(Pruned::ToRoot)
     }
+    Ok(Pruned::ToRoot)
+}
 
-    /// Removes the last pointer of a node, whose block was freed.
-    fn remove_last(&mut self, node: crate::ondisk::LogicalAddr) -> Result<()> {
-        let generation = self.cow.generation();
-        let is_removed = self.blocks.edit(node, generation, |bytes| {
-            let mut node = NodeMut::new(bytes);
-            let count = node.node().len();
-            count > 0 && node.remove(count - 1..count)
-        })?;
-        is_removed.then_some(()).ok_or_else(|| self.shape())
-    }
+/// Removes the last pointer of a node, whose block was freed.
+fn remove_last<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
+    node: crate::ondisk::LogicalAddr,
+) -> Result<()> {
+    let generation = editor.cow.generation();
+    let is_removed = editor.blocks.edit(node, generation, |bytes| {
+        let mut node = NodeMut::new(bytes);
+        let count = node.node().len();
+        count > 0 && node.remove(count - 1..count)
+    })?;
+    is_removed.then_some(()).ok_or_else(|| editor.shape())
 }

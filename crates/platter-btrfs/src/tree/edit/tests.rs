@@ -259,7 +259,7 @@ fn tree_whose_keys_overlap_is_not_pruned() {
     // Where the second leaf began is known in the next step, too.
     for dropped in [1, 0] {
         let mut count = 0;
-        let pruned = editor.prune(&mut end, |_| {
+        let pruned = prune(&mut editor, &mut end, |_| {
             count += 1;
             Ok(Cut::Done)
         });

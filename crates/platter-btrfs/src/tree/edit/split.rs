@@ -1,0 +1,148 @@
+//! Splitting of leaves and nodes.
+
+use platter_vfs::Result;
+
+use super::{CopyOnWrite, Path, Step, TreeEditor};
+use crate::ondisk::leaf::{self, ITEM_BYTES, Leaf};
+use crate::ondisk::leaf_edit::{self, LeafMut};
+use crate::ondisk::node::{self, KeyPointer};
+use crate::ondisk::node_edit::NodeMut;
+use crate::ondisk::{Key, LogicalAddr};
+
+/// Splits the leaf of `path` for an item that goes to where the path leads. Returns whether it was
+/// inserted as well, which it is where it is alone in a leaf.
+pub(super) fn split_leaf<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
+    path: &Path,
+    key: Key,
+    data: &[u8],
+) -> Result<bool> {
+    let step = path.leaf().ok_or_else(|| editor.shape())?;
+    if path.steps.len() == 1 {
+        // The next search finds a node above it.
+        return editor.grow().map(|()| false);
+    }
+    let block = editor.own_block(step.logical)?;
+    let capacity = leaf_edit::capacity(editor.node_bytes());
+    let needed = data.len() + ITEM_BYTES;
+    let at = split_point(block.leaf(), step.index, needed, capacity);
+    let moved: Vec<(Key, Vec<u8>)> = (at..block.leaf().len())
+        .filter_map(|index| block.leaf().item(index))
+        .map(|(key, data)| (key, data.to_vec()))
+        .collect();
+    drop(block);
+    let is_alone = moved.is_empty();
+    let first = moved.first().map_or(key, |(first, _)| *first);
+    let (header, mut bytes) = editor.new_block(step.logical, 0, first)?;
+    let is_encoded = if is_alone {
+        leaf::encode(&mut bytes, &header, [(key, data)])
+    } else {
+        let items = moved.iter().map(|(key, data)| (*key, &data[..]));
+        leaf::encode(&mut bytes, &header, items)
+    };
+    if !is_encoded {
+        return Err(editor.shape());
+    }
+    editor.blocks.create(header.logical, bytes)?;
+    insert_pointer(editor, path, path.depth(), first, header.logical)?;
+    if is_alone {
+        return Ok(true);
+    }
+    let generation = editor.cow.generation();
+    let is_emptied = at == 0;
+    editor.blocks.edit(step.logical, generation, |bytes| {
+        let mut leaf = LeafMut::new(bytes);
+        leaf.remove(at..at + moved.len());
+        if is_emptied {
+            leaf.insert(0, key, data);
+        }
+    })?;
+    if is_emptied {
+        editor.set_first_key(path, path.depth(), key)?;
+    }
+    Ok(is_emptied)
+}
+
+/// Inserts a pointer to a new block after that of `path` at `depth`.
+fn insert_pointer<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
+    path: &Path,
+    depth: usize,
+    key: Key,
+    logical: LogicalAddr,
+) -> Result<()> {
+    let generation = editor.cow.generation();
+    let above = depth.checked_sub(1).and_then(|at| path.steps.get(at));
+    let above: &Step = above.ok_or_else(|| editor.shape())?;
+    let pointer = KeyPointer {
+        key,
+        logical,
+        generation,
+    };
+    let is_inserted = editor.blocks.edit(above.logical, generation, |bytes| {
+        NodeMut::new(bytes).insert(above.index + 1, &[pointer])
+    })?;
+    if is_inserted {
+        Ok(())
+    } else {
+        Err(editor.shape())
+    }
+}
+
+/// Splits the last node of `path`, above which the nodes have space, in half.
+pub(super) fn split_node<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
+    path: &Path,
+) -> Result<()> {
+    if path.steps.len() == 1 {
+        return editor.grow();
+    }
+    let step = path.leaf().ok_or_else(|| editor.shape())?;
+    let block = editor.own_block(step.logical)?;
+    let level = block.level();
+    let at = block.node().len() / 2;
+    let moved: Vec<KeyPointer> = block.node().iter().skip(at).collect();
+    drop(block);
+    let first = moved.first().map(|pointer| pointer.key);
+    let first = first.ok_or_else(|| editor.shape())?;
+    let (header, mut bytes) = editor.new_block(step.logical, level, first)?;
+    if !node::encode(&mut bytes, &header, &moved) {
+        return Err(editor.shape());
+    }
+    editor.blocks.create(header.logical, bytes)?;
+    let generation = editor.cow.generation();
+    editor.blocks.edit(step.logical, generation, |bytes| {
+        NodeMut::new(bytes).remove(at..at + moved.len())
+    })?;
+    insert_pointer(editor, path, path.depth(), first, header.logical)
+}
+
+/// Where a leaf is split for an item of `needed` bytes at `index`: the first item of the right part.
+///
+/// An item before the first of the right part goes to the end of the left one. At the end of the leaf, it is
+/// alone in the right part: items that come in order fill leaves. Where it fits in no part, the left
+/// one ends where it goes, and the next split leaves it alone. At the beginning of the leaf, all items
+/// move.
+fn split_point(leaf: Leaf<'_>, index: usize, needed: usize, capacity: usize) -> usize {
+    let count = leaf.len();
+    if index >= count {
+        return count;
+    }
+    let sizes = leaf.iter().map(|(_, data)| data.len() + ITEM_BYTES);
+    let total: usize = leaf.iter().map(|(_, data)| data.len() + ITEM_BYTES).sum();
+    let mut best = (usize::MAX, index);
+    let mut left = 0;
+    for (at, size) in (0..).zip(sizes) {
+        let (with_left, with_right) = if index <= at {
+            (left + needed, total - left)
+        } else {
+            (left, total - left + needed)
+        };
+        let fits = with_left <= capacity && with_right <= capacity;
+        if at > 0 && fits && with_left.abs_diff(with_right) < best.0 {
+            best = (with_left.abs_diff(with_right), at);
+        }
+        left += size;
+    }
+    best.1
+}
