@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use platter_block::{Access, BlockDevice};
-use platter_btrfs::txn::WriteOptions;
+use platter_btrfs::txn::{WriteOptions, convert};
 use platter_btrfs::{Btrfs, Method, MountOptions, open_for_writing};
 use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Filesystem, SystemClock};
@@ -121,7 +121,7 @@ fn convert_to_group_tree(images: &[&Path]) -> Result<()> {
     let clock = Arc::new(SystemClock::new());
     let (options, writing) = (MountOptions::default(), WriteOptions::default());
     let mut opened = open_for_writing(&devices, &options, writing, &budget, clock)?;
-    Ok(opened.convert_to_block_group_tree()?)
+    Ok(convert::to_block_group_tree(&mut opened)?)
 }
 
 impl Subject for BtrfsSubject {

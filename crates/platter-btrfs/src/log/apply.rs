@@ -17,7 +17,7 @@ use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::types::ORPHAN_OBJECT;
 use crate::ondisk::{Key, LogicalAddr, TreeId};
-use crate::txn::{FileRange, Handle, WriteContext};
+use crate::txn::{FileRange, Handle, WriteContext, data_extents};
 
 /// Tree blocks that a replay is expected to change. It may be more.
 const APPLY_CREDITS: u32 = 512;
@@ -40,7 +40,7 @@ pub fn apply(
     overlays: &BTreeMap<TreeId, Overlay>,
 ) -> Result<()> {
     for block in log_blocks(fs.context(), log_root)? {
-        fs.keep_log_block(block)?;
+        data_extents::keep_log_block(fs, block)?;
     }
     let mut new = new_extents(fs, overlays)?;
     let handle = fs.begin_freeing(APPLY_CREDITS)?;
@@ -49,7 +49,7 @@ pub fn apply(
             if tree == TreeId::CSUM {
                 for (key, data) in overlay.iter() {
                     let checksums = data.unwrap_or_default().to_vec();
-                    handle.insert_checksums(LogicalAddr(key.offset), checksums)?;
+                    data_extents::insert_checksums(handle, LogicalAddr(key.offset), checksums)?;
                 }
             } else {
                 apply_to(handle, tree, overlay, &mut new)?;
@@ -122,7 +122,7 @@ fn new_extents(
         if new.get(&at) == Some(&len_bytes) || context.find(extents, item, |_| Ok(()))?.is_some() {
             continue;
         }
-        if !fs.reserve_logged(at, len_bytes)? {
+        if !data_extents::reserve_logged(fs, at, len_bytes)? {
             return Err(Corrupt::new(Locus::block(at.0), ApplyRule::Space).into());
         }
         new.insert(at, len_bytes);
@@ -175,13 +175,13 @@ fn apply_to(
     let [added, dropped] = refs;
     for (key, place) in added {
         if new.remove(&place.logical).is_some() {
-            handle.add_data(range(key), &place)?;
+            data_extents::add(handle, range(key), &place)?;
         } else {
-            handle.change_data(range(key), &place, Action::Add)?;
+            data_extents::change(handle, range(key), &place, Action::Add)?;
         }
     }
     for (key, place) in dropped {
-        handle.change_data(range(key), &place, Action::Drop)?;
+        data_extents::change(handle, range(key), &place, Action::Drop)?;
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ mod tests {
         let pool = Pool::make(1, 128, &["-m", "single"]);
         let fs = pool.open(WriteOptions::default());
         let handle = fs.begin(4).unwrap();
-        let logical = handle.allocate_data(8192).unwrap();
+        let logical = data_extents::allocate(&handle, 8192).unwrap();
         drop(handle);
         let extent = FileExtent {
             generation: Generation(1),
@@ -220,7 +220,7 @@ mod tests {
         let overlays = BTreeMap::from([(TreeId::FS, overlay)]);
         let found = new_extents(&fs, &overlays);
         assert_eq!(rule(found), ApplyRule::Space.text());
-        fs.release_data(logical, 8192).unwrap();
+        data_extents::release(&fs, logical, 8192).unwrap();
         let found = new_extents(&fs, &overlays).unwrap();
         assert_eq!(found, BTreeMap::from([(logical, 4096)]));
     }

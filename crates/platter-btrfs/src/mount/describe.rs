@@ -10,7 +10,7 @@ use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ops::SuperBlock;
 use crate::qgroup::QuotaState;
-use crate::txn::WriteContext;
+use crate::txn::{WriteContext, quotas};
 
 pub(super) fn describe(fs: &SuperBlock) -> Description {
     let superblock = &fs.context().superblock;
@@ -152,7 +152,7 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
 /// Whether the usage of quota groups is right, and why not.
 fn quota_groups(fs: &SuperBlock) -> Vec<Detail> {
     let state = match fs.writing() {
-        Some(writing) => Ok(writing.quota_state()),
+        Some(writing) => Ok(quotas::state(writing)),
         None => QuotaState::read(fs.context()),
     };
     let (value, reason) = match state {

@@ -10,7 +10,7 @@ use super::{Btrfs, MountOptions};
 use crate::delayed_refs::DelayedRefCounters;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
-use crate::txn::{CommitReport, WriteOptions};
+use crate::txn::{CommitReport, WriteOptions, convert};
 
 fn mount(pool: &Pool, transactions: WriteOptions) -> Btrfs {
     let budget = Arc::new(MemoryBudget::new(64 << 20));
@@ -126,7 +126,7 @@ fn unchanged_groups_are_skipped_under_random_writes() {
             let pool = Pool::make(1, 512, &["-m", "single"]);
             if has_group_tree {
                 let mut fs = pool.open(WriteOptions::default());
-                fs.convert_to_block_group_tree().unwrap();
+                convert::to_block_group_tree(&mut fs).unwrap();
             }
             let reports = random_writes(&pool, skips, commits);
             let sum = |part: &dyn Fn(&CommitReport) -> u64| reports.iter().map(part).sum::<u64>();

@@ -14,8 +14,8 @@ use crate::log::write::Target;
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ops::sync;
-use crate::txn::WriteContext;
 use crate::txn::tests::image::Pool;
+use crate::txn::{WriteContext, log_trees};
 
 struct Mounted {
     fs: Btrfs,
@@ -71,7 +71,7 @@ fn fsync_without_a_change_asks_nothing_of_the_device() {
     let (writes, flushes) = mounted.asked(|| file.sync(false).unwrap());
     assert!(writes <= 4, "{writes}");
     assert_eq!(flushes, 2);
-    assert_eq!(mounted.writing().logs_written(), 1);
+    assert_eq!(log_trees::written(mounted.writing()), 1);
     assert_eq!(mounted.asked(|| file.sync(false).unwrap()), (0, 0));
     assert_eq!(mounted.asked(|| file.sync(true).unwrap()), (0, 0));
     mounted.fs.sync().unwrap();
@@ -93,7 +93,7 @@ fn commit_drops_the_log_and_frees_its_blocks() {
         file.write_at(0, &[number; 9000]).unwrap();
         file.sync(false).unwrap();
     }
-    assert_eq!(mounted.writing().logs_written(), 20);
+    assert_eq!(log_trees::written(mounted.writing()), 20);
     let blocks = (groups.space(metadata).reserved - reserved) / 16384;
     assert!(
         blocks < 60,
@@ -123,7 +123,7 @@ fn threads_share_logs() {
             });
         }
     });
-    let logs = mounted.writing().logs_written();
+    let logs = log_trees::written(mounted.writing());
     println!("200 calls by four threads: {logs} logs");
     assert!((50..=200).contains(&logs), "{logs}");
     // What was logged is there after a crash.
@@ -155,12 +155,12 @@ fn failed_write_of_a_log_is_made_up_for_by_a_commit() {
         effect: Effect::Tear { seed: 0 },
     });
     file.sync(false).unwrap();
-    assert_eq!(mounted.writing().logs_written(), 0);
+    assert_eq!(log_trees::written(mounted.writing()), 0);
     let superblock = mounted.writing().superblock();
     assert_eq!(superblock.log_root, None);
     file.write_at(5000, &[2; 10]).unwrap();
     file.sync(false).unwrap();
-    assert_eq!(mounted.writing().logs_written(), 1);
+    assert_eq!(log_trees::written(mounted.writing()), 1);
     drop(file);
     mounted.fs.unmount().unwrap();
     pool.assert_clean();
@@ -186,7 +186,7 @@ fn what_the_last_commit_does_not_know_is_committed() {
     // There is no such inode; and nothing is logged from then on.
     assert_eq!(log(999), None);
     assert_eq!(log(file.id().number), None);
-    assert!(!handle.write_log(1));
+    assert!(!log_trees::sync(&handle, 1));
     drop(handle);
     let committed = writing.committed();
     file.sync(false).unwrap();

@@ -4,6 +4,7 @@ use platter_vfs::{Condition, Result, Tune, Unsupported};
 
 use crate::ondisk::superblock::LABEL_LEN_MAX;
 use crate::ops::SuperBlock;
+use crate::txn::superblocks;
 
 /// The features that an image can get: none is removed, as files depend on them.
 const REASON: &str = "the label and, on one device, the UUID can change";
@@ -34,8 +35,8 @@ pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
     let handle = writing.begin(DEVICE_CREDITS)?;
     for change in changes {
         match change {
-            Tune::Label(label) => handle.set_label(label.clone())?,
-            Tune::Uuid(uuid) => handle.set_uuid(*uuid)?,
+            Tune::Label(label) => superblocks::set_label(&handle, label.clone())?,
+            Tune::Uuid(uuid) => superblocks::set_uuid(&handle, *uuid)?,
             Tune::Feature { .. } => {}
         }
     }

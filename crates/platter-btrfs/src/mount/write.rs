@@ -11,7 +11,7 @@ use super::open;
 use super::options::{MountOptions, Rescue};
 use crate::log;
 use crate::ondisk::superblock::SuperblockFlags;
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::{WriteContext, WriteOptions, superblocks};
 
 /// Opens the filesystem on `devices` for transactions.
 ///
@@ -34,7 +34,7 @@ pub fn open_for_writing(
     let overlays = context.take_overlays();
     let log_root = context.superblock.log_root;
     let opened = WriteContext::open_with_log(context, writing, clock)?;
-    opened.agree_on_log()?;
+    superblocks::agree_on_log(&opened)?;
     if let Some(log_root) = log_root {
         log::apply(&opened, log_root, &overlays)?;
     }

@@ -16,7 +16,7 @@ use super::write::open_for_writing;
 use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ops::{SuperBlock, dead_subvolumes, orphans, sync};
-use crate::txn::WriteContext;
+use crate::txn::{WriteContext, unused};
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -115,7 +115,7 @@ impl Flushed for Flusher {
         {}
         if let Some(writing) = fs.writing().filter(|_| fs.can_write()) {
             // An error has ended all writing.
-            let _ = writing.remove_unused_groups();
+            let _ = unused::remove_groups(writing);
         }
     }
 }

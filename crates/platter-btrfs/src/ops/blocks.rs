@@ -21,6 +21,7 @@ use crate::file::{self, Runs};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::inode_item::InodeFlags;
+use crate::txn::{data_extents, space};
 
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
@@ -175,11 +176,11 @@ impl FileBlocks for BtrfsInode {
         let count: u64 = missing.iter().map(|range| range.end - range.start).sum();
         let mut takes_data = true;
         if count > 0 {
-            match writing.reserve_delayed(count) {
+            match space::reserve_delayed(writing, count) {
                 Err(Error::Condition(Condition::NoSpace))
                     if delalloc::is_written_over(self, &blocks)? =>
                 {
-                    writing.reserve_written_over(count)?;
+                    space::reserve_written_over(writing, count)?;
                     takes_data = false;
                 }
                 reserved => reserved?,
@@ -203,8 +204,8 @@ impl FileBlocks for BtrfsInode {
             (state.delayed.remove(blocks) - over, over)
         };
         if let Some(writing) = self.fs.writing().filter(|_| count + over > 0) {
-            writing.release_delayed(count);
-            writing.release_written_over(over);
+            space::release_delayed(writing, count);
+            space::release_written_over(writing, over);
         }
     }
 
@@ -229,7 +230,7 @@ impl FileBlocks for BtrfsInode {
         }
         // Within a transaction, so that none is committed meanwhile.
         let handle = self.fs.begin(0, Purpose::Free)?;
-        handle.release_data(allocation.address, disk_bytes)
+        data_extents::release(handle.fs(), allocation.address, disk_bytes)
     }
 
     fn map_written(

@@ -11,7 +11,7 @@ use super::state::Purpose;
 use crate::context::Subvolume;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::subvolume;
-use crate::txn::PruneProgress;
+use crate::txn::{PruneProgress, prune, quotas};
 
 /// Tree blocks that a step of dropping a tree changes besides those that it frees.
 const STEP_CREDITS: u32 = 64;
@@ -117,7 +117,7 @@ pub(crate) fn drop_some(superblock: &SuperBlock) -> Result<bool> {
 
 fn drop_step(superblock: &SuperBlock, dead: &mut DeadSubvolume) -> Result<bool> {
     let handle = superblock.begin(STEP_CREDITS, Purpose::Free)?;
-    let is_gone = handle.prune(dead.id, dead.since, &mut dead.progress)?;
+    let is_gone = prune::step(&handle, dead.id, dead.since, &mut dead.progress)?;
     if is_gone {
         handle.whole(|handle| subvolume::clear_dead(handle, dead.id))?;
         drop(handle);
@@ -126,7 +126,7 @@ fn drop_step(superblock: &SuperBlock, dead: &mut DeadSubvolume) -> Result<bool> 
         drop(handle);
     }
     let writing = superblock.transactions()?;
-    if writing.has_many_traced() {
+    if quotas::has_many_traced(writing) {
         writing.sync()?;
     }
     Ok(is_gone)

@@ -15,6 +15,7 @@ use crate::file::{Backing, FileRun, Runs};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::{COMPRESSED_BYTES_MAX, Compression};
 use crate::ondisk::inode_item::InodeFlags;
+use crate::txn::{data_extents, space};
 
 /// The most extents that are replaced in one handle.
 const REPLACED_MAX: usize = 1024;
@@ -353,24 +354,25 @@ impl<'i> Defragmenter<'i> {
     fn write(&self, group: &Group) -> Result<u64> {
         let writing = self.inode.fs.transactions()?;
         let len_bytes = group.end() - group.start;
-        writing.reserve_data(len_bytes)?;
+        space::reserve_data(writing, len_bytes)?;
         let written = match group.method {
             Some(compressing) => self.write_chunks(group, compressing),
             None => self.write_as_one(group),
         };
-        writing.release_reserved_data(len_bytes);
+        space::release_data(writing, len_bytes);
         written
     }
 
     /// Writes as many extents of a group as one as there is space for in one piece.
     fn write_as_one(&self, group: &Group) -> Result<u64> {
         let handle = self.inode.fs.begin(0, Purpose::Free)?;
-        let (address, found_bytes) = handle.allocate_data_part(group.end() - group.start)?;
+        let (address, found_bytes) =
+            data_extents::allocate_part(&handle, group.end() - group.start)?;
         let fitting = group.fitting(found_bytes);
         let len_bytes = fitting.as_ref().map_or(0, |range| range.end - range.start);
         if len_bytes < found_bytes {
             let rest = LogicalAddr(address.0 + len_bytes);
-            handle.release_data(rest, found_bytes - len_bytes)?;
+            data_extents::release(handle.fs(), rest, found_bytes - len_bytes)?;
         }
         drop(handle);
         match fitting {
@@ -414,11 +416,11 @@ impl<'i> Defragmenter<'i> {
         while !range.is_empty() {
             let wanted = (range.end - range.start).min(self.plain_bytes_max);
             let handle = self.inode.fs.begin(0, Purpose::Free)?;
-            let (address, found_bytes) = handle.allocate_data_part(wanted)?;
+            let (address, found_bytes) = data_extents::allocate_part(&handle, wanted)?;
             let end = range.start + found_bytes;
             if found_bytes < wanted && group.count_in(&(range.start..end)) < 2 {
                 // It would be in more pieces than it is.
-                return handle.release_data(address, found_bytes);
+                return data_extents::release(handle.fs(), address, found_bytes);
             }
             drop(handle);
             self.move_to(group, range.start..end, address)?;
@@ -501,7 +503,7 @@ impl<'i> Defragmenter<'i> {
         let Some((form, bytes)) = form.filter(|(form, _)| *form == method.compression) else {
             return Ok(());
         };
-        self.inode.fs.transactions()?.use_compression(form);
+        data_extents::use_compression(self.inode.fs.transactions()?, form);
         let new = allocated(
             &(0..1),
             1,

@@ -16,7 +16,7 @@ use crate::ondisk::file_extent::{
 };
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::{LogicalAddr, leaf_edit};
-use crate::txn::{FileRange, Handle, InPlaceTurn};
+use crate::txn::{FileRange, Handle, InPlaceTurn, data_extents, exclusive};
 
 /// The most bytes of contents in an item (`max_inline`).
 const INLINE_BYTES_MAX: u64 = 2048;
@@ -148,7 +148,7 @@ fn allocate_new(inode: &BtrfsInode, blocks: Range<u64>, stored: Stored) -> Resul
     }
     let count = (blocks.end - blocks.start).min(EXTENT_SECTORS_MAX);
     let handle = inode.fs.begin(0, Purpose::Free)?;
-    let (address, len_bytes) = handle.allocate_data_part(count << SECTOR_BITS)?;
+    let (address, len_bytes) = data_extents::allocate_part(&handle, count << SECTOR_BITS)?;
     let count = len_bytes >> SECTOR_BITS;
     Ok(allocated(
         &blocks,
@@ -168,9 +168,9 @@ pub(super) fn allocate_compressed(
     compression: Compression,
     bytes: Vec<u8>,
 ) -> Result<Allocated> {
-    inode.fs.transactions()?.use_compression(compression);
+    data_extents::use_compression(inode.fs.transactions()?, compression);
     let handle = inode.fs.begin(0, Purpose::Free)?;
-    let address = handle.allocate_data(bytes.len() as u64)?;
+    let address = data_extents::allocate(&handle, bytes.len() as u64)?;
     let stored = Stored::Compressed(compression, bytes);
     let count = blocks.end - blocks.start;
     Ok(allocated(blocks, count, address, stored))
@@ -232,7 +232,7 @@ fn is_exclusive(
         offset: run.file.start,
     };
     let writing = inode.fs.transactions()?;
-    writing.is_exclusive(range, place, generation)
+    exclusive::is_exclusive(writing, range, place, generation)
 }
 
 /// Whether all of a range can be written where it is.
@@ -289,7 +289,7 @@ fn allocate_inline(
         return Ok(None);
     };
     if compression != Compression::None {
-        inode.fs.transactions()?.use_compression(compression);
+        data_extents::use_compression(inode.fs.transactions()?, compression);
     }
     Ok(Some(Allocated {
         run: FileRun {
@@ -412,7 +412,7 @@ pub(super) fn map_stored(
         match &new.stored {
             Stored::InPlace { .. } => {
                 if !checksums.is_empty() {
-                    handle.insert_checksums(address, checksums)?;
+                    data_extents::insert_checksums(handle, address, checksums)?;
                 }
                 inode.extents_in(handle).mark_written(range)?;
             }

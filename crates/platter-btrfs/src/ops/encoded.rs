@@ -15,6 +15,7 @@ use crate::ondisk::file_extent::{
 };
 use crate::ondisk::inode_item::InodeFlags;
 use crate::ondisk::send_stream::EncodedData;
+use crate::txn::space;
 
 /// Writes a part of compressed data at an offset, as one extent. Returns whether that is possible; else nothing is
 /// changed. The data was found to be that of its form.
@@ -67,7 +68,7 @@ fn store(
     let sectors = blocks.start << SECTOR_BITS..blocks.end << SECTOR_BITS;
     let mut bytes = encoded.data.to_vec();
     bytes.resize(usize::try_from(disk_bytes).unwrap_or_default(), 0);
-    writing.reserve_data(disk_bytes)?;
+    space::reserve_data(writing, disk_bytes)?;
     let stored =
         delalloc::allocate_compressed(inode, &blocks, compression, bytes).and_then(|new| {
             let bytes = new.encoded().unwrap_or_default();
@@ -82,7 +83,7 @@ fn store(
                 )
             })
         });
-    writing.release_reserved_data(disk_bytes);
+    space::release_data(writing, disk_bytes);
     stored?;
     inode.pages.remove_range(sectors);
     Ok(())

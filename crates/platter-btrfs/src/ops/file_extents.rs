@@ -10,7 +10,7 @@ use crate::ondisk::file_extent::{DiskExtentPlace, DiskFileExtent, FileExtent, Fi
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::leaf::ITEM_BYTES;
 use crate::ondisk::leaf_edit;
-use crate::txn::Handle;
+use crate::txn::{Handle, data_extents};
 
 /// The most sectors of an extent that is written.
 pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
@@ -75,7 +75,7 @@ pub(super) fn replace(
     if let FileExtentKind::Regular(place) = &extent.kind
         && !checksums.is_empty()
     {
-        handle.insert_checksums(place.logical, checksums)?;
+        data_extents::insert_checksums(handle, place.logical, checksums)?;
     }
     let extents = inode.extents_in(handle);
     let dropped = extents.drop_range(start..start + extent.file_bytes, usize::MAX)?;

@@ -21,6 +21,7 @@ use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
 use crate::tree::Tree;
+use crate::txn::trees;
 
 impl SuperBlock {
     /// The inode with this identity; `None` if there is none.
@@ -63,7 +64,7 @@ impl SuperBlock {
             return Err(Condition::Stale.into());
         }
         if let Some(writing) = self.writing() {
-            writing.follow(subvolume.id())?;
+            trees::follow(writing, subvolume.id())?;
         }
         let item = load_item(self.context(), subvolume.tree(), id.number)?;
         // One without names is an orphan that is to be deleted.

@@ -9,6 +9,7 @@ use platter_vfs::{Condition, Result};
 use super::BtrfsInode;
 use super::state::SECTOR_BYTES;
 use crate::file::{Backing, Runs};
+use crate::txn::space;
 
 /// Whether contents may be in the item.
 #[derive(Debug, Default)]
@@ -58,7 +59,7 @@ pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
     inode
         .contents()
         .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
-    writing.reserve_delayed(1)?;
+    space::reserve_delayed(writing, 1)?;
     let was_dirty = inode.state.read().delayed.contains(0);
     let bufs = [IoSlice::new(&bytes)];
     let data = Request {
@@ -83,7 +84,7 @@ pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
         // The page is written again: what was reserved here is for it.
         inode.state.write().delayed.insert(0..1);
     } else {
-        writing.release_delayed(1);
+        space::release_delayed(writing, 1);
     }
     moved
 }

@@ -8,6 +8,7 @@ use platter_vfs::{Condition, Result};
 
 use super::SuperBlock;
 use crate::ondisk::LogicalAddr;
+use crate::txn::data_extents;
 
 /// Checksums of data without items.
 #[derive(Debug, Default)]
@@ -63,15 +64,17 @@ pub(super) fn write(
         if let Some(error) = writing.failure() {
             return Err(error);
         }
-        writing.write_data(address, bufs)
+        data_extents::write(writing, address, bufs)
     })?;
     let is_whole = |buf: &IoSlice<'_>| buf.len().is_multiple_of(sector_bytes);
     let found = if bufs.iter().all(is_whole) {
-        let each = bufs.iter().map(|buf| writing.checksums_of(buf));
+        let each = bufs
+            .iter()
+            .map(|buf| data_extents::checksums_of(writing, buf));
         each.collect::<Vec<_>>().concat()
     } else {
         let joined = bufs.iter().flat_map(|buf| buf.iter().copied());
-        writing.checksums_of(&joined.collect::<Vec<u8>>())
+        data_extents::checksums_of(writing, &joined.collect::<Vec<u8>>())
     };
     superblock
         .checksums

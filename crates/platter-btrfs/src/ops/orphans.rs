@@ -11,6 +11,7 @@ use crate::inode;
 use crate::ondisk::Key;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::ORPHAN_OBJECT;
+use crate::txn::trees;
 
 /// Orphans that are looked up at once.
 const ORPHANS_MAX: usize = 1024;
@@ -37,7 +38,7 @@ pub(super) fn clean_up_subvolume(
             return Ok(());
         };
         from = last.saturating_add(1);
-        superblock.transactions()?.follow(subvolume.id)?;
+        trees::follow(superblock.transactions()?, subvolume.id)?;
         for number in orphans {
             delete(superblock, subvolume, number)?;
         }

@@ -10,6 +10,7 @@ use super::{BtrfsInode, file_extents};
 use crate::file::{Backing, Runs};
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeFlags;
+use crate::txn::{data_extents, space};
 
 /// The most bytes of an extent that is preallocated.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
@@ -22,21 +23,21 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
-    writing.reserve_data(bytes)?;
+    space::reserve_data(writing, bytes)?;
     let mut reserved = bytes;
     let mut done = Vec::new();
     let filled = holes.into_iter().try_for_each(|hole| {
         let mut at = hole.start;
         while at < hole.end {
             let len_bytes = preallocate_some(inode, at..hole.end)?;
-            writing.release_reserved_data(len_bytes);
+            space::release_data(writing, len_bytes);
             reserved -= len_bytes;
             done.push(at..at + len_bytes);
             at += len_bytes;
         }
         Ok(())
     });
-    writing.release_reserved_data(reserved);
+    space::release_data(writing, reserved);
     filled.inspect_err(|_| {
         for range in done {
             // What cannot be taken back stays allocated.
@@ -49,7 +50,7 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
 fn preallocate_some(inode: &BtrfsInode, hole: Range<u64>) -> Result<u64> {
     let wanted = (hole.end - hole.start).min(EXTENT_BYTES_MAX);
     inode.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
-        let (logical, len_bytes) = handle.allocate_data_part(wanted)?;
+        let (logical, len_bytes) = data_extents::allocate_part(handle, wanted)?;
         let extents = inode.extents_in(handle);
         // A hole may have an item.
         extents.drop_range(hole.start..hole.start + len_bytes, usize::MAX)?;

@@ -10,7 +10,7 @@ use super::{BtrfsInode, SuperBlock, dead_subvolumes};
 use crate::log;
 use crate::log::write::Target;
 use crate::ondisk::Generation;
-use crate::txn::WriteContext;
+use crate::txn::{WriteContext, log_trees};
 
 /// Tree blocks that logging an inode is expected to take.
 const LOG_CREDITS: u32 = 32;
@@ -175,7 +175,7 @@ fn log_changes(inode: &BtrfsInode, writing: &WriteContext) -> Result<Logged> {
         };
         log::write::log_inode(writing, &handle, notes, tree, target)?
     };
-    let is_durable = log.is_some_and(|log| handle.write_log(log));
+    let is_durable = log.is_some_and(|log| log_trees::sync(&handle, log));
     Ok(match (is_durable, known) {
         (false, _) => Logged::NeedsCommit,
         // The devices may have been flushed before contents were written in place.

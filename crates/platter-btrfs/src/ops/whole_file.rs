@@ -18,7 +18,7 @@ use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExten
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, LogicalAddr};
-use crate::txn::{FileRange, Handle};
+use crate::txn::{FileRange, Handle, data_extents, space};
 use crate::xattr;
 
 /// Tree blocks that each further file changes, in leaves that have others of them.
@@ -79,9 +79,9 @@ pub(super) fn create_together(directory: &BtrfsInode, files: &[WholeFile<'_>]) -
         .collect();
     let disk_bytes: u64 = forms.iter().map(Form::disk_bytes).sum();
     let sectors = disk_bytes / SECTOR_BYTES;
-    writing.reserve_delayed(sectors)?;
+    space::reserve_delayed(writing, sectors)?;
     let made = make_all(directory, files, &forms, disk_bytes);
-    writing.release_delayed(sectors);
+    space::release_delayed(writing, sectors);
     made
 }
 
@@ -138,16 +138,16 @@ fn make_all(
     let handle = directory.fs.begin(credits, Purpose::Change)?;
     let mut address = LogicalAddr(0);
     if disk_bytes > 0 {
-        address = handle.allocate_data(disk_bytes)?;
+        address = data_extents::allocate(&handle, disk_bytes)?;
         let written = write_forms(directory, address, forms);
         if let Err(error) = written {
-            handle.release_data(address, disk_bytes)?;
+            data_extents::release(handle.fs(), address, disk_bytes)?;
             return Err(error);
         }
     }
     for form in forms {
         if let Form::Compressed(compression, _) | Form::Inline(compression, _) = form {
-            directory.fs.transactions()?.use_compression(*compression);
+            data_extents::use_compression(directory.fs.transactions()?, *compression);
         }
     }
     let mut states = States::lock(&[directory]);
@@ -167,7 +167,7 @@ fn make_all(
     }
     let rest = address.0 + disk_bytes - end;
     if rest > 0 {
-        handle.release_data(LogicalAddr(end), rest)?;
+        data_extents::release(handle.fs(), LogicalAddr(end), rest)?;
     }
     if made == 0 {
         states.end();
@@ -177,7 +177,7 @@ fn make_all(
         add_references(directory, handle, &placed)?;
         let sums = checksums_of(directory, forms.get(..made).unwrap_or_default())?;
         if !sums.is_empty() {
-            handle.insert_checksums(address, sums)?;
+            data_extents::insert_checksums(handle, address, sums)?;
         }
         let names = files.iter().take(made).map(|file| file.name.len() as u64);
         let dir = states.item(directory);
@@ -201,7 +201,7 @@ fn write_forms(directory: &BtrfsInode, address: LogicalAddr, forms: &[Form<'_>])
         if let Some(error) = writing.failure() {
             return Err(error);
         }
-        writing.write_data(address, &bufs)
+        data_extents::write(writing, address, &bufs)
     })
 }
 
@@ -217,12 +217,12 @@ fn checksums_of(directory: &BtrfsInode, forms: &[Form<'_>]) -> Result<Vec<u8>> {
         Form::Compressed(_, bytes) => Some(bytes.as_slice()),
     }) {
         let (whole, part) = buf.split_at(buf.len() - buf.len() % sector);
-        sums.extend(writing.checksums_of(whole));
+        sums.extend(data_extents::checksums_of(writing, whole));
         if !part.is_empty() {
             last.clear();
             last.extend_from_slice(part);
             last.resize(sector, 0);
-            sums.extend(writing.checksums_of(&last));
+            sums.extend(data_extents::checksums_of(writing, &last));
         }
     }
     Ok(sums)
@@ -305,7 +305,7 @@ fn add_references(directory: &BtrfsInode, handle: &Handle<'_>, placed: &[Placed]
             inode: placed.inode,
             offset: 0,
         };
-        handle.add_data(range, &placed.place)
+        data_extents::add(handle, range, &placed.place)
     })
 }
 

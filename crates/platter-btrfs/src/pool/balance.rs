@@ -7,7 +7,7 @@ use platter_vfs::Result;
 use super::{Moved, Moving, PoolRequest, move_chunks, refused};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
-use crate::txn::Placing;
+use crate::txn::{Placing, restripe};
 
 /// Which chunks of a type are balanced: those that all conditions hold of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -121,7 +121,7 @@ impl PoolRequest {
             }
             placing.profiles.push((kind, target));
         }
-        fs.set_placing(placing);
+        restripe::set_placing(&fs, placing);
         let limit = |types| {
             let filter = args.of(types);
             filter.and_then(|filter| filter.limit).unwrap_or(u64::MAX)

@@ -12,7 +12,9 @@ use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::ondisk::{DeviceAddr, DeviceId, Generation, Superblock};
 use crate::scrub::{ScrubCounts, scrub_opened};
-use crate::txn::{Placing, WriteContext, WriteOptions, clear_superblocks, write_superblocks};
+use crate::txn::{
+    Placing, WriteContext, WriteOptions, clear_superblocks, devices, restripe, write_superblocks,
+};
 
 /// The shortest device.
 const DEVICE_BYTES_MIN: u64 = 16 << 20;
@@ -62,7 +64,7 @@ impl PoolRequest {
             uuid: self.clock.random_uuid(),
             fsid: superblock.metadata_uuid,
         };
-        fs.add_device(device, item)?;
+        devices::add(&fs, device, item)?;
         Ok(id)
     }
 
@@ -76,17 +78,20 @@ impl PoolRequest {
         if fs.blocks().store().members().iter().count() < 2 {
             return Err(refused("removing the only device".to_owned(), None));
         }
-        fs.set_placing(Placing {
-            without: vec![device],
-            ..Placing::default()
-        });
+        restripe::set_placing(
+            &fs,
+            Placing {
+                without: vec![device],
+                ..Placing::default()
+            },
+        );
         let wanted = |chunk: &ChunkItem, _: u64| {
             let is_on = chunk.stripes.iter().any(|stripe| stripe.device == device);
             is_on.then_some(chunk.profile)
         };
         let moved = move_chunks(&fs, moving, &wanted, &|_| u64::MAX)?;
-        if !moved.is_cancelled && fs.chunks_on(device).is_empty() {
-            fs.remove_device(device)?;
+        if !moved.is_cancelled && devices::chunks_on(&fs, device).is_empty() {
+            devices::remove(&fs, device)?;
         }
         Ok(moved)
     }
@@ -119,10 +124,13 @@ impl PoolRequest {
         }
         let mut moved = Moved::default();
         if total_bytes < before {
-            fs.set_placing(Placing {
-                limits: vec![(device, total_bytes)],
-                ..Placing::default()
-            });
+            restripe::set_placing(
+                &fs,
+                Placing {
+                    limits: vec![(device, total_bytes)],
+                    ..Placing::default()
+                },
+            );
             let wanted = |chunk: &ChunkItem, _: u64| {
                 let len_bytes = chunk.stripe_len_bytes();
                 let is_beyond = chunk.stripes.iter().any(|stripe| {
@@ -134,7 +142,7 @@ impl PoolRequest {
             moved = move_chunks(&fs, moving, &wanted, &|_| u64::MAX)?;
         }
         if !moved.is_cancelled && total_bytes != before {
-            fs.set_device_size(device, total_bytes)?;
+            devices::set_size(&fs, device, total_bytes)?;
         }
         Ok(moved)
     }
@@ -156,8 +164,8 @@ impl PoolRequest {
         known_device(&fs, device)?;
         fs.sync()?;
         let newest = fs.superblock();
-        let chunks = fs.chunks_on(device);
-        let item = fs.device_item(device)?;
+        let chunks = devices::chunks_on(&fs, device);
+        let item = devices::item(&fs, device)?;
         let members = fs.blocks().store().members().clone();
         drop(fs);
         let old = members.iter().find(|member| member.id == device);

@@ -18,7 +18,7 @@ use platter_vfs::{Clock, Condition, Error, Result};
 use crate::mount::{MountOptions, unsupported};
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::ondisk::{DeviceId, LogicalAddr};
-use crate::txn::WriteContext;
+use crate::txn::{WriteContext, restripe, unused};
 
 pub use balance::{BalanceArgs, BalanceFilter};
 
@@ -89,7 +89,7 @@ fn move_chunks(
             moved.is_cancelled = true;
             return Ok(moved);
         }
-        fs.restripe(chunk.start, profile)?;
+        restripe::move_chunk(fs, chunk.start, profile)?;
         done.push((chunk.start, types_of(chunk)));
         moved.moved += 1;
         moved.considered += 1;
@@ -102,7 +102,7 @@ fn types_of(chunk: &ChunkItem) -> BlockGroupFlags {
 
 /// Removes groups that nothing is in.
 fn remove_unused(fs: &WriteContext) -> Result<u64> {
-    let removed = fs.remove_unused_groups()? as u64;
+    let removed = unused::remove_groups(fs)? as u64;
     fs.sync()?;
     Ok(removed)
 }

@@ -16,9 +16,9 @@ use crate::mount::MountOptions;
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::scrub::tests::{FILL, SUMS, scrub};
-use crate::txn::WriteOptions;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::Pool;
+use crate::txn::{WriteOptions, chunks};
 
 /// The kernel changes files, and the checker reads all data.
 const GO_ON: &str = r#"
@@ -271,7 +271,7 @@ fn devices_become_shorter_and_longer() {
     let fs = pool.open(WriteOptions::default());
     for _ in 0..8 {
         let kind = BlockGroupFlags::DATA;
-        assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+        assert!(chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind)).unwrap());
     }
     crate::txn::tests::files::create(&fs, crate::ondisk::TreeId::FS, "x", &[7; 9000], 4096);
     fs.sync().unwrap();

@@ -14,7 +14,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::{DiskRootItem, RootItem};
 use crate::ondisk::types::{FIRST_FREE_OBJECT, ORPHAN_OBJECT, QGROUP_LEVEL_ONE};
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{Editor, Handle};
+use crate::txn::{Editor, Handle, roots};
 
 /// The name of the entry of the default subvolume.
 const DEFAULT_NAME: &[u8] = b"default";
@@ -112,7 +112,7 @@ pub fn clear_dead(handle: &Handle<'_>, id: TreeId) -> Result<()> {
         editor.remove(key)?;
         editor.remove(orphan_key(id)).map(drop)
     })?;
-    handle.forget_tree(id);
+    roots::forget(handle, id);
     Ok(())
 }
 

@@ -13,12 +13,13 @@ use platter_vfs::{Condition, Error, Result};
 use zerocopy::IntoBytes;
 
 use super::placing::Placing;
-use super::{CHUNK_PARTS, WriteContext};
+use super::{CHUNK_PARTS, WriteContext, trees};
 use crate::block_group::{BlockGroup, Ranges};
 use crate::chunk::{ChunkMap, Member};
 use crate::context::TreesRule;
 use crate::ondisk::block_group::BlockGroupItem;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
+use crate::ondisk::dev_extent::DevExtent;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use crate::ondisk::key::ItemKind;
@@ -89,6 +90,25 @@ impl ChunkAllocator {
             removed_devices: Mutex::default(),
             end: AtomicU64::new(0),
         }
+    }
+
+    /// The end of what chunks that are placed may use of a device.
+    pub(super) fn limit_of(&self, member: &Member, placing: &Placing) -> u64 {
+        let limits = placing.limits.iter().filter(|(id, _)| *id == member.id);
+        let least = limits.map(|(_, limit)| *limit).min();
+        self.total_of(member).min(least.unwrap_or(u64::MAX))
+    }
+
+    /// The length of a device, as the filesystem uses it.
+    pub(super) fn total_of(&self, member: &Member) -> u64 {
+        let sizes = self.sizes.lock();
+        let changed = sizes.get(&member.id).copied();
+        changed.or(member.total_bytes).unwrap_or_default()
+    }
+
+    /// Whether chunks were added whose items are not inserted.
+    pub(super) fn has_uncreated(&self) -> bool {
+        self.uncreated.load(Ordering::Acquire) > 0
     }
 
     /// Says that the running transaction is durable.
@@ -219,258 +239,288 @@ fn limits(kind: BlockGroupFlags, total: u64, parts: u64) -> (u64, u64) {
     (most.min(STRIPE_BYTES_MAX), most.min(total / parts.max(1)))
 }
 
-impl WriteContext {
-    /// Allocates space of a type, in a new chunk if that is needed.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    pub(super) fn allocate_space(
-        &self,
-        kind: BlockGroupFlags,
-        len_bytes: u64,
-        align: u64,
-    ) -> Result<LogicalAddr> {
-        let read = |group: &BlockGroup| self.read_free_space(group);
-        let allocate = || self.groups.allocate(kind, len_bytes, align, &read);
-        let is_full = |error: &Error| matches!(error, Error::Condition(Condition::NoSpace));
+/// Allocates space of a type, in a new chunk if that is needed.
+///
+/// # Errors
+/// `ENOSPC`.
+pub(super) fn allocate_space(
+    fs: &WriteContext,
+    kind: BlockGroupFlags,
+    len_bytes: u64,
+    align: u64,
+) -> Result<LogicalAddr> {
+    let read = |group: &BlockGroup| trees::read_free_space(fs, group);
+    let allocate = || fs.groups.allocate(kind, len_bytes, align, &read);
+    let is_full = |error: &Error| matches!(error, Error::Condition(Condition::NoSpace));
+    match allocate() {
+        Err(error) if is_full(&error) => {}
+        found => return found,
+    }
+    let _turn = fs.chunks.turn.lock();
+    loop {
+        // Another thread may have added one, or what was added is too short.
         match allocate() {
             Err(error) if is_full(&error) => {}
             found => return found,
         }
-        let _turn = self.chunks.turn.lock();
-        loop {
-            // Another thread may have added one, or what was added is too short.
-            match allocate() {
-                Err(error) if is_full(&error) => {}
-                found => return found,
-            }
-            if !self.add_chunk(kind)? {
-                return Err(Condition::NoSpace.into());
-            }
+        if !add_chunk(fs, kind)? {
+            return Err(Condition::NoSpace.into());
         }
     }
+}
 
-    /// Adds a chunk for a type, unless others did since `free_before` bytes were free. Returns whether there is
-    /// more space.
-    pub(crate) fn grow_space(&self, kind: BlockGroupFlags, free_before: u64) -> Result<bool> {
-        let _turn = self.chunks.turn.lock();
-        Ok(self.groups.free_bytes(kind) > free_before || self.add_chunk(kind)?)
-    }
+/// Adds a chunk for a type, unless others did since `free_before` bytes were free. Returns whether there is
+/// more space.
+pub(crate) fn grow_space(
+    fs: &WriteContext,
+    kind: BlockGroupFlags,
+    free_before: u64,
+) -> Result<bool> {
+    let _turn = fs.chunks.turn.lock();
+    Ok(fs.groups.free_bytes(kind) > free_before || add_chunk(fs, kind)?)
+}
 
-    /// The flags of a new chunk: the types that groups have together, and the profile that they have.
-    fn flags_of_new(&self, kind: BlockGroupFlags) -> BlockGroupFlags {
-        let groups = self.groups.iter().filter(|group| group.holds(kind));
-        let all = groups.fold(kind, |all, group| all | group.flags());
-        let members = self.blocks().store().members();
-        let count = members.iter().filter(|it| it.device.is_some()).count();
-        let is_possible = |profile: &&Profile| {
-            all.contains(profile.flags()) && Shape::of(**profile).devices_min <= count
-        };
-        let target = self.chunks.placing.lock().profile_of(kind);
-        let profile = target.or_else(|| PREFERRED.iter().find(is_possible).copied());
-        all.intersection(BlockGroupFlags::TYPES)
-            | profile.map_or(BlockGroupFlags::empty(), Profile::flags)
-    }
+/// The flags of a new chunk: the types that groups have together, and the profile that they have.
+fn flags_of_new(fs: &WriteContext, kind: BlockGroupFlags) -> BlockGroupFlags {
+    let groups = fs.groups.iter().filter(|group| group.holds(kind));
+    let all = groups.fold(kind, |all, group| all | group.flags());
+    let members = fs.blocks().store().members();
+    let count = members.iter().filter(|it| it.device.is_some()).count();
+    let is_possible = |profile: &&Profile| {
+        all.contains(profile.flags()) && Shape::of(**profile).devices_min <= count
+    };
+    let target = fs.chunks.placing.lock().profile_of(kind);
+    let profile = target.or_else(|| PREFERRED.iter().find(is_possible).copied());
+    all.intersection(BlockGroupFlags::TYPES)
+        | profile.map_or(BlockGroupFlags::empty(), Profile::flags)
+}
 
-    /// Adds a chunk in memory. Returns `false` if the devices have no space for one.
-    fn add_chunk(&self, kind: BlockGroupFlags) -> Result<bool> {
-        let flags = self.flags_of_new(kind);
-        let store = self.blocks().store();
-        let map = store.map();
-        let Some(chunk) = self.plan_chunk(&map, flags) else {
+/// Adds a chunk in memory. Returns `false` if the devices have no space for one.
+fn add_chunk(fs: &WriteContext, kind: BlockGroupFlags) -> Result<bool> {
+    let flags = flags_of_new(fs, kind);
+    let store = fs.blocks().store();
+    let map = store.map();
+    let Some(chunk) = plan_chunk(fs, &map, flags) else {
+        return Ok(false);
+    };
+    if flags.contains(BlockGroupFlags::SYSTEM) {
+        let mut system = fs.chunks.system.lock();
+        system.push(chunk.clone());
+        if !fit_sys_chunk_array(&system) {
+            system.pop();
             return Ok(false);
+        }
+    }
+    // A thread that runs references waits for its items from here on, and inserts them when it is in the map
+    // and in the groups.
+    fs.chunks.uncreated.fetch_add(1, Ordering::AcqRel);
+    if let Err(error) = store.add_chunk(chunk.clone()) {
+        fs.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
+        return Err(error.into());
+    }
+    let item = BlockGroupItem {
+        start: chunk.start,
+        len_bytes: chunk.len_bytes,
+        used_bytes: 0,
+        chunk_object: CHUNK_OBJECT,
+        flags,
+    };
+    let superblocks = chunk.superblock_ranges();
+    fs.groups.add(BlockGroup::empty(item, superblocks));
+    fs.chunks.pending.lock().push(chunk);
+    Ok(true)
+}
+
+/// A new chunk after all others. `None` if the devices have no space for one.
+fn plan_chunk(fs: &WriteContext, map: &ChunkMap, flags: BlockGroupFlags) -> Option<ChunkItem> {
+    let profile = Profile::of(flags)?;
+    let shape = Shape::of(profile);
+    let members = fs.blocks().store().members();
+    let sizes = members.iter().map(|member| member.total_bytes.unwrap_or(0));
+    let placing = fs.chunks.placing.lock().clone();
+    let total = sizes.fold(0, u64::saturating_add);
+    let (stripe_max, chunk_max) = limits(flags, total, fs.options.chunk_parts);
+    let chunk_max = placing.bytes_max.unwrap_or(u64::MAX).min(chunk_max);
+    let on_device = shape.on_device as u64;
+    let most = stripe_max * on_device;
+    let removed = fs.chunks.removed.lock();
+    let present = members
+        .iter()
+        .filter(|member| member.device.is_some() && !placing.without.contains(&member.id));
+    let holes = present.filter_map(|member| {
+        let free = free_of(map, &removed, member, fs.chunks.limit_of(member, &placing));
+        hole(&free, member, most)
+    });
+    let mut holes: Vec<_> = holes
+        .filter(|hole| hole.len_bytes >= STRIPE_BYTES * on_device)
+        .collect();
+    holes.sort_by_key(|hole| Reverse((hole.len_bytes, hole.free_bytes)));
+    let count = holes.len().min(shape.devices_max);
+    let count = count - count % shape.step;
+    if count < shape.devices_min {
+        return None;
+    }
+    holes.truncate(count);
+    let stripes = count * shape.on_device;
+    let data = stripes.saturating_sub(profile.parity().into()) / usize::from(profile.copies());
+    let data = data.max(1) as u64;
+    let available = holes.last()?.len_bytes / on_device;
+    let mut stripe_bytes = available;
+    if stripe_bytes.saturating_mul(data) > chunk_max {
+        let round_bytes = if fs.options.chunk_parts > CHUNK_PARTS {
+            STRIPE_ROUND_SMALL_BYTES
+        } else {
+            STRIPE_ROUND_BYTES
         };
-        if flags.contains(BlockGroupFlags::SYSTEM) {
-            let mut system = self.chunks.system.lock();
-            system.push(chunk.clone());
-            if !fit_sys_chunk_array(&system) {
-                system.pop();
-                return Ok(false);
-            }
-        }
-        // A thread that runs references waits for its items from here on, and inserts them when it is in the map
-        // and in the groups.
-        self.chunks.uncreated.fetch_add(1, Ordering::AcqRel);
-        if let Err(error) = store.add_chunk(chunk.clone()) {
-            self.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
-            return Err(error.into());
-        }
-        let item = BlockGroupItem {
-            start: chunk.start,
-            len_bytes: chunk.len_bytes,
-            used_bytes: 0,
-            chunk_object: CHUNK_OBJECT,
-            flags,
+        let limited = (chunk_max / data).next_multiple_of(round_bytes);
+        stripe_bytes = limited.min(available);
+    }
+    stripe_bytes -= stripe_bytes % STRIPE_BYTES;
+    let stripe = |hole: &Hole<'_>, number: u64| Stripe {
+        device: hole.member.id,
+        offset: DeviceAddr(hole.start + number * stripe_bytes),
+        device_uuid: hole.member.uuid,
+    };
+    let stripes = holes
+        .iter()
+        .flat_map(|hole| (0..on_device).map(move |number| stripe(hole, number)));
+    let io_bytes = u32::try_from(STRIPE_BYTES).ok()?;
+    Some(ChunkItem {
+        start: map
+            .end()
+            .max(LogicalAddr(fs.chunks.end.load(Ordering::Acquire))),
+        len_bytes: stripe_bytes * data,
+        owner: TreeId::EXTENT.0,
+        flags,
+        profile,
+        io: (io_bytes, io_bytes),
+        sector_bytes: fs.context.superblock.sector_bytes,
+        sub_stripes: if profile == Profile::Raid10 { 2 } else { 1 },
+        stripes: stripes.collect(),
+    })
+}
+
+/// Bytes of a device that chunks use.
+pub(super) fn allocated_bytes(fs: &WriteContext, device: DeviceId) -> u64 {
+    let map = fs.blocks().store().map();
+    let stripes = map.iter().flat_map(|chunk| {
+        let own = chunk.stripes.iter().filter(|it| it.device == device);
+        own.map(|_| chunk.stripe_len_bytes())
+    });
+    stripes.fold(0, u64::saturating_add)
+}
+
+/// Inserts the items of chunks that were added. The caller has no tree locked. An error is to abort the
+/// transaction.
+pub(super) fn create_pending(fs: &WriteContext, generation: Generation) -> Result<()> {
+    while fs.chunks.has_uncreated() {
+        let _creating = fs.chunks.creating.lock();
+        let Some(chunk) = fs.chunks.pending.lock().pop() else {
+            continue;
         };
-        let superblocks = chunk.superblock_ranges();
-        self.groups.add(BlockGroup::empty(item, superblocks));
-        self.chunks.pending.lock().push(chunk);
-        Ok(true)
+        let created = create_group(fs, generation, &chunk);
+        fs.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
+        created?;
     }
+    Ok(())
+}
 
-    /// A new chunk after all others. `None` if the devices have no space for one.
-    fn plan_chunk(&self, map: &ChunkMap, flags: BlockGroupFlags) -> Option<ChunkItem> {
-        let profile = Profile::of(flags)?;
-        let shape = Shape::of(profile);
-        let members = self.blocks().store().members();
-        let sizes = members.iter().map(|member| member.total_bytes.unwrap_or(0));
-        let placing = self.chunks.placing.lock().clone();
-        let total = sizes.fold(0, u64::saturating_add);
-        let (stripe_max, chunk_max) = limits(flags, total, self.options.chunk_parts);
-        let chunk_max = placing.bytes_max.unwrap_or(u64::MAX).min(chunk_max);
-        let on_device = shape.on_device as u64;
-        let most = stripe_max * on_device;
-        let removed = self.chunks.removed.lock();
-        let present = members
-            .iter()
-            .filter(|member| member.device.is_some() && !placing.without.contains(&member.id));
-        let holes = present.filter_map(|member| {
-            let free = free_of(map, &removed, member, self.limit_of(member, &placing));
-            hole(&free, member, most)
-        });
-        let mut holes: Vec<_> = holes
-            .filter(|hole| hole.len_bytes >= STRIPE_BYTES * on_device)
-            .collect();
-        holes.sort_by_key(|hole| Reverse((hole.len_bytes, hole.free_bytes)));
-        let count = holes.len().min(shape.devices_max);
-        let count = count - count % shape.step;
-        if count < shape.devices_min {
-            return None;
-        }
-        holes.truncate(count);
-        let stripes = count * shape.on_device;
-        let data = stripes.saturating_sub(profile.parity().into()) / usize::from(profile.copies());
-        let data = data.max(1) as u64;
-        let available = holes.last()?.len_bytes / on_device;
-        let mut stripe_bytes = available;
-        if stripe_bytes.saturating_mul(data) > chunk_max {
-            let round_bytes = if self.options.chunk_parts > CHUNK_PARTS {
-                STRIPE_ROUND_SMALL_BYTES
-            } else {
-                STRIPE_ROUND_BYTES
-            };
-            let limited = (chunk_max / data).next_multiple_of(round_bytes);
-            stripe_bytes = limited.min(available);
-        }
-        stripe_bytes -= stripe_bytes % STRIPE_BYTES;
-        let stripe = |hole: &Hole<'_>, number: u64| Stripe {
-            device: hole.member.id,
-            offset: DeviceAddr(hole.start + number * stripe_bytes),
-            device_uuid: hole.member.uuid,
+fn create_group(fs: &WriteContext, generation: Generation, chunk: &ChunkItem) -> Result<()> {
+    fs.logs.require_commit(generation);
+    let chunk_key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, chunk.start.0);
+    fs.edit(generation, TreeId::CHUNK, |editor| {
+        editor.insert(chunk_key, &chunk.encode())
+    })?;
+    update_devices(fs, generation, chunk)?;
+    insert_device_extents(fs, generation, chunk, &chunk.stripes)?;
+    let (start, len_bytes) = (chunk.start.0, chunk.len_bytes);
+    if trees::has_free_space_tree(fs) {
+        let info = FreeSpaceInfo {
+            extent_count: 1,
+            flags: FreeSpaceFlags::empty(),
         };
-        let stripes = holes
-            .iter()
-            .flat_map(|hole| (0..on_device).map(move |number| stripe(hole, number)));
-        let io_bytes = u32::try_from(STRIPE_BYTES).ok()?;
-        Some(ChunkItem {
-            start: map
-                .end()
-                .max(LogicalAddr(self.chunks.end.load(Ordering::Acquire))),
-            len_bytes: stripe_bytes * data,
-            owner: TreeId::EXTENT.0,
-            flags,
-            profile,
-            io: (io_bytes, io_bytes),
-            sector_bytes: self.context.superblock.sector_bytes,
-            sub_stripes: if profile == Profile::Raid10 { 2 } else { 1 },
-            stripes: stripes.collect(),
-        })
-    }
-
-    /// Bytes of a device that chunks use.
-    pub(super) fn allocated_bytes(&self, device: DeviceId) -> u64 {
-        let map = self.blocks().store().map();
-        let stripes = map.iter().flat_map(|chunk| {
-            let own = chunk.stripes.iter().filter(|it| it.device == device);
-            own.map(|_| chunk.stripe_len_bytes())
-        });
-        stripes.fold(0, u64::saturating_add)
-    }
-
-    /// Whether chunks were added whose items are not inserted.
-    pub(super) fn has_uncreated_groups(&self) -> bool {
-        self.chunks.uncreated.load(Ordering::Acquire) > 0
-    }
-
-    /// Inserts the items of chunks that were added. The caller has no tree locked. An error is to abort the
-    /// transaction.
-    pub(super) fn create_groups(&self, generation: Generation) -> Result<()> {
-        while self.has_uncreated_groups() {
-            let _creating = self.chunks.creating.lock();
-            let Some(chunk) = self.chunks.pending.lock().pop() else {
-                continue;
-            };
-            let created = self.create_group(generation, &chunk);
-            self.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
-            created?;
-        }
-        Ok(())
-    }
-
-    fn create_group(&self, generation: Generation, chunk: &ChunkItem) -> Result<()> {
-        self.logs.require_commit(generation);
-        let chunk_key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, chunk.start.0);
-        self.edit(generation, TreeId::CHUNK, |editor| {
-            editor.insert(chunk_key, &chunk.encode())
+        let key = |kind| Key::new(start, kind, len_bytes);
+        fs.edit(generation, TreeId::FREE_SPACE, |editor| {
+            let disk = info.encode();
+            editor.insert(key(ItemKind::FREE_SPACE_INFO), disk.as_bytes())?;
+            editor.insert(key(ItemKind::FREE_SPACE_EXTENT), &[])
         })?;
-        self.update_devices(generation, chunk)?;
-        self.insert_device_extents(generation, chunk, &chunk.stripes)?;
-        let (start, len_bytes) = (chunk.start.0, chunk.len_bytes);
-        if self.has_free_space_tree() {
-            let info = FreeSpaceInfo {
-                extent_count: 1,
-                flags: FreeSpaceFlags::empty(),
-            };
-            let key = |kind| Key::new(start, kind, len_bytes);
-            self.edit(generation, TreeId::FREE_SPACE, |editor| {
-                let disk = info.encode();
-                editor.insert(key(ItemKind::FREE_SPACE_INFO), disk.as_bytes())?;
-                editor.insert(key(ItemKind::FREE_SPACE_EXTENT), &[])
-            })?;
-        }
-        self.groups.mark_dirty(&*self.groups.find(chunk.start, 1)?);
-        Ok(())
     }
+    fs.groups.mark_dirty(&*fs.groups.find(chunk.start, 1)?);
+    Ok(())
+}
 
-    /// Removes a chunk in memory, whose items were removed. Its space on the devices is used again when that is
-    /// durable.
-    pub(super) fn remove_chunk(&self, chunk: &ChunkItem) {
-        self.chunks.removed.lock().push(chunk.clone());
-        let end = chunk.start.0.saturating_add(chunk.len_bytes);
-        self.chunks.end.fetch_max(end, Ordering::AcqRel);
-        self.blocks().store().remove_chunk(chunk.start);
+/// Inserts the items of stripes of a chunk.
+pub(super) fn insert_device_extents(
+    fs: &WriteContext,
+    generation: Generation,
+    chunk: &ChunkItem,
+    stripes: &[Stripe],
+) -> Result<()> {
+    let extent = DevExtent {
+        device: DeviceId(0),
+        start: DeviceAddr(0),
+        len_bytes: chunk.stripe_len_bytes(),
+        chunk: chunk.start,
+        chunk_tree: TreeId::CHUNK.0,
+        chunk_object: CHUNK_OBJECT,
+        chunk_tree_uuid: chunk_tree_uuid(fs)?,
+    };
+    for stripe in stripes {
+        let key = Key::new(stripe.device.0, ItemKind::DEV_EXTENT, stripe.offset.0);
+        fs.edit(generation, TreeId::DEV, |editor| {
+            editor.insert(key, extent.encode().as_bytes())
+        })?;
     }
+    Ok(())
+}
 
-    /// Brings the items of a chunk's devices up to date.
-    pub(super) fn update_devices(&self, generation: Generation, chunk: &ChunkItem) -> Result<()> {
-        let devices: BTreeSet<DeviceId> = chunk.stripes.iter().map(|it| it.device).collect();
-        devices
-            .into_iter()
-            .try_for_each(|device| self.update_device(generation, device))
-    }
+/// Removes a chunk in memory, whose items were removed. Its space on the devices is used again when that is
+/// durable.
+pub(super) fn remove_chunk(fs: &WriteContext, chunk: &ChunkItem) {
+    fs.chunks.removed.lock().push(chunk.clone());
+    let end = chunk.start.0.saturating_add(chunk.len_bytes);
+    fs.chunks.end.fetch_max(end, Ordering::AcqRel);
+    fs.blocks().store().remove_chunk(chunk.start);
+}
 
-    /// Brings the item of a device up to date.
-    pub(super) fn update_device(&self, generation: Generation, device: DeviceId) -> Result<()> {
-        let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
-        self.edit(generation, TreeId::CHUNK, |editor| {
-            let locus = editor.tree().locus(key);
-            let missing = || Corrupt::new(locus, TreesRule::MissingTree);
-            let data = editor.get(key)?.ok_or_else(missing)?;
-            let item = DevItem {
-                bytes_used: self.allocated_bytes(device),
-                ..DevItem::decode(key, &data, locus)?
-            };
-            editor.set(key, item.encode().as_bytes())
-        })
-    }
+/// Brings the items of a chunk's devices up to date.
+pub(super) fn update_devices(
+    fs: &WriteContext,
+    generation: Generation,
+    chunk: &ChunkItem,
+) -> Result<()> {
+    let devices: BTreeSet<DeviceId> = chunk.stripes.iter().map(|it| it.device).collect();
+    devices
+        .into_iter()
+        .try_for_each(|device| update_device(fs, generation, device))
+}
 
-    /// The UUID of the chunk tree, which all tree blocks have.
-    pub(super) fn chunk_tree_uuid(&self) -> Result<platter_ondisk::Uuid> {
-        let root = self.tree(TreeId::CHUNK)?.lock().now.tree.root.logical;
-        let block = self.blocks().read(root, &Expected::default())?;
-        let missing = || Corrupt::new(Locus::tree(TreeId::CHUNK.0), TreesRule::MissingTree);
-        Ok(block.header().ok_or_else(missing)?.chunk_tree_uuid)
-    }
+/// Brings the item of a device up to date.
+pub(super) fn update_device(
+    fs: &WriteContext,
+    generation: Generation,
+    device: DeviceId,
+) -> Result<()> {
+    let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
+    fs.edit(generation, TreeId::CHUNK, |editor| {
+        let locus = editor.tree().locus(key);
+        let missing = || Corrupt::new(locus, TreesRule::MissingTree);
+        let data = editor.get(key)?.ok_or_else(missing)?;
+        let item = DevItem {
+            bytes_used: allocated_bytes(fs, device),
+            ..DevItem::decode(key, &data, locus)?
+        };
+        editor.set(key, item.encode().as_bytes())
+    })
+}
+
+/// The UUID of the chunk tree, which all tree blocks have.
+pub(super) fn chunk_tree_uuid(fs: &WriteContext) -> Result<platter_ondisk::Uuid> {
+    let root = fs.tree(TreeId::CHUNK)?.lock().now.tree.root.logical;
+    let block = fs.blocks().read(root, &Expected::default())?;
+    let missing = || Corrupt::new(Locus::tree(TreeId::CHUNK.0), TreesRule::MissingTree);
+    Ok(block.header().ok_or_else(missing)?.chunk_tree_uuid)
 }
 
 #[cfg(test)]

@@ -9,12 +9,14 @@ use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::{CommitReport, Cow, WriteContext};
+use super::{
+    CommitReport, Editor, WriteContext, chunks, log_trees, quotas, refs, snapshots, space,
+    superblocks, trees,
+};
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Update};
 use crate::context::TreesRule;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
-use crate::tree::edit::TreeEditor;
 
 rules! {
     /// The rules of a commit.
@@ -27,242 +29,195 @@ rules! {
 /// Blocks that are written in one call.
 pub(super) const WRITE_BLOCKS_MAX: usize = 512;
 
-impl WriteContext {
-    /// Returns when `transaction` and all before it are durable. The caller has no handle.
-    ///
-    /// # Errors
-    /// Why the commit failed: nothing is written any more.
-    pub fn commit(&self, transaction: Generation) -> Result<()> {
-        if transaction == self.running() {
-            self.prepare(transaction)?;
+/// Does what can be done while handles go on.
+pub(super) fn prepare(fs: &WriteContext, generation: Generation) -> Result<()> {
+    // As a handle, so that the transaction stays the running one; even if it is full.
+    let entered = fs.transactions.gate().enter(0, u32::MAX);
+    let Some(entered) = entered else {
+        return Ok(());
+    };
+    let mut prepared = Ok(());
+    if Generation::from(entered) == generation {
+        let mut counters = BlockGroupCounters::default();
+        prepared = refs::run(fs, generation, usize::MAX)
+            .and_then(|_| update_groups(fs, generation, &mut counters));
+        *fs.prepared.lock() += counters;
+    }
+    // Before the handle ends: a commit that waits for it must not write what was done by half.
+    let prepared = prepared.inspect_err(|error| fs.abort(error));
+    fs.transactions.end(0);
+    prepared
+}
+
+/// Commits the running transaction, of which no handle is open.
+pub(super) fn write(fs: &WriteContext) -> Result<()> {
+    // A handle may have failed while the commit waited for it.
+    fs.refuse_after_failure()?;
+    let begin = fs.clock.monotonic();
+    let generation = fs.running();
+    let mut report = CommitReport {
+        generation,
+        groups_before: std::mem::take(&mut *fs.prepared.lock()),
+        ..CommitReport::default()
+    };
+    quotas::count(fs, generation, &mut report)?;
+    snapshots::create_pending(fs, generation, &mut report)?;
+    quotas::store(fs, generation)?;
+    finish_trees(fs, generation, &mut report)?;
+    let blocks = finish_blocks(fs)?;
+    report.blocks_written = blocks.len() as u64;
+    for run in blocks.chunks(WRITE_BLOCKS_MAX) {
+        report.requests += fs.blocks().write(run)? as u64;
+    }
+    drop(blocks);
+    fs.refuse_after_failure()?;
+    superblocks::write_all(fs, generation)?;
+    let open: Vec<_> = fs.trees.lock().values().map(Arc::clone).collect();
+    for tree in open {
+        tree.set_committed();
+    }
+    let pinned = std::mem::take(&mut *fs.pinned.lock());
+    for range in pinned.iter() {
+        fs.groups.unpin(&range)?;
+    }
+    log_trees::drop_all(fs)?;
+    fs.chunks.set_committed();
+    space::count_global_reserve(fs)?;
+    let took = fs.clock.monotonic().saturating_sub(begin);
+    report.critical_nanoseconds = nanoseconds(took);
+    report_counts(fs, &mut report);
+    *fs.last_commit.lock() = report;
+    let closed = fs.transactions.close_running(|running| running)?;
+    fs.transactions.set_committed(generation, &closed, took);
+    Ok(())
+}
+
+/// Reports what was counted since the last commit.
+fn report_counts(fs: &WriteContext, report: &mut CommitReport) {
+    let searches = fs.extent_searches.load(Ordering::Relaxed);
+    let now = (fs.refs.counters(), searches, fs.copied());
+    let before = std::mem::replace(&mut *fs.reported.lock(), now);
+    report.references = now.0.since(&before.0);
+    report.extent_searches = now.1 - before.1;
+    report.blocks_copied = now.2 - before.2;
+}
+
+/// Runs references, stores roots and updates items of block groups until nothing is left to do.
+fn finish_trees(
+    fs: &WriteContext,
+    generation: Generation,
+    report: &mut CommitReport,
+) -> Result<()> {
+    loop {
+        chunks::create_pending(fs, generation)?;
+        report.heads_run += refs::run(fs, generation, usize::MAX)? as u64;
+        if !fs.refs.is_empty() {
+            // A walk is in progress that began before some of them.
+            fs.refs.wait_for_walks();
         }
-        let now = || self.clock.monotonic();
-        self.transactions.commit(transaction, Some(&now), || {
-            self.write_commit().inspect_err(|error| self.abort(error))
-        })
-    }
-
-    /// Makes durable all that was done, unless all is [one transaction](super::WriteOptions::one_transaction).
-    pub fn sync(&self) -> Result<()> {
-        if self.options.one_transaction {
-            return self.transactions.failure().map_or(Ok(()), Err);
-        }
-        self.sync_all()
-    }
-
-    /// Makes durable all that was done.
-    pub fn sync_all(&self) -> Result<()> {
-        self.commit(self.transactions.latest())
-    }
-
-    /// Has handles wait until they are [thawed](Self::thaw), and makes durable all that was done. The caller has no
-    /// handle.
-    pub fn freeze(&self) -> Result<()> {
-        self.transactions.freeze();
-        self.sync_all()
-    }
-
-    /// Lets handles begin again.
-    pub fn thaw(&self) {
-        self.transactions.thaw();
-    }
-
-    /// Does what can be done while handles go on.
-    fn prepare(&self, generation: Generation) -> Result<()> {
-        // As a handle, so that the transaction stays the running one; even if it is full.
-        let entered = self.transactions.gate().enter(0, u32::MAX);
-        let Some(entered) = entered else {
-            return Ok(());
-        };
-        let mut prepared = Ok(());
-        if Generation::from(entered) == generation {
-            let mut counters = BlockGroupCounters::default();
-            prepared = self
-                .run_refs(generation, usize::MAX)
-                .and_then(|_| self.update_groups(generation, &mut counters));
-            *self.prepared.lock() += counters;
-        }
-        // Before the handle ends: a commit that waits for it must not write what was done by half.
-        let prepared = prepared.inspect_err(|error| self.abort(error));
-        self.transactions.end(0);
-        prepared
-    }
-
-    /// Commits the running transaction, of which no handle is open.
-    fn write_commit(&self) -> Result<()> {
-        // A handle may have failed while the commit waited for it.
-        self.refuse_after_failure()?;
-        let begin = self.clock.monotonic();
-        let generation = self.running();
-        let mut report = CommitReport {
-            generation,
-            groups_before: std::mem::take(&mut *self.prepared.lock()),
-            ..CommitReport::default()
-        };
-        self.count_quotas(generation, &mut report)?;
-        self.take_snapshots(generation, &mut report)?;
-        self.store_quotas(generation)?;
-        self.finish_trees(generation, &mut report)?;
-        let blocks = self.finish_blocks()?;
-        report.blocks_written = blocks.len() as u64;
-        for run in blocks.chunks(WRITE_BLOCKS_MAX) {
-            report.requests += self.blocks().write(run)? as u64;
-        }
-        drop(blocks);
-        self.refuse_after_failure()?;
-        self.write_superblocks(generation)?;
-        let open: Vec<_> = self.trees.lock().values().map(Arc::clone).collect();
-        for tree in open {
-            tree.set_committed();
-        }
-        let pinned = std::mem::take(&mut *self.pinned.lock());
-        for range in pinned.iter() {
-            self.groups.unpin(&range)?;
-        }
-        self.drop_logs()?;
-        self.chunks.set_committed();
-        self.count_global_reserve()?;
-        let took = self.clock.monotonic().saturating_sub(begin);
-        report.critical_nanoseconds = nanoseconds(took);
-        self.report_counts(&mut report);
-        *self.last_commit.lock() = report;
-        let closed = self.transactions.close_running(|running| running)?;
-        self.transactions.set_committed(generation, &closed, took);
-        Ok(())
-    }
-
-    /// Reports what was counted since the last commit.
-    fn report_counts(&self, report: &mut CommitReport) {
-        let searches = self.extent_searches.load(Ordering::Relaxed);
-        let now = (self.refs.counters(), searches, self.copied());
-        let before = std::mem::replace(&mut *self.reported.lock(), now);
-        report.references = now.0.since(&before.0);
-        report.extent_searches = now.1 - before.1;
-        report.blocks_copied = now.2 - before.2;
-    }
-
-    /// Returns the error of a failure, after which nothing is written.
-    pub(super) fn refuse_after_failure(&self) -> Result<()> {
-        self.transactions.failure().map_or(Ok(()), Err)
-    }
-
-    /// Runs references, stores roots and updates items of block groups until nothing is left to do.
-    fn finish_trees(&self, generation: Generation, report: &mut CommitReport) -> Result<()> {
-        loop {
-            self.create_groups(generation)?;
-            report.heads_run += self.run_refs(generation, usize::MAX)? as u64;
-            if !self.refs.is_empty() {
-                // A walk is in progress that began before some of them.
-                self.refs.wait_for_walks();
+        let stored = trees::store_roots(fs, generation)?;
+        let is_clean = !fs.groups.is_dirty() && !fs.chunks.has_uncreated();
+        if stored == 0 && is_clean && fs.refs.is_empty() {
+            if has_own_root(fs, generation)? {
+                return Ok(());
             }
-            let stored = self.store_roots(generation)?;
-            let is_clean = !self.groups.is_dirty() && !self.has_uncreated_groups();
-            if stored == 0 && is_clean && self.refs.is_empty() {
-                if self.has_own_root(generation)? {
-                    return Ok(());
-                }
-                self.touch_root(generation)?;
-            }
-            self.update_groups(generation, &mut report.groups)?;
+            touch_root(fs, generation)?;
         }
-    }
-
-    /// Whether the root of the tree of roots is of this transaction: superblocks lead to one of their own generation.
-    fn has_own_root(&self, generation: Generation) -> Result<bool> {
-        let root = self.tree(TreeId::ROOT)?.view().now.tree.root;
-        Ok(root.generation == generation)
-    }
-
-    /// Copies the root of the tree of roots where handles changed nothing.
-    fn touch_root(&self, generation: Generation) -> Result<()> {
-        let missing = || Corrupt::new(Locus::tree(TreeId::EXTENT.0), TreesRule::MissingTree);
-        let item = self.tree(TreeId::EXTENT)?.item_key().ok_or_else(missing)?;
-        self.edit(generation, TreeId::ROOT, |editor| editor.edit(item, |_| ()))
-    }
-
-    /// Brings the items of block groups up to date, with the references that this queues, until no group is
-    /// dirty.
-    pub(super) fn update_groups(
-        &self,
-        generation: Generation,
-        counters: &mut BlockGroupCounters,
-    ) -> Result<()> {
-        let begin = self.clock.monotonic();
-        let copied = self.copied();
-        let refs = |context: &Self| {
-            let counters = context.refs.counters();
-            counters.refs + counters.merged_refs + counters.cancelled
-        };
-        let queued = refs(self);
-        loop {
-            let dirty = self.groups.take_dirty();
-            if dirty.is_empty() {
-                break;
-            }
-            counters.rounds += 1;
-            let mut dirty = dirty.into_iter();
-            while let Some(group) = dirty.next() {
-                counters.dirty += 1;
-                if let Err(error) = self.update_group(generation, &group, counters) {
-                    self.groups.mark_dirty(&group);
-                    dirty.for_each(|group| self.groups.mark_dirty(&group));
-                    return Err(error);
-                }
-            }
-            self.run_refs(generation, usize::MAX)?;
-        }
-        counters.blocks_copied += self.copied() - copied;
-        counters.refs_created += refs(self) - queued;
-        let took = self.clock.monotonic().saturating_sub(begin);
-        counters.nanoseconds += nanoseconds(took);
-        Ok(())
-    }
-
-    /// Brings the item of a group up to date. What it is to hold is compared with the tree locked: of two
-    /// threads, the later one writes the later value.
-    pub(super) fn update_group(
-        &self,
-        generation: Generation,
-        group: &BlockGroup,
-        counters: &mut BlockGroupCounters,
-    ) -> Result<()> {
-        self.edit(generation, self.group_tree(), |editor| {
-            match group.begin_update(self.options.skips_unchanged_groups) {
-                Update::Unchanged => counters.skipped += 1,
-                Update::Write(pending) => {
-                    write_group(editor, pending, false)?;
-                    counters.written += 1;
-                }
-                Update::Absent => {
-                    if let Insertion::Insert(pending) = group.begin_insertion() {
-                        write_group(editor, pending, true)?;
-                        counters.inserted += 1;
-                    }
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// The versions of the transaction's blocks that are written, in order of address.
-    fn finish_blocks(&self) -> Result<Vec<(LogicalAddr, Buffer)>> {
-        let new_blocks = std::mem::take(&mut *self.new_blocks.lock());
-        let mut finished = Vec::with_capacity(new_blocks.len());
-        for logical in new_blocks {
-            let missing = || Corrupt::new(Locus::block(logical.0), CommitRule::Block);
-            let buffer = self.blocks().finish(logical)?;
-            finished.push((logical, buffer.ok_or_else(missing)?));
-        }
-        Ok(finished)
+        update_groups(fs, generation, &mut report.groups)?;
     }
 }
 
-/// Writes the item of a block group, which is in the tree or not.
-fn write_group(
-    editor: &mut TreeEditor<'_, Cow<'_>>,
-    pending: PendingItem<'_>,
-    is_new: bool,
+/// Whether the root of the tree of roots is of this transaction: superblocks lead to one of their own generation.
+fn has_own_root(fs: &WriteContext, generation: Generation) -> Result<bool> {
+    let root = fs.tree(TreeId::ROOT)?.view().now.tree.root;
+    Ok(root.generation == generation)
+}
+
+/// Copies the root of the tree of roots where handles changed nothing.
+fn touch_root(fs: &WriteContext, generation: Generation) -> Result<()> {
+    let missing = || Corrupt::new(Locus::tree(TreeId::EXTENT.0), TreesRule::MissingTree);
+    let item = fs.tree(TreeId::EXTENT)?.item_key().ok_or_else(missing)?;
+    fs.edit(generation, TreeId::ROOT, |editor| editor.edit(item, |_| ()))
+}
+
+/// Brings the items of block groups up to date, with the references that this queues, until no group is
+/// dirty.
+pub(super) fn update_groups(
+    fs: &WriteContext,
+    generation: Generation,
+    counters: &mut BlockGroupCounters,
 ) -> Result<()> {
+    let begin = fs.clock.monotonic();
+    let copied = fs.copied();
+    let created = || {
+        let counters = fs.refs.counters();
+        counters.refs + counters.merged_refs + counters.cancelled
+    };
+    let queued = created();
+    loop {
+        let dirty = fs.groups.take_dirty();
+        if dirty.is_empty() {
+            break;
+        }
+        counters.rounds += 1;
+        let mut dirty = dirty.into_iter();
+        while let Some(group) = dirty.next() {
+            counters.dirty += 1;
+            if let Err(error) = update_group(fs, generation, &group, counters) {
+                fs.groups.mark_dirty(&group);
+                dirty.for_each(|group| fs.groups.mark_dirty(&group));
+                return Err(error);
+            }
+        }
+        refs::run(fs, generation, usize::MAX)?;
+    }
+    counters.blocks_copied += fs.copied() - copied;
+    counters.refs_created += created() - queued;
+    let took = fs.clock.monotonic().saturating_sub(begin);
+    counters.nanoseconds += nanoseconds(took);
+    Ok(())
+}
+
+/// Brings the item of a group up to date. What it is to hold is compared with the tree locked: of two
+/// threads, the later one writes the later value.
+pub(super) fn update_group(
+    fs: &WriteContext,
+    generation: Generation,
+    group: &BlockGroup,
+    counters: &mut BlockGroupCounters,
+) -> Result<()> {
+    fs.edit(generation, trees::block_group_tree(fs), |editor| {
+        match group.begin_update(fs.options.skips_unchanged_groups) {
+            Update::Unchanged => counters.skipped += 1,
+            Update::Write(pending) => {
+                write_group(editor, pending, false)?;
+                counters.written += 1;
+            }
+            Update::Absent => {
+                if let Insertion::Insert(pending) = group.begin_insertion() {
+                    write_group(editor, pending, true)?;
+                    counters.inserted += 1;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The versions of the transaction's blocks that are written, in order of address.
+fn finish_blocks(fs: &WriteContext) -> Result<Vec<(LogicalAddr, Buffer)>> {
+    let new_blocks = std::mem::take(&mut *fs.new_blocks.lock());
+    let mut finished = Vec::with_capacity(new_blocks.len());
+    for logical in new_blocks {
+        let missing = || Corrupt::new(Locus::block(logical.0), CommitRule::Block);
+        let buffer = fs.blocks().finish(logical)?;
+        finished.push((logical, buffer.ok_or_else(missing)?));
+    }
+    Ok(finished)
+}
+
+/// Writes the item of a block group, which is in the tree or not.
+fn write_group(editor: &mut Editor<'_, '_>, pending: PendingItem<'_>, is_new: bool) -> Result<()> {
     let item = *pending.item();
     let key = Key::new(item.start.0, ItemKind::BLOCK_GROUP_ITEM, item.len_bytes);
     let disk = item.encode();

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
-use super::WriteContext;
-use crate::block_group::{BlockGroup, Ranges, load_free_space};
+use super::{WriteContext, chunks, extents, refs};
 use crate::delayed_refs::{Action, Change, ExtentKind, ExtentOp, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::extent_item::ExtentFlags;
@@ -74,7 +73,7 @@ impl<'f> Cow<'f> {
                 fs.refs.wait_for(logical);
                 continue;
             };
-            let item = fs.find_tree_block(&tree.now.tree, logical, level)?;
+            let item = extents::find_tree_block(fs, &tree.now.tree, logical, level)?;
             drop(tree);
             let (refs, flags) = item.map_or((0, ExtentFlags::empty()), |(_, item)| {
                 (item.refs, item.flags)
@@ -117,7 +116,7 @@ impl<'f> Cow<'f> {
                 None => RefKey::TreeBlock { tree },
             };
             let change = self.change(pointer.logical, below, key, action, false);
-            self.fs.queue(&change)?;
+            refs::queue(self.fs, &change)?;
         }
         Ok(())
     }
@@ -148,16 +147,19 @@ impl<'f> Cow<'f> {
                     offset: key.offset.wrapping_sub(place.offset),
                 },
             };
-            self.fs.queue(&Change {
-                address: place.logical,
-                len_bytes: place.disk_bytes,
-                kind: ExtentKind::Data,
-                reference,
-                count: 1,
-                action,
-                allocates: false,
-                op: None,
-            })?;
+            refs::queue(
+                self.fs,
+                &Change {
+                    address: place.logical,
+                    len_bytes: place.disk_bytes,
+                    kind: ExtentKind::Data,
+                    reference,
+                    count: 1,
+                    action,
+                    allocates: false,
+                    op: None,
+                },
+            )?;
         }
         Ok(())
     }
@@ -183,16 +185,19 @@ impl CopyOnWrite for Cow<'_> {
             BlockGroupFlags::METADATA
         };
         let len_bytes = fs.node_bytes();
-        let logical = fs.allocate_space(kind, len_bytes, len_bytes)?;
+        let logical = chunks::allocate_space(fs, kind, len_bytes, len_bytes)?;
         let key = RefKey::TreeBlock { tree: tree.id() };
-        fs.queue(&Change {
-            allocates: true,
-            op: (!fs.is_skinny()).then_some(ExtentOp {
-                key: Some(first_key),
-                flags: ExtentFlags::empty(),
-            }),
-            ..self.change(logical, level, key, Action::Add, is_system)
-        })?;
+        refs::queue(
+            fs,
+            &Change {
+                allocates: true,
+                op: (!extents::is_skinny(fs)).then_some(ExtentOp {
+                    key: Some(first_key),
+                    flags: ExtentFlags::empty(),
+                }),
+                ..self.change(logical, level, key, Action::Add, is_system)
+            },
+        )?;
         fs.new_blocks.lock().insert(logical);
         fs.transactions.change(0, |running| running.blocks += 1);
         Ok(logical)
@@ -226,7 +231,10 @@ impl CopyOnWrite for Cow<'_> {
             }
         }
         let key = RefKey::TreeBlock { tree: id };
-        fs.queue(&self.change(logical, level, key, Action::Drop, is_system))?;
+        refs::queue(
+            fs,
+            &self.change(logical, level, key, Action::Drop, is_system),
+        )?;
         fs.copied.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -235,7 +243,10 @@ impl CopyOnWrite for Cow<'_> {
         let fs = self.fs;
         let is_system = tree.id() == TreeId::CHUNK;
         let key = RefKey::TreeBlock { tree: tree.id() };
-        fs.queue(&self.change(logical, level, key, Action::Drop, is_system))?;
+        refs::queue(
+            fs,
+            &self.change(logical, level, key, Action::Drop, is_system),
+        )?;
         fs.new_blocks.lock().remove(&logical);
         fs.blocks().forget(logical);
         if fs
@@ -246,12 +257,5 @@ impl CopyOnWrite for Cow<'_> {
             fs.groups.release(logical, fs.node_bytes())?;
         }
         Ok(())
-    }
-}
-
-impl WriteContext {
-    /// The free ranges of a group in the last commit.
-    pub(super) fn read_free_space(&self, group: &BlockGroup) -> Result<Ranges> {
-        load_free_space(self.blocks(), self.free_space_form()?, group)
     }
 }

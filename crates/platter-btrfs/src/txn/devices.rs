@@ -8,8 +8,6 @@ use platter_vfs::{Condition, Result};
 use zerocopy::IntoBytes;
 
 use super::WriteContext;
-use super::placing::Placing;
-use crate::chunk::Member;
 use crate::context::TreesRule;
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
@@ -24,152 +22,136 @@ const CREDITS: u32 = 64;
 /// The beginning of a device, which is cleared when it is added.
 const CLEARED_BYTES: usize = 1 << 20;
 
-impl WriteContext {
-    /// The chunks that have a stripe on a device.
-    #[must_use]
-    pub fn chunks_on(&self, device: DeviceId) -> Vec<ChunkItem> {
-        let map = self.blocks().store().map();
-        let has_stripe = |chunk: &&ChunkItem| chunk.stripes.iter().any(|it| it.device == device);
-        map.iter().filter(has_stripe).cloned().collect()
-    }
+/// The chunks that have a stripe on a device.
+#[must_use]
+pub(crate) fn chunks_on(fs: &WriteContext, device: DeviceId) -> Vec<ChunkItem> {
+    let map = fs.blocks().store().map();
+    let has_stripe = |chunk: &&ChunkItem| chunk.stripes.iter().any(|it| it.device == device);
+    map.iter().filter(has_stripe).cloned().collect()
+}
 
-    /// The end of what chunks that are placed may use of a device.
-    pub(super) fn limit_of(&self, member: &Member, placing: &Placing) -> u64 {
-        let limits = placing.limits.iter().filter(|(id, _)| *id == member.id);
-        let least = limits.map(|(_, limit)| *limit).min();
-        self.total_of(member).min(least.unwrap_or(u64::MAX))
+/// Adds a device, whose contents are lost. It is used once the filesystem is opened with it.
+pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevItem) -> Result<()> {
+    fs.sync()?;
+    let template = template(fs)?;
+    device.write_at(0, &vec![0; CLEARED_BYTES])?;
+    // Whatever happens, it is of this filesystem when others say so.
+    let of_device = |superblock: Superblock| Superblock {
+        dev_item: item,
+        ..superblock
+    };
+    write_superblocks(
+        &**device,
+        &of_device(fs.superblock()),
+        &template,
+        item.total_bytes,
+    )?;
+    let handle = fs.begin_unreserved(CREDITS)?;
+    let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, item.id.0);
+    handle.edit(TreeId::CHUNK, |editor| {
+        editor.insert(key, item.encode().as_bytes())
+    })?;
+    {
+        let mut superblock = fs.superblock.lock();
+        superblock.device_count = superblock.device_count.saturating_add(1);
+        superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
     }
+    drop(handle);
+    fs.sync()?;
+    write_superblocks(
+        &**device,
+        &of_device(fs.superblock()),
+        &template,
+        item.total_bytes,
+    )
+}
 
-    /// The length of a device, as the filesystem uses it.
-    pub(super) fn total_of(&self, member: &Member) -> u64 {
-        let sizes = self.chunks.sizes.lock();
-        let changed = sizes.get(&member.id).copied();
-        changed.or(member.total_bytes).unwrap_or_default()
+/// Removes a device on which no chunk has a stripe. Nothing is written to it from then on.
+pub(crate) fn remove(fs: &WriteContext, device: DeviceId) -> Result<()> {
+    let handle = fs.begin_unreserved(CREDITS)?;
+    let total = change_item(fs, handle.generation(), device, None)?;
+    let key = Key::new(0, ItemKind::PERSISTENT_ITEM, device.0);
+    handle.edit(TreeId::DEV, |editor| editor.remove(key))?;
+    {
+        let mut superblock = fs.superblock.lock();
+        superblock.device_count = superblock.device_count.saturating_sub(1);
+        superblock.total_bytes = superblock.total_bytes.saturating_sub(total);
     }
-
-    /// Adds a device, whose contents are lost. It is used once the filesystem is opened with it.
-    pub fn add_device(&self, device: &Arc<dyn BlockDevice>, item: DevItem) -> Result<()> {
-        self.sync()?;
-        let template = self.template()?;
-        device.write_at(0, &vec![0; CLEARED_BYTES])?;
-        // Whatever happens, it is of this filesystem when others say so.
-        let of_device = |superblock: Superblock| Superblock {
-            dev_item: item,
-            ..superblock
-        };
-        write_superblocks(
-            &**device,
-            &of_device(self.superblock()),
-            &template,
-            item.total_bytes,
-        )?;
-        let handle = self.begin_unreserved(CREDITS)?;
-        let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, item.id.0);
-        handle.edit(TreeId::CHUNK, |editor| {
-            editor.insert(key, item.encode().as_bytes())
-        })?;
-        {
-            let mut superblock = self.superblock.lock();
-            superblock.device_count = superblock.device_count.saturating_add(1);
-            superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
-        }
-        drop(handle);
-        self.sync()?;
-        write_superblocks(
-            &**device,
-            &of_device(self.superblock()),
-            &template,
-            item.total_bytes,
-        )
+    fs.chunks.removed_devices.lock().push(device);
+    drop(handle);
+    fs.sync()?;
+    let members = fs.blocks().store().members();
+    let gone = members.iter().find(|member| member.id == device);
+    if let Some(device) = gone.and_then(|member| member.device.as_ref()) {
+        clear_superblocks(&**device)?;
     }
+    Ok(())
+}
 
-    /// Removes a device on which no chunk has a stripe. Nothing is written to it from then on.
-    pub fn remove_device(&self, device: DeviceId) -> Result<()> {
-        let handle = self.begin_unreserved(CREDITS)?;
-        let total = self.change_device_item(handle.generation(), device, None)?;
-        let key = Key::new(0, ItemKind::PERSISTENT_ITEM, device.0);
-        handle.edit(TreeId::DEV, |editor| editor.remove(key))?;
-        {
-            let mut superblock = self.superblock.lock();
-            superblock.device_count = superblock.device_count.saturating_sub(1);
-            superblock.total_bytes = superblock.total_bytes.saturating_sub(total);
-        }
-        self.chunks.removed_devices.lock().push(device);
-        drop(handle);
-        self.sync()?;
-        let members = self.blocks().store().members();
-        let gone = members.iter().find(|member| member.id == device);
-        if let Some(device) = gone.and_then(|member| member.device.as_ref()) {
-            clear_superblocks(&**device)?;
-        }
-        Ok(())
+/// Changes the length of a device: no chunk has a stripe beyond it.
+pub(crate) fn set_size(fs: &WriteContext, device: DeviceId, total_bytes: u64) -> Result<()> {
+    let handle = fs.begin_unreserved(CREDITS)?;
+    let before = change_item(fs, handle.generation(), device, Some(total_bytes))?;
+    {
+        let mut superblock = fs.superblock.lock();
+        let others = superblock.total_bytes.saturating_sub(before);
+        superblock.total_bytes = others.saturating_add(total_bytes);
     }
+    fs.chunks.sizes.lock().insert(device, total_bytes);
+    drop(handle);
+    fs.sync()
+}
 
-    /// Changes the length of a device: no chunk has a stripe beyond it.
-    pub fn set_device_size(&self, device: DeviceId, total_bytes: u64) -> Result<()> {
-        let handle = self.begin_unreserved(CREDITS)?;
-        let before = self.change_device_item(handle.generation(), device, Some(total_bytes))?;
-        {
-            let mut superblock = self.superblock.lock();
-            let others = superblock.total_bytes.saturating_sub(before);
-            superblock.total_bytes = others.saturating_add(total_bytes);
-        }
-        self.chunks.sizes.lock().insert(device, total_bytes);
-        drop(handle);
-        self.sync()
-    }
-
-    /// Sets the length in the item of a device, or removes it. Returns the length that it had.
-    fn change_device_item(
-        &self,
-        generation: Generation,
-        device: DeviceId,
-        total_bytes: Option<u64>,
-    ) -> Result<u64> {
-        let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
-        let changed = self.edit(generation, TreeId::CHUNK, |editor| {
-            let locus = editor.tree().locus(key);
-            let missing = || Corrupt::new(locus, TreesRule::MissingTree);
-            let data = editor.get(key)?.ok_or_else(missing)?;
-            let item = DevItem::decode(key, &data, locus)?;
-            match total_bytes {
-                Some(total_bytes) => {
-                    let new = DevItem {
-                        total_bytes,
-                        ..item
-                    };
-                    editor.set(key, new.encode().as_bytes())?;
-                }
-                None => drop(editor.remove(key)?),
+/// Sets the length in the item of a device, or removes it. Returns the length that it had.
+fn change_item(
+    fs: &WriteContext,
+    generation: Generation,
+    device: DeviceId,
+    total_bytes: Option<u64>,
+) -> Result<u64> {
+    let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
+    let changed = fs.edit(generation, TreeId::CHUNK, |editor| {
+        let locus = editor.tree().locus(key);
+        let missing = || Corrupt::new(locus, TreesRule::MissingTree);
+        let data = editor.get(key)?.ok_or_else(missing)?;
+        let item = DevItem::decode(key, &data, locus)?;
+        match total_bytes {
+            Some(total_bytes) => {
+                let new = DevItem {
+                    total_bytes,
+                    ..item
+                };
+                editor.set(key, new.encode().as_bytes())?;
             }
-            Ok(item.total_bytes)
-        });
-        changed.inspect_err(|error| self.abort(error))
-    }
+            None => drop(editor.remove(key)?),
+        }
+        Ok(item.total_bytes)
+    });
+    changed.inspect_err(|error| fs.abort(error))
+}
 
-    /// The item of a device.
-    pub fn device_item(&self, device: DeviceId) -> Result<DevItem> {
-        let open = self.tree(TreeId::CHUNK)?;
-        let tree = open.view().now.tree;
-        let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
-        let mut cursor = Cursor::new(self.blocks(), tree);
-        cursor.seek(key)?;
-        let found = cursor.item().filter(|(found, _)| *found == key);
-        let (_, data) = found.ok_or(Condition::NotFound)?;
-        Ok(DevItem::decode(key, data, tree.locus(key))?)
-    }
+/// The item of a device.
+pub(crate) fn item(fs: &WriteContext, device: DeviceId) -> Result<DevItem> {
+    let open = fs.tree(TreeId::CHUNK)?;
+    let tree = open.view().now.tree;
+    let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
+    let mut cursor = Cursor::new(fs.blocks(), tree);
+    cursor.seek(key)?;
+    let found = cursor.item().filter(|(found, _)| *found == key);
+    let (_, data) = found.ok_or(Condition::NotFound)?;
+    Ok(DevItem::decode(key, data, tree.locus(key))?)
+}
 
-    /// A superblock of the filesystem, by which those of others are made.
-    fn template(&self) -> Result<DiskSuperblock> {
-        let members = self.blocks().store().members();
-        let present = members.iter().find_map(|member| member.device.as_ref());
-        let device = present.ok_or(Condition::NotFound)?;
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-        let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-        Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
-        Ok(disk)
-    }
+/// A superblock of the filesystem, by which those of others are made.
+fn template(fs: &WriteContext) -> Result<DiskSuperblock> {
+    let members = fs.blocks().store().members();
+    let present = members.iter().find_map(|member| member.device.as_ref());
+    let device = present.ok_or(Condition::NotFound)?;
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
+    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
+    Ok(disk)
 }
 
 /// Writes the copies of a superblock that a device has space for, and makes them durable.

@@ -114,73 +114,65 @@ impl Drop for NoneInPlace {
     }
 }
 
-impl WriteContext {
-    /// What keeps snapshots and writing in place apart.
-    #[must_use]
-    pub fn in_place(&self) -> &InPlaceGate {
-        &self.in_place
+/// Whether a file extent of this generation is all that refers to its data, and that may be written.
+pub(crate) fn is_exclusive(
+    fs: &WriteContext,
+    range: FileRange,
+    place: &ExtentPlace,
+    generation: Generation,
+) -> Result<bool> {
+    if generation <= fs.tree(range.tree)?.view().now.last_snapshot {
+        return Ok(false);
     }
-
-    /// Whether a file extent of this generation is all that refers to its data, and that may be written.
-    pub fn is_exclusive(
-        &self,
-        range: FileRange,
-        place: &ExtentPlace,
-        generation: Generation,
-    ) -> Result<bool> {
-        if generation <= self.tree(range.tree)?.view().now.last_snapshot {
-            return Ok(false);
-        }
-        let group = self.groups.find(place.logical, place.disk_bytes)?;
-        if group.space().read_only > 0 {
-            return Ok(false);
-        }
-        let own = RefKey::Data {
-            tree: range.tree,
-            inode: range.inode,
-            offset: range.offset.wrapping_sub(place.offset),
+    let group = fs.groups.find(place.logical, place.disk_bytes)?;
+    if group.space().read_only > 0 {
+        return Ok(false);
+    }
+    let own = RefKey::Data {
+        tree: range.tree,
+        inode: range.inode,
+        offset: range.offset.wrapping_sub(place.offset),
+    };
+    let extent = Extent {
+        address: place.logical,
+        len_bytes: place.disk_bytes,
+        kind: ExtentKind::Data,
+    };
+    let extent_tree = fs.tree(TreeId::EXTENT)?;
+    loop {
+        let tree = extent_tree.lock();
+        let Ok((is_own, must_insert)) = fs.refs.pending_of(place.logical, own) else {
+            drop(tree);
+            fs.refs.wait_for(place.logical);
+            continue;
         };
-        let extent = Extent {
-            address: place.logical,
-            len_bytes: place.disk_bytes,
-            kind: ExtentKind::Data,
-        };
-        let extent_tree = self.tree(TreeId::EXTENT)?;
-        loop {
-            let tree = extent_tree.lock();
-            let Ok((is_own, must_insert)) = self.refs.pending_of(place.logical, own) else {
-                drop(tree);
-                self.refs.wait_for(place.logical);
-                continue;
-            };
-            if !is_own || must_insert {
-                return Ok(is_own);
-            }
-            let key = extent.item_key();
-            let mut cursor = Cursor::new(self.blocks(), tree.now.tree);
-            cursor.seek(key)?;
-            let Some((_, data)) = cursor.item().filter(|(found, _)| *found == key) else {
-                return Ok(false);
-            };
-            let item = ExtentItem::decode(key, data, tree.now.tree.locus(key))?;
-            let of_own = item.inline.iter().map(|reference| {
-                let &ExtentRef::Data {
-                    tree,
-                    inode,
-                    offset,
-                    count,
-                } = reference
-                else {
-                    return 0;
-                };
-                let key = RefKey::Data {
-                    tree,
-                    inode,
-                    offset,
-                };
-                if key == own { u64::from(count) } else { 0 }
-            });
-            return Ok(item.refs > 0 && of_own.sum::<u64>() == item.refs);
+        if !is_own || must_insert {
+            return Ok(is_own);
         }
+        let key = extent.item_key();
+        let mut cursor = Cursor::new(fs.blocks(), tree.now.tree);
+        cursor.seek(key)?;
+        let Some((_, data)) = cursor.item().filter(|(found, _)| *found == key) else {
+            return Ok(false);
+        };
+        let item = ExtentItem::decode(key, data, tree.now.tree.locus(key))?;
+        let of_own = item.inline.iter().map(|reference| {
+            let &ExtentRef::Data {
+                tree,
+                inode,
+                offset,
+                count,
+            } = reference
+            else {
+                return 0;
+            };
+            let key = RefKey::Data {
+                tree,
+                inode,
+                offset,
+            };
+            if key == own { u64::from(count) } else { 0 }
+        });
+        return Ok(item.refs > 0 && of_own.sum::<u64>() == item.refs);
     }
 }

@@ -343,38 +343,36 @@ fn inline_max(node_bytes: u32) -> usize {
     (leaf_edit::capacity(node_bytes) >> 4).saturating_sub(ITEM_BYTES)
 }
 
-impl WriteContext {
-    /// The item of a tree block in a tree that is locked or of the last commit.
-    pub(super) fn find_tree_block(
-        &self,
-        tree: &Tree,
-        logical: LogicalAddr,
-        level: u8,
-    ) -> Result<Option<(Key, ExtentItem)>> {
-        let extent = Extent {
-            address: logical,
-            len_bytes: self.node_bytes(),
-            kind: ExtentKind::TreeBlock {
-                level,
-                is_system: false,
-            },
-        };
-        let mut cursor = Cursor::new(self.blocks(), *tree);
-        for key in extent.keys() {
-            cursor.seek(key)?;
-            if let Some((found, data)) = cursor.item()
-                && found == key
-            {
-                let item = ExtentItem::decode(key, data, tree.locus(key))?;
-                return Ok(Some((key, item)));
-            }
+/// The item of a tree block in a tree that is locked or of the last commit.
+pub(super) fn find_tree_block(
+    fs: &WriteContext,
+    tree: &Tree,
+    logical: LogicalAddr,
+    level: u8,
+) -> Result<Option<(Key, ExtentItem)>> {
+    let extent = Extent {
+        address: logical,
+        len_bytes: fs.node_bytes(),
+        kind: ExtentKind::TreeBlock {
+            level,
+            is_system: false,
+        },
+    };
+    let mut cursor = Cursor::new(fs.blocks(), *tree);
+    for key in extent.keys() {
+        cursor.seek(key)?;
+        if let Some((found, data)) = cursor.item()
+            && found == key
+        {
+            let item = ExtentItem::decode(key, data, tree.locus(key))?;
+            return Ok(Some((key, item)));
         }
-        Ok(None)
     }
+    Ok(None)
+}
 
-    /// Whether items of tree blocks have the level in their keys.
-    pub(super) fn is_skinny(&self) -> bool {
-        let incompat = self.context.superblock.features.incompat;
-        incompat.contains(Incompat::SKINNY_METADATA)
-    }
+/// Whether items of tree blocks have the level in their keys.
+pub(super) fn is_skinny(fs: &WriteContext) -> bool {
+    let incompat = fs.context.superblock.features.incompat;
+    incompat.contains(Incompat::SKINNY_METADATA)
 }

@@ -6,13 +6,12 @@ use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::Cow;
+use super::Editor;
 use crate::block_group::{BlockGroup, Ranges};
 use crate::ondisk::Key;
 use crate::ondisk::free_space::{BITMAP_BITS, FreeSpaceFlags, FreeSpaceInfo};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::leaf::ITEM_BYTES;
-use crate::tree::edit::TreeEditor;
 
 rules! {
     /// The rules of the free space tree that is changed.
@@ -40,7 +39,7 @@ pub(super) fn thresholds(len_bytes: u64, sector_bytes: u64) -> (u32, u32) {
 
 /// The free space of a group in the free space tree, which is locked.
 pub(super) struct GroupSpace<'a, 'e, 'f> {
-    pub(super) editor: &'a mut TreeEditor<'e, Cow<'f>>,
+    pub(super) editor: &'a mut Editor<'e, 'f>,
     pub(super) group: &'a BlockGroup,
     pub(super) sector_bytes: u64,
 }

@@ -13,7 +13,7 @@ use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
 use super::commit::{CommitRule, WRITE_BLOCKS_MAX};
-use super::{Handle, WriteContext, checksums};
+use super::{Handle, WriteContext, checksums, roots, superblocks, trees};
 use crate::block_group::BlockGroup;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::key::ItemKind;
@@ -113,9 +113,12 @@ impl Logs {
         self.commit_only.load(Ordering::Acquire) >= generation.0
     }
 
-    /// Logs that were written since the mount.
-    pub(super) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+    /// Waits for a log that is being written.
+    pub(super) fn wait(&self) {
+        let mut writing = self.writing.lock();
+        while writing.is_writing {
+            self.ended.wait(&mut writing);
+        }
     }
 }
 
@@ -123,6 +126,12 @@ impl Drop for WritingTurn<'_> {
     fn drop(&mut self) {
         self.0.writing.lock().is_writing = false;
         self.0.ended.notify_all();
+    }
+}
+
+impl<'f> LogCow<'f> {
+    fn new(fs: &'f WriteContext, generation: Generation) -> Self {
+        Self { fs, generation }
     }
 }
 
@@ -144,7 +153,7 @@ impl CopyOnWrite for LogCow<'_> {
     ) -> Result<LogicalAddr> {
         let fs = self.fs;
         let len_bytes = fs.node_bytes();
-        let read = |group: &BlockGroup| fs.read_free_space(group);
+        let read = |group: &BlockGroup| trees::read_free_space(fs, group);
         // Not in a new chunk, which the last commit does not know.
         let kind = BlockGroupFlags::METADATA;
         let logical = fs.groups.allocate(kind, len_bytes, len_bytes, &read)?;
@@ -167,7 +176,7 @@ impl CopyOnWrite for LogCow<'_> {
         }
         blocks.all.remove(&logical);
         drop(blocks);
-        self.fs.release_log_block(logical)
+        release_block(self.fs, logical)
     }
 }
 
@@ -193,9 +202,9 @@ impl LogTurn<'_> {
         subvolume: TreeId,
         change: impl FnOnce(&mut LogEditor<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let cow = self.fs.log_cow(self.generation);
+        let cow = LogCow::new(self.fs, self.generation);
         if !self.trees.trees.contains_key(&subvolume) {
-            let now = self.fs.new_log_tree(&cow)?;
+            let now = new_log_tree(self.fs, &cow)?;
             let tree = LogTree { now, stored: None };
             self.trees.trees.insert(subvolume, tree);
         }
@@ -236,193 +245,169 @@ impl LogTurn<'_> {
     }
 }
 
-impl Handle<'_> {
-    /// Says that what this handle does is made durable by a commit alone.
-    pub fn require_commit(&self) {
-        self.fs.logs.require_commit(self.generation);
+/// Takes the turn to change log trees; `None` where the transaction has what only a commit makes durable.
+#[must_use]
+pub(crate) fn start<'h>(handle: &'h Handle<'_>) -> Option<LogTurn<'h>> {
+    let fs = handle.fs;
+    if takes_no_log(fs, handle.generation) {
+        return None;
     }
-
-    /// Takes the turn to change log trees; `None` where the transaction has what only a commit makes durable.
-    #[must_use]
-    pub fn log(&self) -> Option<LogTurn<'_>> {
-        let fs = self.fs;
-        if fs.takes_no_log(self.generation) {
-            return None;
-        }
-        let trees = fs.logs.trees.lock();
-        // While this thread waited, another one may have failed.
-        (!fs.takes_no_log(self.generation)).then_some(LogTurn {
-            fs,
-            generation: self.generation,
-            trees,
-        })
-    }
-
-    /// Makes the log of this number durable, together with other threads that wait for one. Returns `false` where
-    /// only a commit makes what was logged durable.
-    #[must_use]
-    pub fn write_log(&self, number: u64) -> bool {
-        let (fs, logs) = (self.fs, &self.fs.logs);
-        let mut writing = logs.writing.lock();
-        loop {
-            if writing.done >= number {
-                return true;
-            }
-            if fs.takes_no_log(self.generation) {
-                return false;
-            }
-            if !writing.is_writing {
-                break;
-            }
-            logs.ended.wait(&mut writing);
-        }
-        writing.is_writing = true;
-        drop(writing);
-        let turn = WritingTurn(logs);
-        let written = fs.write_closed_log(self.generation);
-        match written {
-            Ok(Some(done)) => logs.writing.lock().done = done,
-            // The commit that follows encounters the same error, or makes up for it.
-            Ok(None) | Err(_) => logs.require_commit(self.generation),
-        }
-        drop(turn);
-        matches!(written, Ok(Some(done)) if done >= number)
-    }
+    let trees = fs.logs.trees.lock();
+    // While this thread waited, another one may have failed.
+    (!takes_no_log(fs, handle.generation)).then_some(LogTurn {
+        fs,
+        generation: handle.generation,
+        trees,
+    })
 }
 
-impl WriteContext {
-    /// Logs that were written since the mount.
-    #[must_use]
-    pub fn logs_written(&self) -> u64 {
-        self.logs.written()
-    }
-
-    fn log_cow(&self, generation: Generation) -> LogCow<'_> {
-        LogCow {
-            fs: self,
-            generation,
+/// Makes the log of this number durable, together with other threads that wait for one. Returns `false` where
+/// only a commit makes what was logged durable.
+#[must_use]
+pub(crate) fn sync(handle: &Handle<'_>, number: u64) -> bool {
+    let (fs, logs) = (handle.fs, &handle.fs.logs);
+    let mut writing = logs.writing.lock();
+    loop {
+        if writing.done >= number {
+            return true;
         }
-    }
-
-    /// Waits for a log that is being written.
-    pub(super) fn wait_for_log(&self) {
-        let mut writing = self.logs.writing.lock();
-        while writing.is_writing {
-            self.logs.ended.wait(&mut writing);
+        if takes_no_log(fs, handle.generation) {
+            return false;
         }
+        if !writing.is_writing {
+            break;
+        }
+        logs.ended.wait(&mut writing);
     }
-
-    /// Whether what is done in a transaction cannot all be logged: chunks, features and subvolumes that the last
-    /// commit does not know.
-    fn takes_no_log(&self, generation: Generation) -> bool {
-        let features = *self.features.lock();
-        let is_known = features == self.superblock.lock().features;
-        self.logs.is_commit_only(generation)
-            || self.has_uncreated_groups()
-            || !is_known
-            || self.failure().is_some()
+    writing.is_writing = true;
+    drop(writing);
+    let turn = WritingTurn(logs);
+    let written = write_closed(fs, handle.generation);
+    match written {
+        Ok(Some(done)) => logs.writing.lock().done = done,
+        // The commit that follows encounters the same error, or makes up for it.
+        Ok(None) | Err(_) => logs.require_commit(handle.generation),
     }
+    drop(turn);
+    matches!(written, Ok(Some(done)) if done >= number)
+}
 
-    /// Creates an empty log tree.
-    fn new_log_tree(&self, cow: &LogCow<'_>) -> Result<TreeState> {
-        let id = TreeId::TREE_LOG;
-        let mut state = TreeState {
-            tree: Tree {
-                id,
-                root: RootPointer {
-                    generation: cow.generation,
-                    ..RootPointer::default()
-                },
+/// Whether what is done in a transaction cannot all be logged: chunks, features and subvolumes that the last
+/// commit does not know.
+fn takes_no_log(fs: &WriteContext, generation: Generation) -> bool {
+    let features = *fs.features.lock();
+    let is_known = features == fs.superblock.lock().features;
+    fs.logs.is_commit_only(generation)
+        || fs.chunks.has_uncreated()
+        || !is_known
+        || fs.failure().is_some()
+}
+
+/// Creates an empty log tree.
+fn new_log_tree(fs: &WriteContext, cow: &LogCow<'_>) -> Result<TreeState> {
+    let id = TreeId::TREE_LOG;
+    let mut state = TreeState {
+        tree: Tree {
+            id,
+            root: RootPointer {
+                generation: cow.generation,
+                ..RootPointer::default()
             },
-            last_snapshot: Generation(0),
-            is_shareable: false,
-            used_bytes: self.node_bytes(),
-        };
-        let near = self.context.superblock.root.logical;
-        let logical = cow.allocate(&state, 0, Key::MIN, near)?;
-        state.tree.root.logical = logical;
-        let mut bytes = vec![0; self.blocks().format().node_bytes as usize].into_boxed_slice();
-        let header = self.new_header(cow.generation, id, state.tree.root)?;
-        leaf::encode(&mut bytes, &header, []);
-        self.blocks().create(logical, bytes)?;
-        Ok(state)
-    }
+        },
+        last_snapshot: Generation(0),
+        is_shareable: false,
+        used_bytes: fs.node_bytes(),
+    };
+    let near = fs.context.superblock.root.logical;
+    let logical = cow.allocate(&state, 0, Key::MIN, near)?;
+    state.tree.root.logical = logical;
+    let mut bytes = vec![0; fs.blocks().format().node_bytes as usize].into_boxed_slice();
+    let header = roots::new_header(fs, cow.generation, id, state.tree.root)?;
+    leaf::encode(&mut bytes, &header, []);
+    fs.blocks().create(logical, bytes)?;
+    Ok(state)
+}
 
-    /// Writes what was logged so far. Returns the number of that log; `None` if not all devices lead to it.
-    fn write_closed_log(&self, generation: Generation) -> Result<Option<u64>> {
-        let log = self.close_log(generation)?;
-        for run in log.blocks.chunks(WRITE_BLOCKS_MAX) {
-            self.blocks().write(run)?;
-        }
-        drop(log.blocks);
-        self.refuse_after_failure()?;
-        if !self.write_log_superblocks(log.root)? {
-            return Ok(None);
-        }
-        self.logs.written.fetch_add(1, Ordering::Relaxed);
-        for logical in log.replaced {
-            self.logs.blocks.lock().all.remove(&logical);
-            self.release_log_block(logical)?;
-        }
-        Ok(Some(log.number))
+/// Writes what was logged so far. Returns the number of that log; `None` if not all devices lead to it.
+fn write_closed(fs: &WriteContext, generation: Generation) -> Result<Option<u64>> {
+    let log = close(fs, generation)?;
+    for run in log.blocks.chunks(WRITE_BLOCKS_MAX) {
+        fs.blocks().write(run)?;
     }
+    drop(log.blocks);
+    fs.refuse_after_failure()?;
+    if !superblocks::write_log(fs, log.root)? {
+        return Ok(None);
+    }
+    fs.logs.written.fetch_add(1, Ordering::Relaxed);
+    for logical in log.replaced {
+        fs.logs.blocks.lock().all.remove(&logical);
+        release_block(fs, logical)?;
+    }
+    Ok(Some(log.number))
+}
 
-    /// Stores the roots of log trees that changed, and takes the blocks to write: they do not change any more.
-    fn close_log(&self, generation: Generation) -> Result<ClosedLog> {
-        let mut turn = self.logs.trees.lock();
-        let trees = &mut *turn;
-        let cow = self.log_cow(generation);
-        let roots = match &mut trees.roots {
-            Some(roots) => roots,
-            none => none.insert(self.new_log_tree(&cow)?),
-        };
-        for (id, tree) in &mut trees.trees {
-            let root = tree.now.tree.root;
-            if tree.stored == Some(root) {
-                continue;
-            }
-            let item = RootItem::of_new_tree(root, tree.now.used_bytes);
-            let key = Key::new(TreeId::TREE_LOG.0, ItemKind::ROOT_ITEM, id.0);
-            TreeEditor::new(self.blocks(), &cow, roots).set(key, item.encode(None).as_bytes())?;
-            tree.stored = Some(root);
+/// Stores the roots of log trees that changed, and takes the blocks to write: they do not change any more.
+fn close(fs: &WriteContext, generation: Generation) -> Result<ClosedLog> {
+    let mut turn = fs.logs.trees.lock();
+    let trees = &mut *turn;
+    let cow = LogCow::new(fs, generation);
+    let roots = match &mut trees.roots {
+        Some(roots) => roots,
+        none => none.insert(new_log_tree(fs, &cow)?),
+    };
+    for (id, tree) in &mut trees.trees {
+        let root = tree.now.tree.root;
+        if tree.stored == Some(root) {
+            continue;
         }
-        let mut blocks = self.logs.blocks.lock();
-        let unwritten = std::mem::take(&mut blocks.unwritten);
-        let replaced = std::mem::take(&mut blocks.replaced);
-        drop(blocks);
-        let mut finished = Vec::with_capacity(unwritten.len());
-        for logical in unwritten {
-            let missing = || Corrupt::new(Locus::block(logical.0), CommitRule::Block);
-            let buffer = self.blocks().finish(logical)?;
-            finished.push((logical, buffer.ok_or_else(missing)?));
-        }
-        trees.next += 1;
-        Ok(ClosedLog {
-            number: trees.next,
-            root: roots.tree.root,
-            blocks: finished,
-            replaced,
-        })
+        let item = RootItem::of_new_tree(root, tree.now.used_bytes);
+        let key = Key::new(TreeId::TREE_LOG.0, ItemKind::ROOT_ITEM, id.0);
+        TreeEditor::new(fs.blocks(), &cow, roots).set(key, item.encode(None).as_bytes())?;
+        tree.stored = Some(root);
     }
+    let mut blocks = fs.logs.blocks.lock();
+    let unwritten = std::mem::take(&mut blocks.unwritten);
+    let replaced = std::mem::take(&mut blocks.replaced);
+    drop(blocks);
+    let mut finished = Vec::with_capacity(unwritten.len());
+    for logical in unwritten {
+        let missing = || Corrupt::new(Locus::block(logical.0), CommitRule::Block);
+        let buffer = fs.blocks().finish(logical)?;
+        finished.push((logical, buffer.ok_or_else(missing)?));
+    }
+    trees.next += 1;
+    Ok(ClosedLog {
+        number: trees.next,
+        root: roots.tree.root,
+        blocks: finished,
+        replaced,
+    })
+}
 
-    fn release_log_block(&self, logical: LogicalAddr) -> Result<()> {
-        self.blocks().forget(logical);
-        self.groups.release(logical, self.node_bytes())
-    }
+fn release_block(fs: &WriteContext, logical: LogicalAddr) -> Result<()> {
+    fs.blocks().forget(logical);
+    fs.groups.release(logical, fs.node_bytes())
+}
 
-    /// Drops the log trees of a transaction that is durable now.
-    pub(super) fn drop_logs(&self) -> Result<()> {
-        let mut trees = self.logs.trees.lock();
-        // Numbers go on: a thread that waits for one of this transaction waits for no log.
-        trees.next += 1;
-        self.logs.writing.lock().done = trees.next;
-        trees.roots = None;
-        trees.trees.clear();
-        drop(trees);
-        let blocks = std::mem::take(&mut *self.logs.blocks.lock());
-        for logical in blocks.all {
-            self.release_log_block(logical)?;
-        }
-        Ok(())
+/// Drops the log trees of a transaction that is durable now.
+pub(super) fn drop_all(fs: &WriteContext) -> Result<()> {
+    let mut trees = fs.logs.trees.lock();
+    // Numbers go on: a thread that waits for one of this transaction waits for no log.
+    trees.next += 1;
+    fs.logs.writing.lock().done = trees.next;
+    trees.roots = None;
+    trees.trees.clear();
+    drop(trees);
+    let blocks = std::mem::take(&mut *fs.logs.blocks.lock());
+    for logical in blocks.all {
+        release_block(fs, logical)?;
     }
+    Ok(())
+}
+
+/// Logs that were written since the mount.
+#[cfg(test)]
+pub(crate) fn written(fs: &WriteContext) -> u64 {
+    fs.logs.written.load(Ordering::Relaxed)
 }

@@ -1,30 +1,31 @@
 //! Transactions: trees that are changed by copy-on-write, delayed references, and commits.
 
 mod placing;
-mod chunks;
-mod cow;
-mod checksums;
-mod commit;
-mod convert;
-mod data;
-mod extents;
-mod exclusive;
-mod free_space;
-mod run;
-mod space;
 mod stripes;
-mod log_trees;
-mod quotas;
+mod checksums;
+pub(crate) mod trees;
+mod extents;
+mod free_space;
+pub(crate) mod chunks;
+mod refs;
+mod cow;
+pub(crate) mod quotas;
+pub(crate) mod roots;
+pub(crate) mod snapshots;
+pub(crate) mod data_extents;
+pub(crate) mod exclusive;
+pub(crate) mod prune;
+pub(crate) mod space;
+pub(crate) mod unused;
+pub(crate) mod superblocks;
+pub(crate) mod log_trees;
+mod commit;
+pub(crate) mod devices;
+pub(crate) mod restripe;
+pub mod convert;
 mod open;
-mod prune;
-mod snapshots;
-mod superblocks;
 #[cfg(test)]
 pub(crate) mod tests;
-mod trees;
-mod unused;
-mod restripe;
-mod devices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,6 +42,7 @@ use crate::context::FsContext;
 use crate::delayed_refs::IndexKind;
 use crate::delayed_refs::{DelayedRefCounters, DelayedRefs, Heads};
 use crate::ondisk::features::Incompat;
+use crate::ondisk::item::ItemFormat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::qgroup::CountingLimits;
 use crate::tree::TreeBlocks;
@@ -48,7 +50,7 @@ use crate::tree::edit::TreeEditor;
 
 pub(crate) use chunks::Shape as ChunkShape;
 pub use cow::Cow;
-pub use data::FileRange;
+pub use data_extents::FileRange;
 pub use devices::{clear_superblocks, write_superblocks};
 pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
 pub use log_trees::{LogCow, LogEditor, LogTurn};
@@ -286,13 +288,13 @@ impl WriteContext {
     /// `ENOSPC`.
     pub fn keep_for_freeing(&self, credits: u32) -> Result<u64> {
         let bytes = u64::from(credits.min(self.transactions.blocks_max())) * self.node_bytes();
-        self.reserve_metadata(bytes, Urgency::Freeing)?;
+        space::reserve_metadata(self, bytes, Urgency::Freeing)?;
         Ok(bytes)
     }
 
     /// Returns a reservation that was kept for a handle.
     pub fn release_kept(&self, bytes: u64) {
-        self.release_metadata(bytes);
+        self.reservations.release_metadata(bytes);
     }
 
     /// Begins the handle for which space was [kept](Self::keep_for_freeing).
@@ -301,7 +303,7 @@ impl WriteContext {
     /// Those of [`begin`](Self::begin), but for `ENOSPC`.
     pub fn begin_kept(&self, credits: u32, bytes: u64) -> Result<Handle<'_>> {
         let begun = self.begin_unreserved(credits);
-        let mut handle = begun.inspect_err(|_| self.release_metadata(bytes))?;
+        let mut handle = begun.inspect_err(|_| self.reservations.release_metadata(bytes))?;
         handle.reserved_bytes = bytes;
         Ok(handle)
     }
@@ -328,9 +330,10 @@ impl WriteContext {
     fn begin_with(&self, credits: u32, urgency: Urgency) -> Result<Handle<'_>> {
         let most = credits.min(self.transactions.blocks_max());
         let reserved_bytes = u64::from(most) * self.node_bytes();
-        self.reserve_metadata(reserved_bytes, urgency)?;
+        space::reserve_metadata(self, reserved_bytes, urgency)?;
         let begun = self.begin_unreserved(credits);
-        let mut handle = begun.inspect_err(|_| self.release_metadata(reserved_bytes))?;
+        let mut handle =
+            begun.inspect_err(|_| self.reservations.release_metadata(reserved_bytes))?;
         handle.reserved_bytes = reserved_bytes;
         Ok(handle)
     }
@@ -380,7 +383,7 @@ impl WriteContext {
     pub fn end(&self) {
         self.abort(&ended());
         self.transactions.wait_for_commit();
-        self.wait_for_log();
+        self.logs.wait();
     }
 
     /// The block groups.
@@ -439,6 +442,69 @@ impl WriteContext {
         ))
     }
 
+    /// Returns when `transaction` and all before it are durable. The caller has no handle.
+    ///
+    /// # Errors
+    /// Why the commit failed: nothing is written any more.
+    pub fn commit(&self, transaction: Generation) -> Result<()> {
+        if transaction == self.running() {
+            commit::prepare(self, transaction)?;
+        }
+        let now = || self.clock.monotonic();
+        self.transactions.commit(transaction, Some(&now), || {
+            commit::write(self).inspect_err(|error| self.abort(error))
+        })
+    }
+
+    /// Makes durable all that was done, unless all is [one transaction](super::WriteOptions::one_transaction).
+    pub fn sync(&self) -> Result<()> {
+        if self.options.one_transaction {
+            return self.transactions.failure().map_or(Ok(()), Err);
+        }
+        self.sync_all()
+    }
+
+    /// Makes durable all that was done.
+    pub fn sync_all(&self) -> Result<()> {
+        self.commit(self.transactions.latest())
+    }
+
+    /// Has handles wait until they are [thawed](Self::thaw), and makes durable all that was done. The caller has no
+    /// handle.
+    pub fn freeze(&self) -> Result<()> {
+        self.transactions.freeze();
+        self.sync_all()
+    }
+
+    /// Lets handles begin again.
+    pub fn thaw(&self) {
+        self.transactions.thaw();
+    }
+
+    /// Returns the error of a failure, after which nothing is written.
+    fn refuse_after_failure(&self) -> Result<()> {
+        self.transactions.failure().map_or(Ok(()), Err)
+    }
+
+    /// What the rules of items depend on.
+    fn item_format(&self) -> ItemFormat {
+        ItemFormat {
+            sector_bytes: self.context.superblock.sector_bytes,
+            checksum_kind: self.context.superblock.checksum_kind,
+        }
+    }
+
+    /// A tree, which is opened if it is not.
+    fn tree(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        trees::lookup(self, id)
+    }
+
+    /// What keeps snapshots and writing in place apart.
+    #[must_use]
+    pub fn in_place(&self) -> &InPlaceGate {
+        &self.in_place
+    }
+
     /// Bytes of a tree block.
     fn node_bytes(&self) -> u64 {
         self.context.superblock.node_bytes.into()
@@ -454,6 +520,12 @@ impl Handle<'_> {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// The filesystem.
+    #[must_use]
+    pub(crate) fn fs(&self) -> &WriteContext {
+        self.fs
     }
 
     /// Whether holes of files have no items.
@@ -504,6 +576,11 @@ impl Handle<'_> {
         result
     }
 
+    /// Says that what this handle does is made durable by a commit alone.
+    pub fn require_commit(&self) {
+        self.fs.logs.require_commit(self.generation);
+    }
+
     /// Makes several changes that belong together.
     ///
     /// # Errors
@@ -521,9 +598,7 @@ impl Handle<'_> {
     /// Runs delayed references, if there are many.
     fn throttle(&self) {
         if self.fs.refs.len() > self.fs.options.heads_max
-            && let Err(error) = self
-                .fs
-                .run_refs(self.generation, self.fs.options.heads_max / 4)
+            && let Err(error) = refs::run(self.fs, self.generation, self.fs.options.heads_max / 4)
         {
             self.fs.abort(&error);
         }
@@ -534,7 +609,7 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         self.throttle();
         self.fs.transactions.end(self.credits);
-        self.fs.release_metadata(self.reserved_bytes);
+        self.fs.reservations.release_metadata(self.reserved_bytes);
     }
 }
 

@@ -13,7 +13,7 @@ use super::log_trees::Logs;
 use super::quotas::Quotas;
 use super::space::Reservations;
 use super::stripes::StripedLocks;
-use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ended};
+use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ended, space, trees};
 use crate::block_group::{BlockGroups, load_groups};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
@@ -99,13 +99,13 @@ impl WriteContext {
         for id in always.into_iter().chain([TreeId::CSUM, group_tree]) {
             opened.tree(id)?;
         }
-        if opened.has_free_space_tree() {
+        if trees::has_free_space_tree(&opened) {
             opened.tree(TreeId::FREE_SPACE)?;
         }
         if opened.quotas.is_some() {
             opened.tree(TreeId::QUOTA)?;
         }
-        opened.count_global_reserve()?;
+        space::count_global_reserve(&opened)?;
         Ok(opened)
     }
 }

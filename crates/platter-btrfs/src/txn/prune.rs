@@ -9,7 +9,7 @@
 
 use platter_vfs::Result;
 
-use super::{Cow, Handle};
+use super::{Cow, Handle, quotas, refs};
 use crate::delayed_refs::{Action, ExtentKind, ExtentOp, RefKey};
 use crate::ondisk::extent_item::ExtentFlags;
 use crate::ondisk::tree_block::Expected;
@@ -44,66 +44,65 @@ struct Doomed {
     since: Generation,
 }
 
-impl Handle<'_> {
-    /// Drops blocks of a tree that is in no directory any more, all that are left of it at the end. `since` is the
-    /// transaction that made the tree, of a snapshot. Returns whether nothing is left of it; its root item is there
-    /// still.
-    ///
-    /// # Errors
-    /// Those of the trees; the transaction is aborted.
-    pub fn prune(
-        &self,
-        id: TreeId,
-        since: Generation,
-        progress: &mut PruneProgress,
-    ) -> Result<bool> {
-        let doomed = Doomed { id, since };
-        let fs = self.fs;
-        let result = self.prune_open(doomed, progress);
-        self.has_changed
-            .store(true, std::sync::atomic::Ordering::Relaxed);
-        result.inspect_err(|error| fs.abort(error))
-    }
+/// Drops blocks of a tree that is in no directory any more, all that are left of it at the end. `since` is the
+/// transaction that made the tree, of a snapshot. Returns whether nothing is left of it; its root item is there
+/// still.
+///
+/// # Errors
+/// Those of the trees; the transaction is aborted.
+pub(crate) fn step(
+    handle: &Handle<'_>,
+    id: TreeId,
+    since: Generation,
+    progress: &mut PruneProgress,
+) -> Result<bool> {
+    let doomed = Doomed { id, since };
+    let fs = handle.fs;
+    let result = prune_open(handle, doomed, progress);
+    handle
+        .has_changed
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    result.inspect_err(|error| fs.abort(error))
+}
 
-    fn prune_open(&self, doomed: Doomed, progress: &mut PruneProgress) -> Result<bool> {
-        let fs = self.fs;
-        let tree = fs.tree(doomed.id)?;
-        let cow = Cow::new(fs, self.generation);
-        let mut left = STEP_BLOCKS;
-        let mut versions = tree.lock();
-        let mut state = versions.now;
-        let pruned = {
-            let mut editor = super::Editor::new(fs.blocks(), &cow, &mut versions.now);
-            let mut has_dropped = false;
-            let PruneProgress { end, disowned } = progress;
-            prune(&mut editor, end, |block| {
-                // The caller commits then. A step drops something in any case, so that there is an end.
-                if has_dropped && fs.has_many_traced() {
-                    return Ok(Cut::Stop);
-                }
-                let cut = cow.cut(doomed, block, &mut left, disowned)?;
-                has_dropped |= cut == Cut::Done;
-                Ok(cut)
-            })?
-        };
-        if pruned == Pruned::Partly {
-            return Ok(false);
-        }
-        let root = versions.now.tree.root;
-        let expected = Expected {
-            generation: Some(root.generation),
-            tree: Some(doomed.id),
-            level: Some(root.level),
-            ..Expected::default()
-        };
-        state.tree = versions.now.tree;
-        let block = fs.blocks().read(root.logical, &expected)?;
-        if root.level == 0 {
-            cow.drop_children(doomed, &block)?;
-        }
-        cow.drop_block(&state, &block)?;
-        Ok(true)
+fn prune_open(handle: &Handle<'_>, doomed: Doomed, progress: &mut PruneProgress) -> Result<bool> {
+    let fs = handle.fs;
+    let tree = fs.tree(doomed.id)?;
+    let cow = Cow::new(fs, handle.generation);
+    let mut left = STEP_BLOCKS;
+    let mut versions = tree.lock();
+    let mut state = versions.now;
+    let pruned = {
+        let mut editor = super::Editor::new(fs.blocks(), &cow, &mut versions.now);
+        let mut has_dropped = false;
+        let PruneProgress { end, disowned } = progress;
+        prune(&mut editor, end, |block| {
+            // The caller commits then. A step drops something in any case, so that there is an end.
+            if has_dropped && quotas::has_many_traced(fs) {
+                return Ok(Cut::Stop);
+            }
+            let cut = cow.cut(doomed, block, &mut left, disowned)?;
+            has_dropped |= cut == Cut::Done;
+            Ok(cut)
+        })?
+    };
+    if pruned == Pruned::Partly {
+        return Ok(false);
     }
+    let root = versions.now.tree.root;
+    let expected = Expected {
+        generation: Some(root.generation),
+        tree: Some(doomed.id),
+        level: Some(root.level),
+        ..Expected::default()
+    };
+    state.tree = versions.now.tree;
+    let block = fs.blocks().read(root.logical, &expected)?;
+    if root.level == 0 {
+        cow.drop_children(doomed, &block)?;
+    }
+    cow.drop_block(&state, &block)?;
+    Ok(true)
 }
 
 impl Cow<'_> {
@@ -131,7 +130,7 @@ impl Cow<'_> {
         }
         let counting = self.fs.shared.lock(block.logical());
         let (refs, _) = self.extent_info(block.logical(), block.level())?;
-        if block.level() > 0 && (refs == 1 || self.fs.counts_quotas()) {
+        if block.level() > 0 && (refs == 1 || quotas::are_counted(self.fs)) {
             return Ok(Cut::Enter);
         }
         if refs == 1 {
@@ -153,7 +152,7 @@ impl Cow<'_> {
             }
             self.drop_children(doomed, block)?;
         }
-        self.fs.trace_data(block);
+        quotas::trace_data(self.fs, block);
         self.drop_block(&state, block)?;
         Ok(Cut::Done)
     }
@@ -185,8 +184,10 @@ impl Cow<'_> {
         }
         let key = RefKey::TreeBlock { tree: state.id() };
         let (logical, level) = (block.logical(), block.level());
-        self.fs
-            .queue(&self.change(logical, level, key, Action::Drop, false))?;
+        refs::queue(
+            self.fs,
+            &self.change(logical, level, key, Action::Drop, false),
+        )?;
         Ok(())
     }
 

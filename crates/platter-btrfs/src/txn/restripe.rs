@@ -9,23 +9,21 @@ use std::ops::Range;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
-use zerocopy::IntoBytes;
 
 use super::chunks::{Hole, Shape, free_of, hole};
-use super::data::DataRule;
+use super::data_extents::{self, DataRule};
 use super::placing::Placing;
-use super::{Handle, WriteContext};
+use super::{Handle, WriteContext, chunks, space};
 use crate::block_group::BlockGroup;
 use crate::chunk::{ChunkMap, FindVerifier, Member, Unverified};
 use crate::ondisk::block_group::BlockGroupItem;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
-use crate::ondisk::dev_extent::DevExtent;
 use crate::ondisk::extent_item::{ExtentItem, ExtentKind};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::ondisk::types::CHUNK_OBJECT;
-use crate::ondisk::{DeviceAddr, DeviceId, Generation, Key, LogicalAddr, TreeId};
+use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
 use crate::tree::Cursor;
 
 /// Tree blocks that the change of a chunk copies at most.
@@ -39,393 +37,360 @@ const SMALL_CHUNK_BYTES: u64 = 16 << 20;
 /// Data that is copied at once.
 const COPY_BYTES: u64 = 1 << 20;
 
-impl WriteContext {
-    /// Says where chunks are placed from now on.
-    pub fn set_placing(&self, placing: Placing) {
-        *self.chunks.placing.lock() = placing;
-    }
+/// Says where chunks are placed from now on.
+pub(crate) fn set_placing(fs: &WriteContext, placing: Placing) {
+    *fs.chunks.placing.lock() = placing;
+}
 
-    /// Moves the chunk at `start` to new stripes, of a profile. What was done is durable then. The caller has no
-    /// handle, and nothing else writes data meanwhile.
-    ///
-    /// # Errors
-    /// `ENOSPC` where the devices have no space for it; `Corrupt` where something in it cannot be read: then nothing was
-    /// changed.
-    pub fn restripe(&self, start: LogicalAddr, profile: Profile) -> Result<()> {
-        self.sync()?;
-        let group = self.groups.find(start, 1)?;
-        self.groups.hold(&group);
-        let moved = self.restripe_held(&group, profile);
-        // Its space is used as before, or has another layout.
-        let space = group.space();
-        let map = self.blocks().store().map();
-        let item = BlockGroupItem {
-            start: group.start(),
-            len_bytes: group.len_bytes(),
-            used_bytes: space.used,
-            chunk_object: CHUNK_OBJECT,
-            flags: group.flags(),
-        };
-        if self.failure().is_none() {
-            let superblocks = map.find(start)?.superblock_ranges();
-            self.groups
-                .replace(BlockGroup::new(item, true, superblocks));
-        }
-        moved
+/// Moves the chunk at `start` to new stripes, of a profile. What was done is durable then. The caller has no
+/// handle, and nothing else writes data meanwhile.
+///
+/// # Errors
+/// `ENOSPC` where the devices have no space for it; `Corrupt` where something in it cannot be read: then nothing was
+/// changed.
+pub(crate) fn move_chunk(fs: &WriteContext, start: LogicalAddr, profile: Profile) -> Result<()> {
+    fs.sync()?;
+    let group = fs.groups.find(start, 1)?;
+    fs.groups.hold(&group);
+    let moved = restripe_held(fs, &group, profile);
+    // Its space is used as before, or has another layout.
+    let space = group.space();
+    let map = fs.blocks().store().map();
+    let item = BlockGroupItem {
+        start: group.start(),
+        len_bytes: group.len_bytes(),
+        used_bytes: space.used,
+        chunk_object: CHUNK_OBJECT,
+        flags: group.flags(),
+    };
+    if fs.failure().is_none() {
+        let superblocks = map.find(start)?.superblock_ranges();
+        fs.groups.replace(BlockGroup::new(item, true, superblocks));
     }
+    moved
+}
 
-    fn restripe_held(&self, group: &BlockGroup, profile: Profile) -> Result<()> {
-        self.keep_space_elsewhere(group)?;
-        // Chunks that were added for it.
-        self.sync()?;
-        let store = self.blocks().store();
-        let map = store.map();
-        let old = map.find(group.start())?;
-        let new = self.plan_replaced(&map, old, profile);
-        let new = new.or_else(|| self.plan_restriped(&map, old, profile));
-        let new = new.ok_or(Condition::NoSpace)?;
-        self.copy_chunk(old, &new)?;
-        let handle = self.begin_unreserved(CREDITS)?;
-        let changed = self.change_chunk(&handle, group, old, &new);
-        changed.inspect_err(|error| self.abort(error))?;
-        drop(handle);
-        self.sync()
-    }
+fn restripe_held(fs: &WriteContext, group: &BlockGroup, profile: Profile) -> Result<()> {
+    keep_space_elsewhere(fs, group)?;
+    // Chunks that were added for it.
+    fs.sync()?;
+    let store = fs.blocks().store();
+    let map = store.map();
+    let old = map.find(group.start())?;
+    let new = plan_replaced(fs, &map, old, profile);
+    let new = new.or_else(|| plan_restriped(fs, &map, old, profile));
+    let new = new.ok_or(Condition::NoSpace)?;
+    copy_chunk(fs, old, &new)?;
+    let handle = fs.begin_unreserved(CREDITS)?;
+    let changed = change_chunk(fs, &handle, group, old, &new);
+    changed.inspect_err(|error| fs.abort(error))?;
+    drop(handle);
+    fs.sync()
+}
 
-    /// Makes sure that what the commit copies has space in other groups.
-    fn keep_space_elsewhere(&self, group: &BlockGroup) -> Result<()> {
-        for (kind, blocks) in [
-            (BlockGroupFlags::METADATA, FREE_BLOCKS),
-            (BlockGroupFlags::SYSTEM, FREE_SYSTEM_BLOCKS),
-        ] {
-            while group.holds(kind) {
-                let free = self.groups.free_bytes(kind);
-                let available = if kind == BlockGroupFlags::SYSTEM {
-                    free
-                } else {
-                    self.available_bytes(kind)
-                };
-                if available >= blocks * self.node_bytes() {
-                    break;
-                }
-                self.chunks.placing.lock().bytes_max = Some(SMALL_CHUNK_BYTES);
-                let grown = self.grow_space(kind, free);
-                self.chunks.placing.lock().bytes_max = None;
-                if !grown? {
-                    return Err(Condition::NoSpace.into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The same chunk with other stripes in the place of those that may not be where they are. `None` if there is none
-    /// such, or no space for it, and where all have to be written: with parity, and two copies on one device.
-    fn plan_replaced(
-        &self,
-        map: &ChunkMap,
-        old: &ChunkItem,
-        profile: Profile,
-    ) -> Option<ChunkItem> {
-        if old.profile != profile || profile.parity() > 0 || profile == Profile::Dup {
-            return None;
-        }
-        let placing = self.chunks.placing.lock().clone();
-        let members = self.blocks().store().members();
-        let stripe_bytes = old.stripe_len_bytes();
-        let may_stay = |stripe: &Stripe| {
-            let member = members.of_stripe(stripe);
-            member.is_some_and(|member| {
-                let end = stripe.offset.0.saturating_add(stripe_bytes);
-                !placing.without.contains(&member.id) && end <= self.limit_of(member, &placing)
-            })
-        };
-        let mut new = old.clone();
-        for (index, stripe) in old.stripes.iter().enumerate() {
-            if may_stay(stripe) {
-                continue;
-            }
-            let is_taken = |member: &Member| {
-                let others = new.stripes.iter().enumerate();
-                others
-                    .filter(|(other, _)| *other != index)
-                    .any(|(_, it)| it.device == member.id)
+/// Makes sure that what the commit copies has space in other groups.
+fn keep_space_elsewhere(fs: &WriteContext, group: &BlockGroup) -> Result<()> {
+    for (kind, blocks) in [
+        (BlockGroupFlags::METADATA, FREE_BLOCKS),
+        (BlockGroupFlags::SYSTEM, FREE_SYSTEM_BLOCKS),
+    ] {
+        while group.holds(kind) {
+            let free = fs.groups.free_bytes(kind);
+            let available = if kind == BlockGroupFlags::SYSTEM {
+                free
+            } else {
+                space::available_bytes(fs, kind)
             };
-            let usable = members.iter().filter(|member| {
-                let is_wanted = !placing.without.contains(&member.id);
-                member.device.is_some() && is_wanted && !is_taken(member)
-            });
-            let best = self.best_hole(map, usable, stripe_bytes, &placing)?;
-            *new.stripes.get_mut(index)? = Stripe {
-                device: best.member.id,
-                offset: DeviceAddr(best.start),
-                device_uuid: best.member.uuid,
-            };
-        }
-        (new != *old).then_some(new)
-    }
-
-    /// The hole of so many bytes on the device with the most free space. It leaves superblocks alone.
-    fn best_hole<'m>(
-        &self,
-        map: &ChunkMap,
-        members: impl Iterator<Item = &'m Member>,
-        len_bytes: u64,
-        placing: &Placing,
-    ) -> Option<Hole<'m>> {
-        self.holes(map, members, len_bytes, placing)
-            .into_iter()
-            .next()
-    }
-
-    /// Such holes on all devices that have one, the device with the most free space first.
-    fn holes<'m>(
-        &self,
-        map: &ChunkMap,
-        members: impl Iterator<Item = &'m Member>,
-        len_bytes: u64,
-        placing: &Placing,
-    ) -> Vec<Hole<'m>> {
-        let removed = self.chunks.removed.lock();
-        let holes = members.filter_map(|member| {
-            let mut free = free_of(map, &removed, member, self.limit_of(member, placing));
-            for offset in SUPERBLOCK_OFFSETS {
-                free.exclude(&(offset..offset + STRIPE_BYTES));
+            if available >= blocks * fs.node_bytes() {
+                break;
             }
-            hole(&free, member, len_bytes).filter(|hole| hole.len_bytes >= len_bytes)
+            fs.chunks.placing.lock().bytes_max = Some(SMALL_CHUNK_BYTES);
+            let grown = chunks::grow_space(fs, kind, free);
+            fs.chunks.placing.lock().bytes_max = None;
+            if !grown? {
+                return Err(Condition::NoSpace.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same chunk with other stripes in the place of those that may not be where they are. `None` if there is none
+/// such, or no space for it, and where all have to be written: with parity, and two copies on one device.
+fn plan_replaced(
+    fs: &WriteContext,
+    map: &ChunkMap,
+    old: &ChunkItem,
+    profile: Profile,
+) -> Option<ChunkItem> {
+    if old.profile != profile || profile.parity() > 0 || profile == Profile::Dup {
+        return None;
+    }
+    let placing = fs.chunks.placing.lock().clone();
+    let members = fs.blocks().store().members();
+    let stripe_bytes = old.stripe_len_bytes();
+    let may_stay = |stripe: &Stripe| {
+        let member = members.of_stripe(stripe);
+        member.is_some_and(|member| {
+            let end = stripe.offset.0.saturating_add(stripe_bytes);
+            !placing.without.contains(&member.id) && end <= fs.chunks.limit_of(member, &placing)
+        })
+    };
+    let mut new = old.clone();
+    for (index, stripe) in old.stripes.iter().enumerate() {
+        if may_stay(stripe) {
+            continue;
+        }
+        let is_taken = |member: &Member| {
+            let others = new.stripes.iter().enumerate();
+            others
+                .filter(|(other, _)| *other != index)
+                .any(|(_, it)| it.device == member.id)
+        };
+        let usable = members.iter().filter(|member| {
+            let is_wanted = !placing.without.contains(&member.id);
+            member.device.is_some() && is_wanted && !is_taken(member)
         });
-        let mut holes: Vec<_> = holes.collect();
-        holes.sort_by_key(|hole| Reverse(hole.free_bytes));
-        holes
-    }
-
-    /// A chunk of another profile with the same addresses, on as many devices as its length and they allow. Its stripes
-    /// leave superblocks alone: what lies at an address may be in use.
-    fn plan_restriped(
-        &self,
-        map: &ChunkMap,
-        old: &ChunkItem,
-        profile: Profile,
-    ) -> Option<ChunkItem> {
-        let shape = Shape::of(profile);
-        let placing = self.chunks.placing.lock().clone();
-        let members = self.blocks().store().members();
-        let usable =
-            |member: &&Member| member.device.is_some() && !placing.without.contains(&member.id);
-        let members: Vec<&Member> = members.iter().filter(usable).collect();
-        let on_device = shape.on_device as u64;
-        let is_striped = match profile {
-            Profile::Raid0 | Profile::Raid10 | Profile::Raid5 | Profile::Raid6 => true,
-            Profile::Single
-            | Profile::Dup
-            | Profile::Raid1
-            | Profile::Raid1C3
-            | Profile::Raid1C4 => false,
+        let best = best_hole(fs, map, usable, stripe_bytes, &placing)?;
+        *new.stripes.get_mut(index)? = Stripe {
+            device: best.member.id,
+            offset: DeviceAddr(best.start),
+            device_uuid: best.member.uuid,
         };
-        let most = members.len().min(shape.devices_max);
-        for count in (shape.devices_min..=most).rev() {
-            if !count.is_multiple_of(shape.step) {
-                continue;
-            }
-            let stripes = count * shape.on_device;
-            let data = stripes.saturating_sub(profile.parity().into());
-            let data = (data / usize::from(profile.copies())).max(1) as u64;
-            if is_striped && !old.len_bytes.is_multiple_of(data * STRIPE_BYTES) {
-                continue;
-            }
-            let stripe_bytes = old.len_bytes / data;
-            let wanted = stripe_bytes * on_device;
-            let mut holes = self.holes(map, members.iter().copied(), wanted, &placing);
-            if holes.len() < count {
-                continue;
-            }
-            holes.truncate(count);
-            let stripe = |hole: &Hole<'_>, number: u64| Stripe {
-                device: hole.member.id,
-                offset: DeviceAddr(hole.start + number * stripe_bytes),
-                device_uuid: hole.member.uuid,
-            };
-            let stripes = holes
-                .iter()
-                .flat_map(|hole| (0..on_device).map(move |number| stripe(hole, number)));
-            let others = old.flags.difference(BlockGroupFlags::PROFILES);
-            return Some(ChunkItem {
-                flags: others | profile.flags(),
-                profile,
-                sub_stripes: if profile == Profile::Raid10 { 2 } else { 1 },
-                stripes: stripes.collect(),
-                ..old.clone()
-            });
-        }
-        None
     }
+    (new != *old).then_some(new)
+}
 
-    /// Replaces a chunk: its items, and what is known of it.
-    fn change_chunk(
-        &self,
-        handle: &Handle<'_>,
-        group: &BlockGroup,
-        old: &ChunkItem,
-        new: &ChunkItem,
-    ) -> Result<()> {
-        let generation = handle.generation();
-        let store = self.blocks().store();
-        if new.flags.contains(BlockGroupFlags::SYSTEM) {
-            self.chunks.replace_system(new)?;
+/// The hole of so many bytes on the device with the most free space. It leaves superblocks alone.
+fn best_hole<'m>(
+    fs: &WriteContext,
+    map: &ChunkMap,
+    members: impl Iterator<Item = &'m Member>,
+    len_bytes: u64,
+    placing: &Placing,
+) -> Option<Hole<'m>> {
+    holes(fs, map, members, len_bytes, placing)
+        .into_iter()
+        .next()
+}
+
+/// Such holes on all devices that have one, the device with the most free space first.
+fn holes<'m>(
+    fs: &WriteContext,
+    map: &ChunkMap,
+    members: impl Iterator<Item = &'m Member>,
+    len_bytes: u64,
+    placing: &Placing,
+) -> Vec<Hole<'m>> {
+    let removed = fs.chunks.removed.lock();
+    let holes = members.filter_map(|member| {
+        let mut free = free_of(map, &removed, member, fs.chunks.limit_of(member, placing));
+        for offset in SUPERBLOCK_OFFSETS {
+            free.exclude(&(offset..offset + STRIPE_BYTES));
         }
-        self.chunks.keep_old_stripes(old);
-        store.replace_chunk(new.clone())?;
-        let key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, new.start.0);
-        self.edit(generation, TreeId::CHUNK, |editor| {
-            editor.set(key, &new.encode())
-        })?;
-        let only_in = |one: &ChunkItem, other: &ChunkItem| {
-            let stripes = one.stripes.iter().copied();
-            let gone = stripes.filter(|stripe| !other.stripes.contains(stripe));
-            gone.collect::<Vec<_>>()
+        hole(&free, member, len_bytes).filter(|hole| hole.len_bytes >= len_bytes)
+    });
+    let mut holes: Vec<_> = holes.collect();
+    holes.sort_by_key(|hole| Reverse(hole.free_bytes));
+    holes
+}
+
+/// A chunk of another profile with the same addresses, on as many devices as its length and they allow. Its stripes
+/// leave superblocks alone: what lies at an address may be in use.
+fn plan_restriped(
+    fs: &WriteContext,
+    map: &ChunkMap,
+    old: &ChunkItem,
+    profile: Profile,
+) -> Option<ChunkItem> {
+    let shape = Shape::of(profile);
+    let placing = fs.chunks.placing.lock().clone();
+    let members = fs.blocks().store().members();
+    let usable =
+        |member: &&Member| member.device.is_some() && !placing.without.contains(&member.id);
+    let members: Vec<&Member> = members.iter().filter(usable).collect();
+    let on_device = shape.on_device as u64;
+    let is_striped = match profile {
+        Profile::Raid0 | Profile::Raid10 | Profile::Raid5 | Profile::Raid6 => true,
+        Profile::Single | Profile::Dup | Profile::Raid1 | Profile::Raid1C3 | Profile::Raid1C4 => {
+            false
+        }
+    };
+    let most = members.len().min(shape.devices_max);
+    for count in (shape.devices_min..=most).rev() {
+        if !count.is_multiple_of(shape.step) {
+            continue;
+        }
+        let stripes = count * shape.on_device;
+        let data = stripes.saturating_sub(profile.parity().into());
+        let data = (data / usize::from(profile.copies())).max(1) as u64;
+        if is_striped && !old.len_bytes.is_multiple_of(data * STRIPE_BYTES) {
+            continue;
+        }
+        let stripe_bytes = old.len_bytes / data;
+        let wanted = stripe_bytes * on_device;
+        let mut holes = holes(fs, map, members.iter().copied(), wanted, &placing);
+        if holes.len() < count {
+            continue;
+        }
+        holes.truncate(count);
+        let stripe = |hole: &Hole<'_>, number: u64| Stripe {
+            device: hole.member.id,
+            offset: DeviceAddr(hole.start + number * stripe_bytes),
+            device_uuid: hole.member.uuid,
         };
-        for stripe in only_in(old, new) {
-            let key = Key::new(stripe.device.0, ItemKind::DEV_EXTENT, stripe.offset.0);
-            self.edit(generation, TreeId::DEV, |editor| editor.remove(key))?;
-        }
-        self.insert_device_extents(generation, new, &only_in(new, old))?;
-        self.update_devices(generation, old)?;
-        self.update_devices(generation, new)?;
-        demand_features(handle, new.profile);
-        group.set_flags(new.flags);
-        self.groups.mark_dirty(group);
-        Ok(())
+        let stripes = holes
+            .iter()
+            .flat_map(|hole| (0..on_device).map(move |number| stripe(hole, number)));
+        let others = old.flags.difference(BlockGroupFlags::PROFILES);
+        return Some(ChunkItem {
+            flags: others | profile.flags(),
+            profile,
+            sub_stripes: if profile == Profile::Raid10 { 2 } else { 1 },
+            stripes: stripes.collect(),
+            ..old.clone()
+        });
     }
+    None
+}
 
-    /// Inserts the items of stripes of a chunk.
-    pub(super) fn insert_device_extents(
-        &self,
-        generation: Generation,
-        chunk: &ChunkItem,
-        stripes: &[Stripe],
-    ) -> Result<()> {
-        let extent = DevExtent {
-            device: DeviceId(0),
-            start: DeviceAddr(0),
-            len_bytes: chunk.stripe_len_bytes(),
-            chunk: chunk.start,
-            chunk_tree: TreeId::CHUNK.0,
-            chunk_object: CHUNK_OBJECT,
-            chunk_tree_uuid: self.chunk_tree_uuid()?,
+/// Replaces a chunk: its items, and what is known of it.
+fn change_chunk(
+    fs: &WriteContext,
+    handle: &Handle<'_>,
+    group: &BlockGroup,
+    old: &ChunkItem,
+    new: &ChunkItem,
+) -> Result<()> {
+    let generation = handle.generation();
+    let store = fs.blocks().store();
+    if new.flags.contains(BlockGroupFlags::SYSTEM) {
+        fs.chunks.replace_system(new)?;
+    }
+    fs.chunks.keep_old_stripes(old);
+    store.replace_chunk(new.clone())?;
+    let key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, new.start.0);
+    fs.edit(generation, TreeId::CHUNK, |editor| {
+        editor.set(key, &new.encode())
+    })?;
+    let only_in = |one: &ChunkItem, other: &ChunkItem| {
+        let stripes = one.stripes.iter().copied();
+        let gone = stripes.filter(|stripe| !other.stripes.contains(stripe));
+        gone.collect::<Vec<_>>()
+    };
+    for stripe in only_in(old, new) {
+        let key = Key::new(stripe.device.0, ItemKind::DEV_EXTENT, stripe.offset.0);
+        fs.edit(generation, TreeId::DEV, |editor| editor.remove(key))?;
+    }
+    chunks::insert_device_extents(fs, generation, new, &only_in(new, old))?;
+    chunks::update_devices(fs, generation, old)?;
+    chunks::update_devices(fs, generation, new)?;
+    demand_features(handle, new.profile);
+    group.set_flags(new.flags);
+    fs.groups.mark_dirty(group);
+    Ok(())
+}
+
+/// Copies all extents of a chunk to other stripes.
+fn copy_chunk(fs: &WriteContext, old: &ChunkItem, new: &ChunkItem) -> Result<()> {
+    let open = fs.tree(TreeId::EXTENT)?;
+    let tree = open.view().now.tree;
+    let mut cursor = Cursor::new(fs.blocks(), tree);
+    cursor.seek(Key::new(old.start.0, ItemKind(0), 0))?;
+    let end = old.start.0.saturating_add(old.len_bytes);
+    while let Some((key, data)) = cursor.item()
+        && key.object < end
+    {
+        let len_bytes = match key.kind {
+            ItemKind::METADATA_ITEM => fs.node_bytes(),
+            ItemKind::EXTENT_ITEM => key.offset,
+            ItemKind(_) => 0,
         };
-        for stripe in stripes {
-            let key = Key::new(stripe.device.0, ItemKind::DEV_EXTENT, stripe.offset.0);
-            self.edit(generation, TreeId::DEV, |editor| {
-                editor.insert(key, extent.encode().as_bytes())
-            })?;
+        if len_bytes > 0 {
+            let item = ExtentItem::decode(key, data, tree.locus(key))?;
+            let range = key.object..key.object.saturating_add(len_bytes).min(end);
+            match item.kind {
+                ExtentKind::TreeBlock { .. } => copy_block(fs, &range, new)?,
+                ExtentKind::Data => copy_data(fs, &range, new)?,
+            }
         }
-        Ok(())
+        cursor.step()?;
     }
+    Ok(())
+}
 
-    /// Copies all extents of a chunk to other stripes.
-    fn copy_chunk(&self, old: &ChunkItem, new: &ChunkItem) -> Result<()> {
-        let open = self.tree(TreeId::EXTENT)?;
-        let tree = open.view().now.tree;
-        let mut cursor = Cursor::new(self.blocks(), tree);
-        cursor.seek(Key::new(old.start.0, ItemKind(0), 0))?;
-        let end = old.start.0.saturating_add(old.len_bytes);
-        while let Some((key, data)) = cursor.item()
-            && key.object < end
+fn copy_block(fs: &WriteContext, range: &Range<u64>, new: &ChunkItem) -> Result<()> {
+    let format = *fs.blocks().format();
+    let is_right = |at: u64, bytes: &[u8]| format.verify(LogicalAddr(at), bytes).is_ok();
+    let bytes = read_right(fs, range, &is_right)?;
+    write_restriped(fs, new, range.start, &bytes)
+}
+
+fn copy_data(fs: &WriteContext, range: &Range<u64>, new: &ChunkItem) -> Result<()> {
+    let format = fs.item_format();
+    let sector = u64::from(format.sector_bytes);
+    let mut at = range.start;
+    while at < range.end {
+        let piece = at..range.end.min(at + COPY_BYTES);
+        at = piece.end;
+        let stored = data_extents::stored_checksums(fs, &piece)?;
+        let is_right = |at: u64, bytes: &[u8]| {
+            let stored = stored.get(&at);
+            stored.is_none_or(|stored| format.checksum_kind.matches(bytes, stored))
+        };
+        let mut bytes = vec![0; usize::try_from(piece.end - piece.start).unwrap_or_default()];
+        let bufs = &mut [IoSliceMut::new(&mut bytes)];
+        let read = fs.blocks().store().read(LogicalAddr(piece.start), 0, bufs);
+        let sectors = bytes.chunks_mut(format.sector_bytes as usize);
+        for (start, place) in (piece.start..)
+            .step_by(format.sector_bytes as usize)
+            .zip(sectors)
         {
-            let len_bytes = match key.kind {
-                ItemKind::METADATA_ITEM => self.node_bytes(),
-                ItemKind::EXTENT_ITEM => key.offset,
-                ItemKind(_) => 0,
-            };
-            if len_bytes > 0 {
-                let item = ExtentItem::decode(key, data, tree.locus(key))?;
-                let range = key.object..key.object.saturating_add(len_bytes).min(end);
-                match item.kind {
-                    ExtentKind::TreeBlock { .. } => self.copy_block(&range, new)?,
-                    ExtentKind::Data => self.copy_data(&range, new)?,
-                }
-            }
-            cursor.step()?;
-        }
-        Ok(())
-    }
-
-    fn copy_block(&self, range: &Range<u64>, new: &ChunkItem) -> Result<()> {
-        let format = *self.blocks().format();
-        let is_right = |at: u64, bytes: &[u8]| format.verify(LogicalAddr(at), bytes).is_ok();
-        let bytes = self.read_right(range, &is_right)?;
-        self.write_restriped(new, range.start, &bytes)
-    }
-
-    fn copy_data(&self, range: &Range<u64>, new: &ChunkItem) -> Result<()> {
-        let format = self.item_format();
-        let sector = u64::from(format.sector_bytes);
-        let mut at = range.start;
-        while at < range.end {
-            let piece = at..range.end.min(at + COPY_BYTES);
-            at = piece.end;
-            let stored = self.stored_checksums(&piece)?;
-            let is_right = |at: u64, bytes: &[u8]| {
-                let stored = stored.get(&at);
-                stored.is_none_or(|stored| format.checksum_kind.matches(bytes, stored))
-            };
-            let mut bytes = vec![0; usize::try_from(piece.end - piece.start).unwrap_or_default()];
-            let bufs = &mut [IoSliceMut::new(&mut bytes)];
-            let read = self
-                .blocks()
-                .store()
-                .read(LogicalAddr(piece.start), 0, bufs);
-            let sectors = bytes.chunks_mut(format.sector_bytes as usize);
-            for (start, place) in (piece.start..)
-                .step_by(format.sector_bytes as usize)
-                .zip(sectors)
-            {
-                if read.is_err() || !is_right(start, place) {
-                    let good = self.read_right(&(start..start + sector), &is_right)?;
-                    place.copy_from_slice(good.get(..place.len()).unwrap_or_default());
-                }
-            }
-            self.write_restriped(new, piece.start, &bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Reads a range from a copy that is right.
-    fn read_right(
-        &self,
-        range: &Range<u64>,
-        is_right: &dyn Fn(u64, &[u8]) -> bool,
-    ) -> Result<Vec<u8>> {
-        let store = self.blocks().store();
-        let at = LogicalAddr(range.start);
-        let len_bytes = range.end - range.start;
-        let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
-        let mut failure = None;
-        for copy in 0..store.copies(at, len_bytes) {
-            let bufs = &mut [IoSliceMut::new(&mut bytes)];
-            match store.read(at, copy, bufs) {
-                Ok(()) if is_right(at.0, &bytes) => return Ok(bytes),
-                Ok(()) => {}
-                Err(error) => failure = failure.or(Some(error)),
+            if read.is_err() || !is_right(start, place) {
+                let good = read_right(fs, &(start..start + sector), &is_right)?;
+                place.copy_from_slice(good.get(..place.len()).unwrap_or_default());
             }
         }
-        match failure {
-            Some(error) => Err(error.into()),
-            None => Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into()),
+        write_restriped(fs, new, piece.start, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Reads a range from a copy that is right.
+fn read_right(
+    fs: &WriteContext,
+    range: &Range<u64>,
+    is_right: &dyn Fn(u64, &[u8]) -> bool,
+) -> Result<Vec<u8>> {
+    let store = fs.blocks().store();
+    let at = LogicalAddr(range.start);
+    let len_bytes = range.end - range.start;
+    let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or_default()];
+    let mut failure = None;
+    for copy in 0..store.copies(at, len_bytes) {
+        let bufs = &mut [IoSliceMut::new(&mut bytes)];
+        match store.read(at, copy, bufs) {
+            Ok(()) if is_right(at.0, &bytes) => return Ok(bytes),
+            Ok(()) => {}
+            Err(error) => failure = failure.or(Some(error)),
         }
     }
-
-    /// Writes to stripes that are not read from yet.
-    fn write_restriped(&self, new: &ChunkItem, at: u64, bytes: &[u8]) -> Result<()> {
-        let find: FindVerifier<'_> = &|_| Box::new(Unverified);
-        let store = self.blocks().store();
-        let map = store.map();
-        let now = map.find(new.start)?;
-        let stripes = new.stripes.iter().zip(&now.stripes).enumerate();
-        let same = stripes.filter(|(_, (new, now))| new == now);
-        let kept: Vec<usize> = same.map(|(index, _)| index).collect();
-        Ok(store.write_chunk(new, LogicalAddr(at), &[IoSlice::new(bytes)], find, &kept)?)
+    match failure {
+        Some(error) => Err(error.into()),
+        None => Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into()),
     }
+}
+
+/// Writes to stripes that are not read from yet.
+fn write_restriped(fs: &WriteContext, new: &ChunkItem, at: u64, bytes: &[u8]) -> Result<()> {
+    let find: FindVerifier<'_> = &|_| Box::new(Unverified);
+    let store = fs.blocks().store();
+    let map = store.map();
+    let now = map.find(new.start)?;
+    let stripes = new.stripes.iter().zip(&now.stripes).enumerate();
+    let same = stripes.filter(|(_, (new, now))| new == now);
+    let kept: Vec<usize> = same.map(|(index, _)| index).collect();
+    Ok(store.write_chunk(new, LogicalAddr(at), &[IoSlice::new(bytes)], find, &kept)?)
 }
 
 /// Adds the features that chunks of a profile need.

@@ -5,7 +5,7 @@ use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::{Result, Timestamp};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{CommitReport, Cow, Handle, WriteContext};
+use super::{CommitReport, Cow, Handle, WriteContext, quotas, trees};
 use crate::context::TreesRule;
 use crate::delayed_refs::Action;
 use crate::ondisk::header::{Header, HeaderFlags};
@@ -31,119 +31,104 @@ pub struct Snapshot {
     pub now: Timestamp,
 }
 
-impl Handle<'_> {
-    /// Makes the commit of this transaction take a snapshot. Its names are changed in this handle; there is no root
-    /// item before the commit.
-    pub fn take_snapshot(&self, snapshot: Snapshot) {
-        self.require_commit();
-        self.has_changed
-            .store(true, std::sync::atomic::Ordering::Relaxed);
-        self.fs.snapshots.lock().push(snapshot);
-    }
-
-    /// Creates the root of a tree that no item names yet.
-    ///
-    /// # Errors
-    /// Those of allocation; the transaction is aborted.
-    pub fn create_root(&self, id: TreeId) -> Result<RootPointer> {
-        self.has_changed
-            .store(true, std::sync::atomic::Ordering::Relaxed);
-        let created = self.fs.create_root(self.generation, id);
-        created.inspect_err(|error| self.fs.abort(error))
-    }
-
-    /// Forgets a tree whose root item was removed.
-    pub fn forget_tree(&self, id: TreeId) {
-        self.fs.forget_tree(id);
-        self.fs.drop_quota_group(id);
-    }
+/// Makes the commit of this transaction take a snapshot. Its names are changed in this handle; there is no root
+/// item before the commit.
+pub(crate) fn add(handle: &Handle<'_>, snapshot: Snapshot) {
+    handle.require_commit();
+    handle
+        .has_changed
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    handle.fs.snapshots.lock().push(snapshot);
 }
 
-impl WriteContext {
-    /// Makes the snapshots of the running transaction.
-    pub(super) fn take_snapshots(
-        &self,
-        generation: Generation,
-        report: &mut CommitReport,
-    ) -> Result<()> {
-        let snapshots = std::mem::take(&mut *self.snapshots.lock());
-        for snapshot in &snapshots {
-            self.count_snapshot(generation, (snapshot.source, snapshot.id), report)?;
-            self.make_snapshot(generation, snapshot)?;
-            self.forget_traced();
-        }
-        Ok(())
+/// Makes the snapshots of the running transaction.
+pub(super) fn create_pending(
+    fs: &WriteContext,
+    generation: Generation,
+    report: &mut CommitReport,
+) -> Result<()> {
+    let snapshots = std::mem::take(&mut *fs.snapshots.lock());
+    for snapshot in &snapshots {
+        quotas::count_snapshot(fs, generation, (snapshot.source, snapshot.id), report)?;
+        create(fs, generation, snapshot)?;
+        quotas::forget_traced(fs);
     }
+    Ok(())
+}
 
-    fn make_snapshot(&self, generation: Generation, snapshot: &Snapshot) -> Result<()> {
-        let source = self.tree(snapshot.source)?;
-        let mut versions = source.lock();
-        let cow = Cow::new(self, generation);
-        // Its root is not copied: a root is never shared, and what is below it is older than the next change.
-        versions.now.last_snapshot = generation;
-        let state = versions.now;
-        let root = self.copy_root(&cow, &state, snapshot.id)?;
-        drop(versions);
-        // The item of the source, which the snapshot's begins with, is up to date.
-        self.store_roots(generation)?;
-        let key = source.item_key();
-        let missing = || Corrupt::new(Locus::tree(snapshot.source.0), TreesRule::MissingTree);
-        let key = key.ok_or_else(missing)?;
-        let sector_bytes = self.context.superblock.sector_bytes;
-        self.edit(generation, TreeId::ROOT, |editor| {
-            let data = editor.get(key)?.ok_or_else(missing)?;
-            let old = RootItem::decode(&data, sector_bytes, editor.tree().locus(key))?;
-            let item = snapshot_item(&old, generation, snapshot, root);
-            let mut disk = DiskRootItem::new_zeroed();
-            if let Ok((inode, _)) = FromBytes::ref_from_prefix(&data) {
-                disk.inode = *inode;
-            }
-            let key = Key::new(snapshot.id.0, ItemKind::ROOT_ITEM, generation.0);
-            editor.insert(key, item.encode(Some(&disk)).as_bytes())
-        })
-    }
-
-    /// Copies a root for a snapshot, which then refers to what it refers to as well.
-    fn copy_root(&self, cow: &Cow<'_>, source: &TreeState, id: TreeId) -> Result<RootPointer> {
-        let root = source.tree.root;
-        let expected = Expected {
-            level: Some(root.level),
-            generation: Some(root.generation),
-            tree: Some(source.id()),
-            ..Expected::default()
-        };
-        let block = self.blocks().read(root.logical, &expected)?;
-        let broken = || Corrupt::new(Locus::tree(source.id().0), TreesRule::MissingTree);
-        let header = block.header().ok_or_else(broken)?;
-        let state = TreeState {
-            tree: crate::tree::Tree { id, root },
-            ..*source
-        };
-        let first_key = match root.level {
-            0 => block.leaf().key(0),
-            _ => block.node().pointer(0).map(|pointer| pointer.key),
-        };
-        let first_key = first_key.unwrap_or(Key::MIN);
-        let logical = cow.allocate(&state, root.level, first_key, root.logical)?;
-        let mut bytes: Box<[u8]> = block.bytes().into();
-        let header = Header {
-            logical,
-            flags: HeaderFlags::WRITTEN | HeaderFlags::MIXED_BACKREF,
-            generation: cow.generation(),
-            owner: id,
-            ..header
-        };
-        if let Some(front) = bytes.get_mut(..crate::ondisk::header::HEADER_BYTES) {
-            front.copy_from_slice(header.encode().as_bytes());
+fn create(fs: &WriteContext, generation: Generation, snapshot: &Snapshot) -> Result<()> {
+    let source = fs.tree(snapshot.source)?;
+    let mut versions = source.lock();
+    let cow = Cow::new(fs, generation);
+    // Its root is not copied: a root is never shared, and what is below it is older than the next change.
+    versions.now.last_snapshot = generation;
+    let state = versions.now;
+    let root = copy_root(fs, &cow, &state, snapshot.id)?;
+    drop(versions);
+    // The item of the source, which the snapshot's begins with, is up to date.
+    trees::store_roots(fs, generation)?;
+    let key = source.item_key();
+    let missing = || Corrupt::new(Locus::tree(snapshot.source.0), TreesRule::MissingTree);
+    let key = key.ok_or_else(missing)?;
+    let sector_bytes = fs.context.superblock.sector_bytes;
+    fs.edit(generation, TreeId::ROOT, |editor| {
+        let data = editor.get(key)?.ok_or_else(missing)?;
+        let old = RootItem::decode(&data, sector_bytes, editor.tree().locus(key))?;
+        let item = snapshot_item(&old, generation, snapshot, root);
+        let mut disk = DiskRootItem::new_zeroed();
+        if let Ok((inode, _)) = FromBytes::ref_from_prefix(&data) {
+            disk.inode = *inode;
         }
-        cow.change_children(&bytes, root.level, id, None, Action::Add)?;
-        self.blocks().create(logical, bytes)?;
-        Ok(RootPointer {
-            logical,
-            generation: cow.generation(),
-            level: root.level,
-        })
+        let key = Key::new(snapshot.id.0, ItemKind::ROOT_ITEM, generation.0);
+        editor.insert(key, item.encode(Some(&disk)).as_bytes())
+    })
+}
+
+/// Copies a root for a snapshot, which then refers to what it refers to as well.
+fn copy_root(
+    fs: &WriteContext,
+    cow: &Cow<'_>,
+    source: &TreeState,
+    id: TreeId,
+) -> Result<RootPointer> {
+    let root = source.tree.root;
+    let expected = Expected {
+        level: Some(root.level),
+        generation: Some(root.generation),
+        tree: Some(source.id()),
+        ..Expected::default()
+    };
+    let block = fs.blocks().read(root.logical, &expected)?;
+    let broken = || Corrupt::new(Locus::tree(source.id().0), TreesRule::MissingTree);
+    let header = block.header().ok_or_else(broken)?;
+    let state = TreeState {
+        tree: crate::tree::Tree { id, root },
+        ..*source
+    };
+    let first_key = match root.level {
+        0 => block.leaf().key(0),
+        _ => block.node().pointer(0).map(|pointer| pointer.key),
+    };
+    let first_key = first_key.unwrap_or(Key::MIN);
+    let logical = cow.allocate(&state, root.level, first_key, root.logical)?;
+    let mut bytes: Box<[u8]> = block.bytes().into();
+    let header = Header {
+        logical,
+        flags: HeaderFlags::WRITTEN | HeaderFlags::MIXED_BACKREF,
+        generation: cow.generation(),
+        owner: id,
+        ..header
+    };
+    if let Some(front) = bytes.get_mut(..crate::ondisk::header::HEADER_BYTES) {
+        front.copy_from_slice(header.encode().as_bytes());
     }
+    cow.change_children(&bytes, root.level, id, None, Action::Add)?;
+    fs.blocks().create(logical, bytes)?;
+    Ok(RootPointer {
+        logical,
+        generation: cow.generation(),
+        level: root.level,
+    })
 }
 
 /// The root item of a snapshot.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use platter_block::lock::{Mutex, rank};
 use platter_vfs::{Condition, Result};
 
-use super::WriteContext;
+use super::{WriteContext, chunks, trees, unused};
 use crate::block_group::BlockGroup;
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
@@ -35,6 +35,13 @@ pub(super) struct Reservations {
     turn: Mutex<(), { rank(8, 0) }>,
 }
 
+impl Reservations {
+    /// Returns a reservation of tree blocks.
+    pub(super) fn release_metadata(&self, bytes: u64) {
+        self.metadata.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
 /// How much of the space of metadata a handle may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
@@ -44,154 +51,144 @@ pub(super) enum Urgency {
     Freeing,
 }
 
-impl WriteContext {
-    /// Reserves space for `bytes` of data.
-    ///
-    /// # Errors
-    /// `ENOSPC`, after chunks were allocated and freed space was looked for. The caller has no handle.
-    pub fn reserve_data(&self, bytes: u64) -> Result<()> {
-        self.reserve(BlockGroupFlags::DATA, bytes, Urgency::Normal)
-    }
+/// Reserves space for `bytes` of data.
+///
+/// # Errors
+/// `ENOSPC`, after chunks were allocated and freed space was looked for. The caller has no handle.
+pub(crate) fn reserve_data(fs: &WriteContext, bytes: u64) -> Result<()> {
+    reserve(fs, BlockGroupFlags::DATA, bytes, Urgency::Normal)
+}
 
-    /// Returns a reservation of data, which was allocated or is not needed.
-    pub fn release_reserved_data(&self, bytes: u64) {
-        self.reservations.data.fetch_sub(bytes, Ordering::AcqRel);
-    }
+/// Returns a reservation of data, which was allocated or is not needed.
+pub(crate) fn release_data(fs: &WriteContext, bytes: u64) {
+    fs.reservations.data.fetch_sub(bytes, Ordering::AcqRel);
+}
 
-    /// Reserves space for sectors that are allocated later, and for what they take in trees.
-    ///
-    /// # Errors
-    /// Those of [`reserve_data`](Self::reserve_data); then nothing is reserved.
-    pub fn reserve_delayed(&self, sectors: u64) -> Result<()> {
-        let (data, metadata) = self.delayed_bytes(sectors);
-        self.reserve_data(data)?;
-        self.reserve_metadata(metadata, Urgency::Normal)
-            .inspect_err(|_| self.release_reserved_data(data))
-    }
+/// Reserves space for sectors that are allocated later, and for what they take in trees.
+///
+/// # Errors
+/// Those of [`reserve_data`](reserve_data); then nothing is reserved.
+pub(crate) fn reserve_delayed(fs: &WriteContext, sectors: u64) -> Result<()> {
+    let (data, metadata) = delayed_bytes(fs, sectors);
+    reserve_data(fs, data)?;
+    reserve_metadata(fs, metadata, Urgency::Normal).inspect_err(|_| release_data(fs, data))
+}
 
-    /// Returns a reservation of sectors that have their items, or are not written.
-    pub fn release_delayed(&self, sectors: u64) {
-        let (data, metadata) = self.delayed_bytes(sectors);
-        self.release_reserved_data(data);
-        self.release_metadata(metadata);
-    }
+/// Returns a reservation of sectors that have their items, or are not written.
+pub(crate) fn release_delayed(fs: &WriteContext, sectors: u64) {
+    let (data, metadata) = delayed_bytes(fs, sectors);
+    release_data(fs, data);
+    fs.reservations.release_metadata(metadata);
+}
 
-    /// Reserves what sectors take in trees that are written over where they are.
-    ///
-    /// # Errors
-    /// As of [`reserve_data`](Self::reserve_data).
-    pub fn reserve_written_over(&self, sectors: u64) -> Result<()> {
-        self.reserve_metadata(self.delayed_bytes(sectors).1, Urgency::Normal)
-    }
+/// Reserves what sectors take in trees that are written over where they are.
+///
+/// # Errors
+/// As of [`reserve_data`](reserve_data).
+pub(crate) fn reserve_written_over(fs: &WriteContext, sectors: u64) -> Result<()> {
+    reserve_metadata(fs, delayed_bytes(fs, sectors).1, Urgency::Normal)
+}
 
-    /// Returns such a reservation.
-    pub fn release_written_over(&self, sectors: u64) {
-        self.release_metadata(self.delayed_bytes(sectors).1);
-    }
+/// Returns such a reservation.
+pub(crate) fn release_written_over(fs: &WriteContext, sectors: u64) {
+    fs.reservations
+        .release_metadata(delayed_bytes(fs, sectors).1);
+}
 
-    fn delayed_bytes(&self, sectors: u64) -> (u64, u64) {
-        let data = sectors.saturating_mul(self.context.superblock.sector_bytes.into());
-        (data, sectors.saturating_mul(DELAYED_SECTOR_BYTES))
-    }
+fn delayed_bytes(fs: &WriteContext, sectors: u64) -> (u64, u64) {
+    let data = sectors.saturating_mul(fs.context.superblock.sector_bytes.into());
+    (data, sectors.saturating_mul(DELAYED_SECTOR_BYTES))
+}
 
-    /// Reserves space for `bytes` of tree blocks. The caller has no handle.
-    pub(super) fn reserve_metadata(&self, bytes: u64, urgency: Urgency) -> Result<()> {
-        self.reserve(BlockGroupFlags::METADATA, bytes, urgency)
-    }
+/// Reserves space for `bytes` of tree blocks. The caller has no handle.
+pub(super) fn reserve_metadata(fs: &WriteContext, bytes: u64, urgency: Urgency) -> Result<()> {
+    reserve(fs, BlockGroupFlags::METADATA, bytes, urgency)
+}
 
-    /// Returns a reservation of tree blocks.
-    pub(super) fn release_metadata(&self, bytes: u64) {
-        self.reservations
-            .metadata
-            .fetch_sub(bytes, Ordering::AcqRel);
-    }
+/// Bytes of a type that are free and not reserved.
+#[must_use]
+pub(crate) fn available_bytes(fs: &WriteContext, kind: BlockGroupFlags) -> u64 {
+    available(fs, kind, Urgency::Normal)
+}
 
-    /// Bytes of a type that are free and not reserved.
-    #[must_use]
-    pub fn available_bytes(&self, kind: BlockGroupFlags) -> u64 {
-        self.available(kind, Urgency::Normal)
+fn available(fs: &WriteContext, kind: BlockGroupFlags, urgency: Urgency) -> u64 {
+    let held = |counter: &AtomicU64| counter.load(Ordering::Acquire);
+    let reservations = &fs.reservations;
+    let is_mixed = is_mixed(fs);
+    let mut reserved = 0u64;
+    if kind.contains(BlockGroupFlags::DATA) || is_mixed {
+        reserved += held(&reservations.data);
     }
-
-    fn available(&self, kind: BlockGroupFlags, urgency: Urgency) -> u64 {
-        let held = |counter: &AtomicU64| counter.load(Ordering::Acquire);
-        let reservations = &self.reservations;
-        let is_mixed = self.is_mixed();
-        let mut reserved = 0u64;
-        if kind.contains(BlockGroupFlags::DATA) || is_mixed {
-            reserved += held(&reservations.data);
-        }
-        if kind.contains(BlockGroupFlags::METADATA) || is_mixed {
-            let global = held(&reservations.global);
-            reserved += held(&reservations.metadata);
-            reserved += match urgency {
-                Urgency::Normal => global,
-                Urgency::Freeing => global / 2,
-            };
-        }
-        self.groups.free_bytes(kind).saturating_sub(reserved)
-    }
-
-    fn reserve(&self, kind: BlockGroupFlags, bytes: u64, urgency: Urgency) -> Result<()> {
-        let counter = if kind.contains(BlockGroupFlags::DATA) {
-            &self.reservations.data
-        } else {
-            &self.reservations.metadata
+    if kind.contains(BlockGroupFlags::METADATA) || is_mixed {
+        let global = held(&reservations.global);
+        reserved += held(&reservations.metadata);
+        reserved += match urgency {
+            Urgency::Normal => global,
+            Urgency::Freeing => global / 2,
         };
-        let mut step = 0;
-        loop {
-            let free = self.groups.free_bytes(kind);
-            {
-                let _turn = self.reservations.turn.lock();
-                if self.available(kind, urgency) >= bytes {
-                    counter.fetch_add(bytes, Ordering::AcqRel);
-                    return Ok(());
-                }
+    }
+    fs.groups.free_bytes(kind).saturating_sub(reserved)
+}
+
+fn reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64, urgency: Urgency) -> Result<()> {
+    let counter = if kind.contains(BlockGroupFlags::DATA) {
+        &fs.reservations.data
+    } else {
+        &fs.reservations.metadata
+    };
+    let mut step = 0;
+    loop {
+        let free = fs.groups.free_bytes(kind);
+        {
+            let _turn = fs.reservations.turn.lock();
+            if available(fs, kind, urgency) >= bytes {
+                counter.fetch_add(bytes, Ordering::AcqRel);
+                return Ok(());
             }
-            if self.grow_space(kind, free)? {
-                continue;
-            }
-            // What was freed can be allocated when the commit is durable, by other types if groups went.
-            let removes = step % 2 == 1;
-            if self.options.one_transaction
-                || step == STEPS_MAX
-                || removes && self.remove_unused_groups()? == 0
-            {
-                return Err(Condition::NoSpace.into());
-            }
-            step += 1;
-            self.sync()?;
         }
-    }
-
-    /// Removes a group that nothing is in from the table, unless reservations count on it. Returns whether it did.
-    pub(super) fn withdraw(&self, group: &BlockGroup) -> bool {
-        let _turn = self.reservations.turn.lock();
-        let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
-        let mut held = kinds.into_iter().filter(|kind| group.holds(*kind));
-        let usable = group.usable_bytes();
-        held.all(|kind| self.available(kind, Urgency::Normal) >= usable)
-            && self.groups.withdraw(group)
-    }
-
-    /// Whether data and metadata share groups.
-    fn is_mixed(&self) -> bool {
-        let incompat = self.context.superblock.features.incompat;
-        incompat.contains(Incompat::MIXED_GROUPS)
-    }
-
-    /// Counts anew what is kept: the size of the trees that every transaction changes. No tree is locked.
-    pub(super) fn count_global_reserve(&self) -> Result<()> {
-        let mut trees = vec![TreeId::ROOT, TreeId::EXTENT, TreeId::CSUM];
-        trees.extend(self.has_free_space_tree().then_some(TreeId::FREE_SPACE));
-        trees.push(self.group_tree());
-        trees.extend(self.quotas.is_some().then_some(TreeId::QUOTA));
-        let mut bytes = 0u64;
-        for id in trees {
-            bytes = bytes.saturating_add(self.tree(id)?.view().now.used_bytes);
+        if chunks::grow_space(fs, kind, free)? {
+            continue;
         }
-        let least = GLOBAL_MIN_BLOCKS * self.node_bytes();
-        let bytes = bytes.min(GLOBAL_MAX_BYTES).max(least);
-        self.reservations.global.store(bytes, Ordering::Release);
-        Ok(())
+        // What was freed can be allocated when the commit is durable, by other types if groups went.
+        let removes = step % 2 == 1;
+        if fs.options.one_transaction
+            || step == STEPS_MAX
+            || removes && unused::remove_groups(fs)? == 0
+        {
+            return Err(Condition::NoSpace.into());
+        }
+        step += 1;
+        fs.sync()?;
     }
+}
+
+/// Removes a group that nothing is in from the table, unless reservations count on it. Returns whether it did.
+pub(super) fn withdraw(fs: &WriteContext, group: &BlockGroup) -> bool {
+    let _turn = fs.reservations.turn.lock();
+    let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
+    let mut held = kinds.into_iter().filter(|kind| group.holds(*kind));
+    let usable = group.usable_bytes();
+    held.all(|kind| available(fs, kind, Urgency::Normal) >= usable) && fs.groups.withdraw(group)
+}
+
+/// Whether data and metadata share groups.
+fn is_mixed(fs: &WriteContext) -> bool {
+    let incompat = fs.context.superblock.features.incompat;
+    incompat.contains(Incompat::MIXED_GROUPS)
+}
+
+/// Counts anew what is kept: the size of the trees that every transaction changes. No tree is locked.
+pub(super) fn count_global_reserve(fs: &WriteContext) -> Result<()> {
+    let mut trees = vec![TreeId::ROOT, TreeId::EXTENT, TreeId::CSUM];
+    trees.extend(trees::has_free_space_tree(fs).then_some(TreeId::FREE_SPACE));
+    trees.push(trees::block_group_tree(fs));
+    trees.extend(fs.quotas.is_some().then_some(TreeId::QUOTA));
+    let mut bytes = 0u64;
+    for id in trees {
+        bytes = bytes.saturating_add(fs.tree(id)?.view().now.used_bytes);
+    }
+    let least = GLOBAL_MIN_BLOCKS * fs.node_bytes();
+    let bytes = bytes.min(GLOBAL_MAX_BYTES).max(least);
+    fs.reservations.global.store(bytes, Ordering::Release);
+    Ok(())
 }

@@ -7,7 +7,7 @@ use platter_ondisk::Uuid;
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::{Handle, WriteContext};
+use super::{Handle, WriteContext, chunks};
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{
@@ -23,159 +23,152 @@ struct LogRootsSet {
     are_set: bool,
 }
 
-impl Handle<'_> {
-    /// Sets the label, with the commit of this transaction.
-    ///
-    /// # Errors
-    /// Those of the trees; the transaction is aborted.
-    pub fn set_label(&self, label: Vec<u8>) -> Result<()> {
-        self.fs.superblock.lock().label = label;
-        self.write_device_items()
-    }
-
-    /// Sets the UUID that users see, with the commit of this transaction. Tree blocks keep theirs.
-    ///
-    /// # Errors
-    /// Those of the trees; the transaction is aborted.
-    pub fn set_uuid(&self, uuid: Uuid) -> Result<()> {
-        let is_other = {
-            let mut superblock = self.fs.superblock.lock();
-            superblock.fsid = uuid;
-            uuid != superblock.metadata_uuid
-        };
-        let mut features = self.fs.features.lock();
-        features.incompat.set(Incompat::METADATA_UUID, is_other);
-        drop(features);
-        self.write_device_items()
-    }
-
-    /// Writes the items of devices anew, so that the transaction is not empty.
-    fn write_device_items(&self) -> Result<()> {
-        let members = self.fs.blocks().store().members();
-        let ids: Vec<_> = members.iter().map(|member| member.id).collect();
-        self.whole(|handle| {
-            handle.has_changed.store(true, Ordering::Relaxed);
-            let mut ids = ids.into_iter();
-            ids.try_for_each(|id| self.fs.update_device(self.generation, id))
-        })
-    }
+/// Sets the label, with the commit of this transaction.
+///
+/// # Errors
+/// Those of the trees; the transaction is aborted.
+pub(crate) fn set_label(handle: &Handle<'_>, label: Vec<u8>) -> Result<()> {
+    handle.fs.superblock.lock().label = label;
+    write_device_items(handle)
 }
 
-impl WriteContext {
-    /// Makes the tree blocks durable, then the superblocks that lead to them.
-    pub(super) fn write_superblocks(&self, generation: Generation) -> Result<()> {
-        let store = self.blocks().store();
-        store.flush()?;
-        let superblock = self.next_superblock(generation)?;
-        let removed = self.chunks.removed_devices.lock().clone();
-        for member in store
-            .members()
-            .iter()
-            .filter(|it| !removed.contains(&it.id))
-        {
-            if let Some(device) = &member.device {
-                let used = self.allocated_bytes(member.id);
-                let total_bytes = self.total_of(member);
-                write_copies(&**device, &superblock, total_bytes, used)?;
-            }
+/// Sets the UUID that users see, with the commit of this transaction. Tree blocks keep theirs.
+///
+/// # Errors
+/// Those of the trees; the transaction is aborted.
+pub(crate) fn set_uuid(handle: &Handle<'_>, uuid: Uuid) -> Result<()> {
+    let is_other = {
+        let mut superblock = handle.fs.superblock.lock();
+        superblock.fsid = uuid;
+        uuid != superblock.metadata_uuid
+    };
+    let mut features = handle.fs.features.lock();
+    features.incompat.set(Incompat::METADATA_UUID, is_other);
+    drop(features);
+    write_device_items(handle)
+}
+
+/// Writes the items of devices anew, so that the transaction is not empty.
+fn write_device_items(handle: &Handle<'_>) -> Result<()> {
+    let members = handle.fs.blocks().store().members();
+    let ids: Vec<_> = members.iter().map(|member| member.id).collect();
+    handle.whole(|handle| {
+        handle.has_changed.store(true, Ordering::Relaxed);
+        let mut ids = ids.into_iter();
+        ids.try_for_each(|id| chunks::update_device(handle.fs, handle.generation, id))
+    })
+}
+
+/// Makes the tree blocks durable, then the superblocks that lead to them.
+pub(super) fn write_all(fs: &WriteContext, generation: Generation) -> Result<()> {
+    let store = fs.blocks().store();
+    store.flush()?;
+    let superblock = next_superblock(fs, generation)?;
+    let removed = fs.chunks.removed_devices.lock().clone();
+    for member in store
+        .members()
+        .iter()
+        .filter(|it| !removed.contains(&it.id))
+    {
+        if let Some(device) = &member.device {
+            let used = chunks::allocated_bytes(fs, member.id);
+            let total_bytes = fs.chunks.total_of(member);
+            write_copies(&**device, &superblock, total_bytes, used)?;
         }
-        store.flush()?;
-        *self.superblock.lock() = superblock;
-        Ok(())
     }
+    store.flush()?;
+    *fs.superblock.lock() = superblock;
+    Ok(())
+}
 
-    /// Makes log trees durable, then the superblocks of the last commit that lead to them: on each device the first
-    /// copy alone, as in the kernel. Returns `false` if one of them is not that of the last commit.
-    pub(super) fn write_log_superblocks(&self, log_root: RootPointer) -> Result<bool> {
-        let store = self.blocks().store();
-        store.flush()?;
-        let are_set = self.set_log_root(Some(log_root))?.are_set;
-        store.flush()?;
-        Ok(are_set)
+/// Makes log trees durable, then the superblocks of the last commit that lead to them: on each device the first
+/// copy alone, as in the kernel. Returns `false` if one of them is not that of the last commit.
+pub(super) fn write_log(fs: &WriteContext, log_root: RootPointer) -> Result<bool> {
+    let store = fs.blocks().store();
+    store.flush()?;
+    let are_set = set_log_root(fs, Some(log_root))?.are_set;
+    store.flush()?;
+    Ok(are_set)
+}
+
+/// Has all devices lead to the log that is replayed, before its blocks can be written over where others do not.
+///
+/// # Errors
+/// Those of the devices.
+pub(crate) fn agree_on_log(fs: &WriteContext) -> Result<()> {
+    if set_log_root(fs, fs.context.superblock.log_root)?.is_changed {
+        fs.blocks().store().flush()?;
     }
+    Ok(())
+}
 
-    /// Has all devices lead to the log that is replayed, before its blocks can be written over where others do not.
-    ///
-    /// # Errors
-    /// Those of the devices.
-    pub fn agree_on_log(&self) -> Result<()> {
-        if self
-            .set_log_root(self.context.superblock.log_root)?
-            .is_changed
-        {
-            self.blocks().store().flush()?;
-        }
-        Ok(())
-    }
-
-    /// Sets the log of each device's first superblock, if that is of the last commit. One that is corrupt gets its
-    /// contents by the next commit.
-    fn set_log_root(&self, log_root: Option<RootPointer>) -> Result<LogRootsSet> {
-        let mut found = LogRootsSet {
-            is_changed: false,
-            are_set: true,
+/// Sets the log of each device's first superblock, if that is of the last commit. One that is corrupt gets its
+/// contents by the next commit.
+fn set_log_root(fs: &WriteContext, log_root: Option<RootPointer>) -> Result<LogRootsSet> {
+    let mut found = LogRootsSet {
+        is_changed: false,
+        are_set: true,
+    };
+    let generation = fs.superblock.lock().generation;
+    for member in fs.blocks().store().members().iter() {
+        let Some(device) = &member.device else {
+            continue;
         };
-        let generation = self.superblock.lock().generation;
-        for member in self.blocks().store().members().iter() {
-            let Some(device) = &member.device else {
-                continue;
-            };
-            let offset = SUPERBLOCK_OFFSETS[0];
-            let mut bytes = [0; SUPERBLOCK_BYTES];
-            device.read_at(offset, &mut bytes)?;
-            let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-            let old = Superblock::decode(&disk, offset).ok();
-            let Some(old) = old.filter(|old| old.generation == generation) else {
-                found.are_set = false;
-                continue;
-            };
-            if old.log_root != log_root {
-                let superblock = Superblock { log_root, ..old };
-                let disk = superblock.encode(&disk, offset);
-                device.write_at(offset, disk.as_bytes())?;
-                found.is_changed = true;
-            }
+        let offset = SUPERBLOCK_OFFSETS[0];
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        device.read_at(offset, &mut bytes)?;
+        let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+        let old = Superblock::decode(&disk, offset).ok();
+        let Some(old) = old.filter(|old| old.generation == generation) else {
+            found.are_set = false;
+            continue;
+        };
+        if old.log_root != log_root {
+            let superblock = Superblock { log_root, ..old };
+            let disk = superblock.encode(&disk, offset);
+            device.write_at(offset, disk.as_bytes())?;
+            found.is_changed = true;
         }
-        Ok(found)
     }
+    Ok(found)
+}
 
-    /// The superblock of this commit. Its device item is that of some device.
-    fn next_superblock(&self, generation: Generation) -> Result<Superblock> {
-        let old = self.superblock();
-        let root = |id| -> Result<RootPointer> { Ok(self.tree(id)?.lock().now.tree.root) };
-        let features = *self.features.lock();
-        let mut next = Superblock {
-            generation,
-            root: root(TreeId::ROOT)?,
-            chunk_root: root(TreeId::CHUNK)?,
-            log_root: None,
-            features,
-            bytes_used: self.groups.used_bytes(),
-            sys_chunks: self.chunks.system(),
-            ..old.clone()
-        };
-        if old.uuid_tree_generation == old.generation.0 {
-            next.uuid_tree_generation = generation.0;
-        }
-        let backup = RootBackup {
-            tree_root: next.root,
-            chunk_root: next.chunk_root,
-            extent_root: root(TreeId::EXTENT)?,
-            fs_root: root(TreeId::FS)?,
-            dev_root: root(TreeId::DEV)?,
-            csum_root: root(TreeId::CSUM)?,
-            total_bytes: next.total_bytes,
-            bytes_used: next.bytes_used,
-            device_count: next.device_count,
-        };
-        let is_last = |backup: &RootBackup| backup.tree_root.generation == old.generation;
-        let last = old.backups.iter().rposition(is_last);
-        let slot = last.map_or(0, |last| (last + 1) % old.backups.len());
-        if let Some(place) = next.backups.get_mut(slot) {
-            *place = backup;
-        }
-        Ok(next)
+/// The superblock of this commit. Its device item is that of some device.
+fn next_superblock(fs: &WriteContext, generation: Generation) -> Result<Superblock> {
+    let old = fs.superblock();
+    let root = |id| -> Result<RootPointer> { Ok(fs.tree(id)?.lock().now.tree.root) };
+    let features = *fs.features.lock();
+    let mut next = Superblock {
+        generation,
+        root: root(TreeId::ROOT)?,
+        chunk_root: root(TreeId::CHUNK)?,
+        log_root: None,
+        features,
+        bytes_used: fs.groups.used_bytes(),
+        sys_chunks: fs.chunks.system(),
+        ..old.clone()
+    };
+    if old.uuid_tree_generation == old.generation.0 {
+        next.uuid_tree_generation = generation.0;
     }
+    let backup = RootBackup {
+        tree_root: next.root,
+        chunk_root: next.chunk_root,
+        extent_root: root(TreeId::EXTENT)?,
+        fs_root: root(TreeId::FS)?,
+        dev_root: root(TreeId::DEV)?,
+        csum_root: root(TreeId::CSUM)?,
+        total_bytes: next.total_bytes,
+        bytes_used: next.bytes_used,
+        device_count: next.device_count,
+    };
+    let is_last = |backup: &RootBackup| backup.tree_root.generation == old.generation;
+    let last = old.backups.iter().rposition(is_last);
+    let slot = last.map_or(0, |last| (last + 1) % old.backups.len());
+    if let Some(place) = next.backups.get_mut(slot) {
+        *place = backup;
+    }
+    Ok(next)
 }
 
 /// Writes the copies that a device has space for.

@@ -9,7 +9,7 @@ use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::WriteContext;
-use crate::block_group::FreeSpaceForm;
+use crate::block_group::{BlockGroup, FreeSpaceForm, Ranges, load_free_space};
 use crate::context::TreesRule;
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::key::ItemKind;
@@ -73,166 +73,172 @@ impl OpenTree {
     }
 }
 
-impl WriteContext {
-    /// Lets readers follow what transactions change of a tree: from now on.
-    ///
-    /// # Errors
-    /// Those of reading its root item.
-    pub fn follow(&self, id: TreeId) -> Result<()> {
-        self.tree(id).map(drop)
-    }
+/// Lets readers follow what transactions change of a tree: from now on.
+///
+/// # Errors
+/// Those of reading its root item.
+pub(crate) fn follow(fs: &WriteContext, id: TreeId) -> Result<()> {
+    fs.tree(id).map(drop)
+}
 
-    /// Looks at a tree as it is now, which stays so meanwhile, and at what the last commit has.
-    ///
-    /// # Errors
-    /// Those of `look`.
-    pub fn look_at<R>(&self, id: TreeId, look: impl FnOnce(Tree, Tree) -> Result<R>) -> Result<R> {
-        let open = self.tree(id)?;
-        let versions = open.view();
-        let root = open.committed();
-        look(versions.now.tree, Tree { id, root })
-    }
+/// Looks at a tree as it is now, which stays so meanwhile, and at what the last commit has.
+///
+/// # Errors
+/// Those of `look`.
+pub(crate) fn look_at<R>(
+    fs: &WriteContext,
+    id: TreeId,
+    look: impl FnOnce(Tree, Tree) -> Result<R>,
+) -> Result<R> {
+    let open = fs.tree(id)?;
+    let versions = open.view();
+    let root = open.committed();
+    look(versions.now.tree, Tree { id, root })
+}
 
-    /// A tree, which is opened if it is not.
-    pub(super) fn tree(&self, id: TreeId) -> Result<Arc<OpenTree>> {
-        if let Some(open) = self.trees.lock().get(&id) {
-            return Ok(Arc::clone(open));
+/// A tree, which is opened if it is not.
+pub(super) fn lookup(fs: &WriteContext, id: TreeId) -> Result<Arc<OpenTree>> {
+    if let Some(open) = fs.trees.lock().get(&id) {
+        return Ok(Arc::clone(open));
+    }
+    let tree = open(fs, id)?;
+    match fs.trees.lock().entry(id) {
+        Entry::Occupied(open) => Ok(Arc::clone(open.get())),
+        Entry::Vacant(place) => {
+            fs.context.live.add(id, Arc::clone(&tree.versions));
+            Ok(Arc::clone(place.insert(Arc::new(tree))))
         }
-        let tree = self.open_tree(id)?;
-        match self.trees.lock().entry(id) {
-            Entry::Occupied(open) => Ok(Arc::clone(open.get())),
-            Entry::Vacant(place) => {
-                self.context.live.add(id, Arc::clone(&tree.versions));
-                Ok(Arc::clone(place.insert(Arc::new(tree))))
-            }
-        }
     }
+}
 
-    /// The root of a tree as it is now, if it is open.
-    pub(super) fn open_root(&self, id: TreeId) -> Option<RootPointer> {
-        let open = self.trees.lock().get(&id).map(Arc::clone);
-        Some(open?.view().now.tree.root)
+/// The root of a tree as it is now, if it is open.
+pub(super) fn root_of_open(fs: &WriteContext, id: TreeId) -> Option<RootPointer> {
+    let open = fs.trees.lock().get(&id).map(Arc::clone);
+    Some(open?.view().now.tree.root)
+}
+
+/// Forgets a tree that is gone.
+pub(super) fn forget(fs: &WriteContext, id: TreeId) {
+    fs.trees.lock().remove(&id);
+}
+
+fn open(fs: &WriteContext, id: TreeId) -> Result<OpenTree> {
+    let superblock = &fs.context.superblock;
+    let in_superblock = |root| TreeState {
+        tree: Tree { id, root },
+        last_snapshot: Generation(0),
+        is_shareable: false,
+        used_bytes: 0,
+    };
+    if id == TreeId::ROOT {
+        return Ok(OpenTree::new(in_superblock(superblock.root), None));
     }
-
-    /// Forgets a tree that is gone.
-    pub(super) fn forget_tree(&self, id: TreeId) {
-        self.trees.lock().remove(&id);
+    if id == TreeId::CHUNK {
+        return Ok(OpenTree::new(in_superblock(superblock.chunk_root), None));
     }
+    let missing = || Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree);
+    let root_tree = fs.tree(TreeId::ROOT)?;
+    let root_tree = root_tree.view();
+    let mut cursor = Cursor::new(&fs.context.blocks, root_tree.now.tree);
+    let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
+    if !cursor.seek_at_or_before(last)? {
+        return Err(missing().into());
+    }
+    let found = cursor.item();
+    let is_it = |key: &Key| key.object == id.0 && key.kind == ItemKind::ROOT_ITEM;
+    let (key, data) = found.filter(|(key, _)| is_it(key)).ok_or_else(missing)?;
+    let locus = root_tree.now.tree.locus(key);
+    let item = RootItem::decode(data, superblock.sector_bytes, locus)?;
+    let state = TreeState {
+        tree: Tree {
+            id,
+            root: item.root,
+        },
+        last_snapshot: item.last_snapshot,
+        is_shareable: id.is_subvolume(),
+        used_bytes: item.bytes_used,
+    };
+    Ok(OpenTree::new(state, Some(key)))
+}
 
-    fn open_tree(&self, id: TreeId) -> Result<OpenTree> {
-        let superblock = &self.context.superblock;
-        let in_superblock = |root| TreeState {
-            tree: Tree { id, root },
-            last_snapshot: Generation(0),
-            is_shareable: false,
-            used_bytes: 0,
+/// The tree that the items of block groups are in.
+pub(super) fn block_group_tree(fs: &WriteContext) -> TreeId {
+    let features = fs.features.lock().compat_ro;
+    if features.contains(CompatRo::BLOCK_GROUP_TREE) {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    }
+}
+
+/// Whether free space is kept in a tree.
+pub(super) fn has_free_space_tree(fs: &WriteContext) -> bool {
+    let features = fs.context.superblock.features.compat_ro;
+    features.contains(CompatRo::FREE_SPACE_TREE)
+}
+
+/// Where the free space of the last commit is found.
+pub(super) fn free_space_form(fs: &WriteContext) -> Result<FreeSpaceForm> {
+    let committed = |id| -> Result<Tree> {
+        let open = fs.trees.lock().get(&id).map(Arc::clone);
+        let open = open.ok_or_else(|| Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree))?;
+        Ok(Tree {
+            id,
+            root: open.committed(),
+        })
+    };
+    if has_free_space_tree(fs) {
+        return Ok(FreeSpaceForm::Tree(committed(TreeId::FREE_SPACE)?));
+    }
+    Ok(FreeSpaceForm::Extents(committed(TreeId::EXTENT)?))
+}
+
+/// The free ranges of a group in the last commit.
+pub(super) fn read_free_space(fs: &WriteContext, group: &BlockGroup) -> Result<Ranges> {
+    load_free_space(fs.blocks(), free_space_form(fs)?, group)
+}
+
+/// Stores the roots of all trees that changed in their root items. Returns how many did.
+pub(super) fn store_roots(fs: &WriteContext, generation: Generation) -> Result<usize> {
+    let open: Vec<_> = fs.trees.lock().values().map(Arc::clone).collect();
+    let mut count = 0;
+    for tree in open {
+        let versions = tree.view();
+        let (now, stored, item) = (versions.now, versions.stored, versions.item);
+        drop(versions);
+        let Some(key) = item.filter(|_| stored != now) else {
+            continue;
         };
-        if id == TreeId::ROOT {
-            return Ok(OpenTree::new(in_superblock(superblock.root), None));
-        }
-        if id == TreeId::CHUNK {
-            return Ok(OpenTree::new(in_superblock(superblock.chunk_root), None));
-        }
-        let missing = || Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree);
-        let root_tree = self.tree(TreeId::ROOT)?;
-        let root_tree = root_tree.view();
-        let mut cursor = Cursor::new(&self.context.blocks, root_tree.now.tree);
-        let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
-        if !cursor.seek_at_or_before(last)? {
-            return Err(missing().into());
-        }
-        let found = cursor.item();
-        let is_it = |key: &Key| key.object == id.0 && key.kind == ItemKind::ROOT_ITEM;
-        let (key, data) = found.filter(|(key, _)| is_it(key)).ok_or_else(missing)?;
-        let locus = root_tree.now.tree.locus(key);
-        let item = RootItem::decode(data, superblock.sector_bytes, locus)?;
-        let state = TreeState {
-            tree: Tree {
-                id,
-                root: item.root,
-            },
-            last_snapshot: item.last_snapshot,
-            is_shareable: id.is_subvolume(),
-            used_bytes: item.bytes_used,
-        };
-        Ok(OpenTree::new(state, Some(key)))
+        fs.edit(generation, TreeId::ROOT, |editor| {
+            let missing = || Corrupt::new(Locus::tree(key.object), TreesRule::MissingTree);
+            let old = editor.get(key)?.ok_or_else(missing)?;
+            let item = root_item(fs, &now, &old, editor.tree().locus(key))?;
+            editor.set(key, item.as_bytes())
+        })?;
+        tree.lock().stored = now;
+        count += 1;
     }
+    Ok(count)
+}
 
-    /// The tree that the items of block groups are in.
-    pub(super) fn group_tree(&self) -> TreeId {
-        let features = self.features.lock().compat_ro;
-        if features.contains(CompatRo::BLOCK_GROUP_TREE) {
-            TreeId::BLOCK_GROUP
-        } else {
-            TreeId::EXTENT
-        }
+/// The root item of a tree as it is now. What does not change stays as in `old`.
+fn root_item(fs: &WriteContext, now: &TreeState, old: &[u8], locus: Locus) -> Result<DiskRootItem> {
+    let item = RootItem::decode(old, fs.context.superblock.sector_bytes, locus)?;
+    let mut disk = DiskRootItem::new_zeroed();
+    if let Some(place) = disk.as_mut_bytes().get_mut(..old.len()) {
+        place.copy_from_slice(old);
     }
-
-    /// Whether free space is kept in a tree.
-    pub(super) fn has_free_space_tree(&self) -> bool {
-        let features = self.context.superblock.features.compat_ro;
-        features.contains(CompatRo::FREE_SPACE_TREE)
+    let mut history = item.history;
+    if now.id().is_subvolume() && item.root != now.tree.root {
+        history.change_transaction = now.tree.root.generation;
+        history.changed = fs.clock.now();
     }
-
-    /// Where the free space of the last commit is found.
-    pub(super) fn free_space_form(&self) -> Result<FreeSpaceForm> {
-        let committed = |id| -> Result<Tree> {
-            let open = self.trees.lock().get(&id).map(Arc::clone);
-            let open =
-                open.ok_or_else(|| Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree))?;
-            Ok(Tree {
-                id,
-                root: open.committed(),
-            })
-        };
-        if self.has_free_space_tree() {
-            return Ok(FreeSpaceForm::Tree(committed(TreeId::FREE_SPACE)?));
-        }
-        Ok(FreeSpaceForm::Extents(committed(TreeId::EXTENT)?))
-    }
-
-    /// Stores the roots of all trees that changed in their root items. Returns how many did.
-    pub(super) fn store_roots(&self, generation: Generation) -> Result<usize> {
-        let open: Vec<_> = self.trees.lock().values().map(Arc::clone).collect();
-        let mut count = 0;
-        for tree in open {
-            let versions = tree.view();
-            let (now, stored, item) = (versions.now, versions.stored, versions.item);
-            drop(versions);
-            let Some(key) = item.filter(|_| stored != now) else {
-                continue;
-            };
-            self.edit(generation, TreeId::ROOT, |editor| {
-                let missing = || Corrupt::new(Locus::tree(key.object), TreesRule::MissingTree);
-                let old = editor.get(key)?.ok_or_else(missing)?;
-                let item = self.root_item(&now, &old, editor.tree().locus(key))?;
-                editor.set(key, item.as_bytes())
-            })?;
-            tree.lock().stored = now;
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    /// The root item of a tree as it is now. What does not change stays as in `old`.
-    fn root_item(&self, now: &TreeState, old: &[u8], locus: Locus) -> Result<DiskRootItem> {
-        let item = RootItem::decode(old, self.context.superblock.sector_bytes, locus)?;
-        let mut disk = DiskRootItem::new_zeroed();
-        if let Some(place) = disk.as_mut_bytes().get_mut(..old.len()) {
-            place.copy_from_slice(old);
-        }
-        let mut history = item.history;
-        if now.id().is_subvolume() && item.root != now.tree.root {
-            history.change_transaction = now.tree.root.generation;
-            history.changed = self.clock.now();
-        }
-        let item = RootItem {
-            root: now.tree.root,
-            bytes_used: now.used_bytes,
-            last_snapshot: now.last_snapshot,
-            history,
-            ..item
-        };
-        Ok(item.encode(Some(&disk)))
-    }
+    let item = RootItem {
+        root: now.tree.root,
+        bytes_used: now.used_bytes,
+        last_snapshot: now.last_snapshot,
+        history,
+        ..item
+    };
+    Ok(item.encode(Some(&disk)))
 }

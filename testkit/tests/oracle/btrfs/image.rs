@@ -11,7 +11,7 @@ use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::tree_block::Expected;
 use platter_btrfs::ondisk::types::EMPTY_SUBVOL_DIR;
 use platter_btrfs::ondisk::{Key, TreeId};
-use platter_btrfs::txn::{WriteContext, WriteOptions};
+use platter_btrfs::txn::{WriteContext, WriteOptions, convert};
 use platter_btrfs::{Btrfs, MountOptions, open_for_writing};
 use platter_cache::MemoryBudget;
 use platter_vfs::{SystemClock, Timestamp};
@@ -170,7 +170,7 @@ impl Pool {
 
     /// Moves block groups to a tree of their own: `mkfs.btrfs` 6.2 makes none.
     pub(super) fn convert_to_group_tree(&self) -> Result<()> {
-        self.open_for_writing()?.convert_to_block_group_tree()?;
+        convert::to_block_group_tree(&mut self.open_for_writing()?)?;
         let names = mount(&self.devices()?, &MountOptions::default())?;
         let names = names.superblock().features.compat_ro_names();
         assert!(names.contains(&"block-group-tree"), "{names:?}");

@@ -11,7 +11,7 @@ use crate::delayed_refs::Action;
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{Editor, FileRange, Handle};
+use crate::txn::{Editor, FileRange, Handle, data_extents};
 
 /// Items that inserting or dropping an extent changes at most: a drop may split one.
 pub const EXTENT_ITEMS: u32 = 2;
@@ -69,10 +69,9 @@ impl ExtentChange<'_, '_> {
             return Ok(());
         };
         if is_new {
-            self.handle.add_data(self.range(offset), &place)
+            data_extents::add(self.handle, self.range(offset), &place)
         } else {
-            self.handle
-                .change_data(self.range(offset), &place, Action::Add)
+            data_extents::change(self.handle, self.range(offset), &place, Action::Add)
         }
     }
 
@@ -117,7 +116,7 @@ impl ExtentChange<'_, '_> {
                     extent.kind
                 {
                     let range = other.range(*offset);
-                    self.handle.change_data(range, &place, Action::Add)?;
+                    data_extents::change(self.handle, range, &place, Action::Add)?;
                 }
             }
             Ok(())
@@ -346,8 +345,7 @@ impl ExtentChange<'_, '_> {
 
     fn change_refs(&self, refs: &[RefChange]) -> Result<()> {
         for (offset, place, action) in refs {
-            self.handle
-                .change_data(self.range(*offset), place, *action)?;
+            data_extents::change(self.handle, self.range(*offset), place, *action)?;
         }
         Ok(())
     }

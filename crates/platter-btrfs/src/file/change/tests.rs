@@ -2,6 +2,7 @@
 //! contents: `btrfs check` finds references, checksums and counts right, and the kernel reads the same.
 
 use std::fmt::Write as _;
+use std::io::IoSlice;
 use std::ops::Range;
 
 use platter_vfs::{Condition, Error, FileKind};
@@ -15,7 +16,7 @@ use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::txn::tests::Random;
 use crate::txn::tests::files::create;
 use crate::txn::tests::image::Pool;
-use crate::txn::{Handle, WriteContext, WriteOptions};
+use crate::txn::{Handle, WriteContext, WriteOptions, data_extents};
 
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 64;
@@ -81,7 +82,7 @@ impl Model<'_> {
         self.punch(range);
         let handle = self.fs.begin(256).unwrap();
         let len_bytes = (range.end - range.start) * SECTOR;
-        let logical = handle.allocate_data(len_bytes).unwrap();
+        let logical = data_extents::allocate(&handle, len_bytes).unwrap();
         let place = ExtentPlace {
             logical,
             disk_bytes: len_bytes,
@@ -110,8 +111,8 @@ impl Model<'_> {
     fn write(handle: &Handle<'_>, place: ExtentPlace, range: &Range<u64>, byte: u8) {
         let len = usize::try_from((range.end - range.start) * SECTOR).unwrap();
         let contents = vec![byte; len];
-        handle.write_data(place.logical, &contents).unwrap();
-        handle.add_checksums(place.logical, &contents).unwrap();
+        data_extents::write(handle.fs(), place.logical, &[IoSlice::new(&contents)]).unwrap();
+        data_extents::add_checksums(handle, place.logical, &contents).unwrap();
     }
 
     /// The contents.

@@ -14,7 +14,7 @@ use platter_vfs::Result;
 use crate::context::FsContext;
 use crate::ondisk::TreeId;
 use crate::ondisk::features::Incompat;
-use crate::txn::{Handle, WriteContext};
+use crate::txn::{Handle, WriteContext, log_trees, trees};
 use inode::Planner;
 use plan::Plan;
 use view::View;
@@ -40,11 +40,11 @@ pub fn log_inode(
     if superblock.device_count > 1 {
         return Ok(None);
     }
-    let Some(mut turn) = handle.log() else {
+    let Some(mut turn) = log_trees::start(handle) else {
         return Ok(None);
     };
     let generation = handle.generation();
-    let planned = fs.look_at(tree, |now, committed| {
+    let planned = trees::look_at(fs, tree, |now, committed| {
         let mut planner = Planner {
             view: View {
                 blocks: fs.blocks(),

@@ -22,7 +22,7 @@ use crate::ops::create::{self, Blueprint};
 use crate::ops::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States};
 use crate::ops::{BtrfsInode, SuperBlock, orphans};
 use crate::subvolume;
-use crate::txn::{Handle, Snapshot};
+use crate::txn::{Handle, Snapshot, roots, snapshots, trees};
 use crate::xattr;
 
 /// Tree blocks that a new subvolume or a snapshot changes: names in its parent, the root tree, the tree of UUIDs.
@@ -112,7 +112,7 @@ fn make_tree(
     blueprint: &Blueprint<'_>,
 ) -> Result<()> {
     let (generation, now) = (handle.generation(), superblock.clock.now());
-    let root = handle.create_root(id)?;
+    let root = roots::create(handle, id)?;
     let node_bytes = superblock.context().superblock.node_bytes;
     let mut item = RootItem::of_new_tree(root, node_bytes.into());
     item.root_dir = FIRST_FREE_OBJECT;
@@ -179,7 +179,7 @@ pub(super) fn create_snapshot(
     let context = superblock.context();
     let found = context.subvolume(source)?.ok_or(Condition::NotFound)?;
     let writing = superblock.transactions()?;
-    writing.follow(source)?;
+    trees::follow(writing, source)?;
     // What is written in place would be in the snapshot.
     let none_in_place = writing.in_place().exclude();
     let handle = superblock.begin(CREDITS, Purpose::Change)?;
@@ -195,13 +195,16 @@ pub(super) fn create_snapshot(
             let kind = ItemKind::UUID_RECEIVED_SUBVOL;
             subvolume::add_uuid(handle, context, received, kind, id)?;
         }
-        handle.take_snapshot(Snapshot {
-            source,
-            id,
-            uuid,
-            is_read_only,
-            now: superblock.clock.now(),
-        });
+        snapshots::add(
+            handle,
+            Snapshot {
+                source,
+                id,
+                uuid,
+                is_read_only,
+                now: superblock.clock.now(),
+            },
+        );
         Ok(id)
     })?;
     states.end();

@@ -26,6 +26,7 @@ use super::SuperBlock;
 use crate::context::{self, FsContext, TreesRule};
 use crate::inode;
 use crate::ondisk::{Generation, TreeId};
+use crate::txn::trees;
 
 /// The subvolumes of a mount.
 #[derive(Debug, Clone)]
@@ -35,7 +36,7 @@ pub struct MountedSubvolumes(pub(crate) Arc<SuperBlock>);
 fn follow(superblock: &SuperBlock, id: TreeId) -> Result<()> {
     superblock
         .writing()
-        .map_or(Ok(()), |writing| writing.follow(id))
+        .map_or(Ok(()), |writing| trees::follow(writing, id))
 }
 
 fn list(superblock: &SuperBlock, sink: &mut SubvolumeSink<'_>) -> Result<()> {

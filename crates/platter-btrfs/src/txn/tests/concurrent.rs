@@ -14,7 +14,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
 use crate::tree::Cursor;
-use crate::txn::WriteOptions;
+use crate::txn::{WriteOptions, commit, data_extents, trees};
 
 /// Panics if it does not become so.
 pub(super) fn wait_until(is_so: impl Fn() -> bool) {
@@ -118,16 +118,16 @@ fn later_update_of_a_group_is_written_last() {
     let pool = Pool::make(1, 160, &[]);
     let fs = pool.open(WriteOptions::default());
     let handle = fs.begin(8).unwrap();
-    let data = handle.allocate_data(4096).unwrap();
+    let data = data_extents::allocate(&handle, 4096).unwrap();
     let group = fs.groups().find(data, 4096).unwrap();
     let before = group.persisted();
     fs.groups().commit_allocation(data, 4096).unwrap();
-    let tree = fs.tree(fs.group_tree()).unwrap();
+    let tree = fs.tree(trees::block_group_tree(&fs)).unwrap();
     let held = tree.lock();
     thread::scope(|scope| {
         let update = scope.spawn(|| {
             let mut counters = BlockGroupCounters::default();
-            fs.update_group(handle.generation(), &group, &mut counters)
+            commit::update_group(&fs, handle.generation(), &group, &mut counters)
         });
         // While another thread has the tree, the item is not what this one would write.
         thread::sleep(Duration::from_millis(50));
@@ -153,13 +153,13 @@ fn groups_stay_dirty_after_one_could_not_be_updated() {
         ItemKind::BLOCK_GROUP_ITEM,
         first.len_bytes(),
     );
-    let removed = handle.edit(fs.group_tree(), |tree| tree.remove(key));
+    let removed = handle.edit(trees::block_group_tree(&fs), |tree| tree.remove(key));
     removed.unwrap();
     fs.groups()
         .iter()
         .for_each(|group| fs.groups().mark_dirty(&group));
     let mut counters = BlockGroupCounters::default();
-    let updated = fs.update_groups(handle.generation(), &mut counters);
+    let updated = commit::update_groups(&fs, handle.generation(), &mut counters);
     updated.unwrap_err();
     assert_eq!(fs.groups().take_dirty().len(), count);
 }

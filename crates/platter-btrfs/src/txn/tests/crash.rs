@@ -18,7 +18,7 @@ use crate::ondisk::dir_item::Xattr;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::{WriteContext, WriteOptions, chunks, unused};
 
 /// The attributes of the root directory.
 fn read(fs: &WriteContext) -> Xattrs {
@@ -80,9 +80,9 @@ fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
         // Chunks come and go as well.
         if commit % 2 == 1 {
             let kind = BlockGroupFlags::DATA;
-            assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+            assert!(chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind)).unwrap());
         } else {
-            assert!(fs.remove_unused_groups().unwrap() > 0);
+            assert!(unused::remove_groups(&fs).unwrap() > 0);
         }
         change(&fs, &mut random, &mut xattrs, 60);
         fs.sync().unwrap();

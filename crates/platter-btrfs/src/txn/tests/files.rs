@@ -2,6 +2,7 @@
 //! it reads.
 
 use std::collections::BTreeMap;
+use std::io::IoSlice;
 
 use platter_ondisk::{Locus, Rule};
 use platter_vfs::FileKind;
@@ -19,8 +20,8 @@ use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
 use crate::ondisk::{Key, TreeId};
-use crate::txn::data::DataRule;
-use crate::txn::{FileRange, Handle, WriteContext, WriteOptions};
+use crate::txn::data_extents::DataRule;
+use crate::txn::{FileRange, Handle, WriteContext, WriteOptions, data_extents};
 
 const ROOT: u64 = FIRST_FREE_OBJECT;
 
@@ -66,7 +67,7 @@ pub(crate) fn unlink(fs: &WriteContext, id: TreeId, name: &str) {
             inode,
             offset,
         };
-        handle.change_data(range, &place, Action::Drop).unwrap();
+        data_extents::change(&handle, range, &place, Action::Drop).unwrap();
     }
 }
 
@@ -82,16 +83,16 @@ fn write(
         let mut bytes = piece.to_vec();
         bytes.resize(piece.len().next_multiple_of(4096), 0);
         let disk_bytes = bytes.len() as u64;
-        let logical = handle.allocate_data(disk_bytes).unwrap();
-        handle.write_data(logical, &bytes).unwrap();
-        handle.add_checksums(logical, &bytes).unwrap();
+        let logical = data_extents::allocate(handle, disk_bytes).unwrap();
+        data_extents::write(handle.fs(), logical, &[IoSlice::new(&bytes)]).unwrap();
+        data_extents::add_checksums(handle, logical, &bytes).unwrap();
         let place = ExtentPlace {
             logical,
             disk_bytes,
             offset: 0,
         };
         let range = FileRange { offset, ..range };
-        handle.add_data(range, &place).unwrap();
+        data_extents::add(handle, range, &place).unwrap();
         places.push(place);
     }
     places
@@ -218,10 +219,10 @@ fn kernel_reads_files_that_were_created() {
             }
         }
         let handle = fs.begin(1).unwrap();
-        let unused = handle.allocate_data(4096).unwrap();
-        handle.release_data(unused, 4096).unwrap();
+        let unused = data_extents::allocate(&handle, 4096).unwrap();
+        data_extents::release(handle.fs(), unused, 4096).unwrap();
         let metadata = fs.superblock().root.logical;
-        let refused = handle.write_data(metadata, &[0; 4096]);
+        let refused = data_extents::write(handle.fs(), metadata, &[IoSlice::new(&[0; 4096])]);
         assert_eq!(rule(refused), DataRule::NotAllocated.text());
         drop(handle);
         fs.sync().unwrap();

@@ -6,7 +6,7 @@ use super::image::Pool;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::{WriteContext, WriteOptions, data_extents, space, trees};
 
 fn key(number: u64) -> Key {
     Key::new(9000, ItemKind::XATTR_ITEM, number)
@@ -39,7 +39,7 @@ fn reader_sees_items_of_the_running_transaction() {
     let pool = pool();
     let fs = pool.open(WriteOptions::default());
     let tree = fs.context().required_tree(TreeId::FS).unwrap();
-    fs.follow(TreeId::FS).unwrap();
+    trees::follow(&fs, TreeId::FS).unwrap();
     for number in 0..300 {
         insert(&fs, number);
         assert_eq!(count(&fs, tree), usize::try_from(number).unwrap() + 1);
@@ -109,15 +109,18 @@ fn delayed_sectors_hold_space_of_both_types() {
     let pool = pool();
     let fs = pool.open(WriteOptions::default());
     let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
-    fs.reserve_delayed(10).unwrap();
-    let before = kinds.map(|kind| fs.available_bytes(kind));
-    fs.release_delayed(10);
-    let after = kinds.map(|kind| fs.available_bytes(kind));
+    space::reserve_delayed(&fs, 10).unwrap();
+    let before = kinds.map(|kind| space::available_bytes(&fs, kind));
+    space::release_delayed(&fs, 10);
+    let after = kinds.map(|kind| space::available_bytes(&fs, kind));
     assert!(after[0] >= before[0] + 10 * 4096);
     assert!(after[1] >= before[1] + 10 * 1024);
-    let error = fs.reserve_delayed(1 << 30).unwrap_err();
+    let error = space::reserve_delayed(&fs, 1 << 30).unwrap_err();
     assert!(matches!(error, Error::Condition(Condition::NoSpace)));
-    assert_eq!(kinds.map(|kind| fs.available_bytes(kind))[1], after[1]);
+    assert_eq!(
+        kinds.map(|kind| space::available_bytes(&fs, kind))[1],
+        after[1]
+    );
 }
 
 #[test]
@@ -128,18 +131,17 @@ fn data_is_referred_to_in_a_later_transaction() {
     let fs = pool.open(WriteOptions::default());
     let bytes = vec![7; 8192];
     let handle = fs.begin(16).unwrap();
-    let logical = handle.allocate_data(8192).unwrap();
+    let logical = data_extents::allocate(&handle, 8192).unwrap();
     drop(handle);
     insert(&fs, 0);
     fs.sync().unwrap();
-    fs.write_data(logical, &[std::io::IoSlice::new(&bytes)])
-        .unwrap();
+    data_extents::write(&fs, logical, &[std::io::IoSlice::new(&bytes)]).unwrap();
     insert(&fs, 1);
     fs.sync().unwrap();
     let handle = fs.begin(64).unwrap();
-    let checksums = fs.checksums_of(&bytes);
+    let checksums = data_extents::checksums_of(&fs, &bytes);
     assert_eq!(checksums.len(), 8);
-    handle.insert_checksums(logical, checksums).unwrap();
+    data_extents::insert_checksums(&handle, logical, checksums).unwrap();
     let extents = ExtentChange {
         handle: &handle,
         tree: TreeId::FS,

@@ -13,7 +13,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::qgroup::QgroupFlags;
 use crate::ondisk::superblock::RootPointer;
 use crate::qgroup::{CountingLimits, Resolver, RootsRule, Sets, Stored, Uncounted};
-use crate::txn::{CommitReport, WriteContext, WriteOptions};
+use crate::txn::{CommitReport, WriteContext, WriteOptions, quotas};
 
 #[test]
 fn references_that_lead_nowhere_are_not_counted() {
@@ -100,7 +100,7 @@ fn references_run_to_count_quota_groups_are_reported() {
     change(&fs, &mut Random(7), &mut Xattrs::new(), 300);
     let queued = fs.delayed_refs().len() as u64;
     let mut report = CommitReport::default();
-    fs.count_quotas(fs.running(), &mut report).unwrap();
+    quotas::count(&fs, fs.running(), &mut report).unwrap();
     assert!(queued > 0 && report.heads_run >= queued, "{report:?}");
 }
 

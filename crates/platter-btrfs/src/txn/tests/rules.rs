@@ -22,10 +22,10 @@ use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
 use crate::tree::edit::TreeEditor;
 use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
-use crate::txn::data::DataRule;
+use crate::txn::data_extents::DataRule;
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
-use crate::txn::{FileRange, WriteContext, WriteOptions};
+use crate::txn::{FileRange, WriteContext, WriteOptions, data_extents, restripe, trees};
 use crate::{Btrfs, MountOptions, Rescue};
 
 fn opened() -> (Pool, WriteContext) {
@@ -216,10 +216,10 @@ fn commit_without_changed_trees_has_a_root_of_its_own() {
     let old = fs.superblock().generation;
     // As where a log has a block.
     let handle = fs.begin(4).unwrap();
-    let address = handle.allocate_data(fs.node_bytes()).unwrap();
-    handle.release_data(address, fs.node_bytes()).unwrap();
+    let address = data_extents::allocate(&handle, fs.node_bytes()).unwrap();
+    data_extents::release(handle.fs(), address, fs.node_bytes()).unwrap();
     drop(handle);
-    fs.keep_log_block(address).unwrap();
+    data_extents::keep_log_block(&fs, address).unwrap();
     fs.sync().unwrap();
     let superblock = fs.superblock();
     assert!(superblock.generation > old);
@@ -234,7 +234,12 @@ fn commit_without_changed_trees_has_a_root_of_its_own() {
 /// After a commit, the item of each group is as the group, and none is dirty.
 pub(super) fn assert_items_are_as_their_groups(fs: &WriteContext) {
     assert!(!fs.groups().is_dirty());
-    let tree = fs.tree(fs.group_tree()).unwrap().view().now.tree;
+    let tree = fs
+        .tree(trees::block_group_tree(fs))
+        .unwrap()
+        .view()
+        .now
+        .tree;
     let map = fs.blocks().store().map();
     let stored = load_groups(fs.blocks(), tree, &map).unwrap();
     assert_eq!(stored.len(), fs.groups().iter().count());
@@ -298,13 +303,13 @@ fn free_space_turns_into_bitmaps_and_back() {
             .unwrap();
         }
     };
-    let free = fs.read_free_space(&group).unwrap();
+    let free = trees::read_free_space(&fs, &group).unwrap();
     change(false);
     assert!(uses_bitmaps());
     change(true);
     assert!(!uses_bitmaps());
     fs.sync().unwrap();
-    assert_eq!(fs.read_free_space(&group).unwrap(), free);
+    assert_eq!(trees::read_free_space(&fs, &group).unwrap(), free);
     drop(fs);
     pool.assert_clean();
 }
@@ -393,7 +398,7 @@ fn reference_that_cannot_be_queued_aborts_the_transaction() {
         disk_bytes: 4096,
         offset: 0,
     };
-    let queued = handle.change_data(range, &place, Action::Drop);
+    let queued = data_extents::change(&handle, range, &place, Action::Drop);
     queued.unwrap_err();
     assert!(fs.failure().is_some());
 }
@@ -491,7 +496,7 @@ fn chunk_that_cannot_be_copied_is_not_moved() {
     let start = data.unwrap().start();
     let chunk = fs.blocks().store().map().find(start).unwrap().clone();
     overwrite(&pool, 0, chunk.stripes[0].offset, &vec![1; 90_000]);
-    let moved = fs.restripe(start, chunk.profile);
+    let moved = restripe::move_chunk(&fs, start, chunk.profile);
     assert_eq!(rule(moved), DataRule::NoCopy.text());
     assert!(fs.failure().is_none());
     assert_eq!(*fs.blocks().store().map().find(start).unwrap(), chunk);

@@ -16,7 +16,9 @@ use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{FileRange, WriteContext, WriteOptions};
+use crate::txn::{
+    FileRange, WriteContext, WriteOptions, chunks, convert, data_extents, space, unused,
+};
 
 const PIECE: u64 = 4 << 20;
 
@@ -26,14 +28,15 @@ fn is_full<T>(result: &Result<T>) -> bool {
 
 /// Preallocates a piece at the end of the file `inode`.
 fn preallocate(fs: &WriteContext, inode: u64, offset: u64) -> Result<()> {
-    fs.reserve_data(PIECE)?;
+    space::reserve_data(fs, PIECE)?;
     let handle = fs.begin(64);
-    let handle = handle.inspect_err(|_| fs.release_reserved_data(PIECE))?;
+    let handle = handle.inspect_err(|_| space::release_data(fs, PIECE))?;
     let mut at = offset;
     while at < offset + PIECE {
         // What was reserved can be allocated, though not in one piece.
-        let (logical, len_bytes) = handle.allocate_data_part(offset + PIECE - at).unwrap();
-        fs.release_reserved_data(len_bytes);
+        let (logical, len_bytes) =
+            data_extents::allocate_part(&handle, offset + PIECE - at).unwrap();
+        space::release_data(fs, len_bytes);
         let place = ExtentPlace {
             logical,
             disk_bytes: len_bytes,
@@ -59,7 +62,7 @@ fn preallocate(fs: &WriteContext, inode: u64, offset: u64) -> Result<()> {
             inode,
             offset: at,
         };
-        handle.add_data(range, &place)?;
+        data_extents::add(&handle, range, &place)?;
         at += len_bytes;
     }
     Ok(())
@@ -123,7 +126,7 @@ fn examine(devices: usize, size_mib: u64, mkfs: &[&str], has_group_tree: bool) {
     let pool = Pool::make(devices, size_mib, mkfs);
     let mut fs = pool.open(WriteOptions::default());
     if has_group_tree {
-        fs.convert_to_block_group_tree().unwrap();
+        convert::to_block_group_tree(&mut fs).unwrap();
     }
     let chunks = fs.groups().iter().count();
     create(&fs, TreeId::FS, "full", &[], 4096);
@@ -131,7 +134,7 @@ fn examine(devices: usize, size_mib: u64, mkfs: &[&str], has_group_tree: bool) {
     let inode = FIRST_FREE_OBJECT + 1;
     let count = fill(&fs, inode);
     assert!(fs.groups().iter().count() > chunks, "a chunk was allocated");
-    assert!(fs.available_bytes(BlockGroupFlags::DATA) < PIECE);
+    assert!(space::available_bytes(&fs, BlockGroupFlags::DATA) < PIECE);
     fs.sync().unwrap();
     pool.assert_clean();
     // Metadata has no more chunks, either.
@@ -204,13 +207,13 @@ fn unused_groups_are_removed_but_for_one() {
     let fs = pool.open(WriteOptions::default());
     let count = fs.groups().iter().count();
     for kind in [BlockGroupFlags::DATA, BlockGroupFlags::METADATA] {
-        assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+        assert!(chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind)).unwrap());
     }
     create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
     fs.sync().unwrap();
     assert_eq!(fs.groups().iter().count(), count + 2);
-    assert!(fs.remove_unused_groups().unwrap() > 0);
-    assert_eq!(fs.remove_unused_groups().unwrap(), 0);
+    assert!(unused::remove_groups(&fs).unwrap() > 0);
+    assert_eq!(unused::remove_groups(&fs).unwrap(), 0);
     fs.sync().unwrap();
     pool.assert_clean();
     let left = fs.groups().iter().filter(|group| group.is_unused()).count();
@@ -231,10 +234,10 @@ fn items_of_a_chunk_are_inserted_after_it_is_a_group() {
     let kind = BlockGroupFlags::METADATA;
     thread::scope(|scope| {
         let pending = fs.chunks.pending.lock();
-        let adding = scope.spawn(|| fs.grow_space(kind, fs.groups().free_bytes(kind)));
+        let adding = scope.spawn(|| chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind)));
         // A thread that found it pending before would not find its group.
         wait_until(|| fs.groups().iter().count() > count);
-        assert!(pending.is_empty() && fs.has_uncreated_groups());
+        assert!(pending.is_empty() && fs.chunks.has_uncreated());
         drop(pending);
         assert!(adding.join().unwrap().unwrap());
     });
@@ -251,7 +254,7 @@ fn chunk_for_the_chunk_tree_is_in_the_superblock() {
         let fs = pool.open(WriteOptions::default());
         let before = fs.superblock().sys_chunks.len();
         for kind in [BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA] {
-            assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+            assert!(chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind)).unwrap());
         }
         // Their items are inserted with the next change.
         create(&fs, TreeId::FS, "file", &[7; 9000], 4096);

@@ -12,7 +12,7 @@ use crate::ondisk::dir_item::Xattr;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::{WriteContext, WriteOptions, convert};
 
 pub(super) type Xattrs = BTreeMap<String, Vec<u8>>;
 
@@ -151,7 +151,7 @@ fn commits_with_block_group_tree() {
     let pool = Pool::make(1, 160, &[]);
     let mut fs = pool.open(WriteOptions::default());
     set(&fs, "user.before", Some(b"value"));
-    fs.convert_to_block_group_tree().unwrap();
+    convert::to_block_group_tree(&mut fs).unwrap();
     pool.assert_clean();
     set(&fs, "user.before", None);
     fs.sync().unwrap();
@@ -160,7 +160,7 @@ fn commits_with_block_group_tree() {
     examine_pool(&pool, 160, WriteOptions::default());
     let mut fs = pool.open(WriteOptions::default());
     let generation = fs.superblock().generation;
-    fs.convert_to_block_group_tree().unwrap();
+    convert::to_block_group_tree(&mut fs).unwrap();
     assert_eq!(fs.superblock().generation, generation, "it has one");
 }
 
