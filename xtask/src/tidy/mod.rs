@@ -12,6 +12,7 @@ mod spec;
 mod rules;
 mod words;
 mod formats;
+mod impls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     findings.extend(rules::check(&sources));
     findings.extend(words::check(&sources, &pages(workspace, &files)?));
     findings.extend(formats::check(&sources));
+    findings.extend(impls::check(&sources));
     for finding in &findings {
         println!("{finding}");
     }
