@@ -6,10 +6,12 @@ use std::time::Duration;
 use platter_block::CountingDevice;
 use platter_vfs::{FallocateMode, SetAttr, XattrMode};
 
-use super::tests::{budget, create, name, new_device};
+use super::tests::{budget, create, device_of, name, new_device};
 use super::*;
+use crate::mkfs::MkfsOptions;
 use crate::ops::eof_blocks;
 use crate::preallocation::Preallocation;
+use platter_ondisk::Uuid;
 use platter_vfs::inode::CreateKind;
 use platter_vfs::{Context, FixedClock, Inode, Timestamp};
 
@@ -378,6 +380,37 @@ fn writes_to_unwritten_blocks_of_a_full_filesystem_last() {
             file.read_at(block * 4096, &mut found).unwrap();
             assert_eq!(found, [5; 4096], "{block}");
         }
+    }
+}
+
+/// Without trees that keep blocks, nothing but the reserve pool has what the tree of mappings needs.
+#[test]
+fn reserve_pool_is_for_writes_to_unwritten_blocks() {
+    const BLOCKS: u64 = 40_000;
+    let mut options = MkfsOptions::new(Uuid::from_bytes([7; 16]));
+    for feature in ["reflink", "finobt", "inobtcount"] {
+        options.set_feature(feature, false).unwrap();
+    }
+    let mounted = Mounted::on(device_of(&options), Preallocation::Off);
+    let file = mounted.file("file");
+    let space = FallocateMode::Allocate { keep_size: false };
+    file.fallocate(0..BLOCKS * 4096, space).unwrap();
+    mounted.leave_blocks(256);
+    fill(&mounted.file("filling"));
+    let stat = mounted.xfs.stat_fs().unwrap();
+    assert!(stat.blocks_available < 128, "{stat:?}");
+    for block in (0..BLOCKS).step_by(2) {
+        file.write_at(block * 4096, &[5; 4096]).unwrap();
+    }
+    file.sync(false).unwrap();
+    drop(file);
+    let mounted = mounted.remount();
+    let file = mounted.lookup("file");
+    let mut found = [0; 4096];
+    for block in 0..BLOCKS {
+        file.read_at(block * 4096, &mut found).unwrap();
+        let expected = if block % 2 == 0 { 5 } else { 0 };
+        assert_eq!(found, [expected; 4096], "{block}");
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn new_device() -> Arc<dyn BlockDevice> {
     device_of(&MkfsOptions::new(Uuid::from_bytes([7; 16])))
 }
 
-fn device_of(options: &MkfsOptions) -> Arc<dyn BlockDevice> {
+pub(super) fn device_of(options: &MkfsOptions) -> Arc<dyn BlockDevice> {
     let len = usize::try_from(LEN_BYTES_MIN).unwrap();
     let device = MemoryDevice::new("memory", vec![0; len]);
     let target = Target {

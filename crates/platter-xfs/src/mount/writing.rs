@@ -102,13 +102,13 @@ pub(super) fn begin(
     let position = txn::find_position(&log, true)?.after_recovery(&report.position);
     let context = FsContext::new(device, None, found, Arc::clone(&budget));
     open_log(&context, log, position, options.logging)?;
-    keep_blocks(&context)?;
-    reset_quota(&context)?;
-    // What is alone on the device has nothing to be kept apart from.
-    let preallocation = match options.logging {
-        Logging::Logged => options.preallocation,
-        Logging::New | Logging::Scratch => Preallocation::Off,
+    // What is alone on the device has nothing to be kept apart from, and may fill it.
+    let (preallocation, pool) = match options.logging {
+        Logging::Logged => (options.preallocation, reserve_pool(&context)),
+        Logging::New | Logging::Scratch => (Preallocation::Off, 0),
     };
+    keep_blocks(&context, pool)?;
+    reset_quota(&context)?;
     let superblock = SuperBlock::new(context, budget, clock, preallocation);
     finish_unlinked(&superblock)?;
     free_staged(&superblock.context)?;
@@ -140,10 +140,19 @@ fn open_log(
     Ok(())
 }
 
-/// Keeps free blocks for the B-trees of all groups.
-fn keep_blocks(context: &FsContext) -> Result<()> {
+/// Blocks of the reserve pool: a twentieth of the filesystem (`xfs_default_resblks`), and no more than this.
+const RESERVE_POOL_BLOCKS_MAX: u64 = 8192;
+
+/// Returns the size of the reserve pool: blocks of which changes take what the trees of mappings need when nothing was
+/// reserved, such as for unwritten blocks that are written in a full filesystem.
+fn reserve_pool(context: &FsContext) -> u64 {
+    (context.geometry().data_blocks() / 20).min(RESERVE_POOL_BLOCKS_MAX)
+}
+
+/// Keeps free blocks for the B-trees of all groups, and so many as a reserve pool.
+fn keep_blocks(context: &FsContext, pool: u64) -> Result<()> {
     let geometry = context.geometry();
-    let mut kept = 0_u64;
+    let mut kept = pool;
     for ag in geometry.groups() {
         let (agf, agi) = (context.agf(ag)?, context.agi(ag)?);
         kept = kept.saturating_add(reserved_blocks(&agf, &agi, geometry));
