@@ -71,7 +71,7 @@ fn fsync_without_a_change_asks_nothing_of_the_device() {
     let (writes, flushes) = mounted.asked(|| file.sync(false).unwrap());
     assert!(writes <= 4, "{writes}");
     assert_eq!(flushes, 2);
-    assert_eq!(log_trees::written(mounted.writing()), 1);
+    assert_eq!(log_trees::logs_written(mounted.writing()), 1);
     assert_eq!(mounted.asked(|| file.sync(false).unwrap()), (0, 0));
     assert_eq!(mounted.asked(|| file.sync(true).unwrap()), (0, 0));
     mounted.fs.sync().unwrap();
@@ -93,7 +93,7 @@ fn commit_drops_the_log_and_frees_its_blocks() {
         file.write_at(0, &[number; 9000]).unwrap();
         file.sync(false).unwrap();
     }
-    assert_eq!(log_trees::written(mounted.writing()), 20);
+    assert_eq!(log_trees::logs_written(mounted.writing()), 20);
     let blocks = (groups.space(metadata).reserved - reserved) / 16384;
     assert!(
         blocks < 60,
@@ -123,7 +123,7 @@ fn threads_share_logs() {
             });
         }
     });
-    let logs = log_trees::written(mounted.writing());
+    let logs = log_trees::logs_written(mounted.writing());
     println!("200 calls by four threads: {logs} logs");
     assert!((50..=200).contains(&logs), "{logs}");
     // What was logged is there after a crash.
@@ -155,12 +155,12 @@ fn failed_write_of_a_log_is_made_up_for_by_a_commit() {
         effect: Effect::Tear { seed: 0 },
     });
     file.sync(false).unwrap();
-    assert_eq!(log_trees::written(mounted.writing()), 0);
+    assert_eq!(log_trees::logs_written(mounted.writing()), 0);
     let superblock = mounted.writing().superblock();
     assert_eq!(superblock.log_root, None);
     file.write_at(5000, &[2; 10]).unwrap();
     file.sync(false).unwrap();
-    assert_eq!(log_trees::written(mounted.writing()), 1);
+    assert_eq!(log_trees::logs_written(mounted.writing()), 1);
     drop(file);
     mounted.fs.unmount().unwrap();
     pool.assert_clean();

@@ -359,7 +359,7 @@ impl<'i> Defragmenter<'i> {
             Some(compressing) => self.write_chunks(group, compressing),
             None => self.write_as_one(group),
         };
-        space::release_data(writing, len_bytes);
+        space::release_reserved_data(writing, len_bytes);
         written
     }
 

@@ -83,7 +83,7 @@ fn store(
                 )
             })
         });
-    space::release_data(writing, disk_bytes);
+    space::release_reserved_data(writing, disk_bytes);
     stored?;
     inode.pages.remove_range(sectors);
     Ok(())

@@ -30,14 +30,14 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
         let mut at = hole.start;
         while at < hole.end {
             let len_bytes = preallocate_some(inode, at..hole.end)?;
-            space::release_data(writing, len_bytes);
+            space::release_reserved_data(writing, len_bytes);
             reserved -= len_bytes;
             done.push(at..at + len_bytes);
             at += len_bytes;
         }
         Ok(())
     });
-    space::release_data(writing, reserved);
+    space::release_reserved_data(writing, reserved);
     filled.inspect_err(|_| {
         for range in done {
             // What cannot be taken back stays allocated.

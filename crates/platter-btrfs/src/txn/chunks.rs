@@ -516,7 +516,7 @@ pub(super) fn update_device(
 }
 
 /// The UUID of the chunk tree, which all tree blocks have.
-pub(super) fn chunk_tree_uuid(fs: &WriteContext) -> Result<platter_ondisk::Uuid> {
+fn chunk_tree_uuid(fs: &WriteContext) -> Result<platter_ondisk::Uuid> {
     let root = fs.tree(TreeId::CHUNK)?.lock().now.tree.root.logical;
     let block = fs.blocks().read(root, &Expected::default())?;
     let missing = || Corrupt::new(Locus::tree(TreeId::CHUNK.0), TreesRule::MissingTree);

@@ -408,6 +408,6 @@ pub(super) fn drop_all(fs: &WriteContext) -> Result<()> {
 
 /// Logs that were written since the mount.
 #[cfg(test)]
-pub(crate) fn written(fs: &WriteContext) -> u64 {
+pub(crate) fn logs_written(fs: &WriteContext) -> u64 {
     fs.logs.written.load(Ordering::Relaxed)
 }

@@ -456,7 +456,7 @@ impl WriteContext {
         })
     }
 
-    /// Makes durable all that was done, unless all is [one transaction](super::WriteOptions::one_transaction).
+    /// Makes durable all that was done, unless all is [one transaction](WriteOptions::one_transaction).
     pub fn sync(&self) -> Result<()> {
         if self.options.one_transaction {
             return self.transactions.failure().map_or(Ok(()), Err);

@@ -23,7 +23,7 @@ pub(super) fn queue(fs: &WriteContext, change: &Change) -> Result<()> {
 ///
 /// # Errors
 /// Those of the trees. The transaction is to be aborted.
-pub(crate) fn run(fs: &WriteContext, generation: Generation, count: usize) -> Result<usize> {
+pub(super) fn run(fs: &WriteContext, generation: Generation, count: usize) -> Result<usize> {
     let mut run = 0;
     while run < count
         && let Some(running) = fs.refs.select()

@@ -45,11 +45,7 @@ pub(super) fn create_tree(fs: &WriteContext, generation: Generation, id: TreeId)
 }
 
 /// Creates the root of an empty tree.
-pub(super) fn create_empty(
-    fs: &WriteContext,
-    generation: Generation,
-    id: TreeId,
-) -> Result<RootPointer> {
+fn create_empty(fs: &WriteContext, generation: Generation, id: TreeId) -> Result<RootPointer> {
     let mut root = RootPointer {
         generation,
         ..RootPointer::default()

@@ -60,31 +60,31 @@ pub(crate) fn reserve_data(fs: &WriteContext, bytes: u64) -> Result<()> {
 }
 
 /// Returns a reservation of data, which was allocated or is not needed.
-pub(crate) fn release_data(fs: &WriteContext, bytes: u64) {
+pub(crate) fn release_reserved_data(fs: &WriteContext, bytes: u64) {
     fs.reservations.data.fetch_sub(bytes, Ordering::AcqRel);
 }
 
 /// Reserves space for sectors that are allocated later, and for what they take in trees.
 ///
 /// # Errors
-/// Those of [`reserve_data`](reserve_data); then nothing is reserved.
+/// Those of [`reserve_data`]; then nothing is reserved.
 pub(crate) fn reserve_delayed(fs: &WriteContext, sectors: u64) -> Result<()> {
     let (data, metadata) = delayed_bytes(fs, sectors);
     reserve_data(fs, data)?;
-    reserve_metadata(fs, metadata, Urgency::Normal).inspect_err(|_| release_data(fs, data))
+    reserve_metadata(fs, metadata, Urgency::Normal).inspect_err(|_| release_reserved_data(fs, data))
 }
 
 /// Returns a reservation of sectors that have their items, or are not written.
 pub(crate) fn release_delayed(fs: &WriteContext, sectors: u64) {
     let (data, metadata) = delayed_bytes(fs, sectors);
-    release_data(fs, data);
+    release_reserved_data(fs, data);
     fs.reservations.release_metadata(metadata);
 }
 
 /// Reserves what sectors take in trees that are written over where they are.
 ///
 /// # Errors
-/// As of [`reserve_data`](reserve_data).
+/// As of [`reserve_data`].
 pub(crate) fn reserve_written_over(fs: &WriteContext, sectors: u64) -> Result<()> {
     reserve_metadata(fs, delayed_bytes(fs, sectors).1, Urgency::Normal)
 }
@@ -107,7 +107,7 @@ pub(super) fn reserve_metadata(fs: &WriteContext, bytes: u64, urgency: Urgency) 
 
 /// Bytes of a type that are free and not reserved.
 #[must_use]
-pub(crate) fn available_bytes(fs: &WriteContext, kind: BlockGroupFlags) -> u64 {
+pub(super) fn available_bytes(fs: &WriteContext, kind: BlockGroupFlags) -> u64 {
     available(fs, kind, Urgency::Normal)
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn look_at<R>(
     look(versions.now.tree, Tree { id, root })
 }
 
-/// A tree, which is opened if it is not.
+/// The tree of [`WriteContext::tree`], as the transaction has it.
 pub(super) fn lookup(fs: &WriteContext, id: TreeId) -> Result<Arc<OpenTree>> {
     if let Some(open) = fs.trees.lock().get(&id) {
         return Ok(Arc::clone(open));
@@ -178,7 +178,7 @@ pub(super) fn has_free_space_tree(fs: &WriteContext) -> bool {
 }
 
 /// Where the free space of the last commit is found.
-pub(super) fn free_space_form(fs: &WriteContext) -> Result<FreeSpaceForm> {
+fn free_space_form(fs: &WriteContext) -> Result<FreeSpaceForm> {
     let committed = |id| -> Result<Tree> {
         let open = fs.trees.lock().get(&id).map(Arc::clone);
         let open = open.ok_or_else(|| Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree))?;
