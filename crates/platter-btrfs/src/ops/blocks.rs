@@ -379,7 +379,7 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn commit(&self, _data_only: bool) -> Result<()> {
-        sync::commit_file(self)
+        sync::sync_file(self)
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn inherited_flags(directory: InodeFlags, kind: FileKind) -> InodeFla
     flags
 }
 
-/// What a file made in this directory takes from it and from its maker.
+/// What a file made in a directory takes from it and from its maker.
 ///
 /// # Errors
 /// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
@@ -115,8 +115,8 @@ pub(super) fn plan<'a>(directory: &BtrfsInode, new: NewInode<'a>) -> Result<Blue
     })
 }
 
-/// Makes a file; without a name, it is an orphan. The caller holds the inode lock.
-pub(super) fn file(
+/// Makes an inode of any kind; without a name, it is an orphan. The caller holds the lock of the directory.
+pub(super) fn new_inode(
     directory: &BtrfsInode,
     name: Option<Name<'_>>,
     new: NewInode<'_>,
@@ -147,7 +147,7 @@ pub(super) fn file(
     fs.adopt(directory, number, item)
 }
 
-/// Makes an inode in this directory's subvolume, with what is in it from the start. The name comes first: only
+/// Makes an inode in the subvolume of a directory, with what is in it from the start. The name comes first: only
 /// that can be refused.
 pub(super) fn make(
     directory: &BtrfsInode,
@@ -219,7 +219,7 @@ pub(super) fn make(
     Ok((number, item))
 }
 
-/// Adds a name of `file` to this directory. The caller holds both inode locks.
+/// Adds a name of `file` to a directory. The caller holds both inode locks.
 pub(super) fn link(directory: &BtrfsInode, name: Name<'_>, file: &Arc<BtrfsInode>) -> Result<()> {
     let handle = directory.fs.begin(NAME_CREDITS, Purpose::Change)?;
     let mut states = States::lock(&[directory, file]);

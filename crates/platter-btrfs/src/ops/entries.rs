@@ -8,7 +8,7 @@ use crate::directory::change::{EntryName, next_index};
 use crate::ondisk::features::Incompat;
 use crate::txn::{Editor, Handle};
 
-/// Adds a name to this directory.
+/// Adds a name to a directory.
 pub(super) fn add(
     directory: &BtrfsInode,
     handle: &Handle<'_>,
@@ -30,7 +30,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Removes a name from this directory.
+/// Removes a name from a directory.
 pub(super) fn remove(
     directory: &BtrfsInode,
     handle: &Handle<'_>,
@@ -51,7 +51,7 @@ pub(super) fn remove(
     Ok(())
 }
 
-/// Counts a name that came to this directory or left it.
+/// Sets the size and the times of a directory after a name came to it or left it.
 pub(super) fn update_size(
     directory: &BtrfsInode,
     states: &mut States<'_>,

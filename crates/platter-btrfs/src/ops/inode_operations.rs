@@ -15,7 +15,7 @@ use platter_vfs::{
 
 use super::state::SECTOR_BYTES;
 use super::{
-    BtrfsInode, contents, defragment, link, names, reflink, subvolumes, sync, whole_file, xattrs,
+    BtrfsInode, contents, defragment, names, reflink, subvolumes, symlink, sync, whole_file, xattrs,
 };
 use crate::xattr;
 
@@ -37,7 +37,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        link::target(self)
+        symlink::target(self)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

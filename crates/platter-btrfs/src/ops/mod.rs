@@ -19,7 +19,7 @@ mod encoded;
 mod defragment;
 mod evict;
 pub(crate) mod orphans;
-mod link;
+mod symlink;
 mod xattrs;
 mod free_objectids;
 mod entries;
@@ -65,9 +65,9 @@ use state::Purpose;
 use stub::Stubs;
 use subvolumes::in_use::{InUse, SubvolumesInUse, root_of};
 
-pub use link::LinkRule;
 pub use properties::DataPolicy;
 pub use subvolumes::MountedSubvolumes;
+pub use symlink::LinkRule;
 
 /// What a file has in memory besides its object and its pages.
 const INODE_OVERHEAD_BYTES: usize = 512;

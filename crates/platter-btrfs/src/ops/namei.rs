@@ -115,11 +115,11 @@ impl NamedInode for BtrfsInode {
     }
 
     fn create_child(&self, name: Name<'_>, (): (), new: NewInode<'_>) -> Result<Arc<Self>> {
-        create::file(self, Some(name), new)
+        create::new_inode(self, Some(name), new)
     }
 
     fn create_without_name(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
-        create::file(self, None, new)
+        create::new_inode(self, None, new)
     }
 
     fn link_child(&self, _: &Context, name: Name<'_>, (): (), target: &Arc<Self>) -> Result<()> {

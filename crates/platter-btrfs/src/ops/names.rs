@@ -38,7 +38,7 @@ pub(super) fn lookup(dir: &BtrfsInode, name: Name<'_>) -> Result<Arc<dyn platter
     dir.fs.named(tree, id)
 }
 
-/// What an entry of this directory names.
+/// What an entry of a directory names.
 fn entry_id(dir: &BtrfsInode, location: Location, name: Name<'_>) -> Result<InodeId> {
     let child = match location {
         Location::Inode(number) => {

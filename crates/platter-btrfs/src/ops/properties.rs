@@ -150,7 +150,7 @@ fn property(inode: &BtrfsInode) -> Result<Option<Method>> {
     Ok(method)
 }
 
-/// The value of the property that a new file in this directory gets.
+/// The value of the property that a new file in a directory gets.
 pub(super) fn inherited(inode: &BtrfsInode, kind: FileKind) -> Result<Option<Vec<u8>>> {
     let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
     let has_contents = matches!(kind, FileKind::Regular | FileKind::Directory);

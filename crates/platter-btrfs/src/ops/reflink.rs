@@ -17,7 +17,7 @@ use crate::ondisk::inode_item::InodeFlags;
 /// Extents that one handle shares at most.
 const SHARED_MAX: usize = 32;
 
-/// Has this file share what `source` has in a range.
+/// Has a file share what `source` has in a range.
 pub(super) fn clone(
     inode: &BtrfsInode,
     source: &dyn Inode,

@@ -9,7 +9,7 @@ use super::{BtrfsInode, entries, sync};
 use crate::inode;
 use crate::txn::Handle;
 
-/// Takes the name of `victim` out of this directory. The caller holds both inode locks.
+/// Takes the name of `victim` out of a directory. The caller holds both inode locks.
 pub(super) fn unlink(
     directory: &BtrfsInode,
     name: &NameBuf,

@@ -116,7 +116,7 @@ pub(super) fn fsync(inode: &BtrfsInode, data_only: bool) -> Result<()> {
 }
 
 /// Makes the inode durable, and what of it was written where it was.
-pub(super) fn commit_file(inode: &BtrfsInode) -> Result<()> {
+pub(super) fn sync_file(inode: &BtrfsInode) -> Result<()> {
     let writes = &inode.data.sync.writes;
     let flush = || {
         if make_durable(inode)? == Flushed::No {

@@ -107,8 +107,8 @@ pub fn scrub(
     scrub_opened(&context, stale.clone(), stale, repairs, sink)
 }
 
-/// Scrubs an opened filesystem; what is on `distrusted` devices is right only if a checksum says so. Those that are `stale` get their
-/// superblock once they have everything.
+/// Scrubs an opened filesystem; what is on `distrusted` devices is right only if a checksum says so. Those that are
+/// `stale` get their superblock once they have everything.
 pub(crate) fn scrub_opened(
     context: &FsContext,
     distrusted: Vec<DeviceId>,

@@ -14,7 +14,7 @@ use crate::ops::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States};
 use crate::ops::{BtrfsInode, dead_subvolumes, sync};
 use crate::subvolume;
 
-/// Deletes the subvolume that a name of this directory names. The caller holds both inode locks.
+/// Deletes the subvolume that a name of a directory names. The caller holds both inode locks.
 pub(in crate::ops) fn delete_subvolume(
     directory: &BtrfsInode,
     name: Name<'_>,

@@ -13,7 +13,7 @@ use crate::ops::state::{States, touch_contents};
 use crate::subvolume;
 use crate::txn::Handle;
 
-/// The root directory of a subvolume that this directory has under a name; `None` if it is elsewhere.
+/// The root directory of a subvolume that a directory has under a name; `None` if it is elsewhere.
 pub(in crate::ops) fn find_root(
     directory: &BtrfsInode,
     child: TreeId,
@@ -47,7 +47,7 @@ pub(in crate::ops) fn is_moved(
     ))
 }
 
-/// Adds the name of a subvolume to this directory. The state of the directory is locked; it is not stored.
+/// Adds the name of a subvolume to a directory. The state of the directory is locked; it is not stored.
 pub(in crate::ops) fn add(
     directory: &BtrfsInode,
     handle: &Handle<'_>,
@@ -71,7 +71,7 @@ pub(in crate::ops) fn add(
     Ok(())
 }
 
-/// Removes the name of a subvolume from this directory. The state of the directory is locked; it is not stored.
+/// Removes the name of a subvolume from a directory. The state of the directory is locked; it is not stored.
 pub(in crate::ops) fn remove(
     directory: &BtrfsInode,
     handle: &Handle<'_>,
@@ -92,7 +92,7 @@ pub(in crate::ops) fn remove(
     Ok(())
 }
 
-/// A name of a subvolume in this directory.
+/// A name of a subvolume in a directory.
 fn entry<'n>(directory: &BtrfsInode, name: &'n Name<'_>, child: TreeId) -> SubvolumeName<'n> {
     SubvolumeName {
         dir: directory.id.number,
