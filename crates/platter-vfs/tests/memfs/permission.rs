@@ -536,9 +536,10 @@ fn other_namespaces_have_their_own_rules() {
         file.xattr(&stranger(), "system.posix_acl_access", Write),
         Condition::NotPermitted,
     );
-    refused(
-        file.xattr(&owner(), "system.posix_acl_default", Write),
-        Condition::AccessDenied,
+    // Setting it fails later: removing a list that no file can have is no error.
+    assert!(
+        file.xattr(&owner(), "system.posix_acl_default", Write)
+            .is_ok()
     );
     assert!(
         File::dir(0o755)
