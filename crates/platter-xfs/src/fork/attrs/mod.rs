@@ -34,6 +34,8 @@ pub struct AttrKey<'a> {
     name: &'a [u8],
     /// The value of a pointer to a parent: there may be several of one name.
     parent: Option<&'a [u8]>,
+    /// Whether it is that of an incomplete attribute, too.
+    may_be_incomplete: bool,
 }
 
 impl<'a> AttrKey<'a> {
@@ -44,6 +46,7 @@ impl<'a> AttrKey<'a> {
             namespace,
             name,
             parent: Some(value).filter(|_| namespace == Namespace::Parent),
+            may_be_incomplete: false,
         }
     }
 
@@ -58,7 +61,7 @@ impl<'a> AttrKey<'a> {
     fn is(&self, attr: &Stored) -> bool {
         attr.namespace == self.namespace
             && attr.name == self.name
-            && attr.flags.is_complete()
+            && (self.may_be_incomplete || attr.flags.is_complete())
             && self.parent.is_none_or(
                 |parent| matches!(&attr.value, StoredValue::Local(value) if value == parent),
             )
@@ -139,6 +142,8 @@ pub struct AttrEdit<'g> {
     form: Form,
     /// Blocks that a fork which is left had more than before.
     blocks: i64,
+    /// Whether incomplete attributes are set and removed as others.
+    is_recovery: bool,
 }
 
 fn broken<R: Rule>(inode: InodeNr, rule: R) -> Error {
@@ -186,7 +191,25 @@ impl<'g> AttrEdit<'g> {
             len,
             form,
             blocks: 0,
+            is_recovery: false,
         })
+    }
+
+    /// Has incomplete attributes set and removed as others: a change that a crash interrupted left them
+    /// (`XFS_DA_OP_RECOVERY`).
+    #[must_use]
+    pub fn for_recovery(self) -> Self {
+        Self {
+            is_recovery: true,
+            ..self
+        }
+    }
+
+    fn key_of_change<'a>(&self, key: &AttrKey<'a>) -> AttrKey<'a> {
+        AttrKey {
+            may_be_incomplete: self.is_recovery,
+            ..*key
+        }
     }
 
     /// The value of an attribute.
@@ -224,7 +247,7 @@ impl<'g> AttrEdit<'g> {
 
     /// Sets an attribute, in the place of the one that it has the key of.
     pub fn set(&mut self, attr: &Attr) -> Result<()> {
-        let key = attr.key();
+        let key = self.key_of_change(&attr.key());
         let mut stored = Stored {
             hash: key.hash(),
             flags: attr.namespace.flag(),
@@ -251,6 +274,7 @@ impl<'g> AttrEdit<'g> {
 
     /// Removes an attribute. Returns whether it was there.
     pub fn remove(&mut self, key: &AttrKey<'_>) -> Result<bool> {
+        let key = &self.key_of_change(key);
         if let Form::Short(attrs) = &mut self.form {
             let before = attrs.len();
             attrs.retain(|old| !key.is(old));

@@ -4,7 +4,7 @@ use super::super::attrs::{Attr, AttrEdit};
 use super::*;
 use crate::context::tests::broken_rule;
 use crate::ondisk::Site;
-use crate::ondisk::attr::{Namespace, build};
+use crate::ondisk::attr::{AttrFlags, Namespace, build};
 use crate::ondisk::da::{DaNode, DaNodeRule};
 
 /// Changes the attributes of an inode.
@@ -145,6 +145,39 @@ fn pointers_to_parents_of_one_name_are_distinct() {
         assert!(attrs.has(&all[0].key()).unwrap() && !attrs.has(&all[1].key()).unwrap());
     });
     assert_eq!(read(&sample, number).len(), all.len() - 1);
+}
+
+/// A removal of the kernel marks an attribute as incomplete first, and a crash may come then.
+#[test]
+fn recovery_removes_incomplete_attributes() {
+    let (sample, number) = sample(56);
+    let attr = Attr {
+        namespace: Namespace::User,
+        name: b"name".to_vec(),
+        value: b"value".to_vec(),
+    };
+    edit_attributes(&sample, number, |attrs| attrs.set(&attr).unwrap());
+    let mut groups = sample.groups();
+    let mut inode = InodeEdit::read(&groups, number).unwrap();
+    let mut bytes = inode.fork(ForkKind::Attr).unwrap().bytes.to_vec();
+    // The header, and the lengths of the name and the value, are before the flags.
+    bytes[6] |= AttrFlags::INCOMPLETE.bits();
+    let fork = StoredFork {
+        kind: ForkKind::Attr,
+        format: ForkFormat::Local,
+        extents: 0,
+        bytes: &bytes,
+    };
+    inode.set_fork(&fork, 0).unwrap();
+    inode.refresh(&sample.geometry).unwrap();
+    let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
+    assert!(!attrs.remove(&attr.key()).unwrap());
+    let mut attrs = attrs.for_recovery();
+    assert!(attrs.remove(&attr.key()).unwrap());
+    attrs.finish().unwrap();
+    inode.store(&mut groups);
+    groups.write_all().unwrap();
+    assert_eq!(read(&sample, number), []);
 }
 
 #[test]

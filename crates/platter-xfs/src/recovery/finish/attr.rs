@@ -36,7 +36,7 @@ pub(super) fn finish(finisher: &mut Finisher, intent: &AttrIntent) -> Result<()>
         name: intent.name.clone(),
         value: intent.value.clone().unwrap_or_default(),
     };
-    let mut attrs = AttrEdit::open(&mut finisher.groups, &mut inode)?;
+    let mut attrs = AttrEdit::open(&mut finisher.groups, &mut inode)?.for_recovery();
     match intent.op {
         AttrOp::Set | AttrOp::Replace | AttrOp::ParentSet => attrs.set(&old)?,
         AttrOp::Remove | AttrOp::ParentRemove => {
