@@ -34,7 +34,7 @@ pub struct AttrKey<'a> {
     name: &'a [u8],
     /// The value of a pointer to a parent: there may be several of one name.
     parent: Option<&'a [u8]>,
-    /// Whether it is that of an incomplete attribute, too.
+    /// Whether an incomplete attribute has this key, too.
     may_be_incomplete: bool,
 }
 
@@ -263,7 +263,7 @@ impl<'g> AttrEdit<'g> {
                 None => self.leave_inode(),
             };
         }
-        self.take_from_blocks(&key)?;
+        while self.take_from_blocks(&key)? && self.is_recovery {}
         let Form::Blocks(fork) = &mut self.form else {
             return Ok(());
         };
@@ -280,11 +280,12 @@ impl<'g> AttrEdit<'g> {
             attrs.retain(|old| !key.is(old));
             return Ok(attrs.len() < before);
         }
-        let was_there = self.take_from_blocks(key)?;
-        if was_there {
-            self.enter_inode()?;
+        if !self.take_from_blocks(key)? {
+            return Ok(false);
         }
-        Ok(was_there)
+        while self.is_recovery && self.take_from_blocks(key)? {}
+        self.enter_inode()?;
+        Ok(true)
     }
 
     /// Stores the fork in the inode.
@@ -313,6 +314,7 @@ impl<'g> AttrEdit<'g> {
         self.inode.refresh(geometry)
     }
 
+    /// Takes one attribute out that the key may be of; in recovery there may be a complete one and incomplete ones.
     fn take_from_blocks(&mut self, key: &AttrKey<'_>) -> Result<bool> {
         let Form::Blocks(fork) = &mut self.form else {
             return Ok(false);
@@ -321,7 +323,9 @@ impl<'g> AttrEdit<'g> {
         let Some((path, index)) = blocks.find(key.hash(), |attr| key.is(attr))? else {
             return Ok(false);
         };
+        // An incomplete one whose value is gone has no block.
         if let Some(&StoredValue::Remote { block, len }) = path.attr(index).map(|attr| &attr.value)
+            && block != 0
         {
             blocks.drop_value(block, len)?;
         }

@@ -147,37 +147,62 @@ fn pointers_to_parents_of_one_name_are_distinct() {
     assert_eq!(read(&sample, number).len(), all.len() - 1);
 }
 
-/// A removal of the kernel marks an attribute as incomplete first, and a crash may come then.
+/// A removal of the kernel marks an attribute as incomplete first, and a crash may come then; one that is replaced
+/// without an intent is there twice.
 #[test]
 fn recovery_removes_incomplete_attributes() {
-    let (sample, number) = sample(56);
-    let attr = Attr {
+    let sized = |name: &[u8], len| Attr {
         namespace: Namespace::User,
-        name: b"name".to_vec(),
-        value: b"value".to_vec(),
+        name: name.to_vec(),
+        value: vec![1; len],
     };
-    edit_attributes(&sample, number, |attrs| attrs.set(&attr).unwrap());
-    let mut groups = sample.groups();
-    let mut inode = InodeEdit::read(&groups, number).unwrap();
-    let mut bytes = inode.fork(ForkKind::Attr).unwrap().bytes.to_vec();
-    // The header, and the lengths of the name and the value, are before the flags.
-    bytes[6] |= AttrFlags::INCOMPLETE.bits();
-    let fork = StoredFork {
-        kind: ForkKind::Attr,
-        format: ForkFormat::Local,
-        extents: 0,
-        bytes: &bytes,
-    };
-    inode.set_fork(&fork, 0).unwrap();
-    inode.refresh(&sample.geometry).unwrap();
-    let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
-    assert!(!attrs.remove(&attr.key()).unwrap());
-    let mut attrs = attrs.for_recovery();
-    assert!(attrs.remove(&attr.key()).unwrap());
-    attrs.finish().unwrap();
-    inode.store(&mut groups);
-    groups.write_all().unwrap();
-    assert_eq!(read(&sample, number), []);
+    let (attr, large) = (sized(b"name", 5), sized(b"large", 3000));
+    let (key, others) = (attr.key(), [large.clone()]);
+    for is_twice in [false, true] {
+        let (sample, number) = sample(56);
+        edit_attributes(&sample, number, |attrs| attrs.set(&attr).unwrap());
+        let mut groups = sample.groups();
+        let mut inode = InodeEdit::read(&groups, number).unwrap();
+        let mut bytes = inode.fork(ForkKind::Attr).unwrap().bytes.to_vec();
+        // The header, and the lengths of the name and the value, are before the flags.
+        bytes[6] |= AttrFlags::INCOMPLETE.bits();
+        let fork = StoredFork {
+            kind: ForkKind::Attr,
+            format: ForkFormat::Local,
+            extents: 0,
+            bytes: &bytes,
+        };
+        inode.set_fork(&fork, 0).unwrap();
+        inode.refresh(&sample.geometry).unwrap();
+        let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
+        assert!(!attrs.remove(&key).unwrap());
+        // Moves it to a leaf as it is.
+        attrs.set(&large).unwrap();
+        if is_twice {
+            attrs.set(&attr).unwrap();
+        }
+        attrs.finish().unwrap();
+        inode.store(&mut groups);
+        groups.write_all().unwrap();
+        let change = |work: &dyn Fn(&mut AttrEdit<'_>)| {
+            let mut inode = InodeEdit::read(&groups, number).unwrap();
+            let mut groups = sample.groups();
+            let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
+            attrs = attrs.for_recovery();
+            work(&mut attrs);
+            attrs.finish().unwrap();
+            inode.store(&mut groups);
+            groups.write_all().unwrap();
+        };
+        change(&|attrs| attrs.set(&attr).unwrap());
+        assert_eq!(read(&sample, number), [large.clone(), attr.clone()]);
+        edit_attributes(&sample, number, |attrs| {
+            assert!(attrs.remove(&key).unwrap() && !attrs.has(&key).unwrap());
+        });
+        // None is left that only recovery sees.
+        change(&|attrs| assert!(!attrs.remove(&key).unwrap()));
+        assert_eq!(read(&sample, number), others);
+    }
 }
 
 #[test]
