@@ -39,10 +39,12 @@ pub(super) fn stat_fs_at(sb: &Arc<SuperBlock>, inode: InodeId) -> Result<StatFs>
     let Ok(Some(project)) = ops::project_of_space(sb, inode) else {
         return Ok(stat);
     };
-    if let Some(limit) = project.limits.space() {
-        let block_bytes = u64::from(stat.block_bytes);
-        let left = limit.saturating_sub(project.space_with_reserved()) / block_bytes;
-        stat.blocks = stat.blocks.min(limit / block_bytes);
+    let block_bytes = u64::from(stat.block_bytes);
+    // As in Linux, a limit of less than a block is none here.
+    let space = project.limits.space().map(|limit| limit / block_bytes);
+    if let Some(limit) = space.filter(|&limit| limit > 0) {
+        let left = limit.saturating_sub(project.space_with_reserved() / block_bytes);
+        stat.blocks = stat.blocks.min(limit);
         stat.blocks_free = stat.blocks_free.min(left);
         stat.blocks_available = stat.blocks_available.min(left);
     }
