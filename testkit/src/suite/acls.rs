@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{
-    Condition, Context, CreateKind, Credentials, Error, Inode, Name, SetAttr, XattrMode,
+    Condition, Context, CreateKind, Credentials, Error, Inode, Name, SetAttr, Timestamp, XattrMode,
 };
 
 use super::Candidate;
@@ -48,7 +48,16 @@ fn run(candidate: Candidate) -> Result<()> {
     ensure!(file.attr()?.permissions == 0o640, "set-group-ID is kept");
     absent(&*file, ACL_ACCESS_NAME)?;
     // What is not there is removed, and that is no change.
+    let long_ago = SetAttr {
+        changed: Some(Timestamp::default()),
+        ..SetAttr::default()
+    };
+    file.set_attr(&Context::root(), &long_ago)?;
     let before = file.attr()?;
+    ensure!(
+        before.changed == Timestamp::default(),
+        "a change has a time of its own"
+    );
     file.remove_xattr(&Context::root(), ACL_ACCESS_NAME)?;
     file.remove_xattr(&Context::root(), ACL_DEFAULT_NAME)?;
     file.set_xattr(
