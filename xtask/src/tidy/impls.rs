@@ -16,7 +16,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let mut definitions: BTreeMap<(&Path, &str), usize> = BTreeMap::new();
     for source in sources {
         let package = package(&source.path);
-        for name in source.code.lines().filter_map(implemented) {
+        for name in headers(&source.code).filter_map(implemented) {
             files
                 .entry((package, name))
                 .or_default()
@@ -44,17 +44,25 @@ fn package(path: &Path) -> &Path {
     root.and_then(Path::parent).unwrap_or(path)
 }
 
-/// The type that an inherent `impl` block begins for on this line.
-fn implemented(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix("impl")?;
+/// What `impl` blocks outside of others have before their brace.
+fn headers(code: &str) -> impl Iterator<Item = &str> {
+    let starts = code.match_indices("impl").map(|(at, _)| at);
+    let starts = starts.filter(|&at| at == 0 || code[..at].ends_with('\n'));
+    starts
+        .filter_map(|at| code[at..].split_once('{'))
+        .map(|(header, _)| header)
+}
+
+/// The type that an `impl` block with this header is of, if it implements no trait.
+fn implemented(header: &str) -> Option<&str> {
+    let rest = header.strip_prefix("impl")?;
     let rest = match rest.strip_prefix('<') {
         Some(generics) => after_generics(generics)?,
         None => rest,
     };
-    let rest = rest.strip_prefix(' ')?;
-    let name = path(rest)?;
-    let after = &rest[rest.find(name)? + name.len()..];
-    (!after.contains(" for ")).then_some(name)
+    let name = path(rest.strip_prefix(' ')?)?;
+    let is_of_trait = rest.split_whitespace().any(|word| word == "for");
+    (!is_of_trait).then_some(name)
 }
 
 /// What follows the end of generics.
@@ -119,7 +127,10 @@ mod tests {
                 "pub(crate) struct Type<T>(T);\nimpl<T: Fn() -> u8> Type<T> {}",
             ),
             ("crates/a/src/b.rs", "impl super::Type<u8> {}"),
-            ("crates/a/src/c.rs", "impl Trait for Type<u8> {}"),
+            (
+                "crates/a/src/c.rs",
+                "impl Trait for Type<u8> {}\nimpl<T> Other\n    for Type<T>\nwhere\n    T: Copy,\n{\n}",
+            ),
             ("crates/b/src/lib.rs", "impl Type {}"),
         ];
         assert_eq!(findings(&two), Vec::<String>::new());
