@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use platter_vfs::Result;
 
-use super::{Moved, Moving, PoolRequest, move_chunks, refused};
+use super::{Moved, Moving, PoolRequest, move_chunks};
+use crate::mount::unsupported;
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::txn::{Placing, restripe};
@@ -117,7 +118,7 @@ impl PoolRequest {
             let loses = map.iter().filter(of_kind).any(|it| has_copies(it.profile));
             if loses && !has_copies(target) && !is_data && !args.is_forced {
                 let feature = format!("metadata as {} without its copies", target.name());
-                return Err(refused(feature, Some("use --force")));
+                return Err(unsupported(feature, Some("use --force")));
             }
             placing.profiles.push((kind, target));
         }

@@ -5,16 +5,14 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_vfs::{CheckReport, CheckSink, Condition, Result};
 
-use super::{Moved, Moving, PoolRequest, known_device, move_chunks, refused};
-use crate::mount::{self, open_for_writing};
+use super::{Moved, Moving, PoolRequest, check_device, move_chunks};
+use crate::mount::{self, open_for_writing, unsupported};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::ondisk::{DeviceAddr, DeviceId, Generation, Superblock};
 use crate::scrub::{ScrubCounts, scrub_opened};
-use crate::txn::{
-    Placing, WriteContext, WriteOptions, clear_superblocks, devices, restripe, write_superblocks,
-};
+use crate::txn::{Placing, WriteContext, WriteOptions, devices, restripe, superblocks};
 
 /// The shortest device.
 const DEVICE_BYTES_MIN: u64 = 16 << 20;
@@ -42,7 +40,7 @@ impl PoolRequest {
         let len_bytes = device.geometry().len_bytes;
         let total_bytes = len_bytes - len_bytes % u64::from(sector);
         if total_bytes < DEVICE_BYTES_MIN {
-            return Err(refused(
+            return Err(unsupported(
                 format!("a device of {len_bytes} bytes"),
                 Some("it is too short"),
             ));
@@ -74,9 +72,9 @@ impl PoolRequest {
     /// `ENOSPC` where the others have no space, or are too few for a profile: what was moved before stays so.
     pub fn remove_device(&self, device: DeviceId, moving: Moving<'_>) -> Result<Moved> {
         let fs = self.open()?;
-        known_device(&fs, device)?;
+        check_device(&fs, device)?;
         if fs.blocks().store().members().iter().count() < 2 {
-            return Err(refused("removing the only device".to_owned(), None));
+            return Err(unsupported("removing the only device".to_owned(), None));
         }
         restripe::set_placing(
             &fs,
@@ -107,7 +105,7 @@ impl PoolRequest {
         moving: Moving<'_>,
     ) -> Result<Moved> {
         let fs = self.open()?;
-        known_device(&fs, device)?;
+        check_device(&fs, device)?;
         let sector = u64::from(fs.superblock().sector_bytes);
         let total_bytes = total_bytes - total_bytes % sector;
         let members = fs.blocks().store().members();
@@ -120,7 +118,7 @@ impl PoolRequest {
         }
         if total_bytes < before && total_bytes < SHRUNK_BYTES_MIN {
             let feature = format!("a device of {total_bytes} bytes");
-            return Err(refused(feature, Some("256 MiB is the least")));
+            return Err(unsupported(feature, Some("256 MiB is the least")));
         }
         let mut moved = Moved::default();
         if total_bytes < before {
@@ -161,7 +159,7 @@ impl PoolRequest {
     ) -> Result<(ScrubCounts, CheckReport)> {
         // What is in a log is lost otherwise: it is replayed now.
         let fs = self.open()?;
-        known_device(&fs, device)?;
+        check_device(&fs, device)?;
         fs.sync()?;
         let newest = fs.superblock();
         let chunks = devices::chunks_on(&fs, device);
@@ -172,7 +170,7 @@ impl PoolRequest {
         let old = old.ok_or(Condition::NotFound)?;
         let total_bytes = old.total_bytes.unwrap_or_default();
         if target.geometry().len_bytes < total_bytes {
-            return Err(refused(
+            return Err(unsupported(
                 format!("a device shorter than {total_bytes} bytes"),
                 Some("the one that it replaces is longer"),
             ));
@@ -190,14 +188,14 @@ impl PoolRequest {
             dev_item: item,
             ..newest
         };
-        clear_superblocks(&**target)?;
+        superblocks::clear(&**target)?;
         let mut is_copied = source.is_some();
         if let Some(source) = &source {
             for chunk in &chunks {
                 is_copied &= copy_stripes(&**source, &**target, chunk, device)?;
             }
         }
-        write_superblocks(&**target, &stale, &template, total_bytes)?;
+        superblocks::write(&**target, &stale, &template, total_bytes)?;
         let mut devices: Vec<_> = others().filter_map(|it| it.device.clone()).collect();
         // With one device alone there is nothing else to know the filesystem by.
         let is_alone = devices.is_empty();
@@ -206,7 +204,7 @@ impl PoolRequest {
                 generation: newest_generation(&template)?,
                 ..stale
             };
-            write_superblocks(&**target, &whole, &template, total_bytes)?;
+            superblocks::write(&**target, &whole, &template, total_bytes)?;
         }
         devices.push(Arc::clone(target));
         let mut options = self.options.clone();
@@ -220,7 +218,7 @@ impl PoolRequest {
             && !report.cancelled
             && counts.uncorrectable_errors == 0
         {
-            clear_superblocks(&*source)?;
+            superblocks::clear(&*source)?;
         }
         Ok(scrubbed)
     }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
-use platter_vfs::{Clock, Condition, Error, Result};
+use platter_vfs::{Clock, Condition, Result};
 
-use crate::mount::{MountOptions, unsupported};
+use crate::mount::MountOptions;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::ondisk::{DeviceId, LogicalAddr};
 use crate::txn::{WriteContext, restripe, unused};
@@ -107,16 +107,15 @@ fn remove_unused(fs: &WriteContext) -> Result<u64> {
     Ok(removed)
 }
 
-/// The number of the device that a caller means.
-fn known_device(fs: &WriteContext, device: DeviceId) -> Result<()> {
+/// Refuses a number that no device has.
+///
+/// # Errors
+/// `NotFound`.
+fn check_device(fs: &WriteContext, device: DeviceId) -> Result<()> {
     let members = fs.blocks().store().members();
     if members.iter().any(|member| member.id == device) {
         Ok(())
     } else {
         Err(Condition::NotFound.into())
     }
-}
-
-fn refused(feature: String, reason: Option<&'static str>) -> Error {
-    unsupported(feature, reason)
 }

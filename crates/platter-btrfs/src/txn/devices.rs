@@ -7,7 +7,7 @@ use platter_ondisk::Corrupt;
 use platter_vfs::{Condition, Result};
 use zerocopy::IntoBytes;
 
-use super::WriteContext;
+use super::{WriteContext, superblocks};
 use crate::context::TreesRule;
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
@@ -40,7 +40,7 @@ pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevIte
         dev_item: item,
         ..superblock
     };
-    write_superblocks(
+    superblocks::write(
         &**device,
         &of_device(fs.superblock()),
         &template,
@@ -58,7 +58,7 @@ pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevIte
     }
     drop(handle);
     fs.sync()?;
-    write_superblocks(
+    superblocks::write(
         &**device,
         &of_device(fs.superblock()),
         &template,
@@ -83,7 +83,7 @@ pub(crate) fn remove(fs: &WriteContext, device: DeviceId) -> Result<()> {
     let members = fs.blocks().store().members();
     let gone = members.iter().find(|member| member.id == device);
     if let Some(device) = gone.and_then(|member| member.device.as_ref()) {
-        clear_superblocks(&**device)?;
+        superblocks::clear(&**device)?;
     }
     Ok(())
 }
@@ -152,30 +152,4 @@ fn template(fs: &WriteContext) -> Result<DiskSuperblock> {
     let disk: DiskSuperblock = zerocopy::transmute!(bytes);
     Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
     Ok(disk)
-}
-
-/// Writes the copies of a superblock that a device has space for, and makes them durable.
-pub fn write_superblocks(
-    device: &dyn BlockDevice,
-    superblock: &Superblock,
-    template: &DiskSuperblock,
-    total_bytes: u64,
-) -> Result<()> {
-    for offset in SUPERBLOCK_OFFSETS {
-        if offset + (SUPERBLOCK_BYTES as u64) < total_bytes {
-            device.write_at(offset, superblock.encode(template, offset).as_bytes())?;
-        }
-    }
-    Ok(device.flush()?)
-}
-
-/// Clears all superblocks of a device.
-pub fn clear_superblocks(device: &dyn BlockDevice) -> Result<()> {
-    let len_bytes = device.geometry().len_bytes;
-    for offset in SUPERBLOCK_OFFSETS {
-        if offset + SUPERBLOCK_BYTES as u64 <= len_bytes {
-            device.write_at(offset, &[0; SUPERBLOCK_BYTES])?;
-        }
-    }
-    Ok(device.flush()?)
 }

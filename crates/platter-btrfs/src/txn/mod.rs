@@ -51,7 +51,6 @@ use crate::tree::edit::TreeEditor;
 pub(crate) use chunks::Shape as ChunkShape;
 pub use cow::Cow;
 pub use data_extents::FileRange;
-pub use devices::{clear_superblocks, write_superblocks};
 pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
 pub use log_trees::{LogCow, LogEditor, LogTurn};
 pub use placing::Placing;

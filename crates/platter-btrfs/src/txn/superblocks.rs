@@ -191,12 +191,42 @@ fn write_copies(
         ..superblock.clone()
     };
     let len_bytes = device.geometry().len_bytes;
-    let len_bytes = total_bytes.min(len_bytes);
+    write_below(device, &superblock, &old, total_bytes.min(len_bytes))
+}
+
+/// Writes the copies that end before `end`.
+fn write_below(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+    template: &DiskSuperblock,
+    end: u64,
+) -> Result<()> {
     for offset in SUPERBLOCK_OFFSETS {
-        if offset + (SUPERBLOCK_BYTES as u64) < len_bytes {
-            let disk = superblock.encode(&old, offset);
-            device.write_at(offset, disk.as_bytes())?;
+        if offset + (SUPERBLOCK_BYTES as u64) < end {
+            device.write_at(offset, superblock.encode(template, offset).as_bytes())?;
         }
     }
     Ok(())
+}
+
+/// Writes the copies of a superblock that a device has space for, and makes them durable.
+pub(crate) fn write(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+    template: &DiskSuperblock,
+    total_bytes: u64,
+) -> Result<()> {
+    write_below(device, superblock, template, total_bytes)?;
+    Ok(device.flush()?)
+}
+
+/// Clears all superblocks of a device.
+pub(crate) fn clear(device: &dyn BlockDevice) -> Result<()> {
+    let len_bytes = device.geometry().len_bytes;
+    for offset in SUPERBLOCK_OFFSETS {
+        if offset + SUPERBLOCK_BYTES as u64 <= len_bytes {
+            device.write_at(offset, &[0; SUPERBLOCK_BYTES])?;
+        }
+    }
+    Ok(device.flush()?)
 }

@@ -13,9 +13,6 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
 use crate::txn::{Editor, FileRange, Handle, data_extents};
 
-/// Items that inserting or dropping an extent changes at most: a drop may split one.
-pub const EXTENT_ITEMS: u32 = 2;
-
 /// The extents of one file in a transaction. Contents and the inode item are the caller's.
 #[derive(Debug, Clone, Copy)]
 pub struct ExtentChange<'h, 'f> {

@@ -8,8 +8,8 @@ use crate::directory::change::SubvolumeName;
 use crate::ondisk::TreeId;
 use crate::ondisk::dir_item::Location;
 use crate::ondisk::root_ref::RootRef;
-use crate::ops::BtrfsInode;
-use crate::ops::state::{States, touch_contents};
+use crate::ops::state::States;
+use crate::ops::{BtrfsInode, entries};
 use crate::subvolume;
 use crate::txn::Handle;
 
@@ -65,9 +65,7 @@ pub(in crate::ops) fn add(
         name: name.as_bytes(),
     };
     subvolume::add_name(handle, directory.tree_id(), child, reference)?;
-    let item = states.item(directory);
-    item.size_bytes = item.size_bytes.saturating_add(2 * name.len() as u64);
-    touch_contents(item, directory.fs.clock.now());
+    entries::update_size(directory, states, name, true);
     Ok(())
 }
 
@@ -86,9 +84,7 @@ pub(in crate::ops) fn remove(
     if !is_stub {
         subvolume::remove_name(handle, directory.tree_id(), child)?;
     }
-    let item = states.item(directory);
-    item.size_bytes = item.size_bytes.saturating_sub(2 * name.len() as u64);
-    touch_contents(item, directory.fs.clock.now());
+    entries::update_size(directory, states, name, false);
     Ok(())
 }
 
