@@ -134,6 +134,36 @@ pub(crate) struct FillRequest<'r> {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
+/// A type of filesystem that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FilesystemType {
+    /// ext2: without a journal.
+    Ext2,
+    /// ext3: with a journal.
+    Ext3,
+    /// ext4: with a journal, extents and checksums.
+    Ext4,
+    /// btrfs.
+    Btrfs,
+    /// XFS of version 5.
+    Xfs,
+}
+
+impl FilesystemType {
+    /// Returns the name, as `mount` knows it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext2 => "ext2",
+            Self::Ext3 => "ext3",
+            Self::Ext4 => "ext4",
+            Self::Btrfs => "btrfs",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
 /// A filesystem that is to be made: its type and options.
 pub struct NewFilesystem(Box<dyn Mkfs>);
 
@@ -221,6 +251,16 @@ impl NewFilesystem {
     }
 }
 
+impl From<FilesystemType> for NewFilesystem {
+    /// A filesystem with the defaults of the format's own `mkfs`.
+    fn from(kind: FilesystemType) -> Self {
+        let Some(new) = Self::of_type(kind.name()) else {
+            unreachable!("a driver makes each type");
+        };
+        new
+    }
+}
+
 impl Clone for NewFilesystem {
     fn clone(&self) -> Self {
         Self(self.0.boxed())
@@ -236,4 +276,28 @@ impl fmt::Debug for NewFilesystem {
 /// A number that fits the option.
 pub(super) fn fit<T: TryFrom<u64>>(value: u64) -> Result<T, OptionError> {
     T::try_from(value).map_err(|_| OptionError::Invalid("a smaller number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::make::types;
+
+    #[test]
+    fn each_type_is_made_by_a_driver() {
+        let all = [
+            FilesystemType::Ext2,
+            FilesystemType::Ext3,
+            FilesystemType::Ext4,
+            FilesystemType::Btrfs,
+            FilesystemType::Xfs,
+        ];
+        let names: Vec<&str> = all.into_iter().map(FilesystemType::name).collect();
+        assert_eq!(types().collect::<Vec<_>>(), names);
+        for kind in all {
+            let by_name = NewFilesystem::of_type(kind.name()).unwrap();
+            let by_kind = format!("{:?}", NewFilesystem::from(kind));
+            assert_eq!(by_kind, format!("{by_name:?}"));
+        }
+    }
 }

@@ -30,42 +30,12 @@ pub(crate) use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub(crate) use pool::Pool;
 pub(crate) use resize::{Resize, ResizeRequest};
 
-pub use mkfs::NewFilesystem;
+pub use mkfs::{FilesystemType, NewFilesystem};
 pub use pool::{Balance, Moved, Moving, Scrubbed};
 pub use resize::Resized;
 
 /// All drivers, in the order in which they are asked.
 const DRIVERS: &[&dyn Driver] = &[&ext4::Ext, &btrfs::BtrfsDriver, &xfs::Xfs];
-
-/// A type of filesystem that can be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FilesystemType {
-    /// ext2: without a journal.
-    Ext2,
-    /// ext3: with a journal.
-    Ext3,
-    /// ext4: with a journal, extents and checksums.
-    Ext4,
-    /// btrfs.
-    Btrfs,
-    /// XFS of version 5.
-    Xfs,
-}
-
-impl From<FilesystemType> for NewFilesystem {
-    /// A filesystem with the defaults of the format's own `mkfs`.
-    fn from(kind: FilesystemType) -> Self {
-        use platter_ext4::mkfs::Generation;
-        match kind {
-            FilesystemType::Ext2 => ext4::new_filesystem(Generation::Ext2),
-            FilesystemType::Ext3 => ext4::new_filesystem(Generation::Ext3),
-            FilesystemType::Ext4 => ext4::new_filesystem(Generation::Ext4),
-            FilesystemType::Btrfs => btrfs::new_filesystem(),
-            FilesystemType::Xfs => xfs::new_filesystem(),
-        }
-    }
-}
 
 /// What a driver can do.
 pub(crate) trait Driver: Sync {

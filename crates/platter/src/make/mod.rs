@@ -74,7 +74,15 @@ impl Default for FormatOptions {
 }
 
 impl FormatOptions {
-    /// A new filesystem on all of an image that is there.
+    /// A new filesystem on all of an image that is there, of a [type](FilesystemType) with its defaults, or with options.
+    ///
+    /// ```
+    /// use platter::{FilesystemType, FormatOptions, Image};
+    ///
+    /// let image = Image::in_memory(300 << 20);
+    /// FormatOptions::new(FilesystemType::Xfs).format(&image)?;
+    /// # Ok::<(), platter::Error>(())
+    /// ```
     #[must_use]
     pub fn new(new: impl Into<NewFilesystem>) -> Self {
         Self {

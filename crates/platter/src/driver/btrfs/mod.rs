@@ -13,8 +13,7 @@ use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
 use super::{
-    Driver, EditStrategy, Identity, Mkfs, MountRequest, NewFilesystem, Pool, Purpose, Resize,
-    unsupported,
+    Driver, EditStrategy, Identity, Mkfs, MountRequest, Pool, Purpose, Resize, unsupported,
 };
 use crate::Format;
 use crate::devices::{DeviceRole, Devices, Member, Members};
@@ -22,11 +21,6 @@ use crate::options::{MountOption, OptionError, Recovery};
 
 /// The driver.
 pub(super) struct BtrfsDriver;
-
-/// A new filesystem with the defaults of mkfs.btrfs.
-pub(super) fn new_filesystem() -> NewFilesystem {
-    NewFilesystem::new(mkfs::NewBtrfs::new())
-}
 
 impl Driver for BtrfsDriver {
     fn format(&self) -> Format {

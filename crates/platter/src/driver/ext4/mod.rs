@@ -7,14 +7,13 @@ mod resize;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ext4::mkfs::{Generation, MkfsOptions};
 use platter_ext4::{ContentsShare, DataMode, Ext4, MountOptions, Unused};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
 use super::{
     Driver, EditStrategy, FreeRanges, Identity, ImageCommit, JournaledEdits, Mkfs, MountRequest,
-    NewFilesystem, Purpose, Resize, unsupported,
+    Purpose, Resize, unsupported,
 };
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
@@ -29,11 +28,6 @@ const SEVERAL_DEVICES: &str = "a filesystem on several devices";
 
 /// The driver.
 pub(super) struct Ext;
-
-/// A new filesystem of a generation, with the defaults of mke2fs.
-pub(super) fn new_filesystem(generation: Generation) -> NewFilesystem {
-    MkfsOptions::new(generation).into()
-}
 
 impl Driver for Ext {
     fn format(&self) -> Format {

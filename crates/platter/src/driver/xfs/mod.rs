@@ -12,7 +12,7 @@ use platter_xfs::{Logging, MountOptions, Preallocation, RealtimeDevice, Unused};
 
 use super::{
     Driver, EditStrategy, FreeRanges, Identity, ImageCommit, JournaledEdits, Mkfs, MountRequest,
-    NewFilesystem, Purpose, Resize, unsupported,
+    Purpose, Resize, unsupported,
 };
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
@@ -23,11 +23,6 @@ const ALLOCATION_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
 
 /// The driver.
 pub(super) struct Xfs;
-
-/// A new filesystem with the defaults of mkfs.xfs.
-pub(super) fn new_filesystem() -> NewFilesystem {
-    NewFilesystem::new(mkfs::NewXfs::new())
-}
 
 impl Driver for Xfs {
     fn format(&self) -> Format {
