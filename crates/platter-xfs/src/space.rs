@@ -33,8 +33,10 @@ pub struct Space {
     busy: AtomicUsize,
     /// How often freed blocks could be allocated again.
     returned: AtomicU64,
-    /// Free blocks that nothing but B-trees may have.
+    /// Free blocks that files cannot have: what the B-trees of groups may need, and the reserve pool.
     floor: AtomicI64,
+    /// Blocks of the floor that are the reserve pool.
+    pool: AtomicI64,
     /// What files held before this mount is never overwritten.
     keeps_old: AtomicBool,
     /// Changes that were begun again since another one had a group.
@@ -169,9 +171,20 @@ impl Space {
         self.keeps_old.load(Ordering::Relaxed)
     }
 
-    /// The free blocks that nothing but B-trees may have.
+    /// The free blocks that files cannot have.
     pub(crate) fn floor(&self) -> i64 {
         self.floor.load(Ordering::Acquire)
+    }
+
+    /// Has so many free blocks as a reserve pool, in addition to the floor.
+    pub(crate) fn keep_pool(&self, blocks: i64) {
+        self.pool.store(blocks, Ordering::Release);
+        self.add_to_floor(blocks);
+    }
+
+    /// Whether there is a reserve pool.
+    pub(crate) fn has_pool(&self) -> bool {
+        self.pool.load(Ordering::Acquire) > 0
     }
 
     /// Changes the floor.

@@ -1,4 +1,4 @@
-//! What a change reserves in the log.
+//! What a change reserves in the log, and of the free blocks.
 
 use crate::ondisk::Geometry;
 
@@ -20,6 +20,8 @@ pub struct Cost {
     pub inodes: u32,
     /// Bytes of other blocks.
     pub bytes: u64,
+    /// Free blocks that are reserved until it is made, where there is a reserve pool, which is not for it.
+    pub blocks: u32,
 }
 
 impl Cost {
@@ -32,6 +34,7 @@ impl Cost {
             directory_blocks: self.directory_blocks + other.directory_blocks,
             inodes: self.inodes + other.inodes,
             bytes: self.bytes + other.bytes,
+            blocks: self.blocks + other.blocks,
         }
     }
 

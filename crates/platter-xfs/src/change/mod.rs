@@ -104,7 +104,10 @@ impl FsContext {
     ) -> Result<Committed<S, R>> {
         let log = self.log().ok_or(Condition::ReadOnly)?;
         let usual = cost.log_bytes(self.geometry()).min(log.usual_max());
-        let mut need = Need::default();
+        let mut need = Need {
+            kept_reservations: self.reserve_blocks(cost.blocks)?,
+            ..Need::default()
+        };
         loop {
             let begun = begin(log, usual.max(need.log_bytes));
             let transaction = begun.inspect_err(|_| {
@@ -130,6 +133,22 @@ impl FsContext {
                 }
             }
         }
+    }
+
+    /// Reserves free blocks that files may have. Without a reserve pool, a change takes what the groups have. Returns
+    /// how many were reserved.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    fn reserve_blocks(&self, count: u32) -> Result<u64> {
+        if count == 0 || !self.space().has_pool() {
+            return Ok(0);
+        }
+        let floor = self.space().floor();
+        if !self.mount().free_blocks().try_sub(count.into(), floor) {
+            return Err(Condition::NoSpace.into());
+        }
+        Ok(count.into())
     }
 
     /// Blocks that were reserved are free again.

@@ -19,11 +19,13 @@ pub(super) fn stat_fs(context: &FsContext) -> StatFs {
     let mount = context.mount();
     let count = |counter: &StripedCounter| u64::try_from(counter.sum()).unwrap_or_default();
     let inode_count = count(mount.inodes());
-    let set_aside = mount.set_aside();
-    // What files cannot have while the filesystem is written.
-    let kept = u64::try_from(context.space().floor()).unwrap_or_default();
-    let unavailable = set_aside.saturating_add(free_space_btree_blocks(context));
-    let unavailable = unavailable.saturating_add(kept);
+    // The floor of a filesystem that is written has the B-trees of free space, too.
+    let unavailable = match context.log() {
+        Some(_) => u64::try_from(context.space().floor()).unwrap_or_default(),
+        None => mount
+            .set_aside()
+            .saturating_add(free_space_btree_blocks(context)),
+    };
     let free = count(mount.free_blocks()).saturating_sub(unavailable);
     let per_block = u64::from(geometry.inodes_per_block());
     let possible = inode_count.saturating_add(free.saturating_mul(per_block));

@@ -102,7 +102,7 @@ pub(super) fn begin(
     let position = txn::find_position(&log, true)?.after_recovery(&report.position);
     let context = FsContext::new(device, None, found, Arc::clone(&budget));
     open_log(&context, log, position, options.logging)?;
-    // What is alone on the device has nothing to be kept apart from, and may fill it.
+    // Nothing else grows while an image is made or edited, and it may be filled.
     let (preallocation, pool) = match options.logging {
         Logging::Logged => (options.preallocation, reserve_pool(&context)),
         Logging::New | Logging::Scratch => (Preallocation::Off, 0),
@@ -140,19 +140,20 @@ fn open_log(
     Ok(())
 }
 
-/// Blocks of the reserve pool: a twentieth of the filesystem (`xfs_default_resblks`), and no more than this.
+/// The largest reserve pool in blocks; that of a small filesystem is a twentieth of it (`xfs_default_resblks`).
 const RESERVE_POOL_BLOCKS_MAX: u64 = 8192;
 
-/// Returns the size of the reserve pool: blocks of which changes take what the trees of mappings need when nothing was
-/// reserved, such as for unwritten blocks that are written in a full filesystem.
-fn reserve_pool(context: &FsContext) -> u64 {
-    (context.geometry().data_blocks() / 20).min(RESERVE_POOL_BLOCKS_MAX)
+/// Returns the size of the reserve pool in blocks. Changes take from it what trees of mappings need for which nothing was
+/// reserved, as when unwritten blocks are written in a full filesystem, and what removing names takes.
+fn reserve_pool(context: &FsContext) -> i64 {
+    let blocks = (context.geometry().data_blocks() / 20).min(RESERVE_POOL_BLOCKS_MAX);
+    i64::try_from(blocks).unwrap_or(i64::MAX)
 }
 
-/// Keeps free blocks for the B-trees of all groups, and so many as a reserve pool.
-fn keep_blocks(context: &FsContext, pool: u64) -> Result<()> {
+/// Keeps free blocks for the B-trees of all groups, and a reserve pool of `pool` blocks.
+fn keep_blocks(context: &FsContext, pool: i64) -> Result<()> {
     let geometry = context.geometry();
-    let mut kept = pool;
+    let mut kept = 0_u64;
     for ag in geometry.groups() {
         let (agf, agi) = (context.agf(ag)?, context.agi(ag)?);
         kept = kept.saturating_add(reserved_blocks(&agf, &agi, geometry));
@@ -160,6 +161,7 @@ fn keep_blocks(context: &FsContext, pool: u64) -> Result<()> {
     let kept = i64::try_from(kept).unwrap_or(i64::MAX);
     let space = context.space();
     space.add_to_floor(kept);
+    space.keep_pool(pool);
     let free_blocks = context.mount().free_blocks();
     free_blocks.set_exact_below(|| space.floor());
     Ok(())

@@ -24,6 +24,8 @@ use crate::ondisk::{
 };
 use crate::xattr::Attributes;
 
+/// Blocks that the trees of inodes and of mappings grow by when a file is made.
+const TREE_BLOCKS: u32 = 4;
 /// What all inodes inherit of the flags of their directory.
 const INHERITED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::NOATIME)
@@ -49,11 +51,14 @@ impl Blueprint<'_> {
 
     /// What making it takes, in addition to its name.
     pub(super) fn cost(&self, inode: &Inode) -> Cost {
+        let geometry = inode.context().geometry();
         let made = Cost {
             extents: 3,
             forks: 1,
             inodes: 2,
             bytes: 8192,
+            // A chunk of inodes, a block of entries and one of their index, and what their trees grow by.
+            blocks: geometry.chunk_blocks() + 2 * geometry.dir_block_blocks() + TREE_BLOCKS,
             ..Cost::default()
         };
         match (&self.file.access_acl, &self.default_acl) {

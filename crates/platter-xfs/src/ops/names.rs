@@ -18,6 +18,7 @@ pub(super) const NAME_COST: Cost = Cost {
     directory_blocks: 10,
     inodes: 1,
     bytes: 0,
+    blocks: 0,
 };
 
 /// The inode that a name in a directory is of.

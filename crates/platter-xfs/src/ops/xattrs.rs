@@ -10,10 +10,13 @@ use super::state::{Times, touch};
 use super::{Inode, attr_fork};
 use crate::change::{Change, Cost};
 use crate::fork::{Attr, AttrEdit, AttrKey, InodeEdit};
+use crate::ondisk::attr::Namespace;
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{InodeNr, attr};
 use crate::xattr::{AttrName, acl};
 
+/// Blocks that the tree of attributes grows by at most when one is added.
+const TREE_BLOCKS: u32 = 4;
 /// An access control list that most inodes have at most.
 const ACL_BYTES_MAX: usize = 4096;
 /// `XATTR_SIZE_MAX`.
@@ -32,6 +35,23 @@ pub(super) fn cost(inode: &Inode, value_bytes: usize) -> Cost {
         directory_blocks: 0,
         inodes: 1,
         bytes: blocks * (u64::from(geometry.block_bytes()) + 512),
+        blocks: 0,
+    }
+}
+
+/// The same with free blocks for it. Attributes of the superuser, ACLs among them, may take the reserve pool.
+fn reserving_cost(inode: &Inode, name: &AttrName<'_>, value_bytes: usize) -> Cost {
+    let blocks = match name.namespace {
+        Namespace::Root => 0,
+        Namespace::User | Namespace::Secure | Namespace::Parent => {
+            let value_bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
+            let capacity = attr::remote::capacity(inode.context().geometry()).max(1);
+            value_bytes.div_ceil(capacity).saturating_add(TREE_BLOCKS)
+        }
+    };
+    Cost {
+        blocks,
+        ..cost(inode, value_bytes)
     }
 }
 
@@ -53,13 +73,14 @@ pub(super) fn set(
     if value.len() > VALUE_BYTES_MAX {
         return Err(Condition::TooBig.into());
     }
-    match AclChange::setting(inode.kind, name, value)? {
-        Some(acl) => change_acl(inode, context, &parsed, &acl),
-        None => change(inode, Some(value), |change, edit| {
-            set_stored(change, edit, &parsed, Some(value), mode)?;
-            Ok(true)
-        }),
+    if let Some(acl) = AclChange::setting(inode.kind, name, value)? {
+        return change_acl(inode, context, &parsed, &acl);
     }
+    let cost = reserving_cost(inode, &parsed, value.len());
+    change(inode, cost, |change, edit| {
+        set_stored(change, edit, &parsed, Some(value), mode)?;
+        Ok(true)
+    })
 }
 
 /// Removes an attribute by its full name.
@@ -67,7 +88,7 @@ pub(super) fn remove(inode: &Inode, context: &Context, name: &[u8]) -> Result<()
     let parsed = AttrName::parse(name)?;
     match AclChange::removing(inode.kind, name)? {
         Some(acl) => change_acl(inode, context, &parsed, &acl),
-        None => change(inode, None, |change, edit| {
+        None => change(inode, cost(inode, 0), |change, edit| {
             set_stored(change, edit, &parsed, None, XattrMode::Replace)?;
             Ok(true)
         }),
@@ -87,7 +108,8 @@ fn change_acl(
         return Err(Condition::TooBig.into());
     }
     let stored = stored.map(acl::to_stored);
-    change(inode, stored.as_deref(), |change, edit| {
+    let cost = cost(inode, stored.as_ref().map_or(0, Vec::len));
+    change(inode, cost, |change, edit| {
         let is_changed = match &stored {
             Some(stored) => {
                 set_stored(change, edit, name, Some(stored), XattrMode::Set)?;
@@ -111,7 +133,7 @@ fn change_acl(
 /// Does `work` in one transaction; the inode has changed if that says so.
 fn change(
     inode: &Inode,
-    value: Option<&[u8]>,
+    cost: Cost,
     work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<bool>,
 ) -> Result<()> {
     if !inode.superblock.can_write() {
@@ -119,7 +141,6 @@ fn change(
     }
     let _order = inode.order.write();
     let now = inode.superblock.clock.now();
-    let cost = cost(inode, value.map_or(0, <[u8]>::len));
     let space = FreedSpace(&inode.superblock);
     eof_blocks::retry_without(inode, || {
         retry_no_space(&space, || {
