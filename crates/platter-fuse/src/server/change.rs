@@ -347,7 +347,7 @@ impl<'s> Change<'s> {
             set = inode.set_xattr(&context, name, value, mode);
         }
         server.check(set)?;
-        // The kernel says so for both lists; that of new files leaves the mode as it is.
+        // The kernel says so for the default ACL as well, which leaves the mode as it is.
         if change.drops_set_group == Some(true) && name == ACL_ACCESS_NAME {
             let permissions = server.check(inode.attr())?.permissions;
             let changes = Changes {

@@ -118,7 +118,7 @@ impl<T> InodeCache<T> {
     ///
     /// Of several callers for one inode one loads and the others wait for it; when it fails, each
     /// of them tries for itself. `load` runs without a lock and must not ask for the same inode. A large object is best
-    /// made in its `Arc`: it is copied from hand to hand otherwise.
+    /// made in its `Arc`, since it is copied each time that it is returned.
     ///
     /// # Panics
     /// If `load` returns an object without keeping the seat.

@@ -185,7 +185,7 @@ impl EntryFormat {
         !self.has_hash && self.block_bytes < LONG_BLOCK_BYTES
     }
 
-    /// Returns the same format in constants, for the compiler; of one that [is plain](Self::is_plain).
+    /// Returns the same format as constants, which loops are compiled for. The format [is plain](Self::is_plain).
     #[inline]
     fn as_plain(self) -> Self {
         Self {
