@@ -22,7 +22,7 @@ pub struct SpaceUse {
     pub used: u64,
     /// Extents that were allocated in the running transaction and have no items yet.
     pub reserved: u64,
-    /// Extents that were freed in the running transaction: used by the last commit.
+    /// Extents that were freed in the running transaction, or in one that is being written: used by the last commit.
     pub pinned: u64,
     /// Free space that cannot be allocated, as its group is read-only.
     pub read_only: u64,
@@ -321,20 +321,32 @@ impl BlockGroup {
         true
     }
 
-    /// A pinned range can be allocated, as the commit that does not use it is durable. Returns how much of it;
-    /// `None` if that cannot be.
-    pub fn unpin(&self, range: Range<u64>) -> Option<u64> {
+    /// A pinned range can be allocated, as the commit that does not use it is durable. Returns `false` if that cannot be.
+    #[must_use]
+    pub fn unpin(&self, range: Range<u64>) -> bool {
+        let usable = self.usable_of(&range);
         let mut state = self.state.lock();
-        state.pinned = state.pinned.checked_sub(range.end - range.start)?;
-        let mut freed = Ranges::default();
-        freed.add(range);
+        let Some(pinned) = state.pinned.checked_sub(range.end - range.start) else {
+            return false;
+        };
+        state.pinned = pinned;
+        let free = state.free.as_mut();
+        free.is_none_or(|free| usable.iter().all(|part| free.add(part)))
+    }
+
+    /// How many bytes of a range are outside of the copies of the superblock.
+    #[must_use]
+    pub fn usable_bytes_of(&self, range: &Range<u64>) -> u64 {
+        self.usable_of(range).len_bytes()
+    }
+
+    fn usable_of(&self, range: &Range<u64>) -> Ranges {
+        let mut usable = Ranges::default();
+        usable.add(range.clone());
         for superblock in &self.superblocks {
-            freed.exclude(superblock);
+            usable.exclude(superblock);
         }
-        if let Some(free) = state.free.as_mut() {
-            freed.iter().all(|part| free.add(part)).then_some(())?;
-        }
-        Some(freed.len_bytes())
+        usable
     }
 
     /// How many bytes are outside of the copies of the superblock.

@@ -1,4 +1,4 @@
-//! Block groups and their free space, as the trees of the last commit have them.
+//! Block groups and their free space, as the trees of a transaction that is closed have them.
 
 use std::ops::Range;
 

@@ -273,10 +273,12 @@ impl BlockGroups {
         while at < range.end {
             let group = self.find(LogicalAddr(at), 1)?;
             let end = range.end.min(group.end().0);
-            let freed = group.unpin(at..end);
-            let account = || Corrupt::new(Locus::block(at), SpaceRule::Account);
-            let freed = freed.ok_or_else(account)?;
+            // Counted first: a handle may allocate it at once.
+            let freed = group.usable_bytes_of(&(at..end));
             self.count_free(&group, |free| free + freed);
+            if !group.unpin(at..end) {
+                return Err(Corrupt::new(Locus::block(at), SpaceRule::Account).into());
+            }
             at = end;
         }
         Ok(())

@@ -87,6 +87,11 @@ fn last_commit(writing: &WriteContext) -> Vec<Detail> {
             "critical section, ns",
             report.critical_nanoseconds,
         ),
+        (
+            "commit_unblocked_nanoseconds",
+            "unblocked phase, ns",
+            report.unblocked_nanoseconds,
+        ),
     ];
     let detail = |(key, label, count): (&'static str, &'static str, u64)| {
         Detail::new(key, label, count.into())

@@ -27,6 +27,8 @@ mod load_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
+mod durability_tests;
+#[cfg(test)]
 mod log_tests;
 
 use std::sync::Arc;

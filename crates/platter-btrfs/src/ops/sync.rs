@@ -156,6 +156,8 @@ fn log_changes(inode: &BtrfsInode, writing: &WriteContext) -> Result<Logged> {
         Err(Error::Condition(Condition::NoSpace)) => return Ok(Logged::NeedsCommit),
         handle => handle?,
     };
+    // The log is of the transaction that the superblocks lead to, and what was done before has to be in it.
+    handle.wait_for_earlier()?;
     let generation = handle.generation();
     let item = inode.item();
     if item.transaction < generation {

@@ -64,8 +64,8 @@ pub(super) struct ChunkAllocator {
     uncreated: AtomicUsize,
     /// The chunks of the chunk tree.
     system: Mutex<Vec<ChunkItem>>,
-    /// Chunks that the running transaction removed: the last commit has them.
-    pub(super) removed: Mutex<Vec<ChunkItem>, { rank(9, 6) }>,
+    /// Chunks that the last commit has, and that were removed since.
+    pub(super) removed: Mutex<RemovedChunks, { rank(9, 6) }>,
     /// Where chunks are placed.
     pub(super) placing: Mutex<Placing>,
     /// Lengths of devices that were changed.
@@ -74,6 +74,22 @@ pub(super) struct ChunkAllocator {
     pub(super) removed_devices: Mutex<Vec<DeviceId>>,
     /// No new chunk begins below it: the addresses of removed ones are not used again.
     end: AtomicU64,
+}
+
+/// Chunks that were removed, and whose stripes stay as they are until that is durable.
+#[derive(Debug, Default)]
+pub(super) struct RemovedChunks {
+    /// By the running transaction.
+    running: Vec<ChunkItem>,
+    /// By one that is closed.
+    closed: Vec<ChunkItem>,
+}
+
+impl RemovedChunks {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ChunkItem> {
+        self.running.iter().chain(&self.closed)
+    }
 }
 
 impl ChunkAllocator {
@@ -111,14 +127,20 @@ impl ChunkAllocator {
         self.uncreated.load(Ordering::Acquire) > 0
     }
 
-    /// Says that the running transaction is durable.
+    /// Says that the running transaction is closed.
+    pub(super) fn close(&self) {
+        let removed = &mut *self.removed.lock();
+        removed.closed.append(&mut removed.running);
+    }
+
+    /// Says that the closed transaction is durable.
     pub(super) fn set_committed(&self) {
-        self.removed.lock().clear();
+        self.removed.lock().closed.clear();
     }
 
     /// Lets the stripes of a chunk that has others now be as they are until the next commit.
     pub(super) fn keep_old_stripes(&self, chunk: &ChunkItem) {
-        self.removed.lock().push(chunk.clone());
+        self.removed.lock().running.push(chunk.clone());
     }
 
     /// Replaces a chunk of the chunk tree.
@@ -192,7 +214,7 @@ pub(super) struct Hole<'m> {
 /// The ranges of a device of `total` bytes that neither a chunk uses nor one of `removed`.
 pub(super) fn free_of(
     map: &ChunkMap,
-    removed: &[ChunkItem],
+    removed: &RemovedChunks,
     member: &Member,
     total: u64,
 ) -> Ranges {
@@ -200,7 +222,7 @@ pub(super) fn free_of(
     if total > RESERVED_OF_DEVICE_BYTES {
         free.add(RESERVED_OF_DEVICE_BYTES..total);
     }
-    for chunk in map.iter().chain(removed) {
+    for chunk in map.iter().chain(removed.iter()) {
         let len_bytes = chunk.stripe_len_bytes();
         for stripe in chunk.stripes.iter().filter(|it| it.device == member.id) {
             free.exclude(&(stripe.offset.0..stripe.offset.0.saturating_add(len_bytes)));
@@ -478,7 +500,7 @@ pub(super) fn insert_device_extents(
 /// Removes a chunk in memory, whose items were removed. Its space on the devices is used again when that is
 /// durable.
 pub(super) fn remove_chunk(fs: &WriteContext, chunk: &ChunkItem) {
-    fs.chunks.removed.lock().push(chunk.clone());
+    fs.chunks.removed.lock().running.push(chunk.clone());
     let end = chunk.start.0.saturating_add(chunk.len_bytes);
     fs.chunks.end.fetch_max(end, Ordering::AcqRel);
     fs.blocks().store().remove_chunk(chunk.start);

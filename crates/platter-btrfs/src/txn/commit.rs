@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use platter_cache::Buffer;
+use platter_cache::commit::ClosedTransaction;
 use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
+use super::superblocks::ClosedSuperblock;
 use super::{
     CommitReport, Editor, WriteContext, chunks, log_trees, quotas, refs, snapshots, space,
     superblocks, trees,
 };
-use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Update};
+use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Ranges, Update};
 use crate::context::TreesRule;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
@@ -24,6 +26,17 @@ rules! {
         /// Each block of the transaction is in memory until it is written.
         Block => "tree block of the transaction is not in memory",
     }
+}
+
+/// A transaction that takes no handle any more, and that nothing changes.
+struct ClosedCommit {
+    generation: Generation,
+    /// Its tree blocks, in order of address.
+    blocks: Vec<(LogicalAddr, Buffer)>,
+    superblock: ClosedSuperblock,
+    /// What it freed, and the transaction before has.
+    pinned: Ranges,
+    closed: ClosedTransaction<()>,
 }
 
 /// Blocks that are written in one call.
@@ -49,11 +62,36 @@ pub(super) fn prepare(fs: &WriteContext, generation: Generation) -> Result<()> {
     prepared
 }
 
-/// Commits the running transaction, of which no handle is open.
+/// Commits the running transaction, of which no handle is open. Handles of the next one begin when nothing of this
+/// one changes any more, while it is written.
 pub(super) fn write(fs: &WriteContext) -> Result<()> {
     // A handle may have failed while the commit waited for it.
     fs.refuse_after_failure()?;
     let begin = fs.clock.monotonic();
+    let (commit, mut report) = close(fs)?;
+    let critical = fs.clock.monotonic().saturating_sub(begin);
+    report.critical_nanoseconds = nanoseconds(critical);
+    for run in commit.blocks.chunks(WRITE_BLOCKS_MAX) {
+        report.requests += fs.blocks().write(run)? as u64;
+    }
+    drop(commit.blocks);
+    fs.refuse_after_failure()?;
+    superblocks::write_all(fs, &commit.superblock)?;
+    for range in commit.pinned.iter() {
+        fs.groups.unpin(&range)?;
+    }
+    log_trees::drop_all(fs)?;
+    fs.chunks.set_committed();
+    let took = fs.clock.monotonic().saturating_sub(begin);
+    report.unblocked_nanoseconds = nanoseconds(took.saturating_sub(critical));
+    *fs.last_commit.lock() = report;
+    let (generation, closed) = (commit.generation, commit.closed);
+    fs.transactions.set_committed(generation, &closed, took);
+    Ok(())
+}
+
+/// Brings the trees of the running transaction to their end, and lets the next one run.
+fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
     let generation = fs.running();
     let mut report = CommitReport {
         generation,
@@ -66,30 +104,23 @@ pub(super) fn write(fs: &WriteContext) -> Result<()> {
     finish_trees(fs, generation, &mut report)?;
     let blocks = finish_blocks(fs)?;
     report.blocks_written = blocks.len() as u64;
-    for run in blocks.chunks(WRITE_BLOCKS_MAX) {
-        report.requests += fs.blocks().write(run)? as u64;
-    }
-    drop(blocks);
-    fs.refuse_after_failure()?;
-    superblocks::write_all(fs, generation)?;
+    let superblock = superblocks::close(fs, generation)?;
     let open: Vec<_> = fs.trees.lock().values().map(Arc::clone).collect();
     for tree in open {
-        tree.set_committed();
+        tree.set_closed();
     }
     let pinned = std::mem::take(&mut *fs.pinned.lock());
-    for range in pinned.iter() {
-        fs.groups.unpin(&range)?;
-    }
-    log_trees::drop_all(fs)?;
-    fs.chunks.set_committed();
+    fs.chunks.close();
     space::count_global_reserve(fs)?;
-    let took = fs.clock.monotonic().saturating_sub(begin);
-    report.critical_nanoseconds = nanoseconds(took);
     report_counts(fs, &mut report);
-    *fs.last_commit.lock() = report;
-    let closed = fs.transactions.close_running(|running| running)?;
-    fs.transactions.set_committed(generation, &closed, took);
-    Ok(())
+    let commit = ClosedCommit {
+        generation,
+        blocks,
+        superblock,
+        pinned,
+        closed: fs.transactions.close_running(|_| ())?,
+    };
+    Ok((commit, report))
 }
 
 /// Reports what was counted since the last commit.

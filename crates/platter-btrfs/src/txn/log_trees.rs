@@ -245,7 +245,8 @@ impl LogTurn<'_> {
     }
 }
 
-/// Takes the turn to change log trees; `None` where the transaction has what only a commit makes durable.
+/// Takes the turn to change log trees; `None` where the transaction has what only a commit makes durable. The
+/// transactions before are durable ([`Handle::wait_for_earlier`]).
 #[must_use]
 pub(crate) fn start<'h>(handle: &'h Handle<'_>) -> Option<LogTurn<'h>> {
     let fs = handle.fs;

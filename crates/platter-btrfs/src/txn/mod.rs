@@ -150,6 +150,8 @@ pub struct CommitReport {
     pub requests: u64,
     /// The time when no handle could begin.
     pub critical_nanoseconds: u64,
+    /// The time from then until it was durable, when handles of the next transaction could.
+    pub unblocked_nanoseconds: u64,
     /// What was queued and run since the commit before.
     pub references: DelayedRefCounters,
     /// Searches of the extent tree to run references since the commit before.
@@ -213,7 +215,7 @@ impl RunningTransaction for Running {
 /// A filesystem that is written.
 pub struct WriteContext {
     context: FsContext,
-    /// The superblock of the last commit.
+    /// The superblock of the last transaction that was closed, and what handles of the running one changed of it.
     superblock: Mutex<Superblock>,
     /// Features of the running transaction's superblock.
     features: Mutex<Features>,
@@ -244,7 +246,7 @@ pub struct WriteContext {
     copied: AtomicU64,
     /// Searches of the extent tree to run references, since the mount.
     extent_searches: AtomicU64,
-    /// What was counted up to the last commit: references, searches, copies.
+    /// What was counted up to the last transaction that was closed: references, searches, copies.
     reported: Mutex<(DelayedRefCounters, u64, u64)>,
     /// Updates of block groups of the running transaction before its commit.
     prepared: Mutex<BlockGroupCounters>,
@@ -265,7 +267,7 @@ pub struct Handle<'f> {
 
 impl WriteContext {
     /// Begins a handle that changes at most so many tree blocks, for which space is reserved. Waits while the
-    /// transaction is full or is being committed.
+    /// transaction is full or is being closed.
     ///
     /// # Errors
     /// `ENOSPC`; that the filesystem is read-only after a failure; those of a commit.
@@ -355,7 +357,7 @@ impl WriteContext {
         self.extent_searches.load(Ordering::Relaxed)
     }
 
-    /// The superblock of the last commit.
+    /// The superblock of the last transaction that was closed, with what handles of the running one changed of it.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
         self.superblock.lock().clone()
@@ -416,7 +418,7 @@ impl WriteContext {
     }
 
     /// Aborts the running transaction: nothing is written any more. On the devices, the filesystem is as after
-    /// the last commit.
+    /// the last commit, or the one that is being written.
     fn abort(&self, error: &Error) {
         if self.transactions.stop(error) {
             // Space that was allocated is not used again, as no handle begins.
@@ -573,6 +575,15 @@ impl Handle<'_> {
             self.fs.abort(error);
         }
         result
+    }
+
+    /// Returns when all transactions before this one are durable.
+    ///
+    /// # Errors
+    /// Why they are not: nothing is written any more.
+    pub fn wait_for_earlier(&self) -> Result<()> {
+        let earlier = self.generation.previous();
+        self.fs.transactions.wait_until_durable(earlier)
     }
 
     /// Says that what this handle does is made durable by a commit alone.

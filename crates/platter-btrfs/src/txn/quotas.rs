@@ -267,10 +267,10 @@ fn count_traced(
 ) -> Result<(), Uncounted> {
     let extents_before = Tree {
         id: TreeId::EXTENT,
-        root: fs.tree(TreeId::EXTENT)?.committed(),
+        root: fs.tree(TreeId::EXTENT)?.closed(),
     };
     let extents_now = fs.tree(TreeId::EXTENT)?.view().now.tree;
-    let find_before = |id| committed_root(fs, id);
+    let find_before = |id| closed_root(fs, id);
     let find_now = |id| root_now(fs, id);
     let left = Cell::new(quotas.limits.looks_max);
     let mut before = Resolver::new(fs.blocks(), extents_before, &find_before, &left);
@@ -423,9 +423,9 @@ fn run_all_refs(
     }
 }
 
-/// The root of a tree in the last commit; `None` if there was none.
-fn committed_root(fs: &WriteContext, id: TreeId) -> Result<Option<RootPointer>> {
-    let root = fs.tree(TreeId::ROOT)?.committed();
+/// The root of a tree in the transaction before; `None` if there was none.
+fn closed_root(fs: &WriteContext, id: TreeId) -> Result<Option<RootPointer>> {
+    let root = fs.tree(TreeId::ROOT)?.closed();
     let tree = Tree {
         id: TreeId::ROOT,
         root,

@@ -211,7 +211,7 @@ fn delete_checksums(
     })
 }
 
-/// Changes the free space tree, if there is one. What the last commit says of the group is read before.
+/// Changes the free space tree, if there is one. What the transaction before says of the group is read before.
 fn change_free_space(
     fs: &WriteContext,
     generation: Generation,

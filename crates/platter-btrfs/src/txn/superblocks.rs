@@ -1,5 +1,6 @@
 //! Writing of superblocks: the end of a commit.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use platter_block::BlockDevice;
@@ -14,6 +15,19 @@ use crate::ondisk::superblock::{
     DiskSuperblock, RootBackup, RootPointer, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
 };
 use crate::ondisk::{Generation, Superblock, TreeId};
+
+/// The superblock of a transaction that is closed, and what differs on the devices.
+pub(super) struct ClosedSuperblock {
+    superblock: Superblock,
+    devices: Vec<ClosedDevice>,
+}
+
+/// A device, as the filesystem uses it.
+struct ClosedDevice {
+    device: Arc<dyn BlockDevice>,
+    total_bytes: u64,
+    bytes_used: u64,
+}
 
 /// What became of the logs that superblocks lead to.
 struct LogRootsSet {
@@ -59,30 +73,40 @@ fn write_device_items(handle: &Handle<'_>) -> Result<()> {
     })
 }
 
-/// Makes the tree blocks durable, then the superblocks that lead to them.
-pub(super) fn write_all(fs: &WriteContext, generation: Generation) -> Result<()> {
-    let store = fs.blocks().store();
-    store.flush()?;
+/// Takes what the superblocks of the running transaction will be. It is not changed any more.
+pub(super) fn close(fs: &WriteContext, generation: Generation) -> Result<ClosedSuperblock> {
     let superblock = next_superblock(fs, generation)?;
     let removed = fs.chunks.removed_devices.lock().clone();
-    for member in store
-        .members()
-        .iter()
-        .filter(|it| !removed.contains(&it.id))
-    {
-        if let Some(device) = &member.device {
-            let used = chunks::allocated_bytes(fs, member.id);
-            let total_bytes = fs.chunks.total_of(member);
-            write_copies(&**device, &superblock, total_bytes, used)?;
-        }
-    }
+    let members = fs.blocks().store().members();
+    let written = members.iter().filter(|it| !removed.contains(&it.id));
+    let devices = written.filter_map(|member| {
+        Some(ClosedDevice {
+            device: Arc::clone(member.device.as_ref()?),
+            total_bytes: fs.chunks.total_of(member),
+            bytes_used: chunks::allocated_bytes(fs, member.id),
+        })
+    });
+    let devices = devices.collect();
+    *fs.superblock.lock() = superblock.clone();
+    Ok(ClosedSuperblock {
+        superblock,
+        devices,
+    })
+}
+
+/// Makes the tree blocks durable, then the superblocks that lead to them.
+pub(super) fn write_all(fs: &WriteContext, closed: &ClosedSuperblock) -> Result<()> {
+    let store = fs.blocks().store();
     store.flush()?;
-    *fs.superblock.lock() = superblock;
-    Ok(())
+    for device in &closed.devices {
+        write_copies(device, &closed.superblock)?;
+    }
+    Ok(store.flush()?)
 }
 
 /// Makes log trees durable, then the superblocks of the last commit that lead to them: on each device the first
-/// copy alone, as in the kernel. Returns `false` if one of them is not that of the last commit.
+/// copy alone, as in the kernel. No transaction is being written. Returns `false` if one of them is not that of the
+/// last commit.
 pub(super) fn write_log(fs: &WriteContext, log_root: RootPointer) -> Result<bool> {
     let store = fs.blocks().store();
     store.flush()?;
@@ -172,12 +196,12 @@ fn next_superblock(fs: &WriteContext, generation: Generation) -> Result<Superblo
 }
 
 /// Writes the copies that a device has space for.
-fn write_copies(
-    device: &dyn BlockDevice,
-    superblock: &Superblock,
-    total_bytes: u64,
-    bytes_used: u64,
-) -> Result<()> {
+fn write_copies(closed: &ClosedDevice, superblock: &Superblock) -> Result<()> {
+    let &ClosedDevice {
+        ref device,
+        total_bytes,
+        bytes_used,
+    } = closed;
     let mut bytes = [0; SUPERBLOCK_BYTES];
     device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
     let old: DiskSuperblock = zerocopy::transmute!(bytes);
@@ -191,7 +215,7 @@ fn write_copies(
         ..superblock.clone()
     };
     let len_bytes = device.geometry().len_bytes;
-    write_below(device, &superblock, &old, total_bytes.min(len_bytes))
+    write_below(&**device, &superblock, &old, total_bytes.min(len_bytes))
 }
 
 /// Writes the copies that end before `end`.

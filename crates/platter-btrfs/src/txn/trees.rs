@@ -24,8 +24,9 @@ use crate::tree::{Cursor, Tree, Versions};
 pub struct OpenTree {
     /// The tree, and its root.
     versions: Arc<RwLock<Versions, { rank(9, 1) }>>,
-    /// As the last commit left it: known without the lock, as a tree allocates while it is locked.
-    committed: Mutex<RootPointer>,
+    /// As the last transaction left it that was closed: known without the lock, as a tree allocates while it is
+    /// locked.
+    closed: Mutex<RootPointer>,
     is_extent_tree: bool,
 }
 
@@ -40,20 +41,20 @@ impl OpenTree {
                 stored: now,
                 item,
             })),
-            committed: Mutex::new(now.tree.root),
+            closed: Mutex::new(now.tree.root),
             is_extent_tree: now.tree.id == TreeId::EXTENT,
         }
     }
 
-    /// Its root in the last commit.
-    pub(super) fn committed(&self) -> RootPointer {
-        *self.committed.lock()
+    /// Its root in the transaction before the running one.
+    pub(super) fn closed(&self) -> RootPointer {
+        *self.closed.lock()
     }
 
-    /// Says that its root is that of the last commit.
-    pub(super) fn set_committed(&self) {
+    /// Says that the transaction is closed: the next one does not change what the tree is now.
+    pub(super) fn set_closed(&self) {
         let root = self.view().now.tree.root;
-        *self.committed.lock() = root;
+        *self.closed.lock() = root;
     }
 
     /// The key of its root item.
@@ -81,7 +82,7 @@ pub(crate) fn follow(fs: &WriteContext, id: TreeId) -> Result<()> {
     fs.tree(id).map(drop)
 }
 
-/// Looks at a tree as it is now, which stays so meanwhile, and at what the last commit has.
+/// Looks at a tree as it is now, which stays so meanwhile, and at what the transaction before has.
 ///
 /// # Errors
 /// Those of `look`.
@@ -92,7 +93,7 @@ pub(crate) fn look_at<R>(
 ) -> Result<R> {
     let open = fs.tree(id)?;
     let versions = open.view();
-    let root = open.committed();
+    let root = open.closed();
     look(versions.now.tree, Tree { id, root })
 }
 
@@ -177,23 +178,23 @@ pub(super) fn has_free_space_tree(fs: &WriteContext) -> bool {
     features.contains(CompatRo::FREE_SPACE_TREE)
 }
 
-/// Where the free space of the last commit is found.
+/// Where the free space of the transaction before is found.
 fn free_space_form(fs: &WriteContext) -> Result<FreeSpaceForm> {
-    let committed = |id| -> Result<Tree> {
+    let closed = |id| -> Result<Tree> {
         let open = fs.trees.lock().get(&id).map(Arc::clone);
         let open = open.ok_or_else(|| Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree))?;
         Ok(Tree {
             id,
-            root: open.committed(),
+            root: open.closed(),
         })
     };
     if has_free_space_tree(fs) {
-        return Ok(FreeSpaceForm::Tree(committed(TreeId::FREE_SPACE)?));
+        return Ok(FreeSpaceForm::Tree(closed(TreeId::FREE_SPACE)?));
     }
-    Ok(FreeSpaceForm::Extents(committed(TreeId::EXTENT)?))
+    Ok(FreeSpaceForm::Extents(closed(TreeId::EXTENT)?))
 }
 
-/// The free ranges of a group in the last commit.
+/// The free ranges of a group in the transaction before, which are those of now if it has not changed since.
 pub(super) fn read_free_space(fs: &WriteContext, group: &BlockGroup) -> Result<Ranges> {
     load_free_space(fs.blocks(), free_space_form(fs)?, group)
 }

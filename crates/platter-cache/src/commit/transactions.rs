@@ -403,6 +403,21 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         true
     }
 
+    /// Returns when `transaction`, which is closed, is durable. The caller may have a handle of a later one.
+    ///
+    /// # Errors
+    /// Why it did not become durable: nothing is written any more.
+    pub fn wait_until_durable(&self, transaction: R::Number) -> Result<(), E> {
+        let mut state = self.state.lock();
+        while state.committed.is_before(transaction) {
+            if let Some(error) = &state.failure {
+                return Err(error.clone());
+            }
+            self.changed.wait(&mut state);
+        }
+        Ok(())
+    }
+
     /// Waits for a commit in progress.
     pub fn wait_for_commit(&self) {
         let mut state = self.state.lock();

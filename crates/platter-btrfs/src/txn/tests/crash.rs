@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
+use platter_block::sim::{CrashOptions, CrashState, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
 
 use super::Random;
@@ -21,7 +21,7 @@ use crate::ondisk::{Key, TreeId};
 use crate::txn::{WriteContext, WriteOptions, chunks, unused};
 
 /// The attributes of the root directory.
-fn read(fs: &WriteContext) -> Xattrs {
+pub(super) fn read(fs: &WriteContext) -> Xattrs {
     let mut found = Xattrs::new();
     let tree = fs.tree(TreeId::FS).unwrap();
     let root = tree.lock().now.tree;
@@ -57,18 +57,31 @@ pub(crate) fn store(device: &dyn BlockDevice, path: &Path) {
     }
 }
 
-fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
-    let pool = Pool::make(devices, 128, mkfs);
-    let base = |path: &std::path::PathBuf| -> Arc<dyn BlockDevice> {
+/// Records what becomes of copies of the images.
+pub(crate) fn record(pool: &Pool) -> (Recorder, Vec<Arc<dyn BlockDevice>>) {
+    let base = |path: &PathBuf| -> Arc<dyn BlockDevice> {
         let bytes = std::fs::read(path).unwrap();
         // A superblock is written in one piece, as on disks with sectors of 4096 bytes.
         Arc::new(MemoryDevice::new("base", bytes).with_blocks(4096))
     };
     let recorder = Recorder::new(pool.images().iter().map(base).collect());
     let recorded = recorder.devices().iter();
-    let recorded: Vec<Arc<dyn BlockDevice>> = recorded
-        .map(|device| -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(device) })
-        .collect();
+    let recorded = recorded.map(|it| -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(it) });
+    let recorded = recorded.collect();
+    (recorder, recorded)
+}
+
+/// The devices that a power failure left.
+pub(crate) fn devices_of(state: &CrashState<'_>) -> Vec<Arc<dyn BlockDevice>> {
+    let devices = state.devices().unwrap().into_iter();
+    devices
+        .map(|it| -> Arc<dyn BlockDevice> { Arc::new(it) })
+        .collect()
+}
+
+fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
+    let pool = Pool::make(devices, 128, mkfs);
+    let (recorder, recorded) = record(&pool);
     let fs = image::open(&recorded, WriteOptions::default()).unwrap();
     let first = fs.superblock().generation.0;
     let mut random = Random(devices as u64);
@@ -95,11 +108,7 @@ fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
     let judged = Pool::empty(devices);
     for state in recording.crash_states(CrashOptions::default()) {
         let state = state.unwrap();
-        let devices = state.devices().unwrap();
-        let devices: Vec<Arc<dyn BlockDevice>> = devices
-            .into_iter()
-            .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) })
-            .collect();
+        let devices = devices_of(&state);
         let fs = image::open(&devices, WriteOptions::default()).unwrap();
         let commit = fs.superblock().generation.0 - first;
         let (_, durable) = returned.range(..=state.position).next_back().unwrap();

@@ -9,6 +9,7 @@ mod live;
 mod quotas;
 mod rules;
 mod space;
+pub(crate) mod unblocked;
 mod xattrs;
 
 /// A sequence of numbers (`SplitMix64`).
