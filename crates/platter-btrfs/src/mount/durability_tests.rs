@@ -1,17 +1,20 @@
-//! What `fsync` and `sync` promise of a mount while a commit is written.
+//! What `fsync` and `sync` promise of a mount while a commit is written, and of what is written in place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use platter_block::BlockDevice;
 use platter_block::sim::CrashOptions;
+use platter_block::{BlockDevice, CountingDevice};
 use platter_cache::MemoryBudget;
-use platter_vfs::{Context, CreateKind, Filesystem, Inode, Result, SystemClock};
+use platter_vfs::{
+    Context, CreateKind, Filesystem, FixedClock, Inode, Result, SystemClock, Timestamp,
+};
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
+use crate::ops::DataPolicy;
 use crate::txn::tests::crash::{devices_of, record};
 use crate::txn::tests::image::Pool;
 use crate::txn::tests::unblocked::GatedDevice;
@@ -63,6 +66,41 @@ fn fsync_while_committing(fails: bool) -> Result<()> {
 fn fsync_waits_for_the_commit_that_has_the_file() {
     fsync_while_committing(false).unwrap();
     fsync_while_committing(true).unwrap_err();
+}
+
+#[test]
+fn overwrites_are_flushed_without_a_transaction() {
+    let pool = Pool::make(1, 128, &[]);
+    let device = Arc::new(CountingDevice::new(pool.devices().remove(0)));
+    let below: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&device);
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    // So that writing does not change the time of the file.
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
+    let options = MountOptions {
+        data: DataPolicy {
+            in_place: true,
+            ..DataPolicy::default()
+        },
+        ..MountOptions::default()
+    };
+    let fs = Btrfs::mount_writable(&[below], &options, budget, clock).unwrap();
+    let file = create(&fs, "file");
+    let flushes = |sync: &dyn Fn() -> Result<()>| {
+        let before = device.counts().flushes;
+        sync().unwrap();
+        device.counts().flushes - before
+    };
+    file.write_at(0, &[1; 65536]).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(flushes(&|| fs.sync()), 0);
+    file.write_at(4096, &[2; 4096]).unwrap();
+    assert_eq!(flushes(&|| fs.sync()), 1);
+    assert_eq!(flushes(&|| fs.sync()), 0);
+    file.write_at(4096, &[3; 4096]).unwrap();
+    assert_eq!(flushes(&|| file.sync(false)), 1);
+    drop(file);
+    fs.unmount().unwrap();
+    pool.assert_clean();
 }
 
 /// How often the file is written, and how long it is.

@@ -392,6 +392,7 @@ pub(super) fn map_stored(
     {
         // No transaction knows of it. The size is set when all is written.
         inode.data.sync.writes.record();
+        inode.fs.overwrites.record();
         return Ok(());
     }
     inode.change(credits, purpose, |handle, item| {

@@ -105,7 +105,7 @@ impl SuperBlock {
             kind: item.kind,
             subvolume,
             order: RwLock::new(()),
-            data: FileData::new(item.size_bytes, false),
+            data: FileData::new(item.size_bytes, !self.overwrites.is_flushed()),
             inline: InlineRule::default(),
             verity: OnceLock::new(),
             property: Mutex::default(),

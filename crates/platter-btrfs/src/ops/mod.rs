@@ -43,7 +43,9 @@ use platter_cache::{Mapping, MemoryBudget};
 use platter_vfs::file::{self, FileData};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::shown_numbers::ShownNumbers;
-use platter_vfs::writing::{DirtyList, FreezeGate, InodeLists, ListedInode, RangeSet, WriteGate};
+use platter_vfs::writing::{
+    DirtyList, FreezeGate, InodeLists, ListedInode, RangeSet, UnflushedWrites, WriteGate,
+};
 use platter_vfs::{Clock, Condition, Error, FileKind, InodeId, Result, Timestamp};
 
 use crate::compress::Compressor;
@@ -107,6 +109,8 @@ pub struct SuperBlock {
     clock: Arc<dyn Clock>,
     /// Inodes with contents that are not on the devices yet.
     dirty: DirtyList<BtrfsInode>,
+    /// What was written in place, which no transaction has flushed.
+    overwrites: UnflushedWrites,
     /// The numbers of new inodes.
     free_objectids: FreeObjectIds,
     /// The checksums of what was written and has no items yet.
@@ -222,6 +226,7 @@ impl SuperBlock {
             renames: Mutex::default(),
             clock,
             dirty: DirtyList::default(),
+            overwrites: UnflushedWrites::default(),
             free_objectids: FreeObjectIds::default(),
             checksums: OrderedChecksums::default(),
             log_notes: LogNotes::default(),

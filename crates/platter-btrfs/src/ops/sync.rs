@@ -43,7 +43,7 @@ pub(crate) fn sync_all(superblock: &SuperBlock) -> Result<()> {
     sync_by(superblock, WriteContext::sync_all)
 }
 
-fn sync_by(superblock: &SuperBlock, sync: impl FnOnce(&WriteContext) -> Result<()>) -> Result<()> {
+fn sync_by(superblock: &SuperBlock, sync: impl Fn(&WriteContext) -> Result<()>) -> Result<()> {
     let Some(writing) = superblock.writing() else {
         return Ok(());
     };
@@ -54,7 +54,16 @@ fn sync_by(superblock: &SuperBlock, sync: impl FnOnce(&WriteContext) -> Result<(
             dropped => dropped?,
         }
     }
-    written.and_then(|()| sync(writing))
+    written.and_then(|()| flush_overwrites(superblock, || sync(writing)))
+}
+
+/// Commits by `commit`, and makes durable what was written in place before: there may be nothing to commit.
+fn flush_overwrites(superblock: &SuperBlock, commit: impl Fn() -> Result<()>) -> Result<()> {
+    let flush = || {
+        commit()?;
+        Ok(superblock.transactions()?.blocks().store().flush()?)
+    };
+    superblock.overwrites.sync(&commit, flush)
 }
 
 /// Ends all writing, and returns when nothing is being written. What was not committed is lost.
@@ -142,7 +151,7 @@ fn make_durable(inode: &BtrfsInode) -> Result<Flushed> {
         Logged::Nothing => Ok(Flushed::No),
         Logged::Durable => Ok(Flushed::Yes),
         Logged::NeedsCommit => {
-            commit(inode)?;
+            flush_overwrites(&inode.fs, || commit(inode))?;
             Ok(Flushed::Yes)
         }
     }
