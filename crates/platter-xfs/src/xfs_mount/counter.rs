@@ -95,6 +95,13 @@ impl StripedCounter {
         self.seal_if_near(&mut mode);
     }
 
+    /// Raises the value below which the counter is exact to `exact_below`, if it is lower.
+    pub fn raise_exact_below(&self, exact_below: i64) {
+        let mut mode = self.folded.mode.lock();
+        mode.exact_below = mode.exact_below.max(exact_below);
+        self.seal_if_near(&mut mode);
+    }
+
     /// Adds an amount, which may be negative.
     pub fn add(&self, amount: i64) {
         if self.add_to_stripe(amount) {

@@ -238,8 +238,9 @@ impl<L: MountLayout> XfsMount<L> {
         publication.set(size);
         drop(publication);
         self.groups.measure(&self.geometry);
-        let set_aside = || i64::try_from(self.set_aside()).unwrap_or(i64::MAX);
-        self.free_blocks.set_exact_below(set_aside);
+        let set_aside = i64::try_from(self.set_aside()).unwrap_or(i64::MAX);
+        // The floor of a mount for writing is higher.
+        self.free_blocks.raise_exact_below(set_aside);
     }
 
     /// The tables of the mount object and of what lies in it, with where each begins.

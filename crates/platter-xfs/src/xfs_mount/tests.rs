@@ -211,3 +211,18 @@ fn counters_begin_with_what_the_superblock_holds() {
     let turns: Vec<_> = (0..5).map(|_| mount.next_directory_group().0).collect();
     assert_eq!(turns, [0, 1, 2, 3, 0]);
 }
+
+#[test]
+fn counters_stay_exact_near_the_floor_when_the_filesystem_grows() {
+    let mount = mount::<Counterless>();
+    // So many that stripes are open where the counter need not be exact.
+    mount.free_blocks().add(1 << 20);
+    let floor = mount.free_blocks().sum() - 10;
+    mount.free_blocks().set_exact_below(|| floor);
+    mount.grow(FsSize {
+        ag_count: 5,
+        data_blocks: 5 * 4096,
+    });
+    assert!(!mount.free_blocks().try_sub(11, floor));
+    assert!(mount.free_blocks().try_sub(10, floor));
+}
