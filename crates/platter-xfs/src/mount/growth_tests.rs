@@ -490,3 +490,29 @@ fn attribute_of_a_growing_file_finds_space() {
     file.set_xattr(&context, b"user.large", &value, XattrMode::Set)
         .unwrap();
 }
+
+#[test]
+fn truncated_file_is_as_small_as_a_new_one() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    append(&file);
+    append(&file);
+    file.closed();
+    append(&file);
+    assert!(sectors(&file) > 3 * PIECE_SECTORS);
+    let empty = SetAttr {
+        size_bytes: Some(0),
+        ..SetAttr::default()
+    };
+    file.set_attr(&Context::root(), &empty).unwrap();
+    file.append(&[7; 4096]).unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(sectors(&file), 8);
+    // What it has beyond its end goes with its next close, as if it had never been closed.
+    file.closed();
+    append(&file);
+    append(&file);
+    assert!(sectors(&file) > 2 * PIECE_SECTORS + 8);
+    file.closed();
+    assert_eq!(sectors(&file), 2 * PIECE_SECTORS + 8);
+}

@@ -292,10 +292,12 @@ impl FileBlocks for Inode {
                 Ok(left)
             })?;
             match left {
-                Unmapped::All => return Ok(()),
+                Unmapped::All => break,
                 Unmapped::Before(before) => end = before,
             }
         }
+        eof_blocks::note_truncation(self);
+        Ok(())
     }
 
     fn abort(&self, error: &Error) {

@@ -315,6 +315,13 @@ pub(super) fn end_growth(file: &Inode) -> Result<()> {
     Ok(())
 }
 
+/// Takes a file off the list that has nothing beyond its end any more since it was truncated. Its next close frees
+/// what it gets until then. The mapping is locked.
+pub(super) fn note_truncation(file: &Inode) {
+    file.superblock.growing.remove(file);
+    file.growth.was_closed.store(false, Ordering::Release);
+}
+
 /// Says in the inode that blocks beyond its end were asked for, which stay.
 pub(super) fn keep(file: &Inode) -> Result<()> {
     if file.has_flag(InodeFlags::PREALLOC) {
