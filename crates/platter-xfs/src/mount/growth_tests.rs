@@ -516,3 +516,23 @@ fn truncated_file_is_as_small_as_a_new_one() {
     file.closed();
     assert_eq!(sectors(&file), 2 * PIECE_SECTORS + 8);
 }
+
+#[test]
+fn moved_contents_take_nothing_from_beyond_the_end_along() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let files = ["collapsed", "inserted"].map(|text| mounted.file(text));
+    for file in &files {
+        append(file);
+        append(file);
+        assert!(sectors(file) > 2 * PIECE_SECTORS);
+    }
+    let piece = 0..PIECE as u64;
+    files[0]
+        .fallocate(piece.clone(), FallocateMode::CollapseRange)
+        .unwrap();
+    assert_eq!(sectors(&files[0]), PIECE_SECTORS);
+    files[1]
+        .fallocate(piece, FallocateMode::InsertRange)
+        .unwrap();
+    assert_eq!(sectors(&files[1]), 2 * PIECE_SECTORS);
+}

@@ -334,6 +334,7 @@ impl FileBlocks for Inode {
     }
 
     fn collapse_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
+        eof_blocks::end_growth_locked(self)?;
         steps::unmap_all(self, blocks.clone())?;
         steps::shift_down(self, &blocks, size)
     }
@@ -346,6 +347,7 @@ impl FileBlocks for Inode {
     }
 
     fn insert_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
+        eof_blocks::end_growth_locked(self)?;
         // The size first: what is moved would lie past the end of the file.
         self.change(Cost::default(), |_, edit, _| {
             edit.change(|bytes| edit::set_size(bytes, size))

@@ -315,6 +315,15 @@ pub(super) fn end_growth(file: &Inode) -> Result<()> {
     Ok(())
 }
 
+/// Frees what the file has beyond its end, before blocks are moved into its place. The inode lock is held, and the
+/// mapping is locked.
+pub(super) fn end_growth_locked(file: &Inode) -> Result<()> {
+    if file.growth.is_listed() {
+        free_locked(file)?;
+    }
+    Ok(())
+}
+
 /// Takes a file off the list that has nothing beyond its end any more since it was truncated. Its next close frees
 /// what it gets until then. The mapping is locked.
 pub(super) fn note_truncation(file: &Inode) {
@@ -364,8 +373,12 @@ fn try_end_growth(file: &Inode) -> Result<bool> {
 /// Frees what lies beyond the end of the file, unless it was allocated on request, and takes the file off the list.
 /// The inode lock is held.
 fn free(file: &Inode) -> Result<()> {
-    // Writeback gives it no more, nor later, since the file is off the list then.
     let _alone = file.data.mapping.write();
+    free_locked(file)
+}
+
+/// As [`free`], with the mapping locked: writeback gives the file no more, nor later, since it is off the list then.
+fn free_locked(file: &Inode) -> Result<()> {
     let context = file.context();
     let first = FileBlock(file.data.size_bytes().div_ceil(1 << file.block_bits()));
     let has_any = {
