@@ -536,3 +536,21 @@ fn moved_contents_take_nothing_from_beyond_the_end_along() {
         .unwrap();
     assert_eq!(sectors(&files[1]), 2 * PIECE_SECTORS);
 }
+
+#[test]
+fn holes_are_punched_beyond_the_end() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    file.append(&[7; 5000]).unwrap();
+    let space = FallocateMode::Allocate { keep_size: true };
+    file.fallocate(0..1 << 20, space).unwrap();
+    assert_eq!(sectors(&file), (1 << 20) / 512);
+    // From the third to the ninth block, and to the end of the hundredth.
+    let punch = |range| file.fallocate(range, FallocateMode::PunchHole).unwrap();
+    punch(5000..40_000);
+    assert_eq!(sectors(&file), (1 << 20) / 512 - 7 * 8);
+    punch(200_000..100 * 4096);
+    assert_eq!(sectors(&file), (1 << 20) / 512 - (7 + 51) * 8);
+    punch(1..1 << 40);
+    assert_eq!(sectors(&file), 8);
+}

@@ -87,6 +87,9 @@ impl platter_vfs::Inode for Inode {
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _writer = self.superblock.writers.enter();
+        if mode == FallocateMode::PunchHole {
+            eof_blocks::punch(self, &range)?;
+        }
         file::fallocate(self, range, mode)
     }
 

@@ -9,13 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::lock::Mutex;
-use platter_vfs::file::{Backing, BlockRuns, FileRun};
+use platter_vfs::file::{Backing, BlockRuns, FileBlocks, FileRun};
 use platter_vfs::writing::{ListedInode, ReturnsSpace};
 use platter_vfs::{Condition, Error, Result};
 
 use super::super::space::FreedSpace;
 use super::super::{Inode, SuperBlock};
-use super::steps::{STEP_MAPPINGS, indirect_blocks, unmap_cost};
+use super::steps::{self, STEP_MAPPINGS, indirect_blocks, unmap_cost};
 use crate::change::{Cost, Unmapped, unmap};
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{FileBlock, ForkKind, InodeFlags};
@@ -322,6 +322,31 @@ pub(super) fn end_growth_locked(file: &Inode) -> Result<()> {
         free_locked(file)?;
     }
     Ok(())
+}
+
+/// Frees what a range has beyond the end of the file, also what was allocated on request. No lock is held.
+pub(in crate::ops) fn punch(file: &Inode, range: &Range<u64>) -> Result<()> {
+    file.check_write()?;
+    let _lock = file.order.write();
+    if file.is_append_only() || range.end > file.size_bytes_max() {
+        return Ok(());
+    }
+    let bits = file.block_bits();
+    let first = file.data.size_bytes().max(range.start).div_ceil(1 << bits);
+    let blocks = first..range.end >> bits;
+    let has_any = {
+        let state = file.state.read();
+        let next = state.map.next(file.context(), FileBlock(first))?;
+        next.is_some_and(|next| next.first.0 < blocks.end)
+    };
+    if !has_any {
+        return Ok(());
+    }
+    {
+        let _alone = file.data.mapping.write();
+        steps::unmap_all(file, blocks)?;
+    }
+    file.touch()
 }
 
 /// Takes a file off the list that has nothing beyond its end any more since it was truncated. Its next close frees
