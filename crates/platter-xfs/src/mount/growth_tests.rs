@@ -554,3 +554,17 @@ fn holes_are_punched_beyond_the_end() {
     punch(1..1 << 40);
     assert_eq!(sectors(&file), 8);
 }
+
+#[test]
+fn failed_fallocate_keeps_nothing_beyond_the_end() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let file = mounted.file("file");
+    mounted.leave_blocks(16_384);
+    let space = FallocateMode::Allocate { keep_size: true };
+    file.fallocate(0..1 << 40, space).unwrap_err();
+    append(&file);
+    append(&file);
+    assert!(sectors(&file) > 2 * PIECE_SECTORS);
+    file.closed();
+    assert_eq!(sectors(&file), 2 * PIECE_SECTORS);
+}

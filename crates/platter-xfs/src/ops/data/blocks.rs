@@ -14,9 +14,10 @@ use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::super::state::{Times, touch};
 use super::super::{Inode, sync};
+use super::eof_blocks;
 use super::placement::{Claimed, Placement, block_at, claim};
-use super::steps::{self, STEP_MAPPINGS, unmap_cost};
-use super::{eof_blocks, unwritten};
+use super::steps::{self, Contents, STEP_MAPPINGS, unmap_cost};
+use super::unwritten::{self, Purpose};
 use crate::change::{Cost, Unmapped, unclaim, unmap};
 use crate::ondisk::inode::edit;
 use crate::ondisk::{FileBlock, ForkKind, InodeFlags};
@@ -179,7 +180,7 @@ impl FileBlocks for Inode {
         end: u64,
         _journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        steps::map_claimed(self, allocation, end, false)
+        steps::map_claimed(self, allocation, end, Contents::Written)
     }
 
     fn note_placed(&self, placement: &mut Placement, run: &FileRun) {
@@ -328,8 +329,14 @@ impl FileBlocks for Inode {
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
-        eof_blocks::keep(self)?;
-        eof_blocks::retry_without(self, || unwritten::fill_holes(self, blocks.clone()))?;
+        // What nothing asked for must not stay with what is asked for.
+        eof_blocks::free(self)?;
+        eof_blocks::retry_without(self, || {
+            unwritten::fill_holes(self, blocks.clone(), Purpose::Asked)
+        })
+        .inspect_err(|_| {
+            let _ = eof_blocks::free(self);
+        })?;
         unwritten::follow_hint(self, &blocks)
     }
 

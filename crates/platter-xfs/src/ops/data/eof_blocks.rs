@@ -16,8 +16,7 @@ use platter_vfs::{Condition, Error, Result};
 use super::super::space::FreedSpace;
 use super::super::{Inode, SuperBlock};
 use super::steps::{self, STEP_MAPPINGS, indirect_blocks, unmap_cost};
-use crate::change::{Cost, Unmapped, unmap};
-use crate::ondisk::inode::edit::core_mut;
+use crate::change::{Unmapped, unmap};
 use crate::ondisk::{FileBlock, ForkKind, InodeFlags};
 use crate::preallocation::{Growth, Preallocation};
 
@@ -356,22 +355,6 @@ pub(super) fn note_truncation(file: &Inode) {
     file.growth.was_closed.store(false, Ordering::Release);
 }
 
-/// Says in the inode that blocks beyond its end were asked for, which stay.
-pub(super) fn keep(file: &Inode) -> Result<()> {
-    if file.has_flag(InodeFlags::PREALLOC) {
-        return Ok(());
-    }
-    // A crash may have left some, which no caller asked for.
-    free(file)?;
-    file.change(Cost::default(), |_, edit, _| {
-        let flags = edit.inode().flags | InodeFlags::PREALLOC;
-        edit.change(|bytes| {
-            core_mut(bytes)?.core.flags.set(flags.bits());
-            Some(())
-        })
-    })
-}
-
 /// Frees what the file has beyond its end at its first close.
 pub(in crate::ops) fn close(file: &Inode) {
     if !file.growth.is_listed() || file.growth.was_closed.load(Ordering::Acquire) {
@@ -397,7 +380,7 @@ fn try_end_growth(file: &Inode) -> Result<bool> {
 
 /// Frees what lies beyond the end of the file, unless it was allocated on request, and takes the file off the list.
 /// The inode lock is held.
-fn free(file: &Inode) -> Result<()> {
+pub(super) fn free(file: &Inode) -> Result<()> {
     let _alone = file.data.mapping.write();
     free_locked(file)
 }

@@ -17,8 +17,19 @@ use crate::file::is_shared;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::BtreeKind;
 use crate::ondisk::inode::{InodeFlags2, edit};
-use crate::ondisk::{FileBlock, ForkKind, Geometry, Mapping};
+use crate::ondisk::{FileBlock, ForkKind, Geometry, InodeFlags, Mapping};
 use crate::space::Claim;
+
+/// What blocks have that are about to be mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// Data, which is on the device.
+    Written,
+    /// Nothing: they read as zeros.
+    Unwritten,
+    /// Nothing, and they are the last that a caller asked for.
+    LastAsked,
+}
 
 /// Mappings that one step removes or moves at most.
 pub(super) const STEP_MAPPINGS: u32 = 8;
@@ -90,6 +101,15 @@ pub(super) fn forget(file: &Inode, state: &mut InodeState, blocks: Range<u64>) {
     file.context().mount().free_blocks().add(reserved);
 }
 
+/// Says in the inode that blocks beyond its end were asked for, which stay (`XFS_DIFLAG_PREALLOC`).
+pub(super) fn set_preallocated(edit: &mut InodeEdit) -> Result<()> {
+    let flags = edit.inode().flags | InodeFlags::PREALLOC;
+    edit.change(|bytes| {
+        edit::core_mut(bytes)?.core.flags.set(flags.bits());
+        Some(())
+    })
+}
+
 /// Drops all reservations: the object goes.
 pub(in crate::ops) fn release_all(file: &Inode) {
     let mut state = file.state.write();
@@ -102,7 +122,7 @@ pub(super) fn map_claimed(
     file: &Inode,
     claimed: &mut Claimed,
     end: u64,
-    is_unwritten: bool,
+    contents: Contents,
 ) -> Result<()> {
     let Some(claim) = claimed.claim else {
         return Ok(());
@@ -118,7 +138,7 @@ pub(super) fn map_claimed(
         offset: FileBlock(run.first),
         start: geometry.fs_block(claim.ag, claim.start).0,
         count: run.count,
-        is_unwritten,
+        is_unwritten: contents != Contents::Written,
     };
     let ahead = Mapping {
         offset: mapping.end(),
@@ -133,6 +153,9 @@ pub(super) fn map_claimed(
     loop {
         let mapped = file.change(cost, |change, edit, state| {
             map_over(change, edit, mappings, claim)?;
+            if contents == Contents::LastAsked {
+                set_preallocated(edit)?;
+            }
             if end > edit.inode().size_bytes {
                 edit.change(|bytes| edit::set_size(bytes, end))?;
             }

@@ -8,11 +8,21 @@ use platter_vfs::{Condition, Error, Result};
 
 use super::super::Inode;
 use super::placement::{Placement, claim};
-use super::steps;
+use super::steps::{self, Contents};
+use crate::change::Cost;
 use crate::ondisk::{FileBlock, InodeFlags};
 
+/// What unwritten blocks are allocated for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A caller asked for them: the last change says in the inode that blocks beyond its end are to stay.
+    Asked,
+    /// The extent size that the inode has as a hint.
+    Hint,
+}
+
 /// Allocates unwritten blocks where the file has holes, none of which is dirty.
-pub(super) fn fill_holes(file: &Inode, blocks: Range<u64>) -> Result<()> {
+pub(super) fn fill_holes(file: &Inode, blocks: Range<u64>, purpose: Purpose) -> Result<()> {
     let placement = &mut *file.data.placement.lock();
     {
         let mut state = file.state.write();
@@ -28,7 +38,7 @@ pub(super) fn fill_holes(file: &Inode, blocks: Range<u64>) -> Result<()> {
         }
         steps::reserve_blocks(file, &mut state, holes, &[])?;
     }
-    let filled = fill(file, blocks.clone(), placement);
+    let filled = fill(file, blocks.clone(), purpose, placement);
     if filled.is_err() {
         file.release(blocks);
     }
@@ -51,7 +61,7 @@ pub(super) fn follow_hint(file: &Inode, blocks: &Range<u64>) -> Result<()> {
         state.delayed.dirty().gaps(start..end).collect()
     };
     for part in parts {
-        match fill_holes(file, part) {
+        match fill_holes(file, part, Purpose::Hint) {
             Err(Error::Condition(Condition::NoSpace)) => return Ok(()),
             filled => filled?,
         }
@@ -59,22 +69,59 @@ pub(super) fn follow_hint(file: &Inode, blocks: &Range<u64>) -> Result<()> {
     Ok(())
 }
 
-fn fill(file: &Inode, blocks: Range<u64>, placement: &mut Placement) -> Result<()> {
+fn fill(
+    file: &Inode,
+    blocks: Range<u64>,
+    purpose: Purpose,
+    placement: &mut Placement,
+) -> Result<()> {
+    let is_asked = purpose == Purpose::Asked;
+    let Some(mut hole) = first_hole(file, blocks.clone())? else {
+        return if is_asked { keep(file) } else { Ok(()) };
+    };
+    loop {
+        let mut claimed = claim(file, &hole, 0, placement)?;
+        let next = first_hole(file, claimed.run.end()..blocks.end);
+        let mapped = next.and_then(|next| {
+            let contents = match next {
+                None if is_asked => Contents::LastAsked,
+                Some(_) | None => Contents::Unwritten,
+            };
+            steps::map_claimed(file, &mut claimed, 0, contents)?;
+            Ok(next)
+        });
+        match mapped {
+            Ok(next) => {
+                file.note_placed(placement, &claimed.run);
+                let Some(next) = next else { return Ok(()) };
+                hole = next;
+            }
+            Err(error) => {
+                file.give_back(claimed)?;
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// The first hole of a range of blocks.
+fn first_hole(file: &Inode, blocks: Range<u64>) -> Result<Option<Range<u64>>> {
     let mut at = blocks.start;
     while at < blocks.end {
         let run = file.state.read().run(file.context(), at)?;
         let run = run.truncated(blocks.end - at);
         at = run.end();
-        if run.backing != Backing::Hole {
-            continue;
+        if run.backing == Backing::Hole {
+            return Ok(Some(run.first..at));
         }
-        let mut claimed = claim(file, &(run.first..run.end()), 0, placement)?;
-        if let Err(error) = steps::map_claimed(file, &mut claimed, 0, true) {
-            file.give_back(claimed)?;
-            return Err(error);
-        }
-        file.note_placed(placement, &claimed.run);
-        at = claimed.run.end();
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Says in the inode that blocks beyond its end were asked for, which stay.
+fn keep(file: &Inode) -> Result<()> {
+    if file.has_flag(InodeFlags::PREALLOC) {
+        return Ok(());
+    }
+    file.change(Cost::default(), |_, edit, _| steps::set_preallocated(edit))
 }
