@@ -276,9 +276,7 @@ fn fallocate_keeps_nothing_that_a_crash_left() {
     append(&file);
     let before = sectors(&file);
     drop(file);
-    let Mounted { xfs, device, .. } = mounted;
-    drop(xfs);
-    let mounted = Mounted::on(device, Preallocation::Dynamic);
+    let mounted = crash(mounted, Preallocation::Dynamic);
     let file = mounted.lookup("file");
     assert!(before > 2 * PIECE_SECTORS);
     assert_eq!(sectors(&file), before);
@@ -567,4 +565,36 @@ fn failed_fallocate_keeps_nothing_beyond_the_end() {
     assert!(sectors(&file) > 2 * PIECE_SECTORS);
     file.closed();
     assert_eq!(sectors(&file), 2 * PIECE_SECTORS);
+}
+
+/// As if the computer had crashed.
+fn crash(mounted: Mounted, preallocation: Preallocation) -> Mounted {
+    let Mounted { xfs, device, .. } = mounted;
+    drop(xfs);
+    Mounted::on(device, preallocation)
+}
+
+#[test]
+fn close_and_time_free_what_a_crash_left_beyond_ends() {
+    for preallocation in [Preallocation::Dynamic, Preallocation::Off] {
+        let mounted = Mounted::new(Preallocation::Dynamic);
+        let names = ["closed", "written", "read"];
+        let files = names.map(|text| mounted.file(text));
+        for _ in 0..2 {
+            files.iter().for_each(append);
+        }
+        let before = sectors(&files[0]);
+        assert!(before > 2 * PIECE_SECTORS);
+        drop(files);
+        let mounted = crash(mounted, preallocation);
+        let [closed, written, read] = names.map(|text| mounted.lookup(text));
+        closed.closed();
+        assert_eq!(sectors(&closed), 2 * PIECE_SECTORS);
+        written.write_at(0, &[5; 4096]).unwrap();
+        mounted.clock.advance(Duration::from_secs(40));
+        eof_blocks::free_idle(&mounted.xfs.superblock);
+        assert_eq!(sectors(&written), 2 * PIECE_SECTORS);
+        read.read_at(0, &mut [0; 10]).unwrap();
+        assert_eq!(sectors(&read), before);
+    }
 }

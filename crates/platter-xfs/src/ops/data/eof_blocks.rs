@@ -11,7 +11,7 @@ use std::time::Duration;
 use platter_block::lock::Mutex;
 use platter_vfs::file::{Backing, BlockRuns, FileBlocks, FileRun};
 use platter_vfs::writing::{ListedInode, ReturnsSpace};
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::super::space::FreedSpace;
 use super::super::{Inode, SuperBlock};
@@ -55,6 +55,8 @@ struct Listed {
 #[derive(Debug, Default)]
 pub(in crate::ops) struct FileGrowth {
     is_listed: AtomicBool,
+    /// Nothing lies beyond its end that a crash left.
+    is_checked: AtomicBool,
     /// It was closed before: then it keeps what it has beyond its end, as it may be opened and written again.
     was_closed: AtomicBool,
     /// When it was written last, in milliseconds of the monotonic clock.
@@ -203,24 +205,12 @@ fn monotonic_millis(superblock: &SuperBlock) -> u64 {
 /// back. The inode lock is held.
 pub(super) fn note_growth(file: &Inode, blocks: &Range<u64>) {
     let growing = &file.superblock.growing;
-    if growing.preallocation == Preallocation::Off {
-        return;
-    }
-    let end = file.data.size_bytes().div_ceil(1 << file.block_bits());
-    if blocks.start > end {
+    if blocks.start > end_block(file).0 {
         // They would stay in the hole. Where they do, they read as zeros.
         let _ = end_growth(file);
     }
     if !file.growth.is_listed() {
-        let is_due = {
-            let inode = &file.state.read().inode;
-            let size = inode.size_bytes;
-            let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME;
-            blocks.end > size.div_ceil(1 << file.block_bits())
-                && growing.preallocation.is_due(size)
-                && !inode.flags.intersects(no)
-                && inode.links != 0
-        };
+        let is_due = grows(file, blocks) || has_leftovers(file);
         // The caller uses the inode, so it is there.
         let found = is_due.then(|| file.superblock.inodes.get(file.number.id()));
         match found.flatten() {
@@ -230,6 +220,48 @@ pub(super) fn note_growth(file: &Inode, blocks: &Range<u64>) {
     }
     let now = monotonic_millis(&file.superblock);
     file.growth.written.store(now, Ordering::Relaxed);
+}
+
+/// Whether these blocks make a file longer that gets blocks beyond its end.
+fn grows(file: &Inode, blocks: &Range<u64>) -> bool {
+    let inode = &file.state.read().inode;
+    let size = inode.size_bytes;
+    let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME;
+    blocks.end > size.div_ceil(1 << file.block_bits())
+        && file.superblock.growing.preallocation.is_due(size)
+        && !inode.flags.intersects(no)
+        && inode.links != 0
+}
+
+/// Whether a crash left blocks beyond the end of a file. Once there are none, it is not looked for them again.
+fn has_leftovers(file: &Inode) -> bool {
+    if file.growth.is_checked.load(Ordering::Acquire) || file.kind != FileKind::Regular {
+        return false;
+    }
+    let state = file.state.read();
+    // Those of append-only files stay, as in Linux.
+    let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME | InodeFlags::APPEND;
+    if state.inode.flags.intersects(no) || state.inode.links == 0 {
+        return false;
+    }
+    match state.map.end(file.context()) {
+        Ok(end) if end > end_block(file) => true,
+        Ok(_) => {
+            file.growth.is_checked.store(true, Ordering::Release);
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Whether the file may have blocks beyond its end that were not asked for.
+fn may_have_any(file: &Inode) -> bool {
+    file.growth.is_listed() || has_leftovers(file)
+}
+
+/// The first block beyond the end of the file.
+fn end_block(file: &Inode) -> FileBlock {
+    FileBlock(file.data.size_bytes().div_ceil(1 << file.block_bits()))
 }
 
 /// Reserves blocks for the end of the file, to be allocated after some that are about to be. Returns how many.
@@ -308,7 +340,7 @@ pub(in crate::ops) fn retry_without<T>(file: &Inode, work: impl Fn() -> Result<T
 
 /// Frees what the file has beyond its end, and takes it off the list. The inode lock is held.
 pub(super) fn end_growth(file: &Inode) -> Result<()> {
-    if file.growth.is_listed() {
+    if may_have_any(file) {
         free(file)?;
     }
     Ok(())
@@ -317,7 +349,7 @@ pub(super) fn end_growth(file: &Inode) -> Result<()> {
 /// Frees what the file has beyond its end, before blocks are moved into its place. The inode lock is held, and the
 /// mapping is locked.
 pub(super) fn end_growth_locked(file: &Inode) -> Result<()> {
-    if file.growth.is_listed() {
+    if may_have_any(file) {
         free_locked(file)?;
     }
     Ok(())
@@ -355,9 +387,12 @@ pub(super) fn note_truncation(file: &Inode) {
     file.growth.was_closed.store(false, Ordering::Release);
 }
 
-/// Frees what the file has beyond its end at its first close.
+/// Frees what the file has beyond its end at its first close, also what a crash left.
 pub(in crate::ops) fn close(file: &Inode) {
-    if !file.growth.is_listed() || file.growth.was_closed.load(Ordering::Acquire) {
+    if file.growth.was_closed.load(Ordering::Acquire)
+        || !file.superblock.can_write()
+        || !may_have_any(file)
+    {
         return;
     }
     let Some(_writer) = file.superblock.writers.try_enter() else {
@@ -388,7 +423,9 @@ pub(super) fn free(file: &Inode) -> Result<()> {
 /// As [`free`], with the mapping locked: writeback gives the file no more, nor later, since it is off the list then.
 fn free_locked(file: &Inode) -> Result<()> {
     let context = file.context();
-    let first = FileBlock(file.data.size_bytes().div_ceil(1 << file.block_bits()));
+    let first = end_block(file);
+    // Until all is free.
+    file.growth.is_checked.store(false, Ordering::Release);
     let has_any = {
         let state = file.state.read();
         let is_kept = state.inode.flags.contains(InodeFlags::PREALLOC);
@@ -404,6 +441,7 @@ fn free_locked(file: &Inode) -> Result<()> {
             Unmapped::Before(before) => Some(before),
         };
     }
+    file.growth.is_checked.store(true, Ordering::Release);
     file.superblock.growing.remove(file);
     Ok(())
 }
