@@ -7,10 +7,11 @@ use std::ops::ControlFlow;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
+use zerocopy::FromBytes;
 
 use crate::btree::Tree;
 use crate::context::FsContext;
-use crate::ondisk::btree::{BtreeKind, DiskMapping};
+use crate::ondisk::btree::{BTREE_LEVELS_MAX, BtreeKind, DiskMapping, DiskRootHeader};
 use crate::ondisk::extent::{ExtentDevice, Mapping, MappingRule};
 use crate::ondisk::{FileBlock, Fork, ForkFormat, ForkKind, Inode, InodeNr};
 
@@ -258,6 +259,18 @@ impl ForkMap {
             return Err(self.corrupt(MappingRule::Count));
         }
         Ok(())
+    }
+
+    /// Levels of blocks that the B-tree has: none while there is none.
+    #[must_use]
+    pub fn levels(&self) -> u32 {
+        let Form::Btree(root) = &self.form else {
+            return 0;
+        };
+        let header = DiskRootHeader::ref_from_prefix(root);
+        header.map_or(0, |(header, _)| {
+            u32::from(header.level.get()).min(BTREE_LEVELS_MAX)
+        })
     }
 
     /// The block after the last one that is mapped.

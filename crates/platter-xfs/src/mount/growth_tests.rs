@@ -598,3 +598,35 @@ fn close_and_time_free_what_a_crash_left_beyond_ends() {
         assert_eq!(sectors(&read), before);
     }
 }
+
+fn free_blocks(mounted: &Mounted) -> i64 {
+    mounted.xfs.superblock.context.mount().free_blocks().sum()
+}
+
+/// The tree of mappings may need a block for each half leaf of mappings, whoever many calls the blocks are written by.
+#[test]
+fn adjacent_writes_reserve_for_the_mapping_tree_once() {
+    const BLOCKS: u64 = 1000;
+    let mounted = Mounted::new(Preallocation::Off);
+    for is_allocated in [false, true] {
+        let file = mounted.file(if is_allocated { "allocated" } else { "new" });
+        if is_allocated {
+            let space = FallocateMode::Allocate { keep_size: false };
+            file.fallocate(0..BLOCKS * 4096, space).unwrap();
+        }
+        let before = free_blocks(&mounted);
+        for block in 0..BLOCKS {
+            file.write_at(block * 4096, &[5; 4096]).unwrap();
+        }
+        let contents = if is_allocated { 0 } else { BLOCKS };
+        let reserved = u64::try_from(before - free_blocks(&mounted)).unwrap();
+        assert!(
+            reserved >= contents && reserved - contents <= 16,
+            "{reserved}"
+        );
+        // What is written gives back its part.
+        file.write_at(10 << 22, &[5; 4096]).unwrap();
+        let _ = file.sync(false);
+        assert_eq!(before - free_blocks(&mounted), (contents + 1).cast_signed());
+    }
+}

@@ -1,12 +1,14 @@
 //! The state of inodes while they change: one transaction for each change.
 
+use std::ops::Range;
+
 use platter_block::lock::RwLockWriteGuard;
 use platter_vfs::file::{Backing, BlockRuns, FileRun};
 use platter_vfs::namei::LinkState;
 use platter_vfs::{Result, Timestamp};
 
 use super::Inode;
-use super::delayed::Delayed;
+use super::delayed::{Delayed, MappingTree};
 use crate::context::FsContext;
 use crate::directory::Directory;
 use crate::file::Contents;
@@ -129,6 +131,18 @@ impl InodeState {
             self.inode = inode;
         }
         Ok(())
+    }
+
+    /// The B-tree of the mappings.
+    pub(super) fn mapping_tree(&self, context: &FsContext) -> MappingTree {
+        MappingTree::new(&self.map, context.geometry())
+    }
+
+    /// Takes out blocks that are on the device, or are not to be written any more. Returns the reserved blocks that
+    /// are not needed any more.
+    pub(super) fn forget(&mut self, context: &FsContext, blocks: Range<u64>) -> u64 {
+        let tree = self.mapping_tree(context);
+        self.delayed.forget(blocks, &tree)
     }
 
     pub(super) fn link_state(&self, context: &FsContext) -> LinkState {

@@ -287,7 +287,7 @@ impl FileBlocks for Inode {
                 )?;
                 edit.change(|bytes| edit::set_size(bytes, size))?;
                 touch(edit, Times::of_contents(now))?;
-                let reserved = state.delayed.forget(first..u64::MAX);
+                let reserved = state.forget(self.context(), first..u64::MAX);
                 change.keep_reserved(reserved);
                 self.data.truncate(size);
                 Ok(left)
@@ -401,7 +401,7 @@ fn reserve_new(
         }
         delayed.push(range);
     }
-    steps::reserve_blocks(file, &mut state, missing, &converted)?;
+    steps::reserve_blocks(file, &mut state, &missing, &converted)?;
     let added = delayed.into_iter().map(|range| state.delayed.add(range));
     Ok(added.flatten().collect())
 }

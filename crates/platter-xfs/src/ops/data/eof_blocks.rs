@@ -15,7 +15,7 @@ use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::super::space::FreedSpace;
 use super::super::{Inode, SuperBlock};
-use super::steps::{self, STEP_MAPPINGS, indirect_blocks, unmap_cost};
+use super::steps::{self, STEP_MAPPINGS, unmap_cost};
 use crate::change::{Unmapped, unmap};
 use crate::ondisk::{FileBlock, ForkKind, InodeFlags};
 use crate::preallocation::{Growth, Preallocation};
@@ -297,7 +297,8 @@ pub(super) fn reserve_ahead(file: &Inode, blocks: &Range<u64>) -> Result<u64> {
     if count == 0 {
         return Ok(0);
     }
-    let reserved = count + indirect_blocks(count, geometry);
+    // What is allocated is one more extent.
+    let reserved = count + state.mapping_tree(context).growth_max(1, 1);
     let amount = i64::try_from(reserved).unwrap_or(i64::MAX);
     if !free_blocks.try_sub(amount, space.floor()) {
         return Ok(0);

@@ -15,9 +15,8 @@ use crate::ag::{rmap, space};
 use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of, unmap};
 use crate::file::is_shared;
 use crate::fork::{ForkEdit, InodeEdit};
-use crate::ondisk::btree::BtreeKind;
 use crate::ondisk::inode::{InodeFlags2, edit};
-use crate::ondisk::{FileBlock, ForkKind, Geometry, InodeFlags, Mapping};
+use crate::ondisk::{FileBlock, ForkKind, InodeFlags, Mapping};
 use crate::space::Claim;
 
 /// What blocks have that are about to be mapped.
@@ -70,35 +69,41 @@ pub(super) fn run_of_files(
     Ok((run.truncated(count), shared))
 }
 
-/// Reserves free blocks to parts of the file, and to what its tree of mappings may need for them, and for
-/// unwritten blocks once they are `converted` to written ones.
+/// Reserves free blocks to parts of the file that have none, and to what its tree of mappings may need for them, and
+/// for unwritten blocks once they are `converted` to written ones.
 ///
 /// # Errors
 /// `NoSpace`, and nothing is reserved.
 pub(super) fn reserve_blocks(
     file: &Inode,
     state: &mut InodeState,
-    parts: Vec<Range<u64>>,
+    parts: &[Range<u64>],
     converted: &[Range<u64>],
 ) -> Result<()> {
     let context = file.context();
-    let of = |part: &Range<u64>| indirect_blocks(part.end - part.start, context.geometry());
-    let contents: u64 = parts.iter().map(|part| part.end - part.start).sum();
-    let indirect: u64 = parts.iter().chain(converted).map(of).sum();
-    let total = i64::try_from(contents + indirect).map_err(|_| Condition::NoSpace)?;
-    let floor = context.space().floor();
-    if total > 0 && !context.mount().free_blocks().try_sub(total, floor) {
-        return Err(Condition::NoSpace.into());
-    }
-    state.delayed.reserve_blocks(parts, indirect);
+    let free_blocks = context.mount().free_blocks();
+    let tree = state.mapping_tree(context);
+    let reserve = |count: u64| {
+        let count = i64::try_from(count);
+        count.is_ok_and(|count| free_blocks.try_sub(count, context.space().floor()))
+    };
+    let reserved = state.delayed.reserve(parts, converted, &tree, reserve);
+    give_back(file, reserved.ok_or(Condition::NoSpace)?);
     Ok(())
 }
 
 /// Drops marks and reservations of blocks.
 pub(super) fn forget(file: &Inode, state: &mut InodeState, blocks: Range<u64>) {
-    let reserved = state.delayed.forget(blocks);
-    let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
-    file.context().mount().free_blocks().add(reserved);
+    let reserved = state.forget(file.context(), blocks);
+    give_back(file, reserved);
+}
+
+/// Blocks that were reserved are free again.
+fn give_back(file: &Inode, reserved: u64) {
+    if reserved > 0 {
+        let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
+        file.context().mount().free_blocks().add(reserved);
+    }
 }
 
 /// Says in the inode that blocks beyond its end were asked for, which stay (`XFS_DIFLAG_PREALLOC`).
@@ -159,7 +164,7 @@ pub(super) fn map_claimed(
             if end > edit.inode().size_bytes {
                 edit.change(|bytes| edit::set_size(bytes, end))?;
             }
-            let reserved = state.delayed.forget(run.first..run.end());
+            let reserved = state.forget(file.context(), run.first..run.end());
             change.keep_reserved(reserved + state.delayed.take_ahead());
             Ok(())
         });
@@ -188,7 +193,7 @@ pub(super) fn convert(file: &Inode, run: &FileRun, end: u64) -> Result<()> {
             if end > edit.inode().size_bytes {
                 edit.change(|bytes| edit::set_size(bytes, end))?;
             }
-            let reserved = state.delayed.forget(run.first..run.end());
+            let reserved = state.forget(file.context(), run.first..run.end());
             change.keep_reserved(reserved);
             Ok(())
         });
@@ -212,7 +217,7 @@ pub(super) fn unmap_all(file: &Inode, blocks: Range<u64>) -> Result<()> {
         let left = file.change(unmap_cost(), |change, edit, state| {
             let range = FileBlock(blocks.start)..end;
             let left = unmap(change, edit, ForkKind::Data, range, STEP_MAPPINGS)?;
-            let reserved = state.delayed.forget(blocks.clone());
+            let reserved = state.forget(file.context(), blocks.clone());
             change.keep_reserved(reserved);
             Ok(left)
         });
@@ -293,12 +298,6 @@ pub(super) fn shift_up(file: &Inode, gap: &Range<u64>) -> Result<()> {
         }
         before = limit;
     }
-}
-
-/// Blocks that the tree of mappings may need for so many blocks of contents.
-pub(super) fn indirect_blocks(count: u64, geometry: &Geometry) -> u64 {
-    let half = (BtreeKind::Bmap.records_max(0, geometry) / 2).max(1) as u64;
-    1 + count / half
 }
 
 /// What a step takes.

@@ -36,7 +36,7 @@ pub(super) fn fill_holes(file: &Inode, blocks: Range<u64>, purpose: Purpose) -> 
                 holes.extend(state.delayed.unreserved(run.first..run.end()));
             }
         }
-        steps::reserve_blocks(file, &mut state, holes, &[])?;
+        steps::reserve_blocks(file, &mut state, &holes, &[])?;
     }
     let filled = fill(file, blocks.clone(), purpose, placement);
     if filled.is_err() {
