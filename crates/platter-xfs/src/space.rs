@@ -31,7 +31,7 @@ pub struct Space {
     groups: Shelves<Padded<Slot>>,
     /// Freed extents that may come back with a crash.
     busy: AtomicUsize,
-    /// How often freed blocks could be allocated again.
+    /// How often blocks that were freed or reserved could be allocated again.
     returned: AtomicU64,
     /// Free blocks that files cannot have: what the B-trees of groups may need, and the reserve pool.
     floor: AtomicI64,
@@ -156,9 +156,14 @@ impl Space {
         }
     }
 
-    /// How often freed blocks could be allocated again.
+    /// How often blocks that were freed or reserved could be allocated again.
     pub(crate) fn returned(&self) -> u64 {
         self.returned.load(Ordering::Acquire)
+    }
+
+    /// Counts free blocks that can be allocated again and were in no checkpoint.
+    pub(crate) fn note_returned(&self) {
+        self.returned.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Has contents never overwrite what files held before, nor blocks that were freed.

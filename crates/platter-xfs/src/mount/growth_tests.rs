@@ -1,9 +1,11 @@
 //! Files that grow, and what they get beyond their end: how it keeps them whole, and when it is freed.
 
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use platter_block::CountingDevice;
+use platter_vfs::file::FileBlocks;
 use platter_vfs::{FallocateMode, SetAttr, XattrMode};
 
 use super::tests::{budget, create, device_of, name, new_device};
@@ -628,5 +630,88 @@ fn adjacent_writes_reserve_for_the_mapping_tree_once() {
         file.write_at(10 << 22, &[5; 4096]).unwrap();
         let _ = file.sync(false);
         assert_eq!(before - free_blocks(&mounted), (contents + 1).cast_signed());
+    }
+}
+
+#[test]
+fn filled_filesystem_has_nothing_left_after_a_sync() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    mounted.leave_blocks(3000);
+    let file = mounted.file("file");
+    for block in 0_u64.. {
+        if file.write_at(block * 4096, &[5; 4096]).is_err() {
+            break;
+        }
+    }
+    file.sync(false).unwrap();
+    let left = mounted.xfs.stat_fs().unwrap().blocks_available;
+    assert!(left <= 4, "{left}");
+}
+
+/// A file in use that has nothing beyond its end is not waited for; one that has is.
+#[test]
+fn no_space_is_reported_at_once_where_no_file_in_use_has_some() {
+    for has_some in [false, true] {
+        let mounted = Mounted::new(Preallocation::Dynamic);
+        mounted.leave_blocks(if has_some { 16_384 } else { 3000 });
+        let used = mounted.file("used");
+        append(&used);
+        append(&used);
+        // Where space is scarce, none is left to grow into after so many blocks.
+        assert_eq!(sectors(&used) > 2 * PIECE_SECTORS, has_some);
+        let number = InodeNr::new(used.id().number).unwrap();
+        let used = mounted.xfs.superblock.find(number).unwrap().unwrap();
+        let (locked, is_locked) = channel();
+        let (done, is_done) = channel::<()>();
+        let took = thread::scope(|scope| {
+            scope.spawn(move || {
+                let _lock = used.inode_lock().write();
+                locked.send(()).unwrap();
+                is_done.recv().unwrap();
+            });
+            is_locked.recv().unwrap();
+            let filling = mounted.file("filling");
+            fill(&filling);
+            let append = || {
+                let begun = Instant::now();
+                filling.append(&vec![3; 1 << 20]).unwrap_err();
+                begun.elapsed()
+            };
+            let took = (0..3).map(|_| append()).min();
+            done.send(()).unwrap();
+            took.unwrap()
+        });
+        let waited = Duration::from_millis(200);
+        assert_eq!(took >= waited, has_some, "{took:?}");
+    }
+}
+
+/// Each dirty block that has no neighbour reserves one for the tree of mappings, which most do not need.
+#[test]
+fn reservations_of_dirty_files_do_not_keep_others_from_space() {
+    // Less than what has writers throttled.
+    const DIRTY: u64 = 900;
+    let dirty_and_full = || {
+        let mounted = Mounted::new(Preallocation::Off);
+        let dirty = mounted.file("dirty");
+        mounted.leave_blocks(2 * DIRTY + 40);
+        for block in 0..DIRTY {
+            dirty.write_at(block * 8192, &[5; 4096]).unwrap();
+        }
+        let left = mounted.xfs.stat_fs().unwrap().blocks_available;
+        assert!(left <= 40, "{left}");
+        (mounted, dirty)
+    };
+    let (_mounted, dirty) = dirty_and_full();
+    let value = vec![6; 60 << 10];
+    for number in 0..10 {
+        let name = format!("user.{number}");
+        let set = dirty.set_xattr(&Context::root(), name.as_bytes(), &value, XattrMode::Set);
+        set.unwrap();
+    }
+    let (mounted, _dirty) = dirty_and_full();
+    let root = mounted.xfs.root().unwrap();
+    for number in 0..3000 {
+        create(&*root, &format!("{number:0200}"), CreateKind::Regular).unwrap();
     }
 }

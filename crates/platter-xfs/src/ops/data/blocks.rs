@@ -138,9 +138,11 @@ impl FileBlocks for Inode {
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         unwritten::follow_hint(self, &blocks)?;
         eof_blocks::note_growth(self, &blocks);
-        match eof_blocks::retry_without(self, || reserve_new(self, &blocks, true)) {
+        match reserve_new(self, &blocks, true) {
             // Unwritten blocks were allocated so that they can be written in a full filesystem, too.
-            Err(Error::Condition(Condition::NoSpace)) => reserve_new(self, &blocks, false),
+            Err(Error::Condition(Condition::NoSpace)) => {
+                eof_blocks::retry_without(self, || reserve_new(self, &blocks, false))
+            }
             reserved => reserved,
         }
     }

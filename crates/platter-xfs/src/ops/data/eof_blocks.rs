@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::lock::Mutex;
-use platter_vfs::file::{Backing, BlockRuns, FileBlocks, FileRun};
+use platter_vfs::file::{Backing, BlockRuns, FileBlocks, FileRun, write_back_files};
 use platter_vfs::writing::{ListedInode, ReturnsSpace};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
@@ -142,9 +142,22 @@ impl ReturnsSpace for SuperBlock {
     }
 
     fn return_freed(&self) -> Result<()> {
+        let free_blocks = self.context.mount().free_blocks();
+        let before = free_blocks.sum();
         free_all(self);
-        FreedSpace(self).return_freed()
+        FreedSpace(self).return_freed()?;
+        if free_blocks.sum() > before {
+            // Reservations that were not needed are in no checkpoint.
+            self.context.space().note_returned();
+        }
+        Ok(())
     }
+}
+
+/// Writes all dirty files back: what is reserved for their trees of mappings is more than these need in the end. An
+/// error is reported by the next sync of the file that it belongs to. No lock is held, or inode locks.
+fn write_back_all(superblock: &SuperBlock) {
+    let _ = superblock.dirty.write_back(write_back_files);
 }
 
 /// Frees what files have beyond their end that have not grown for a while. No lock is held.
@@ -161,9 +174,11 @@ pub(crate) fn free_idle(superblock: &SuperBlock) {
     });
 }
 
-/// Frees what files have beyond their end, and waits for some that are in use. No lock is held, or inode locks.
-pub(in crate::ops) fn free_all(superblock: &SuperBlock) {
+/// Writes dirty files back, frees what files have beyond their end, and waits for those that have something there and
+/// are in use. No lock is held, or locks of directories.
+fn free_all(superblock: &SuperBlock) {
     let _shortage = superblock.growing.begin_shortage();
+    write_back_all(superblock);
     for _ in 0..WAITS_MAX {
         if !free_due(superblock, |_| true) {
             return;
@@ -187,12 +202,14 @@ pub(crate) fn end_preallocation(superblock: &SuperBlock) {
     }
 }
 
-/// Frees what files have beyond their end that are due. Returns whether any was in use, and keeps it.
+/// Frees what files have beyond their end that are due. Returns whether any that has something there was in use, and
+/// keeps it: one that is on the list for what it may get is not worth waiting for, such as that of another thread which
+/// finds no space.
 fn free_due(superblock: &SuperBlock, is_due: impl Fn(&Inode) -> bool) -> bool {
     let mut is_any_left = false;
     for inode in superblock.growing.due(is_due) {
         // One that has an error stays on the list, but is not waited for.
-        is_any_left |= matches!(try_end_growth(&inode), Ok(false));
+        is_any_left |= matches!(try_end_growth(&inode), Ok(false)) && has_any(&inode);
     }
     is_any_left
 }
@@ -227,13 +244,15 @@ fn grows(file: &Inode, blocks: &Range<u64>) -> bool {
     let inode = &file.state.read().inode;
     let size = inode.size_bytes;
     let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME;
-    blocks.end > size.div_ceil(1 << file.block_bits())
+    // While there is too little space, it would get nothing.
+    !file.superblock.growing.is_short_of_space()
+        && blocks.end > size.div_ceil(1 << file.block_bits())
         && file.superblock.growing.preallocation.is_due(size)
         && !inode.flags.intersects(no)
         && inode.links != 0
 }
 
-/// Whether a crash left blocks beyond the end of a file. Once there are none, it is not looked for them again.
+/// Whether a crash left blocks beyond the end of a file. One that has none is not examined again.
 fn has_leftovers(file: &Inode) -> bool {
     if file.growth.is_checked.load(Ordering::Acquire) || file.kind != FileKind::Regular {
         return false;
@@ -257,6 +276,17 @@ fn has_leftovers(file: &Inode) -> bool {
 /// Whether the file may have blocks beyond its end that were not asked for.
 fn may_have_any(file: &Inode) -> bool {
     file.growth.is_listed() || has_leftovers(file)
+}
+
+/// Whether the file has blocks beyond its end that were not asked for, or is getting some.
+fn has_any(file: &Inode) -> bool {
+    let state = file.state.read();
+    let is_kept = state.inode.flags.contains(InodeFlags::PREALLOC);
+    let has_any = || {
+        let end = state.map.end(file.context());
+        end.is_ok_and(|end| end > end_block(file))
+    };
+    state.delayed.has_ahead() || !is_kept && has_any()
 }
 
 /// The first block beyond the end of the file.
@@ -314,8 +344,8 @@ pub(super) fn return_ahead(file: &Inode) {
     file.context().mount().free_blocks().add(reserved);
 }
 
-/// Does the work again where it found no space, without what files have beyond their end. The inode lock is held,
-/// and no other.
+/// Does the work again where it found no space, once dirty files are written back, and without what files have beyond
+/// their end. The inode lock is held, and no other but those of files that have nothing there.
 pub(in crate::ops) fn retry_without<T>(file: &Inode, work: impl Fn() -> Result<T>) -> Result<T> {
     let is_no_space = |done: &Result<T>| matches!(done, Err(Error::Condition(Condition::NoSpace)));
     let done = work();
@@ -325,6 +355,7 @@ pub(in crate::ops) fn retry_without<T>(file: &Inode, work: impl Fn() -> Result<T
     let _shortage = file.superblock.growing.begin_shortage();
     // Others may have more where this fails.
     let _ = end_growth(file);
+    write_back_all(&file.superblock);
     let mut waits = 0;
     loop {
         let is_other = |inode: &Inode| inode.number != file.number;

@@ -106,6 +106,8 @@ fn share(file: &Inode, source: &Inode, range: &Range<u64>, to: u64, is_dedupe: b
         file::finish_truncation(file)?;
     }
     if to > file.data.size_bytes() {
+        // Where that finds no space, it does not wait for a file that is locked here.
+        eof_blocks::end_growth(source)?;
         file::resize(file, to)?;
         file::write_back(file)?;
     }
