@@ -3,14 +3,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use platter::{ImageSpec, MountOption, MountOptions, Volume, WriteOptions};
-use platter_vfs::{Context, CreateKind, Inode};
+use platter_vfs::{Context, CreateKind, FallocateMode, Inode};
+use rustix::fs::{FallocateFlags, fallocate};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::xfs;
@@ -27,6 +29,9 @@ const NAMES: [&str; 2] = ["one", "two"];
 /// A file that a side appends to, and the sectors that it has afterwards.
 trait Appended {
     fn append(&mut self, piece: &[u8]) -> u64;
+
+    /// Changes its space. Returns the sectors afterwards.
+    fn change(&mut self, mode: FallocateMode, range: &Range<u64>) -> u64;
 }
 
 impl Appended for File {
@@ -35,11 +40,33 @@ impl Appended for File {
         self.sync_all().unwrap();
         self.metadata().unwrap().blocks()
     }
+
+    fn change(&mut self, mode: FallocateMode, range: &Range<u64>) -> u64 {
+        let flags = match mode {
+            FallocateMode::Allocate { .. } => FallocateFlags::KEEP_SIZE,
+            FallocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            FallocateMode::ZeroRange { .. } => {
+                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
+            }
+            FallocateMode::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
+            FallocateMode::InsertRange => FallocateFlags::INSERT_RANGE,
+            FallocateMode::UnshareRange { .. } => FallocateFlags::UNSHARE_RANGE,
+        };
+        fallocate(&*self, flags, range.start, range.end - range.start).unwrap();
+        self.sync_all().unwrap();
+        self.metadata().unwrap().blocks()
+    }
 }
 
 impl Appended for Arc<dyn Inode> {
     fn append(&mut self, piece: &[u8]) -> u64 {
         Inode::append(&**self, piece).unwrap();
+        self.sync(false).unwrap();
+        self.attr().unwrap().sectors
+    }
+
+    fn change(&mut self, mode: FallocateMode, range: &Range<u64>) -> u64 {
+        self.fallocate(range.clone(), mode).unwrap();
         self.sync(false).unwrap();
         self.attr().unwrap().sectors
     }
@@ -56,14 +83,15 @@ fn grow<A: Appended>(files: &mut [A]) -> Vec<u64> {
     sectors
 }
 
+fn open_in(mount: &Mount, name: &str) -> File {
+    let mut options = OpenOptions::new();
+    let options = options.create(true).append(true);
+    options.open(mount.root().join(name)).unwrap()
+}
+
 fn grow_in_the_kernel(image: &Path, option: &str) -> Vec<u64> {
     let mount = Mount::images(FsType::Xfs, &[image], option, Access::ReadWrite).unwrap();
-    let open = |name: &&str| {
-        let mut options = OpenOptions::new();
-        let options = options.create(true).append(true);
-        options.open(mount.root().join(name)).unwrap()
-    };
-    let mut files: Vec<File> = NAMES.iter().map(open).collect();
+    let mut files: Vec<File> = NAMES.iter().map(|name| open_in(&mount, name)).collect();
     let sectors = grow(&mut files);
     drop(files);
     mount.unmount_all(&[image]).unwrap();
@@ -146,11 +174,12 @@ fn files_that_grow_in_turn_stay_whole() {
     }
 }
 
-/// As it does with its own: once the files have no user any more.
-#[test]
-fn kernel_frees_what_a_crash_left_beyond_ends() {
-    let dir = tempfile::tempdir().unwrap();
-    let [image, crashed] = ["image", "crashed"].map(|name| dir.path().join(name));
+/// The sectors of what the files contain.
+const CONTENTS_SECTORS: u64 = (PIECE_BYTES * ROUNDS / 512) as u64;
+
+/// An image as a crash leaves it once both files have grown, and the sectors of the first.
+fn crashed_image(dir: &Path) -> (PathBuf, u64) {
+    let [image, crashed] = ["image", "crashed"].map(|name| dir.join(name));
     xfs::make(&image, 64 << 10, &[]).unwrap();
     let volume = volume(&image, "");
     let mut files = create_here(&volume);
@@ -158,19 +187,111 @@ fn kernel_frees_what_a_crash_left_beyond_ends() {
     fs::copy(&image, &crashed).unwrap();
     drop(files);
     volume.close().unwrap();
-    let contents = (PIECE_BYTES * ROUNDS / 512) as u64;
-    assert!(shown > contents, "{shown}");
+    assert!(shown > CONTENTS_SECTORS, "{shown}");
+    (crashed, shown)
+}
+
+/// Asserts that both files have nothing beyond their ends.
+fn assert_nothing_beyond(image: &Path, context: (&str, &str)) {
+    let found = found(image).into_iter();
+    let sectors: Vec<u64> = found.map(|(_, sectors)| sectors).collect();
+    assert_eq!(sectors, [CONTENTS_SECTORS; 2], "{context:?}");
+    assert_clean(image, context);
+}
+
+/// As it does with its own: once the files have no user any more.
+#[test]
+fn kernel_frees_what_a_crash_left_beyond_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (crashed, shown) = crashed_image(dir.path());
     let mount = Mount::images(FsType::Xfs, &[&crashed], "", Access::ReadWrite).unwrap();
     let left = mount.root().join(NAMES[0]).metadata().unwrap().blocks();
     let other = mount.root().join(NAMES[1]).metadata().unwrap().blocks();
     mount.unmount_all(&[&crashed]).unwrap();
-    assert!(left == shown && other > contents, "{left}, {other}");
-    let sectors: Vec<u64> = found(&crashed)
-        .into_iter()
-        .map(|(_, sectors)| sectors)
+    assert!(left == shown && other > CONTENTS_SECTORS, "{left}, {other}");
+    assert_nothing_beyond(&crashed, ("crashed", "mounted"));
+}
+
+#[test]
+fn writers_free_what_a_crash_left_beyond_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (crashed, shown) = crashed_image(dir.path());
+    let volume = volume(&crashed, "");
+    let root = volume.filesystem().root().unwrap();
+    let [closed, written] = NAMES.map(|text| root.lookup(name(text)).unwrap());
+    let sectors = || closed.attr().unwrap().sectors;
+    assert_eq!(sectors(), shown);
+    closed.closed();
+    assert_eq!(sectors(), CONTENTS_SECTORS);
+    written.write_at(0, &[7; 10]).unwrap();
+    drop((closed, written, root));
+    volume.close().unwrap();
+    assert_nothing_beyond(&crashed, ("crashed", "written"));
+}
+
+/// What is done to the space of a file, and where.
+const CHANGES: &[(FallocateMode, Range<u64>)] = &[
+    // Of contents and of what they grow into.
+    (FallocateMode::PunchHole, 100 << 10..110 << 10),
+    (FallocateMode::Allocate { keep_size: true }, 0..1 << 20),
+    (FallocateMode::PunchHole, (200 << 10) + 1..(300 << 10) + 5),
+    (FallocateMode::PunchHole, 120 << 10..150 << 10),
+    (
+        FallocateMode::ZeroRange { keep_size: true },
+        1 << 20..2 << 20,
+    ),
+    (FallocateMode::PunchHole, 500 << 10..8 << 20),
+    (FallocateMode::CollapseRange, 0..32 << 10),
+    (FallocateMode::InsertRange, 4096..64 << 10),
+    (FallocateMode::PunchHole, 1..40 << 10),
+];
+
+/// Changes the space of a file that has grown, and of one with blocks beyond its end that was not asked for. Returns the
+/// sectors after each change.
+fn change_space<A: Appended>(files: &mut [A]) -> Vec<u64> {
+    let piece = vec![7; PIECE_BYTES];
+    let [asked, grown] = files else {
+        panic!("two files");
+    };
+    for _ in 0..2 {
+        asked.append(&piece);
+    }
+    let changes = CHANGES.iter();
+    let mut sectors: Vec<u64> = changes
+        .map(|(mode, range)| asked.change(*mode, range))
         .collect();
-    assert_eq!(sectors, [contents; 2]);
-    assert_clean(&crashed, ("crashed", "mounted"));
+    for mode in [FallocateMode::CollapseRange, FallocateMode::InsertRange] {
+        for _ in 0..3 {
+            grown.append(&piece);
+        }
+        sectors.push(grown.change(mode, &(0..PIECE_BYTES as u64)));
+    }
+    grown.append(&piece);
+    sectors.push(grown.change(FallocateMode::PunchHole, &(0..8 << 20)));
+    sectors
+}
+
+/// The kernel frees, moves and keeps the same beyond the end.
+#[test]
+fn space_beyond_ends_is_changed_as_in_the_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let [theirs, ours] = ["kernel", "platter"].map(|name| dir.path().join(name));
+    for image in [&theirs, &ours] {
+        xfs::make(image, 512 << 10, &[]).unwrap();
+    }
+    let mount = Mount::images(FsType::Xfs, &[&theirs], "", Access::ReadWrite).unwrap();
+    let mut files: Vec<File> = NAMES.iter().map(|name| open_in(&mount, name)).collect();
+    let expected = change_space(&mut files);
+    drop(files);
+    mount.unmount_all(&[&theirs]).unwrap();
+    let volume = volume(&ours, "");
+    let mut files = create_here(&volume);
+    assert_eq!(change_space(&mut files), expected);
+    drop(files);
+    volume.close().unwrap();
+    assert_clean(&ours, ("space", "changed"));
+    let sectors = |image: &Path| found(image).into_iter().map(|(_, sectors)| sectors);
+    assert!(sectors(&ours).eq(sectors(&theirs)));
 }
 
 /// A mount whose kernel says what is opened also says what is closed.
