@@ -1,4 +1,4 @@
-//! What `fsync` and `sync` promise of a mount while a commit is written, and of what is written in place.
+//! What `fsync` and `sync` guarantee for a mount while a commit is written, and of what is written in place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
