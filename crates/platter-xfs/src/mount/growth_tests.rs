@@ -605,7 +605,7 @@ fn free_blocks(mounted: &Mounted) -> i64 {
     mounted.xfs.superblock.context.mount().free_blocks().sum()
 }
 
-/// The tree of mappings may need a block for each half leaf of mappings, a thread that many calls the blocks are written by.
+/// The tree of mappings may need a block for each half leaf of mappings, however many calls write them.
 #[test]
 fn adjacent_writes_reserve_for_the_mapping_tree_once() {
     const BLOCKS: u64 = 1000;
