@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 
-use crate::tool;
+use crate::tool::{self, SOURCE_DATE_EPOCH};
 
 /// The uid of a user without privileges.
 pub const ORDINARY_USER: &str = "65534";
@@ -42,6 +42,11 @@ fn path() -> Result<&'static Path> {
         return Ok(PATH.get_or_init(|| path.into()));
     }
     let mut cargo = tool::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // As the build before had it: C libraries are compiled anew where the time of the sources changes.
+    match std::env::var_os(SOURCE_DATE_EPOCH) {
+        Some(time) => cargo.env(SOURCE_DATE_EPOCH, time),
+        None => cargo.env_remove(SOURCE_DATE_EPOCH),
+    };
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
         "build",
         "--quiet",

@@ -13,6 +13,9 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 /// The time that tools see, so that their results are reproducible.
 pub const FAKE_TIME: &str = "1700000000";
 
+/// The variable of that time, for programs other than those of e2fsprogs.
+pub(crate) const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
+
 /// What a program that ran to its end left.
 #[derive(Debug, Clone)]
 pub struct Finished {
@@ -60,7 +63,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
         .env("PATH", path)
         .env("LC_ALL", "C")
         .env("E2FSPROGS_FAKE_TIME", FAKE_TIME)
-        .env("SOURCE_DATE_EPOCH", FAKE_TIME)
+        .env(SOURCE_DATE_EPOCH, FAKE_TIME)
         .stdin(Stdio::null());
     command
 }
