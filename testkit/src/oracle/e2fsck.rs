@@ -63,7 +63,7 @@ fn kept_attributes(image: &Path, text: &str) -> Result<BTreeSet<u64>> {
         let number = rest.split_whitespace().next().unwrap_or_default();
         let inode = debugfs::ask(image, &format!("stat <{number}>"))?;
         let inode = String::from_utf8_lossy(&inode).into_owned();
-        let word_after = |name: &str| Some(inode.split_once(name)?.1.split_whitespace().next()?);
+        let word_after = |name: &str| inode.split_once(name)?.1.split_whitespace().next();
         let flags = word_after("Flags: ").and_then(|word| word.strip_prefix("0x"));
         let flags = flags.and_then(|word| u64::from_str_radix(word, 16).ok());
         let flags = flags.with_context(|| format!("flags of inode {number}"))?;

@@ -90,7 +90,7 @@ fn overwrites_are_flushed_without_a_transaction() {
         sync().unwrap();
         device.counts().flushes - before
     };
-    file.write_at(0, &[1; 65536]).unwrap();
+    file.write_at(0, &vec![1; FILE_BYTES]).unwrap();
     fs.sync().unwrap();
     assert_eq!(flushes(&|| fs.sync()), 0);
     file.write_at(4096, &[2; 4096]).unwrap();
@@ -113,7 +113,7 @@ fn crash_while_a_file_is_rewritten_leaves_what_was_synced() {
     let (recorder, recorded) = record(&pool);
     let fs = mount(&recorded);
     let file = create(&fs, "file");
-    file.write_at(0, &[0; FILE_BYTES]).unwrap();
+    file.write_at(0, &vec![0; FILE_BYTES]).unwrap();
     fs.sync().unwrap();
     let mut durable = vec![(recorder.mark(), 0)];
     let first_position = durable[0].0;
@@ -122,7 +122,7 @@ fn crash_while_a_file_is_rewritten_leaves_what_was_synced() {
         let rewriting = scope.spawn(|| {
             let mut durable = Vec::new();
             for number in 1..=REWRITES {
-                file.write_at(0, &[number; FILE_BYTES]).unwrap();
+                file.write_at(0, &vec![number; FILE_BYTES]).unwrap();
                 file.sync(false).unwrap();
                 durable.push((recorder.mark(), number));
             }
