@@ -79,6 +79,14 @@ pub(crate) fn devices_of(state: &CrashState<'_>) -> Vec<Arc<dyn BlockDevice>> {
         .collect()
 }
 
+/// Panics unless `btrfs check` finds nothing, for which images are written.
+pub(super) fn assert_clean(devices: &[Arc<dyn BlockDevice>], images: &Pool) {
+    for (device, path) in devices.iter().zip(images.images()) {
+        store(&**device, path);
+    }
+    images.assert_clean();
+}
+
 fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
     let pool = Pool::make(devices, 128, mkfs);
     let (recorder, recorded) = record(&pool);
@@ -124,10 +132,7 @@ fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
         );
         drop(fs);
         if states % checked_of == 0 {
-            for (device, path) in devices.iter().zip(judged.images()) {
-                store(&**device, path);
-            }
-            judged.assert_clean();
+            assert_clean(&devices, &judged);
         }
         states += 1;
     }

@@ -12,7 +12,7 @@ use platter_block::{BlockDevice, Geometry, IoError, Operation};
 use platter_vfs::{Condition, Error};
 
 use super::concurrent::wait_until;
-use super::crash::{devices_of, read, record, store};
+use super::crash::{assert_clean, devices_of, read, record};
 use super::image::{self, Pool};
 use super::xattrs::{Xattrs, assert_kernel_agrees, set};
 use crate::ondisk::Generation;
@@ -293,10 +293,7 @@ fn examine(devices: usize, mkfs: &[&str]) {
             state.position
         );
         if states % 97 == 0 {
-            for (device, path) in devices.iter().zip(judged.images()) {
-                store(&**device, path);
-            }
-            judged.assert_clean();
+            assert_clean(&devices, &judged);
         }
         states += 1;
     }
