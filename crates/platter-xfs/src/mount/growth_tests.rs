@@ -716,3 +716,22 @@ fn reservations_of_dirty_files_do_not_keep_others_from_space() {
         create(&*root, &format!("{number:0200}"), CreateKind::Regular).unwrap();
     }
 }
+
+/// It is written where it is, and needs no copy any more.
+#[test]
+fn block_that_is_not_shared_any_more_keeps_no_reservation() {
+    let mounted = Mounted::new(Preallocation::Off);
+    let (file, clone) = (mounted.file("file"), mounted.file("clone"));
+    append(&file);
+    clone.clone_range(&*file, 0..PIECE as u64, 0).unwrap();
+    let before = free_blocks(&mounted);
+    file.write_at(4096, &[6; 4096]).unwrap();
+    assert!(free_blocks(&mounted) < before);
+    drop(clone);
+    let root = mounted.xfs.root().unwrap();
+    root.unlink(&Context::root(), name("clone")).unwrap();
+    let unshared = free_blocks(&mounted);
+    file.sync(false).unwrap();
+    assert!(free_blocks(&mounted) > unshared);
+    assert_eq!(sectors(&file), PIECE_SECTORS);
+}

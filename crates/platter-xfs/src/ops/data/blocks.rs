@@ -206,6 +206,15 @@ impl FileBlocks for Inode {
             self.superblock.write_data(start, &bufs)?;
             self.data.sync.writes.record();
             self.superblock.overwrites.record();
+            // Reserved while others shared them, which do not any more.
+            let is_reserved = {
+                let state = self.state.read();
+                let dirty = state.delayed.dirty().next(run.first);
+                dirty.is_some_and(|dirty| dirty.start < run.end())
+            };
+            if is_reserved {
+                self.release(run.first..run.end());
+            }
         }
         Ok(())
     }
