@@ -626,9 +626,9 @@ fn adjacent_writes_reserve_for_the_mapping_tree_once() {
             reserved >= contents && reserved - contents <= 16,
             "{reserved}"
         );
-        // What is written gives back its part.
+        // What is written returns its part.
         file.write_at(10 << 22, &[5; 4096]).unwrap();
-        let _ = file.sync(false);
+        file.sync(false).unwrap();
         assert_eq!(before - free_blocks(&mounted), (contents + 1).cast_signed());
     }
 }
@@ -664,6 +664,8 @@ fn no_space_is_reported_at_once_where_no_file_in_use_has_some() {
         let (locked, is_locked) = channel();
         let (done, is_done) = channel::<()>();
         let took = thread::scope(|scope| {
+            // The other thread ends also where this one fails.
+            let done = done;
             scope.spawn(move || {
                 let _lock = used.inode_lock().write();
                 locked.send(()).unwrap();
@@ -714,6 +716,12 @@ fn reservations_of_dirty_files_do_not_keep_others_from_space() {
     let root = mounted.xfs.root().unwrap();
     for number in 0..3000 {
         create(&*root, &format!("{number:0200}"), CreateKind::Regular).unwrap();
+    }
+    let (mounted, dirty) = dirty_and_full();
+    let root = mounted.xfs.root().unwrap();
+    root.unlink(&Context::root(), name("dirty")).unwrap();
+    for block in DIRTY..DIRTY + 100 {
+        dirty.write_at(block * 8192, &[5; 4096]).unwrap();
     }
 }
 

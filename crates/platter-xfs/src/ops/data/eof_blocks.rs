@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::lock::Mutex;
-use platter_vfs::file::{Backing, BlockRuns, FileBlocks, FileRun, write_back_files};
+use platter_vfs::file::{self, Backing, BlockRuns, FileBlocks, FileRun, write_back_files};
 use platter_vfs::writing::{ListedInode, ReturnsSpace};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
@@ -25,6 +25,10 @@ use crate::preallocation::{Growth, Preallocation};
 const LIFETIME: Duration = Duration::from_secs(30);
 /// Files that have blocks beyond their end at most: they stay in memory.
 const FILES_MAX: usize = 1024;
+/// Files that get nothing beyond their end.
+const WITHOUT_GROWTH: InodeFlags = InodeFlags::EXTSIZE
+    .union(InodeFlags::PREALLOC)
+    .union(InodeFlags::REALTIME);
 /// How often a thread that finds no space waits for files that others use this moment, and for how long.
 const WAITS_MAX: u32 = 200;
 const WAIT: Duration = Duration::from_millis(1);
@@ -243,12 +247,11 @@ pub(super) fn note_growth(file: &Inode, blocks: &Range<u64>) {
 fn grows(file: &Inode, blocks: &Range<u64>) -> bool {
     let inode = &file.state.read().inode;
     let size = inode.size_bytes;
-    let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME;
     // While there is too little space, it would get nothing.
     !file.superblock.growing.is_short_of_space()
         && blocks.end > size.div_ceil(1 << file.block_bits())
         && file.superblock.growing.preallocation.is_due(size)
-        && !inode.flags.intersects(no)
+        && !inode.flags.intersects(WITHOUT_GROWTH)
         && inode.links != 0
 }
 
@@ -259,7 +262,7 @@ fn has_leftovers(file: &Inode) -> bool {
     }
     let state = file.state.read();
     // Those of append-only files stay, as in Linux.
-    let no = InodeFlags::EXTSIZE | InodeFlags::PREALLOC | InodeFlags::REALTIME | InodeFlags::APPEND;
+    let no = WITHOUT_GROWTH.union(InodeFlags::APPEND);
     if state.inode.flags.intersects(no) || state.inode.links == 0 {
         return false;
     }
@@ -297,12 +300,19 @@ fn end_block(file: &Inode) -> FileBlock {
 /// Reserves blocks for the end of the file, to be allocated after some that are about to be. Returns how many.
 pub(super) fn reserve_ahead(file: &Inode, blocks: &Range<u64>) -> Result<u64> {
     let is_end = blocks.end << file.block_bits() >= file.data.size_bytes();
-    let is_short = file.superblock.growing.is_short_of_space();
-    if !file.growth.is_listed() || !is_end || is_short {
+    if !file.growth.is_listed() || !is_end {
         return Ok(0);
     }
     let context = file.context();
     let mut state = file.state.write();
+    let (growing, inode) = (&file.superblock.growing, &state.inode);
+    // A thread that becomes short of space later finds with the state locked what is reserved here.
+    if growing.is_short_of_space()
+        || !growing.preallocation.is_due(inode.size_bytes)
+        || inode.flags.intersects(WITHOUT_GROWTH)
+    {
+        return Ok(0);
+    }
     let after = state.run(context, blocks.end)?;
     let is_hole = |run: &FileRun| run.backing == Backing::Hole;
     if !is_hole(&after) || !is_hole(&state.run(context, blocks.start)?) {
@@ -322,7 +332,7 @@ pub(super) fn reserve_ahead(file: &Inode, blocks: &Range<u64>) -> Result<u64> {
         free: u64::try_from(free).unwrap_or_default(),
         total: geometry.data_blocks(),
     };
-    let wanted = file.superblock.growing.preallocation.blocks(&growth);
+    let wanted = growing.preallocation.blocks(&growth);
     let count = wanted.min(after.count);
     if count == 0 {
         return Ok(0);
@@ -356,6 +366,10 @@ pub(in crate::ops) fn retry_without<T>(file: &Inode, work: impl Fn() -> Result<T
     // Others may have more where this fails.
     let _ = end_growth(file);
     write_back_all(&file.superblock);
+    // It may have no name, and be on no list. An error is reported by its next sync.
+    if file.pages().is_dirty() {
+        let _ = file::write_back(file);
+    }
     let mut waits = 0;
     loop {
         let is_other = |inode: &Inode| inode.number != file.number;
