@@ -42,7 +42,7 @@ fn path() -> Result<&'static Path> {
         return Ok(PATH.get_or_init(|| path.into()));
     }
     let mut cargo = tool::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // As the build before had it: C libraries are compiled anew where the time of the sources changes.
+    // The value of the surrounding build: C libraries are compiled anew where the time of the sources changes.
     match std::env::var_os(SOURCE_DATE_EPOCH) {
         Some(time) => cargo.env(SOURCE_DATE_EPOCH, time),
         None => cargo.env_remove(SOURCE_DATE_EPOCH),

@@ -44,7 +44,9 @@ pub fn repair(image: &Path, options: &[&str]) -> Result<()> {
 pub fn recover(image: &Path) -> Result<Vec<String>> {
     let finished = tool::finish(tool::command("e2fsck").args(["-f", "-y"]).arg(image))?;
     let lines = other_than_recovery(&finished)?;
-    if !lines.is_empty() && are_of_blocks(&lines, &kept_attributes(image, &finished.text())?) {
+    if let Some(freed) = freed_alone(&lines)
+        && freed.is_subset(&leaked_ea_blocks(image, &finished.text())?)
+    {
         return Ok(Vec::new());
     }
     Ok(lines)
@@ -53,7 +55,7 @@ pub fn recover(image: &Path) -> Result<Vec<String>> {
 /// The attribute blocks of orphans that were cleared and map no blocks: files with inline data, short
 /// symbolic links, and special files.
 /// `e2fsck` up to 1.47.0 does not free them with the orphan, and finds them in the check.
-fn kept_attributes(image: &Path, text: &str) -> Result<BTreeSet<u64>> {
+fn leaked_ea_blocks(image: &Path, text: &str) -> Result<BTreeSet<u64>> {
     const INLINE_DATA: u64 = 0x1000_0000;
     let mut blocks = BTreeSet::new();
     for line in text.lines() {
@@ -81,21 +83,38 @@ fn kept_attributes(image: &Path, text: &str) -> Result<BTreeSet<u64>> {
     Ok(blocks)
 }
 
-/// Whether the lines of [`recover`] are only about freeing some of these blocks.
-fn are_of_blocks(lines: &[String], blocks: &BTreeSet<u64>) -> bool {
-    let is_freed = |place: &str| {
-        let block = place.strip_prefix('-').and_then(|block| block.parse().ok());
-        block.is_some_and(|block: u64| blocks.contains(&block))
-    };
-    let mut are_freed = false;
-    let are_all = lines.iter().all(|line| {
+/// The blocks that are freed, if the lines of [`recover`] are about nothing else, with counts that they explain.
+fn freed_alone(lines: &[String]) -> Option<BTreeSet<u64>> {
+    let mut freed = BTreeSet::new();
+    let (mut of_groups, mut of_all) = (0, None);
+    for line in lines {
         if let Some(places) = line.strip_prefix("Block bitmap differences:") {
-            are_freed = true;
-            return places.split_whitespace().all(is_freed);
+            for place in places.split_whitespace() {
+                let place = place.strip_prefix('-')?;
+                let ends = place.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
+                let (first, last) = match ends {
+                    Some(ends) => ends.split_once("--")?,
+                    None => (place, place),
+                };
+                let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+                freed.extend(first..=last);
+            }
+        } else if let Some(rest) = line.strip_prefix("Free blocks count wrong") {
+            let (place, counts) = rest.split_once('(')?;
+            let (stored, counted) = counts.strip_suffix(").")?.split_once(", counted=")?;
+            let (stored, counted): (u64, u64) = (stored.parse().ok()?, counted.parse().ok()?);
+            let more = counted.checked_sub(stored)?;
+            if place.contains("group") {
+                of_groups += more;
+            } else {
+                of_all = Some(more);
+            }
+        } else if line != "Fix? yes" {
+            return None;
         }
-        line.starts_with("Free blocks count wrong") || line == "Fix? yes"
-    });
-    are_freed && are_all
+    }
+    let count = freed.len() as u64;
+    (count > 0 && of_groups == count && of_all == Some(count)).then_some(freed)
 }
 
 fn other_than_recovery(finished: &Finished) -> Result<Vec<String>> {
@@ -336,24 +355,6 @@ mod tests {
         let orphans = lines(include_str!("reports/orphans.txt"));
         assert_eq!(orphans.len(), 9);
         assert!(are_of_orphans(&orphans));
-        let leaked = [
-            "Block bitmap differences:  -1083",
-            "Fix? yes",
-            counts[0],
-            "Fix? yes",
-        ];
-        let leaked = leaked.map(str::to_owned);
-        assert!(are_of_blocks(&leaked, &BTreeSet::from([9, 1083])));
-        assert!(!are_of_blocks(&leaked, &BTreeSet::from([9])));
-        assert!(!are_of_blocks(&leaked[2..], &BTreeSet::from([1083])));
-        let more = [
-            &leaked[..],
-            &["Inode 12, i_blocks is 8, should be 16.".to_owned()],
-        ]
-        .concat();
-        assert!(!are_of_blocks(&more, &BTreeSet::from([1083])));
-        let marked = leaked.map(|line| line.replace(" -1083", " +1083"));
-        assert!(!are_of_blocks(&marked, &BTreeSet::from([1083])));
         let cut = CLEAN.replacen(
             "Clearing",
             "Journal transaction 13 was corrupt, replay was aborted.\nClearing",
@@ -370,6 +371,30 @@ mod tests {
         assert_eq!(lines(&left), ["ended with 4"]);
         let (without_summary, _) = CLEAN.split_once("image: 13/256").unwrap();
         assert_eq!(lines(without_summary), ["ended with 1"]);
+    }
+
+    #[test]
+    fn blocks_that_are_freed_explain_the_counts() {
+        let lines = |places: &str, group: &str, all: &str| {
+            let lines = [
+                format!("Block bitmap differences:  {places}"),
+                "Fix? yes".to_owned(),
+                format!("Free blocks count wrong for group #0 ({group})."),
+                format!("Free blocks count wrong ({all})."),
+            ];
+            freed_alone(&lines)
+        };
+        let one = lines("-1083", "1985, counted=1986", "1985, counted=1986");
+        assert_eq!(one, Some(BTreeSet::from([1083])));
+        let three = lines("-(7--8) -12", "5, counted=8", "9, counted=12");
+        assert_eq!(three, Some(BTreeSet::from([7, 8, 12])));
+        assert_eq!(lines("+1083", "5, counted=6", "5, counted=6"), None);
+        assert_eq!(lines("-1083", "5, counted=6", "5, counted=7"), None);
+        assert_eq!(lines("-1083", "6, counted=5", "5, counted=6"), None);
+        assert_eq!(lines("-(7--8)", "5, counted=6", "5, counted=7"), None);
+        let other = "Inode 12, i_blocks is 8, should be 0.".to_owned();
+        assert_eq!(freed_alone(&[other]), None);
+        assert_eq!(freed_alone(&[]), None);
     }
 
     #[test]
