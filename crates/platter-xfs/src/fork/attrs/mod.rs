@@ -10,7 +10,9 @@ use platter_vfs::{Error, Result};
 
 use super::{ForkEdit, InodeEdit};
 use crate::ag::Groups;
-use crate::ondisk::attr::{AttrEntry, AttrFlags, AttrValue, Namespace, build, short};
+use crate::ondisk::attr::{
+    AttrEntry, AttrFlags, AttrValue, Namespace, VALUE_BYTES_MAX, build, short,
+};
 use crate::ondisk::da;
 use crate::ondisk::inode::edit::StoredFork;
 use crate::ondisk::{ForkFormat, ForkKind, InodeNr};
@@ -263,7 +265,7 @@ impl<'g> AttrEdit<'g> {
                 None => self.leave_inode(),
             };
         }
-        while self.take_from_blocks(&key)? && self.is_recovery {}
+        self.take_from_blocks(&key)?;
         let Form::Blocks(fork) = &mut self.form else {
             return Ok(());
         };
@@ -283,7 +285,6 @@ impl<'g> AttrEdit<'g> {
         if !self.take_from_blocks(key)? {
             return Ok(false);
         }
-        while self.is_recovery && self.take_from_blocks(key)? {}
         self.enter_inode()?;
         Ok(true)
     }
@@ -314,8 +315,15 @@ impl<'g> AttrEdit<'g> {
         self.inode.refresh(geometry)
     }
 
-    /// Takes one attribute out that the key may be of; in recovery there may be a complete one and incomplete ones.
+    /// Removes the attribute that matches the key; in recovery all that do, as there may be a complete one and
+    /// incomplete ones. Returns whether there was one.
     fn take_from_blocks(&mut self, key: &AttrKey<'_>) -> Result<bool> {
+        let was_there = self.take_one_from_blocks(key)?;
+        while was_there && self.is_recovery && self.take_one_from_blocks(key)? {}
+        Ok(was_there)
+    }
+
+    fn take_one_from_blocks(&mut self, key: &AttrKey<'_>) -> Result<bool> {
         let Form::Blocks(fork) = &mut self.form else {
             return Ok(false);
         };
@@ -323,9 +331,10 @@ impl<'g> AttrEdit<'g> {
         let Some((path, index)) = blocks.find(key.hash(), |attr| key.is(attr))? else {
             return Ok(false);
         };
-        // An incomplete one whose value is gone has no block.
+        // An incomplete one may have no value, and no length that is one.
         if let Some(&StoredValue::Remote { block, len }) = path.attr(index).map(|attr| &attr.value)
             && block != 0
+            && len <= VALUE_BYTES_MAX
         {
             blocks.drop_value(block, len)?;
         }
