@@ -107,7 +107,7 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
     let superblock = superblocks::close(fs, generation)?;
     let open: Vec<_> = fs.trees.lock().values().map(Arc::clone).collect();
     for tree in open {
-        tree.set_closed();
+        tree.switch_commit_root();
     }
     let pinned = std::mem::take(&mut *fs.pinned.lock());
     fs.chunks.close();

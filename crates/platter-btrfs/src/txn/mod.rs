@@ -215,7 +215,7 @@ impl RunningTransaction for Running {
 /// A filesystem that is written.
 pub struct WriteContext {
     context: FsContext,
-    /// The superblock of the last transaction that was closed, and what handles of the running one changed of it.
+    /// The superblock of the last closed transaction, and what handles of the running one changed of it.
     superblock: Mutex<Superblock>,
     /// Features of the running transaction's superblock.
     features: Mutex<Features>,
@@ -246,7 +246,7 @@ pub struct WriteContext {
     copied: AtomicU64,
     /// Searches of the extent tree to run references, since the mount.
     extent_searches: AtomicU64,
-    /// What was counted up to the last transaction that was closed: references, searches, copies.
+    /// What was counted up to the last closed transaction: references, searches, copies.
     reported: Mutex<(DelayedRefCounters, u64, u64)>,
     /// Updates of block groups of the running transaction before its commit.
     prepared: Mutex<BlockGroupCounters>,
@@ -357,7 +357,7 @@ impl WriteContext {
         self.extent_searches.load(Ordering::Relaxed)
     }
 
-    /// The superblock of the last transaction that was closed, with what handles of the running one changed of it.
+    /// The superblock of the last closed transaction, with what handles of the running one changed of it.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
         self.superblock.lock().clone()

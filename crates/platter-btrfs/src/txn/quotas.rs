@@ -267,10 +267,10 @@ fn count_traced(
 ) -> Result<(), Uncounted> {
     let extents_before = Tree {
         id: TreeId::EXTENT,
-        root: fs.tree(TreeId::EXTENT)?.closed(),
+        root: fs.tree(TreeId::EXTENT)?.commit_root(),
     };
     let extents_now = fs.tree(TreeId::EXTENT)?.view().now.tree;
-    let find_before = |id| closed_root(fs, id);
+    let find_before = |id| commit_root_of(fs, id);
     let find_now = |id| root_now(fs, id);
     let left = Cell::new(quotas.limits.looks_max);
     let mut before = Resolver::new(fs.blocks(), extents_before, &find_before, &left);
@@ -424,8 +424,8 @@ fn run_all_refs(
 }
 
 /// The root of a tree in the transaction before; `None` if there was none.
-fn closed_root(fs: &WriteContext, id: TreeId) -> Result<Option<RootPointer>> {
-    let root = fs.tree(TreeId::ROOT)?.closed();
+fn commit_root_of(fs: &WriteContext, id: TreeId) -> Result<Option<RootPointer>> {
+    let root = fs.tree(TreeId::ROOT)?.commit_root();
     let tree = Tree {
         id: TreeId::ROOT,
         root,

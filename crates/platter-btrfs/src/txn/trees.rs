@@ -24,9 +24,8 @@ use crate::tree::{Cursor, Tree, Versions};
 pub struct OpenTree {
     /// The tree, and its root.
     versions: Arc<RwLock<Versions, { rank(9, 1) }>>,
-    /// As the last transaction left it that was closed: known without the lock, as a tree allocates while it is
-    /// locked.
-    closed: Mutex<RootPointer>,
+    /// As the last closed transaction left it: known without the lock, as a tree allocates while it is locked.
+    commit_root: Mutex<RootPointer>,
     is_extent_tree: bool,
 }
 
@@ -41,20 +40,20 @@ impl OpenTree {
                 stored: now,
                 item,
             })),
-            closed: Mutex::new(now.tree.root),
+            commit_root: Mutex::new(now.tree.root),
             is_extent_tree: now.tree.id == TreeId::EXTENT,
         }
     }
 
     /// Its root in the transaction before the running one.
-    pub(super) fn closed(&self) -> RootPointer {
-        *self.closed.lock()
+    pub(super) fn commit_root(&self) -> RootPointer {
+        *self.commit_root.lock()
     }
 
     /// Says that the transaction is closed: the next one does not change what the tree is now.
-    pub(super) fn set_closed(&self) {
+    pub(super) fn switch_commit_root(&self) {
         let root = self.view().now.tree.root;
-        *self.closed.lock() = root;
+        *self.commit_root.lock() = root;
     }
 
     /// The key of its root item.
@@ -93,7 +92,7 @@ pub(crate) fn look_at<R>(
 ) -> Result<R> {
     let open = fs.tree(id)?;
     let versions = open.view();
-    let root = open.closed();
+    let root = open.commit_root();
     look(versions.now.tree, Tree { id, root })
 }
 
@@ -180,18 +179,18 @@ pub(super) fn has_free_space_tree(fs: &WriteContext) -> bool {
 
 /// Where the free space of the transaction before is found.
 fn free_space_form(fs: &WriteContext) -> Result<FreeSpaceForm> {
-    let closed = |id| -> Result<Tree> {
+    let committed = |id| -> Result<Tree> {
         let open = fs.trees.lock().get(&id).map(Arc::clone);
         let open = open.ok_or_else(|| Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree))?;
         Ok(Tree {
             id,
-            root: open.closed(),
+            root: open.commit_root(),
         })
     };
     if has_free_space_tree(fs) {
-        return Ok(FreeSpaceForm::Tree(closed(TreeId::FREE_SPACE)?));
+        return Ok(FreeSpaceForm::Tree(committed(TreeId::FREE_SPACE)?));
     }
-    Ok(FreeSpaceForm::Extents(closed(TreeId::EXTENT)?))
+    Ok(FreeSpaceForm::Extents(committed(TreeId::EXTENT)?))
 }
 
 /// The free ranges of a group in the transaction before, which are those of now if it has not changed since.
