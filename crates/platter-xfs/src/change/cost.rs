@@ -20,7 +20,8 @@ pub struct Cost {
     pub inodes: u32,
     /// Bytes of other blocks.
     pub bytes: u64,
-    /// Free blocks that are reserved until it is made, where there is a reserve pool, which is not for it.
+    /// Free blocks that are reserved above the floor until it is committed (`resblks`): an estimate, of changes that
+    /// leave the reserve pool alone, where there is one.
     pub blocks: u32,
 }
 

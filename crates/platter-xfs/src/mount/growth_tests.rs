@@ -399,7 +399,7 @@ fn reserve_pool_is_for_writes_to_unwritten_blocks() {
     fill(&mounted.file("filling"));
     let stat = mounted.xfs.stat_fs().unwrap();
     assert!(stat.blocks_available < 256, "{stat:?}");
-    // Files that are made and attributes leave it, too; removing takes of it.
+    // Files that are made and attributes leave it, too; removing takes from it.
     let root = mounted.xfs.root().unwrap();
     let long = |number: u32| format!("{number:0200}");
     let is_full = |error: platter_vfs::Error| {

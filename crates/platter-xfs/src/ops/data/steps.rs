@@ -88,18 +88,18 @@ pub(super) fn reserve_blocks(
         count.is_ok_and(|count| free_blocks.try_sub(count, context.space().floor()))
     };
     let reserved = state.delayed.reserve(parts, converted, &tree, reserve);
-    give_back(file, reserved.ok_or(Condition::NoSpace)?);
+    return_reserved(file, reserved.ok_or(Condition::NoSpace)?);
     Ok(())
 }
 
 /// Drops marks and reservations of blocks.
 pub(super) fn forget(file: &Inode, state: &mut InodeState, blocks: Range<u64>) {
     let reserved = state.forget(file.context(), blocks);
-    give_back(file, reserved);
+    return_reserved(file, reserved);
 }
 
 /// Blocks that were reserved are free again.
-fn give_back(file: &Inode, reserved: u64) {
+fn return_reserved(file: &Inode, reserved: u64) {
     if reserved > 0 {
         let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
         file.context().mount().free_blocks().add(reserved);
