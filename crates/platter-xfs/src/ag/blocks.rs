@@ -12,6 +12,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corruption, Locus, Verify};
 use platter_vfs::{Condition, Result};
 
+use crate::ondisk::log::Chunks;
 use crate::ondisk::{BasicBlock, BlockKind, BlockVerifier, Geometry};
 
 /// Where blocks come from.
@@ -55,15 +56,31 @@ pub struct BlockRole {
 }
 
 /// A changed block.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ChangedBlock {
     /// Its bytes.
     pub bytes: Vec<u8>,
+    /// The committed version that they were made from, where one was looked at.
+    pub before: Option<Buffer>,
+    /// Where they may differ from what the block was before.
+    pub within: Chunks,
     /// What it was changed as; `None` for headers and inodes, which have their places, and for what was allocated and
     /// not written yet.
     pub role: Option<BlockRole>,
     /// Its contents before do not matter.
     pub is_fresh: bool,
+}
+
+impl Default for ChangedBlock {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            before: None,
+            within: Chunks::ALL,
+            role: None,
+            is_fresh: false,
+        }
+    }
 }
 
 /// Changed blocks by their first byte. A range of bytes is always read and written as one block, and a block that is
@@ -151,35 +168,49 @@ impl Blocks {
     /// # Errors
     /// Those of reading it; `Corrupt` if it was changed as something else.
     pub fn edit(&mut self, at: u64, len: u32, role: BlockRole) -> Result<&mut Vec<u8>> {
-        if !self.changed.contains_key(&at) {
-            let bytes = self.read(at, len)?;
-            self.add(at, bytes);
-        }
-        Ok(&mut self.changed_as(at, role)?.bytes)
+        let block = self.changing(at, len, role, &Unverified)?;
+        block.within = Chunks::ALL;
+        Ok(&mut block.bytes)
     }
 
-    /// The same for a block that the verifier of its role accepts: one that was changed when it was read first.
-    pub fn edit_verified(
+    /// The same for a block that the verifier of its role accepts: one that was changed when it was read first. `change`
+    /// says what it changes.
+    pub fn edit_verified<R>(
         &mut self,
         at: u64,
         len: u32,
         role: BlockRole,
         geometry: &Geometry,
-    ) -> Result<&mut Vec<u8>> {
-        if !self.changed.contains_key(&at) {
-            let verifier = BlockVerifier::new(geometry, role.kind, role.owner);
-            let bytes = self.verified(at, len, &verifier)?.to_vec();
-            self.add(at, bytes);
-        }
-        Ok(&mut self.changed_as(at, role)?.bytes)
+        change: impl FnOnce(&mut [u8], &mut Chunks) -> R,
+    ) -> Result<R> {
+        let verifier = BlockVerifier::new(geometry, role.kind, role.owner);
+        let block = self.changing(at, len, role, &verifier)?;
+        Ok(change(&mut block.bytes, &mut block.within))
     }
 
-    fn add(&mut self, at: u64, bytes: Vec<u8>) {
-        let block = ChangedBlock {
-            bytes,
-            ..ChangedBlock::default()
-        };
-        self.changed.insert(at, block);
+    fn changing(
+        &mut self,
+        at: u64,
+        len: u32,
+        role: BlockRole,
+        verifier: &dyn Verify,
+    ) -> Result<&mut ChangedBlock> {
+        if !self.changed.contains_key(&at) {
+            let found = self.verified(at, len, verifier)?;
+            let bytes = found.to_vec();
+            let before = match found {
+                Verified::Committed(before) => Some(before),
+                Verified::Changed(_) | Verified::Read(_) => None,
+            };
+            let block = ChangedBlock {
+                bytes,
+                within: Chunks::default(),
+                before,
+                ..ChangedBlock::default()
+            };
+            self.changed.insert(at, block);
+        }
+        self.changed_as(at, role)
     }
 
     fn changed_as(&mut self, at: u64, role: BlockRole) -> Result<&mut ChangedBlock> {
@@ -199,7 +230,8 @@ impl Blocks {
 
     /// Changes the block at a place, which is a header or an inode.
     pub fn write(&mut self, at: u64, bytes: Vec<u8>) {
-        self.changed.entry(at).or_default().bytes = bytes;
+        let block = self.changed.entry(at).or_default();
+        (block.bytes, block.within) = (bytes, Chunks::ALL);
     }
 
     /// Changes the block at a place.
@@ -207,7 +239,8 @@ impl Blocks {
     /// # Errors
     /// `Corrupt` if it was changed as something else.
     pub fn write_as(&mut self, at: u64, role: BlockRole, bytes: Vec<u8>) -> Result<()> {
-        self.changed_as(at, role)?.bytes = bytes;
+        let block = self.changed_as(at, role)?;
+        (block.bytes, block.within) = (bytes, Chunks::ALL);
         Ok(())
     }
 
@@ -217,8 +250,8 @@ impl Blocks {
         self.freed.remove(&(at, len));
         let block = ChangedBlock {
             bytes,
-            role: None,
             is_fresh: true,
+            ..ChangedBlock::default()
         };
         self.changed.insert(at, block);
     }

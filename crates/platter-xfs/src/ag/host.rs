@@ -6,6 +6,7 @@ use platter_vfs::{Error, Result};
 use super::{BlockRole, Group, space};
 use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock, leaf_records_mut};
+use crate::ondisk::log::Chunks;
 use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
 use crate::tree::{self, Found, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
 
@@ -62,23 +63,29 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
         }
         let offset = self.geometry.byte_offset(self.fs_block(leaf));
         let (len, role) = (self.geometry.block_bytes(), self.role(kind));
-        let bytes = self
-            .blocks
-            .edit_verified(offset, len, role, &self.geometry)?;
-        let records = leaf_records_mut::<R>(bytes, kind).unwrap_or_default();
         let order = record.order(kind);
-        let at = records.partition_point(|other| other.order(kind) < order);
-        let before = at.checked_sub(1).and_then(|before| records.get(before));
-        let fits = record.fits(before, records.get(at + 1), kind);
-        let slot = records.get_mut(at);
-        let Some(slot) = slot.filter(|slot| slot.order(kind) == order) else {
-            return Ok(false);
+        let replace = |bytes: &mut [u8], within: &mut Chunks| {
+            let records = leaf_records_mut::<R>(bytes, kind).unwrap_or_default();
+            let at = records.partition_point(|other| other.order(kind) < order);
+            let before = at.checked_sub(1).and_then(|before| records.get(before));
+            let fits = record.fits(before, records.get(at + 1), kind);
+            let slot = records.get_mut(at);
+            let slot = slot.filter(|slot| slot.order(kind) == order)?;
+            if fits {
+                let start = kind.header_bytes(true) + at * size_of::<R>();
+                within.add_bytes(start..start + size_of::<R>());
+                *slot = *record;
+            }
+            Some(fits)
         };
-        if !fits {
-            return Err(self.broken(TreeRule::Order));
+        let geometry = &self.geometry;
+        let replaced = self
+            .blocks
+            .edit_verified(offset, len, role, geometry, replace)?;
+        match replaced {
+            Some(false) => Err(self.broken(TreeRule::Order)),
+            replaced => Ok(replaced.is_some()),
         }
-        *slot = *record;
-        Ok(true)
     }
 
     fn store(&mut self, kind: BtreeKind, node: &Node<R>) -> Result<()> {

@@ -21,7 +21,7 @@ use crate::fork::InodeEdit;
 use crate::inode::{self, InodeNumberRule};
 use crate::ondisk::inode::edit;
 use crate::ondisk::{AgNr, BasicBlock, Geometry, InodeNr};
-use crate::txn::{BlockType, Log, Transaction};
+use crate::txn::{BlockType, Log, NewBytes, Transaction};
 
 pub use claim::{Goal, claim, unclaim};
 pub use cost::Cost;
@@ -37,6 +37,8 @@ pub struct Change<'f> {
     pub groups: Groups,
     /// Inodes as they are after the change.
     inodes: BTreeMap<InodeNr, Vec<u8>>,
+    /// Those of whose data forks mappings were changed.
+    remapped: BTreeSet<InodeNr>,
     /// Reserved blocks that were taken, or are not needed any more.
     kept_reservations: u64,
     /// Bytes of the log that it takes, if that is more than it reserved.
@@ -61,6 +63,8 @@ pub struct Committed<S, R> {
     pub sequence: u64,
     /// What was locked for the work, and still is.
     pub locked: S,
+    /// The inodes of whose data forks mappings were changed.
+    pub remapped: BTreeSet<InodeNr>,
 }
 
 impl FsContext {
@@ -124,6 +128,7 @@ impl FsContext {
                         result,
                         sequence,
                         locked,
+                        remapped: change.remapped,
                     });
                 }
                 Err(_) if change.takes_more(&mut need) => self.space().note_conflict(),
@@ -168,6 +173,7 @@ impl<'f> Change<'f> {
             context,
             transaction,
             inodes: BTreeMap::new(),
+            remapped: BTreeSet::new(),
             kept_reservations: need.kept_reservations,
             log_bytes: None,
         }
@@ -222,7 +228,16 @@ impl<'f> Change<'f> {
     /// Stores an inode.
     pub fn put(&mut self, edit: InodeEdit) {
         let number = edit.inode().number;
+        if edit.is_remapped() {
+            self.remapped.insert(number);
+        }
         self.inodes.insert(number, edit.into_image());
+    }
+
+    /// Whether mappings of the data fork of an inode were changed.
+    #[must_use]
+    pub fn is_remapped(&self, number: InodeNr) -> bool {
+        self.remapped.contains(&number)
     }
 
     /// So many blocks that were reserved are taken, or not needed any more: they count as free again, less
@@ -252,7 +267,12 @@ impl<'f> Change<'f> {
             if block.is_fresh {
                 self.transaction.create(place, size, &what, block.bytes);
             } else {
-                self.transaction.replace(place, size, &what, block.bytes)?;
+                let new = NewBytes {
+                    bytes: block.bytes,
+                    before: block.before,
+                    within: block.within,
+                };
+                self.transaction.replace(place, size, &what, new)?;
             }
         }
         for (number, image) in std::mem::take(&mut self.inodes) {

@@ -192,7 +192,7 @@ impl<'a> Checker<'a> {
     }
 
     /// An inode by its number; `None` if it is free or corrupt, which was reported before.
-    fn inode(&self, number: InodeNr) -> Option<Inode> {
+    fn inode(&self, number: InodeNr) -> Option<Arc<Inode>> {
         inode::find(self.context, number).ok().flatten()
     }
 

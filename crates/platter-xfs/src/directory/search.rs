@@ -100,6 +100,12 @@ fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<Block>> {
             return Ok(None);
         };
         at = child.into();
+        // What is no leaf is refused for what it is instead.
+        if node.level == 1
+            && let Ok(leaf) = tree_block(directory, at, BlockKind::DirLeaf(DaKind::DirLeafN))
+        {
+            return Ok(Some(leaf));
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub struct InodeEdit {
     /// Its first byte on the device.
     at: u64,
     bytes: Vec<u8>,
+    /// Mappings of its data fork were changed.
+    is_remapped: bool,
 }
 
 impl InodeEdit {
@@ -25,7 +27,12 @@ impl InodeEdit {
         let bytes = groups.blocks().read(at, geometry.inode_bytes())?;
         let inode = Inode::decode(&bytes, number, geometry)
             .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
-        Ok(Self { inode, at, bytes })
+        Ok(Self {
+            inode,
+            at,
+            bytes,
+            is_remapped: false,
+        })
     }
 
     /// An inode that is in use, which fills `bytes`.
@@ -33,7 +40,23 @@ impl InodeEdit {
         let inode = Inode::decode_unsealed(&bytes, number, geometry)
             .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
         let at = place(geometry, number)?;
-        Ok(Self { inode, at, bytes })
+        Ok(Self {
+            inode,
+            at,
+            bytes,
+            is_remapped: false,
+        })
+    }
+
+    /// Notes that mappings of the data fork were changed.
+    pub(super) fn note_remapped(&mut self) {
+        self.is_remapped = true;
+    }
+
+    /// Whether mappings of the data fork were changed.
+    #[must_use]
+    pub fn is_remapped(&self) -> bool {
+        self.is_remapped
     }
 
     /// The inode with all changes, without its checksum.

@@ -39,6 +39,8 @@ pub struct ForkEdit {
     len: usize,
     /// Blocks that were added, less those removed.
     blocks: i64,
+    /// A mapping was changed.
+    is_changed: bool,
 }
 
 #[derive(Debug)]
@@ -123,6 +125,7 @@ impl ForkEdit {
             extents: 0,
             len,
             blocks: 0,
+            is_changed: false,
         }
     }
 
@@ -266,6 +269,7 @@ impl ForkEdit {
     }
 
     fn insert(&mut self, groups: &mut Groups, new: Mapping) -> Result<()> {
+        self.is_changed = true;
         self.extents += 1;
         if let Form::Extents(mappings) = &mut self.form {
             let at = mappings.partition_point(|mapping| mapping.offset < new.offset);
@@ -281,6 +285,7 @@ impl ForkEdit {
 
     /// Changes the mapping at a file block to one that begins between its neighbours.
     fn replace(&mut self, groups: &mut Groups, at: FileBlock, new: Mapping) -> Result<()> {
+        self.is_changed = true;
         if let Form::Extents(mappings) = &mut self.form {
             let same = mappings.iter_mut().find(|mapping| mapping.offset == at);
             if let Some(same) = same {
@@ -293,6 +298,7 @@ impl ForkEdit {
     }
 
     fn remove(&mut self, groups: &mut Groups, at: FileBlock) -> Result<()> {
+        self.is_changed = true;
         self.extents = self.extents.saturating_sub(1);
         if let Form::Extents(mappings) = &mut self.form {
             mappings.retain(|mapping| mapping.offset != at);
@@ -310,6 +316,7 @@ impl ForkEdit {
 
     /// Moves the mappings to the first leaf of a new tree.
     fn plant(&mut self, groups: &mut Groups) -> Result<()> {
+        self.is_changed = true;
         let Form::Extents(mappings) = &mut self.form else {
             return Ok(());
         };
@@ -329,6 +336,7 @@ impl ForkEdit {
 
     /// Moves the mappings of a tree back to the inode if they fit.
     fn fit(&mut self, groups: &mut Groups) -> Result<()> {
+        self.is_changed = true;
         let is_tree = matches!(self.form, Form::Tree(_));
         if !is_tree || self.extents > self.inline_max() as u64 {
             return Ok(());
@@ -366,6 +374,7 @@ impl ForkEdit {
 
     /// Makes the fork fill so many bytes of the inode from now on.
     pub fn resize(&mut self, groups: &mut Groups, len: usize) -> Result<()> {
+        self.is_changed = true;
         self.len = len;
         match &self.form {
             Form::Extents(mappings) if mappings.len() > self.inline_max() => self.plant(groups),
@@ -382,6 +391,9 @@ impl ForkEdit {
 
     /// Stores the fork in its inode.
     pub fn store(self, inode: &mut InodeEdit) -> Result<()> {
+        if self.is_changed && self.kind == ForkKind::Data {
+            inode.note_remapped();
+        }
         let mut bytes = vec![0; self.len];
         let format = match &self.form {
             Form::Extents(mappings) => {

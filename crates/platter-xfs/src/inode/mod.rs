@@ -6,6 +6,7 @@ mod chunk;
 mod tests;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus, rules};
@@ -39,14 +40,14 @@ rules! {
 }
 
 /// The inode with this number, whatever its use; it may have no links.
-pub fn read(context: &FsContext, number: InodeNr) -> Result<Inode> {
+pub fn read(context: &FsContext, number: InodeNr) -> Result<Arc<Inode>> {
     let locus = Locus::inode(number.get());
     let found = find(context, number)?;
     found.ok_or_else(|| Corrupt::new(locus, InodeNumberRule::Deleted).into())
 }
 
 /// The inode with this number; `None` if it is free.
-pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Arc<Inode>>> {
     let geometry = context.geometry();
     let locus = Locus::inode(number.get());
     let Some(location) = context.mount().locate_inode(number) else {
@@ -54,7 +55,7 @@ pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
     };
     // The newest version may be in the log alone.
     if let Some(version) = context.log().and_then(|log| log.inode(number)) {
-        return Ok(version.inode.map(std::sync::Arc::unwrap_or_clone));
+        return Ok(version.inode);
     }
     let place = place(context, location)?;
     let first = geometry.fs_block(location.ag, place.first);
@@ -64,7 +65,7 @@ pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
         .start
         .saturating_add(usize::try_from(geometry.inode_bytes()).unwrap_or(0));
     let bytes = buffer.get(place.start..end).unwrap_or_default();
-    decoded(bytes, number, geometry)
+    Ok(decoded(bytes, number, geometry)?.map(Arc::new))
 }
 
 /// Requests readahead of a directory. A hint.

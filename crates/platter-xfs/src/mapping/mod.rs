@@ -4,9 +4,10 @@
 mod tests;
 
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::Result;
+use platter_vfs::{FileKind, Result};
 use zerocopy::FromBytes;
 
 use crate::btree::Tree;
@@ -44,6 +45,22 @@ impl Run {
         FileBlock(self.first.0.saturating_add(self.count))
     }
 
+    /// The run as a mapping; `None` of a hole.
+    #[must_use]
+    pub fn mapping(&self) -> Option<Mapping> {
+        let (start, is_unwritten) = match self.backing {
+            Backing::Hole => return None,
+            Backing::Written(start) => (start, false),
+            Backing::Unwritten(start) => (start, true),
+        };
+        Some(Mapping {
+            offset: self.first,
+            start,
+            count: self.count,
+            is_unwritten,
+        })
+    }
+
     /// A hole from `first` to `end`, or to the end of all forks.
     fn hole(first: FileBlock, end: Option<u64>) -> Self {
         let end = end.unwrap_or(FileBlock::MAX.0.saturating_add(1));
@@ -78,7 +95,13 @@ pub struct ForkMap {
     owner: InodeNr,
     extents: u64,
     form: Form,
+    /// The fork is of a directory: all of a small tree is kept in memory once it was read, as Linux keeps it of all
+    /// forks (`xfs_iread_extents`).
+    is_kept: bool,
 }
+
+/// The most mappings of a tree that are kept in memory.
+const KEPT_MAX: u64 = 4096;
 
 #[derive(Debug, Clone)]
 enum Form {
@@ -86,8 +109,8 @@ enum Form {
     Unmapped,
     /// Mappings in the inode.
     Extents(Box<[Mapping]>),
-    /// The root of a B-tree.
-    Btree(Box<[u8]>),
+    /// The root of a B-tree, and all its mappings where they are kept.
+    Btree(Box<[u8]>, OnceLock<Box<[Mapping]>>),
 }
 
 /// Takes mappings until it breaks.
@@ -101,7 +124,9 @@ impl ForkMap {
         } else {
             ExtentDevice::Data
         };
-        Self::decode(context, inode.number, Some(inode.data_fork()), device)
+        let mut map = Self::decode(context, inode.number, Some(inode.data_fork()), device)?;
+        map.is_kept = inode.kind == FileKind::Directory && map.extents <= KEPT_MAX;
+        Ok(map)
     }
 
     /// The mappings of the attribute fork.
@@ -121,6 +146,7 @@ impl ForkMap {
             owner,
             extents: fork.map_or(0, |fork| fork.extents),
             form: Form::Unmapped,
+            is_kept: false,
         };
         let Some(fork) = fork else {
             return Ok(map);
@@ -138,7 +164,7 @@ impl ForkMap {
                 }
                 map.form = Form::Extents(mappings.into());
             }
-            ForkFormat::Btree => map.form = Form::Btree(fork.bytes.into()),
+            ForkFormat::Btree => map.form = Form::Btree(fork.bytes.into(), OnceLock::new()),
             ForkFormat::Device | ForkFormat::Local | ForkFormat::MetaBtree => {}
         }
         Ok(map)
@@ -162,20 +188,41 @@ impl ForkMap {
 
     /// The run that `block` lies in, from `block` on.
     pub fn lookup(&self, context: &FsContext, block: FileBlock) -> Result<Run> {
+        if let Some(mappings) = self.known(context) {
+            let after = mappings.partition_point(|mapping| mapping.offset <= block);
+            let before = after.checked_sub(1).and_then(|at| mappings.get(at));
+            return Ok(match before {
+                Some(mapping) if mapping.end() > block => Run::of_mapping(mapping, block),
+                Some(_) | None => {
+                    let next = mappings.get(after).map(|mapping| mapping.offset.0);
+                    Run::hole(block, next)
+                }
+            });
+        }
         match &self.form {
-            Form::Unmapped => Ok(Run::hole(block, None)),
-            Form::Extents(mappings) => {
-                let after = mappings.partition_point(|mapping| mapping.offset <= block);
-                let before = after.checked_sub(1).and_then(|at| mappings.get(at));
-                Ok(match before {
-                    Some(mapping) if mapping.end() > block => Run::of_mapping(mapping, block),
-                    Some(_) | None => {
-                        let next = mappings.get(after).map(|mapping| mapping.offset.0);
-                        Run::hole(block, next)
-                    }
-                })
+            Form::Unmapped | Form::Extents(_) => Ok(Run::hole(block, None)),
+            Form::Btree(root, _) => self.search(context, root, block),
+        }
+    }
+
+    /// All mappings, where they are in the inode or kept in memory. A tree that cannot be read as a whole is not kept:
+    /// what is sound of it is found by searches.
+    fn known(&self, context: &FsContext) -> Option<&[Mapping]> {
+        match &self.form {
+            Form::Extents(mappings) => Some(mappings),
+            Form::Btree(_, kept) if self.is_kept => {
+                if let Some(kept) = kept.get() {
+                    return Some(kept);
+                }
+                let mut all: Vec<Mapping> = Vec::new();
+                let read = self.mappings(context, &mut |mapping| {
+                    all.push(mapping);
+                    Ok(ControlFlow::Continue(()))
+                });
+                let is_sound = all.is_sorted_by(|one, next| one.end() <= next.offset);
+                (read.is_ok() && is_sound).then(|| &**kept.get_or_init(|| all.into()))
             }
-            Form::Btree(root) => self.search(context, root, block),
+            Form::Unmapped | Form::Btree(..) => None,
         }
     }
 
@@ -188,7 +235,7 @@ impl ForkMap {
                 let before = after.checked_sub(1).and_then(|at| mappings.get(at));
                 before.copied()
             }
-            Form::Btree(root) => {
+            Form::Btree(root, _) => {
                 let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
                 let Some(leaf) = tree.search(block.0)? else {
                     return Ok(None);
@@ -241,7 +288,7 @@ impl ForkMap {
                 }
                 return Ok(());
             }
-            Form::Btree(root) => {
+            Form::Btree(root, _) => {
                 let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
                 tree.leaves(&mut |leaf| {
                     for disk in leaf.records::<DiskMapping>() {
@@ -264,7 +311,7 @@ impl ForkMap {
     /// Levels of blocks that the B-tree has: none while there is none.
     #[must_use]
     pub fn levels(&self) -> u32 {
-        let Form::Btree(root) = &self.form else {
+        let Form::Btree(root, _) = &self.form else {
             return 0;
         };
         let header = DiskRootHeader::ref_from_prefix(root);
@@ -275,10 +322,12 @@ impl ForkMap {
 
     /// The block after the last one that is mapped.
     pub fn end(&self, context: &FsContext) -> Result<FileBlock> {
+        if let Some(mappings) = self.known(context) {
+            return Ok(mappings.last().map_or(FileBlock(0), Mapping::end));
+        }
         match &self.form {
-            Form::Unmapped => Ok(FileBlock(0)),
-            Form::Extents(mappings) => Ok(mappings.last().map_or(FileBlock(0), Mapping::end)),
-            Form::Btree(root) => {
+            Form::Unmapped | Form::Extents(_) => Ok(FileBlock(0)),
+            Form::Btree(root, _) => {
                 let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
                 let Some(leaf) = tree.search(u64::MAX)? else {
                     return Ok(FileBlock(0));
@@ -287,6 +336,18 @@ impl ForkMap {
                 let last = view.records::<DiskMapping>().last();
                 Ok(last.map_or(FileBlock(0), |disk| Mapping::unpack(disk).end()))
             }
+        }
+    }
+
+    /// Whether this is still the map of the data fork of an inode, of whose B-tree no block was changed.
+    #[must_use]
+    pub fn is_of(&self, inode: &Inode) -> bool {
+        let fork = inode.data_fork();
+        match (&self.form, fork.format) {
+            (Form::Btree(root, _), ForkFormat::Btree) => {
+                **root == *fork.bytes && self.extents == fork.extents
+            }
+            _ => false,
         }
     }
 

@@ -50,7 +50,7 @@ pub(super) fn add(change: &mut Change<'_>, edit: &mut InodeEdit) -> Result<()> {
         }
         // Entries that leave no space get a block of their own.
         change.put(edit.clone());
-        let mut directory = DirectoryChange::open(change, edit.clone())?;
+        let mut directory = DirectoryChange::open(change, edit.clone(), None)?;
         directory.leave_inode()?;
         directory.finish()?;
         *edit = change.inode(number)?;

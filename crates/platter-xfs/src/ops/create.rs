@@ -126,9 +126,10 @@ pub(super) fn file(
     let cost = NAME_COST.and(blueprint.cost(directory));
     let cost = cost.and(parents::cost(&superblock.context, 1));
     let is_directory = blueprint.kind() == FileKind::Directory;
-    let number = superblock.change(&cost, &[directory], |changing, _| {
+    let number = superblock.change(&cost, &[directory], |changing, states| {
         let links = u32::from(name.is_some());
-        let number = make(superblock, changing, directory.number, &blueprint, links)?;
+        let parent = states.inode(directory);
+        let number = make(superblock, changing, parent, &blueprint, links)?;
         let Some(name) = name else {
             let mut edit = changing.inode(number)?;
             changing.add_unlinked(&mut edit)?;
@@ -140,15 +141,16 @@ pub(super) fn file(
             inode: number,
             kind: blueprint.kind(),
         };
-        change_directory(changing, directory.number, |dir| dir.insert(&entry))?;
+        change_directory(changing, (directory, states.map(directory)), |dir| {
+            dir.insert(&entry)?;
+            let edit = dir.inode_mut();
+            if is_directory {
+                let links = edit.inode().links.saturating_add(1);
+                set_links(edit, links)?;
+            }
+            touch(edit, Times::of_contents(superblock.clock.now()))
+        })?;
         parents::add(changing, number, (directory.number, &name))?;
-        let mut edit = changing.inode(directory.number)?;
-        touch(&mut edit, Times::of_contents(superblock.clock.now()))?;
-        if is_directory {
-            let links = edit.inode().links.saturating_add(1);
-            set_links(&mut edit, links)?;
-        }
-        changing.put(edit);
         Ok(number)
     })?;
     superblock.adopt(number, name.is_none())
@@ -168,10 +170,10 @@ pub(super) fn link(directory: &Inode, name: Name<'_>, file: &Arc<Inode>) -> Resu
         kind: file.kind,
     };
     let links = superblock.change(&cost, &[directory, file], |changing, states| {
-        change_directory(changing, directory.number, |dir| dir.insert(&entry))?;
-        let mut edit = changing.inode(directory.number)?;
-        touch(&mut edit, Times::of_contents(now))?;
-        changing.put(edit);
+        change_directory(changing, (directory, states.map(directory)), |dir| {
+            dir.insert(&entry)?;
+            touch(dir.inode_mut(), Times::of_contents(now))
+        })?;
         let mut edit = changing.inode(file.number)?;
         let links = edit.inode().links;
         if links == 0 {
@@ -191,18 +193,17 @@ pub(super) fn link(directory: &Inode, name: Name<'_>, file: &Arc<Inode>) -> Resu
     Ok(())
 }
 
-/// Makes an inode with what is in it from the start.
+/// Makes an inode in a directory with what is in it from the start.
 pub(super) fn make(
     superblock: &SuperBlock,
     changing: &mut Change<'_>,
-    parent: InodeNr,
+    directory: &crate::ondisk::Inode,
     blueprint: &Blueprint<'_>,
     links: u32,
 ) -> Result<InodeNr> {
     let kind = blueprint.kind();
+    let parent = directory.number;
     let now = superblock.clock.now();
-    let directory = changing.inode(parent)?;
-    let directory = directory.inode();
     let mut flags = directory.flags & INHERITED;
     if kind == FileKind::Directory {
         flags |= directory.flags & INHERITED_BY_DIRECTORIES;

@@ -192,7 +192,7 @@ impl SuperBlock {
     /// The object of an inode.
     fn object(
         self: &Arc<Self>,
-        inode: crate::ondisk::Inode,
+        inode: Arc<crate::ondisk::Inode>,
         seat: Seat<Inode>,
     ) -> Result<Arc<Inode>> {
         let context = &self.context;
@@ -244,7 +244,8 @@ impl SuperBlock {
             return Err(Condition::ReadOnly.into());
         }
         let mut done = self.context.change(cost, || States::lock(inodes), work)?;
-        done.locked.committed(&self.context, done.sequence)?;
+        let (sequence, remapped) = (done.sequence, &done.remapped);
+        done.locked.committed(&self.context, sequence, remapped)?;
         Ok(done.result)
     }
 

@@ -8,7 +8,7 @@ use super::Inode;
 use crate::change::{Change, Cost};
 use crate::directory;
 use crate::directory::change::DirectoryChange;
-use crate::ondisk::InodeNr;
+use crate::mapping::ForkMap;
 
 /// What a change of one name in a directory takes: a path of the hash tree that splits, blocks of entries
 /// and of free regions, and their space.
@@ -49,14 +49,14 @@ pub(super) fn list(directory: &Inode, from: DirCursor, sink: &mut DirSink<'_>) -
     directory::list::read(&entries, from, sink)
 }
 
-/// Changes a directory.
+/// Changes a directory, whose mappings before the change are at hand.
 pub(super) fn change_directory(
     change: &mut Change<'_>,
-    directory: InodeNr,
+    (directory, map): (&Inode, &ForkMap),
     work: impl FnOnce(&mut DirectoryChange<'_, '_>) -> Result<()>,
 ) -> Result<()> {
-    let edit = change.inode(directory)?;
-    let mut directory = DirectoryChange::open(change, edit)?;
+    let edit = change.inode(directory.number)?;
+    let mut directory = DirectoryChange::open(change, edit, Some(map))?;
     work(&mut directory)?;
     directory.finish()
 }

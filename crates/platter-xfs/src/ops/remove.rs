@@ -43,15 +43,16 @@ pub(super) fn unlink(directory: &Inode, name: &NameBuf, victim: &Arc<Inode>) -> 
     });
     let now = superblock.clock.now();
     let name = name.as_name();
-    let is_gone = superblock.change(&cost, &[directory, victim], |changing, _| {
-        change_directory(changing, directory.number, |dir| dir.remove(&name))?;
-        let mut edit = changing.inode(directory.number)?;
-        touch(&mut edit, Times::of_contents(now))?;
-        if victim.kind == FileKind::Directory {
-            let links = edit.inode().links.saturating_sub(1);
-            set_links(&mut edit, links)?;
-        }
-        changing.put(edit);
+    let is_gone = superblock.change(&cost, &[directory, victim], |changing, states| {
+        change_directory(changing, (directory, states.map(directory)), |dir| {
+            dir.remove(&name)?;
+            let edit = dir.inode_mut();
+            if victim.kind == FileKind::Directory {
+                let links = edit.inode().links.saturating_sub(1);
+                set_links(edit, links)?;
+            }
+            touch(edit, Times::of_contents(now))
+        })?;
         parents::remove(changing, victim.number, (directory.number, &name))?;
         drop_link(changing, victim.number, now)
     })?;

@@ -8,7 +8,7 @@ use platter_vfs::{CreateKind, FileKind, RenameMode, Result, Timestamp, file};
 use super::create::{self, Blueprint};
 use super::names::{NAME_COST, change_directory};
 use super::remove::drop_link;
-use super::state::{Times, set_links, touch};
+use super::state::{States, Times, set_links, touch};
 use super::{Inode, parents};
 use crate::change::{Change, Cost};
 use crate::directory::change::NewEntry;
@@ -61,12 +61,12 @@ impl Move<'_, '_> {
             whiteout = Some(blueprint);
         }
         let now = superblock.clock.now();
-        let is_gone = superblock.change(&cost, &inodes, |changing, _| {
+        let is_gone = superblock.change(&cost, &inodes, |changing, states| {
             let is_gone = if self.mode == RenameMode::Exchange {
-                self.exchange(changing)?;
+                self.exchange(changing, states)?;
                 false
             } else {
-                self.replace(changing, whiteout.as_ref(), now)?
+                self.replace(changing, states, whiteout.as_ref(), now)?
             };
             for place in [self.from, self.to] {
                 touched(changing, place.dir, Times::of_contents(now))?;
@@ -84,18 +84,18 @@ impl Move<'_, '_> {
     }
 
     /// Makes each of two names name what the other did.
-    fn exchange(&self, changing: &mut Change<'_>) -> Result<()> {
+    fn exchange(&self, changing: &mut Change<'_>, states: &States<'_>) -> Result<()> {
         let Some(there) = &self.there else {
             return Ok(());
         };
-        name(changing, self.to, &self.moved, true)?;
-        name(changing, self.from, there, true)?;
+        name(changing, states, self.to, (&self.moved, true))?;
+        name(changing, states, self.from, (there, true))?;
         parents::remove(changing, self.moved.number, named(&self.from))?;
         parents::remove(changing, there.number, named(&self.to))?;
         parents::add(changing, self.moved.number, named(&self.to))?;
         parents::add(changing, there.number, named(&self.from))?;
-        self.set_parent(changing, &self.moved, self.to)?;
-        self.set_parent(changing, there, self.from)?;
+        self.set_parent(changing, states, &self.moved, self.to)?;
+        self.set_parent(changing, states, there, self.from)?;
         // Of two directories that trade places, none is one more anywhere.
         if self.moved.kind != there.kind {
             self.count_move(changing, &self.moved, self.from, self.to)?;
@@ -108,6 +108,7 @@ impl Move<'_, '_> {
     fn replace(
         &self,
         changing: &mut Change<'_>,
+        states: &States<'_>,
         whiteout: Option<&Blueprint<'_>>,
         now: Timestamp,
     ) -> Result<bool> {
@@ -116,15 +117,21 @@ impl Move<'_, '_> {
             Some(blueprint) => Some(create::make(
                 superblock,
                 changing,
-                self.from.dir.number,
+                states.inode(self.from.dir),
                 blueprint,
                 1,
             )?),
             None => None,
         };
-        name(changing, self.to, &self.moved, self.there.is_some())?;
+        name(
+            changing,
+            states,
+            self.to,
+            (&self.moved, self.there.is_some()),
+        )?;
         let old = self.from.name;
-        change_directory(changing, self.from.dir.number, |dir| match whiteout {
+        let from = (&**self.from.dir, states.map(self.from.dir));
+        change_directory(changing, from, |dir| match whiteout {
             Some(inode) => dir.replace(&NewEntry {
                 name: &old,
                 inode,
@@ -145,13 +152,19 @@ impl Move<'_, '_> {
             is_gone = drop_link(changing, there.number, now)?;
         }
         parents::add(changing, self.moved.number, named(&self.to))?;
-        self.set_parent(changing, &self.moved, self.to)?;
+        self.set_parent(changing, states, &self.moved, self.to)?;
         self.count_move(changing, &self.moved, self.from, self.to)?;
         Ok(is_gone)
     }
 
     /// Makes `..` of a directory that moved name its new parent.
-    fn set_parent(&self, changing: &mut Change<'_>, inode: &Inode, to: Place<'_>) -> Result<()> {
+    fn set_parent(
+        &self,
+        changing: &mut Change<'_>,
+        states: &States<'_>,
+        inode: &Inode,
+        to: Place<'_>,
+    ) -> Result<()> {
         if !self.moves_directory(inode) {
             return Ok(());
         }
@@ -160,7 +173,9 @@ impl Move<'_, '_> {
             inode: to.dir.number,
             kind: FileKind::Directory,
         };
-        change_directory(changing, inode.number, |dir| dir.replace(&entry))
+        change_directory(changing, (inode, states.map(inode)), |dir| {
+            dir.replace(&entry)
+        })
     }
 
     /// Counts a directory that moved where it came, and where it left.
@@ -200,13 +215,18 @@ fn add_links(changing: &mut Change<'_>, inode: &Inode, change: i32) -> Result<()
 }
 
 /// Makes the name at a place, which may be there, name an inode.
-fn name(changing: &mut Change<'_>, place: Place<'_>, inode: &Inode, is_there: bool) -> Result<()> {
+fn name(
+    changing: &mut Change<'_>,
+    states: &States<'_>,
+    place: Place<'_>,
+    (inode, is_there): (&Inode, bool),
+) -> Result<()> {
     let entry = NewEntry {
         name: &place.name,
         inode: inode.number,
         kind: inode.kind,
     };
-    change_directory(changing, place.dir.number, |dir| {
+    change_directory(changing, (place.dir, states.map(place.dir)), |dir| {
         if is_there {
             dir.replace(&entry)
         } else {

@@ -1,6 +1,8 @@
 //! The state of inodes while they change: one transaction for each change.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use platter_block::lock::RwLockWriteGuard;
 use platter_vfs::file::{Backing, BlockRuns, FileRun};
@@ -77,7 +79,7 @@ pub(super) fn set_links(edit: &mut InodeEdit, links: u32) -> Result<()> {
 
 /// What the disk holds of an inode.
 pub(super) struct InodeState {
-    pub(super) inode: crate::ondisk::Inode,
+    pub(super) inode: Arc<crate::ondisk::Inode>,
     pub(super) map: ForkMap,
     /// What of the contents has no place on the device yet.
     pub(super) delayed: Delayed,
@@ -115,19 +117,14 @@ impl InodeState {
         }))
     }
 
-    /// Takes over what a change that was committed made of the inode.
-    pub(super) fn committed(
-        &mut self,
-        context: &FsContext,
-        sequence: u64,
-        changes_data: bool,
-    ) -> Result<()> {
+    /// Takes over what a change that was committed made of the inode, and of the mappings of its data fork.
+    fn committed(&mut self, context: &FsContext, sequence: u64, is_remapped: bool) -> Result<()> {
         self.sync = sequence;
-        if changes_data {
-            self.data_sync = sequence;
-        }
+        self.data_sync = sequence;
         if let Some(inode) = inode::find(context, self.inode.number)? {
-            self.map = ForkMap::of_data(context, &inode)?;
+            if is_remapped || !self.map.is_of(&inode) {
+                self.map = ForkMap::of_data(context, &inode)?;
+            }
             self.inode = inode;
         }
         Ok(())
@@ -181,10 +178,33 @@ impl<'n> States<'n> {
         state
     }
 
-    /// Takes over what a change that was committed made of them.
-    pub(super) fn committed(&mut self, context: &FsContext, sequence: u64) -> Result<()> {
-        for (_, state) in &mut self.held {
-            state.committed(context, sequence, true)?;
+    /// What the disk holds of one of them, before the change.
+    pub(super) fn inode(&self, inode: &Inode) -> &crate::ondisk::Inode {
+        &self.get(inode).inode
+    }
+
+    /// The mappings of one of them, before the change.
+    pub(super) fn map(&self, inode: &Inode) -> &ForkMap {
+        &self.get(inode).map
+    }
+
+    fn get(&self, inode: &Inode) -> &InodeState {
+        let mut held = self.held.iter();
+        let found = held.find(|(number, _)| *number == inode.number);
+        found
+            .map(|(_, state)| &**state)
+            .expect("it was among those to lock")
+    }
+
+    /// Takes over what a change that was committed made of them, and of the mappings of some.
+    pub(super) fn committed(
+        &mut self,
+        context: &FsContext,
+        sequence: u64,
+        remapped: &BTreeSet<InodeNr>,
+    ) -> Result<()> {
+        for (number, state) in &mut self.held {
+            state.committed(context, sequence, remapped.contains(number))?;
         }
         Ok(())
     }

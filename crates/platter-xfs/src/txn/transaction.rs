@@ -14,13 +14,13 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify};
 use platter_vfs::Result;
 
-use super::log::{BlockType, Change, Chunks, Content, Dirty, ItemKey, Ticket};
+use super::log::{BlockType, Change, Content, Dirty, ItemKey, Ticket};
 use super::log::{InodePlace, InodeVersion, Log};
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::edit::is_in_use;
 use crate::ondisk::inode::free::{initialise, next_unlinked};
 use crate::ondisk::log::dinode::is_replaceable;
-use crate::ondisk::log::{InodeCreate, Intent};
+use crate::ondisk::log::{Chunks, InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode, InodeNr};
 use crate::xfs_mount::{Mount, Running};
 
@@ -54,8 +54,21 @@ struct Block {
     /// The version before; `None` for a block that is new.
     before: Option<Buffer>,
     bytes: Vec<u8>,
+    /// Where it may differ from the version before.
+    within: Chunks,
     /// It is logged even if nothing changes.
     is_touched: bool,
+}
+
+/// The new bytes of a block that was changed outside of a transaction.
+#[derive(Debug)]
+pub struct NewBytes {
+    /// All bytes.
+    pub bytes: Vec<u8>,
+    /// The version that they were made from; the current one where it is not known.
+    pub before: Option<Buffer>,
+    /// Where they may differ from that.
+    pub within: Chunks,
 }
 
 /// An inode under change.
@@ -164,10 +177,12 @@ impl<'m> Transaction<'m> {
                     size,
                     bytes: before.to_vec(),
                     before: Some(before),
+                    within: Chunks::ALL,
                     is_touched: false,
                 })
             }
         };
+        block.within = Chunks::ALL;
         change(&mut block.bytes)
     }
 
@@ -177,14 +192,18 @@ impl<'m> Transaction<'m> {
         at: BasicBlock,
         size: BlockSize,
         what: &BlockType,
-        bytes: Vec<u8>,
+        new: NewBytes,
     ) -> Result<()> {
         if let Some(block) = self.blocks.get_mut(&at) {
-            block.bytes = bytes;
+            block.bytes = new.bytes;
+            block.within = Chunks::ALL;
             return Ok(());
         }
-        let before = self.log.buffers().read((at.0, size), &*what.verifier)?;
-        if before.len() != bytes.len() {
+        let before = match new.before {
+            Some(before) => before,
+            None => self.log.buffers().read((at.0, size), &*what.verifier)?,
+        };
+        if before.len() != new.bytes.len() {
             let locus = Locus::block(at.0);
             return Err(Corruption::new("block", locus, "is of another length").into());
         }
@@ -192,7 +211,8 @@ impl<'m> Transaction<'m> {
             what: what.clone(),
             size,
             before: Some(before),
-            bytes,
+            bytes: new.bytes,
+            within: new.within,
             is_touched: false,
         };
         self.blocks.insert(at, block);
@@ -236,6 +256,7 @@ impl<'m> Transaction<'m> {
             size,
             before: None,
             bytes,
+            within: Chunks::ALL,
             is_touched: true,
         };
         self.blocks.insert(at, block);
@@ -406,17 +427,15 @@ impl<'m> Transaction<'m> {
                     buffers.abandon((at.0, size), &version);
                 }
             }
-            changes.push(Change {
-                key: ItemKey::Block(at, len_bytes),
-                content: Content::Cancelled { len_bytes },
-                dirty: Dirty::default(),
-            });
+            let content = Content::Cancelled { len_bytes };
+            let key = ItemKey::Block(at, len_bytes);
+            changes.push(Change::new(key, content, Dirty::default()));
         }
         for (at, block) in std::mem::take(&mut self.blocks) {
             let before = block.before.as_deref();
-            let mut chunks = Chunks::between(before, &block.bytes);
+            let mut chunks = Chunks::between(before, &block.bytes, block.within);
             if block.is_touched {
-                chunks.add_first();
+                chunks.add_bytes(0..1);
             }
             if chunks.is_empty() {
                 continue;
@@ -430,22 +449,16 @@ impl<'m> Transaction<'m> {
             };
             // Others may read what was published before this block.
             let version = version.map_err(|error| self.log.fail(error.into()))?;
-            changes.push(Change {
-                key: ItemKey::Block(at, block.size.bytes()),
-                content: Content::Block {
-                    what: block.what,
-                    version,
-                },
-                dirty: Dirty::of_chunks(chunks),
-            });
+            let key = ItemKey::Block(at, block.size.bytes());
+            let content = Content::Block {
+                what: block.what,
+                version,
+            };
+            changes.push(Change::new(key, content, Dirty::of_chunks(chunks)));
         }
         for key in std::mem::take(&mut self.gone) {
             if self.log.has_item(key) {
-                changes.push(Change {
-                    key,
-                    content: Content::Gone,
-                    dirty: Dirty::default(),
-                });
+                changes.push(Change::new(key, Content::Gone, Dirty::default()));
             }
         }
         for chunk in std::mem::take(&mut self.chunks) {
@@ -453,11 +466,7 @@ impl<'m> Transaction<'m> {
         }
         changes.extend(inodes);
         for (key, regions) in self.intents.drain(..) {
-            changes.push(Change {
-                key,
-                content: Content::Intent(regions),
-                dirty: Dirty::default(),
-            });
+            changes.push(Change::new(key, Content::Intent(regions), Dirty::default()));
         }
         let done = std::mem::take(&mut self.done);
         self.log.commit(&mut self.ticket, changes, done)
@@ -472,13 +481,12 @@ impl<'m> Transaction<'m> {
             clusters.push((at, published.map_err(|error| self.log.fail(error.into()))?));
         }
         let first = clusters.first().map(|(at, _)| *at);
-        Ok(first.map(|first| Change {
-            key: ItemKey::Chunk(first),
-            content: Content::Chunk {
+        Ok(first.map(|first| {
+            let content = Content::Chunk {
                 regions: vec![chunk.region].into(),
                 clusters: clusters.into(),
-            },
-            dirty: Dirty::default(),
+            };
+            Change::new(ItemKey::Chunk(first), content, Dirty::default())
         }))
     }
 
@@ -522,17 +530,14 @@ impl<'m> Transaction<'m> {
             let inode = used(Inode::decode_unsealed(&logged.image, number, geometry))?;
             let mut dirty = Dirty::between(before.as_deref(), inode.as_deref());
             dirty.link = next_unlinked(before_image) != next_unlinked(&logged.image);
-            changes.push(Change {
-                key: ItemKey::Inode(number),
-                dirty,
-                content: Content::Inode {
-                    place: logged.place,
-                    version: InodeVersion {
-                        image: logged.image.into(),
-                        inode,
-                    },
+            let content = Content::Inode {
+                place: logged.place,
+                version: InodeVersion {
+                    image: logged.image.into(),
+                    inode,
                 },
-            });
+            };
+            changes.push(Change::new(ItemKey::Inode(number), content, dirty));
         }
         Ok(changes)
     }

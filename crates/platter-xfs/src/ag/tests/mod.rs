@@ -368,11 +368,12 @@ fn block_is_changed_as_one_thing_of_one_owner() {
     ];
     let at = sample.geometry.ag_offset(AG) + 8 * 4096;
     let mut blocks = Blocks::new(std::sync::Arc::clone(&sample.device));
-    let bytes = blocks.edit_verified(at, 4096, leaf, &sample.geometry);
-    let bytes = bytes.unwrap().clone();
+    let copy = |bytes: &mut [u8], _: &mut _| bytes.to_vec();
+    let bytes = blocks.edit_verified(at, 4096, leaf, &sample.geometry, copy);
+    let bytes = bytes.unwrap();
     for other in others {
         assert!(blocks.edit(at, 4096, other).is_err());
-        let edited = blocks.edit_verified(at, 4096, other, &sample.geometry);
+        let edited = blocks.edit_verified(at, 4096, other, &sample.geometry, copy);
         let error = edited.unwrap_err().to_string();
         assert!(error.contains("multiply-claimed block"), "{error}");
         assert!(blocks.write_as(at, other, vec![1; 4096]).is_err());

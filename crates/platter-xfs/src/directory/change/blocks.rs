@@ -4,7 +4,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result, Unsupported};
 
-use super::{DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
+use super::{DataFork, DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
 use crate::ag::{BlockRole, Groups, alloc, rmap};
 use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
@@ -15,12 +15,20 @@ use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
 use crate::ondisk::dir::data::{DataKind, DirData, DirDataRule};
 use crate::ondisk::extent::Mapping;
+use crate::ondisk::log::Chunks;
 use crate::ondisk::{AgNr, BlockKind, BlockVerifier, FileBlock, ForkKind, FsBlock, Site, dir};
 
 impl<'f> DirectoryChange<'_, 'f> {
     fn fork_mut(&mut self) -> Result<(&mut ForkEdit, &mut Groups)> {
-        let fork = self.fork.as_mut().ok_or(Condition::InvalidArgument)?;
-        Ok((fork, &mut self.change.groups))
+        if let DataFork::Unchanged(_) = self.fork {
+            let inode = self.edit.inode();
+            let fork = ForkEdit::open(&inode.data_fork(), inode.number, self.change.geometry())?;
+            self.fork = DataFork::Open(fork);
+        }
+        match &mut self.fork {
+            DataFork::Open(fork) => Ok((fork, &mut self.change.groups)),
+            DataFork::Local | DataFork::Unchanged(_) => Err(Condition::InvalidArgument.into()),
+        }
     }
 
     /// The fork, whose mappings change now.
@@ -34,7 +42,10 @@ impl<'f> DirectoryChange<'_, 'f> {
         if let Some(end) = self.known.end {
             return Ok(end);
         }
-        let end = self.end_before(u64::MAX)?;
+        let end = match self.fork {
+            DataFork::Unchanged(map) => map.end(self.change.context())?.0,
+            DataFork::Local | DataFork::Open(_) => self.end_before(u64::MAX)?,
+        };
         self.known.end = Some(end);
         Ok(end)
     }
@@ -48,6 +59,10 @@ impl<'f> DirectoryChange<'_, 'f> {
 
     /// The first mapping that ends after a block.
     pub(super) fn mapping_from(&mut self, first: FileBlock) -> Result<Option<Mapping>> {
+        if let DataFork::Unchanged(map) = self.fork {
+            let run = map.next(self.change.context(), first)?;
+            return Ok(run.and_then(|run| run.mapping()));
+        }
         let (fork, groups) = self.fork_mut()?;
         fork.lookup(groups, first)
     }
@@ -108,19 +123,18 @@ impl<'f> DirectoryChange<'_, 'f> {
         self.look_at(first, kind, <[u8]>::to_vec)
     }
 
-    /// Has `change` change a block of the directory, verified, in place.
+    /// Has `change` change a block of the directory, verified, in place, and say what it changes.
     pub(super) fn edit_block<R>(
         &mut self,
         first: FileBlock,
         kind: BlockKind,
-        change: impl FnOnce(&mut [u8]) -> R,
+        change: impl FnOnce(&mut [u8], &mut Chunks) -> R,
     ) -> Result<R> {
         let at = self.locate(first)?.ok_or_else(|| self.broken())?;
         let (geometry, role) = (self.geometry(), self.role(kind));
         let len = geometry.dir_block_bytes();
         let blocks = self.change.groups.blocks_mut();
-        let bytes = blocks.edit_verified(geometry.byte_offset(at), len, role, geometry)?;
-        Ok(change(bytes))
+        blocks.edit_verified(geometry.byte_offset(at), len, role, geometry, change)
     }
 
     /// Has `change` change a block of entries in place.
@@ -131,7 +145,10 @@ impl<'f> DirectoryChange<'_, 'f> {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         let first = dir::data_block(self.geometry(), block);
-        self.edit_block(first, BlockKind::DirData(kind), change)
+        self.edit_block(first, BlockKind::DirData(kind), |bytes, within| {
+            *within = Chunks::ALL;
+            change(bytes)
+        })
     }
 
     /// What a block of the hash tree is by its magic number; `None` if it is not mapped, or nothing such.

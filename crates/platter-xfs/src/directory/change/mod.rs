@@ -17,6 +17,7 @@ use platter_vfs::{Condition, Error, FileKind, Result};
 use super::DirectoryRule;
 use crate::change::Change;
 use crate::fork::{ForkEdit, InodeEdit};
+use crate::mapping::ForkMap;
 use crate::ondisk::inode::edit;
 use crate::ondisk::{FileBlock, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr, da, dir};
 
@@ -27,9 +28,19 @@ use super::Form;
 pub struct DirectoryChange<'c, 'f> {
     change: &'c mut Change<'f>,
     edit: InodeEdit,
-    /// The mappings, unless the entries are in the inode.
-    fork: Option<ForkEdit>,
+    fork: DataFork<'c>,
     known: KnownMappings,
+}
+
+/// The data fork of a directory.
+#[derive(Debug)]
+enum DataFork<'c> {
+    /// The entries are in the inode.
+    Local,
+    /// Mappings as they were before, and are.
+    Unchanged(&'c ForkMap),
+    /// Mappings that may be changed.
+    Open(ForkEdit),
 }
 
 /// More blocks than most changes look at.
@@ -65,16 +76,23 @@ struct Located {
 }
 
 impl<'c, 'f> DirectoryChange<'c, 'f> {
-    /// The directory of an inode, which [`finish`](Self::finish) stores.
-    pub fn open(change: &'c mut Change<'f>, edit: InodeEdit) -> Result<Self> {
+    /// The directory of an inode, which [`finish`](Self::finish) stores. `map` is that of its mappings before the change,
+    /// where it is at hand.
+    pub fn open(
+        change: &'c mut Change<'f>,
+        edit: InodeEdit,
+        map: Option<&'c ForkMap>,
+    ) -> Result<Self> {
         let inode = edit.inode();
-        let fork = match inode.data_format {
-            ForkFormat::Local => None,
-            ForkFormat::Extents | ForkFormat::Btree => {
+        let map = map.filter(|_| !change.is_remapped(inode.number));
+        let fork = match (inode.data_format, map) {
+            (ForkFormat::Local, _) => DataFork::Local,
+            (ForkFormat::Extents | ForkFormat::Btree, Some(map)) => DataFork::Unchanged(map),
+            (ForkFormat::Extents | ForkFormat::Btree, None) => {
                 let fork = inode.data_fork();
-                Some(ForkEdit::open(&fork, inode.number, change.geometry())?)
+                DataFork::Open(ForkEdit::open(&fork, inode.number, change.geometry())?)
             }
-            ForkFormat::Device | ForkFormat::MetaBtree => {
+            (ForkFormat::Device | ForkFormat::MetaBtree, _) => {
                 let locus = Locus::inode(inode.number.get());
                 return Err(Corrupt::new(locus, DirectoryRule::Form).into());
             }
@@ -87,17 +105,22 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
         })
     }
 
+    /// The directory's inode, to change its core.
+    pub fn inode_mut(&mut self) -> &mut InodeEdit {
+        &mut self.edit
+    }
+
     /// Makes an inode without contents an empty directory in `parent`.
     pub fn make(change: &'c mut Change<'f>, mut edit: InodeEdit, parent: InodeNr) -> Result<Self> {
         let bytes = dir::short::encode(parent, &[], change.geometry());
         short::store(&mut edit, &bytes.unwrap_or_default())?;
         edit.refresh(change.geometry())?;
-        Self::open(change, edit)
+        Self::open(change, edit, None)
     }
 
     /// Stores the directory's inode.
     pub fn finish(mut self) -> Result<()> {
-        if let Some(fork) = self.fork.take() {
+        if let DataFork::Open(fork) = self.fork {
             fork.store(&mut self.edit)?;
         }
         self.change.put(self.edit);
@@ -137,7 +160,7 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
 
     /// Moves entries that are in the inode to a block.
     pub fn leave_inode(&mut self) -> Result<()> {
-        if self.fork.is_some() {
+        if !matches!(self.fork, DataFork::Local) {
             return Ok(());
         }
         short::leave(self)
@@ -167,7 +190,7 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
     }
 
     fn form(&mut self) -> Result<Form> {
-        if self.fork.is_none() {
+        if matches!(self.fork, DataFork::Local) {
             return Ok(Form::Short);
         }
         let geometry = self.geometry();

@@ -118,7 +118,7 @@ fn vacancy(dir: &mut DirectoryChange<'_, '_>, size: usize) -> Result<(u32, usize
 fn note_free(dir: &mut DirectoryChange<'_, '_>, index: u32, place: usize, best: u16) -> Result<()> {
     if best != NO_FREE && dir.locate(free_block(dir, index))?.is_some() {
         let first = free_block(dir, index);
-        let set = |bytes: &mut [u8]| index::set_free(bytes, place, best);
+        let set = |bytes: &mut [u8], within: &mut _| index::set_free(bytes, within, place, best);
         if dir.edit_block(first, BlockKind::DirFree, set)?.is_some() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
-use super::{DirectoryChange, KnownMappings, NewEntry};
+use super::{DataFork, DirectoryChange, KnownMappings, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
@@ -164,7 +164,7 @@ pub(super) fn leave(dir: &mut DirectoryChange<'_, '_>) -> Result<()> {
     let owner = dir.owner();
     store(&mut dir.edit, &[])?;
     dir.known = KnownMappings::default();
-    dir.fork = Some(ForkEdit::empty(ForkKind::Data, owner, area));
+    dir.fork = DataFork::Open(ForkEdit::empty(ForkKind::Data, owner, area));
     let stored = StoredFork {
         kind: ForkKind::Data,
         format: ForkFormat::Extents,
@@ -229,7 +229,7 @@ pub(super) fn try_become(dir: &mut DirectoryChange<'_, '_>, bytes: &[u8]) -> Res
         return Ok(false);
     }
     dir.drop_block(dir::data_block(geometry, 0))?;
-    if let Some(fork) = dir.fork.take() {
+    if let DataFork::Open(fork) = std::mem::replace(&mut dir.fork, DataFork::Local) {
         fork.store(&mut dir.edit)?;
     }
     dir.known = KnownMappings::default();

@@ -200,7 +200,12 @@ pub(super) fn descend_to(dir: &mut DirectoryChange<'_, '_>, hash: u32) -> Result
             return Err(broken(dir, DaNodeRule::Count));
         };
         at = child;
+        let is_last = step.level == 1;
         steps.push(step);
+        if is_last {
+            // That it is a leaf is found when it is looked at.
+            return Ok((steps, at));
+        }
     }
 }
 
@@ -298,8 +303,8 @@ fn relink(
 /// Adds a leaf entry.
 pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
     let (steps, at) = descend_to(dir, entry.0)?;
-    let inserted = dir.edit_block(FileBlock(at.into()), LEAF, |bytes| {
-        index::insert_in_leaf(bytes, entry)
+    let inserted = dir.edit_block(FileBlock(at.into()), LEAF, |bytes, within| {
+        index::insert_in_leaf(bytes, within, entry)
     })?;
     if let Some(greatest) = inserted {
         return store_steps(dir, steps, greatest);
@@ -429,8 +434,8 @@ fn store_steps(
 /// Takes a leaf entry out.
 pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
     let (steps, at) = descend_to(dir, entry.0)?;
-    let removed = dir.edit_block(FileBlock(at.into()), LEAF, |bytes| {
-        index::remove_from_leaf(bytes, entry)
+    let removed = dir.edit_block(FileBlock(at.into()), LEAF, |bytes, within| {
+        index::remove_from_leaf(bytes, within, entry)
     })?;
     if let Some(greatest) = removed {
         return store_steps(dir, steps, greatest);

@@ -46,6 +46,21 @@ pub fn attr_fork(inode: &Inode, geometry: &Geometry) -> Option<LoggedFork> {
     logged(&fork, fork.bytes.len(), geometry)
 }
 
+/// Bytes of the region of the [data fork](data_fork); zero where there is none.
+#[must_use]
+pub fn data_fork_bytes(inode: &Inode, geometry: &Geometry) -> usize {
+    let local = usize::try_from(inode.size_bytes).unwrap_or(usize::MAX);
+    region_bytes(&inode.data_fork(), local, geometry).unwrap_or_default()
+}
+
+/// Bytes of the region of the [attribute fork](attr_fork); zero where there is none.
+#[must_use]
+pub fn attr_fork_bytes(inode: &Inode, geometry: &Geometry) -> usize {
+    let fork = inode.attr_fork();
+    let bytes = fork.and_then(|fork| region_bytes(&fork, fork.bytes.len(), geometry));
+    bytes.unwrap_or_default()
+}
+
 /// The number of the device of a special file.
 #[must_use]
 pub fn device(inode: &Inode) -> u32 {
@@ -53,21 +68,41 @@ pub fn device(inode: &Inode) -> u32 {
     Be32::ref_from_prefix(fork.bytes).map_or(0, |(device, _)| device.get())
 }
 
+/// Bytes of the region of a fork whose contents are so many if they are in the inode; `None` for a fork without one.
+fn region_bytes(fork: &Fork<'_>, local: usize, geometry: &Geometry) -> Option<usize> {
+    let len = match fork.format {
+        ForkFormat::Local => {
+            let len = local.checked_next_multiple_of(WORD_BYTES)?;
+            len.min(fork.bytes.len())
+        }
+        ForkFormat::Extents => {
+            let count = usize::try_from(fork.extents).ok()?;
+            count.checked_mul(MAPPING_BYTES)?
+        }
+        ForkFormat::Btree => {
+            let (disk, _) = DiskRootHeader::ref_from_prefix(fork.bytes).ok()?;
+            let entries = usize::from(disk.records.get());
+            let entries = entries.checked_mul(KEY_BYTES.checked_add(POINTER_BYTES)?)?;
+            let header = BtreeKind::Bmap.header_bytes(geometry.features.is_v5());
+            return header.checked_add(entries);
+        }
+        ForkFormat::Device | ForkFormat::MetaBtree => return None,
+    };
+    (len <= fork.bytes.len()).then_some(len)
+}
+
 fn logged(fork: &Fork<'_>, local: usize, geometry: &Geometry) -> Option<LoggedFork> {
     let by_kind = |data, attr| match fork.kind {
         ForkKind::Data => data,
         ForkKind::Attr => attr,
     };
+    let len = region_bytes(fork, local, geometry)?;
     let (fields, region) = match fork.format {
         ForkFormat::Local => {
-            let len = local.checked_next_multiple_of(WORD_BYTES)?;
-            let len = len.min(fork.bytes.len());
             let fields = by_kind(InodeFields::DATA_LOCAL, InodeFields::ATTR_LOCAL);
             (fields, fork.bytes.get(..len)?.to_vec())
         }
         ForkFormat::Extents => {
-            let count = usize::try_from(fork.extents).ok()?;
-            let len = count.checked_mul(MAPPING_BYTES)?;
             let fields = by_kind(InodeFields::DATA_EXTENTS, InodeFields::ATTR_EXTENTS);
             (fields, fork.bytes.get(..len)?.to_vec())
         }

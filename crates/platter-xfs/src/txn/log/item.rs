@@ -10,7 +10,7 @@ use crate::ondisk::log::buffer::CHUNK_BYTES;
 use crate::ondisk::log::dinode::LogDinode;
 use crate::ondisk::log::forks::LoggedFork;
 use crate::ondisk::log::{
-    BufferFlags, BufferFormat, BufferType, InodeFields, InodeFormat, ItemKind, forks,
+    BufferFlags, BufferFormat, BufferType, Chunks, InodeFields, InodeFormat, ItemKind, forks,
 };
 use crate::ondisk::{BasicBlock, Geometry, Inode, InodeNr};
 
@@ -74,10 +74,6 @@ pub(in crate::txn) enum Content {
     Intent(Arc<[Vec<u8>]>),
 }
 
-/// Chunks of a block of up to 64 KiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::txn) struct Chunks([u64; 8]);
-
 /// What differs from the disk: all of it is logged each time, since the item leaves its earlier place in
 /// the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,59 +85,6 @@ pub(in crate::txn) struct Dirty {
     pub(in crate::txn) link: bool,
 }
 
-impl Chunks {
-    /// The chunks in which two versions of a block differ; all of it without an earlier one.
-    pub(in crate::txn) fn between(before: Option<&[u8]>, after: &[u8]) -> Self {
-        let mut chunks = Self::default();
-        let mut earlier = before.map(|before| before.chunks(CHUNK_BYTES));
-        for (index, chunk) in after.chunks(CHUNK_BYTES).enumerate() {
-            let same = earlier.as_mut().and_then(Iterator::next) == Some(chunk);
-            if !same {
-                chunks.set(index);
-            }
-        }
-        chunks
-    }
-
-    /// Adds the first chunk.
-    pub(in crate::txn) fn add_first(&mut self) {
-        self.set(0);
-    }
-
-    pub(in crate::txn) fn is_empty(self) -> bool {
-        self == Self::default()
-    }
-
-    fn set(&mut self, index: usize) {
-        if let Some(word) = self.0.get_mut(index / 64) {
-            *word |= 1 << (index % 64);
-        }
-    }
-
-    /// How many there are, and how many runs of neighbours.
-    fn count(self) -> (u64, u64) {
-        let (mut chunks, mut runs, mut carry) = (0, 0, 0);
-        for word in self.0 {
-            let begins = word & !(word << 1 | carry);
-            (chunks, runs) = (chunks + word.count_ones(), runs + begins.count_ones());
-            carry = word >> 63;
-        }
-        (chunks.into(), runs.into())
-    }
-
-    fn indices(self) -> impl Iterator<Item = usize> {
-        let words = self.0.into_iter().enumerate();
-        words.flat_map(|(place, mut word)| {
-            std::iter::from_fn(move || {
-                let bit = word.trailing_zeros();
-                let next = word.checked_sub(1)?;
-                word &= next;
-                Some(place * 64 + bit as usize)
-            })
-        })
-    }
-}
-
 impl Dirty {
     pub(in crate::txn) fn of_chunks(chunks: Chunks) -> Self {
         Self {
@@ -151,9 +94,7 @@ impl Dirty {
     }
 
     pub(in crate::txn) fn add(&mut self, other: &Self) {
-        for (word, other) in self.chunks.0.iter_mut().zip(other.chunks.0) {
-            *word |= other;
-        }
+        self.chunks.add(&other.chunks);
         self.data_fork |= other.data_fork;
         self.attr_fork |= other.attr_fork;
         self.link |= other.link;
@@ -234,9 +175,11 @@ impl Content {
             Self::Gone => 0,
             Self::Inode { place, version } => {
                 let InodeVersion { image, inode } = version;
-                let forks = logged_forks(inode.as_deref(), dirty, geometry);
-                let forks = forks.iter().flatten().map(|fork| fork.region.len());
-                let forks = forks.filter(|len| *len > 0);
+                let data = inode.as_deref().filter(|_| dirty.data_fork);
+                let data = data.map_or(0, |inode| forks::data_fork_bytes(inode, geometry));
+                let attr = inode.as_deref().filter(|_| dirty.attr_fork);
+                let attr = attr.map_or(0, |inode| forks::attr_fork_bytes(inode, geometry));
+                let forks = [data, attr].into_iter().filter(|len| *len > 0);
                 let regions = [InodeFormat::BYTES, LogDinode::encoded_bytes(image)];
                 let regions = regions.into_iter().chain(forks);
                 let item: u64 = regions.map(|len| len as u64 + OPERATION_BYTES).sum();
@@ -388,32 +331,6 @@ mod tests {
                 .map(|region| region.len() as u64 + OPERATION_BYTES)
                 .sum();
             assert_eq!(content.log_bytes(&dirty, &geometry), bytes, "{flags}");
-        }
-    }
-
-    #[test]
-    fn chunks_and_their_runs_are_counted() {
-        for chunks in [
-            vec![],
-            vec![0],
-            vec![3, 4, 5, 9],
-            vec![62, 63, 64, 65, 127, 128, 511],
-            (0..512).collect(),
-            (0..512).step_by(2).collect(),
-        ] {
-            let mut map = Chunks::default();
-            for &chunk in &chunks {
-                map.set(chunk);
-            }
-            assert_eq!(map.indices().collect::<Vec<_>>(), chunks);
-            let (kind, flags) = (BufferType::Btree, BufferFlags::empty());
-            let format = BufferFormat::new(BasicBlock(8), 128, kind, flags, map.indices());
-            let bytes: usize = format.runs().map(|run| run.len()).sum();
-            let (count, runs) = map.count();
-            assert_eq!(count * CHUNK_BYTES as u64, bytes as u64);
-            assert_eq!(runs, format.runs().count() as u64);
-            let encoded = format.encode().len() as u64;
-            assert_eq!(BufferFormat::encoded_bytes(65536), encoded);
         }
     }
 }

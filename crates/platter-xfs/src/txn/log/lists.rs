@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 use super::item::{Content, Dirty, InodeVersion, ItemKey};
 use super::record::Shape;
@@ -30,6 +31,19 @@ pub(in crate::txn) struct Change {
     pub(in crate::txn) key: ItemKey,
     pub(in crate::txn) content: Content,
     pub(in crate::txn) dirty: Dirty,
+    /// What the item takes in a checkpoint after it; found when it is committed.
+    log_bytes: u64,
+}
+
+impl Change {
+    pub(in crate::txn) fn new(key: ItemKey, content: Content, dirty: Dirty) -> Self {
+        Self {
+            key,
+            content,
+            dirty,
+            log_bytes: 0,
+        }
+    }
 }
 
 /// A checkpoint that takes no more transactions.
@@ -95,54 +109,56 @@ impl Lists {
         self.charged
     }
 
-    /// What these changes would add to the running checkpoint.
+    /// What these changes would add to the running checkpoint. Each becomes what its item is after it.
     pub(super) fn growth(
         &self,
-        changes: &[Change],
+        changes: &mut [Change],
         done: &[(ItemKey, Arc<[Vec<u8>]>)],
         geometry: &Geometry,
     ) -> u64 {
-        let mut bytes = self.running_bytes;
-        bytes += done
-            .iter()
-            .map(|(_, regions)| done_bytes(regions))
-            .sum::<u64>();
+        let done = done.iter().map(|(_, regions)| done_bytes(regions));
+        let mut bytes = self.running_bytes + done.sum::<u64>();
         for change in changes {
             let item = self.items.get(&change.key);
-            let mut dirty = item.map(|item| item.dirty).unwrap_or_default();
-            dirty.add(&change.dirty);
+            if let Some(item) = item {
+                change.dirty.add(&item.dirty);
+            }
             let counted = item.and_then(|item| item.running_bytes).unwrap_or_default();
-            bytes += change.content.log_bytes(&dirty, geometry);
-            bytes = bytes.saturating_sub(counted);
+            change.log_bytes = change.content.log_bytes(&change.dirty, geometry);
+            bytes = (bytes + change.log_bytes).saturating_sub(counted);
         }
         self.shape.log_bytes(bytes).saturating_sub(self.charged)
     }
 
-    /// Adds what a transaction changed to the running checkpoint, and which intents are done. Returns the
-    /// number of the checkpoint.
+    /// Adds what a transaction changed, [grown](Self::growth) under the same lock, to the running checkpoint, and which
+    /// intents are done. Returns the number of the checkpoint.
     pub(super) fn commit(
         &mut self,
         changes: Vec<Change>,
         done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
-        geometry: &Geometry,
-    ) -> u64 {
-        for Change {
-            key,
-            content,
-            dirty,
-        } in changes
-        {
-            let item = self.items.entry(key).or_insert_with(|| Item {
-                content: content.clone(),
-                dirty: Dirty::default(),
-                running_bytes: None,
-                is_closing: false,
-                logged: None,
-            });
-            item.dirty.add(&dirty);
-            item.content = content;
-            let bytes = item.content.log_bytes(&item.dirty, geometry);
-            if let Some(counted) = item.running_bytes.replace(bytes) {
+    ) -> (u64, Vec<Content>) {
+        let mut before = Vec::with_capacity(changes.len());
+        for change in changes {
+            let (key, bytes) = (change.key, change.log_bytes);
+            let counted = match self.items.entry(key) {
+                Entry::Occupied(item) => {
+                    let item = item.into_mut();
+                    item.dirty = change.dirty;
+                    before.push(std::mem::replace(&mut item.content, change.content));
+                    item.running_bytes.replace(bytes)
+                }
+                Entry::Vacant(free) => {
+                    free.insert(Item {
+                        content: change.content,
+                        dirty: change.dirty,
+                        running_bytes: Some(bytes),
+                        is_closing: false,
+                        logged: None,
+                    });
+                    None
+                }
+            };
+            if let Some(counted) = counted {
                 self.running_bytes -= counted;
             } else {
                 self.running.insert(self.next, key);
@@ -156,7 +172,7 @@ impl Lists {
         }
         let log_bytes = self.shape.log_bytes(self.running_bytes);
         self.charged = self.charged.max(log_bytes);
-        self.sequence
+        (self.sequence, before)
     }
 
     /// Takes the running checkpoint, and begins the next; `None` if it is empty.

@@ -32,7 +32,7 @@ use write::Position;
 
 pub(super) use grant::Ticket;
 pub use headers::{BlockType, Header, HeaderVerifier};
-pub(super) use item::{Chunks, Content, Dirty, ItemKey};
+pub(super) use item::{Content, Dirty, ItemKey};
 pub use item::{InodePlace, InodeVersion};
 pub(super) use lists::Change;
 
@@ -351,12 +351,12 @@ impl Log {
     pub(super) fn commit(
         &self,
         ticket: &mut Ticket,
-        changes: Vec<Change>,
+        mut changes: Vec<Change>,
         done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     ) -> Result<u64> {
         self.check()?;
         let mut lists = self.lists.lock();
-        let growth = lists.growth(&changes, &done, &self.geometry);
+        let growth = lists.growth(&mut changes, &done, &self.geometry);
         if !self.grants.lock().spend(ticket, growth) {
             drop(lists);
             let (left, unit) = (ticket.left(), ticket.unit());
@@ -375,7 +375,11 @@ impl Log {
             ));
         }
         self.changes.fetch_add(1, Ordering::Relaxed);
-        Ok(lists.commit(changes, done, &self.geometry))
+        let (sequence, before) = lists.commit(changes, done);
+        drop(lists);
+        // Versions that are gone are freed without the lock.
+        drop(before);
+        Ok(sequence)
     }
 
     /// Returns when a checkpoint and all before it are durable. Of several callers one writes for all.
