@@ -12,7 +12,7 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corruption, Locus, Verify};
 use platter_vfs::{Condition, Result};
 
-use crate::ondisk::log::Chunks;
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::{BasicBlock, BlockKind, BlockVerifier, Geometry};
 
 /// Where blocks come from.

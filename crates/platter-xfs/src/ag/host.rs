@@ -6,7 +6,7 @@ use platter_vfs::{Error, Result};
 use super::{BlockRole, Group, space};
 use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock, leaf_records_mut};
-use crate::ondisk::log::Chunks;
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
 use crate::tree::{self, Found, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
 

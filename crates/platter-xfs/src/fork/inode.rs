@@ -48,7 +48,7 @@ impl InodeEdit {
         })
     }
 
-    /// Notes that mappings of the data fork were changed.
+    /// Records that mappings of the data fork were changed.
     pub(super) fn note_remapped(&mut self) {
         self.is_remapped = true;
     }

@@ -12,6 +12,8 @@ mod image_commit;
 mod tests;
 #[cfg(test)]
 mod growth_tests;
+#[cfg(test)]
+mod inactivation_tests;
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use platter_vfs::{Clock, Condition, Description, Filesystem, InodeId, Result, St
 use crate::context::FsContext;
 use crate::inode;
 use crate::ondisk::{Geometry, InodeNr, Superblock};
-use crate::ops::SuperBlock;
+use crate::ops::{SuperBlock, free_inactive};
 use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport};
 use crate::superblock;
@@ -192,6 +194,8 @@ impl Filesystem for Xfs {
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
+        // Those that wait for it count as used until they are free.
+        let _ = free_inactive(&self.superblock);
         Ok(statfs::stat_fs(self.context()))
     }
 

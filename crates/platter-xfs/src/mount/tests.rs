@@ -64,7 +64,7 @@ fn layer_above(device: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
     Arc::new(OverlayDevice::new(Arc::clone(device), options))
 }
 
-fn mount(device: &Arc<dyn BlockDevice>) -> Xfs {
+pub(super) fn mount(device: &Arc<dyn BlockDevice>) -> Xfs {
     let options = MountOptions::default();
     Xfs::mount_writable(Arc::clone(device), &options, budget(), clock()).unwrap()
 }
@@ -521,6 +521,7 @@ fn stale_chunk_over_free_blocks_fails_a_new_chunk_alone() {
     assert!(is_missing(&*root, &format!("file-{failed}")));
     // An inode is free again for another file.
     root.unlink(&Context::root(), name("file-0")).unwrap();
+    xfs.sync().unwrap();
     let made = create(&*root, "after", CreateKind::Regular).unwrap();
     made.sync(false).unwrap();
     xfs.sync().unwrap();

@@ -13,7 +13,7 @@ use crate::ag::{refcount, reserved_blocks};
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
-use crate::ops::{SuperBlock, eof_blocks, finish_unlinked};
+use crate::ops::{SuperBlock, eof_blocks, finish_unlinked, free_inactive, free_waiting};
 use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
@@ -236,6 +236,8 @@ impl Flushed for Flusher {
             return;
         };
         eof_blocks::free_idle(&superblock);
+        // What cannot be freed is left on its list.
+        let _ = free_inactive(&superblock);
         if let Some(log) = superblock.context.log() {
             // A failure shuts the log down.
             let _ = log.maintain();
@@ -274,6 +276,8 @@ impl WritableMount for Mounted {
     fn suspend(&self) -> Result<()> {
         self.superblock.write_unnamed()?;
         eof_blocks::trim(&self.superblock);
+        // What cannot be freed is left on its list.
+        let _ = free_waiting(&self.superblock);
         self.superblock.context.mount().freeze()?;
         self.quiesce()
     }
@@ -284,6 +288,8 @@ impl WritableMount for Mounted {
 
     fn mark_clean(&self) -> Result<()> {
         eof_blocks::end_preallocation(&self.superblock);
+        // What cannot be freed is left on its list.
+        let _ = free_waiting(&self.superblock);
         self.superblock.sync()?;
         self.quiesce()?;
         if let Some(log) = self.superblock.context.log() {

@@ -10,6 +10,7 @@
 pub mod types;
 pub mod structure;
 pub mod checksum;
+pub mod chunks;
 pub mod features;
 pub mod superblock;
 pub mod growth;

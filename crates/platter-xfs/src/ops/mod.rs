@@ -2,6 +2,7 @@
 //!
 //! Each family has a file of functions; this one holds the objects they work on.
 
+mod inactivation;
 mod sync;
 mod attr_fork;
 mod parents;
@@ -48,9 +49,11 @@ use crate::preallocation::Preallocation;
 use crate::txn::Log;
 use data::{FileGrowth, GrowingFiles, Placement, evict, steps};
 use delayed::Delayed;
+use inactivation::{InactiveInodes, has_more_space};
 use state::{InodeState, States};
 
 pub(crate) use data::eof_blocks;
+pub(crate) use inactivation::{free_inactive, free_waiting};
 pub(crate) use link::stored_target;
 pub(crate) use remove::finish_unlinked;
 
@@ -71,6 +74,8 @@ pub struct SuperBlock {
     dirty: DirtyList<Inode>,
     /// Files that may have blocks beyond their end.
     growing: GrowingFiles,
+    /// Inodes about to be freed.
+    inactive: InactiveInodes,
     /// Writes over blocks that were a file's before, of all files.
     overwrites: UnflushedWrites,
     /// Passed by changes before they take a lock, and shut while the filesystem is frozen.
@@ -115,6 +120,7 @@ impl SuperBlock {
             renames: Mutex::default(),
             clock,
             dirty: DirtyList::default(),
+            inactive: InactiveInodes::default(),
             overwrites: UnflushedWrites::default(),
             writers: FreezeGate::default(),
             writes: WriteGate::default(),
@@ -243,7 +249,11 @@ impl SuperBlock {
         if self.writes.is_closed() {
             return Err(Condition::ReadOnly.into());
         }
-        let mut done = self.context.change(cost, || States::lock(inodes), work)?;
+        let lock = || States::lock(inodes);
+        let mut done = match self.context.change(cost, lock, &work) {
+            Err(error) if has_more_space(self, &error) => self.context.change(cost, lock, work)?,
+            done => done?,
+        };
         let (sequence, remapped) = (done.sequence, &done.remapped);
         done.locked.committed(&self.context, sequence, remapped)?;
         Ok(done.result)

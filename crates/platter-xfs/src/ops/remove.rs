@@ -5,6 +5,7 @@ use std::sync::Arc;
 use platter_vfs::{FileKind, NameBuf, Result, Timestamp};
 
 use super::data::evict;
+use super::inactivation::free_waiting;
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock, parents};
@@ -81,6 +82,9 @@ pub(crate) fn finish_unlinked(superblock: &Arc<SuperBlock>) -> Result<u64> {
                 Err(error) => go_on_after(superblock, error)?,
             }
         }
+    }
+    if let Err(error) = free_waiting(superblock) {
+        go_on_after(superblock, error)?;
     }
     Ok(count)
 }

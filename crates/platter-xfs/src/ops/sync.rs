@@ -6,6 +6,7 @@ use platter_vfs::file::{self, write_back_files, write_back_unnamed};
 use platter_vfs::writing::Reach;
 use platter_vfs::{Condition, FileKind, Result};
 
+use super::inactivation::free_inactive;
 use super::{Inode, SuperBlock};
 
 impl SuperBlock {
@@ -15,6 +16,8 @@ impl SuperBlock {
             return Ok(());
         };
         let written = self.dirty.write_back(write_back_files);
+        // What keeps inodes from becoming free is no error of what was written.
+        let _ = free_inactive(self);
         // Data over blocks that were a file's before is in no transaction.
         let durable = self.overwrites.sync(
             || log.force_all(),

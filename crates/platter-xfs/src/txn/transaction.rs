@@ -16,11 +16,12 @@ use platter_vfs::Result;
 
 use super::log::{BlockType, Change, Content, Dirty, ItemKey, Ticket};
 use super::log::{InodePlace, InodeVersion, Log};
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::edit::is_in_use;
 use crate::ondisk::inode::free::{initialise, next_unlinked};
 use crate::ondisk::log::dinode::is_replaceable;
-use crate::ondisk::log::{Chunks, InodeCreate, Intent};
+use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode, InodeNr};
 use crate::xfs_mount::{Mount, Running};
 

@@ -10,12 +10,12 @@ use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
 use crate::fork::ForkEdit;
 use crate::ondisk::btree::{Owner, RmapOwner};
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
 use crate::ondisk::dir::data::{DataKind, DirData, DirDataRule};
 use crate::ondisk::extent::Mapping;
-use crate::ondisk::log::Chunks;
 use crate::ondisk::{AgNr, BlockKind, BlockVerifier, FileBlock, ForkKind, FsBlock, Site, dir};
 
 impl<'f> DirectoryChange<'_, 'f> {

@@ -10,8 +10,8 @@ use super::build::{HashEntry, LEAF_ENTRY, PADDING};
 use super::data::DiskDirHeaderV5;
 use super::free::{self, DiskFreeCounts, NO_FREE};
 use super::leaf::{DiskLeafCounts, DiskLeafEntry};
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::{DaKind, DiskDaHeaderV5};
-use crate::ondisk::log::Chunks;
 
 /// The counts of a leaf that is one of several, and all its places for entries; `None` if some of them are of names
 /// that were removed.
@@ -27,7 +27,7 @@ fn leaf_parts(bytes: &mut [u8]) -> Option<(&mut DiskLeafCounts, &mut [DiskLeafEn
     (counts.stale.get() == 0).then_some((counts, entries))
 }
 
-/// Notes that these entries of a leaf were changed, and its counts.
+/// Adds the chunks of these entries of a leaf, and of its counts.
 fn note_entries(within: &mut Chunks, entries: Range<usize>) {
     let counts = size_of::<DiskDaHeaderV5>();
     let first = counts

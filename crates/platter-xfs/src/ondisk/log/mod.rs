@@ -16,7 +16,7 @@ pub mod intent;
 
 use platter_ondisk::rules;
 
-pub use buffer::{BufferFlags, BufferFormat, BufferType, Chunks};
+pub use buffer::{BufferFlags, BufferFormat, BufferType};
 pub use dquot::{DquotFormat, QuotaOff};
 pub use icreate::InodeCreate;
 pub use inode::{InodeFields, InodeFormat};

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use platter_vfs::{FileKind, Result};
 
-use super::super::{Inode, attr_fork};
+use super::super::{Inode, attr_fork, inactivation};
 use super::steps::{self, STEP_MAPPINGS, unmap_cost};
 use crate::change::{Cost, Unmapped, unmap};
 use crate::ondisk::{FileBlock, ForkFormat, ForkKind};
@@ -14,7 +14,7 @@ const TARGET_EXTENTS_MAX: u32 = 4;
 /// What the blocks of metadata that one step frees take in the log.
 const CANCELLED_BYTES: u64 = 16 << 10;
 
-/// Frees what the inode holds, and the inode, unless that was tried before. It is on a list of inodes
+/// Frees what the inode holds, and has the inode become free, unless that was tried before. It is on a list of inodes
 /// without a name until that is done: an error leaves it there, for the next mount.
 pub(in crate::ops) fn evict(inode: &Inode) -> Result<()> {
     if inode.is_deleted.swap(true, Ordering::AcqRel) {
@@ -40,18 +40,23 @@ pub(in crate::ops) fn evict(inode: &Inode) -> Result<()> {
         })?;
         unmap_fork(inode, ForkKind::Attr)?;
     }
+    if has_blocks && is_link {
+        return free_link(inode);
+    }
+    inactivation::free_later(&inode.superblock, inode.number)
+}
+
+/// Frees a link with the blocks of its target.
+fn free_link(inode: &Inode) -> Result<()> {
     let cost = Cost {
-        extents: 1 + if is_link { TARGET_EXTENTS_MAX } else { 0 },
+        extents: 1 + TARGET_EXTENTS_MAX,
         inodes: 3,
         ..Cost::default()
     };
-    let superblock = &inode.superblock;
-    superblock.change(&cost, &[inode], |change, _| {
+    inode.superblock.change(&cost, &[inode], |change, _| {
         let mut edit = change.inode(inode.number)?;
-        if has_blocks && is_link {
-            let all = FileBlock(0)..FileBlock(u64::MAX);
-            unmap(change, &mut edit, ForkKind::Data, all, TARGET_EXTENTS_MAX)?;
-        }
+        let all = FileBlock(0)..FileBlock(u64::MAX);
+        unmap(change, &mut edit, ForkKind::Data, all, TARGET_EXTENTS_MAX)?;
         change.remove_unlinked(&mut edit)?;
         change.free_inode(edit)
     })

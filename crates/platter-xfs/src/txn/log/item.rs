@@ -6,11 +6,11 @@ use platter_cache::Buffer;
 
 use super::headers::BlockType;
 use super::record::OPERATION_BYTES;
-use crate::ondisk::log::buffer::CHUNK_BYTES;
+use crate::ondisk::chunks::{CHUNK_BYTES, Chunks};
 use crate::ondisk::log::dinode::LogDinode;
 use crate::ondisk::log::forks::LoggedFork;
 use crate::ondisk::log::{
-    BufferFlags, BufferFormat, BufferType, Chunks, InodeFields, InodeFormat, ItemKind, forks,
+    BufferFlags, BufferFormat, BufferType, InodeFields, InodeFormat, ItemKind, forks,
 };
 use crate::ondisk::{BasicBlock, Geometry, Inode, InodeNr};
 
