@@ -31,6 +31,8 @@ pub struct Space {
     groups: Shelves<Padded<Slot>>,
     /// Freed extents that may come back with a crash.
     busy: AtomicUsize,
+    /// Extents that may be shared again with a crash.
+    unshared: AtomicUsize,
     /// How often blocks that were freed or reserved could be allocated again.
     returned: AtomicU64,
     /// Free blocks that files cannot have: what the B-trees of groups may need, and the reserve pool.
@@ -65,7 +67,9 @@ pub struct Holds {
     pub(crate) claims: RangeSet<u32>,
     /// Freed blocks, each extent with the checkpoint that freed it.
     busy: Vec<(u64, Range<u32>)>,
-    /// Those of them that metadata may not have either: they are claimed until then.
+    /// Blocks that one file has now of several, each extent with the checkpoint that says so.
+    unshared: Vec<(u64, Range<u32>)>,
+    /// Those freed blocks that metadata may not have either: they are claimed until then.
     withheld: Vec<(u64, Range<u32>)>,
     /// What the headers of the group hold, as it was last committed.
     pub(crate) headers: Option<Arc<Headers>>,
@@ -156,6 +160,34 @@ impl Space {
         }
     }
 
+    /// For how many of some blocks of a group holds what does of the first: whether others had it as well until a
+    /// checkpoint that is not durable. After a crash they have it again: it must not be overwritten.
+    pub(crate) fn may_be_shared_again(
+        self: &Arc<Self>,
+        ag: AgNr,
+        blocks: &Range<u64>,
+        log: &Log,
+    ) -> (u64, bool) {
+        let all = blocks.end.saturating_sub(blocks.start);
+        if self.unshared.load(Ordering::Acquire) == 0 {
+            return (all, false);
+        }
+        let mut held = self.lock(ag);
+        held.finish_unshared(log);
+        let mut unshared = RangeSet::default();
+        for (_, extent) in &held.holds().unshared {
+            unshared.insert(extent.clone());
+        }
+        let first = |block: u64| u32::try_from(block).unwrap_or(u32::MAX);
+        let found = unshared.next(first(blocks.start));
+        let found = found.map(|found| u64::from(found.start)..u64::from(found.end));
+        match found {
+            Some(found) if found.start <= blocks.start => (all.min(found.end - blocks.start), true),
+            Some(found) => (all.min(found.start - blocks.start), false),
+            None => (all, false),
+        }
+    }
+
     /// How often blocks that were freed or reserved could be allocated again.
     pub(crate) fn returned(&self) -> u64 {
         self.returned.load(Ordering::Acquire)
@@ -224,6 +256,23 @@ impl Held {
         self.space.busy.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Blocks have one user left since a checkpoint: they are not to be overwritten before it is durable.
+    pub(crate) fn note_unshared(&mut self, sequence: u64, start: AgBlock, count: u32) {
+        let blocks = start.0..start.0.saturating_add(count);
+        self.holds().unshared.push((sequence, blocks));
+        self.space.unshared.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn finish_unshared(&mut self, log: &Log) {
+        let unshared = &mut self.holds().unshared;
+        let before = unshared.len();
+        unshared.retain(|(sequence, _)| !log.is_durable(*sequence));
+        let gone = before - unshared.len();
+        if gone > 0 {
+            self.space.unshared.fetch_sub(gone, Ordering::AcqRel);
+        }
+    }
+
     /// Blocks were freed in a checkpoint, which nothing may have before it is durable.
     pub(crate) fn withhold(&mut self, sequence: u64, start: AgBlock, count: u32) {
         self.claim(start, count);
@@ -234,6 +283,7 @@ impl Held {
     /// Forgets freed blocks that may be overwritten. Returns those that are not claimed any more.
     pub(crate) fn finish(&mut self, log: &Log) -> Vec<Range<u32>> {
         let reusable = log.reusable();
+        self.finish_unshared(log);
         let holds = self.holds();
         let mut released = Vec::new();
         holds.withheld.retain(|(sequence, blocks)| {

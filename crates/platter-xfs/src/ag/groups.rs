@@ -10,7 +10,7 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 use zerocopy::FromBytes;
 
-use super::{BlockChanges, Blocks, Freed, Group, GroupRule, alloc, reserved_blocks, space};
+use super::{AgExtent, BlockChanges, Blocks, Group, GroupRule, alloc, reserved_blocks, space};
 use crate::ondisk::agf::{Agf, DiskAgf};
 use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
@@ -33,7 +33,8 @@ pub struct Groups {
     geometry: Geometry,
     blocks: Blocks,
     open: BTreeMap<AgNr, Open>,
-    freed: Vec<Freed>,
+    freed: Vec<AgExtent>,
+    unshared: Vec<AgExtent>,
     /// Of a mount: where the groups come from.
     space: Option<Arc<Space>>,
     /// A group that another thread had, while this one had groups with higher numbers.
@@ -100,6 +101,7 @@ impl Groups {
             blocks,
             open: BTreeMap::new(),
             freed: Vec::new(),
+            unshared: Vec::new(),
             space,
             conflict: None,
             taken: Vec::new(),
@@ -191,6 +193,7 @@ impl Groups {
     /// What was changed is committed in a checkpoint. Returns the groups back.
     pub fn committed(&mut self, sequence: u64) {
         let freed = std::mem::take(&mut self.freed);
+        let unshared = std::mem::take(&mut self.unshared);
         let taken = std::mem::take(&mut self.taken);
         let withheld = std::mem::take(&mut self.withheld);
         for (ag, open) in std::mem::take(&mut self.open) {
@@ -201,6 +204,9 @@ impl Groups {
             }
             for freed in freed.iter().filter(|freed| freed.ag == ag) {
                 held.note_freed(sequence, freed.start, freed.count);
+            }
+            for blocks in unshared.iter().filter(|blocks| blocks.ag == ag) {
+                held.note_unshared(sequence, blocks.start, blocks.count);
             }
             for blocks in withheld.iter().filter(|blocks| blocks.ag == ag) {
                 held.withhold(sequence, blocks.start, blocks.count);
@@ -245,6 +251,7 @@ impl Groups {
             free_list: &mut headers.free_list,
             claims: &open.claims,
             freed: &mut self.freed,
+            unshared: &mut self.unshared,
             keeps_reserve: self.space.is_some(),
         })
     }

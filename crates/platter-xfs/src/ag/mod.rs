@@ -26,9 +26,9 @@ pub use reserve::reserved_blocks;
 pub use rules::GroupRule;
 pub use space::{free_list_max, levels_max, min_free_list};
 
-/// Blocks that were freed.
+/// Blocks of a group in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Freed {
+pub struct AgExtent {
     /// The group.
     pub ag: AgNr,
     /// The first block.
@@ -49,7 +49,9 @@ pub struct Group<'g> {
     /// Blocks that are free and about to be allocated by others.
     claims: &'g RangeSet<u32>,
     /// What was freed.
-    freed: &'g mut Vec<Freed>,
+    freed: &'g mut Vec<AgExtent>,
+    /// What has one user left of several.
+    unshared: &'g mut Vec<AgExtent>,
     /// Blocks that the trees may come to need are not allocated.
     keeps_reserve: bool,
 }

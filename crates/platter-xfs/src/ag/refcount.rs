@@ -5,7 +5,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::rules::GroupRule;
-use super::{Group, rmap, space};
+use super::{AgExtent, Group, rmap, space};
 use crate::ondisk::AgBlock;
 use crate::ondisk::btree::{BtreeKind, DiskRefcount, Owner, Refcount, RmapOwner};
 use crate::tree::{self, TreeRecord};
@@ -137,7 +137,7 @@ fn change(
     let (start, end) = (start.0, start.0.saturating_add(count));
     let old = around(group, start, end)?;
     let mut new = Runs::default();
-    let mut unreferenced = Vec::new();
+    let (mut unreferenced, mut unshared) = (Vec::new(), Vec::new());
     let mut at = start;
     let mut without_record = |new: &mut Runs, first: u32, last: u32| match change {
         Change::Add => new.add(first, last, 2),
@@ -158,10 +158,17 @@ fn change(
             (references, Change::Drop) => references - 1,
         };
         new.add(shared_first, shared_last, references);
+        if references == 1 && shared_first < shared_last {
+            unshared.push((AgBlock(shared_first), shared_last - shared_first));
+        }
         at = at.max(shared_last);
         new.add(first.max(end), last, record.references);
     }
     without_record(&mut new, at, end);
+    let ag = group.ag;
+    let unshared = unshared.into_iter();
+    let unshared = unshared.map(|(start, count)| AgExtent { ag, start, count });
+    group.unshared.extend(unshared);
     let new = new.0;
     if old != new {
         for record in &old {

@@ -8,7 +8,7 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 
 use super::rules::GroupRule;
-use super::{Freed, Group, alloc, rmap};
+use super::{AgExtent, Group, alloc, rmap};
 use crate::ondisk::agf::Agf;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, Owner, RmapOwner};
 use crate::ondisk::{AgBlock, Geometry};
@@ -140,7 +140,7 @@ fn add_free(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<()> {
     }
     group.insert(BtreeKind::Cnt, merged)?;
     let ag = group.ag;
-    group.freed.push(Freed { ag, start, count });
+    group.freed.push(AgExtent { ag, start, count });
     group.agf.free_blocks = free_blocks;
     update_longest(group)
 }

@@ -19,7 +19,7 @@ use crate::ondisk::{FileBlock, Inode, InodeFlags2};
 /// The largest size of a file, as a power of two.
 const SIZE_BITS_MAX: u32 = 63;
 
-pub use sharing::is_shared;
+pub use sharing::{group_block, is_shared};
 
 rules! {
     /// What the whole of a fork must hold to.

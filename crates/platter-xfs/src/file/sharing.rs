@@ -31,7 +31,8 @@ pub fn is_shared(context: &FsContext, place: u64, count: u64) -> Result<(u64, bo
 }
 
 /// The group of a byte of the data device, and its block there.
-fn group_block(geometry: &Geometry, place: u64) -> (AgNr, u64) {
+#[must_use]
+pub fn group_block(geometry: &Geometry, place: u64) -> (AgNr, u64) {
     let block = place >> geometry.block_bits;
     let ag_blocks = u64::from(geometry.ag_blocks).max(1);
     let ag = u32::try_from(block / ag_blocks).unwrap_or(u32::MAX);

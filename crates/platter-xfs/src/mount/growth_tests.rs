@@ -738,8 +738,42 @@ fn block_that_is_not_shared_any_more_keeps_no_reservation() {
     drop(clone);
     let root = mounted.xfs.root().unwrap();
     root.unlink(&Context::root(), name("clone")).unwrap();
+    // What makes the block this file's alone is durable with another one.
+    mounted.file("other").sync(false).unwrap();
     let unshared = free_blocks(&mounted);
     file.sync(false).unwrap();
     assert!(free_blocks(&mounted) > unshared);
     assert_eq!(sectors(&file), PIECE_SECTORS);
+}
+
+/// A crash brings the clone back.
+#[test]
+fn block_that_was_shared_is_copied_until_that_is_durable() {
+    let mounted = Mounted::new(Preallocation::Off);
+    let (file, clone) = (mounted.file("file"), mounted.file("clone"));
+    append(&file);
+    clone.clone_range(&*file, 0..PIECE as u64, 0).unwrap();
+    clone.sync(false).unwrap();
+    let place = || {
+        let mut places = Vec::new();
+        let mut sink = |extent: platter_vfs::Extent| {
+            places.push(extent.place.unwrap().offset);
+            std::ops::ControlFlow::Continue(())
+        };
+        file.extents(0..4096, &mut sink).unwrap();
+        places[0]
+    };
+    let first = place();
+    drop(clone);
+    let root = mounted.xfs.root().unwrap();
+    root.unlink(&Context::root(), name("clone")).unwrap();
+    let write = |byte: u8| {
+        file.write_at(0, &[byte; 4096]).unwrap();
+        file.sync(false).unwrap();
+    };
+    write(1);
+    let second = place();
+    assert_ne!(second, first);
+    write(2);
+    assert_eq!(place(), second);
 }

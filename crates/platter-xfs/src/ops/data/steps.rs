@@ -13,7 +13,7 @@ use super::super::state::{Times, touch};
 use super::placement::Claimed;
 use crate::ag::{rmap, space};
 use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of, unmap};
-use crate::file::is_shared;
+use crate::file::{group_block, is_shared};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::inode::{InodeFlags2, edit};
 use crate::ondisk::{FileBlock, ForkKind, InodeFlags, Mapping};
@@ -34,7 +34,7 @@ pub(super) enum Contents {
 pub(super) const STEP_MAPPINGS: u32 = 8;
 
 /// The run that the first of some blocks lies in, as far as either all or nothing of it must not be written in
-/// its place: other files share it, or all that is in use is kept.
+/// its place: other files share it, or would again after a crash, or all that is in use is kept.
 pub(super) fn shared_run(
     file: &Inode,
     state: &InodeState,
@@ -46,7 +46,17 @@ pub(super) fn shared_run(
         let run = run.truncated(blocks.end - blocks.start);
         return Ok((run, run.backing != Backing::Hole));
     }
-    run_of_files(file, state, blocks)
+    let (run, is_shared) = run_of_files(file, state, blocks)?;
+    let (Backing::Written(start), Some(log)) = (run.backing, context.log()) else {
+        return Ok((run, is_shared));
+    };
+    if is_shared || !state.inode.flags2.contains(InodeFlags2::REFLINK) {
+        return Ok((run, is_shared));
+    }
+    let (ag, first) = group_block(context.geometry(), start);
+    let extent = first..first.saturating_add(run.count);
+    let (count, may_be) = context.space().may_be_shared_again(ag, &extent, log);
+    Ok((run.truncated(count), may_be))
 }
 
 /// The run that the first of some blocks lies in, as far as either all or nothing of it is other files' as well.
