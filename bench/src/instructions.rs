@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
-use testkit::oracle::{mke2fs, xfs};
+use testkit::oracle::{btrfs, mke2fs, xfs};
 
 use crate::measure;
 use crate::place::{Directory, Mode};
@@ -17,7 +17,11 @@ pub(crate) const PART: &str = "operate";
 
 const IMAGE_KIB: u64 = 512 << 10;
 /// What images hold.
-const FORMATS: [(FsType, &str); 2] = [(FsType::Ext4, "ext4"), (FsType::Xfs, "XFS")];
+const FORMATS: [(FsType, &str); 3] = [
+    (FsType::Ext4, "ext4 with 4 KiB blocks"),
+    (FsType::Xfs, "XFS with 4 KiB blocks"),
+    (FsType::Btrfs, "btrfs with 16 KiB tree blocks"),
+];
 const CACHE_BYTES: u64 = 64 << 20;
 /// Files that are there before anything is counted.
 const FILES: u64 = 4096;
@@ -75,7 +79,7 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut counted = Vec::new();
     for (format, name) in FORMATS {
-        println!("instructions of one operation of the library, on {name} with 4 KiB blocks:");
+        println!("instructions of one operation of the library, on {name}:");
         for operation in OPERATIONS {
             let orders = |count| Orders {
                 format,
@@ -105,11 +109,13 @@ pub(crate) fn operate(orders: &str) -> Result<()> {
         dir: orders.dir.clone(),
         cache_bytes: CACHE_BYTES,
     };
-    if orders.format == FsType::Xfs {
-        xfs::make(&ground.image, IMAGE_KIB, &[])?;
-    } else {
-        let options = ["-t", "ext4", "-b", "4096", "-N", "16384"];
-        mke2fs::make(&ground.image, IMAGE_KIB, &options, None)?;
+    match orders.format {
+        FsType::Ext4 => {
+            let options = ["-t", "ext4", "-b", "4096", "-N", "16384"];
+            mke2fs::make(&ground.image, IMAGE_KIB, &options, None)?;
+        }
+        FsType::Xfs => xfs::make(&ground.image, IMAGE_KIB, &[])?,
+        FsType::Btrfs => btrfs::make(&[&ground.image], IMAGE_KIB, &[])?,
     }
     let mut live = side::Side::Library.start(&ground)?;
     prepare(&*live.root()?)?;
