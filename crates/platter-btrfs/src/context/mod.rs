@@ -136,7 +136,18 @@ impl FsContext {
         key: Key,
         use_item: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<Option<T>> {
-        let mut cursor = self.cursor(tree);
+        let mut cursor = match self.live.read(tree.id) {
+            Some(stay) => {
+                if let Some(block) = stay.recent.leaf(&self.blocks, tree.id, key)? {
+                    let leaf = block.leaf();
+                    let item = leaf.item(leaf.lower_bound(key));
+                    let item = item.filter(|(found, _)| *found == key);
+                    return item.map(|(_, data)| use_item(data)).transpose();
+                }
+                ItemCursor::of_live(&self.blocks, stay)
+            }
+            None => self.cursor(tree),
+        };
         cursor.seek(key)?;
         match cursor.item() {
             Some((found, data)) if found == key => use_item(data).map(Some),

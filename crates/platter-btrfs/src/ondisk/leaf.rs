@@ -125,6 +125,16 @@ impl<'a> Leaf<'a> {
         Some((self.key(index)?, data))
     }
 
+    /// The headers of some items.
+    pub(super) fn headers(&self, range: Range<usize>) -> Option<&'a [DiskItem]> {
+        self.items.get(range)
+    }
+
+    /// What lies in a range after the header.
+    pub(super) fn data(&self, range: Range<usize>) -> Option<&'a [u8]> {
+        self.data.get(range)
+    }
+
     /// Where an item's data lies after the header.
     pub(super) fn data_range(&self, index: usize) -> Option<Range<usize>> {
         let item = self.items.get(index)?;

@@ -14,6 +14,41 @@ pub struct LeafMut<'a> {
     block: &'a mut [u8],
 }
 
+/// Items that are next to each other in a leaf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Items {
+    /// As they were, the first one first.
+    headers: Vec<DiskItem>,
+    /// The data of the last one comes first.
+    data: Vec<u8>,
+}
+
+impl Items {
+    /// Items of a leaf. `None` if there are none such.
+    #[must_use]
+    pub fn of(leaf: &Leaf<'_>, range: Range<usize>) -> Option<Self> {
+        let last = range.end.checked_sub(1)?;
+        let end = leaf.data_range(range.start)?.end;
+        let start = leaf.data_range(last)?.start;
+        Some(Self {
+            headers: leaf.headers(range)?.to_vec(),
+            data: leaf.data(start..end)?.to_vec(),
+        })
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// The key of the first one.
+    #[must_use]
+    pub fn first_key(&self) -> Option<Key> {
+        self.headers.first().map(|item| Key::decode(&item.key))
+    }
+}
+
 /// The bytes that items and their data may take in a leaf.
 #[must_use]
 pub fn capacity(node_bytes: u32) -> usize {
@@ -50,6 +85,12 @@ impl<'a> LeafMut<'a> {
         Leaf::new(self.block)
     }
 
+    /// The bytes that items and their data do not take.
+    #[must_use]
+    pub fn free_bytes(&self) -> usize {
+        free_bytes(self.block)
+    }
+
     /// Inserts an item at `index`. Returns `false`, without a change, if it does not fit.
     pub fn insert(&mut self, index: usize, key: Key, data: &[u8]) -> bool {
         self.try_insert(index, key, data).is_some()
@@ -76,6 +117,36 @@ impl<'a> LeafMut<'a> {
         area.get_mut(at..next)?.copy_from_slice(item.as_bytes());
         area.get_mut(offset..end)?.copy_from_slice(data);
         self.set_count(count.checked_add(1)?)
+    }
+
+    /// Inserts items at `index`. Returns `false`, without a change, if they do not fit.
+    pub fn insert_items(&mut self, index: usize, items: &Items) -> bool {
+        self.try_insert_items(index, items).is_some()
+    }
+
+    fn try_insert_items(&mut self, index: usize, items: &Items) -> Option<()> {
+        let headers = items.headers.as_bytes();
+        let needed = items.data.len().checked_add(headers.len())?;
+        let count = self.leaf().len();
+        if index > count || needed > free_bytes(self.block) {
+            return None;
+        }
+        let end = self.data_end(index)?;
+        let start = self.open_gap(index, end, items.data.len())?;
+        let area = self.block.get_mut(HEADER_BYTES..)?;
+        let at = index.checked_mul(ITEM_BYTES)?;
+        let next = at.checked_add(headers.len())?;
+        area.copy_within(at..count.checked_mul(ITEM_BYTES)?, next);
+        area.get_mut(at..next)?.copy_from_slice(headers);
+        area.get_mut(start..end)?.copy_from_slice(&items.data);
+        self.set_count(count.checked_add(items.len())?)?;
+        let after = index.checked_add(items.len())?;
+        let mut offset = end;
+        for item in self.items_mut()?.get_mut(index..after)? {
+            offset = offset.checked_sub(usize::try_from(item.len_bytes.get()).ok()?)?;
+            item.offset.set(u32::try_from(offset).ok()?);
+        }
+        Some(())
     }
 
     /// Moves the data of the items from `index` on down by `len`. Returns where the gap before `end` begins.
@@ -222,7 +293,19 @@ mod tests {
             let index = random(list.len() + 1);
             let mut leaf = LeafMut::new(&mut block);
             let free = free_bytes(leaf.block);
-            match random(5) {
+            match random(6) {
+                5 if index < list.len() => {
+                    // Some that are next to each other are moved to somewhere else.
+                    let end = (index + 1 + random(5)).min(list.len());
+                    let items = Items::of(&leaf.leaf(), index..end).unwrap();
+                    assert_eq!(items.first_key(), Some(list[index].0));
+                    let moved: Vec<_> = list.drain(index..end).collect();
+                    assert_eq!(items.len(), moved.len());
+                    assert!(leaf.remove(index..end));
+                    let to = random(list.len() + 1);
+                    assert!(leaf.insert_items(to, &items));
+                    list.splice(to..to, moved);
+                }
                 0 | 1 => {
                     // Keys are renumbered below.
                     let is_inserted = leaf.insert(index, key(0), &data);

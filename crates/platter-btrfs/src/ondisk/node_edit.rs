@@ -80,11 +80,12 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Changes the key of a pointer.
-    pub fn set_key(&mut self, index: usize, key: Key) {
-        if let Some(slot) = self.slot(index) {
-            slot.key = key.encode();
-        }
+    /// Changes the key of a pointer. Returns what it was; `None` if there is no such pointer.
+    pub fn set_key(&mut self, index: usize, key: Key) -> Option<Key> {
+        let slot = self.slot(index)?;
+        let old = Key::decode(&slot.key);
+        slot.key = key.encode();
+        Some(old)
     }
 
     fn slot(&mut self, index: usize) -> Option<&mut DiskKeyPointer> {

@@ -182,6 +182,9 @@ impl Expected {
         if !may_own(header.owner, tree) {
             return broken(TreeBlockRule::Owner);
         }
+        if self.first_key.is_none() && self.end_key.is_none() {
+            return Ok(());
+        }
         let (first, last) = if header.level == 0 {
             let leaf = Leaf::new(bytes);
             (leaf.key(0), leaf.key(leaf.len().saturating_sub(1)))

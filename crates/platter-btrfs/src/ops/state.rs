@@ -1,6 +1,5 @@
 //! The state of inodes while they change: one handle for each change.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use platter_block::lock::RwLockWriteGuard;
@@ -195,8 +194,14 @@ impl InodeState {
 
 /// The states of several inodes, locked in the order of their identities, and their items to be changed.
 pub(super) struct States<'n> {
-    held: Vec<(InodeId, RwLockWriteGuard<'n, InodeState>)>,
-    items: BTreeMap<InodeId, InodeItem>,
+    held: Vec<HeldState<'n>>,
+}
+
+/// The state of an inode, and its item to be changed.
+struct HeldState<'n> {
+    id: InodeId,
+    state: RwLockWriteGuard<'n, InodeState>,
+    item: InodeItem,
 }
 
 impl<'n> States<'n> {
@@ -205,36 +210,36 @@ impl<'n> States<'n> {
         let mut inodes = inodes.to_vec();
         inodes.sort_by_key(|inode| inode.id);
         inodes.dedup_by_key(|inode| inode.id);
-        let held = (0..).zip(inodes);
-        let held: Vec<_> = held
-            .map(|(nth, inode)| (inode.id, inode.state.write_nth(nth)))
-            .collect();
-        let items = held.iter().map(|(id, state)| (*id, state.item));
+        let held = (0..).zip(inodes).map(|(nth, inode)| {
+            let state = inode.state.write_nth(nth);
+            HeldState {
+                id: inode.id,
+                item: state.item,
+                state,
+            }
+        });
         Self {
-            items: items.collect(),
-            held,
+            held: held.collect(),
         }
     }
 
     /// The item of one of them.
     pub(super) fn item(&mut self, inode: &BtrfsInode) -> &mut InodeItem {
-        let item = self.items.get_mut(&inode.id);
-        item.expect("it was among those to lock")
+        let held = self.held.iter_mut().find(|held| held.id == inode.id);
+        &mut held.expect("it was among those to lock").item
     }
 
     /// Stores all items.
     pub(super) fn store(&mut self, handle: &Handle<'_>) -> Result<()> {
-        let mut items = self.items.iter_mut();
-        items.try_for_each(|(id, item)| store(handle, *id, item))
+        let mut held = self.held.iter_mut();
+        held.try_for_each(|held| store(handle, held.id, &mut held.item))
     }
 
     /// Takes over what was stored.
     pub(super) fn end(mut self) {
-        for (id, state) in &mut self.held {
-            if let Some(item) = self.items.get(id) {
-                state.item = *item;
-                state.may_get_first_name &= item.links == 0;
-            }
+        for held in &mut self.held {
+            held.state.item = held.item;
+            held.state.may_get_first_name &= held.item.links == 0;
         }
     }
 }

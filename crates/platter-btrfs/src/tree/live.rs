@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use platter_block::lock::{RwLock, RwLockReadGuard, rank};
 
-use super::edit::TreeState;
+use super::edit::{RecentPaths, TreeState};
 use crate::ondisk::{Key, TreeId};
 
 /// A tree now, and what is stored of it.
@@ -17,6 +17,8 @@ pub struct Versions {
     pub stored: TreeState,
     /// The key of its root item; `None` if the superblock has its root.
     pub item: Option<Key>,
+    /// The ways to what was changed last.
+    pub recent: RecentPaths,
 }
 
 /// The trees that transactions change. None is removed, so that a reader holds the lock of one for as long as it
@@ -105,6 +107,7 @@ mod tests {
             now,
             stored: now,
             item: None,
+            recent: RecentPaths::default(),
         }))
     }
 

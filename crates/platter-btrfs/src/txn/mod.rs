@@ -45,8 +45,8 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::item::ItemFormat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::qgroup::CountingLimits;
-use crate::tree::TreeBlocks;
 use crate::tree::edit::TreeEditor;
+use crate::tree::{TreeBlocks, Versions};
 
 pub(crate) use chunks::Shape as ChunkShape;
 pub use cow::Cow;
@@ -435,12 +435,13 @@ impl WriteContext {
     ) -> Result<R> {
         let tree = self.tree(id)?;
         let mut state = tree.lock();
+        let Versions { now, recent, .. } = &mut *state;
         let cow = Cow::new(self, generation);
-        change(&mut TreeEditor::new(
-            &self.context.blocks,
-            &cow,
-            &mut state.now,
-        ))
+        let before = std::mem::take(recent);
+        let mut editor = TreeEditor::going_on(&self.context.blocks, &cow, now, before);
+        let result = change(&mut editor)?;
+        *recent = editor.into_recent();
+        Ok(result)
     }
 
     /// Returns when `transaction` and all before it are durable. The caller has no handle.

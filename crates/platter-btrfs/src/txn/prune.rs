@@ -72,6 +72,7 @@ fn prune_open(handle: &Handle<'_>, doomed: Doomed, progress: &mut PruneProgress)
     let mut left = STEP_BLOCKS;
     let mut versions = tree.lock();
     let mut state = versions.now;
+    versions.recent.forget_all();
     let pruned = {
         let mut editor = super::Editor::new(fs.blocks(), &cow, &mut versions.now);
         let mut has_dropped = false;

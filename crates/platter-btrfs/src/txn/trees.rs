@@ -16,7 +16,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::{DiskRootItem, RootItem};
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Generation, Key, TreeId};
-use crate::tree::edit::TreeState;
+use crate::tree::edit::{RecentPaths, TreeState};
 use crate::tree::{Cursor, Tree, Versions};
 
 /// A tree that is in use, under its lock.
@@ -39,6 +39,7 @@ impl OpenTree {
                 now,
                 stored: now,
                 item,
+                recent: RecentPaths::default(),
             })),
             commit_root: Mutex::new(now.tree.root),
             is_extent_tree: now.tree.id == TreeId::EXTENT,

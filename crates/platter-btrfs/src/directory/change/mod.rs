@@ -67,7 +67,7 @@ impl EntryName<'_> {
         has_extended: bool,
     ) -> Result<()> {
         let hash_key = self.hash_key();
-        let old = editor.get(hash_key)?.unwrap_or_default();
+        let old = editor.get_for_change(hash_key)?.unwrap_or_default();
         if !old.is_empty() {
             let locus = editor.tree().locus(hash_key);
             let entries = DirItem::decode_all(hash_key, &old, locus)?;
@@ -96,7 +96,7 @@ impl EntryName<'_> {
     /// The item that gets the reference, and what it then holds.
     fn with_ref(
         &self,
-        editor: &Editor<'_, '_>,
+        editor: &mut Editor<'_, '_>,
         index: u64,
         has_extended: bool,
     ) -> Result<(Key, Vec<u8>)> {
@@ -105,7 +105,7 @@ impl EntryName<'_> {
             index,
             name: self.name,
         };
-        let mut refs = editor.get(self.ref_key())?.unwrap_or_default();
+        let mut refs = editor.get_for_change(self.ref_key())?.unwrap_or_default();
         reference.encode(&mut refs);
         if refs.len() <= editor.item_bytes_max() {
             return Ok((self.ref_key(), refs));
@@ -131,7 +131,9 @@ impl EntryName<'_> {
             platter_vfs::Error::from(Corrupt::new(editor.tree().locus(key), rule))
         };
         let missing = |editor: &Editor<'_, '_>| broken(editor, hash_key, DirectoryRule::NoEntry);
-        let data = editor.get(hash_key)?.ok_or_else(|| missing(editor))?;
+        let data = editor
+            .get_for_change(hash_key)?
+            .ok_or_else(|| missing(editor))?;
         let entries = DirItem::decode_all(hash_key, &data, editor.tree().locus(hash_key))?;
         let at = entries.iter().position(|entry| entry.name == self.name);
         let at = at.ok_or_else(|| missing(editor))?;
@@ -140,7 +142,7 @@ impl EntryName<'_> {
         let found = self.find_ref(editor)?;
         let found = found.ok_or_else(|| broken(editor, self.ref_key(), DirectoryRule::NoRef))?;
         let index_key = self.index_key(found.index);
-        if editor.get(index_key)?.is_none() {
+        if editor.get_for_change(index_key)?.is_none() {
             return Err(broken(editor, index_key, DirectoryRule::NoIndex));
         }
         replace(editor, hash_key, &rest)?;
@@ -149,9 +151,9 @@ impl EntryName<'_> {
         Ok(found.index)
     }
 
-    fn find_ref(&self, editor: &Editor<'_, '_>) -> Result<Option<FoundRef>> {
+    fn find_ref(&self, editor: &mut Editor<'_, '_>) -> Result<Option<FoundRef>> {
         for key in [self.ref_key(), self.extref_key()] {
-            let Some(data) = editor.get(key)? else {
+            let Some(data) = editor.get_for_change(key)? else {
                 continue;
             };
             let locus = editor.tree().locus(key);

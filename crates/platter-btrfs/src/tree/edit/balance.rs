@@ -4,13 +4,15 @@ use platter_vfs::Result;
 
 use super::{CopyOnWrite, Path, Step, TreeEditor};
 use crate::ondisk::leaf::ITEM_BYTES;
-use crate::ondisk::leaf_edit::{self, LeafMut};
+use crate::ondisk::leaf_edit::{self, Items};
 use crate::ondisk::node::KeyPointer;
 use crate::ondisk::node_edit::{self, NodeMut};
 use crate::ondisk::{Key, LogicalAddr};
 
 /// A leaf that is less full is merged with a neighbour if both fit in one.
 const LEAF_PARTS_MIN: usize = 3;
+/// Parts of a leaf: whether it can be merged is looked at when one more of them has become empty.
+const MERGE_PARTS: usize = 16;
 /// A node that is less full is.
 const NODE_PARTS_MIN: usize = 4;
 
@@ -31,7 +33,7 @@ fn neighbour<C: CopyOnWrite>(
     depth: usize,
     is_right: bool,
 ) -> Result<Option<Neighbour>> {
-    let Some(above) = depth.checked_sub(1).and_then(|at| path.steps.get(at)) else {
+    let Some(above) = depth.checked_sub(1).and_then(|at| path.steps().get(at)) else {
         return Ok(None);
     };
     let index = if is_right {
@@ -112,21 +114,16 @@ fn move_right<C: CopyOnWrite>(
 ) -> Result<()> {
     let target = own_neighbour(editor, right)?;
     let moved = items(editor, step.logical, range.clone())?;
+    let is_inserted = editor.edit_leaf(target, |leaf| leaf.insert_items(0, &moved))?;
+    let is_moved = is_inserted && editor.edit_leaf(step.logical, |leaf| leaf.remove(range))?;
+    let first = moved.first_key().filter(|_| is_moved);
+    let first = first.ok_or_else(|| editor.shape())?;
     let generation = editor.cow.generation();
-    editor.blocks.edit(target, generation, |bytes| {
-        let mut leaf = LeafMut::new(bytes);
-        for (index, (key, data)) in moved.iter().enumerate() {
-            leaf.insert(index, *key, data);
-        }
+    let old = editor.blocks.edit(right.parent, generation, |bytes| {
+        NodeMut::new(bytes).set_key(right.index, first)
     })?;
-    editor.blocks.edit(step.logical, generation, |bytes| {
-        LeafMut::new(bytes).remove(range)
-    })?;
-    if let Some((first, _)) = moved.first() {
-        editor.blocks.edit(right.parent, generation, |bytes| {
-            NodeMut::new(bytes).set_key(right.index, *first);
-        })?;
-    }
+    let old = old.ok_or_else(|| editor.shape())?;
+    editor.recent.move_bound(target, old, first);
     Ok(())
 }
 
@@ -140,10 +137,7 @@ fn move_left<C: CopyOnWrite>(
     let step = path.leaf().ok_or_else(|| editor.shape())?;
     let target = own_neighbour(editor, left)?;
     append(editor, step.logical, target, count)?;
-    let generation = editor.cow.generation();
-    editor.blocks.edit(step.logical, generation, |bytes| {
-        LeafMut::new(bytes).remove(0..count)
-    })?;
+    editor.edit_leaf(step.logical, |leaf| leaf.remove(0..count))?;
     let first = editor.own_block(step.logical)?.leaf().key(0);
     if let Some(first) = first {
         editor.set_first_key(path, path.depth(), first)?;
@@ -160,45 +154,47 @@ fn append<C: CopyOnWrite>(
 ) -> Result<()> {
     let len = editor.own_block(from)?.leaf().len();
     let moved = items(editor, from, 0..count.min(len))?;
-    let generation = editor.cow.generation();
-    editor.blocks.edit(to, generation, |bytes| {
-        let mut leaf = LeafMut::new(bytes);
+    let is_appended = editor.edit_leaf(to, |leaf| {
         let end = leaf.leaf().len();
-        for (index, (key, data)) in (end..).zip(&moved) {
-            leaf.insert(index, *key, data);
-        }
-    })
+        leaf.insert_items(end, &moved)
+    })?;
+    is_appended.then_some(()).ok_or_else(|| editor.shape())
 }
 
 fn items<C: CopyOnWrite>(
     editor: &TreeEditor<'_, C>,
     logical: LogicalAddr,
     range: std::ops::Range<usize>,
-) -> Result<Vec<(Key, Vec<u8>)>> {
+) -> Result<Items> {
     let block = editor.own_block(logical)?;
-    let leaf = block.leaf();
-    let items = range.filter_map(|index| leaf.item(index));
-    Ok(items.map(|(key, data)| (key, data.to_vec())).collect())
+    Items::of(&block.leaf(), range).ok_or_else(|| editor.shape())
 }
 
-/// Merges the leaf of `path` with a neighbour, if it is nearly empty and both fit in one.
+/// Whether a leaf is to be merged with a neighbour if that is possible, after items were removed: when it becomes
+/// nearly empty, and once in a while from then on.
+pub(super) fn is_merge_due(capacity: usize, before: usize, after: usize) -> bool {
+    let part = (capacity / MERGE_PARTS).max(1);
+    let was_due = before * LEAF_PARTS_MIN < capacity;
+    after * LEAF_PARTS_MIN < capacity && !(was_due && before / part == after / part)
+}
+
+/// Merges the leaf of `path`, in which so many bytes are used, with a neighbour, if both fit in one. Returns whether
+/// that was done.
 pub(super) fn merge_leaf<C: CopyOnWrite>(
     editor: &mut TreeEditor<'_, C>,
     path: &Path,
-) -> Result<()> {
+    used: usize,
+) -> Result<bool> {
     let step = path.leaf().ok_or_else(|| editor.shape())?;
     let capacity = leaf_edit::capacity(editor.node_bytes());
-    let used = used_bytes(editor, step.logical)?;
-    if path.steps.len() == 1 || used * LEAF_PARTS_MIN >= capacity {
-        return Ok(());
-    }
     if let Some(left) = neighbour(editor, path, path.depth(), false)?
         && used <= free_bytes(editor, &left)?
     {
         let target = own_neighbour(editor, &left)?;
         append(editor, step.logical, target, usize::MAX)?;
         editor.free(step.logical, 0)?;
-        return unlink(editor, path, path.depth());
+        unlink(editor, path, path.depth())?;
+        return Ok(true);
     }
     if let Some(right) = neighbour(editor, path, path.depth(), true)?
         && free_bytes(editor, &right)? + used >= capacity
@@ -206,15 +202,10 @@ pub(super) fn merge_leaf<C: CopyOnWrite>(
         let source = own_neighbour(editor, &right)?;
         append(editor, source, step.logical, usize::MAX)?;
         editor.free(source, 0)?;
-        return unlink_right(editor, path, path.depth());
+        unlink_right(editor, path, path.depth())?;
+        return Ok(true);
     }
-    Ok(())
-}
-
-fn used_bytes<C: CopyOnWrite>(editor: &TreeEditor<'_, C>, logical: LogicalAddr) -> Result<usize> {
-    let block = editor.own_block(logical)?;
-    let capacity = leaf_edit::capacity(editor.node_bytes());
-    Ok(capacity.saturating_sub(leaf_edit::free_bytes(block.bytes())))
+    Ok(false)
 }
 
 /// Merges the node of `path` at `depth` with a neighbour, if it is nearly empty and both fit in one.
@@ -223,7 +214,7 @@ pub(super) fn merge_node<C: CopyOnWrite>(
     path: &Path,
     depth: usize,
 ) -> Result<()> {
-    let Some(step) = path.steps.get(depth).filter(|_| depth > 0) else {
+    let Some(step) = path.steps().get(depth).filter(|_| depth > 0) else {
         return Ok(());
     };
     let capacity = node_edit::capacity(editor.node_bytes());
@@ -263,9 +254,7 @@ fn append_pointers<C: CopyOnWrite>(
     to: LogicalAddr,
 ) -> Result<()> {
     let pointers: Vec<KeyPointer> = editor.own_block(from)?.node().iter().collect();
-    let generation = editor.cow.generation();
-    let fits = editor.blocks.edit(to, generation, |bytes| {
-        let mut node = NodeMut::new(bytes);
+    let fits = editor.edit_node(to, |node| {
         let end = node.node().len();
         node.insert(end, &pointers)
     })?;
@@ -278,7 +267,7 @@ pub(super) fn unlink<C: CopyOnWrite>(
     path: &Path,
     depth: usize,
 ) -> Result<()> {
-    let above = depth.checked_sub(1).and_then(|at| path.steps.get(at));
+    let above = depth.checked_sub(1).and_then(|at| path.steps().get(at));
     let above = *above.ok_or_else(|| editor.shape())?;
     remove_pointer(editor, above.logical, above.index)?;
     if above.index == 0 {
@@ -295,7 +284,7 @@ fn unlink_right<C: CopyOnWrite>(
     path: &Path,
     depth: usize,
 ) -> Result<()> {
-    let above = depth.checked_sub(1).and_then(|at| path.steps.get(at));
+    let above = depth.checked_sub(1).and_then(|at| path.steps().get(at));
     let above = *above.ok_or_else(|| editor.shape())?;
     remove_pointer(editor, above.logical, above.index + 1)?;
     merge_node(editor, path, depth - 1)
@@ -306,10 +295,7 @@ fn remove_pointer<C: CopyOnWrite>(
     node: LogicalAddr,
     index: usize,
 ) -> Result<()> {
-    let generation = editor.cow.generation();
-    let is_removed = editor.blocks.edit(node, generation, |bytes| {
-        NodeMut::new(bytes).remove(index..index + 1)
-    })?;
+    let is_removed = editor.edit_node(node, |node| node.remove(index..index + 1))?;
     if is_removed {
         Ok(())
     } else {

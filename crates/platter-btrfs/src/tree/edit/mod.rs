@@ -4,6 +4,7 @@
 //! pointer to the copy is in its parent, which is copied before; so the tree of the last commit stays
 //! as it was until the superblock leads to the new one.
 
+mod recent;
 mod split;
 mod own;
 mod balance;
@@ -20,11 +21,12 @@ use super::blocks::{TreeBlock, TreeBlocks};
 use super::cursor::Cursor;
 use crate::ondisk::header::LEVEL_MAX;
 use crate::ondisk::leaf::ITEM_BYTES;
-use crate::ondisk::leaf_edit::{self, LeafMut};
+use crate::ondisk::leaf_edit;
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 
 pub use prune::{Cut, Pruned, prune};
+pub use recent::RecentPaths;
 
 rules! {
     /// The rules of a tree that is changed.
@@ -97,6 +99,7 @@ pub struct TreeEditor<'a, C> {
     blocks: &'a TreeBlocks,
     cow: &'a C,
     state: &'a mut TreeState,
+    recent: RecentPaths,
     has_begun: bool,
 }
 
@@ -110,9 +113,10 @@ struct Step {
 }
 
 /// From the root to a leaf.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Path {
-    steps: Vec<Step>,
+    steps: [Step; LEVEL_MAX as usize],
+    len: usize,
 }
 
 /// Why a way to a leaf is searched.
@@ -120,19 +124,39 @@ struct Path {
 enum Purpose {
     /// To change or remove items: pointers may be removed.
     Change,
-    /// To insert an item: each node on the way has space for two more pointers.
-    Insert,
+    /// To insert an item that takes so many bytes: where the leaf lacks the space, each node on the way has it for
+    /// two more pointers.
+    Insert { needed: usize },
 }
 
 impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     /// Changes of the tree `state` in the transaction `cow`.
     pub fn new(blocks: &'a TreeBlocks, cow: &'a C, state: &'a mut TreeState) -> Self {
+        Self::going_on(blocks, cow, state, RecentPaths::default())
+    }
+
+    /// As [`new`](Self::new), after the changes that left these paths: none was made since.
+    pub fn going_on(
+        blocks: &'a TreeBlocks,
+        cow: &'a C,
+        state: &'a mut TreeState,
+        recent: RecentPaths,
+    ) -> Self {
+        let mut recent = recent;
+        recent.begin(cow.generation());
         Self {
             blocks,
             cow,
             state,
+            recent,
             has_begun: false,
         }
+    }
+
+    /// The paths for changes that come after these.
+    #[must_use]
+    pub fn into_recent(self) -> RecentPaths {
+        self.recent
     }
 
     /// Whether a change of items was begun, be it that it failed.
@@ -155,21 +179,70 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 
     /// The data of an item.
     pub fn get(&self, key: Key) -> Result<Option<Vec<u8>>> {
+        if let Some(block) = self.recent_leaf(key)? {
+            let leaf = block.leaf();
+            let item = leaf.item(leaf.lower_bound(key));
+            let item = item.filter(|(found, _)| *found == key);
+            return Ok(item.map(|(_, data)| data.to_vec()));
+        }
         let mut cursor = self.cursor();
         cursor.seek(key)?;
         let item = cursor.item().filter(|(found, _)| *found == key);
         Ok(item.map(|(_, data)| data.to_vec()))
     }
 
+    /// As [`get`](Self::get), of an item that is probably changed or inserted next. Its leaf becomes the transaction's
+    /// own, which changes no item.
+    pub fn get_for_change(&mut self, key: Key) -> Result<Option<Vec<u8>>> {
+        let had_begun = self.has_begun;
+        let (path, block) = self.descend(key, Purpose::Change)?;
+        self.has_begun = had_begun;
+        let step = path.leaf().ok_or_else(|| self.shape())?;
+        let item = block.leaf().item(step.index);
+        let item = item.filter(|(found, _)| *found == key);
+        Ok(item.map(|(_, data)| data.to_vec()))
+    }
+
     /// The first item at or after a key.
     pub fn at_or_after(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
+        if let Some(block) = self.recent_leaf(key)? {
+            let leaf = block.leaf();
+            // Else it is in the next leaf.
+            if let Some((key, data)) = leaf.item(leaf.lower_bound(key)) {
+                return Ok(Some((key, data.to_vec())));
+            }
+        }
         let mut cursor = self.cursor();
         cursor.seek(key)?;
         Ok(cursor.item().map(|(key, data)| (key, data.to_vec())))
     }
 
+    /// The key of the first item at or after a key.
+    pub fn key_from(&self, key: Key) -> Result<Option<Key>> {
+        if let Some(block) = self.recent_leaf(key)? {
+            let leaf = block.leaf();
+            // Else it is in the next leaf.
+            if let Some(key) = leaf.key(leaf.lower_bound(key)) {
+                return Ok(Some(key));
+            }
+        }
+        let mut cursor = self.cursor();
+        cursor.seek(key)?;
+        Ok(cursor.key())
+    }
+
     /// The last item at or before a key.
     pub fn at_or_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
+        if let Some(block) = self.recent_leaf(key)? {
+            let leaf = block.leaf();
+            let after = leaf.lower_bound(key);
+            let exact = leaf.item(after).filter(|(found, _)| *found == key);
+            let before = after.checked_sub(1).and_then(|before| leaf.item(before));
+            // Else it is in the leaf before.
+            if let Some((key, data)) = exact.or(before) {
+                return Ok(Some((key, data.to_vec())));
+            }
+        }
         let mut cursor = self.cursor();
         if !cursor.seek_at_or_before(key)? {
             return Ok(None);
@@ -190,27 +263,16 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         if needed > leaf_edit::capacity(self.node_bytes()) {
             return Err(self.broken(key, TreeEditRule::TooLarge));
         }
-        let generation = self.cow.generation();
         for round in 0..ROUNDS_MAX {
-            let path = self.descend(key, Purpose::Insert)?;
+            let (path, block) = self.descend(key, Purpose::Insert { needed })?;
             let step = path.leaf().ok_or_else(|| self.shape())?;
-            let block = self.own_block(step.logical)?;
             if block.leaf().key(step.index) == Some(key) {
                 return Err(self.broken(key, TreeEditRule::Exists));
             }
             let fits = needed <= leaf_edit::free_bytes(block.bytes());
             drop(block);
             if fits {
-                let is_inserted = self.blocks.edit(step.logical, generation, |bytes| {
-                    LeafMut::new(bytes).insert(step.index, key, data)
-                })?;
-                if !is_inserted {
-                    return Err(self.shape());
-                }
-                if step.index == 0 {
-                    self.set_first_key(&path, path.depth(), key)?;
-                }
-                return Ok(());
+                return self.insert_at(&path, key, data);
             }
             // Neighbours are asked once; they may have had too little.
             if round == 0 && balance::push_aside(self, &path, needed)? {
@@ -223,43 +285,56 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         Err(self.shape())
     }
 
+    /// Inserts an item where a path leads, which has the space.
+    fn insert_at(&mut self, path: &Path, key: Key, data: &[u8]) -> Result<()> {
+        let step = path.leaf().ok_or_else(|| self.shape())?;
+        let is_inserted =
+            self.edit_leaf(step.logical, |leaf| leaf.insert(step.index, key, data))?;
+        if !is_inserted {
+            return Err(self.shape());
+        }
+        if step.index == 0 {
+            self.set_first_key(path, path.depth(), key)?;
+        }
+        Ok(())
+    }
+
     /// Replaces the data of an item, or inserts it.
     pub fn set(&mut self, key: Key, data: &[u8]) -> Result<()> {
-        let path = self.descend(key, Purpose::Change)?;
+        let (path, block) = self.descend(key, Purpose::Change)?;
         let step = path.leaf().ok_or_else(|| self.shape())?;
-        let is_there = self.own_block(step.logical)?.leaf().key(step.index) == Some(key);
+        let is_there = block.leaf().key(step.index) == Some(key);
+        let free = leaf_edit::free_bytes(block.bytes());
+        drop(block);
         if is_there {
-            let generation = self.cow.generation();
-            let is_replaced = self.blocks.edit(step.logical, generation, |bytes| {
-                LeafMut::new(bytes).replace(step.index, data)
-            })?;
+            let is_replaced =
+                self.edit_leaf(step.logical, |leaf| leaf.replace(step.index, data))?;
             if is_replaced {
                 return Ok(());
             }
             self.remove(key)?;
+        } else if data.len().saturating_add(ITEM_BYTES) <= free {
+            return self.insert_at(&path, key, data);
         }
         self.insert(key, data)
     }
 
     /// Changes the data of an item in place.
     pub fn edit<R>(&mut self, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        let path = self.descend(key, Purpose::Change)?;
+        let (path, block) = self.descend(key, Purpose::Change)?;
         let step = path.leaf().ok_or_else(|| self.shape())?;
-        if self.own_block(step.logical)?.leaf().key(step.index) != Some(key) {
+        if block.leaf().key(step.index) != Some(key) {
             return Err(self.broken(key, TreeEditRule::Missing));
         }
-        let generation = self.cow.generation();
-        let result = self.blocks.edit(step.logical, generation, |bytes| {
-            LeafMut::new(bytes).data_mut(step.index).map(change)
-        })?;
+        drop(block);
+        let result = self.edit_leaf(step.logical, |leaf| leaf.data_mut(step.index).map(change))?;
         result.ok_or_else(|| self.shape())
     }
 
     /// Changes the key of an item, which stays between its neighbours.
     pub fn set_key(&mut self, old: Key, new: Key) -> Result<()> {
-        let path = self.descend(old, Purpose::Change)?;
+        let (path, block) = self.descend(old, Purpose::Change)?;
         let step = path.leaf().ok_or_else(|| self.shape())?;
-        let block = self.own_block(step.logical)?;
         let leaf = block.leaf();
         let before = step.index.checked_sub(1).and_then(|at| leaf.key(at));
         let after = leaf.key(step.index + 1).or(step.end);
@@ -268,10 +343,7 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
             return Err(self.broken(old, TreeEditRule::Missing));
         }
         drop(block);
-        let generation = self.cow.generation();
-        self.blocks.edit(step.logical, generation, |bytes| {
-            LeafMut::new(bytes).set_key(step.index, new);
-        })?;
+        self.edit_leaf(step.logical, |leaf| leaf.set_key(step.index, new))?;
         if step.index == 0 {
             self.set_first_key(&path, path.depth(), new)?;
         }
@@ -287,18 +359,16 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     pub fn remove_range(&mut self, first: Key, last: Key) -> Result<usize> {
         let mut removed = 0;
         // Nothing is copied where there is nothing to remove.
-        while let Some(found) = self.first_key_from(first)?
+        while let Some(found) = self.key_from(first)?
             && found <= last
         {
-            removed += remove::from_leaf(self, found, last)?;
+            let (count, is_end) = remove::from_leaf(self, found, last)?;
+            removed += count;
+            if is_end {
+                break;
+            }
         }
         Ok(removed)
-    }
-
-    fn first_key_from(&self, key: Key) -> Result<Option<Key>> {
-        let mut cursor = self.cursor();
-        cursor.seek(key)?;
-        Ok(cursor.key())
     }
 
     fn node_bytes(&self) -> u32 {
@@ -320,13 +390,33 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 }
 
 impl Path {
+    const EMPTY: Self = Self {
+        steps: [Step {
+            logical: LogicalAddr(0),
+            index: 0,
+            end: None,
+        }; LEVEL_MAX as usize],
+        len: 0,
+    };
+
+    /// Adds a step. `None` if there are as many as a tree has levels.
+    fn push(&mut self, step: Step) -> Option<()> {
+        *self.steps.get_mut(self.len)? = step;
+        self.len += 1;
+        Some(())
+    }
+
+    fn steps(&self) -> &[Step] {
+        self.steps.get(..self.len).unwrap_or_default()
+    }
+
     fn leaf(&self) -> Option<Step> {
-        self.steps.last().copied()
+        self.steps().last().copied()
     }
 
     /// The index of the leaf's step.
     fn depth(&self) -> usize {
-        self.steps.len().saturating_sub(1)
+        self.len.saturating_sub(1)
     }
 }
 

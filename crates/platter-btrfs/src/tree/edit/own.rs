@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::{CopyOnWrite, Path, Purpose, ROUNDS_MAX, Step, TreeEditRule, TreeEditor, split};
 use crate::ondisk::header::{HEADER_BYTES, Header, HeaderFlags, LEVEL_MAX};
+use crate::ondisk::leaf_edit::{self, LeafMut};
 use crate::ondisk::node::KeyPointer;
 use crate::ondisk::node_edit::{self, NodeMut};
 use crate::ondisk::superblock::RootPointer;
@@ -13,59 +14,122 @@ use crate::ondisk::{Key, LogicalAddr};
 use crate::tree::TreeBlock;
 
 impl<C: CopyOnWrite> TreeEditor<'_, C> {
-    /// The way to `key`: to the first item at or after it in the leaf that it belongs to. All blocks on it
-    /// belong to the transaction.
-    pub(super) fn descend(&mut self, key: Key, purpose: Purpose) -> Result<Path> {
+    /// The way to `key`: to the first item at or after it in the leaf that it belongs to, and that leaf. All blocks
+    /// on it belong to the transaction.
+    pub(super) fn descend(&mut self, key: Key, purpose: Purpose) -> Result<(Path, TreeBlock)> {
         self.has_begun = true;
+        if let Some(found) = self.follow_recent(key, purpose)? {
+            return Ok(found);
+        }
         for _ in 0..ROUNDS_MAX {
-            if let Some(path) = self.try_descend(key, purpose)? {
-                return Ok(path);
+            if let Some(found) = self.try_descend(key, purpose)? {
+                return Ok(found);
             }
         }
         Err(self.broken(key, TreeEditRule::TooHigh))
     }
 
+    /// The way to `key`, if it leads to a leaf that was changed before, and has the space for what is inserted.
+    fn follow_recent(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Path, TreeBlock)>> {
+        let Some(mut path) = self.recent.find_used(key).copied() else {
+            return Ok(None);
+        };
+        let Some(block) = self.block_of_recent(&path)? else {
+            return Ok(None);
+        };
+        if let Purpose::Insert { needed } = purpose
+            && needed > leaf_edit::free_bytes(block.bytes())
+        {
+            return Ok(None);
+        }
+        if let Some(step) = path.leaf_mut() {
+            step.index = block.leaf().lower_bound(key);
+        }
+        Ok(Some((path, block)))
+    }
+
+    /// The leaf that `key` belongs to, if it was changed before.
+    pub(super) fn recent_leaf(&self, key: Key) -> Result<Option<TreeBlock>> {
+        match self.recent.find(key) {
+            Some(path) => self.block_of_recent(path),
+            None => Ok(None),
+        }
+    }
+
+    /// The leaf of a recent path, if the way to it still belongs to the transaction.
+    fn block_of_recent(&self, path: &Path) -> Result<Option<TreeBlock>> {
+        let generation = self.cow.generation();
+        let mut steps = path.steps().iter();
+        let is_own = steps.all(|step| self.cow.owns(step.logical, generation));
+        match path.leaf().filter(|_| is_own) {
+            Some(leaf) => self.own_block(leaf.logical).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// `None` if a node had to be split, so that the way is another one.
-    fn try_descend(&mut self, key: Key, purpose: Purpose) -> Result<Option<Path>> {
-        let mut path = Path::default();
+    fn try_descend(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Path, TreeBlock)>> {
+        let mut path = Path::EMPTY;
         let (mut logical, mut level) = self.own_root()?;
-        let mut end = None;
+        let mut block = self.own_block(logical)?;
+        let (mut low, mut end) = (Key::MIN, None);
         loop {
-            let block = self.own_block(logical)?;
+            let index = match level {
+                0 => block.leaf().lower_bound(key),
+                _ => block.node().index_for(key),
+            };
+            let step = Step {
+                logical,
+                index,
+                end,
+            };
+            path.push(step).ok_or_else(|| self.shape())?;
             if level == 0 {
-                let index = block.leaf().lower_bound(key);
-                path.steps.push(Step {
-                    logical,
-                    index,
-                    end,
-                });
-                return Ok(Some(path));
+                self.recent.add(low, &path);
+                return Ok(Some((path, block)));
             }
             let node = block.node();
-            let index = node.index_for(key);
-            if purpose == Purpose::Insert && node.len() + 2 > node_edit::capacity(self.node_bytes())
-            {
+            let is_full = node.len() + 2 > node_edit::capacity(self.node_bytes());
+            if is_full && matches!(purpose, Purpose::Insert { .. }) {
                 drop(block);
-                path.steps.push(Step {
-                    logical,
-                    index,
-                    end,
-                });
                 split::split_node(self, &path)?;
                 return Ok(None);
             }
             let pointer = node.pointer(index).ok_or_else(|| self.shape())?;
             let next = node.pointer(index + 1).map(|next| next.key);
             drop(block);
-            path.steps.push(Step {
-                logical,
-                index,
-                end,
-            });
+            if index > 0 {
+                low = pointer.key;
+            }
             end = next.or(end);
             level = level.checked_sub(1).ok_or_else(|| self.shape())?;
-            logical = self.own_child(logical, index, pointer, level, end)?;
+            (logical, block) = self.own_child_block(logical, index, pointer, level, end)?;
         }
+    }
+
+    /// Changes a leaf that belongs to the transaction.
+    pub(super) fn edit_leaf<R>(
+        &self,
+        logical: LogicalAddr,
+        change: impl FnOnce(&mut LeafMut<'_>) -> R,
+    ) -> Result<R> {
+        let generation = self.cow.generation();
+        self.blocks.edit(logical, generation, |bytes| {
+            change(&mut LeafMut::new(bytes))
+        })
+    }
+
+    /// Adds or removes pointers of a node that belongs to the transaction.
+    pub(super) fn edit_node<R>(
+        &mut self,
+        logical: LogicalAddr,
+        change: impl FnOnce(&mut NodeMut<'_>) -> R,
+    ) -> Result<R> {
+        self.recent.forget_all();
+        let generation = self.cow.generation();
+        self.blocks.edit(logical, generation, |bytes| {
+            change(&mut NodeMut::new(bytes))
+        })
     }
 
     /// A block that belongs to the transaction.
@@ -126,10 +190,22 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         level: u8,
         end: Option<Key>,
     ) -> Result<LogicalAddr> {
+        let owned = self.own_child_block(parent, index, pointer, level, end)?;
+        Ok(owned.0)
+    }
+
+    fn own_child_block(
+        &mut self,
+        parent: LogicalAddr,
+        index: usize,
+        pointer: KeyPointer,
+        level: u8,
+        end: Option<Key>,
+    ) -> Result<(LogicalAddr, TreeBlock)> {
         let block = self.child(pointer, level, end)?;
         let generation = self.cow.generation();
         if self.cow.owns(pointer.logical, pointer.generation) {
-            return Ok(pointer.logical);
+            return Ok((pointer.logical, block));
         }
         let logical = self.copy(&block, false)?;
         let pointer = KeyPointer {
@@ -137,10 +213,11 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
             logical,
             generation,
         };
+        // No recent path leads through the child.
         self.blocks.edit(parent, generation, |bytes| {
             NodeMut::new(bytes).set(index, pointer);
         })?;
-        Ok(logical)
+        Ok((logical, self.own_block(logical)?))
     }
 
     /// Copies a block. Returns where the copy is.
@@ -194,6 +271,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
 
     /// Frees a block of the transaction.
     pub(super) fn free(&mut self, logical: LogicalAddr, level: u8) -> Result<()> {
+        self.recent.forget_all();
         let node_bytes = u64::from(self.node_bytes());
         self.state.used_bytes = self.state.used_bytes.saturating_sub(node_bytes);
         self.cow.freed(self.state, logical, level)
@@ -201,6 +279,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
 
     /// Puts a node above the root.
     pub(super) fn grow(&mut self) -> Result<()> {
+        self.recent.forget_all();
         let root = self.root();
         let level = root.level + 1;
         let block = self.own_block(root.logical)?;
@@ -232,13 +311,22 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
     /// up as long as that is the first of its node. `depth` is that of the block.
     pub(super) fn set_first_key(&mut self, path: &Path, depth: usize, key: Key) -> Result<()> {
         let generation = self.cow.generation();
-        for step in path.steps.iter().take(depth).rev() {
-            self.blocks.edit(step.logical, generation, |bytes| {
-                NodeMut::new(bytes).set_key(step.index, key);
+        let above = path.steps().iter().take(depth).rev();
+        for (distance, step) in above.enumerate() {
+            let old = self.blocks.edit(step.logical, generation, |bytes| {
+                NodeMut::new(bytes).set_key(step.index, key)
             })?;
-            if step.index > 0 {
-                break;
+            if step.index == 0 {
+                continue;
             }
+            // The block left of it ends where it begins.
+            match (path.leaf(), old) {
+                (Some(leaf), Some(old)) if distance == 0 && depth == path.depth() => {
+                    self.recent.move_bound(leaf.logical, old, key);
+                }
+                _ => self.recent.forget_all(),
+            }
+            break;
         }
         Ok(())
     }

@@ -4,7 +4,6 @@ use platter_vfs::Result;
 
 use super::{CopyOnWrite, TreeEditor};
 use crate::ondisk::Key;
-use crate::ondisk::node_edit::NodeMut;
 use crate::tree::TreeBlock;
 
 /// What becomes of a block that is at the end of a tree.
@@ -42,7 +41,6 @@ pub fn prune<C: CopyOnWrite>(
     let (root, root_level) = editor.own_root()?;
     let mut path = vec![root];
     let mut level = root_level;
-    let generation = editor.cow.generation();
     while let Some(&logical) = path.last() {
         let block = editor.own_block(logical)?;
         let last = block.node().len().checked_sub(1);
@@ -62,9 +60,7 @@ pub fn prune<C: CopyOnWrite>(
         let child = editor.child(pointer, below, *end)?;
         match cut(&child)? {
             Cut::Done => {
-                editor.blocks.edit(logical, generation, |bytes| {
-                    NodeMut::new(bytes).remove(last..last + 1)
-                })?;
+                editor.edit_node(logical, |node| node.remove(last..last + 1))?;
                 let node_bytes = u64::from(editor.node_bytes());
                 editor.state.used_bytes = editor.state.used_bytes.saturating_sub(node_bytes);
                 *end = Some(pointer.key);
@@ -85,9 +81,7 @@ fn remove_last<C: CopyOnWrite>(
     editor: &mut TreeEditor<'_, C>,
     node: crate::ondisk::LogicalAddr,
 ) -> Result<()> {
-    let generation = editor.cow.generation();
-    let is_removed = editor.blocks.edit(node, generation, |bytes| {
-        let mut node = NodeMut::new(bytes);
+    let is_removed = editor.edit_node(node, |node| {
         let count = node.node().len();
         count > 0 && node.remove(count - 1..count)
     })?;

@@ -4,49 +4,67 @@ use platter_vfs::Result;
 
 use super::{CopyOnWrite, Path, Purpose, TreeEditor, balance};
 use crate::ondisk::Key;
-use crate::ondisk::leaf_edit::LeafMut;
+use crate::ondisk::leaf_edit;
 use crate::ondisk::superblock::RootPointer;
 
-/// Removes the items from `first` on that are in its leaf and not after `last`.
+/// What is left in a leaf.
+struct Left {
+    first: Option<Key>,
+    used_before: usize,
+    used: usize,
+}
+
+/// Removes the items from `first` on that are in its leaf and not after `last`. Returns how many there were, and
+/// whether there are none in other leaves.
 pub(super) fn from_leaf<C: CopyOnWrite>(
     editor: &mut TreeEditor<'_, C>,
     first: Key,
     last: Key,
-) -> Result<usize> {
-    let path = editor.descend(first, Purpose::Change)?;
+) -> Result<(usize, bool)> {
+    let (path, block) = editor.descend(first, Purpose::Change)?;
     let step = path.leaf().ok_or_else(|| editor.shape())?;
-    let block = editor.own_block(step.logical)?;
     let leaf = block.leaf();
     let end = last
         .successor()
         .map_or(leaf.len(), |end| leaf.lower_bound(end));
+    let is_end = end < leaf.len() || step.end.is_none_or(|end| last < end);
     drop(block);
-    let generation = editor.cow.generation();
-    let is_removed = editor.blocks.edit(step.logical, generation, |bytes| {
-        LeafMut::new(bytes).remove(step.index..end)
+    let capacity = leaf_edit::capacity(editor.node_bytes());
+    let left = editor.edit_leaf(step.logical, |leaf| {
+        let used_before = capacity.saturating_sub(leaf.free_bytes());
+        leaf.remove(step.index..end).then(|| Left {
+            first: leaf.leaf().key(0),
+            used_before,
+            used: capacity.saturating_sub(leaf.free_bytes()),
+        })
     })?;
-    if !is_removed {
-        return Err(editor.shape());
-    }
-    restore(editor, &path)?;
-    Ok(end - step.index)
+    let left = left.ok_or_else(|| editor.shape())?;
+    restore(editor, &path, &left)?;
+    Ok((end - step.index, is_end))
 }
 
 /// Restores keys and fill of the blocks of `path` after items were removed.
-fn restore<C: CopyOnWrite>(editor: &mut TreeEditor<'_, C>, path: &Path) -> Result<()> {
+fn restore<C: CopyOnWrite>(editor: &mut TreeEditor<'_, C>, path: &Path, left: &Left) -> Result<()> {
     let step = path.leaf().ok_or_else(|| editor.shape())?;
-    let first = editor.own_block(step.logical)?.leaf().key(0);
-    match first {
-        None if path.steps.len() == 1 => return Ok(()),
-        None => remove_leaf(editor, path)?,
-        Some(first) => {
-            if step.index == 0 {
-                editor.set_first_key(path, path.depth(), first)?;
-            }
-            balance::merge_leaf(editor, path)?;
+    let is_root = path.depth() == 0;
+    let Some(first) = left.first else {
+        if !is_root {
+            remove_leaf(editor, path)?;
+            shrink(editor)?;
         }
+        return Ok(());
+    };
+    if step.index == 0 {
+        editor.set_first_key(path, path.depth(), first)?;
     }
-    shrink(editor)
+    let capacity = leaf_edit::capacity(editor.node_bytes());
+    if !is_root
+        && balance::is_merge_due(capacity, left.used_before, left.used)
+        && balance::merge_leaf(editor, path, left.used)?
+    {
+        shrink(editor)?;
+    }
+    Ok(())
 }
 
 /// Removes the leaf of `path`, which is empty, and the nodes that only lead to it.
@@ -58,8 +76,9 @@ fn remove_leaf<C: CopyOnWrite>(editor: &mut TreeEditor<'_, C>, path: &Path) -> R
     }
     if depth == 0 {
         // The tree is empty: the leaf is its root.
+        editor.recent.forget_all();
         let leaf_depth = path.depth();
-        for (level, above) in (1..).zip(path.steps.iter().take(leaf_depth).rev()) {
+        for (level, above) in (1..).zip(path.steps().iter().take(leaf_depth).rev()) {
             editor.free(above.logical, level)?;
         }
         editor.state.tree.root = RootPointer {
@@ -69,7 +88,7 @@ fn remove_leaf<C: CopyOnWrite>(editor: &mut TreeEditor<'_, C>, path: &Path) -> R
         };
         return Ok(());
     }
-    for (level, below) in (0..).zip(path.steps.iter().skip(depth).rev()) {
+    for (level, below) in (0..).zip(path.steps().iter().skip(depth).rev()) {
         editor.free(below.logical, level)?;
     }
     balance::unlink(editor, path, depth)
@@ -80,7 +99,7 @@ fn is_only_child<C: CopyOnWrite>(
     path: &Path,
     depth: usize,
 ) -> Result<bool> {
-    let above = depth.checked_sub(1).and_then(|at| path.steps.get(at));
+    let above = depth.checked_sub(1).and_then(|at| path.steps().get(at));
     let above = above.ok_or_else(|| editor.shape())?;
     Ok(editor.own_block(above.logical)?.node().len() == 1)
 }

@@ -4,9 +4,8 @@ use platter_vfs::Result;
 
 use super::{CopyOnWrite, Path, Step, TreeEditor};
 use crate::ondisk::leaf::{self, ITEM_BYTES, Leaf};
-use crate::ondisk::leaf_edit::{self, LeafMut};
+use crate::ondisk::leaf_edit;
 use crate::ondisk::node::{self, KeyPointer};
-use crate::ondisk::node_edit::NodeMut;
 use crate::ondisk::{Key, LogicalAddr};
 
 /// Splits the leaf of `path` for an item that goes to where the path leads. Returns whether it was
@@ -18,7 +17,7 @@ pub(super) fn split_leaf<C: CopyOnWrite>(
     data: &[u8],
 ) -> Result<bool> {
     let step = path.leaf().ok_or_else(|| editor.shape())?;
-    if path.steps.len() == 1 {
+    if path.depth() == 0 {
         // The next search finds a node above it.
         return editor.grow().map(|()| false);
     }
@@ -48,10 +47,8 @@ pub(super) fn split_leaf<C: CopyOnWrite>(
     if is_alone {
         return Ok(true);
     }
-    let generation = editor.cow.generation();
     let is_emptied = at == 0;
-    editor.blocks.edit(step.logical, generation, |bytes| {
-        let mut leaf = LeafMut::new(bytes);
+    editor.edit_leaf(step.logical, |leaf| {
         leaf.remove(at..at + moved.len());
         if is_emptied {
             leaf.insert(0, key, data);
@@ -72,16 +69,15 @@ fn insert_pointer<C: CopyOnWrite>(
     logical: LogicalAddr,
 ) -> Result<()> {
     let generation = editor.cow.generation();
-    let above = depth.checked_sub(1).and_then(|at| path.steps.get(at));
+    let above = depth.checked_sub(1).and_then(|at| path.steps().get(at));
     let above: &Step = above.ok_or_else(|| editor.shape())?;
     let pointer = KeyPointer {
         key,
         logical,
         generation,
     };
-    let is_inserted = editor.blocks.edit(above.logical, generation, |bytes| {
-        NodeMut::new(bytes).insert(above.index + 1, &[pointer])
-    })?;
+    let (logical, after) = (above.logical, above.index + 1);
+    let is_inserted = editor.edit_node(logical, |node| node.insert(after, &[pointer]))?;
     if is_inserted {
         Ok(())
     } else {
@@ -94,7 +90,7 @@ pub(super) fn split_node<C: CopyOnWrite>(
     editor: &mut TreeEditor<'_, C>,
     path: &Path,
 ) -> Result<()> {
-    if path.steps.len() == 1 {
+    if path.depth() == 0 {
         return editor.grow();
     }
     let step = path.leaf().ok_or_else(|| editor.shape())?;
@@ -110,10 +106,7 @@ pub(super) fn split_node<C: CopyOnWrite>(
         return Err(editor.shape());
     }
     editor.blocks.create(header.logical, bytes)?;
-    let generation = editor.cow.generation();
-    editor.blocks.edit(step.logical, generation, |bytes| {
-        NodeMut::new(bytes).remove(at..at + moved.len())
-    })?;
+    editor.edit_node(step.logical, |node| node.remove(at..at + moved.len()))?;
     insert_pointer(editor, path, path.depth(), first, header.logical)
 }
 

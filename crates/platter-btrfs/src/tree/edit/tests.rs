@@ -90,6 +90,55 @@ fn agree(editor: &TreeEditor<'_, Counting>, map: &BTreeMap<Key, Vec<u8>>) {
     assert_eq!(cursor.item(), None);
 }
 
+/// The recent paths are those that searches find now, and lead to all keys up to their ends.
+fn recent_paths_are_current(editor: &TreeEditor<'_, Counting>) {
+    for (low, path) in editor.recent.iter() {
+        let last = path.leaf().unwrap().end;
+        let last = last.map_or(Key::MAX, |end| predecessor(end));
+        for key in [low, last] {
+            let mut at = editor.tree().root.logical;
+            let mut end = None;
+            for (depth, step) in path.steps().iter().enumerate() {
+                assert_eq!((step.logical, step.end), (at, end), "step {depth}");
+                let block = editor.own_block(at).unwrap();
+                if depth == path.depth() {
+                    assert_eq!(block.level(), 0);
+                    break;
+                }
+                let node = block.node();
+                let index = node.index_for(key);
+                assert_eq!(step.index, index, "step {depth} to {key:?}");
+                at = node.pointer(index).unwrap().logical;
+                end = node.pointer(index + 1).map(|next| next.key).or(end);
+            }
+        }
+    }
+}
+
+/// The key before another one.
+fn predecessor(key: Key) -> Key {
+    let Key {
+        object,
+        kind,
+        offset,
+    } = key;
+    match (kind.0.checked_sub(1), offset.checked_sub(1)) {
+        (_, Some(offset)) => Key::new(object, kind, offset),
+        (Some(kind), None) => Key::new(object, ItemKind(kind), u64::MAX),
+        (None, None) => Key::new(object - 1, ItemKind(u8::MAX), u64::MAX),
+    }
+}
+
+fn look_up(editor: &TreeEditor<'_, Counting>, map: &BTreeMap<Key, Vec<u8>>, key: Key) {
+    let item = |(key, data): (&Key, &Vec<u8>)| (*key, data.clone());
+    assert_eq!(editor.get(key).unwrap().as_ref(), map.get(&key));
+    let after = map.range(key..).next().map(item);
+    assert_eq!(editor.key_from(key).unwrap(), after.as_ref().map(|it| it.0));
+    assert_eq!(editor.at_or_after(key).unwrap(), after);
+    let before = map.range(..=key).next_back().map(item);
+    assert_eq!(editor.at_or_before(key).unwrap(), before);
+}
+
 fn compare(seed: u64, rounds: u64, spread: u64, size_max: u64) {
     let mut random = Random(seed);
     let mut sample = Sample::new();
@@ -108,16 +157,25 @@ fn compare(seed: u64, rounds: u64, spread: u64, size_max: u64) {
         live: RefCell::new(BTreeSet::from([root.logical.0])),
     };
     let mut levels = 0;
+    let mut recent = RecentPaths::default();
     for transaction in 0..6 {
         cow.generation.0 += 1;
-        let mut editor = TreeEditor::new(&blocks, &cow, &mut state);
-        for _ in 0..rounds {
+        let mut editor = TreeEditor::going_on(&blocks, &cow, &mut state, recent);
+        for round in 0..rounds {
+            if round % 8 == 0 {
+                let recent = editor.into_recent();
+                editor = TreeEditor::going_on(&blocks, &cow, &mut state, recent);
+            }
             let object = random.below(spread);
             let key = key(object);
             let grows = random.below(10) < if transaction < 4 { 7 } else { 3 };
             if grows {
                 let data = data(&mut random, size_max);
-                if random.below(2) == 0 && !map.contains_key(&key) {
+                let old = map.get(&key);
+                if random.below(3) == 0 {
+                    assert_eq!(editor.get_for_change(key).unwrap().as_ref(), old);
+                }
+                if random.below(2) == 0 && old.is_none() {
                     editor.insert(key, &data).unwrap();
                 } else {
                     editor.set(key, &data).unwrap();
@@ -137,10 +195,13 @@ fn compare(seed: u64, rounds: u64, spread: u64, size_max: u64) {
                 assert_eq!(removed, map.remove(&key).is_some());
             }
             levels = levels.max(editor.tree().root.level);
+            recent_paths_are_current(&editor);
+            look_up(&editor, &map, super::tests::key(random.below(spread)));
         }
         assert!(editor.insert(*map.keys().next().unwrap(), b"").is_err());
         agree(&editor, &map);
         let tree = editor.tree();
+        recent = editor.into_recent();
         let mut found = BTreeSet::new();
         walk(&blocks, tree, &mut found);
         assert_eq!(found, *cow.live.borrow(), "blocks in use");
