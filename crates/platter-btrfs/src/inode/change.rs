@@ -10,13 +10,10 @@ use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT, ORPHAN_OBJECT};
 use crate::txn::Editor;
+use crate::txn::orphans::orphan_key;
 
 fn item_key(number: u64) -> Key {
     Key::new(number, ItemKind::INODE_ITEM, 0)
-}
-
-fn orphan_key(number: u64) -> Key {
-    Key::new(ORPHAN_OBJECT, ItemKind::ORPHAN_ITEM, number)
 }
 
 /// Inserts the item of a new inode.
@@ -75,6 +72,13 @@ pub fn next_orphan(editor: &Editor<'_, '_>, from: u64) -> Result<Option<u64>> {
         .map(|(key, _)| key)
         .filter(is_orphan)
         .map(|key| key.offset))
+}
+
+/// Whether an inode has items of extents.
+pub fn has_extents(editor: &Editor<'_, '_>, number: u64) -> Result<bool> {
+    let first = Key::new(number, ItemKind::EXTENT_DATA, 0);
+    let found = editor.key_from(first)?;
+    Ok(found.is_some_and(|key| key.object == number && key.kind == ItemKind::EXTENT_DATA))
 }
 
 /// Removes all items of an inode whose extents were dropped.

@@ -320,6 +320,54 @@ fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
     );
 }
 
+#[test]
+fn files_removed_while_in_use_are_orphans_of_snapshots_too() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let dirs = ["source", "other", "gone"];
+    let dirs = dirs.map(|path| ops.create(&context, root.id(), name(path)).unwrap());
+    let mut in_use = Vec::new();
+    for dir in &dirs {
+        for number in 0..70 {
+            let path = format!("file{number}");
+            write(&**dir, &path, &[1; 9000]);
+            in_use.push(dir.lookup(name(&path)).unwrap());
+        }
+    }
+    mounted.sync().unwrap();
+    for dir in &dirs {
+        for number in 0..70 {
+            let path = format!("file{number}");
+            dir.unlink(&context, name(&path)).unwrap();
+        }
+    }
+    // Some are deleted in the same transaction.
+    in_use.drain(..10);
+    let source = dirs[0].id().tree;
+    let snapshot = ops.snapshot(&context, source, root.id(), name("snapshot"), true);
+    let snapshot = snapshot.unwrap();
+    dirs[1].unlink(&context, name("file0")).unwrap_err();
+    write(&*dirs[2], "last", b"last");
+    let last = dirs[2].lookup(name("last")).unwrap();
+    dirs[2].unlink(&context, name("last")).unwrap();
+    ops.delete(&context, root.id(), name("gone"), None).unwrap();
+    mounted.sync().unwrap();
+    // As after a crash.
+    drop(mounted);
+    drop((in_use, last, dirs, snapshot, root));
+    pool.assert_clean();
+    let mounted = mount(&pool);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let used = "mount -t btrfs \"$device\" \"$root\"\nfind \"$root\" -type f | wc -l\nbtrfs filesystem df -b \"$root\"\n";
+    let used = pool.run(used);
+    assert!(used.starts_with("0\n") && used.contains("used=0"), "{used}");
+}
+
 /// What the file `mark` of each subvolume below the root has.
 type Marks = BTreeMap<String, Vec<u8>>;
 

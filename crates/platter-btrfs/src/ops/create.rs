@@ -191,6 +191,7 @@ pub(super) fn make(
         let number = fs.free_objectids.take(directory.tree_id(), editor)?;
         match name {
             Some(name) => entries::add(directory, handle, editor, name, (number, kind))?,
+            None if handle.delay_orphan(directory.tree_id(), number) => {}
             None => inode::change::add_orphan(editor, number)?,
         }
         inode::change::insert(editor, number, &item)?;
@@ -229,7 +230,7 @@ pub(super) fn link(directory: &BtrfsInode, name: Name<'_>, file: &Arc<BtrfsInode
         handle.edit(directory.tree_id(), |editor| {
             let named = (file.id.number, file.kind);
             entries::add(directory, handle, editor, name, named)?;
-            if was_unnamed {
+            if was_unnamed && !handle.withdraw_orphan(directory.tree_id(), file.id.number) {
                 inode::change::remove_orphan(editor, file.id.number)?;
             }
             Ok(())

@@ -16,13 +16,26 @@ pub(super) fn evict(inode: &BtrfsInode) -> Result<()> {
     }
     inode.pages.truncate(0);
     blocks::release_all(inode);
-    if matches!(inode.kind, FileKind::Regular | FileKind::Symlink) {
+    let has_contents = matches!(inode.kind, FileKind::Regular | FileKind::Symlink);
+    if !remove(inode, has_contents)? {
         file_extents::drop_all(inode)?;
+        remove(inode, false)?;
     }
+    Ok(())
+}
+
+/// Removes the items of an inode, unless it may have extents, and has some. Returns whether it did.
+fn remove(inode: &BtrfsInode, may_have_extents: bool) -> Result<bool> {
     let number = inode.id.number;
     let handle = inode.fs.begin(NAME_CREDITS, Purpose::Free)?;
     handle.edit(inode.tree_id(), |editor| {
+        if may_have_extents && inode::change::has_extents(editor, number)? {
+            return Ok(false);
+        }
         inode::change::remove_items(editor, number)?;
-        inode::change::remove_orphan(editor, number)
+        if !handle.withdraw_orphan(inode.tree_id(), number) {
+            inode::change::remove_orphan(editor, number)?;
+        }
+        Ok(true)
     })
 }

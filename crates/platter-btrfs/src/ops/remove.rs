@@ -45,7 +45,7 @@ pub(super) fn drop_link(
     item.links = item.links.saturating_sub(1);
     item.changed = inode.fs.clock.now();
     let is_gone = item.links == 0;
-    if is_gone {
+    if is_gone && !handle.delay_orphan(inode.tree_id(), inode.id.number) {
         handle.edit(inode.tree_id(), |editor| {
             inode::change::add_orphan(editor, inode.id.number)
         })?;

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use super::superblocks::ClosedSuperblock;
 use super::{
-    CommitReport, Editor, WriteContext, chunks, log_trees, quotas, refs, snapshots, space,
+    CommitReport, Editor, WriteContext, chunks, log_trees, orphans, quotas, refs, snapshots, space,
     superblocks, trees,
 };
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Ranges, Update};
@@ -98,6 +98,7 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
         groups_before: std::mem::take(&mut *fs.prepared.lock()),
         ..CommitReport::default()
     };
+    orphans::insert_all(fs, generation)?;
     quotas::count(fs, generation, &mut report)?;
     snapshots::create_pending(fs, generation, &mut report)?;
     quotas::store(fs, generation)?;

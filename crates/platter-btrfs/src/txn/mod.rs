@@ -16,6 +16,7 @@ pub(crate) mod data_extents;
 pub(crate) mod exclusive;
 pub(crate) mod prune;
 pub(crate) mod space;
+pub(crate) mod orphans;
 pub(crate) mod unused;
 pub(crate) mod superblocks;
 pub(crate) mod log_trees;
@@ -63,6 +64,7 @@ pub type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
 use chunks::ChunkAllocator;
 use log_trees::Logs;
+use orphans::DelayedOrphans;
 use quotas::Quotas;
 use space::{Reservations, Urgency};
 use stripes::StripedLocks;
@@ -235,6 +237,7 @@ pub struct WriteContext {
     shared: StripedLocks,
     in_place: InPlaceGate,
     logs: Logs,
+    orphans: DelayedOrphans,
     /// What was freed in the running transaction.
     pinned: Mutex<Ranges, { rank(11, 0) }>,
     /// The blocks of the running transaction.

@@ -10,6 +10,7 @@ use platter_vfs::{Clock, Error, Result, Unsupported};
 
 use super::chunks::ChunkAllocator;
 use super::log_trees::Logs;
+use super::orphans::DelayedOrphans;
 use super::quotas::Quotas;
 use super::space::Reservations;
 use super::stripes::StripedLocks;
@@ -82,6 +83,7 @@ impl WriteContext {
             shared: StripedLocks::default(),
             in_place: InPlaceGate::default(),
             logs: Logs::default(),
+            orphans: DelayedOrphans::default(),
             pinned: Mutex::default(),
             new_blocks: Mutex::new(BTreeSet::new()),
             transactions: Transactions::new(first, options.blocks_max, ended()),

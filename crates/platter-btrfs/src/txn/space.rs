@@ -36,6 +36,11 @@ pub(super) struct Reservations {
 }
 
 impl Reservations {
+    /// Goes on to reserve what a handle has reserved, and does not use.
+    pub(super) fn keep_metadata(&self, bytes: u64) {
+        self.metadata.fetch_add(bytes, Ordering::AcqRel);
+    }
+
     /// Returns a reservation of tree blocks.
     pub(super) fn release_metadata(&self, bytes: u64) {
         self.metadata.fetch_sub(bytes, Ordering::AcqRel);

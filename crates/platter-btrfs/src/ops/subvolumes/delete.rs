@@ -35,6 +35,7 @@ pub(in crate::ops) fn delete_subvolume(
     handle.whole(|handle| {
         names::remove(directory, handle, &mut states, name, id, false)?;
         states.store(handle)?;
+        handle.insert_orphans(id)?;
         subvolume::mark_dead(handle, id)?;
         let history = found.item.history;
         for (uuid, kind) in [
