@@ -125,6 +125,13 @@ impl<'a> Leaf<'a> {
         Some((self.key(index)?, data))
     }
 
+    /// The bytes that an item takes, of its header and its data.
+    #[must_use]
+    pub fn item_bytes(&self, index: usize) -> usize {
+        let data = self.data_range(index).map_or(0, |range| range.len());
+        data.saturating_add(ITEM_BYTES)
+    }
+
     /// The headers of some items.
     pub(super) fn headers(&self, range: Range<usize>) -> Option<&'a [DiskItem]> {
         self.items.get(range)

@@ -36,9 +36,7 @@ impl Items {
         })
     }
 
-    /// How many they are.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.headers.len()
     }
 
@@ -156,8 +154,9 @@ impl<'a> LeafMut<'a> {
         let area = self.block.get_mut(HEADER_BYTES..)?;
         area.copy_within(low..end, to);
         let shift = u32::try_from(len).ok()?;
+        // The last one has space for that, and has the lowest offset.
         for item in self.items_mut()?.get_mut(index..)? {
-            item.offset.set(item.offset.get().checked_sub(shift)?);
+            item.offset.set(item.offset.get().wrapping_sub(shift));
         }
         end.checked_sub(len)
     }
@@ -171,8 +170,9 @@ impl<'a> LeafMut<'a> {
             area.copy_within(low..end, to);
         }
         let shift = u32::try_from(len).ok()?;
+        // The first one ends at the gap.
         for item in self.items_mut()?.get_mut(index..)? {
-            item.offset.set(item.offset.get().checked_add(shift)?);
+            item.offset.set(item.offset.get().wrapping_add(shift));
         }
         Some(())
     }

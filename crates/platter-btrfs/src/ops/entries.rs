@@ -5,6 +5,7 @@ use platter_vfs::{FileKind, Name, Result};
 use super::BtrfsInode;
 use super::state::{States, touch_contents};
 use crate::directory::change::{EntryName, next_index};
+use crate::inode;
 use crate::ondisk::features::Incompat;
 use crate::txn::{Editor, Handle};
 
@@ -19,11 +20,7 @@ pub(super) fn add(
     let incompat = directory.context().superblock.features.incompat;
     let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
     let index = next_index(editor, directory.id.number)?;
-    let entry = EntryName {
-        dir: directory.id.number,
-        name: name.as_bytes(),
-        inode,
-    };
+    let entry = entry(directory, name, inode);
     entry.add(editor, handle.generation(), (kind, index), has_extended)?;
     let notes = &directory.fs.log_notes;
     notes.add_name(handle.generation(), directory.tree_id(), inode);
@@ -38,17 +35,42 @@ pub(super) fn remove(
     name: Name<'_>,
     inode: u64,
 ) -> Result<()> {
-    let entry = EntryName {
+    let index = entry(directory, name, inode).remove(editor)?;
+    note_removal(directory, handle, index, inode);
+    Ok(())
+}
+
+/// Removes the last name of an inode, and the inode as well unless it has extents. Returns whether it did.
+pub(super) fn remove_last(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &mut Editor<'_, '_>,
+    name: Name<'_>,
+    inode: u64,
+) -> Result<bool> {
+    if inode::change::has_extents(editor, inode)? {
+        remove(directory, handle, editor, name, inode)?;
+        return Ok(false);
+    }
+    let index = entry(directory, name, inode).remove_with_inode(editor)?;
+    note_removal(directory, handle, index, inode);
+    Ok(true)
+}
+
+fn entry<'n>(directory: &BtrfsInode, name: Name<'n>, inode: u64) -> EntryName<'n> {
+    EntryName {
         dir: directory.id.number,
         name: name.as_bytes(),
         inode,
-    };
-    let index = entry.remove(editor)?;
+    }
+}
+
+/// Remembers for the log that a name is gone.
+fn note_removal(directory: &BtrfsInode, handle: &Handle<'_>, index: u64, inode: u64) {
     let (notes, place) = (&directory.fs.log_notes, (directory.id.number, index));
     if !notes.remove_name(handle.generation(), directory.tree_id(), place, inode) {
         handle.require_commit();
     }
-    Ok(())
 }
 
 /// Sets the size and the times of a directory after a name came to it or left it.

@@ -229,6 +229,11 @@ impl<'n> States<'n> {
         &mut held.expect("it was among those to lock").item
     }
 
+    /// Stores the item of one of them.
+    pub(super) fn store_item(&mut self, handle: &Handle<'_>, inode: &BtrfsInode) -> Result<()> {
+        store(handle, inode.id, self.item(inode))
+    }
+
     /// Stores all items.
     pub(super) fn store(&mut self, handle: &Handle<'_>) -> Result<()> {
         let mut held = self.held.iter_mut();

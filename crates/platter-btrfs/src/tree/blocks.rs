@@ -167,9 +167,11 @@ impl TreeBlocks {
     }
 
     /// Makes `bytes` the block at `logical`, which was allocated. It is in memory until it is
-    /// [written](Self::write) or [forgotten](Self::forget).
+    /// [written](Self::write) or [forgotten](Self::forget), and gets its checksum when it is
+    /// [finished](Self::finish).
     pub fn create(&self, logical: LogicalAddr, bytes: Box<[u8]>) -> Result<()> {
-        self.cache.publish(logical.0, bytes, &self.verifier)?;
+        self.cache
+            .publish_changed(logical.0, bytes, &self.verifier)?;
         Ok(())
     }
 
@@ -185,6 +187,26 @@ impl TreeBlocks {
             .cache
             .edit(logical.0, &self.verifier, generation.0, |bytes| {
                 Ok::<_, platter_cache::BufferError>(Edit::Changed(change(bytes)))
+            })?;
+        match edited {
+            Edited::Changed { result, .. } | Edited::Kept(result) => Ok(result),
+        }
+    }
+
+    /// As [`edit`](Self::edit), unless `change` leaves the block as it is, and returns `None`.
+    pub fn try_edit<R>(
+        &self,
+        logical: LogicalAddr,
+        generation: Generation,
+        change: impl FnOnce(&mut [u8]) -> Option<R>,
+    ) -> Result<Option<R>> {
+        let edited = self
+            .cache
+            .edit(logical.0, &self.verifier, generation.0, |bytes| {
+                Ok::<_, platter_cache::BufferError>(match change(bytes) {
+                    Some(result) => Edit::Changed(Some(result)),
+                    None => Edit::Kept(None),
+                })
             })?;
         match edited {
             Edited::Changed { result, .. } | Edited::Kept(result) => Ok(result),

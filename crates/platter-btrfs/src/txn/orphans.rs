@@ -40,7 +40,7 @@ fn reserved_bytes(fs: &WriteContext) -> u64 {
 }
 
 impl Handle<'_> {
-    /// Has the commit of this transaction insert the item of an orphan. Returns `false` if that has to be done now.
+    /// Makes the commit of this transaction insert the item of an orphan. Returns `false` if that has to be done now.
     #[must_use]
     pub fn delay_orphan(&self, tree: TreeId, inode: u64) -> bool {
         let mut waiting = self.fs.orphans.waiting.lock();

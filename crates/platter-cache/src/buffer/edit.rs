@@ -305,6 +305,28 @@ mod tests {
     }
 
     #[test]
+    fn new_blocks_are_sealed_and_validated_when_they_are_written() {
+        let (device, cache) = cache();
+        let verifier = Summed::new(0);
+        let block = || vec![3; BLOCK as usize];
+        cache.publish_changed(2, block(), &verifier).unwrap();
+        assert_eq!(cache.read(2, &verifier).unwrap()[..], block()[..]);
+        assert!(set(&cache, &verifier, 1, 4));
+        assert_eq!(seals(&verifier), 0);
+        assert_eq!(cache.write_dirty(0..9).unwrap(), 1);
+        assert_eq!(seals(&verifier), 1);
+        assert_eq!(device.snapshot()[2 * BLOCK as usize], 4);
+        let bad = vec![BAD; BLOCK as usize];
+        cache.publish_changed(4, bad, &verifier).unwrap();
+        assert!(cache.seal(4).is_err());
+        assert!(cache.write_dirty(0..9).is_err());
+        let mut at_once = Summed::new(0);
+        at_once.is_kept = false;
+        cache.publish_changed(6, block(), &at_once).unwrap();
+        assert_eq!(seals(&at_once), 1);
+    }
+
+    #[test]
     fn bytes_that_break_a_rule_are_neither_sealed_nor_written() {
         let (device, cache) = cache();
         let verifier = Summed::new(0);

@@ -95,6 +95,27 @@ impl<S> BufferCache<S> {
         make_current(core, key, version)
     }
 
+    /// As [`publish`](Self::publish), but sealed and validated later, as after an [edit](Self::edit): at the latest
+    /// when it is [sealed](Self::seal).
+    ///
+    /// # Panics
+    /// If `bytes` is not one block long.
+    pub fn publish_changed(
+        &self,
+        block: impl Into<BlockAt>,
+        bytes: impl Into<Box<[u8]>>,
+        verifier: &dyn Verify,
+    ) -> Result<(), BufferError> {
+        let Some(rules) = verifier.kept() else {
+            return self.publish(block, bytes, verifier).map(drop);
+        };
+        let core = &*self.core;
+        let key = core.key(block.into())?;
+        let mut version = core.charged_beyond(of_one_block(key, bytes));
+        version.changed_as(rules);
+        make_current(core, key, Arc::new(version)).map(drop)
+    }
+
     /// Makes `bytes` the block's current version, dirty, without a seal: the caller writes a copy that it seals,
     /// and says when that is [written](Self::written). Until the block is read from the store again it passes as
     /// what `validated` says, which is not checked.

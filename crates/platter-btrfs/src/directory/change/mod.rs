@@ -7,6 +7,7 @@ use platter_ondisk::Corrupt;
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::{DirectoryRule, FIRST_INDEX};
+use crate::inode;
 use crate::ondisk::checksum::{extref_hash, name_hash};
 use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::inode_ref::InodeRef;
@@ -126,6 +127,23 @@ impl EntryName<'_> {
     /// # Errors
     /// `Corrupt` where one of its parts is missing; then nothing was changed.
     pub fn remove(&self, editor: &mut Editor<'_, '_>) -> Result<u64> {
+        let found = self.remove_entries(editor)?;
+        replace(editor, found.key, &found.rest)?;
+        Ok(found.index)
+    }
+
+    /// Removes the last name of an inode without extents, with all that there is of the inode. Returns its index.
+    ///
+    /// # Errors
+    /// As of [`remove`](Self::remove).
+    pub fn remove_with_inode(&self, editor: &mut Editor<'_, '_>) -> Result<u64> {
+        let found = self.remove_entries(editor)?;
+        inode::change::remove_items(editor, self.inode)?;
+        Ok(found.index)
+    }
+
+    /// Removes both entries. Returns the reference of the inode.
+    fn remove_entries(&self, editor: &mut Editor<'_, '_>) -> Result<FoundRef> {
         let hash_key = self.hash_key();
         let broken = |editor: &Editor<'_, '_>, key, rule| {
             platter_vfs::Error::from(Corrupt::new(editor.tree().locus(key), rule))
@@ -147,8 +165,7 @@ impl EntryName<'_> {
         }
         replace(editor, hash_key, &rest)?;
         editor.remove(index_key)?;
-        replace(editor, found.key, &found.rest)?;
-        Ok(found.index)
+        Ok(found)
     }
 
     fn find_ref(&self, editor: &mut Editor<'_, '_>) -> Result<Option<FoundRef>> {

@@ -3,7 +3,7 @@
 use platter_vfs::Result;
 
 use super::{CopyOnWrite, Path, Step, TreeEditor};
-use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::leaf::Leaf;
 use crate::ondisk::leaf_edit::{self, Items};
 use crate::ondisk::node::KeyPointer;
 use crate::ondisk::node_edit::{self, NodeMut};
@@ -13,6 +13,8 @@ use crate::ondisk::{Key, LogicalAddr};
 const LEAF_PARTS_MIN: usize = 3;
 /// Parts of a leaf: whether it can be merged is looked at when one more of them has become empty.
 const MERGE_PARTS: usize = 16;
+/// Items are moved to a leaf if one such part of it is free: else the next item finds none again.
+const FREE_PARTS: usize = 16;
 /// A node that is less full is.
 const NODE_PARTS_MIN: usize = 4;
 
@@ -75,24 +77,23 @@ pub(super) fn push_aside<C: CopyOnWrite>(
         return Ok(false);
     }
     let short = needed.saturating_sub(leaf_edit::free_bytes(block.bytes()));
-    let sizes: Vec<usize> = leaf
-        .iter()
-        .map(|(_, data)| data.len() + ITEM_BYTES)
-        .collect();
-    drop(block);
-    let (before, after) = sizes.split_at(step.index);
+    let least = leaf_edit::capacity(editor.node_bytes()) / FREE_PARTS;
     if let Some(right) = neighbour(editor, path, path.depth(), true)? {
         let free = free_bytes(editor, &right)?;
         // The leaf keeps an item, as only a root may be empty.
-        let movable = after.iter().rev().take(count - 1);
-        if let Some(moved) = worth_moving(movable, short, free) {
+        let after = (step.index.max(1)..count).rev();
+        let moved = (free >= least).then(|| worth_moving(leaf, after, short, free));
+        if let Some(moved) = moved.flatten() {
+            drop(block);
             move_right(editor, step, &right, count - moved..count)?;
             return Ok(true);
         }
     }
     if let Some(left) = neighbour(editor, path, path.depth(), false)? {
         let free = free_bytes(editor, &left)?;
-        if let Some(moved) = worth_moving(before.iter(), short, free) {
+        let moved = (free >= least).then(|| worth_moving(leaf, 0..step.index, short, free));
+        if let Some(moved) = moved.flatten() {
+            drop(block);
             move_left(editor, path, &left, moved)?;
             return Ok(true);
         }
@@ -305,14 +306,16 @@ fn remove_pointer<C: CopyOnWrite>(
 
 /// How many of these items are to be moved to where `free` bytes are free, so that `short` bytes become free:
 /// some more, so that the next item finds space as well. `None` if that is not possible.
-fn worth_moving<'s>(
-    sizes: impl Iterator<Item = &'s usize>,
+fn worth_moving(
+    leaf: Leaf<'_>,
+    items: impl Iterator<Item = usize>,
     short: usize,
     free: usize,
 ) -> Option<usize> {
     let wanted = short.max(free / 2);
     let (mut moved, mut count) = (0, 0);
-    for size in sizes {
+    for index in items {
+        let size = leaf.item_bytes(index);
         if moved >= wanted || moved + size > free {
             break;
         }

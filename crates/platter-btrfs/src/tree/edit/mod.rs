@@ -195,9 +195,8 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     /// own, which changes no item.
     pub fn get_for_change(&mut self, key: Key) -> Result<Option<Vec<u8>>> {
         let had_begun = self.has_begun;
-        let (path, block) = self.descend(key, Purpose::Change)?;
+        let (step, block) = self.descend(key, Purpose::Change)?;
         self.has_begun = had_begun;
-        let step = path.leaf().ok_or_else(|| self.shape())?;
         let item = block.leaf().item(step.index);
         let item = item.filter(|(found, _)| *found == key);
         Ok(item.map(|(_, data)| data.to_vec()))
@@ -263,17 +262,20 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         if needed > leaf_edit::capacity(self.node_bytes()) {
             return Err(self.broken(key, TreeEditRule::TooLarge));
         }
+        if self.try_put(key, data, false)? {
+            return Ok(());
+        }
         for round in 0..ROUNDS_MAX {
-            let (path, block) = self.descend(key, Purpose::Insert { needed })?;
-            let step = path.leaf().ok_or_else(|| self.shape())?;
+            let (step, block) = self.descend(key, Purpose::Insert { needed })?;
             if block.leaf().key(step.index) == Some(key) {
                 return Err(self.broken(key, TreeEditRule::Exists));
             }
             let fits = needed <= leaf_edit::free_bytes(block.bytes());
             drop(block);
             if fits {
-                return self.insert_at(&path, key, data);
+                return self.insert_at(step, key, data);
             }
+            let path = self.path()?;
             // Neighbours are asked once; they may have had too little.
             if round == 0 && balance::push_aside(self, &path, needed)? {
                 continue;
@@ -285,24 +287,52 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         Err(self.shape())
     }
 
-    /// Inserts an item where a path leads, which has the space.
-    fn insert_at(&mut self, path: &Path, key: Key, data: &[u8]) -> Result<()> {
-        let step = path.leaf().ok_or_else(|| self.shape())?;
+    /// Inserts an item where the current way leads, which has the space.
+    fn insert_at(&mut self, step: Step, key: Key, data: &[u8]) -> Result<()> {
         let is_inserted =
             self.edit_leaf(step.logical, |leaf| leaf.insert(step.index, key, data))?;
         if !is_inserted {
             return Err(self.shape());
         }
-        if step.index == 0 {
-            self.set_first_key(path, path.depth(), key)?;
+        self.keep_first_key(step.index, key)
+    }
+
+    /// Stores the first key of the leaf of the current way in the nodes above it, if that is what changed.
+    fn keep_first_key(&mut self, index: usize, key: Key) -> Result<()> {
+        if index > 0 {
+            return Ok(());
         }
-        Ok(())
+        let path = self.path()?;
+        self.set_first_key(&path, path.depth(), key)
+    }
+
+    /// Inserts an item, or replaces its data if it `may_replace` one, in a leaf that was changed before and has the
+    /// space. Returns whether that was done.
+    fn try_put(&mut self, key: Key, data: &[u8], may_replace: bool) -> Result<bool> {
+        let Some(step) = self.follow(key) else {
+            return Ok(false);
+        };
+        self.has_begun = true;
+        let put = self.try_edit_leaf(step.logical, |leaf| {
+            let index = leaf.leaf().lower_bound(key);
+            if leaf.leaf().key(index) == Some(key) {
+                let is_replaced = may_replace && leaf.replace(index, data);
+                return is_replaced.then_some(None);
+            }
+            leaf.insert(index, key, data).then_some(Some(index))
+        })?;
+        if let Some(Some(index)) = put {
+            self.keep_first_key(index, key)?;
+        }
+        Ok(put.is_some())
     }
 
     /// Replaces the data of an item, or inserts it.
     pub fn set(&mut self, key: Key, data: &[u8]) -> Result<()> {
-        let (path, block) = self.descend(key, Purpose::Change)?;
-        let step = path.leaf().ok_or_else(|| self.shape())?;
+        if self.try_put(key, data, true)? {
+            return Ok(());
+        }
+        let (step, block) = self.descend(key, Purpose::Change)?;
         let is_there = block.leaf().key(step.index) == Some(key);
         let free = leaf_edit::free_bytes(block.bytes());
         drop(block);
@@ -314,15 +344,14 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
             }
             self.remove(key)?;
         } else if data.len().saturating_add(ITEM_BYTES) <= free {
-            return self.insert_at(&path, key, data);
+            return self.insert_at(step, key, data);
         }
         self.insert(key, data)
     }
 
     /// Changes the data of an item in place.
     pub fn edit<R>(&mut self, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        let (path, block) = self.descend(key, Purpose::Change)?;
-        let step = path.leaf().ok_or_else(|| self.shape())?;
+        let (step, block) = self.descend(key, Purpose::Change)?;
         if block.leaf().key(step.index) != Some(key) {
             return Err(self.broken(key, TreeEditRule::Missing));
         }
@@ -333,8 +362,7 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 
     /// Changes the key of an item, which stays between its neighbours.
     pub fn set_key(&mut self, old: Key, new: Key) -> Result<()> {
-        let (path, block) = self.descend(old, Purpose::Change)?;
-        let step = path.leaf().ok_or_else(|| self.shape())?;
+        let (step, block) = self.descend(old, Purpose::Change)?;
         let leaf = block.leaf();
         let before = step.index.checked_sub(1).and_then(|at| leaf.key(at));
         let after = leaf.key(step.index + 1).or(step.end);
@@ -344,14 +372,14 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         }
         drop(block);
         self.edit_leaf(step.logical, |leaf| leaf.set_key(step.index, new))?;
-        if step.index == 0 {
-            self.set_first_key(&path, path.depth(), new)?;
-        }
-        Ok(())
+        self.keep_first_key(step.index, new)
     }
 
     /// Removes an item. Returns whether there was one.
     pub fn remove(&mut self, key: Key) -> Result<bool> {
+        if remove::from_recent(self, key)? {
+            return Ok(true);
+        }
         Ok(self.remove_range(key, key)? > 0)
     }
 

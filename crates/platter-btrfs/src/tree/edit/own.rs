@@ -1,10 +1,10 @@
 //! Making blocks the transaction's own, from the root down.
 
 use platter_vfs::Result;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::{CopyOnWrite, Path, Purpose, ROUNDS_MAX, Step, TreeEditRule, TreeEditor, split};
-use crate::ondisk::header::{HEADER_BYTES, Header, HeaderFlags, LEVEL_MAX};
+use crate::ondisk::header::{DiskHeader, HEADER_BYTES, Header, HeaderFlags, LEVEL_MAX};
 use crate::ondisk::leaf_edit::{self, LeafMut};
 use crate::ondisk::node::KeyPointer;
 use crate::ondisk::node_edit::{self, NodeMut};
@@ -14,11 +14,12 @@ use crate::ondisk::{Key, LogicalAddr};
 use crate::tree::TreeBlock;
 
 impl<C: CopyOnWrite> TreeEditor<'_, C> {
-    /// The way to `key`: to the first item at or after it in the leaf that it belongs to, and that leaf. All blocks
-    /// on it belong to the transaction.
-    pub(super) fn descend(&mut self, key: Key, purpose: Purpose) -> Result<(Path, TreeBlock)> {
+    /// Finds the way to `key`: to the first item at or after it in the leaf that it belongs to. Returns the step to
+    /// that leaf, and the leaf. All blocks on the way, which becomes the [current one](Self::path), belong to the
+    /// transaction.
+    pub(super) fn descend(&mut self, key: Key, purpose: Purpose) -> Result<(Step, TreeBlock)> {
         self.has_begun = true;
-        if let Some(found) = self.follow_recent(key, purpose)? {
+        if let Some(found) = self.descend_recent(key, purpose)? {
             return Ok(found);
         }
         for _ in 0..ROUNDS_MAX {
@@ -29,46 +30,52 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         Err(self.broken(key, TreeEditRule::TooHigh))
     }
 
+    /// The way that was found last.
+    pub(super) fn path(&self) -> Result<Path> {
+        let path = self.recent.current().copied();
+        path.ok_or_else(|| self.shape())
+    }
+
     /// The way to `key`, if it leads to a leaf that was changed before, and has the space for what is inserted.
-    fn follow_recent(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Path, TreeBlock)>> {
-        let Some(mut path) = self.recent.find_used(key).copied() else {
+    fn descend_recent(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Step, TreeBlock)>> {
+        let Some(mut step) = self.follow(key) else {
             return Ok(None);
         };
-        let Some(block) = self.block_of_recent(&path)? else {
-            return Ok(None);
-        };
+        let block = self.own_block(step.logical)?;
         if let Purpose::Insert { needed } = purpose
             && needed > leaf_edit::free_bytes(block.bytes())
         {
             return Ok(None);
         }
-        if let Some(step) = path.leaf_mut() {
-            step.index = block.leaf().lower_bound(key);
-        }
-        Ok(Some((path, block)))
+        step.index = block.leaf().lower_bound(key);
+        self.recent.set_index(step.index);
+        Ok(Some((step, block)))
+    }
+
+    /// The step to the leaf that `key` belongs to, if it was changed before, with any index. The way to it becomes the
+    /// current one.
+    pub(super) fn follow(&mut self, key: Key) -> Option<Step> {
+        let step = self.recent.follow(key)?;
+        self.recent.current().filter(|path| self.owns(path))?;
+        Some(step)
+    }
+
+    /// Whether all blocks of a path belong to the transaction.
+    fn owns(&self, path: &Path) -> bool {
+        let generation = self.cow.generation();
+        let mut steps = path.steps().iter();
+        steps.all(|step| self.cow.owns(step.logical, generation))
     }
 
     /// The leaf that `key` belongs to, if it was changed before.
     pub(super) fn recent_leaf(&self, key: Key) -> Result<Option<TreeBlock>> {
-        match self.recent.find(key) {
-            Some(path) => self.block_of_recent(path),
-            None => Ok(None),
-        }
-    }
-
-    /// The leaf of a recent path, if the way to it still belongs to the transaction.
-    fn block_of_recent(&self, path: &Path) -> Result<Option<TreeBlock>> {
-        let generation = self.cow.generation();
-        let mut steps = path.steps().iter();
-        let is_own = steps.all(|step| self.cow.owns(step.logical, generation));
-        match path.leaf().filter(|_| is_own) {
-            Some(leaf) => self.own_block(leaf.logical).map(Some),
-            None => Ok(None),
-        }
+        let path = self.recent.find(key).filter(|path| self.owns(path));
+        let leaf = path.and_then(Path::leaf);
+        leaf.map(|leaf| self.own_block(leaf.logical)).transpose()
     }
 
     /// `None` if a node had to be split, so that the way is another one.
-    fn try_descend(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Path, TreeBlock)>> {
+    fn try_descend(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Step, TreeBlock)>> {
         let mut path = Path::EMPTY;
         let (mut logical, mut level) = self.own_root()?;
         let mut block = self.own_block(logical)?;
@@ -86,7 +93,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
             path.push(step).ok_or_else(|| self.shape())?;
             if level == 0 {
                 self.recent.add(low, &path);
-                return Ok(Some((path, block)));
+                return Ok(Some((step, block)));
             }
             let node = block.node();
             let is_full = node.len() + 2 > node_edit::capacity(self.node_bytes());
@@ -117,6 +124,23 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         self.blocks.edit(logical, generation, |bytes| {
             change(&mut LeafMut::new(bytes))
         })
+    }
+
+    /// Changes a leaf that belongs to the transaction; `None` if `change` leaves it as it is.
+    pub(super) fn try_edit_leaf<R>(
+        &self,
+        logical: LogicalAddr,
+        change: impl FnOnce(&mut LeafMut<'_>) -> Option<R>,
+    ) -> Result<Option<R>> {
+        let generation = self.cow.generation();
+        let edited = self.blocks.try_edit(logical, generation, |bytes| {
+            let header = DiskHeader::ref_from_prefix(bytes).ok();
+            let is_own = header.is_some_and(|(header, _)| {
+                header.generation.get() == generation.0 && header.level == 0
+            });
+            is_own.then(|| change(&mut LeafMut::new(bytes)))?
+        })?;
+        Ok(edited)
     }
 
     /// Adds or removes pointers of a node that belongs to the transaction.

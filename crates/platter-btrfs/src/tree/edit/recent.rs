@@ -20,6 +20,8 @@ const PATHS_MAX: usize = 8;
 pub struct RecentPaths {
     generation: Generation,
     paths: Vec<RecentPath>,
+    /// The one that was found or added last.
+    current: usize,
     /// Where a path to be replaced is looked for.
     hand: usize,
 }
@@ -73,39 +75,58 @@ impl RecentPaths {
         blocks.read(leaf.logical, &expected).map(Some)
     }
 
-    /// As [`find`](Self::find), of a path that is about to be followed again.
-    pub(super) fn find_used(&mut self, key: Key) -> Option<&Path> {
-        let found = self.paths.iter_mut().find(|it| it.leads_to(key))?;
+    /// Makes the path to the leaf that a key belongs to the current one. Returns that leaf's step.
+    pub(super) fn follow(&mut self, key: Key) -> Option<Step> {
+        let at = self.paths.iter().position(|it| it.leads_to(key))?;
+        let found = self.paths.get_mut(at)?;
         found.is_used = true;
-        Some(&found.path)
+        self.current = at;
+        found.path.leaf()
+    }
+
+    /// Sets the index in the leaf of the current path.
+    pub(super) fn set_index(&mut self, index: usize) {
+        let path = self.paths.get_mut(self.current).map(|it| &mut it.path);
+        if let Some(step) = path.and_then(Path::leaf_mut) {
+            step.index = index;
+        }
+    }
+
+    /// The path that was found or added last.
+    pub(super) fn current(&self) -> Option<&Path> {
+        self.paths.get(self.current).map(|it| &it.path)
     }
 
     /// Remembers the path to a leaf that keys from `low` on belong to.
     pub(super) fn add(&mut self, low: Key, path: &Path) {
         let Some(leaf) = path.leaf() else { return };
+        let known = self.paths.iter().position(|it| it.is_to(leaf.logical));
+        self.current = known.unwrap_or_else(|| self.place());
         let new = RecentPath {
             low,
             path: *path,
             is_used: false,
         };
-        if let Some(known) = self.paths.iter_mut().find(|it| it.is_to(leaf.logical)) {
-            *known = new;
-            return;
+        match self.paths.get_mut(self.current) {
+            Some(slot) => *slot = new,
+            None => self.paths.push(new),
         }
+    }
+
+    /// Where a new path goes.
+    fn place(&mut self) -> usize {
         if self.paths.len() < PATHS_MAX {
-            self.paths.push(new);
-            return;
+            return self.paths.len();
         }
-        // Twice around, none is left that was used.
-        for _ in 0..2 * PATHS_MAX {
+        // Once around, none is left that was used.
+        for _ in 0..PATHS_MAX {
             self.hand = (self.hand + 1) % PATHS_MAX;
-            if let Some(slot) = self.paths.get_mut(self.hand)
-                && !std::mem::take(&mut slot.is_used)
-            {
-                *slot = new;
-                return;
+            let slot = self.paths.get_mut(self.hand);
+            if slot.is_none_or(|slot| !std::mem::take(&mut slot.is_used)) {
+                break;
             }
         }
+        self.hand
     }
 
     /// The first key of a leaf, by its pointer, changed from `old` to `new`.

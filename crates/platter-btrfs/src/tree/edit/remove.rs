@@ -1,17 +1,55 @@
 //! Removal of items: empty and nearly empty blocks go.
 
+use std::ops::Range;
+
 use platter_vfs::Result;
 
 use super::{CopyOnWrite, Path, Purpose, TreeEditor, balance};
 use crate::ondisk::Key;
-use crate::ondisk::leaf_edit;
+use crate::ondisk::leaf_edit::{self, LeafMut};
 use crate::ondisk::superblock::RootPointer;
 
 /// What is left in a leaf.
 struct Left {
+    /// Where it was removed.
+    index: usize,
     first: Option<Key>,
     used_before: usize,
     used: usize,
+}
+
+/// Removes items of a leaf. `None` if there are none such.
+fn remove(leaf: &mut LeafMut<'_>, range: Range<usize>, capacity: usize) -> Option<Left> {
+    let used_before = capacity.saturating_sub(leaf.free_bytes());
+    let index = range.start;
+    leaf.remove(range).then(|| Left {
+        index,
+        first: leaf.leaf().key(0),
+        used_before,
+        used: capacity.saturating_sub(leaf.free_bytes()),
+    })
+}
+
+/// Removes the item of a key, if there is one in a leaf that was changed before. Returns whether it did.
+pub(super) fn from_recent<C: CopyOnWrite>(
+    editor: &mut TreeEditor<'_, C>,
+    key: Key,
+) -> Result<bool> {
+    let Some(step) = editor.follow(key) else {
+        return Ok(false);
+    };
+    let capacity = leaf_edit::capacity(editor.node_bytes());
+    let left = editor.try_edit_leaf(step.logical, |leaf| {
+        let index = leaf.leaf().lower_bound(key);
+        let is_there = leaf.leaf().key(index) == Some(key);
+        is_there.then(|| remove(leaf, index..index + 1, capacity))?
+    })?;
+    let Some(left) = left else {
+        return Ok(false);
+    };
+    editor.has_begun = true;
+    restore(editor, &left)?;
+    Ok(true)
 }
 
 /// Removes the items from `first` on that are in its leaf and not after `last`. Returns how many there were, and
@@ -21,8 +59,7 @@ pub(super) fn from_leaf<C: CopyOnWrite>(
     first: Key,
     last: Key,
 ) -> Result<(usize, bool)> {
-    let (path, block) = editor.descend(first, Purpose::Change)?;
-    let step = path.leaf().ok_or_else(|| editor.shape())?;
+    let (step, block) = editor.descend(first, Purpose::Change)?;
     let leaf = block.leaf();
     let end = last
         .successor()
@@ -30,38 +67,34 @@ pub(super) fn from_leaf<C: CopyOnWrite>(
     let is_end = end < leaf.len() || step.end.is_none_or(|end| last < end);
     drop(block);
     let capacity = leaf_edit::capacity(editor.node_bytes());
-    let left = editor.edit_leaf(step.logical, |leaf| {
-        let used_before = capacity.saturating_sub(leaf.free_bytes());
-        leaf.remove(step.index..end).then(|| Left {
-            first: leaf.leaf().key(0),
-            used_before,
-            used: capacity.saturating_sub(leaf.free_bytes()),
-        })
-    })?;
-    let left = left.ok_or_else(|| editor.shape())?;
-    restore(editor, &path, &left)?;
+    let left = editor.edit_leaf(step.logical, |leaf| remove(leaf, step.index..end, capacity))?;
+    restore(editor, &left.ok_or_else(|| editor.shape())?)?;
     Ok((end - step.index, is_end))
 }
 
-/// Restores keys and fill of the blocks of `path` after items were removed.
-fn restore<C: CopyOnWrite>(editor: &mut TreeEditor<'_, C>, path: &Path, left: &Left) -> Result<()> {
-    let step = path.leaf().ok_or_else(|| editor.shape())?;
-    let is_root = path.depth() == 0;
-    let Some(first) = left.first else {
-        if !is_root {
-            remove_leaf(editor, path)?;
-            shrink(editor)?;
-        }
-        return Ok(());
-    };
-    if step.index == 0 {
-        editor.set_first_key(path, path.depth(), first)?;
-    }
+/// Restores keys and fill of the blocks of the current way after items were removed from its leaf.
+fn restore<C: CopyOnWrite>(editor: &mut TreeEditor<'_, C>, left: &Left) -> Result<()> {
+    let is_root = editor.root().level == 0;
     let capacity = leaf_edit::capacity(editor.node_bytes());
-    if !is_root
-        && balance::is_merge_due(capacity, left.used_before, left.used)
-        && balance::merge_leaf(editor, path, left.used)?
-    {
+    let is_merge_due = !is_root && balance::is_merge_due(capacity, left.used_before, left.used);
+    if is_root || left.index > 0 && !is_merge_due {
+        // No node says anything of what is gone.
+        return Ok(());
+    }
+    let path = editor.path()?;
+    let has_fewer_blocks = match left.first {
+        None => {
+            remove_leaf(editor, &path)?;
+            true
+        }
+        Some(first) => {
+            if left.index == 0 {
+                editor.set_first_key(&path, path.depth(), first)?;
+            }
+            is_merge_due && balance::merge_leaf(editor, &path, left.used)?
+        }
+    };
+    if has_fewer_blocks {
         shrink(editor)?;
     }
     Ok(())

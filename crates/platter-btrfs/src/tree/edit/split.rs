@@ -4,7 +4,7 @@ use platter_vfs::Result;
 
 use super::{CopyOnWrite, Path, Step, TreeEditor};
 use crate::ondisk::leaf::{self, ITEM_BYTES, Leaf};
-use crate::ondisk::leaf_edit;
+use crate::ondisk::leaf_edit::{self, Items, LeafMut};
 use crate::ondisk::node::{self, KeyPointer};
 use crate::ondisk::{Key, LogicalAddr};
 
@@ -25,31 +25,29 @@ pub(super) fn split_leaf<C: CopyOnWrite>(
     let capacity = leaf_edit::capacity(editor.node_bytes());
     let needed = data.len() + ITEM_BYTES;
     let at = split_point(block.leaf(), step.index, needed, capacity);
-    let moved: Vec<(Key, Vec<u8>)> = (at..block.leaf().len())
-        .filter_map(|index| block.leaf().item(index))
-        .map(|(key, data)| (key, data.to_vec()))
-        .collect();
+    let count = block.leaf().len();
+    let moved = Items::of(&block.leaf(), at..count);
     drop(block);
-    let is_alone = moved.is_empty();
-    let first = moved.first().map_or(key, |(first, _)| *first);
+    let first = moved.as_ref().and_then(Items::first_key).unwrap_or(key);
     let (header, mut bytes) = editor.new_block(step.logical, 0, first)?;
-    let is_encoded = if is_alone {
-        leaf::encode(&mut bytes, &header, [(key, data)])
-    } else {
-        let items = moved.iter().map(|(key, data)| (*key, &data[..]));
-        leaf::encode(&mut bytes, &header, items)
+    let is_encoded = leaf::encode(&mut bytes, &header, []) && {
+        let mut leaf = LeafMut::new(&mut bytes);
+        match &moved {
+            Some(moved) => leaf.insert_items(0, moved),
+            None => leaf.insert(0, key, data),
+        }
     };
     if !is_encoded {
         return Err(editor.shape());
     }
     editor.blocks.create(header.logical, bytes)?;
     insert_pointer(editor, path, path.depth(), first, header.logical)?;
-    if is_alone {
+    if moved.is_none() {
         return Ok(true);
     }
     let is_emptied = at == 0;
     editor.edit_leaf(step.logical, |leaf| {
-        leaf.remove(at..at + moved.len());
+        leaf.remove(at..count);
         if is_emptied {
             leaf.insert(0, key, data);
         }
@@ -121,8 +119,8 @@ fn split_point(leaf: Leaf<'_>, index: usize, needed: usize, capacity: usize) -> 
     if index >= count {
         return count;
     }
-    let sizes = leaf.iter().map(|(_, data)| data.len() + ITEM_BYTES);
-    let total: usize = leaf.iter().map(|(_, data)| data.len() + ITEM_BYTES).sum();
+    let sizes = (0..count).map(|index| leaf.item_bytes(index));
+    let total: usize = sizes.clone().sum();
     let mut best = (usize::MAX, index);
     let mut left = 0;
     for (at, size) in (0..).zip(sizes) {

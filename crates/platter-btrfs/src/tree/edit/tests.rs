@@ -94,7 +94,7 @@ fn agree(editor: &TreeEditor<'_, Counting>, map: &BTreeMap<Key, Vec<u8>>) {
 fn recent_paths_are_current(editor: &TreeEditor<'_, Counting>) {
     for (low, path) in editor.recent.iter() {
         let last = path.leaf().unwrap().end;
-        let last = last.map_or(Key::MAX, |end| predecessor(end));
+        let last = last.map_or(Key::MAX, predecessor);
         for key in [low, last] {
             let mut at = editor.tree().root.logical;
             let mut end = None;
