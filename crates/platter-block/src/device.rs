@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::{IoError, Operation};
 
-/// Size and block sizes of a device, fixed while it is open.
+/// Size and block sizes of a device, fixed while it is open but for a size that [grows](BlockDevice::grow).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Capacity in bytes.
@@ -67,6 +67,13 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
         let end = self.geometry().len_bytes;
         Ok((offset < end).then_some(offset..end))
+    }
+
+    /// Makes the device at least so many bytes long, where it can: a file is extended, and of a block device the size that
+    /// it has by now counts. Its geometry says what became of it.
+    fn grow(&self, len_bytes: u64) -> Result<(), IoError> {
+        let _ = len_bytes;
+        Ok(())
     }
 
     /// Requests readahead of a range. A hint, without effect on the bytes read.

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::RwLock;
 
@@ -15,6 +16,8 @@ use crate::{BlockDevice, Geometry, IoError, Operation};
 pub struct RevocableDevice {
     name: Arc<str>,
     geometry: Geometry,
+    /// The length, which may have grown.
+    len_bytes: AtomicU64,
     /// The device below, until it is revoked.
     base: RwLock<Option<Arc<dyn BlockDevice>>>,
 }
@@ -26,6 +29,7 @@ impl RevocableDevice {
         Self {
             name: Arc::clone(base.name()),
             geometry: base.geometry(),
+            len_bytes: base.geometry().len_bytes.into(),
             base: RwLock::new(Some(base)),
         }
     }
@@ -55,7 +59,18 @@ impl BlockDevice for RevocableDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry {
+            len_bytes: self.len_bytes.load(Ordering::Acquire),
+            ..self.geometry
+        }
+    }
+
+    fn grow(&self, len_bytes: u64) -> Result<(), IoError> {
+        let base = self.base(Operation::Write, len_bytes, 0)?;
+        base.grow(len_bytes)?;
+        let len_bytes = base.geometry().len_bytes;
+        self.len_bytes.fetch_max(len_bytes, Ordering::AcqRel);
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {

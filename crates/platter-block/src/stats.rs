@@ -138,6 +138,10 @@ impl BlockDevice for CountingDevice {
         self.base.read_vectored_at(offset, bufs)
     }
 
+    fn grow(&self, len_bytes: u64) -> Result<(), IoError> {
+        self.base.grow(len_bytes)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         self.count_write(buf.len());
         self.base.write_at(offset, buf)

@@ -15,8 +15,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
 
 use crate::device::{check_range, check_range_vectored, check_span};
@@ -30,11 +31,13 @@ pub use open::{Access, OpenError, OpenOptions, Refusal};
 
 /// An open regular file or block device. Closing it releases its locks.
 ///
-/// The capacity is the size at the time of opening: a write never extends the file.
+/// The capacity is the size at the time of opening, unless it [grows](BlockDevice::grow): a write never extends the file.
 #[derive(Debug)]
 pub struct FileDevice {
     name: Arc<str>,
     geometry: Geometry,
+    /// Its length, which may have grown.
+    len_bytes: AtomicU64,
     kind: FileKind,
     file: OwnedFd,
     direct: Option<DirectFile>,
@@ -116,6 +119,15 @@ impl FileDevice {
         blkdev::discard(self.file.as_fd(), start, end - start)
     }
 
+    /// Makes a file at least so long. Returns its length.
+    fn extend(&self, len_bytes: u64) -> rustix::io::Result<u64> {
+        let is = u64::try_from(fstat(&self.file)?.st_size).map_err(|_| Errno::OVERFLOW)?;
+        if is < len_bytes {
+            ftruncate(&self.file, len_bytes)?;
+        }
+        Ok(is.max(len_bytes))
+    }
+
     fn punch_hole(&self, range: &Range<u64>) -> rustix::io::Result<()> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = range.end - range.start;
@@ -151,7 +163,22 @@ impl BlockDevice for FileDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry {
+            len_bytes: self.len_bytes.load(Ordering::Acquire),
+            ..self.geometry
+        }
+    }
+
+    fn grow(&self, len_bytes: u64) -> Result<(), IoError> {
+        self.refuse_read_only(Operation::Write, len_bytes, 0)?;
+        let now = match self.kind {
+            FileKind::Regular => self.extend(len_bytes),
+            FileKind::Block => blkdev::capacity_bytes(self.file.as_fd()),
+        };
+        let now =
+            now.map_err(|source| IoError::new(&self.name, Operation::Write, len_bytes, 0, source))?;
+        self.len_bytes.fetch_max(now, Ordering::AcqRel);
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
@@ -235,7 +262,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
-        let end = self.geometry.len_bytes;
+        let end = self.geometry().len_bytes;
         if offset >= end {
             return Ok(None);
         }
@@ -264,7 +291,7 @@ impl BlockDevice for FileDevice {
         if self.direct.is_some() {
             return;
         }
-        let end = range.end.min(self.geometry.len_bytes);
+        let end = range.end.min(self.geometry().len_bytes);
         if let Some(length) = end.checked_sub(range.start).and_then(NonZeroU64::new) {
             let _ = fadvise(&self.file, range.start, Some(length), Advice::WillNeed);
         }

@@ -285,6 +285,7 @@ impl Opening<'_> {
         };
         Ok(FileDevice {
             name: self.name,
+            len_bytes: geometry.len_bytes.into(),
             geometry,
             kind,
             file,

@@ -450,3 +450,29 @@ fn open_file_is_used_locked_and_refused_unless_positioned() {
         }
     }
 }
+
+#[test]
+fn file_grows_while_it_is_open() {
+    let (_dir, path) = image(&pattern(5000));
+    let device = Arc::new(FileDevice::open(&path, WRITE).unwrap());
+    let below: Arc<dyn BlockDevice> = Arc::<FileDevice>::clone(&device);
+    let revocable = crate::RevocableDevice::new(below);
+    assert!(revocable.write_at(8000, &[1; 8]).is_err());
+    revocable.grow(9000).unwrap();
+    for device in [&*device as &dyn BlockDevice, &revocable] {
+        assert_eq!(device.geometry().len_bytes, 9000);
+    }
+    revocable.write_at(8000, &[1; 8]).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 9000);
+    // It does not become shorter, and is as long as others made it.
+    device.grow(100).unwrap();
+    assert_eq!(device.geometry().len_bytes, 9000);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(12_000).unwrap();
+    device.grow(100).unwrap();
+    assert_eq!(device.geometry().len_bytes, 12_000);
+    drop(revocable);
+    drop(device);
+    let read_only = FileDevice::open(&path, READ).unwrap();
+    assert!(read_only.grow(20_000).is_err());
+}
