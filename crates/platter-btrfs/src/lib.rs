@@ -23,11 +23,12 @@ pub mod subvolume;
 pub mod send;
 pub mod log;
 pub mod ops;
+pub mod scrub;
+pub mod pool;
 pub mod mount;
 pub mod mkfs;
 pub mod check;
-pub mod scrub;
-pub mod pool;
+pub mod unmounted;
 
 pub use compress::Method;
 pub use mount::{
@@ -35,5 +36,6 @@ pub use mount::{
     identify_all, open_for_writing,
 };
 pub use ops::DataPolicy;
-pub use pool::{BalanceArgs, BalanceFilter, Moved, Moving, PoolRequest};
+pub use pool::{BalanceArgs, BalanceFilter};
 pub use scrub::ScrubCounts;
+pub use unmounted::PoolRequest;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use platter_ondisk::Uuid;
 
-use crate::{Condition, Description, Inode, InodeId, Quotas, Result, StatFs, Subvolumes};
+use crate::{Condition, Description, Devices, Inode, InodeId, Quotas, Result, StatFs, Subvolumes};
 
 /// A change of what a filesystem says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +140,11 @@ pub trait Filesystem: Send + Sync + Debug {
 
     /// Its subvolumes, where the format has any.
     fn subvolumes(&self) -> Option<&dyn Subvolumes> {
+        None
+    }
+
+    /// Its devices, where it is written and they can be changed meanwhile.
+    fn devices(&self) -> Option<&dyn Devices> {
         None
     }
 

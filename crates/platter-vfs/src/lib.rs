@@ -17,6 +17,7 @@ pub mod inode;
 pub mod ranges;
 pub mod description;
 pub mod check;
+pub mod devices;
 pub mod subvolumes;
 pub mod quotas;
 pub mod filesystem;
@@ -38,7 +39,7 @@ pub mod namei;
 pub mod tree_walk;
 
 pub use platter_block::lock;
-pub use platter_block::{MountEntry, MountTable, MountedDevice};
+pub use platter_block::{BlockDevice, MountEntry, MountTable, MountedDevice};
 pub use platter_ondisk::{Corruption, Locus, Uuid};
 
 pub use access_time::{AccessTimes, FileTimes};
@@ -50,6 +51,7 @@ pub use credentials::{Context, Credentials};
 pub use defragment::Defragment;
 pub use dentry::{DentryCache, Recall, Remembered};
 pub use description::{Description, Detail, DetailValue, Feature, FeatureClass};
+pub use devices::Devices;
 pub use error::{Condition, Error, Result, Unsupported};
 pub use filesystem::{Filesystem, Trim, Tune};
 pub use inode::{

@@ -1,6 +1,8 @@
 //! The devices of a filesystem that is not mounted: scrubbing what is on them, balance, devices that come and go.
 
-use platter_block::Access;
+use std::sync::Arc;
+
+use platter_block::{Access, BlockDevice};
 use platter_vfs::CheckSink;
 
 use crate::driver::{Driver, MountRequest, Pool, unsupported};
@@ -109,6 +111,14 @@ pub fn resize_device(
     let (image, pool, request) = open(&options.clone().read_write(), spec)?;
     let moved = pool.resize_device(request, device, len_bytes, moving);
     moved.map_err(|error| Error::new(image.name(), error))
+}
+
+/// Opens the device that `spec` names for writing, to become one of a filesystem.
+///
+/// # Errors
+/// `Occupied` where something that is known is on it, unless `is_forced`.
+pub fn open_new(spec: &ImageSpec, is_forced: bool) -> Result<Arc<dyn BlockDevice>> {
+    Ok(Arc::clone(target(spec, is_forced)?.device()))
 }
 
 /// A device that becomes one of a filesystem.

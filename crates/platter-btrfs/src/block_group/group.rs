@@ -54,6 +54,10 @@ struct State {
     is_read_only: bool,
     /// Its items are being removed.
     is_removed: bool,
+    /// The bytes that the table counts as free for it.
+    counted: u64,
+    /// What would have been unpinned since it keeps what is pinned.
+    kept: Option<Ranges>,
     recorded: Recorded,
     /// `None` until they are needed.
     free: Option<Ranges>,
@@ -65,7 +69,8 @@ impl State {
     fn is_unused(&self) -> bool {
         let has_item = matches!(self.recorded.persisted, Persisted::Item(_));
         let held = self.used + self.reserved + self.pinned;
-        has_item && held == 0 && !self.is_read_only && !self.is_removed
+        let is_held = self.is_read_only || self.kept.is_some();
+        has_item && held == 0 && !is_held && !self.is_removed
     }
 }
 
@@ -90,6 +95,8 @@ impl BlockGroup {
                 pinned: 0,
                 is_read_only: false,
                 is_removed: false,
+                counted: 0,
+                kept: None,
                 recorded: Recorded::new(persisted),
                 free: None,
                 cursor: item.start.0,
@@ -150,9 +157,52 @@ impl BlockGroup {
         }
     }
 
-    /// Lets nothing be allocated in it, or lets it again.
-    pub fn set_read_only(&self, is_read_only: bool) {
-        self.state.lock().is_read_only = is_read_only;
+    /// Lets nothing be allocated in it, or lets it again. Returns `false` if it is being removed.
+    pub fn set_read_only(&self, is_read_only: bool) -> bool {
+        let mut state = self.state.lock();
+        state.is_read_only = is_read_only;
+        !state.is_removed
+    }
+
+    /// Has what is freed stay pinned, until it is [no longer kept](Self::unpin_kept). Returns `false` if the group is being
+    /// removed.
+    pub fn keep_pinned(&self) -> bool {
+        let mut state = self.state.lock();
+        state.kept.get_or_insert_default();
+        !state.is_removed
+    }
+
+    /// Unpins what was kept. Returns `false` if that cannot be.
+    #[must_use]
+    pub fn unpin_kept(&self) -> bool {
+        let kept = self.state.lock().kept.take();
+        let kept = kept.unwrap_or_default();
+        let mut ranges = kept.iter();
+        ranges.all(|range| self.unpin(range))
+    }
+
+    /// The bytes that can be allocated in it, in however many pieces.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.free_of(&self.state.lock())
+    }
+
+    fn free_of(&self, state: &State) -> u64 {
+        if state.is_read_only || state.is_removed {
+            return 0;
+        }
+        let held = state.used + state.reserved + state.pinned;
+        self.usable_bytes().saturating_sub(held)
+    }
+
+    /// Passes what is counted as free for it, and what is to be, to `change`: no other thread does so meanwhile.
+    pub(super) fn recount(&self, change: impl FnOnce(u64, u64)) {
+        let mut state = self.state.lock();
+        let now = self.free_of(&state);
+        let before = std::mem::replace(&mut state.counted, now);
+        if before != now {
+            change(before, now);
+        }
     }
 
     /// Whether nothing is allocated in it.
@@ -326,18 +376,15 @@ impl BlockGroup {
     pub fn unpin(&self, range: Range<u64>) -> bool {
         let usable = self.usable_of(&range);
         let mut state = self.state.lock();
+        if let Some(kept) = &mut state.kept {
+            return kept.add(range);
+        }
         let Some(pinned) = state.pinned.checked_sub(range.end - range.start) else {
             return false;
         };
         state.pinned = pinned;
         let free = state.free.as_mut();
         free.is_none_or(|free| usable.iter().all(|part| free.add(part)))
-    }
-
-    /// How many bytes of a range are outside of the copies of the superblock.
-    #[must_use]
-    pub fn usable_bytes_of(&self, range: &Range<u64>) -> u64 {
-        self.usable_of(range).len_bytes()
     }
 
     fn usable_of(&self, range: &Range<u64>) -> Ranges {

@@ -96,9 +96,7 @@ impl BlockGroups {
 
     /// Adds a group.
     pub fn add(&self, group: BlockGroup) {
-        let space = group.space();
-        let free = group.usable_bytes().saturating_sub(space.used);
-        self.count_free(&group, |sum| sum + free);
+        self.count_free(&group);
         let mut groups = self.groups.write();
         let at = groups.partition_point(|it| it.start() < group.start());
         groups.insert(at, Arc::new(group));
@@ -113,37 +111,44 @@ impl BlockGroups {
             return false;
         }
         groups.retain(|it| it.start() != group.start());
-        let usable = group.usable_bytes();
-        self.count_free(group, |free| free.saturating_sub(usable));
+        self.count_free(group);
         true
     }
 
-    /// Lets nothing be allocated in a group, nor be counted as free.
-    pub fn hold(&self, group: &BlockGroup) {
-        let space = group.space();
-        let held = space.used + space.reserved + space.pinned;
-        let free = group.usable_bytes().saturating_sub(held);
-        self.count_free(group, |sum| sum.saturating_sub(free));
-        group.set_read_only(true);
+    /// Lets nothing be allocated in a group, nor be counted as free, until it is [let go](Self::let_go). Returns
+    /// `false` if the group is being removed.
+    pub fn hold(&self, group: &BlockGroup) -> bool {
+        let is_held = group.set_read_only(true);
+        self.count_free(group);
+        is_held
     }
 
-    /// Puts a group in the place of one that is [held](Self::hold).
-    pub fn replace(&self, group: BlockGroup) {
-        self.groups.write().retain(|it| it.start() != group.start());
-        self.add(group);
+    /// Ends a [hold](Self::hold).
+    pub fn let_go(&self, group: &BlockGroup) {
+        group.set_read_only(false);
+        self.count_free(group);
     }
 
-    /// Changes how much can be allocated of the types that a group holds.
-    fn count_free(&self, group: &BlockGroup, change: impl Fn(u64) -> u64) {
-        if group.is_read_only() {
-            return;
+    /// Unpins what a group [kept](BlockGroup::keep_pinned).
+    pub fn unpin_kept(&self, group: &BlockGroup) -> Result<()> {
+        let is_unpinned = group.unpin_kept();
+        self.count_free(group);
+        if is_unpinned {
+            return Ok(());
         }
-        for (kind, free) in KINDS.iter().zip(&self.free) {
-            if group.holds(*kind) {
-                let update = |sum| Some(change(sum));
-                let _ = free.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        Err(Corrupt::new(Locus::block(group.start().0), SpaceRule::Account).into())
+    }
+
+    /// Brings what is counted as free up to date with a group. Threads may come in another order than their
+    /// changes did.
+    fn count_free(&self, group: &BlockGroup) {
+        group.recount(|before, now| {
+            for (kind, free) in KINDS.iter().zip(&self.free) {
+                if group.holds(*kind) {
+                    free.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
+                }
             }
-        }
+        });
     }
 
     /// How many bytes can be allocated for a type, in however many pieces.
@@ -213,7 +218,7 @@ impl BlockGroups {
             };
             if let Some(found) = group.allocate(len_bytes, align, read)? {
                 self.last_of(kind).store(at, Ordering::Relaxed);
-                self.count_free(group, |free| free.saturating_sub(len_bytes));
+                self.count_free(group);
                 return Ok(found);
             }
         }
@@ -230,7 +235,7 @@ impl BlockGroups {
         let group = self.find(LogicalAddr(range.start), len_bytes)?;
         let is_free = group.allocate_at(range, read)?;
         if is_free {
-            self.count_free(&group, |free| free.saturating_sub(len_bytes));
+            self.count_free(&group);
         }
         Ok(is_free)
     }
@@ -251,7 +256,7 @@ impl BlockGroups {
     pub fn release(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
         let range = address.0..address.0 + len_bytes;
         let group = self.account(address, len_bytes, |group| group.release(range))?;
-        self.count_free(&group, |free| free + len_bytes);
+        self.count_free(&group);
         Ok(())
     }
 
@@ -273,10 +278,9 @@ impl BlockGroups {
         while at < range.end {
             let group = self.find(LogicalAddr(at), 1)?;
             let end = range.end.min(group.end().0);
-            // Counted first: a handle may allocate it at once.
-            let freed = group.usable_bytes_of(&(at..end));
-            self.count_free(&group, |free| free + freed);
-            if !group.unpin(at..end) {
+            let is_unpinned = group.unpin(at..end);
+            self.count_free(&group);
+            if !is_unpinned {
                 return Err(Corrupt::new(Locus::block(at), SpaceRule::Account).into());
             }
             at = end;

@@ -150,7 +150,7 @@ fn all_of_the_item_is_compared() {
 fn read_only_group_is_updated() {
     let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
     let group = group(&groups);
-    groups.hold(&group);
+    assert!(groups.hold(&group));
     groups.free(START, EXTENT).unwrap();
     assert_eq!(groups.take_dirty().len(), 1);
     let Update::Write(pending) = group.begin_update(true) else {
@@ -293,7 +293,7 @@ fn space_is_pinned_until_it_is_free_again() {
     assert_eq!(again, extents[7]);
     groups.pin_allocation(again, EXTENT).unwrap();
     assert_eq!((group.space().reserved, group.space().pinned), (0, EXTENT));
-    group.set_read_only(true);
+    assert!(groups.hold(&group));
     assert!(groups.allocate(kind, EXTENT, EXTENT, &all_free).is_err());
 }
 
@@ -307,4 +307,40 @@ fn more_freed_than_used_is_corrupt() {
     assert!(groups.unpin(&(START.0..START.0 + 2 * EXTENT)).is_err());
     let outside = rule(groups.free(LogicalAddr(0), EXTENT));
     assert_eq!(outside, SpaceRule::NoGroup.text());
+}
+
+#[test]
+fn space_of_a_held_group_is_not_free() {
+    let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
+    let group = group(&groups);
+    let kind = BlockGroupFlags::METADATA;
+    let free = item(0).len_bytes - EXTENT;
+    assert_eq!(groups.free_bytes(kind), free);
+    assert!(groups.hold(&group));
+    assert_eq!(groups.free_bytes(kind), 0);
+    // What changes meanwhile counts when it is let go.
+    groups.free(START, EXTENT).unwrap();
+    groups.unpin(&(START.0..START.0 + EXTENT)).unwrap();
+    assert_eq!(groups.free_bytes(kind), 0);
+    groups.let_go(&group);
+    assert_eq!(groups.free_bytes(kind), free + EXTENT);
+}
+
+#[test]
+fn freed_space_stays_pinned_while_it_is_kept() {
+    let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
+    let group = group(&groups);
+    let kind = BlockGroupFlags::METADATA;
+    let free = groups.free_bytes(kind);
+    assert!(group.keep_pinned());
+    groups.free(START, EXTENT).unwrap();
+    groups.unpin(&(START.0..START.0 + EXTENT)).unwrap();
+    assert_eq!(
+        (groups.free_bytes(kind), group.space().pinned),
+        (free, EXTENT)
+    );
+    assert!(!group.is_unused());
+    groups.unpin_kept(&group).unwrap();
+    assert_eq!(groups.free_bytes(kind), free + EXTENT);
+    assert!(group.is_unused());
 }

@@ -1,5 +1,10 @@
 //! The chunks of a filesystem by logical address.
 
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::thread;
+use std::time::Duration;
+
 use platter_ondisk::{Corrupt, Locus, rules};
 
 use crate::ondisk::LogicalAddr;
@@ -22,6 +27,29 @@ rules! {
 #[derive(Debug, Clone, Default)]
 pub struct ChunkMap {
     chunks: Vec<ChunkItem>,
+    /// Shared with the maps after it, up to the one in which a chunk has other stripes.
+    stripes: Arc<()>,
+}
+
+/// The readers and writers by maps in which a chunk has its former stripes.
+#[derive(Debug)]
+#[must_use]
+pub struct FormerReaders(Arc<()>);
+
+impl FormerReaders {
+    /// Returns when nothing is read or written by such a map any more. The caller has none.
+    pub fn wait(self) {
+        wait_until_unshared(&self.0);
+    }
+}
+
+/// Returns when no other thread has a value that none gets any more.
+pub(super) fn wait_until_unshared<T>(value: &Arc<T>) {
+    const PAUSE: Duration = Duration::from_micros(200);
+    while Arc::strong_count(value) > 1 {
+        thread::sleep(PAUSE);
+    }
+    fence(Ordering::Acquire);
 }
 
 impl ChunkMap {
@@ -37,12 +65,38 @@ impl ChunkMap {
             }
             end = LogicalAddr(chunk.start.0.saturating_add(chunk.len_bytes));
         }
-        Ok(Self { chunks })
+        Ok(Self {
+            chunks,
+            stripes: Arc::default(),
+        })
     }
 
     /// The map with one more chunk.
     pub fn with(&self, chunk: ChunkItem) -> Result<Self, Corrupt<ChunkMapRule>> {
-        Self::new(self.chunks.iter().cloned().chain([chunk]).collect())
+        Ok(Self {
+            stripes: Arc::clone(&self.stripes),
+            ..Self::new(self.chunks.iter().cloned().chain([chunk]).collect())?
+        })
+    }
+
+    /// The map with another chunk in the place of the one with its addresses.
+    pub fn replacing(&self, chunk: ChunkItem) -> Result<Self, Corrupt<ChunkMapRule>> {
+        let others = self.without(chunk.start).chunks;
+        Self::new(others.into_iter().chain([chunk]).collect())
+    }
+
+    /// The same chunks, as a map whose readers are not those of the maps before it.
+    #[must_use]
+    pub fn renewed(&self) -> Self {
+        Self {
+            chunks: self.chunks.clone(),
+            stripes: Arc::default(),
+        }
+    }
+
+    /// The readers and writers by it, or by maps before it in which all chunks have the same stripes.
+    pub fn readers(&self) -> FormerReaders {
+        FormerReaders(Arc::clone(&self.stripes))
     }
 
     /// The map without the chunk at an address.
@@ -51,6 +105,7 @@ impl ChunkMap {
         let others = self.chunks.iter().filter(|chunk| chunk.start != start);
         Self {
             chunks: others.cloned().collect(),
+            stripes: Arc::clone(&self.stripes),
         }
     }
 

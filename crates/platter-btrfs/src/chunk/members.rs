@@ -72,6 +72,20 @@ impl Members {
         self.add(member);
     }
 
+    /// Removes a device.
+    pub fn remove(&mut self, id: DeviceId) {
+        self.list.retain(|member| member.id != id);
+        let known = self.list.iter().enumerate();
+        self.positions = known
+            .map(|(at, member)| ((member.id, member.uuid), at))
+            .collect();
+    }
+
+    /// The device with this number, to change what is known of it.
+    pub fn find_mut(&mut self, id: DeviceId) -> Option<&mut Member> {
+        self.list.iter_mut().find(|member| member.id == id)
+    }
+
     /// The devices that have no valid item in the chunk tree.
     #[must_use]
     pub fn unlisted(&self) -> &[DeviceId] {

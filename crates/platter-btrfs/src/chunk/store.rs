@@ -10,7 +10,7 @@ use platter_cache::{BufferError, MetadataStore};
 use platter_ondisk::Corrupt;
 
 use super::layout::{Placement, Segment};
-use super::map::{ChunkMap, ChunkMapRule};
+use super::map::{ChunkMap, ChunkMapRule, FormerReaders, wait_until_unshared};
 use super::members::{Member, Members};
 use super::parity;
 use super::rows::RowLocks;
@@ -28,7 +28,8 @@ pub struct ChunkStore {
     name: Arc<str>,
     /// Replaced as a whole when a chunk is added.
     map: RwLock<Arc<ChunkMap>>,
-    members: Members,
+    /// Replaced as a whole when a device comes, goes or has another length.
+    members: RwLock<Arc<Members>>,
     rows: RowLocks,
     /// What tree blocks in it have in common, once that is known.
     format: OnceLock<TreeBlockFormat>,
@@ -41,7 +42,7 @@ impl ChunkStore {
         Self {
             name,
             map: RwLock::new(Arc::new(map)),
-            members,
+            members: RwLock::new(Arc::new(members)),
             rows: RowLocks::default(),
             format: OnceLock::new(),
         }
@@ -79,11 +80,13 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Puts a chunk in the place of the one with its addresses.
-    pub fn replace_chunk(&self, chunk: ChunkItem) -> Result<(), Corrupt<ChunkMapRule>> {
+    /// Puts a chunk in the place of the one with its addresses. What is being read or written goes on with the former
+    /// one: its stripes are used by something else only after these readers were waited for.
+    pub fn replace_chunk(&self, chunk: ChunkItem) -> Result<FormerReaders, Corrupt<ChunkMapRule>> {
         let mut map = self.map.write();
-        *map = Arc::new(map.without(chunk.start).with(chunk)?);
-        Ok(())
+        let readers = map.readers();
+        *map = Arc::new(map.replacing(chunk)?);
+        Ok(readers)
     }
 
     /// Removes the chunk at an address.
@@ -92,10 +95,29 @@ impl ChunkStore {
         *map = Arc::new(map.without(start));
     }
 
-    /// The devices.
+    /// The devices as they are now.
     #[must_use]
-    pub fn members(&self) -> &Members {
-        &self.members
+    pub fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.members.read())
+    }
+
+    /// Changes what is known of the devices. Returns when nothing looks at them as they were, nor reads or writes what
+    /// they were then; the caller does not.
+    pub fn change_members(&self, change: impl FnOnce(&mut Members)) {
+        let former = {
+            let mut members = self.members.write();
+            let mut changed = (**members).clone();
+            change(&mut changed);
+            std::mem::replace(&mut *members, Arc::new(changed))
+        };
+        wait_until_unshared(&former);
+        let readers = {
+            let mut map = self.map.write();
+            let readers = map.readers();
+            *map = Arc::new(map.renewed());
+            readers
+        };
+        readers.wait();
     }
 
     /// How many copies the range has that could differ: the most of any of its segments.
@@ -117,14 +139,15 @@ impl ChunkStore {
 
     /// The device that a copy of the address is read from, and where; `None` if it is reconstructed.
     #[must_use]
-    pub fn location(&self, logical: LogicalAddr, copy: u16) -> Option<(&Member, DeviceAddr)> {
+    pub fn location(&self, logical: LogicalAddr, copy: u16) -> Option<(Member, DeviceAddr)> {
         let map = self.map();
         let chunk = map.find(logical).ok()?;
         let segment = chunk.segment(logical, 1);
         match self.ways(chunk, &segment).get(usize::from(copy))? {
             Way::Direct(stripe) => {
-                let member = self.members.of_stripe(chunk.stripes.get(*stripe)?)?;
-                Some((member, chunk.device_addr(*stripe, segment.offset)))
+                let members = self.members();
+                let member = members.of_stripe(chunk.stripes.get(*stripe)?)?;
+                Some((member.clone(), chunk.device_addr(*stripe, segment.offset)))
             }
             Way::Rebuilt { .. } => None,
         }
@@ -202,9 +225,10 @@ impl ChunkStore {
         }
     }
 
-    pub(super) fn device(&self, chunk: &ChunkItem, stripe: usize) -> Option<&Arc<dyn BlockDevice>> {
-        let member = self.members.of_stripe(chunk.stripes.get(stripe)?)?;
-        member.device.as_ref()
+    pub(super) fn device(&self, chunk: &ChunkItem, stripe: usize) -> Option<Arc<dyn BlockDevice>> {
+        let members = self.members.read();
+        let member = members.of_stripe(chunk.stripes.get(stripe)?)?;
+        member.device.clone()
     }
 
     /// The error of a stripe on a device that is missing.
@@ -388,7 +412,7 @@ impl fmt::Debug for ChunkStore {
         out.debug_struct("ChunkStore")
             .field("name", &self.name)
             .field("chunks", &self.map().iter().count())
-            .field("members", &self.members)
+            .field("members", &self.members())
             .finish_non_exhaustive()
     }
 }

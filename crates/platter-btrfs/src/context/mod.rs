@@ -1,5 +1,6 @@
 //! A filesystem below its inodes: superblock, tree blocks, the roots of its trees.
 
+mod extent_list;
 mod subvolumes;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -18,6 +19,7 @@ use crate::ondisk::root_item::RootItem;
 use crate::ondisk::{Key, Superblock, TreeId};
 use crate::tree::{LiveTrees, Tree, TreeBlocks};
 
+pub use extent_list::ListedExtent;
 pub use subvolumes::{ParentName, Subvolume};
 
 rules! {

@@ -6,7 +6,6 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::{Locus, Uuid};
 use platter_vfs::Result;
 
-use super::devices::unsupported;
 use super::members::Found;
 use crate::chunk::{ChunkMap, ChunkStore};
 use crate::ondisk::chunk_item::ChunkItem;
@@ -14,6 +13,7 @@ use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::tree_block::{SEEDS_MAX, TreeBlockFormat};
 use crate::ondisk::{Key, LogicalAddr, Superblock, TreeId};
+use crate::pool::unsupported;
 use crate::tree::{Cursor, Tree, TreeBlocks};
 
 /// What the chunk tree lists.

@@ -101,6 +101,8 @@ fn last_commit(writing: &WriteContext) -> Vec<Detail> {
 
 fn details(fs: &SuperBlock) -> Vec<Detail> {
     let superblock = &fs.context().superblock;
+    let now = fs.writing().map(WriteContext::superblock);
+    let now = now.as_ref().unwrap_or(superblock);
     let number = |key, label, number: u64| Detail::new(key, label, number.into());
     let log = match superblock.log_root {
         Some(_) => DetailValue::Word("present"),
@@ -120,13 +122,13 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
             "checksum",
             DetailValue::Word(superblock.checksum_kind.name()),
         ),
-        number("total_bytes", "total bytes", superblock.total_bytes),
+        number("total_bytes", "total bytes", now.total_bytes),
         number("used_bytes", "used bytes", superblock.bytes_used),
-        number("devices", "devices", superblock.device_count),
+        number("devices", "devices", now.device_count),
         number("root_subvolume", "root subvolume", fs.root().tree),
     ];
     details.extend(fs.writing().into_iter().flat_map(last_commit));
-    let members = fs.context().blocks.store().members();
+    let members = &*fs.context().blocks.store().members();
     let allocation = Allocation::of(fs);
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));

@@ -2,13 +2,14 @@
 
 use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Error, Result, Unsupported};
+use platter_vfs::Result;
 
 use super::options::Rescue;
 use crate::ondisk::Superblock;
 use crate::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags, SuperblockRule,
 };
+use crate::pool::unsupported;
 
 /// Reads what the superblock of `device` says, without opening the filesystem: its features may be ones
 /// that this driver does not know.
@@ -55,13 +56,4 @@ pub(super) fn refuse_unreadable(superblock: &Superblock, rescue: Rescue) -> Resu
         return Err(unsupported(flag, Some(reason)));
     }
     Ok(())
-}
-
-pub(crate) fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
-    let unsupported = Unsupported {
-        filesystem: "btrfs",
-        feature,
-        reason,
-    };
-    unsupported.into()
 }

@@ -6,12 +6,13 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::Result;
 
-use super::devices::{find_superblock_copy, read, unsupported};
+use super::devices::{find_superblock_copy, read};
 use crate::chunk::{Member, Members};
 use crate::ondisk::Superblock;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::superblock::{SUPERBLOCK_OFFSETS, SuperblockFlags, SuperblockRule};
 use crate::ondisk::tree_block::SEEDS_MAX;
+use crate::pool::unsupported;
 
 /// A device that was given, and its superblock.
 #[derive(Debug, Clone)]

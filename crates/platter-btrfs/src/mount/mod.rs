@@ -2,6 +2,7 @@
 
 mod options;
 mod devices;
+mod devices_in_use;
 mod members;
 mod chunks;
 mod identity;
@@ -30,21 +31,24 @@ mod pool_tests;
 mod durability_tests;
 #[cfg(test)]
 mod log_tests;
+#[cfg(test)]
+mod devices_in_use_tests;
 
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Clock, Condition, Description, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes, Tune,
+    Clock, Condition, Description, Devices, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes,
+    Tune,
 };
 
 use crate::ondisk::Superblock;
 use crate::ops::{MountedSubvolumes, SuperBlock, sync};
 use crate::txn::CommitReport;
+use devices_in_use::DevicesInUse;
 use writing::Writing;
 
-pub(crate) use devices::unsupported;
 pub(crate) use open::{open, open_for_check};
 
 pub use devices::{find_superblock_copy, identify};
@@ -57,6 +61,7 @@ pub use write::open_for_writing;
 pub struct Btrfs {
     fs: Arc<SuperBlock>,
     subvolumes: MountedSubvolumes,
+    devices: DevicesInUse,
     /// Absent where nothing may be changed.
     writing: Option<Writing>,
 }
@@ -102,6 +107,7 @@ impl Btrfs {
 
     fn over(fs: Arc<SuperBlock>, writing: Option<Writing>) -> Self {
         Self {
+            devices: DevicesInUse::new(Arc::clone(&fs)),
             subvolumes: MountedSubvolumes(Arc::clone(&fs)),
             fs,
             writing,
@@ -112,6 +118,16 @@ impl Btrfs {
     #[must_use]
     pub fn super_block(&self) -> &Arc<SuperBlock> {
         &self.fs
+    }
+
+    /// Ends the command on devices that runs, also one that waits for the end of a freeze, and lets none begin.
+    fn end_devices(&self) {
+        self.devices.stop();
+        if let Some(writing) = &self.writing {
+            // It need not be frozen.
+            let _ = writing.thaw();
+        }
+        self.devices.wait();
     }
 
     /// What the last commit of this mount did; `None` if nothing is written.
@@ -129,6 +145,7 @@ impl Btrfs {
 
 impl Drop for Btrfs {
     fn drop(&mut self) {
+        self.end_devices();
         if let Some(writing) = &self.writing {
             writing.abandon();
         }
@@ -171,6 +188,10 @@ impl Filesystem for Btrfs {
         Some(&self.subvolumes)
     }
 
+    fn devices(&self) -> Option<&dyn Devices> {
+        Some(&self.devices)
+    }
+
     fn stat_fs(&self) -> Result<StatFs> {
         statfs::stat_fs(&self.fs)
     }
@@ -205,10 +226,12 @@ impl Filesystem for Btrfs {
     }
 
     fn shutdown(&self) -> Result<()> {
+        self.end_devices();
         self.writing.as_ref().map_or(Ok(()), Writing::shut_down)
     }
 
     fn unmount(&self) -> Result<()> {
+        self.end_devices();
         let ended = self.writing.as_ref().map_or(Ok(()), Writing::unmount);
         self.fs.close();
         ended

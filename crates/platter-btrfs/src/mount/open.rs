@@ -7,7 +7,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::Result;
 
 use super::chunks::{self, ChunkTree};
-use super::devices::{self, unsupported};
+use super::devices;
 use super::members::{self, Found, seeds_of};
 use super::options::MountOptions;
 use crate::chunk::{ChunkMap, ChunkStore, Members};
@@ -15,6 +15,7 @@ use crate::context::{FsContext, Leniency};
 use crate::log;
 use crate::ondisk::superblock::RootBackup;
 use crate::ondisk::{Superblock, TreeId};
+use crate::pool::unsupported;
 use crate::tree::TreeBlocks;
 
 /// What becomes of a given device of the filesystem that no item of the chunk tree names.

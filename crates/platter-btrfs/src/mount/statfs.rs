@@ -10,6 +10,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
 use crate::ops::SuperBlock;
 use crate::tree::Tree;
+use crate::txn::WriteContext;
 
 /// `BTRFS_SUPER_MAGIC`. Spec: `linux/magic.h`.
 const MAGIC: u32 = 0x9123_683e;
@@ -108,7 +109,10 @@ pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
         free.saturating_mul(usage.copies)
     });
     let block = u64::from(superblock.sector_bytes);
-    let blocks = superblock.total_bytes / copies / block;
+    // Devices may have come, gone, or changed their lengths since the mount.
+    let now = fs.writing().map(WriteContext::superblock);
+    let total_bytes = now.map_or(superblock.total_bytes, |now| now.total_bytes);
+    let blocks = total_bytes / copies / block;
     let free = blocks.saturating_sub(used / copies / block);
     let reserved = reserved_bytes(context)?;
     let unallocated = unallocated_bytes(context, profile) / copies;
@@ -237,7 +241,8 @@ fn unallocated_bytes(context: &FsContext, profile: Profile) -> u64 {
 fn free_of_devices(context: &FsContext, least: u64) -> Vec<u64> {
     let store = context.blocks.store();
     let map = store.map();
-    let present = store.members().iter().filter(|it| it.device.is_some());
+    let members = store.members();
+    let present = members.iter().filter(|it| it.device.is_some());
     let free = present.map(|member| {
         let chunks = map.iter();
         let stripes = chunks.flat_map(|chunk| {

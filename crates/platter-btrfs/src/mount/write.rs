@@ -6,11 +6,11 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Result};
 
-use super::devices::unsupported;
 use super::open;
 use super::options::{MountOptions, Rescue};
 use crate::log;
 use crate::ondisk::superblock::SuperblockFlags;
+use crate::pool::unsupported;
 use crate::txn::{WriteContext, WriteOptions, superblocks};
 
 /// Opens the filesystem on `devices` for transactions.

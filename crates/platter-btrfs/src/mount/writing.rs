@@ -9,13 +9,13 @@ use platter_cache::commit::{BackgroundWorker, CommitDue};
 use platter_vfs::writing::{Flushed, FreezeGate, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Error, Result};
 
-use super::devices::unsupported;
 use super::options::MountOptions;
 use super::subvolume;
 use super::write::open_for_writing;
 use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ops::{SuperBlock, dead_subvolumes, orphans, sync};
+use crate::pool::unsupported;
 use crate::txn::{WriteContext, unused};
 
 /// A mount for writing.

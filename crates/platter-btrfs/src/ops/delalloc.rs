@@ -200,24 +200,34 @@ fn find_in_place(
     blocks: &mut Range<u64>,
     item: &InodeItem,
 ) -> Result<Option<Allocated>> {
-    let turn = inode.fs.transactions()?.in_place().enter();
-    let at = blocks.start << SECTOR_BITS;
-    let run = Runs::new(inode.context(), inode.tree(), inode.id.number).at(at)?;
-    blocks.end = blocks.end.min(run.file.end.div_ceil(SECTOR_BYTES));
-    let keeps_data = inode.fs.transactions()?.is_one_transaction();
-    let Some((place, generation, was_prealloc)) = over(&run, item.flags, keeps_data) else {
-        return Ok(None);
-    };
-    if !is_exclusive(inode, &run, place, generation)? {
-        return Ok(None);
+    let gate = inode.fs.transactions()?.in_place();
+    loop {
+        let turn = gate.enter();
+        let at = blocks.start << SECTOR_BITS;
+        let run = Runs::new(inode.context(), inode.tree(), inode.id.number).at(at)?;
+        let end = blocks.end.min(run.file.end.div_ceil(SECTOR_BYTES));
+        blocks.end = end;
+        let keeps_data = inode.fs.transactions()?.is_one_transaction();
+        let Some((place, generation, was_prealloc)) = over(&run, item.flags, keeps_data) else {
+            return Ok(None);
+        };
+        if !is_exclusive(inode, &run, place, generation)? {
+            return Ok(None);
+        }
+        let address = place.logical.0 + place.offset + (at - run.file.start);
+        let count = end - blocks.start;
+        let range = address..address + (count << SECTOR_BITS);
+        let Some(turn) = turn.covering(range.clone()) else {
+            // A copy elsewhere would take space that was not reserved.
+            gate.wait_for(&range);
+            continue;
+        };
+        let stored = Stored::InPlace {
+            was_prealloc,
+            _turn: turn,
+        };
+        return Ok(Some(allocated(blocks, count, LogicalAddr(address), stored)));
     }
-    let address = place.logical.0 + place.offset + (at - run.file.start);
-    let count = blocks.end - blocks.start;
-    let stored = Stored::InPlace {
-        was_prealloc,
-        _turn: turn.covering(address..address + (count << SECTOR_BITS)),
-    };
-    Ok(Some(allocated(blocks, count, LogicalAddr(address), stored)))
 }
 
 fn is_exclusive(

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use platter_vfs::Result;
+use platter_vfs::devices::{Balance, Moved, Moving};
 
-use super::{Moved, Moving, PoolRequest, move_chunks};
-use crate::mount::unsupported;
+use super::{filters, move_chunks, unsupported};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
-use crate::txn::{Placing, restripe};
+use crate::txn::{Placing, WriteContext, restripe};
 
 /// Which chunks of a type are balanced: those that all conditions hold of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -74,6 +74,21 @@ impl BalanceFilter {
 }
 
 impl BalanceArgs {
+    /// What the words of filters say.
+    ///
+    /// # Errors
+    /// `Unsupported` for words that are not known.
+    pub fn parse(words: &Balance) -> Result<Self> {
+        let metadata = filters::parse(words.metadata.as_deref())?;
+        let system = filters::parse(words.system.as_deref())?;
+        Ok(Self {
+            data: filters::parse(words.data.as_deref())?,
+            system: system.or_else(|| metadata.clone()),
+            metadata,
+            is_forced: words.is_forced,
+        })
+    }
+
     /// The filter of a chunk: of one that holds data and metadata, that of data.
     fn of(&self, flags: BlockGroupFlags) -> Option<&BalanceFilter> {
         if flags.contains(BlockGroupFlags::DATA) {
@@ -99,44 +114,42 @@ fn has_copies(profile: Profile) -> bool {
     !matches!(profile, Profile::Single | Profile::Raid0)
 }
 
-impl PoolRequest {
-    /// Places chunks anew: on the devices with the most free space, over as many as the profile and the length of the
-    /// chunk allow. Chunks that nothing is in are removed. Extents stay in their chunks.
-    ///
-    /// # Errors
-    /// `ENOSPC` where the devices have no space for a chunk: those before it were moved.
-    pub fn balance(&self, args: &BalanceArgs, moving: Moving<'_>) -> Result<Moved> {
-        let fs = self.open()?;
-        let map = fs.blocks().store().map();
-        let mut placing = Placing::default();
-        for (kind, filter) in args.types() {
-            let Some(target) = filter.and_then(|filter| filter.convert) else {
-                continue;
-            };
-            let of_kind = |chunk: &&ChunkItem| chunk.flags.contains(kind);
-            let is_data = kind == BlockGroupFlags::DATA;
-            let loses = map.iter().filter(of_kind).any(|it| has_copies(it.profile));
-            if loses && !has_copies(target) && !is_data && !args.is_forced {
-                let feature = format!("metadata as {} without its copies", target.name());
-                return Err(unsupported(feature, Some("use --force")));
-            }
-            placing.profiles.push((kind, target));
+/// Places chunks anew: on the devices with the most free space, over as many as the profile and the length of the
+/// chunk allow. Chunks that nothing is in are removed. Extents stay in their chunks.
+///
+/// # Errors
+/// `ENOSPC` where the devices have no space for a chunk: those before it were moved.
+pub(crate) fn balance(fs: &WriteContext, args: &BalanceArgs, moving: Moving<'_>) -> Result<Moved> {
+    let map = fs.blocks().store().map();
+    let mut placing = Placing::default();
+    for (kind, filter) in args.types() {
+        let Some(target) = filter.and_then(|filter| filter.convert) else {
+            continue;
+        };
+        let of_kind = |chunk: &&ChunkItem| chunk.flags.contains(kind);
+        let is_data = kind == BlockGroupFlags::DATA;
+        let loses = map.iter().filter(of_kind).any(|it| has_copies(it.profile));
+        if loses && !has_copies(target) && !is_data && !args.is_forced {
+            let feature = format!("metadata as {} without its copies", target.name());
+            return Err(unsupported(feature, Some("use --force")));
         }
-        restripe::set_placing(&fs, placing);
-        let limit = |types| {
-            let filter = args.of(types);
-            filter.and_then(|filter| filter.limit).unwrap_or(u64::MAX)
-        };
-        // Chunks that are added meanwhile are as they should be.
-        let last = map.end();
-        let wanted = |chunk: &ChunkItem, used: u64| {
-            let filter = args.of(chunk.flags)?;
-            let is_old = chunk.start < last || filter.convert.is_some_and(|it| it != chunk.profile);
-            let is_wanted = is_old && filter.holds_of(chunk, used);
-            is_wanted.then(|| filter.convert.unwrap_or(chunk.profile))
-        };
-        move_chunks(&fs, moving, &wanted, &limit)
+        placing.profiles.push((kind, target));
     }
+    // Chunks that are added meanwhile are as they should be.
+    let last = map.end();
+    drop(map);
+    let _placed = restripe::set_placing(fs, placing);
+    let limit = |types| {
+        let filter = args.of(types);
+        filter.and_then(|filter| filter.limit).unwrap_or(u64::MAX)
+    };
+    let wanted = |chunk: &ChunkItem, used: u64| {
+        let filter = args.of(chunk.flags)?;
+        let is_old = chunk.start < last || filter.convert.is_some_and(|it| it != chunk.profile);
+        let is_wanted = is_old && filter.holds_of(chunk, used);
+        is_wanted.then(|| filter.convert.unwrap_or(chunk.profile))
+    };
+    move_chunks(fs, moving, &wanted, &limit)
 }
 
 #[cfg(test)]

@@ -1,55 +1,22 @@
-//! Commands on the devices of a filesystem that is not mounted: balance, devices that come and go, their sizes.
+//! Commands on the devices of a filesystem that is written: balance, devices that come and go, their sizes.
 //!
 //! All of them move chunks, each in a commit of its own: one that is interrupted leaves a
-//! valid filesystem, and goes on when it is given again.
+//! valid filesystem, and goes on when it is given again. Other threads may use the filesystem meanwhile.
 
+mod filters;
 mod balance;
 mod devices;
-#[cfg(test)]
-mod tests;
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use platter_vfs::devices::{Moved, Moving};
+use platter_vfs::{Condition, Error, Result, Unsupported};
 
-use platter_block::BlockDevice;
-use platter_cache::MemoryBudget;
-use platter_vfs::{Clock, Condition, Result};
-
-use crate::mount::MountOptions;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::ondisk::{DeviceId, LogicalAddr};
 use crate::txn::{WriteContext, restripe, unused};
 
+pub(crate) use balance::balance;
 pub use balance::{BalanceArgs, BalanceFilter};
-
-/// Listens to a command on devices: chunks that were moved, and how many there are. `Break` ends it after the last one.
-pub type Moving<'m> = &'m mut dyn FnMut(u64, u64) -> ControlFlow<()>;
-
-/// What a command on devices came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Moved {
-    /// Chunks that were looked at.
-    pub considered: u64,
-    /// Chunks that were moved.
-    pub moved: u64,
-    /// Chunks that were removed, as nothing was in them.
-    pub removed: u64,
-    /// The listener ended it.
-    pub is_cancelled: bool,
-}
-
-/// A filesystem whose devices are changed.
-#[derive(Debug, Clone)]
-pub struct PoolRequest {
-    /// Its devices.
-    pub devices: Vec<Arc<dyn BlockDevice>>,
-    /// How it is opened.
-    pub options: MountOptions,
-    /// Where its caches take their memory.
-    pub budget: Arc<MemoryBudget>,
-    /// Time and random numbers.
-    pub clock: Arc<dyn Clock>,
-}
+pub(crate) use devices::{add_device, only_device, remove_device, resize_device};
 
 /// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well.
 fn move_chunks(
@@ -89,9 +56,12 @@ fn move_chunks(
             moved.is_cancelled = true;
             return Ok(moved);
         }
-        restripe::move_chunk(fs, chunk.start, profile)?;
-        done.push((chunk.start, types_of(chunk)));
-        moved.moved += 1;
+        let (start, types) = (chunk.start, types_of(chunk));
+        drop(left);
+        drop(map);
+        let is_moved = restripe::move_chunk(fs, start, profile)?;
+        done.push((start, types));
+        moved.moved += u64::from(is_moved);
         moved.considered += 1;
     }
 }
@@ -111,11 +81,20 @@ fn remove_unused(fs: &WriteContext) -> Result<u64> {
 ///
 /// # Errors
 /// `NotFound`.
-fn check_device(fs: &WriteContext, device: DeviceId) -> Result<()> {
+pub(crate) fn check_device(fs: &WriteContext, device: DeviceId) -> Result<()> {
     let members = fs.blocks().store().members();
     if members.iter().any(|member| member.id == device) {
         Ok(())
     } else {
         Err(Condition::NotFound.into())
     }
+}
+
+pub(crate) fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
+    let unsupported = Unsupported {
+        filesystem: "btrfs",
+        feature,
+        reason,
+    };
+    unsupported.into()
 }

@@ -1,48 +1,46 @@
 //! The extents, in order of address.
 
+use std::ops::Range;
+
 use platter_ondisk::Locus;
 
 use super::units::{Kind, Unit};
 use super::{Flow, Row, Scrubber, units};
 use crate::block_group::Ranges;
 use crate::chunk::Placement;
+use crate::context::ListedExtent;
 use crate::data::Checksums;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
-use crate::ondisk::extent_item::{ExtentItem, ExtentKind};
-use crate::ondisk::key::ItemKind;
 use crate::ondisk::tree_block::Expected;
-use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
+use crate::ondisk::{Generation, LogicalAddr};
+use crate::txn::WriteContext;
 
 /// Data that is read at once.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Reads all extents.
-pub(super) fn scrub(scrubber: &mut Scrubber<'_>) -> Flow {
-    let context = scrubber.context;
-    let tree = context.required_tree(TreeId::EXTENT)?;
-    let mut cursor = context.cursor(tree);
-    cursor.seek(Key::MIN)?;
-    let mut done = 0u64;
-    let total = context.superblock.bytes_used;
-    while let Some((key, data)) = cursor.item() {
-        let start = LogicalAddr(key.object);
-        let len_bytes = match key.kind {
-            ItemKind::METADATA_ITEM => u64::from(context.superblock.node_bytes),
-            ItemKind::EXTENT_ITEM => key.offset,
-            ItemKind(_) => 0,
-        };
-        if len_bytes > 0 {
-            let item = ExtentItem::decode(key, data, tree.locus(key))?;
-            match item.kind {
-                ExtentKind::TreeBlock { .. } => scrub_block(scrubber, start, item.generation)?,
-                ExtentKind::Data => scrub_data(scrubber, start, len_bytes)?,
-            }
-            done = done.saturating_add(len_bytes);
-            scrubber.progress(done.min(total), total)?;
+/// Reads the extents that begin in a range.
+pub(super) fn scrub(scrubber: &mut Scrubber<'_>, range: Range<u64>) -> Flow {
+    let mut left = range;
+    loop {
+        let extents = ListedExtent::next_of(scrubber.context, &mut left)?;
+        if extents.is_empty() {
+            return Ok(());
         }
-        cursor.step()?;
+        // What a transaction allocated that is not durable is written by now, or will be.
+        let durable = scrubber.mounted.map(WriteContext::committed);
+        for extent in extents {
+            scrubber.done = scrubber.done.saturating_add(extent.len_bytes);
+            if durable.is_some_and(|durable| extent.generation > durable) {
+                continue;
+            }
+            if extent.is_tree_block {
+                scrub_block(scrubber, extent.start, extent.generation)?;
+            } else {
+                scrub_data(scrubber, extent.start, extent.len_bytes)?;
+            }
+            scrubber.report_progress()?;
+        }
     }
-    Ok(())
 }
 
 fn scrub_block(scrubber: &mut Scrubber<'_>, at: LogicalAddr, generation: Generation) -> Flow {

@@ -1,26 +1,23 @@
 //! Scrubbing: every copy of everything in use is read and verified, and those that are bad are rewritten from others.
 //!
-//! What is in use is what the extent tree has. Nothing else may write meanwhile.
+//! What is in use is what the extent tree has. In a mount for writing it is scrubbed a group at a time, whose extents stay
+//! as they are meanwhile; otherwise nothing else may write.
 
 mod units;
 mod extents;
 mod superblocks;
-#[cfg(test)]
-pub(crate) mod tests;
 
-use std::sync::Arc;
-
-use platter_block::BlockDevice;
-use platter_cache::MemoryBudget;
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::check::Finding;
+use platter_vfs::devices::Scrubbed;
 use platter_vfs::{CheckReport, CheckReporter, CheckSink, Result};
 
 use crate::block_group::Ranges;
 use crate::chunk::ChunkStore;
 use crate::context::FsContext;
-use crate::mount::{self, MountOptions};
 use crate::ondisk::{DeviceId, LogicalAddr};
+use crate::txn::WriteContext;
+use crate::txn::held::KeptGroup;
 
 /// What a scrub came to, in the words of `btrfs scrub status -R`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,32 +76,27 @@ impl ScrubCounts {
     }
 }
 
-/// How far the generation of a device may lag although it has all that others have.
-const GENERATION_LAG_MAX: u64 = 1;
+/// What a scrub counted, and found.
+#[derive(Debug)]
+pub(crate) struct ScrubReport {
+    pub(crate) counts: ScrubCounts,
+    pub(crate) report: CheckReport,
+}
 
-/// Reads every copy of all metadata and data on devices that are present, and reports what is bad. With `repairs`,
-/// rewrites it from good copies or parity; parity too, and superblocks. Devices that missed commits are whole then.
-///
-/// # Errors
-/// What keeps the filesystem from being opened, or from being read on: nothing is known of what follows.
-pub fn scrub(
-    devices: &[Arc<dyn BlockDevice>],
-    options: &MountOptions,
-    budget: &Arc<MemoryBudget>,
-    repairs: bool,
-    sink: &mut dyn CheckSink,
-) -> Result<(ScrubCounts, CheckReport)> {
-    let mut options = options.clone();
-    options.rescue.skips_log = true;
-    let context = mount::open(devices, &options, budget)?;
-    let newest = context.superblock.generation;
-    let members = context.blocks.store().members();
-    let stale = members.iter().filter(|member| {
-        let generation = member.generation.unwrap_or(newest);
-        generation.0.saturating_add(GENERATION_LAG_MAX) < newest.0
-    });
-    let stale: Vec<_> = stale.map(|member| member.id).collect();
-    scrub_opened(&context, stale.clone(), stale, repairs, sink)
+impl ScrubReport {
+    /// What it came to, under the names of `btrfs scrub status -R`.
+    pub(crate) fn named(&self, repairs: bool) -> Scrubbed {
+        Scrubbed {
+            errors: self.counts.errors(),
+            uncorrectable: self.counts.uncorrectable_errors,
+            counters: self
+                .counts
+                .named()
+                .map(|(name, count)| (name.into(), count))
+                .to_vec(),
+            ..Scrubbed::from((&self.report, repairs))
+        }
+    }
 }
 
 /// Scrubs an opened filesystem; what is on `distrusted` devices is right only if a checksum says so. Those that are
@@ -115,23 +107,55 @@ pub(crate) fn scrub_opened(
     stale: Vec<DeviceId>,
     repairs: bool,
     sink: &mut dyn CheckSink,
-) -> Result<(ScrubCounts, CheckReport)> {
-    let mut scrubber = Scrubber {
-        context,
-        distrusted,
-        stale,
-        repairs,
-        counts: ScrubCounts::default(),
-        report: CheckReporter::new(sink),
-        row: None,
-    };
+) -> Result<ScrubReport> {
+    let mut scrubber = Scrubber::new(context, repairs, sink);
+    scrubber.distrusted = distrusted;
+    scrubber.stale = stale;
     let ended = scrubber.run();
-    let counts = scrubber.counts;
-    match ended {
-        Ok(()) | Err(Ended::Cancelled) => {}
-        Err(Ended::Failed(error)) => return Err(error),
+    scrubber.finish(ended)
+}
+
+/// Scrubs a filesystem that is being written.
+///
+/// # Errors
+/// What keeps it from being read on; why nothing is written any more.
+pub(crate) fn scrub_mounted(
+    fs: &WriteContext,
+    repairs: bool,
+    sink: &mut dyn CheckSink,
+) -> Result<ScrubReport> {
+    let mut scrubber = Scrubber::new(fs.context(), repairs, sink);
+    scrubber.mounted = Some(fs);
+    scrubber.total = fs.groups().used_bytes();
+    let ended = scrubber.run_mounted(fs);
+    scrubber.finish(ended)
+}
+
+impl<'s> Scrubber<'s> {
+    fn new(context: &'s FsContext, repairs: bool, sink: &'s mut dyn CheckSink) -> Self {
+        Self {
+            context,
+            mounted: None,
+            distrusted: Vec::new(),
+            stale: Vec::new(),
+            repairs,
+            counts: ScrubCounts::default(),
+            report: CheckReporter::new(sink),
+            row: None,
+            done: 0,
+            total: context.superblock.bytes_used,
+        }
     }
-    Ok((counts, scrubber.report.finish()))
+
+    fn finish(self, ended: Flow) -> Result<ScrubReport> {
+        match ended {
+            Ok(()) | Err(Ended::Cancelled) => Ok(ScrubReport {
+                counts: self.counts,
+                report: self.report.finish(),
+            }),
+            Err(Ended::Failed(error)) => Err(error),
+        }
+    }
 }
 
 /// Why a scrub ended early.
@@ -151,6 +175,8 @@ type Flow<T = ()> = std::result::Result<T, Ended>;
 
 struct Scrubber<'s> {
     context: &'s FsContext,
+    /// Absent where nothing else writes.
+    mounted: Option<&'s WriteContext>,
     distrusted: Vec<DeviceId>,
     stale: Vec<DeviceId>,
     repairs: bool,
@@ -158,6 +184,9 @@ struct Scrubber<'s> {
     report: CheckReporter<'s>,
     /// The row with parity that was read last.
     row: Option<Row>,
+    /// Bytes of extents that were looked at, and of all.
+    done: u64,
+    total: u64,
 }
 
 /// A row with parity whose data was read.
@@ -175,9 +204,25 @@ struct Row {
 
 impl Scrubber<'_> {
     fn run(&mut self) -> Flow {
-        extents::scrub(self)?;
+        extents::scrub(self, 0..u64::MAX)?;
         extents::finish_row(self)?;
         superblocks::scrub(self)
+    }
+
+    fn run_mounted(&mut self, fs: &WriteContext) -> Flow {
+        let groups: Vec<_> = fs.groups().iter().map(|group| group.start()).collect();
+        for start in groups {
+            if let Some(error) = fs.failure() {
+                return Err(error.into());
+            }
+            let Some(kept) = KeptGroup::keep(fs, start) else {
+                continue;
+            };
+            let range = kept.group().start().0..kept.group().end().0;
+            extents::scrub(self, range)?;
+            extents::finish_row(self)?;
+        }
+        superblocks::scrub_mounted(self, fs)
     }
 
     fn store(&self) -> &ChunkStore {
@@ -193,8 +238,9 @@ impl Scrubber<'_> {
         Ok(())
     }
 
-    fn progress(&mut self, done: u64, total: u64) -> Flow {
-        if self.report.progress("scrub", done, total).is_err() {
+    fn report_progress(&mut self) -> Flow {
+        let done = self.done.min(self.total);
+        if self.report.progress("scrub", done, self.total).is_err() {
             return Err(Ended::Cancelled);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Superblocks: each copy on each device is that of the last commit.
 
+use platter_block::BlockDevice;
 use platter_ondisk::Locus;
 use zerocopy::IntoBytes;
 
@@ -10,6 +11,7 @@ use crate::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags,
 };
 use crate::ondisk::{Superblock, TreeId};
+use crate::txn::{WriteContext, superblocks};
 
 /// Compares all superblocks. On devices that missed commits they are written last: until then the device is not
 /// taken for whole.
@@ -19,13 +21,78 @@ pub(super) fn scrub(scrubber: &mut Scrubber<'_>) -> Flow {
     if scrubber.repairs {
         store.flush()?;
     }
-    for member in store.members().iter() {
+    let members = store.members();
+    for member in members.iter() {
         scrub_member(scrubber, member)?;
     }
     if scrubber.repairs {
         store.flush()?;
     }
     Ok(())
+}
+
+/// Compares all superblocks of a filesystem that is being written with that of the last commit, while it stays the last
+/// one. A copy that is bad is written again from another one of its device.
+pub(super) fn scrub_mounted(scrubber: &mut Scrubber<'_>, fs: &WriteContext) -> Flow {
+    let handle = superblocks::keep(fs)?;
+    let durable = fs.committed();
+    let members = fs.blocks().store().members();
+    for member in members.iter() {
+        let Some(device) = &member.device else {
+            continue;
+        };
+        let mut good = None;
+        let mut bad = Vec::new();
+        for (copy, at) in places(member, &**device) {
+            match read(&**device, at) {
+                Some((found, disk)) if found.generation == durable => good = Some((found, disk)),
+                _ => bad.push((copy, at)),
+            }
+        }
+        for (copy, at) in bad {
+            scrubber.counts.super_errors += 1;
+            let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
+            scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
+            let Some((good, disk)) = &good else {
+                scrubber.counts.uncorrectable_errors += 1;
+                continue;
+            };
+            scrubber.counts.corrected_errors += 1;
+            if scrubber.repairs {
+                // The first one alone leads to a log.
+                let superblock = Superblock {
+                    log_root: None,
+                    ..good.clone()
+                };
+                device.write_at(at, superblock.encode(disk, at).as_bytes())?;
+            }
+        }
+    }
+    drop(handle);
+    if scrubber.repairs {
+        fs.blocks().store().flush()?;
+    }
+    Ok(())
+}
+
+/// What a superblock is that is found bad.
+const NOT_LAST: &str = "is not that of the last commit";
+
+/// The number and place of each copy that a device has space for.
+fn places(member: &Member, device: &dyn BlockDevice) -> impl Iterator<Item = (u16, u64)> + use<> {
+    let len_bytes = device.geometry().len_bytes;
+    let len_bytes = member.total_bytes.map_or(len_bytes, |it| it.min(len_bytes));
+    let places = SUPERBLOCK_OFFSETS.into_iter();
+    let places = places.filter(move |at| at + (SUPERBLOCK_BYTES as u64) < len_bytes);
+    (0u16..).zip(places)
+}
+
+/// The superblock at an offset, if it is valid.
+fn read(device: &dyn BlockDevice, at: u64) -> Option<(Superblock, DiskSuperblock)> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    device.read_at(at, &mut bytes).ok()?;
+    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    Some((Superblock::decode(&disk, at).ok()?, disk))
 }
 
 fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
@@ -36,21 +103,10 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
     if member.fsid != newest.fsid || newest.flags.contains(SuperblockFlags::SEEDING) {
         return Ok(());
     }
-    let len_bytes = device.geometry().len_bytes;
-    let len_bytes = member.total_bytes.map_or(len_bytes, |it| it.min(len_bytes));
-    let places = SUPERBLOCK_OFFSETS.into_iter();
-    let places = places.filter(|at| at + (SUPERBLOCK_BYTES as u64) < len_bytes);
-    let places: Vec<u64> = places.collect();
     let mut own = None;
     let mut bad = Vec::new();
-    for (copy, at) in (0u16..).zip(places) {
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        let disk: Option<DiskSuperblock> = device
-            .read_at(at, &mut bytes)
-            .ok()
-            .map(|()| zerocopy::transmute!(bytes));
-        let found = disk.and_then(|disk| Some((Superblock::decode(&disk, at).ok()?, disk)));
-        match found {
+    for (copy, at) in places(member, &**device) {
+        match read(&**device, at) {
             Some((found, disk)) => {
                 if found.generation != newest.generation || found.fsid != newest.fsid {
                     bad.push((copy, at));
@@ -65,11 +121,7 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
     for (copy, at) in bad {
         scrubber.counts.super_errors += 1;
         let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
-        scrubber.found(
-            "superblock",
-            locus.at_offset(at),
-            "is not that of the last commit",
-        )?;
+        scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
         let Some((found, disk)) = own.as_ref().filter(|_| is_whole) else {
             scrubber.counts.uncorrectable_errors += 1;
             continue;

@@ -4,7 +4,7 @@
 //! inserted before a reference to something in it is run, when no tree is locked.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use platter_block::lock::{Mutex, rank};
@@ -55,7 +55,7 @@ const PREFERRED: [Profile; 8] = [
 #[derive(Debug)]
 pub(super) struct ChunkAllocator {
     /// Held to allocate a chunk.
-    turn: Mutex<(), { rank(9, 2) }>,
+    pub(super) turn: Mutex<(), { rank(9, 2) }>,
     /// Chunks whose items are not inserted yet.
     pub(super) pending: Mutex<Vec<ChunkItem>, { rank(9, 3) }>,
     /// Held while the items of pending chunks are inserted; taken with no tree locked.
@@ -68,27 +68,28 @@ pub(super) struct ChunkAllocator {
     pub(super) removed: Mutex<RemovedChunks, { rank(9, 6) }>,
     /// Where chunks are placed.
     pub(super) placing: Mutex<Placing>,
-    /// Lengths of devices that were changed.
-    pub(super) sizes: Mutex<BTreeMap<DeviceId, u64>>,
     /// Devices that were removed: nothing is written to them.
     pub(super) removed_devices: Mutex<Vec<DeviceId>>,
     /// No new chunk begins below it: the addresses of removed ones are not used again.
     end: AtomicU64,
 }
 
-/// Chunks that were removed, and whose stripes stay as they are until that is durable.
+/// Chunks that are not in the map, and whose stripes stay as they are: those that were removed, until that is durable.
 #[derive(Debug, Default)]
 pub(super) struct RemovedChunks {
     /// By the running transaction.
     running: Vec<ChunkItem>,
     /// By one that is closed.
     closed: Vec<ChunkItem>,
+    /// Former and future stripes of a chunk that is being moved.
+    moving: Vec<ChunkItem>,
 }
 
 impl RemovedChunks {
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &ChunkItem> {
-        self.running.iter().chain(&self.closed)
+        let removed = self.running.iter().chain(&self.closed);
+        removed.chain(&self.moving)
     }
 }
 
@@ -102,24 +103,9 @@ impl ChunkAllocator {
             system: Mutex::new(superblock.sys_chunks.clone()),
             removed: Mutex::default(),
             placing: Mutex::default(),
-            sizes: Mutex::default(),
             removed_devices: Mutex::default(),
             end: AtomicU64::new(0),
         }
-    }
-
-    /// The end of what chunks that are placed may use of a device.
-    pub(super) fn limit_of(&self, member: &Member, placing: &Placing) -> u64 {
-        let limits = placing.limits.iter().filter(|(id, _)| *id == member.id);
-        let least = limits.map(|(_, limit)| *limit).min();
-        self.total_of(member).min(least.unwrap_or(u64::MAX))
-    }
-
-    /// The length of a device, as the filesystem uses it.
-    pub(super) fn total_of(&self, member: &Member) -> u64 {
-        let sizes = self.sizes.lock();
-        let changed = sizes.get(&member.id).copied();
-        changed.or(member.total_bytes).unwrap_or_default()
     }
 
     /// Whether chunks were added whose items are not inserted.
@@ -138,9 +124,14 @@ impl ChunkAllocator {
         self.removed.lock().closed.clear();
     }
 
-    /// Lets the stripes of a chunk that has others now be as they are until the next commit.
-    pub(super) fn keep_old_stripes(&self, chunk: &ChunkItem) {
-        self.removed.lock().running.push(chunk.clone());
+    /// Lets no chunk be placed where this one has stripes.
+    pub(super) fn keep_stripes(&self, chunk: &ChunkItem) {
+        self.removed.lock().moving.push(chunk.clone());
+    }
+
+    /// Lets chunks be placed again where those have stripes that were kept.
+    pub(super) fn release_stripes(&self) {
+        self.removed.lock().moving.clear();
     }
 
     /// Replaces a chunk of the chunk tree.
@@ -164,6 +155,14 @@ impl ChunkAllocator {
     pub(super) fn system(&self) -> Vec<ChunkItem> {
         self.system.lock().clone()
     }
+}
+
+/// The end of what chunks that are placed may use of a device.
+pub(super) fn limit_of(member: &Member, placing: &Placing) -> u64 {
+    let limits = placing.limits.iter().filter(|(id, _)| *id == member.id);
+    let least = limits.map(|(_, limit)| *limit).min();
+    let total_bytes = member.total_bytes.unwrap_or_default();
+    total_bytes.min(least.unwrap_or(u64::MAX))
 }
 
 /// How the stripes of a chunk are laid out.
@@ -370,7 +369,7 @@ fn plan_chunk(fs: &WriteContext, map: &ChunkMap, flags: BlockGroupFlags) -> Opti
         .iter()
         .filter(|member| member.device.is_some() && !placing.without.contains(&member.id));
     let holes = present.filter_map(|member| {
-        let free = free_of(map, &removed, member, fs.chunks.limit_of(member, &placing));
+        let free = free_of(map, &removed, member, limit_of(member, &placing));
         hole(&free, member, most)
     });
     let mut holes: Vec<_> = holes

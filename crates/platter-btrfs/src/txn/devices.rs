@@ -8,6 +8,7 @@ use platter_vfs::{Condition, Result};
 use zerocopy::IntoBytes;
 
 use super::{WriteContext, superblocks};
+use crate::chunk::Member;
 use crate::context::TreesRule;
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
@@ -30,7 +31,7 @@ pub(crate) fn chunks_on(fs: &WriteContext, device: DeviceId) -> Vec<ChunkItem> {
     map.iter().filter(has_stripe).cloned().collect()
 }
 
-/// Adds a device, whose contents are lost. It is used once the filesystem is opened with it.
+/// Adds a device, whose contents are lost.
 pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevItem) -> Result<()> {
     fs.sync()?;
     let template = template(fs)?;
@@ -56,14 +57,21 @@ pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevIte
         superblock.device_count = superblock.device_count.saturating_add(1);
         superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
     }
+    // Each commit writes its superblocks from this one on.
+    fs.blocks().store().change_members(|members| {
+        let last = members.iter().map(|member| member.index).max();
+        members.add(Member {
+            id: item.id,
+            uuid: item.uuid,
+            fsid: item.fsid,
+            total_bytes: Some(item.total_bytes),
+            generation: None,
+            index: last.map_or(0, |last| last.saturating_add(1)),
+            device: Some(Arc::clone(device)),
+        });
+    });
     drop(handle);
-    fs.sync()?;
-    superblocks::write(
-        &**device,
-        &of_device(fs.superblock()),
-        &template,
-        item.total_bytes,
-    )
+    fs.sync()
 }
 
 /// Removes a device on which no chunk has a stripe. Nothing is written to it from then on.
@@ -80,16 +88,43 @@ pub(crate) fn remove(fs: &WriteContext, device: DeviceId) -> Result<()> {
     fs.chunks.removed_devices.lock().push(device);
     drop(handle);
     fs.sync()?;
-    let members = fs.blocks().store().members();
-    let gone = members.iter().find(|member| member.id == device);
-    if let Some(device) = gone.and_then(|member| member.device.as_ref()) {
-        superblocks::clear(&**device)?;
+    let mut gone = None;
+    let store = fs.blocks().store();
+    store.change_members(|members| {
+        let known = members.find_mut(device);
+        gone = known.and_then(|member| member.device.take());
+        members.remove(device);
+    });
+    fs.chunks.removed_devices.lock().clear();
+    match gone {
+        Some(device) => superblocks::clear(&*device),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Changes the length of a device: no chunk has a stripe beyond it.
+/// Whether a chunk has a stripe on a device that does not end in its first `total_bytes`.
+#[must_use]
+pub(crate) fn is_beyond(chunk: &ChunkItem, device: DeviceId, total_bytes: u64) -> bool {
+    let len_bytes = chunk.stripe_len_bytes();
+    chunk.stripes.iter().any(|stripe| {
+        let end = stripe.offset.0.saturating_add(len_bytes);
+        stripe.device == device && end > total_bytes
+    })
+}
+
+/// Changes the length of a device.
+///
+/// # Errors
+/// `Busy` where a chunk has a stripe beyond it.
 pub(crate) fn set_size(fs: &WriteContext, device: DeviceId, total_bytes: u64) -> Result<()> {
+    let map = fs.blocks().store().map();
+    if map
+        .iter()
+        .any(|chunk| is_beyond(chunk, device, total_bytes))
+    {
+        return Err(Condition::Busy.into());
+    }
+    drop(map);
     let handle = fs.begin_unreserved(CREDITS)?;
     let before = change_item(fs, handle.generation(), device, Some(total_bytes))?;
     {
@@ -97,7 +132,11 @@ pub(crate) fn set_size(fs: &WriteContext, device: DeviceId, total_bytes: u64) ->
         let others = superblock.total_bytes.saturating_sub(before);
         superblock.total_bytes = others.saturating_add(total_bytes);
     }
-    fs.chunks.sizes.lock().insert(device, total_bytes);
+    fs.blocks().store().change_members(|members| {
+        if let Some(member) = members.find_mut(device) {
+            member.total_bytes = Some(total_bytes);
+        }
+    });
     drop(handle);
     fs.sync()
 }

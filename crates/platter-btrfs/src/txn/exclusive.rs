@@ -15,8 +15,8 @@ use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::{Generation, TreeId};
 use crate::tree::Cursor;
 
-/// Keeps writing in place apart from what makes extents shared without the files being locked: snapshots,
-/// and the relocation of data.
+/// Keeps writing in place apart from what makes extents shared without the files being locked, that is snapshots,
+/// and from reading extents that must not change meanwhile, to move or scrub a group.
 #[derive(Debug, Default, Clone)]
 pub struct InPlaceGate(Arc<GateState>);
 
@@ -33,6 +33,19 @@ struct GateThreads {
     writing: Vec<Writing>,
     /// How many keep others from it.
     excluding: u32,
+    /// The addresses of a group that is held.
+    held: Option<Range<u64>>,
+}
+
+impl GateThreads {
+    fn is_held(&self, range: &Range<u64>) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| overlaps(held, range))
+    }
+}
+
+fn overlaps(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// A thread, and the logical addresses that it may write.
@@ -46,6 +59,10 @@ pub struct InPlaceTurn(Arc<GateState>, ThreadId, Range<u64>);
 /// No thread writes in place.
 #[derive(Debug)]
 pub struct NoneInPlace(Arc<GateState>);
+
+/// No thread writes in place in a group.
+#[derive(Debug)]
+pub struct NoneInGroup(Arc<GateState>);
 
 impl InPlaceGate {
     /// Begins to write in place: from before the extent is found to be exclusive until the write is done. May wait
@@ -79,20 +96,53 @@ impl InPlaceGate {
         }
         NoneInPlace(Arc::clone(&self.0))
     }
+
+    /// Waits for what is being written in place in a group, and lets nothing else begin there. One thread does so at
+    /// a time; it has no handle, and no other has data that it allocated in the group.
+    #[must_use]
+    pub fn exclude_from(&self, group: Range<u64>) -> NoneInGroup {
+        let mut threads = self.0.threads.lock();
+        threads.held = Some(group.clone());
+        // Those that have not said where they write find out that it is held.
+        let is_inside = |it: &Writing| it.1.is_empty() || overlaps(&it.1, &group);
+        while threads.writing.iter().any(is_inside) {
+            self.0.changed.wait(&mut threads);
+        }
+        NoneInGroup(Arc::clone(&self.0))
+    }
+
+    /// Returns when a range is in no group that is held. The caller has no handle, and is not writing in place there.
+    pub fn wait_for(&self, range: &Range<u64>) {
+        let mut threads = self.0.threads.lock();
+        while threads.is_held(range) {
+            self.0.changed.wait(&mut threads);
+        }
+    }
 }
 
 impl InPlaceTurn {
-    /// Says which part of an extent is written, now that it was found to be exclusive.
+    /// Says which part of an extent is written, now that it was found to be exclusive. `None` if it is in a group that
+    /// is held: then it is [waited for](InPlaceGate::wait_for), and looked up again.
     #[must_use]
-    pub fn covering(mut self, range: Range<u64>) -> Self {
+    pub fn covering(mut self, range: Range<u64>) -> Option<Self> {
         let mut threads = self.0.threads.lock();
+        // One that writes there already is waited for.
+        let is_waited_for = |threads: &GateThreads| {
+            let mut writing = threads.writing.iter();
+            writing.any(|it| it.0 == self.1 && threads.is_held(&it.1))
+        };
+        if threads.is_held(&range) && !is_waited_for(&threads) {
+            drop(threads);
+            return None;
+        }
         let own = |it: &&mut Writing| it.0 == self.1 && it.1 == self.2;
         if let Some(own) = threads.writing.iter_mut().find(own) {
             own.1 = range.clone();
         }
         drop(threads);
+        self.0.changed.notify_all();
         self.2 = range;
-        self
+        Some(self)
     }
 }
 
@@ -114,6 +164,13 @@ impl Drop for NoneInPlace {
     }
 }
 
+impl Drop for NoneInGroup {
+    fn drop(&mut self) {
+        self.0.threads.lock().held = None;
+        self.0.changed.notify_all();
+    }
+}
+
 /// Whether a file extent of this generation is all that refers to its data, and that may be written.
 pub(crate) fn is_exclusive(
     fs: &WriteContext,
@@ -122,10 +179,6 @@ pub(crate) fn is_exclusive(
     generation: Generation,
 ) -> Result<bool> {
     if generation <= fs.tree(range.tree)?.view().now.last_snapshot {
-        return Ok(false);
-    }
-    let group = fs.groups.find(place.logical, place.disk_bytes)?;
-    if group.space().read_only > 0 {
         return Ok(false);
     }
     let own = RefKey::Data {

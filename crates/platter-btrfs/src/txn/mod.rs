@@ -17,6 +17,7 @@ pub(crate) mod exclusive;
 pub(crate) mod orphans;
 pub(crate) mod prune;
 pub(crate) mod space;
+pub(crate) mod held;
 pub(crate) mod unused;
 pub(crate) mod superblocks;
 pub(crate) mod log_trees;
@@ -52,7 +53,7 @@ use crate::tree::{TreeBlocks, Versions};
 pub(crate) use chunks::Shape as ChunkShape;
 pub use cow::Cow;
 pub use data_extents::FileRange;
-pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
+pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInGroup, NoneInPlace};
 pub use log_trees::{LogCow, LogEditor, LogTurn};
 pub use placing::Placing;
 pub use prune::PruneProgress;
@@ -245,6 +246,8 @@ pub struct WriteContext {
     transactions: Transactions<Running, Error>,
     options: WriteOptions,
     clock: Arc<dyn Clock>,
+    /// Chunks are not moved any more: the mount ends.
+    stops_moving: AtomicBool,
     /// Tree blocks that were copied, since the mount.
     copied: AtomicU64,
     /// Searches of the extent tree to run references, since the mount.
@@ -381,6 +384,19 @@ impl WriteContext {
     /// Ends all writing because of an error, unless that was done before.
     pub fn fail(&self, error: &Error) {
         self.abort(error);
+    }
+
+    /// Ends the move of a chunk that is in progress, and lets none begin.
+    pub(crate) fn stop_moving(&self) {
+        self.stops_moving.store(true, Ordering::Release);
+    }
+
+    /// Refuses to go on with a move.
+    fn refuse_moving(&self) -> Result<()> {
+        if self.stops_moving.load(Ordering::Acquire) {
+            return Err(ended());
+        }
+        self.refuse_after_failure()
     }
 
     /// Ends all writing, and returns when no commit is in progress and no log is written. What was not committed is lost.

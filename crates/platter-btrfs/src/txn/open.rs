@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use platter_block::lock::Mutex;
 use platter_cache::commit::Transactions;
@@ -89,6 +89,7 @@ impl WriteContext {
             transactions: Transactions::new(first, options.blocks_max, ended()),
             options,
             clock,
+            stops_moving: AtomicBool::new(false),
             copied: AtomicU64::new(0),
             extent_searches: AtomicU64::new(0),
             reported: Mutex::default(),
@@ -118,7 +119,8 @@ const GENERATION_LAG_MAX: u64 = 1;
 /// The generation of the first transaction. Without all devices one is left out, so that those that were missing are
 /// known from it however few commits there are.
 fn first_generation(context: &FsContext) -> Generation {
-    let mut missing = context.blocks.store().members().missing();
+    let members = context.blocks.store().members();
+    let mut missing = members.missing();
     let step = if missing.next().is_some() {
         GENERATION_LAG_MAX + 1
     } else {
@@ -191,18 +193,15 @@ fn refuse_replacement(context: &FsContext) -> Result<()> {
 /// Refuses stale and seed devices, missing ones that are needed, and chunks that are not written.
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
+    let members = store.members();
     let superblock = &context.superblock;
-    if store
-        .members()
-        .iter()
-        .any(|it| it.fsid != superblock.metadata_uuid)
-    {
+    if members.iter().any(|it| it.fsid != superblock.metadata_uuid) {
         return Err(unsupported(
             "writing to a filesystem with seed devices",
             None,
         ));
     }
-    for member in store.members().iter() {
+    for member in members.iter() {
         let is_stale = |generation: Generation| {
             generation.0.saturating_add(GENERATION_LAG_MAX) < superblock.generation.0
         };
@@ -220,7 +219,7 @@ fn refuse_devices(context: &FsContext) -> Result<()> {
             return Err(unsupported(&feature, None));
         }
         let is_present = |stripe: &Stripe| {
-            let member = store.members().of_stripe(stripe);
+            let member = members.of_stripe(stripe);
             member.is_some_and(|member| member.device.is_some())
         };
         let missing = chunk.stripes.iter().filter(|it| !is_present(it)).count();

@@ -12,106 +12,84 @@ use platter_vfs::{Condition, Result};
 
 use super::chunks::{Hole, Shape, free_of, hole};
 use super::data_extents::{self, DataRule};
+use super::held::HeldGroup;
 use super::placing::Placing;
-use super::{Handle, WriteContext, chunks, space};
+use super::{Handle, WriteContext, chunks};
 use crate::block_group::BlockGroup;
 use crate::chunk::{ChunkMap, FindVerifier, Member, Unverified};
-use crate::ondisk::block_group::BlockGroupItem;
+use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
-use crate::ondisk::extent_item::{ExtentItem, ExtentKind};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::ondisk::types::CHUNK_OBJECT;
 use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
-use crate::tree::Cursor;
 
 /// Tree blocks that the change of a chunk copies at most.
 const CREDITS: u32 = 256;
-/// Tree blocks that are free elsewhere before a group with tree blocks is moved, besides what is kept for commits.
-const FREE_BLOCKS: u64 = 128;
-/// The same of the chunk tree.
-const FREE_SYSTEM_BLOCKS: u64 = 16;
-/// A chunk for what a commit copies while another is moved.
-const SMALL_CHUNK_BYTES: u64 = 16 << 20;
 /// Data that is copied at once.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// Says where chunks are placed from now on.
-pub(crate) fn set_placing(fs: &WriteContext, placing: Placing) {
+/// Chunks are placed in some way, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Placed<'f>(&'f WriteContext);
+
+/// Says where chunks are placed from now on: also those that are being planned.
+#[must_use]
+pub(crate) fn set_placing(fs: &WriteContext, placing: Placing) -> Placed<'_> {
+    let _turn = fs.chunks.turn.lock();
     *fs.chunks.placing.lock() = placing;
+    Placed(fs)
+}
+
+impl Drop for Placed<'_> {
+    fn drop(&mut self) {
+        *self.0.chunks.placing.lock() = Placing::default();
+    }
 }
 
 /// Moves the chunk at `start` to new stripes, of a profile. What was done is durable then. The caller has no
-/// handle, and nothing else writes data meanwhile.
+/// handle, and moves one at a time. Returns `false` if there is no such chunk any more.
 ///
 /// # Errors
 /// `ENOSPC` where the devices have no space for it; `Corrupt` where something in it cannot be read: then nothing was
 /// changed.
-pub(crate) fn move_chunk(fs: &WriteContext, start: LogicalAddr, profile: Profile) -> Result<()> {
-    fs.sync()?;
-    let group = fs.groups.find(start, 1)?;
-    fs.groups.hold(&group);
-    let moved = restripe_held(fs, &group, profile);
-    // Its space is used as before, or has another layout.
-    let space = group.space();
-    let map = fs.blocks().store().map();
-    let item = BlockGroupItem {
-        start: group.start(),
-        len_bytes: group.len_bytes(),
-        used_bytes: space.used,
-        chunk_object: CHUNK_OBJECT,
-        flags: group.flags(),
+pub(crate) fn move_chunk(fs: &WriteContext, start: LogicalAddr, profile: Profile) -> Result<bool> {
+    let Some(held) = HeldGroup::hold(fs, start)? else {
+        return Ok(false);
     };
+    let moved = restripe_held(fs, held.group(), profile);
     if fs.failure().is_none() {
-        let superblocks = map.find(start)?.superblock_ranges();
-        fs.groups.replace(BlockGroup::new(item, true, superblocks));
+        fs.chunks.release_stripes();
     }
-    moved
+    moved.map(|()| true)
 }
 
 fn restripe_held(fs: &WriteContext, group: &BlockGroup, profile: Profile) -> Result<()> {
-    keep_space_elsewhere(fs, group)?;
-    // Chunks that were added for it.
-    fs.sync()?;
     let store = fs.blocks().store();
-    let map = store.map();
-    let old = map.find(group.start())?;
-    let new = plan_replaced(fs, &map, old, profile);
-    let new = new.or_else(|| plan_restriped(fs, &map, old, profile));
-    let new = new.ok_or(Condition::NoSpace)?;
-    copy_chunk(fs, old, &new)?;
+    let (old, new) = {
+        let _turn = fs.chunks.turn.lock();
+        let map = store.map();
+        let old = map.find(group.start())?;
+        let new = plan_replaced(fs, &map, old, profile);
+        let new = new.or_else(|| plan_restriped(fs, &map, old, profile));
+        let new = new.ok_or(Condition::NoSpace)?;
+        fs.chunks.keep_stripes(&new);
+        (old.clone(), new)
+    };
+    copy_chunk(fs, &old, &|at, bytes| write_restriped(fs, &new, at, bytes))?;
     let handle = fs.begin_unreserved(CREDITS)?;
-    let changed = change_chunk(fs, &handle, group, old, &new);
+    if new.flags.contains(BlockGroupFlags::SYSTEM) {
+        fs.chunks.replace_system(&new)?;
+    }
+    fs.chunks.keep_stripes(&old);
+    let replaced = store.replace_chunk(new.clone());
+    let readers = replaced.inspect_err(|error| fs.abort(&(*error).into()))?;
+    let changed = change_chunk(fs, &handle, group, &old, &new);
     changed.inspect_err(|error| fs.abort(error))?;
     drop(handle);
-    fs.sync()
-}
-
-/// Makes sure that what the commit copies has space in other groups.
-fn keep_space_elsewhere(fs: &WriteContext, group: &BlockGroup) -> Result<()> {
-    for (kind, blocks) in [
-        (BlockGroupFlags::METADATA, FREE_BLOCKS),
-        (BlockGroupFlags::SYSTEM, FREE_SYSTEM_BLOCKS),
-    ] {
-        while group.holds(kind) {
-            let free = fs.groups.free_bytes(kind);
-            let available = if kind == BlockGroupFlags::SYSTEM {
-                free
-            } else {
-                space::available_bytes(fs, kind)
-            };
-            if available >= blocks * fs.node_bytes() {
-                break;
-            }
-            fs.chunks.placing.lock().bytes_max = Some(SMALL_CHUNK_BYTES);
-            let grown = chunks::grow_space(fs, kind, free);
-            fs.chunks.placing.lock().bytes_max = None;
-            if !grown? {
-                return Err(Condition::NoSpace.into());
-            }
-        }
-    }
+    fs.sync()?;
+    readers.wait();
     Ok(())
 }
 
@@ -133,7 +111,7 @@ fn plan_replaced(
         let member = members.of_stripe(stripe);
         member.is_some_and(|member| {
             let end = stripe.offset.0.saturating_add(stripe_bytes);
-            !placing.without.contains(&member.id) && end <= fs.chunks.limit_of(member, &placing)
+            !placing.without.contains(&member.id) && end <= chunks::limit_of(member, &placing)
         })
     };
     let mut new = old.clone();
@@ -184,7 +162,7 @@ fn holes<'m>(
 ) -> Vec<Hole<'m>> {
     let removed = fs.chunks.removed.lock();
     let holes = members.filter_map(|member| {
-        let mut free = free_of(map, &removed, member, fs.chunks.limit_of(member, placing));
+        let mut free = free_of(map, &removed, member, chunks::limit_of(member, placing));
         for offset in SUPERBLOCK_OFFSETS {
             free.exclude(&(offset..offset + STRIPE_BYTES));
         }
@@ -254,7 +232,7 @@ fn plan_restriped(
     None
 }
 
-/// Replaces a chunk: its items, and what is known of it.
+/// Replaces a chunk in the trees.
 fn change_chunk(
     fs: &WriteContext,
     handle: &Handle<'_>,
@@ -263,12 +241,7 @@ fn change_chunk(
     new: &ChunkItem,
 ) -> Result<()> {
     let generation = handle.generation();
-    let store = fs.blocks().store();
-    if new.flags.contains(BlockGroupFlags::SYSTEM) {
-        fs.chunks.replace_system(new)?;
-    }
-    fs.chunks.keep_old_stripes(old);
-    store.replace_chunk(new.clone())?;
+    handle.require_commit();
     let key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, new.start.0);
     fs.edit(generation, TreeId::CHUNK, |editor| {
         editor.set(key, &new.encode())
@@ -291,42 +264,39 @@ fn change_chunk(
     Ok(())
 }
 
-/// Copies all extents of a chunk to other stripes.
-fn copy_chunk(fs: &WriteContext, old: &ChunkItem, new: &ChunkItem) -> Result<()> {
-    let open = fs.tree(TreeId::EXTENT)?;
-    let tree = open.view().now.tree;
-    let mut cursor = Cursor::new(fs.blocks(), tree);
-    cursor.seek(Key::new(old.start.0, ItemKind(0), 0))?;
+/// Takes the bytes at an address.
+type Write<'w> = &'w dyn Fn(u64, &[u8]) -> Result<()>;
+
+/// Passes the bytes of all extents of a chunk, whose group is held, to `write`.
+fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -> Result<()> {
     let end = old.start.0.saturating_add(old.len_bytes);
-    while let Some((key, data)) = cursor.item()
-        && key.object < end
-    {
-        let len_bytes = match key.kind {
-            ItemKind::METADATA_ITEM => fs.node_bytes(),
-            ItemKind::EXTENT_ITEM => key.offset,
-            ItemKind(_) => 0,
-        };
-        if len_bytes > 0 {
-            let item = ExtentItem::decode(key, data, tree.locus(key))?;
-            let range = key.object..key.object.saturating_add(len_bytes).min(end);
-            match item.kind {
-                ExtentKind::TreeBlock { .. } => copy_block(fs, &range, new)?,
-                ExtentKind::Data => copy_data(fs, &range, new)?,
+    let mut left = old.start.0..end;
+    loop {
+        fs.refuse_moving()?;
+        let extents = ListedExtent::next_of(&fs.context, &mut left)?;
+        if extents.is_empty() {
+            return Ok(());
+        }
+        for extent in extents {
+            let start = extent.start.0;
+            let range = start..start.saturating_add(extent.len_bytes).min(end);
+            if extent.is_tree_block {
+                copy_block(fs, &range, write)?;
+            } else {
+                copy_data(fs, &range, write)?;
             }
         }
-        cursor.step()?;
     }
-    Ok(())
 }
 
-fn copy_block(fs: &WriteContext, range: &Range<u64>, new: &ChunkItem) -> Result<()> {
+fn copy_block(fs: &WriteContext, range: &Range<u64>, write: Write<'_>) -> Result<()> {
     let format = *fs.blocks().format();
     let is_right = |at: u64, bytes: &[u8]| format.verify(LogicalAddr(at), bytes).is_ok();
     let bytes = read_right(fs, range, &is_right)?;
-    write_restriped(fs, new, range.start, &bytes)
+    write(range.start, &bytes)
 }
 
-fn copy_data(fs: &WriteContext, range: &Range<u64>, new: &ChunkItem) -> Result<()> {
+fn copy_data(fs: &WriteContext, range: &Range<u64>, write: Write<'_>) -> Result<()> {
     let format = fs.item_format();
     let sector = u64::from(format.sector_bytes);
     let mut at = range.start;
@@ -351,7 +321,7 @@ fn copy_data(fs: &WriteContext, range: &Range<u64>, new: &ChunkItem) -> Result<(
                 place.copy_from_slice(good.get(..place.len()).unwrap_or_default());
             }
         }
-        write_restriped(fs, new, piece.start, &bytes)?;
+        write(piece.start, &bytes)?;
     }
     Ok(())
 }

@@ -22,6 +22,9 @@ const DELAYED_SECTOR_BYTES: u64 = 1024;
 /// Steps that are made to find space for one reservation: a commit, then the removal of what is unused.
 const STEPS_MAX: u32 = 4;
 
+/// A chunk for what has no space while a group is held.
+const SMALL_CHUNK_BYTES: u64 = 16 << 20;
+
 /// Space that is reserved and not allocated yet.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
@@ -111,11 +114,12 @@ pub(super) fn reserve_metadata(fs: &WriteContext, bytes: u64, urgency: Urgency) 
 }
 
 /// Bytes of a type that are free and not reserved.
-#[must_use]
+#[cfg(test)]
 pub(super) fn available_bytes(fs: &WriteContext, kind: BlockGroupFlags) -> u64 {
     available(fs, kind, Urgency::Normal)
 }
 
+/// Bytes of a type that are free and not reserved, for a handle of an urgency.
 fn available(fs: &WriteContext, kind: BlockGroupFlags, urgency: Urgency) -> u64 {
     let held = |counter: &AtomicU64| counter.load(Ordering::Acquire);
     let reservations = &fs.reservations;
@@ -164,6 +168,46 @@ fn reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64, urgency: Urgenc
         }
         step += 1;
         fs.sync()?;
+    }
+}
+
+/// Lets nothing be allocated in a group, once other groups have the space that reservations count on, and `spare` bytes
+/// more. Returns `false` if the group is gone. The caller has no handle.
+///
+/// # Errors
+/// `ENOSPC` where there is no space for chunks that would have it.
+pub(super) fn hold(
+    fs: &WriteContext,
+    group: &BlockGroup,
+    spare: &dyn Fn(BlockGroupFlags) -> u64,
+) -> Result<bool> {
+    let kinds = [
+        BlockGroupFlags::DATA,
+        BlockGroupFlags::METADATA,
+        BlockGroupFlags::SYSTEM,
+    ];
+    let kinds = || kinds.into_iter().filter(|kind| group.holds(*kind));
+    loop {
+        let short = {
+            let _turn = fs.reservations.turn.lock();
+            let missing = |kind: BlockGroupFlags| {
+                let wanted = group.free_bytes().saturating_add(spare(kind));
+                let bytes = wanted.saturating_sub(available(fs, kind, Urgency::Normal));
+                (bytes > 0).then_some((kind, bytes))
+            };
+            match kinds().find_map(missing) {
+                Some(short) => short,
+                None => return Ok(fs.groups.hold(group)),
+            }
+        };
+        let (kind, bytes) = short;
+        let free = fs.groups.free_bytes(kind);
+        fs.chunks.placing.lock().bytes_max = Some(bytes.max(SMALL_CHUNK_BYTES));
+        let grown = chunks::grow_space(fs, kind, free);
+        fs.chunks.placing.lock().bytes_max = None;
+        if !grown? {
+            return Err(Condition::NoSpace.into());
+        }
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) fn close(fs: &WriteContext, generation: Generation) -> Result<ClosedS
     let devices = written.filter_map(|member| {
         Some(ClosedDevice {
             device: Arc::clone(member.device.as_ref()?),
-            total_bytes: fs.chunks.total_of(member),
+            total_bytes: member.total_bytes.unwrap_or_default(),
             bytes_used: chunks::allocated_bytes(fs, member.id),
         })
     });
@@ -155,6 +155,19 @@ fn set_log_root(fs: &WriteContext, log_root: Option<RootPointer>) -> Result<LogR
         }
     }
     Ok(found)
+}
+
+/// Keeps the superblocks of the last commit as they are on the devices until the handle ends.
+///
+/// # Errors
+/// Why nothing is written any more.
+pub(crate) fn keep(fs: &WriteContext) -> Result<Handle<'_>> {
+    // The next commit waits for it.
+    let handle = fs.begin_unreserved(0)?;
+    handle.wait_for_earlier()?;
+    handle.require_commit();
+    fs.logs.wait();
+    Ok(handle)
 }
 
 /// The superblock of this commit. Its device item is that of some device.

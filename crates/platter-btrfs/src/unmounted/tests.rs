@@ -9,13 +9,15 @@ use std::sync::Arc;
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
 use platter_block::{Access, BlockDevice, FileDevice, MemoryDevice, OpenOptions};
 use platter_cache::MemoryBudget;
+use platter_vfs::devices::Moved;
 use platter_vfs::{CheckSink, Finding, Result, SystemClock};
 
-use super::{BalanceArgs, BalanceFilter, Moved, PoolRequest};
+use super::PoolRequest;
+use super::scrub_tests::{FILL, SUMS, scrub};
 use crate::mount::MountOptions;
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
-use crate::scrub::tests::{FILL, SUMS, scrub};
+use crate::pool::{self, BalanceArgs, BalanceFilter};
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::Pool;
 use crate::txn::{WriteOptions, chunks};
@@ -79,7 +81,7 @@ fn convert(request: &PoolRequest, data: Profile, metadata: Profile) -> Result<Mo
         system: Some(filter_to(metadata)),
         is_forced: true,
     };
-    request.balance(&args, &mut to_the_end)
+    pool::balance(&request.open().unwrap(), &args, &mut to_the_end)
 }
 
 /// The profiles of all chunks, of data and of others.
@@ -151,7 +153,7 @@ fn metadata_keeps_its_copies_unless_forced() {
         metadata: Some(filter_to(Profile::Single)),
         ..BalanceArgs::default()
     };
-    let refused = request(&pool).balance(&args, &mut to_the_end);
+    let refused = pool::balance(&request(&pool).open().unwrap(), &args, &mut to_the_end);
     assert!(
         refused
             .unwrap_err()
@@ -163,7 +165,7 @@ fn metadata_keeps_its_copies_unless_forced() {
         data: Some(filter_to(Profile::Raid1C3)),
         ..BalanceArgs::default()
     };
-    request(&pool).balance(&args, &mut to_the_end).unwrap_err();
+    pool::balance(&request(&pool).open().unwrap(), &args, &mut to_the_end).unwrap_err();
     assert_whole(&pool, &sums);
 }
 
@@ -235,10 +237,10 @@ fn replace(devices: usize, profile: &str, is_missing: bool) {
     let lost = is_missing.then(|| pool.lose(1));
     let request = request(&pool);
     let device = DeviceId(if devices == 1 { 1 } else { 2 });
-    let (counts, _) = request
+    let replaced = request
         .replace_device(device, &target, &mut Ignore)
         .unwrap();
-    assert_eq!(counts.uncorrectable_errors, 0, "{counts:?}");
+    assert_eq!(replaced.uncorrectable, 0, "{replaced:?}");
     drop((request, target));
     if lost.is_none() {
         let old = pool.lose(devices.min(2) - 1);

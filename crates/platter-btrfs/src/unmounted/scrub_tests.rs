@@ -12,8 +12,9 @@ use platter_vfs::{
     CheckSink, Context, CreateKind, Filesystem, Finding, Name, SetAttr, SystemClock,
 };
 
-use super::ScrubCounts;
+use super::PoolRequest;
 use crate::mount::{Btrfs, MountOptions};
+use crate::scrub::ScrubCounts;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
 
@@ -34,8 +35,15 @@ pub(crate) fn scrub(pool: &Pool, repairs: bool) -> ScrubCounts {
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let mut sink = Counter(0);
     let devices = pool.devices();
-    let (counts, report) = super::scrub(&devices, &options, &budget, repairs, &mut sink).unwrap();
-    assert!(!report.cancelled);
+    let request = PoolRequest {
+        devices,
+        options,
+        budget,
+        clock: Arc::new(SystemClock::new()),
+    };
+    let scrubbed = request.scrub_report(repairs, &mut sink).unwrap();
+    assert!(!scrubbed.report.cancelled);
+    let counts = scrubbed.counts;
     assert_eq!(sink.0, counts.errors());
     counts
 }

@@ -1,0 +1,219 @@
+//! Commands on the devices of a filesystem that is not mounted.
+
+#[cfg(test)]
+mod scrub_tests;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::devices::{Balance, Moved, Moving, Scrubbed};
+use platter_vfs::{CheckSink, Clock, Condition, Result};
+
+use crate::mount::{self, MountOptions, open_for_writing};
+use crate::ondisk::chunk_item::ChunkItem;
+use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::ondisk::{DeviceAddr, DeviceId, Generation, Superblock};
+use crate::pool::{self, BalanceArgs, check_device, unsupported};
+use crate::scrub::{ScrubReport, scrub_opened};
+use crate::txn::{WriteContext, WriteOptions, devices, superblocks};
+
+/// What is copied at once.
+const COPY_BYTES: usize = 1 << 20;
+/// How far the generation of a device may lag although it has all that others have.
+const GENERATION_LAG_MAX: u64 = 1;
+
+/// A filesystem whose devices are changed.
+#[derive(Debug, Clone)]
+pub struct PoolRequest {
+    /// Its devices.
+    pub devices: Vec<Arc<dyn BlockDevice>>,
+    /// How it is opened.
+    pub options: MountOptions,
+    /// Where its caches take their memory.
+    pub budget: Arc<MemoryBudget>,
+    /// Time and random numbers.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl PoolRequest {
+    /// Opens the filesystem for writing.
+    fn open(&self) -> Result<WriteContext> {
+        let writing = WriteOptions::default();
+        let clock = Arc::clone(&self.clock);
+        open_for_writing(&self.devices, &self.options, writing, &self.budget, clock)
+    }
+
+    /// Reads every copy of all metadata and data on devices that are present, and reports what is bad. With `repairs`,
+    /// rewrites it from good copies or parity; parity too, and superblocks. Devices that missed commits are whole then.
+    ///
+    /// # Errors
+    /// What keeps the filesystem from being opened, or from being read on: nothing is known of what follows.
+    pub fn scrub(&self, repairs: bool, sink: &mut dyn CheckSink) -> Result<Scrubbed> {
+        Ok(self.scrub_report(repairs, sink)?.named(repairs))
+    }
+
+    fn scrub_report(&self, repairs: bool, sink: &mut dyn CheckSink) -> Result<ScrubReport> {
+        let mut options = self.options.clone();
+        options.rescue.skips_log = true;
+        let context = mount::open(&self.devices, &options, &self.budget)?;
+        let newest = context.superblock.generation;
+        let members = context.blocks.store().members();
+        let stale = members.iter().filter(|member| {
+            let generation = member.generation.unwrap_or(newest);
+            generation.0.saturating_add(GENERATION_LAG_MAX) < newest.0
+        });
+        let stale: Vec<_> = stale.map(|member| member.id).collect();
+        drop(members);
+        scrub_opened(&context, stale.clone(), stale, repairs, sink)
+    }
+
+    /// Places chunks anew, each in a commit of its own.
+    ///
+    /// # Errors
+    /// `Unsupported` for words that are not known; `ENOSPC` where the devices have no space for a chunk: those before it
+    /// were moved.
+    pub fn balance(&self, words: &Balance, moving: Moving<'_>) -> Result<Moved> {
+        let args = BalanceArgs::parse(words)?;
+        pool::balance(&self.open()?, &args, moving)
+    }
+
+    /// Adds a device, whose contents are lost. Returns its number.
+    ///
+    /// # Errors
+    /// Those of opening the filesystem for writing; `Unsupported` for a device that is too short.
+    pub fn add_device(&self, device: &Arc<dyn BlockDevice>) -> Result<u64> {
+        pool::add_device(&self.open()?, device, self.clock.random_uuid())
+    }
+
+    /// Moves what is on a device to the others, and removes it. It may be missing.
+    ///
+    /// # Errors
+    /// `ENOSPC` where the others have no space, or are too few for a profile: what was moved before stays so.
+    pub fn remove_device(&self, device: DeviceId, moving: Moving<'_>) -> Result<Moved> {
+        pool::remove_device(&self.open()?, device, moving)
+    }
+
+    /// Changes the length of a device. What is beyond a shorter one is moved.
+    ///
+    /// # Errors
+    /// `ENOSPC` where there is no space for it, or for a length beyond the device.
+    pub fn resize_device(
+        &self,
+        device: DeviceId,
+        total_bytes: u64,
+        moving: Moving<'_>,
+    ) -> Result<Moved> {
+        pool::resize_device(&self.open()?, device, total_bytes, moving)
+    }
+
+    /// Puts another device in the place of one, which may be missing. What is on it is copied, and made again from other
+    /// copies or parity where it cannot be read. The new one counts once it has everything: until then it is a device
+    /// that missed commits, which a scrub makes whole.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a device that is too short; those of a scrub.
+    pub fn replace_device(
+        &self,
+        device: DeviceId,
+        target: &Arc<dyn BlockDevice>,
+        sink: &mut dyn CheckSink,
+    ) -> Result<Scrubbed> {
+        // What is in a log is lost otherwise: it is replayed now.
+        let fs = self.open()?;
+        check_device(&fs, device)?;
+        fs.sync()?;
+        let newest = fs.superblock();
+        let chunks = devices::chunks_on(&fs, device);
+        let item = devices::item(&fs, device)?;
+        let members = fs.blocks().store().members();
+        drop(fs);
+        let old = members.iter().find(|member| member.id == device);
+        let old = old.ok_or(Condition::NotFound)?;
+        let total_bytes = old.total_bytes.unwrap_or_default();
+        if target.geometry().len_bytes < total_bytes {
+            return Err(unsupported(
+                format!("a device shorter than {total_bytes} bytes"),
+                Some("the one that it replaces is longer"),
+            ));
+        }
+        let others = || members.iter().filter(|member| member.id != device);
+        let source = old.device.clone();
+        // A superblock by which the device is known to have nothing yet.
+        let mut present = others().chain([old]).filter_map(|it| it.device.as_ref());
+        let first = present.next().ok_or(Condition::NotFound)?;
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        first.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
+        let template: DiskSuperblock = zerocopy::transmute!(bytes);
+        let stale = Superblock {
+            generation: Generation(1),
+            dev_item: item,
+            ..newest
+        };
+        superblocks::clear(&**target)?;
+        let mut is_copied = source.is_some();
+        if let Some(source) = &source {
+            for chunk in &chunks {
+                is_copied &= copy_stripes(&**source, &**target, chunk, device)?;
+            }
+        }
+        superblocks::write(&**target, &stale, &template, total_bytes)?;
+        let mut devices: Vec<_> = others().filter_map(|it| it.device.clone()).collect();
+        // With one device alone there is nothing else to know the filesystem by.
+        let is_alone = devices.is_empty();
+        if is_alone {
+            let whole = Superblock {
+                generation: newest_generation(&template)?,
+                ..stale
+            };
+            superblocks::write(&**target, &whole, &template, total_bytes)?;
+        }
+        devices.push(Arc::clone(target));
+        let mut options = self.options.clone();
+        options.degraded |= old.device.is_none();
+        let context = mount::open(&devices, &options, &self.budget)?;
+        let distrusted = if is_copied { vec![] } else { vec![device] };
+        let stale = if is_alone { vec![] } else { vec![device] };
+        let scrubbed = scrub_opened(&context, distrusted, stale, true, sink)?;
+        if let Some(source) = source
+            && !scrubbed.report.cancelled
+            && scrubbed.counts.uncorrectable_errors == 0
+        {
+            superblocks::clear(&*source)?;
+        }
+        Ok(scrubbed.named(true))
+    }
+}
+
+fn newest_generation(template: &DiskSuperblock) -> Result<Generation> {
+    Ok(Superblock::decode(template, SUPERBLOCK_OFFSETS[0])?.generation)
+}
+
+/// Copies the stripes of a chunk on a device. Returns whether all of it could be read.
+fn copy_stripes(
+    source: &dyn BlockDevice,
+    target: &dyn BlockDevice,
+    chunk: &ChunkItem,
+    device: DeviceId,
+) -> Result<bool> {
+    let mut bytes = vec![0; COPY_BYTES];
+    let mut is_whole = true;
+    for stripe in chunk.stripes.iter().filter(|it| it.device == device) {
+        let DeviceAddr(start) = stripe.offset;
+        let end = start.saturating_add(chunk.stripe_len_bytes());
+        let mut at = start;
+        while at < end {
+            let len = usize::try_from(end - at).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
+            let piece = bytes.get_mut(..len).unwrap_or_default();
+            if source.read_at(at, piece).is_ok() {
+                target.write_at(at, piece)?;
+            } else {
+                is_whole = false;
+            }
+            at = at.saturating_add(len as u64);
+        }
+    }
+    Ok(is_whole)
+}
