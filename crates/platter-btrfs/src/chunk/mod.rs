@@ -8,11 +8,13 @@ pub mod parity;
 mod store;
 mod rows;
 mod write;
+mod mirror;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use layout::{Placement, Segment};
 pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
+pub use mirror::MirrorDevice;
 pub use rows::{FindVerifier, RowVerifier, Unverified};
 pub use store::ChunkStore;

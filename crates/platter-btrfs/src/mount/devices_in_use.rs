@@ -106,6 +106,21 @@ impl Devices for DevicesInUse {
         self.alone(|| pool::remove_device(self.writing()?, device, &mut self.until_end(moving)))
     }
 
+    fn replace_device(
+        &self,
+        device: u64,
+        target: &Arc<dyn BlockDevice>,
+        sink: &mut dyn CheckSink,
+    ) -> Result<Scrubbed> {
+        self.alone(|| {
+            let mut sink = UntilEnd {
+                sink,
+                is_ending: &self.is_ending,
+            };
+            pool::replace_device(self.writing()?, DeviceId(device), target, &mut sink)
+        })
+    }
+
     fn resize_device(
         &self,
         device: Option<u64>,

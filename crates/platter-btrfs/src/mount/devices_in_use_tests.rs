@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use platter_block::sim::CrashOptions;
-use platter_block::{Access, BlockDevice, FileDevice, OpenOptions};
+use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, When};
+use platter_block::{Access, BlockDevice, FileDevice, OpenOptions, Operation};
 use platter_cache::MemoryBudget;
 use platter_vfs::devices::{Balance, Moved, NewLength};
 use platter_vfs::{
-    CheckSink, Condition, Context, CreateKind, Devices, Error, FallocateMode, Filesystem, Finding,
-    Inode, SetAttr, SystemClock,
+    CheckProgress, CheckSink, Condition, Context, CreateKind, Devices, Error, FallocateMode,
+    Filesystem, Finding, Inode, SetAttr, SystemClock,
 };
 
 use super::write_tests::{name, read};
@@ -389,6 +389,83 @@ fn devices_come_and_go_while_files_are_written() {
         let fs = mount(&pool);
         assert_reads(&fs, 1, &models);
         fs.unmount().unwrap();
+    }
+}
+
+fn replace(devices_count: usize, profile: &str, metadata: &str, number: u64) {
+    let mut pool = Pool::make(devices_count, 300, &["-d", profile, "-m", metadata]);
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(340 << 20).unwrap();
+    let fs = mount(&pool);
+    let (models, replaced) = with_load(&fs, 1, || {
+        devices(&fs).replace_device(number, &open(&image), &mut Ignore)
+    });
+    assert!(!replaced.unwrap().is_cancelled);
+    assert_reads(&fs, 1, &models);
+    let scrubbed = devices(&fs).scrub(false, &mut Ignore).unwrap();
+    assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
+    fs.unmount().unwrap();
+    drop(fs);
+    let old = pool.lose(usize::try_from(number).unwrap() - 1);
+    assert!(crate::identify(&*open(&old)).is_err());
+    pool.regain(image);
+    assert_whole(&pool);
+    let fs = mount(&pool);
+    assert_reads(&fs, 1, &models);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn devices_are_replaced_while_files_are_written() {
+    replace(1, "single", "dup", 1);
+    replace(3, "raid1", "raid1", 2);
+    replace(2, "raid0", "raid1", 2);
+    replace(3, "raid5", "raid1c3", 1);
+}
+
+#[test]
+fn failed_replacement_leaves_the_old_device() {
+    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    let image = pool.images()[0].with_extension("new");
+    let fs = mount(&pool);
+    File::create(&image).unwrap().set_len(200 << 20).unwrap();
+    let short = devices(&fs).replace_device(2, &open(&image), &mut Ignore);
+    assert!(short.unwrap_err().to_string().contains("shorter"));
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let (models, cancelled) = with_load(&fs, 1, || {
+        devices(&fs).replace_device(2, &open(&image), &mut Cancel)
+    });
+    assert!(cancelled.unwrap().is_cancelled);
+    assert!(crate::identify(&*open(&image)).is_err());
+    let faulty = FaultDevice::new(open(&image));
+    faulty.arm(Fault {
+        operation: Operation::Write,
+        when: When::Nth(20),
+        effect: Effect::Tear { seed: 0 },
+    });
+    let faulty: Arc<dyn BlockDevice> = Arc::new(faulty);
+    devices(&fs)
+        .replace_device(2, &faulty, &mut Ignore)
+        .unwrap_err();
+    assert_reads(&fs, 1, &models);
+    assert!(!fs.is_read_only());
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_whole(&pool);
+}
+
+struct Cancel;
+
+impl CheckSink for Cancel {
+    fn finding(&mut self, _: Finding) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+
+    fn progress(&mut self, progress: CheckProgress) -> ControlFlow<()> {
+        if progress.done > 0 {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     }
 }
 

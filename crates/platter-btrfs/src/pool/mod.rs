@@ -6,6 +6,7 @@
 mod filters;
 mod balance;
 mod devices;
+mod replace;
 
 use platter_vfs::devices::{Moved, Moving};
 use platter_vfs::{Condition, Error, Result, Unsupported};
@@ -17,6 +18,7 @@ use crate::txn::{WriteContext, restripe, unused};
 pub(crate) use balance::balance;
 pub use balance::{BalanceArgs, BalanceFilter};
 pub(crate) use devices::{add_device, only_device, remove_device, resize_device};
+pub(crate) use replace::replace_device;
 
 /// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well.
 fn move_chunks(

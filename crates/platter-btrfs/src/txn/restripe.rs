@@ -268,7 +268,7 @@ fn change_chunk(
 type Write<'w> = &'w dyn Fn(u64, &[u8]) -> Result<()>;
 
 /// Passes the bytes of all extents of a chunk, whose group is held, to `write`.
-fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -> Result<()> {
+pub(crate) fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -> Result<()> {
     let end = old.start.0.saturating_add(old.len_bytes);
     let mut left = old.start.0..end;
     loop {
