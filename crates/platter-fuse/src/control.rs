@@ -1,19 +1,25 @@
 //! What another process asks of a mounted filesystem by ioctls.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use platter_vfs::Trim;
+use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
 use platter_vfs::subvolumes::Subvolume;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::ioctl::{
-    Command, FSLABEL_BYTES, NextSubvolume, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo,
-    TrimRange, VolArgs, VolArgsV2, call, text,
+    self, CANCELLED, Command, DeviceAction, DeviceCommand, DeviceStatus, ENDED, FORCED,
+    FSLABEL_BYTES, HAS_DEVICE, LARGER, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS,
+    SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2, call, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -140,6 +146,48 @@ impl Control {
         self.ask(Command::SetLabel, &mut buffer)
     }
 
+    /// Asks the filesystem to carry out a command on its devices, and passes on how far it is, and what was found, until
+    /// it ends. `Break` ends it as soon as that can be.
+    ///
+    /// # Errors
+    /// `EBUSY` while another one runs; what it failed with.
+    pub fn run_on_devices(
+        &self,
+        command: &DevicesCommand<'_>,
+        listen: &mut dyn FnMut(&DevicesReport) -> ControlFlow<()>,
+    ) -> Result<DevicesOutcome, DevicesRefusal> {
+        let mut request = command.encode()?;
+        self.ask(Command::Devices(ioctl::DevicesCommand::Start), &mut request)?;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let mut status = DeviceStatus {
+                job: request.job,
+                ..DeviceStatus::new_zeroed()
+            };
+            self.ask(Command::Devices(ioctl::DevicesCommand::Status), &mut status)?;
+            let found = text(&status.found)?;
+            let lines = found.split(|&byte| byte == b'\n');
+            let lines = lines.filter(|line| !line.is_empty());
+            let report = DevicesReport {
+                done: status.done,
+                total: status.total,
+                found: lines.map(<[u8]>::to_vec).collect(),
+            };
+            let is_cancelled = listen(&report).is_break();
+            if status.flags & ENDED != 0 {
+                return outcome(&status);
+            }
+            if is_cancelled {
+                self.ask(
+                    Command::Devices(ioctl::DevicesCommand::Cancel),
+                    &mut [0_u8; 0],
+                )?;
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
     fn subvolume<T>(&self, command: SubvolumeCommand, argument: &mut T) -> io::Result<()>
     where
         T: IntoBytes + FromBytes,
@@ -153,6 +201,186 @@ impl Control {
     {
         Ok(call(&self.0, command.number(), argument.as_mut_bytes())?)
     }
+}
+
+/// Between two looks at a command on devices.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// A command on the devices of a mounted filesystem. Paths are absolute: the process that serves the mount opens them, with
+/// its rights.
+#[derive(Debug, Clone)]
+pub enum DevicesCommand<'c> {
+    /// Every copy is read.
+    Scrub {
+        /// Bad ones are rewritten.
+        repairs: bool,
+    },
+    /// Chunks are placed anew.
+    Balance(&'c Balance),
+    /// A device is added.
+    Add {
+        /// Its path.
+        path: &'c [u8],
+        /// Although something is on it.
+        is_forced: bool,
+    },
+    /// What is on a device is moved to others.
+    Remove {
+        /// Its number.
+        device: u64,
+    },
+    /// A device takes the place of another one.
+    Replace {
+        /// The number of the other one.
+        device: u64,
+        /// The path of the new one.
+        path: &'c [u8],
+        /// Although something is on it.
+        is_forced: bool,
+    },
+    /// What is used of a device becomes longer or shorter.
+    Resize {
+        /// Its number; `None` for the only one.
+        device: Option<u64>,
+        /// Its length.
+        length: NewLength,
+    },
+}
+
+/// How far a command on devices is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevicesReport {
+    /// What was done: chunks, of a scrub bytes.
+    pub done: u64,
+    /// What there is to do.
+    pub total: u64,
+    /// What was found since the report before.
+    pub found: Vec<Vec<u8>>,
+}
+
+/// What a command on devices came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevicesOutcome {
+    /// Of a scrub or a replacement.
+    pub scrubbed: Scrubbed,
+    /// Of others; lengths are those of a resize.
+    pub resized: Resized,
+    /// The number of a device that was added.
+    pub device: u64,
+}
+
+/// Why a command on devices was refused, or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DevicesRefusal {
+    /// It was not begun, or nothing is known of what became of it.
+    #[error(transparent)]
+    Asking(#[from] io::Error),
+    /// It failed.
+    #[error("{message}")]
+    Failed {
+        /// The number of the error.
+        errno: Errno,
+        /// In words.
+        message: String,
+    },
+}
+
+impl From<Errno> for DevicesRefusal {
+    fn from(errno: Errno) -> Self {
+        Self::Asking(errno.into())
+    }
+}
+
+impl DevicesCommand<'_> {
+    fn encode(&self) -> Result<DeviceCommand, Errno> {
+        let flag = |flag: u32, is_set: bool| if is_set { flag } else { 0 };
+        Ok(match self {
+            Self::Scrub { repairs } => {
+                DeviceCommand::new(DeviceAction::Scrub, flag(REPAIRS, *repairs), &[])?
+            }
+            Self::Balance(balance) => {
+                let filters = [
+                    (OF_DATA, &balance.data),
+                    (OF_METADATA, &balance.metadata),
+                    (OF_SYSTEM, &balance.system),
+                ];
+                let given = filters.iter().map(|(of, it)| flag(*of, it.is_some()));
+                let flags = given.sum::<u32>() | flag(FORCED, balance.is_forced);
+                let texts = filters.map(|(_, it)| it.as_deref().unwrap_or_default().as_bytes());
+                DeviceCommand::new(DeviceAction::Balance, flags, &texts)?
+            }
+            Self::Add { path, is_forced } => {
+                DeviceCommand::new(DeviceAction::Add, flag(FORCED, *is_forced), &[path])?
+            }
+            Self::Remove { device } => DeviceCommand {
+                device: *device,
+                ..DeviceCommand::new(DeviceAction::Remove, HAS_DEVICE, &[])?
+            },
+            Self::Replace {
+                device,
+                path,
+                is_forced,
+            } => DeviceCommand {
+                device: *device,
+                ..DeviceCommand::new(
+                    DeviceAction::Replace,
+                    HAS_DEVICE | flag(FORCED, *is_forced),
+                    &[path],
+                )?
+            },
+            Self::Resize { device, length } => {
+                let (larger, len_bytes) = match length {
+                    NewLength::Whole => (false, u64::MAX),
+                    NewLength::Bytes(bytes) => (false, *bytes),
+                    NewLength::Larger(bytes) => (true, *bytes),
+                };
+                let flags = flag(HAS_DEVICE, device.is_some()) | flag(LARGER, larger);
+                DeviceCommand {
+                    device: device.unwrap_or_default(),
+                    len_bytes,
+                    ..DeviceCommand::new(DeviceAction::Resize, flags, &[])?
+                }
+            }
+        })
+    }
+}
+
+/// What an answer says of a command that ended.
+fn outcome(status: &DeviceStatus) -> Result<DevicesOutcome, DevicesRefusal> {
+    if status.errno != 0 {
+        let errno = i32::try_from(status.errno).map_err(|_| Errno::PROTO)?;
+        return Err(DevicesRefusal::Failed {
+            errno: Errno::from_raw_os_error(errno),
+            message: String::from_utf8_lossy(text(&status.error)?).into_owned(),
+        });
+    }
+    let is_cancelled = status.flags & CANCELLED != 0;
+    let count = usize::try_from(status.counters).map_err(|_| Errno::PROTO)?;
+    let counters = status.counter.iter().take(count).map(|counter| {
+        let name = String::from_utf8_lossy(text(&counter.name)?).into_owned();
+        Ok((Cow::Owned(name), counter.count))
+    });
+    Ok(DevicesOutcome {
+        scrubbed: Scrubbed {
+            is_cancelled,
+            repairs: status.flags & REPAIRS != 0,
+            errors: status.errors,
+            uncorrectable: status.uncorrectable,
+            counters: counters.collect::<Result<_, Errno>>()?,
+        },
+        resized: Resized {
+            before_bytes: status.before_bytes,
+            after_bytes: status.after_bytes,
+            moved: Moved {
+                considered: status.considered,
+                moved: status.moved,
+                removed: status.removed,
+                is_cancelled,
+            },
+        },
+        device: status.device,
+    })
 }
 
 impl AsFd for Control {

@@ -18,7 +18,7 @@ mod session;
 mod control;
 
 pub use attach::AttachError;
-pub use control::Control;
-pub use options::{ErrorSink, MountOptions, OptionError};
+pub use control::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal, DevicesReport};
+pub use options::{DeviceOpener, ErrorSink, MountOptions, OptionError};
 pub use session::{Ended, MountError, Notifier, Session, Unmounter, Watch, mount};
 pub use statistics::{Operation, Statistics};

@@ -1,9 +1,11 @@
 //! How to mount: the options of `mount(8)` that make sense here.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use platter_vfs::{AccessTimes, Error};
+use platter_vfs::{AccessTimes, BlockDevice, Error};
 
 /// The largest request the kernel is allowed to send or ask for, in bytes: 256 pages, the most it
 /// grants without a change of its settings.
@@ -62,6 +64,8 @@ pub struct MountOptions {
     /// Receives every error that is more than an ordinary refusal, since the caller sees an errno
     /// only.
     pub on_error: Option<ErrorSink>,
+    /// Opens devices that are added to the filesystem; without it, none is.
+    pub open_device: Option<DeviceOpener>,
 }
 
 impl Default for MountOptions {
@@ -85,6 +89,7 @@ impl Default for MountOptions {
             request_bytes_max: REQUEST_BYTES_MAX,
             end_on_signals: false,
             on_error: None,
+            open_device: None,
         }
     }
 }
@@ -107,6 +112,32 @@ impl ErrorSink {
 impl fmt::Debug for ErrorSink {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ErrorSink")
+    }
+}
+
+/// What opens the device at a path for writing, also one that something is on if that is forced.
+type OpenDevice = dyn Fn(&Path, bool) -> io::Result<Arc<dyn BlockDevice>> + Send + Sync;
+
+/// Opens devices that are added to a mounted filesystem, with the rights of the process that serves it.
+#[derive(Clone)]
+pub struct DeviceOpener(Arc<OpenDevice>);
+
+impl DeviceOpener {
+    /// An opener that calls `open` with a path, and whether the device is used although something is on it.
+    pub fn new(
+        open: impl Fn(&Path, bool) -> io::Result<Arc<dyn BlockDevice>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(open))
+    }
+
+    pub(crate) fn open(&self, path: &Path, is_forced: bool) -> io::Result<Arc<dyn BlockDevice>> {
+        (self.0)(path, is_forced)
+    }
+}
+
+impl fmt::Debug for DeviceOpener {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("DeviceOpener")
     }
 }
 

@@ -3,14 +3,17 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter::escape::unescape;
 use platter::pool::{Balance as Wanted, Moved};
+use platter_fuse::DevicesCommand;
 use serde_json::{Map, json};
 use signal_hook::consts::SIGINT;
 
+use super::mounted::{self, is_in_mount};
 use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -24,10 +27,10 @@ use crate::output::progress::Progress;
 /// limit=, convert=PROFILE, soft. Without -d, -m and -s, all chunks are balanced. Each chunk moves in a commit of its
 /// own to the devices with the most free space; extents stay in their chunks, so chunks that are used in part do not
 /// become fewer, but those that nothing is in are removed. What is interrupted goes on when it is given again, with
-/// soft. The filesystem must not be mounted.
+/// soft. A filesystem that is mounted by platter is named by a directory of the mount, and used meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Balance {
-    /// The filesystem, as IMAGE[@PARTITION]
+    /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount
     #[arg(value_name = "IMAGE")]
     image: OsString,
     /// Balance chunks of data
@@ -49,7 +52,6 @@ impl Balance {
         if self.system.is_some() && self.metadata.is_none() && !self.force {
             misuse!("-s without -m needs --force");
         }
-        let spec = parse_image(&self.image)?;
         let is_all = self.data.is_none() && self.metadata.is_none() && self.system.is_none();
         let all = || is_all.then(String::new);
         let wanted = Wanted {
@@ -58,6 +60,12 @@ impl Balance {
             system: self.system.clone(),
             is_forced: self.force,
         };
+        if is_in_mount(&self.image) {
+            let command = DevicesCommand::Balance(&wanted);
+            let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "chunks")?;
+            return report_moved(self.image.as_encoded_bytes(), &outcome.resized.moved);
+        }
+        let spec = parse_image(&self.image)?;
         let progress = MovingProgress::new("chunks")?;
         let moved = progress.follow(|moving| {
             platter::pool::balance(&options.open_options(), &spec, &wanted, moving)

@@ -2,16 +2,23 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::ensure;
 use platter::block::MountTable;
+use platter::escape::unescape;
 use platter::vfs::Condition;
 use platter::{Cause, Error, Escaped, ImageSpec};
-use platter_fuse::Control;
+use platter_fuse::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal};
 use rustix::io::Errno;
+use signal_hook::consts::SIGINT;
+
+use crate::console;
+use crate::output::progress::Progress;
 
 /// The type of what platter mounts, in the table of mounts.
 pub(super) const FILESYSTEM_TYPE: &str = "fuse.platter";
@@ -106,6 +113,52 @@ impl Place {
     pub(super) fn named<T>(&self, result: io::Result<T>) -> platter::Result<T> {
         result.map_err(|error| named(&self.path, &error))
     }
+}
+
+/// Asks the filesystem of a mount to carry out a command on its devices, and shows how far it is. An interrupt ends it as
+/// soon as that can be.
+pub(super) fn run_on_devices(
+    dir: &Path,
+    command: &DevicesCommand<'_>,
+    what: &'static str,
+) -> anyhow::Result<DevicesOutcome> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
+    let control = open(dir)?;
+    let mut progress = Progress::new(true);
+    let name = Escaped(dir.as_os_str().as_bytes());
+    let ended = control.run_on_devices(command, &mut |report| {
+        for line in &report.found {
+            let line = Escaped(line);
+            progress.suspend(|| console::complain(format_args!("{name}: {line}")));
+        }
+        progress.update(report.done, Some(report.total), what);
+        if interrupted.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    progress.finish();
+    ended.map_err(|refusal| match refusal {
+        DevicesRefusal::Asking(error) if Errno::from_io_error(&error) == Some(Errno::NOTTY) => {
+            anyhow::anyhow!("{name}: is mounted; its devices are changed while it is not")
+        }
+        DevicesRefusal::Asking(error) => named(dir, &error).into(),
+        DevicesRefusal::Failed { message, .. } => {
+            anyhow::anyhow!("{name}: {}", Escaped(message.as_bytes()))
+        }
+    })
+}
+
+/// The path of a device for the process that serves a mount, which may be in another directory.
+pub(super) fn absolute(spec: &ImageSpec) -> anyhow::Result<Vec<u8>> {
+    let mut spec = spec.clone();
+    spec.path = None;
+    spec.image = spec.image.canonicalize().map_err(|error| {
+        let image = Escaped(spec.image.as_os_str().as_bytes());
+        anyhow::anyhow!("{image}: {error}")
+    })?;
+    Ok(unescape(&spec.to_string()))
 }
 
 /// An error in the words of the filesystem, where it has some for that errno.

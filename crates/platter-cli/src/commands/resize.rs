@@ -1,30 +1,35 @@
 //! `platter resize`: a larger or smaller filesystem.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::bail;
 use platter::MemoryBudget;
 use platter::escape::unescape;
 use platter::resize::NewSize;
+use platter::vfs::devices::NewLength;
 use platter::vfs::{Clock, FixedClock, SystemClock};
+use platter_fuse::DevicesCommand;
 use serde_json::{Map, json};
 
-use super::mounted::is_in_mount;
+use super::mounted::{self, is_in_mount};
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
 use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
 
-/// Change the size of a filesystem that is not mounted
+/// Change the size of a filesystem
+///
+/// One that is mounted by platter is named by a directory of the mount, and used meanwhile: a btrfs, on one device. Its
+/// image file does not become shorter then.
 ///
 /// An image file grows with it. With a journal, the filesystem has its old or its new size whatever
 /// happens meanwhile; so has one in a file, which needs space for a copy where there is no journal.
 /// XFS becomes smaller as far as nothing lies at its end, btrfs down to 256 MiB; others do not.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resize {
-    /// The image, as IMAGE[@PARTITION]
+    /// The image, as IMAGE[@PARTITION], or a directory of a mount
     #[arg(value_name = "IMAGE")]
     image: OsString,
     /// The new size, or +SIZE for so much more; of a partition or device, all of it if not given
@@ -35,8 +40,7 @@ pub(crate) struct Resize {
 impl Resize {
     pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
         if is_in_mount(&self.image) {
-            let image = platter::Escaped(self.image.as_encoded_bytes());
-            bail!("{image}: is mounted; the size of a filesystem is changed while it is not");
+            return self.resize_mounted();
         }
         if image_options.offset.is_some() {
             misuse!("--offset is not for growing a filesystem; name a partition");
@@ -49,20 +53,43 @@ impl Resize {
         };
         let grown =
             platter::resize::grow(&spec, self.size.unwrap_or(NewSize::Whole), &budget, &clock)?;
+        let name = unescape(&spec.to_string());
+        self.report(&name, grown.before_bytes, grown.after_bytes)
+    }
+
+    /// Asks the process that serves the mount to do it.
+    fn resize_mounted(&self) -> anyhow::Result<u8> {
+        let command = DevicesCommand::Resize {
+            device: None,
+            length: match self.size.unwrap_or(NewSize::Whole) {
+                NewSize::Whole => NewLength::Whole,
+                NewSize::Bytes(bytes) => NewLength::Bytes(bytes),
+                NewSize::Larger(bytes) => NewLength::Larger(bytes),
+            },
+        };
+        let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "chunks")?;
+        let resized = outcome.resized;
+        self.report(
+            self.image.as_encoded_bytes(),
+            resized.before_bytes,
+            resized.after_bytes,
+        )
+    }
+
+    fn report(&self, name: &[u8], before_bytes: u64, after_bytes: u64) -> anyhow::Result<u8> {
         if console::is_json() {
             let mut object = Map::new();
-            put_name(&mut object, "image", &unescape(&spec.to_string()));
-            object.insert("before_bytes".into(), json!(grown.before_bytes));
-            object.insert("after_bytes".into(), json!(grown.after_bytes));
+            put_name(&mut object, "image", name);
+            object.insert("before_bytes".into(), json!(before_bytes));
+            object.insert("after_bytes".into(), json!(after_bytes));
             let mut console = Console::new();
             write_object(&mut console.out, &object)?;
             return Ok(console.finish()?);
         }
-        if grown.before_bytes == grown.after_bytes {
+        if before_bytes == after_bytes {
             let image = platter::Escaped(self.image.as_encoded_bytes());
-            let bytes = grown.after_bytes;
             console::complain(format_args!(
-                "{image}: is {bytes} bytes long already, as far as whole groups go"
+                "{image}: is {after_bytes} bytes long already, as far as whole groups go"
             ));
         }
         Ok(0)

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,9 +11,11 @@ use platter::Escaped;
 use platter::escape::unescape;
 use platter::pool::Scrubbed;
 use platter::vfs::{CheckProgress, CheckSink, Finding};
+use platter_fuse::DevicesCommand;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGINT;
 
+use super::mounted::{self, is_in_mount};
 use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -28,11 +31,11 @@ const STATUS_CANCELLED: u8 = 1;
 ///
 /// Reads what is in use on all devices (--device) and compares it with its checksums; of RAID5 and RAID6, parity, too.
 /// Bad copies are rewritten from good ones or from parity. A device that missed commits has them then; with
-/// --option degraded, devices may be missing. The filesystem must not be mounted. The exit status is 0 if no error is
-/// left, 3 if some are, 1 if it could not be done.
+/// --option degraded, devices may be missing. A filesystem that is mounted by platter is named by a directory of the
+/// mount, and used meanwhile. The exit status is 0 if no error is left, 3 if some are, 1 if it could not be done.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Scrub {
-    /// The filesystem, as IMAGE[@PARTITION]
+    /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount
     #[arg(value_name = "IMAGE")]
     image: OsString,
     /// Write nothing
@@ -42,6 +45,13 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        if is_in_mount(&self.image) {
+            let command = DevicesCommand::Scrub {
+                repairs: !self.read_only,
+            };
+            let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "scrub")?;
+            return report_scrubbed(self.image.as_encoded_bytes(), &outcome.scrubbed);
+        }
         let spec = parse_image(&self.image)?;
         let interrupted = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
@@ -65,7 +75,7 @@ pub(super) fn report_scrubbed(image: &[u8], scrubbed: &Scrubbed) -> anyhow::Resu
         object.insert("read_only".into(), json!(!scrubbed.repairs));
         object.insert("cancelled".into(), json!(scrubbed.is_cancelled));
         let counters = scrubbed.counters.iter();
-        object.extend(counters.map(|(name, count)| ((*name).to_owned(), Value::from(*count))));
+        object.extend(counters.map(|(name, count)| (name.to_string(), Value::from(*count))));
         write_object(&mut console.out, &object)?;
     } else {
         for (name, count) in &scrubbed.counters {

@@ -89,7 +89,6 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
         ),
         (&["subvolume", "create", "mnt/b"], "mnt/b: file exists"),
         (&["subvolume", "create", "mnt/none/c"], "mnt/none/c: "),
-        (&["resize", "mnt", "1G"], "mnt: is mounted"),
         (&["tune", "-O", "free-space-tree", "mnt"], "mnt: is mounted"),
     ] {
         let refused = workshop.run(arguments);
@@ -282,4 +281,87 @@ fn other_users_change_their_own_subvolumes_only() {
     workshop.unmount_and_check(mounted);
     let left = ["/ (default)", "mine", "other", "open/copy"];
     assert_eq!(workshop.subvolumes_of("pool.img"), left);
+}
+
+/// Reads a file past the cache of the kernel.
+fn read_past_cache(path: &std::path::Path) -> Vec<u8> {
+    let file = fs::File::open(path).unwrap();
+    rustix::fs::fsync(&file).unwrap();
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let mut contents = Vec::new();
+    std::io::Read::read_to_end(&mut &file, &mut contents).unwrap();
+    contents
+}
+
+#[test]
+fn devices_of_a_mount_are_changed_while_it_is_used() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("", "rw");
+    let contents: Vec<u8> = (0..3_000_000_u32).map(|it| (it % 251) as u8).collect();
+    let file = workshop.path("mnt/file");
+    fs::write(&file, &contents).unwrap();
+    let assert_same = || assert!(read_past_cache(&file) == contents);
+    for name in ["second.img", "third.img"] {
+        let image = fs::File::create(workshop.path(name)).unwrap();
+        image.set_len(400 << 20).unwrap();
+    }
+    let scrubbed = workshop.document("scrub", &["--json", "scrub", "mnt"]);
+    assert_eq!(scrubbed["csum_errors"], 0);
+    assert!(scrubbed["data_bytes_scrubbed"].as_u64().unwrap() >= 3_000_000);
+    let resized = workshop.document("resize", &["--json", "resize", "mnt", "400M"]);
+    assert_eq!(resized["before_bytes"], 160_u64 << 20);
+    assert_eq!(resized["after_bytes"], 400_u64 << 20);
+    workshop.read(&["resize", "mnt", "300M"]);
+    assert_same();
+    let occupied = workshop.refused(&["device", "add", "mnt", "disk.img"]);
+    assert!(occupied.contains("mnt: "), "{occupied}");
+    workshop.read(&["device", "add", "mnt", "second.img"]);
+    let several = workshop.refused(&["resize", "mnt", "320M"]);
+    assert!(several.contains("several devices"), "{several}");
+    let balance = ["balance", "mnt", "-d=convert=raid1", "-m=convert=raid1"];
+    let moved = workshop.read(&balance);
+    assert!(moved.starts_with("moved "), "{moved}");
+    assert_same();
+    fs::write(workshop.path("mnt/other"), &contents).unwrap();
+    workshop.read(&["device", "replace", "mnt", "2", "third.img"]);
+    assert_same();
+    let refused = workshop.refused(&["device", "remove", "mnt", "1"]);
+    assert!(refused.contains("no space"), "{refused}");
+    let unknown = workshop.refused(&["balance", "mnt", "-d=shape=round"]);
+    assert!(
+        unknown.contains("the balance filter shape=round"),
+        "{unknown}"
+    );
+    workshop.read(&[
+        "balance",
+        "mnt",
+        "--force",
+        "-d=convert=single",
+        "-m=convert=single",
+    ]);
+    workshop.read(&["device", "remove", "mnt", "2"]);
+    assert_same();
+    assert!(read_past_cache(&workshop.path("mnt/other")) == contents);
+    workshop.unmount_and_check(mounted);
+    let read = workshop.run(&["cat", "pool.img:/file"]);
+    assert_eq!(read.status, 0);
+}
+
+#[test]
+fn devices_are_changed_by_the_administrator_of_a_mount_alone() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("", "rw,allow_other");
+    let image = fs::File::create(workshop.path("new.img")).unwrap();
+    image.set_len(200 << 20).unwrap();
+    let printed = as_user(
+        &workshop,
+        "refused() { if \"$@\" 2>message; then exit 9; fi; sed 's/^platter: //' message; }\n\
+         refused platter scrub mnt\n\
+         refused platter balance mnt\n\
+         refused platter resize mnt 300M\n\
+         refused platter device add mnt new.img\n\
+         refused platter device remove mnt 1\n",
+    );
+    assert_eq!(printed, "mnt: operation not permitted\n".repeat(5));
+    workshop.unmount_and_check(mounted);
 }

@@ -24,7 +24,18 @@ pub(crate) enum Command {
     FsInfo,
     /// Another size of the whole filesystem.
     Resize,
+    Devices(DevicesCommand),
     Subvolume(SubvolumeCommand),
+}
+
+/// An ioctl about a command on the devices of the filesystem, which runs in a thread of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DevicesCommand {
+    Start,
+    /// What became of it so far.
+    Status,
+    /// Has it end as soon as it can.
+    Cancel,
 }
 
 /// An ioctl about subvolumes. Those with a second version have flags there.
@@ -48,7 +59,7 @@ pub(crate) enum SubvolumeCommand {
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 33] = [
+const COMMANDS: [(u32, Command); 36] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -88,6 +99,9 @@ const COMMANDS: [(u32, Command); 33] = [
     (0xd000_9412, Command::Subvolume(SubvolumeCommand::Lookup)), // BTRFS_IOC_INO_LOOKUP
     (0x81f8_943c, Command::Subvolume(SubvolumeCommand::Info)), // BTRFS_IOC_GET_SUBVOL_INFO
     (0xd200_f101, Command::Subvolume(SubvolumeCommand::Next)),
+    (0xd020_f102, Command::Devices(DevicesCommand::Start)),
+    (0xd4f0_f103, Command::Devices(DevicesCommand::Status)),
+    (0x0000_f104, Command::Devices(DevicesCommand::Cancel)),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -118,6 +132,7 @@ impl Command {
                 | Self::Trim
                 | Self::Shutdown
                 | Self::Resize
+                | Self::Devices(_)
                 | Self::Subvolume(SubvolumeCommand::SetDefault | SubvolumeCommand::Next)
         )
     }
@@ -131,8 +146,8 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::structures::{
-        FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume, SubvolumeInfo, TrimRange, VolArgs,
-        VolArgsV2,
+        DeviceCommand, DeviceStatus, FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume,
+        SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
     use super::*;
 
@@ -161,6 +176,14 @@ mod tests {
             assert_eq!(argument_bytes(number), bytes, "{command:?}");
         }
         for (command, bytes) in [
+            (
+                Command::Devices(DevicesCommand::Start),
+                size_of::<DeviceCommand>(),
+            ),
+            (
+                Command::Devices(DevicesCommand::Status),
+                size_of::<DeviceStatus>(),
+            ),
             (Command::FsInfo, size_of::<FsInfo>()),
             (Command::Trim, size_of::<TrimRange>()),
             (Command::SetLabel, FSLABEL_BYTES),

@@ -6,8 +6,9 @@ mod structures;
 mod call;
 
 pub(crate) use call::call;
-pub(crate) use command::{Command, SubvolumeCommand, sets_flags};
+pub(crate) use command::{Command, DevicesCommand, SubvolumeCommand, sets_flags};
 pub(crate) use structures::{
-    FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID,
-    SubvolumeInfo, TrimRange, VolArgs, VolArgsV2, text,
+    CANCELLED, DeviceAction, DeviceCommand, DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FsInfo,
+    HAS_DEVICE, InoLookup, LARGER, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS,
+    SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2, put_part, text,
 };

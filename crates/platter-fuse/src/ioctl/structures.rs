@@ -15,6 +15,51 @@ const ROOT_SUBVOL_RDONLY: u64 = 1 << 0;
 /// `BTRFS_SUBVOL_SPEC_BY_ID`.
 pub(crate) const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
 
+/// Of a command on devices: although something is on a new one; metadata may have fewer copies.
+pub(crate) const FORCED: u32 = 1 << 0;
+/// What is bad is rewritten.
+pub(crate) const REPAIRS: u32 = 1 << 1;
+/// It names a device.
+pub(crate) const HAS_DEVICE: u32 = 1 << 2;
+/// A length is what the filesystem is to be longer by.
+pub(crate) const LARGER: u32 = 1 << 3;
+/// A balance has filters of data.
+pub(crate) const OF_DATA: u32 = 1 << 4;
+/// Of metadata.
+pub(crate) const OF_METADATA: u32 = 1 << 5;
+/// Of the chunk tree.
+pub(crate) const OF_SYSTEM: u32 = 1 << 6;
+/// A command ended.
+pub(crate) const ENDED: u32 = 1 << 7;
+/// It was cancelled.
+pub(crate) const CANCELLED: u32 = 1 << 8;
+
+/// What a command on devices does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum DeviceAction {
+    Scrub = 1,
+    Balance,
+    Add,
+    Remove,
+    Replace,
+    Resize,
+}
+
+impl DeviceAction {
+    pub(crate) fn decode(number: u32) -> Option<Self> {
+        let all = [
+            Self::Scrub,
+            Self::Balance,
+            Self::Add,
+            Self::Remove,
+            Self::Replace,
+            Self::Resize,
+        ];
+        all.into_iter().find(|action| *action as u32 == number)
+    }
+}
+
 /// Bytes of the longest path, `PATH_MAX`.
 const PATH_BYTES: usize = 4096;
 
@@ -97,6 +142,49 @@ structures! {
         path_bytes: u32,
         path: [u8; PATH_BYTES],
     }
+    /// A command on devices. The answer has the number of its job.
+    DeviceCommand[4128] {
+        /// A [`DeviceAction`].
+        action: u32,
+        /// [`FORCED`], [`REPAIRS`], [`HAS_DEVICE`], and which filters of a balance are there.
+        flags: u32,
+        device: u64,
+        /// A length, or what it is to be longer by.
+        len_bytes: u64,
+        job: u64,
+        /// The path of a device; filters of a balance, of data, metadata and the chunk tree. Each ends with a NUL.
+        text: [u8; PATH_BYTES],
+    }
+    /// A count of a scrub.
+    DeviceCounter[40] {
+        name: [u8; 32],
+        count: u64,
+    }
+    /// What became of a command on devices so far.
+    DeviceStatus[5360] {
+        /// The request has the number of the job.
+        job: u64,
+        /// [`ENDED`], [`CANCELLED`], [`REPAIRS`].
+        flags: u32,
+        /// Why it failed; 0 if it did not.
+        errno: u32,
+        done: u64,
+        total: u64,
+        considered: u64,
+        moved: u64,
+        removed: u64,
+        before_bytes: u64,
+        after_bytes: u64,
+        device: u64,
+        errors: u64,
+        uncorrectable: u64,
+        counters: u64,
+        unused: u64,
+        counter: [DeviceCounter; 16],
+        /// What was found since it was asked last, a line each.
+        found: [u8; PATH_BYTES],
+        error: [u8; 512],
+    }
     /// `struct btrfs_ioctl_fs_info_args`.
     FsInfo[1024] {
         max_device: u64,
@@ -152,6 +240,37 @@ impl VolArgsV2 {
     /// The number in the place of the name.
     pub(crate) fn subvolume(&self) -> u64 {
         u64::read_from_prefix(&self.name).map_or(0, |(id, _)| id)
+    }
+}
+
+/// Puts as much of a text into a buffer as fits, and a NUL.
+pub(crate) fn put_part(buffer: &mut [u8], text: &[u8]) {
+    let len = text.len().min(buffer.len().saturating_sub(1));
+    let _ = put_text(buffer, text.get(..len).unwrap_or_default());
+}
+
+impl DeviceCommand {
+    /// A command with texts, each of which ends with a NUL.
+    pub(crate) fn new(action: DeviceAction, flags: u32, texts: &[&[u8]]) -> Result<Self, Errno> {
+        let mut command = Self::new_zeroed();
+        (command.action, command.flags) = (action as u32, flags);
+        let mut left = &mut command.text[..];
+        for text in texts {
+            put_text(left, text)?;
+            left = &mut left[text.len() + 1..];
+        }
+        Ok(command)
+    }
+
+    /// Its texts, the first so many.
+    pub(crate) fn texts<const COUNT: usize>(&self) -> Result<[&[u8]; COUNT], Errno> {
+        let mut left = &self.text[..];
+        let mut texts = [&self.text[..0]; COUNT];
+        for place in &mut texts {
+            *place = text(left)?;
+            left = &left[place.len() + 1..];
+        }
+        Ok(texts)
     }
 }
 

@@ -10,7 +10,7 @@ use platter_vfs::{DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, Set
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::{Answer, Caller, Server, subvolumes};
+use super::{Answer, Caller, Server, devices, subvolumes};
 use crate::Operation;
 use crate::ioctl::{Command, FSLABEL_BYTES, FsInfo, TrimRange};
 use crate::node::NodeId;
@@ -141,6 +141,7 @@ pub(crate) fn carry_out(
             Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
         }
         Command::FsInfo => fs_info(server),
+        Command::Devices(command) => devices::carry_out(server, command, input),
         Command::Resize => Err(Errno::OPNOTSUPP),
     };
     output.map(IoctlAnswer::from)

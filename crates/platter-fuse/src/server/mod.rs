@@ -7,6 +7,7 @@ mod caller;
 mod read;
 mod change;
 pub(crate) mod ioctl;
+mod devices;
 mod subvolumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,6 +71,8 @@ pub(crate) struct Server {
     device: OnceLock<MountedDevice>,
     /// An operation broke off in the middle, so what is in memory may be half changed.
     broken: AtomicBool,
+    /// The command on its devices that was given last.
+    devices: devices::LastJob,
     /// The filesystem was shut down: contents are neither read nor changed any more.
     shut_down: AtomicBool,
 }
@@ -84,6 +87,7 @@ impl Server {
             options,
             device: OnceLock::new(),
             broken: AtomicBool::new(false),
+            devices: devices::LastJob::default(),
             shut_down: AtomicBool::new(false),
         })
     }

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use platter::block::BlockDevice;
 use platter::vfs::{Condition, Error};
 use platter::{Cause, Escaped, ImageSpec, MountOption, MountOptions, Volume};
-use platter_fuse::{ErrorSink, MountError};
+use platter_fuse::{DeviceOpener, ErrorSink, MountError};
 use rustix::io::Errno;
 
 use self::errors::ErrorLog;
@@ -104,6 +105,7 @@ impl Mount {
         options.on_error = Some(ErrorSink::new(move |error| {
             sink.report(&platter::Error::new(&name, error.clone()).to_string());
         }));
+        options.open_device = Some(DeviceOpener::new(open_new));
         let fs = volume.filesystem().clone();
         let is_written = !fs.is_read_only();
         let session = platter_fuse::mount(fs, &self.mountpoint, options)?;
@@ -187,6 +189,12 @@ fn open(words: &MountWords, given: &ImageOptions, spec: &ImageSpec) -> anyhow::R
         }
         opened => Ok(opened?),
     }
+}
+
+/// Opens a device that is added to a mount, in the words of this program.
+fn open_new(path: &Path, is_forced: bool) -> std::io::Result<Arc<dyn BlockDevice>> {
+    let spec = parse_image(path.as_os_str()).map_err(std::io::Error::other)?;
+    platter::pool::open_new(&spec, is_forced).map_err(std::io::Error::other)
 }
 
 /// Whether an image may only be read.
