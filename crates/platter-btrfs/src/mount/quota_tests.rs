@@ -9,19 +9,22 @@ use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
 use platter_vfs::check::{CheckReport, CheckSink, Finding, Severity};
-use platter_vfs::{Context, CreateKind, Filesystem, Inode, SetAttr, Subvolumes, SystemClock};
+use platter_vfs::{
+    Condition, Context, CreateKind, Error, Filesystem, Inode, SetAttr, Subvolumes, SystemClock,
+};
 
 use super::write_tests::name;
 use super::{Btrfs, MountOptions, open_for_check};
 use crate::check::QgroupUseRule;
 use crate::compress::Method;
 use crate::context::FsContext;
+use crate::ondisk::TreeId;
 use crate::ops::DataPolicy;
 use crate::qgroup::{CountingLimits, QuotaState, Uncounted};
-use crate::txn::WriteOptions;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::Pool;
+use crate::txn::{WriteOptions, space};
 
 /// Quota groups on three levels, and a snapshot, by the kernel. A rescan that is in progress while groups change may
 /// count them wrong.
@@ -407,18 +410,55 @@ fn usage_that_is_not_right_stays_as_it_is() {
 }
 
 #[test]
-fn limits_are_refused_and_quotas_that_are_off_are_not() {
+fn quotas_that_are_off_limit_nothing() {
     let pool = Pool::make(1, 128, &["-m", "single"]);
-    pool.run("mount -t btrfs \"$device\" \"$root\"\nbtrfs quota enable \"$root\"\nbtrfs qgroup limit 1G 0/5 \"$root\"\n");
-    let refused = pool.try_open(WriteOptions::default()).unwrap_err();
-    assert!(
-        refused.to_string().contains("limits of quota groups"),
-        "{refused}"
-    );
-    pool.run("mount -t btrfs \"$device\" \"$root\"\nbtrfs qgroup limit none 0/5 \"$root\"\n");
-    drop(pool.open(WriteOptions::default()));
+    let limit = "mount -t btrfs \"$device\" \"$root\"\nbtrfs quota enable \"$root\"\nbtrfs qgroup limit 1M 0/5 \"$root\"\nbtrfs subvolume create \"$root\"/s\n";
+    pool.run(limit);
+    let write = |dir: &str| {
+        let mounted = mount(&pool.devices(), false);
+        let root = mounted.root().unwrap();
+        let dir = if dir.is_empty() {
+            root
+        } else {
+            root.lookup(name(dir)).unwrap()
+        };
+        let written = file(&*dir, "file").write_at(0, &vec![1; 2 << 20]);
+        drop(dir);
+        mounted.unmount().unwrap();
+        matches!(written, Err(Error::Condition(Condition::QuotaExceeded)))
+    };
+    assert!(write(""));
+    assert!(!write("s"));
     pool.run("mount -t btrfs \"$device\" \"$root\"\nbtrfs quota disable \"$root\"\n");
-    drop(pool.open(WriteOptions::default()));
+    assert!(!write(""));
+    pool.assert_clean();
+}
+
+#[test]
+fn edit_stays_within_limits_without_a_commit() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    pool.run("mount -t btrfs \"$device\" \"$root\"\nbtrfs quota enable \"$root\"\nbtrfs qgroup limit 10M 0/5 \"$root\"\n");
+    let fs = pool.open(WriteOptions::TOGETHER);
+    let sectors = |mib: u64| mib << 8;
+    space::reserve_delayed(&fs, TreeId::FS, sectors(6)).unwrap();
+    let is_refused = |result| matches!(result, Err(Error::Condition(Condition::QuotaExceeded)));
+    assert!(is_refused(space::reserve_delayed(
+        &fs,
+        TreeId::FS,
+        sectors(6)
+    )));
+    assert!(is_refused(space::reserve_data(&fs, TreeId::FS, 6 << 20)));
+    space::release_delayed(&fs, TreeId::FS, sectors(6));
+    space::reserve_delayed(&fs, TreeId::FS, sectors(6)).unwrap();
+    space::release_delayed(&fs, TreeId::FS, sectors(6));
+    // Handles take of it as well, but for those that free space.
+    let rest = (10 << 20) - (3 << 14) - 16384;
+    space::reserve_data(&fs, TreeId::FS, rest).unwrap();
+    assert!(is_refused(fs.begin_charged(TreeId::FS, 64).map(drop)));
+    drop(fs.begin_freeing(64).unwrap());
+    space::release_reserved_data(&fs, TreeId::FS, rest);
+    drop(fs.begin_charged(TreeId::FS, 64).unwrap());
+    space::reserve_data(&fs, TreeId::FS, rest).unwrap();
 }
 
 #[test]

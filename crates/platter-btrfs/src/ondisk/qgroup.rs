@@ -83,6 +83,17 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// `flags` of limits. Others limit nothing.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct LimitFlags: u64 {
+        /// Bytes referred to are limited.
+        const REFERENCED = 1 << 0;
+        /// Bytes exclusively referred to are limited.
+        const EXCLUSIVE = 1 << 1;
+    }
+}
+
 rules! {
     /// The rules of quota items.
     pub enum QgroupRule of "qgroup item" {

@@ -75,7 +75,7 @@ impl AttributedInode for BtrfsInode {
             Some(flags) => properties::change_with_flags(self, flags)?,
             None => PropertyChange::None,
         };
-        self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
+        self.change(2 * INODE_CREDITS, Purpose::Update, |handle, item| {
             if let Some(acl) = acl {
                 let name = (self.id.number, ACL_ACCESS_NAME);
                 handle.edit(self.tree_id(), |editor| {
@@ -121,7 +121,7 @@ impl AccessedInode for BtrfsInode {
     }
 
     fn set_access_time(&self, time: Timestamp) -> Result<()> {
-        self.change(INODE_CREDITS, Purpose::Change, |_, item| {
+        self.change(INODE_CREDITS, Purpose::Update, |_, item| {
             item.accessed = time;
             Ok(())
         })

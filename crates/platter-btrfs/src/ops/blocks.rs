@@ -21,7 +21,7 @@ use crate::file::{self, Runs};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::inode_item::InodeFlags;
-use crate::txn::{data_extents, space};
+use crate::txn::{data_extents, quotas, space};
 
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
@@ -33,6 +33,20 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
 
 fn has_flag(inode: &BtrfsInode, flag: InodeFlags) -> bool {
     inode.state.read().item.flags.contains(flag)
+}
+
+/// Reserves space for sectors of a file. What replaces other contents, or compresses, takes less of the limits of quota
+/// groups once it is written back.
+fn reserve_delayed(inode: &BtrfsInode, sectors: u64) -> Result<()> {
+    let (writing, tree) = (inode.fs.transactions()?, inode.tree_id());
+    match space::reserve_delayed(writing, tree, sectors) {
+        Err(Error::Condition(Condition::QuotaExceeded)) if quotas::has_reserved(writing, tree) => {
+            // An error is reported by the next sync of its file.
+            let _ = inode.fs.dirty.write_back(write_back_files);
+            space::reserve_delayed(writing, tree, sectors)
+        }
+        reserved => reserved,
+    }
 }
 
 /// Drops all marks and reservations: the object goes.
@@ -176,8 +190,8 @@ impl FileBlocks for BtrfsInode {
         let count: u64 = missing.iter().map(|range| range.end - range.start).sum();
         let mut takes_data = true;
         if count > 0 {
-            match space::reserve_delayed(writing, count) {
-                Err(Error::Condition(Condition::NoSpace))
+            match reserve_delayed(self, count) {
+                Err(Error::Condition(Condition::NoSpace | Condition::QuotaExceeded))
                     if delalloc::is_written_over(self, &blocks)? =>
                 {
                     space::reserve_written_over(writing, count)?;
@@ -204,7 +218,7 @@ impl FileBlocks for BtrfsInode {
             (state.delayed.remove(blocks) - over, over)
         };
         if let Some(writing) = self.fs.writing().filter(|_| count + over > 0) {
-            space::release_delayed(writing, count);
+            space::release_delayed(writing, self.tree_id(), count);
             space::release_written_over(writing, over);
         }
     }
@@ -289,7 +303,7 @@ impl FileBlocks for BtrfsInode {
 
     fn set_larger_size(&self, size: u64) -> Result<()> {
         let now = self.fs.clock.now();
-        self.change(INODE_CREDITS, Purpose::Change, |_, item| {
+        self.change(INODE_CREDITS, Purpose::Update, |_, item| {
             item.size_bytes = size;
             touch_contents(item, now);
             Ok(())

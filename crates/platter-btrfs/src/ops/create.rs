@@ -123,7 +123,10 @@ pub(super) fn new_inode(
 ) -> Result<Arc<BtrfsInode>> {
     let fs = &directory.fs;
     let blueprint = plan(directory, new)?;
-    let handle = fs.begin(NAME_CREDITS + 2 * INODE_CREDITS, Purpose::Change)?;
+    let handle = fs.begin(
+        NAME_CREDITS + 2 * INODE_CREDITS,
+        Purpose::Change(directory.tree_id()),
+    )?;
     let mut states = States::lock(&[directory]);
     let made = handle.whole(|handle| {
         let made = make(
@@ -222,7 +225,9 @@ pub(super) fn make(
 
 /// Adds a name of `file` to a directory. The caller holds both inode locks.
 pub(super) fn link(directory: &BtrfsInode, name: Name<'_>, file: &Arc<BtrfsInode>) -> Result<()> {
-    let handle = directory.fs.begin(NAME_CREDITS, Purpose::Change)?;
+    let handle = directory
+        .fs
+        .begin(NAME_CREDITS, Purpose::Change(directory.tree_id()))?;
     let mut states = States::lock(&[directory, file]);
     let now = directory.fs.clock.now();
     let was_unnamed = states.item(file).links == 0;

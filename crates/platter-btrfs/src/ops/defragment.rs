@@ -354,12 +354,13 @@ impl<'i> Defragmenter<'i> {
     fn write(&self, group: &Group) -> Result<u64> {
         let writing = self.inode.fs.transactions()?;
         let len_bytes = group.end() - group.start;
-        space::reserve_data(writing, len_bytes)?;
+        let tree = self.inode.tree_id();
+        space::reserve_data(writing, tree, len_bytes)?;
         let written = match group.method {
             Some(compressing) => self.write_chunks(group, compressing),
             None => self.write_as_one(group),
         };
-        space::release_reserved_data(writing, len_bytes);
+        space::release_reserved_data(writing, tree, len_bytes);
         written
     }
 
@@ -479,7 +480,7 @@ impl<'i> Defragmenter<'i> {
         let checksum_bytes = sectors.saturating_mul(checksum_bytes(self.inode));
         let credits = file_extents::replacing_credits(self.inode, replaced, checksum_bytes);
         delalloc::map_or_give_back(self.inode, new, written, |new| {
-            delalloc::map_stored(self.inode, new, 0, (credits, Purpose::Change))
+            delalloc::map_stored(self.inode, new, 0, (credits, Purpose::Update))
         })?;
         self.written_bytes.update(|bytes| bytes + len_bytes);
         Ok(())

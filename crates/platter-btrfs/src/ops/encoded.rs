@@ -68,7 +68,7 @@ fn store(
     let sectors = blocks.start << SECTOR_BITS..blocks.end << SECTOR_BITS;
     let mut bytes = encoded.data.to_vec();
     bytes.resize(usize::try_from(disk_bytes).unwrap_or_default(), 0);
-    space::reserve_data(writing, disk_bytes)?;
+    space::reserve_data(writing, inode.tree_id(), disk_bytes)?;
     let stored =
         delalloc::allocate_compressed(inode, &blocks, compression, bytes).and_then(|new| {
             let bytes = new.encoded().unwrap_or_default();
@@ -83,7 +83,7 @@ fn store(
                 )
             })
         });
-    space::release_reserved_data(writing, disk_bytes);
+    space::release_reserved_data(writing, inode.tree_id(), disk_bytes);
     stored?;
     inode.pages.remove_range(sectors);
     Ok(())
@@ -98,7 +98,7 @@ fn map(
 ) -> Result<()> {
     let checksums = ordered_data::take_checksums(&inode.fs, address, disk_bytes);
     let start = range.start;
-    inode.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
+    inode.change(EXTENT_CREDITS, Purpose::Update, |handle, item| {
         let extent = FileExtent {
             generation: handle.generation(),
             ram_bytes: encoded.ram_bytes,

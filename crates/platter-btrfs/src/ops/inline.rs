@@ -59,7 +59,7 @@ pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
     inode
         .contents()
         .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
-    space::reserve_delayed(writing, 1)?;
+    space::reserve_delayed(writing, inode.tree_id(), 1)?;
     let was_dirty = inode.state.read().delayed.contains(0);
     let bufs = [IoSlice::new(&bytes)];
     let data = Request {
@@ -84,7 +84,7 @@ pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
         // The page is written again: what was reserved here is for it.
         inode.state.write().delayed.insert(0..1);
     } else {
-        space::release_delayed(writing, 1);
+        space::release_delayed(writing, inode.tree_id(), 1);
     }
     moved
 }

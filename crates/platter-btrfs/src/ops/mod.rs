@@ -278,7 +278,8 @@ impl SuperBlock {
         let writing = self.transactions()?;
         self.changes.fetch_add(1, Ordering::Relaxed);
         match purpose {
-            Purpose::Change => writing.begin(credits),
+            Purpose::Change(tree) => writing.begin_charged(tree, credits),
+            Purpose::Update => writing.begin(credits),
             Purpose::Free => writing.begin_freeing(credits),
         }
     }

@@ -23,21 +23,22 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
-    space::reserve_data(writing, bytes)?;
+    let tree = inode.tree_id();
+    space::reserve_data(writing, tree, bytes)?;
     let mut reserved = bytes;
     let mut done = Vec::new();
     let filled = holes.into_iter().try_for_each(|hole| {
         let mut at = hole.start;
         while at < hole.end {
             let len_bytes = preallocate_some(inode, at..hole.end)?;
-            space::release_reserved_data(writing, len_bytes);
+            space::release_reserved_data(writing, tree, len_bytes);
             reserved -= len_bytes;
             done.push(at..at + len_bytes);
             at += len_bytes;
         }
         Ok(())
     });
-    space::release_reserved_data(writing, reserved);
+    space::release_reserved_data(writing, tree, reserved);
     filled.inspect_err(|_| {
         for range in done {
             // What cannot be taken back stays allocated.
@@ -49,7 +50,7 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
 /// Allocates as much of a hole as there is in one piece. Returns how long that is.
 fn preallocate_some(inode: &BtrfsInode, hole: Range<u64>) -> Result<u64> {
     let wanted = (hole.end - hole.start).min(EXTENT_BYTES_MAX);
-    inode.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
+    inode.change(EXTENT_CREDITS, Purpose::Update, |handle, item| {
         let (logical, len_bytes) = data_extents::allocate_part(handle, wanted)?;
         let extents = inode.extents_in(handle);
         // A hole may have an item.

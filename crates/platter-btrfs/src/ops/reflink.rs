@@ -109,7 +109,7 @@ fn share(
         )?;
     }
     let now = inode.fs.clock.now();
-    inode.change(EXTENT_CREDITS, Purpose::Change, |_, item| {
+    inode.change(EXTENT_CREDITS, Purpose::Update, |_, item| {
         item.size_bytes = item.size_bytes.max(new_end);
         if !is_dedupe {
             touch_contents(item, now);
@@ -140,7 +140,8 @@ fn copy_inline(inode: &BtrfsInode, source: &BtrfsInode, range: Range<u64>, to: u
 /// Shares the first extents of a range, none of which is in the item. Returns where to go on.
 fn share_some(inode: &BtrfsInode, source: &BtrfsInode, range: Range<u64>, to: u64) -> Result<u64> {
     let alone = inode.data.mapping.write();
-    let next = inode.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
+    let purpose = Purpose::Change(inode.tree_id());
+    let next = inode.change(EXTENT_CREDITS, purpose, |handle, item| {
         let from = ExtentChange {
             handle,
             tree: source.tree_id(),

@@ -43,7 +43,8 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     } else {
         None
     };
-    let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Change)?;
+    let purpose = Purpose::Change(rename.to.dir.tree_id());
+    let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, purpose)?;
     let mut states = States::lock(&inodes);
     let is_gone = handle.whole(|handle| {
         let is_gone = if rename.mode == RenameMode::Exchange {
@@ -130,7 +131,8 @@ fn move_subvolume(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     // Its subvolume may have been deleted meanwhile.
     to.dir.space()?;
     let id = rename.moved.tree_id();
-    let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Change)?;
+    let purpose = Purpose::Change(to.dir.tree_id());
+    let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, purpose)?;
     let mut states = States::lock(&[from.dir, to.dir]);
     handle.whole(|handle| {
         subvolumes::names::remove(from.dir, handle, &mut states, from.name, id, false)?;

@@ -26,11 +26,13 @@ pub(super) const NAME_CREDITS: u32 = 40;
 pub(super) const SECTOR_BITS: u32 = 12;
 pub(super) const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
 
-/// Whether a change needs space, or returns some.
+/// Whether a change needs space, or frees some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It takes space.
-    Change,
+    /// It takes space, within the limits of the quota groups of this subvolume.
+    Change(TreeId),
+    /// It takes space that quota groups do not refuse: it is little, or reserved in them.
+    Update,
     /// It frees space, or has it reserved: it may use some of what is kept.
     Free,
 }

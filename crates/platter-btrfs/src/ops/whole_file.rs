@@ -79,9 +79,10 @@ pub(super) fn create_together(directory: &BtrfsInode, files: &[WholeFile<'_>]) -
         .collect();
     let disk_bytes: u64 = forms.iter().map(Form::disk_bytes).sum();
     let sectors = disk_bytes / SECTOR_BYTES;
-    space::reserve_delayed(writing, sectors)?;
+    let tree = directory.tree_id();
+    space::reserve_delayed(writing, tree, sectors)?;
     let made = make_all(directory, files, &forms, disk_bytes);
-    space::release_delayed(writing, sectors);
+    space::release_delayed(writing, tree, sectors);
     made
 }
 
@@ -135,7 +136,9 @@ fn make_all(
 ) -> Result<usize> {
     let count = u32::try_from(files.len()).unwrap_or(u32::MAX);
     let credits = NAME_CREDITS + 2 * INODE_CREDITS + count.saturating_mul(FILE_CREDITS);
-    let handle = directory.fs.begin(credits, Purpose::Change)?;
+    let handle = directory
+        .fs
+        .begin(credits, Purpose::Change(directory.tree_id()))?;
     let mut address = LogicalAddr(0);
     if disk_bytes > 0 {
         address = data_extents::allocate(&handle, disk_bytes)?;

@@ -129,7 +129,11 @@ fn change_with(
     }
     let _order = inode.order.write();
     let now = inode.fs.clock.now();
-    inode.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
+    let purpose = match change {
+        XattrChange::Set(..) => Purpose::Change(inode.tree_id()),
+        XattrChange::Remove | XattrChange::RemoveIfAny => Purpose::Update,
+    };
+    inode.change(2 * INODE_CREDITS, purpose, |handle, item| {
         let transaction = handle.generation();
         let number = inode.id.number;
         let changed = handle.edit(

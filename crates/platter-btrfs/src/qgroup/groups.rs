@@ -3,7 +3,9 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use super::limited::LimitedGroup;
 use super::limits::CountingLimits;
 use super::sets::{Set, Sets};
 use super::stored::Stored;
@@ -30,15 +32,34 @@ impl Moves {
 /// Usage is as of the last commit while a transaction runs.
 #[derive(Debug, Default)]
 pub struct Groups {
-    infos: BTreeMap<u64, QgroupInfo>,
+    pub(super) infos: BTreeMap<u64, QgroupInfo>,
     /// The groups that a group is a member of.
-    above: BTreeMap<u64, BTreeSet<u64>>,
+    pub(super) above: BTreeMap<u64, BTreeSet<u64>>,
     /// Groups whose usage is to be stored.
     dirty: BTreeSet<u64>,
-    /// Limits of new groups.
-    new: BTreeMap<u64, QgroupLimit>,
+    /// Groups without items.
+    new: BTreeSet<u64>,
+    /// Limits that are to be stored.
+    changed_limits: BTreeMap<u64, QgroupLimit>,
     /// Subvolumes of which nothing is left.
     gone: BTreeSet<TreeId>,
+    /// Groups with limits, and what is reserved of them.
+    pub(super) limited: BTreeMap<u64, LimitedGroup>,
+    /// The groups with limits that subvolumes are in, as far as they were looked up.
+    pub(super) limited_of: HashMap<TreeId, Arc<[u64]>>,
+}
+
+/// A group whose items are to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirtyGroup {
+    /// Its number.
+    pub id: u64,
+    /// Its usage.
+    pub info: QgroupInfo,
+    /// Its limits, if they changed.
+    pub limit: Option<QgroupLimit>,
+    /// It has no items yet.
+    pub is_new: bool,
 }
 
 impl Groups {
@@ -51,18 +72,38 @@ impl Groups {
                 above.entry(member).or_default().insert(group);
             }
         }
-        Self {
+        let mut groups = Self {
             infos: stored.infos,
             above,
             ..Self::default()
+        };
+        for (id, limit) in stored.limits {
+            groups.limit(id, limit);
         }
+        groups
     }
 
     /// Adds the group of a new subvolume, unless there is one.
-    pub fn create(&mut self, id: TreeId, limit: QgroupLimit) {
+    pub fn create(&mut self, id: TreeId) {
         if let Entry::Vacant(place) = self.infos.entry(id.0) {
             place.insert(QgroupInfo::default());
-            self.new.insert(id.0, limit);
+            self.new.insert(id.0);
+            self.changed_limits.insert(id.0, QgroupLimit::default());
+            self.dirty.insert(id.0);
+        }
+    }
+
+    /// Sets the limits of the group of a snapshot to those of its source, as the kernel does without simple quotas.
+    pub fn inherit_limits(&mut self, id: TreeId, source: TreeId) {
+        if !self.infos.contains_key(&source.0) {
+            return;
+        }
+        let limit = self.limited.get(&source.0).map(LimitedGroup::limit);
+        let limit = limit.unwrap_or_default();
+        let old = self.limited.get(&id.0).map(LimitedGroup::limit);
+        if old.unwrap_or_default() != limit {
+            self.limit(id.0, limit);
+            self.changed_limits.insert(id.0, limit);
             self.dirty.insert(id.0);
         }
     }
@@ -167,25 +208,31 @@ impl Groups {
             if self.infos.get(&id).is_some_and(is_unused) {
                 self.infos.remove(&id);
                 self.dirty.remove(&id);
+                self.changed_limits.remove(&id);
+                self.limited.remove(&id);
+                self.limited_of.remove(&TreeId(id));
+                let above = self.above.remove(&id).unwrap_or_default();
                 // It has no items yet if it is new.
-                if self.new.remove(&id).is_none() {
-                    taken.push((id, self.above.remove(&id).unwrap_or_default()));
+                if !self.new.remove(&id) {
+                    taken.push((id, above));
                 }
             }
         }
         taken
     }
 
-    /// Takes the groups whose items are to be stored, with the limits of new ones.
-    pub fn take_dirty(
-        &mut self,
-        generation: Generation,
-    ) -> Vec<(u64, QgroupInfo, Option<QgroupLimit>)> {
+    /// Takes the groups whose items are to be stored.
+    pub fn take_dirty(&mut self, generation: Generation) -> Vec<DirtyGroup> {
         let mut taken = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             if let Some(info) = self.infos.get_mut(&id) {
                 info.generation = generation;
-                taken.push((id, *info, self.new.remove(&id)));
+                taken.push(DirtyGroup {
+                    id,
+                    info: *info,
+                    limit: self.changed_limits.remove(&id),
+                    is_new: self.new.remove(&id),
+                });
             }
         }
         taken
@@ -319,14 +366,14 @@ mod tests {
         groups.infos.get_mut(&5).unwrap().referenced = (100, 100);
         groups.infos.get_mut(&5).unwrap().exclusive = (90, 90);
         assert!(!groups.snapshot_is_simple(source, snapshot));
-        groups.create(snapshot, QgroupLimit::default());
+        groups.create(snapshot);
         assert!(groups.snapshot_is_simple(source, snapshot));
         assert!(!groups.snapshot_is_simple(TreeId(256), snapshot));
         groups.count_snapshot(source, snapshot, 16);
         assert_eq!(usage(&groups, 5), (100, 16));
         assert_eq!(usage(&groups, 300), (100, 16));
         let dirty = groups.take_dirty(Generation(9));
-        let new: Vec<_> = dirty.iter().filter(|(_, _, new)| new.is_some()).collect();
+        let new: Vec<_> = dirty.iter().filter(|group| group.is_new).collect();
         assert_eq!((dirty.len(), new.len()), (2, 1));
     }
 }

@@ -4,10 +4,12 @@ mod limits;
 mod uncounted;
 mod sets;
 mod stored;
+mod limited;
 mod groups;
 mod roots;
 
-pub use groups::{Groups, Moves};
+pub use groups::{DirtyGroup, Groups, Moves};
+pub use limited::Exceeded;
 pub use limits::CountingLimits;
 pub use roots::{Resolver, RootsRule};
 pub use sets::{Set, Sets};

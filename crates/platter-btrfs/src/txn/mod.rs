@@ -267,6 +267,8 @@ pub struct Handle<'f> {
     generation: Generation,
     credits: u32,
     reserved_bytes: u64,
+    /// What is reserved for it in the quota groups of a subvolume.
+    charged: Option<(TreeId, u64)>,
     /// Items were changed by it.
     has_changed: AtomicBool,
 }
@@ -279,6 +281,20 @@ impl WriteContext {
     /// `ENOSPC`; that the filesystem is read-only after a failure; those of a commit.
     pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
         self.begin_with(credits, Urgency::Normal)
+    }
+
+    /// As [`begin`](Self::begin), for a handle whose blocks are those of a subvolume, within the limits of its quota
+    /// groups.
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin); `EDQUOT`.
+    pub fn begin_charged(&self, tree: TreeId, credits: u32) -> Result<Handle<'_>> {
+        let bytes = space::charged_of_credits(self, credits);
+        quotas::reserve(self, tree, bytes, 0)?;
+        let begun = self.begin(credits);
+        let mut handle = begun.inspect_err(|_| quotas::release(self, tree, bytes))?;
+        handle.charged = Some((tree, bytes));
+        Ok(handle)
     }
 
     /// Begins a handle that frees space: it may use some of what is kept for commits.
@@ -330,6 +346,7 @@ impl WriteContext {
             generation,
             credits,
             reserved_bytes: 0,
+            charged: None,
             has_changed: AtomicBool::new(false),
         })
     }
@@ -640,6 +657,9 @@ impl Drop for Handle<'_> {
         self.throttle();
         self.fs.transactions.end(self.credits);
         self.fs.reservations.release_metadata(self.reserved_bytes);
+        if let Some((tree, bytes)) = self.charged {
+            quotas::release(self.fs, tree, bytes);
+        }
     }
 }
 

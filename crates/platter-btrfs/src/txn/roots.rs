@@ -10,7 +10,6 @@ use super::{Cow, Handle, WriteContext, quotas, trees};
 use crate::context::TreesRule;
 use crate::ondisk::header::{Header, HeaderFlags};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::qgroup::QgroupLimit;
 use crate::ondisk::root_item::RootItem;
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::tree_block::Expected;
@@ -64,7 +63,7 @@ fn create_empty(fs: &WriteContext, generation: Generation, id: TreeId) -> Result
     leaf::encode(&mut bytes, &header, []);
     fs.blocks().create(root.logical, bytes)?;
     if let Some(quotas) = &fs.quotas {
-        quotas.create(id, QgroupLimit::default());
+        quotas.create(id);
     }
     Ok(root)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use platter_block::lock::{Mutex, rank};
 use platter_vfs::{Condition, Result};
 
-use super::{WriteContext, chunks, trees, unused};
+use super::{WriteContext, chunks, quotas, trees, unused};
 use crate::block_group::BlockGroup;
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
@@ -19,6 +19,13 @@ const GLOBAL_MAX_BYTES: u64 = 512 << 20;
 const GLOBAL_MIN_BLOCKS: u64 = 192;
 /// What a sector takes in trees: a file extent, an extent, a checksum and a free range, in leaves that are half full.
 const DELAYED_SECTOR_BYTES: u64 = 1024;
+/// What a sector takes in the tree of its file: a file extent in a leaf that is half full.
+const QUOTA_SECTOR_BYTES: u64 = 160;
+/// Tree blocks that limits of quota groups must leave to a file that is written, as in the kernel.
+const QUOTA_SPARE_BLOCKS: u64 = 2;
+/// Credits of an item that is changed. Those that limits of quota groups count: the blocks that it may copy and split
+/// belong to other trees as well.
+const CREDITS_OF_ITEM: u32 = 8;
 /// Steps that are made to find space for one reservation: a commit, then the removal of what is unused.
 const STEPS_MAX: u32 = 4;
 
@@ -59,34 +66,58 @@ pub(super) enum Urgency {
     Freeing,
 }
 
-/// Reserves space for `bytes` of data.
+/// Reserves space for `bytes` of data of a subvolume.
 ///
 /// # Errors
-/// `ENOSPC`, after chunks were allocated and freed space was looked for. The caller has no handle.
-pub(crate) fn reserve_data(fs: &WriteContext, bytes: u64) -> Result<()> {
-    reserve(fs, BlockGroupFlags::DATA, bytes, Urgency::Normal)
+/// `ENOSPC`, after chunks were allocated and freed space was looked for; `EDQUOT`. The caller has no handle.
+pub(crate) fn reserve_data(fs: &WriteContext, tree: TreeId, bytes: u64) -> Result<()> {
+    let spare = QUOTA_SPARE_BLOCKS * fs.node_bytes();
+    quotas::reserve(fs, tree, bytes, spare)?;
+    let reserved = reserve(fs, BlockGroupFlags::DATA, bytes, Urgency::Normal);
+    reserved.inspect_err(|_| quotas::release(fs, tree, bytes))
 }
 
 /// Returns a reservation of data, which was allocated or is not needed.
-pub(crate) fn release_reserved_data(fs: &WriteContext, bytes: u64) {
+pub(crate) fn release_reserved_data(fs: &WriteContext, tree: TreeId, bytes: u64) {
     fs.reservations.data.fetch_sub(bytes, Ordering::AcqRel);
+    quotas::release(fs, tree, bytes);
 }
 
-/// Reserves space for sectors that are allocated later, and for what they take in trees.
+/// Reserves space for sectors of a subvolume that are allocated later, and for what they take in trees.
 ///
 /// # Errors
 /// Those of [`reserve_data`]; then nothing is reserved.
-pub(crate) fn reserve_delayed(fs: &WriteContext, sectors: u64) -> Result<()> {
+pub(crate) fn reserve_delayed(fs: &WriteContext, tree: TreeId, sectors: u64) -> Result<()> {
     let (data, metadata) = delayed_bytes(fs, sectors);
-    reserve_data(fs, data)?;
-    reserve_metadata(fs, metadata, Urgency::Normal).inspect_err(|_| release_reserved_data(fs, data))
+    let spare = QUOTA_SPARE_BLOCKS * fs.node_bytes();
+    let charged = charged_bytes(fs, sectors);
+    quotas::reserve(fs, tree, charged, spare)?;
+    let reserved = reserve(fs, BlockGroupFlags::DATA, data, Urgency::Normal).and_then(|()| {
+        let reserved = reserve_metadata(fs, metadata, Urgency::Normal);
+        reserved.inspect_err(|_| {
+            fs.reservations.data.fetch_sub(data, Ordering::AcqRel);
+        })
+    });
+    reserved.inspect_err(|_| quotas::release(fs, tree, charged))
 }
 
 /// Returns a reservation of sectors that have their items, or are not written.
-pub(crate) fn release_delayed(fs: &WriteContext, sectors: u64) {
+pub(crate) fn release_delayed(fs: &WriteContext, tree: TreeId, sectors: u64) {
     let (data, metadata) = delayed_bytes(fs, sectors);
-    release_reserved_data(fs, data);
+    fs.reservations.data.fetch_sub(data, Ordering::AcqRel);
     fs.reservations.release_metadata(metadata);
+    quotas::release(fs, tree, charged_bytes(fs, sectors));
+}
+
+/// What sectors that are allocated later count for in quota groups.
+fn charged_bytes(fs: &WriteContext, sectors: u64) -> u64 {
+    let sector_bytes = u64::from(fs.context.superblock.sector_bytes);
+    sectors.saturating_mul(sector_bytes + QUOTA_SECTOR_BYTES)
+}
+
+/// What a handle with so many credits counts for in quota groups.
+pub(super) fn charged_of_credits(fs: &WriteContext, credits: u32) -> u64 {
+    u64::from(credits.div_ceil(CREDITS_OF_ITEM)) * fs.node_bytes()
 }
 
 /// Reserves what sectors take in trees that are written over where they are.

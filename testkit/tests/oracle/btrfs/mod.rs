@@ -17,6 +17,7 @@ mod log_cuts;
 mod log_write;
 mod made;
 mod populated;
+mod quota;
 mod requests;
 mod rescue;
 mod scrub;

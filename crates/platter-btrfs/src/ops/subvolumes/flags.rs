@@ -26,7 +26,7 @@ fn existing(superblock: &SuperBlock, id: TreeId) -> Result<Subvolume> {
 pub(super) fn set_default(superblock: &SuperBlock, id: TreeId) -> Result<()> {
     let _changing = superblock.subvolume_changes.lock();
     existing(superblock, id)?;
-    let handle = superblock.begin(NAME_CREDITS, Purpose::Change)?;
+    let handle = superblock.begin(NAME_CREDITS, Purpose::Update)?;
     handle.add_feature(Incompat::DEFAULT_SUBVOL);
     subvolume::set_default(&handle, superblock.context().superblock.root_dir, id)
 }
@@ -42,7 +42,7 @@ pub(super) fn set_read_only(superblock: &SuperBlock, id: TreeId, read_only: bool
     if found.is_read_only() == read_only {
         return Ok(());
     }
-    let handle = superblock.begin(NAME_CREDITS, Purpose::Change)?;
+    let handle = superblock.begin(NAME_CREDITS, Purpose::Update)?;
     handle.whole(|handle| {
         if !read_only {
             change_received(superblock, handle, &found, |history| {
@@ -71,7 +71,7 @@ pub(super) fn set_received(
     if found.is_read_only() {
         return Err(Condition::ReadOnly.into());
     }
-    let handle = superblock.begin(NAME_CREDITS, Purpose::Change)?;
+    let handle = superblock.begin(NAME_CREDITS, Purpose::Update)?;
     handle.whole(|handle| {
         change_received(superblock, handle, &found, |history| {
             history.received_uuid = uuid;

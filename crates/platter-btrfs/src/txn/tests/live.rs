@@ -109,13 +109,13 @@ fn delayed_sectors_hold_space_of_both_types() {
     let pool = pool();
     let fs = pool.open(WriteOptions::default());
     let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
-    space::reserve_delayed(&fs, 10).unwrap();
+    space::reserve_delayed(&fs, TreeId::FS, 10).unwrap();
     let before = kinds.map(|kind| space::available_bytes(&fs, kind));
-    space::release_delayed(&fs, 10);
+    space::release_delayed(&fs, TreeId::FS, 10);
     let after = kinds.map(|kind| space::available_bytes(&fs, kind));
     assert!(after[0] >= before[0] + 10 * 4096);
     assert!(after[1] >= before[1] + 10 * 1024);
-    let error = space::reserve_delayed(&fs, 1 << 30).unwrap_err();
+    let error = space::reserve_delayed(&fs, TreeId::FS, 1 << 30).unwrap_err();
     assert!(matches!(error, Error::Condition(Condition::NoSpace)));
     assert_eq!(
         kinds.map(|kind| space::available_bytes(&fs, kind))[1],

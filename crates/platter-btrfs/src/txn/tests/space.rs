@@ -28,15 +28,15 @@ fn is_full<T>(result: &Result<T>) -> bool {
 
 /// Preallocates a piece at the end of the file `inode`.
 fn preallocate(fs: &WriteContext, inode: u64, offset: u64) -> Result<()> {
-    space::reserve_data(fs, PIECE)?;
+    space::reserve_data(fs, TreeId::FS, PIECE)?;
     let handle = fs.begin(64);
-    let handle = handle.inspect_err(|_| space::release_reserved_data(fs, PIECE))?;
+    let handle = handle.inspect_err(|_| space::release_reserved_data(fs, TreeId::FS, PIECE))?;
     let mut at = offset;
     while at < offset + PIECE {
         // What was reserved can be allocated, though not in one piece.
         let (logical, len_bytes) =
             data_extents::allocate_part(&handle, offset + PIECE - at).unwrap();
-        space::release_reserved_data(fs, len_bytes);
+        space::release_reserved_data(fs, TreeId::FS, len_bytes);
         let place = ExtentPlace {
             logical,
             disk_bytes: len_bytes,

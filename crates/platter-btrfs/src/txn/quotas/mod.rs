@@ -1,32 +1,27 @@
 //! Quota groups in transactions: which extents other subvolumes may reach than before is traced as references are
-//! queued, and counted by the commit.
+//! queued, and counted by the commit. What cannot be counted makes the groups inconsistent on disk.
 //!
-//! Before the commit, references are followed in the trees of the last one, and after it in those of this one. So
-//! nothing has to be known of what happened in between. What cannot be counted makes the groups inconsistent on disk.
+//! Until then, what the transaction allocates counts against limits, and what is reserved.
 
-use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet};
+mod resolve;
+
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::lock::Mutex;
-use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Result, Unsupported};
+use platter_vfs::{Condition, Result, Unsupported};
 use zerocopy::IntoBytes;
 
-use super::{CommitReport, WriteContext, chunks, refs, trees};
-use crate::context::{FsContext, TreesRule};
+use super::{CommitReport, WriteContext, chunks, refs};
+use crate::context::FsContext;
 use crate::delayed_refs::{Change, RefKey};
 use crate::ondisk::features::Incompat;
-use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::qgroup::{QgroupFlags, QgroupLimit, QgroupStatus};
-use crate::ondisk::root_item::RootItem;
-use crate::ondisk::superblock::RootPointer;
-use crate::ondisk::tree_block::Expected;
+use crate::ondisk::qgroup::{QgroupFlags, QgroupStatus};
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
-use crate::qgroup::{CountingLimits, Groups, Moves, QuotaState, Resolver, Sets, Stored, Uncounted};
-use crate::tree::{Cursor, Tree, TreeBlock};
+use crate::qgroup::{CountingLimits, Exceeded, Groups, QuotaState, Stored, Uncounted};
+use crate::tree::TreeBlock;
 
 /// The quota groups of a filesystem that is written.
 pub(super) struct Quotas {
@@ -36,6 +31,8 @@ pub(super) struct Quotas {
     traced: Mutex<BTreeSet<LogicalAddr>>,
     /// Groups and their usage.
     groups: Mutex<Groups>,
+    /// Whether groups have limits. They get none while others have none.
+    has_limits: bool,
     /// The state as it was when the filesystem was opened.
     status: QgroupStatus,
     limits: CountingLimits,
@@ -56,7 +53,7 @@ impl Quotas {
     /// Reads the quota groups; `None` if there are none, or they are off.
     ///
     /// # Errors
-    /// `Unsupported` for simple quotas, for limits and for too many groups; those of reading.
+    /// `Unsupported` for simple quotas and for too many groups; those of reading.
     pub(super) fn open(context: &FsContext, limits: CountingLimits) -> Result<Option<Self>> {
         let unsupported = |feature: &str, reason| Unsupported {
             filesystem: "btrfs",
@@ -84,19 +81,17 @@ impl Quotas {
             let feature = format!("writing with more than {} quota groups", limits.items_max);
             return Err(unsupported(&feature, disable).into());
         }
-        if stored.limits.values().any(|limit| limit.flags != 0) {
-            let remove = "remove them with btrfs qgroup limit none";
-            return Err(unsupported("writing with limits of quota groups", remove).into());
-        }
         // The kernel has no pointers of a tree changed that it began to drop.
         let deleted = context.deleted_subvolumes()?;
         let is_partly_dropped = deleted.iter().any(|it| it.item.drop_progress != Key::MIN);
         let doubt = Uncounted::by_status(&status, superblock.generation)
             .or(is_partly_dropped.then_some(Uncounted::PartlyDropped));
+        let groups = Groups::new(stored);
         Ok(Some(Self {
             is_counted: AtomicBool::new(doubt.is_none()),
             traced: Mutex::default(),
-            groups: Mutex::new(Groups::new(stored)),
+            has_limits: groups.has_limits(),
+            groups: Mutex::new(groups),
             status,
             limits,
             doubt: Mutex::new(doubt),
@@ -134,21 +129,71 @@ impl Quotas {
 
     /// Traces the extent of a change, if subvolumes may reach it.
     pub(super) fn trace_change(&self, change: &Change) {
-        let is_reached = match change.reference {
-            RefKey::TreeBlock { tree } | RefKey::Data { tree, .. } => tree.is_subvolume(),
-            RefKey::SharedBlock { .. } | RefKey::SharedData { .. } => true,
+        let tree = match change.reference {
+            RefKey::TreeBlock { tree } | RefKey::Data { tree, .. } => Some(tree),
+            RefKey::SharedBlock { .. } | RefKey::SharedData { .. } => None,
         };
-        if is_reached {
+        if tree.is_none_or(TreeId::is_subvolume) {
             self.trace(change.address);
+        }
+        if self.has_limits
+            && change.allocates
+            && let Some(tree) = tree
+        {
+            let mut groups = self.groups.lock();
+            groups.hold_allocated(tree, change.len_bytes);
         }
     }
 
     /// Adds the group of a new subvolume.
-    pub(super) fn create(&self, id: TreeId, limit: QgroupLimit) {
+    pub(super) fn create(&self, id: TreeId) {
         if id.is_subvolume() {
-            self.groups.lock().create(id, limit);
+            self.groups.lock().create(id);
         }
     }
+
+    fn reserve(&self, tree: TreeId, bytes: u64, spare: u64) -> Result<(), Exceeded> {
+        self.groups.lock().reserve(tree, bytes, spare)
+    }
+}
+
+/// Quota groups, if some have limits.
+fn limited(fs: &WriteContext) -> Option<&Quotas> {
+    fs.quotas.as_ref().filter(|quotas| quotas.has_limits)
+}
+
+/// Reserves bytes for a subvolume in the quota groups that it is in, if `spare` more would be within their limits.
+///
+/// # Errors
+/// `QuotaExceeded`, after a commit if that may make them less; those of the commit. The caller has no handle.
+pub(super) fn reserve(fs: &WriteContext, tree: TreeId, bytes: u64, spare: u64) -> Result<()> {
+    let Some(quotas) = limited(fs) else {
+        return Ok(());
+    };
+    let Err(exceeded) = quotas.reserve(tree, bytes, spare) else {
+        return Ok(());
+    };
+    if exceeded.can_change && !fs.options.one_transaction {
+        fs.sync()?;
+        if quotas.reserve(tree, bytes, spare).is_ok() {
+            return Ok(());
+        }
+    }
+    Err(Condition::QuotaExceeded.into())
+}
+
+/// Returns a reservation in quota groups, which is allocated or not needed.
+pub(super) fn release(fs: &WriteContext, tree: TreeId, bytes: u64) {
+    if let Some(quotas) = limited(fs) {
+        quotas.groups.lock().release(tree, bytes);
+    }
+}
+
+/// Whether a reservation that [exceeded](reserve) a limit may be within it once contents of files are written back.
+#[must_use]
+pub(crate) fn has_reserved(fs: &WriteContext, tree: TreeId) -> bool {
+    let quotas = limited(fs).filter(|_| !fs.options.one_transaction);
+    quotas.is_some_and(|quotas| quotas.groups.lock().has_reserved(tree))
 }
 
 /// Makes the commit remove the group of a subvolume of which nothing is left.
@@ -185,62 +230,10 @@ pub(super) fn trace_data(fs: &WriteContext, leaf: &TreeBlock) {
         return;
     };
     debug_assert_eq!(leaf.level(), 0, "nodes are entered");
-    match data_of(fs, leaf) {
+    match resolve::data_of(fs, leaf) {
         Ok(data) => data.into_iter().for_each(|address| quotas.trace(address)),
         Err(error) => quotas.lose(error.into()),
     }
-}
-
-/// The data that a leaf refers to, as often as it does.
-fn data_of(fs: &WriteContext, leaf: &TreeBlock) -> Result<Vec<LogicalAddr>> {
-    let sector_bytes = fs.context.superblock.sector_bytes;
-    let mut data = Vec::new();
-    for (key, item) in leaf.leaf().iter() {
-        if key.kind != ItemKind::EXTENT_DATA {
-            continue;
-        }
-        let locus = Locus::block(leaf.logical().0).at_key(key.into());
-        let extent = FileExtent::decode(item, key.offset, sector_bytes, locus)?;
-        if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind {
-            data.push(place.logical);
-        }
-    }
-    Ok(data)
-}
-
-/// Visits the extents below the root of a tree, blocks and data: each as often as something refers to it.
-fn walk(
-    fs: &WriteContext,
-    root: RootPointer,
-    blocks_max: usize,
-    visit: &mut dyn FnMut(LogicalAddr) -> Result<(), Uncounted>,
-) -> Result<(), Uncounted> {
-    let mut left = blocks_max;
-    let expected = Expected {
-        level: Some(root.level),
-        generation: Some(root.generation),
-        ..Expected::default()
-    };
-    let mut waiting = vec![(root.logical, expected)];
-    while let Some((logical, expected)) = waiting.pop() {
-        left = left.checked_sub(1).ok_or(Uncounted::Snapshot)?;
-        let block = fs.blocks().read(logical, &expected)?;
-        let Some(below) = block.level().checked_sub(1) else {
-            data_of(fs, &block)?.into_iter().try_for_each(&mut *visit)?;
-            continue;
-        };
-        for pointer in block.node().iter() {
-            visit(pointer.logical)?;
-            let expected = Expected {
-                level: Some(below),
-                generation: Some(pointer.generation),
-                first_key: Some(pointer.key),
-                ..Expected::default()
-            };
-            waiting.push((pointer.logical, expected));
-        }
-    }
-    Ok(())
 }
 
 /// Counts what the running transaction changed. No handle is open, and no snapshot was made since.
@@ -249,41 +242,20 @@ pub(super) fn count(
     generation: Generation,
     report: &mut CommitReport,
 ) -> Result<()> {
-    let Some(quotas) = fs.quotas.as_ref().filter(|quotas| quotas.is_counted()) else {
+    let Some(quotas) = &fs.quotas else {
         return Ok(());
     };
-    run_all_refs(fs, generation, report)?;
-    let traced = std::mem::take(&mut *quotas.traced.lock());
-    if let Err(why) = count_traced(fs, quotas, &traced) {
-        quotas.lose(why);
+    if quotas.is_counted() {
+        run_all_refs(fs, generation, report)?;
+        let traced = std::mem::take(&mut *quotas.traced.lock());
+        if let Err(why) = resolve::count_traced(fs, quotas, &traced) {
+            quotas.lose(why);
+        }
+    }
+    if quotas.has_limits {
+        quotas.groups.lock().drop_allocated();
     }
     Ok(())
-}
-
-fn count_traced(
-    fs: &WriteContext,
-    quotas: &Quotas,
-    traced: &BTreeSet<LogicalAddr>,
-) -> Result<(), Uncounted> {
-    let extents_before = Tree {
-        id: TreeId::EXTENT,
-        root: fs.tree(TreeId::EXTENT)?.commit_root(),
-    };
-    let extents_now = fs.tree(TreeId::EXTENT)?.view().now.tree;
-    let find_before = |id| commit_root_of(fs, id);
-    let find_now = |id| root_now(fs, id);
-    let left = Cell::new(quotas.limits.looks_max);
-    let mut before = Resolver::new(fs.blocks(), extents_before, &find_before, &left);
-    let mut now = Resolver::new(fs.blocks(), extents_now, &find_now, &left);
-    let (mut sets, mut moves) = (Sets::default(), Moves::default());
-    for address in traced {
-        let (old, old_bytes) = before.subvolumes_of(&mut sets, *address)?;
-        let (new, new_bytes) = now.subvolumes_of(&mut sets, *address)?;
-        // The same extent, if it is in both: freed space is not used again before the commit.
-        moves.add(old, new, old_bytes.max(new_bytes));
-    }
-    let mut groups = quotas.groups.lock();
-    groups.apply(&sets, &moves, &quotas.limits)
 }
 
 /// Counts a snapshot before it is made, and gives it a group. All that was done before is counted.
@@ -298,7 +270,8 @@ pub(super) fn count_snapshot(
     };
     let is_simple = {
         let mut groups = quotas.groups.lock();
-        groups.create(snapshot, QgroupLimit::default());
+        groups.create(snapshot);
+        groups.inherit_limits(snapshot, source);
         groups.snapshot_is_simple(source, snapshot)
     };
     if !quotas.is_counted() {
@@ -311,42 +284,10 @@ pub(super) fn count_snapshot(
     }
     // Another snapshot of this commit may be before it.
     run_all_refs(fs, generation, report)?;
-    if let Err(why) = count_shared(fs, quotas, source, snapshot) {
+    if let Err(why) = resolve::count_shared(fs, quotas, source, snapshot) {
         quotas.lose(why);
     }
     Ok(())
-}
-
-/// Counts all that the source of a snapshot reaches as reached by the snapshot as well.
-fn count_shared(
-    fs: &WriteContext,
-    quotas: &Quotas,
-    source: TreeId,
-    snapshot: TreeId,
-) -> Result<(), Uncounted> {
-    let extents = fs.tree(TreeId::EXTENT)?.view().now.tree;
-    let find = |id| root_now(fs, id);
-    let left = Cell::new(quotas.limits.looks_max);
-    let mut now = Resolver::new(fs.blocks(), extents, &find, &left);
-    let (mut sets, mut moves) = (Sets::default(), Moves::default());
-    let none = sets.of([].into()).ok_or(Uncounted::Subvolumes)?;
-    let alone = sets.of([snapshot].into()).ok_or(Uncounted::Subvolumes)?;
-    moves.add(none, alone, fs.node_bytes());
-    let root = fs.tree(source)?.view().now.tree.root;
-    let mut seen = HashSet::new();
-    walk(fs, root, quotas.limits.walk_blocks_max, &mut |address| {
-        if seen.insert(address) {
-            if seen.len() > quotas.limits.traced_max {
-                return Err(Uncounted::Snapshot);
-            }
-            let (set, bytes) = now.subvolumes_of(&mut sets, address)?;
-            let more = sets.union(set, alone).ok_or(Uncounted::Subvolumes)?;
-            moves.add(set, more, bytes);
-        }
-        Ok(())
-    })?;
-    let mut groups = quotas.groups.lock();
-    groups.apply(&sets, &moves, &quotas.limits)
 }
 
 /// Forgets what was traced while a snapshot was made that is [counted](count_snapshot).
@@ -392,14 +333,14 @@ pub(super) fn store(fs: &WriteContext, generation: Generation) -> Result<()> {
                 editor.remove(key)?;
             }
         }
-        for (id, info, new) in &dirty {
+        for group in &dirty {
             // Usage that is not right stays as it is.
-            if is_counted || new.is_some() {
-                let key = Key::new(0, ItemKind::QGROUP_INFO, *id);
-                editor.set(key, info.encode().as_bytes())?;
+            if is_counted || group.is_new {
+                let key = Key::new(0, ItemKind::QGROUP_INFO, group.id);
+                editor.set(key, group.info.encode().as_bytes())?;
             }
-            if let Some(limit) = new {
-                let key = Key::new(0, ItemKind::QGROUP_LIMIT, *id);
+            if let Some(limit) = &group.limit {
+                let key = Key::new(0, ItemKind::QGROUP_LIMIT, group.id);
                 editor.set(key, limit.encode().as_bytes())?;
             }
         }
@@ -421,40 +362,4 @@ fn run_all_refs(
         }
         fs.refs.wait_for_walks();
     }
-}
-
-/// The root of a tree in the transaction before; `None` if there was none.
-fn commit_root_of(fs: &WriteContext, id: TreeId) -> Result<Option<RootPointer>> {
-    let root = fs.tree(TreeId::ROOT)?.commit_root();
-    let tree = Tree {
-        id: TreeId::ROOT,
-        root,
-    };
-    root_in(fs, tree, id)
-}
-
-/// The root of a tree now; `None` if there is none.
-fn root_now(fs: &WriteContext, id: TreeId) -> Result<Option<RootPointer>> {
-    let tree = fs.tree(TreeId::ROOT)?.view().now.tree;
-    let stored = root_in(fs, tree, id)?;
-    let open = trees::root_of_open(fs, id);
-    Ok(stored.map(|stored| open.unwrap_or(stored)))
-}
-
-fn root_in(fs: &WriteContext, root_tree: Tree, id: TreeId) -> Result<Option<RootPointer>> {
-    let mut cursor = Cursor::new(fs.blocks(), root_tree);
-    let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
-    if !cursor.seek_at_or_before(last)? {
-        return Ok(None);
-    }
-    let is_it = |key: Key| key.object == id.0 && key.kind == ItemKind::ROOT_ITEM;
-    let Some((key, data)) = cursor.item().filter(|(key, _)| is_it(*key)) else {
-        return Ok(None);
-    };
-    let sector_bytes = fs.context.superblock.sector_bytes;
-    let item = RootItem::decode(data, sector_bytes, root_tree.locus(key))?;
-    if item.root.logical.0 == 0 {
-        return Err(Corrupt::new(root_tree.locus(key), TreesRule::MissingTree).into());
-    }
-    Ok(Some(item.root))
 }
