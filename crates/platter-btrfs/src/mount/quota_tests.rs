@@ -24,6 +24,7 @@ use crate::qgroup::{CountingLimits, QuotaState, Uncounted};
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::Pool;
+use crate::txn::tests::quotas::enable_simple;
 use crate::txn::{WriteOptions, space};
 
 /// Quota groups on three levels, and a snapshot, by the kernel. A rescan that is in progress while groups change may
@@ -704,4 +705,86 @@ fn references_to_the_end_of_a_long_extent_are_followed() {
     mounted.unmount().unwrap();
     drop((mounted, devices));
     assert_counted(&pool.devices(), None);
+}
+
+/// Subvolumes as those of [`GROUPS`], without groups.
+const SUBVOLUMES: &str = r#"
+mount -t btrfs "$device" "$root"
+btrfs -q subvolume create "$root"/s0
+btrfs -q subvolume create "$root"/s1
+for i in $(seq 100); do
+    head -c $((i * 97)) /dev/urandom > "$root"/s0/file$i
+    echo $i > "$root"/s1/file$i
+done
+btrfs -q subvolume snapshot "$root"/s0 "$root"/s2
+"#;
+
+/// Panics unless simple quotas count what they should.
+fn assert_charged(devices: &[Arc<dyn BlockDevice>]) {
+    let (report, found) = check(devices);
+    let is_of_quota = |it: &&Finding| {
+        it.corruption.structure == QgroupUseRule::STRUCTURE || it.severity == Severity::Error
+    };
+    let found: Vec<_> = found.iter().filter(is_of_quota).collect();
+    assert!(found.is_empty(), "{found:#?}");
+    let is_uncounted = |(noun, _): &(&str, u64)| *noun == "uncounted qgroups";
+    assert!(!report.counters.iter().any(is_uncounted), "{report:?}");
+    assert!(matches!(state(devices), QuotaState::Simple));
+}
+
+#[test]
+fn simple_usage_is_right_after_every_commit() {
+    let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
+    pool.run(SUBVOLUMES);
+    enable_simple(&pool, &[5, 256, 257, 258]);
+    let mut load = load(11);
+    for round in 0..2 {
+        let devices = pool.devices();
+        let mounted = mount(&devices, round == 0);
+        for _ in 0..20 {
+            load.step(&mounted, 12);
+            mounted.sync().unwrap();
+            assert_charged(&devices);
+        }
+        mounted.unmount().unwrap();
+        drop((mounted, devices));
+        assert_charged(&pool.devices());
+        // The kernel goes on with it, and checks what it reads.
+        pool.run("mount -t btrfs \"$device\" \"$root\"\nfor i in \"$root\"/s*; do\n    echo new > $i/kernel\n    rm -f $i/file1 $i/file2\ndone\nsync -f \"$root\"\n");
+        assert_charged(&pool.devices());
+    }
+}
+
+#[test]
+fn simple_usage_is_right_after_a_crash_at_any_write() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-n", "4096"]);
+    pool.run(SUBVOLUMES);
+    enable_simple(&pool, &[5, 256, 257, 258]);
+    let (recorder, recorded) = record(&pool);
+    let mounted = mount(&recorded, false);
+    let mut load = load(12);
+    for round in 0..6 {
+        load.step(&mounted, 8);
+        if round % 2 == 0 {
+            mounted.sync().unwrap();
+        }
+        load.sync_file(&*mounted.root().unwrap());
+    }
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let mut states = 0;
+    for state in recorder.recording().crash_states(CrashOptions::default()) {
+        let devices = state.unwrap().devices().unwrap().into_iter();
+        let devices: Vec<_> = devices
+            .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) })
+            .collect();
+        states += 1;
+        assert_charged(&devices);
+        if states % 10 == 0 {
+            // Logs are replayed, and deletions go on.
+            mount(&devices, false).unmount().unwrap();
+            assert_charged(&devices);
+        }
+    }
+    assert!(states > 60, "{states} states");
 }

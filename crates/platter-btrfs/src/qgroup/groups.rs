@@ -60,6 +60,8 @@ pub struct DirtyGroup {
     pub limit: Option<QgroupLimit>,
     /// It has no items yet.
     pub is_new: bool,
+    /// The groups that it is a member of, if it is new.
+    pub above: BTreeSet<u64>,
 }
 
 impl Groups {
@@ -93,6 +95,16 @@ impl Groups {
         }
     }
 
+    /// Puts the group of a new subvolume into the groups that the one of `container` is in, as the kernel does with
+    /// simple quotas.
+    pub fn inherit_groups(&mut self, id: TreeId, container: TreeId) {
+        if self.new.contains(&id.0)
+            && let Some(above) = self.above.get(&container.0).cloned()
+        {
+            self.above.insert(id.0, above);
+        }
+    }
+
     /// Sets the limits of the group of a snapshot to those of its source, as the kernel does without simple quotas.
     pub fn inherit_limits(&mut self, id: TreeId, source: TreeId) {
         if !self.infos.contains_key(&source.0) {
@@ -106,6 +118,32 @@ impl Groups {
             self.changed_limits.insert(id.0, limit);
             self.dirty.insert(id.0);
         }
+    }
+
+    /// Adds to the usage of the group of a subvolume, and of all above it, what it allocated, and takes off what of it
+    /// was freed.
+    pub fn charge(&mut self, owner: TreeId, (allocated, freed): (u64, u64)) {
+        for group in self.all_above(owner) {
+            if let Some(info) = self.infos.get_mut(&group) {
+                for usage in [&mut info.referenced.0, &mut info.exclusive.0] {
+                    // What older kernels did not add may be taken off.
+                    *usage = usage.saturating_add(allocated).saturating_sub(freed);
+                }
+                self.dirty.insert(group);
+            }
+        }
+    }
+
+    /// The group of a subvolume, and all groups above it, of those that there are.
+    pub(super) fn all_above(&self, id: TreeId) -> BTreeSet<u64> {
+        let mut found = BTreeSet::new();
+        let mut pending = vec![id.0];
+        while let Some(id) = pending.pop() {
+            if self.infos.contains_key(&id) && found.insert(id) {
+                pending.extend(self.above.get(&id).into_iter().flatten());
+            }
+        }
+        found
     }
 
     /// Whether the usage after a snapshot follows from that of its source alone: neither is in another group.
@@ -227,11 +265,14 @@ impl Groups {
         for id in std::mem::take(&mut self.dirty) {
             if let Some(info) = self.infos.get_mut(&id) {
                 info.generation = generation;
+                let is_new = self.new.remove(&id);
+                let above = self.above.get(&id).filter(|_| is_new);
                 taken.push(DirtyGroup {
                     id,
                     info: *info,
                     limit: self.changed_limits.remove(&id),
-                    is_new: self.new.remove(&id),
+                    is_new,
+                    above: above.cloned().unwrap_or_default(),
                 });
             }
         }
@@ -375,5 +416,30 @@ mod tests {
         let dirty = groups.take_dirty(Generation(9));
         let new: Vec<_> = dirty.iter().filter(|group| group.is_new).collect();
         assert_eq!((dirty.len(), new.len()), (2, 1));
+    }
+
+    #[test]
+    fn simple_usage_is_that_of_the_owner_and_all_above() {
+        let mut groups = groups();
+        groups.charge(TreeId(256), (30, 10));
+        groups.charge(TreeId(257), (5, 0));
+        groups.charge(TreeId(999), (5, 0));
+        let simple = |groups: &Groups, id: u64| {
+            let info = groups.infos[&id];
+            assert_eq!(info.referenced.0, info.exclusive.0);
+            info.referenced.0
+        };
+        let all = |groups: &Groups| [5, 256, 257, GROUP, 2 * GROUP].map(|id| simple(groups, id));
+        assert_eq!(all(&groups), [0, 20, 5, 25, 25]);
+        // A group that was not charged with all that is freed.
+        groups.charge(TreeId(257), (0, 9));
+        assert_eq!(all(&groups), [0, 20, 0, 16, 16]);
+        groups.create(TreeId(300));
+        groups.inherit_groups(TreeId(300), TreeId(256));
+        groups.charge(TreeId(300), (1, 0));
+        assert_eq!(all(&groups), [0, 20, 0, 17, 17]);
+        let dirty = groups.take_dirty(Generation(9));
+        let new: Vec<_> = dirty.iter().filter(|group| group.is_new).collect();
+        assert_eq!(new[0].above, [GROUP, 2 * GROUP].into());
     }
 }

@@ -1,6 +1,5 @@
 //! Limits of quota groups, and what is reserved of them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::groups::Groups;
@@ -136,15 +135,8 @@ impl Groups {
         if let Some(known) = self.limited_of.get(&tree) {
             return Arc::clone(known);
         }
-        let mut found = BTreeSet::new();
-        let mut pending = vec![tree.0];
-        while let Some(id) = pending.pop() {
-            if self.infos.contains_key(&id) && found.insert(id) {
-                pending.extend(self.above.get(&id).into_iter().flatten());
-            }
-        }
-        let limited = found.into_iter().filter(|id| self.limited.contains_key(id));
-        let limited: Arc<[u64]> = limited.collect();
+        let above = self.all_above(tree).into_iter();
+        let limited: Arc<[u64]> = above.filter(|id| self.limited.contains_key(id)).collect();
         let remembered: usize = self.limited_of.values().map(|it| it.len() + 1).sum();
         if remembered > REMEMBERED_MAX {
             self.limited_of.clear();

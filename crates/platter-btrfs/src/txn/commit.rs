@@ -101,7 +101,7 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
     orphans::insert_all(fs, generation)?;
     quotas::count(fs, generation, &mut report)?;
     snapshots::create_pending(fs, generation, &mut report)?;
-    quotas::store(fs, generation)?;
+    quotas::store(fs, generation, &mut report)?;
     finish_trees(fs, generation, &mut report)?;
     let blocks = finish_blocks(fs)?;
     report.blocks_written = blocks.len() as u64;

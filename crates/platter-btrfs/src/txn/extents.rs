@@ -146,8 +146,7 @@ impl Extent {
     pub(super) fn insert(
         &self,
         editor: &mut Editor<'_, '_>,
-        reference: RefKey,
-        count: u32,
+        inline: Vec<ExtentRef>,
         op: ExtentOp,
         generation: Generation,
         is_skinny: bool,
@@ -163,11 +162,11 @@ impl Extent {
             }
         };
         let item = ExtentItem {
-            refs: count.into(),
+            refs: inline.iter().map(|reference| reference.count()).sum(),
             generation,
             flags,
             kind,
-            inline: vec![reference.counted(count)],
+            inline,
         };
         editor.insert(key, &item.encode())
     }
@@ -229,14 +228,14 @@ impl Extent {
         }
     }
 
-    /// Drops a reference. Returns whether it was the last, so that the item is gone.
+    /// Drops a reference. Returns the item if it was the last, so that it is gone.
     pub(super) fn drop_ref(
         &self,
         editor: &mut Editor<'_, '_>,
         reference: RefKey,
         count: u32,
         op: Option<ExtentOp>,
-    ) -> Result<bool> {
+    ) -> Result<Option<ExtentItem>> {
         let (key, mut item) = self.find(editor)?;
         let refs = item.refs.checked_sub(count.into());
         item.refs = refs.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
@@ -274,10 +273,10 @@ impl Extent {
                 return Err(self.broken(editor, ExtentTreeRule::Left));
             }
             editor.remove(key)?;
-            return Ok(true);
+            return Ok(Some(item));
         }
         editor.set(key, &item.encode())?;
-        Ok(false)
+        Ok(None)
     }
 
     /// Sets what is to be set in the item.

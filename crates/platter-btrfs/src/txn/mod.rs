@@ -5,6 +5,7 @@ mod stripes;
 mod checksums;
 pub(crate) mod trees;
 mod extents;
+mod simple_quotas;
 mod free_space;
 pub(crate) mod chunks;
 mod refs;

@@ -9,6 +9,7 @@ use super::free_space::GroupSpace;
 use super::{Editor, WriteContext, checksums, chunks, extents, trees};
 use crate::block_group::BlockGroup;
 use crate::delayed_refs::{Action, Change, ExtentKind, FinishedHead, RunStep, Running};
+use crate::ondisk::extent_item::ExtentRef;
 use crate::ondisk::{Generation, LogicalAddr, TreeId};
 
 /// Queues a change of references.
@@ -115,8 +116,14 @@ fn run_reference(
     };
     if must_insert {
         let op = op.unwrap_or_default();
+        let simple = fs.quotas.as_ref().and_then(|it| it.simple());
+        let owner = simple.and_then(|simple| simple.allocated(&extent));
+        // That of a tree block is in its header.
+        let owner = owner.filter(|_| kind == ExtentKind::Data);
+        let owner = owner.map(|tree| ExtentRef::Owner { tree });
+        let inline = owner.into_iter().chain([key.counted(count)]).collect();
         edit_extents(fs, generation, |editor| {
-            extent.insert(editor, key, count, op, generation, extents::is_skinny(fs))
+            extent.insert(editor, inline, op, generation, extents::is_skinny(fs))
         })?;
         return allocated(fs, generation, &extent);
     }
@@ -128,10 +135,13 @@ fn run_reference(
             })
         }
         Action::Drop => {
-            let is_last = edit_extents(fs, generation, |editor| {
+            let item = edit_extents(fs, generation, |editor| {
                 extent.drop_ref(editor, key, count, op)
             })?;
-            if is_last {
+            if let Some(item) = item {
+                if let Some(simple) = fs.quotas.as_ref().and_then(|it| it.simple()) {
+                    simple.freed(fs, &extent, &item, generation)?;
+                }
                 freed(fs, generation, &extent)?;
             }
             Ok(())

@@ -17,12 +17,13 @@ use crate::ondisk::{Generation, Key, TreeId, leaf};
 use crate::tree::Tree;
 use crate::tree::edit::{CopyOnWrite, TreeState};
 
-/// Creates the root of a tree that no item names yet.
+/// Creates the root of a tree that no item names yet, for a subvolume whose name is in `container`.
 ///
 /// # Errors
 /// Those of allocation; the transaction is aborted.
-pub(crate) fn create(handle: &Handle<'_>, id: TreeId) -> Result<RootPointer> {
+pub(crate) fn create(handle: &Handle<'_>, id: TreeId, container: TreeId) -> Result<RootPointer> {
     handle.has_changed.store(true, Ordering::Relaxed);
+    quotas::create_group(handle.fs, id, container);
     let created = create_empty(handle.fs, handle.generation, id);
     created.inspect_err(|error| handle.fs.abort(error))
 }
@@ -62,9 +63,6 @@ fn create_empty(fs: &WriteContext, generation: Generation, id: TreeId) -> Result
     let header = new_header(fs, generation, id, root)?;
     leaf::encode(&mut bytes, &header, []);
     fs.blocks().create(root.logical, bytes)?;
-    if let Some(quotas) = &fs.quotas {
-        quotas.create(id);
-    }
     Ok(root)
 }
 

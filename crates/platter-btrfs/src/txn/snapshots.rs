@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub source: TreeId,
     /// Its number, which no tree has.
     pub id: TreeId,
+    /// The subvolume that its name is in.
+    pub container: TreeId,
     /// Its UUID.
     pub uuid: Uuid,
     /// Whether it refuses changes.
@@ -49,7 +51,8 @@ pub(super) fn create_pending(
 ) -> Result<()> {
     let snapshots = std::mem::take(&mut *fs.snapshots.lock());
     for snapshot in &snapshots {
-        quotas::count_snapshot(fs, generation, (snapshot.source, snapshot.id), report)?;
+        let ids = (snapshot.source, snapshot.id, snapshot.container);
+        quotas::count_snapshot(fs, generation, ids, report)?;
         create(fs, generation, snapshot)?;
         quotas::forget_traced(fs);
     }

@@ -23,7 +23,6 @@ mod rescue;
 mod scrub;
 mod seeds;
 mod sharing;
-mod simple_quota;
 mod space;
 mod streams;
 mod stream_trees;

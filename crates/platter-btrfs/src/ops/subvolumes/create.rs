@@ -77,7 +77,7 @@ pub(super) fn create_subvolume(
         let id = next_subvolume(superblock, handle)?;
         let uuid = superblock.clock.random_uuid();
         names::add(&dir, handle, &mut states, name, id)?;
-        make_tree(superblock, handle, id, uuid, &blueprint)?;
+        make_tree(superblock, handle, (id, dir.tree_id()), uuid, &blueprint)?;
         subvolume::add_uuid(
             handle,
             superblock.context(),
@@ -107,12 +107,12 @@ fn root_directory(superblock: &Arc<SuperBlock>, id: TreeId) -> Result<Arc<dyn In
 fn make_tree(
     superblock: &SuperBlock,
     handle: &Handle<'_>,
-    id: TreeId,
+    (id, container): (TreeId, TreeId),
     uuid: Uuid,
     blueprint: &Blueprint<'_>,
 ) -> Result<()> {
     let (generation, now) = (handle.generation(), superblock.clock.now());
-    let root = roots::create(handle, id)?;
+    let root = roots::create(handle, id, container)?;
     let node_bytes = superblock.context().superblock.node_bytes;
     let mut item = RootItem::of_new_tree(root, node_bytes.into());
     item.root_dir = FIRST_FREE_OBJECT;
@@ -200,6 +200,7 @@ pub(super) fn create_snapshot(
             Snapshot {
                 source,
                 id,
+                container: dir.tree_id(),
                 uuid,
                 is_read_only,
                 now: superblock.clock.now(),

@@ -1,6 +1,8 @@
 //! Quota groups in transactions: which extents other subvolumes may reach than before is traced as references are
 //! queued, and counted by the commit. What cannot be counted makes the groups inconsistent on disk.
 //!
+//! Simple quotas count extents as they get and lose their items.
+//!
 //! Until then, what the transaction allocates counts against limits, and what is reserved.
 
 mod resolve;
@@ -10,9 +12,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::lock::Mutex;
+use platter_ondisk::{Corrupt, rules};
 use platter_vfs::{Condition, Result, Unsupported};
 use zerocopy::IntoBytes;
 
+use super::simple_quotas::SimpleQuotas;
 use super::{CommitReport, WriteContext, chunks, refs};
 use crate::context::FsContext;
 use crate::delayed_refs::{Change, RefKey};
@@ -22,6 +26,21 @@ use crate::ondisk::qgroup::{QgroupFlags, QgroupStatus};
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::qgroup::{CountingLimits, Exceeded, Groups, QuotaState, Stored, Uncounted};
 use crate::tree::TreeBlock;
+
+/// The key of the state.
+const STATUS_KEY: Key = Key {
+    object: 0,
+    kind: ItemKind::QGROUP_STATUS,
+    offset: 0,
+};
+
+rules! {
+    /// The rules of quota groups that are written.
+    pub(super) enum QuotaRule of "qgroup status" {
+        /// Simple quotas are a feature of the superblock, and have the transaction that enabled them.
+        Enabled => "simple quotas without their feature or enable_gen",
+    }
+}
 
 /// The quota groups of a filesystem that is written.
 pub(super) struct Quotas {
@@ -33,6 +52,8 @@ pub(super) struct Quotas {
     groups: Mutex<Groups>,
     /// Whether groups have limits. They get none while others have none.
     has_limits: bool,
+    /// What simple quotas count, if they are on.
+    simple: Option<SimpleQuotas>,
     /// The state as it was when the filesystem was opened.
     status: QgroupStatus,
     limits: CountingLimits,
@@ -53,7 +74,7 @@ impl Quotas {
     /// Reads the quota groups; `None` if there are none, or they are off.
     ///
     /// # Errors
-    /// `Unsupported` for simple quotas and for too many groups; those of reading.
+    /// `Unsupported` for too many groups; `Corrupt` for simple quotas that do not say since when; those of reading.
     pub(super) fn open(context: &FsContext, limits: CountingLimits) -> Result<Option<Self>> {
         let unsupported = |feature: &str, reason| Unsupported {
             filesystem: "btrfs",
@@ -62,10 +83,6 @@ impl Quotas {
         };
         let disable = "disable them with btrfs quota disable";
         let superblock = &context.superblock;
-        let incompat = superblock.features.incompat;
-        if incompat.contains(Incompat::SIMPLE_QUOTA) {
-            return Err(unsupported("writing with simple quotas", disable).into());
-        }
         let Some(tree) = context.tree(TreeId::QUOTA)? else {
             return Ok(None);
         };
@@ -74,8 +91,14 @@ impl Quotas {
         let Some(status) = stored.status.filter(is_on) else {
             return Ok(None);
         };
-        if status.flags.contains(QgroupFlags::SIMPLE_MODE) {
-            return Err(unsupported("writing with simple quotas", disable).into());
+        let is_simple = status.flags.contains(QgroupFlags::SIMPLE_MODE);
+        let has_owners = superblock
+            .features
+            .incompat
+            .contains(Incompat::SIMPLE_QUOTA);
+        let since = status.enable_generation.filter(|_| has_owners);
+        if is_simple && since.is_none() {
+            return Err(Corrupt::new(tree.locus(STATUS_KEY), QuotaRule::Enabled).into());
         }
         if stored.is_truncated {
             let feature = format!("writing with more than {} quota groups", limits.items_max);
@@ -88,7 +111,8 @@ impl Quotas {
             .or(is_partly_dropped.then_some(Uncounted::PartlyDropped));
         let groups = Groups::new(stored);
         Ok(Some(Self {
-            is_counted: AtomicBool::new(doubt.is_none()),
+            is_counted: AtomicBool::new(doubt.is_none() && !is_simple),
+            simple: since.filter(|_| is_simple).map(SimpleQuotas::since),
             traced: Mutex::default(),
             has_limits: groups.has_limits(),
             groups: Mutex::new(groups),
@@ -110,7 +134,15 @@ impl Quotas {
         doubt.get_or_insert(why);
     }
 
+    /// Simple quotas, if they are on.
+    pub(super) fn simple(&self) -> Option<&SimpleQuotas> {
+        self.simple.as_ref()
+    }
+
     fn state(&self) -> QuotaState {
+        if self.simple.is_some() {
+            return QuotaState::Simple;
+        }
         let doubt = self.doubt.lock().clone();
         doubt.map_or(QuotaState::Consistent, QuotaState::Inconsistent)
     }
@@ -136,6 +168,9 @@ impl Quotas {
         if tree.is_none_or(TreeId::is_subvolume) {
             self.trace(change.address);
         }
+        if let Some(simple) = self.simple.as_ref().filter(|_| change.allocates) {
+            simple.set_owner(change.address, tree);
+        }
         if self.has_limits
             && change.allocates
             && let Some(tree) = tree
@@ -145,10 +180,12 @@ impl Quotas {
         }
     }
 
-    /// Adds the group of a new subvolume.
-    pub(super) fn create(&self, id: TreeId) {
-        if id.is_subvolume() {
-            self.groups.lock().create(id);
+    /// Adds the group of a new subvolume whose name is in `container`.
+    fn create(&self, id: TreeId, container: TreeId) {
+        let mut groups = self.groups.lock();
+        groups.create(id);
+        if self.simple.is_some() {
+            groups.inherit_groups(id, container);
         }
     }
 
@@ -194,6 +231,13 @@ pub(super) fn release(fs: &WriteContext, tree: TreeId, bytes: u64) {
 pub(crate) fn has_reserved(fs: &WriteContext, tree: TreeId) -> bool {
     let quotas = limited(fs).filter(|_| !fs.options.one_transaction);
     quotas.is_some_and(|quotas| quotas.groups.lock().has_reserved(tree))
+}
+
+/// Adds the group of a new subvolume, of which nothing is allocated yet, and whose name is in `container`.
+pub(super) fn create_group(fs: &WriteContext, id: TreeId, container: TreeId) {
+    if let Some(quotas) = &fs.quotas {
+        quotas.create(id, container);
+    }
 }
 
 /// Makes the commit remove the group of a subvolume of which nothing is left.
@@ -252,7 +296,7 @@ pub(super) fn count(
             quotas.lose(why);
         }
     }
-    if quotas.has_limits {
+    if quotas.has_limits && quotas.simple.is_none() {
         quotas.groups.lock().drop_allocated();
     }
     Ok(())
@@ -262,15 +306,18 @@ pub(super) fn count(
 pub(super) fn count_snapshot(
     fs: &WriteContext,
     generation: Generation,
-    (source, snapshot): (TreeId, TreeId),
+    (source, snapshot, container): (TreeId, TreeId, TreeId),
     report: &mut CommitReport,
 ) -> Result<()> {
     let Some(quotas) = &fs.quotas else {
         return Ok(());
     };
+    quotas.create(snapshot, container);
+    if quotas.simple.is_some() {
+        return Ok(());
+    }
     let is_simple = {
         let mut groups = quotas.groups.lock();
-        groups.create(snapshot);
         groups.inherit_limits(snapshot, source);
         groups.snapshot_is_simple(source, snapshot)
     };
@@ -299,11 +346,24 @@ pub(super) fn forget_traced(fs: &WriteContext) {
 
 /// Stores usage that changed, and up to which transaction it is kept: without that, the kernel takes it for
 /// inconsistent.
-pub(super) fn store(fs: &WriteContext, generation: Generation) -> Result<()> {
+pub(super) fn store(
+    fs: &WriteContext,
+    generation: Generation,
+    report: &mut CommitReport,
+) -> Result<()> {
     let Some(quotas) = &fs.quotas else {
         return Ok(());
     };
-    let is_counted = quotas.is_counted();
+    if let Some(simple) = &quotas.simple {
+        run_all_refs(fs, generation, report)?;
+        let changes = simple.take();
+        let mut groups = quotas.groups.lock();
+        for (owner, change) in changes {
+            groups.charge(owner, change);
+        }
+        groups.drop_allocated();
+    }
+    let is_counted = quotas.is_counted() || quotas.simple.is_some();
     let mut flags = quotas.status.flags;
     if !is_counted {
         // A rescan that went on would take what it has counted for right.
@@ -320,8 +380,7 @@ pub(super) fn store(fs: &WriteContext, generation: Generation) -> Result<()> {
         (groups.take_gone(), groups.take_dirty(generation))
     };
     fs.edit(generation, TreeId::QUOTA, |editor| {
-        let key = Key::new(0, ItemKind::QGROUP_STATUS, 0);
-        editor.set(key, &status.encode())?;
+        editor.set(STATUS_KEY, &status.encode())?;
         for (id, above) in &gone {
             let item = |kind| Key::new(0, kind, *id);
             let mut keys = vec![item(ItemKind::QGROUP_INFO), item(ItemKind::QGROUP_LIMIT)];
@@ -342,6 +401,12 @@ pub(super) fn store(fs: &WriteContext, generation: Generation) -> Result<()> {
             if let Some(limit) = &group.limit {
                 let key = Key::new(0, ItemKind::QGROUP_LIMIT, group.id);
                 editor.set(key, limit.encode().as_bytes())?;
+            }
+            for above in &group.above {
+                for (one, other) in [(group.id, *above), (*above, group.id)] {
+                    let key = Key::new(one, ItemKind::QGROUP_RELATION, other);
+                    editor.set(key, &[])?;
+                }
             }
         }
         Ok(())

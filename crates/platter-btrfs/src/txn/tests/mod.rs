@@ -6,7 +6,7 @@ pub(crate) mod crash;
 pub(crate) mod files;
 pub(crate) mod image;
 mod live;
-mod quotas;
+pub(crate) mod quotas;
 mod rules;
 mod space;
 pub(crate) mod unblocked;

@@ -4,16 +4,19 @@ use std::cell::Cell;
 
 use platter_ondisk::Rule;
 use platter_vfs::{Error, Result};
+use zerocopy::IntoBytes;
 
 use super::Random;
 use super::image::Pool;
 use super::xattrs::{Xattrs, change};
-use crate::ondisk::TreeId;
 use crate::ondisk::features::Incompat;
-use crate::ondisk::qgroup::QgroupFlags;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::qgroup::{QgroupFlags, QgroupInfo, QgroupLimit, QgroupStatus};
 use crate::ondisk::superblock::RootPointer;
-use crate::qgroup::{CountingLimits, Resolver, RootsRule, Sets, Stored, Uncounted};
-use crate::txn::{CommitReport, WriteContext, WriteOptions, quotas};
+use crate::ondisk::types::QGROUP_LEVEL_ONE;
+use crate::ondisk::{Generation, Key, TreeId};
+use crate::qgroup::{CountingLimits, QuotaState, Resolver, RootsRule, Sets, Stored, Uncounted};
+use crate::txn::{CommitReport, Handle, WriteContext, WriteOptions, quotas, roots};
 
 #[test]
 fn references_that_lead_nowhere_are_not_counted() {
@@ -81,16 +84,97 @@ fn usage_that_cannot_be_counted_is_inconsistent_from_then_on() {
     assert_eq!(run(false), (true, after));
 }
 
-#[test]
-fn simple_quotas_are_refused() {
-    let pool = Pool::make(1, 128, &["-m", "single"]);
+/// Enables simple quotas, with a group of the first level that the subvolume 256 is in.
+pub(crate) fn enable_simple(pool: &Pool, subvolumes: &[u64]) {
     let fs = pool.open(WriteOptions::default());
-    fs.begin(4).unwrap().add_feature(Incompat::SIMPLE_QUOTA);
-    change(&fs, &mut Random(5), &mut Xattrs::new(), 10);
+    let handle = fs.begin(64).unwrap();
+    handle.add_feature(Incompat::SIMPLE_QUOTA);
+    insert_simple(&fs, &handle, subvolumes, Some(handle.generation()));
+    drop(handle);
     fs.sync().unwrap();
+}
+
+/// Inserts the quota tree of simple quotas that are enabled since a transaction.
+fn insert_simple(
+    fs: &WriteContext,
+    handle: &Handle<'_>,
+    subvolumes: &[u64],
+    since: Option<Generation>,
+) {
+    let generation = handle.generation();
+    roots::create_tree(fs, generation, TreeId::QUOTA).unwrap();
+    let status = QgroupStatus {
+        generation,
+        flags: QgroupFlags::ON | QgroupFlags::SIMPLE_MODE,
+        rescan: 0,
+        enable_generation: since,
+    };
+    let group = QGROUP_LEVEL_ONE;
+    let edited = handle.edit(TreeId::QUOTA, |editor| {
+        let key = Key::new(0, ItemKind::QGROUP_STATUS, 0);
+        editor.insert(key, &status.encode())?;
+        for id in subvolumes.iter().chain([&group]) {
+            let info = QgroupInfo::default().encode();
+            let limit = QgroupLimit::default().encode();
+            editor.insert(Key::new(0, ItemKind::QGROUP_INFO, *id), info.as_bytes())?;
+            editor.insert(Key::new(0, ItemKind::QGROUP_LIMIT, *id), limit.as_bytes())?;
+        }
+        for (one, other) in [(256, group), (group, 256)] {
+            editor.insert(Key::new(one, ItemKind::QGROUP_RELATION, other), &[])?;
+        }
+        Ok(())
+    });
+    edited.unwrap();
+}
+
+#[test]
+fn simple_quotas_without_their_beginning_are_refused() {
+    let refused = |features, since| {
+        let pool = Pool::make(1, 128, &["-m", "single"]);
+        let fs = pool.open(WriteOptions::default());
+        let handle = fs.begin(64).unwrap();
+        handle.add_feature(features);
+        insert_simple(&fs, &handle, &[5], since);
+        drop(handle);
+        fs.sync().unwrap();
+        drop(fs);
+        match pool.try_open(WriteOptions::default()) {
+            Ok(_) => None,
+            Err(Error::Corrupt(corruption)) => Some(corruption.rule),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let since = Some(Generation(1));
+    assert_eq!(refused(Incompat::SIMPLE_QUOTA, since), None);
+    for (features, since) in [(Incompat::SIMPLE_QUOTA, None), (Incompat::empty(), since)] {
+        let rule = quotas::QuotaRule::Enabled.text();
+        assert_eq!(refused(features, since), Some(rule.into()));
+    }
+}
+
+#[test]
+fn simple_quotas_count_from_the_item_on() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    enable_simple(&pool, &[5]);
+    let fs = pool.open(WriteOptions::default());
+    let referenced = |fs: &WriteContext| stored(fs).infos[&TreeId::FS.0].referenced.0;
+    assert_eq!(referenced(&fs), 0);
+    let (mut random, mut xattrs) = (Random(9), Xattrs::new());
+    let mut before = 0;
+    for _ in 0..3 {
+        change(&fs, &mut random, &mut xattrs, 400);
+        fs.sync().unwrap();
+        let root = fs.tree(TreeId::FS).unwrap().view().now;
+        // The first change copied all of the tree: it had one block.
+        let now = referenced(&fs);
+        assert_eq!(now, root.used_bytes);
+        assert!(now > before, "{before} {now}");
+        before = now;
+    }
     drop(fs);
-    let refused = pool.try_open(WriteOptions::default()).unwrap_err();
-    assert!(refused.to_string().contains("simple quotas"), "{refused}");
+    let fs = pool.open(WriteOptions::default());
+    assert!(matches!(quotas::state(&fs), QuotaState::Simple));
+    assert_eq!(referenced(&fs), before);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Quota groups that platter and the kernel change alike.
 
 mod limits;
+mod simple;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use platter_btrfs::Btrfs;
 use platter_vfs::{Condition, Context, CreateKind, Error, FallocateMode, Filesystem, Inode, Name};
 use rustix::fs::{FallocateFlags, OFlags};
+use testkit::ioctl;
 use testkit::prng::Prng;
 use testkit::tool;
 
@@ -48,6 +50,9 @@ trait Side {
     fn remove(&mut self, dir: &str, file: &str) -> Result<()>;
     fn snapshot(&mut self, source: &str, to: &str) -> Result<bool>;
     fn subvolume(&mut self, path: &str) -> Result<bool>;
+    /// Makes a file that shares all contents of another.
+    fn clone_file(&mut self, source: &str, dir: &str, file: &str) -> Result<()>;
+    fn delete_subvolume(&mut self, path: &str) -> Result<()>;
     fn sync(&mut self) -> Result<()>;
 }
 
@@ -60,6 +65,9 @@ fn file_name(shape: Shape, at: u64) -> String {
         }
     }
 }
+
+/// `BTRFS_IOC_SNAP_DESTROY`, of a name in a directory.
+const SNAP_DESTROY: u32 = 0x5000_940f;
 
 struct Kernel(PathBuf);
 
@@ -106,6 +114,29 @@ impl Side for Kernel {
 
     fn subvolume(&mut self, path: &str) -> Result<bool> {
         self.subvolume_command("create", &[path])
+    }
+
+    fn clone_file(&mut self, source: &str, dir: &str, file: &str) -> Result<()> {
+        let (source, to) = (self.0.join(source), self.0.join(dir).join(file));
+        let mut cp = tool::command("cp");
+        tool::succeed(cp.arg("--reflink=always").args([source, to]))?;
+        Ok(())
+    }
+
+    fn delete_subvolume(&mut self, path: &str) -> Result<()> {
+        let (dir, of) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut argument = vec![0; 4096];
+        argument[8..8 + of.len()].copy_from_slice(of.as_bytes());
+        let destroyed = ioctl::call(&self.0.join(dir), 0, SNAP_DESTROY, &argument)?;
+        ensure!(destroyed.is_ok(), "{path}: {destroyed:?}");
+        // Unlike syncfs, this has the kernel drop it at once.
+        tool::succeed(
+            tool::command("btrfs")
+                .args(["filesystem", "sync"])
+                .arg(&self.0),
+        )?;
+        self.subvolume_command("sync", &[""])?;
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -208,6 +239,22 @@ impl Side for Ours {
         let (dir, to) = self.split(path)?;
         let ops = self.0.subvolumes().context("subvolumes")?;
         is_allowed(ops.create(&Context::root(), dir.id(), to))
+    }
+
+    fn clone_file(&mut self, source: &str, dir: &str, file: &str) -> Result<()> {
+        let (from, from_name) = self.split(source)?;
+        let source = from.lookup(from_name)?;
+        let context = Context::root();
+        let dir = self.dir(dir)?;
+        let file = dir.create(&context, name(file), CreateKind::Regular, 0o644)?;
+        let size = source.attr()?.size_bytes;
+        Ok(file.clone_range(&*source, 0..size, 0)?)
+    }
+
+    fn delete_subvolume(&mut self, path: &str) -> Result<()> {
+        let (dir, of) = self.split(path)?;
+        let ops = self.0.subvolumes().context("subvolumes")?;
+        Ok(ops.delete(&Context::root(), dir.id(), of, None)?)
     }
 
     fn sync(&mut self) -> Result<()> {
