@@ -32,6 +32,8 @@ pub struct MkfsOptions {
     pub root_owner: (u32, u32),
     /// What may be absent, without what profiles imply.
     pub features: Features,
+    /// Quota groups are on: full ones, or simple ones by the features.
+    pub has_quotas: bool,
     /// The first chunks are as small as they can be.
     pub is_small: bool,
 }
@@ -56,6 +58,7 @@ impl MkfsOptions {
                     | Incompat::SKINNY_METADATA
                     | Incompat::NO_HOLES,
             },
+            has_quotas: false,
             is_small: false,
         }
     }
@@ -82,8 +85,12 @@ impl MkfsOptions {
                 compat_ro.set(both, on);
             }
             "block-group-tree" => compat_ro.set(CompatRo::BLOCK_GROUP_TREE, on),
+            "quota" | "squota" => {
+                self.has_quotas = on;
+                incompat.set(Incompat::SIMPLE_QUOTA, on && name == "squota");
+            }
             name if on => return Err(refused(format!("making a filesystem with {name}"))),
-            "quota" | "squota" | "zoned" | "raid-stripe-tree" | "extent-tree-v2" => {}
+            "zoned" | "raid-stripe-tree" | "extent-tree-v2" => {}
             name => return Err(refused(format!("making a filesystem without {name}"))),
         }
         Ok(())
@@ -168,6 +175,7 @@ impl MkfsOptions {
             },
             system: BlockGroupFlags::SYSTEM | metadata.flags(),
             features,
+            has_quotas: self.has_quotas,
             is_small: self.is_small,
         })
     }
@@ -182,6 +190,7 @@ pub(super) struct Choice {
     pub(super) metadata: BlockGroupFlags,
     pub(super) system: BlockGroupFlags,
     pub(super) features: Features,
+    pub(super) has_quotas: bool,
     pub(super) is_small: bool,
 }
 
@@ -249,7 +258,7 @@ mod tests {
         assert!(text.contains("block-group-tree without"), "{text}");
         let text = refused(&|it| it.node_bytes = Some(12 << 10));
         assert!(text.contains("nodes of 12288 bytes"), "{text}");
-        for name in ["zoned", "quota"] {
+        for name in ["zoned", "raid-stripe-tree"] {
             let error = options(|_| ()).set_feature(name, true).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
         }

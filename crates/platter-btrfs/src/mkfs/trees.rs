@@ -24,6 +24,7 @@ use crate::ondisk::header::Header;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::qgroup::{QgroupFlags, QgroupInfo, QgroupLimit, QgroupStatus};
 use crate::ondisk::root_item::{RootHistory, RootItem};
 use crate::ondisk::types::{CHUNK_OBJECT, DEV_ITEMS_OBJECT, FIRST_FREE_OBJECT, ROOT_TREE_DIR};
 use crate::ondisk::uuid_item::UuidItem;
@@ -76,6 +77,7 @@ impl Contents<'_> {
         ids.extend(free_space.then_some(TreeId::FREE_SPACE));
         let groups = compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
         ids.extend(groups.then_some(TreeId::BLOCK_GROUP));
+        ids.extend(self.choice.has_quotas.then_some(TreeId::QUOTA));
         ids.push(TreeId::DATA_RELOC);
         ids
     }
@@ -150,6 +152,7 @@ impl Contents<'_> {
             TreeId::UUID => self.uuid_items(),
             TreeId::FREE_SPACE => self.free_space_items(placed),
             TreeId::BLOCK_GROUP => self.group_items(placed),
+            TreeId::QUOTA => self.quota_items(),
             _ => Items::new(),
         }
     }
@@ -285,6 +288,39 @@ impl Contents<'_> {
         };
         let key = UuidItem::key(item.uuid, ItemKind::UUID_SUBVOL);
         Items::from([(key, item.encode())])
+    }
+
+    /// The state of quota groups, and the one of the top-level subvolume, which has one block.
+    fn quota_items(&self) -> Items {
+        let incompat = self.choice.features.incompat;
+        let is_simple = incompat.contains(Incompat::SIMPLE_QUOTA);
+        let generation = self.header.generation;
+        let mut flags = QgroupFlags::ON;
+        flags.set(QgroupFlags::SIMPLE_MODE, is_simple);
+        let status = QgroupStatus {
+            generation,
+            flags,
+            rescan: 0,
+            enable_generation: is_simple.then_some(generation),
+        };
+        let bytes = u64::from(self.choice.node_bytes);
+        let compressed = if is_simple { 0 } else { bytes };
+        let info = QgroupInfo {
+            generation,
+            referenced: (bytes, compressed),
+            exclusive: (bytes, compressed),
+        };
+        let limit = QgroupLimit::default().encode();
+        let key = |kind, id| Key::new(0, kind, id);
+        let top = TreeId::FS.0;
+        Items::from([
+            (key(ItemKind::QGROUP_STATUS, 0), status.encode()),
+            (
+                key(ItemKind::QGROUP_INFO, top),
+                info.encode().as_bytes().to_vec(),
+            ),
+            (key(ItemKind::QGROUP_LIMIT, top), limit.as_bytes().to_vec()),
+        ])
     }
 
     fn extent_items(&self, placed: &[PlacedTree]) -> Items {

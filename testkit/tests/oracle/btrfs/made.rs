@@ -74,7 +74,7 @@ const SIZES: [u64; 9] = [
     2048 * GIB_KIB,
 ];
 
-const SETS: [Asked; 20] = [
+const SETS: [Asked; 21] = [
     Asked {
         node_bytes: 4096,
         options: &["-n", "4k"],
@@ -93,6 +93,7 @@ const SETS: [Asked; 20] = [
         &["-R", "^free-space-tree", "-O", "^extref"],
     ),
     feature(&[("raid1c34", true)], &["-O", "raid1c34"]),
+    feature(&[("quota", true)], &["-R", "quota"]),
     profiles(1, &[("csum", "xxhash")], &["--csum", "xxhash"]),
     profiles(1, &[("csum", "sha256")], &["--csum", "sha256"]),
     profiles(1, &[("csum", "blake2")], &["--csum", "blake2"]),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
+use platter::make::NewFilesystem;
+use platter::{FormatOptions, ImageSpec};
 use platter_btrfs::MountOptions;
 use platter_btrfs::ondisk::key::ItemKind;
 use platter_btrfs::ondisk::{Features, Key, TreeId};
@@ -272,4 +274,32 @@ fn owners_stay_when_simple_quotas_are_disabled() -> Result<()> {
     assert_eq!(outcome.differences, 0, "{outcome}");
     pool.run("", "rm -rf \"$1\"/one/* \"$1\"/two/*; sync -f \"$1\"")?;
     check::is_clean_for_platter(&pool.paths())
+}
+
+#[test]
+fn made_simple_quotas_count_from_the_start() -> Result<()> {
+    let pool = Pool::empty(1)?;
+    let mut new = NewFilesystem::of_type("btrfs").context("btrfs")?;
+    new.set_feature("squota", true)?;
+    let options = FormatOptions::new(new).size_bytes(200 << 20);
+    options.make(&ImageSpec::new(&pool.images[0]))?;
+    check::is_clean_for_platter(&pool.paths())?;
+    let used = |pool: &Pool| -> Result<u64> {
+        let (groups, _) = groups(pool)?;
+        Ok(groups[&TreeId::FS.0].0[0])
+    };
+    assert_eq!(used(&pool)?, 16384);
+    pool.run(
+        "",
+        "head -c 409600 /dev/urandom > \"$1\"/file; sync -f \"$1\"",
+    )?;
+    check::is_clean_for_platter(&pool.paths())?;
+    assert_eq!(used(&pool)?, 16384 + 409_600);
+    let mut side = Ours(mount_writable(&pool)?);
+    side.remove("", "file")?;
+    assert!(side.add("", Shape::Direct, 0, &random_bytes(3))?);
+    side.unmount()?;
+    check::is_clean_for_platter(&pool.paths())?;
+    assert_eq!(used(&pool)?, 16384 + 262_144);
+    Ok(())
 }
