@@ -31,7 +31,7 @@ pub struct Space {
     groups: Shelves<Padded<Slot>>,
     /// Freed extents that may come back with a crash.
     busy: AtomicUsize,
-    /// Extents that may be shared again with a crash.
+    /// Extents that a crash may bring back to others.
     unshared: AtomicUsize,
     /// How often blocks that were freed or reserved could be allocated again.
     returned: AtomicU64,
@@ -67,7 +67,7 @@ pub struct Holds {
     pub(crate) claims: RangeSet<u32>,
     /// Freed blocks, each extent with the checkpoint that freed it.
     busy: Vec<(u64, Range<u32>)>,
-    /// Blocks that one file has now of several, each extent with the checkpoint that says so.
+    /// Blocks that one file has now of several, or at another place, each extent with the checkpoint that says so.
     unshared: Vec<(u64, Range<u32>)>,
     /// Those freed blocks that metadata may not have either: they are claimed until then.
     withheld: Vec<(u64, Range<u32>)>,
@@ -160,8 +160,8 @@ impl Space {
         }
     }
 
-    /// For how many of some blocks of a group holds what does of the first: whether others had it as well until a
-    /// checkpoint that is not durable. After a crash they have it again: it must not be overwritten.
+    /// For how many of some blocks of a group holds what does of the first: whether others had it, or another place in its
+    /// file, until a checkpoint that is not durable. After a crash they have it again: it must not be overwritten.
     pub(crate) fn may_be_shared_again(
         self: &Arc<Self>,
         ag: AgNr,
@@ -256,7 +256,7 @@ impl Held {
         self.space.busy.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Blocks have one user left since a checkpoint: they are not to be overwritten before it is durable.
+    /// Blocks have one user left since a checkpoint, or were moved by it: they are not to be overwritten before it is durable.
     pub(crate) fn note_unshared(&mut self, sequence: u64, start: AgBlock, count: u32) {
         let blocks = start.0..start.0.saturating_add(count);
         self.holds().unshared.push((sequence, blocks));

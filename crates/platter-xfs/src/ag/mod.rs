@@ -50,7 +50,7 @@ pub struct Group<'g> {
     claims: &'g RangeSet<u32>,
     /// What was freed.
     freed: &'g mut Vec<AgExtent>,
-    /// What has one user left of several.
+    /// What has one user left of several, or another place in a file.
     unshared: &'g mut Vec<AgExtent>,
     /// Blocks that the trees may come to need are not allocated.
     keeps_reserve: bool,
@@ -67,6 +67,12 @@ impl Group<'_> {
     #[must_use]
     pub fn agi(&self) -> &Agi {
         self.agi
+    }
+
+    /// Says that blocks have another place in a file, or another file: they are not overwritten before that is durable.
+    pub(crate) fn note_moved(&mut self, start: AgBlock, count: u32) {
+        let ag = self.ag;
+        self.unshared.push(AgExtent { ag, start, count });
     }
 
     /// Makes the group reach so far. What lies between is to be freed afterwards, or was taken before.

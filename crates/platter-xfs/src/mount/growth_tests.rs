@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use platter_block::CountingDevice;
 use platter_vfs::file::FileBlocks;
-use platter_vfs::{FallocateMode, SetAttr, XattrMode};
+use platter_vfs::{Exchange, Extent, FallocateMode, SetAttr, XattrMode};
 
 use super::tests::{budget, create, device_of, name, new_device};
 use super::*;
@@ -90,6 +90,17 @@ fn append(file: &Arc<dyn Inode>) {
 
 fn sectors(file: &Arc<dyn Inode>) -> u64 {
     file.attr().unwrap().sectors
+}
+
+/// Where the block at an offset of a file lies.
+fn place(file: &Arc<dyn Inode>, offset: u64) -> u64 {
+    let mut places = Vec::new();
+    let mut sink = |extent: Extent| {
+        places.push(extent.place.unwrap().offset + (offset - extent.file.start.min(offset)));
+        std::ops::ControlFlow::Continue(())
+    };
+    file.extents(offset..offset + 4096, &mut sink).unwrap();
+    places[0]
 }
 
 fn extents(file: &Arc<dyn Inode>) -> usize {
@@ -754,16 +765,7 @@ fn block_that_was_shared_is_copied_until_that_is_durable() {
     append(&file);
     clone.clone_range(&*file, 0..PIECE as u64, 0).unwrap();
     clone.sync(false).unwrap();
-    let place = || {
-        let mut places = Vec::new();
-        let mut sink = |extent: platter_vfs::Extent| {
-            places.push(extent.place.unwrap().offset);
-            std::ops::ControlFlow::Continue(())
-        };
-        file.extents(0..4096, &mut sink).unwrap();
-        places[0]
-    };
-    let first = place();
+    let first = place(&file, 0);
     drop(clone);
     let root = mounted.xfs.root().unwrap();
     root.unlink(&Context::root(), name("clone")).unwrap();
@@ -772,8 +774,43 @@ fn block_that_was_shared_is_copied_until_that_is_durable() {
         file.sync(false).unwrap();
     };
     write(1);
-    let second = place();
+    let second = place(&file, 0);
     assert_ne!(second, first);
     write(2);
-    assert_eq!(place(), second);
+    assert_eq!(place(&file, 0), second);
+}
+
+/// A crash gives it back to the other file, or to the place that it had.
+#[test]
+fn block_that_was_moved_is_copied_until_that_is_durable() {
+    let mounted = Mounted::new(Preallocation::Off);
+    let [file, other] = ["file", "other"].map(|text| mounted.file(text));
+    append(&file);
+    append(&other);
+    let write = |byte: u8| {
+        file.write_at(0, &[byte; 4096]).unwrap();
+        file.sync(false).unwrap();
+    };
+    let others = place(&other, 0);
+    let exchange = Exchange {
+        offset: 0,
+        other_offset: 0,
+        len_bytes: None,
+        written_only: false,
+        dry_run: false,
+    };
+    file.exchange_range(&*other, &exchange).unwrap();
+    assert_eq!(place(&file, 0), others);
+    write(1);
+    let copied = place(&file, 0);
+    assert_ne!(copied, others);
+    write(2);
+    assert_eq!(place(&file, 0), copied);
+    let next = place(&file, 4096);
+    file.fallocate(0..4096, FallocateMode::CollapseRange)
+        .unwrap();
+    assert_eq!(place(&file, 0), next);
+    // A collapse is durable when it returns.
+    write(3);
+    assert_eq!(place(&file, 0), next);
 }

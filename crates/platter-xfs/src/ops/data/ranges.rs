@@ -439,6 +439,7 @@ fn give(
     let (ag, old) = owner_of(mapping, from.inode().number, ForkKind::Data, geometry);
     let (_, new) = owner_of(moved, to.inode().number, ForkKind::Data, geometry);
     let mut group = change.groups.get(ag)?;
+    group.note_moved(old.start, old.count);
     space::fill_free_list(&mut group)?;
     rmap::remove(&mut group, &old)?;
     space::fill_free_list(&mut group)?;

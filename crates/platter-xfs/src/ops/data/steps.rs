@@ -34,7 +34,7 @@ pub(super) enum Contents {
 pub(super) const STEP_MAPPINGS: u32 = 8;
 
 /// The run that the first of some blocks lies in, as far as either all or nothing of it must not be written in
-/// its place: other files share it, or would again after a crash, or all that is in use is kept.
+/// its place: other files share it, or a crash would bring it back to others, or all that is in use is kept.
 pub(super) fn shared_run(
     file: &Inode,
     state: &InodeState,
@@ -50,7 +50,7 @@ pub(super) fn shared_run(
     let (Backing::Written(start), Some(log)) = (run.backing, context.log()) else {
         return Ok((run, is_shared));
     };
-    if is_shared || !state.inode.flags2.contains(InodeFlags2::REFLINK) {
+    if is_shared {
         return Ok((run, is_shared));
     }
     let (ag, first) = group_block(context.geometry(), start);
@@ -391,6 +391,7 @@ fn shift(
         let (ag, old) = owner_of(&gone, number, ForkKind::Data, geometry);
         let (_, new) = owner_of(&moved, number, ForkKind::Data, geometry);
         let mut group = change.groups.get(ag)?;
+        group.note_moved(old.start, old.count);
         space::fill_free_list(&mut group)?;
         rmap::remove(&mut group, &old)?;
         space::fill_free_list(&mut group)?;
