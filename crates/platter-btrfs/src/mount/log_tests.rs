@@ -1,12 +1,14 @@
 //! What `fsync` costs at a mount, and what becomes of its logs: threads share them, commits drop them, failures are
 //! made up for or reported.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{BlockDevice, CountingDevice, Operation};
 use platter_cache::MemoryBudget;
-use platter_vfs::{Context, CreateKind, Filesystem, Inode, SetAttr, SystemClock};
+use platter_vfs::inode::DirEntry;
+use platter_vfs::{Context, CreateKind, DirCursor, Filesystem, Inode, SetAttr, SystemClock};
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
@@ -252,4 +254,34 @@ fn log_that_one_of_two_devices_knows_is_replayed() {
     fs.unmount().unwrap();
     drop(devices);
     pool.assert_clean();
+}
+
+/// Linux inserts the entries of a log before it removes others.
+#[test]
+fn index_of_a_removed_name_is_free_after_the_commit() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let root = mounted.fs.root().unwrap();
+    let last = || {
+        let mut last = DirCursor::START;
+        let mut sink = |entry: DirEntry<'_>| {
+            last = entry.next;
+            ControlFlow::Continue(())
+        };
+        root.read_dir(DirCursor::START, &mut sink).unwrap();
+        last
+    };
+    let unlink = |path: &str| root.unlink(&Context::root(), name(path)).unwrap();
+    mounted.create("one");
+    mounted.create("two");
+    mounted.fs.sync().unwrap();
+    let two = last();
+    unlink("two");
+    mounted.create("three");
+    assert_eq!(last().0, two.0 + 1);
+    mounted.fs.sync().unwrap();
+    unlink("three");
+    mounted.fs.sync().unwrap();
+    mounted.create("four");
+    assert_eq!(last(), two);
 }

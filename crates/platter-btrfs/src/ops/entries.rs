@@ -19,11 +19,19 @@ pub(super) fn add(
 ) -> Result<()> {
     let incompat = directory.context().superblock.features.incompat;
     let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
-    let index = next_index(editor, directory.id.number)?;
-    let entry = entry(directory, name, inode);
-    entry.add(editor, handle.generation(), (kind, index), has_extended)?;
     let notes = &directory.fs.log_notes;
-    notes.add_name(handle.generation(), directory.tree_id(), inode);
+    let (generation, tree, dir) = (
+        handle.generation(),
+        directory.tree_id(),
+        directory.id.number,
+    );
+    let mut index = next_index(editor, dir)?;
+    if let Some(removed) = notes.last_removed(generation, tree, dir) {
+        index = index.max(removed.saturating_add(1));
+    }
+    let entry = entry(directory, name, inode);
+    entry.add(editor, generation, (kind, index), has_extended)?;
+    notes.add_name(generation, tree, inode);
     Ok(())
 }
 

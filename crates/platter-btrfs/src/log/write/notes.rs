@@ -100,6 +100,16 @@ impl LogNotes {
         true
     }
 
+    /// The greatest index of the names that a directory lost. A log that gives it to another name cannot be replayed by
+    /// Linux, which inserts entries before it removes others.
+    #[must_use]
+    pub fn last_removed(&self, generation: Generation, tree: TreeId, dir: u64) -> Option<u64> {
+        let mut notes = self.of_transaction.lock();
+        let notes = notes.at(generation).of_trees.get(&tree)?;
+        let (index, _) = notes.removed.get(&dir)?.last_key_value()?;
+        Some(*index)
+    }
+
     /// The log that has all of an inode as it is, which its sequence says.
     #[must_use]
     pub fn log_of(
