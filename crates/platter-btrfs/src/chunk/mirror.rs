@@ -11,11 +11,16 @@ use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 
 /// Writes go to a device and to its replacement, reads to the device. Superblocks stay as they are on the replacement:
 /// without one it belongs to no filesystem.
+///
+/// # Invariants
+/// What could not be written to the replacement is either found by [`rely`](Self::rely), or an error of the write.
 #[derive(Debug)]
 pub struct MirrorDevice {
     device: Arc<dyn BlockDevice>,
     replacement: Arc<dyn BlockDevice>,
     has_failed: AtomicBool,
+    /// The replacement is about to be the device.
+    is_relied_on: AtomicBool,
 }
 
 impl MirrorDevice {
@@ -26,19 +31,36 @@ impl MirrorDevice {
             device,
             replacement,
             has_failed: AtomicBool::new(false),
+            is_relied_on: AtomicBool::new(false),
         }
     }
 
-    /// Whether something could not be written to the replacement: writers do not see that.
+    /// Whether something could not be written to the replacement: writers do not see that, until it is relied on.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Acquire)
+        self.has_failed.load(Ordering::SeqCst)
     }
 
-    fn mirror(&self, write: impl FnOnce(&dyn BlockDevice) -> Result<(), IoError>) {
-        if !self.has_failed() && write(&*self.replacement).is_err() {
-            self.has_failed.store(true, Ordering::Release);
+    /// From now on what cannot be written to the replacement is an error of the write. Returns `false` if something could
+    /// not be written before.
+    #[must_use]
+    pub fn rely(&self) -> bool {
+        self.is_relied_on.store(true, Ordering::SeqCst);
+        !self.has_failed()
+    }
+
+    fn mirror(
+        &self,
+        write: impl FnOnce(&dyn BlockDevice) -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        let is_relied_on = || self.is_relied_on.load(Ordering::SeqCst);
+        if self.has_failed() && !is_relied_on() {
+            return Ok(());
         }
+        write(&*self.replacement).or_else(|error| {
+            self.has_failed.store(true, Ordering::SeqCst);
+            if is_relied_on() { Err(error) } else { Ok(()) }
+        })
     }
 }
 
@@ -66,19 +88,20 @@ impl BlockDevice for MirrorDevice {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         if !is_superblock(offset, buf.len()) {
-            self.mirror(|replacement| replacement.write_at(offset, buf));
+            let mirrored = self.mirror(|replacement| replacement.write_at(offset, buf));
+            return self.device.write_at(offset, buf).and(mirrored);
         }
         self.device.write_at(offset, buf)
     }
 
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
-        self.mirror(|replacement| replacement.write_vectored_at(offset, bufs));
-        self.device.write_vectored_at(offset, bufs)
+        let mirrored = self.mirror(|replacement| replacement.write_vectored_at(offset, bufs));
+        self.device.write_vectored_at(offset, bufs).and(mirrored)
     }
 
     fn flush(&self) -> Result<(), IoError> {
-        self.mirror(|replacement| replacement.flush());
-        self.device.flush()
+        let mirrored = self.mirror(|replacement| replacement.flush());
+        self.device.flush().and(mirrored)
     }
 
     fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
@@ -91,5 +114,41 @@ impl BlockDevice for MirrorDevice {
 
     fn will_need(&self, range: Range<u64>) {
         self.device.will_need(range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_block::sim::{Effect, Fault, FaultDevice, When};
+    use platter_block::{MemoryDevice, Operation};
+
+    use super::*;
+
+    #[test]
+    fn failed_write_is_found_when_relied_on_or_an_error_later() {
+        let memory = || Arc::new(MemoryDevice::new("memory", vec![0; 1 << 20]));
+        let device = memory();
+        let failing = || {
+            let faults = FaultDevice::new(memory());
+            faults.arm(Fault {
+                operation: Operation::Write,
+                when: When::Always,
+                effect: Effect::Tear { seed: 0 },
+            });
+            MirrorDevice::new(device.clone(), Arc::new(faults))
+        };
+        let before = failing();
+        before.write_at(4096, &[1; 512]).unwrap();
+        assert!(before.has_failed());
+        assert!(!before.rely());
+        let after = failing();
+        assert!(after.rely());
+        after.write_at(8192, &[2; 512]).unwrap_err();
+        // The device itself has both.
+        let mut bytes = [0; 512];
+        for (at, byte) in [(4096, 1), (8192, 2)] {
+            device.read_at(at, &mut bytes).unwrap();
+            assert_eq!(bytes, [byte; 512]);
+        }
     }
 }

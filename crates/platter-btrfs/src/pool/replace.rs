@@ -51,16 +51,25 @@ pub(crate) fn replace_device(
     let mirror = Arc::new(MirrorDevice::new(Arc::clone(&source), Arc::clone(target)));
     use_device(fs, device, Arc::<MirrorDevice>::clone(&mirror));
     let replaced = copy_all(fs, device, &*source, &**target, sink).and_then(|is_whole| {
-        if is_whole {
-            finish(fs, device, &source, target, &mirror)?;
-        }
-        Ok(is_whole)
+        let cleared = if is_whole {
+            Some(finish(fs, device, &source, target, &mirror)?)
+        } else {
+            None
+        };
+        Ok(cleared)
     });
-    if !matches!(replaced, Ok(true)) {
+    if !matches!(replaced, Ok(Some(_))) {
         use_device(fs, device, source);
+        // What is left of a superblock there would be that of the device.
+        superblocks::clear(&**target)?;
     }
+    let is_cancelled = match replaced? {
+        // That the old one has a superblock left is an error, and no reason to use it.
+        Some(cleared) => cleared.map(|()| false)?,
+        None => true,
+    };
     Ok(Scrubbed {
-        is_cancelled: !replaced?,
+        is_cancelled,
         repairs: true,
         ..Scrubbed::default()
     })
@@ -162,18 +171,23 @@ fn copy_stripes(
     Ok(())
 }
 
-/// Makes the target the device, while no superblock is written otherwise.
+/// Makes the target the device, while no superblock is written otherwise. Returns whether the source has no superblock
+/// any more.
+///
+/// # Errors
+/// Those of the target, which is not the device then.
 fn finish(
     fs: &WriteContext,
     device: DeviceId,
     source: &Arc<dyn BlockDevice>,
     target: &Arc<dyn BlockDevice>,
     mirror: &MirrorDevice,
-) -> Result<()> {
+) -> Result<Result<()>> {
     fs.sync()?;
     let handle = superblocks::keep(fs)?;
+    let is_whole = mirror.rely();
     target.flush()?;
-    if mirror.has_failed() {
+    if !is_whole {
         let name = target.name();
         return Err(unsupported(format!("{name}: writing failed"), None));
     }
@@ -187,5 +201,5 @@ fn finish(
     let cleared = superblocks::clear(&**source);
     use_device(fs, device, Arc::clone(target));
     drop(handle);
-    cleared
+    Ok(cleared)
 }
