@@ -35,18 +35,10 @@ fn has_flag(inode: &BtrfsInode, flag: InodeFlags) -> bool {
     inode.state.read().item.flags.contains(flag)
 }
 
-/// Reserves space for sectors of a file. What replaces other contents, or compresses, takes less of the limits of quota
-/// groups once it is written back.
-fn reserve_delayed(inode: &BtrfsInode, sectors: u64) -> Result<()> {
-    let (writing, tree) = (inode.fs.transactions()?, inode.tree_id());
-    match space::reserve_delayed(writing, tree, sectors) {
-        Err(Error::Condition(Condition::QuotaExceeded)) if quotas::has_reserved(writing, tree) => {
-            // An error is reported by the next sync of its file.
-            let _ = inode.fs.dirty.write_back(write_back_files);
-            space::reserve_delayed(writing, tree, sectors)
-        }
-        reserved => reserved,
-    }
+/// Writes all dirty files back: what replaces other contents, or compresses, takes less of the limits of quota groups then.
+fn write_back(inode: &BtrfsInode) {
+    // An error is reported by the next sync of its file.
+    let _ = inode.fs.dirty.write_back(write_back_files);
 }
 
 /// Drops all marks and reservations: the object goes.
@@ -185,12 +177,24 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
-        let writing = self.fs.transactions()?;
-        let missing: Vec<_> = self.state.read().delayed.gaps(blocks.clone()).collect();
-        let count: u64 = missing.iter().map(|range| range.end - range.start).sum();
+        let (writing, tree) = (self.fs.transactions()?, self.tree_id());
+        let gaps = || -> (Vec<Range<u64>>, u64) {
+            let missing: Vec<_> = self.state.read().delayed.gaps(blocks.clone()).collect();
+            let count = missing.iter().map(|range| range.end - range.start).sum();
+            (missing, count)
+        };
+        let (mut missing, mut count) = gaps();
         let mut takes_data = true;
         if count > 0 {
-            match reserve_delayed(self, count) {
+            let mut reserved = space::reserve_delayed(writing, tree, count);
+            let is_over = matches!(reserved, Err(Error::Condition(Condition::QuotaExceeded)));
+            if is_over && quotas::has_reserved(writing, tree) {
+                write_back(self);
+                // What is written back of these has no reservation any more.
+                (missing, count) = gaps();
+                reserved = space::reserve_delayed(writing, tree, count);
+            }
+            match reserved {
                 Err(Error::Condition(Condition::NoSpace | Condition::QuotaExceeded))
                     if delalloc::is_written_over(self, &blocks)? =>
                 {
