@@ -177,7 +177,7 @@ fn limits_do_not_refuse_a_commit_nor_a_deletion() -> Result<()> {
         let old = side.dir(dir)?.lookup(name("old"))?;
         assert!(!is_allowed(old.write_at(4096, &[1; 4096]))?, "{dir}");
         let shorter = SetAttr {
-            size_bytes: Some(5 << 20),
+            size_bytes: Some((5 << 20) + 1),
             ..SetAttr::default()
         };
         old.set_attr(&Context::root(), &shorter)?;
