@@ -25,7 +25,7 @@ use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::{devices_of, record, store};
-use crate::txn::tests::image::Pool;
+use crate::txn::tests::image::{CHECK_DATA, Pool};
 
 type Model = BTreeMap<String, Vec<u8>>;
 
@@ -167,22 +167,6 @@ fn assert_reads(fs: &Btrfs, seed: u64, models: &[Model]) {
         }
     }
 }
-
-const CHECK_DATA: &str = r#"
-set --
-for it in $devices; do
-    set -- "$@" "$it" "0x$(stat -c %t $it)" "0x$(stat -c %T $it)"
-done
-BLKID_FILE=/dev/null unshare --mount sh -c '
-    mount -t tmpfs none /dev
-    first=$1
-    while [ $# -gt 0 ]; do
-        mknod "$1" b "$2" "$3"
-        shift 3
-    done
-    exec btrfs check --readonly --check-data-csum "$first" 2>&1
-' sh "$@"
-"#;
 
 /// The kernel reads every copy of everything, and goes on.
 const KERNEL_GOES_ON: &str = r#"

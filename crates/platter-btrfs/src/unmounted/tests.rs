@@ -19,7 +19,7 @@ use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::pool::{self, BalanceArgs, BalanceFilter};
 use crate::txn::tests::crash::store;
-use crate::txn::tests::image::Pool;
+use crate::txn::tests::image::{CHECK_DATA, Pool};
 use crate::txn::{WriteOptions, chunks};
 
 /// The kernel changes files, and the checker reads all data.
@@ -28,22 +28,6 @@ mount -t btrfs -o "$options" "$device" "$root"
 head -c 300000 /dev/urandom > "$root"/more
 sync -f "$root"
 rm "$root"/more
-"#;
-
-const CHECK_DATA: &str = r#"
-set --
-for it in $devices; do
-    set -- "$@" "$it" "0x$(stat -c %t $it)" "0x$(stat -c %T $it)"
-done
-BLKID_FILE=/dev/null unshare --mount sh -c '
-    mount -t tmpfs none /dev
-    first=$1
-    while [ $# -gt 0 ]; do
-        mknod "$1" b "$2" "$3"
-        shift 3
-    done
-    exec btrfs check --readonly --check-data-csum "$first" 2>&1
-' sh "$@"
 "#;
 
 fn request_of(devices: Vec<Arc<dyn BlockDevice>>) -> PoolRequest {

@@ -59,7 +59,10 @@ options=${options#,}
 "#;
 
 /// Checks with a `/dev` that holds nothing but the devices: the checker scans it for members.
-const CHECK_ALONE: &str = r#"
+macro_rules! check_alone {
+    ($options:literal) => {
+        concat!(
+            r#"
 set --
 for it in $devices; do
     set -- "$@" "$it" "0x$(stat -c %t $it)" "0x$(stat -c %T $it)"
@@ -71,9 +74,19 @@ BLKID_FILE=/dev/null unshare --mount sh -c '
         mknod "$1" b "$2" "$3"
         shift 3
     done
-    exec btrfs check --readonly "$first" 2>&1
+    exec btrfs check "#,
+            $options,
+            r#" "$first" 2>&1
 ' sh "$@"
-"#;
+"#
+        )
+    };
+}
+
+const CHECK_ALONE: &str = check_alone!("--readonly");
+
+/// Checks all data as well.
+pub(crate) const CHECK_DATA: &str = check_alone!("--readonly --check-data-csum");
 
 impl Pool {
     /// Paths of images that are not there yet.
