@@ -79,7 +79,9 @@ fn restripe_held(fs: &WriteContext, group: &BlockGroup, profile: Profile) -> Res
     };
     let write = |at: u64, bytes: &[u8]| write_restriped(fs, &new, at, bytes);
     copy_chunk(fs, &old, &write)?;
-    copy_pinned(fs, &old, &write)?;
+    // Blocks that were replaced meanwhile may not be copied: the trees of the last commit, which are read until the next
+    // one, must not have them. All that these have here now was there to be copied, since nothing was allocated here.
+    fs.sync()?;
     let handle = fs.begin_unreserved(CREDITS)?;
     if new.flags.contains(BlockGroupFlags::SYSTEM) {
         fs.chunks.replace_system(&new)?;
@@ -289,39 +291,6 @@ pub(crate) fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -
             }
         }
     }
-}
-
-/// Passes tree blocks on that the running transaction replaced before they were copied: the trees of the last commit
-/// have them, and are read until the next one.
-fn copy_pinned(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -> Result<()> {
-    if !old
-        .flags
-        .intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
-    {
-        return Ok(());
-    }
-    let end = old.start.0.saturating_add(old.len_bytes);
-    let pinned: Vec<Range<u64>> = {
-        let pinned = fs.pinned.lock();
-        let within = pinned.iter();
-        let within = within.filter(|range| range.start < end && range.end > old.start.0);
-        within.collect()
-    };
-    let node_bytes = u64::from(fs.context.superblock.node_bytes);
-    let format = *fs.blocks().format();
-    let is_right = |at: u64, bytes: &[u8]| format.verify(LogicalAddr(at), bytes).is_ok();
-    for range in pinned {
-        let (mut at, end) = (range.start.max(old.start.0), range.end.min(end));
-        while at < end {
-            let block = at..end.min(at.saturating_add(node_bytes));
-            at = block.end;
-            // What is no block was never written, and is read by nothing.
-            if let Ok(bytes) = read_right(fs, &block, &is_right) {
-                write(block.start, &bytes)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 fn copy_block(fs: &WriteContext, range: &Range<u64>, write: Write<'_>) -> Result<()> {
