@@ -58,12 +58,15 @@ pub(crate) fn replace_device(
         };
         Ok(cleared)
     });
+    let mut left = Ok(());
     if !matches!(replaced, Ok(Some(_))) {
         use_device(fs, device, source);
         // What is left of a superblock there would be that of the device.
-        superblocks::clear(&**target)?;
+        left = superblocks::clear(&**target);
     }
-    let is_cancelled = match replaced? {
+    let replaced = replaced?;
+    left?;
+    let is_cancelled = match replaced {
         // That the old one has a superblock left is an error, and no reason to use it.
         Some(cleared) => cleared.map(|()| false)?,
         None => true,
@@ -185,8 +188,8 @@ fn finish(
 ) -> Result<Result<()>> {
     fs.sync()?;
     let handle = superblocks::keep(fs)?;
-    let is_whole = mirror.rely();
     target.flush()?;
+    let is_whole = mirror.rely();
     if !is_whole {
         let name = target.name();
         return Err(unsupported(format!("{name}: writing failed"), None));
