@@ -518,22 +518,37 @@ pub(super) fn update_devices(
 }
 
 /// Brings the item of a device up to date.
-pub(super) fn update_device(
+fn update_device(fs: &WriteContext, generation: Generation, device: DeviceId) -> Result<()> {
+    if update_device_if_there(fs, generation, device)? {
+        return Ok(());
+    }
+    let locus = Locus::tree(TreeId::CHUNK.0);
+    Err(Corrupt::new(locus, TreesRule::MissingTree).into())
+}
+
+/// Brings the item of a device up to date. Returns `false` if there is none: the device is being removed.
+pub(super) fn update_device_if_there(
     fs: &WriteContext,
     generation: Generation,
     device: DeviceId,
-) -> Result<()> {
-    let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
+) -> Result<bool> {
+    let key = device_key(device);
     fs.edit(generation, TreeId::CHUNK, |editor| {
         let locus = editor.tree().locus(key);
-        let missing = || Corrupt::new(locus, TreesRule::MissingTree);
-        let data = editor.get(key)?.ok_or_else(missing)?;
+        let Some(data) = editor.get(key)? else {
+            return Ok(false);
+        };
         let item = DevItem {
             bytes_used: allocated_bytes(fs, device),
             ..DevItem::decode(key, &data, locus)?
         };
-        editor.set(key, item.encode().as_bytes())
+        editor.set(key, item.encode().as_bytes())?;
+        Ok(true)
     })
+}
+
+fn device_key(device: DeviceId) -> Key {
+    Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0)
 }
 
 /// The UUID of the chunk tree, which all tree blocks have.

@@ -65,14 +65,13 @@ pub(crate) fn set_uuid(handle: &Handle<'_>, uuid: Uuid) -> Result<()> {
 /// Writes the items of devices anew, so that the transaction is not empty.
 fn write_device_items(handle: &Handle<'_>) -> Result<()> {
     let members = handle.fs.blocks().store().members();
-    // One that is being removed has no item any more.
-    let removed = handle.fs.chunks.removed_devices.lock().clone();
-    let ids = members.iter().map(|member| member.id);
-    let ids: Vec<_> = ids.filter(|id| !removed.contains(id)).collect();
+    let ids: Vec<_> = members.iter().map(|member| member.id).collect();
     handle.whole(|handle| {
         handle.has_changed.store(true, Ordering::Relaxed);
         let mut ids = ids.into_iter();
-        ids.try_for_each(|id| chunks::update_device(handle.fs, handle.generation, id))
+        ids.try_for_each(|id| {
+            chunks::update_device_if_there(handle.fs, handle.generation, id).map(drop)
+        })
     })
 }
 
