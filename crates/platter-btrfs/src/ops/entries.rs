@@ -27,7 +27,10 @@ pub(super) fn add(
     );
     let mut index = next_index(editor, dir)?;
     if let Some(removed) = notes.last_removed(generation, tree, dir) {
-        index = index.max(removed.saturating_add(1));
+        match removed.checked_add(1) {
+            Some(next) => index = index.max(next),
+            None => handle.require_commit(),
+        }
     }
     let entry = entry(directory, name, inode);
     entry.add(editor, generation, (kind, index), has_extended)?;
