@@ -174,6 +174,9 @@ impl Space {
         }
         let mut held = self.lock(ag);
         held.finish_unshared(log);
+        if held.holds().unshared.is_empty() {
+            return (all, false);
+        }
         let mut unshared = RangeSet::default();
         for (_, extent) in &held.holds().unshared {
             unshared.insert(extent.clone());
