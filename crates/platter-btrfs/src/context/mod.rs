@@ -140,6 +140,9 @@ impl FsContext {
     ) -> Result<Option<T>> {
         let mut cursor = match self.live.read(tree.id) {
             Some(stay) => {
+                if let Some(delayed) = stay.delayed.get(key) {
+                    return use_item(delayed).map(Some);
+                }
                 if let Some(block) = stay.recent.leaf(&self.blocks, tree.id, key)? {
                     let leaf = block.leaf();
                     let item = leaf.item(leaf.lower_bound(key));

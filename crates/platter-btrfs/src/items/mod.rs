@@ -60,8 +60,8 @@ pub struct ItemCursor<'t> {
     over: Option<(Key, &'t [u8])>,
     /// Whether there is an item at the position.
     is_at_item: bool,
-    /// Keeps a tree that transactions change as it is.
-    _stay: Option<RwLockReadGuard<'t, Versions>>,
+    /// Keeps a tree that transactions change as it is, with what is delayed of it.
+    stay: Option<RwLockReadGuard<'t, Versions>>,
 }
 
 impl<'t> ItemCursor<'t> {
@@ -73,7 +73,7 @@ impl<'t> ItemCursor<'t> {
             overlay: overlay.filter(|overlay| !overlay.is_empty()),
             over: None,
             is_at_item: false,
-            _stay: None,
+            stay: None,
         }
     }
 
@@ -85,7 +85,7 @@ impl<'t> ItemCursor<'t> {
             overlay: None,
             over: None,
             is_at_item: false,
-            _stay: Some(stay),
+            stay: Some(stay),
         }
     }
 
@@ -108,7 +108,10 @@ impl<'t> ItemCursor<'t> {
         if !self.is_at_item {
             return None;
         }
-        self.over.or_else(|| self.base.item())
+        let (key, data) = self.over.or_else(|| self.base.item())?;
+        let stay = self.stay.as_ref();
+        let delayed = stay.and_then(|stay| stay.delayed.get(key));
+        Some((key, delayed.unwrap_or(data)))
     }
 
     /// The key of the item at the position.

@@ -73,6 +73,26 @@ fn last_commit(writing: &WriteContext) -> Vec<Detail> {
             report.blocks_copied,
         ),
         (
+            "commit_inodes_recorded",
+            "inode items recorded",
+            report.inodes_recorded,
+        ),
+        (
+            "commit_inode_items_written",
+            "inode items written",
+            report.inode_items_written,
+        ),
+        (
+            "commit_leaf_searches",
+            "searches of subvolumes",
+            report.leaf_searches,
+        ),
+        (
+            "commit_leaf_changes",
+            "changes of leaves of subvolumes",
+            report.leaf_changes,
+        ),
+        (
             "commit_blocks_written",
             "tree blocks written",
             report.blocks_written,

@@ -22,6 +22,8 @@ mod quota_tests;
 #[cfg(test)]
 mod write_tests;
 #[cfg(test)]
+mod delayed_inode_tests;
+#[cfg(test)]
 mod full_tests;
 #[cfg(test)]
 mod load_tests;

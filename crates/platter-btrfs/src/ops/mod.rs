@@ -311,6 +311,18 @@ impl SuperBlock {
         self.numbers.inode(number)
     }
 
+    /// Drops what the cache keeps alive.
+    #[cfg(test)]
+    pub(crate) fn forget_cached(&self) {
+        self.inodes.release_all();
+    }
+
+    /// An inode that is in use.
+    #[cfg(test)]
+    pub(crate) fn loaded(&self, id: InodeId) -> Arc<BtrfsInode> {
+        self.inodes.get(id).expect("the inode is in use")
+    }
+
     /// Drops what the cache keeps alive. Nothing is kept from now on.
     pub fn close(&self) {
         self.writes.close();

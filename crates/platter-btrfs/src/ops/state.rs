@@ -6,15 +6,13 @@ use platter_block::lock::RwLockWriteGuard;
 use platter_vfs::namei::LinkState;
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, FileKind, InodeId, Result, Timestamp};
-use zerocopy::IntoBytes;
 
 use super::{BtrfsInode, InodeState};
 use crate::data::Reader;
 use crate::file::Contents;
 use crate::file::change::ExtentChange;
+use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
-use crate::ondisk::key::ItemKind;
-use crate::ondisk::{Key, TreeId};
 use crate::txn::Handle;
 
 /// Tree blocks that a change of an inode item copies, and splits for items next to it.
@@ -43,13 +41,11 @@ pub(super) fn touch_contents(item: &mut InodeItem, now: Timestamp) {
     item.changed = now;
 }
 
-/// Stores the item of an inode, and counts the change.
+/// Has the item of an inode stored with the transaction, and counts the change.
 pub(super) fn store(handle: &Handle<'_>, id: InodeId, item: &mut InodeItem) -> Result<()> {
     item.transaction = handle.generation();
     item.sequence = item.sequence.wrapping_add(1);
-    let key = Key::new(id.number, ItemKind::INODE_ITEM, 0);
-    let disk = item.encode();
-    handle.edit(TreeId(id.tree), |editor| editor.set(key, disk.as_bytes()))
+    handle.set_inode(TreeId(id.tree), id.number, item)
 }
 
 impl BtrfsInode {

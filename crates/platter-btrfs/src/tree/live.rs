@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use platter_block::lock::{RwLock, RwLockReadGuard, rank};
 
+use super::delayed::DelayedInodes;
 use super::edit::{RecentPaths, TreeState};
 use crate::ondisk::{Key, TreeId};
 
@@ -19,6 +20,8 @@ pub struct Versions {
     pub item: Option<Key>,
     /// The ways to what was changed last.
     pub recent: RecentPaths,
+    /// What is in none of these yet.
+    pub delayed: DelayedInodes,
 }
 
 /// The trees that transactions change. None is removed, so that a reader holds the lock of one for as long as it
@@ -108,6 +111,7 @@ mod tests {
             stored: now,
             item: None,
             recent: RecentPaths::default(),
+            delayed: DelayedInodes::default(),
         }))
     }
 

@@ -3,6 +3,7 @@
 mod blocks;
 mod cursor;
 mod compare;
+mod delayed;
 pub mod edit;
 mod live;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use crate::ondisk::{Key, TreeId};
 pub use blocks::{TreeBlock, TreeBlocks};
 pub use compare::{Difference, compare};
 pub use cursor::Cursor;
+pub use delayed::DelayedInodes;
 pub use live::{LiveTrees, Versions};
 
 /// A tree: its number, and where its root lies.

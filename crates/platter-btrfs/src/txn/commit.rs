@@ -12,8 +12,8 @@ use zerocopy::IntoBytes;
 
 use super::superblocks::ClosedSuperblock;
 use super::{
-    CommitReport, Editor, WriteContext, chunks, log_trees, orphans, quotas, refs, snapshots, space,
-    superblocks, trees,
+    CommitReport, Counts, Editor, WriteContext, chunks, delayed_inodes, log_trees, orphans, quotas,
+    refs, snapshots, space, superblocks, trees,
 };
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Ranges, Update};
 use crate::context::TreesRule;
@@ -52,7 +52,8 @@ pub(super) fn prepare(fs: &WriteContext, generation: Generation) -> Result<()> {
     let mut prepared = Ok(());
     if Generation::from(entered) == generation {
         let mut counters = BlockGroupCounters::default();
-        prepared = refs::run(fs, generation, usize::MAX)
+        prepared = delayed_inodes::write_all(fs, generation)
+            .and_then(|()| refs::run(fs, generation, usize::MAX))
             .and_then(|_| update_groups(fs, generation, &mut counters));
         *fs.prepared.lock() += counters;
     }
@@ -98,6 +99,7 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
         groups_before: std::mem::take(&mut *fs.prepared.lock()),
         ..CommitReport::default()
     };
+    delayed_inodes::write_all(fs, generation)?;
     orphans::insert_all(fs, generation)?;
     quotas::count(fs, generation, &mut report)?;
     snapshots::create_pending(fs, generation, &mut report)?;
@@ -126,12 +128,23 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
 
 /// Reports what was counted since the last commit.
 fn report_counts(fs: &WriteContext, report: &mut CommitReport) {
-    let searches = fs.extent_searches.load(Ordering::Relaxed);
-    let now = (fs.refs.counters(), searches, fs.copied());
+    let now = Counts {
+        references: fs.refs.counters(),
+        extent_searches: fs.extent_searches(),
+        blocks_copied: fs.copied(),
+        inodes_recorded: fs.inodes_recorded.load(Ordering::Relaxed),
+        inode_items_written: fs.inode_items_written.load(Ordering::Relaxed),
+        leaf_searches: fs.leaf_searches.load(Ordering::Relaxed),
+        leaf_changes: fs.leaf_changes.load(Ordering::Relaxed),
+    };
     let before = std::mem::replace(&mut *fs.reported.lock(), now);
-    report.references = now.0.since(&before.0);
-    report.extent_searches = now.1 - before.1;
-    report.blocks_copied = now.2 - before.2;
+    report.references = now.references.since(&before.references);
+    report.extent_searches = now.extent_searches - before.extent_searches;
+    report.blocks_copied = now.blocks_copied - before.blocks_copied;
+    report.inodes_recorded = now.inodes_recorded - before.inodes_recorded;
+    report.inode_items_written = now.inode_items_written - before.inode_items_written;
+    report.leaf_searches = now.leaf_searches - before.leaf_searches;
+    report.leaf_changes = now.leaf_changes - before.leaf_changes;
 }
 
 /// Runs references, stores roots and updates items of block groups until nothing is left to do.

@@ -16,6 +16,7 @@ pub(crate) mod snapshots;
 pub(crate) mod data_extents;
 pub(crate) mod exclusive;
 pub(crate) mod orphans;
+mod delayed_inodes;
 pub(crate) mod prune;
 pub(crate) mod space;
 pub(crate) mod held;
@@ -48,7 +49,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::item::ItemFormat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::qgroup::CountingLimits;
-use crate::tree::edit::TreeEditor;
+use crate::tree::edit::{EditCounts, TreeEditor};
 use crate::tree::{TreeBlocks, Versions};
 
 pub(crate) use chunks::Shape as ChunkShape;
@@ -162,6 +163,26 @@ pub struct CommitReport {
     pub extent_searches: u64,
     /// Tree blocks that were copied since the commit before.
     pub blocks_copied: u64,
+    /// Inode items that operations changed since the commit before.
+    pub inodes_recorded: u64,
+    /// Changes of inode items in trees since the commit before.
+    pub inode_items_written: u64,
+    /// Searches of subvolumes that change them since the commit before.
+    pub leaf_searches: u64,
+    /// Changes of leaves of subvolumes since the commit before.
+    pub leaf_changes: u64,
+}
+
+/// What is counted since the mount.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    references: DelayedRefCounters,
+    extent_searches: u64,
+    blocks_copied: u64,
+    inodes_recorded: u64,
+    inode_items_written: u64,
+    leaf_searches: u64,
+    leaf_changes: u64,
 }
 
 /// The running transaction, as handles count it.
@@ -169,6 +190,8 @@ pub struct CommitReport {
 struct Running {
     generation: Generation,
     blocks: u32,
+    /// Those that changes of delayed inode items may copy.
+    delayed_blocks: u32,
 }
 
 impl From<TransactionId> for Generation {
@@ -204,15 +227,16 @@ impl RunningTransaction for Running {
         Self {
             generation: Generation(self.generation.0 + 1),
             blocks: 0,
+            delayed_blocks: 0,
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks == 0
+        self.len_blocks() == 0
     }
 
     fn len_blocks(&self) -> u32 {
-        self.blocks
+        self.blocks + self.delayed_blocks
     }
 }
 
@@ -253,8 +277,16 @@ pub struct WriteContext {
     copied: AtomicU64,
     /// Searches of the extent tree to run references, since the mount.
     extent_searches: AtomicU64,
-    /// What was counted up to the last closed transaction: references, searches, copies.
-    reported: Mutex<(DelayedRefCounters, u64, u64)>,
+    /// Inode items that operations changed, since the mount.
+    inodes_recorded: AtomicU64,
+    /// Changes of inode items in trees, since the mount.
+    inode_items_written: AtomicU64,
+    /// Searches of subvolumes that change them, since the mount.
+    leaf_searches: AtomicU64,
+    /// Changes of leaves of subvolumes, since the mount.
+    leaf_changes: AtomicU64,
+    /// What was counted up to the last closed transaction.
+    reported: Mutex<Counts>,
     /// Updates of block groups of the running transaction before its commit.
     prepared: Mutex<BlockGroupCounters>,
     /// What the last commit did.
@@ -267,7 +299,7 @@ pub struct Handle<'f> {
     fs: &'f WriteContext,
     generation: Generation,
     credits: u32,
-    reserved_bytes: u64,
+    reserved_bytes: AtomicU64,
     /// What is reserved for it in the quota groups of a subvolume.
     charged: Option<(TreeId, u64)>,
     /// Items were changed by it.
@@ -328,7 +360,7 @@ impl WriteContext {
     pub fn begin_kept(&self, credits: u32, bytes: u64) -> Result<Handle<'_>> {
         let begun = self.begin_unreserved(credits);
         let mut handle = begun.inspect_err(|_| self.reservations.release_metadata(bytes))?;
-        handle.reserved_bytes = bytes;
+        handle.reserved_bytes = bytes.into();
         Ok(handle)
     }
 
@@ -346,7 +378,7 @@ impl WriteContext {
             fs: self,
             generation,
             credits,
-            reserved_bytes: 0,
+            reserved_bytes: AtomicU64::new(0),
             charged: None,
             has_changed: AtomicBool::new(false),
         })
@@ -359,7 +391,7 @@ impl WriteContext {
         let begun = self.begin_unreserved(credits);
         let mut handle =
             begun.inspect_err(|_| self.reservations.release_metadata(reserved_bytes))?;
-        handle.reserved_bytes = reserved_bytes;
+        handle.reserved_bytes = reserved_bytes.into();
         Ok(handle)
     }
 
@@ -472,13 +504,29 @@ impl WriteContext {
     ) -> Result<R> {
         let tree = self.tree(id)?;
         let mut state = tree.lock();
-        let Versions { now, recent, .. } = &mut *state;
+        let Versions {
+            now,
+            recent,
+            delayed,
+            ..
+        } = &mut *state;
         let cow = Cow::new(self, generation);
-        let before = std::mem::take(recent);
+        let before = (std::mem::take(recent), &mut *delayed);
         let mut editor = TreeEditor::going_on(&self.context.blocks, &cow, now, before);
-        let result = change(&mut editor)?;
-        *recent = editor.into_recent();
-        Ok(result)
+        let result = change(&mut editor);
+        if id.is_subvolume() {
+            let EditCounts {
+                searches,
+                leaf_changes,
+            } = editor.counts();
+            self.leaf_searches.fetch_add(searches, Ordering::Relaxed);
+            self.leaf_changes.fetch_add(leaf_changes, Ordering::Relaxed);
+        }
+        if result.is_ok() {
+            *recent = editor.into_recent();
+        }
+        delayed_inodes::release(self, delayed.take_released());
+        result
     }
 
     /// Returns when `transaction` and all before it are durable. The caller has no handle.
@@ -657,7 +705,8 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         self.throttle();
         self.fs.transactions.end(self.credits);
-        self.fs.reservations.release_metadata(self.reserved_bytes);
+        let reserved = *self.reserved_bytes.get_mut();
+        self.fs.reservations.release_metadata(reserved);
         if let Some((tree, bytes)) = self.charged {
             quotas::release(self.fs, tree, bytes);
         }

@@ -58,6 +58,7 @@ impl WriteContext {
         let first = Running {
             generation: first_generation(&context),
             blocks: 0,
+            delayed_blocks: 0,
         };
         let has_group_tree = superblock.features.compat_ro;
         let group_tree = if has_group_tree.contains(CompatRo::BLOCK_GROUP_TREE) {
@@ -92,6 +93,10 @@ impl WriteContext {
             stops_moving: AtomicBool::new(false),
             copied: AtomicU64::new(0),
             extent_searches: AtomicU64::new(0),
+            inodes_recorded: AtomicU64::new(0),
+            inode_items_written: AtomicU64::new(0),
+            leaf_searches: AtomicU64::new(0),
+            leaf_changes: AtomicU64::new(0),
             reported: Mutex::default(),
             prepared: Mutex::default(),
             last_commit: Mutex::new(CommitReport::default()),

@@ -9,7 +9,7 @@
 
 use platter_vfs::Result;
 
-use super::{Cow, Handle, orphans, quotas, refs};
+use super::{Cow, Handle, delayed_inodes, orphans, quotas, refs};
 use crate::delayed_refs::{Action, ExtentKind, ExtentOp, RefKey};
 use crate::ondisk::extent_item::ExtentFlags;
 use crate::ondisk::tree_block::Expected;
@@ -59,6 +59,7 @@ pub(crate) fn step(
     let doomed = Doomed { id, since };
     let fs = handle.fs;
     orphans::forget(fs, id);
+    delayed_inodes::forget(fs, id)?;
     let result = prune_open(handle, doomed, progress);
     handle
         .has_changed

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use platter_block::lock::{Mutex, rank};
 use platter_vfs::{Condition, Result};
 
-use super::{WriteContext, chunks, quotas, trees, unused};
+use super::{WriteContext, chunks, delayed_inodes, quotas, trees, unused};
 use crate::block_group::BlockGroup;
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
@@ -176,7 +176,8 @@ fn reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64, urgency: Urgenc
     } else {
         &fs.reservations.metadata
     };
-    let mut step = 0;
+    let takes_metadata = kind.contains(BlockGroupFlags::METADATA) || is_mixed(fs);
+    let (mut step, mut has_written) = (0, false);
     loop {
         let free = fs.groups.free_bytes(kind);
         {
@@ -184,6 +185,13 @@ fn reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64, urgency: Urgenc
             if available(fs, kind, urgency) >= bytes {
                 counter.fetch_add(bytes, Ordering::AcqRel);
                 return Ok(());
+            }
+        }
+        // Changes of inodes that wait take less than is reserved for them.
+        if takes_metadata && !has_written {
+            has_written = true;
+            if delayed_inodes::write_for_space(fs)? {
+                continue;
             }
         }
         if chunks::grow_space(fs, kind, free)? {
@@ -218,6 +226,9 @@ pub(super) fn hold(
         BlockGroupFlags::SYSTEM,
     ];
     let kinds = || kinds.into_iter().filter(|kind| group.holds(*kind));
+    if group.holds(BlockGroupFlags::METADATA) {
+        delayed_inodes::write_for_space(fs)?;
+    }
     loop {
         let short = {
             let _turn = fs.reservations.turn.lock();

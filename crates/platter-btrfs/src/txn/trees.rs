@@ -17,7 +17,7 @@ use crate::ondisk::root_item::{DiskRootItem, RootItem};
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::tree::edit::{RecentPaths, TreeState};
-use crate::tree::{Cursor, Tree, Versions};
+use crate::tree::{Cursor, DelayedInodes, Tree, Versions};
 
 /// A tree that is in use, under its lock.
 #[derive(Debug)]
@@ -40,6 +40,7 @@ impl OpenTree {
                 stored: now,
                 item,
                 recent: RecentPaths::default(),
+                delayed: DelayedInodes::default(),
             })),
             commit_root: Mutex::new(now.tree.root),
             is_extent_tree: now.tree.id == TreeId::EXTENT,
@@ -82,19 +83,20 @@ pub(crate) fn follow(fs: &WriteContext, id: TreeId) -> Result<()> {
     fs.tree(id).map(drop)
 }
 
-/// Looks at a tree as it is now, which stays so meanwhile, and at what the transaction before has.
+/// Looks at a tree as it is now, with what is to be changed in it, which stays so meanwhile, and at what the transaction
+/// before has.
 ///
 /// # Errors
 /// Those of `look`.
 pub(crate) fn look_at<R>(
     fs: &WriteContext,
     id: TreeId,
-    look: impl FnOnce(Tree, Tree) -> Result<R>,
+    look: impl FnOnce((Tree, &DelayedInodes), Tree) -> Result<R>,
 ) -> Result<R> {
     let open = fs.tree(id)?;
     let versions = open.view();
     let root = open.commit_root();
-    look(versions.now.tree, Tree { id, root })
+    look((versions.now.tree, &versions.delayed), Tree { id, root })
 }
 
 /// The tree of [`WriteContext::tree`], as the transaction has it.

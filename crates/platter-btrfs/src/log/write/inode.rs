@@ -46,11 +46,7 @@ impl Planner<'_> {
         for inode in stale {
             self.plan.add(inode, Depth::Exists);
         }
-        if self
-            .view
-            .named_inode(self.view.now, target.inode)?
-            .is_none()
-        {
+        if self.view.named_inode(target.inode)?.is_none() {
             self.plan.give_up();
         }
         self.plan.add(target.inode, Depth::Whole);
@@ -68,13 +64,13 @@ impl Planner<'_> {
 
     fn inode(&mut self, number: u64, depth: Depth, target: Target) -> Result<()> {
         let view = self.view;
-        let Some(item) = view.named_inode(view.now, number)? else {
+        let Some(item) = view.named_inode(number)? else {
             // What the log has of it would come back.
             self.plan.own(number, ItemKind(0), ItemKind(u8::MAX));
             self.plan.logged.insert(number, None);
             return Ok(());
         };
-        let old = view.inode(view.committed, number)?;
+        let old = view.committed_inode(number)?;
         self.names(number, &item, old.is_some())?;
         let is_logged = self.notes.is_logged(view.generation, view.now.id, number)
             || matches!(self.plan.logged.get(&number), Some(Some(_)));
@@ -173,7 +169,7 @@ impl Planner<'_> {
             if has_extended || !is_replaced && item.kind == FileKind::Directory {
                 self.plan.give_up();
             } else if !is_replaced {
-                let parent = view.named_inode(view.now, name.parent)?;
+                let parent = view.named_inode(name.parent)?;
                 if parent.is_some_and(|parent| parent.kind == FileKind::Directory) {
                     self.plan.add(name.parent, Depth::Whole);
                 } else {
@@ -187,11 +183,11 @@ impl Planner<'_> {
     /// A name that the last commit does not have.
     fn new_name(&mut self, number: u64, name: &LinkName) -> Result<()> {
         let view = self.view;
-        if view.named_inode(view.now, name.parent)?.is_none() {
+        if view.named_inode(name.parent)?.is_none() {
             self.plan.give_up();
             return Ok(());
         }
-        if view.inode(view.committed, name.parent)?.is_none() {
+        if view.committed_inode(name.parent)?.is_none() {
             self.plan.add(name.parent, Depth::Exists);
             return Ok(());
         }
@@ -217,12 +213,12 @@ impl Planner<'_> {
             self.plan.give_up();
             return Ok(());
         };
-        let old = view.inode(view.committed, number)?;
+        let old = view.committed_inode(number)?;
         if old.is_none_or(|old| old.kind == FileKind::Directory) {
             self.plan.give_up();
             return Ok(());
         }
-        if view.named_inode(view.now, number)?.is_none() {
+        if view.named_inode(number)?.is_none() {
             return Ok(());
         }
         let old = view.names(view.committed, number)?;
@@ -279,10 +275,8 @@ impl Planner<'_> {
         let key = Key::new(dir, ItemKind::DIR_LOG_INDEX, index);
         self.plan.want(key, range.encode().as_bytes().to_vec());
         let is_dir = |item: &InodeItem| item.kind == FileKind::Directory;
-        let was_dir = view
-            .inode(view.committed, number)?
-            .is_some_and(|it| is_dir(&it));
-        if view.named_inode(view.now, number)?.is_some() {
+        let was_dir = view.committed_inode(number)?.is_some_and(|it| is_dir(&it));
+        if view.named_inode(number)?.is_some() {
             // One that was moved to another directory is found in the log, or only a commit says so.
             self.plan.add(number, Depth::Exists);
         } else if was_dir && view.had_from(Key::new(number, ItemKind::DIR_INDEX, 0))? {

@@ -44,11 +44,12 @@ pub fn log_inode(
         return Ok(None);
     };
     let generation = handle.generation();
-    let planned = trees::look_at(fs, tree, |now, committed| {
+    let planned = trees::look_at(fs, tree, |(now, delayed), committed| {
         let mut planner = Planner {
             view: View {
                 blocks: fs.blocks(),
                 now,
+                delayed,
                 committed,
                 generation,
                 sector_bytes: superblock.sector_bytes,

@@ -13,7 +13,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{Generation, Key};
 use crate::tree::edit::TreeEditRule;
-use crate::tree::{Cursor, Tree, TreeBlock, TreeBlocks};
+use crate::tree::{Cursor, DelayedInodes, Tree, TreeBlock, TreeBlocks};
 
 /// The types of items that have names of an inode.
 pub(super) const REFS: RangeInclusive<ItemKind> = ItemKind::INODE_REF..=ItemKind::INODE_EXTREF;
@@ -23,6 +23,8 @@ pub(super) const REFS: RangeInclusive<ItemKind> = ItemKind::INODE_REF..=ItemKind
 pub(super) struct View<'t> {
     pub(super) blocks: &'t TreeBlocks,
     pub(super) now: Tree,
+    /// Inode items that are to be changed in it.
+    pub(super) delayed: &'t DelayedInodes,
     pub(super) committed: Tree,
     /// The running transaction.
     pub(super) generation: Generation,
@@ -55,13 +57,22 @@ impl View<'_> {
         Ok(item.map(|(_, data)| data.to_vec()))
     }
 
-    /// An inode that has a name.
-    pub(super) fn named_inode(&self, tree: Tree, number: u64) -> Result<Option<InodeItem>> {
-        Ok(self.inode(tree, number)?.filter(|item| item.links > 0))
+    /// An inode that has a name now.
+    pub(super) fn named_inode(&self, number: u64) -> Result<Option<InodeItem>> {
+        let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+        let item = match self.delayed.get(key) {
+            Some(delayed) => Some(InodeItem::decode(delayed, self.now.locus(key))?),
+            None => self.inode(self.now, key)?,
+        };
+        Ok(item.filter(|item| item.links > 0))
     }
 
-    pub(super) fn inode(&self, tree: Tree, number: u64) -> Result<Option<InodeItem>> {
-        let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+    /// An inode that the last commit has.
+    pub(super) fn committed_inode(&self, number: u64) -> Result<Option<InodeItem>> {
+        self.inode(self.committed, Key::new(number, ItemKind::INODE_ITEM, 0))
+    }
+
+    fn inode(&self, tree: Tree, key: Key) -> Result<Option<InodeItem>> {
         let data = self.get(tree, key)?;
         let decode = |data: Vec<u8>| InodeItem::decode(&data, tree.locus(key));
         Ok(data.map(decode).transpose()?)

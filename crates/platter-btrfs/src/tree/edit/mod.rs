@@ -13,13 +13,18 @@ mod remove;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::cell::Cell;
+
 use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
+use zerocopy::IntoBytes;
 
 use super::Tree;
 use super::blocks::{TreeBlock, TreeBlocks};
 use super::cursor::Cursor;
+use super::delayed::DelayedInodes;
 use crate::ondisk::header::LEVEL_MAX;
+use crate::ondisk::key::ItemKind;
 use crate::ondisk::leaf::ITEM_BYTES;
 use crate::ondisk::leaf_edit;
 use crate::ondisk::superblock::RootPointer;
@@ -100,7 +105,19 @@ pub struct TreeEditor<'a, C> {
     cow: &'a C,
     state: &'a mut TreeState,
     recent: RecentPaths,
+    /// Inode items that are to be changed in the tree.
+    delayed: Option<&'a mut DelayedInodes>,
     has_begun: bool,
+    counts: Cell<EditCounts>,
+}
+
+/// What changes of a tree came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EditCounts {
+    /// Searches from the root, also to read.
+    pub searches: u64,
+    /// Changes of leaves.
+    pub leaf_changes: u64,
 }
 
 /// A block on the way from the root, which belongs to the transaction, and the index in it.
@@ -132,24 +149,33 @@ enum Purpose {
 impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     /// Changes of the tree `state` in the transaction `cow`.
     pub fn new(blocks: &'a TreeBlocks, cow: &'a C, state: &'a mut TreeState) -> Self {
-        Self::going_on(blocks, cow, state, RecentPaths::default())
-    }
-
-    /// As [`new`](Self::new), after the changes that left these paths: none was made since.
-    pub fn going_on(
-        blocks: &'a TreeBlocks,
-        cow: &'a C,
-        state: &'a mut TreeState,
-        recent: RecentPaths,
-    ) -> Self {
-        let mut recent = recent;
+        let mut recent = RecentPaths::default();
         recent.begin(cow.generation());
         Self {
             blocks,
             cow,
             state,
             recent,
+            delayed: None,
             has_begun: false,
+            counts: Cell::default(),
+        }
+    }
+
+    /// As [`new`](Self::new), after the changes that left these paths: none was made since. Inode items that are
+    /// delayed are part of the tree.
+    pub fn going_on(
+        blocks: &'a TreeBlocks,
+        cow: &'a C,
+        state: &'a mut TreeState,
+        (recent, delayed): (RecentPaths, &'a mut DelayedInodes),
+    ) -> Self {
+        let mut recent = recent;
+        recent.begin(cow.generation());
+        Self {
+            recent,
+            delayed: Some(delayed),
+            ..Self::new(blocks, cow, state)
         }
     }
 
@@ -157,6 +183,24 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     #[must_use]
     pub fn into_recent(self) -> RecentPaths {
         self.recent
+    }
+
+    /// What the changes came to.
+    #[must_use]
+    pub fn counts(&self) -> EditCounts {
+        self.counts.get()
+    }
+
+    fn count_search(&self) {
+        let mut counts = self.counts.get();
+        counts.searches += 1;
+        self.counts.set(counts);
+    }
+
+    fn count_leaf_change(&self) {
+        let mut counts = self.counts.get();
+        counts.leaf_changes += 1;
+        self.counts.set(counts);
     }
 
     /// Whether a change of items was begun, be it that it failed.
@@ -171,14 +215,48 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         self.state.tree
     }
 
-    /// A cursor over the items as they are now.
+    /// A cursor over the items as they are now, but for delayed ones.
     #[must_use]
     pub fn cursor(&self) -> Cursor<'a> {
+        self.count_search();
         Cursor::new(self.blocks, self.state.tree)
+    }
+
+    /// What is delayed of an item, if anything is.
+    fn delayed(&self, key: Key) -> Option<&[u8]> {
+        self.delayed.as_ref()?.get(key)
+    }
+
+    /// The item, as it is with what is delayed.
+    fn item(&self, (key, data): (Key, &[u8])) -> (Key, Vec<u8>) {
+        (key, self.delayed(key).unwrap_or(data).to_vec())
+    }
+
+    /// Forgets what is delayed of items from `first` to `last`.
+    fn cancel(&mut self, first: Key, last: Key) {
+        if let Some(delayed) = &mut self.delayed
+            && delayed.cancel(first, last)
+        {
+            self.has_begun = true;
+        }
+    }
+
+    /// Changes all delayed items in the tree. Returns how many there were.
+    pub fn write_delayed(&mut self) -> Result<usize> {
+        let mut count = 0;
+        while let Some((number, item)) = self.delayed.as_mut().and_then(|it| it.take_first()) {
+            let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+            self.set(key, item.as_bytes())?;
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// The data of an item.
     pub fn get(&self, key: Key) -> Result<Option<Vec<u8>>> {
+        if let Some(delayed) = self.delayed(key) {
+            return Ok(Some(delayed.to_vec()));
+        }
         if let Some(block) = self.recent_leaf(key)? {
             let leaf = block.leaf();
             let item = leaf.item(leaf.lower_bound(key));
@@ -199,7 +277,7 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         self.has_begun = had_begun;
         let item = block.leaf().item(step.index);
         let item = item.filter(|(found, _)| *found == key);
-        Ok(item.map(|(_, data)| data.to_vec()))
+        Ok(item.map(|item| self.item(item).1))
     }
 
     /// The first item at or after a key.
@@ -207,13 +285,13 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         if let Some(block) = self.recent_leaf(key)? {
             let leaf = block.leaf();
             // Else it is in the next leaf.
-            if let Some((key, data)) = leaf.item(leaf.lower_bound(key)) {
-                return Ok(Some((key, data.to_vec())));
+            if let Some(item) = leaf.item(leaf.lower_bound(key)) {
+                return Ok(Some(self.item(item)));
             }
         }
         let mut cursor = self.cursor();
         cursor.seek(key)?;
-        Ok(cursor.item().map(|(key, data)| (key, data.to_vec())))
+        Ok(cursor.item().map(|item| self.item(item)))
     }
 
     /// The key of the first item at or after a key.
@@ -238,15 +316,15 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
             let exact = leaf.item(after).filter(|(found, _)| *found == key);
             let before = after.checked_sub(1).and_then(|before| leaf.item(before));
             // Else it is in the leaf before.
-            if let Some((key, data)) = exact.or(before) {
-                return Ok(Some((key, data.to_vec())));
+            if let Some(item) = exact.or(before) {
+                return Ok(Some(self.item(item)));
             }
         }
         let mut cursor = self.cursor();
         if !cursor.seek_at_or_before(key)? {
             return Ok(None);
         }
-        Ok(cursor.item().map(|(key, data)| (key, data.to_vec())))
+        Ok(cursor.item().map(|item| self.item(item)))
     }
 
     /// The most bytes that an item holds.
@@ -329,6 +407,7 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 
     /// Replaces the data of an item, or inserts it.
     pub fn set(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        self.cancel(key, key);
         if self.try_put(key, data, true)? {
             return Ok(());
         }
@@ -351,6 +430,10 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 
     /// Changes the data of an item in place.
     pub fn edit<R>(&mut self, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        if let Some(delayed) = self.delayed(key) {
+            let delayed = delayed.to_vec();
+            self.set(key, &delayed)?;
+        }
         let (step, block) = self.descend(key, Purpose::Change)?;
         if block.leaf().key(step.index) != Some(key) {
             return Err(self.broken(key, TreeEditRule::Missing));
@@ -377,6 +460,7 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 
     /// Removes an item. Returns whether there was one.
     pub fn remove(&mut self, key: Key) -> Result<bool> {
+        self.cancel(key, key);
         if remove::from_recent(self, key)? {
             return Ok(true);
         }
@@ -385,6 +469,7 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
 
     /// Removes the items from `first` to `last`. Returns how many there were.
     pub fn remove_range(&mut self, first: Key, last: Key) -> Result<usize> {
+        self.cancel(first, last);
         let mut removed = 0;
         // Nothing is copied where there is nothing to remove.
         while let Some(found) = self.key_from(first)?

@@ -76,6 +76,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
 
     /// `None` if a node had to be split, so that the way is another one.
     fn try_descend(&mut self, key: Key, purpose: Purpose) -> Result<Option<(Step, TreeBlock)>> {
+        self.count_search();
         let mut path = Path::EMPTY;
         let (mut logical, mut level) = self.own_root()?;
         let mut block = self.own_block(logical)?;
@@ -120,6 +121,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         logical: LogicalAddr,
         change: impl FnOnce(&mut LeafMut<'_>) -> R,
     ) -> Result<R> {
+        self.count_leaf_change();
         let generation = self.cow.generation();
         self.blocks.edit(logical, generation, |bytes| {
             change(&mut LeafMut::new(bytes))
@@ -132,6 +134,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         logical: LogicalAddr,
         change: impl FnOnce(&mut LeafMut<'_>) -> Option<R>,
     ) -> Result<Option<R>> {
+        self.count_leaf_change();
         let generation = self.cow.generation();
         let edited = self.blocks.try_edit(logical, generation, |bytes| {
             let header = DiskHeader::ref_from_prefix(bytes).ok();

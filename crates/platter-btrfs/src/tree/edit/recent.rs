@@ -60,6 +60,12 @@ impl RecentPaths {
         found.map(|it| &it.path)
     }
 
+    /// Whether the leaf that a key belongs to is known, and belongs to a transaction.
+    #[must_use]
+    pub fn has_leaf(&self, generation: Generation, key: Key) -> bool {
+        self.generation == generation && self.find(key).is_some()
+    }
+
     /// The leaf that a key belongs to in the tree as it is, which does not change meanwhile; `None` if it is not
     /// known.
     pub fn leaf(&self, blocks: &TreeBlocks, tree: TreeId, key: Key) -> Result<Option<TreeBlock>> {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::ondisk::key::ItemKind;
+use crate::tree::delayed::DelayedInodes;
 use crate::tree::tests::{START, Sample, tree};
 
 /// A transaction that only counts blocks: each address is used once.
@@ -158,13 +159,14 @@ fn compare(seed: u64, rounds: u64, spread: u64, size_max: u64) {
     };
     let mut levels = 0;
     let mut recent = RecentPaths::default();
+    let mut delayed = DelayedInodes::default();
     for transaction in 0..6 {
         cow.generation.0 += 1;
-        let mut editor = TreeEditor::going_on(&blocks, &cow, &mut state, recent);
+        let mut editor = TreeEditor::going_on(&blocks, &cow, &mut state, (recent, &mut delayed));
         for round in 0..rounds {
             if round % 8 == 0 {
                 let recent = editor.into_recent();
-                editor = TreeEditor::going_on(&blocks, &cow, &mut state, recent);
+                editor = TreeEditor::going_on(&blocks, &cow, &mut state, (recent, &mut delayed));
             }
             let object = random.below(spread);
             let key = key(object);
