@@ -15,6 +15,8 @@ use platter_vfs::{
 
 use super::write_tests::{mount, name, read};
 use super::{Btrfs, MountOptions};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Key, TreeId};
 use crate::ops::dead_subvolumes;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
@@ -108,6 +110,37 @@ fn snapshots_keep_what_the_source_had() {
         assert_eq!(all(&mounted).len(), 5);
         mounted.unmount().unwrap();
     }
+}
+
+#[test]
+fn subvolume_gets_no_index_of_a_removed_name() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let last_index = || {
+        let fs = mounted.super_block().context();
+        let tree = fs.required_tree(TreeId(root.id().tree)).unwrap();
+        let mut cursor = fs.cursor(tree);
+        let last = Key::new(root.id().number, ItemKind::DIR_INDEX, u64::MAX);
+        assert!(cursor.seek_at_or_before(last).unwrap());
+        let key = cursor.key().unwrap();
+        assert_eq!(key.kind, ItemKind::DIR_INDEX);
+        key.offset
+    };
+    write(&*root, "first", b"first");
+    write(&*root, "second", b"second");
+    mounted.sync().unwrap();
+    let removed = last_index();
+    root.unlink(&context, name("second")).unwrap();
+    assert!(last_index() < removed);
+    let ops = subvolumes(&mounted);
+    ops.create(&context, root.id(), name("sub")).unwrap();
+    assert_eq!(last_index(), removed + 1);
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
 }
 
 #[test]

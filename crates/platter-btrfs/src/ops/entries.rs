@@ -19,23 +19,33 @@ pub(super) fn add(
 ) -> Result<()> {
     let incompat = directory.context().superblock.features.incompat;
     let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
-    let notes = &directory.fs.log_notes;
-    let (generation, tree, dir) = (
-        handle.generation(),
-        directory.tree_id(),
-        directory.id.number,
-    );
-    let mut index = next_index(editor, dir)?;
-    if let Some(removed) = notes.last_removed(generation, tree, dir) {
-        match removed.checked_add(1) {
-            Some(next) => index = index.max(next),
-            None => handle.require_commit(),
-        }
-    }
+    let generation = handle.generation();
+    let index = new_index(directory, handle, editor)?;
     let entry = entry(directory, name, inode);
     entry.add(editor, generation, (kind, index), has_extended)?;
-    notes.add_name(generation, tree, inode);
+    let notes = &directory.fs.log_notes;
+    notes.add_name(generation, directory.tree_id(), inode);
     Ok(())
+}
+
+/// The index of a name that is added to a directory: none that a name had which was removed in the transaction.
+pub(super) fn new_index(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &Editor<'_, '_>,
+) -> Result<u64> {
+    let (tree, dir) = (directory.tree_id(), directory.id.number);
+    let index = next_index(editor, dir)?;
+    let notes = &directory.fs.log_notes;
+    let removed = notes.last_removed(handle.generation(), tree, dir);
+    let Some(removed) = removed else {
+        return Ok(index);
+    };
+    let Some(next) = removed.checked_add(1) else {
+        handle.require_commit();
+        return Ok(index);
+    };
+    Ok(index.max(next))
 }
 
 /// Removes a name from a directory.

@@ -211,13 +211,17 @@ impl SubvolumeName<'_> {
         Key::new(self.dir, ItemKind::DIR_ITEM, name_hash(self.name))
     }
 
-    /// Adds both entries, at the next index of the directory, which is returned.
+    /// Adds both entries, with an index that no entry of the directory has.
     ///
     /// # Errors
     /// `Exists`; `Overflow` where too many names have its hash. Then nothing was changed.
-    pub fn add(&self, editor: &mut Editor<'_, '_>, transaction: Generation) -> Result<u64> {
+    pub fn add(
+        &self,
+        editor: &mut Editor<'_, '_>,
+        transaction: Generation,
+        index: u64,
+    ) -> Result<()> {
         let hash_key = self.hash_key();
-        let index = next_index(editor, self.dir)?;
         let mut by_hash = editor.get(hash_key)?.unwrap_or_default();
         if !by_hash.is_empty() {
             let locus = editor.tree().locus(hash_key);
@@ -239,8 +243,7 @@ impl SubvolumeName<'_> {
             return Err(Condition::Overflow.into());
         }
         editor.set(hash_key, &by_hash)?;
-        editor.insert(Key::new(self.dir, ItemKind::DIR_INDEX, index), &entry)?;
-        Ok(index)
+        editor.insert(Key::new(self.dir, ItemKind::DIR_INDEX, index), &entry)
     }
 
     /// Removes both entries.

@@ -57,7 +57,9 @@ pub(in crate::ops) fn add(
 ) -> Result<()> {
     let entry = entry(directory, &name, child);
     let index = handle.edit(directory.tree_id(), |editor| {
-        entry.add(editor, handle.generation())
+        let index = entries::new_index(directory, handle, editor)?;
+        entry.add(editor, handle.generation(), index)?;
+        Ok(index)
     })?;
     let reference = RootRef {
         dir: directory.id.number,
