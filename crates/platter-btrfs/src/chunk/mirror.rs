@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use platter_block::{BlockDevice, Geometry, IoError};
 
@@ -18,10 +18,16 @@ use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 pub struct MirrorDevice {
     device: Arc<dyn BlockDevice>,
     replacement: Arc<dyn BlockDevice>,
-    has_failed: AtomicBool,
-    /// The replacement is about to be the device.
-    is_relied_on: AtomicBool,
+    /// What the replacement is: it changes once.
+    state: AtomicU8,
 }
+
+/// The replacement has what was written so far.
+const WRITTEN: u8 = 0;
+/// Something could not be written to the replacement. Nothing is any more.
+const FAILED: u8 = 1;
+/// The replacement is about to be the device.
+const RELIED_ON: u8 = 2;
 
 impl MirrorDevice {
     /// The device and its replacement, which is at least as long.
@@ -30,36 +36,48 @@ impl MirrorDevice {
         Self {
             device,
             replacement,
-            has_failed: AtomicBool::new(false),
-            is_relied_on: AtomicBool::new(false),
+            state: AtomicU8::new(WRITTEN),
         }
     }
 
     /// Whether something could not be written to the replacement: writers do not see that, until it is relied on.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::SeqCst)
+        self.state.load(Ordering::SeqCst) == FAILED
     }
 
     /// From now on what cannot be written to the replacement is an error of the write. Returns `false` if something could
-    /// not be written before.
+    /// not be written before: then nothing changes.
     #[must_use]
     pub fn rely(&self) -> bool {
-        self.is_relied_on.store(true, Ordering::SeqCst);
-        !self.has_failed()
+        self.become_from_written(RELIED_ON)
+    }
+
+    /// Writes nothing to the replacement from now on, unless it is [relied on](Self::rely).
+    pub fn forsake(&self) {
+        let _ = self.become_from_written(FAILED);
+    }
+
+    fn become_from_written(&self, state: u8) -> bool {
+        let order = Ordering::SeqCst;
+        let before = self.state.compare_exchange(WRITTEN, state, order, order);
+        before.is_ok()
     }
 
     fn mirror(
         &self,
         write: impl FnOnce(&dyn BlockDevice) -> Result<(), IoError>,
     ) -> Result<(), IoError> {
-        let is_relied_on = || self.is_relied_on.load(Ordering::SeqCst);
-        if self.has_failed() && !is_relied_on() {
+        if self.has_failed() {
             return Ok(());
         }
         write(&*self.replacement).or_else(|error| {
-            self.has_failed.store(true, Ordering::SeqCst);
-            if is_relied_on() { Err(error) } else { Ok(()) }
+            self.forsake();
+            if self.has_failed() {
+                Ok(())
+            } else {
+                Err(error)
+            }
         })
     }
 }
@@ -141,6 +159,12 @@ mod tests {
         before.write_at(4096, &[1; 512]).unwrap();
         assert!(before.has_failed());
         assert!(!before.rely());
+        // Writers do not meet its errors afterwards either.
+        before.write_at(4096, &[1; 512]).unwrap();
+        let forsaken = failing();
+        forsaken.forsake();
+        forsaken.write_at(4096, &[1; 512]).unwrap();
+        assert!(!forsaken.rely());
         let after = failing();
         assert!(after.rely());
         after.write_at(8192, &[2; 512]).unwrap_err();

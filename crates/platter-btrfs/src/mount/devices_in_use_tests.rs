@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, When};
-use platter_block::{Access, BlockDevice, FileDevice, OpenOptions, Operation};
+use platter_block::{
+    Access, BlockDevice, FileDevice, Geometry, IoError, OpenOptions, Operation,
+};
 use platter_cache::MemoryBudget;
 use platter_vfs::devices::{Balance, Moved, NewLength};
 use platter_vfs::{
@@ -23,6 +25,7 @@ use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
+use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::{CHECK_DATA, Pool};
@@ -436,6 +439,141 @@ fn failed_replacement_leaves_the_old_device() {
     fs.unmount().unwrap();
     drop(fs);
     assert_whole(&pool);
+}
+
+/// A device that ceases to be written to with a write that this selects.
+#[derive(Debug)]
+struct Ceasing {
+    below: Arc<dyn BlockDevice>,
+    selects: fn(u64, &[u8]) -> bool,
+    /// Other writes fail from then on, too.
+    is_final: bool,
+    has_ceased: AtomicBool,
+}
+
+impl Ceasing {
+    fn over(
+        below: Arc<dyn BlockDevice>,
+        is_final: bool,
+        selects: fn(u64, &[u8]) -> bool,
+    ) -> Arc<dyn BlockDevice> {
+        Arc::new(Self {
+            below,
+            selects,
+            is_final,
+            has_ceased: AtomicBool::new(false),
+        })
+    }
+
+    fn has_ceased(&self) -> bool {
+        self.is_final && self.has_ceased.load(Ordering::SeqCst)
+    }
+
+    fn failed(&self, offset: u64, len: usize) -> IoError {
+        let source = std::io::Error::other("no medium");
+        IoError::new(self.name(), Operation::Write, offset, len as u64, source)
+    }
+}
+
+impl BlockDevice for Ceasing {
+    fn name(&self) -> &Arc<str> {
+        self.below.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        if self.has_ceased() {
+            return Err(self.failed(offset, buf.len()));
+        }
+        if (self.selects)(offset, buf) {
+            self.has_ceased.store(true, Ordering::SeqCst);
+            return Err(self.failed(offset, buf.len()));
+        }
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        if self.has_ceased() {
+            return Err(self.failed(0, 0));
+        }
+        self.below.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.below.discard(range)
+    }
+}
+
+fn is_primary_superblock(offset: u64, bytes: &[u8]) -> bool {
+    offset == SUPERBLOCK_OFFSETS[0] && bytes.len() == SUPERBLOCK_BYTES
+}
+
+#[test]
+fn replacement_that_fails_at_the_end_is_not_used() {
+    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let fs = mount(&pool);
+    // Commits wait while it gets its superblock.
+    let failing = Ceasing::over(open(&image), true, |offset, bytes| {
+        is_primary_superblock(offset, bytes) && bytes.iter().any(|byte| *byte != 0)
+    });
+    let (models, replaced) = with_load(&fs, 1, || {
+        let replaced = devices(&fs).replace_device(2, &failing, &mut Ignore);
+        fs.sync().unwrap();
+        replaced
+    });
+    assert!(replaced.unwrap_err().to_string().contains("no medium"));
+    assert!(!fs.is_read_only());
+    assert_reads(&fs, 1, &models);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_whole(&pool);
+}
+
+#[test]
+fn device_that_keeps_its_superblock_is_replaced_and_named() {
+    let mut pool = Pool::make(1, 300, &["-m", "dup"]);
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let old = Ceasing::over(pool.devices().remove(0), false, |offset, bytes| {
+        is_primary_superblock(offset, bytes) && bytes.iter().all(|byte| *byte == 0)
+    });
+    let fs = mount_on(&[old]);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    let target = open(&image);
+    let replaced = devices(&fs).replace_device(1, &target, &mut Ignore);
+    let message = replaced.unwrap_err().to_string();
+    let expected = "replaced; the old device still has a superblock: no medium";
+    assert!(message.ends_with(expected), "{message}");
+    // It goes on with the new one.
+    let contents = Random(3).bytes(200_000);
+    file.write_at(0, &contents).unwrap();
+    fs.sync().unwrap();
+    // One of its own devices takes no other's place.
+    let again = devices(&fs).replace_device(1, &target, &mut Ignore);
+    let message = again.unwrap_err().to_string();
+    assert!(message.contains("one of the same filesystem"), "{message}");
+    drop((file, root));
+    fs.unmount().unwrap();
+    drop((fs, target));
+    pool.lose(0);
+    pool.regain(image);
+    assert_whole(&pool);
+    let fs = mount(&pool);
+    let file = fs.root().unwrap().lookup(name("file")).unwrap();
+    assert!(read(&*file) == contents);
+    drop(file);
+    fs.unmount().unwrap();
 }
 
 struct Cancel;

@@ -4,12 +4,13 @@
 //! Until the end the new device has no superblock, and the old one has everything: after a crash the new one is as if it
 //! had never been there.
 
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use platter_block::BlockDevice;
+use platter_block::{BlockDevice, IoError};
 use platter_vfs::devices::Scrubbed;
-use platter_vfs::{CheckProgress, CheckSink, Condition, Result};
+use platter_vfs::{CheckProgress, CheckSink, Condition, Error, Result};
 
 use super::unsupported;
 use crate::chunk::{Member, MirrorDevice, Placement};
@@ -47,34 +48,55 @@ pub(crate) fn replace_device(
             Some("the one that it replaces is longer"),
         ));
     }
+    if is_member(fs, target) {
+        let name = target.name();
+        return Err(unsupported(
+            format!("{name}: replacing a device by one of the same filesystem"),
+            None,
+        ));
+    }
     superblocks::clear(&**target)?;
     let mirror = Arc::new(MirrorDevice::new(Arc::clone(&source), Arc::clone(target)));
     use_device(fs, device, Arc::<MirrorDevice>::clone(&mirror));
-    let replaced = copy_all(fs, device, &*source, &**target, sink).and_then(|is_whole| {
-        let cleared = if is_whole {
-            Some(finish(fs, device, &source, target, &mirror)?)
-        } else {
-            None
-        };
-        Ok(cleared)
-    });
-    let mut left = Ok(());
-    if !matches!(replaced, Ok(Some(_))) {
-        use_device(fs, device, source);
-        // What is left of a superblock there would be that of the device.
-        left = superblocks::clear(&**target);
-    }
-    let replaced = replaced?;
-    left?;
-    let is_cancelled = match replaced {
-        // That the old one has a superblock left is an error, and no reason to use it.
-        Some(cleared) => cleared.map(|()| false)?,
-        None => true,
+    let replacement = Replacement {
+        fs,
+        device,
+        source: &source,
+        target,
+        mirror: &mirror,
+    };
+    let copied = copy_all(fs, device, &*source, &**target, sink);
+    let is_cancelled = match copied {
+        Ok(true) => replacement.finish().map(|()| false)?,
+        Ok(false) => replacement.give_up().map(|()| true)?,
+        Err(error) => {
+            // The cause is what is reported.
+            let _ = replacement.give_up();
+            return Err(error);
+        }
     };
     Ok(Scrubbed {
         is_cancelled,
         repairs: true,
         ..Scrubbed::default()
+    })
+}
+
+/// Whether a device is one of the filesystem, be it under another name.
+fn is_member(fs: &WriteContext, target: &Arc<dyn BlockDevice>) -> bool {
+    // One that was replaced, and has its superblock still, has that of an older commit.
+    let generation = fs.superblock().generation;
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    let read = target.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes);
+    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    let found = Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0]).ok();
+    let found = found.filter(|found| read.is_ok() && found.generation >= generation);
+    let members = fs.blocks().store().members();
+    members.iter().any(|member| {
+        let is_same = |device: &Arc<dyn BlockDevice>| Arc::ptr_eq(device, target);
+        let uuid = found.as_ref().map(|found| found.dev_item.uuid);
+        member.device.as_ref().is_some_and(is_same)
+            || member.device.is_some() && uuid == Some(member.uuid)
     })
 }
 
@@ -174,35 +196,82 @@ fn copy_stripes(
     Ok(())
 }
 
-/// Makes the target the device, while no superblock is written otherwise. Returns whether the source has no superblock
-/// any more.
-///
-/// # Errors
-/// Those of the target, which is not the device then.
-fn finish(
-    fs: &WriteContext,
+/// A device, and what is to take its place.
+#[derive(Debug, Clone, Copy)]
+struct Replacement<'r> {
+    fs: &'r WriteContext,
     device: DeviceId,
-    source: &Arc<dyn BlockDevice>,
-    target: &Arc<dyn BlockDevice>,
-    mirror: &MirrorDevice,
-) -> Result<Result<()>> {
-    fs.sync()?;
-    let handle = superblocks::keep(fs)?;
-    target.flush()?;
-    let is_whole = mirror.rely();
-    if !is_whole {
-        let name = target.name();
-        return Err(unsupported(format!("{name}: writing failed"), None));
+    source: &'r Arc<dyn BlockDevice>,
+    target: &'r Arc<dyn BlockDevice>,
+    mirror: &'r MirrorDevice,
+}
+
+impl Replacement<'_> {
+    /// Goes on with the source alone.
+    ///
+    /// # Errors
+    /// Those of the target, which may have a superblock of the device.
+    fn give_up(&self) -> Result<()> {
+        self.mirror.forsake();
+        use_device(self.fs, self.device, Arc::clone(self.source));
+        superblocks::clear(&**self.target)
     }
-    let mut bytes = [0; SUPERBLOCK_BYTES];
-    source.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
-    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-    let superblock = Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
-    let total_bytes = superblock.dev_item.total_bytes;
-    superblocks::write(&**target, &superblock, &disk, total_bytes)?;
-    // From here on the target alone is the device, whatever happens.
-    let cleared = superblocks::clear(&**source);
-    use_device(fs, device, Arc::clone(target));
-    drop(handle);
-    Ok(cleared)
+
+    /// Makes the target the device, while no superblock is written otherwise.
+    ///
+    /// # Errors
+    /// Those of the target, which is not the device then; that the source has a superblock left, which is no reason to
+    /// use it.
+    fn finish(&self) -> Result<()> {
+        let kept = self.fs.sync().and_then(|()| superblocks::keep(self.fs));
+        let ready = match &kept {
+            Ok(_) => self.make_target_whole(),
+            Err(error) => Err(error.clone()),
+        };
+        if let Err(error) = ready {
+            // A commit waits until the target is not written any more: it must not meet its errors, nor a superblock there
+            // be that of an older commit.
+            let _ = self.give_up();
+            return Err(error);
+        }
+        // From here on the target alone is the device, whatever happens.
+        let cleared = superblocks::clear(&**self.source);
+        use_device(self.fs, self.device, Arc::clone(self.target));
+        drop(kept);
+        cleared.map_err(still_has_a_superblock)
+    }
+
+    /// Has the target all that the source has, also its superblocks, and relies on it.
+    fn make_target_whole(&self) -> Result<()> {
+        let name = self.target.name();
+        let failed = || unsupported(format!("{name}: writing failed"), None);
+        self.target.flush()?;
+        if self.mirror.has_failed() {
+            return Err(failed());
+        }
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        self.source.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
+        let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+        let superblock = Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
+        let total_bytes = superblock.dev_item.total_bytes;
+        superblocks::write(&**self.target, &superblock, &disk, total_bytes)?;
+        if self.mirror.rely() {
+            Ok(())
+        } else {
+            Err(failed())
+        }
+    }
+}
+
+/// The error of a device that was replaced, and cannot be cleared.
+fn still_has_a_superblock(error: Error) -> Error {
+    let Error::Io(error) = error else {
+        return error;
+    };
+    let reason = format!(
+        "replaced; the old device still has a superblock: {}",
+        error.source
+    );
+    let source = Arc::new(io::Error::new(error.source.kind(), reason));
+    IoError { source, ..*error }.into()
 }
