@@ -10,7 +10,8 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
 use platter_vfs::check::{CheckReport, CheckSink, Finding, Severity};
 use platter_vfs::{
-    Condition, Context, CreateKind, Error, Filesystem, Inode, SetAttr, Subvolumes, SystemClock,
+    Condition, Context, CreateKind, Error, FallocateMode, Filesystem, Inode, SetAttr, Subvolumes,
+    SystemClock,
 };
 
 use super::write_tests::name;
@@ -460,6 +461,121 @@ fn edit_stays_within_limits_without_a_commit() {
     space::release_reserved_data(&fs, TreeId::FS, rest);
     drop(fs.begin_charged(TreeId::FS, 64).unwrap());
     space::reserve_data(&fs, TreeId::FS, rest).unwrap();
+}
+
+/// A filesystem whose top-level subvolume may have 10 MiB.
+fn limited() -> Pool {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    pool.run("mount -t btrfs \"$device\" \"$root\"\nbtrfs quota enable \"$root\"\nbtrfs qgroup limit 10M 0/5 \"$root\"\n");
+    pool
+}
+
+/// Reserves data of the top-level subvolume until limits leave less than three tree blocks.
+fn reserve_rest(mounted: &Btrfs) -> u64 {
+    let fs = mounted.super_block().writing().unwrap();
+    let mut reserved = 0;
+    for step in [1 << 20, 1 << 14] {
+        while space::reserve_data(fs, TreeId::FS, step).is_ok() {
+            reserved += step;
+        }
+    }
+    reserved
+}
+
+fn release_rest(mounted: &Btrfs, reserved: u64) {
+    let fs = mounted.super_block().writing().unwrap();
+    space::release_reserved_data(fs, TreeId::FS, reserved);
+}
+
+fn is_over<T>(result: &platter_vfs::Result<T>) -> bool {
+    matches!(result, Err(Error::Condition(Condition::QuotaExceeded)))
+}
+
+fn read_all(file: &dyn Inode) -> Vec<u8> {
+    let len = usize::try_from(file.attr().unwrap().size_bytes).unwrap();
+    let mut bytes = vec![0; len];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), len);
+    bytes
+}
+
+#[test]
+fn file_in_its_item_becomes_shorter_at_the_limit() {
+    let pool = limited();
+    let mounted = mount(&pool.devices(), false);
+    let root = mounted.root().unwrap();
+    let short = file(&*root, "short");
+    short.write_at(0, &[7; 1500]).unwrap();
+    mounted.sync().unwrap();
+    let reserved = reserve_rest(&mounted);
+    assert!(is_over(&short.write_at(1500, &[8; 9000])));
+    let changes = SetAttr {
+        size_bytes: Some(700),
+        ..SetAttr::default()
+    };
+    short.set_attr(&Context::root(), &changes).unwrap();
+    assert_eq!(read_all(&*short), [7; 700]);
+    release_rest(&mounted, reserved);
+    drop((short, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    assert_counted(&pool.devices(), None);
+}
+
+#[test]
+fn what_a_limit_refuses_leaves_contents_as_they_are() {
+    let pool = limited();
+    let mounted = mount(&pool.devices(), false);
+    let root = mounted.root().unwrap();
+    let long = file(&*root, "long");
+    long.write_at(0, &vec![7; 1 << 20]).unwrap();
+    let other = file(&*root, "other");
+    other.write_at(0, &[8; 10]).unwrap();
+    mounted.sync().unwrap();
+    let reserved = reserve_rest(&mounted);
+    let zero = || long.fallocate(4096..900_000, FallocateMode::ZeroRange { keep_size: true });
+    assert!(is_over(&zero()));
+    assert!(read_all(&*long) == vec![7; 1 << 20]);
+    let clone = || other.clone_range(&*long, 0..1 << 16, 1 << 21);
+    assert!(is_over(&clone()));
+    assert_eq!(other.attr().unwrap().size_bytes, 10);
+    release_rest(&mounted, reserved);
+    zero().unwrap();
+    clone().unwrap();
+    let mut expected = vec![7; 1 << 20];
+    expected[4096..900_000].fill(0);
+    assert!(read_all(&*long) == expected);
+    assert_eq!(other.attr().unwrap().size_bytes, (1 << 21) + (1 << 16));
+    // Nothing stays reserved.
+    mounted.sync().unwrap();
+    let again = reserve_rest(&mounted);
+    assert!(again > 7 << 20, "{again}");
+    release_rest(&mounted, again);
+    drop((long, other, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    assert_counted(&pool.devices(), None);
+}
+
+#[test]
+fn files_are_written_back_before_a_name_is_refused() {
+    let pool = limited();
+    let mounted = mount(&pool.devices(), false);
+    let root = mounted.root().unwrap();
+    let long = file(&*root, "long");
+    long.write_at(0, &vec![7; 1 << 20]).unwrap();
+    mounted.sync().unwrap();
+    // Once it is committed, this takes nothing. Longer writes do not wait in the cache.
+    for part in 0..16 {
+        long.write_at(part << 16, &vec![8; 1 << 16]).unwrap();
+    }
+    let reserved = reserve_rest(&mounted);
+    file(&*root, "other");
+    assert!(read_all(&*long) == vec![8; 1 << 20]);
+    release_rest(&mounted, reserved);
+    drop((long, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    assert_counted(&pool.devices(), None);
 }
 
 #[test]

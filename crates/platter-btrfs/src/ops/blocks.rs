@@ -21,7 +21,7 @@ use crate::file::{self, Runs};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::inode_item::InodeFlags;
-use crate::txn::{data_extents, quotas, space};
+use crate::txn::{data_extents, space};
 
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
@@ -33,12 +33,6 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
 
 fn has_flag(inode: &BtrfsInode, flag: InodeFlags) -> bool {
     inode.state.read().item.flags.contains(flag)
-}
-
-/// Writes all dirty files back: what replaces other contents, or compresses, takes less of the limits of quota groups then.
-fn write_back(inode: &BtrfsInode) {
-    // An error is reported by the next sync of its file.
-    let _ = inode.fs.dirty.write_back(write_back_files);
 }
 
 /// Drops all marks and reservations: the object goes.
@@ -158,12 +152,14 @@ impl FileBlocks for BtrfsInode {
         if self.inline.take_short() {
             return Ok(());
         }
-        inline::move_to_extent(self)
+        inline::move_to_extent(self, space::reserve_delayed)
     }
 
     fn resize_inline(&self, size: u64) -> Result<bool> {
-        if size > 0 {
+        if size > self.data.size_bytes() {
             self.leave_inline()?;
+        } else if size > 0 {
+            inline::move_to_extent(self, space::reserve_to_shorten)?;
         }
         Ok(false)
     }
@@ -187,9 +183,7 @@ impl FileBlocks for BtrfsInode {
         let mut takes_data = true;
         if count > 0 {
             let mut reserved = space::reserve_delayed(writing, tree, count);
-            let is_over = matches!(reserved, Err(Error::Condition(Condition::QuotaExceeded)));
-            if is_over && quotas::has_reserved(writing, tree) {
-                write_back(self);
+            if self.fs.leaves_more_when_written_back(&reserved, tree) {
                 // What is written back of these has no reservation any more.
                 (missing, count) = gaps();
                 reserved = space::reserve_delayed(writing, tree, count);

@@ -113,6 +113,7 @@ impl SuperBlock {
             pages: Mapping::new(Arc::clone(&self.budget)),
             lists: InodeLists::default(),
             kept_bytes: AtomicU64::new(0),
+            kept_data_bytes: AtomicU64::new(0),
             lost_extents: AtomicU64::new(item.transaction.0),
             is_deleted: AtomicBool::new(false),
             _seat: seat,

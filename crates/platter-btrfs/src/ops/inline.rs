@@ -9,7 +9,8 @@ use platter_vfs::{Condition, Result};
 use super::BtrfsInode;
 use super::state::SECTOR_BYTES;
 use crate::file::{Backing, Runs};
-use crate::txn::space;
+use crate::ondisk::TreeId;
+use crate::txn::{WriteContext, space};
 
 /// Whether contents may be in the item.
 #[derive(Debug, Default)]
@@ -38,8 +39,12 @@ impl InlineRule {
     }
 }
 
-/// Moves what is in the item to an extent, and lets nothing get there until the file is truncated.
-pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
+/// Moves what is in the item to an extent, and lets nothing get there until the file is truncated. Space for a sector of
+/// the subvolume comes from `reserve`.
+pub(super) fn move_to_extent(
+    inode: &BtrfsInode,
+    reserve: fn(&WriteContext, TreeId, u64) -> Result<()>,
+) -> Result<()> {
     if inode.inline.goes_long() {
         return Ok(());
     }
@@ -59,7 +64,7 @@ pub(super) fn move_to_extent(inode: &BtrfsInode) -> Result<()> {
     inode
         .contents()
         .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
-    space::reserve_delayed(writing, inode.tree_id(), 1)?;
+    reserve(writing, inode.tree_id(), 1)?;
     let was_dirty = inode.state.read().delayed.contains(0);
     let bufs = [IoSlice::new(&bytes)];
     let data = Request {

@@ -15,7 +15,8 @@ use platter_vfs::{
 
 use super::state::SECTOR_BYTES;
 use super::{
-    BtrfsInode, contents, defragment, names, reflink, subvolumes, symlink, sync, whole_file, xattrs,
+    BtrfsInode, contents, defragment, names, prealloc, reflink, subvolumes, symlink, sync,
+    whole_file, xattrs,
 };
 use crate::xattr;
 
@@ -99,7 +100,12 @@ impl platter_vfs::Inode for BtrfsInode {
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _writer = self.fs.writers.enter();
-        file::fallocate(self, range, mode)
+        let change = || file::fallocate(self, range.clone(), mode);
+        let is_zeroed = matches!(mode, FallocateMode::ZeroRange { .. });
+        if is_zeroed && self.kind == FileKind::Regular {
+            return prealloc::with_kept_data(self, &range, change);
+        }
+        change()
     }
 
     fn copy_range(

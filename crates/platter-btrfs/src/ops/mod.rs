@@ -40,7 +40,7 @@ use std::sync::{Arc, OnceLock};
 
 use platter_block::lock::{Mutex, RwLock, rank};
 use platter_cache::{Mapping, MemoryBudget};
-use platter_vfs::file::{self, FileData};
+use platter_vfs::file::{self, FileData, write_back_files};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::shown_numbers::ShownNumbers;
 use platter_vfs::writing::{
@@ -55,7 +55,7 @@ use crate::log::write::LogNotes;
 use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeItem;
 use crate::tree::Tree;
-use crate::txn::{Handle, WriteContext};
+use crate::txn::{Handle, WriteContext, quotas};
 use crate::verity::{MerkleCache, Verity};
 use dead_subvolumes::DeadSubvolumes;
 use delalloc::Ahead;
@@ -149,6 +149,8 @@ pub struct BtrfsInode {
     lists: InodeLists,
     /// What is reserved for the truncation that was prepared.
     kept_bytes: AtomicU64,
+    /// Bytes of data that are reserved to be allocated where contents become zero.
+    kept_data_bytes: AtomicU64,
     /// The last transaction in which it may have lost extents.
     lost_extents: AtomicU64,
     /// Whether its deletion was begun.
@@ -278,10 +280,30 @@ impl SuperBlock {
         let writing = self.transactions()?;
         self.changes.fetch_add(1, Ordering::Relaxed);
         match purpose {
-            Purpose::Change(tree) => writing.begin_charged(tree, credits),
+            Purpose::Change(tree) => {
+                let begun = writing.begin_charged(tree, credits);
+                if !self.leaves_more_when_written_back(&begun, tree) {
+                    return begun;
+                }
+                writing.begin_charged(tree, credits)
+            }
+            Purpose::ChangeNow(tree) => writing.begin_charged(tree, credits),
             Purpose::Update => writing.begin(credits),
             Purpose::Free => writing.begin_freeing(credits),
         }
+    }
+
+    /// Writes all files back where limits of quota groups refused something, and files have reservations in these groups:
+    /// what replaces other contents, or compresses, takes less of them then. Returns whether it did.
+    fn leaves_more_when_written_back<T>(&self, refused: &Result<T>, tree: TreeId) -> bool {
+        let is_over = matches!(refused, Err(Error::Condition(Condition::QuotaExceeded)));
+        let has_reserved = |writing| quotas::has_reserved(writing, tree);
+        if !is_over || !self.writing().is_some_and(has_reserved) {
+            return false;
+        }
+        // An error is reported by the next sync of its file.
+        let _ = self.dirty.write_back(write_back_files);
+        true
     }
 
     /// A count that grows with each change, and may wrap.

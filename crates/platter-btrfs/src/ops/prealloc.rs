@@ -1,8 +1,10 @@
 //! Space that is allocated before it is written.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use platter_vfs::Result;
+use platter_vfs::file::FileBlocks;
 
 use super::file_extents::EXTENT_CREDITS;
 use super::state::{Purpose, SECTOR_BYTES};
@@ -24,8 +26,12 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
         return Ok(());
     }
     let tree = inode.tree_id();
-    space::reserve_data(writing, tree, bytes)?;
-    let mut reserved = bytes;
+    let kept = inode.kept_data_bytes.swap(0, Ordering::AcqRel);
+    if kept < bytes {
+        let reserved = space::reserve_data(writing, tree, bytes - kept);
+        reserved.inspect_err(|_| space::release_reserved_data(writing, tree, kept))?;
+    }
+    let mut reserved = bytes.max(kept);
     let mut done = Vec::new();
     let filled = holes.into_iter().try_for_each(|hole| {
         let mut at = hole.start;
@@ -45,6 +51,42 @@ pub(super) fn allocate(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
             let _ = file_extents::drop_range(inode, range, |_| {});
         }
     })
+}
+
+/// Has `zero` make a range of a file zero, of which all is allocated in the end. Space for what is not preallocated is
+/// reserved before any of it changes.
+///
+/// # Errors
+/// `ENOSPC`, `EDQUOT`; those of `zero`.
+pub(super) fn with_kept_data(
+    inode: &BtrfsInode,
+    range: &Range<u64>,
+    zero: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let is_possible = inode.can_change() && range.end <= inode.size_bytes_max();
+    let Some(writing) = inode.fs.writing().filter(|_| is_possible) else {
+        return zero();
+    };
+    let end = range.end.checked_next_multiple_of(SECTOR_BYTES);
+    let sectors = range.start - range.start % SECTOR_BYTES..end.unwrap_or(range.end);
+    let is_missing = |backing: &Backing| !matches!(backing, Backing::Prealloc(_));
+    let missing = parts(inode, &sectors, is_missing)?;
+    let bytes = missing.iter().map(|part| part.end - part.start).sum();
+    if bytes == 0 {
+        return zero();
+    }
+    let tree = inode.tree_id();
+    let mut reserved = space::reserve_data(writing, tree, bytes);
+    if inode.fs.leaves_more_when_written_back(&reserved, tree) {
+        reserved = space::reserve_data(writing, tree, bytes);
+    }
+    reserved?;
+    let before = inode.kept_data_bytes.swap(bytes, Ordering::AcqRel);
+    space::release_reserved_data(writing, tree, before);
+    let done = zero();
+    let left = inode.kept_data_bytes.swap(0, Ordering::AcqRel);
+    space::release_reserved_data(writing, tree, left);
+    done
 }
 
 /// Allocates as much of a hole as there is in one piece. Returns how long that is.

@@ -13,6 +13,7 @@ use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
 use crate::file::change::ExtentChange;
 use crate::file::{Backing, Runs};
 use crate::ondisk::inode_item::InodeFlags;
+use crate::txn::Charge;
 
 /// Extents that one handle shares at most.
 const SHARED_MAX: usize = 32;
@@ -84,6 +85,14 @@ fn share(
     if new_end > inode.size_bytes_max() {
         return Err(Condition::FileTooLarge.into());
     }
+    // What limits of quota groups refuse is refused before anything changes.
+    let tree = inode.tree_id();
+    let charge = || inode.fs.transactions()?.charge(tree, EXTENT_CREDITS);
+    let mut charged = charge();
+    if inode.fs.leaves_more_when_written_back(&charged, tree) {
+        charged = charge();
+    }
+    let mut charge = Some(charged?);
     inode.leave_inline()?;
     if new_end > inode.data.size_bytes() {
         file::finish_truncation(inode)?;
@@ -97,6 +106,7 @@ fn share(
         if let Backing::Inline { .. } = run.backing {
             // Of a corrupt filesystem, one may be longer than what is reserved.
             let end = run.file.end.min(blocks.end).min(start + SECTOR_BYTES);
+            drop(charge.take());
             copy_inline(inode, source, start..end, to + (start - blocks.start))?;
             start = end;
             continue;
@@ -106,7 +116,9 @@ fn share(
             source,
             start..blocks.end,
             to + (start - blocks.start),
+            charge.as_ref(),
         )?;
+        charge = None;
     }
     let now = inode.fs.clock.now();
     inode.change(EXTENT_CREDITS, Purpose::Update, |_, item| {
@@ -137,10 +149,20 @@ fn copy_inline(inode: &BtrfsInode, source: &BtrfsInode, range: Range<u64>, to: u
     file::write_back(inode)
 }
 
-/// Shares the first extents of a range, none of which is in the item. Returns where to go on.
-fn share_some(inode: &BtrfsInode, source: &BtrfsInode, range: Range<u64>, to: u64) -> Result<u64> {
+/// Shares the first extents of a range, none of which is in the item, within the limits of quota groups: with `charge` it
+/// has been compared with them. Returns where to go on.
+fn share_some(
+    inode: &BtrfsInode,
+    source: &BtrfsInode,
+    range: Range<u64>,
+    to: u64,
+    charge: Option<&Charge<'_>>,
+) -> Result<u64> {
     let alone = inode.data.mapping.write();
-    let purpose = Purpose::Change(inode.tree_id());
+    let purpose = match charge {
+        Some(_) => Purpose::Update,
+        None => Purpose::ChangeNow(inode.tree_id()),
+    };
     let next = inode.change(EXTENT_CREDITS, purpose, |handle, item| {
         let from = ExtentChange {
             handle,

@@ -27,8 +27,11 @@ pub(super) const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
 /// Whether a change needs space, or frees some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It takes space, within the limits of the quota groups of this subvolume.
+    /// It takes space, within the limits of the quota groups of this subvolume. Files may be written back for that: the
+    /// caller has none of their contents locked, and no lock after those of inodes.
     Change(TreeId),
+    /// The same, and no file is written back.
+    ChangeNow(TreeId),
     /// It takes space that quota groups do not refuse: it is little, or reserved in them.
     Update,
     /// It frees space, or has it reserved: it may use some of what is kept.

@@ -85,10 +85,16 @@ impl Groups {
                 });
             }
         }
+        self.reserve_beyond(tree, bytes);
+        Ok(())
+    }
+
+    /// Reserves bytes for a subvolume, be it beyond the limits.
+    pub fn reserve_beyond(&mut self, tree: TreeId, bytes: u64) {
+        let groups = self.limited_of(tree);
         self.each_limited(&groups, |group| {
             group.reserved = group.reserved.saturating_add(bytes);
         });
-        Ok(())
     }
 
     /// Whether something is reserved in a group with limits that a subvolume is in.

@@ -300,10 +300,18 @@ pub struct Handle<'f> {
     generation: Generation,
     credits: u32,
     reserved_bytes: AtomicU64,
-    /// What is reserved for it in the quota groups of a subvolume.
-    charged: Option<(TreeId, u64)>,
+    /// What is reserved for it in the quota groups of a subvolume: returned when it has ended.
+    charge: Option<Charge<'f>>,
     /// Items were changed by it.
     has_changed: AtomicBool,
+}
+
+/// What is reserved in the quota groups of a subvolume, until it is dropped.
+#[derive(Debug)]
+pub struct Charge<'f> {
+    fs: &'f WriteContext,
+    tree: TreeId,
+    bytes: u64,
 }
 
 impl WriteContext {
@@ -322,12 +330,24 @@ impl WriteContext {
     /// # Errors
     /// Those of [`begin`](Self::begin); `EDQUOT`.
     pub fn begin_charged(&self, tree: TreeId, credits: u32) -> Result<Handle<'_>> {
+        let charge = self.charge(tree, credits)?;
+        let mut handle = self.begin(credits)?;
+        handle.charge = Some(charge);
+        Ok(handle)
+    }
+
+    /// Reserves what a handle with so many credits takes of the quota groups of a subvolume.
+    ///
+    /// # Errors
+    /// `EDQUOT`; those of a commit.
+    pub fn charge(&self, tree: TreeId, credits: u32) -> Result<Charge<'_>> {
         let bytes = space::charged_of_credits(self, credits);
         quotas::reserve(self, tree, bytes, 0)?;
-        let begun = self.begin(credits);
-        let mut handle = begun.inspect_err(|_| quotas::release(self, tree, bytes))?;
-        handle.charged = Some((tree, bytes));
-        Ok(handle)
+        Ok(Charge {
+            fs: self,
+            tree,
+            bytes,
+        })
     }
 
     /// Begins a handle that frees space: it may use some of what is kept for commits.
@@ -379,7 +399,7 @@ impl WriteContext {
             generation,
             credits,
             reserved_bytes: AtomicU64::new(0),
-            charged: None,
+            charge: None,
             has_changed: AtomicBool::new(false),
         })
     }
@@ -707,9 +727,12 @@ impl Drop for Handle<'_> {
         self.fs.transactions.end(self.credits);
         let reserved = *self.reserved_bytes.get_mut();
         self.fs.reservations.release_metadata(reserved);
-        if let Some((tree, bytes)) = self.charged {
-            quotas::release(self.fs, tree, bytes);
-        }
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        quotas::release(self.fs, self.tree, self.bytes);
     }
 }
 

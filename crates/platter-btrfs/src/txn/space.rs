@@ -88,10 +88,24 @@ pub(crate) fn release_reserved_data(fs: &WriteContext, tree: TreeId, bytes: u64)
 /// # Errors
 /// Those of [`reserve_data`]; then nothing is reserved.
 pub(crate) fn reserve_delayed(fs: &WriteContext, tree: TreeId, sectors: u64) -> Result<()> {
-    let (data, metadata) = delayed_bytes(fs, sectors);
     let spare = QUOTA_SPARE_BLOCKS * fs.node_bytes();
+    quotas::reserve(fs, tree, charged_bytes(fs, sectors), spare)?;
+    reserve_charged(fs, tree, sectors)
+}
+
+/// As [`reserve_delayed`], for a file that becomes shorter: limits of quota groups do not refuse it.
+///
+/// # Errors
+/// `ENOSPC`; then nothing is reserved.
+pub(crate) fn reserve_to_shorten(fs: &WriteContext, tree: TreeId, sectors: u64) -> Result<()> {
+    quotas::reserve_beyond(fs, tree, charged_bytes(fs, sectors));
+    reserve_charged(fs, tree, sectors)
+}
+
+/// Reserves space for sectors for which quota groups have reserved. They have not, if there is none.
+fn reserve_charged(fs: &WriteContext, tree: TreeId, sectors: u64) -> Result<()> {
+    let (data, metadata) = delayed_bytes(fs, sectors);
     let charged = charged_bytes(fs, sectors);
-    quotas::reserve(fs, tree, charged, spare)?;
     let reserved = reserve(fs, BlockGroupFlags::DATA, data, Urgency::Normal).and_then(|()| {
         let reserved = reserve_metadata(fs, metadata, Urgency::Normal);
         reserved.inspect_err(|_| {

@@ -71,7 +71,7 @@ pub(super) fn create_subvolume(
     let changing = superblock.subvolume_changes.lock();
     // Its subvolume may have been deleted meanwhile, also below.
     dir.space()?;
-    let handle = superblock.begin(CREDITS, Purpose::Change(dir.tree_id()))?;
+    let handle = superblock.begin(CREDITS, Purpose::ChangeNow(dir.tree_id()))?;
     let mut states = States::lock(&[&*dir]);
     let id = handle.whole(|handle| {
         let id = next_subvolume(superblock, handle)?;
@@ -182,7 +182,7 @@ pub(super) fn create_snapshot(
     trees::follow(writing, source)?;
     // What is written in place would be in the snapshot.
     let none_in_place = writing.in_place().exclude();
-    let handle = superblock.begin(CREDITS, Purpose::Change(dir.tree_id()))?;
+    let handle = superblock.begin(CREDITS, Purpose::ChangeNow(dir.tree_id()))?;
     let mut states = States::lock(&[&*dir]);
     let id = handle.whole(|handle| {
         let id = next_subvolume(superblock, handle)?;

@@ -219,6 +219,13 @@ pub(super) fn reserve(fs: &WriteContext, tree: TreeId, bytes: u64, spare: u64) -
     Err(Condition::QuotaExceeded.into())
 }
 
+/// Reserves bytes for a subvolume whatever the limits of its quota groups are: less is left of it in the end.
+pub(super) fn reserve_beyond(fs: &WriteContext, tree: TreeId, bytes: u64) {
+    if let Some(quotas) = limited(fs) {
+        quotas.groups.lock().reserve_beyond(tree, bytes);
+    }
+}
+
 /// Returns a reservation in quota groups, which is allocated or not needed.
 pub(super) fn release(fs: &WriteContext, tree: TreeId, bytes: u64) {
     if let Some(quotas) = limited(fs) {
