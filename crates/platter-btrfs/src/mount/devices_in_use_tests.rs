@@ -576,6 +576,55 @@ fn device_that_keeps_its_superblock_is_replaced_and_named() {
     fs.unmount().unwrap();
 }
 
+/// Does something when a command has begun.
+struct AtFirst<F>(Option<F>);
+
+impl<F: FnOnce() + Send> CheckSink for AtFirst<F> {
+    fn finding(&mut self, _: Finding) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn progress(&mut self, _: CheckProgress) -> ControlFlow<()> {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[test]
+fn scrubbed_superblock_leads_to_the_log() {
+    let pool = Pool::make(1, 300, &["-m", "single"]);
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    fs.sync().unwrap();
+    let contents = Random(5).bytes(20_000);
+    let mut generation = None;
+    let mut sink = AtFirst(Some(|| {
+        generation = Some(fs.last_commit().unwrap().generation);
+        file.write_at(0, &contents).unwrap();
+        file.sync(false).unwrap();
+        let raw = File::options().write(true).open(&pool.images()[0]).unwrap();
+        raw.write_all_at(&[0xa5; 512], SUPERBLOCK_OFFSETS[0])
+            .unwrap();
+    }));
+    let scrubbed = devices(&fs).scrub(true, &mut sink).unwrap();
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (1, 0));
+    assert_eq!(Some(fs.last_commit().unwrap().generation), generation);
+    drop((file, root));
+    // As after a crash.
+    drop(fs);
+    let fs = mount(&pool);
+    let file = fs.root().unwrap().lookup(name("file")).unwrap();
+    assert!(read(&*file) == contents);
+    drop(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
 struct Cancel;
 
 impl CheckSink for Cancel {

@@ -11,7 +11,7 @@ use crate::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags,
 };
 use crate::ondisk::{Superblock, TreeId};
-use crate::txn::{WriteContext, superblocks};
+use crate::txn::{WriteContext, log_trees, superblocks};
 
 /// Compares all superblocks. On devices that missed commits they are written last: until then the device is not
 /// taken for whole.
@@ -59,9 +59,10 @@ pub(super) fn scrub_mounted(scrubber: &mut Scrubber<'_>, fs: &WriteContext) -> F
             };
             scrubber.counts.corrected_errors += 1;
             if scrubber.repairs {
-                // The first one alone leads to a log.
+                // The first one alone leads to a log, and another one of them does not say to which.
+                let is_first = at == SUPERBLOCK_OFFSETS[0];
                 let superblock = Superblock {
-                    log_root: None,
+                    log_root: log_trees::durable_root(fs).filter(|_| is_first),
                     ..good.clone()
                 };
                 device.write_at(at, superblock.encode(disk, at).as_bytes())?;

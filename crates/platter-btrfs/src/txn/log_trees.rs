@@ -75,6 +75,8 @@ struct LogWriting {
     is_writing: bool,
     /// The last log that is durable, or of a transaction that is.
     done: u64,
+    /// The root of the log that superblocks lead to, if they lead to one of this mount.
+    root: Option<RootPointer>,
 }
 
 /// What a log consists of when it is written.
@@ -285,12 +287,16 @@ pub(crate) fn sync(handle: &Handle<'_>, number: u64) -> bool {
     let turn = WritingTurn(logs);
     let written = write_closed(fs, handle.generation);
     match written {
-        Ok(Some(done)) => logs.writing.lock().done = done,
+        Ok(Some((done, root))) => {
+            let mut writing = logs.writing.lock();
+            writing.done = done;
+            writing.root = Some(root);
+        }
         // The commit that follows encounters the same error, or makes up for it.
         Ok(None) | Err(_) => logs.require_commit(handle.generation),
     }
     drop(turn);
-    matches!(written, Ok(Some(done)) if done >= number)
+    matches!(written, Ok(Some((done, _))) if done >= number)
 }
 
 /// Whether what is done in a transaction cannot all be logged: chunks, features and subvolumes that the last
@@ -329,8 +335,8 @@ fn new_log_tree(fs: &WriteContext, cow: &LogCow<'_>) -> Result<TreeState> {
     Ok(state)
 }
 
-/// Writes what was logged so far. Returns the number of that log; `None` if not all devices lead to it.
-fn write_closed(fs: &WriteContext, generation: Generation) -> Result<Option<u64>> {
+/// Writes what was logged so far. Returns the number of that log, and its root; `None` if not all devices lead to it.
+fn write_closed(fs: &WriteContext, generation: Generation) -> Result<Option<(u64, RootPointer)>> {
     let log = close(fs, generation)?;
     for run in log.blocks.chunks(WRITE_BLOCKS_MAX) {
         fs.blocks().write(run)?;
@@ -345,7 +351,7 @@ fn write_closed(fs: &WriteContext, generation: Generation) -> Result<Option<u64>
         fs.logs.blocks.lock().all.remove(&logical);
         release_block(fs, logical)?;
     }
-    Ok(Some(log.number))
+    Ok(Some((log.number, log.root)))
 }
 
 /// Stores the roots of log trees that changed, and takes the blocks to write: they do not change any more.
@@ -396,7 +402,11 @@ pub(super) fn drop_all(fs: &WriteContext) -> Result<()> {
     let mut trees = fs.logs.trees.lock();
     // Numbers go on: a thread that waits for one of this transaction waits for no log.
     trees.next += 1;
-    fs.logs.writing.lock().done = trees.next;
+    {
+        let mut writing = fs.logs.writing.lock();
+        writing.done = trees.next;
+        writing.root = None;
+    }
     trees.roots = None;
     trees.trees.clear();
     drop(trees);
@@ -405,6 +415,12 @@ pub(super) fn drop_all(fs: &WriteContext) -> Result<()> {
         release_block(fs, logical)?;
     }
     Ok(())
+}
+
+/// The root of the log that superblocks of the last commit lead to. No log is being written, and no commit.
+#[must_use]
+pub(crate) fn durable_root(fs: &WriteContext) -> Option<RootPointer> {
+    fs.logs.writing.lock().root
 }
 
 /// Logs that were written since the mount.
