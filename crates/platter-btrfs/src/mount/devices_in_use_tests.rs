@@ -18,7 +18,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::devices::{Balance, Moved, NewLength};
 use platter_vfs::{
     CheckProgress, CheckSink, Condition, Context, CreateKind, Devices, Error, FallocateMode,
-    Filesystem, Finding, Inode, SetAttr, SystemClock,
+    Filesystem, Finding, Inode, SetAttr, SystemClock, Tune,
 };
 
 use super::write_tests::{name, read};
@@ -620,6 +620,24 @@ fn scrubbed_superblock_leads_to_the_log() {
     let file = fs.root().unwrap().lookup(name("file")).unwrap();
     assert!(read(&*file) == contents);
     drop(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn uuid_changes_with_as_many_devices_as_there_are_now() {
+    let pool = Pool::make(1, 300, &["-m", "single"]);
+    let image = pool.images()[0].with_extension("added");
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let fs = mount(&pool);
+    let uuid = fs.super_block().clock().random_uuid();
+    let tune = || fs.tune(&[Tune::Uuid(uuid)]);
+    devices(&fs).add_device(&open(&image)).unwrap();
+    assert!(tune().unwrap_err().to_string().contains("several devices"));
+    devices(&fs).remove_device(2, &mut to_the_end).unwrap();
+    tune().unwrap();
+    fs.sync().unwrap();
     fs.unmount().unwrap();
     drop(fs);
     pool.assert_clean();

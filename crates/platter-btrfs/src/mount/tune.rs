@@ -22,7 +22,7 @@ pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
             }
             Tune::Label(_) => {}
             // The superblocks of several devices are not written at once, and a device is known by this UUID.
-            Tune::Uuid(_) if fs.context().superblock.device_count == 1 => {}
+            Tune::Uuid(_) if writing.superblock().device_count == 1 => {}
             Tune::Uuid(_) => {
                 return Err(refused("a new UUID on several devices".to_owned()));
             }
