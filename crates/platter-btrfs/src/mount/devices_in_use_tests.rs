@@ -643,6 +643,34 @@ fn uuid_changes_with_as_many_devices_as_there_are_now() {
     pool.assert_clean();
 }
 
+#[test]
+fn dropped_mount_that_is_frozen_stays_as_it_is() {
+    let pool = Pool::make(1, 300, &["-m", "single"]);
+    let fs = mount(&pool);
+    let dir = fs.root().unwrap();
+    fs.freeze().unwrap();
+    let (root, has_begun) = (&dir, &AtomicBool::new(false));
+    let made = thread::scope(|scope| {
+        let maker = scope.spawn(move || {
+            has_begun.store(true, Ordering::Release);
+            let made = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+            made.map(drop)
+        });
+        while !has_begun.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(50));
+        assert!(!maker.is_finished());
+        drop(fs);
+        maker.join().unwrap()
+    });
+    assert!(matches!(made, Err(Error::Condition(Condition::ReadOnly))));
+    drop(dir);
+    let fs = mount(&pool);
+    assert!(fs.root().unwrap().lookup(name("file")).is_err());
+    fs.unmount().unwrap();
+}
+
 struct Cancel;
 
 impl CheckSink for Cancel {

@@ -147,10 +147,12 @@ impl Btrfs {
 
 impl Drop for Btrfs {
     fn drop(&mut self) {
-        self.end_devices();
+        self.devices.stop();
         if let Some(writing) = &self.writing {
+            // One that is frozen stays as it is.
             writing.abandon();
         }
+        self.devices.wait();
         self.fs.close();
     }
 }
