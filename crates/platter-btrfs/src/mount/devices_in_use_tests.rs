@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, When};
 use platter_block::{
-    Access, BlockDevice, FileDevice, Geometry, IoError, OpenOptions, Operation,
+    Access, BlockDevice, CountingDevice, FileDevice, Geometry, IoError, OpenOptions, Operation,
 };
 use platter_cache::MemoryBudget;
 use platter_vfs::devices::{Balance, Moved, NewLength};
@@ -574,6 +574,64 @@ fn device_that_keeps_its_superblock_is_replaced_and_named() {
     assert!(read(&*file) == contents);
     drop(file);
     fs.unmount().unwrap();
+}
+
+#[test]
+fn nothing_is_copied_while_the_filesystem_is_frozen() {
+    let pool = Pool::make(1, 300, &["-m", "single"]);
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    let contents = Random(3).bytes(3_000_000);
+    file.write_at(0, &contents).unwrap();
+    fs.sync().unwrap();
+    let target = Arc::new(CountingDevice::new(open(&image)));
+    let below: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&target);
+    let mut sink = AtBegin {
+        has_begun: &AtomicBool::new(false),
+        goes_on: &AtomicBool::new(false),
+    };
+    let (has_begun, goes_on) = (sink.has_begun, sink.goes_on);
+    thread::scope(|scope| {
+        let replacing = scope.spawn(|| devices(&fs).replace_device(1, &below, &mut sink));
+        while !has_begun.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        fs.freeze().unwrap();
+        let before = target.counts().writes;
+        goes_on.store(true, Ordering::Release);
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(target.counts().writes, before);
+        assert!(!replacing.is_finished());
+        fs.thaw().unwrap();
+        replacing.join().unwrap().unwrap();
+    });
+    assert!(read(&*file) == contents);
+    drop((file, root));
+    fs.unmount().unwrap();
+}
+
+/// Waits at the begin of a command.
+struct AtBegin<'a> {
+    has_begun: &'a AtomicBool,
+    goes_on: &'a AtomicBool,
+}
+
+impl CheckSink for AtBegin<'_> {
+    fn finding(&mut self, _: Finding) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn progress(&mut self, _: CheckProgress) -> ControlFlow<()> {
+        self.has_begun.store(true, Ordering::Release);
+        while !self.goes_on.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Does something when a command has begun.

@@ -135,7 +135,7 @@ fn copy_all(
             continue;
         };
         if chunk.profile.parity() > 0 {
-            copy_stripes(source, target, chunk, device)?;
+            copy_stripes(fs, source, target, (chunk, device))?;
         } else {
             let write = |at, bytes: &[u8]| write_stripes(target, chunk, device, at, bytes);
             restripe::copy_chunk(fs, chunk, &write)?;
@@ -176,10 +176,10 @@ fn write_stripes(
 
 /// Copies the stripes of a chunk on a device as they are.
 fn copy_stripes(
+    fs: &WriteContext,
     source: &dyn BlockDevice,
     target: &dyn BlockDevice,
-    chunk: &ChunkItem,
-    device: DeviceId,
+    (chunk, device): (&ChunkItem, DeviceId),
 ) -> Result<()> {
     let mut bytes = vec![0; COPY_BYTES];
     for stripe in chunk.stripes.iter().filter(|it| it.device == device) {
@@ -189,7 +189,7 @@ fn copy_stripes(
             let len = usize::try_from(end - at).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
             let piece = bytes.get_mut(..len).unwrap_or_default();
             source.read_at(at, piece)?;
-            target.write_at(at, piece)?;
+            restripe::while_thawed(fs, || Ok(target.write_at(at, piece)?))?;
             at = at.saturating_add(len as u64);
         }
     }

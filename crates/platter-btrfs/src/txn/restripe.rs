@@ -271,8 +271,19 @@ fn change_chunk(
 /// Takes the bytes at an address.
 type Write<'w> = &'w dyn Fn(u64, &[u8]) -> Result<()>;
 
+/// Writes a part of a copy while the filesystem is not frozen, which a freeze waits for. The caller has no handle.
+///
+/// # Errors
+/// Those of `write`; that the mount ends.
+pub(crate) fn while_thawed(fs: &WriteContext, write: impl FnOnce() -> Result<()>) -> Result<()> {
+    let _thawed = fs.begin_unreserved(0)?;
+    fs.refuse_moving()?;
+    write()
+}
+
 /// Passes the bytes of all extents of a chunk, whose group is held, to `write`.
 pub(crate) fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -> Result<()> {
+    let write: Write<'_> = &|at, bytes| while_thawed(fs, || write(at, bytes));
     let end = old.start.0.saturating_add(old.len_bytes);
     let mut left = old.start.0..end;
     loop {
