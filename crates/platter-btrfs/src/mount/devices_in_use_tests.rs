@@ -26,6 +26,7 @@ use super::{Btrfs, MountOptions};
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::txn::log_trees;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::{CHECK_DATA, Pool};
@@ -120,7 +121,7 @@ fn change(dir: &dyn Inode, model: &mut Model, random: &mut Random) {
 }
 
 /// Runs a command while threads write. Returns what they wrote, by their directories.
-fn with_load<R>(fs: &Btrfs, seed: u64, command: impl FnOnce() -> R) -> (Vec<Model>, R) {
+pub(super) fn with_load<R>(fs: &Btrfs, seed: u64, command: impl FnOnce() -> R) -> (Vec<Model>, R) {
     let stop = AtomicBool::new(false);
     let changes = AtomicU64::new(0);
     let root = fs.root().unwrap();
@@ -160,7 +161,7 @@ fn with_load<R>(fs: &Btrfs, seed: u64, command: impl FnOnce() -> R) -> (Vec<Mode
     result
 }
 
-fn assert_reads(fs: &Btrfs, seed: u64, models: &[Model]) {
+pub(super) fn assert_reads(fs: &Btrfs, seed: u64, models: &[Model]) {
     let root = fs.root().unwrap();
     for (writer, model) in models.iter().enumerate() {
         let dir = root.lookup(name(&format!("dir{seed}-{writer}"))).unwrap();
@@ -179,7 +180,7 @@ echo more > "$root"/more
 rm "$root"/more
 "#;
 
-fn assert_whole(pool: &Pool) {
+pub(super) fn assert_whole(pool: &Pool) {
     let checked = pool.run(CHECK_DATA);
     let is_clean = checked.contains("no error found") && !checked.contains("ERROR");
     assert!(is_clean, "{checked}");
@@ -377,6 +378,32 @@ fn devices_come_and_go_while_files_are_written() {
         assert_reads(&fs, 1, &models);
         fs.unmount().unwrap();
     }
+}
+
+#[test]
+fn inodes_are_logged_while_there_is_one_device() {
+    let pool = Pool::make(1, 400, &[]);
+    let image = pool.images()[0].with_extension("added");
+    File::create(&image).unwrap().set_len(400 << 20).unwrap();
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    fs.sync().unwrap();
+    let logs = |call: u64| {
+        file.write_at(call * 4096, &[7; 4096]).unwrap();
+        file.sync(false).unwrap();
+        log_trees::logs_written(fs.super_block().writing().unwrap())
+    };
+    assert_eq!(logs(0), 1);
+    assert_eq!(devices(&fs).add_device(&open(&image)).unwrap(), 2);
+    assert_eq!(logs(1), 1);
+    devices(&fs).remove_device(2, &mut to_the_end).unwrap();
+    assert_eq!(logs(2), 2);
+    drop((root, file));
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_whole(&pool);
 }
 
 fn replace(devices_count: usize, profile: &str, metadata: &str, number: u64) {

@@ -335,9 +335,17 @@ fn new_log_tree(fs: &WriteContext, cow: &LogCow<'_>) -> Result<TreeState> {
     Ok(state)
 }
 
-/// Writes what was logged so far. Returns the number of that log, and its root; `None` if not all devices lead to it.
-fn write_closed(fs: &WriteContext, generation: Generation) -> Result<Option<(u64, RootPointer)>> {
+/// Writes what was logged so far. Returns the number of that log, and its root; `None` where only a commit makes it
+/// durable, and if not all devices lead to it.
+pub(super) fn write_closed(
+    fs: &WriteContext,
+    generation: Generation,
+) -> Result<Option<(u64, RootPointer)>> {
     let log = close(fs, generation)?;
+    // While the trees were changed, a chunk may have been added that has some of it.
+    if takes_no_log(fs, generation) {
+        return Ok(None);
+    }
     for run in log.blocks.chunks(WRITE_BLOCKS_MAX) {
         fs.blocks().write(run)?;
     }

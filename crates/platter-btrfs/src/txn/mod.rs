@@ -439,6 +439,12 @@ impl WriteContext {
         self.superblock.lock().clone()
     }
 
+    /// How many devices the filesystem has after the running transaction.
+    #[must_use]
+    pub fn device_count(&self) -> u64 {
+        self.superblock.lock().device_count
+    }
+
     /// The tree blocks.
     #[must_use]
     pub fn blocks(&self) -> &TreeBlocks {

@@ -37,7 +37,7 @@ pub fn log_inode(
     let context: &FsContext = fs.context();
     let superblock = &context.superblock;
     // After a crash, one device may know of a log that another does not.
-    if superblock.device_count > 1 {
+    if fs.device_count() > 1 {
         return Ok(None);
     }
     let Some(mut turn) = log_trees::start(handle) else {

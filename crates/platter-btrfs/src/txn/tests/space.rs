@@ -17,7 +17,7 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
 use crate::txn::{
-    FileRange, WriteContext, WriteOptions, chunks, convert, data_extents, space, unused,
+    FileRange, WriteContext, WriteOptions, chunks, convert, data_extents, log_trees, space, unused,
 };
 
 const PIECE: u64 = 4 << 20;
@@ -241,6 +241,38 @@ fn items_of_a_chunk_are_inserted_after_it_is_a_group() {
         drop(pending);
         assert!(adding.join().unwrap().unwrap());
     });
+    create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn log_with_a_block_in_a_new_chunk_is_not_written() {
+    let pool = Pool::make(1, 600, &[]);
+    let fs = pool.open(WriteOptions::default());
+    let handle = fs.begin(16).unwrap();
+    let log = |chunk: bool| {
+        let mut turn = log_trees::start(&handle).unwrap();
+        if chunk {
+            // Another thread found the log possible before, and waits for the trees.
+            let kind = BlockGroupFlags::METADATA;
+            let grow = || chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind));
+            let grown = thread::scope(|scope| scope.spawn(grow).join());
+            assert!(grown.unwrap().unwrap());
+        }
+        let key = Key::new(FIRST_FREE_OBJECT, ItemKind::XATTR_ITEM, u64::from(chunk));
+        let edited = turn.edit(TreeId::FS, |editor| editor.set(key, b"logged"));
+        edited.unwrap();
+    };
+    log(false);
+    let written = log_trees::write_closed(&fs, handle.generation()).unwrap();
+    assert_eq!(written.map(|(number, _)| number), Some(1));
+    log(true);
+    let written = log_trees::write_closed(&fs, handle.generation()).unwrap();
+    assert_eq!(written, None);
+    assert!(!log_trees::sync(&handle, 2));
+    drop(handle);
     create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
     fs.sync().unwrap();
     drop(fs);
