@@ -3,7 +3,7 @@
 //!
 //! So a copy of a tree block changes no other tree at once, and an extent that is referred to and then
 //! no more, or the reverse, changes none at all. Each extent has one *head* with the sum of what is queued,
-//! and its references.
+//! and its references. Heads are in shards by address, each with a lock of its own.
 
 pub mod slab;
 mod radix;
@@ -13,6 +13,7 @@ pub mod index;
 #[cfg(feature = "bench")]
 mod chosen;
 mod reference;
+mod walks;
 mod queue;
 mod running;
 mod shared;

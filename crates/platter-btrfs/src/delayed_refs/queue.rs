@@ -1,6 +1,6 @@
 //! The queue of delayed references: heads, their references, and what they count.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus, rules};
 
@@ -9,6 +9,7 @@ use super::index::{HeadIndex, Inserted};
 use super::layout::{HeadFlags, HeadState};
 use super::reference::{Action, ExtentOp, Merged, QueuedRef, RefKey, RefSlab};
 use super::slab::{Page, Slab, Slot};
+use super::walks::Walks;
 use crate::ondisk::LogicalAddr;
 
 rules! {
@@ -81,8 +82,8 @@ pub struct DelayedRefCounters {
     pub forgotten: u64,
     /// Heads that changed while their last reference was run.
     pub retries: u64,
-    /// How many heads were inserted while so many were there, by powers of two: none or one, then up to three, up to
-    /// seven, and so on.
+    /// How many heads were inserted while so many were in their index, by powers of two: none or one, then up to three,
+    /// up to seven, and so on.
     pub present: [u64; PRESENT_BUCKETS],
 }
 
@@ -107,6 +108,24 @@ impl DelayedRefCounters {
             forgotten: self.forgotten - earlier.forgotten,
             retries: self.retries - earlier.retries,
             present,
+        }
+    }
+
+    /// What both counted.
+    pub(super) fn plus(mut self, other: &Self) -> Self {
+        for (count, more) in self.present.iter_mut().zip(&other.present) {
+            *count += more;
+        }
+        Self {
+            heads: self.heads + other.heads,
+            merged_heads: self.merged_heads + other.merged_heads,
+            refs: self.refs + other.refs,
+            merged_refs: self.merged_refs + other.merged_refs,
+            cancelled: self.cancelled + other.cancelled,
+            run: self.run + other.run,
+            forgotten: self.forgotten + other.forgotten,
+            retries: self.retries + other.retries,
+            present: self.present,
         }
     }
 
@@ -161,18 +180,16 @@ pub struct RefQueue<I: HeadIndex = Heads> {
     pub(super) cursor: u64,
     /// Bytes of data whose checksums are to be deleted.
     pub(super) checksum_deletions: u64,
-    /// Walks over references that are in progress, by sequence, and how many of each.
-    walks: BTreeMap<u64, u32>,
-    last_sequence: u64,
+    walks: Arc<Walks>,
     pub(super) counters: DelayedRefCounters,
 }
 
 impl<I: HeadIndex> RefQueue<I> {
-    /// An empty queue whose heads are in `heads`, which has none.
-    #[must_use]
-    pub fn with_heads(heads: I) -> Self {
+    /// An empty queue whose heads are in `heads`, which has none, with walks that others know, too.
+    pub(super) fn with_heads(heads: I, walks: Arc<Walks>) -> Self {
         Self {
             heads,
+            walks,
             ..Self::default()
         }
     }
@@ -276,7 +293,7 @@ impl<I: HeadIndex> RefQueue<I> {
             (None, Some(op)) => self.ops.insert(op).ok_or(DelayedRefRule::Full)?,
             _ => state.extent_op,
         };
-        let sequence = self.walks.last_key_value().map_or(0, |(last, _)| *last);
+        let sequence = self.walks.newest();
         let new = QueuedRef::new(change.reference, sequence, change.action, change.count);
         match state.queue(&mut self.refs, new) {
             Merged::Full => {
@@ -377,31 +394,17 @@ impl<I: HeadIndex> RefQueue<I> {
     /// Begins a walk over the references of an extent: those that are queued from now on do not change what
     /// it finds. Returns its sequence.
     pub fn begin_walk(&mut self) -> u64 {
-        self.last_sequence += 1;
-        *self.walks.entry(self.last_sequence).or_default() += 1;
-        self.last_sequence
+        self.walks.begin()
     }
 
     /// Ends a walk.
     pub fn end_walk(&mut self, sequence: u64) {
-        if let Some(count) = self.walks.get_mut(&sequence) {
-            *count -= 1;
-            if *count == 0 {
-                self.walks.remove(&sequence);
-            }
-        }
-    }
-
-    /// Whether a walk is in progress.
-    #[must_use]
-    pub fn has_walks(&self) -> bool {
-        !self.walks.is_empty()
+        self.walks.end(sequence);
     }
 
     /// The sequence from which on references are neither merged nor run.
     pub(super) fn sequence_limit(&self) -> u64 {
-        let oldest = self.walks.first_key_value();
-        oldest.map_or(u64::MAX, |(sequence, _)| *sequence)
+        self.walks.limit()
     }
 
     /// Discards all heads, of which none is being run, with their references.

@@ -1,5 +1,7 @@
 //! Running of heads: in order of address, additions before drops.
 
+use std::ops::Range;
+
 use platter_ondisk::{Corrupt, Locus};
 
 use super::index::HeadIndex;
@@ -104,6 +106,22 @@ impl<I: HeadIndex> RefQueue<I> {
             at = self.heads.at_or_after(next);
         }
         None
+    }
+
+    /// The address of the first head from `start` on that is not being run.
+    pub(super) fn next_ready(&self, start: u64) -> Option<u64> {
+        let slot = self.ready_from(start)?;
+        Some(self.heads.address(slot))
+    }
+
+    /// Selects the first head of some addresses that is not being run. Returns it with the address to go on from.
+    pub(super) fn select_in(&mut self, addresses: &Range<u64>) -> Option<(Running, u64)> {
+        self.cursor = self.next_ready(addresses.start)?;
+        if self.cursor >= addresses.end {
+            return None;
+        }
+        let running = self.select()?;
+        Some((running, self.cursor))
     }
 
     /// Puts a head back that was not run to its end.

@@ -1,8 +1,11 @@
-//! The queue for several threads: one lock, and waiting for heads that are being run.
+//! The queue for several threads: shards by address, each with a lock, and waiting for heads that are being run.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crossbeam_utils::CachePadded;
 use platter_block::lock::{Condvar, Mutex, rank};
 use platter_ondisk::Corrupt;
 
@@ -14,6 +17,7 @@ use super::queue::{
 };
 use super::reference::{ExtentOp, RefKey};
 use super::running::{FinishedHead, RunStep, Running};
+use super::walks::Walks;
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::extent_item::ExtentFlags;
 
@@ -32,34 +36,82 @@ pub struct PendingState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy;
 
+/// Shards of the heads.
+const SHARDS: usize = 16;
+/// Heads of this many bits of addresses in a row are in one shard: those of one leaf of the extent tree, and of a small
+/// block group, which are run in order of address.
+const RANGE_BITS: u32 = 26;
+const RANGE_MASK: u64 = (1 << RANGE_BITS) - 1;
+
 /// The delayed references of the running transaction.
 ///
-/// The lock of the queue is held shortly, and never while a tree is read. A head that is being run belongs
-/// to the thread that runs it; a thread that has to know the whole state of its extent waits, and then
+/// The lock of a shard is held shortly, and never while a tree is read, nor with that of another one. A head that is
+/// being run belongs to the thread that runs it; a thread that has to know the whole state of its extent waits, and then
 /// searches the head again: it may be gone, or another one.
-#[derive(Default)]
 pub struct DelayedRefs<I: HeadIndex = Heads> {
+    shards: [CachePadded<Shard<I>>; SHARDS],
+    walks: Arc<Walks>,
+    /// The end of the extent whose head was selected last.
+    cursor: CachePadded<AtomicU64>,
+}
+
+/// The heads of every sixteenth range of addresses.
+struct Shard<I: HeadIndex> {
     /// Delayed references.
     queue: Mutex<RefQueue<I>, { rank(11, 0) }>,
     /// Notified when a head is not being run any more.
     released: Condvar,
-    /// Threads that wait for the end of all walks.
-    walk_waiters: AtomicU32,
+    /// Its heads.
+    len: AtomicUsize,
+}
+
+impl<I: HeadIndex> Shard<I> {
+    /// Calls `change` with the queue.
+    fn with<R>(&self, change: impl FnOnce(&mut RefQueue<I>) -> R) -> R {
+        let mut queue = self.queue.lock();
+        let result = change(&mut queue);
+        self.len.store(queue.len(), Ordering::Release);
+        result
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+}
+
+impl<I: HeadIndex> Default for DelayedRefs<I> {
+    fn default() -> Self {
+        Self::with_heads(I::default)
+    }
 }
 
 impl<I: HeadIndex> DelayedRefs<I> {
-    /// No references; their heads will be in `heads`, which has none.
+    /// No references; the heads of each shard will be in what `heads` makes, which has none.
     #[must_use]
-    pub fn with_heads(heads: I) -> Self {
+    pub fn with_heads(heads: impl Fn() -> I) -> Self {
+        let walks = Arc::new(Walks::default());
+        let shard = |_| {
+            CachePadded::new(Shard {
+                queue: Mutex::new(RefQueue::with_heads(heads(), Arc::clone(&walks))),
+                released: Condvar::default(),
+                len: AtomicUsize::new(0),
+            })
+        };
         Self {
-            queue: Mutex::new(RefQueue::with_heads(heads)),
-            ..Self::default()
+            shards: std::array::from_fn(shard),
+            walks,
+            cursor: CachePadded::default(),
         }
+    }
+
+    fn shard(&self, address: LogicalAddr) -> &Shard<I> {
+        let index = usize::try_from(address.0 >> RANGE_BITS).unwrap_or_default();
+        &self.shards[index % SHARDS]
     }
 
     /// Queues a change.
     pub fn queue(&self, change: &Change) -> Result<(), Corrupt<DelayedRefRule>> {
-        self.queue.lock().queue(change)
+        self.shard(change.address).with(|queue| queue.queue(change))
     }
 
     /// Queues a change of an item that changes no reference.
@@ -70,12 +122,13 @@ impl<I: HeadIndex> DelayedRefs<I> {
         kind: ExtentKind,
         op: ExtentOp,
     ) -> Result<(), Corrupt<DelayedRefRule>> {
-        self.queue.lock().queue_op(address, len_bytes, kind, op)
+        let shard = self.shard(address);
+        shard.with(|queue| queue.queue_op(address, len_bytes, kind, op))
     }
 
     /// See [`RefQueue::forget`].
     pub fn forget(&self, address: LogicalAddr) -> Option<Freed> {
-        self.queue.lock().forget(address)
+        self.shard(address).with(|queue| queue.forget(address))
     }
 
     /// What is pending of an extent, `None` if nothing is.
@@ -86,7 +139,7 @@ impl<I: HeadIndex> DelayedRefs<I> {
     /// [`Busy`] if the head is being run: [wait](Self::wait_for) without the lock of the extent tree, and
     /// look again.
     pub fn pending(&self, address: LogicalAddr) -> Result<Option<PendingState>, Busy> {
-        let queue = self.queue.lock();
+        let queue = self.shard(address).queue.lock();
         let Some(slot) = queue.heads.find(address.0) else {
             return Ok(None);
         };
@@ -107,7 +160,7 @@ impl<I: HeadIndex> DelayedRefs<I> {
     /// # Errors
     /// As of [`pending`](Self::pending).
     pub fn pending_of(&self, address: LogicalAddr, key: RefKey) -> Result<(bool, bool), Busy> {
-        let queue = self.queue.lock();
+        let queue = self.shard(address).queue.lock();
         let Some(slot) = queue.heads.find(address.0) else {
             return Ok((true, false));
         };
@@ -122,7 +175,8 @@ impl<I: HeadIndex> DelayedRefs<I> {
     /// Waits until the head of an extent, if there is one, is not being run. The caller has no lock
     /// of a tree that running a reference changes.
     pub fn wait_for(&self, address: LogicalAddr) {
-        let mut queue = self.queue.lock();
+        let shard = self.shard(address);
+        let mut queue = shard.queue.lock();
         while let Some(slot) = queue.heads.find(address.0)
             && queue
                 .heads
@@ -130,74 +184,102 @@ impl<I: HeadIndex> DelayedRefs<I> {
                 .flags
                 .contains(HeadFlags::PROCESSING)
         {
-            self.released.wait(&mut queue);
+            shard.released.wait(&mut queue);
         }
     }
 
-    /// See [`RefQueue::select`].
+    /// Selects the next head to run, in order of address, from the lowest one again after the highest.
     pub fn select(&self) -> Option<Running> {
-        self.queue.lock().select()
+        let cursor = self.cursor.load(Ordering::Relaxed);
+        // Most are in the range of the one before.
+        let end = (cursor | RANGE_MASK).saturating_add(1);
+        if let Some(running) = self.select_in(cursor..end) {
+            return Some(running);
+        }
+        loop {
+            let next = self.next_ready(cursor).or_else(|| self.next_ready(0))?;
+            // Another thread may have selected it.
+            if let Some(running) = self.select_in(next..next.saturating_add(1)) {
+                return Some(running);
+            }
+        }
+    }
+
+    fn next_ready(&self, from: u64) -> Option<u64> {
+        let shards = self.shards.iter().filter(|shard| shard.len() > 0);
+        let next = shards.filter_map(|shard| shard.queue.lock().next_ready(from));
+        next.min()
+    }
+
+    /// Selects a head of addresses in one range.
+    fn select_in(&self, addresses: Range<u64>) -> Option<Running> {
+        let shard = self.shard(LogicalAddr(addresses.start));
+        let (running, next) = shard.with(|queue| queue.select_in(&addresses))?;
+        self.cursor.store(next, Ordering::Relaxed);
+        Some(running)
     }
 
     /// See [`RefQueue::unselect`].
     pub fn unselect(&self, running: Running) {
-        self.queue.lock().unselect(running);
-        self.released.notify_all();
+        let shard = self.shard(running.address());
+        shard.with(|queue| queue.unselect(running));
+        shard.released.notify_all();
     }
 
     /// See [`RefQueue::next_step`].
     pub fn next_step(&self, running: &Running) -> Result<RunStep, Corrupt<DelayedRefRule>> {
-        self.queue.lock().next_step(running)
+        let shard = self.shard(running.address());
+        shard.with(|queue| queue.next_step(running))
     }
 
     /// See [`RefQueue::finish`].
     pub fn finish(&self, running: Running) -> Result<FinishedHead, Running> {
-        let finished = self.queue.lock().finish(running);
+        let shard = self.shard(running.address());
+        let finished = shard.with(|queue| queue.finish(running));
         if finished.is_ok() {
-            self.released.notify_all();
+            shard.released.notify_all();
         }
         finished
     }
 
     /// Begins a walk over references; see [`RefQueue::begin_walk`].
     pub fn begin_walk(&self) -> u64 {
-        self.queue.lock().begin_walk()
+        self.walks.begin()
     }
 
     /// Ends a walk.
     pub fn end_walk(&self, sequence: u64) {
-        self.queue.lock().end_walk(sequence);
-        self.released.notify_all();
+        self.walks.end(sequence);
     }
 
     /// Waits until no walk is in progress, so that all references can be run. The caller has no lock that a
     /// walk needs.
     pub fn wait_for_walks(&self) {
-        let mut queue = self.queue.lock();
-        self.walk_waiters.fetch_add(1, Ordering::Relaxed);
-        while queue.has_walks() {
-            self.released.wait(&mut queue);
-        }
-        self.walk_waiters.fetch_sub(1, Ordering::Relaxed);
+        self.walks.wait();
     }
 
     /// How many threads wait for the end of all walks.
     pub fn walk_waiters(&self) -> u32 {
-        self.walk_waiters.load(Ordering::Relaxed)
+        self.walks.waiters()
     }
 
     /// Discards all heads when the transaction is aborted, waiting for each that is being run.
     pub fn abort(&self) -> Vec<Discarded> {
-        let mut queue = self.queue.lock();
-        while queue.ready() < queue.len() {
-            self.released.wait(&mut queue);
-        }
-        queue.abort()
+        let abort = |shard: &CachePadded<Shard<I>>| {
+            let mut queue = shard.queue.lock();
+            while queue.ready() < queue.len() {
+                shard.released.wait(&mut queue);
+            }
+            let discarded = queue.abort();
+            shard.len.store(0, Ordering::Release);
+            discarded
+        };
+        self.shards.iter().flat_map(abort).collect()
     }
 
     /// How many heads there are.
     pub fn len(&self) -> usize {
-        self.queue.lock().len()
+        self.shards.iter().map(|shard| shard.len()).sum()
     }
 
     /// Whether there are no heads.
@@ -207,17 +289,27 @@ impl<I: HeadIndex> DelayedRefs<I> {
 
     /// Bytes of data whose checksums are to be deleted.
     pub fn checksum_deletions(&self) -> u64 {
-        self.queue.lock().checksum_deletions()
+        let shards = self.shards.iter();
+        shards
+            .map(|shard| shard.queue.lock().checksum_deletions())
+            .sum()
     }
 
     /// Events since the mount.
     pub fn counters(&self) -> DelayedRefCounters {
-        self.queue.lock().counters()
+        let counters = self
+            .shards
+            .iter()
+            .map(|shard| shard.queue.lock().counters());
+        counters.fold(DelayedRefCounters::default(), |sum, one| sum.plus(&one))
     }
 }
 
 impl<I: HeadIndex> fmt::Debug for DelayedRefs<I> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.queue.lock().fmt(out)
+        out.debug_struct("DelayedRefs")
+            .field("len", &self.len())
+            .field("walks", &self.walks)
+            .finish_non_exhaustive()
     }
 }

@@ -106,8 +106,9 @@ fn random_writes(pool: &Pool, skips: bool, commits: u64) -> Vec<CommitReport> {
             file.write_at(random.below(6 << 10) << 12, &[fill; 4096])
                 .unwrap();
         }
-        file.sync(false).unwrap();
+        mounted.sync().unwrap();
         reports.extend(mounted.last_commit());
+        pool.assert_clean();
     }
     drop((root, file));
     mounted.unmount().unwrap();

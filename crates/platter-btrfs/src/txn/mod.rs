@@ -159,7 +159,7 @@ pub struct CommitReport {
     pub unblocked_nanoseconds: u64,
     /// What was queued and run since the commit before.
     pub references: DelayedRefCounters,
-    /// Searches of the extent tree to run references since the commit before.
+    /// Leaves of the extent tree that were searched from its root, to be changed, since the commit before.
     pub extent_searches: u64,
     /// Tree blocks that were copied since the commit before.
     pub blocks_copied: u64,
@@ -275,7 +275,7 @@ pub struct WriteContext {
     stops_moving: AtomicBool,
     /// Tree blocks that were copied, since the mount.
     copied: AtomicU64,
-    /// Searches of the extent tree to run references, since the mount.
+    /// Leaves of the extent tree that were searched from its root, to be changed, since the mount.
     extent_searches: AtomicU64,
     /// Inode items that operations changed, since the mount.
     inodes_recorded: AtomicU64,
@@ -427,7 +427,7 @@ impl WriteContext {
         self.transactions.committed()
     }
 
-    /// Searches of the extent tree to run references, since the mount.
+    /// Leaves of the extent tree that were searched from its root, to be changed, since the mount.
     #[must_use]
     pub fn extent_searches(&self) -> u64 {
         self.extent_searches.load(Ordering::Relaxed)
@@ -540,13 +540,15 @@ impl WriteContext {
         let before = (std::mem::take(recent), &mut *delayed);
         let mut editor = TreeEditor::going_on(&self.context.blocks, &cow, now, before);
         let result = change(&mut editor);
+        let EditCounts {
+            searches,
+            leaf_changes,
+        } = editor.counts();
         if id.is_subvolume() {
-            let EditCounts {
-                searches,
-                leaf_changes,
-            } = editor.counts();
             self.leaf_searches.fetch_add(searches, Ordering::Relaxed);
             self.leaf_changes.fetch_add(leaf_changes, Ordering::Relaxed);
+        } else if id == TreeId::EXTENT {
+            self.extent_searches.fetch_add(searches, Ordering::Relaxed);
         }
         if result.is_ok() {
             *recent = editor.into_recent();

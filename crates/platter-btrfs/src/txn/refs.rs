@@ -1,12 +1,10 @@
 //! Delayed references: what is queued, and run as changes of the extent tree and what follows from them.
 
-use std::sync::atomic::Ordering;
-
 use platter_vfs::Result;
 
 use super::extents::Extent;
 use super::free_space::GroupSpace;
-use super::{Editor, WriteContext, checksums, chunks, extents, trees};
+use super::{WriteContext, checksums, chunks, extents, trees};
 use crate::block_group::BlockGroup;
 use crate::delayed_refs::{Action, Change, ExtentKind, FinishedHead, RunStep, Running};
 use crate::ondisk::extent_item::ExtentRef;
@@ -84,7 +82,7 @@ fn run_steps(fs: &WriteContext, generation: Generation, running: &Running) -> Re
                     len_bytes,
                     kind,
                 };
-                edit_extents(fs, generation, |editor| extent.set(editor, op))?;
+                fs.edit(generation, TreeId::EXTENT, |editor| extent.set(editor, op))?;
             }
             RunStep::Reference { .. } => run_reference(fs, generation, running, &step)?,
         }
@@ -122,7 +120,7 @@ fn run_reference(
         let owner = owner.filter(|_| kind == ExtentKind::Data);
         let owner = owner.map(|tree| ExtentRef::Owner { tree });
         let inline = owner.into_iter().chain([key.counted(count)]).collect();
-        edit_extents(fs, generation, |editor| {
+        fs.edit(generation, TreeId::EXTENT, |editor| {
             extent.insert(editor, inline, op, generation, extents::is_skinny(fs))
         })?;
         return allocated(fs, generation, &extent);
@@ -130,12 +128,12 @@ fn run_reference(
     match action {
         Action::Add => {
             let node_bytes = fs.context.superblock.node_bytes;
-            edit_extents(fs, generation, |editor| {
+            fs.edit(generation, TreeId::EXTENT, |editor| {
                 extent.add(editor, key, count, op, node_bytes)
             })
         }
         Action::Drop => {
-            let item = edit_extents(fs, generation, |editor| {
+            let item = fs.edit(generation, TreeId::EXTENT, |editor| {
                 extent.drop_ref(editor, key, count, op)
             })?;
             if let Some(item) = item {
@@ -147,16 +145,6 @@ fn run_reference(
             Ok(())
         }
     }
-}
-
-/// Changes the extent tree, with one search for it counted.
-fn edit_extents<R>(
-    fs: &WriteContext,
-    generation: Generation,
-    change: impl FnOnce(&mut Editor<'_, '_>) -> Result<R>,
-) -> Result<R> {
-    fs.extent_searches.fetch_add(1, Ordering::Relaxed);
-    fs.edit(generation, TreeId::EXTENT, change)
 }
 
 /// An extent got its item.

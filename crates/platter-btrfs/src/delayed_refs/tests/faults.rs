@@ -323,6 +323,30 @@ fn lookup_waits_for_a_head_that_runs_and_searches_again() {
     assert_eq!(net(&refs), Some(-1));
 }
 
+#[test]
+fn heads_of_all_shards_are_run_in_order_of_address() {
+    let refs = DelayedRefs::<Heads>::default();
+    let mut random = Random(1);
+    let queue = |random: &mut Random| {
+        let address = random.below(1 << 18) * BLOCK;
+        refs.queue(&of_tree(address, 5, Action::Add)).unwrap();
+    };
+    (0..500).for_each(|_| queue(&mut random));
+    let mut addresses = Vec::new();
+    while let Some(running) = refs.select() {
+        addresses.push(running.address().0);
+        while refs.next_step(&running).unwrap() != RunStep::Done {}
+        refs.finish(running).unwrap();
+        // Those before it wait for the next turn.
+        if addresses.len() < 100 {
+            queue(&mut random);
+        }
+    }
+    assert!(addresses.len() > 400 && refs.is_empty());
+    let turns = addresses.windows(2).filter(|pair| pair[0] > pair[1]);
+    assert_eq!(turns.count(), 1);
+}
+
 fn merging_takes_no_slots<I: HeadIndex>() {
     let mut queue = RefQueue::<I>::default();
     for _ in 0..10_000 {
@@ -348,7 +372,8 @@ fn threads_that_queue_and_run_lose_nothing() {
             scope.spawn(move || {
                 let mut random = Random(thread);
                 for _ in 0..3000 {
-                    let address = (random.below(50) + 1) * BLOCK;
+                    // In all shards.
+                    let address = (random.below(50) + 1) << 25;
                     let count = u32::try_from(random.below(3) + 1).unwrap();
                     refs.queue(&of_file(address, 257 + thread, Action::Add, count))
                         .unwrap();
