@@ -13,6 +13,12 @@ use crate::ondisk::LogicalAddr;
 use crate::ondisk::block_group::BlockGroupItem;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 
+/// Takes a piece of a free range, and the whole range.
+type VisitFree<'v> = dyn FnMut(&Range<u64>, &Range<u64>) -> Result<()> + 'v;
+
+/// Free ranges that are visited while others wait.
+const VISITED_MAX: usize = 256;
+
 /// How the space of a block group, or of several, is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpaceUse {
@@ -282,6 +288,43 @@ impl BlockGroup {
         self.loaded(read).map(drop)
     }
 
+    /// Calls `visit` with free ranges from `from` on, in pieces, and with the whole range that each is of, while none of
+    /// them is allocated: up to `most` bytes and some ranges. Returns where to go on; `None` after the last one, and where
+    /// the free ranges are not known.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn visit_free(
+        &self,
+        from: u64,
+        most: u64,
+        visit: &mut VisitFree<'_>,
+    ) -> Result<Option<u64>> {
+        let state = self.state.lock();
+        let free = state.free.as_ref().filter(|_| !state.is_removed);
+        let Some(free) = free else { return Ok(None) };
+        let mut left = most;
+        for (number, range) in free.since(from).enumerate() {
+            let start = range.start.max(from);
+            if left == 0 || number == VISITED_MAX {
+                return Ok(Some(start));
+            }
+            let end = range.end.min(start.saturating_add(left));
+            visit(&(start..end), &range)?;
+            left -= end - start;
+            if end < range.end {
+                return Ok(Some(end));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether it is not in the table any more.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.state.lock().is_removed
+    }
+
     /// Allocates a range. `None` if there is none so long.
     pub fn allocate(
         &self,
@@ -374,6 +417,12 @@ impl BlockGroup {
     /// A pinned range can be allocated, as the commit that does not use it is durable. Returns `false` if that cannot be.
     #[must_use]
     pub fn unpin(&self, range: Range<u64>) -> bool {
+        self.unpin_with(range, &|_| ())
+    }
+
+    /// As [`unpin`](Self::unpin), with a call for what can be allocated, before it is.
+    #[must_use]
+    pub(super) fn unpin_with(&self, range: Range<u64>, discard: &dyn Fn(&Range<u64>)) -> bool {
         let usable = self.usable_of(&range);
         let mut state = self.state.lock();
         if let Some(kept) = &mut state.kept {
@@ -382,6 +431,11 @@ impl BlockGroup {
         let Some(pinned) = state.pinned.checked_sub(range.end - range.start) else {
             return false;
         };
+        let is_free = |free: &Ranges| usable.iter().any(|part| free.intersects(&part));
+        if state.free.as_ref().is_some_and(is_free) {
+            return false;
+        }
+        usable.iter().for_each(|part| discard(&part));
         state.pinned = pinned;
         let free = state.free.as_mut();
         free.is_none_or(|free| usable.iter().all(|part| free.add(part)))

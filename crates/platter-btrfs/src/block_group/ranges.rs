@@ -35,6 +35,11 @@ impl Ranges {
         self.ends.iter().map(|(start, end)| *start..*end)
     }
 
+    /// The ranges that end after `from`, ascending.
+    pub fn since(&self, from: u64) -> impl Iterator<Item = Range<u64>> {
+        self.overlapping(&(from..u64::MAX))
+    }
+
     /// Adds a range. Returns `false`, without a change, if a part of it is there.
     pub fn add(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() || self.intersects(&range) {
@@ -95,7 +100,7 @@ impl Ranges {
         self.overlapping(range).next().is_some()
     }
 
-    fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    fn overlapping<'r>(&'r self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'r> {
         let before = self.ends.range(..range.start).next_back();
         let first = before.filter(|(_, end)| **end > range.start);
         let rest = self.ends.range(range.clone());

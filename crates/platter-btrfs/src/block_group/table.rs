@@ -273,12 +273,17 @@ impl BlockGroups {
 
     /// A pinned range can be used.
     pub fn unpin(&self, range: &Range<u64>) -> Result<()> {
+        self.unpin_with(range, &|_| ())
+    }
+
+    /// A pinned range can be used. Calls `discard` with what can be, before it is.
+    pub fn unpin_with(&self, range: &Range<u64>, discard: &dyn Fn(&Range<u64>)) -> Result<()> {
         // What was pinned of two neighbours is one range.
         let mut at = range.start;
         while at < range.end {
             let group = self.find(LogicalAddr(at), 1)?;
             let end = range.end.min(group.end().0);
-            let is_unpinned = group.unpin(at..end);
+            let is_unpinned = group.unpin_with(at..end, discard);
             self.count_free(&group);
             if !is_unpinned {
                 return Err(Corrupt::new(Locus::block(at), SpaceRule::Account).into());

@@ -8,10 +8,12 @@ pub mod parity;
 mod store;
 mod rows;
 mod write;
+mod discard;
 mod mirror;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use discard::discard;
 pub use layout::{Placement, Segment};
 pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};

@@ -35,6 +35,8 @@ mod durability_tests;
 mod log_tests;
 #[cfg(test)]
 mod devices_in_use_tests;
+#[cfg(test)]
+mod trim_tests;
 
 use std::sync::Arc;
 
@@ -42,12 +44,12 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{
     Clock, Condition, Description, Devices, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes,
-    Tune,
+    Trim, Tune,
 };
 
 use crate::ondisk::Superblock;
 use crate::ops::{MountedSubvolumes, SuperBlock, sync};
-use crate::txn::CommitReport;
+use crate::txn::{CommitReport, trim};
 use devices_in_use::DevicesInUse;
 use writing::Writing;
 
@@ -219,6 +221,15 @@ impl Filesystem for Btrfs {
     fn tune(&self, changes: &[Tune]) -> Result<()> {
         let _writer = self.fs.writers.enter();
         tune::tune(&self.fs, changes)
+    }
+
+    fn trim(&self, asked: &Trim) -> Result<u64> {
+        let _writer = self.fs.writers.enter();
+        let writing = self.fs.writing().ok_or(Condition::ReadOnly)?;
+        if asked.len_bytes < u64::from(self.fs.context().superblock.sector_bytes) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        trim::trim(writing, asked)
     }
 
     fn freeze(&self) -> Result<()> {

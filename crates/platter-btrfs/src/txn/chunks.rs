@@ -230,6 +230,12 @@ pub(super) fn free_of(
     free
 }
 
+/// The ranges of a device, up to `total`, that no chunk uses, nor one of the last commit.
+pub(super) fn free_of_device(fs: &WriteContext, member: &Member, total: u64) -> Ranges {
+    let map = fs.blocks().store().map();
+    free_of(&map, &fs.chunks.removed.lock(), member, total)
+}
+
 pub(super) fn hole<'m>(free: &Ranges, member: &'m Member, most: u64) -> Option<Hole<'m>> {
     let aligned = |range: std::ops::Range<u64>| {
         let start = range.start.next_multiple_of(STRIPE_BYTES);

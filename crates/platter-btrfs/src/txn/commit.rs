@@ -16,6 +16,7 @@ use super::{
     refs, snapshots, space, superblocks, trees,
 };
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Ranges, Update};
+use crate::chunk::discard;
 use crate::context::TreesRule;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
@@ -79,7 +80,12 @@ pub(super) fn write(fs: &WriteContext) -> Result<()> {
     fs.refuse_after_failure()?;
     superblocks::write_all(fs, &commit.superblock)?;
     for range in commit.pinned.iter() {
-        fs.groups.unpin(&range)?;
+        fs.groups.unpin_with(&range, &|freed| {
+            if fs.options.discards {
+                // That it is not discarded does no harm.
+                let _ = discard(fs.blocks().store(), freed);
+            }
+        })?;
     }
     log_trees::drop_all(fs)?;
     fs.chunks.set_committed();

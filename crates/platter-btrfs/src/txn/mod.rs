@@ -24,6 +24,7 @@ pub(crate) mod unused;
 pub(crate) mod superblocks;
 pub(crate) mod log_trees;
 mod commit;
+pub(crate) mod trim;
 pub(crate) mod devices;
 pub(crate) mod restripe;
 pub mod convert;
@@ -87,6 +88,8 @@ pub struct WriteOptions {
     /// All changes are one transaction, which only a caller that asks for it commits: a transaction that is full, and
     /// space that is freed by a commit only, are `ENOSPC`. No data that the last commit has is overwritten.
     pub one_transaction: bool,
+    /// `discard`: what a commit freed is discarded when it is durable.
+    pub discards: bool,
     /// A new chunk takes at most this part of all devices. Smaller parts than a tenth leave less unused.
     pub chunk_parts: u64,
     /// How much of quota groups is counted.
@@ -116,6 +119,7 @@ impl WriteOptions {
         blocks_max: 32_768,
         heads_max: 16_384,
         one_transaction: true,
+        discards: false,
         chunk_parts: CHUNK_PARTS,
         counting: CountingLimits::DEFAULT,
         #[cfg(feature = "bench")]
@@ -130,6 +134,7 @@ impl Default for WriteOptions {
             blocks_max: 4096,
             heads_max: 16_384,
             one_transaction: false,
+            discards: false,
             chunk_parts: CHUNK_PARTS,
             counting: CountingLimits::DEFAULT,
             #[cfg(feature = "bench")]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use platter_block::sim::{CrashOptions, CrashState, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
+use platter_vfs::Trim;
 
 use super::Random;
 use super::image::{self, Pool};
@@ -18,7 +19,7 @@ use crate::ondisk::dir_item::Xattr;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{WriteContext, WriteOptions, chunks, unused};
+use crate::txn::{WriteContext, WriteOptions, chunks, trim, unused};
 
 /// The attributes of the root directory.
 pub(super) fn read(fs: &WriteContext) -> Xattrs {
@@ -88,9 +89,23 @@ pub(super) fn assert_clean(devices: &[Arc<dyn BlockDevice>], images: &Pool) {
 }
 
 fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
+    examine_with(devices, mkfs, (commits, checked_of), false);
+}
+
+/// Examines states of commits, which discard what they free, and other free space, where that is asked for.
+fn examine_with(
+    devices: usize,
+    mkfs: &[&str],
+    (commits, checked_of): (u64, usize),
+    discards: bool,
+) {
     let pool = Pool::make(devices, 128, mkfs);
     let (recorder, recorded) = record(&pool);
-    let fs = image::open(&recorded, WriteOptions::default()).unwrap();
+    let options = WriteOptions {
+        discards,
+        ..WriteOptions::default()
+    };
+    let fs = image::open(&recorded, options).unwrap();
     let first = fs.superblock().generation.0;
     let mut random = Random(devices as u64);
     let mut xattrs = Xattrs::new();
@@ -109,6 +124,14 @@ fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
         fs.sync().unwrap();
         history.push(xattrs.clone());
         returned.insert(recorder.mark(), commit);
+        if discards {
+            let all = Trim {
+                start_bytes: 0,
+                len_bytes: u64::MAX,
+                min_bytes: 0,
+            };
+            assert!(trim::trim(&fs, &all).unwrap() > 0);
+        }
     }
     drop(fs);
     let recording = recorder.recording();
@@ -137,6 +160,12 @@ fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
         states += 1;
     }
     assert!(states > 60, "{states} states");
+}
+
+#[test]
+fn discards_leave_what_a_power_failure_needs() {
+    examine_with(1, &[], (4, 9), true);
+    examine_with(2, &["-d", "raid1", "-m", "raid1"], (3, 9), true);
 }
 
 #[test]

@@ -186,6 +186,9 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
         ("nodatacow", None) => options.data.in_place = true,
         ("datacow", None) => options.data.in_place = false,
         ("nodatasum", None) => options.data.unsummed = true,
+        ("discard", None | Some("sync" | "async")) => options.transactions.discards = true,
+        ("nodiscard", None) => options.transactions.discards = false,
+        ("discard", Some(_)) => return Err(OptionError::Invalid("sync or async")),
         ("datasum", None) => {
             options.data.unsummed = false;
             options.data.in_place = false;
@@ -195,7 +198,7 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
         }
         (
             "degraded" | "nologreplay" | "norecovery" | "usebackuproot" | "recovery" | "nodatacow"
-            | "datacow" | "nodatasum" | "datasum",
+            | "datacow" | "nodatasum" | "datasum" | "nodiscard",
             Some(_),
         ) => {
             return Err(OptionError::Invalid("no value"));
@@ -245,9 +248,12 @@ mod tests {
         let method = given.data.compression.unwrap();
         assert_eq!((method.name(), method.level), ("zstd", 7));
         assert!(given.data.is_forced && given.data.unsummed);
+        let given = options(&["discard=async"]).unwrap();
+        assert!(given.transactions.discards);
         assert_eq!(options(&["autodefrag"]), Err(OptionError::Unknown));
         for word in [
             "compress=gzip",
+            "discard=later",
             "subvolid=x",
             "rescue=x",
             "degraded=1",
