@@ -61,9 +61,14 @@ impl Shape {
         self.size.div_ceil(HEADER_COVERS_BYTES) * 512
     }
 
+    /// The most bytes of a record, with its padding: no more than the buffer has.
+    fn record_bytes(self) -> u32 {
+        self.size - self.size % self.unit
+    }
+
     /// The most bytes of operations in a record.
     fn body_bytes(self) -> usize {
-        (self.size - self.header_bytes()) as usize
+        (self.record_bytes() - self.header_bytes()) as usize
     }
 
     /// The most bytes of the log that a checkpoint takes whose items have `bytes`.
@@ -73,7 +78,7 @@ impl Shape {
         }
         let bytes = bytes + FRAME_BYTES;
         let header = u64::from(self.header_bytes());
-        let usable = u64::from(self.size) - header - SPLIT_BYTES;
+        let usable = u64::from(self.record_bytes()) - header - SPLIT_BYTES;
         let records = bytes.div_ceil(usable);
         bytes + records * (header + SPLIT_BYTES) + u64::from(self.unit)
     }
@@ -221,20 +226,19 @@ mod tests {
     use super::*;
     use crate::ondisk::log::Operations;
 
-    const SHAPES: [Shape; 3] = [
-        Shape {
-            size: 32 << 10,
-            unit: 512,
-        },
-        Shape {
-            size: 32 << 10,
-            unit: 32 << 10,
-        },
-        Shape {
-            size: 256 << 10,
-            unit: 256 << 10,
-        },
+    const SHAPES: [Shape; 7] = [
+        shape(32 << 10, 512),
+        shape(32 << 10, 12 << 10),
+        shape(32 << 10, 28 << 10),
+        shape(32 << 10, 32 << 10),
+        shape(256 << 10, 96 << 10),
+        shape(256 << 10, 160 << 10),
+        shape(256 << 10, 256 << 10),
     ];
+
+    const fn shape(size: u32, unit: u32) -> Shape {
+        Shape { size, unit }
+    }
 
     /// Puts the regions of records together again.
     fn joined(bodies: &[Body]) -> Vec<Vec<u8>> {
@@ -285,6 +289,8 @@ mod tests {
                 let header = u64::from(shape.header_bytes());
                 let unit = u64::from(shape.unit);
                 let len = |body: &Body| (header + body.bytes.len() as u64).next_multiple_of(unit);
+                let longest = bodies.iter().map(len).max().unwrap();
+                assert!(longest <= u64::from(shape.size), "{shape:?} {longest}");
                 let total: u64 = bodies.iter().map(len).sum();
                 let items = regions
                     .iter()

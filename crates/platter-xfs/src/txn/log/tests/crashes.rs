@@ -160,6 +160,20 @@ fn fill_all(scene: &Scene, fill: u8) {
 }
 
 #[test]
+fn records_are_no_longer_than_a_log_buffer_with_any_stripe_unit() {
+    // Units that do not divide the 32 KiB of a buffer.
+    for unit in [12 << 10, 20 << 10, 28 << 10] {
+        let recorder = Recorder::new(vec![data(), log_device(8192)]);
+        let [data, log] = devices_of(&recorder);
+        let scene = Scene::open(data, log, unit);
+        fill_all(&scene, 1);
+        let recording = recorder.recording();
+        let [data, log] = replayed(&recording, recording.events().len());
+        assert_eq!(scene.recovered(&data, log, unit), scene.state(), "{unit}");
+    }
+}
+
+#[test]
 fn checkpoint_follows_one_that_a_crash_cut() {
     let (data, log) = (data(), log_device(8192));
     let scene = Scene::open(Arc::clone(&data), Arc::clone(&log), 512);
