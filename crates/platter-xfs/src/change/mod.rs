@@ -246,6 +246,19 @@ impl<'f> Change<'f> {
         self.kept_reservations = self.kept_reservations.saturating_add(count);
     }
 
+    /// Logs the superblock even if nothing in it changes.
+    pub fn touch_superblock(&mut self) -> Result<()> {
+        // It is changed by the thread that has the first group.
+        self.groups.get(AgNr(0))?;
+        let geometry = self.geometry();
+        let len = geometry.sector_bytes();
+        let sector = self.groups.blocks().read(0, len)?;
+        let what = BlockType::of_header(geometry, BasicBlock(0), &sector);
+        let what = what.ok_or(Condition::InvalidArgument)?;
+        let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
+        self.transaction.touch(BasicBlock(0), size, &what)
+    }
+
     /// Commits the change. Returns the number of its checkpoint.
     fn commit(&mut self) -> Result<u64> {
         let geometry = self.geometry();

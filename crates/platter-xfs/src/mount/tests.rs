@@ -718,3 +718,35 @@ fn edit_with_a_corrupt_agi_changes_nothing() {
     assert_eq!(broken_rule(commit.run()), AgiRule::Magic.text());
     assert!(contents(&*commit.device) == before);
 }
+
+#[test]
+fn covered_log_leaves_nothing_to_replay_but_the_superblock() {
+    let device = new_device();
+    let fs = mount(&device);
+    let root = fs.root().unwrap();
+    for number in 0..200 {
+        create(&*root, &format!("file{number}"), CreateKind::Regular).unwrap();
+    }
+    fs.sync().unwrap();
+    let position = || {
+        let superblock = crate::superblock::read(&*device).unwrap();
+        let log = LogDevice::open(&superblock, &device, None).unwrap();
+        find_position(&log, true).unwrap()
+    };
+    let log = fs.context().log().unwrap();
+    writing::cover(fs.context(), log).unwrap();
+    let covered = position();
+    assert_eq!(covered.state, LogState::Dirty);
+    assert_eq!(covered.tail, covered.last, "the tail is the last record");
+    // What comes after it is replayed again.
+    create(&*root, "after", CreateKind::Regular).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(position().tail, covered.last);
+    drop(root);
+    fs.shutdown().unwrap();
+    drop(fs);
+    let fs = mount(&device);
+    let found = fs.root().unwrap().lookup(name("after"));
+    assert!(found.is_ok());
+    fs.unmount().unwrap();
+}

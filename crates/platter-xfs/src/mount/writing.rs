@@ -1,6 +1,8 @@
 //! A mount for writing: what is refused, how it begins, and how it comes to rest.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
@@ -17,7 +19,7 @@ use crate::ops::{SuperBlock, eof_blocks, finish_unlinked, free_inactive, free_wa
 use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
-use crate::txn::{self, LogDevice, LogPosition};
+use crate::txn::{self, Log, LogDevice, LogPosition};
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -215,24 +217,58 @@ fn free_staged(context: &FsContext) -> Result<()> {
 }
 
 /// Makes changes durable at least once in every interval.
-struct Flusher(Weak<SuperBlock>);
+struct Flusher {
+    superblock: Weak<SuperBlock>,
+    idle: IdleLog,
+}
+
+/// Since when nothing is committed.
+#[derive(Debug, Default)]
+struct IdleLog {
+    changes: AtomicU32,
+    since_nanoseconds: AtomicU64,
+    /// After how many changes the log was covered.
+    covered: AtomicU32,
+}
+
+/// The log is covered when nothing was committed for so long, as in Linux.
+const COVER_AFTER: Duration = Duration::from_secs(30);
+
+impl IdleLog {
+    /// Whether the log is to be covered, after so many changes.
+    fn is_due(&self, changes: u32, now: Duration) -> bool {
+        if self.changes.swap(changes, Ordering::Relaxed) != changes {
+            self.begin(now);
+            return false;
+        }
+        let since = Duration::from_nanos(self.since_nanoseconds.load(Ordering::Relaxed));
+        let is_covered = self.covered.load(Ordering::Relaxed) == changes;
+        now.saturating_sub(since) >= COVER_AFTER && !is_covered
+    }
+
+    /// Waits as long as after a change.
+    fn begin(&self, now: Duration) {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.since_nanoseconds.store(now, Ordering::Relaxed);
+    }
+}
 
 impl Flushed for Flusher {
     fn changes(&self) -> Option<u32> {
-        let superblock = self.0.upgrade()?;
+        let superblock = self.superblock.upgrade()?;
         let log = superblock.context.log()?;
         Some(log.changes())
     }
 
     fn flush(&self, _: CommitDue) {
-        if let Some(superblock) = self.0.upgrade() {
+        if let Some(superblock) = self.superblock.upgrade() {
             // An error is kept for the next sync.
             let _ = superblock.sync();
         }
     }
 
     fn maintain(&self) {
-        let Some(superblock) = self.0.upgrade() else {
+        let Some(superblock) = self.superblock.upgrade() else {
             return;
         };
         eof_blocks::free_idle(&superblock);
@@ -241,15 +277,39 @@ impl Flushed for Flusher {
         if let Some(log) = superblock.context.log() {
             // A failure shuts the log down.
             let _ = log.maintain();
+            let changes = log.changes();
+            let now = superblock.clock.monotonic();
+            if self.idle.is_due(changes, now) {
+                self.idle.begin(now);
+                // What is frozen stays as it is.
+                let writer = superblock.writers.try_enter();
+                if writer.is_some() && cover(&superblock.context, log).is_ok() {
+                    // Where something else was committed meanwhile, it is covered later.
+                    let covered = changes.wrapping_add(1);
+                    self.idle.covered.store(covered, Ordering::Relaxed);
+                }
+            }
         }
     }
+}
+
+/// Covers the log (`xfs_log_cover`): brings everything to its place, and has the log end with a record that says so. A recovery
+/// finds no more than the superblock to replay.
+pub(super) fn cover(context: &FsContext, log: &Log) -> Result<()> {
+    log.quiesce()?;
+    let touch = |change: &mut Change<'_>| change.touch_superblock();
+    context.change(&superblock_cost(context), || (), |change, ()| touch(change))?;
+    log.force_all()
 }
 
 /// Starts the thread that a mount for writing needs.
 pub(super) fn start(superblock: &Arc<SuperBlock>, options: &MountOptions) -> Result<Writing> {
     let flusher = match options.commit_interval {
         Some(interval) => {
-            let flusher = Flusher(Arc::downgrade(superblock));
+            let flusher = Flusher {
+                superblock: Arc::downgrade(superblock),
+                idle: IdleLog::default(),
+            };
             let clock = Arc::clone(&superblock.clock);
             Some(start_flusher("xfs-flusher", flusher, clock, interval)?)
         }
@@ -336,11 +396,14 @@ pub(super) fn has_unlinked(context: &FsContext) -> Result<bool> {
 
 /// Stores the counters in the superblock, as part of the log.
 fn store_counters(context: &FsContext) -> Result<()> {
-    let cost = Cost {
+    context.change_frozen(&superblock_cost(context), count_all)
+}
+
+fn superblock_cost(context: &FsContext) -> Cost {
+    Cost {
         bytes: 2 * u64::from(context.geometry().sector_bytes()),
         ..Cost::default()
-    };
-    context.change_frozen(&cost, count_all)
+    }
 }
 
 fn count_all(change: &mut Change<'_>) -> Result<()> {
@@ -361,4 +424,21 @@ fn count_all(change: &mut Change<'_>) -> Result<()> {
     );
     change.groups.blocks_mut().write(0, sector);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_is_covered_once_it_is_idle() {
+        let idle = IdleLog::default();
+        let second = Duration::from_secs(1);
+        assert!(!idle.is_due(5, second));
+        assert!(!idle.is_due(5, 30 * second));
+        assert!(idle.is_due(5, 31 * second));
+        idle.covered.store(6, Ordering::Relaxed);
+        assert!(!idle.is_due(6, 32 * second) && !idle.is_due(6, 100 * second));
+        assert!(!idle.is_due(7, 101 * second) && idle.is_due(7, 131 * second));
+    }
 }
