@@ -37,6 +37,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     or `layouts` (each combination of options made, written and checked), or, of
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
+                    `streams` (50 random trees, sent and received), `refs` (10^6 changes of references),
                     `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (630 corruptions,
                     compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel),
                     `xfs-exchanges` (40 logs, whose recovery is cut, and cut again);
@@ -63,16 +64,36 @@ struct Request {
 /// What runs without a mount, in a program of the testkit.
 const CUTS: [&str; 6] = ["crash", "unflushed", "faults", "threads", "full", "edits"];
 
-/// Tests of the testkit that run in full here.
+/// Tests that run in full here.
 struct Whole {
     name: &'static str,
     /// What they do.
     title: &'static str,
     filesystem: &'static str,
+    tests: Tests,
     /// The filter of the tests.
     test: &'static str,
     /// The variable that makes them whole, and its value.
     variable: [&'static str; 2],
+}
+
+/// Where tests are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tests {
+    /// With the oracles, in the testkit.
+    Oracle,
+    /// In the driver of btrfs.
+    Btrfs,
+}
+
+impl Tests {
+    /// The package, and what cargo builds of it.
+    const fn target(self) -> &'static [&'static str] {
+        match self {
+            Self::Oracle => &["testkit", "--test", "oracle"],
+            Self::Btrfs => &["platter-btrfs", "--lib"],
+        }
+    }
 }
 
 impl Whole {
@@ -86,11 +107,12 @@ impl Whole {
     }
 }
 
-const WHOLE: [Whole; 12] = [
+const WHOLE: [Whole; 14] = [
     Whole {
         name: "many",
         title: "200,000 files made into an image, compared and checked",
         filesystem: "ext4",
+        tests: Tests::Oracle,
         test: "trees::many_files_become_an_image",
         variable: ["PLATTER_TEST_MANY_FILES", "200000"],
     },
@@ -98,6 +120,7 @@ const WHOLE: [Whole; 12] = [
         name: "usr",
         title: "all of /usr made into an image, compared and checked",
         filesystem: "ext4",
+        tests: Tests::Oracle,
         test: "usr::",
         variable: ["PLATTER_TEST_WHOLE_USR", "1"],
     },
@@ -105,6 +128,7 @@ const WHOLE: [Whole; 12] = [
         name: "layouts",
         title: "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
         filesystem: "ext4",
+        tests: Tests::Oracle,
         test: "layouts::",
         variable: ["PLATTER_TEST_ALL_LAYOUTS", "1"],
     },
@@ -112,6 +136,7 @@ const WHOLE: [Whole; 12] = [
         name: "combinations",
         title: "features of btrfs, combined at random, compared with the kernel",
         filesystem: "btrfs",
+        tests: Tests::Oracle,
         test: "btrfs::layouts::combinations",
         variable: ["PLATTER_BTRFS_LAYOUTS", "0..60"],
     },
@@ -119,6 +144,7 @@ const WHOLE: [Whole; 12] = [
         name: "verdicts",
         title: "corruptions of btrfs, compared with btrfs check",
         filesystem: "btrfs",
+        tests: Tests::Oracle,
         test: "btrfs::check::verdicts",
         variable: ["PLATTER_BTRFS_VERDICTS", "0..1000"],
     },
@@ -126,13 +152,31 @@ const WHOLE: [Whole; 12] = [
         name: "logs",
         title: "log trees of btrfs, compared with the kernel's replay",
         filesystem: "btrfs",
+        tests: Tests::Oracle,
         test: "btrfs::log_cuts",
         variable: ["PLATTER_TEST_LOGS", "200"],
+    },
+    Whole {
+        name: "streams",
+        title: "random trees sent and received, by platter and by btrfs-progs",
+        filesystem: "btrfs",
+        tests: Tests::Oracle,
+        test: "random_trees_are_sent_and_received",
+        variable: ["PLATTER_STREAM_TREES", "50"],
+    },
+    Whole {
+        name: "refs",
+        title: "1,000,000 random changes of references, in each index of delayed references",
+        filesystem: "btrfs",
+        tests: Tests::Btrfs,
+        test: "indexes_agree_on_random_changes",
+        variable: ["PLATTER_BTRFS_REFS", "1000000"],
     },
     Whole {
         name: "btrfs-usr",
         title: "all of /usr in btrfs, with each compression, compared with the kernel",
         filesystem: "btrfs",
+        tests: Tests::Oracle,
         test: "btrfs::usr::",
         variable: ["PLATTER_TEST_WHOLE_USR", "1"],
     },
@@ -140,6 +184,7 @@ const WHOLE: [Whole; 12] = [
         name: "xfs-usr",
         title: "all of /usr in XFS, compared with the kernel",
         filesystem: "xfs",
+        tests: Tests::Oracle,
         test: "xfs::usr::",
         variable: ["PLATTER_TEST_WHOLE_USR", "1"],
     },
@@ -147,6 +192,7 @@ const WHOLE: [Whole; 12] = [
         name: "xfs-shapes",
         title: "sizes of XFS, combined, compared with the kernel",
         filesystem: "xfs",
+        tests: Tests::Oracle,
         test: "xfs::matrix::",
         variable: ["PLATTER_XFS_ALL_SHAPES", "1"],
     },
@@ -154,6 +200,7 @@ const WHOLE: [Whole; 12] = [
         name: "xfs-verdicts",
         title: "corruptions of XFS, compared with xfs_repair",
         filesystem: "xfs",
+        tests: Tests::Oracle,
         test: "xfs::check::xfs_check_agrees",
         variable: ["PLATTER_XFS_VERDICTS", "70"],
     },
@@ -161,6 +208,7 @@ const WHOLE: [Whole; 12] = [
         name: "xfs-logs",
         title: "logs of XFS, compared with the kernel's recovery",
         filesystem: "xfs",
+        tests: Tests::Oracle,
         test: "xfs_log::many::many_logs",
         variable: ["PLATTER_XFS_LOGS", "500"],
     },
@@ -168,6 +216,7 @@ const WHOLE: [Whole; 12] = [
         name: "xfs-exchanges",
         title: "recoveries of exchanges of XFS, cut, and cut again",
         filesystem: "xfs",
+        tests: Tests::Oracle,
         test: "xfs_log::recut::",
         variable: ["PLATTER_XFS_EXCHANGES", "40"],
     },
@@ -258,8 +307,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
             let [variable, value] = whole.variable;
             let tests = |options: &[&str]| {
                 let mut soak = command::cargo(&workspace.root);
-                soak.args(["test", "--quiet", "--locked", "--package", "testkit"])
-                    .args(["--test", "oracle", whole.test, "--"])
+                let target = whole.tests.target();
+                soak.args(["test", "--quiet", "--locked", "--package"])
+                    .args(target)
+                    .args([whole.test, "--"])
                     .args(options)
                     .args(whole.skip())
                     .env(variable, value);

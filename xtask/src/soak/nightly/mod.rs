@@ -35,7 +35,7 @@ usage: cargo xtask soak --nightly [--quick] [--retry] [--step NAME] [--lanes N]
   --lanes N    so many portions at once; one for each processor without it
 
 It is of the commit that is checked out. What has run is kept in target/soak-nightly and not run
-again, also for later commits that change no more than documentation or other drivers.";
+again, also for later commits that change no more than documentation or results.";
 
 /// Where the table is kept.
 const PAGE: &str = "docs/SOAK.md";

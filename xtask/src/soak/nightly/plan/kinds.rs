@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::super::super::WHOLE;
 use super::super::super::cells::CELLS;
 use super::super::super::suites::SUITES;
+use super::super::super::{Tests, WHOLE};
 use super::super::instrumented::INSTRUMENTED;
 use super::super::record::DISTINCT;
 use super::{Portion, Program, Scene, Step};
@@ -88,7 +88,9 @@ fn instrumented() -> impl Iterator<Item = Step> {
 
 /// Tests that have more to do than in a test run.
 fn whole() -> impl Iterator<Item = Step> {
-    WHOLE.iter().map(|whole| {
+    // Those of a driver run in the plain soak alone.
+    let of_oracles = WHOLE.iter().filter(|whole| whole.tests == Tests::Oracle);
+    of_oracles.map(|whole| {
         let (name, [variable, value]) = (whole.name, whole.variable);
         let words = [whole.test].into_iter().chain(whole.skip());
         let mut portion = Portion::new(name, Program::Oracle, words);
