@@ -106,6 +106,7 @@ pub(crate) fn operate(orders: &str) -> Result<()> {
     let ground = side::Ground {
         image: orders.dir.join("image"),
         format: orders.format,
+        mount: None,
         dir: orders.dir.clone(),
         cache_bytes: CACHE_BYTES,
     };

@@ -23,6 +23,7 @@ mod instructions;
 
 use anyhow::{Context, Result, bail};
 use measure::Quiet;
+use mechanisms::Mechanism;
 use peers::Choice;
 use record::{Extent, Keep, Record};
 use report::Act;
@@ -38,7 +39,7 @@ usage: cargo xtask bench COMMAND [OPTIONS]
 
   mechanisms   the mechanisms on and off: page cache insertion, shared attributes, delayed references
                and block groups of btrfs, the mount object of XFS
-  peers        platter, the kernel, fuse2fs, bindfs and a null server; with ext4 also whole jobs
+  peers        platter, the kernel, fuse2fs, bindfs and a null server; and whole jobs of the command
   scale        costs as files, extents, images, caches and threads grow
   reading      btrfs and XFS, cold, and the kernel and btrfs restore
   all          all of these, and the report; peers of one format
@@ -46,7 +47,8 @@ usage: cargo xtask bench COMMAND [OPTIONS]
 
   --quick      so little that only counts mean anything
   --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
-  --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, tmpfs
+  --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, null-device,
+               tmpfs
   --format F   what the images of peers hold: ext4, btrfs or xfs; ext4 without it. Each has raw runs
                of its own
   --rounds N   turns of each side; of what grows, no more than usual
@@ -55,6 +57,9 @@ Raw runs go to bench/results/, the report to docs/; of a quick run, and where so
 both go to target/bench/.
 
 Single benchmarks, kept with --keep:";
+
+/// The word for jobs by programs, which have raw runs of their own.
+const JOBS: &str = "jobs";
 
 /// A benchmark by name.
 struct Benchmark {
@@ -121,9 +126,11 @@ fn measure(choice: &Choice, parts: &[fn(&Choice) -> Result<()>]) -> Result<()> {
     failed
 }
 
-/// Where results go: to those that count, if nothing was left out.
+/// Where results go: to those that count, if nothing was left out of any raw runs.
 fn place(choice: &Choice) -> Extent {
-    if choice.is_whole() {
+    let mut parts = choice.parts.iter();
+    let are_whole = parts.all(|part| part == JOBS || Mechanism::of_word(part).is_some());
+    if are_whole && choice.sides.is_empty() {
         choice.extent
     } else {
         Extent::Quick
@@ -139,22 +146,29 @@ fn peers(choice: &Choice) -> Result<()> {
 }
 
 fn mechanism(choice: &Choice) -> Result<()> {
-    let record = Record::of(command(), || mechanisms::measure(choice))?;
-    record.keep("mechanisms", place(choice))
+    let chosen = |mechanism: &Mechanism| choice.takes(mechanism.word());
+    for mechanism in Mechanism::ALL.into_iter().filter(chosen) {
+        let record = Record::of(command(), || mechanism.measure(choice))?;
+        record.keep(&mechanism.record_name(), place(choice))?;
+    }
+    Ok(())
 }
 
-/// Jobs by programs, whose images hold ext4.
+/// Jobs by programs.
 fn programs(choice: &Choice) -> Result<()> {
-    if !choice.takes("jobs") || choice.format != FsType::Ext4 {
+    if !choice.takes(JOBS) {
         return Ok(());
     }
     let record = Record::of(command(), || {
-        programs::measure(choice.extent, choice.rounds)
+        programs::measure(choice.format, choice.extent, choice.rounds)
     })?;
-    record.keep("jobs", place(choice))
+    record.keep(programs::record_name(choice.format), place(choice))
 }
 
 fn scale(choice: &Choice) -> Result<()> {
+    if !scale::takes_any(choice) {
+        return Ok(());
+    }
     let measure = || scale::measure(choice);
     let record = Record::of(command(), measure)?;
     record.keep("scale", place(choice))

@@ -1,6 +1,7 @@
 //! Whole jobs by programs: an image of a directory, a directory of an image, an archive of an image.
-//! Platter's program compared with e2fsprogs, and with the kernel and the tools of every system.
+//! Platter's program compared with those of the filesystem, and with the kernel and the tools of every system.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
@@ -9,8 +10,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
-use testkit::oracle::e2fsck;
+use testkit::oracle::{self, btrfs, xfs};
 use testkit::{program, tool};
 
 use crate::measure::{children_cpu_seconds, median, now};
@@ -28,6 +30,8 @@ const HEADER_BYTES: u64 = 512;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: &'static str,
+    /// What the image holds.
+    pub(crate) format: FsType,
     pub(crate) about: &'static str,
     pub(crate) ways: &'static [Way],
 }
@@ -44,8 +48,12 @@ struct Bench<'a> {
     stage: &'a Stage,
     /// A tree of files on tmpfs.
     tree: PathBuf,
+    /// What images hold.
+    format: FsType,
     /// An image of that tree.
     image: PathBuf,
+    /// A description of that tree for `mkfs.xfs -p`.
+    prototype: PathBuf,
     files: u64,
 }
 
@@ -65,20 +73,17 @@ pub(crate) struct Run {
 pub(crate) const JOBS: &[Job] = &[
     Job {
         name: "image of a directory",
+        format: FsType::Ext4,
         about: "a new ext4 image with all that a directory on tmpfs holds",
         ways: &[
             Way {
                 name: "platter mkfs --from",
-                run: |bench| {
-                    let mut platter = program::platter()?;
-                    platter.args(["mkfs", "ext4"]).arg(bench.made());
-                    finish(platter.arg("--from").arg(&bench.tree))
-                },
+                run: |bench| bench.make_from_tree(&bench.made()),
             },
             Way {
                 name: "mke2fs -d",
                 run: |bench| {
-                    let size = format!("{}k", bench.files * 12 + (64 << 10));
+                    let size = format!("{}k", bench.image_kib());
                     let inodes = (bench.files + bench.files / 10 + 1000).to_string();
                     let mut mke2fs = tool::command("mke2fs");
                     mke2fs.args(["-q", "-F", "-t", "ext4", "-N", &inodes, "-d"]);
@@ -96,6 +101,7 @@ pub(crate) const JOBS: &[Job] = &[
     },
     Job {
         name: "directory of an image",
+        format: FsType::Ext4,
         about: "all that an image holds, copied out to tmpfs",
         ways: &[
             Way {
@@ -129,6 +135,7 @@ pub(crate) const JOBS: &[Job] = &[
     },
     Job {
         name: "archive of an image",
+        format: FsType::Ext4,
         about: "all that an image holds, as tar into a pipe",
         ways: &[
             Way {
@@ -152,6 +159,56 @@ pub(crate) const JOBS: &[Job] = &[
             },
         ],
     },
+    Job {
+        name: "btrfs image of a directory",
+        format: FsType::Btrfs,
+        about: "a new btrfs image with all that a directory on tmpfs holds",
+        ways: &[
+            Way {
+                name: "platter mkfs btrfs --from",
+                run: |bench| bench.make_from_tree(&bench.made()),
+            },
+            Way {
+                name: "mkfs.btrfs --rootdir",
+                run: |bench| {
+                    let made = bench.made();
+                    btrfs::make_filled(&[&made], bench.image_kib(), &[], Some(&bench.tree))
+                },
+            },
+            Way {
+                name: "mkfs.btrfs, kernel mount and cp -a",
+                run: |bench| {
+                    btrfs::make(&[&bench.made()], bench.image_kib(), &[])?;
+                    bench.fill_by_kernel()
+                },
+            },
+        ],
+    },
+    Job {
+        name: "XFS image of a directory",
+        format: FsType::Xfs,
+        about: "a new XFS image with all that a directory on tmpfs holds",
+        ways: &[
+            Way {
+                name: "platter mkfs xfs --from",
+                run: |bench| bench.make_from_tree(&bench.made()),
+            },
+            Way {
+                name: "mkfs.xfs -p",
+                run: |bench| {
+                    let prototype = bench.prototype.to_str().context("a path of UTF-8")?;
+                    xfs::make(&bench.made(), bench.image_kib(), &["-p", prototype])
+                },
+            },
+            Way {
+                name: "mkfs.xfs, kernel mount and cp -a",
+                run: |bench| {
+                    xfs::make(&bench.made(), bench.image_kib(), &[])?;
+                    bench.fill_by_kernel()
+                },
+            },
+        ],
+    },
 ];
 
 /// The name of platter's way to do a job.
@@ -164,6 +221,31 @@ impl Bench<'_> {
     /// Where a run puts what it makes.
     fn made(&self) -> PathBuf {
         self.stage.path().join("made")
+    }
+
+    /// Space for the tree, whatever the format.
+    fn image_kib(&self) -> u64 {
+        match self.format {
+            FsType::Ext4 => self.files * 12 + (64 << 10),
+            FsType::Btrfs | FsType::Xfs => self.files * 24 + (512 << 10),
+        }
+    }
+
+    /// Has platter make an image of the tree.
+    fn make_from_tree(&self, image: &Path) -> Result<()> {
+        let mut platter = program::platter()?;
+        let format = self.format.kernel_name();
+        platter.args(["mkfs", format]).arg(image);
+        finish(platter.arg("--from").arg(&self.tree))
+    }
+
+    /// Copies the tree into an empty filesystem.
+    fn fill_by_kernel(&self) -> Result<()> {
+        let made = self.made();
+        let mount = Mount::images(self.format, &[&made], "", Access::ReadWrite)?;
+        let mut cp = tool::command("cp");
+        finish(cp.arg("-a").arg(self.tree.join(".")).arg(mount.root()))?;
+        mount.unmount(&made)
     }
 
     /// Removes what a run made.
@@ -181,8 +263,9 @@ impl Bench<'_> {
     fn check(&self, way: &Way) -> Result<Option<String>> {
         let made = self.made();
         if made.is_file() {
-            let verdict = e2fsck::check(&made)?;
-            ensure!(verdict.is_clean(), "{}: e2fsck says {verdict:?}", way.name);
+            let verdict = oracle::fsck(self.format, &[&made])?;
+            let name = way.name;
+            ensure!(verdict.is_clean(), "{name}: the checker says {verdict:?}");
             return fingerprint(&made).map(Some);
         }
         if made.is_dir() {
@@ -193,8 +276,17 @@ impl Bench<'_> {
     }
 }
 
-/// Measures all jobs.
-pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
+/// The name of the raw runs of a format.
+pub(crate) const fn record_name(format: FsType) -> &'static str {
+    match format {
+        FsType::Ext4 => "jobs",
+        FsType::Btrfs => "jobs-btrfs",
+        FsType::Xfs => "jobs-xfs",
+    }
+}
+
+/// Measures all jobs of a format.
+pub(crate) fn measure(format: FsType, extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
     let (files, usual) = match extent {
         Extent::Quick => (300, 1),
         Extent::Full => (100_000, ROUNDS),
@@ -203,16 +295,17 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>>
     let bench = Bench {
         stage: &stage,
         tree: stage.empty_dir("tree")?,
+        format,
         image: stage.path().join("image"),
+        prototype: stage.path().join("prototype"),
         files,
     };
     let root = HostDir::open(&bench.tree)?;
     work::plant(&root, files, |write| write())?;
-    let mut platter = program::platter()?;
-    platter.args(["mkfs", "ext4"]).arg(&bench.image);
-    finish(platter.arg("--from").arg(&bench.tree))?;
+    bench.make_from_tree(&bench.image)?;
+    std::fs::write(&bench.prototype, prototype(&bench.tree)?)?;
     let mut runs = Vec::new();
-    for job in JOBS {
+    for job in JOBS.iter().filter(|job| job.format == format) {
         println!("{}: {}", job.name, job.about);
         let mut ways: Vec<&Way> = job.ways.iter().collect();
         for _ in 0..rounds.unwrap_or(usual) {
@@ -243,6 +336,29 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>>
         }
     }
     Ok(runs)
+}
+
+/// What `mkfs.xfs -p` takes of a tree of directories and regular files: a line for each, and the end of each directory.
+fn prototype(tree: &Path) -> Result<String> {
+    let mut text = "-\n0 0\nd--755 0 0\n".to_owned();
+    describe(tree, &mut text)?;
+    Ok(text)
+}
+
+fn describe(dir: &Path, text: &mut String) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_str().context("a name of UTF-8")?;
+        if entry.file_type()?.is_dir() {
+            writeln!(text, "{name} d--755 0 0")?;
+            describe(&path, text)?;
+        } else {
+            writeln!(text, "{name} ---644 0 0 {}", path.display())?;
+        }
+    }
+    text.push_str("$\n");
+    Ok(())
 }
 
 fn finish(command: &mut Command) -> Result<()> {
@@ -288,4 +404,22 @@ pub(crate) fn count_files(directory: &Path) -> Result<u64> {
         }
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prototype_ends_each_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("subdir")).unwrap();
+        std::fs::write(dir.path().join("subdir/file"), "text").unwrap();
+        let path = dir.path().join("subdir/file");
+        let expected = format!(
+            "-\n0 0\nd--755 0 0\nsubdir d--755 0 0\nfile ---644 0 0 {}\n$\n$\n",
+            path.display()
+        );
+        assert_eq!(prototype(dir.path()).unwrap(), expected);
+    }
 }

@@ -155,6 +155,11 @@ pub(crate) fn ends(name: &str, extent: Extent) -> [u64; 2] {
     [sizes.first(), sizes.last()].map(|size| size.copied().unwrap_or(0))
 }
 
+/// Whether any of them was asked for.
+pub(crate) fn takes_any(choice: &Choice) -> bool {
+    ALL.iter().any(|growth| choice.takes(growth.name))
+}
+
 /// Measures those whose names are given, or all.
 pub(crate) fn measure(choice: &Choice) -> Result<Vec<Grown>> {
     let mut measured = Vec::new();

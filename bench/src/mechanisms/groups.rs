@@ -1,15 +1,19 @@
 //! Block groups of btrfs whose items need no update at a commit: random writes to a file with a commit after every few,
 //! with and without the comparison that skips them.
 
+use std::sync::Arc;
+
 use anyhow::{Result, anyhow};
 use platter_btrfs::block_group::BlockGroupCounters;
 use platter_btrfs::txn::{CommitReport, WriteOptions};
-use platter_vfs::{Context, CreateKind, Filesystem, Name};
+use platter_vfs::{Filesystem, Inode, Name};
 use serde::{Deserialize, Serialize};
 use testkit::prng::Prng;
 
 use super::btrfs_image::{BtrfsImage, Speed};
+use super::load::Load;
 use crate::measure::{float, median, ratio};
+use crate::place::{Aligned, Directory, Document, Mode};
 use crate::record::Extent;
 
 /// The file, as that of the published figures.
@@ -18,15 +22,17 @@ const FILE_BYTES_QUICK: u64 = 8 << 20;
 const IMAGE_BYTES: usize = 4 << 30;
 const IMAGE_BYTES_QUICK: usize = 512 << 20;
 const BLOCK_BYTES: u64 = 4096;
+const FILE_NAME: &str = "file";
 /// Writes of a commit, and commits.
 const WRITES: u64 = 256;
 const COMMITS: u64 = 200;
 const COMMITS_QUICK: u64 = 4;
 const ROUNDS: usize = 5;
 
-/// Where items of block groups are, and how long writes take.
+/// What makes the writes, where items of block groups are, and how long writes to the device take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Form {
+    pub(crate) load: Load,
     /// In a tree of their own.
     pub(crate) has_group_tree: bool,
     /// A write takes 100 µs more.
@@ -53,34 +59,48 @@ pub(crate) struct Run {
 }
 
 impl Form {
-    pub(crate) const ALL: [Self; 4] = [
-        Self::new(false, false),
-        Self::new(true, false),
-        Self::new(false, true),
-        Self::new(true, true),
+    pub(crate) const ALL: [Self; 6] = [
+        Self::new(Load::Library, false, false),
+        Self::new(Load::Library, true, false),
+        Self::new(Load::Library, false, true),
+        Self::new(Load::Library, true, true),
+        Self::new(Load::Mount, false, true),
+        Self::new(Load::Mount, true, true),
+    ];
+    /// Those of a quick run.
+    const QUICK: [Self; 3] = [
+        Self::new(Load::Library, false, false),
+        Self::new(Load::Library, true, false),
+        Self::new(Load::Mount, false, false),
     ];
 
-    const fn new(has_group_tree: bool, is_disk: bool) -> Self {
+    const fn new(load: Load, has_group_tree: bool, is_disk: bool) -> Self {
         Self {
+            load,
             has_group_tree,
             is_disk,
         }
     }
 
-    pub(crate) const fn name(self) -> &'static str {
-        match (self.has_group_tree, self.is_disk) {
-            (false, false) => "extent tree, memory",
-            (true, false) => "block group tree, memory",
-            (false, true) => "extent tree, 100 µs a write",
-            (true, true) => "block group tree, 100 µs a write",
-        }
+    pub(crate) fn name(self) -> String {
+        let items = if self.has_group_tree {
+            "block group tree"
+        } else {
+            "extent tree"
+        };
+        let device = if self.is_disk {
+            "100 µs a write"
+        } else {
+            "memory"
+        };
+        format!("{}, {items}, {device}", self.load.name())
     }
 }
 
 /// Measures all forms, with and without, in turns.
 pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
     let (forms, usual) = match extent {
-        Extent::Quick => (&Form::ALL[..2], 1),
+        Extent::Quick => (&Form::QUICK[..], 1),
         Extent::Full => (&Form::ALL[..], ROUNDS),
     };
     let mut runs = Vec::new();
@@ -135,32 +155,29 @@ fn run(form: Form, skips: bool, extent: Extent) -> Result<Run> {
         Speed::Memory
     };
     let image = BtrfsImage::new(image_bytes, form.has_group_tree, speed)?;
-    let fs = image.mount(WriteOptions {
+    let fs = Arc::new(image.mount(WriteOptions {
         skips_unchanged_groups: skips,
         ..WriteOptions::default()
-    })?;
-    let root = fs.root()?;
-    let context = Context::root();
-    let name = Name::new(b"file")?;
-    let file = root.create(&context, name, CreateKind::Regular, 0o644)?;
-    let piece = vec![1; 1 << 20];
-    for at in (0..file_bytes).step_by(piece.len()) {
-        file.write_at(at, &piece)?;
-    }
+    })?);
+    let opened = form.load.open(Arc::clone(&fs) as _)?;
+    let root = opened.root()?;
+    fill(&*root, file_bytes)?;
     fs.sync()?;
+    let file = Direct::open(form.load, &*fs, &*root)?;
     let mut random = Prng::new(7);
+    let mut block = Aligned::zeroed(usize::try_from(BLOCK_BYTES)?);
     let mut reports = Vec::new();
     for commit in 0..commits {
-        let fill = u8::try_from(commit % 250)?;
+        block.bytes_mut().fill(u8::try_from(commit % 250)?);
         for _ in 0..WRITES {
             let at = random.below(file_bytes / BLOCK_BYTES) * BLOCK_BYTES;
-            file.write_through(at, &[fill; 4096])?;
+            file.write_at(at, block.bytes())?;
         }
         fs.sync()?;
         reports.push(fs.last_commit().ok_or_else(|| anyhow!("a commit"))?);
     }
     drop((file, root));
-    fs.unmount()?;
+    opened.end()?;
     drop(fs);
     image.check()?;
     let mean = |part: &dyn Fn(&CommitReport) -> u64| {
@@ -186,13 +203,44 @@ fn run(form: Form, skips: bool, extent: Extent) -> Result<Run> {
     })
 }
 
+fn fill(root: &dyn Directory, file_bytes: u64) -> Result<()> {
+    let file = root.create(FILE_NAME)?;
+    let piece = vec![1; 1 << 20];
+    for at in (0..file_bytes).step_by(piece.len()) {
+        file.write_at(at, &piece)?;
+    }
+    Ok(())
+}
+
+/// A file that is written past the page cache.
+enum Direct {
+    Library(Arc<dyn Inode>),
+    Mount(Box<dyn Document>),
+}
+
+impl Direct {
+    fn open(load: Load, fs: &dyn Filesystem, root: &dyn Directory) -> Result<Self> {
+        Ok(match load {
+            Load::Library => Self::Library(fs.root()?.lookup(Name::new(FILE_NAME.as_bytes())?)?),
+            Load::Mount => Self::Mount(root.open(FILE_NAME, Mode::WriteDirect)?),
+        })
+    }
+
+    fn write_at(&self, offset: u64, block: &[u8]) -> Result<()> {
+        match self {
+            Self::Library(inode) => Ok(inode.write_through(offset, block)?),
+            Self::Mount(file) => file.write_at(offset, block),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn groups_are_skipped_only_where_that_is_on() {
-        for &form in &Form::ALL[..2] {
+        for form in Form::QUICK {
             let [off, on] = [false, true].map(|skips| run(form, skips, Extent::Quick).unwrap());
             assert!(off.skipped < 0.1 && on.skipped > 0.1, "{on:?}");
             assert!(on.blocks_copied <= off.blocks_copied, "{off:?} {on:?}");

@@ -32,13 +32,8 @@ struct Orders {
     count: u64,
 }
 
-/// Counts all operations.
-pub(crate) fn measure(extent: Extent) -> Result<Vec<Counted>> {
-    let mut operations = Vec::new();
-    for before in Before::ALL {
-        operations.extend(before.ways().map(|way| Operation::Add { before, way }));
-    }
-    operations.extend(Variant::ALL.map(|variant| Operation::Set { variant }));
+/// Counts operations.
+pub(crate) fn measure(mut operations: Vec<Operation>, extent: Extent) -> Result<Vec<Counted>> {
     if extent == Extent::Quick {
         // A debugging build's instructions are of no interest, but that they can be counted is.
         operations.truncate(1);
@@ -67,6 +62,17 @@ pub(crate) fn perform(orders: &str) -> Result<()> {
 }
 
 impl Operation {
+    /// Pages added to the index, in each way.
+    pub(crate) fn additions() -> Vec<Self> {
+        let ways = |before: Before| before.ways().map(|way| Self::Add { before, way });
+        Before::ALL.into_iter().flat_map(ways).collect()
+    }
+
+    /// Attributes set, with each design of the cache.
+    pub(crate) fn sets() -> Vec<Self> {
+        Variant::ALL.map(|variant| Self::Set { variant }).to_vec()
+    }
+
     /// Two numbers of operations to compare.
     const fn counts(self) -> [u64; 2] {
         match self {

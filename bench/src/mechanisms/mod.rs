@@ -1,5 +1,6 @@
 //! The mechanisms, on and off, each with what it costs and what it gives.
 
+mod load;
 mod btrfs_image;
 mod faults;
 mod groups;
@@ -20,8 +21,9 @@ pub(crate) use self::insertion::{
 };
 pub(crate) use self::instructions::{Counted, Operation, perform};
 pub(crate) use self::lines::{Distance, Run as LineRun, Shape, pauses};
+pub(crate) use self::load::Load;
 pub(crate) use self::mount::{
-    LAYOUTS, Measured as MountRuns, Sweep, Trees, pauses as mount_pauses,
+    LAYOUTS, Measured as MountRuns, Sweep, THREADS as TREE_THREADS, Trees, pauses as mount_pauses,
 };
 pub(crate) use self::references::{
     Call, Counted as HeadCounts, Made, Measured as References, PART as HEADS_PART,
@@ -30,8 +32,24 @@ pub(crate) use self::references::{
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;
 
-/// Everything measured of the mechanisms.
-#[derive(Debug, Serialize, Deserialize)]
+/// One of the mechanisms. Each has raw runs of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mechanism {
+    /// Delayed reference heads of btrfs.
+    M0,
+    /// The mount object of XFS.
+    M1,
+    /// Items of block groups of btrfs.
+    M2,
+    /// Insertion into the page cache.
+    M3,
+    /// The metadata block cache.
+    M4,
+}
+
+/// What was measured of a mechanism; the rest is empty.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Measured {
     pub(crate) insertion: Option<Insertion>,
     pub(crate) faults: Vec<FaultRun>,
@@ -39,61 +57,69 @@ pub(crate) struct Measured {
     pub(crate) instructions: Vec<Counted>,
     pub(crate) lines: Vec<LineRun>,
     pub(crate) shapes: Vec<Shape>,
-    #[serde(default)]
     pub(crate) mount: MountRuns,
-    #[serde(default)]
     pub(crate) references: References,
-    #[serde(default)]
     pub(crate) groups: Vec<GroupRun>,
 }
 
-/// Measures what was chosen.
-pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
-    let (extent, rounds) = (choice.extent, choice.rounds);
-    let mut measured = Measured {
-        insertion: None,
-        faults: Vec::new(),
-        sharing: Vec::new(),
-        instructions: Vec::new(),
-        lines: Vec::new(),
-        shapes: lines::shapes(),
-        mount: MountRuns::default(),
-        references: References::default(),
-        groups: Vec::new(),
-    };
-    if choice.takes("insertion") {
-        println!("insertion: pages added to the page cache's index");
-        measured.insertion = Some(insertion::measure(extent)?);
+impl Mechanism {
+    pub(crate) const ALL: [Self; 5] = [Self::M0, Self::M1, Self::M2, Self::M3, Self::M4];
+
+    /// The word for it on a command line.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::M0 => "m0",
+            Self::M1 => "m1",
+            Self::M2 => "m2",
+            Self::M3 => "m3",
+            Self::M4 => "m4",
+        }
     }
-    if choice.takes("faults") {
-        println!("faults: pages read by the library");
-        measured.faults = faults::measure(extent, rounds)?;
+
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.word() == word)
     }
-    if choice.takes("sharing") {
-        println!("sharing: attributes set; {SETS} of each thread, by design of the cache:");
-        measured.sharing = sharing::measure(extent, rounds)?;
+
+    /// The name of its raw runs.
+    pub(crate) fn record_name(self) -> String {
+        format!("mechanisms-{}", self.word())
     }
-    if choice.takes("lines") {
-        println!("lines: a value that is read next to one that is written");
-        measured.lines = lines::measure(extent, rounds)?;
+
+    /// Measures it, on and off.
+    pub(crate) fn measure(self, choice: &Choice) -> Result<Measured> {
+        let (extent, rounds) = (choice.extent, choice.rounds);
+        let mut measured = Measured::default();
+        match self {
+            Self::M0 => {
+                println!("m0: heads of delayed references of btrfs, by index");
+                measured.references = references::measure(extent, rounds)?;
+            }
+            Self::M1 => {
+                println!("m1: a value that is read next to one that is written");
+                measured.shapes = lines::shapes();
+                measured.lines = lines::measure(extent, rounds)?;
+                println!(
+                    "m1: inode numbers checked by the mount object of XFS with concurrent transactions"
+                );
+                measured.mount = mount::measure(extent, rounds)?;
+            }
+            Self::M2 => {
+                println!("m2: items of block groups of btrfs that a commit need not write");
+                measured.groups = groups::measure(extent, rounds)?;
+            }
+            Self::M3 => {
+                println!("m3: pages added to the page cache's index");
+                measured.insertion = Some(insertion::measure(extent)?);
+                println!("m3: pages read by the library");
+                measured.faults = faults::measure(extent, rounds)?;
+                measured.instructions = instructions::measure(Operation::additions(), extent)?;
+            }
+            Self::M4 => {
+                println!("m4: attributes set; {SETS} of each thread, by design of the cache:");
+                measured.sharing = sharing::measure(extent, rounds)?;
+                measured.instructions = instructions::measure(Operation::sets(), extent)?;
+            }
+        }
+        Ok(measured)
     }
-    if choice.takes("mount") {
-        println!(
-            "mount: inode numbers checked by the mount object of XFS with concurrent transactions"
-        );
-        measured.mount = mount::measure(extent, rounds)?;
-    }
-    if choice.takes("references") {
-        println!("references: heads of delayed references of btrfs, by index");
-        measured.references = references::measure(extent, rounds)?;
-    }
-    if choice.takes("groups") {
-        println!("groups: items of block groups of btrfs that a commit need not write");
-        measured.groups = groups::measure(extent, rounds)?;
-    }
-    if choice.takes("instructions") {
-        println!("instructions: counted by callgrind");
-        measured.instructions = instructions::measure(extent)?;
-    }
-    Ok(measured)
 }

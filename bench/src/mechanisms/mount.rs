@@ -24,7 +24,8 @@ const CHECKS: u64 = 20_000_000;
 const ROUNDS: usize = 10;
 /// What the writer does between two transactions: so many turns of nothing.
 const PAUSES: [u32; 4] = [0, 16, 128, 1024];
-const THREADS: usize = 2;
+/// Threads that make and remove trees.
+pub(crate) const THREADS: usize = 2;
 const IMAGE_KIB: u64 = 640 << 10;
 const CACHE_BYTES: u64 = 256 << 20;
 /// Files that each thread makes and removes, in directories of so many.

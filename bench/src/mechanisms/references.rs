@@ -1,6 +1,7 @@
 //! Delayed references of btrfs: what it costs to insert, find and delete a head by how many there are, in each index;
 //! and what commits queue and run while files are made in a mount.
 
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -11,14 +12,16 @@ use platter_btrfs::delayed_refs::layout::{
 use platter_btrfs::delayed_refs::slab::Slot;
 use platter_btrfs::delayed_refs::{DelayedRefCounters, IndexKind};
 use platter_btrfs::txn::WriteOptions;
-use platter_vfs::{Context, CreateKind, Filesystem, Inode, Name};
+use platter_vfs::Filesystem;
 use serde::{Deserialize, Serialize};
 use testkit::prng::Prng;
 
 use super::btrfs_image::{BtrfsImage, Speed};
+use super::load::Load;
 use crate::measure::{
     deviation, float, instructions_each, mean, median, misses_each, now, stay_on_processor,
 };
+use crate::place::Directory;
 use crate::record::Extent;
 
 /// The part of this program that valgrind looks at.
@@ -37,9 +40,9 @@ const EXTENT_BYTES: u64 = 16 << 10;
 /// Heads that are there when instructions and misses are counted, and calls of two runs.
 const COUNTED_PRESENT: u64 = 10_000;
 const COUNTED_CALLS: [u64; 2] = [20_000, 60_000];
-/// Files that a thread makes in a loop, and loops.
-const FILES: u64 = 20_000;
-const FILES_QUICK: u64 = 300;
+/// Files that a thread makes in a loop by calls of the library and in a mount, which is slower; and loops.
+const FILES: [u64; 2] = [20_000, 4000];
+const FILES_QUICK: [u64; 2] = [300, 100];
 const LOOPS: u64 = 5;
 const IMAGE_BYTES: usize = 4 << 30;
 
@@ -86,6 +89,7 @@ pub(crate) struct Counted {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Made {
     pub(crate) index: String,
+    pub(crate) load: Load,
     pub(crate) threads: u64,
     /// Files in a second, of each loop.
     pub(crate) rates: Vec<f64>,
@@ -176,14 +180,16 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured>
         show(present, &measured.timed);
     }
     measured.counted = count(extent)?;
-    for threads in [1, 2] {
-        for _ in 0..rounds {
-            for &kind in &kinds {
-                let made = make(kind, threads, files)?;
-                println!("  {made:?}");
-                measured.made.push(made);
+    for (load, files) in [Load::Library, Load::Mount].into_iter().zip(files) {
+        for threads in [1, 2] {
+            for _ in 0..rounds {
+                for &kind in &kinds {
+                    let made = make(kind, load, threads, files)?;
+                    println!("  {made:?}");
+                    measured.made.push(made);
+                }
+                kinds.reverse();
             }
-            kinds.reverse();
         }
     }
     Ok(measured)
@@ -410,22 +416,19 @@ fn perform_calls<I: HeadIndex>(call: Call, count: u64) -> Result<()> {
 }
 
 /// Makes empty files with an index, as `fs_mark` does.
-fn make(kind: IndexKind, threads: u64, files: u64) -> Result<Made> {
+fn make(kind: IndexKind, load: Load, threads: u64, files: u64) -> Result<Made> {
     let image = BtrfsImage::new(IMAGE_BYTES, false, Speed::Memory)?;
-    let fs = image.mount(WriteOptions {
+    let fs = Arc::new(image.mount(WriteOptions {
         index: kind,
         ..WriteOptions::default()
-    })?;
+    })?);
     let writing = fs.super_block().writing();
     let writing = writing.ok_or_else(|| anyhow!("a mount for writing"))?;
     let first = writing.committed();
-    let context = Context::root();
-    let root = fs.root()?;
-    let mut tops = Vec::new();
-    for thread in 0..threads {
-        let text = format!("d{thread}");
-        tops.push(root.create(&context, name(&text)?, CreateKind::Directory, 0o755)?);
-    }
+    let opened = load.open(Arc::clone(&fs) as _)?;
+    let root = opened.root()?;
+    let tops = (0..threads).map(|thread| root.make_dir(&format!("d{thread}")));
+    let tops = tops.collect::<Result<Vec<_>>>()?;
     let mut rates = Vec::new();
     for number in 0..LOOPS {
         let start = now();
@@ -445,6 +448,7 @@ fn make(kind: IndexKind, threads: u64, files: u64) -> Result<Made> {
     let counters: DelayedRefCounters = writing.delayed_refs().counters();
     let made = Made {
         index: kind.name().to_owned(),
+        load,
         threads,
         rates,
         commits: writing.committed().0 - first.0,
@@ -456,24 +460,18 @@ fn make(kind: IndexKind, threads: u64, files: u64) -> Result<Made> {
         present: [50, 99].map(|percent| counters.present_at(percent)),
     };
     drop((tops, root));
-    fs.unmount()?;
+    opened.end()?;
     drop(fs);
     image.check()?;
     Ok(made)
 }
 
-fn make_files(top: &dyn Inode, number: u64, files: u64) -> Result<()> {
-    let context = Context::root();
+fn make_files(top: &dyn Directory, number: u64, files: u64) -> Result<()> {
     for file in 0..files {
         let file = (file + number * files).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let text = format!("{file:016x}");
-        top.create(&context, name(&text)?, CreateKind::Regular, 0o644)?;
+        top.create(&format!("{file:016x}"))?;
     }
     Ok(())
-}
-
-fn name(text: &str) -> Result<Name<'_>> {
-    Ok(Name::new(text.as_bytes())?)
 }
 
 #[cfg(test)]
@@ -486,8 +484,10 @@ mod tests {
             let runs = of_kind!(kind, time(64, 3)).unwrap();
             assert!(runs.iter().all(|run| run.index == kind.name()));
             of_kind!(kind, perform_calls(Call::Delete, 5)).unwrap();
-            let made = make(kind, 2, 20).unwrap();
-            assert!(made.heads > 0 && made.refs >= made.cancelled && made.commits > 0);
+            for load in [Load::Library, Load::Mount] {
+                let made = make(kind, load, 2, 20).unwrap();
+                assert!(made.heads > 0 && made.refs >= made.cancelled && made.commits > 0);
+            }
         }
     }
 }

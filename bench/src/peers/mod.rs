@@ -77,11 +77,6 @@ impl Choice {
         self.parts.is_empty() || self.parts.iter().any(|part| part == name)
     }
 
-    /// Whether nothing was left out, for the report. Each format has raw runs of its own.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.parts.is_empty() && self.sides.is_empty()
-    }
-
     fn sides(&self) -> Vec<Side> {
         let mut sides = if self.sides.is_empty() {
             Side::ALL.to_vec()
@@ -96,9 +91,11 @@ impl Choice {
 /// Measures what was chosen.
 pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     let mut measured = Measured::default();
+    let is_of_format = |workload: &&&Workload| workload.formats.contains(&choice.format);
     for workload in work::ALL
         .iter()
         .filter(|workload| choice.takes(workload.name))
+        .filter(is_of_format)
     {
         for &threads in workload.threads {
             println!("{}, {threads} thread(s): {}", workload.name, workload.about);

@@ -106,6 +106,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
         dir: orders.dir.clone(),
         image: store.as_ref().map_or_else(in_dir, CountedStore::image),
         format: orders.format,
+        mount: workload.mount.map(str::to_owned),
         cache_bytes: orders.cache_bytes,
     };
     if orders.side.uses_image() {

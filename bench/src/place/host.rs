@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use platter_fuse::Control;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode as Permissions, OFlags, XattrFlags};
 use rustix::io::Errno;
 use testkit::tool;
@@ -29,6 +30,12 @@ impl HostDir {
 }
 
 impl HostDir {
+    /// What takes ioctls in a directory in it.
+    fn control(&self, name: &str) -> Result<Control> {
+        let path = format!("/proc/self/fd/{}/{name}", self.0.as_raw_fd());
+        Ok(Control::open(Path::new(&path))?)
+    }
+
     /// What a listed name is. Some servers do not say, and have to be asked.
     fn kind(&self, entry: &DirEntry) -> Result<FileType> {
         if entry.file_type() != FileType::Unknown {
@@ -43,6 +50,18 @@ impl Directory for HostDir {
     fn make_dir(&self, name: &str) -> Result<Box<dyn Directory>> {
         rustix::fs::mkdirat(&self.0, name, Permissions::from_raw_mode(0o755))?;
         self.dir(name)
+    }
+
+    fn make_subvolume(&self, name: &str) -> Result<Box<dyn Directory>> {
+        self.control(".")?.create_subvolume(name.as_bytes())?;
+        self.dir(name)
+    }
+
+    fn snapshot(&self, source: &str, name: &str) -> Result<()> {
+        let source = self.control(source)?;
+        Ok(self
+            .control(".")?
+            .snapshot(&source, name.as_bytes(), false)?)
     }
 
     fn dir(&self, name: &str) -> Result<Box<dyn Directory>> {

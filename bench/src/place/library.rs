@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use platter::vfs::{
     self, Context, CreateKind, DirCursor, FileKind, Filesystem, Inode, InodeId, Name, XattrMode,
 };
@@ -49,6 +49,27 @@ impl Directory for LibraryDir {
     fn make_dir(&self, name: &str) -> Result<Box<dyn Directory>> {
         let inode = self.make(name, CreateKind::Directory, 0o755)?;
         Ok(Box::new(Self::new(&self.fs, inode)))
+    }
+
+    fn make_subvolume(&self, name: &str) -> Result<Box<dyn Directory>> {
+        let subvolumes = self
+            .fs
+            .subvolumes()
+            .context("a filesystem with subvolumes")?;
+        let made = Name::new(name.as_bytes())?;
+        let root = subvolumes.create(&self.context, self.inode.id(), made)?;
+        Ok(Box::new(Self::new(&self.fs, root)))
+    }
+
+    fn snapshot(&self, source: &str, name: &str) -> Result<()> {
+        let subvolumes = self
+            .fs
+            .subvolumes()
+            .context("a filesystem with subvolumes")?;
+        let source = self.lookup(source)?.id().tree;
+        let (parent, name) = (self.inode.id(), Name::new(name.as_bytes())?);
+        subvolumes.snapshot(&self.context, source, parent, name, false)?;
+        Ok(())
     }
 
     fn dir(&self, name: &str) -> Result<Box<dyn Directory>> {

@@ -34,6 +34,12 @@ pub(crate) trait Directory: Send + Sync {
     /// Makes a directory in it.
     fn make_dir(&self, name: &str) -> Result<Box<dyn Directory>>;
 
+    /// Makes a subvolume in it, where the filesystem has any.
+    fn make_subvolume(&self, name: &str) -> Result<Box<dyn Directory>>;
+
+    /// Makes a snapshot in it, of a subvolume in it.
+    fn snapshot(&self, source: &str, name: &str) -> Result<()>;
+
     /// A directory in it.
     fn dir(&self, name: &str) -> Result<Box<dyn Directory>>;
 

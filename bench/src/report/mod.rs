@@ -92,7 +92,7 @@ fn pages(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Pages 
         scale::page(raw, aims, explanations),
         reading::page(raw),
     ];
-    made.extend(mechanisms::pages(raw.mechanisms.as_ref()));
+    made.extend(mechanisms::pages(&raw.mechanisms));
     for (&format, record) in &raw.peers {
         made.extend(peers::pages(format, record));
     }

@@ -19,7 +19,9 @@ pub(super) struct Kernel {
 impl Kernel {
     pub(super) fn start(ground: &Ground) -> Result<Self> {
         let device = LoopDevice::attach(&ground.image, Access::ReadWrite)?;
-        let mount = Mount::devices(ground.format, &[device.path()], "", Access::ReadWrite)?;
+        let options = ground.mount.as_deref().unwrap_or_default();
+        let devices = &[device.path()];
+        let mount = Mount::devices(ground.format, devices, options, Access::ReadWrite)?;
         Ok(Self {
             mount,
             device,

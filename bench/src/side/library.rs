@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use platter::block::Access;
-use platter::{Image, MemoryBudget, MountOptions, Volume, WriteOptions};
+use platter::{Image, MemoryBudget, MountOption, MountOptions, Volume, WriteOptions};
 
 use super::{Asked, Ground, Live};
 use crate::place::{Directory, LibraryDir};
@@ -14,10 +14,13 @@ pub(super) struct Library(Volume);
 /// The image of `ground`, open for writing, with its requests counted.
 pub(super) fn open(ground: &Ground) -> Result<Volume> {
     let image = Image::open(&ground.image, Access::Write)?;
-    let options = MountOptions::new()
+    let mut options = MountOptions::new()
         .writing(WriteOptions::default())
         .budget(Arc::new(MemoryBudget::new(ground.cache_bytes)))
         .count_requests();
+    if let Some(option) = &ground.mount {
+        options = options.option(MountOption::parse(option));
+    }
     Ok(options.mount(&image)?)
 }
 

@@ -35,8 +35,11 @@ pub(crate) enum Side {
     Bindfs,
     /// The same with long writes, where there are some.
     BindfsLong,
-    /// Our FUSE server over a filesystem in memory: the floor of our transport.
+    /// Our FUSE server over a filesystem in memory, over rings where the kernel knows of them: the floor of that
+    /// transport.
     NullFuse,
+    /// The same over the device alone.
+    NullDevice,
     /// Platter through FUSE, over rings where the kernel knows of them.
     Fuse,
     /// Platter through FUSE, over the device alone.
@@ -51,7 +54,7 @@ pub(crate) enum Side {
 
 impl Side {
     /// All, with what a mount is by default first.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Device,
         Self::Fuse,
         Self::Unchecked,
@@ -62,6 +65,7 @@ impl Side {
         Self::Bindfs,
         Self::BindfsLong,
         Self::NullFuse,
+        Self::NullDevice,
         Self::Tmpfs,
     ];
 
@@ -78,6 +82,7 @@ impl Side {
             Self::Bindfs => "bindfs on tmpfs, /dev/fuse",
             Self::BindfsLong => "bindfs, big_writes, /dev/fuse",
             Self::NullFuse => "null server, rings",
+            Self::NullDevice => "null server, /dev/fuse",
             Self::Fuse => "platter, rings",
             Self::Device => "platter, /dev/fuse",
             Self::Unchecked => "platter, rings, noperm",
@@ -96,6 +101,7 @@ impl Side {
             Self::Bindfs => "bindfs",
             Self::BindfsLong => "bindfs-long",
             Self::NullFuse => "null",
+            Self::NullDevice => "null-device",
             Self::Fuse => "fuse",
             Self::Device => "device",
             Self::Unchecked => "noperm",
@@ -118,7 +124,9 @@ impl Side {
             | Self::Unchecked
             | Self::Gathered
             | Self::Library => true,
-            Self::Tmpfs | Self::Bindfs | Self::BindfsLong | Self::NullFuse => false,
+            Self::Tmpfs | Self::Bindfs | Self::BindfsLong | Self::NullFuse | Self::NullDevice => {
+                false
+            }
         }
     }
 
@@ -144,13 +152,15 @@ impl Side {
 
     /// Whether what is written is there again after the side was started anew.
     pub(crate) const fn keeps_files(self) -> bool {
-        !matches!(self, Self::NullFuse)
+        !matches!(self, Self::NullFuse | Self::NullDevice)
     }
 
     /// Whether there is anything new to be seen of it in a workload.
     pub(crate) fn takes(self, workload: &Workload) -> bool {
-        // Those without an image have nothing to do with the disk.
-        let is_placed = self.uses_image() || workload.storage == work::Storage::Memory;
+        // Those without an image have nothing to do with the disk, nor with what not every filesystem has.
+        let is_of_all = workload.formats.len() == FsType::ALL.len();
+        let is_of_any = workload.storage == work::Storage::Memory && is_of_all;
+        let is_placed = self.uses_image() || is_of_any;
         is_placed && (!self.is_particular() || workload.particular.contains(&self))
     }
 
@@ -163,6 +173,9 @@ impl Side {
             Self::Bindfs => Box::new(program::Program::bindfs(ground, Writes::AsUsual)?),
             Self::BindfsLong => Box::new(program::Program::bindfs(ground, Writes::Long)?),
             Self::NullFuse => Box::new(served::Served::start(ServedKind::Memory, ground)?),
+            Self::NullDevice => {
+                Box::new(served::Served::start(ServedKind::MemoryByDevice, ground)?)
+            }
             Self::Fuse => Box::new(served::Served::start(ServedKind::Image, ground)?),
             Self::Device => Box::new(served::Served::start(ServedKind::ImageByDevice, ground)?),
             Self::Unchecked => Box::new(served::Served::start(ServedKind::ImageUnchecked, ground)?),
@@ -184,6 +197,8 @@ pub(crate) struct Ground {
     pub(crate) image: PathBuf,
     /// What the image holds.
     pub(crate) format: FsType,
+    /// An option of its mounts.
+    pub(crate) mount: Option<String>,
     /// What the caches of platter may take.
     pub(crate) cache_bytes: u64,
 }

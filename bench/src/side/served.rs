@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) enum Kind {
     /// An empty filesystem in memory.
     Memory,
+    /// The same over the device where there are rings.
+    MemoryByDevice,
     /// An image.
     Image,
     /// An image, over the device where there are rings.
@@ -55,6 +57,7 @@ struct Orders {
     kind: Kind,
     image: PathBuf,
     format: FsType,
+    mount: Option<String>,
     dir: PathBuf,
     mountpoint: PathBuf,
     cache_bytes: u64,
@@ -67,6 +70,7 @@ impl Served {
             kind,
             image: ground.image.clone(),
             format: ground.format,
+            mount: ground.mount.clone(),
             dir: ground.dir.clone(),
             mountpoint: mountpoint.clone(),
             cache_bytes: ground.cache_bytes,
@@ -127,7 +131,7 @@ impl Live for Served {
 pub(crate) fn serve(orders: &str) -> Result<()> {
     let orders: Orders = serde_json::from_str(orders)?;
     let (fs, volume): (Arc<dyn Filesystem>, Option<Volume>) = match orders.kind {
-        Kind::Memory => {
+        Kind::Memory | Kind::MemoryByDevice => {
             let limits = MemFsLimits::default();
             let fs = MemFs::new(Arc::new(SystemClock::new()), limits);
             (Arc::new(fs), None)
@@ -137,13 +141,14 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
                 dir: orders.dir,
                 image: orders.image,
                 format: orders.format,
+                mount: orders.mount,
                 cache_bytes: orders.cache_bytes,
             })?;
             (Arc::clone(volume.filesystem()), Some(volume))
         }
     };
     let options = MountOptions {
-        io_uring: orders.kind != Kind::ImageByDevice,
+        io_uring: !matches!(orders.kind, Kind::ImageByDevice | Kind::MemoryByDevice),
         no_permission_checks: orders.kind == Kind::ImageUnchecked,
         writeback: orders.kind == Kind::ImageGathered,
         ..MountOptions::default()

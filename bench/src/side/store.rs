@@ -25,6 +25,7 @@ impl CountedStore {
             dir: mountpoint.parent().unwrap_or(dir).to_owned(),
             image: PathBuf::new(),
             format: FsType::default(),
+            mount: None,
             cache_bytes: 0,
         };
         std::fs::create_dir_all(&ground.dir)?;

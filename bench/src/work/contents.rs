@@ -1,9 +1,11 @@
 //! Contents of one large file: in order, and anywhere.
 
 use anyhow::{Result, ensure};
+use testkit::fs_type::FsType;
 use testkit::prng::Prng;
 
 use super::{Amount, Done, MAKE_DIRS, Site, USUAL, Unit, Workload, cold, phase, sync};
+use crate::measure::now;
 use crate::place::{Aligned, Document, Mode};
 use crate::side::Side;
 
@@ -13,6 +15,10 @@ const PIECE_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 /// One of so many random accesses goes past the page cache of the host, which is slower.
 const DIRECT_SHARE: u64 = 4;
+/// Pieces of text, which take turns.
+const TEXTS: [u64; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// Words that a text is made of.
+const WORDS: u64 = 2000;
 /// Pages written for each page the file has.
 const WRITES_PER_PAGE: u64 = 1;
 
@@ -33,6 +39,23 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
         cold("cold read", Unit::Bytes, read_in_order),
     ],
     ..USUAL
+};
+
+pub(crate) const COMPRESSED: Workload = Workload {
+    name: "compressed",
+    about: "one file of words at random, written in order and made durable, with zstd; the count is in MiB",
+    count: Amount {
+        quick: 8,
+        full: 512,
+    },
+    mount: Some("compress=zstd"),
+    formats: &[FsType::Btrfs],
+    phases: &[
+        MAKE_DIRS,
+        phase("write, fsync", Unit::Bytes, write_text),
+        cold("cold read", Unit::Bytes, read_text),
+    ],
+    ..SEQUENTIAL
 };
 
 pub(crate) const RANDOM: Workload = Workload {
@@ -200,6 +223,65 @@ fn read_mapped(site: &Site<'_>) -> Result<Done> {
             ..Done::default()
         }),
     }
+}
+
+/// A piece of text, another one for each seed.
+fn text(seed: u64) -> Aligned {
+    let mut prng = Prng::new(seed);
+    let mut piece = Aligned::zeroed(PIECE_BYTES);
+    let bytes = piece.bytes_mut();
+    let mut end = 0;
+    while end < bytes.len() {
+        // The word of a number is the same everywhere.
+        let mut word = Prng::new(prng.below(WORDS)).bytes(10);
+        let letters = 2 + usize::from(word[9] % 7);
+        word.truncate(letters);
+        for byte in &mut word {
+            *byte = b'a' + *byte % 26;
+        }
+        word.push(b' ');
+        let left = &mut bytes[end..];
+        let len = word.len().min(left.len());
+        left[..len].copy_from_slice(&word[..len]);
+        end += len;
+    }
+    piece
+}
+
+fn write_text(site: &Site<'_>) -> Result<Done> {
+    let pieces = TEXTS.map(text);
+    let start = now();
+    let mut done = site.in_threads(|_, dir, latencies| {
+        let file = dir.create(NAME)?;
+        for number in 0..site.share() {
+            let piece = &pieces[usize::try_from(number)? % pieces.len()];
+            latencies.time(|| file.write_at(number * PIECE_BYTES as u64, piece.bytes()))?;
+        }
+        file.sync()?;
+        Ok(site.share() * PIECE_BYTES as u64)
+    })?;
+    // Without making the text.
+    done.seconds = Some(start.elapsed().as_secs_f64());
+    Ok(done)
+}
+
+fn read_text(site: &Site<'_>) -> Result<Done> {
+    let pieces = TEXTS.map(text);
+    let start = now();
+    let mut done = site.in_threads(|_, dir, latencies| {
+        let file = dir.open(NAME, Mode::Read)?;
+        let mut piece = Aligned::zeroed(PIECE_BYTES);
+        for number in 0..site.share() {
+            let offset = number * PIECE_BYTES as u64;
+            let length = latencies.time(|| file.read_at(offset, piece.bytes_mut()))?;
+            let expected = &pieces[usize::try_from(number)? % pieces.len()];
+            let is_same = length == PIECE_BYTES && piece.bytes() == expected.bytes();
+            ensure!(is_same, "other contents at {offset}");
+        }
+        Ok(site.share() * PIECE_BYTES as u64)
+    })?;
+    done.seconds = Some(start.elapsed().as_secs_f64());
+    Ok(done)
 }
 
 /// Where piece `number` of a file with holes lies.

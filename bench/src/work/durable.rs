@@ -32,6 +32,20 @@ pub(crate) const DURABLE: Workload = Workload {
     ..FSYNC
 };
 
+pub(crate) const APPEND: Workload = Workload {
+    name: "append",
+    about: "4 KiB appended to one file, durable before the next",
+    count: Amount {
+        quick: 50,
+        full: 2000,
+    },
+    phases: &[
+        MAKE_DIRS,
+        phase("append, fsync", Unit::Operations, append_durably),
+    ],
+    ..USUAL
+};
+
 fn create_durably(site: &Site<'_>) -> Result<Done> {
     let contents = [7; BYTES];
     site.in_threads(|_, dir, latencies| {
@@ -39,6 +53,20 @@ fn create_durably(site: &Site<'_>) -> Result<Done> {
             latencies.time(|| {
                 let file = dir.create(&format!("file-{number:08}"))?;
                 file.write_at(0, &contents)?;
+                file.sync()
+            })?;
+        }
+        Ok(site.share())
+    })
+}
+
+fn append_durably(site: &Site<'_>) -> Result<Done> {
+    let contents = [7; BYTES];
+    site.in_threads(|_, dir, latencies| {
+        let file = dir.create("log")?;
+        for number in 0..site.share() {
+            latencies.time(|| {
+                file.write_at(number * BYTES as u64, &contents)?;
                 file.sync()
             })?;
         }

@@ -5,10 +5,12 @@ mod durable;
 mod attributes;
 mod contents;
 mod tree;
+mod subvolumes;
 
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
+use testkit::fs_type::FsType;
 
 use crate::measure::{Latencies, stay_on_processor};
 use crate::place::Directory;
@@ -31,6 +33,10 @@ pub(crate) struct Workload {
     /// Space the image needs, from the count.
     pub(crate) image_mib: fn(u64) -> u64,
     pub(crate) storage: Storage,
+    /// An option of all mounts.
+    pub(crate) mount: Option<&'static str>,
+    /// What images hold that it is for.
+    pub(crate) formats: &'static [FsType],
     /// Of the sides that differ from another in some work only, those that do in this.
     pub(crate) particular: &'static [Side],
     pub(crate) phases: &'static [Phase],
@@ -45,6 +51,8 @@ const USUAL: Workload = Workload {
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
     storage: Storage::Memory,
+    mount: None,
+    formats: &FsType::ALL,
     particular: &[],
     phases: &[],
 };
@@ -112,11 +120,14 @@ pub(crate) const ALL: &[&Workload] = &[
     &files::EMPTY,
     &files::SMALL,
     &durable::FSYNC,
+    &durable::APPEND,
     &durable::DURABLE,
     &attributes::XATTR,
     &contents::RANDOM,
     &contents::SEQUENTIAL,
+    &contents::COMPRESSED,
     &tree::TREE,
+    &subvolumes::SNAPSHOTS,
 ];
 
 /// What is done to see how it grows, besides.

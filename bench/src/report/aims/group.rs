@@ -28,7 +28,7 @@ impl Group {
         match self {
             Self::Fuse2fs => "Mounts, compared with fuse2fs",
             Self::Bindfs => "Mounts, compared with bindfs on tmpfs",
-            Self::Library => "The library, compared with system calls on the kernel's ext4",
+            Self::Library => "The library, compared with system calls on the kernel's filesystems",
             Self::Jobs => "Whole jobs of the `platter` command",
             Self::Growth => "As things grow",
         }

@@ -94,8 +94,8 @@ fn threads(evidence: Evidence<'_>) -> [Aim; 3] {
 fn memory(evidence: Evidence<'_>) -> Aim {
     let grown = evidence.scale.into_iter().flatten();
     let grown = grown.flat_map(|grown| grown.samples.iter().map(|at| &at.sample));
-    let peers = evidence.peers.into_iter();
-    let peers = peers.flat_map(|measured| &measured.samples);
+    let peers = evidence.peers.values();
+    let peers = peers.flat_map(|record| &record.result.samples);
     let above = grown.chain(peers).filter_map(Sample::above_budget_bytes);
     let above = above.filter(|&bytes| bytes > 0);
     let above: Vec<f64> = above.map(|bytes| float(bytes) / MIB).collect();

@@ -7,20 +7,30 @@ mod table;
 
 pub(super) use self::group::Group;
 pub(super) use self::table::{counts, write};
+use std::collections::BTreeMap;
+
+use testkit::fs_type::FsType;
+
 use super::number::short;
 use crate::measure::Estimate;
 use crate::peers::Measured;
 use crate::programs::Run;
-use crate::record::Extent;
+use crate::record::{Extent, Record};
 use crate::scale::Grown;
 use crate::side::Side;
+
+/// What is kept of the comparison with peers, by what images hold.
+pub(super) type Peers = BTreeMap<FsType, Record<Measured>>;
+
+/// What is kept of jobs, by what images hold.
+pub(super) type Jobs = BTreeMap<FsType, Record<Vec<Run>>>;
 
 /// What there is to judge by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Evidence<'r> {
     pub(super) extent: Extent,
-    pub(super) peers: Option<&'r Measured>,
-    pub(super) jobs: Option<&'r [Run]>,
+    pub(super) peers: &'r Peers,
+    pub(super) jobs: &'r Jobs,
     pub(super) scale: Option<&'r [Grown]>,
 }
 
@@ -67,10 +77,14 @@ pub(super) enum Verdict {
 }
 
 /// Sides with which the aims of mounts are compared, and what each shows.
-const COMPARED: [(Side, &str); 3] = [
+const COMPARED: [(Side, &str); 4] = [
     (
         Side::NullFuse,
         "null server, rings: the limit of the transport",
+    ),
+    (
+        Side::NullDevice,
+        "null server, `/dev/fuse`: the limit of that",
     ),
     (Side::Unchecked, "rings, with `noperm`"),
     (Side::Gathered, "`/dev/fuse`, with `writeback=on`"),
@@ -222,10 +236,12 @@ mod tests {
 
     use super::*;
 
+    static NO_PEERS: Peers = Peers::new();
+    static NO_JOBS: Jobs = Jobs::new();
     const NOTHING: Evidence<'_> = Evidence {
         extent: Extent::Full,
-        peers: None,
-        jobs: None,
+        peers: &NO_PEERS,
+        jobs: &NO_JOBS,
         scale: None,
     };
 

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use testkit::fs_type::FsType;
+
 use super::{Aim, Bound, COMPARED, Evidence, Group, Reached};
 use crate::measure::{Estimate, float, median, ratio};
+use crate::peers::Measured;
 use crate::programs::{self, Run};
 use crate::report::number::short;
-use crate::report::peers::Series;
+use crate::report::peers::{Series, format_name};
 use crate::side::Side;
 use crate::work::Workload;
 
@@ -61,7 +64,37 @@ const RATES: &[(Group, Side, Side, &[OfWork])] = &[
     ),
 ];
 
-/// Times a way of a job takes over platter's: job, way, bound.
+/// Those of btrfs and XFS, once they are measured.
+const RATES_OF_OTHERS: &[(Group, Side, Side, &[OfWork])] = &[
+    (
+        Group::Bindfs,
+        Side::Fuse,
+        Side::Bindfs,
+        &[("files", "create", 5.0), ("files", "unlink", 5.0)],
+    ),
+    (
+        Group::Library,
+        Side::Library,
+        Side::Kernel,
+        &[
+            ("files", "create", 2.0),
+            ("files", "unlink", 2.0),
+            ("tree", "cold find", 2.0),
+            ("tree", "cold ls -lR", 2.0),
+            ("sequential", "cold read", 1.0),
+            ("sequential", "write", 1.0),
+            ("random", "write", 1.0),
+            ("durable", "create, write, fsync", 1.0),
+        ],
+    ),
+];
+
+/// What the library does in a second on btrfs, at least.
+const SNAPSHOTS: f64 = 100.0;
+/// The rate of the kernel that is reached at least in writing with zstd.
+const COMPRESSED: OfWork = ("compressed", "write, fsync", 0.9);
+
+/// Times a way of a job takes over platter's: job, way, bound. Those of btrfs and XFS are aims once they are measured.
 const JOBS: &[(&str, &str, Bound)] = &[
     ("image of a directory", "mke2fs -d", Bound::AtLeast(4.0)),
     (
@@ -74,55 +107,166 @@ const JOBS: &[(&str, &str, Bound)] = &[
         "kernel mount and tar",
         Bound::AtLeast(1.5),
     ),
+    (
+        "btrfs image of a directory",
+        "mkfs.btrfs --rootdir",
+        Bound::AtLeast(4.0),
+    ),
+    (
+        "XFS image of a directory",
+        "mkfs.xfs -p",
+        Bound::AtLeast(4.0),
+    ),
+    (
+        "XFS image of a directory",
+        "mkfs.xfs, kernel mount and cp -a",
+        Bound::AtLeast(1.5),
+    ),
+];
+
+/// The jobs that make an image.
+const MAKING: &[&str] = &[
+    "image of a directory",
+    "btrfs image of a directory",
+    "XFS image of a directory",
 ];
 
 pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
     let mut aims = Vec::new();
-    for &(group, ours, theirs, works) in RATES {
-        let works = works.iter();
-        aims.extend(works.map(|work| of_work(evidence, group, [ours, theirs], work)));
+    for format in FsType::ALL {
+        let measured = evidence.peers.get(&format).map(|record| &record.result);
+        let rates = match (format, measured) {
+            (FsType::Ext4, _) => RATES,
+            (FsType::Btrfs | FsType::Xfs, None) => continue,
+            (FsType::Btrfs | FsType::Xfs, Some(_)) => RATES_OF_OTHERS,
+        };
+        let peers = Compared { format, measured };
+        for &(group, ours, theirs, works) in rates {
+            let works = works.iter();
+            aims.extend(works.map(|work| peers.of_work(group, [ours, theirs], work)));
+        }
+        if format == FsType::Btrfs {
+            let sides = [Side::Library, Side::Kernel];
+            aims.push(peers.of_work(Group::Library, sides, &COMPRESSED));
+            aims.push(peers.snapshots());
+        }
+        aims.extend(peers.writes_of_appends());
     }
-    let runs = evidence.jobs.unwrap_or_default();
-    aims.extend(JOBS.iter().map(|job| of_job(runs, job)));
-    aims.push(same_bytes(runs));
+    for &(job, way, bound) in JOBS {
+        let runs = runs_of(evidence, job);
+        aims.extend(runs.map(|runs| of_job(runs, &(job, way, bound))));
+    }
+    for job in MAKING {
+        let runs = runs_of(evidence, job);
+        aims.extend(runs.map(|runs| same_bytes(runs, job)));
+    }
     aims
 }
 
-fn of_work(
-    evidence: Evidence<'_>,
-    group: Group,
-    [ours, theirs]: [Side; 2],
-    &(name, phase, times): &OfWork,
-) -> Aim {
-    let key = [theirs.word(), name, phase];
-    let bound = (Bound::AtLeast(times), "x");
-    let aim = Aim::new(group, &key, format!("{name}: {phase}"), bound);
-    let (Some(measured), Ok(workload)) = (evidence.peers, Workload::named(name)) else {
-        return aim;
-    };
-    let series = Series::of(measured, workload, 1);
-    let theirs = at_its_best(&series, theirs);
-    let their_rates = series.rates(theirs, phase);
-    let over_theirs = |side: Side| {
-        let rates = series.rates(side, phase);
-        let runs = rates.len().min(their_rates.len());
-        (ratio(&rates, &their_rates), runs)
-    };
-    let (reached, runs) = over_theirs(ours);
-    let mut aim = aim.reaching(reached, runs);
-    if theirs == Side::BindfsLong {
-        aim.what.push_str(" (with `big_writes`)");
+/// The runs of the jobs of the same format; nothing, where it has no aims yet.
+fn runs_of<'r>(evidence: Evidence<'r>, job: &str) -> Option<&'r [Run]> {
+    let format = programs::JOBS
+        .iter()
+        .find(|known| known.name == job)?
+        .format;
+    match evidence.jobs.get(&format) {
+        Some(record) => Some(&record.result),
+        None => (format == FsType::Ext4).then_some(&[]),
     }
-    if group.is_mounted() {
-        let (reached, runs) = over_theirs(Side::Device);
-        aim.by_default = Reached::of(reached, runs);
-        aim.compared = COMPARED.map(|(side, _)| {
-            let (reached, runs) = over_theirs(side);
-            (runs > 0).then_some(reached)
-        });
-        aim.difference = unwritten(&series, ours, phase);
+}
+
+/// What was measured of a format.
+struct Compared<'r> {
+    format: FsType,
+    measured: Option<&'r Measured>,
+}
+
+impl<'r> Compared<'r> {
+    /// An aim, named by the format where that is not ext4.
+    fn aim(&self, group: Group, key: [&str; 3], what: &str, bound: (Bound, &'static str)) -> Aim {
+        if self.format == FsType::Ext4 {
+            return Aim::new(group, &key, what.to_owned(), bound);
+        }
+        let [theirs, name, phase] = key;
+        let key = [self.format.kernel_name(), theirs, name, phase];
+        let what = format!("{}, {what}", format_name(self.format));
+        Aim::new(group, &key, what, bound)
     }
-    aim
+
+    fn series(&self, name: &str) -> Option<Series<'r>> {
+        let workload = Workload::named(name).ok()?;
+        Some(Series::of(self.measured?, workload, 1))
+    }
+
+    fn of_work(
+        &self,
+        group: Group,
+        [ours, theirs]: [Side; 2],
+        &(name, phase, times): &OfWork,
+    ) -> Aim {
+        let key = [theirs.word(), name, phase];
+        let bound = (Bound::AtLeast(times), "x");
+        let aim = self.aim(group, key, &format!("{name}: {phase}"), bound);
+        let Some(series) = self.series(name) else {
+            return aim;
+        };
+        let theirs = at_its_best(&series, theirs);
+        let their_rates = series.rates(theirs, phase);
+        let over_theirs = |side: Side| {
+            let rates = series.rates(side, phase);
+            let runs = rates.len().min(their_rates.len());
+            (ratio(&rates, &their_rates), runs)
+        };
+        let (reached, runs) = over_theirs(ours);
+        let mut aim = aim.reaching(reached, runs);
+        if theirs == Side::BindfsLong {
+            aim.what.push_str(" (with `big_writes`)");
+        }
+        if group.is_mounted() {
+            let (reached, runs) = over_theirs(Side::Device);
+            aim.by_default = Reached::of(reached, runs);
+            aim.compared = COMPARED.map(|(side, _)| {
+                let (reached, runs) = over_theirs(side);
+                (runs > 0).then_some(reached)
+            });
+            aim.difference = unwritten(&series, ours, phase);
+        }
+        aim
+    }
+
+    /// Snapshots in a second.
+    fn snapshots(&self) -> Aim {
+        let (name, phase) = ("snapshots", "snapshot");
+        let bound = (Bound::AtLeast(SNAPSHOTS), "/s");
+        let what = "snapshots of a subvolume with many files";
+        let aim = self.aim(Group::Library, ["seconds", name, phase], what, bound);
+        let Some(series) = self.series(name) else {
+            return aim;
+        };
+        let rates = series.rates(Side::Library, phase);
+        aim.reaching(median(&rates), rates.len())
+    }
+
+    /// The writes to the device of a durable append, over those of the kernel; nothing, where appends were not
+    /// measured.
+    fn writes_of_appends(&self) -> Option<Aim> {
+        let (name, phase) = ("append", "append, fsync");
+        let series = self.series(name)?;
+        let writes = |side: Side| -> Vec<f64> {
+            let parts = series.parts(side, phase).into_iter();
+            let each = parts.filter_map(|part| Some(part.per(part.asked.device.as_ref()?.writes)));
+            each.collect()
+        };
+        let (ours, kernel) = (writes(Side::Library), writes(Side::Kernel));
+        if ours.is_empty() {
+            return None;
+        }
+        let bound = (Bound::AtMost(1.0), "x");
+        let what = "append: writes to the device over the kernel's";
+        let key = [Side::Kernel.word(), name, "writes"];
+        let aim = self.aim(Group::Library, key, what, bound);
+        Some(aim.reaching(ratio(&ours, &kernel), ours.len().min(kernel.len())))
+    }
 }
 
 /// The peer with the options that suit the work, where it was measured with them, too: without `big_writes`
@@ -167,8 +311,7 @@ fn of_job(runs: &[Run], &(job, way, bound): &(&str, &str, Bound)) -> Aim {
 }
 
 /// An image of the same tree is the same, whenever it is made.
-fn same_bytes(runs: &[Run]) -> Aim {
-    let job = "image of a directory";
+fn same_bytes(runs: &[Run], job: &str) -> Aim {
     let ours = programs::ours(job).unwrap_or_default();
     let of_ours = runs.iter().filter(|run| run.job == job && run.way == ours);
     let made: Vec<&str> = of_ours.filter_map(|run| run.made.as_deref()).collect();
@@ -181,14 +324,14 @@ fn same_bytes(runs: &[Run]) -> Aim {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::{Jobs, Peers, Verdict};
     use super::*;
-    use crate::record::Extent;
+    use crate::record::{Extent, Record};
     use crate::work;
 
     #[test]
     fn every_aim_is_of_work_there_is() {
-        for (_, _, _, aims) in RATES {
+        for (_, _, _, aims) in RATES.iter().chain(RATES_OF_OTHERS) {
             for &(name, phase, _) in *aims {
                 let workload = work::ALL.iter().find(|workload| workload.name == name);
                 let phases = workload.unwrap().phases;
@@ -212,6 +355,10 @@ mod tests {
         }
     }
 
+    fn kept(runs: &[Run]) -> Record<Vec<Run>> {
+        Record::of(String::new(), || Ok(runs.to_vec())).unwrap()
+    }
+
     #[test]
     fn jobs_are_judged_by_their_runs() {
         let ours = "platter mkfs --from";
@@ -221,10 +368,12 @@ mod tests {
             run("cp -r to tmpfs", 0.5, "c"),
             run(ours, 1.0, "d"),
         ];
+        let jobs = Jobs::from([(FsType::Ext4, kept(&runs))]);
+        let peers = Peers::new();
         let evidence = Evidence {
             extent: Extent::Full,
-            peers: None,
-            jobs: Some(&runs),
+            peers: &peers,
+            jobs: &jobs,
             scale: None,
         };
         let aims = aims(evidence);

@@ -1,6 +1,6 @@
 //! M3: insertion into the index of the page cache.
 
-use super::{Entry, Kept, begin, has_effect, verdict};
+use super::{Entry, Kept, NO_FUSE, begin, has_effect, verdict};
 use crate::measure::{Estimate, float, median, ratio};
 use crate::mechanisms::{
     Before, Comparison, FaultRun, Insertion, InsertionCount, Measured, Operation, Scene, Way,
@@ -46,7 +46,7 @@ pub(super) fn page(record: Option<&Kept>) -> Page {
     let measured = record.map(|record| &record.result);
     let insertion = measured.and_then(|measured| measured.insertion.as_ref());
     let title = "M3: page cache insertion with one walk of the index";
-    let mut page = begin((FILE, title, ABOUT), record, insertion.is_some());
+    let mut page = begin((FILE, title, ABOUT), NO_FUSE, record, insertion.is_some());
     if let (Some(measured), Some(insertion)) = (measured, insertion) {
         write(&mut page, measured, insertion);
     }
@@ -323,15 +323,8 @@ mod tests {
         };
         let conclusion = |one: f64| {
             let measured = Measured {
-                insertion: None,
                 faults: vec![run(Way::ThreeWalks, 2.0), run(Way::OneWalk, one)],
-                sharing: Vec::new(),
-                instructions: Vec::new(),
-                lines: Vec::new(),
-                shapes: Vec::new(),
-                mount: crate::mechanisms::MountRuns::default(),
-                references: crate::mechanisms::References::default(),
-                groups: Vec::new(),
+                ..Measured::default()
             };
             super::conclusion(&measured)
         };

@@ -9,12 +9,17 @@ mod references;
 mod sharing;
 
 use super::page::{NO_FUSE, Page};
-use super::raw::MECHANISMS;
+use super::raw::{MECHANISMS, Mechanisms};
 use crate::measure::Estimate;
-use crate::mechanisms::Measured;
+use crate::mechanisms::{Measured, Mechanism};
 use crate::record::Record;
 
 type Kept = Record<Measured>;
+
+/// The transport where a load is one by calls of the library, or one on a mount.
+const BY_LOAD: &str = "\
+Transport: none in rows and tables of the *library*, which is called within the process that measures; `/dev/fuse`, the \
+default of every mount, in those of a *mount*.";
 
 /// A mechanism in one line.
 #[derive(Debug)]
@@ -32,31 +37,38 @@ pub(super) struct Entry {
 }
 
 /// A page for each mechanism.
-pub(super) fn pages(record: Option<&Kept>) -> Vec<Page> {
-    vec![
-        references::page(record),
-        mount::page(record),
-        groups::page(record),
-        insertion::page(record),
-        sharing::page(record),
-    ]
+pub(super) fn pages(kept: &Mechanisms) -> Vec<Page> {
+    let page = |mechanism| {
+        let record = kept.get(&mechanism);
+        match mechanism {
+            Mechanism::M0 => references::page(record),
+            Mechanism::M1 => mount::page(record),
+            Mechanism::M2 => groups::page(record),
+            Mechanism::M3 => insertion::page(record),
+            Mechanism::M4 => sharing::page(record),
+        }
+    };
+    Mechanism::ALL.map(page).into()
 }
 
 /// A line for each mechanism.
-pub(super) fn entries(record: Option<&Kept>) -> [Entry; 5] {
-    let measured = record.map(|record| &record.result);
-    [
-        references::entry(measured),
-        mount::entry(measured),
-        groups::entry(measured),
-        insertion::entry(measured),
-        sharing::entry(measured),
-    ]
+pub(super) fn entries(kept: &Mechanisms) -> [Entry; 5] {
+    Mechanism::ALL.map(|mechanism| {
+        let measured = kept.get(&mechanism).map(|record| &record.result);
+        match mechanism {
+            Mechanism::M0 => references::entry(measured),
+            Mechanism::M1 => mount::entry(measured),
+            Mechanism::M2 => groups::entry(measured),
+            Mechanism::M3 => insertion::entry(measured),
+            Mechanism::M4 => sharing::entry(measured),
+        }
+    })
 }
 
 /// A page with what the mechanism is, and where and whether it was measured.
 fn begin(
     (file, title, about): (&str, &str, &str),
+    transport: &str,
     record: Option<&Kept>,
     is_measured: bool,
 ) -> Page {
@@ -66,7 +78,7 @@ fn begin(
         _ => page.not_measured(MECHANISMS),
     }
     page.paragraph(about);
-    page.paragraph(NO_FUSE);
+    page.paragraph(transport);
     page
 }
 
@@ -91,17 +103,18 @@ mod tests {
 
     #[test]
     fn without_raw_runs_pages_say_what_would_measure_them() {
-        for page in pages(None) {
+        let nothing = Mechanisms::new();
+        for page in pages(&nothing) {
             assert!(page.text().contains(MECHANISMS), "{}", page.path());
         }
-        let entries = entries(None);
+        let entries = entries(&nothing);
         assert!(entries.iter().all(|entry| entry.own.is_none()));
         assert!(entries.iter().all(|entry| entry.conclusion.is_none()));
         let files: Vec<String> = entries
             .iter()
             .map(|entry| super::super::page::path_of(entry.file))
             .collect();
-        let pages: Vec<String> = pages(None)
+        let pages: Vec<String> = pages(&nothing)
             .iter()
             .map(|page| page.path().to_owned())
             .collect();

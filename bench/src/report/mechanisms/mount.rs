@@ -1,8 +1,8 @@
 //! M1: the mount object of XFS in its three layouts, and what all threads of a mount share.
 
-use super::{Entry, Kept, begin, has_effect, lines, verdict};
+use super::{Entry, Kept, NO_FUSE, begin, has_effect, lines, verdict};
 use crate::measure::{Estimate, float, median, ratio};
-use crate::mechanisms::{LAYOUTS, Measured, MountRuns, Sweep, Trees, mount_pauses};
+use crate::mechanisms::{LAYOUTS, Measured, MountRuns, Sweep, TREE_THREADS, Trees, mount_pauses};
 use crate::report::number::{short, with_range};
 use crate::report::page::{Page, not_measured};
 use crate::report::raw::MECHANISMS;
@@ -28,7 +28,9 @@ const TREES: &str = "\
 ## Trees removed
 
 Trees of empty files, made and removed by two threads on a device in memory, each its own. *Restarted* are changes that \
-found another one in their allocation group and began again.";
+found another one in their allocation group and began again. The share of checks in the time of the threads is their number \
+times what one takes in the sweep above, in the driver's layout with the fewest transactions. Published of the \
+function that contains the check: 25.83 % of the profile before and 9.77 % after.";
 
 const CONCLUSION: &str = "\
 ## What can be concluded
@@ -41,7 +43,7 @@ of transactions/s.";
 pub(super) fn page(record: Option<&Kept>) -> Page {
     let measured = record.map(|record| &record.result);
     let title = "M1: the XFS mount object, read-only fields apart from counters";
-    let mut page = begin((FILE, title, ABOUT), record, measured.is_some());
+    let mut page = begin((FILE, title, ABOUT), NO_FUSE, record, measured.is_some());
     let Some(measured) = measured else {
         return page;
     };
@@ -149,6 +151,12 @@ fn trees(page: &mut Page, runs: &MountRuns) {
     };
     let layout = runs.trees.first().map_or("", |run| &run.layout);
     let files = runs.trees.first().map_or(0, |run| run.files);
+    let [.., fewest] = mount_pauses();
+    let check = median(&figures(&runs.sweep, (fewest, layout), |run| {
+        run.ns_per_check
+    }))
+    .value;
+    let shares: Vec<f64> = runs.trees.iter().map(|run| share(run, check)).collect();
     let rows = [vec![
         layout.to_owned(),
         files.to_string(),
@@ -157,6 +165,7 @@ fn trees(page: &mut Page, runs: &MountRuns) {
         figure(|run| float(run.files as u64) / run.remove_seconds),
         figure(|run| float(run.transactions) / run.remove_seconds),
         figure(|run| float(run.checks) / float(run.files as u64)),
+        with_range(median(&shares)),
         figure(|run| float(run.conflicts)),
     ]];
     page.table(
@@ -168,10 +177,17 @@ fn trees(page: &mut Page, runs: &MountRuns) {
             "removals/s",
             "transactions/s",
             "checks/removal",
+            "share of checks, %",
             "restarted",
         ],
         &rows,
     );
+}
+
+/// What checks of `check` nanoseconds take of the time of all threads, in percent.
+fn share(run: &Trees, check: f64) -> f64 {
+    let all = run.remove_seconds * 1e9 * float(TREE_THREADS as u64);
+    100.0 * float(run.checks) * check / all
 }
 
 fn figures(runs: &[Sweep], (pause, layout): (u32, &str), figure: fn(&Sweep) -> f64) -> Vec<f64> {
@@ -195,6 +211,21 @@ fn row(runs: &[Sweep], pause: u32) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_share_is_of_the_time_of_all_threads() {
+        let run = Trees {
+            layout: LAYOUTS[2].to_owned(),
+            files: 1000,
+            create_seconds: 1.0,
+            remove_seconds: 1.0,
+            transactions: 1000,
+            checks: 10_000_000,
+            conflicts: 0,
+        };
+        let share = share(&run, 2.0);
+        assert!((share - 1.0).abs() < 1e-9, "{share}");
+    }
 
     #[test]
     fn the_conclusion_needs_both_ends_of_the_sweep() {

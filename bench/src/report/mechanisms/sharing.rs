@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::published::Published;
-use super::{Entry, Kept, begin, verdict};
+use super::{Entry, Kept, NO_FUSE, begin, verdict};
 use crate::measure::{Estimate, float, median, ratio};
 use crate::mechanisms::{Cell, Measured, Operation, SETS, SharingRun, Variant};
 use crate::report::charts::{Curve, curves};
@@ -45,7 +45,7 @@ pub(super) fn page(record: Option<&Kept>) -> Page {
     let measured = record.map(|record| &record.result);
     let measured = measured.filter(|measured| !measured.sharing.is_empty());
     let title = "M4: mbcache, by which files share blocks of attributes (ext2, ext4)";
-    let mut page = begin((FILE, title, ABOUT), record, measured.is_some());
+    let mut page = begin((FILE, title, ABOUT), NO_FUSE, record, measured.is_some());
     if let (Some(record), Some(measured)) = (record, measured) {
         write(&mut page, measured, record.machine.processors as u64);
     }

@@ -23,17 +23,17 @@ const SUBJECTS: &[Subject] = &[
     Subject {
         word: "metadata",
         title: "names, attributes and trees",
-        workloads: &["files", "small", "xattr", "tree"],
+        workloads: &["files", "small", "xattr", "tree", "snapshots"],
     },
     Subject {
         word: "data",
         title: "contents of files",
-        workloads: &["random", "sequential"],
+        workloads: &["random", "sequential", "compressed"],
     },
     Subject {
         word: "fsync",
         title: "durable changes",
-        workloads: &["fsync", "durable"],
+        workloads: &["fsync", "append", "durable"],
     },
 ];
 

@@ -16,6 +16,7 @@ const PAIRS: &[(Side, Side)] = &[
     (Side::Device, Side::Kernel),
     (Side::Fuse, Side::Device),
     (Side::Fuse, Side::NullFuse),
+    (Side::Device, Side::NullDevice),
     (Side::Fuse, Side::Kernel),
     (Side::Unchecked, Side::Fuse),
     (Side::Gathered, Side::Device),
@@ -149,7 +150,8 @@ impl Series<'_> {
             let seconds = part.client_cpu_seconds + part.server_cpu_seconds.unwrap_or(0.0);
             Some(seconds * 1e6 / part.units())
         };
-        let is_counted = side.is_platter_mounted() || side == Side::NullFuse;
+        let is_null = matches!(side, Side::NullFuse | Side::NullDevice);
+        let is_counted = side.is_platter_mounted() || is_null;
         vec![
             self.name(side).to_owned(),
             parts.len().to_string(),

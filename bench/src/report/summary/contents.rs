@@ -2,10 +2,11 @@
 
 use testkit::fs_type::FsType;
 
+use crate::mechanisms::Mechanism;
 use crate::record::Record;
 use crate::report::page::{Page, not_measured};
 use crate::report::peers::{self, format_name};
-use crate::report::raw::{MECHANISMS, PEERS, READING, Raw, SCALE, peers_command};
+use crate::report::raw::{MECHANISMS, PEERS, READING, Raw, SCALE, jobs_command, peers_command};
 use crate::report::{fuse, library, mechanisms, programs, reading, requests, scale};
 
 pub(super) fn write(page: &mut Page, raw: &Raw) {
@@ -31,17 +32,27 @@ pub(super) fn write(page: &mut Page, raw: &Raw) {
             &peers_command(format),
         ));
     }
-    let of_mechanisms = mechanisms::entries(None).map(|entry| link(entry.number, entry.file));
-    rows.push(row(
-        format!("mechanisms: {}", of_mechanisms.join(", ")),
-        raw.mechanisms.as_ref().map(source),
-        MECHANISMS,
-    ));
-    rows.push(row(
-        link("whole jobs of the `platter` command", programs::FILE),
-        raw.jobs.as_ref().map(source),
-        PEERS,
-    ));
+    for (mechanism, entry) in Mechanism::ALL
+        .into_iter()
+        .zip(mechanisms::entries(&raw.mechanisms))
+    {
+        rows.push(row(
+            link(entry.number, entry.file),
+            raw.mechanisms.get(&mechanism).map(source),
+            &format!("{MECHANISMS} --only {}", mechanism.word()),
+        ));
+    }
+    for format in FsType::ALL {
+        rows.push(row(
+            format!(
+                "{}: {}",
+                format_name(format),
+                link("whole jobs", programs::FILE)
+            ),
+            raw.jobs.get(&format).map(source),
+            &jobs_command(format),
+        ));
+    }
     rows.push(row(
         link("how costs grow", scale::FILE),
         raw.scale.as_ref().map(source),

@@ -1,21 +1,16 @@
 //! The five mechanisms in one table.
 
-use crate::mechanisms::Measured;
-use crate::record::Record;
 use crate::report::mechanisms::entries;
 use crate::report::page::{Page, not_measured};
-use crate::report::raw::MECHANISMS;
+use crate::report::raw::{MECHANISMS, Mechanisms};
 
 const ABOUT: &str = "\
 Each follows a change of Linux that was published with figures, and can be switched off here. They are measured in the \
-library: FUSE has no part. *No effect* means that the interval contains 1.";
+library, M0 and M2 also by a load on a mount. *No effect* means that the interval contains 1.";
 
-pub(super) fn write(page: &mut Page, record: Option<&Record<Measured>>) {
-    let by = record.map_or_else(String::new, |record| {
-        format!(" Measured by `{}`.", record.command)
-    });
-    page.paragraph(&format!("{ABOUT}{by}"));
-    let rows = entries(record).map(|entry| {
+pub(super) fn write(page: &mut Page, kept: &Mechanisms) {
+    page.paragraph(ABOUT);
+    let rows = entries(kept).map(|entry| {
         let target = page.link_to_page(entry.file);
         vec![
             format!("[{}]({target}): {}", entry.number, entry.name),

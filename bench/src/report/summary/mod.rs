@@ -45,7 +45,7 @@ pub(super) fn page(raw: &Raw, aims: &[Aim]) -> Page {
         reading::write(&mut page, raw, format);
     }
     page.paragraph("## The five mechanisms");
-    mechanisms::write(&mut page, raw.mechanisms.as_ref());
+    mechanisms::write(&mut page, &raw.mechanisms);
     page.paragraph("## Aims");
     verdicts::write(&mut page, raw, aims);
     page.paragraph("## All pages");
