@@ -13,7 +13,7 @@ use crate::file::Contents;
 use crate::file::change::ExtentChange;
 use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
-use crate::txn::Handle;
+use crate::txn::{Handle, delayed_inodes};
 
 /// Tree blocks that a change of an inode item copies, and splits for items next to it.
 pub(super) const INODE_CREDITS: u32 = 12;
@@ -44,11 +44,11 @@ pub(super) fn touch_contents(item: &mut InodeItem, now: Timestamp) {
     item.changed = now;
 }
 
-/// Has the item of an inode stored with the transaction, and counts the change.
+/// Stores the item of an inode with the transaction, and counts the change.
 pub(super) fn store(handle: &Handle<'_>, id: InodeId, item: &mut InodeItem) -> Result<()> {
     item.transaction = handle.generation();
     item.sequence = item.sequence.wrapping_add(1);
-    handle.set_inode(TreeId(id.tree), id.number, item)
+    delayed_inodes::set_inode(handle, TreeId(id.tree), id.number, item)
 }
 
 impl BtrfsInode {

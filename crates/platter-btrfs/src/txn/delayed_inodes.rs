@@ -16,65 +16,69 @@ use crate::tree::Versions;
 /// The most inodes of a subvolume that wait.
 const WAITING_MAX: usize = 512;
 
-impl Handle<'_> {
-    /// Says what the item of an inode, which the tree has, holds from now on. Space to change it is kept of what
-    /// this handle has reserved.
-    ///
-    /// # Errors
-    /// Those of changing the tree; the transaction is aborted.
-    pub fn set_inode(&self, tree: TreeId, number: u64, item: &InodeItem) -> Result<()> {
-        let fs = self.fs;
-        fs.inodes_recorded.fetch_add(1, Ordering::Relaxed);
-        let key = Key::new(number, ItemKind::INODE_ITEM, 0);
-        let disk = item.encode();
-        let open = fs.tree(tree)?;
-        let mut versions = open.lock();
-        let Versions {
-            now,
-            recent,
-            delayed,
-            ..
-        } = &mut *versions;
-        self.has_changed.store(true, Ordering::Relaxed);
-        if delayed.replace(number, disk) {
-            return Ok(());
-        }
-        // A leaf of the transaction stays its own: nothing is copied, and items in it are not split.
-        let blocks = if recent.has_leaf(self.generation, key) {
-            0
-        } else {
-            u32::from(now.tree.root.level) + 1
-        };
-        if !self.spend_blocks(blocks) {
-            drop(versions);
-            fs.inode_items_written.fetch_add(1, Ordering::Relaxed);
-            return self.edit(tree, |editor| editor.set(key, disk.as_bytes()));
-        }
-        fs.transactions
-            .change(0, |running| running.delayed_blocks += blocks);
-        delayed.add(number, disk, blocks);
-        let are_many = delayed.len() >= WAITING_MAX;
+/// Says what the item of an inode, which the tree has, holds from now on. Space to change it is kept of what the
+/// handle has reserved.
+///
+/// # Errors
+/// Those of changing the tree; the transaction is aborted.
+pub(crate) fn set_inode(
+    handle: &Handle<'_>,
+    tree: TreeId,
+    number: u64,
+    item: &InodeItem,
+) -> Result<()> {
+    let fs = handle.fs;
+    fs.inodes_recorded.fetch_add(1, Ordering::Relaxed);
+    let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+    let disk = item.encode();
+    let open = fs.tree(tree)?;
+    let mut versions = open.lock();
+    let Versions {
+        now,
+        recent,
+        delayed,
+        ..
+    } = &mut *versions;
+    handle.has_changed.store(true, Ordering::Relaxed);
+    if delayed.replace(number, disk) {
+        return Ok(());
+    }
+    // A leaf of the transaction stays its own: nothing is copied, and items in it are not split.
+    let blocks = if recent.has_leaf(handle.generation, key) {
+        0
+    } else {
+        u32::from(now.tree.root.level) + 1
+    };
+    if !spend_blocks(handle, blocks) {
         drop(versions);
-        if are_many {
-            return self.whole(|handle| write_tree(fs, handle.generation, tree));
-        }
-        Ok(())
+        fs.inode_items_written.fetch_add(1, Ordering::Relaxed);
+        return handle.edit(tree, |editor| editor.set(key, disk.as_bytes()));
     }
+    fs.transactions
+        .change(0, |running| running.delayed_blocks += blocks);
+    delayed.add(number, disk, blocks);
+    let are_many = delayed.len() >= WAITING_MAX;
+    drop(versions);
+    if are_many {
+        return handle.whole(|handle| write_tree(fs, handle.generation, tree));
+    }
+    Ok(())
+}
 
-    /// Gives so many blocks of the reservation to what comes after the handle. Returns `false` if it has less.
-    fn spend_blocks(&self, blocks: u32) -> bool {
-        let bytes = u64::from(blocks) * self.fs.node_bytes();
-        let left = |reserved: u64| reserved.checked_sub(bytes);
-        self.reserved_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
-            .is_ok()
-    }
+/// Leaves so many blocks of the reservation to what comes after the handle. Returns `false` if it has less.
+fn spend_blocks(handle: &Handle<'_>, blocks: u32) -> bool {
+    let bytes = u64::from(blocks) * handle.fs.node_bytes();
+    let left = |reserved: u64| reserved.checked_sub(bytes);
+    handle
+        .reserved_bytes
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
+        .is_ok()
 }
 
 /// Changes the trees for all that waits. The transaction stays the running one meanwhile.
 pub(super) fn write_all(fs: &WriteContext, generation: Generation) -> Result<()> {
-    for id in waiting(fs) {
-        write_tree(fs, generation, id)?;
+    for (id, tree) in waiting(fs) {
+        write_open(fs, generation, (id, &tree))?;
     }
     Ok(())
 }
@@ -115,22 +119,30 @@ pub(super) fn release(fs: &WriteContext, blocks: u32) {
         .release_metadata(u64::from(blocks) * fs.node_bytes());
 }
 
-/// The trees with inodes that wait.
-fn waiting(fs: &WriteContext) -> Vec<TreeId> {
-    let open: Vec<(TreeId, Arc<OpenTree>)> = {
+/// The trees with inodes that wait. One may be dropped meanwhile: then none waits in it.
+fn waiting(fs: &WriteContext) -> Vec<(TreeId, Arc<OpenTree>)> {
+    let mut open: Vec<(TreeId, Arc<OpenTree>)> = {
         let trees = fs.trees.lock();
         let subvolumes = trees.iter().filter(|(id, _)| id.is_subvolume());
         subvolumes
             .map(|(id, tree)| (*id, Arc::clone(tree)))
             .collect()
     };
-    let waits = |tree: &OpenTree| !tree.view().delayed.is_empty();
-    let open = open.into_iter().filter(|(_, tree)| waits(tree));
-    open.map(|(id, _)| id).collect()
+    open.retain(|(_, tree)| !tree.view().delayed.is_empty());
+    open
 }
 
 fn write_tree(fs: &WriteContext, generation: Generation, id: TreeId) -> Result<()> {
-    fs.edit(generation, id, |editor| {
+    let tree = fs.tree(id)?;
+    write_open(fs, generation, (id, &tree))
+}
+
+fn write_open(
+    fs: &WriteContext,
+    generation: Generation,
+    (id, tree): (TreeId, &OpenTree),
+) -> Result<()> {
+    fs.edit_open(generation, (id, tree), |editor| {
         let count = editor.write_delayed()? as u64;
         fs.inode_items_written.fetch_add(count, Ordering::Relaxed);
         Ok(())

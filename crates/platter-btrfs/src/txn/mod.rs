@@ -16,7 +16,7 @@ pub(crate) mod snapshots;
 pub(crate) mod data_extents;
 pub(crate) mod exclusive;
 pub(crate) mod orphans;
-mod delayed_inodes;
+pub(crate) mod delayed_inodes;
 pub(crate) mod prune;
 pub(crate) mod space;
 pub(crate) mod held;
@@ -534,6 +534,16 @@ impl WriteContext {
         change: impl FnOnce(&mut TreeEditor<'_, Cow<'_>>) -> Result<R>,
     ) -> Result<R> {
         let tree = self.tree(id)?;
+        self.edit_open(generation, (id, &tree), change)
+    }
+
+    /// [Changes](Self::edit) a tree that the caller has found.
+    fn edit_open<R>(
+        &self,
+        generation: Generation,
+        (id, tree): (TreeId, &OpenTree),
+        change: impl FnOnce(&mut TreeEditor<'_, Cow<'_>>) -> Result<R>,
+    ) -> Result<R> {
         let mut state = tree.lock();
         let Versions {
             now,
