@@ -85,7 +85,7 @@ pub(crate) fn replace_device(
 /// Whether a device is one of the filesystem, be it under another name.
 fn is_member(fs: &WriteContext, target: &Arc<dyn BlockDevice>) -> bool {
     // One that was replaced, and has its superblock still, has that of an older commit.
-    let generation = fs.superblock().generation;
+    let generation = fs.committed();
     let mut bytes = [0; SUPERBLOCK_BYTES];
     let read = target.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes);
     let disk: DiskSuperblock = zerocopy::transmute!(bytes);
@@ -241,7 +241,7 @@ impl Replacement<'_> {
         cleared.map_err(still_has_a_superblock)
     }
 
-    /// Has the target all that the source has, also its superblocks, and relies on it.
+    /// Makes the target hold all that the source has, also its superblocks, and relies on it.
     fn make_target_whole(&self) -> Result<()> {
         let name = self.target.name();
         let failed = || unsupported(format!("{name}: writing failed"), None);
