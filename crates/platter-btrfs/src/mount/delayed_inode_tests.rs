@@ -1,5 +1,4 @@
-//! Inode items that wait for the commit: how often trees are changed for them, and that all who read them find what they
-//! are to hold.
+//! Inode items that wait for the commit: how often trees are changed for them, and that readers find them.
 
 use std::sync::Arc;
 
@@ -63,7 +62,7 @@ fn in_tree(mounted: &Btrfs, inode: &dyn Inode) -> InodeItem {
     found.unwrap()
 }
 
-/// The item of an inode as those who read the tree find it.
+/// The item of an inode as readers of the tree find it.
 fn as_read(mounted: &Btrfs, inode: &dyn Inode) -> InodeItem {
     let context = mounted.super_block().context();
     let (id, number) = (TreeId(inode.id().tree), inode.id().number);

@@ -497,7 +497,7 @@ impl Ceasing {
     }
 
     fn failed(&self, offset: u64, len: usize) -> IoError {
-        let source = std::io::Error::other("no medium");
+        let source = std::io::Error::other("no device there");
         IoError::new(self.name(), Operation::Write, offset, len as u64, source)
     }
 }
@@ -557,7 +557,12 @@ fn replacement_that_fails_at_the_end_is_not_used() {
         fs.sync().unwrap();
         replaced
     });
-    assert!(replaced.unwrap_err().to_string().contains("no medium"));
+    assert!(
+        replaced
+            .unwrap_err()
+            .to_string()
+            .contains("no device there")
+    );
     assert!(!fs.is_read_only());
     assert_reads(&fs, 1, &models);
     fs.unmount().unwrap();
@@ -580,7 +585,7 @@ fn device_that_keeps_its_superblock_is_replaced_and_named() {
     let target = open(&image);
     let replaced = devices(&fs).replace_device(1, &target, &mut Ignore);
     let message = replaced.unwrap_err().to_string();
-    let expected = "replaced; the old device still has a superblock: no medium";
+    let expected = "replaced; the old device still has a superblock: no device there";
     assert!(message.ends_with(expected), "{message}");
     // It goes on with the new one.
     let contents = Random(3).bytes(200_000);

@@ -8,7 +8,7 @@ use crate::ondisk::Key;
 use crate::ondisk::inode_item::DiskInodeItem;
 use crate::ondisk::key::ItemKind;
 
-/// What inode items of one tree are to hold. For whoever looks at the tree, they hold it already.
+/// What inode items of one tree are to hold. Readers of the tree find that already.
 ///
 /// # Invariants
 /// - The tree has an item of each of these inodes.
