@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
-use platter::error::DEAD_MOUNT;
+use platter::error::{DEAD_MOUNT, is_of_dead_mount};
 use platter::{Cause, Problem};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
     }
     let is_of_dead_mount = error.chain().any(|error| {
         let io = error.downcast_ref::<io::Error>();
-        io.is_some_and(|io| Errno::from_io_error(io) == Some(Errno::NOTCONN))
+        io.is_some_and(is_of_dead_mount)
     });
     if is_of_dead_mount && !line.ends_with(DEAD_MOUNT) {
         line.push_str(": ");

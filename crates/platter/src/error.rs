@@ -14,8 +14,16 @@ use crate::options::{MountOption, OptionError};
 use crate::spec::SpecError;
 use crate::{Escaped, Format};
 
-/// What `ENOTCONN` of a path of the host means: a mount of FUSE lost its server.
+/// What an [error of a dead mount](is_of_dead_mount) means: a mount of FUSE lost its server.
 pub const DEAD_MOUNT: &str = "the server of what is mounted there was killed; unmount it";
+
+/// Whether `error`, of a path of the host, comes from a mount of FUSE without a server: `ENOTCONN`, or `ECONNABORTED` of a
+/// request that waited while the connection was torn down.
+#[must_use]
+pub fn is_of_dead_mount(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
 
 /// The result of a facade operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -341,7 +349,7 @@ impl fmt::Display for Error {
         let operation = io.operation;
         if operation == Operation::Open {
             source.fmt(out)?;
-            if Errno::from_io_error(&io.source) == Some(Errno::NOTCONN) {
+            if is_of_dead_mount(&io.source) {
                 write!(out, ": {DEAD_MOUNT}")?;
             }
             return Ok(());
@@ -404,6 +412,19 @@ mod tests {
             "disk.img@2:/a\\nb: no such file or directory"
         );
         assert_eq!(error.errno(), Errno::NOENT);
+    }
+
+    #[test]
+    fn errors_of_a_dead_mount_are_told_from_others() {
+        let image: Arc<str> = "disk.img".into();
+        let opened = |errno: Errno| {
+            let io = IoError::new(&image, Operation::Open, 0, 0, errno.into());
+            Error::new(&"mnt".into(), io).to_string()
+        };
+        for errno in [Errno::NOTCONN, Errno::CONNABORTED] {
+            assert!(opened(errno).ends_with(super::DEAD_MOUNT));
+        }
+        assert!(!opened(Errno::IO).contains(super::DEAD_MOUNT));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use platter::block::{Access, MountTable};
+use platter::error::is_of_dead_mount;
 use platter::{Cause, Escaped, Image, ImageSpec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -175,7 +176,7 @@ fn mounted_on(place: &Path) -> Option<Served> {
 /// Whether the server of the mount is gone.
 fn is_dead(place: &Path) -> bool {
     let asked = rustix::fs::statfs(place);
-    asked.is_err_and(|error| error == Errno::NOTCONN)
+    asked.is_err_and(|error| is_of_dead_mount(&error.into()))
 }
 
 /// Waits for the outcome that the server sends.
