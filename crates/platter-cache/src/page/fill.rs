@@ -27,6 +27,7 @@ pub(super) type FolioResult<E> = Result<Option<Ref<Folio<E>>>, E>;
 /// Returns the folio that covers page `index`, up to date: from the index, after waiting for the
 /// thread that fills it, or filled now with `needed` pages and what should be read ahead. `None`
 /// without space.
+#[inline]
 pub(super) fn uptodate_folio<S>(
     core: &Core<S::Error>,
     source: &S,
@@ -52,6 +53,7 @@ where
 }
 
 /// Reads the missing page `index` with what its reader will want next.
+#[inline(never)]
 fn fill<S>(
     core: &Core<S::Error>,
     source: &S,

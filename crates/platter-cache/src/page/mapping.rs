@@ -223,10 +223,13 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         }
     }
 
+    #[inline]
     pub(super) fn core(&self) -> &Arc<Core<E>> {
-        if let Some(core) = self.core.get() {
-            return core;
-        }
+        self.core.get().unwrap_or_else(|| self.make_core())
+    }
+
+    #[cold]
+    fn make_core(&self) -> &Arc<Core<E>> {
         let core = Core::new(Arc::clone(&self.budget), self.min_order);
         self.core.get_or_init(|| core)
     }

@@ -211,7 +211,7 @@ impl<T> XArray<T> {
         loop {
             let item = match loaded.seen() {
                 Seen::Node(below) => {
-                    if node.is_none() && index > last_index(below.shift()) {
+                    if node.is_none() && index >> below.shift() >= u64::from(SLOTS) {
                         return Ok(None);
                     }
                     node = Some(below);

@@ -101,6 +101,20 @@ impl<T> Ref<T> {
         // SAFETY: this reference is counted, so the allocation is live.
         unsafe { &(*self.counted.as_ptr()).count }
     }
+
+    /// Drops the item, as the count is zero.
+    #[cold]
+    fn drop_item(&mut self) {
+        // Whatever other owners did with the item happened before it is dropped.
+        self.counter().load(Ordering::Acquire);
+        // SAFETY: the allocation is live until the deferred deallocation below.
+        let value = unsafe { &mut (*self.counted.as_ptr()).value };
+        // SAFETY: the count stays zero, so no thread has, or can get, a reference to the value.
+        unsafe { ManuallyDrop::drop(value) };
+        let dead = Dead(self.counted);
+        // Readers that are pinned now may still look at the count.
+        epoch::pin().defer(move || dead.free());
+    }
 }
 
 impl<T> Deref for Ref<T> {
@@ -123,19 +137,11 @@ impl<T> Clone for Ref<T> {
 }
 
 impl<T> Drop for Ref<T> {
+    #[inline]
     fn drop(&mut self) {
-        if self.counter().fetch_sub(1, Ordering::Release) & !FROZEN != 1 {
-            return;
+        if self.counter().fetch_sub(1, Ordering::Release) & !FROZEN == 1 {
+            self.drop_item();
         }
-        // Whatever other owners did with the item happened before it is dropped.
-        self.counter().load(Ordering::Acquire);
-        // SAFETY: the allocation is live until the deferred deallocation below.
-        let value = unsafe { &mut (*self.counted.as_ptr()).value };
-        // SAFETY: the count stays zero, so no thread has, or can get, a reference to the value.
-        unsafe { ManuallyDrop::drop(value) };
-        let dead = Dead(self.counted);
-        // Readers that are pinned now may still look at the count.
-        epoch::pin().defer(move || dead.free());
     }
 }
 

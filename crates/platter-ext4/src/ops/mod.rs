@@ -113,6 +113,8 @@ pub struct Ext4Inode {
     sb: Arc<SuperBlock>,
     number: InodeNr,
     kind: FileKind,
+    /// Whether it has contents that cannot be read without a key. As its kind, this never changes.
+    is_encrypted: bool,
     /// The inode lock (`i_rwsem`): exclusive to change names, size or mapping; shared to keep them
     /// stable.
     order: RwLock<(), { rank(2, 2) }>,
@@ -326,6 +328,7 @@ impl SuperBlock {
             sb: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
+            is_encrypted: inode.is_encrypted(),
             order: RwLock::new(()),
             pages: Mapping::with_min_order(Arc::clone(&self.budget), self.fs.folio_order()),
             data: FileState {

@@ -8,7 +8,7 @@ use platter_vfs::file::{
     BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
 };
 use platter_vfs::inode::InodeLock;
-use platter_vfs::{Condition, Error, FileKind, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::super::Ext4Inode;
 use super::writeback::{self, JOURNALED_BLOCKS_MAX, Piece, Placement};
@@ -66,20 +66,12 @@ impl FileBlocks for Ext4Inode {
     }
 
     fn check_write(&self) -> Result<()> {
-        if self.kind != FileKind::Regular {
-            return super::refuse_without_contents(self);
-        }
-        let (flags, is_encrypted) = {
-            let inode = &self.state.read().inode;
-            (inode.flags, inode.is_encrypted())
-        };
-        if is_encrypted {
-            return Err(Condition::NoKey.into());
-        }
+        super::refuse_without_contents(self)?;
         let log = self.fs().log().ok_or(Condition::ReadOnly)?;
         if log.failure().is_some() {
             return Err(Condition::ReadOnly.into());
         }
+        let flags = self.state.read().inode.flags;
         if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
             return Err(Condition::NotPermitted.into());
         }

@@ -73,7 +73,7 @@ pub(super) fn sync(node: &Ext4Inode, data_only: bool) -> Result<()> {
 /// Only regular files have contents to read, and without a key encrypted ones are refused.
 pub(super) fn refuse_without_contents(node: &Ext4Inode) -> Result<()> {
     node.kind.refuse_without_contents()?;
-    if node.state.read().inode.is_encrypted() {
+    if node.is_encrypted {
         return Err(Condition::NoKey.into());
     }
     Ok(())
