@@ -50,15 +50,15 @@ fn mount(pool: &Pool) -> Btrfs {
     mount_on(&pool.devices())
 }
 
-fn devices(fs: &Btrfs) -> &dyn Devices {
+pub(super) fn devices(fs: &Btrfs) -> &dyn Devices {
     fs.devices().unwrap()
 }
 
-fn to_the_end(_: u64, _: u64) -> ControlFlow<()> {
+pub(super) fn to_the_end(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn everything() -> Balance {
+pub(super) fn everything() -> Balance {
     Balance {
         data: Some(String::new()),
         metadata: Some(String::new()),
@@ -236,6 +236,75 @@ fn chunks_are_moved_while_files_are_written() {
     let fs = mount(&pool);
     assert_reads(&fs, 1, &models);
     fs.unmount().unwrap();
+}
+
+/// Turns the first copy of each leaf of files into a valid one of the transaction before. Returns how many.
+fn make_first_copies_older(pool: &Pool) -> usize {
+    let fs = mount(pool);
+    let blocks = &fs.super_block().context().blocks;
+    let store = blocks.store();
+    let format = *blocks.format();
+    let mut places = Vec::new();
+    for chunk in store.map().iter() {
+        let mut left = chunk.start.0..chunk.start.0 + chunk.len_bytes;
+        while let found = ListedExtent::next_of(fs.super_block().context(), &mut left).unwrap()
+            && !found.is_empty()
+        {
+            for extent in found.iter().filter(|extent| extent.is_tree_block) {
+                let (member, at) = store.location(extent.start, 0).unwrap();
+                places.push((usize::try_from(member.id.0).unwrap(), at.0));
+            }
+        }
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let images = pool.images();
+    let mut count = 0;
+    for (id, at) in places {
+        let image = File::options().read(true).write(true).open(&images[id - 1]);
+        let image = image.unwrap();
+        let mut bytes = vec![0; format.node_bytes as usize];
+        image.read_exact_at(&mut bytes, at).unwrap();
+        // `generation`, `owner` and `level` of the header.
+        if bytes[88..96] != 5u64.to_le_bytes() || bytes[100] > 0 {
+            continue;
+        }
+        let generation = u64::from_le_bytes(bytes[80..88].try_into().unwrap());
+        bytes[80..88].copy_from_slice(&(generation - 1).to_le_bytes());
+        format.seal(&mut bytes);
+        image.write_all_at(&bytes, at).unwrap();
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn older_copies_of_tree_blocks_are_not_moved() {
+    let pool = Pool::make(2, 300, &["-d", "single", "-m", "raid1"]);
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    let names = || (0..2000).map(|number| format!("file-{number}"));
+    for file in names() {
+        let made = root.create(&Context::root(), name(&file), CreateKind::Regular, 0o644);
+        made.unwrap().write_at(0, file.as_bytes()).unwrap();
+    }
+    drop(root);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert!(make_first_copies_older(&pool) > 20);
+    let fs = mount(&pool);
+    let moved = devices(&fs)
+        .balance(&everything(), &mut to_the_end)
+        .unwrap();
+    assert!(moved.moved >= 2, "{moved:?}");
+    let root = fs.root().unwrap();
+    for file in names() {
+        assert_eq!(read(&*root.lookup(name(&file)).unwrap()), file.as_bytes());
+    }
+    drop(root);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_whole(&pool);
 }
 
 #[test]

@@ -22,8 +22,9 @@ use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTE
 use crate::ondisk::features::Incompat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
+use crate::ondisk::tree_block::Expected;
 use crate::ondisk::types::CHUNK_OBJECT;
-use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
+use crate::ondisk::{DeviceAddr, Generation, Key, LogicalAddr, TreeId};
 
 /// Tree blocks that the change of a chunk copies at most.
 const CREDITS: u32 = 256;
@@ -296,7 +297,7 @@ pub(crate) fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -
             let start = extent.start.0;
             let range = start..start.saturating_add(extent.len_bytes).min(end);
             if extent.is_tree_block {
-                copy_block(fs, &range, write)?;
+                copy_block(fs, &range, extent.generation, write)?;
             } else {
                 copy_data(fs, &range, write)?;
             }
@@ -304,9 +305,21 @@ pub(crate) fn copy_chunk(fs: &WriteContext, old: &ChunkItem, write: Write<'_>) -
     }
 }
 
-fn copy_block(fs: &WriteContext, range: &Range<u64>, write: Write<'_>) -> Result<()> {
+fn copy_block(
+    fs: &WriteContext,
+    range: &Range<u64>,
+    generation: Generation,
+    write: Write<'_>,
+) -> Result<()> {
     let format = *fs.blocks().format();
-    let is_right = |at: u64, bytes: &[u8]| format.verify(LogicalAddr(at), bytes).is_ok();
+    // A copy of a device that missed a write may be a valid older block.
+    let expected = Expected {
+        generation: Some(generation),
+        ..Expected::default()
+    };
+    let is_right = |at: u64, bytes: &[u8]| {
+        format.verify(LogicalAddr(at), bytes).is_ok() && expected.check(bytes).is_ok()
+    };
     let bytes = read_right(fs, range, &is_right)?;
     write(range.start, &bytes)
 }
