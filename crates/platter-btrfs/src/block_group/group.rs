@@ -289,8 +289,8 @@ impl BlockGroup {
     }
 
     /// Calls `visit` with free ranges from `from` on, in pieces, and with the whole range that each is of, while none of
-    /// them is allocated: up to `most` bytes and some ranges. Returns where to go on; `None` after the last one, and where
-    /// the free ranges are not known.
+    /// them is allocated: up to `most` bytes and some ranges. Returns where to go on; `None` after the last one, where the
+    /// free ranges are not known, and where the group is held, as what was freed in it may still be read.
     ///
     /// # Errors
     /// Those of `visit`.
@@ -301,7 +301,8 @@ impl BlockGroup {
         visit: &mut VisitFree<'_>,
     ) -> Result<Option<u64>> {
         let state = self.state.lock();
-        let free = state.free.as_ref().filter(|_| !state.is_removed);
+        let may_visit = !state.is_removed && !state.is_read_only;
+        let free = state.free.as_ref().filter(|_| may_visit);
         let Some(free) = free else { return Ok(None) };
         let mut left = most;
         for (number, range) in free.since(from).enumerate() {
@@ -420,7 +421,7 @@ impl BlockGroup {
         self.unpin_with(range, &|_| ())
     }
 
-    /// As [`unpin`](Self::unpin), with a call for what can be allocated, before it is.
+    /// As [`unpin`](Self::unpin), with a call for what can be allocated, before it is, unless the group is held.
     #[must_use]
     pub(super) fn unpin_with(&self, range: Range<u64>, discard: &dyn Fn(&Range<u64>)) -> bool {
         let usable = self.usable_of(&range);
@@ -435,7 +436,10 @@ impl BlockGroup {
         if state.free.as_ref().is_some_and(is_free) {
             return false;
         }
-        usable.iter().for_each(|part| discard(&part));
+        // What is held is copied, with extents that were listed before they were freed.
+        if !state.is_read_only {
+            usable.iter().for_each(|part| discard(&part));
+        }
         state.pinned = pinned;
         let free = state.free.as_mut();
         free.is_none_or(|free| usable.iter().all(|part| free.add(part)))

@@ -1,6 +1,7 @@
 //! Updates of items: all interleavings, and the two faults of the kernel step by step.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use platter_ondisk::Rule;
@@ -324,6 +325,33 @@ fn space_of_a_held_group_is_not_free() {
     assert_eq!(groups.free_bytes(kind), 0);
     groups.let_go(&group);
     assert_eq!(groups.free_bytes(kind), free + EXTENT);
+}
+
+#[test]
+fn space_of_a_held_group_is_not_discarded() {
+    let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
+    let group = group(&groups);
+    let visited = || {
+        let mut bytes = 0;
+        let mut visit = |piece: &Range<u64>, _: &Range<u64>| {
+            bytes += piece.end - piece.start;
+            Ok(())
+        };
+        group.visit_free(0, u64::MAX, &mut visit).unwrap();
+        bytes
+    };
+    let free = item(0).len_bytes - EXTENT;
+    let mut ranges = Ranges::default();
+    ranges.add(START.0 + EXTENT..group.end().0);
+    group.load(&|_: &BlockGroup| Ok(ranges.clone())).unwrap();
+    assert_eq!(visited(), free);
+    assert!(groups.hold(&group));
+    groups.free(START, EXTENT).unwrap();
+    let discard = |range: &Range<u64>| panic!("{range:?} is discarded");
+    assert!(group.unpin_with(START.0..START.0 + EXTENT, &discard));
+    assert_eq!(visited(), 0);
+    groups.let_go(&group);
+    assert_eq!(visited(), free + EXTENT);
 }
 
 #[test]

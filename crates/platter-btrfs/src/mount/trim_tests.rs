@@ -2,11 +2,14 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::thread;
 
 use platter_cache::MemoryBudget;
 use platter_vfs::{Context, CreateKind, Filesystem, SystemClock, Trim};
 
-use super::devices_in_use_tests::{assert_reads, assert_whole, with_load};
+use super::devices_in_use_tests::{
+    assert_reads, assert_whole, devices, everything, to_the_end, with_load,
+};
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
 use crate::txn::WriteOptions;
@@ -145,4 +148,27 @@ fn space_is_discarded_while_files_are_written() {
         assert_reads(&fs, 1, &models);
         fs.unmount().unwrap();
     }
+}
+
+#[test]
+fn chunks_are_moved_while_space_is_discarded() {
+    let pool = Pool::make(2, 600, &["-d", "single", "-m", "dup"]);
+    let fs = mount(&pool, true);
+    let (models, moved) = with_load(&fs, 1, || {
+        thread::scope(|scope| {
+            let trims = scope.spawn(|| {
+                for _ in 0..20 {
+                    fs.trim(&ALL).unwrap();
+                }
+            });
+            let moved = devices(&fs).balance(&everything(), &mut to_the_end);
+            trims.join().unwrap();
+            moved
+        })
+    });
+    assert!(moved.unwrap().moved >= 3);
+    assert_reads(&fs, 1, &models);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_whole(&pool);
 }
