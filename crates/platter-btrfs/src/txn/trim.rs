@@ -6,9 +6,9 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_vfs::{Result, Trim};
 
-use super::{WriteContext, chunks, trees};
+use super::{Handle, WriteContext, chunks, trees};
 use crate::block_group::BlockGroup;
-use crate::chunk::discard;
+use crate::chunk::{Members, discard};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
@@ -57,7 +57,7 @@ fn trim_group(fs: &WriteContext, group: &BlockGroup, asked: &Trim) -> Result<u64
     let mut discarded = 0;
     let mut next = Some(wanted.start);
     while let Some(from) = next {
-        fs.refuse_moving()?;
+        let _thawed = begin_piece(fs)?;
         next = group.visit_free(from, GROUP_BYTES, &mut |piece, whole| {
             let (piece, whole) = (clipped(piece), clipped(whole));
             let is_long = whole.end.saturating_sub(whole.start) >= asked.min_bytes;
@@ -74,10 +74,11 @@ fn trim_group(fs: &WriteContext, group: &BlockGroup, asked: &Trim) -> Result<u64
 fn trim_device(fs: &WriteContext, id: DeviceId, min_bytes: u64) -> Result<u64> {
     let (mut discarded, mut from) = (0, 0);
     loop {
-        // No chunk is allocated meanwhile.
+        let _thawed = begin_piece(fs)?;
+        // No chunk is allocated meanwhile, and a device that is removed or made smaller waits for the members.
         let _turn = fs.chunks.turn.lock();
-        fs.refuse_moving()?;
-        let Some((device, range)) = unused_piece(fs, id, from, min_bytes) else {
+        let members = fs.blocks().store().members();
+        let Some((device, range)) = unused_piece(fs, &members, id, from, min_bytes) else {
             return Ok(discarded);
         };
         from = range.end;
@@ -86,15 +87,25 @@ fn trim_device(fs: &WriteContext, id: DeviceId, min_bytes: u64) -> Result<u64> {
     }
 }
 
+/// Begins a piece, for which a freeze and an unmount wait.
+///
+/// # Errors
+/// That the mount ends.
+fn begin_piece(fs: &WriteContext) -> Result<Handle<'_>> {
+    let handle = fs.begin_unreserved(0)?;
+    fs.refuse_moving()?;
+    Ok(handle)
+}
+
 /// The first piece of a device from `from` on that no chunk has; `None` if there is none. The device may have another
 /// length than before, or be gone.
 fn unused_piece(
     fs: &WriteContext,
+    members: &Members,
     id: DeviceId,
     from: u64,
     min_bytes: u64,
 ) -> Option<(Arc<dyn BlockDevice>, Range<u64>)> {
-    let members = fs.blocks().store().members();
     let member = members.iter().find(|member| member.id == id)?;
     let device = Arc::clone(member.device.as_ref()?);
     let len_bytes = device.geometry().len_bytes;
