@@ -197,7 +197,8 @@ fn has_contents<F: FileBlocks>(file: &F, offset: u64) -> Result<bool> {
         let delayed = file.next_delayed(block);
         delayed.is_some_and(|delayed| delayed.start == block)
     };
-    Ok(is_written(file, block)? || is_delayed())
+    // In this order: a writeback maps what is delayed.
+    Ok(is_delayed() || is_written(file, block)?)
 }
 
 /// Takes whole blocks out of the cache, written or not.
