@@ -1,9 +1,8 @@
 //! Files that become shorter or longer.
 
 use super::fallocate::write_back_partial_clusters;
-use super::map::is_written;
-use super::write::{clear_tail, write_reserved};
-use super::{FileBlocks, WriteTo, blocks_of};
+use super::write::{clear_tail, rewrite_tail};
+use super::{FileBlocks, blocks_of};
 use crate::{Condition, Error, Result};
 
 /// Makes the file `size` bytes long. The caller holds the inode lock.
@@ -54,7 +53,11 @@ fn shorten<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     if size == 0 && old > 0 {
         file.data().set_replaced(true);
     }
-    rewrite_tail(file, size)
+    match rewrite_tail(file, size) {
+        // The file is short already, and what is past its end becomes zeros before it grows.
+        Err(Error::Condition(Condition::NoSpace | Condition::QuotaExceeded)) => Ok(()),
+        rewritten => rewritten.map(drop),
+    }
 }
 
 fn truncate_blocks<F: FileBlocks>(file: &F, size: u64, first: u64) -> Result<()> {
@@ -88,26 +91,5 @@ fn end_failed<F: FileBlocks>(file: &F, size: u64, old: u64, first: u64, error: &
     file.data().set_size(left);
     if left > size {
         file.abort(error);
-    }
-}
-
-/// Rewrites the block in which the file now ends, so that the bytes past the end become zeros on the
-/// device, too.
-fn rewrite_tail<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
-    let Some(last) = size.checked_sub(1) else {
-        return Ok(());
-    };
-    if size.is_multiple_of(1 << file.block_bits()) {
-        return Ok(());
-    }
-    if !is_written(file, last >> file.block_bits())? {
-        return Ok(());
-    }
-    let mut byte = [0];
-    file.pages().read_at(file, last, &mut byte)?;
-    match write_reserved(file, last, &byte, WriteTo::Cache) {
-        // The file is short already, and what is past its end becomes zeros before it grows.
-        Err(Error::Condition(Condition::NoSpace | Condition::QuotaExceeded)) => Ok(()),
-        written => written,
     }
 }

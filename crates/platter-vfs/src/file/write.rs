@@ -91,24 +91,31 @@ fn write_locked<F: FileBlocks>(file: &F, offset: u64, data: &[u8], to: WriteTo) 
     Ok(())
 }
 
-/// Has what lies between the end of the file and the end of its block, or `offset` if that comes earlier,
-/// written as zeros, to the device too: whatever the device holds there is about to become part of the
-/// file, and the size may be durable before what is in the cache.
+/// Has what lies between the end of the file and the end of its block written as zeros, to the device too, before a
+/// write at `offset`: whatever the device holds there is about to become part of the file, and the size may be durable
+/// before what is in the cache. The file does not become longer.
 pub(super) fn clear_tail<F: FileBlocks>(file: &F, offset: u64) -> Result<()> {
     let size = file.data().size_bytes();
-    let Some(end) = size.checked_next_multiple_of(1 << file.block_bits()) else {
+    if size >= offset || !rewrite_tail(file, size)? {
         return Ok(());
+    }
+    file.pages().write_back(file, size - 1..size)
+}
+
+/// Makes the block dirty in which a file of `size` bytes ends, if it ends in one that is written: writeback writes zeros
+/// past the end. Returns whether it did.
+pub(super) fn rewrite_tail<F: FileBlocks>(file: &F, size: u64) -> Result<bool> {
+    let Some(last) = size.checked_sub(1) else {
+        return Ok(false);
     };
-    let end = end.min(offset);
-    if size >= end {
-        return Ok(());
+    if size.is_multiple_of(1 << file.block_bits()) || !is_written(file, last >> file.block_bits())?
+    {
+        return Ok(false);
     }
-    if !is_written(file, size >> file.block_bits())? {
-        return Ok(());
-    }
-    let zeros = vec![0; usize::try_from(end - size).unwrap_or_default()];
-    write_reserved(file, size, &zeros, WriteTo::Cache)?;
-    file.pages().write_back(file, size..end)
+    let mut byte = [0];
+    file.pages().read_at(file, last, &mut byte)?;
+    write_reserved(file, last, &byte, WriteTo::Cache)?;
+    Ok(true)
 }
 
 /// How many of the first bytes of a write are so many whole pages and blocks that they are not worth a copy
