@@ -221,6 +221,10 @@ impl FileBlocks for BtrfsInode {
         }
     }
 
+    fn are_reserved(&self, blocks: Range<u64>) -> bool {
+        self.state.read().delayed.gaps(blocks).next().is_none()
+    }
+
     fn allocate(
         &self,
         blocks: Range<u64>,

@@ -75,6 +75,22 @@ pub trait WritableSpace: AddressSpace {
     /// implementation takes no lock that is held while a mapping is used.
     fn extend(&self, end: u64);
 
+    /// Whether there is space for the bytes of `range`, which are about to become dirty: a writeback may have used what
+    /// was reserved for them. Called as [`extend`](Self::extend) is, so that none uses it between this and the change.
+    fn is_reserved(&self, range: Range<u64>) -> bool {
+        let _ = range;
+        true
+    }
+
+    /// Reserves space for the bytes of `range` again. Called without pages locked.
+    ///
+    /// # Errors
+    /// That there is none; nothing more is written then.
+    fn reserve_again(&self, range: Range<u64>) -> Result<(), Self::Error> {
+        let _ = range;
+        Ok(())
+    }
+
     /// Writes `bufs`, which lie one after the other in the file from byte `offset`, a multiple of
     /// the page size. Every length but the last is a multiple of the page size too; the last ends
     /// at the end of the file if that comes earlier.

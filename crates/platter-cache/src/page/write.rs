@@ -68,6 +68,12 @@ where
             continue;
         }
         let mut content = folio.write();
+        let range = at..at + data.len().min(folio.len() - in_folio(&folio, at)) as u64;
+        if !source.is_reserved(range.clone()) {
+            drop(content);
+            source.reserve_again(range)?;
+            continue;
+        }
         if let Some(count) = copy_in(core, &folio, &mut content, at, data) {
             source.extend(at + count as u64);
             return Ok(count);
@@ -137,7 +143,7 @@ where
 {
     let index = core.start_of(page_of(at));
     let start = usize::try_from(at - bytes_of(index..index).start).unwrap_or_default();
-    let _shared = core.fills.read();
+    let shared = core.fills.read();
     let span = PAGE_BYTES << core.min_order.get();
     let is_whole = start == 0 && data.len() >= span;
     let is_beyond = bytes_of(index..index).start >= source.size_bytes();
@@ -148,6 +154,14 @@ where
     let pages = (whole_pages as u64).clamp(core.min_order.span(), 1 << WRITE_ORDER_MAX);
     let missing = missing_at(core, index..index.saturating_add(pages));
     let order = order_for(index, missing.end.saturating_sub(index)).max(core.min_order);
+    let end = bytes_of(index..index.saturating_add(order.span())).end;
+    let range = at..end.min(at.saturating_add(data.len() as u64));
+    // What is not cached is not written back any more.
+    if !source.is_reserved(range.clone()) {
+        drop(shared);
+        source.reserve_again(range)?;
+        return Ok(None);
+    }
     let Some(folio) = folio_for_write(core, source, index, order)? else {
         return Ok(None);
     };

@@ -180,6 +180,15 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// Drops the marks and reservations of blocks that will not be written.
     fn release(&self, blocks: Range<u64>);
 
+    /// Whether the blocks, which are about to become dirty, have what writing them back takes: a reservation, or a place
+    /// that is written over. A writeback of what was dirty there before may have used what was reserved. Called with pages
+    /// locked; the state of the inode may be locked for it.
+    fn are_reserved(&self, blocks: Range<u64>) -> bool {
+        let _ = blocks;
+        debug_assert!(!self.copies_on_write(), "what is written back has a place");
+        true
+    }
+
     /// Allocates blocks in memory for the first of a range of dirty ones. `data` has all of their bytes, for
     /// a driver that chooses by them how they are stored ([`Allocation::encoded`]). Reservations of blocks
     /// that it does not need are dropped when the allocation is mapped.

@@ -5,6 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use platter_block::lock::Mutex;
 use platter_cache::AddressSpace;
 use platter_cache::page::WritableSpace;
 
@@ -146,16 +147,19 @@ pub(super) fn write_reserved<F: FileBlocks>(
         // after a crash.
         file.pages().write_back(file, 0..offset)?;
     }
-    let reserved = file.reserve(blocks_of(file, &(offset..end)))?;
+    let blocks = blocks_of(file, &(offset..end));
     let call = WriteCall {
         file,
         copied_to: AtomicU64::new(offset),
+        reserved: Mutex::new(file.reserve(blocks.clone())?),
     };
     let bypassed = bypasses.then(|| {
-        let write = || file.write_folios(offset, &[IoSlice::new(data)]);
-        file.pages().write_past(offset..end, write)
+        file.pages().write_past(offset..end, || {
+            let is_reserved = file.are_reserved(blocks);
+            is_reserved.then(|| file.write_folios(offset, &[IoSlice::new(data)]))
+        })
     });
-    let written = match bypassed.flatten() {
+    let written = match bypassed.flatten().flatten() {
         Some(Ok(())) => {
             call.extend(end);
             file.extend_on_disk(file.data().end().at(end))
@@ -174,7 +178,7 @@ pub(super) fn write_reserved<F: FileBlocks>(
     if written.is_err() {
         let copied = call.copied_to.load(Ordering::Relaxed);
         let kept = blocks_of(file, &(offset..copied)).end;
-        for blocks in reserved {
+        for blocks in call.reserved.into_inner() {
             let start = kept.max(blocks.start);
             if start < blocks.end {
                 file.release(start..blocks.end);
@@ -184,10 +188,11 @@ pub(super) fn write_reserved<F: FileBlocks>(
     written
 }
 
-/// A file that is being written, and how far.
+/// A file that is being written, how far, and the blocks that were reserved for it.
 struct WriteCall<'a, F> {
     file: &'a F,
     copied_to: AtomicU64,
+    reserved: Mutex<Vec<Range<u64>>>,
 }
 
 impl<F: FileBlocks> AddressSpace for WriteCall<'_, F> {
@@ -210,6 +215,16 @@ impl<F: FileBlocks> WritableSpace for WriteCall<'_, F> {
     fn extend(&self, end: u64) {
         self.copied_to.store(end, Ordering::Relaxed);
         self.file.extend(end);
+    }
+
+    fn is_reserved(&self, range: Range<u64>) -> bool {
+        self.file.are_reserved(blocks_of(self.file, &range))
+    }
+
+    fn reserve_again(&self, range: Range<u64>) -> Result<()> {
+        let reserved = self.file.reserve(blocks_of(self.file, &range))?;
+        self.reserved.lock().extend(reserved);
+        Ok(())
     }
 
     fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {

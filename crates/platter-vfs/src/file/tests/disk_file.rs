@@ -53,6 +53,15 @@ impl Disk {
     }
 }
 
+/// What another thread does at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum During {
+    /// Writes the file back.
+    WritesBack,
+    /// Writes it back, and takes its pages out of the cache.
+    Evicts,
+}
+
 pub(super) struct DiskFile {
     disk: Arc<Disk>,
     copies: bool,
@@ -62,6 +71,8 @@ pub(super) struct DiskFile {
     state: Mutex<State, { rank(7, 0) }>,
     /// Whether reading the device fails.
     pub(super) fails_reads: AtomicBool,
+    /// What happens once when space was reserved.
+    pub(super) after_reserving: Mutex<Option<During>>,
 }
 
 #[derive(Default)]
@@ -88,6 +99,7 @@ impl DiskFile {
             lock: RwLock::new(()),
             state: Mutex::default(),
             fails_reads: AtomicBool::new(false),
+            after_reserving: Mutex::default(),
         })
     }
 
@@ -298,6 +310,14 @@ impl FileBlocks for DiskFile {
         for run in &new {
             state.delayed.insert(run.clone());
         }
+        drop((state, space));
+        let during = self.after_reserving.lock().take();
+        if let Some(during) = during {
+            self.pages.write_back(self, 0..u64::MAX)?;
+            if during == During::Evicts {
+                self.pages.invalidate(0..u64::MAX);
+            }
+        }
         Ok(new)
     }
 
@@ -306,7 +326,15 @@ impl FileBlocks for DiskFile {
         self.unreserve(released);
     }
 
+    fn are_reserved(&self, blocks: Range<u64>) -> bool {
+        !self.copies || self.state.lock().delayed.gaps(blocks).next().is_none()
+    }
+
     fn allocate(&self, blocks: Range<u64>, _: &Request<'_>, (): &mut ()) -> Result<FileRun> {
+        assert!(
+            self.are_reserved(blocks.clone()),
+            "{blocks:?} have no space"
+        );
         let mut space = self.disk.space.lock();
         let first = *space.free.first().ok_or(Condition::NoSpace)?;
         let mut count = 0;

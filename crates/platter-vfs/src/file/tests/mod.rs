@@ -9,7 +9,7 @@ use platter_block::BlockDevice;
 
 use super::*;
 use crate::{Condition, Error, FallocateMode, SeekTarget};
-use disk_file::{BLOCK, Disk, DiskFile};
+use disk_file::{BLOCK, Disk, DiskFile, During};
 
 const BLOCKS: u64 = 300;
 
@@ -137,6 +137,42 @@ fn accepted_writes_never_run_out_of_space() {
         assert_eq!(file.data().size_bytes(), 6 * 1024);
         write_back(&*file).unwrap();
         assert_eq!(disk.free(), (2, 0));
+    }
+}
+
+#[test]
+fn what_is_written_during_a_writeback_has_space() {
+    let disk = Disk::new(32);
+    let file = DiskFile::new(&disk, true);
+    for to in [WriteTo::Cache, WriteTo::Device] {
+        for evicts in [false, true] {
+            write(&*file, 0, &[1; 8192], WriteTo::Cache).unwrap();
+            let during = if evicts {
+                During::Evicts
+            } else {
+                During::WritesBack
+            };
+            *file.after_reserving.lock() = Some(during);
+            write(&*file, 0, &[2; 8192], to).unwrap();
+            assert!(file.after_reserving.lock().is_none());
+            write_back(&*file).unwrap();
+            assert_eq!(file.read_all(), [2; 8192]);
+            assert_eq!(disk.free().1, 0);
+        }
+    }
+}
+
+#[test]
+fn write_beyond_the_end_that_fails_leaves_the_size() {
+    for copies in [false, true] {
+        let disk = Disk::new(8);
+        let file = DiskFile::new(&disk, copies);
+        write(&*file, 0, &[1; 100], WriteTo::Cache).unwrap();
+        write_back(&*file).unwrap();
+        let refused = write(&*file, 100_000, &[1; 16 * 1024], WriteTo::Cache);
+        assert!(matches!(refused, Err(Error::Condition(Condition::NoSpace))));
+        assert_eq!((file.data().size_bytes(), file.size_on_disk()), (100, 100));
+        assert_eq!(file.read_all(), [1; 100]);
     }
 }
 
