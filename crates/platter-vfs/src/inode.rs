@@ -9,8 +9,8 @@ use platter_block::lock::{Mutex, RwLock, rank};
 use crate::attr::DeviceNumber;
 use crate::ranges::{Deduped, Exchange, copy_through_cache};
 use crate::{
-    AccessTimes, Attr, Condition, Context, Defragment, ExtendedFlags, FileKind, Name, NameBuf,
-    Result, SetAttr, Unmade, WholeFile,
+    AccessTimes, Attr, Condition, Context, Defragment, Error, ExtendedFlags, FileKind, Name,
+    NameBuf, Result, SetAttr, Unmade, WholeFile,
 };
 
 /// The lock of an inode (`i_rwsem`).
@@ -211,6 +211,18 @@ pub enum FallocateMode {
     },
 }
 
+/// What is written of data that there is not enough space for is cut no finer.
+const PIECE_BYTES_MIN: usize = 1 << 10;
+
+/// How far a write goes before it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteTo {
+    /// Into the cache, but for long ones.
+    Cache,
+    /// To the device (`O_DIRECT`).
+    Device,
+}
+
 fn read_only<T>() -> Result<T> {
     Err(Condition::ReadOnly.into())
 }
@@ -370,6 +382,41 @@ pub trait Inode: Send + Sync + Debug {
     /// driver can do that. What leads to it need not be durable.
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.write_at(offset, data)
+    }
+
+    /// Writes `data`, or as much of its beginning as there is space for. Returns how many bytes.
+    ///
+    /// # Errors
+    /// Why nothing was written.
+    fn write_some(&self, offset: u64, data: &[u8], to: WriteTo) -> Result<usize> {
+        let write = |data: &[u8], done: usize| {
+            let at = offset.saturating_add(done as u64);
+            match to {
+                WriteTo::Cache => self.write_at(at, data),
+                WriteTo::Device => self.write_through(at, data),
+            }
+        };
+        let refused = match write(data, 0) {
+            Ok(()) => return Ok(data.len()),
+            Err(error) => error,
+        };
+        let is_full = |error: &Error| {
+            let Error::Condition(condition) = error else {
+                return false;
+            };
+            matches!(condition, Condition::NoSpace | Condition::QuotaExceeded)
+        };
+        let (mut done, mut piece) = (0, data.len().next_power_of_two() / 2);
+        while is_full(&refused) && piece >= PIECE_BYTES_MIN {
+            let end = data.len().min(done + piece);
+            match write(&data[done..end], done) {
+                Ok(()) if end == data.len() => return Ok(end),
+                Ok(()) => done = end,
+                Err(error) if is_full(&error) => piece /= 2,
+                Err(_) => break,
+            }
+        }
+        if done > 0 { Ok(done) } else { Err(refused) }
     }
 
     /// Says that a user that had the file open for writing closed it: what was allocated beyond its end for what

@@ -56,7 +56,7 @@ pub use error::{Condition, Error, Result, Unsupported};
 pub use filesystem::{Filesystem, Trim, Tune};
 pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
-    Place, RenameMode, SeekTarget, XattrMode,
+    Place, RenameMode, SeekTarget, WriteTo, XattrMode,
 };
 pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};

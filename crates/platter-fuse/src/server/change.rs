@@ -7,7 +7,7 @@ use platter_vfs::attr::DeviceNumber;
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE, check_frozen, without_set_ids};
 use platter_vfs::{
     Attr, Condition, CreateKind, Error, FallocateMode, FileKind, Inode, RenameMode, SetAttr,
-    XattrMode,
+    WriteTo, XattrMode,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -39,6 +39,8 @@ pub(crate) struct WriteManner {
     pub(crate) drops_set_ids: bool,
     /// With `O_DIRECT`: the contents are on the device when this is answered.
     pub(crate) is_direct: bool,
+    /// Of pages that the kernel has cached, all of which it takes to be written then.
+    pub(crate) is_of_pages: bool,
 }
 
 /// What a request changed besides what it asked for.
@@ -216,7 +218,7 @@ impl<'s> Change<'s> {
         data: &[u8],
         manner: WriteManner,
         effect: &mut Effect,
-    ) -> Answer<()> {
+    ) -> Answer<usize> {
         let server = self.server;
         server.counters.count(Operation::Write);
         server.must_be_writable()?;
@@ -227,11 +229,17 @@ impl<'s> Change<'s> {
         if manner.drops_set_ids && self.drop_set_ids(&*inode)? {
             *effect = Effect::Unforeseen(node);
         }
-        server.check(if manner.is_direct {
-            inode.write_through(offset, data)
+        let to = if manner.is_direct {
+            WriteTo::Device
         } else {
-            inode.write_at(offset, data)
-        })
+            WriteTo::Cache
+        };
+        let written = if manner.is_of_pages {
+            inode.write_at(offset, data).map(|()| data.len())
+        } else {
+            inode.write_some(offset, data, to)
+        };
+        server.check(written)
     }
 
     pub(crate) fn allocate(

@@ -48,8 +48,12 @@ struct Turn<'t> {
     effect: Effect,
     /// The range written past the kernel's page cache.
     past_cache: Option<Range<u64>>,
+    /// Bytes that were written.
+    written: u32,
     /// A file that was read without the kernel, whose time of access it does not know.
     read_here: Option<NodeId>,
+    /// A file of which a part may have changed if the request fails: the kernel keeps its attributes and pages then.
+    changing: Option<NodeId>,
     /// A name that changed without the kernel.
     changed_name: Option<ChangedName>,
 }
@@ -102,7 +106,9 @@ impl<'s> Exchange<'s> {
             reply: Reply::new(space, &mut self.held),
             effect: Effect::Foreseen,
             past_cache: None,
+            written: 0,
             read_here: None,
+            changing: None,
             changed_name: None,
         };
         let answer = server.guarded(|_| turn.carry_out(opcode, &header, body));
@@ -110,7 +116,9 @@ impl<'s> Exchange<'s> {
             reply,
             effect,
             past_cache,
+            written,
             read_here,
+            changing,
             changed_name,
             ..
         } = turn;
@@ -123,13 +131,15 @@ impl<'s> Exchange<'s> {
             notice::drop_attributes(self.device, node);
         }
         if let Some(range) = past_cache.filter(|_| self.agreed.contains(InitFlags::ASYNC_DIO)) {
-            let size = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
             return Outcome::Later(Later {
                 unique: header.unique,
                 node,
                 action: Action::WrittenPastCache {
                     range,
-                    result: answer.map(|()| WriteOut { size, unused: 0 }),
+                    result: answer.map(|()| WriteOut {
+                        size: written,
+                        unused: 0,
+                    }),
                 },
             });
         }
@@ -249,15 +259,17 @@ impl Turn<'_> {
                 let manner = WriteManner {
                     only_appends: is_gathered || asked.flags & OFlags::APPEND.bits() != 0,
                     drops_set_ids: asked.write_flags & WRITE_KILL_SUIDGID != 0,
+                    is_of_pages: of_pages,
                     is_direct: !of_pages && asked.flags & OFlags::DIRECT.bits() != 0,
                 };
                 if manner.is_direct {
                     let end = asked.offset.saturating_add(u64::from(asked.size));
                     self.past_cache = Some(asked.offset..end);
                 }
-                change.write(node, asked.offset, data, manner, &mut self.effect)?;
+                let written = change.write(node, asked.offset, data, manner, &mut self.effect)?;
+                self.written = u32::try_from(written).unwrap_or(asked.size);
                 self.reply.push(&WriteOut {
-                    size: asked.size,
+                    size: self.written,
                     unused: 0,
                 })
             }

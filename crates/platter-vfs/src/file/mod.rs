@@ -29,6 +29,7 @@ use platter_cache::page::{PAGE_BYTES, WritableSpace};
 
 use crate::{Condition, Error, Result};
 
+pub use crate::WriteTo;
 pub use data::{FileData, FileEnd};
 pub use extents::{announce, extents};
 pub use fallocate::fallocate;
@@ -40,7 +41,7 @@ pub use sharing::{dedupe, shared_blocks, with_both_locked};
 pub use sources::{Piece, Sources, copy_into};
 pub use sync::{sync_data, write_back, write_back_unnamed};
 pub use truncate::{finish_truncation, resize};
-pub use write::{WriteTo, append, write};
+pub use write::{append, write};
 pub use writeback::write_runs;
 
 /// What is to be done with dirty pages' blocks.

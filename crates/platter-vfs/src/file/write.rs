@@ -13,19 +13,10 @@ use super::map::is_written;
 use super::sync::sync_data;
 use super::truncate::finish_truncation;
 use super::{FileBlocks, blocks_of, cached_unit_bytes};
-use crate::{Condition, Error, Result};
+use crate::{Condition, Error, Result, WriteTo};
 
 /// So many bytes at once go to the device as they come, without a copy in the cache.
 const BYPASS_BYTES_MIN: usize = 128 << 10;
-
-/// How far a write goes before it returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteTo {
-    /// Into the cache, but for long ones.
-    Cache,
-    /// To the device (`O_DIRECT`).
-    Device,
-}
 
 /// Writes all of `data` at `offset`.
 ///

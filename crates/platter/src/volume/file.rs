@@ -3,7 +3,9 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, SetAttr, WalkOrder};
+use platter_vfs::{
+    Attr, Condition, FileKind, Inode, InodeId, SeekTarget, SetAttr, WalkOrder, WriteTo,
+};
 
 use super::rights::set_attr;
 use super::{Entries, LoadedEntries, Metadata, OpenOptions, Volume};
@@ -342,8 +344,11 @@ impl Write for File {
         self.position = if self.access.appends() {
             self.append(buf)?
         } else {
-            self.write_at(self.position, buf)?;
-            self.position.saturating_add(buf.len() as u64)
+            self.check_writable()?;
+            let written = self.inode.write_some(self.position, buf, WriteTo::Cache);
+            let written = self.named(written)?;
+            self.position = self.position.saturating_add(written as u64);
+            return Ok(written);
         };
         Ok(buf.len())
     }
