@@ -127,6 +127,10 @@ impl<'s> Exchange<'s> {
         if let Effect::Unforeseen(node) = effect {
             notice::drop_attributes(self.device, node);
         }
+        let half_changed = changing.filter(|_| answer.is_err());
+        if let Some(node) = half_changed {
+            notice::drop_attributes(self.device, node);
+        }
         if let Some(node) = read_here {
             notice::drop_attributes(self.device, node);
         }
@@ -163,7 +167,7 @@ impl<'s> Exchange<'s> {
                     opcode == Opcode::Write && !self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 (is_stale && !knows).then_some(Notice::Changed(node))
             }
-            _ => None,
+            _ => half_changed.map(Notice::Refused),
         };
         Outcome::Answer(Answered::new(header.unique, answer.map(|()| len)))
     }
@@ -196,7 +200,9 @@ impl Turn<'_> {
             }
             Opcode::Statx => self.statx(node),
             Opcode::SetAttr => {
-                let attr = change.set_attributes(node, &changes(&body.take()?))?;
+                let changes = changes(&body.take()?);
+                self.changing = changes.size_bytes.map(|_| node);
+                let attr = change.set_attributes(node, &changes)?;
                 self.reply.push(&AttrOut::new(FileAttr::new(&attr)))
             }
             Opcode::ReadLink => {
@@ -314,6 +320,7 @@ impl Turn<'_> {
                 let asked: FallocateIn = body.take()?;
                 let range = asked.offset..asked.offset.saturating_add(asked.length);
                 let mode = fallocate_mode(asked.mode)?;
+                self.changing = Some(node);
                 change.allocate(node, range, mode, &mut self.effect)
             }
             Opcode::Lseek => {
@@ -447,6 +454,7 @@ impl Turn<'_> {
         let end = asked.offset_in.saturating_add(asked.length);
         let from = (source, asked.offset_in..end);
         let to = (target, asked.offset_out);
+        self.changing = Some(target);
         let copied = change.copy_range(from, to, &mut self.effect)?;
         self.read_here = copied.accessed.then_some(source);
         if self.agreed.contains(InitFlags::WRITEBACK_CACHE) {

@@ -58,7 +58,7 @@ impl Notices {
 pub(super) enum Notice {
     /// The kernel's attributes of this node are stale.
     Changed(NodeId),
-    /// The kernel's pages of this node must not be written.
+    /// The kernel's pages of this node must not be written, or may be others than those of the file.
     Refused(NodeId),
     /// An answer that depends on an action of the kernel.
     Later(Later, Asker),

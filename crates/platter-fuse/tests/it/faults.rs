@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use platter_fuse::{ErrorSink, MountOptions, Operation};
 
@@ -12,9 +14,10 @@ use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::lock::Mutex;
 use platter_vfs::{
     Attr, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink, ExtentSink,
-    Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget, SetAttr, StatFs, SystemClock,
+    FallocateMode, Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget, SetAttr, StatFs,
+    SystemClock,
 };
-use rustix::fs::{Dir, FileType, Mode, OFlags};
+use rustix::fs::{Dir, FallocateFlags, FileType, Mode, OFlags, fallocate};
 use rustix::io::Errno;
 
 use crate::mounted::{Mounted, plant};
@@ -32,6 +35,8 @@ struct Bends {
     listed_at_most: Option<usize>,
     /// Entries do not contain the kind of file.
     missing_kinds: bool,
+    /// Inodes that are truncated, and get or lose space, and say then that it failed.
+    failing_late: Vec<u64>,
 }
 
 /// The memory filesystem, bent.
@@ -57,7 +62,7 @@ impl Filesystem for Bent {
     }
 
     fn is_read_only(&self) -> bool {
-        true
+        self.bends.failing_late.is_empty()
     }
 
     fn root(&self) -> Result<Arc<dyn Inode>> {
@@ -89,6 +94,14 @@ impl BentInode {
         }
         let bends = Arc::clone(bends);
         Ok(Arc::new(Self { inode, bends }))
+    }
+
+    fn fail_late(&self) -> Result<()> {
+        let number = self.inode.id().number;
+        if self.bends.failing_late.contains(&number) {
+            return Err(corrupt(number));
+        }
+        Ok(())
     }
 }
 
@@ -140,6 +153,17 @@ impl Inode for BentInode {
             "a bug in the driver"
         );
         self.inode.read_at(offset, buf)
+    }
+
+    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
+        let attr = self.inode.set_attr(context, changes)?;
+        self.fail_late()?;
+        Ok(attr)
+    }
+
+    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        self.inode.fallocate(range, mode)?;
+        self.fail_late()
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -320,6 +344,33 @@ fn kinds_that_entries_lack_are_read_from_the_inodes() {
         };
         assert_eq!(kind, expected, "{name}");
     }
+    mounted.unmount();
+}
+
+#[test]
+fn change_that_fails_half_done_is_seen() {
+    let (mounted, _) = mounted(|fs| Bends {
+        failing_late: vec![number_of(fs, "f1")],
+        ..Bends::default()
+    });
+    let path = mounted.path("f1");
+    let file = fs::File::options().read(true).write(true).open(&path);
+    let file = file.unwrap();
+    let becomes = |contents: &[u8]| {
+        let end = Instant::now() + Duration::from_secs(10);
+        while fs::read(&path).unwrap() != contents && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(fs::read(&path).unwrap(), contents);
+        assert_eq!(file.metadata().unwrap().len(), contents.len() as u64);
+    };
+    becomes(b"contents");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 1, 2).unwrap_err();
+    becomes(b"c\0\0tents");
+    file.set_len(4).unwrap_err();
+    becomes(b"c\0\0t");
+    drop(file);
     mounted.unmount();
 }
 
