@@ -23,6 +23,8 @@ pub(crate) struct Caller {
 const NOT_SENT: u32 = u32::MAX;
 /// `CAP_FOWNER`.
 const FOWNER: u32 = 3;
+/// `CAP_LINUX_IMMUTABLE`.
+const LINUX_IMMUTABLE: u32 = 9;
 /// `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
 /// The umask of a thread that has none any more.
@@ -81,6 +83,12 @@ impl Caller {
     /// that [`is_admin`](Self::is_admin) speaks of.
     pub(crate) fn is_above_owners(self) -> bool {
         self.is_capable(FOWNER)
+    }
+
+    /// Whether it may make files immutable or append-only: those of `CAP_LINUX_IMMUTABLE`, as of
+    /// [`is_admin`](Self::is_admin).
+    pub(crate) fn may_set_immutable(self) -> bool {
+        self.is_capable(LINUX_IMMUTABLE)
     }
 
     fn is_capable(self, capability: u32) -> bool {

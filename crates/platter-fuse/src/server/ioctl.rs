@@ -6,6 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
 use platter_vfs::{DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, SetAttr, Trim};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -148,7 +149,7 @@ pub(crate) fn carry_out(
 }
 
 /// Refuses changes also of a mount that was made read-only later (`mount -o remount,ro`): the kernel checks that
-/// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone.
+/// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone, from Linux 5.13 on.
 pub(super) fn must_be_mounted_writable(server: &Server) -> Answer<()> {
     server.must_be_writable()?;
     let table = MountTable::read().map_err(|_| Errno::IO)?;
@@ -198,13 +199,21 @@ fn fs_info(server: &Server) -> Answer<Vec<u8>> {
     Ok(info.as_bytes().to_vec())
 }
 
+/// The kernel passes `FS_IOC32_SETFLAGS` on unchecked, before Linux 5.13 the others as well.
 fn set_flags(
     server: &Server,
     caller: Caller,
     inode: &dyn Inode,
     changes: &SetAttr,
 ) -> Answer<Vec<u8>> {
-    server.must_be_writable()?;
+    must_be_mounted_writable(server)?;
+    let attr = server.shown_attr(inode)?;
+    let uid = caller.context().map_or(caller.uid, |it| it.credentials.uid);
+    server.must_own(caller, uid, &attr)?;
+    let toggled = changes.flags.map_or(0, |flags| flags ^ attr.flags);
+    if toggled & (IMMUTABLE | APPEND_ONLY) != 0 && !caller.may_set_immutable() {
+        return Err(Errno::PERM);
+    }
     server.check(inode.set_attr(&Server::context(caller, 0), changes))?;
     Ok(Vec::new())
 }

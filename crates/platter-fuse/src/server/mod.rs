@@ -245,6 +245,14 @@ impl Server {
         Ok(())
     }
 
+    /// Refuses callers, of this uid, that neither own what has these attributes nor are above its owner.
+    fn must_own(&self, caller: Caller, uid: u32, shown: &Attr) -> Answer<()> {
+        if self.options.no_permission_checks || uid == shown.uid || caller.is_above_owners() {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
     fn must_not_be_shut_down(&self) -> Answer<()> {
         if self.shut_down.load(Ordering::Relaxed) {
             return Err(Errno::IO);

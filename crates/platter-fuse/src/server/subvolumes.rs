@@ -252,14 +252,9 @@ impl SubvolumeIoctl<'_> {
 
     /// Refuses callers that neither own a file nor are above its owner.
     fn must_own(&self, context: &Context, inode: &dyn Inode) -> Answer<()> {
-        let owner = self.server.shown_attr(inode)?.uid;
-        if self.server.options.no_permission_checks
-            || context.credentials.uid == owner
-            || self.caller.is_above_owners()
-        {
-            return Ok(());
-        }
-        Err(Errno::PERM)
+        let attr = self.server.shown_attr(inode)?;
+        self.server
+            .must_own(self.caller, context.credentials.uid, &attr)
     }
 
     /// The kernel may have cached that `name` is missing, or what it named. After an error of the filesystem, it finds

@@ -253,3 +253,38 @@ fn cached_mode_is_current_after_another_user_writes() {
     }
     mounted.unmount();
 }
+
+#[test]
+fn flags_change_for_owners_only() {
+    let mounted = Mounted::with("allow_other", |fs| drop(plant(fs, "f", b"x")));
+    open_way(&mounted);
+    // `FS_IOC32_SETFLAGS`, which the kernel passes on unchecked from programs of 64 bits.
+    let set_flags = |user: u32, flags: u32| {
+        let script = r#"open(my $file, "<", $ARGV[0]) or exit 2; my $flags = pack("L", $ARGV[1]);
+                        exit(defined(ioctl($file, 0x40046602, $flags)) ? 0 : $!{EPERM} ? 1 : 3)"#;
+        let status = Command::new("setpriv")
+            .args([
+                &format!("--reuid={user}"),
+                "--regid=60000",
+                "--clear-groups",
+            ])
+            .args(["perl", "-MErrno", "-e", script])
+            .arg(mounted.path("f"))
+            .arg(flags.to_string())
+            .status();
+        status.expect("setpriv and perl are needed").code()
+    };
+    const NOATIME: u32 = 0x80;
+    const IMMUTABLE: u32 = 0x10;
+    assert_eq!(set_flags(1234, NOATIME), Some(1));
+    assert_eq!(set_flags(1234, IMMUTABLE), Some(1));
+    assert_eq!(set_flags(0, NOATIME | IMMUTABLE), Some(0));
+    assert_eq!(set_flags(1234, 0), Some(1));
+    assert_eq!(set_flags(0, 0), Some(0));
+    // An owner without the capability.
+    let file = mounted.path("f");
+    run("chown", &["1234", file.to_str().unwrap()]);
+    assert_eq!(set_flags(1234, NOATIME), Some(0));
+    assert_eq!(set_flags(1234, IMMUTABLE), Some(1));
+    mounted.unmount();
+}
