@@ -37,10 +37,18 @@ pub(crate) struct WriteManner {
     pub(crate) only_appends: bool,
     /// The kernel asks for it because of the writer's credentials.
     pub(crate) drops_set_ids: bool,
-    /// With `O_DIRECT`: the contents are on the device when this is answered.
-    pub(crate) is_direct: bool,
-    /// Of pages that the kernel has cached, all of which it takes to be written then.
-    pub(crate) is_of_pages: bool,
+    pub(crate) from: WriteFrom,
+}
+
+/// Where what is written comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteFrom {
+    /// A call of `write(2)`.
+    Call,
+    /// One with `O_DIRECT`: the contents are on the device when it is answered.
+    DirectCall,
+    /// Pages that the kernel has cached, all of which it takes to be written then.
+    Pages,
 }
 
 /// What a request changed besides what it asked for.
@@ -229,15 +237,10 @@ impl<'s> Change<'s> {
         if manner.drops_set_ids && self.drop_set_ids(&*inode)? {
             *effect = Effect::Unforeseen(node);
         }
-        let to = if manner.is_direct {
-            WriteTo::Device
-        } else {
-            WriteTo::Cache
-        };
-        let written = if manner.is_of_pages {
-            inode.write_at(offset, data).map(|()| data.len())
-        } else {
-            inode.write_some(offset, data, to)
+        let written = match manner.from {
+            WriteFrom::Call => inode.write_some(offset, data, WriteTo::Cache),
+            WriteFrom::DirectCall => inode.write_some(offset, data, WriteTo::Device),
+            WriteFrom::Pages => inode.write_at(offset, data).map(|()| data.len()),
         };
         server.check(written)
     }

@@ -21,7 +21,9 @@ use platter_vfs::{
 use rustix::io::Errno;
 
 pub(crate) use self::caller::Caller;
-pub(crate) use self::change::{Change, Changes, Effect, MakeKind, WriteManner, XattrChange};
+pub(crate) use self::change::{
+    Change, Changes, Effect, MakeKind, WriteFrom, WriteManner, XattrChange,
+};
 pub(crate) use self::ioctl::{ChangedName, IoctlAnswer};
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::node::{Known, NodeId, NodeTable};

@@ -27,7 +27,7 @@ use crate::ioctl::sets_flags;
 use crate::node::NodeId;
 use crate::server::{
     Answer, Caller, Change, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile,
-    PlusLine, Server, Validity, WriteManner, XattrChange, ioctl,
+    PlusLine, Server, Validity, WriteFrom, WriteManner, XattrChange, ioctl,
 };
 
 /// Processes the requests of one serving thread.
@@ -265,10 +265,15 @@ impl Turn<'_> {
                 let manner = WriteManner {
                     only_appends: is_gathered || asked.flags & OFlags::APPEND.bits() != 0,
                     drops_set_ids: asked.write_flags & WRITE_KILL_SUIDGID != 0,
-                    is_of_pages: of_pages,
-                    is_direct: !of_pages && asked.flags & OFlags::DIRECT.bits() != 0,
+                    from: if of_pages {
+                        WriteFrom::Pages
+                    } else if asked.flags & OFlags::DIRECT.bits() != 0 {
+                        WriteFrom::DirectCall
+                    } else {
+                        WriteFrom::Call
+                    },
                 };
-                if manner.is_direct {
+                if manner.from == WriteFrom::DirectCall {
                     let end = asked.offset.saturating_add(u64::from(asked.size));
                     self.past_cache = Some(asked.offset..end);
                 }

@@ -254,6 +254,11 @@ fn cached_mode_is_current_after_another_user_writes() {
     mounted.unmount();
 }
 
+/// `FS_NOATIME_FL`.
+const NOATIME: u32 = 0x80;
+/// `FS_IMMUTABLE_FL`.
+const IMMUTABLE: u32 = 0x10;
+
 #[test]
 fn flags_change_for_owners_only() {
     let mounted = Mounted::with("allow_other", |fs| drop(plant(fs, "f", b"x")));
@@ -274,8 +279,6 @@ fn flags_change_for_owners_only() {
             .status();
         status.expect("setpriv and perl are needed").code()
     };
-    const NOATIME: u32 = 0x80;
-    const IMMUTABLE: u32 = 0x10;
     assert_eq!(set_flags(1234, NOATIME), Some(1));
     assert_eq!(set_flags(1234, IMMUTABLE), Some(1));
     assert_eq!(set_flags(0, NOATIME | IMMUTABLE), Some(0));
