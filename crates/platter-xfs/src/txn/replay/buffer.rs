@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use platter_ondisk::Corrupt;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::rules::ReplayRule;
@@ -10,7 +10,7 @@ use super::second_pass::{Applied, SecondPass};
 use super::transactions::Item;
 use crate::ondisk::inode::free::{CRC_AT, NEXT_UNLINKED_AT};
 use crate::ondisk::log::{BufferFlags, BufferFormat, QuotaOff, Stamp};
-use crate::ondisk::{Lsn, checksum};
+use crate::ondisk::{BasicBlock, DiskSuperblock, FsSize, Growth, Lsn, SuperblockRule, checksum};
 
 /// A logged part of a buffer: where it goes, and its bytes.
 type Part<'i> = (Range<usize>, &'i [u8]);
@@ -55,7 +55,27 @@ pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
         }
     }
     buffer.seal = is_v5.then_some(format.kind);
+    if format.block == BasicBlock(0) {
+        // What comes after it may lie in groups that the filesystem has since then.
+        let size = size_by(&buffer.bytes, pass.geometry.ag_blocks)?;
+        pass.geometry.growth = Growth::new(size);
+    }
     Ok(Applied::Yes)
+}
+
+/// How far the filesystem reaches by a superblock that was replayed.
+fn size_by(sector: &[u8], ag_blocks: u32) -> Result<FsSize> {
+    let disk = DiskSuperblock::of_sector(sector);
+    let size = disk.map(|disk| FsSize {
+        ag_count: disk.ag_count.get(),
+        data_blocks: disk.data_blocks.get(),
+    });
+    let is_sound = |size: &FsSize| {
+        let groups = size.data_blocks.div_ceil(u64::from(ag_blocks).max(1));
+        groups > 0 && groups == u64::from(size.ag_count)
+    };
+    let rule = || Corrupt::new(Locus::group(0), SuperblockRule::AgCount);
+    Ok(size.filter(is_sound).ok_or_else(rule)?)
 }
 
 /// The regions of the item, each at its place: one for each run of the map, or several where the

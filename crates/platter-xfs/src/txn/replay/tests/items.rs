@@ -1,15 +1,19 @@
 //! Items: what is applied, and what is passed over.
 
-use platter_block::BlockDevice;
+use std::sync::Arc;
+
+use platter_block::{BlockDevice, MemoryDevice};
 
 use super::sample::{Sample, buffer, cancel, plain};
 use crate::ondisk::inode::free::{initialise, next_unlinked};
 use crate::ondisk::log::dinode::{LogDinode, inode_lsn};
 use crate::ondisk::log::intent::{Extent, ExtentFree, Section};
 use crate::ondisk::log::{
-    BufferFlags, BufferType, Done, DquotFormat, InodeCreate, InodeFields, InodeFormat, Intent,
-    ItemKind, QuotaOff,
+    BufferFlags, BufferFormat, BufferType, Done, DquotFormat, InodeCreate, InodeFields,
+    InodeFormat, Intent, ItemKind, QuotaOff,
 };
+use crate::ondisk::superblock::set_size;
+use crate::ondisk::superblock::tests::sample as sample_superblock;
 use crate::ondisk::{AgBlock, AgNr, BasicBlock, Geometry, InodeNr, Lsn};
 
 #[test]
@@ -202,6 +206,50 @@ fn inode_create_initialises_a_chunk() {
     sample.transaction(2, &cancelled);
     sample.replay().unwrap();
     assert_eq!(sample.data_at(16 * 4096, 512), [0; 512]);
+}
+
+/// The item of the superblock, whose first chunk says another size.
+fn grown_superblock(sample: &Sample, data_blocks: u64, ag_count: u32) -> Vec<Vec<u8>> {
+    let mut sector = sample.data_at(0, 512);
+    set_size(&mut sector, data_blocks, ag_count);
+    let (kind, flags) = (BufferType::Superblock, BufferFlags::empty());
+    let format = BufferFormat::new(BasicBlock(0), 1, kind, flags, [0]);
+    vec![format.encode(), sector[..128].to_vec()]
+}
+
+#[test]
+fn items_after_a_growth_may_lie_in_new_groups() {
+    let create = InodeCreate {
+        ag: AgNr(4),
+        block: AgBlock(16),
+        count: 64,
+        len: 8,
+        generation: 77,
+    };
+    let blocks = 4 * 4096 + 1024;
+    for (size, refused) in [
+        (None, Some("bad inode create item")),
+        (Some((blocks, 5)), None),
+        (Some((blocks, 6)), Some("bad allocation group count")),
+    ] {
+        let mut sample = Sample::at(3, 7);
+        let bytes = usize::try_from(blocks).unwrap() * 4096;
+        sample.data = Arc::new(MemoryDevice::new("data", vec![0; bytes]));
+        let sector = sample_superblock().sector();
+        sample.data.write_at(0, &sector).unwrap();
+        if let Some((data_blocks, ag_count)) = size {
+            let item = grown_superblock(&sample, data_blocks, ag_count);
+            sample.transaction(1, &item);
+        }
+        sample.transaction(2, &[create.encode(512)]);
+        if let Some(rule) = refused {
+            assert_eq!(sample.broken_rule(), rule);
+            continue;
+        }
+        sample.replay().unwrap();
+        let inode = sample.data_at((4 * 4096 + 16) * 4096, 512);
+        assert!(crate::ondisk::checksum::matches(&inode, 100));
+    }
 }
 
 #[test]
