@@ -26,8 +26,8 @@ pub mod realtime;
 pub mod recovery;
 pub mod quota;
 pub mod ops;
-pub mod mount;
 pub mod mkfs;
+pub mod mount;
 pub mod resize;
 pub mod check;
 

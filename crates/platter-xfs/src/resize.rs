@@ -4,6 +4,7 @@
 //! old ones, and the superblock, is changed in a layer above the device and committed at once: whatever happens
 //! meanwhile, the filesystem has its old or its new length.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
@@ -16,15 +17,11 @@ use crate::context::FsContext;
 use crate::mkfs::write_new_groups;
 use crate::mount::{ImageCommit, MountOptions, Xfs, refuse_unwritable};
 use crate::ondisk::superblock::{set_counters, set_size};
-use crate::ondisk::{
-    AgBlock, AgNr, Agf, Agi, DiskSuperblock, FsSize, Geometry, Superblock, SuperblockRule,
-};
+use crate::ondisk::{AgBlock, AgNr, Agf, Agi, DiskSuperblock, FsSize, Geometry, Superblock};
 use crate::recovery::Counters;
 use crate::superblock;
 use crate::txn::{self, LogDevice, LogState};
 
-/// The fewest blocks of a last group (`XFS_MIN_AG_BLOCKS`).
-const GROUP_BLOCKS_MIN: u64 = 64;
 /// Headers of a group, each in a sector.
 const HEADER_SECTORS: u32 = 4;
 
@@ -137,12 +134,10 @@ impl Job<'_> {
         let last = AgNr(self.old.ag_count.saturating_sub(1));
         let (before, len) = (geometry.ag_len(last), after.ag_len(last));
         let copy = self.sector(size, None)?;
-        write_new_groups(
-            &**self.device,
-            self.new.clone(),
-            &copy,
-            AgNr(self.old.ag_count),
-        )?;
+        let first = AgNr(self.old.ag_count);
+        let go_on = &mut |_, _| ControlFlow::Continue(());
+        let written = write_new_groups(&**self.device, self.new.clone(), &copy, first, go_on)?;
+        debug_assert!(written);
         if len > before {
             let mut groups = Groups::new(Arc::clone(self.above), &geometry);
             let mut group = groups.get(last)?;
@@ -208,26 +203,15 @@ impl Job<'_> {
 
 /// The size next to so many blocks that a filesystem can have.
 fn new_size(old: &Superblock, blocks: u64) -> Result<FsSize> {
-    let group = u64::from(old.ag_blocks).max(1);
-    let mut data_blocks = blocks;
-    let last = blocks % group;
-    if last > 0 && last < GROUP_BLOCKS_MIN {
-        if blocks > old.data_blocks {
-            data_blocks = (blocks - last).max(old.data_blocks);
-        } else {
-            data_blocks = (blocks - last + GROUP_BLOCKS_MIN).min(old.data_blocks);
-        }
-    }
-    let count = data_blocks.div_ceil(group);
-    if count < 2 && data_blocks < old.data_blocks {
+    let now = FsSize {
+        ag_count: old.ag_count,
+        data_blocks: old.data_blocks,
+    };
+    let size = superblock::fitting_size(now, old.ag_blocks, blocks)?;
+    if size.ag_count < 2 && size.data_blocks < now.data_blocks {
         return Err(unsupported("less than two groups"));
     }
-    let rule = || Corrupt::new(Locus::UNKNOWN, SuperblockRule::AgCount);
-    let ag_count = u32::try_from(count).map_err(|_| rule())?;
-    Ok(FsSize {
-        ag_count,
-        data_blocks,
-    })
+    Ok(size)
 }
 
 /// Whether a group has nothing but what every group has.

@@ -21,8 +21,8 @@ use crate::output::json::{put_name, write_object};
 
 /// Change the size of a filesystem
 ///
-/// One that is mounted by platter is named by a directory of the mount, and used meanwhile: a btrfs, on one device. Its
-/// image file does not become shorter then.
+/// One that is mounted by platter is named by a directory of the mount, and used meanwhile: a btrfs, on one device, or
+/// an XFS, which becomes larger only. Its image file does not become shorter then.
 ///
 /// An image file grows with it. With a journal, the filesystem has its old or its new size whatever
 /// happens meanwhile; so has one in a file, which needs space for a copy where there is no journal.

@@ -124,16 +124,22 @@ fn claim_in(
 
 /// A group alone, to claim blocks of it.
 fn looked_at(context: &FsContext, log: &Log, ag: AgNr) -> Result<Groups> {
-    let mut groups = Groups::of_mount(
-        context.shared_buffers(),
-        context.geometry(),
-        context.space(),
-    );
-    groups.get(ag)?;
-    if let Some(held) = groups.held(ag) {
-        held.finish(log);
+    loop {
+        let mut groups = Groups::of_mount(
+            context.shared_buffers(),
+            context.geometry(),
+            context.space(),
+        );
+        groups.get(ag)?;
+        // The last group may have become longer while it was waited for.
+        if groups.geometry().growth != context.geometry().growth {
+            continue;
+        }
+        if let Some(held) = groups.held(ag) {
+            held.finish(log);
+        }
+        return Ok(groups);
     }
-    Ok(groups)
 }
 
 /// What a group has.

@@ -11,16 +11,17 @@ mod release;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use platter_cache::Buffer;
 use platter_cache::buffer::BlockSize;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
-use crate::ag::Groups;
+use crate::ag::{GroupCounts, Groups};
 use crate::context::FsContext;
 use crate::fork::InodeEdit;
 use crate::inode::{self, InodeNumberRule};
 use crate::ondisk::inode::edit;
-use crate::ondisk::{AgNr, BasicBlock, Geometry, InodeNr};
+use crate::ondisk::{AgNr, BasicBlock, FsSize, Geometry, Growth, InodeNr};
 use crate::txn::{BlockType, Log, NewBytes, Transaction};
 
 pub use claim::{Goal, claim, unclaim};
@@ -43,6 +44,16 @@ pub struct Change<'f> {
     kept_reservations: u64,
     /// Bytes of the log that it takes, if that is more than it reserved.
     log_bytes: Option<u64>,
+    /// How far the filesystem reaches with it, if that is further.
+    grown: Option<Grown>,
+}
+
+/// A filesystem that reaches further.
+#[derive(Debug)]
+struct Grown {
+    geometry: Geometry,
+    /// What new groups have.
+    counts: GroupCounts,
 }
 
 /// What a change needs that was found when it was tried before.
@@ -176,6 +187,7 @@ impl<'f> Change<'f> {
             remapped: BTreeSet::new(),
             kept_reservations: need.kept_reservations,
             log_bytes: None,
+            grown: None,
         }
     }
 
@@ -259,10 +271,21 @@ impl<'f> Change<'f> {
         self.transaction.touch(BasicBlock(0), size, &what)
     }
 
+    /// Makes the filesystem reach further once this is committed, with new groups that have so much. Their headers are
+    /// durable, and no other transaction runs.
+    pub fn grow(&mut self, size: FsSize, counts: GroupCounts) {
+        let geometry = Geometry {
+            growth: Growth::new(size),
+            ..self.geometry().clone()
+        };
+        self.grown = Some(Grown { geometry, counts });
+    }
+
     /// Commits the change. Returns the number of its checkpoint.
     fn commit(&mut self) -> Result<u64> {
-        let geometry = self.geometry();
-        let (blocks, counts) = self.groups.take_changes()?;
+        let grown = self.grown.take();
+        let geometry = grown.as_ref().map_or(self.geometry(), |it| &it.geometry);
+        let (blocks, mut counts) = self.groups.take_changes()?;
         for (at, len) in blocks.freed {
             let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
             self.transaction.cancel(BasicBlock::of_byte(at), size);
@@ -280,9 +303,15 @@ impl<'f> Change<'f> {
             if block.is_fresh {
                 self.transaction.create(place, size, &what, block.bytes);
             } else {
+                let before = match block.before {
+                    None if grown.is_some() && block.role.is_none() => {
+                        Some(self.header_before(place, size, &block.bytes)?)
+                    }
+                    before => before,
+                };
                 let new = NewBytes {
                     bytes: block.bytes,
-                    before: block.before,
+                    before,
                     within: block.within,
                 };
                 self.transaction.replace(place, size, &what, new)?;
@@ -304,17 +333,46 @@ impl<'f> Change<'f> {
             return Err(Condition::Busy.into());
         }
         let sequence = self.transaction.end()?;
-        let mount = self.context.mount();
-        let reserved = i64::try_from(self.kept_reservations).unwrap_or(i64::MAX);
-        mount.free_blocks().add(counts.free_blocks + reserved);
-        mount.inodes().add(counts.inodes);
-        mount.free_inodes().add(counts.free_inodes);
-        if counts.kept != 0 {
-            let space = self.context.space();
-            space.add_to_floor(counts.kept);
-            mount.free_blocks().set_exact_below(|| space.floor());
+        if let Some(grown) = &grown {
+            // Headers of the last group are read by threads that have the group, as this one does.
+            let size = grown.geometry.growth.size();
+            self.transaction.log().grow(size);
+            self.context.mount().grow(size);
+            counts.free_blocks += grown.counts.free_blocks;
+            counts.kept += grown.counts.kept;
+        }
+        self.count(counts);
+        if grown.is_some() {
+            self.context.space().note_returned();
         }
         self.groups.committed(sequence);
         Ok(sequence)
+    }
+
+    /// The version before of a header, which has the length of before.
+    fn header_before(&self, at: BasicBlock, size: BlockSize, bytes: &[u8]) -> Result<Buffer> {
+        let what = BlockType::of_header(self.geometry(), at, bytes);
+        let what = what.ok_or(Condition::InvalidArgument)?;
+        Ok(self.context.buffers().read((at.0, size), &*what.verifier)?)
+    }
+
+    /// Adds what changed to the counters of the mount.
+    fn count(&self, counts: GroupCounts) {
+        let (mount, space) = (self.context.mount(), self.context.space());
+        let reserved = i64::try_from(self.kept_reservations).unwrap_or(i64::MAX);
+        let keep = || {
+            space.add_to_floor(counts.kept);
+            mount.free_blocks().set_exact_below(|| space.floor());
+        };
+        // Blocks that are free and kept are kept first: other threads reserve those above the floor.
+        if counts.kept > 0 {
+            keep();
+        }
+        mount.free_blocks().add(counts.free_blocks + reserved);
+        mount.inodes().add(counts.inodes);
+        mount.free_inodes().add(counts.free_inodes);
+        if counts.kept < 0 {
+            keep();
+        }
     }
 }

@@ -6,6 +6,8 @@ mod layout;
 mod groups;
 mod inodes;
 
+use std::ops::ControlFlow;
+
 use platter_block::{BlockDevice, Geometry as DeviceGeometry};
 use platter_vfs::{Clock, Result};
 
@@ -92,19 +94,26 @@ pub fn mkfs(target: &Target<'_>, options: &MkfsOptions, clock: &dyn Clock) -> Re
 }
 
 /// Writes the groups that a filesystem gets when it becomes as long as `superblock` says, each with a copy of the
-/// superblock. Nothing refers to them yet.
+/// superblock. Nothing refers to them yet. Calls `go_on` with how many are written of how many. Returns whether all are,
+/// and durable: it may break that off.
 pub(crate) fn write_new_groups(
     device: &dyn BlockDevice,
     superblock: Superblock,
     copy: &[u8],
     first: AgNr,
-) -> Result<()> {
+    go_on: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<bool> {
     let shape = Shape::of_existing(superblock);
-    for ag in shape.geometry.groups().skip(first.0 as usize) {
+    let total = u64::from(shape.geometry.ag_count().saturating_sub(first.0));
+    let groups = shape.geometry.groups().skip(first.0 as usize);
+    for (ag, done) in groups.zip(0..) {
+        if go_on(done, total).is_break() {
+            return Ok(false);
+        }
         groups::write(device, &shape, ag, copy)?;
     }
     device.flush()?;
-    Ok(())
+    Ok(true)
 }
 
 /// Overwrites the superblocks that were there, the signatures of other filesystems, and the log.

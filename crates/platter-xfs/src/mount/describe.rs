@@ -170,7 +170,10 @@ fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail
 
 /// What of a group is free.
 fn group(context: &FsContext, ag: AgNr) -> Detail {
+    // The last group may become longer meanwhile.
+    let held = context.log().map(|_| context.space().lock(ag));
     let headers = context.agf(ag).and_then(|agf| Ok((agf, context.agi(ag)?)));
+    drop(held);
     let value = match headers {
         Ok((agf, agi)) => DetailValue::Item {
             text: format!(

@@ -7,6 +7,8 @@ mod unused;
 mod trim;
 mod tune;
 mod writing;
+mod growfs;
+mod devices_in_use;
 mod image_commit;
 #[cfg(test)]
 mod tests;
@@ -14,13 +16,17 @@ mod tests;
 mod growth_tests;
 #[cfg(test)]
 mod inactivation_tests;
+#[cfg(test)]
+mod growfs_tests;
 
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::clock::SystemClock;
-use platter_vfs::{Clock, Condition, Description, Filesystem, InodeId, Result, StatFs, Trim, Tune};
+use platter_vfs::{
+    Clock, Condition, Description, Devices, Filesystem, InodeId, Result, StatFs, Trim, Tune,
+};
 
 use crate::context::FsContext;
 use crate::inode;
@@ -30,6 +36,7 @@ use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport};
 use crate::superblock;
 use crate::txn::{Log, LogState};
+use devices_in_use::DevicesInUse;
 use writing::Writing;
 
 pub use image_commit::ImageCommit;
@@ -44,6 +51,7 @@ pub struct Xfs {
     recovery: Option<RecoveryReport>,
     /// Absent where nothing may be changed.
     writing: Option<Writing>,
+    devices: DevicesInUse,
 }
 
 impl Xfs {
@@ -60,6 +68,7 @@ impl Xfs {
         let (superblock, report) = writing::begin(device, options, budget, clock)?;
         let writing = writing::start(&superblock, options)?;
         Ok(Self {
+            devices: DevicesInUse::new(Arc::clone(&superblock)),
             superblock,
             recovery: Some(report),
             writing: Some(writing),
@@ -94,6 +103,9 @@ impl Xfs {
                 device = overlay;
                 superblock = superblock::read(&*device)?;
                 superblock::refuse_unreadable(&superblock.features)?;
+                if !options.truncated {
+                    superblock.check_device(device.geometry().len_bytes)?;
+                }
             }
             recovery = Some(report);
         }
@@ -103,13 +115,11 @@ impl Xfs {
         }
         let realtime = options.realtime.clone();
         let context = FsContext::new(device, realtime, superblock, Arc::clone(&budget));
+        let clock = Arc::new(SystemClock::default());
+        let superblock = SuperBlock::new(context, budget, clock, Preallocation::Off);
         Ok(Self {
-            superblock: SuperBlock::new(
-                context,
-                budget,
-                Arc::new(SystemClock::default()),
-                Preallocation::Off,
-            ),
+            devices: DevicesInUse::new(Arc::clone(&superblock)),
+            superblock,
             recovery,
             writing: None,
         })
@@ -136,9 +146,11 @@ impl Xfs {
 
 impl Drop for Xfs {
     fn drop(&mut self) {
+        self.devices.stop();
         if let Some(writing) = &self.writing {
             writing.abandon();
         }
+        self.devices.wait();
         self.superblock.close();
     }
 }
@@ -216,6 +228,7 @@ impl Filesystem for Xfs {
             return Err(Condition::ReadOnly.into());
         }
         let _writer = self.superblock.writers.enter();
+        let _copies = self.superblock.copies.lock();
         tune::tune(self.context(), changes)
     }
 
@@ -239,7 +252,17 @@ impl Filesystem for Xfs {
         self.writing.as_ref().map_or(Ok(()), Writing::shut_down)
     }
 
+    fn devices(&self) -> Option<&dyn Devices> {
+        Some(&self.devices)
+    }
+
     fn unmount(&self) -> Result<()> {
+        self.devices.stop();
+        if let Some(writing) = &self.writing {
+            // A command may wait for the end of a freeze; mostly there is none.
+            let _ = writing.thaw();
+        }
+        self.devices.wait();
         let ended = self.writing.as_ref().map_or(Ok(()), Writing::unmount);
         self.superblock.close();
         ended

@@ -19,7 +19,7 @@ use crate::ops::{SuperBlock, eof_blocks, finish_unlinked, free_inactive, free_wa
 use crate::preallocation::Preallocation;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
-use crate::txn::{self, Log, LogDevice, LogPosition};
+use crate::txn::{self, Log, LogDevice, LogPosition, LogState};
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -96,7 +96,14 @@ pub(super) fn begin(
     refuse_unwritable(&*device, &found, options)?;
     found.check_device(device.geometry().len_bytes)?;
     let report = recover_in_place(&device, options.log.as_ref())?;
+    // The log may hold another superblock.
     let mut found = primary::read(&*device)?;
+    primary::refuse_unreadable(&found.features)?;
+    refuse_unwritable(&*device, &found, options)?;
+    found.check_device(device.geometry().len_bytes)?;
+    if report.position.state == LogState::Dirty && primary::renew_copies(&*device, &found)? > 0 {
+        device.flush()?;
+    }
     let geometry = Geometry::new(&found);
     Counters::read(&*device, &geometry)?.set(&mut found);
     let log = LogDevice::open(&found, &device, options.log.as_ref())?;

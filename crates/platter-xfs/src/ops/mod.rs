@@ -80,6 +80,8 @@ pub struct SuperBlock {
     overwrites: UnflushedWrites,
     /// Passed by changes before they take a lock, and shut while the filesystem is frozen.
     pub(crate) writers: FreezeGate,
+    /// Held while the superblock is changed and then its copies.
+    pub(crate) copies: Mutex<(), { rank(6, 1) }>,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
     writes: WriteGate,
 }
@@ -123,6 +125,7 @@ impl SuperBlock {
             inactive: InactiveInodes::default(),
             overwrites: UnflushedWrites::default(),
             writers: FreezeGate::default(),
+            copies: Mutex::default(),
             writes: WriteGate::default(),
         })
     }

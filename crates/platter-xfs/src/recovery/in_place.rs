@@ -48,6 +48,7 @@ pub fn recover_in_place(
     };
     if report.position.state == LogState::Dirty {
         let primary = superblock::read(&**data)?;
+        primary.check_device(data.geometry().len_bytes)?;
         let geometry = Geometry::new(&primary);
         let has_unlinked = unlinked::has_unlinked(&**data, &geometry)?;
         let intents = &report.log.open_intents;

@@ -38,13 +38,13 @@ pub fn recover(
     data: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
 ) -> Result<RecoveryReport> {
-    let primary = superblock::read(&**data)?;
-    let log = LogDevice::open(&primary, data, external)?;
-    let has_checksums = primary.features.is_v5();
+    let before = superblock::read(&**data)?;
+    let log = LogDevice::open(&before, data, external)?;
+    let has_checksums = before.features.is_v5();
     let position = txn::find_position(&log, has_checksums)?;
-    let scan = txn::scan(&log, &position, &primary)?;
+    let scan = txn::scan(&log, &position, &before)?;
     finish::check(&scan.open_intents)?;
-    let report = txn::replay(&log, &position, &primary, scan, &**data)?;
+    let report = txn::replay(&log, &position, &before, scan, &**data)?;
     if position.state == LogState::Clean {
         return Ok(RecoveryReport {
             position,
@@ -53,6 +53,9 @@ pub fn recover(
         });
     }
     let primary = superblock::read(&**data)?;
+    if primary.data_blocks != before.data_blocks {
+        primary.check_device(data.geometry().len_bytes)?;
+    }
     let geometry = Geometry::new(&primary);
     let mut rt_freed = finish::finish(data, &geometry, &report.open_intents)?;
     let inodes_freed = unlinked::process(data, &geometry, &mut rt_freed)?;

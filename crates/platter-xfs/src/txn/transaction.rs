@@ -153,6 +153,12 @@ impl<'m> Transaction<'m> {
         })
     }
 
+    /// The log that it is committed to.
+    #[must_use]
+    pub fn log(&self) -> &'m Log {
+        self.log
+    }
+
     /// The bytes of a block as this transaction sees it.
     pub fn read(&self, at: BasicBlock, size: BlockSize, verifier: &dyn Verify) -> Result<Vec<u8>> {
         if let Some(block) = self.blocks.get(&at) {

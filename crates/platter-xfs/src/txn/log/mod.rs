@@ -21,7 +21,7 @@ use platter_cache::BufferCache;
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
 use crate::ondisk::features::Features;
-use crate::ondisk::{Geometry, InodeNr, Lsn};
+use crate::ondisk::{FsSize, Geometry, InodeNr, Lsn};
 use crate::txn::{LogDevice, LogPosition, LogState};
 use crate::xfs_mount::Padded;
 
@@ -60,7 +60,7 @@ pub struct Log {
     device: LogDevice,
     data: Arc<dyn BlockDevice>,
     buffers: Arc<BufferCache>,
-    /// For sizes, which do not change while the filesystem is mounted.
+    /// For sizes; how far the filesystem reaches [grows](Self::grow) with that of the mount.
     geometry: Geometry,
     shape: Shape,
     failure: OnceLock<Error>,
@@ -185,6 +185,11 @@ impl Log {
 
     pub(super) fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// The filesystem reaches further from now on. No transaction runs.
+    pub(crate) fn grow(&self, size: FsSize) {
+        self.geometry.growth.begin().set(size);
     }
 
     /// The newest committed version of an inode, unless it is the one on the disk.

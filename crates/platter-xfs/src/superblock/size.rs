@@ -1,0 +1,91 @@
+//! How long a filesystem can be, and copies of the superblock that say something else.
+
+use platter_block::BlockDevice;
+use platter_ondisk::Locus;
+use platter_vfs::{Condition, Result};
+
+use crate::ondisk::{FsSize, Geometry, Superblock};
+
+/// The fewest blocks of a last group (`XFS_MIN_AG_BLOCKS`).
+const GROUP_BLOCKS_MIN: u64 = 64;
+
+/// The size next to so many blocks that a filesystem of `now` can have: up to them where it becomes longer, and from
+/// them on where it becomes shorter.
+///
+/// # Errors
+/// `NoSpace` for more groups than there are numbers.
+pub fn fitting(now: FsSize, ag_blocks: u32, blocks: u64) -> Result<FsSize> {
+    let group = u64::from(ag_blocks).max(1);
+    let mut data_blocks = blocks;
+    let last = blocks % group;
+    if last > 0 && last < GROUP_BLOCKS_MIN {
+        if blocks > now.data_blocks {
+            data_blocks = (blocks - last).max(now.data_blocks);
+        } else {
+            data_blocks = (blocks - last + GROUP_BLOCKS_MIN).min(now.data_blocks);
+        }
+    }
+    let ag_count = u32::try_from(data_blocks.div_ceil(group));
+    Ok(FsSize {
+        ag_count: ag_count.map_err(|_| Condition::NoSpace)?,
+        data_blocks,
+    })
+}
+
+/// Makes the copies of the superblock say the size that the primary one does, which a crash may have kept from that. Those
+/// that are corrupt are left to a repair. Returns how many were written; they are not flushed.
+pub fn renew_copies(device: &dyn BlockDevice, primary: &Superblock) -> Result<u32> {
+    let geometry = Geometry::new(primary);
+    let sector = super::read_sector(device, 0, Locus::group(0))?;
+    let mut renewed = 0;
+    for ag in geometry.groups().skip(1) {
+        let (at, locus) = (geometry.ag_offset(ag), Locus::group(ag.0.into()));
+        let mut copy = vec![0; sector.len()];
+        device.read_at(at, &mut copy)?;
+        let Ok(copy) = Superblock::decode_backup(&copy, locus) else {
+            continue;
+        };
+        let size = |it: &Superblock| (it.data_blocks, it.ag_count);
+        if copy.uuid == primary.uuid && size(&copy) != size(primary) {
+            device.write_at(at, &sector)?;
+            renewed += 1;
+        }
+    }
+    Ok(renewed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_group_has_enough_blocks_or_is_left_out() {
+        let now = FsSize {
+            ag_count: 3,
+            data_blocks: 2500,
+        };
+        for (asked, ag_count, data_blocks) in [
+            (2600, 3, 2600),
+            (3000, 3, 3000),
+            (3063, 3, 3000),
+            (3064, 4, 3064),
+            (2500, 3, 2500),
+            (2063, 3, 2064),
+            (2000, 2, 2000),
+        ] {
+            let found = fitting(now, 1000, asked).unwrap();
+            let expected = FsSize {
+                ag_count,
+                data_blocks,
+            };
+            assert_eq!(found, expected, "{asked}");
+        }
+        // A filesystem whose last group is as short as it can be does not become shorter when it is to grow.
+        let shortest = FsSize {
+            ag_count: 3,
+            data_blocks: 2050,
+        };
+        assert_eq!(fitting(shortest, 1000, 2060).unwrap(), shortest);
+        assert!(fitting(now, 1000, u64::MAX).is_err());
+    }
+}
