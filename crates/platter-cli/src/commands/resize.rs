@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::bail;
 use platter::MemoryBudget;
 use platter::escape::unescape;
 use platter::resize::NewSize;
@@ -69,6 +70,10 @@ impl Resize {
         };
         let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "chunks")?;
         let resized = outcome.resized;
+        if resized.moved.is_cancelled {
+            let image = platter::Escaped(self.image.as_encoded_bytes());
+            bail!("{image}: interrupted; it has {} bytes", resized.after_bytes);
+        }
         self.report(
             self.image.as_encoded_bytes(),
             resized.before_bytes,

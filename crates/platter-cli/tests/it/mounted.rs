@@ -348,6 +348,41 @@ fn devices_of_a_mount_are_changed_while_it_is_used() {
 }
 
 #[test]
+fn xfs_grows_while_it_is_mounted() {
+    let workshop = Workshop::new();
+    workshop.read(&["mkfs", "xfs", "--unsupported", "new.img", "--size", "40M"]);
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "-o", "rw", "new.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    let contents: Vec<u8> = (0..3_000_000_u32).map(|it| (it % 251) as u8).collect();
+    fs::write(workshop.path("mnt/file"), &contents).unwrap();
+    let resized = workshop.document("resize", &["--json", "resize", "mnt", "100M"]);
+    assert_eq!(resized["before_bytes"], 40_u64 << 20);
+    assert_eq!(resized["after_bytes"], 100_u64 << 20);
+    let len = fs::metadata(workshop.path("new.img")).unwrap().len();
+    assert_eq!(len, 100 << 20);
+    workshop.read(&["resize", "mnt", "+20M"]);
+    let shorter = workshop.refused(&["resize", "mnt", "80M"]);
+    assert!(shorter.contains("shorter"), "{shorter}");
+    for refused in [
+        &["scrub", "mnt"][..],
+        &["balance", "mnt"],
+        &["device", "remove", "mnt", "1"],
+    ] {
+        let text = workshop.refused(refused);
+        assert!(text.contains("not supported"), "{refused:?}: {text}");
+    }
+    fs::write(workshop.path("mnt/large"), vec![7; 60 << 20]).unwrap();
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    let mut repair = Command::new("xfs_repair");
+    run_tool(repair.arg("-n").arg(workshop.path("new.img")), "");
+    assert_eq!(workshop.run(&["check", "new.img"]).status, 0);
+    let read = workshop.run(&["cat", "new.img:/file"]);
+    assert_eq!(read.status, 0);
+}
+
+#[test]
 fn devices_are_changed_by_the_administrator_of_a_mount_alone() {
     let workshop = Workshop::new();
     let mounted = workshop.mount_btrfs("", "rw,allow_other");

@@ -13,6 +13,7 @@ mod writing;
 mod sharing;
 mod growth;
 mod resized;
+mod growfs;
 mod large_forks;
 mod attributes;
 mod chunks;
