@@ -287,6 +287,18 @@ impl MemoryBudget {
         spare.unwrap_or_else(|| vec![0; len].into())
     }
 
+    /// Allocates a block with these contents.
+    pub(crate) fn copy_block(&self, bytes: &[u8]) -> Box<[u8]> {
+        let spare = self.spare_blocks.lock().take(bytes.len());
+        match spare {
+            Some(mut block) => {
+                block.copy_from_slice(bytes);
+                block
+            }
+            None => bytes.into(),
+        }
+    }
+
     /// Keeps a freed block for reuse.
     pub(crate) fn keep_block(&self, block: Box<[u8]>) {
         let bytes_max = (self.limit_bytes / SPARE_PART).min(SPARE_BYTES_MAX);

@@ -75,6 +75,12 @@ impl<S> BufferCache<S> {
         }
     }
 
+    /// The bytes of a version in memory of their own, to be changed and [published](Self::publish).
+    #[must_use]
+    pub fn copy(&self, buffer: &Buffer) -> Box<[u8]> {
+        self.core.budget.copy_block(buffer)
+    }
+
     /// Makes `bytes` the block's current version, sealed and validated by `verifier`, and dirty.
     ///
     /// References to an older version keep it. The new one stays in memory, beyond the budget if need

@@ -202,6 +202,19 @@ fn more_structures_than_are_remembered_are_verified_again() {
 }
 
 #[test]
+fn block_read_without_rules_counts_as_not_validated() {
+    let (probe, cache, budget) = cache(Probe::new(8), 1 << 20);
+    let raw = cache.read(5, &Unverified).unwrap();
+    assert!(raw.is_same_version(&cache.read(5, &Unverified).unwrap()));
+    drop(raw);
+    assert!(cache.read(5, &Filled::new(9)).is_err());
+    assert_eq!((cache.len(), budget.used_bytes()), (0, 0));
+    cache.read(5, &Filled::new(5)).unwrap();
+    cache.read(5, &Unverified).unwrap();
+    assert_eq!(probe.reads(), 2);
+}
+
+#[test]
 fn a_corrupt_block_is_named_and_not_cached() {
     let (probe, cache, budget) = cache(Probe::new(8), 1 << 20);
     let verifier = Filled::new(9);
