@@ -137,18 +137,15 @@ impl<'f> DirectoryChange<'_, 'f> {
         blocks.edit_verified(geometry.byte_offset(at), len, role, geometry, change)
     }
 
-    /// Has `change` change a block of entries in place.
+    /// Has `change` change a block of entries in place, and say what it changes.
     pub(super) fn edit_data<R>(
         &mut self,
         block: u32,
         kind: DataKind,
-        change: impl FnOnce(&mut [u8]) -> R,
+        change: impl FnOnce(&mut [u8], &mut Chunks) -> R,
     ) -> Result<R> {
         let first = dir::data_block(self.geometry(), block);
-        self.edit_block(first, BlockKind::DirData(kind), |bytes, within| {
-            *within = Chunks::ALL;
-            change(bytes)
-        })
+        self.edit_block(first, BlockKind::DirData(kind), change)
     }
 
     /// What a block of the hash tree is by its magic number; `None` if it is not mapped, or nothing such.

@@ -65,8 +65,8 @@ pub(super) fn add_to_data(
         dir.write_data(block, KIND, bytes)?;
     }
     let entry = (new.name, new.inode, Some(new.kind));
-    let added = dir.edit_data(block, KIND, |bytes| {
-        let offset = build::add_entry(bytes, KIND, entry, geometry)?;
+    let added = dir.edit_data(block, KIND, |bytes, within| {
+        let offset = build::add_entry(bytes, within, KIND, entry, geometry)?;
         Some((Located { block, offset }, build::best(bytes)?))
     })?;
     added.ok_or_else(|| dir.broken())
@@ -75,8 +75,8 @@ pub(super) fn add_to_data(
 /// Removes an entry. Returns the longest free region of its block, which is gone if it has no entries.
 pub(super) fn remove_from_data(dir: &mut DirectoryChange<'_, '_>, at: Located) -> Result<u16> {
     let geometry = dir.geometry();
-    let removed = dir.edit_data(at.block, KIND, |bytes| {
-        build::remove_entry(bytes, KIND, at.offset, geometry)?;
+    let removed = dir.edit_data(at.block, KIND, |bytes, within| {
+        build::remove_entry(bytes, within, KIND, at.offset, geometry)?;
         Some((
             build::best(bytes)?,
             build::is_all_free(bytes, KIND, geometry),

@@ -152,8 +152,8 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
         let kind = self.data_kind()?;
         let geometry = self.geometry();
         let named = (entry.inode, Some(entry.kind));
-        let replaced = self.edit_data(found.block, kind, |bytes| {
-            dir::build::set_entry(bytes, kind, found.offset, named, geometry)
+        let replaced = self.edit_data(found.block, kind, |bytes, within| {
+            dir::build::set_entry(bytes, within, kind, found.offset, named, geometry)
         })?;
         replaced.ok_or_else(|| self.broken())
     }

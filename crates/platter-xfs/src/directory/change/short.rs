@@ -5,6 +5,7 @@ use platter_vfs::{Condition, FileKind, Result};
 
 use super::{DataFork, DirectoryChange, KnownMappings, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
 use crate::ondisk::dir::data::{self, DataKind, entry_bytes};
@@ -185,8 +186,16 @@ pub(super) fn leave(dir: &mut DirectoryChange<'_, '_>) -> Result<()> {
     let mut leaves: Vec<HashEntry> = Vec::new();
     for (at, name, inode, kind) in dots.into_iter().chain(names) {
         let entry = (name, inode, kind);
-        dir::build::put_entry_at(&mut bytes, DataKind::Single, at, entry, geometry)
-            .ok_or_else(|| dir.broken())?;
+        let mut within = Chunks::default();
+        dir::build::put_entry_at(
+            &mut bytes,
+            &mut within,
+            DataKind::Single,
+            at,
+            entry,
+            geometry,
+        )
+        .ok_or_else(|| dir.broken())?;
         let pointer = DataPointer::new(geometry, 0, at).ok_or_else(|| dir.broken())?;
         leaves.push((da::hash(name), pointer.0));
     }

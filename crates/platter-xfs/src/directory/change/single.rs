@@ -5,6 +5,7 @@ use platter_vfs::{Condition, Result};
 
 use super::blocks::insert_sorted;
 use super::{DirectoryChange, Located, NewEntry, leaf, short};
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::build::{self, HashEntry};
 use crate::ondisk::dir::data::{DataKind, DirData};
@@ -39,7 +40,7 @@ pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> R
     let entry = (new.name, new.inode, Some(new.kind));
     // Space for the leaf entry first: it is taken from the end.
     let added = build::set_leaves(&mut bytes, &leaves, geometry)
-        .and_then(|()| build::add_entry(&mut bytes, KIND, entry, geometry));
+        .and_then(|()| build::add_entry(&mut bytes, &mut Chunks::default(), KIND, entry, geometry));
     let Some(offset) = added else {
         leave(dir)?;
         return leaf::insert(dir, new);
@@ -62,9 +63,15 @@ pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, name: &[u8]) -> Result<(
     let mut bytes = dir.read_data(0, KIND)?;
     let mut leaves = leaves_of(dir, &bytes)?;
     leaves.retain(|leaf| leaf.1 != pointer);
-    build::remove_entry(&mut bytes, KIND, found.offset, geometry)
-        .and_then(|()| build::set_leaves(&mut bytes, &leaves, geometry))
-        .ok_or_else(|| dir.broken())?;
+    build::remove_entry(
+        &mut bytes,
+        &mut Chunks::default(),
+        KIND,
+        found.offset,
+        geometry,
+    )
+    .and_then(|()| build::set_leaves(&mut bytes, &leaves, geometry))
+    .ok_or_else(|| dir.broken())?;
     if short::try_become(dir, &bytes)? {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! Directory blocks of version 5 as they are stored: built, and changed in place.
+//! Directory blocks of version 5 as they are stored: built, and changed in place. Where `within` is passed, the chunks of
+//! what changes are added to it.
 //! Spec: `xfs/directories`.
 
 use platter_ondisk::endian::{Be16, Be32, Be64};
@@ -12,6 +13,7 @@ use super::data::{
 use super::free::{self, DiskFreeCounts};
 use super::leaf::{DiskLeafCounts, DiskLeafEntry};
 use super::stored_kind;
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::{DaKind, DaLinks, DiskDaEntry, DiskDaHeaderV5, DiskDaNodeCounts};
 use crate::ondisk::geometry::Geometry;
 use crate::ondisk::identity::Site;
@@ -252,6 +254,13 @@ fn put_tag(region: &mut [u8], at: usize) -> Option<()> {
     Some(())
 }
 
+/// Adds the chunks of the start and the end of a free region.
+fn note_region(within: &mut Chunks, at: usize, len: usize) {
+    let end = at.saturating_add(len);
+    within.add_bytes(at..at.saturating_add(size_of::<DiskUnused>()));
+    within.add_bytes(end.saturating_sub(size_of::<Be16>())..end);
+}
+
 /// Stores the three longest free regions in the header.
 fn note_best(bytes: &mut [u8], kind: DataKind, geometry: &Geometry) -> Option<()> {
     let free = free_regions(bytes, kind, geometry)?;
@@ -304,6 +313,7 @@ fn put_entry(
 #[must_use]
 pub fn add_entry(
     bytes: &mut [u8],
+    within: &mut Chunks,
     block: DataKind,
     entry: (&[u8], InodeNr, Option<FileKind>),
     geometry: &Geometry,
@@ -316,7 +326,7 @@ pub fn add_entry(
         .rev()
         .max_by_key(|(_, (_, len))| *len)
         .filter(|(_, (_, free))| *free >= len)?;
-    put_entry_within(bytes, (&mut free, index), at, entry, geometry)?;
+    put_entry_within((bytes, within), (&mut free, index), at, entry, geometry)?;
     Some(at)
 }
 
@@ -324,6 +334,7 @@ pub fn add_entry(
 #[must_use]
 pub fn put_entry_at(
     bytes: &mut [u8],
+    within: &mut Chunks,
     block: DataKind,
     at: usize,
     entry: (&[u8], InodeNr, Option<FileKind>),
@@ -334,12 +345,12 @@ pub fn put_entry_at(
     let mut free = free_regions(bytes, block, geometry)?;
     let holds = |&(start, free): &(usize, usize)| start <= at && start.saturating_add(free) >= end;
     let index = free.iter().position(holds)?;
-    put_entry_within(bytes, (&mut free, index), at, entry, geometry)
+    put_entry_within((bytes, within), (&mut free, index), at, entry, geometry)
 }
 
 /// Adds an entry in one of the free regions, which ascend.
 fn put_entry_within(
-    bytes: &mut [u8],
+    (bytes, within): (&mut [u8], &mut Chunks),
     (free, index): (&mut Vec<(usize, usize)>, usize),
     at: usize,
     entry: (&[u8], InodeNr, Option<FileKind>),
@@ -354,8 +365,11 @@ fn put_entry_within(
     let left = left.into_iter().filter(|&(_, len)| len > 0);
     for (start, len) in left.clone() {
         put_free(bytes, start, len)?;
+        note_region(within, start, len);
     }
     put_entry(bytes, at, entry, has_ftype)?;
+    within.add_bytes(at..end);
+    within.add_bytes(0..size_of::<DiskDataHeaderV5>());
     free.splice(index..=index, left);
     note_best_of(bytes, free)
 }
@@ -364,6 +378,7 @@ fn put_entry_within(
 #[must_use]
 pub fn set_entry(
     bytes: &mut [u8],
+    within: &mut Chunks,
     block: DataKind,
     at: usize,
     (inode, kind): (InodeNr, Option<FileKind>),
@@ -376,6 +391,8 @@ pub fn set_entry(
         return None;
     }
     let (start, rest) = DiskEntryStart::mut_from_prefix(bytes.get_mut(at..)?).ok()?;
+    let len = entry_bytes(start.name_len.into(), geometry.features.has_ftype());
+    within.add_bytes(at..at.checked_add(len)?);
     start.inode.set(inode.get());
     if geometry.features.has_ftype() {
         *rest.get_mut(usize::from(start.name_len))? = kind.map_or(0, stored_kind);
@@ -388,6 +405,7 @@ pub fn set_entry(
 #[must_use]
 pub fn remove_entry(
     bytes: &mut [u8],
+    within: &mut Chunks,
     block: DataKind,
     at: usize,
     geometry: &Geometry,
@@ -412,6 +430,8 @@ pub fn remove_entry(
     }
     let merged = (start, end.checked_sub(start)?);
     put_free(bytes, merged.0, merged.1)?;
+    note_region(within, merged.0, merged.1);
+    within.add_bytes(0..size_of::<DiskDataHeaderV5>());
     let first = free.partition_point(|&(offset, _)| offset < start);
     let last = free.partition_point(|&(offset, _)| offset < end);
     free.splice(first..last, [merged]);
@@ -532,17 +552,18 @@ mod tests {
         };
         let (mut added, mut put) = (0, 0);
         for step in 0..6000 {
+            let (before, mut within) = (bytes.clone(), Chunks::default());
             // It fills at first, and empties at the end.
             if random(6000) > step || model.is_empty() {
                 let name = vec![b'n'; 1 + random(60)];
                 let entry = (&name[..], self::number(131), Some(FileKind::Regular));
                 let at = if random(2) == 0 {
-                    let at = add_entry(&mut bytes, KIND, entry, &geometry);
+                    let at = add_entry(&mut bytes, &mut within, KIND, entry, &geometry);
                     added += usize::from(at.is_some());
                     at
                 } else {
                     let at = dot_offset(&geometry) + random(500) * 8;
-                    let done = put_entry_at(&mut bytes, KIND, at, entry, &geometry);
+                    let done = put_entry_at(&mut bytes, &mut within, KIND, at, entry, &geometry);
                     put += usize::from(done.is_some());
                     done.map(|()| at)
                 };
@@ -550,8 +571,11 @@ mod tests {
                 model.sort();
             } else {
                 let (at, _) = model.remove(random(model.len()));
-                remove_entry(&mut bytes, KIND, at, &geometry).unwrap();
+                remove_entry(&mut bytes, &mut within, KIND, at, &geometry).unwrap();
             }
+            let differ = Chunks::between(Some(&before), &bytes, within);
+            let all = Chunks::between(Some(&before), &bytes, Chunks::ALL);
+            assert_eq!(differ, all, "{step}");
             let mut walked = bytes.clone();
             note_best(&mut walked, KIND, &geometry).unwrap();
             assert!(walked == bytes, "{step}");
@@ -576,16 +600,21 @@ mod tests {
         let skipped = within - at - start;
         name[skipped..skipped + 16].copy_from_slice(&inner[within..within + 16]);
         let entry = (&name[..], number(132), kind);
-        assert_eq!(add_entry(&mut bytes, KIND, entry, &geometry), Some(at));
+        let added = add_entry(&mut bytes, &mut Chunks::default(), KIND, entry, &geometry);
+        assert_eq!(added, Some(at));
         let data = view(&bytes, KIND, &geometry).unwrap();
         assert_eq!(data.entry_at(within, &geometry).unwrap().name, hidden);
         let before = bytes.clone();
-        assert_eq!(remove_entry(&mut bytes, KIND, within, &geometry), None);
+        let mut chunks = Chunks::default();
+        let removed = remove_entry(&mut bytes, &mut chunks, KIND, within, &geometry);
+        assert_eq!(removed, None);
         let other = (number(133), kind);
-        let set = set_entry(&mut bytes, KIND, within, other, &geometry);
+        let set = set_entry(&mut bytes, &mut chunks, KIND, within, other, &geometry);
         assert_eq!(set, None);
-        assert!(bytes == before);
-        set_entry(&mut bytes, KIND, at, other, &geometry).unwrap();
+        assert!(bytes == before && chunks.is_empty());
+        set_entry(&mut bytes, &mut chunks, KIND, at, other, &geometry).unwrap();
         assert_eq!(bytes[at..at + 8], 133_u64.to_be_bytes());
+        let all = Chunks::between(Some(&before), &bytes, Chunks::ALL);
+        assert_eq!(Chunks::between(Some(&before), &bytes, chunks), all);
     }
 }

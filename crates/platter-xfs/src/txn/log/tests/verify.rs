@@ -6,6 +6,7 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::ondisk::btree::{BtreeKind, BuiltBlock};
+use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::{DaKind, DaLinks, DiskDaHeaderV5};
 use crate::ondisk::dir::data::{DataKind, DirData, Region};
 use crate::ondisk::{BlockKind, FsBlock, Site, attr, dir};
@@ -230,6 +231,7 @@ fn block_read_again_and_changed_is_recovered() {
     let scene = Scene::open(Arc::clone(&data) as _, Arc::clone(&log) as _, 512);
     let geometry = scene.mount.geometry();
     let kind = BlockKind::DirData(DataKind::Data);
+                &mut Chunks::default(),
     let what = BlockType::new(geometry, kind, 131);
     let site = Site::new(geometry, at(4), 131);
     let bytes = dir::build::empty_data(DataKind::Data, &site).unwrap();
