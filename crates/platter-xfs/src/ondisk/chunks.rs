@@ -77,6 +77,11 @@ impl Chunks {
     pub fn count(self) -> (u64, u64) {
         let (mut chunks, mut runs, mut carry) = (0_u32, 0_u32, 0);
         for word in self.0 {
+            // Most words are zero, and not all processors count bits with one instruction.
+            if word == 0 {
+                carry = 0;
+                continue;
+            }
             let begins = word & !(word << 1 | carry);
             chunks = chunks.saturating_add(word.count_ones());
             runs = runs.saturating_add(begins.count_ones());

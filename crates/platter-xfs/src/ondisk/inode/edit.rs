@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use super::disk::{DiskInode, DiskInodeV3, InodeFlags, InodeFlags2};
 use super::{ForkFormat, ForkKind, time};
 use crate::ondisk::geometry::Geometry;
-use crate::ondisk::inode::free::initialise;
+use crate::ondisk::inode::free::initialise_unsealed;
 use crate::ondisk::types::{AgInode, InodeNr};
 
 /// Unit of `di_forkoff`.
@@ -175,7 +175,7 @@ pub fn links(bytes: &[u8]) -> Option<u32> {
 /// Makes a free inode of version 3 one that is in use, without contents. It keeps its generation.
 pub fn make(bytes: &mut [u8], fresh: &FreshInode, geometry: &Geometry, number: InodeNr) {
     let generation = DiskInode::ref_from_prefix(bytes).map_or(0, |(disk, _)| disk.generation.get());
-    initialise(bytes, geometry, number, generation);
+    initialise_unsealed(bytes, geometry, number, generation);
     let mut flags2 = fresh.flags2;
     flags2.set(InodeFlags2::BIGTIME, geometry.features.has_bigtime());
     flags2.set(InodeFlags2::NREXT64, geometry.features.has_nrext64());

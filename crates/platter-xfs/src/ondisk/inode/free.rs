@@ -22,6 +22,19 @@ pub fn next_unlinked(inode: &[u8]) -> Option<u32> {
 
 /// Initialises a free inode on disk: all zeros but for what identifies it.
 pub fn initialise(inode: &mut [u8], geometry: &Geometry, number: InodeNr, generation: u32) {
+    initialise_unsealed(inode, geometry, number, generation);
+    if geometry.features.is_v5() {
+        checksum::seal(inode, CRC_AT);
+    }
+}
+
+/// As [`initialise`], without the checksum.
+pub(super) fn initialise_unsealed(
+    inode: &mut [u8],
+    geometry: &Geometry,
+    number: InodeNr,
+    generation: u32,
+) {
     inode.fill(0);
     let is_v3 = geometry.features.is_v5();
     let mut put = |at: usize, bytes: &[u8]| {
@@ -39,6 +52,5 @@ pub fn initialise(inode: &mut [u8], geometry: &Geometry, number: InodeNr, genera
     if is_v3 {
         put(152, Be64::new(number.get()).as_bytes());
         put(160, geometry.meta_uuid.as_bytes());
-        checksum::seal(inode, CRC_AT);
     }
 }

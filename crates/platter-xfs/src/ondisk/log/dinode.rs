@@ -290,41 +290,48 @@ struct Layout {
     big_counts: bool,
 }
 
+/// Where fields of two, four and eight bytes lie in all cores; some end before the later ones.
+const FIELDS_2: [usize; 8] = [0, 2, 6, 20, 22, 80, 88, 90];
+const FIELDS_4: [usize; 9] = [8, 12, 16, 72, 76, 84, 92, NEXT_UNLINKED_AT, 128];
+const FIELDS_8: [usize; 6] = [56, 64, 104, 112, 120, 152];
+/// Where the times lie.
+const TIMES: [usize; 4] = [32, 40, 48, 144];
+/// `di_big_nextents`.
+const BIG_COUNT_AT: usize = 24;
+/// `di_flushiter`.
+const FLUSHES_AT: usize = 30;
+
 /// Reverses the bytes of each field: from one byte order to the other and back. The checksum and
 /// UUID stay.
 fn swap(core: &[u8], layout: Layout) -> Vec<u8> {
-    const TIME: [usize; 2] = [4, 4];
-    let times = |count: usize| -> Vec<usize> {
-        if layout.big_times {
-            vec![8; count]
-        } else {
-            TIME.repeat(count)
-        }
-    };
-    let mut widths = vec![2, 2, 1, 1, 2, 4, 4, 4, 2, 2];
+    let mut core = core.to_vec();
+    reverse::<2>(&mut core, &FIELDS_2);
+    reverse::<4>(&mut core, &FIELDS_4);
+    reverse::<8>(&mut core, &FIELDS_8);
+    if layout.big_times {
+        reverse::<8>(&mut core, &TIMES);
+    } else {
+        reverse::<4>(&mut core, &TIMES);
+        reverse::<4>(&mut core, &TIMES.map(|at| at.saturating_add(4)));
+    }
     match (layout.big_counts, layout.is_v3) {
-        (true, _) => widths.push(8),
-        (false, true) => widths.extend([1; 8]),
-        (false, false) => widths.extend([1, 1, 1, 1, 1, 1, 2]),
+        (true, _) => reverse::<8>(&mut core, &[BIG_COUNT_AT]),
+        (false, true) => {}
+        (false, false) => reverse::<2>(&mut core, &[FLUSHES_AT]),
     }
-    widths.extend(times(3));
-    widths.extend([8, 8, 4, 4, 2, 1, 1, 4, 2, 2, 4]);
-    // The link, the checksum which is little-endian everywhere, and the rest of version 3.
-    widths.extend([4, 1, 1, 1, 1, 8, 8, 8, 4]);
-    widths.extend([1; 12]);
-    widths.extend(times(1));
-    widths.push(8);
-    let mut rest = core;
-    let mut swapped = Vec::with_capacity(core.len());
-    for width in widths {
-        let Some((field, after)) = rest.split_at_checked(width) else {
-            break;
-        };
-        swapped.extend(field.iter().rev());
-        rest = after;
+    core
+}
+
+/// Reverses the bytes of fields that begin at these places, as far as the core reaches.
+fn reverse<const BYTES: usize>(core: &mut [u8], places: &[usize]) {
+    for &at in places {
+        let field = core
+            .get_mut(at..)
+            .and_then(<[u8]>::first_chunk_mut::<BYTES>);
+        if let Some(field) = field {
+            field.reverse();
+        }
     }
-    swapped.extend_from_slice(rest);
-    swapped
 }
 
 /// Whether an inode on disk bears the magic number.
