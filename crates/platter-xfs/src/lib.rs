@@ -11,6 +11,7 @@ pub mod txn;
 pub mod tree;
 pub mod preallocation;
 pub mod space;
+mod sorted;
 pub mod ag;
 pub mod fork;
 pub mod context;

@@ -81,6 +81,16 @@ pub(crate) struct Headers {
     pub(crate) agf: Agf,
     pub(crate) agi: Agi,
     pub(crate) free_list: VecDeque<AgBlock>,
+    pub(crate) limits: TreeLimits,
+}
+
+/// What the B-trees of a group may come to need, by the length of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeLimits {
+    /// The most levels of the trees that take their blocks from the free list: those of free space, and that of owners.
+    pub(crate) levels: [u32; 3],
+    /// The blocks of the trees of owners, of reference counts and of free inodes.
+    pub(crate) blocks: [u64; 3],
 }
 
 /// A group that this thread has, until this is dropped.

@@ -46,10 +46,10 @@ pub(crate) fn available(group: &Group<'_>) -> u32 {
     if !group.keeps_reserve {
         return group.agf.free_blocks;
     }
-    let wanted = min_free_list(group.agf, &group.geometry);
+    let wanted = min_free_list(group.agf, group.limits);
     let missing = wanted.saturating_sub(group.free_list.len());
     let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-    let kept = kept_blocks(group.agf, group.agi, &group.geometry);
+    let kept = kept_blocks(group.agf, group.agi, group.limits);
     let others = missing.saturating_add(kept).saturating_add(SLACK_BLOCKS);
     let claimed: u32 = group
         .claims

@@ -1,7 +1,8 @@
 //! Blocks under change, over a device or the buffers of a mount, which see none of it until all of it is
 //! written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use platter_vfs::{Condition, Result};
 
 use crate::ondisk::chunks::Chunks;
 use crate::ondisk::{BasicBlock, BlockKind, BlockVerifier, Geometry};
+use crate::sorted::SortedMap;
 
 /// Where blocks come from.
 #[derive(Debug, Clone)]
@@ -21,6 +23,25 @@ enum Source {
     Device(Arc<dyn BlockDevice>),
     /// The newest committed versions.
     Buffers(Arc<BufferCache>),
+}
+
+impl Source {
+    /// The block of `len` bytes at a place, verified.
+    fn verified(&self, at: u64, len: u32, verifier: &dyn Verify) -> Result<Verified<'static>> {
+        match self {
+            Self::Device(device) => {
+                let mut bytes = vec![0; len as usize];
+                device.read_at(at, &mut bytes)?;
+                verifier.verify(BasicBlock::of_byte(at).0, &bytes)?;
+                Ok(Verified::Read(bytes))
+            }
+            Self::Buffers(buffers) => {
+                let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
+                let block = (BasicBlock::of_byte(at).0, size);
+                Ok(Verified::Committed(buffers.read(block, verifier)?))
+            }
+        }
+    }
 }
 
 /// The bytes of a block, which are what its verifier asks for.
@@ -88,7 +109,7 @@ impl Default for ChangedBlock {
 #[derive(Debug)]
 pub struct Blocks {
     source: Source,
-    changed: BTreeMap<u64, ChangedBlock>,
+    changed: SortedMap<u64, ChangedBlock>,
     /// Blocks that were freed, with their lengths.
     freed: BTreeSet<(u64, u32)>,
 }
@@ -96,8 +117,8 @@ pub struct Blocks {
 /// What became of blocks, for a transaction.
 #[derive(Debug, Default)]
 pub struct BlockChanges {
-    /// Changed blocks by their first byte.
-    pub changed: BTreeMap<u64, ChangedBlock>,
+    /// Changed blocks by their first byte, ascending.
+    pub changed: Vec<(u64, ChangedBlock)>,
     /// Blocks that were freed, with their lengths.
     pub freed: BTreeSet<(u64, u32)>,
 }
@@ -118,14 +139,14 @@ impl Blocks {
     fn over(source: Source) -> Self {
         Self {
             source,
-            changed: BTreeMap::new(),
+            changed: SortedMap::default(),
             freed: BTreeSet::new(),
         }
     }
 
     /// The block of `len` bytes at a place.
     pub fn read(&self, at: u64, len: u32) -> Result<Vec<u8>> {
-        if let Some(changed) = self.changed.get(&at) {
+        if let Some(changed) = self.changed.get(at) {
             return Ok(changed.bytes.clone());
         }
         match &self.source {
@@ -144,21 +165,9 @@ impl Blocks {
 
     /// The block of `len` bytes at a place, verified: one that was changed when it was read first.
     pub fn verified(&self, at: u64, len: u32, verifier: &dyn Verify) -> Result<Verified<'_>> {
-        if let Some(changed) = self.changed.get(&at) {
-            return Ok(Verified::Changed(&changed.bytes));
-        }
-        match &self.source {
-            Source::Device(device) => {
-                let mut bytes = vec![0; len as usize];
-                device.read_at(at, &mut bytes)?;
-                verifier.verify(BasicBlock::of_byte(at).0, &bytes)?;
-                Ok(Verified::Read(bytes))
-            }
-            Source::Buffers(buffers) => {
-                let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
-                let block = (BasicBlock::of_byte(at).0, size);
-                Ok(Verified::Committed(buffers.read(block, verifier)?))
-            }
+        match self.changed.get(at) {
+            Some(changed) => Ok(Verified::Changed(&changed.bytes)),
+            None => self.source.verified(at, len, verifier),
         }
     }
 
@@ -188,6 +197,13 @@ impl Blocks {
         Ok(change(&mut block.bytes, &mut block.within))
     }
 
+    /// The header of `len` bytes at a place, to be changed.
+    pub fn edit_header(&mut self, at: u64, len: u32) -> Result<&mut Vec<u8>> {
+        let block = self.looked_up(at, len, &Unverified)?;
+        block.within = Chunks::ALL;
+        Ok(&mut block.bytes)
+    }
+
     fn changing(
         &mut self,
         at: u64,
@@ -195,31 +211,36 @@ impl Blocks {
         role: BlockRole,
         verifier: &dyn Verify,
     ) -> Result<&mut ChangedBlock> {
-        if !self.changed.contains_key(&at) {
-            let found = self.verified(at, len, verifier)?;
-            let bytes = found.to_vec();
-            let before = match found {
-                Verified::Committed(before) => Some(before),
-                Verified::Changed(_) | Verified::Read(_) => None,
+        changed_as(self.looked_up(at, len, verifier)?, at, role)
+    }
+
+    /// A block that is about to be changed: verified when it is looked at first.
+    fn looked_up(&mut self, at: u64, len: u32, verifier: &dyn Verify) -> Result<&mut ChangedBlock> {
+        let source = &self.source;
+        self.changed.get_or_try_insert_with(at, || {
+            let found = source.verified(at, len, verifier)?;
+            let (bytes, before) = match (found, source) {
+                (Verified::Committed(before), Source::Buffers(buffers)) => {
+                    (buffers.copy(&before).into_vec(), Some(before))
+                }
+                (found, _) => (found.to_vec(), None),
             };
-            let block = ChangedBlock {
+            Ok(ChangedBlock {
                 bytes,
                 within: Chunks::default(),
                 before,
                 ..ChangedBlock::default()
-            };
-            self.changed.insert(at, block);
-        }
-        self.changed_as(at, role)
+            })
+        })
     }
 
-    fn changed_as(&mut self, at: u64, role: BlockRole) -> Result<&mut ChangedBlock> {
-        let block = self.changed.entry(at).or_default();
-        if *block.role.get_or_insert(role) == role {
-            return Ok(block);
-        }
-        let locus = Locus::block(BasicBlock::of_byte(at).0);
-        Err(Corruption::new("block", locus, "multiply-claimed block").into())
+    /// A block whose bytes are about to be replaced.
+    fn changing_whole(&mut self, at: u64) -> &mut ChangedBlock {
+        let made = self
+            .changed
+            .get_or_try_insert_with(at, || Ok::<_, Infallible>(ChangedBlock::default()));
+        let Ok(block) = made;
+        block
     }
 
     /// Whether changed blocks get their checksums later.
@@ -230,7 +251,7 @@ impl Blocks {
 
     /// Changes the block at a place, which is a header or an inode.
     pub fn write(&mut self, at: u64, bytes: Vec<u8>) {
-        let block = self.changed.entry(at).or_default();
+        let block = self.changing_whole(at);
         (block.bytes, block.within) = (bytes, Chunks::ALL);
     }
 
@@ -239,7 +260,7 @@ impl Blocks {
     /// # Errors
     /// `Corrupt` if it was changed as something else.
     pub fn write_as(&mut self, at: u64, role: BlockRole, bytes: Vec<u8>) -> Result<()> {
-        let block = self.changed_as(at, role)?;
+        let block = changed_as(self.changing_whole(at), at, role)?;
         (block.bytes, block.within) = (bytes, Chunks::ALL);
         Ok(())
     }
@@ -259,14 +280,14 @@ impl Blocks {
     /// Makes a new block with a role, whatever was at its place.
     pub fn create_as(&mut self, at: u64, role: BlockRole, bytes: Vec<u8>) {
         self.create(at, bytes);
-        if let Some(block) = self.changed.get_mut(&at) {
+        if let Some(block) = self.changed.get_mut(at) {
             block.role = Some(role);
         }
     }
 
     /// Forgets changes of a block of `len` bytes that was freed.
     pub fn forget(&mut self, at: u64, len: u32) {
-        self.changed.remove(&at);
+        self.changed.remove(at);
         self.freed.insert((at, len));
     }
 
@@ -285,7 +306,7 @@ impl Blocks {
     /// Takes all changes, for a transaction.
     pub fn take_changes(&mut self) -> BlockChanges {
         BlockChanges {
-            changed: std::mem::take(&mut self.changed),
+            changed: self.changed.take(),
             freed: std::mem::take(&mut self.freed),
         }
     }
@@ -303,4 +324,13 @@ impl Blocks {
         }
         Ok(())
     }
+}
+
+/// A changed block, as a change of what it is by this role.
+fn changed_as(block: &mut ChangedBlock, at: u64, role: BlockRole) -> Result<&mut ChangedBlock> {
+    if *block.role.get_or_insert(role) == role {
+        return Ok(block);
+    }
+    let locus = Locus::block(BasicBlock::of_byte(at).0);
+    Err(Corruption::new("block", locus, "multiply-claimed block").into())
 }

@@ -1,6 +1,6 @@
 //! The groups of a filesystem under change. Headers stay decoded from one change to the next.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -10,11 +10,13 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 use zerocopy::FromBytes;
 
-use super::{AgExtent, BlockChanges, Blocks, Group, GroupRule, alloc, reserved_blocks, space};
+use super::{AgExtent, BlockChanges, Blocks, Group, GroupRule, alloc, space};
+use super::{reserved_blocks, tree_limits};
 use crate::ondisk::agf::{Agf, DiskAgf};
 use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
 use crate::ondisk::{AgNr, Geometry, checksum};
+use crate::sorted::SortedMap;
 use crate::space::{Claim, Headers, Held, Space};
 use crate::txn::Log;
 
@@ -32,7 +34,7 @@ const GROUPS_MAX: usize = 64;
 pub struct Groups {
     geometry: Geometry,
     blocks: Blocks,
-    open: BTreeMap<AgNr, Open>,
+    open: SortedMap<AgNr, Open>,
     freed: Vec<AgExtent>,
     unshared: Vec<AgExtent>,
     /// Of a mount: where the groups come from.
@@ -61,7 +63,7 @@ pub struct GroupCounts {
 /// A group as it is, and as it is stored.
 #[derive(Debug)]
 struct Open {
-    headers: Headers,
+    headers: Arc<Headers>,
     stored: Arc<Headers>,
     /// Blocks that are free and about to be allocated by others.
     claims: RangeSet<u32>,
@@ -69,14 +71,14 @@ struct Open {
     held: Option<Held>,
 }
 
-fn counts_of(headers: &Headers, geometry: &Geometry) -> GroupCounts {
+fn counts_of(headers: &Headers) -> GroupCounts {
     let (agf, agi) = (&headers.agf, &headers.agi);
     let list = i64::try_from(headers.free_list.len()).unwrap_or(i64::MAX);
     GroupCounts {
         free_blocks: i64::from(agf.free_blocks) + i64::from(agf.btree_blocks) + list,
         inodes: agi.count.into(),
         free_inodes: agi.free_count.into(),
-        kept: i64::try_from(reserved_blocks(agf, agi, geometry)).unwrap_or(i64::MAX),
+        kept: i64::try_from(reserved_blocks(agf, agi, &headers.limits)).unwrap_or(i64::MAX),
     }
 }
 
@@ -99,7 +101,7 @@ impl Groups {
         Self {
             geometry: geometry.clone(),
             blocks,
-            open: BTreeMap::new(),
+            open: SortedMap::default(),
             freed: Vec::new(),
             unshared: Vec::new(),
             space,
@@ -118,21 +120,21 @@ impl Groups {
     #[must_use]
     pub fn missing(&self) -> Option<BTreeSet<AgNr>> {
         let missing = self.conflict?;
-        Some(self.open.keys().copied().chain([missing]).collect())
+        Some(self.open.keys().chain([missing]).collect())
     }
 
     /// Releases a group that was not changed.
     pub fn leave(&mut self, ag: AgNr) {
-        let is_same = |open: &Open| open.headers == *open.stored;
-        if self.space.is_some() && self.open.get(&ag).is_some_and(is_same) {
-            self.open.remove(&ag);
+        let is_same = |open: &Open| open.headers == open.stored;
+        if self.space.is_some() && self.open.get(ag).is_some_and(is_same) {
+            self.open.remove(ag);
         }
     }
 
     /// Takes the blocks of a claim out of free space; without an owner yet.
     pub fn take_claim(&mut self, claim: Claim) -> Result<()> {
         space::fill_free_list(&mut self.get(claim.ag)?)?;
-        if let Some(open) = self.open.get_mut(&claim.ag) {
+        if let Some(open) = self.open.get_mut(claim.ag) {
             let end = claim.start.0.saturating_add(claim.count);
             open.claims.remove(claim.start.0..end);
         }
@@ -145,7 +147,7 @@ impl Groups {
     /// durable.
     pub fn withhold(&mut self, blocks: Claim) -> Result<()> {
         self.open(blocks.ag)?;
-        if let Some(open) = self.open.get_mut(&blocks.ag) {
+        if let Some(open) = self.open.get_mut(blocks.ag) {
             let end = blocks.start.0.saturating_add(blocks.count);
             open.claims.insert(blocks.start.0..end);
         }
@@ -156,7 +158,7 @@ impl Groups {
     /// Looks for freed blocks of a group that may be allocated again.
     pub(crate) fn finish_freed(&mut self, ag: AgNr, log: &Log) -> Result<()> {
         self.open(ag)?;
-        let Some(open) = self.open.get_mut(&ag) else {
+        let Some(open) = self.open.get_mut(ag) else {
             return Ok(());
         };
         let released = open.held.as_mut().map(|held| held.finish(log));
@@ -169,9 +171,9 @@ impl Groups {
     /// What the superblock counts of a group.
     pub fn counts(&mut self, ag: AgNr) -> Result<GroupCounts> {
         self.get(ag)?;
-        let open = self.open.get(&ag);
+        let open = self.open.get(ag);
         Ok(open
-            .map(|open| counts_of(&open.headers, &self.geometry))
+            .map(|open| counts_of(&open.headers))
             .unwrap_or_default())
     }
 
@@ -179,8 +181,10 @@ impl Groups {
     pub fn take_changes(&mut self) -> Result<(BlockChanges, GroupCounts)> {
         let mut counts = GroupCounts::default();
         for open in self.open.values() {
-            let of = |headers| counts_of(headers, &self.geometry);
-            let (after, before) = (of(&open.headers), of(&open.stored));
+            if Arc::ptr_eq(&open.headers, &open.stored) {
+                continue;
+            }
+            let (after, before) = (counts_of(&open.headers), counts_of(&open.stored));
             counts.free_blocks += after.free_blocks - before.free_blocks;
             counts.inodes += after.inodes - before.inodes;
             counts.free_inodes += after.free_inodes - before.free_inodes;
@@ -196,7 +200,7 @@ impl Groups {
         let unshared = std::mem::take(&mut self.unshared);
         let taken = std::mem::take(&mut self.taken);
         let withheld = std::mem::take(&mut self.withheld);
-        for (ag, open) in std::mem::take(&mut self.open) {
+        for (ag, open) in self.open.take() {
             let Some(mut held) = open.held else { continue };
             held.holds().headers = Some(open.stored);
             for claim in taken.iter().filter(|claim| claim.ag == ag) {
@@ -238,17 +242,18 @@ impl Groups {
     /// again with [these](Self::missing).
     pub fn get(&mut self, ag: AgNr) -> Result<Group<'_>> {
         self.open(ag)?;
-        let open = self.open.get_mut(&ag);
+        let open = self.open.get_mut(ag);
         let open =
             open.ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::DoubleFree))?;
-        let headers = &mut open.headers;
+        let headers = Arc::make_mut(&mut open.headers);
         Ok(Group {
-            geometry: self.geometry.clone(),
+            geometry: &self.geometry,
             ag,
             blocks: &mut self.blocks,
             agf: &mut headers.agf,
             agi: &mut headers.agi,
             free_list: &mut headers.free_list,
+            limits: &mut headers.limits,
             claims: &open.claims,
             freed: &mut self.freed,
             unshared: &mut self.unshared,
@@ -257,15 +262,12 @@ impl Groups {
     }
 
     fn open(&mut self, ag: AgNr) -> Result<()> {
-        if self.open.contains_key(&ag) {
+        if self.open.contains_key(ag) {
             return Ok(());
         }
         let mut held = None;
         if let Some(space) = &self.space {
-            let is_next = self
-                .open
-                .last_key_value()
-                .is_none_or(|(last, _)| *last < ag);
+            let is_next = self.open.last_key().is_none_or(|last| last < ag);
             held = if is_next {
                 Some(space.lock(ag))
             } else {
@@ -284,7 +286,7 @@ impl Groups {
             None => Arc::new(self.read(ag)?),
         };
         let open = Open {
-            headers: (*stored).clone(),
+            headers: Arc::clone(&stored),
             stored,
             claims: claims.unwrap_or_default(),
             held,
@@ -295,7 +297,7 @@ impl Groups {
 
     /// The group itself, to claim blocks of it; `None` if it was not looked at.
     pub(crate) fn held(&mut self, ag: AgNr) -> Option<&mut Held> {
-        self.open.get_mut(&ag)?.held.as_mut()
+        self.open.get_mut(ag)?.held.as_mut()
     }
 
     fn read(&self, ag: AgNr) -> Result<Headers> {
@@ -312,6 +314,7 @@ impl Groups {
             free_list.push_back(block.map_err(|rule| Corrupt::new(locus, rule))?);
         }
         Ok(Headers {
+            limits: tree_limits(&self.geometry, agf.length),
             agf,
             agi,
             free_list,
@@ -335,21 +338,21 @@ impl Groups {
 
     /// Writes the headers of all groups into their blocks.
     fn store_all(&mut self) -> Result<()> {
-        let mut all = std::mem::take(&mut self.open);
+        let mut all = self.open.take();
         let stored = all.iter_mut().try_for_each(|(ag, open)| {
-            if open.headers != *open.stored {
+            if open.headers != open.stored {
                 self.store(*ag, open)?;
             }
             Ok(())
         });
-        self.open = all;
+        self.open.put_back(all);
         stored
     }
 
     /// Writes the headers and the free list of a group into their blocks, as far as they changed.
     fn store(&mut self, ag: AgNr, open: &mut Open) -> Result<()> {
         let is_sealed_here = self.geometry.features.is_v5() && !self.blocks.seals_later();
-        let (headers, stored) = (&mut open.headers, &open.stored);
+        let (headers, stored) = (Arc::make_mut(&mut open.headers), &open.stored);
         if headers.free_list != stored.free_list {
             let sector = self.header(ag, AGFL_SECTOR)?;
             let list = headers.free_list.make_contiguous();
@@ -360,26 +363,24 @@ impl Groups {
             self.write_header(ag, AGFL_SECTOR, list.sector);
         }
         if headers.agf != stored.agf {
-            let mut sector = self.header(ag, AGF_SECTOR)?;
-            if let Ok((disk, _)) = DiskAgf::mut_from_prefix(&mut sector) {
+            let sector = self.edit_header(ag, AGF_SECTOR)?;
+            if let Ok((disk, _)) = DiskAgf::mut_from_prefix(sector) {
                 headers.agf.store(disk);
             }
             if is_sealed_here {
-                checksum::seal(&mut sector, DiskAgf::CHECKSUM_OFFSET);
+                checksum::seal(sector, DiskAgf::CHECKSUM_OFFSET);
             }
-            self.write_header(ag, AGF_SECTOR, sector);
         }
         if headers.agi != stored.agi {
-            let mut sector = self.header(ag, AGI_SECTOR)?;
-            if let Ok((disk, _)) = DiskAgi::mut_from_prefix(&mut sector) {
+            let sector = self.edit_header(ag, AGI_SECTOR)?;
+            if let Ok((disk, _)) = DiskAgi::mut_from_prefix(sector) {
                 headers.agi.store(disk);
             }
             if is_sealed_here {
-                checksum::seal(&mut sector, DiskAgi::CHECKSUM_OFFSET);
+                checksum::seal(sector, DiskAgi::CHECKSUM_OFFSET);
             }
-            self.write_header(ag, AGI_SECTOR, sector);
         }
-        open.stored = Arc::new(open.headers.clone());
+        open.stored = Arc::clone(&open.headers);
         Ok(())
     }
 
@@ -390,6 +391,11 @@ impl Groups {
     fn header(&self, ag: AgNr, sector: u64) -> Result<Vec<u8>> {
         let len = self.geometry.sector_bytes();
         self.blocks.read(self.header_at(ag, sector), len)
+    }
+
+    fn edit_header(&mut self, ag: AgNr, sector: u64) -> Result<&mut Vec<u8>> {
+        let (at, len) = (self.header_at(ag, sector), self.geometry.sector_bytes());
+        self.blocks.edit_header(at, len)
     }
 
     fn write_header(&mut self, ag: AgNr, sector: u64, bytes: Vec<u8>) {

@@ -78,7 +78,7 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
             }
             Some(fits)
         };
-        let geometry = &self.geometry;
+        let geometry = self.geometry;
         let replaced = self
             .blocks
             .edit_verified(offset, len, role, geometry, replace)?;
@@ -105,15 +105,15 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
         let (len, role) = (self.geometry.block_bytes(), self.role(kind));
         let bytes = self.blocks.edit(offset, len, role)?;
         let encoded = if seals_later {
-            block.encode_unsealed(at, &self.geometry, bytes)
+            block.encode_unsealed(at, self.geometry, bytes)
         } else {
-            block.encode(at, &self.geometry, bytes)
+            block.encode(at, self.geometry, bytes)
         };
         encoded.ok_or_else(|| self.broken(TreeRule::Shape))
     }
 
     fn entries_max(&self, kind: BtreeKind, node: &Node<R>) -> usize {
-        kind.records_max(node.level, &self.geometry)
+        kind.records_max(node.level, self.geometry)
     }
 
     fn grow_root(&mut self, kind: BtreeKind, root: Node<R>) -> Result<()> {
@@ -151,7 +151,7 @@ impl Group<'_> {
         level: u16,
         look: impl FnOnce(&BtreeBlock<'_>) -> Result<T, BtreeRule>,
     ) -> Result<T> {
-        let geometry = &self.geometry;
+        let geometry = self.geometry;
         let block = self.fs_block(at);
         let owner = u64::from(self.ag.0);
         let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner);
@@ -172,7 +172,7 @@ impl Group<'_> {
 
     /// The block of the group that a pointer of a block is to.
     fn child(&self, block: &BtreeBlock<'_>, index: usize) -> Result<u64, BtreeRule> {
-        let child = block.child(index, &self.geometry, self.ag.0.into())?;
+        let child = block.child(index, self.geometry, self.ag.0.into())?;
         Ok(self.geometry.split(child).1.0.into())
     }
 

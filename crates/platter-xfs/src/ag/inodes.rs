@@ -108,7 +108,7 @@ pub(crate) fn alloc_chunk(group: &mut Group<'_>) -> Result<Option<AgBlock>> {
 /// Allocates the blocks of a part of a chunk, all inodes of which are free, where there is no space for a
 /// whole one. Returns the first block and their number; `None` if there are none, or chunks have no holes.
 pub(crate) fn alloc_sparse_chunk(group: &mut Group<'_>) -> Result<Option<(AgBlock, u32)>> {
-    let geometry = &group.geometry;
+    let geometry = group.geometry;
     let (align, blocks) = (geometry.inode_alignment, geometry.sparse_inode_alignment);
     let is_whole = blocks == 0 || blocks >= geometry.chunk_blocks();
     if !geometry.features.has_sparse_inodes() || align != geometry.chunk_blocks() || is_whole {
@@ -134,7 +134,7 @@ pub(crate) fn alloc_sparse_chunk(group: &mut Group<'_>) -> Result<Option<(AgBloc
 /// Adds inodes of a part of a chunk to its record, or makes one.
 fn add_sparse(group: &mut Group<'_>, start: AgBlock, blocks: u32) -> Result<()> {
     const INODES_PER_HOLE: u32 = 4;
-    let geometry = &group.geometry;
+    let geometry = group.geometry;
     let broken = Corrupt::new(Locus::group(group.ag.0.into()), GroupRule::Inode);
     let whole = geometry.chunk_blocks();
     let skipped = start.0.checked_rem(whole).ok_or(broken)?;

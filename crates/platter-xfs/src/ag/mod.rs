@@ -19,10 +19,11 @@ use platter_vfs::writing::RangeSet;
 use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
+use crate::space::TreeLimits;
 
 pub use blocks::{BlockChanges, BlockRole, Blocks, ChangedBlock};
 pub use groups::{GroupCounts, Groups};
-pub use reserve::reserved_blocks;
+pub use reserve::{reserved_blocks, tree_limits};
 pub use rules::GroupRule;
 pub use space::{free_list_max, levels_max, min_free_list};
 
@@ -40,12 +41,13 @@ pub struct AgExtent {
 /// An allocation group under change.
 #[derive(Debug)]
 pub struct Group<'g> {
-    geometry: Geometry,
+    geometry: &'g Geometry,
     ag: AgNr,
     blocks: &'g mut Blocks,
     agf: &'g mut Agf,
     agi: &'g mut Agi,
     free_list: &'g mut VecDeque<AgBlock>,
+    limits: &'g mut TreeLimits,
     /// Blocks that are free and about to be allocated by others.
     claims: &'g RangeSet<u32>,
     /// What was freed.
@@ -79,6 +81,7 @@ impl Group<'_> {
     pub fn set_len(&mut self, len: u32) {
         self.agf.length = len;
         self.agi.length = len;
+        *self.limits = tree_limits(self.geometry, len);
     }
 }
 

@@ -12,6 +12,7 @@ use super::{AgExtent, Group, alloc, rmap};
 use crate::ondisk::agf::Agf;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, Owner, RmapOwner};
 use crate::ondisk::{AgBlock, Geometry};
+use crate::space::TreeLimits;
 use crate::tree::TreeRecord;
 
 /// More blocks than a free list gets or loses when it is filled.
@@ -20,14 +21,14 @@ const FILL_MAX: usize = 1024;
 /// How many blocks the free list holds before a change: enough for two splits on all levels of each tree
 /// that takes its blocks from there.
 #[must_use]
-pub fn min_free_list(agf: &Agf, geometry: &Geometry) -> usize {
-    list_blocks(trees(agf, geometry).map(|(levels, most)| (levels + 1).min(most.max(levels))))
+pub fn min_free_list(agf: &Agf, limits: &TreeLimits) -> usize {
+    list_blocks(trees(agf, limits).map(|(levels, most)| (levels + 1).min(most.max(levels))))
 }
 
 /// The most that [`min_free_list`] comes to, whatever the group holds.
 #[must_use]
-pub fn free_list_max(agf: &Agf, geometry: &Geometry) -> usize {
-    list_blocks(trees(agf, geometry).map(|(levels, most)| most.max(levels)))
+pub fn free_list_max(agf: &Agf, limits: &TreeLimits) -> usize {
+    list_blocks(trees(agf, limits).map(|(levels, most)| most.max(levels)))
 }
 
 fn list_blocks(levels: impl Iterator<Item = u32>) -> usize {
@@ -36,28 +37,24 @@ fn list_blocks(levels: impl Iterator<Item = u32>) -> usize {
 }
 
 /// The levels of the trees that take their blocks from the free list, and the most that they may have.
-fn trees(agf: &Agf, geometry: &Geometry) -> impl Iterator<Item = (u32, u32)> {
+fn trees(agf: &Agf, limits: &TreeLimits) -> impl Iterator<Item = (u32, u32)> {
+    let rmap = agf.rmap.map(|rmap| rmap.levels);
+    let trees = [Some(agf.bno.levels), Some(agf.cnt.levels), rmap];
+    let trees = trees.into_iter().zip(limits.levels);
+    trees.filter_map(|(levels, most)| Some((levels?, most)))
+}
+
+/// The most levels of the trees that take their blocks from the free list: those of free space, and that of owners.
+pub(super) fn list_levels_max(geometry: &Geometry) -> [u32; 3] {
     let extents = u64::from(geometry.ag_blocks).div_ceil(2);
-    let mut trees = vec![
-        (
-            agf.bno.levels,
-            levels_max(BtreeKind::Bno, geometry, extents),
-        ),
-        (
-            agf.cnt.levels,
-            levels_max(BtreeKind::Cnt, geometry, extents),
-        ),
-    ];
-    if let Some(rmap) = agf.rmap {
-        // Shared blocks have any number of records, but the tree lies in the group.
-        let most = if geometry.features.has_reflink() {
-            levels_within(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
-        } else {
-            levels_max(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
-        };
-        trees.push((rmap.levels, most));
-    }
-    trees.into_iter()
+    // Shared blocks have any number of records, but the tree lies in the group.
+    let rmap = if geometry.features.has_reflink() {
+        levels_within(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
+    } else {
+        levels_max(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
+    };
+    let of = |kind| levels_max(kind, geometry, extents);
+    [of(BtreeKind::Bno), of(BtreeKind::Cnt), rmap]
 }
 
 /// The most levels of a tree with so many records, whose blocks are half full.
@@ -171,7 +168,7 @@ pub(super) fn update_longest(group: &mut Group<'_>) -> Result<()> {
 
 /// Brings the free list to the length that one change of all trees needs, as far as there is free space.
 pub(crate) fn fill_free_list(group: &mut Group<'_>) -> Result<()> {
-    let wanted = min_free_list(group.agf, &group.geometry);
+    let wanted = min_free_list(group.agf, group.limits);
     for _ in 0..FILL_MAX {
         match group.free_list.len().cmp(&wanted) {
             Ordering::Less => {

@@ -11,7 +11,7 @@ use platter_vfs::writing::{Flushed, FreezeGate, MountEnd, WritableMount, start_f
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
 use super::{Logging, MountOptions, Recovery};
-use crate::ag::{refcount, reserved_blocks};
+use crate::ag::{refcount, reserved_blocks, tree_limits};
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{AgNr, Geometry, Superblock, superblock};
@@ -165,7 +165,8 @@ fn keep_blocks(context: &FsContext, pool: i64) -> Result<()> {
     let mut kept = 0_u64;
     for ag in geometry.groups() {
         let (agf, agi) = (context.agf(ag)?, context.agi(ag)?);
-        kept = kept.saturating_add(reserved_blocks(&agf, &agi, geometry));
+        let limits = tree_limits(geometry, agf.length);
+        kept = kept.saturating_add(reserved_blocks(&agf, &agi, &limits));
     }
     let kept = i64::try_from(kept).unwrap_or(i64::MAX);
     let space = context.space();

@@ -5,7 +5,7 @@ mod rules;
 
 use std::collections::BTreeMap;
 
-use super::reserve::{kept_blocks, withheld_blocks};
+use super::reserve::{kept_blocks, tree_limits, withheld_blocks};
 use super::space::{free_list_max, min_free_list};
 use super::{BlockRole, Blocks, Group, alloc, inodes, refcount, rmap, space};
 use crate::ondisk::btree::{
@@ -114,8 +114,8 @@ fn group_withholds_no_more_than_is_set_aside() {
         group.keeps_reserve = true;
         let free = u64::from(group.agf.free_blocks) + group.free_list.len() as u64;
         let given = u64::from(alloc::available(group));
-        let kept = u64::from(kept_blocks(group.agf, group.agi, &group.geometry));
-        let most = withheld_blocks(group.agf, &group.geometry);
+        let kept = u64::from(kept_blocks(group.agf, group.agi, group.limits));
+        let most = withheld_blocks(group.agf, group.limits);
         assert!(free <= given + kept + most, "{free} {given} {kept} {most}");
     };
     sample.change(|group| {
@@ -143,11 +143,12 @@ fn free_list_of_any_tree_of_owners_is_set_aside() {
     let mut geometry = sample.geometry.clone();
     geometry.ag_blocks = 1 << 18;
     let half = (BtreeKind::Rmap.records_max(1, &geometry) / 2) as u64;
-    let most = free_list_max(&agf, &geometry);
+    let limits = tree_limits(&geometry, geometry.ag_blocks);
+    let most = free_list_max(&agf, &limits);
     let (mut blocks, mut width) = (1, 2);
     for levels in 1.. {
         agf.rmap.as_mut().unwrap().levels = levels;
-        assert!(min_free_list(&agf, &geometry) <= most, "{levels}");
+        assert!(min_free_list(&agf, &limits) <= most, "{levels}");
         blocks += width;
         width *= half;
         if blocks > u64::from(geometry.ag_blocks) {
@@ -291,8 +292,10 @@ fn assert_replaced_alike<R: TreeRecord>(
         let mut groups = sample.mounted();
         change(&mut groups.get(AG).unwrap());
         let changed = groups.blocks_mut().take_changes().changed;
-        assert_eq!(changed.keys().collect::<Vec<_>>(), [&offset]);
-        changed.into_values().next().unwrap()
+        assert_eq!(changed.len(), 1);
+        let (at, block) = changed.into_iter().next().unwrap();
+        assert_eq!(at, offset);
+        block
     };
     let in_place = changed(&|group| {
         let mut record = leaf::<R>(group, kind, at).records[index];
@@ -383,9 +386,10 @@ fn block_is_changed_as_one_thing_of_one_owner() {
     blocks.create(at, vec![0; 4096]);
     blocks.write_as(at, others[0], bytes).unwrap();
     assert!(blocks.edit(at, 4096, leaf).is_err());
-    let changed = blocks.take_changes().changed;
+    let changes = blocks.take_changes();
+    let (place, changed) = &changes.changed[0];
     assert_eq!(
-        (changed[&at].role, changed[&at].is_fresh),
-        (Some(others[0]), true)
+        (*place, changed.role, changed.is_fresh),
+        (at, Some(others[0]), true)
     );
 }
