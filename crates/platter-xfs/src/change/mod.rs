@@ -293,7 +293,7 @@ impl<'f> Change<'f> {
         for (at, block) in blocks.changed {
             let place = BasicBlock::of_byte(at);
             let what = match block.role {
-                Some(role) => Some(BlockType::new(geometry, role.kind, role.owner)),
+                Some(role) => Some(BlockType::new(role.kind, role.owner)),
                 None => BlockType::of_header(geometry, place, &block.bytes),
             };
             let what = what.ok_or(Condition::InvalidArgument)?;

@@ -128,7 +128,7 @@ fn check_free_list(checker: &mut Checker<'_>, ag: AgNr, agf: &Agf) -> Flow<Optio
         return Ok(None);
     };
     let geometry = checker.context.geometry();
-    let list = Agfl::decode(&sector, geometry, ag);
+    let list = Agfl::decode_unsealed(&sector, geometry, ag);
     let list = list.map_err(|rule| Corrupt::new(locus, rule).into());
     let Some(list) = checker.tolerate("AGFL", locus, list)? else {
         return Ok(None);

@@ -18,7 +18,7 @@ use platter_vfs::{Condition, Result, Unsupported};
 use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::{AgNr, Agf, Agi, BasicBlock, FsBlock, Geometry, Superblock};
 use crate::space::Space;
-use crate::txn::{Log, LogDevice, LogPosition};
+use crate::txn::{Header, HeaderVerifier, Log, LogDevice, LogPosition};
 use crate::xfs_mount::Mount;
 
 pub use block::Block;
@@ -216,35 +216,41 @@ impl FsContext {
     }
 
     /// A sector of an allocation group's headers.
-    fn read_header(&self, ag: AgNr, sector: u32) -> Result<Buffer> {
+    fn read_sector(&self, ag: AgNr, sector: u32, verifier: &dyn Verify) -> Result<Buffer> {
         let len = self.geometry().sector_bytes();
         let within = u64::from(len).saturating_mul(sector.into());
         let offset = self.geometry().ag_offset(ag).saturating_add(within);
-        self.read(BasicBlock::of_byte(offset), len, &Unverified)
+        self.read(BasicBlock::of_byte(offset), len, verifier)
+    }
+
+    /// A header, verified. One that was changed gets its checksum when it is written to its place.
+    fn read_header(&self, ag: AgNr, sector: u32, header: Header) -> Result<Buffer> {
+        let verifier = HeaderVerifier::new(self.geometry(), header, ag);
+        self.read_sector(ag, sector, &verifier)
     }
 
     /// The sector with the superblock of an allocation group.
     pub fn read_superblock(&self, ag: AgNr) -> Result<Buffer> {
-        self.read_header(ag, 0)
+        self.read_sector(ag, 0, &Unverified)
     }
 
     /// The free space header of an allocation group.
     pub fn agf(&self, ag: AgNr) -> Result<Agf> {
-        let sector = self.read_header(ag, AGF_SECTOR)?;
+        let sector = self.read_header(ag, AGF_SECTOR, Header::Agf)?;
         let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
-        Ok(Agf::decode(&sector, self.geometry(), ag).map_err(corrupt)?)
+        Ok(Agf::decode_unsealed(&sector, self.geometry(), ag).map_err(corrupt)?)
     }
 
     /// The inode header of an allocation group.
     pub fn agi(&self, ag: AgNr) -> Result<Agi> {
-        let sector = self.read_header(ag, AGI_SECTOR)?;
+        let sector = self.read_header(ag, AGI_SECTOR, Header::Agi)?;
         let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
-        Ok(Agi::decode(&sector, self.geometry(), ag).map_err(corrupt)?)
+        Ok(Agi::decode_unsealed(&sector, self.geometry(), ag).map_err(corrupt)?)
     }
 
-    /// The sector with the free list of an allocation group.
+    /// The sector with the free list of an allocation group, whose header was validated.
     pub fn read_agfl(&self, ag: AgNr) -> Result<Buffer> {
-        self.read_header(ag, AGFL_SECTOR)
+        self.read_header(ag, AGFL_SECTOR, Header::Agfl)
     }
 }
 

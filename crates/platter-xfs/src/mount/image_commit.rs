@@ -248,10 +248,7 @@ impl ImageCommit {
             return Ok(());
         }
         if is_inodes(geometry, after) {
-            let what = BlockType {
-                kind: BufferType::Inodes,
-                verifier: Arc::new(Unverified),
-            };
+            let what = BlockType::with_verifier(BufferType::Inodes, Arc::new(Unverified));
             changes.add(at, (before, after), what);
             return Ok(());
         }
@@ -270,7 +267,12 @@ impl ImageCommit {
             let bytes = self.bytes_after(start, len)?;
             let place = BasicBlock::of_byte(start);
             let what = BlockType::of_block(geometry, place, &bytes);
-            Ok(what.filter(|what| what.verifier.verify(place.0, &bytes).is_ok()))
+            let is_sound = |what: &BlockType| {
+                what.verifier(geometry, |verifier| {
+                    verifier.verify(place.0, &bytes).is_ok()
+                })
+            };
+            Ok(what.filter(is_sound))
         };
         if let Some(what) = matches(at, block)? {
             return Ok((at, block, what));

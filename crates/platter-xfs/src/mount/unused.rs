@@ -73,7 +73,7 @@ impl Unused {
             let agf = context.agf(ag)?;
             let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
             let sector = context.read_agfl(ag)?;
-            let list = Agfl::decode(&sector, geometry, ag).map_err(corrupt)?;
+            let list = Agfl::decode_unsealed(&sector, geometry, ag).map_err(corrupt)?;
             for block in list.blocks(&agf) {
                 let at = index(geometry, ag, block.map_err(corrupt)?.0);
                 self.free.insert(at..at + 1);

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::agfl;
 use super::btree::BTREE_LEVELS_MAX;
-use super::checksum;
+use super::checksum::{self, Seal};
 use super::geometry::Geometry;
 use super::types::{AgBlock, AgNr, Lsn};
 
@@ -180,13 +180,27 @@ pub struct Agf {
 impl Agf {
     /// Validates the header in a sector.
     pub fn decode(sector: &[u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgfRule> {
+        Self::decode_as(sector, geometry, ag, Seal::Present)
+    }
+
+    /// Validates the header in a sector, whose checksum was compared before, or is computed when it is written.
+    pub fn decode_unsealed(sector: &[u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgfRule> {
+        Self::decode_as(sector, geometry, ag, Seal::Later)
+    }
+
+    fn decode_as(
+        sector: &[u8],
+        geometry: &Geometry,
+        ag: AgNr,
+        seal: Seal,
+    ) -> Result<Self, AgfRule> {
         let (disk, _) = DiskAgf::ref_from_prefix(sector).map_err(|_| AgfRule::Magic)?;
         if disk.magic.get() != AGF_MAGIC {
             return Err(AgfRule::Magic);
         }
         let is_v5 = geometry.features.is_v5();
         if is_v5 {
-            if !checksum::matches(sector, DiskAgf::CHECKSUM_OFFSET) {
+            if seal == Seal::Present && !checksum::matches(sector, DiskAgf::CHECKSUM_OFFSET) {
                 return Err(AgfRule::Checksum);
             }
             if disk.uuid != *geometry.meta_uuid.as_bytes() {

@@ -8,7 +8,7 @@ use platter_ondisk::rules;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agf::Agf;
-use super::checksum;
+use super::checksum::{self, Seal};
 use super::geometry::Geometry;
 use super::types::{AgBlock, AgNr};
 
@@ -73,6 +73,25 @@ pub fn slots(geometry: &Geometry) -> u32 {
 impl<'a> Agfl<'a> {
     /// Validates the header of the list in a sector.
     pub fn decode(sector: &'a [u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgflRule> {
+        Self::decode_as(sector, geometry, ag, Seal::Present)
+    }
+
+    /// Validates the header of the list in a sector, whose checksum was compared before, or is computed when it is
+    /// written.
+    pub fn decode_unsealed(
+        sector: &'a [u8],
+        geometry: &Geometry,
+        ag: AgNr,
+    ) -> Result<Self, AgflRule> {
+        Self::decode_as(sector, geometry, ag, Seal::Later)
+    }
+
+    fn decode_as(
+        sector: &'a [u8],
+        geometry: &Geometry,
+        ag: AgNr,
+        seal: Seal,
+    ) -> Result<Self, AgflRule> {
         let mut rest = sector;
         if geometry.features.is_v5() {
             let (header, after) =
@@ -80,7 +99,8 @@ impl<'a> Agfl<'a> {
             if header.magic.get() != AGFL_MAGIC {
                 return Err(AgflRule::Magic);
             }
-            if !checksum::matches(sector, DiskAgflHeader::CHECKSUM_OFFSET) {
+            if seal == Seal::Present && !checksum::matches(sector, DiskAgflHeader::CHECKSUM_OFFSET)
+            {
                 return Err(AgflRule::Checksum);
             }
             if header.uuid != *geometry.meta_uuid.as_bytes() {

@@ -8,7 +8,7 @@ use platter_ondisk::rules;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agf::{RootFault, TreeRoot, sealed_sector};
-use super::checksum;
+use super::checksum::{self, Seal};
 use super::geometry::Geometry;
 use super::types::{AgBlock, AgInode, AgNr, Lsn};
 
@@ -134,13 +134,27 @@ impl Agi {
 
     /// Validates the header in a sector.
     pub fn decode(sector: &[u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgiRule> {
+        Self::decode_as(sector, geometry, ag, Seal::Present)
+    }
+
+    /// Validates the header in a sector, whose checksum was compared before, or is computed when it is written.
+    pub fn decode_unsealed(sector: &[u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgiRule> {
+        Self::decode_as(sector, geometry, ag, Seal::Later)
+    }
+
+    fn decode_as(
+        sector: &[u8],
+        geometry: &Geometry,
+        ag: AgNr,
+        seal: Seal,
+    ) -> Result<Self, AgiRule> {
         let (disk, _) = DiskAgi::ref_from_prefix(sector).map_err(|_| AgiRule::Magic)?;
         if disk.magic.get() != AGI_MAGIC {
             return Err(AgiRule::Magic);
         }
         let is_v5 = geometry.features.is_v5();
         if is_v5 {
-            if !checksum::matches(sector, DiskAgi::CHECKSUM_OFFSET) {
+            if seal == Seal::Present && !checksum::matches(sector, DiskAgi::CHECKSUM_OFFSET) {
                 return Err(AgiRule::Checksum);
             }
             if disk.uuid != *geometry.meta_uuid.as_bytes() {

@@ -5,6 +5,15 @@ use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::Le32;
 use zerocopy::FromBytes;
 
+/// Whether bytes have their checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seal {
+    /// It is compared.
+    Present,
+    /// It is computed when they are written.
+    Later,
+}
+
 /// Length of the stored checksum.
 const FIELD_BYTES: usize = 4;
 

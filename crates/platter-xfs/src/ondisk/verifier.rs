@@ -1,6 +1,8 @@
 //! The verifier of whole metadata blocks, as the buffer cache runs it. Blocks are named by their
 //! position in units of 512 bytes.
 
+use std::borrow::Cow;
+
 use platter_ondisk::{Corrupt, Corruption, Rule, VerifierKey, Verify};
 use zerocopy::FromBytes;
 
@@ -60,20 +62,30 @@ impl BlockKind {
 
 /// Verifies blocks of one kind and owner.
 #[derive(Debug, Clone)]
-pub struct BlockVerifier {
-    geometry: Geometry,
+pub struct BlockVerifier<'g> {
+    geometry: Cow<'g, Geometry>,
     kind: BlockKind,
     owner: u64,
 }
 
-impl BlockVerifier {
+impl<'g> BlockVerifier<'g> {
     /// A verifier of blocks that belong to `owner`: an inode, or an allocation group.
     #[must_use]
-    pub fn new(geometry: &Geometry, kind: BlockKind, owner: u64) -> Self {
+    pub fn new(geometry: &'g Geometry, kind: BlockKind, owner: u64) -> Self {
         Self {
-            geometry: geometry.clone(),
+            geometry: Cow::Borrowed(geometry),
             kind,
             owner,
+        }
+    }
+
+    /// The same verifier, with a geometry of its own.
+    #[must_use]
+    pub fn into_owned(self) -> BlockVerifier<'static> {
+        BlockVerifier {
+            geometry: Cow::Owned(self.geometry.into_owned()),
+            kind: self.kind,
+            owner: self.owner,
         }
     }
 
@@ -113,7 +125,7 @@ impl BlockVerifier {
     }
 }
 
-impl Verify for BlockVerifier {
+impl Verify for BlockVerifier<'_> {
     fn key(&self) -> VerifierKey {
         // Variants of a structure are distinguished above its own number.
         const VARIANT: u32 = 0x100;
@@ -148,7 +160,7 @@ impl Verify for BlockVerifier {
     }
 
     fn kept(&self) -> Option<Box<dyn Verify>> {
-        Some(Box::new(self.clone()))
+        Some(Box::new(self.clone().into_owned()))
     }
 }
 

@@ -17,9 +17,7 @@ use crate::ondisk::log::intent::Done;
 use crate::ondisk::{AgBlock, AgNr, BasicBlock, Geometry, InodeNr};
 use crate::recovery::rules::IntentRule;
 use crate::superblock;
-use crate::txn::{
-    BlockType, Header, HeaderVerifier, InodePlace, Log, LogDevice, LogPosition, Transaction,
-};
+use crate::txn::{BlockType, Header, InodePlace, Log, LogDevice, LogPosition, Transaction};
 use crate::xfs_mount::Mount;
 
 /// Memory of the buffers, which are all in the checkpoint.
@@ -117,10 +115,7 @@ pub(super) fn end_with_unlinked(
 fn sync_superblock(mount: &Mount, log: &Log) -> Result<()> {
     let geometry = mount.geometry();
     let size = block_size(geometry.sector_bytes())?;
-    let what = BlockType {
-        kind: Header::Superblock.kind(),
-        verifier: Arc::new(HeaderVerifier::new(geometry, Header::Superblock, AgNr(0))),
-    };
+    let what = BlockType::header(Header::Superblock, AgNr(0));
     let mut transaction = Transaction::begin(mount, log, geometry.sector_bytes().into(), 1)?;
     transaction.touch(BasicBlock(0), size, &what)?;
     transaction.commit()?;

@@ -35,6 +35,8 @@ pub struct Transaction<'m> {
     log: &'m Log,
     ticket: Ticket,
     blocks: BTreeMap<BasicBlock, Block>,
+    /// Blocks that were changed outside, which nothing looks at here any more.
+    replaced: Vec<(BasicBlock, Block)>,
     inodes: BTreeMap<u64, LoggedInode>,
     chunks: Vec<NewChunk>,
     /// Items of inodes that are gone with their chunks.
@@ -178,7 +180,7 @@ impl<'m> Transaction<'m> {
         let block = match self.blocks.entry(at) {
             Entry::Occupied(block) => block.into_mut(),
             Entry::Vacant(free) => {
-                let before = self.log.buffers().read((at.0, size), &*what.verifier)?;
+                let before = read_block(self.log, at, size, what)?;
                 free.insert(Block {
                     what: what.clone(),
                     size,
@@ -196,6 +198,7 @@ impl<'m> Transaction<'m> {
     /// Makes these the bytes of a block.
     pub fn replace(
         &mut self,
+            replaced: Vec::new(),
         at: BasicBlock,
         size: BlockSize,
         what: &BlockType,
@@ -208,7 +211,7 @@ impl<'m> Transaction<'m> {
         }
         let before = match new.before {
             Some(before) => before,
-            None => self.log.buffers().read((at.0, size), &*what.verifier)?,
+            None => read_block(self.log, at, size, what)?,
         };
         if before.len() != new.bytes.len() {
             let locus = Locus::block(at.0);
@@ -230,7 +233,9 @@ impl<'m> Transaction<'m> {
     /// it now; it is not to be committed then.
     pub fn missing_bytes(&mut self) -> Option<u64> {
         let inode = u64::from(self.log.geometry().inode_bytes());
-        let blocks = self.blocks.values().map(|block| block.bytes.len() as u64);
+        let replaced = self.replaced.iter().map(|(_, block)| block);
+        let blocks = self.blocks.values().chain(replaced);
+        let blocks = blocks.map(|block| block.bytes.len() as u64);
         let chunks = self.chunks.iter().map(|chunk| chunk.region.len() as u64);
         let intents = self.intents.iter().chain(&self.done);
         let intents = intents.flat_map(|(_, regions)| regions.iter());
@@ -266,7 +271,7 @@ impl<'m> Transaction<'m> {
             within: Chunks::ALL,
             is_touched: true,
         };
-        self.blocks.insert(at, block);
+        self.replaced.push((at, block));
     }
 
     /// Frees a block: what was logged of it must not be replayed.
@@ -438,7 +443,8 @@ impl<'m> Transaction<'m> {
             let key = ItemKey::Block(at, len_bytes);
             changes.push(Change::new(key, content, Dirty::default()));
         }
-        for (at, block) in std::mem::take(&mut self.blocks) {
+        let blocks = std::mem::take(&mut self.blocks).into_iter();
+        for (at, block) in blocks.chain(self.replaced.drain(..)) {
             let before = block.before.as_deref();
             let mut chunks = Chunks::between(before, &block.bytes, block.within);
             if block.is_touched {
@@ -447,8 +453,9 @@ impl<'m> Transaction<'m> {
             if chunks.is_empty() {
                 continue;
             }
-            let (place, key) = ((at.0, block.size), block.what.verifier.key());
-            let buffers = self.log.buffers();
+            let (buffers, geometry) = (self.log.buffers(), self.log.geometry());
+            let key = block.what.verifier(geometry, |verifier| verifier.key());
+            let place = (at.0, block.size);
             let version = if block.what.is_sealed_in_place() {
                 buffers.publish_unsealed(place, block.bytes, key)
             } else {
@@ -500,17 +507,23 @@ impl<'m> Transaction<'m> {
     /// Verifies blocks that were built, and seals those whose checksums are not left to the write to their place. What
     /// was changed in place was checked where it was, and is verified with the checkpoint.
     fn verify_blocks(&mut self) -> Result<()> {
-        for (at, block) in &mut self.blocks {
+        let geometry = self.log.geometry();
+        let replaced = self.replaced.iter_mut().map(|(at, block)| (&*at, block));
+        for (at, block) in self.blocks.iter_mut().chain(replaced) {
             if let Some(before) = &block.before {
                 // What was read was verified then.
                 if block.what.is_changed_in_place() || before[..] == block.bytes[..] {
                     continue;
                 }
             }
-            if !block.what.is_sealed_in_place() {
-                block.what.verifier.seal(at.0, &mut block.bytes);
-            }
-            block.what.verifier.verify_sealed(at.0, &block.bytes)?;
+            let is_sealed_here = !block.what.is_sealed_in_place();
+            let bytes = &mut block.bytes;
+            block.what.verifier(geometry, |verifier| {
+                if is_sealed_here {
+                    verifier.seal(at.0, bytes);
+                }
+                verifier.verify_sealed(at.0, bytes)
+            })?;
         }
         Ok(())
     }
@@ -555,3 +568,8 @@ impl Drop for Transaction<'_> {
         self.log.release(&self.ticket);
     }
 }
+fn read_block(log: &Log, at: BasicBlock, size: BlockSize, what: &BlockType) -> Result<Buffer> {
+    let read = |verifier: &dyn Verify| log.buffers().read((at.0, size), verifier);
+    Ok(what.verifier(log.geometry(), read)?)
+}
+

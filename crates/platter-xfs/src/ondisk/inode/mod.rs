@@ -15,7 +15,7 @@ use platter_vfs::{FileKind, Timestamp};
 use zerocopy::FromBytes;
 
 use super::btree::DiskMapping;
-use super::checksum;
+use super::checksum::{self, Seal};
 use super::geometry::Geometry;
 use super::types::{AgInode, InodeNr, Lsn};
 
@@ -191,13 +191,6 @@ pub struct Inode {
     /// Start of the attribute fork in the literal area.
     fork_offset: usize,
     literal: Box<[u8]>,
-}
-
-/// Whether an inode has its checksum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seal {
-    Present,
-    Later,
 }
 
 /// The largest size of a file.

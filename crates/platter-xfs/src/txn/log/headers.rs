@@ -1,10 +1,11 @@
 //! What logged blocks are, and the verifier of superblocks and of the headers of allocation groups, which are logged as
 //! blocks.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 use zerocopy::FromBytes;
 
 use crate::ondisk::attr::remote::ATTR_REMOTE_MAGIC;
@@ -33,8 +34,17 @@ const GROUP_TREES: [BtreeKind; 6] = [
 pub struct BlockType {
     /// What it is logged as.
     pub kind: BufferType,
-    /// Its rules.
-    pub verifier: Arc<dyn Verify>,
+    rules: Rules,
+}
+
+/// Whose rules a block holds to.
+#[derive(Clone)]
+enum Rules {
+    /// Those of a block of this kind and owner.
+    Block(BlockKind, u64),
+    /// Those of a header.
+    Header(Header, AgNr),
+    Other(Arc<dyn Verify>),
 }
 
 impl fmt::Debug for BlockType {
@@ -45,8 +55,8 @@ impl fmt::Debug for BlockType {
 
 /// Verifies the superblock or a header of an allocation group.
 #[derive(Debug, Clone)]
-pub struct HeaderVerifier {
-    geometry: Geometry,
+pub struct HeaderVerifier<'g> {
+    geometry: Cow<'g, Geometry>,
     header: Header,
     ag: AgNr,
 }
@@ -86,16 +96,33 @@ impl Header {
     }
 }
 
-impl HeaderVerifier {
+impl<'g> HeaderVerifier<'g> {
     /// The verifier of a header of an allocation group.
     #[must_use]
-    pub fn new(geometry: &Geometry, header: Header, ag: AgNr) -> Self {
+    pub fn new(geometry: &'g Geometry, header: Header, ag: AgNr) -> Self {
         Self {
-            geometry: geometry.clone(),
+            geometry: Cow::Borrowed(geometry),
             header,
             ag,
         }
     }
+
+    fn into_owned(self) -> HeaderVerifier<'static> {
+        HeaderVerifier {
+            geometry: Cow::Owned(self.geometry.into_owned()),
+            header: self.header,
+            ag: self.ag,
+        }
+    }
+
+    fn locus(&self) -> Locus {
+        Locus::group(self.ag.0.into())
+    }
+}
+
+fn reported<T, R: Rule>(decoded: Result<T, R>, locus: Locus) -> Result<(), Corruption> {
+    let corrupt = |rule| Corrupt::new(locus, rule).into();
+    decoded.map(drop).map_err(corrupt)
 }
 
 impl BlockType {
@@ -110,15 +137,15 @@ impl BlockType {
             | BufferType::DirLeaf1
             | BufferType::DirLeafN
             | BufferType::DaNode
-            | BufferType::AttrLeaf => true,
+            | BufferType::AttrLeaf
+            | BufferType::Agf
+            | BufferType::Agfl
+            | BufferType::Agi => true,
             BufferType::Unknown
             | BufferType::UserQuota
             | BufferType::ProjectQuota
             | BufferType::GroupQuota
             | BufferType::Inodes
-            | BufferType::Agf
-            | BufferType::Agfl
-            | BufferType::Agi
             | BufferType::Superblock
             | BufferType::Symlink
             | BufferType::AttrRemote
@@ -130,13 +157,45 @@ impl BlockType {
     /// Whether changes of the block are of single records or entries, each of which was checked when it was made:
     /// then it is verified once for many transactions. Others are verified by each commit.
     pub(in crate::txn) fn is_changed_in_place(&self) -> bool {
-        let is_built = matches!(self.kind, BufferType::DaNode | BufferType::AttrLeaf);
+        let is_built = matches!(
+            self.kind,
+            BufferType::DaNode
+                | BufferType::AttrLeaf
+                | BufferType::Agf
+                | BufferType::Agfl
+                | BufferType::Agi
+        );
         self.is_sealed_in_place() && !is_built
+    }
+
+    /// A block with rules of its own.
+    #[must_use]
+    pub fn with_verifier(kind: BufferType, verifier: Arc<dyn Verify>) -> Self {
+        let rules = Rules::Other(verifier);
+        Self { kind, rules }
+    }
+
+    /// The superblock, or a header of an allocation group.
+    #[must_use]
+    pub fn header(header: Header, ag: AgNr) -> Self {
+        Self {
+            kind: header.kind(),
+            rules: Rules::Header(header, ag),
+        }
+    }
+
+    /// Calls `ask` with the verifier of its rules.
+    pub fn verifier<R>(&self, geometry: &Geometry, ask: impl FnOnce(&dyn Verify) -> R) -> R {
+        match &self.rules {
+            Rules::Block(kind, owner) => ask(&BlockVerifier::new(geometry, *kind, *owner)),
+            Rules::Header(header, ag) => ask(&HeaderVerifier::new(geometry, *header, *ag)),
+            Rules::Other(verifier) => ask(&**verifier),
+        }
     }
 
     /// A block of this kind, which belongs to an inode or an allocation group.
     #[must_use]
-    pub fn new(geometry: &Geometry, kind: BlockKind, owner: u64) -> Self {
+    pub fn new(kind: BlockKind, owner: u64) -> Self {
         let logged = match kind {
             BlockKind::Btree(_) => BufferType::Btree,
             BlockKind::DirData(DataKind::Single) => BufferType::DirBlock,
@@ -153,7 +212,7 @@ impl BlockType {
         };
         Self {
             kind: logged,
-            verifier: Arc::new(BlockVerifier::new(geometry, kind, owner)),
+            rules: Rules::Block(kind, owner),
         }
     }
 
@@ -174,7 +233,7 @@ impl BlockType {
             .or_else(|| of_group_tree(geometry, at, bytes))
             .or_else(|| of_fork(bytes))
             .or(hash_tree);
-        found.map(|(kind, owner)| Self::new(geometry, kind, owner))
+        found.map(|(kind, owner)| Self::new(kind, owner))
     }
 
     /// What a header of an allocation group is, by its place and its magic number.
@@ -186,10 +245,7 @@ impl BlockType {
         let sector = within / u64::from(geometry.sector_bytes());
         let header = *HEADERS.get(usize::try_from(sector).ok()?)?;
         Stamp::of_type(header.kind(), bytes)?;
-        Some(Self {
-            kind: header.kind(),
-            verifier: Arc::new(HeaderVerifier::new(geometry, header, ag)),
-        })
+        Some(Self::header(header, ag))
     }
 }
 
@@ -240,7 +296,7 @@ fn of_fork(bytes: &[u8]) -> Option<(BlockKind, u64)> {
     Some((kind, kind.owner_of(bytes)?))
 }
 
-impl Verify for HeaderVerifier {
+impl Verify for HeaderVerifier<'_> {
     fn key(&self) -> VerifierKey {
         VerifierKey {
             structure: self.header.structure() as u32,
@@ -249,25 +305,24 @@ impl Verify for HeaderVerifier {
     }
 
     fn verify(&self, _: u64, bytes: &[u8]) -> Result<(), Corruption> {
-        let locus = Locus::group(self.ag.0.into());
+        let (geometry, ag, locus) = (&*self.geometry, self.ag, self.locus());
         match self.header {
-            Header::Superblock => {
-                Superblock::decode(bytes, locus)?;
-            }
-            Header::Agf => {
-                let agf = Agf::decode(bytes, &self.geometry, self.ag);
-                agf.map_err(|rule| Corrupt::new(locus, rule))?;
-            }
-            Header::Agi => {
-                let agi = Agi::decode(bytes, &self.geometry, self.ag);
-                agi.map_err(|rule| Corrupt::new(locus, rule))?;
-            }
-            Header::Agfl => {
-                let list = Agfl::decode(bytes, &self.geometry, self.ag);
-                list.map_err(|rule| Corrupt::new(locus, rule))?;
-            }
+            Header::Superblock => Superblock::decode(bytes, locus).map(drop)?,
+            Header::Agf => reported(Agf::decode(bytes, geometry, ag), locus)?,
+            Header::Agi => reported(Agi::decode(bytes, geometry, ag), locus)?,
+            Header::Agfl => reported(Agfl::decode(bytes, geometry, ag), locus)?,
         }
         Ok(())
+    }
+
+    fn verify_sealed(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        let (geometry, ag, locus) = (&*self.geometry, self.ag, self.locus());
+        match self.header {
+            Header::Superblock => self.verify(block, bytes),
+            Header::Agf => reported(Agf::decode_unsealed(bytes, geometry, ag), locus),
+            Header::Agi => reported(Agi::decode_unsealed(bytes, geometry, ag), locus),
+            Header::Agfl => reported(Agfl::decode_unsealed(bytes, geometry, ag), locus),
+        }
     }
 
     fn seal(&self, _: u64, bytes: &mut [u8]) {
@@ -277,7 +332,7 @@ impl Verify for HeaderVerifier {
     }
 
     fn kept(&self) -> Option<Box<dyn Verify>> {
-        Some(Box::new(self.clone()))
+        Some(Box::new(self.clone().into_owned()))
     }
 }
 
@@ -306,7 +361,8 @@ mod tests {
             assert_eq!(what.kind, BufferType::DirLeafN, "{links:?}");
             let kind = BlockKind::DirLeaf(DaKind::DirLeafN);
             let expected = BlockVerifier::new(&geometry, kind, owner);
-            assert_eq!(what.verifier.key(), expected.key());
+            let key = what.verifier(&geometry, |verifier| verifier.key());
+            assert_eq!(key, expected.key());
         }
     }
 

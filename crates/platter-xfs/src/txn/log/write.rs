@@ -9,6 +9,7 @@ use super::{Log, write_back};
 use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{RECORDS_IN_FLIGHT_MAX, SECTOR_BYTES};
+use crate::ondisk::{Geometry, Lsn};
 use crate::ondisk::log::{Client, OpFlags, Operation};
 use crate::txn::LogPosition;
 
@@ -51,12 +52,12 @@ impl Position {
 
 /// Verifies the blocks of a checkpoint that commits did not verify, in the version that is written to the log, and
 /// later to its place.
-fn verify(closed: &Closed) -> Result<()> {
+fn verify(closed: &Closed, geometry: &Geometry) -> Result<()> {
     for (key, content, _) in &closed.items {
         if let (ItemKey::Block(at, _), Content::Block { what, version }) = (key, content)
             && what.is_changed_in_place()
         {
-            what.verifier.verify_sealed(at.0, version)?;
+            what.verifier(geometry, |verifier| verifier.verify_sealed(at.0, version))?;
         }
     }
     Ok(())
@@ -74,7 +75,7 @@ impl Log {
             };
             (closed, lists.tail())
         };
-        verify(&closed)?;
+        verify(&closed, &self.geometry)?;
         let start = position.lsn();
         let tail = tail.unwrap_or(start);
         // What has left the tail, and the data that the checkpoint refers to, is in its place.

@@ -125,10 +125,7 @@ fn at(block: u64) -> BasicBlock {
 }
 
 fn plain() -> BlockType {
-    BlockType {
-        kind: BufferType::Unknown,
-        verifier: Arc::new(Unverified),
-    }
+    BlockType::with_verifier(BufferType::Unknown, Arc::new(Unverified))
 }
 
 fn edit(transaction: &mut Transaction<'_>, block: u64, chunk: usize, fill: u8) {

@@ -35,10 +35,7 @@ fn commit_of_built_blocks_that_break_a_rule_fails_alone() {
     let scene = Scene::in_memory(1024, 512);
     scene.set(0, 0, 1);
     let before = scene.state();
-    let what = |kind| BlockType {
-        kind,
-        verifier: Arc::new(Refusing),
-    };
+    let what = |kind| BlockType::with_verifier(kind, Arc::new(Refusing));
     let headers = [
         BufferType::Superblock,
         BufferType::Agf,
@@ -77,10 +74,7 @@ fn commit_of_built_blocks_that_break_a_rule_fails_alone() {
 fn block_that_cannot_be_sealed_is_not_written_back() {
     let data = Arc::new(MemoryDevice::new("data", vec![0; DATA_BYTES]));
     let scene = Scene::open(Arc::clone(&data) as _, log_device(1024), 512);
-    let what = BlockType {
-        kind: BufferType::DirData,
-        verifier: Arc::new(Unverified),
-    };
+    let what = BlockType::with_verifier(BufferType::DirData, Arc::new(Unverified));
     let mut transaction = scene.begin(8192);
     transaction.create(at(2), size(), &what, vec![7; BLOCK_BYTES as usize]);
     transaction.commit().unwrap();
@@ -96,10 +90,7 @@ fn block_that_breaks_a_rule_reaches_neither_log_nor_place() {
     let recorder = Recorder::new(vec![data(), log_device(1024)]);
     let [data, log] = devices_of(&recorder);
     let scene = Scene::open(data, log, 512);
-    let what = BlockType {
-        kind: BufferType::DirData,
-        verifier: Arc::new(Refusing),
-    };
+    let what = BlockType::with_verifier(BufferType::DirData, Arc::new(Refusing));
     let fill = |fill: u8| {
         let mut transaction = scene.begin(8192);
         let edited = transaction.edit(at(2), size(), &what, |bytes| {
@@ -194,20 +185,16 @@ fn blocks_get_their_checksums_in_their_places() {
     let geometry = scene.mount.geometry();
     let built = sealed_in_place(geometry);
     for ((kind, owner, bytes), block) in built.iter().zip(0..) {
-        let what = BlockType::new(geometry, *kind, *owner);
+        let what = BlockType::new(*kind, *owner);
         assert!(what.is_sealed_in_place(), "{kind:?}");
         let mut transaction = scene.begin(8192);
         transaction.create(at(block), size(), &what, bytes.clone());
         transaction.commit().unwrap();
-        let newest = scene
-            .log
-            .buffers()
-            .read((at(block).0, size()), &*what.verifier);
-        let newest = newest.unwrap();
-        assert!(
-            what.verifier.verify(at(block).0, &newest).is_err(),
-            "sealed before"
-        );
+        what.verifier(geometry, |verifier| {
+            let newest = scene.log.buffers().read((at(block).0, size()), verifier);
+            let verified = verifier.verify(at(block).0, &newest.unwrap());
+            assert!(verified.is_err(), "sealed before");
+        });
     }
     scene.log.force_all().unwrap();
     // By recovery, and by this log.
@@ -216,10 +203,11 @@ fn blocks_get_their_checksums_in_their_places() {
     let state = scene.recovered(&recovered, log, 512);
     scene.log.quiesce().unwrap();
     for ((kind, owner, _), block) in built.iter().zip(0..) {
-        let what = BlockType::new(geometry, *kind, *owner);
+        let what = BlockType::new(*kind, *owner);
         let mut bytes = vec![0; BLOCK_BYTES as usize];
         data.read_at(at(block).byte_offset(), &mut bytes).unwrap();
-        what.verifier.verify(at(block).0, &bytes).unwrap();
+        what.verifier(geometry, |verifier| verifier.verify(at(block).0, &bytes))
+            .unwrap();
         assert!(bytes == state[usize::try_from(block).unwrap()], "{kind:?}");
     }
 }
@@ -231,8 +219,7 @@ fn block_read_again_and_changed_is_recovered() {
     let scene = Scene::open(Arc::clone(&data) as _, Arc::clone(&log) as _, 512);
     let geometry = scene.mount.geometry();
     let kind = BlockKind::DirData(DataKind::Data);
-                &mut Chunks::default(),
-    let what = BlockType::new(geometry, kind, 131);
+    let what = BlockType::new(kind, 131);
     let site = Site::new(geometry, at(4), 131);
     let bytes = dir::build::empty_data(DataKind::Data, &site).unwrap();
     let mut transaction = scene.begin(8192);
@@ -244,6 +231,7 @@ fn block_read_again_and_changed_is_recovered() {
         let added = transaction.edit(at(4), size(), &what, |bytes| {
             Ok(dir::build::add_entry(
                 bytes,
+                &mut Chunks::default(),
                 DataKind::Data,
                 entry,
                 geometry,
@@ -263,7 +251,8 @@ fn block_read_again_and_changed_is_recovered() {
     let recovered: Arc<dyn BlockDevice> = Arc::new(recovered);
     let cut: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("log", log.snapshot()));
     let state = scene.recovered(&recovered, cut, 512);
-    what.verifier.verify(at(4).0, &state[4]).unwrap();
+    what.verifier(geometry, |verifier| verifier.verify(at(4).0, &state[4]))
+        .unwrap();
     let found = DirData::decode(&state[4], DataKind::Data, &site).unwrap();
     let names = found
         .regions(geometry)
