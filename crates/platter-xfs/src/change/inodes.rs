@@ -19,6 +19,7 @@ use crate::ondisk::inode::mark_free;
 use crate::ondisk::log::InodeCreate;
 use crate::ondisk::{AgBlock, AgInode, AgNr, InodeNr};
 use crate::space::Claim;
+use crate::txn::NewImage;
 
 /// Where an inode goes, and what it is.
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +58,8 @@ impl Change<'_> {
             let number = geometry.inode_nr(ag, inode);
             let number = number
                 .ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::NotFreeInode))?;
-            let mut image = if let Some(image) = self.inodes.get(&number) {
-                image.clone()
+            let mut image = if let Some(changed) = self.inodes.get(number) {
+                changed.image.clone()
             } else {
                 let place = inode::place_in_log(self.context, number)?;
                 self.transaction.unused_inode(&place, new.generation)?
@@ -141,9 +142,10 @@ impl Change<'_> {
     /// list.
     pub fn free_inode(&mut self, edit: InodeEdit) -> Result<()> {
         let number = edit.inode().number;
-        let mut image = edit.into_image();
-        mark_free(&mut image);
-        self.inodes.insert(number, image);
+        let mut new = edit.into_image();
+        mark_free(&mut new.image);
+        new.decoded = None;
+        self.put_image(number, new);
         let (ag, inode) = self.geometry().split_inode(number);
         let mut group = self.groups.get(ag)?;
         inodes::free(&mut group, inode)?;
@@ -172,7 +174,7 @@ impl Change<'_> {
             let numbers = numbers.filter_map(|inode| geometry.inode_nr(ag, inode));
             let numbers: Vec<InodeNr> = numbers.collect();
             for number in &numbers {
-                self.inodes.remove(number);
+                self.inodes.remove(*number);
             }
             self.transaction.free_inodes(clusters.collect(), numbers)?;
         }
@@ -211,13 +213,23 @@ impl Change<'_> {
                 .filter(|at| seen.insert(*at))
                 .and_then(|at| geometry.inode_nr(ag, at))
                 .ok_or_else(broken)?;
-            let mut image = self.image(before)?;
+            let (mut image, found) = match self.inodes.get(before) {
+                Some(changed) => (changed.image.clone(), None),
+                None => {
+                    let found = self.find_inode(before)?;
+                    (found.image().to_vec(), Some(found))
+                }
+            };
             let link = next_unlinked(&image).map(AgInode);
             let link = link.and_then(AgInode::non_null);
             if link == Some(inode) {
                 edit::set_next_unlinked(&mut image, next).ok_or_else(broken)?;
-                edit::seal(&mut image);
-                self.inodes.insert(before, image);
+                let new = NewImage {
+                    image,
+                    decoded: None,
+                    before: found,
+                };
+                self.put_image(before, new);
                 return Ok(());
             }
             at = link;

@@ -9,20 +9,21 @@ mod claim;
 mod inodes;
 mod release;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use platter_cache::Buffer;
 use platter_cache::buffer::BlockSize;
-use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
 use crate::ag::{GroupCounts, Groups};
 use crate::context::FsContext;
 use crate::fork::InodeEdit;
-use crate::inode::{self, InodeNumberRule};
+use crate::inode;
 use crate::ondisk::inode::edit;
-use crate::ondisk::{AgNr, BasicBlock, FsSize, Geometry, Growth, InodeNr};
-use crate::txn::{BlockType, Log, NewBytes, Transaction};
+use crate::ondisk::{AgNr, BasicBlock, FsSize, Geometry, Growth, Inode, InodeNr};
+use crate::sorted::SortedMap;
+use crate::txn::{BlockType, FoundInode, Log, NewBytes, NewImage, Transaction};
 
 pub use claim::{Goal, claim, unclaim};
 pub use cost::Cost;
@@ -37,7 +38,9 @@ pub struct Change<'f> {
     /// The groups.
     pub groups: Groups,
     /// Inodes as they are after the change.
-    inodes: BTreeMap<InodeNr, Vec<u8>>,
+    inodes: SortedMap<InodeNr, NewImage>,
+    /// Inodes that were committed.
+    committed: Vec<(InodeNr, Option<Arc<Inode>>)>,
     /// Those of whose data forks mappings were changed.
     remapped: BTreeSet<InodeNr>,
     /// Reserved blocks that were taken, or are not needed any more.
@@ -74,8 +77,33 @@ pub struct Committed<S, R> {
     pub sequence: u64,
     /// What was locked for the work, and still is.
     pub locked: S,
-    /// The inodes of whose data forks mappings were changed.
-    pub remapped: BTreeSet<InodeNr>,
+    /// The inodes that were changed.
+    pub changed: ChangedInodes,
+}
+
+/// Inodes that were changed by what was committed.
+#[derive(Debug)]
+pub struct ChangedInodes {
+    /// What they say; `None` of one that is free.
+    inodes: Vec<(InodeNr, Option<Arc<Inode>>)>,
+    /// Those of whose data forks mappings were changed.
+    remapped: BTreeSet<InodeNr>,
+}
+
+impl ChangedInodes {
+    /// What an inode says; `None` if it was not changed, or is free.
+    #[must_use]
+    pub fn get(&self, number: InodeNr) -> Option<&Arc<Inode>> {
+        let mut inodes = self.inodes.iter();
+        let (_, inode) = inodes.find(|(changed, _)| *changed == number)?;
+        inode.as_ref()
+    }
+
+    /// Whether mappings of the data fork of an inode were changed.
+    #[must_use]
+    pub fn is_remapped(&self, number: InodeNr) -> bool {
+        self.remapped.contains(&number)
+    }
 }
 
 impl FsContext {
@@ -139,7 +167,10 @@ impl FsContext {
                         result,
                         sequence,
                         locked,
-                        remapped: change.remapped,
+                        changed: ChangedInodes {
+                            inodes: change.committed,
+                            remapped: change.remapped,
+                        },
                     });
                 }
                 Err(_) if change.takes_more(&mut need) => self.space().note_conflict(),
@@ -183,7 +214,8 @@ impl<'f> Change<'f> {
             groups: Groups::of_mount(buffers, context.geometry(), context.space()),
             context,
             transaction,
-            inodes: BTreeMap::new(),
+            inodes: SortedMap::default(),
+            committed: Vec::new(),
             remapped: BTreeSet::new(),
             kept_reservations: need.kept_reservations,
             log_bytes: None,
@@ -220,21 +252,27 @@ impl<'f> Change<'f> {
     /// An inode in use as it is after the changes so far. The group of one without a name is locked: others that
     /// are on its list change what it has of the list.
     pub fn inode(&mut self, number: InodeNr) -> Result<InodeEdit> {
-        let mut image = self.image(number)?;
-        if !self.inodes.contains_key(&number) && edit::links(&image) == Some(0) {
-            let (ag, _) = self.geometry().split_inode(number);
-            self.groups.get(ag)?;
-            image = self.image(number)?;
+        let geometry = self.geometry();
+        if let Some(changed) = self.inodes.get(number) {
+            let image = changed.image.clone();
+            return match &changed.decoded {
+                Some(inode) => Ok(InodeEdit::of_version(image, Arc::clone(inode))),
+                None => InodeEdit::of_image(image, number, geometry),
+            };
         }
-        InodeEdit::of_image(image, number, self.geometry())
+        let mut found = self.find_inode(number)?;
+        if edit::links(found.image()) == Some(0) {
+            let (ag, _) = geometry.split_inode(number);
+            self.groups.get(ag)?;
+            found = self.find_inode(number)?;
+        }
+        InodeEdit::of_found(found, number, geometry)
     }
 
-    fn image(&self, number: InodeNr) -> Result<Vec<u8>> {
-        if let Some(image) = self.inodes.get(&number) {
-            return Ok(image.clone());
-        }
+    /// An inode that the change has not changed.
+    fn find_inode(&self, number: InodeNr) -> Result<FoundInode> {
         let place = inode::place_in_log(self.context, number)?;
-        self.transaction.inode(&place)
+        self.transaction.find_inode(&place)
     }
 
     /// Stores an inode.
@@ -243,7 +281,19 @@ impl<'f> Change<'f> {
         if edit.is_remapped() {
             self.remapped.insert(number);
         }
-        self.inodes.insert(number, edit.into_image());
+        self.put_image(number, edit.into_image());
+    }
+
+    fn put_image(&mut self, number: InodeNr, new: NewImage) {
+        match self.inodes.get_mut(number) {
+            Some(changed) => {
+                let before = changed.before.take();
+                *changed = NewImage { before, ..new };
+            }
+            None => {
+                self.inodes.insert(number, new);
+            }
+        }
     }
 
     /// Whether mappings of the data fork of an inode were changed.
@@ -317,22 +367,19 @@ impl<'f> Change<'f> {
                 self.transaction.replace(place, size, &what, new)?;
             }
         }
-        for (number, image) in std::mem::take(&mut self.inodes) {
-            let place = inode::place_in_log(self.context, number)?;
-            self.transaction.edit_inode(&place, |old| {
-                if old.len() != image.len() {
-                    let locus = Locus::inode(number.get());
-                    return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
-                }
-                old.copy_from_slice(&image);
-                Ok(())
-            })?;
+        for (number, new) in self.inodes.take() {
+            let place = match &new.before {
+                Some(found) => found.place(),
+                None => inode::place_in_log(self.context, number)?,
+            };
+            self.transaction.replace_inode(&place, new)?;
         }
         self.log_bytes = self.transaction.missing_bytes();
         if self.log_bytes.is_some() {
             return Err(Condition::Busy.into());
         }
         let sequence = self.transaction.end()?;
+        self.committed = self.transaction.take_committed();
         if let Some(grown) = &grown {
             // Headers of the last group are read by threads that have the group, as this one does.
             let size = grown.geometry.growth.size();
@@ -353,7 +400,9 @@ impl<'f> Change<'f> {
     fn header_before(&self, at: BasicBlock, size: BlockSize, bytes: &[u8]) -> Result<Buffer> {
         let what = BlockType::of_header(self.geometry(), at, bytes);
         let what = what.ok_or(Condition::InvalidArgument)?;
-        Ok(self.context.buffers().read((at.0, size), &*what.verifier)?)
+        what.verifier(self.geometry(), |verifier| {
+            Ok(self.context.buffers().read((at.0, size), verifier)?)
+        })
     }
 
     /// Adds what changed to the counters of the mount.

@@ -1,5 +1,7 @@
 //! An inode under change.
 
+use std::sync::Arc;
+
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
@@ -7,14 +9,17 @@ use crate::ag::{GroupRule, Groups};
 use crate::ondisk::inode::edit::{self, StoredFork};
 use crate::ondisk::inode::{Fork, ForkKind, Inode, InodeRule};
 use crate::ondisk::{Geometry, InodeNr};
+use crate::txn::{FoundInode, NewImage};
 
 /// An inode under change.
 #[derive(Debug, Clone)]
 pub struct InodeEdit {
-    inode: Inode,
-    /// Its first byte on the device.
-    at: u64,
+    inode: Arc<Inode>,
+    /// The bytes say something else by now.
+    is_stale: bool,
     bytes: Vec<u8>,
+    /// What a transaction found, from which the bytes were made.
+    found: Option<FoundInode>,
     /// Mappings of its data fork were changed.
     is_remapped: bool,
 }
@@ -27,25 +32,37 @@ impl InodeEdit {
         let bytes = groups.blocks().read(at, geometry.inode_bytes())?;
         let inode = Inode::decode(&bytes, number, geometry)
             .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
-        Ok(Self {
-            inode,
-            at,
-            bytes,
-            is_remapped: false,
-        })
+        Ok(Self::of_version(bytes, Arc::new(inode)))
     }
 
     /// An inode that is in use, which fills `bytes`.
     pub fn of_image(bytes: Vec<u8>, number: InodeNr, geometry: &Geometry) -> Result<Self> {
         let inode = Inode::decode_unsealed(&bytes, number, geometry)
             .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
-        let at = place(geometry, number)?;
-        Ok(Self {
+        Ok(Self::of_version(bytes, Arc::new(inode)))
+    }
+
+    /// An inode that is in use, which fills `bytes`; `inode` is what these say.
+    #[must_use]
+    pub fn of_version(bytes: Vec<u8>, inode: Arc<Inode>) -> Self {
+        Self {
             inode,
-            at,
+            is_stale: false,
             bytes,
+            found: None,
             is_remapped: false,
-        })
+        }
+    }
+
+    /// An inode that is in use, as a transaction found it.
+    pub fn of_found(found: FoundInode, number: InodeNr, geometry: &Geometry) -> Result<Self> {
+        let bytes = found.image().to_vec();
+        let mut edit = match found.inode() {
+            Some(inode) => Self::of_version(bytes, Arc::clone(inode)),
+            None => Self::of_image(bytes, number, geometry)?,
+        };
+        edit.found = Some(found);
+        Ok(edit)
     }
 
     /// Records that mappings of the data fork were changed.
@@ -61,15 +78,23 @@ impl InodeEdit {
 
     /// The inode with all changes, without its checksum.
     #[must_use]
-    pub fn into_image(self) -> Vec<u8> {
-        self.bytes
+    pub fn into_image(self) -> NewImage {
+        NewImage {
+            image: self.bytes,
+            decoded: (!self.is_stale).then_some(self.inode),
+            before: self.found,
+        }
     }
 
     /// Reads the inode as it is after all changes.
     pub fn refresh(&mut self, geometry: &Geometry) -> Result<()> {
-        let number = self.inode.number;
-        self.inode = Inode::decode_unsealed(&self.bytes, number, geometry)
-            .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
+        if self.is_stale {
+            let number = self.inode.number;
+            let inode = Inode::decode_unsealed(&self.bytes, number, geometry);
+            let inode = inode.map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
+            self.inode = Arc::new(inode);
+            self.is_stale = false;
+        }
         Ok(())
     }
 
@@ -94,6 +119,7 @@ impl InodeEdit {
 
     /// Stores a fork, for which blocks were added or removed.
     pub fn set_fork(&mut self, fork: &StoredFork<'_>, blocks: i64) -> Result<()> {
+        self.is_stale = true;
         let stored = edit::set_fork(&mut self.bytes, fork);
         stored.ok_or_else(|| self.broken(InodeRule::Extents))?;
         let counted = edit::add_blocks(&mut self.bytes, blocks);
@@ -102,13 +128,16 @@ impl InodeEdit {
 
     /// Makes changes of the core.
     pub fn change(&mut self, change: impl FnOnce(&mut [u8]) -> Option<()>) -> Result<()> {
+        self.is_stale = true;
         change(&mut self.bytes).ok_or_else(|| self.broken(InodeRule::Version))
     }
 
     /// Stores the inode.
-    pub fn store(mut self, groups: &mut Groups) {
+    pub fn store(mut self, groups: &mut Groups) -> Result<()> {
+        let at = place(groups.geometry(), self.inode.number)?;
         edit::seal(&mut self.bytes);
-        groups.blocks_mut().write(self.at, self.bytes);
+        groups.blocks_mut().write(at, self.bytes);
+        Ok(())
     }
 }
 

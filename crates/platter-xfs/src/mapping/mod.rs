@@ -339,18 +339,6 @@ impl ForkMap {
         }
     }
 
-    /// Whether this is still the map of the data fork of an inode, of whose B-tree no block was changed.
-    #[must_use]
-    pub fn is_of(&self, inode: &Inode) -> bool {
-        let fork = inode.data_fork();
-        match (&self.form, fork.format) {
-            (Form::Btree(root, _), ForkFormat::Btree) => {
-                **root == *fork.bytes && self.extents == fork.extents
-            }
-            _ => false,
-        }
-    }
-
     fn checked(&self, context: &FsContext, disk: &DiskMapping) -> Result<Mapping> {
         let mapping = Mapping::unpack(disk);
         let checked = mapping.check(context.geometry(), self.device);

@@ -253,12 +253,12 @@ impl SuperBlock {
             return Err(Condition::ReadOnly.into());
         }
         let lock = || States::lock(inodes);
-        let mut done = match self.context.change(cost, lock, &work) {
+        let done = match self.context.change(cost, lock, &work) {
             Err(error) if has_more_space(self, &error) => self.context.change(cost, lock, work)?,
             done => done?,
         };
-        let (sequence, remapped) = (done.sequence, &done.remapped);
-        done.locked.committed(&self.context, sequence, remapped)?;
+        let mut states = done.locked;
+        states.committed(&self.context, done.sequence, &done.changed)?;
         Ok(done.result)
     }
 

@@ -1,6 +1,5 @@
 //! The state of inodes while they change: one transaction for each change.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use platter_vfs::{Result, Timestamp};
 
 use super::Inode;
 use super::delayed::{Delayed, MappingTree};
+use crate::change::ChangedInodes;
 use crate::context::FsContext;
 use crate::directory::Directory;
 use crate::file::Contents;
@@ -118,15 +118,18 @@ impl InodeState {
     }
 
     /// Takes over what a change that was committed made of the inode, and of the mappings of its data fork.
-    fn committed(&mut self, context: &FsContext, sequence: u64, is_remapped: bool) -> Result<()> {
-        self.sync = sequence;
-        self.data_sync = sequence;
-        if let Some(inode) = inode::find(context, self.inode.number)? {
-            if is_remapped || !self.map.is_of(&inode) {
-                self.map = ForkMap::of_data(context, &inode)?;
-            }
-            self.inode = inode;
+    fn committed(
+        &mut self,
+        context: &FsContext,
+        inode: Arc<crate::ondisk::Inode>,
+        is_remapped: bool,
+    ) -> Result<()> {
+        let is_same_fork = self.inode.is_realtime() == inode.is_realtime()
+            && self.inode.data_fork() == inode.data_fork();
+        if is_remapped || !is_same_fork {
+            self.map = ForkMap::of_data(context, &inode)?;
         }
+        self.inode = inode;
         Ok(())
     }
 
@@ -196,15 +199,20 @@ impl<'n> States<'n> {
             .expect("it was among those to lock")
     }
 
-    /// Takes over what a change that was committed made of them, and of the mappings of some.
+    /// Takes over what a change that was committed made of them.
     pub(super) fn committed(
         &mut self,
         context: &FsContext,
         sequence: u64,
-        remapped: &BTreeSet<InodeNr>,
+        changed: &ChangedInodes,
     ) -> Result<()> {
         for (number, state) in &mut self.held {
-            state.committed(context, sequence, remapped.contains(number))?;
+            state.sync = sequence;
+            state.data_sync = sequence;
+            if let Some(inode) = changed.get(*number) {
+                let is_remapped = changed.is_remapped(*number);
+                state.committed(context, Arc::clone(inode), is_remapped)?;
+            }
         }
         Ok(())
     }

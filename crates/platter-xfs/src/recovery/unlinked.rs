@@ -118,7 +118,7 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
         mark_free(bytes);
         Some(())
     })?;
-    edit.store(groups);
+    edit.store(groups)?;
     let inode = groups.geometry().split_inode(number).1;
     inodes::free(&mut groups.get(ag)?, inode)?;
     groups.checkpoint()

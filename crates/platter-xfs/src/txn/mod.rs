@@ -11,5 +11,5 @@ pub mod unmount;
 pub use log::{BlockType, Header, HeaderVerifier, InodePlace, InodeVersion, Log};
 pub use log_device::LogDevice;
 pub use replay::{LogPosition, LogScan, LogState, ReplayReport, find_position, replay, scan};
-pub use transaction::{NewBytes, Transaction};
+pub use transaction::{FoundInode, NewBytes, NewImage, Transaction};
 pub use unmount::{clear_stale_records, write_unmount_record};

@@ -38,6 +38,8 @@ pub struct Transaction<'m> {
     /// Blocks that were changed outside, which nothing looks at here any more.
     replaced: Vec<(BasicBlock, Block)>,
     inodes: BTreeMap<u64, LoggedInode>,
+    /// Inodes that were changed outside, which nothing looks at here any more.
+    replaced_inodes: Vec<LoggedInode>,
     chunks: Vec<NewChunk>,
     /// Items of inodes that are gone with their chunks.
     gone: Vec<ItemKey>,
@@ -45,6 +47,8 @@ pub struct Transaction<'m> {
     done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     /// Blocks that were freed, with their lengths.
     cancelled: BTreeSet<(BasicBlock, u32)>,
+    /// Inodes that were committed, and what they say.
+    committed: Vec<(InodeNr, Option<Arc<Inode>>)>,
     /// Last: the transaction has given its space back when a freeze goes on.
     _running: Option<Running<'m>>,
 }
@@ -80,10 +84,12 @@ struct LoggedInode {
     place: InodePlace,
     before: Before,
     image: Vec<u8>,
+    /// What the image says, where that was validated.
+    decoded: Option<Arc<Inode>>,
 }
 
 /// An inode before a transaction.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Before {
     /// As the log has it, or as it was found before: validated, or free whatever its image is.
     Known(InodeVersion),
@@ -98,6 +104,47 @@ impl Before {
             Self::InCluster(image) => image,
         }
     }
+}
+
+/// An inode as a transaction found it. A clone is the same version.
+#[derive(Debug, Clone)]
+pub struct FoundInode {
+    place: InodePlace,
+    before: Before,
+}
+
+impl FoundInode {
+    /// Where it lies.
+    #[must_use]
+    pub fn place(&self) -> InodePlace {
+        self.place
+    }
+
+    /// The inode as it is to lie on the disk.
+    #[must_use]
+    pub fn image(&self) -> &[u8] {
+        self.before.image()
+    }
+
+    /// What it says, if it is in use and was validated.
+    #[must_use]
+    pub fn inode(&self) -> Option<&Arc<Inode>> {
+        match &self.before {
+            Before::Known(version) => version.inode.as_ref(),
+            Before::InCluster(_) => None,
+        }
+    }
+}
+
+/// The new image of an inode that was changed outside of a transaction.
+#[derive(Debug)]
+pub struct NewImage {
+    /// The image.
+    pub image: Vec<u8>,
+    /// What it says, where that was validated.
+    pub decoded: Option<Arc<Inode>>,
+    /// What it was made from; what there is now where it is not known.
+    pub before: Option<FoundInode>,
 }
 
 /// Inodes that are new.
@@ -145,12 +192,15 @@ impl<'m> Transaction<'m> {
             log,
             ticket: log.reserve(bytes, count)?,
             blocks: BTreeMap::new(),
+            replaced: Vec::new(),
             inodes: BTreeMap::new(),
+            replaced_inodes: Vec::new(),
             chunks: Vec::new(),
             gone: Vec::new(),
             intents: Vec::new(),
             done: Vec::new(),
             cancelled: BTreeSet::new(),
+            committed: Vec::new(),
             _running: running,
         })
     }
@@ -195,10 +245,9 @@ impl<'m> Transaction<'m> {
         change(&mut block.bytes)
     }
 
-    /// Makes these the bytes of a block.
+    /// Makes these the bytes of a block, once. It is not to be looked at before the transaction commits.
     pub fn replace(
         &mut self,
-            replaced: Vec::new(),
         at: BasicBlock,
         size: BlockSize,
         what: &BlockType,
@@ -225,7 +274,7 @@ impl<'m> Transaction<'m> {
             within: new.within,
             is_touched: false,
         };
-        self.blocks.insert(at, block);
+        self.replaced.push((at, block));
         Ok(())
     }
 
@@ -246,7 +295,8 @@ impl<'m> Transaction<'m> {
             .map(|len| len + len / 16 + ITEM_BYTES);
         let bytes = bytes.sum::<u64>()
             + self.cancelled.len() as u64 * ITEM_BYTES
-            + self.inodes.len() as u64 * (2 * inode + 2 * ITEM_BYTES);
+            + (self.inodes.len() + self.replaced_inodes.len()) as u64
+                * (2 * inode + 2 * ITEM_BYTES);
         let extended = self.log.extend(&mut self.ticket, bytes);
         (!extended).then_some(bytes)
     }
@@ -271,7 +321,7 @@ impl<'m> Transaction<'m> {
             within: Chunks::ALL,
             is_touched: true,
         };
-        self.replaced.push((at, block));
+        self.blocks.insert(at, block);
     }
 
     /// Frees a block: what was logged of it must not be replayed.
@@ -306,12 +356,12 @@ impl<'m> Transaction<'m> {
         Ok(())
     }
 
-    /// An inode as this transaction sees it.
-    pub fn inode(&self, place: &InodePlace) -> Result<Vec<u8>> {
-        match self.inodes.get(&place.number.get()) {
-            Some(inode) => Ok(inode.image.clone()),
-            None => Ok(self.before(place)?.image().to_vec()),
-        }
+    /// An inode that this transaction has not changed, as others committed it.
+    pub fn find_inode(&self, place: &InodePlace) -> Result<FoundInode> {
+        Ok(FoundInode {
+            place: *place,
+            before: self.before(place)?,
+        })
     }
 
     /// The image of an inode that is to be allocated, which the inode B-trees have as free. What is left in its place
@@ -345,6 +395,7 @@ impl<'m> Transaction<'m> {
                 inode: None,
             }),
             image: image.clone(),
+            decoded: None,
         };
         self.inodes.insert(number.get(), inode);
         Ok(image)
@@ -362,13 +413,47 @@ impl<'m> Transaction<'m> {
                 place: *place,
                 image: before.image().to_vec(),
                 before,
+                decoded: None,
             };
             self.inodes.insert(place.number.get(), inode);
         }
         match self.inodes.get_mut(&place.number.get()) {
-            Some(inode) => change(&mut inode.image),
+            Some(inode) => {
+                inode.decoded = None;
+                change(&mut inode.image)
+            }
             None => unreachable!("an inode that was inserted is there"),
         }
+    }
+
+    /// Makes this the image of an inode, once. It is not to be looked at before the transaction commits.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is of another length.
+    pub fn replace_inode(&mut self, place: &InodePlace, new: NewImage) -> Result<()> {
+        let number = place.number.get();
+        let before = match (self.inodes.remove(&number), new.before) {
+            (Some(changed), _) => changed.before,
+            (None, Some(found)) => found.before,
+            (None, None) => self.before(place)?,
+        };
+        if before.image().len() != new.image.len() {
+            let locus = Locus::inode(number);
+            return Err(Corruption::new("inode", locus, "is of another length").into());
+        }
+        let inode = LoggedInode {
+            place: *place,
+            before,
+            image: new.image,
+            decoded: new.decoded,
+        };
+        self.replaced_inodes.push(inode);
+        Ok(())
+    }
+
+    /// The inodes that were changed by what was committed, and what they say; `None` of one that is free.
+    pub fn take_committed(&mut self) -> Vec<(InodeNr, Option<Arc<Inode>>)> {
+        std::mem::take(&mut self.committed)
     }
 
     fn before(&self, place: &InodePlace) -> Result<Before> {
@@ -427,6 +512,7 @@ impl<'m> Transaction<'m> {
 
     fn apply(&mut self) -> Result<u64> {
         let mut changes = Vec::new();
+        self.committed.clear();
         self.verify_blocks()?;
         let inodes = self.changed_inodes()?;
         // From here on nothing fails but the log.
@@ -531,7 +617,8 @@ impl<'m> Transaction<'m> {
     fn changed_inodes(&mut self) -> Result<Vec<Change>> {
         let geometry = self.log.geometry();
         let mut changes = Vec::new();
-        for logged in std::mem::take(&mut self.inodes).into_values() {
+        let inodes = std::mem::take(&mut self.inodes).into_values();
+        for logged in inodes.chain(std::mem::take(&mut self.replaced_inodes)) {
             let before_image = logged.before.image();
             if **before_image == logged.image[..] {
                 continue;
@@ -547,7 +634,15 @@ impl<'m> Transaction<'m> {
                 // What lay in the cluster is verified here: others may have changed its link only.
                 Before::InCluster(image) => used(Inode::decode(image, number, geometry))?,
             };
-            let inode = used(Inode::decode_unsealed(&logged.image, number, geometry))?;
+            let decode = || Inode::decode_unsealed(&logged.image, number, geometry);
+            let inode = match logged.decoded {
+                Some(decoded) => {
+                    debug_assert_eq!(decode().ok().as_ref(), Some(&*decoded));
+                    Some(decoded)
+                }
+                None => used(decode())?,
+            };
+            self.committed.push((number, inode.clone()));
             let mut dirty = Dirty::between(before.as_deref(), inode.as_deref());
             dirty.link = next_unlinked(before_image) != next_unlinked(&logged.image);
             let content = Content::Inode {
@@ -563,13 +658,13 @@ impl<'m> Transaction<'m> {
     }
 }
 
-impl Drop for Transaction<'_> {
-    fn drop(&mut self) {
-        self.log.release(&self.ticket);
-    }
-}
 fn read_block(log: &Log, at: BasicBlock, size: BlockSize, what: &BlockType) -> Result<Buffer> {
     let read = |verifier: &dyn Verify| log.buffers().read((at.0, size), verifier);
     Ok(what.verifier(log.geometry(), read)?)
 }
 
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        self.log.release(&self.ticket);
+    }
+}

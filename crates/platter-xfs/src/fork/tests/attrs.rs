@@ -18,7 +18,7 @@ fn edit_attributes<T>(
     let mut attrs = AttrEdit::open(&mut groups, &mut inode).unwrap();
     let result = change(&mut attrs);
     attrs.finish().unwrap();
-    inode.store(&mut groups);
+    inode.store(&mut groups).unwrap();
     groups.write_all().unwrap();
     result
 }
@@ -182,7 +182,7 @@ fn recovery_removes_incomplete_attributes() {
             attrs.set(&attr).unwrap();
         }
         attrs.finish().unwrap();
-        inode.store(&mut groups);
+        inode.store(&mut groups).unwrap();
         groups.write_all().unwrap();
         let change = |work: &dyn Fn(&mut AttrEdit<'_>)| {
             let mut inode = InodeEdit::read(&groups, number).unwrap();
@@ -191,7 +191,7 @@ fn recovery_removes_incomplete_attributes() {
             attrs = attrs.for_recovery();
             work(&mut attrs);
             attrs.finish().unwrap();
-            inode.store(&mut groups);
+            inode.store(&mut groups).unwrap();
             groups.write_all().unwrap();
         };
         change(&|attrs| attrs.set(&attr).unwrap());
@@ -271,7 +271,7 @@ fn leaf_that_the_tree_leads_to_again_is_a_cycle() {
     )
     .unwrap();
     fork.store(&mut inode).unwrap();
-    inode.store(&mut groups);
+    inode.store(&mut groups).unwrap();
     groups.write_all().unwrap();
     children.insert(1, other);
     let children: Vec<(u32, u32)> = children.iter().map(|&child| (u32::MAX, child)).collect();

@@ -63,7 +63,7 @@ pub(crate) fn change<T>(
     let mut fork = ForkEdit::open(&fork, number, &sample.geometry).unwrap();
     let done = change(&mut fork, &mut groups);
     fork.store(&mut inode).unwrap();
-    inode.store(&mut groups);
+    inode.store(&mut groups).unwrap();
     groups.write_all().unwrap();
     done
 }

@@ -52,6 +52,6 @@ pub(super) fn finish(finisher: &mut Finisher, intent: &AttrIntent) -> Result<()>
         }
     }
     attrs.finish()?;
-    inode.store(&mut finisher.groups);
+    inode.store(&mut finisher.groups)?;
     Ok(())
 }

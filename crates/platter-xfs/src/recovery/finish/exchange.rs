@@ -87,7 +87,7 @@ pub(super) fn finish(finisher: &mut Finisher, intent: &ExchangeIntent) -> Result
         if has_sizes {
             inode.change(|bytes| edit::set_size(bytes, size))?;
         }
-        inode.store(&mut finisher.groups);
+        inode.store(&mut finisher.groups)?;
     }
     Ok(())
 }

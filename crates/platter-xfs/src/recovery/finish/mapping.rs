@@ -48,7 +48,7 @@ pub(super) fn finish(finisher: &mut Finisher, update: &BmapUpdate) -> Result<()>
         map(finisher, &mut fork, (owner, kind), mapping)?;
     }
     fork.store(&mut inode)?;
-    inode.store(&mut finisher.groups);
+    inode.store(&mut finisher.groups)?;
     Ok(())
 }
 

@@ -84,10 +84,6 @@ impl Grants {
         }
     }
 
-    pub(super) fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
     /// The end of the log: no record to come begins before it.
     pub(super) fn head(&self) -> Lsn {
         self.head

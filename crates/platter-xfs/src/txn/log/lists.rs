@@ -1,7 +1,7 @@
 //! The committed item list (CIL) and the active item list (AIL): what the running checkpoint holds, and what
 //! is in the log and not in its place on the disk yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -75,8 +75,7 @@ pub(super) struct Lists {
     kept_tail: Option<Lsn>,
     /// The running checkpoint: its number, items in the order of their first commit, and bytes.
     sequence: u64,
-    running: BTreeMap<u64, ItemKey>,
-    next: u64,
+    running: Vec<ItemKey>,
     running_bytes: u64,
     /// The most that the running checkpoint was to take in the log so far: items may become smaller.
     charged: u64,
@@ -91,8 +90,7 @@ impl Lists {
             active: BTreeSet::new(),
             kept_tail: None,
             sequence: 1,
-            running: BTreeMap::new(),
-            next: 0,
+            running: Vec::new(),
             running_bytes: 0,
             charged: 0,
             done: Vec::new(),
@@ -161,8 +159,7 @@ impl Lists {
             if let Some(counted) = counted {
                 self.running_bytes -= counted;
             } else {
-                self.running.insert(self.next, key);
-                self.next += 1;
+                self.running.push(key);
             }
             self.running_bytes += bytes;
         }
@@ -182,7 +179,7 @@ impl Lists {
         }
         let log_bytes = self.pending_bytes();
         let mut items = Vec::with_capacity(self.running.len() + self.done.len());
-        for key in std::mem::take(&mut self.running).into_values() {
+        for key in std::mem::take(&mut self.running) {
             if let Some(item) = self.items.get_mut(&key) {
                 item.running_bytes = None;
                 item.is_closing = true;

@@ -63,6 +63,8 @@ pub struct Log {
     /// For sizes; how far the filesystem reaches [grows](Self::grow) with that of the mount.
     geometry: Geometry,
     shape: Shape,
+    /// Bytes that may be in use.
+    capacity: u64,
     failure: OnceLock<Error>,
     /// Commits; hot next to the lists, whose lock is held then.
     changes: Padded<AtomicU32>,
@@ -118,6 +120,7 @@ impl Log {
             buffers,
             geometry: geometry.clone(),
             shape,
+            capacity,
             failure: OnceLock::new(),
             changes: Padded::default(),
             lists: Padded(Mutex::new(Lists::new(shape))),
@@ -259,7 +262,7 @@ impl Log {
     /// before it has to wait again. Waits while there is none; the caller holds no lock.
     pub(super) fn reserve(&self, bytes: u64, count: u32) -> Result<Ticket> {
         let ticket = Ticket::new(self.shape.reservation(bytes), count);
-        let limit = self.grants.lock().capacity() / CHECKPOINT_PARTS;
+        let limit = self.capacity / CHECKPOINT_PARTS;
         let (sequence, pending) = {
             let lists = self.lists.lock();
             (lists.sequence(), lists.pending_bytes())
@@ -274,7 +277,7 @@ impl Log {
     /// The most that a transaction reserves without knowing that it takes as much.
     #[must_use]
     pub fn usual_max(&self) -> u64 {
-        self.grants.lock().capacity() / USUAL_PARTS
+        self.capacity / USUAL_PARTS
     }
 
     /// Has a ticket last for items of `bytes`, as far as there is space now.
