@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_a_dead_mount_are_told_from_others() {
+    fn errors_of_a_dead_mount_are_known() {
         let image: Arc<str> = "disk.img".into();
         let opened = |errno: Errno| {
             let io = IoError::new(&image, Operation::Open, 0, 0, errno.into());
