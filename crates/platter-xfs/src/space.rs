@@ -330,6 +330,11 @@ impl Held {
         }
     }
 
+    /// The freed blocks, each extent with the checkpoint that freed it.
+    pub(crate) fn freed(&self) -> &[(u64, Range<u32>)] {
+        self.holds.as_ref().map_or(&[], |holds| &holds.busy)
+    }
+
     /// The freed blocks.
     pub(crate) fn busy(&mut self) -> RangeSet<u32> {
         let mut busy = RangeSet::default();

@@ -156,7 +156,25 @@ pub(crate) fn take(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<
     space::update_longest(group)
 }
 
-/// Allocates `count` blocks in a row at a multiple of `align`, within `bounds`; without an owner yet.
+/// Blocks that nothing may have that has no LSN, as inodes of a new chunk and values of attributes: those that this change
+/// freed, or a checkpoint that is not durable. An older checkpoint may hold what they were, which is replayed over all that
+/// has no newer LSN, unless a later checkpoint cancels it; and one that cancels it skips new inodes of its own there.
+fn blocks_to_be_replayed(group: &mut Group<'_>) -> RangeSet<u32> {
+    let mut blocks = RangeSet::default();
+    let Some(busy) = group.busy else {
+        return blocks;
+    };
+    *group.left_busy |= !busy.is_empty();
+    for (_, extent) in busy {
+        blocks.insert(extent.clone());
+    }
+    for freed in group.freed.iter().filter(|freed| freed.ag == group.ag) {
+        blocks.insert(freed.start.0..freed.start.0.saturating_add(freed.count));
+    }
+    blocks
+}
+
+/// Allocates `count` blocks for inodes in a row at a multiple of `align`, within `bounds`; without an owner yet.
 /// `None` if there are none.
 pub(crate) fn aligned(
     group: &mut Group<'_>,
@@ -165,13 +183,13 @@ pub(crate) fn aligned(
     bounds: &Range<u32>,
 ) -> Result<Option<AgBlock>> {
     space::fill_free_list(group)?;
-    let mut outside = RangeSet::default();
+    let mut avoid = blocks_to_be_replayed(group);
     for range in [0..bounds.start, bounds.end..u32::MAX] {
         if !range.is_empty() {
-            outside.insert(range);
+            avoid.insert(range);
         }
     }
-    let found = find_by_length(group, count, align, &outside)?;
+    let found = find_by_length(group, count, align, &avoid)?;
     let Some((start, _)) = found.filter(|(_, found)| *found == count) else {
         return Ok(None);
     };

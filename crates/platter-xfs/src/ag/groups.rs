@@ -45,6 +45,8 @@ pub struct Groups {
     taken: Vec<Claim>,
     /// Blocks that are freed, and which nothing may have before that is durable.
     withheld: Vec<Claim>,
+    /// Busy blocks were left out of a search.
+    left_busy: bool,
 }
 
 /// What the superblock counts of groups.
@@ -108,6 +110,7 @@ impl Groups {
             conflict: None,
             taken: Vec::new(),
             withheld: Vec::new(),
+            left_busy: false,
         }
     }
 
@@ -121,6 +124,11 @@ impl Groups {
     pub fn missing(&self) -> Option<BTreeSet<AgNr>> {
         let missing = self.conflict?;
         Some(self.open.keys().chain([missing]).collect())
+    }
+
+    /// Whether there may be space for what was not found once the checkpoints that freed blocks are durable.
+    pub(crate) fn has_left_busy(&self) -> bool {
+        self.left_busy
     }
 
     /// Releases a group that was not changed.
@@ -246,6 +254,8 @@ impl Groups {
         let open =
             open.ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::DoubleFree))?;
         let headers = Arc::make_mut(&mut open.headers);
+        let is_replayed = self.space.as_ref().is_some_and(|space| !space.keeps_old());
+        let held = open.held.as_ref().filter(|_| is_replayed);
         Ok(Group {
             geometry: &self.geometry,
             ag,
@@ -256,6 +266,8 @@ impl Groups {
             limits: &mut headers.limits,
             claims: &open.claims,
             freed: &mut self.freed,
+            busy: held.map(Held::freed),
+            left_busy: &mut self.left_busy,
             unshared: &mut self.unshared,
             keeps_reserve: self.space.is_some(),
         })

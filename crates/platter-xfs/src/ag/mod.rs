@@ -13,6 +13,7 @@ pub(crate) mod inodes;
 mod groups;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use platter_vfs::writing::RangeSet;
 
@@ -52,6 +53,10 @@ pub struct Group<'g> {
     claims: &'g RangeSet<u32>,
     /// What was freed.
     freed: &'g mut Vec<AgExtent>,
+    /// What was freed before, in checkpoints that may not be durable; `None` where nothing is replayed.
+    busy: Option<&'g [(u64, Range<u32>)]>,
+    /// Busy blocks were left out of a search.
+    left_busy: &'g mut bool,
     /// What has one user left of several, or another place in a file.
     unshared: &'g mut Vec<AgExtent>,
     /// Blocks that the trees may come to need are not allocated.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use platter_cache::Buffer;
 use platter_cache::buffer::BlockSize;
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use crate::ag::{GroupCounts, Groups};
 use crate::context::FsContext;
@@ -66,6 +66,20 @@ struct Need {
     log_bytes: u64,
     /// What the work gave back before, which it does once.
     kept_reservations: u64,
+    /// Whether it was begun again for blocks that were freed.
+    freed: Freed,
+}
+
+/// Blocks that were freed in checkpoints that are not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Freed {
+    /// Not missed.
+    #[default]
+    Left,
+    /// Missed: their checkpoints are to be made durable.
+    Wanted,
+    /// Some were freed before the change began: they were waited for.
+    Waited,
 }
 
 /// A change that was committed.
@@ -152,6 +166,13 @@ impl FsContext {
             ..Need::default()
         };
         loop {
+            if need.freed == Freed::Wanted {
+                need.freed = Freed::Waited;
+                log.force_freed().inspect_err(|_| {
+                    self.return_reserved(need.kept_reservations);
+                })?;
+                self.space().finish(self.geometry().groups(), log);
+            }
             let begun = begin(log, usual.max(need.log_bytes));
             let transaction = begun.inspect_err(|_| {
                 self.return_reserved(need.kept_reservations);
@@ -173,7 +194,7 @@ impl FsContext {
                         },
                     });
                 }
-                Err(_) if change.takes_more(&mut need) => self.space().note_conflict(),
+                Err(error) if change.takes_more(&mut need, &error) => self.space().note_conflict(),
                 Err(error) => {
                     self.return_reserved(change.kept_reservations);
                     return Err(error);
@@ -224,8 +245,13 @@ impl<'f> Change<'f> {
     }
 
     /// Whether the change failed for want of what it can have when it is begun again.
-    fn takes_more(&self, need: &mut Need) -> bool {
+    fn takes_more(&self, need: &mut Need, error: &Error) -> bool {
         need.kept_reservations = self.kept_reservations;
+        let is_full = matches!(error, Error::Condition(Condition::NoSpace));
+        if is_full && need.freed == Freed::Left && self.groups.has_left_busy() {
+            need.freed = Freed::Wanted;
+            return true;
+        }
         if let Some(bytes) = self.log_bytes {
             need.log_bytes = need.log_bytes.max(bytes);
             return true;

@@ -18,6 +18,8 @@ mod growth_tests;
 mod inactivation_tests;
 #[cfg(test)]
 mod growfs_tests;
+#[cfg(test)]
+mod reuse_tests;
 
 use std::sync::Arc;
 

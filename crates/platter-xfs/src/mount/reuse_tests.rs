@@ -1,0 +1,171 @@
+//! What has no LSN (new inodes, values of attributes) gets no blocks of metadata that was freed, before that is durable:
+//! recovery would replay what they were over it, or skip the new inodes with what was cancelled.
+
+use platter_block::sim::Recorder;
+use platter_ondisk::Uuid;
+use platter_vfs::{Context, CreateKind, Inode, XattrMode};
+
+use super::tests::{create, device_of, mount, name};
+use super::*;
+use crate::mapping::ForkMap;
+use crate::mkfs::MkfsOptions;
+use crate::ondisk::{AgNr, FileBlock, ForkKind, FsBlock};
+
+const AG: AgNr = AgNr(0);
+/// Bytes of a value that no leaf of 4 KiB holds.
+const VALUE: usize = 3500;
+
+/// A filesystem with a directory of names of one file, whose blocks lie in the first group between blocks in use.
+struct Scene {
+    recorder: Recorder,
+    xfs: Xfs,
+    root: Arc<dyn Inode>,
+    file: Arc<dyn Inode>,
+    directory: Arc<dyn Inode>,
+    names: Vec<String>,
+    blocks: Vec<FsBlock>,
+}
+
+impl Scene {
+    /// With so many names in the directory.
+    fn new(options: &MkfsOptions, names: usize) -> Self {
+        let recorder = Recorder::new(vec![device_of(options)]);
+        let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[0]) as _;
+        let xfs = mount(&device);
+        let root = xfs.root().unwrap();
+        let file = create(&*root, "file", CreateKind::Regular).unwrap();
+        set(&*file, "user.first");
+        let names: Vec<_> = (0..names)
+            .map(|number| format!("{number}-{}", "n".repeat(60)))
+            .collect();
+        let geometry = xfs.context().geometry();
+        let number = |inode: &Arc<dyn Inode>| InodeNr::new(inode.id().number).unwrap();
+        let made = (0..5 * geometry.ag_count())
+            .map(|index| create(&*root, &format!("dir-{index}"), CreateKind::Directory).unwrap());
+        let made = made.filter(|made| geometry.split_inode(number(made)).0 == AG);
+        let directories: Vec<_> = made.collect();
+        // Each gets its blocks after the one before.
+        for directory in &directories {
+            for text in &names {
+                let linked = directory.link(&Context::root(), name(text), file.id());
+                linked.unwrap();
+            }
+        }
+        let directory = Arc::clone(&directories[2]);
+        let blocks = blocks(&xfs, &*directory, ForkKind::Data);
+        assert!(!blocks.is_empty());
+        Self {
+            recorder,
+            root,
+            file,
+            directory,
+            names,
+            blocks,
+            xfs,
+        }
+    }
+
+    fn log(&self) -> &Log {
+        self.xfs.context().log().unwrap()
+    }
+
+    /// Has the directory free its blocks.
+    fn free_blocks(&self) {
+        for text in &self.names {
+            self.directory.unlink(&Context::root(), name(text)).unwrap();
+        }
+        assert!(blocks(&self.xfs, &*self.directory, ForkKind::Data).is_empty());
+    }
+
+    /// The filesystem as a crash leaves it now.
+    fn crashed(&self) -> Xfs {
+        let recording = self.recorder.recording();
+        let mut devices = recording.replay(self.recorder.position()).unwrap();
+        let device: Arc<dyn BlockDevice> = Arc::new(devices.remove(0));
+        mount(&device)
+    }
+
+    fn end(self) {
+        let Self { xfs, .. } = self;
+        xfs.unmount().unwrap();
+    }
+}
+
+fn options() -> MkfsOptions {
+    MkfsOptions::new(Uuid::from_bytes([7; 16]))
+}
+
+fn set(file: &dyn Inode, text: &str) {
+    let value = [7; VALUE];
+    let set = file.set_xattr(&Context::root(), text.as_bytes(), &value, XattrMode::Set);
+    set.unwrap();
+}
+
+/// The blocks of a fork.
+fn blocks(xfs: &Xfs, file: &dyn Inode, kind: ForkKind) -> Vec<FsBlock> {
+    let context = xfs.context();
+    let number = InodeNr::new(file.id().number).unwrap();
+    let inode = crate::inode::read(context, number).unwrap();
+    let fork = match kind {
+        ForkKind::Data => ForkMap::of_data(context, &inode),
+        ForkKind::Attr => ForkMap::of_attrs(context, &inode),
+    };
+    let mut blocks = Vec::new();
+    let Ok(fork) = fork else {
+        return blocks;
+    };
+    let mut at = FileBlock(0);
+    while let Some(run) = fork.next(context, at).unwrap() {
+        if let Some(mapping) = run.mapping() {
+            blocks.extend((0..mapping.count).map(|step| FsBlock(mapping.start + step)));
+        }
+        at = run.end();
+    }
+    blocks
+}
+
+#[test]
+fn inodes_in_a_new_chunk_outlive_a_crash() {
+    // The blocks of a directory, of a cluster and of a chunk have one length.
+    let scene = Scene::new(
+        &MkfsOptions {
+            block_bytes: Some(32 << 10),
+            ..options()
+        },
+        8,
+    );
+    let context = scene.xfs.context();
+    let agi = || context.agi(AG).unwrap();
+    let mut files = 0;
+    let mut add = || {
+        let made = create(&*scene.root, &format!("file-{files}"), CreateKind::Regular);
+        files += 1;
+        made.unwrap()
+    };
+    while agi().free_count > 0 {
+        add();
+    }
+    let newest = || {
+        let first = agi().newest.unwrap();
+        let geometry = context.geometry();
+        geometry.fs_block(AG, geometry.locate_ag_inode(first).0)
+    };
+    scene.log().quiesce().unwrap();
+    scene.free_blocks();
+    let made = create(&*scene.root, "made", CreateKind::Regular).unwrap();
+    made.sync(false).unwrap();
+    let crashed = scene.crashed();
+    let found = crashed.root().unwrap().lookup(name("made")).unwrap();
+    assert_eq!(found.attr().unwrap().links, 1);
+    drop(found);
+    crashed.unmount().unwrap();
+    assert_ne!(newest(), scene.blocks[0]);
+    // Once that is durable, the next chunk goes there.
+    let count = agi().count;
+    while agi().count == count {
+        add();
+    }
+    assert_eq!(newest(), scene.blocks[0]);
+    drop(made);
+    scene.end();
+}
