@@ -174,6 +174,17 @@ fn blocks_to_be_replayed(group: &mut Group<'_>) -> RangeSet<u32> {
     blocks
 }
 
+/// Allocates blocks in a row, at most so many, for what has no LSN; without an owner yet. `None` if there are none.
+pub(crate) fn without_lsn(group: &mut Group<'_>, most: u32) -> Result<Option<(AgBlock, u32)>> {
+    space::fill_free_list(group)?;
+    let avoid = blocks_to_be_replayed(group);
+    let found = find_by_length(group, most, 1, &avoid)?;
+    if let Some((start, count)) = found {
+        take(group, start, count)?;
+    }
+    Ok(found)
+}
+
 /// Allocates `count` blocks for inodes in a row at a multiple of `align`, within `bounds`; without an owner yet.
 /// `None` if there are none.
 pub(crate) fn aligned(

@@ -4,7 +4,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{ForkEdit, Form, ROOT};
-use crate::ag::{BlockRole, Groups, alloc, rmap, space};
+use crate::ag::{BlockRole, Group, Groups, alloc, rmap, space};
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, DiskMapping, Owner, RmapOwner};
 use crate::ondisk::{
     AgBlock, AgNr, BlockKind, BlockVerifier, ForkKind, FsBlock, Geometry, InodeNr, Site,
@@ -54,6 +54,16 @@ pub(super) fn alloc(
     inode: InodeNr,
     most: u32,
 ) -> Result<(AgNr, AgBlock, u32)> {
+    alloc_by(groups, inode, most, space::alloc_extent)
+}
+
+/// The same, where `take` allocates blocks of a group.
+pub(super) fn alloc_by(
+    groups: &mut Groups,
+    inode: InodeNr,
+    most: u32,
+    take: impl Fn(&mut Group<'_>, u32) -> Result<Option<(AgBlock, u32)>>,
+) -> Result<(AgNr, AgBlock, u32)> {
     let count = groups.geometry().ag_count();
     let (own_ag, _) = groups.geometry().split_inode(inode);
     for step in 0..count {
@@ -63,7 +73,7 @@ pub(super) fn alloc(
         if most == 0 {
             continue;
         }
-        if let Some((start, count)) = space::alloc_extent(&mut group, most)? {
+        if let Some((start, count)) = take(&mut group, most)? {
             return Ok((ag, start, count));
         }
     }

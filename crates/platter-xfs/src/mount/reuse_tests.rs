@@ -1,15 +1,21 @@
 //! What has no LSN (new inodes, values of attributes) gets no blocks of metadata that was freed, before that is durable:
 //! recovery would replay what they were over it, or skip the new inodes with what was cancelled.
 
+use std::ops::ControlFlow;
+
 use platter_block::sim::Recorder;
 use platter_ondisk::Uuid;
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Context, CreateKind, Inode, XattrMode};
 
 use super::tests::{create, device_of, mount, name};
 use super::*;
+use crate::btree::Tree;
 use crate::mapping::ForkMap;
 use crate::mkfs::MkfsOptions;
-use crate::ondisk::{AgNr, FileBlock, ForkKind, FsBlock};
+use crate::ondisk::btree::{BtreeKind, DiskFreeExtent};
+use crate::ondisk::features::RoCompat;
+use crate::ondisk::{AgBlock, AgNr, FileBlock, ForkKind, FsBlock};
 
 const AG: AgNr = AgNr(0);
 /// Bytes of a value that no leaf of 4 KiB holds.
@@ -168,4 +174,71 @@ fn inodes_in_a_new_chunk_outlive_a_crash() {
     assert_eq!(newest(), scene.blocks[0]);
     drop(made);
     scene.end();
+}
+
+#[test]
+fn value_gets_no_block_that_its_checkpoint_cancels() {
+    let scene = Scene::new(&options(), 40);
+    let [block] = scene.blocks[..] else {
+        panic!("{:?}", scene.blocks);
+    };
+    scene.log().quiesce().unwrap();
+    // A checkpoint that holds a part of the block.
+    let more = scene
+        .directory
+        .link(&Context::root(), name("more"), scene.file.id());
+    more.unwrap();
+    scene.xfs.sync().unwrap();
+    scene
+        .directory
+        .unlink(&Context::root(), name("more"))
+        .unwrap();
+    scene.free_blocks();
+    set(&*scene.file, "user.second");
+    let of_file = || blocks(&scene.xfs, &*scene.file, ForkKind::Attr);
+    assert!(!of_file().contains(&block));
+    scene.xfs.sync().unwrap();
+    set(&*scene.file, "user.third");
+    assert!(of_file().contains(&block));
+    scene.end();
+}
+
+#[test]
+fn value_waits_for_blocks_where_there_are_no_others() {
+    let mut options = options();
+    options.features.ro_compat = RoCompat::empty();
+    let scene = Scene::new(&options, 800);
+    let context = scene.xfs.context();
+    scene.log().quiesce().unwrap();
+    context
+        .space()
+        .finish(context.geometry().groups(), scene.log());
+    scene.free_blocks();
+    // All but what was freed is about to be used by others.
+    for ag in context.geometry().groups() {
+        let mut free = RangeSet::default();
+        let bno = context.agf(ag).unwrap().bno;
+        let mut leaves = |leaf: &crate::ondisk::btree::BtreeBlock<'_>| {
+            for record in leaf.records::<DiskFreeExtent>() {
+                let start = record.start.get();
+                free.insert(start..start + record.count.get());
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        Tree::of_group(context, BtreeKind::Bno, ag, bno)
+            .leaves(&mut leaves)
+            .unwrap();
+        let mut held = context.space().lock(ag);
+        let busy = held.busy();
+        for extent in free.within(0..u32::MAX) {
+            for unused in busy.gaps(extent) {
+                held.claim(AgBlock(unused.start), unused.end - unused.start);
+            }
+        }
+    }
+    let before = scene.log().running();
+    set(&*scene.file, "user.second");
+    assert!(scene.log().is_durable(before));
+    let of_file = blocks(&scene.xfs, &*scene.file, ForkKind::Attr);
+    assert!(of_file.iter().any(|block| scene.blocks.contains(block)));
 }

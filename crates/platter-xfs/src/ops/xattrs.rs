@@ -10,7 +10,7 @@ use super::state::{Times, touch};
 use super::{Inode, attr_fork};
 use crate::change::{Change, Cost};
 use crate::fork::{Attr, AttrEdit, AttrKey, InodeEdit};
-use crate::ondisk::attr::Namespace;
+use crate::ondisk::attr::{Namespace, build};
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::{InodeNr, attr};
 use crate::xattr::{AttrName, acl};
@@ -179,6 +179,13 @@ fn set_stored(
             return Ok(());
         }
         attr_fork::add(change, edit)?;
+    }
+    let geometry = change.geometry();
+    if value.is_some_and(|value| !build::is_local(name.name, value, geometry))
+        && let Some(log) = change.context().log()
+    {
+        let (ag, _) = geometry.split_inode(edit.inode().number);
+        change.groups.finish_freed(ag, log)?;
     }
     let mut attrs = AttrEdit::open(&mut change.groups, edit)?;
     match value {

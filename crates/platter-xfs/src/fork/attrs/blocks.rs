@@ -5,15 +5,17 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, Result};
 
 use super::super::ForkEdit;
-use super::super::tree::alloc;
+use super::super::tree::alloc_by;
 use super::{Stored, StoredValue, broken};
-use crate::ag::{BlockRole, Groups, rmap, space};
+use crate::ag::{BlockRole, Group, Groups, alloc, rmap, space};
 use crate::ondisk::attr::build;
 use crate::ondisk::attr::remote::{self, AttrRemoteRule};
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::da::{DaKind, DaNodeRule};
 use crate::ondisk::extent::Mapping;
-use crate::ondisk::{BlockKind, BlockVerifier, FileBlock, FsBlock, Geometry, InodeNr, Site};
+use crate::ondisk::{
+    AgBlock, BlockKind, BlockVerifier, FileBlock, FsBlock, Geometry, InodeNr, Site,
+};
 
 /// Mappings that are looked at for a hole before blocks go to the end.
 const HOLE_SEARCH_MAPPINGS: u32 = 64;
@@ -120,7 +122,7 @@ impl<'g> Blocks<'g> {
     /// Allocates and maps a block for the tree.
     pub(super) fn add_block(&mut self) -> Result<u32> {
         let block = self.unused(1)?;
-        self.map(block, 1)?;
+        self.map(block, 1, space::alloc_extent)?;
         Ok(block)
     }
 
@@ -178,10 +180,15 @@ impl<'g> Blocks<'g> {
         at.ok_or_else(|| Condition::NoSpace.into())
     }
 
-    fn map(&mut self, first: u32, count: u32) -> Result<()> {
+    fn map(
+        &mut self,
+        first: u32,
+        count: u32,
+        take: impl Fn(&mut Group<'_>, u32) -> Result<Option<(AgBlock, u32)>>,
+    ) -> Result<()> {
         let mut done = 0;
         while done < count {
-            let (ag, start, found) = alloc(self.groups, self.owner, count - done)?;
+            let (ag, start, found) = alloc_by(self.groups, self.owner, count - done, &take)?;
             let offset = u64::from(first) + u64::from(done);
             rmap::add(
                 &mut self.groups.get(ag)?,
@@ -221,7 +228,7 @@ impl<'g> Blocks<'g> {
         let capacity = remote::capacity(&self.geometry).max(1);
         let len = u32::try_from(value.len()).map_err(|_| Condition::TooBig)?;
         let first = self.unused(len.div_ceil(capacity))?;
-        self.map(first, len.div_ceil(capacity))?;
+        self.map(first, len.div_ceil(capacity), alloc::without_lsn)?;
         let parts = value.chunks(usize::try_from(capacity).unwrap_or(usize::MAX));
         for (part, step) in parts.zip(0_u32..) {
             let at = self.locate(first + step)?;
