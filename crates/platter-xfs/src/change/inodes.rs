@@ -187,6 +187,10 @@ impl Change<'_> {
         let bucket = bucket_of(inode);
         let mut group = self.groups.get(ag)?;
         let head = inodes::unlinked_head(&group, bucket);
+        if head == Some(inode) {
+            // It would be its own successor.
+            return Err(Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList).into());
+        }
         inodes::set_unlinked_head(&mut group, bucket, Some(inode));
         edit.change(|bytes| edit::set_next_unlinked(bytes, head))
     }

@@ -587,6 +587,49 @@ fn unlinked_list_without_an_end_is_left_alone() {
     made.unwrap();
 }
 
+/// A device with a file that has a name, contents, and a place in a list of unlinked inodes.
+fn with_linked_inode_in_list() -> (Arc<dyn BlockDevice>, AgNr, usize) {
+    let device = new_device();
+    let xfs = mount(&device);
+    let file = create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap();
+    file.write_at(0, &[1; 3 * BLOCK]).unwrap();
+    let number = InodeNr::new(file.id().number).unwrap();
+    let geometry = xfs.context().geometry().clone();
+    drop(file);
+    xfs.unmount().unwrap();
+    let (ag, inode) = geometry.split_inode(number);
+    let bucket = inode.0 as usize % UNLINKED_BUCKETS;
+    let sector = usize::try_from(geometry.sector_bytes()).unwrap();
+    let at = geometry.ag_offset(ag) + 2 * sector as u64;
+    change_block(&*device, at, (sector, DiskAgi::CHECKSUM_OFFSET), |bytes| {
+        let (disk, _) = DiskAgi::mut_from_prefix(bytes).unwrap();
+        disk.unlinked[bucket].set(inode.0);
+    });
+    (device, ag, bucket)
+}
+
+#[test]
+fn linked_inode_in_a_list_of_unlinked_ones_stays() {
+    let (device, ag, bucket) = with_linked_inode_in_list();
+    for _ in 0..2 {
+        let xfs = mount(&device);
+        let root = xfs.root().unwrap();
+        let file = root.lookup(name("file")).unwrap();
+        let mut contents = vec![0; 3 * BLOCK];
+        assert_eq!(file.read_at(0, &mut contents).unwrap(), contents.len());
+        assert_eq!(contents, [1; 3 * BLOCK]);
+        assert_eq!(file.attr().unwrap().links, 1);
+        assert!(root.unlink(&Context::root(), name("file")).is_err());
+        // Others can be removed.
+        create(&*root, "other", CreateKind::Regular).unwrap();
+        root.unlink(&Context::root(), name("other")).unwrap();
+        drop((root, file));
+        xfs.unmount().unwrap();
+        let agi = xfs.context().agi(ag).unwrap();
+        assert!(agi.unlinked[bucket].is_some());
+    }
+}
+
 #[test]
 fn target_in_two_blocks_is_read_before_it_is_written() {
     let device = device_of(&MkfsOptions {

@@ -2,9 +2,11 @@
 //! (`xfs_inodegc`). Until then they are on their lists of unlinked inodes, where recovery finds them.
 
 use platter_block::lock::Mutex;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, Result};
 
 use super::SuperBlock;
+use crate::ag::GroupRule;
 use crate::change::{Change, Cost};
 use crate::ondisk::InodeNr;
 
@@ -102,6 +104,10 @@ fn free_all(superblock: &SuperBlock, numbers: &[InodeNr]) -> Result<()> {
 /// Takes an inode off its list, and frees it.
 fn free(change: &mut Change<'_>, number: InodeNr) -> Result<()> {
     let mut edit = change.inode(number)?;
+    if edit.inode().links > 0 {
+        let (ag, _) = change.geometry().split_inode(number);
+        return Err(Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList).into());
+    }
     change.remove_unlinked(&mut edit)?;
     change.free_inode(edit)
 }

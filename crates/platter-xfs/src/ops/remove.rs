@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, NameBuf, Result, Timestamp};
 
 use super::data::evict;
@@ -9,6 +10,7 @@ use super::inactivation::free_waiting;
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock, parents};
+use crate::ag::GroupRule;
 use crate::change::{Change, Cost};
 use crate::inode;
 use crate::ondisk::InodeNr;
@@ -95,6 +97,10 @@ fn finish_one(superblock: &Arc<SuperBlock>, number: InodeNr) -> Result<()> {
         superblock.object(inode::read(&superblock.context, number)?, seat)
     })?;
     superblock.inodes.release(id);
+    if object.state.read().inode.links > 0 {
+        let (ag, _) = superblock.context.geometry().split_inode(number);
+        return Err(Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList).into());
+    }
     evict::evict(&object)
 }
 
