@@ -87,21 +87,26 @@ pub(crate) fn alloc_chunk(group: &mut Group<'_>) -> Result<Option<AgBlock>> {
         return Ok(None);
     };
     rmap::add(group, &Owner::special(start, blocks, RmapOwner::INODES))?;
-    let chunk = InodeChunk {
-        start: group.geometry.first_ag_inode(start),
-        holes: 0,
-        count: CHUNK_INODES,
-        free_count: CHUNK_INODES,
-        free: u64::MAX,
-    };
-    let record = chunk.encode(group.geometry.features.has_sparse_inodes());
-    group.insert(BtreeKind::Inobt, record)?;
-    if group.agi.finobt.is_some() {
-        group.insert(BtreeKind::Finobt, record)?;
+    let first = group.geometry.first_ag_inode(start);
+    let count = group.geometry.chunk_inodes();
+    // Those of a block may have several records.
+    for index in (0..count).step_by(CHUNK_INODES as usize) {
+        let chunk = InodeChunk {
+            start: AgInode(first.0.saturating_add(index)),
+            holes: 0,
+            count: CHUNK_INODES,
+            free_count: CHUNK_INODES,
+            free: u64::MAX,
+        };
+        let record = chunk.encode(group.geometry.features.has_sparse_inodes());
+        group.insert(BtreeKind::Inobt, record)?;
+        if group.agi.finobt.is_some() {
+            group.insert(BtreeKind::Finobt, record)?;
+        }
     }
-    group.agi.count = group.agi.count.saturating_add(CHUNK_INODES);
-    group.agi.free_count = group.agi.free_count.saturating_add(CHUNK_INODES);
-    group.agi.newest = Some(chunk.start);
+    group.agi.count = group.agi.count.saturating_add(count);
+    group.agi.free_count = group.agi.free_count.saturating_add(count);
+    group.agi.newest = Some(first);
     Ok(Some(start))
 }
 

@@ -12,7 +12,6 @@ use crate::fork::InodeEdit;
 use crate::inode;
 use crate::ondisk::agi::UNLINKED_BUCKETS;
 use crate::ondisk::btree::InodeChunk;
-use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::inode::edit::{self, FreshInode};
 use crate::ondisk::inode::free::{initialise, next_unlinked};
 use crate::ondisk::inode::mark_free;
@@ -107,7 +106,7 @@ impl Change<'_> {
         let Some(most) = self.context.inodes_max() else {
             return true;
         };
-        let after = self.context.mount().inodes().sum() + i64::from(CHUNK_INODES);
+        let after = self.context.mount().inodes().sum() + i64::from(self.geometry().chunk_inodes());
         u64::try_from(after).is_ok_and(|after| after <= most)
     }
 

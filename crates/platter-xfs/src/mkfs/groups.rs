@@ -136,7 +136,7 @@ fn agi(shape: &Shape, layout: &GroupLayout, ag: AgNr) -> Agi {
 
 /// Inodes that a filesystem begins with: a chunk, or as many as fill a block.
 pub(super) fn first_inodes(shape: &Shape) -> u32 {
-    shape.geometry.inodes_per_block().max(CHUNK_INODES)
+    shape.geometry.chunk_inodes()
 }
 
 /// The chunks of a group.

@@ -20,6 +20,8 @@ mod inactivation_tests;
 mod growfs_tests;
 #[cfg(test)]
 mod reuse_tests;
+#[cfg(test)]
+mod refusal_tests;
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ const BLOCK: usize = 4096;
 /// So many names take two leaves.
 const NAMES: usize = 700;
 
-fn clock() -> Arc<FixedClock> {
+pub(super) fn clock() -> Arc<FixedClock> {
     Arc::new(FixedClock::new(Timestamp::default(), 1))
 }
 
@@ -90,7 +90,7 @@ fn is_missing(parent: &dyn Inode, text: &str) -> bool {
 }
 
 /// A block of the filesystem on the device, changed and sealed.
-fn change_block(
+pub(super) fn change_block(
     device: &dyn BlockDevice,
     at: u64,
     (len, sum): (usize, usize),

@@ -202,6 +202,12 @@ impl Geometry {
             .max(1)
     }
 
+    /// Inodes that are allocated at once: those of a chunk, or of a block that has more.
+    #[must_use]
+    pub fn chunk_inodes(&self) -> u32 {
+        self.inodes_per_block().max(CHUNK_INODES)
+    }
+
     /// Length of an allocation group in blocks; zero for one that does not exist.
     #[must_use]
     pub fn ag_len(&self, ag: AgNr) -> u32 {

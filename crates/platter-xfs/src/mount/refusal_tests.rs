@@ -1,0 +1,49 @@
+//! Filesystems that are written, and such that are not.
+
+use platter_ondisk::Uuid;
+use platter_vfs::CreateKind;
+use zerocopy::FromBytes;
+
+use super::tests::{change_block, create, device_of, mount};
+use super::*;
+use crate::mkfs::MkfsOptions;
+use crate::ondisk::superblock::DiskSuperblock;
+
+fn change_superblock(device: &dyn BlockDevice, change: impl FnOnce(&mut DiskSuperblock)) {
+    change_block(device, 0, (512, DiskSuperblock::CHECKSUM_OFFSET), |bytes| {
+        change(DiskSuperblock::mut_from_prefix(bytes).unwrap().0);
+    });
+}
+
+#[test]
+fn block_of_128_inodes_has_two_records() {
+    let device = device_of(&MkfsOptions {
+        block_bytes: Some(64 << 10),
+        ..MkfsOptions::new(Uuid::from_bytes([7; 16]))
+    });
+    // As filesystems have it whose chunks are aligned.
+    change_superblock(&*device, |disk| disk.inode_alignment.set(1));
+    let xfs = mount(&device);
+    let root = xfs.root().unwrap();
+    let agi = || xfs.context().agi(crate::ondisk::AgNr(0)).unwrap();
+    assert_eq!(agi().count, 128);
+    let mut files = 0;
+    while agi().count == 128 {
+        create(&*root, &format!("file-{files}"), CreateKind::Regular).unwrap();
+        files += 1;
+    }
+    assert_eq!((agi().count, agi().free_count), (256, 127));
+    for file in files..files + 127 {
+        create(&*root, &format!("file-{file}"), CreateKind::Regular).unwrap();
+    }
+    assert_eq!((agi().count, agi().free_count), (256, 0));
+    drop(root);
+    xfs.unmount().unwrap();
+    let xfs = mount(&device);
+    for file in 0..files + 127 {
+        let file = format!("file-{file}");
+        let found = xfs.root().unwrap().lookup(super::tests::name(&file));
+        found.unwrap();
+    }
+    xfs.unmount().unwrap();
+}
