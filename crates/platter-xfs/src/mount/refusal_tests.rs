@@ -1,18 +1,47 @@
-//! Filesystems that are written, and such that are not.
+//! Filesystems that are not written, by name; and what a mount changes in the superblock first.
 
 use platter_ondisk::Uuid;
-use platter_vfs::CreateKind;
+use platter_vfs::{CreateKind, Error};
 use zerocopy::FromBytes;
 
-use super::tests::{change_block, create, device_of, mount};
+use super::tests::{budget, change_block, clock, create, device_of, mount, new_device};
 use super::*;
 use crate::mkfs::MkfsOptions;
+use crate::ondisk::features::LogIncompat;
 use crate::ondisk::superblock::DiskSuperblock;
 
 fn change_superblock(device: &dyn BlockDevice, change: impl FnOnce(&mut DiskSuperblock)) {
     change_block(device, 0, (512, DiskSuperblock::CHECKSUM_OFFSET), |bytes| {
         change(DiskSuperblock::mut_from_prefix(bytes).unwrap().0);
     });
+}
+
+fn refusal(device: &Arc<dyn BlockDevice>) -> String {
+    let options = MountOptions::default();
+    let mounted = Xfs::mount_writable(Arc::clone(device), &options, budget(), clock());
+    let error = mounted.map(drop).unwrap_err();
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn unknown_feature_of_the_log_is_refused_by_name() {
+    let device = new_device();
+    change_superblock(&*device, |disk| disk.log_incompat.set(0x4));
+    let error = refusal(&device);
+    assert!(error.contains("log_incompat bit 2"), "{error}");
+}
+
+#[test]
+fn recovered_log_has_no_incompatible_features() {
+    let device = new_device();
+    let known = LogIncompat::all().bits();
+    change_superblock(&*device, |disk| disk.log_incompat.set(known));
+    let xfs = mount(&device);
+    create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap();
+    xfs.unmount().unwrap();
+    let superblock = Xfs::identify(&*device).unwrap();
+    assert!(superblock.features.log_incompat.is_empty());
 }
 
 #[test]

@@ -61,6 +61,8 @@ pub(crate) fn refuse_unwritable(
     let features = &superblock.features;
     let geometry = Geometry::new(superblock);
     let mut names = features.unwritable();
+    // After a crash the log could not be replayed.
+    names.extend(features.unreplayable());
     let mut refuse = |is_there: bool, name: &str| {
         if is_there {
             names.push(name.to_owned());
@@ -117,7 +119,7 @@ pub(super) fn begin(
         Logging::New | Logging::Scratch => (Preallocation::Off, 0),
     };
     keep_blocks(&context, pool)?;
-    reset_quota(&context)?;
+    reset_superblock(&context)?;
     let superblock = SuperBlock::new(context, budget, clock, preallocation);
     finish_unlinked(&superblock)?;
     free_staged(&superblock.context)?;
@@ -178,9 +180,11 @@ fn keep_blocks(context: &FsContext, pool: i64) -> Result<()> {
 }
 
 /// Says in the superblock that quotas are not up to date, since changes here do not count in them: a kernel that has
-/// them on counts anew. One without quotas does the same.
-fn reset_quota(context: &FsContext) -> Result<()> {
-    if context.superblock.quota_flags.is_empty() {
+/// them on counts anew. One without quotas does the same. And that the log, which was recovered, has nothing that kernels
+/// may not know.
+fn reset_superblock(context: &FsContext) -> Result<()> {
+    let superblock = &context.superblock;
+    if superblock.quota_flags.is_empty() && superblock.features.log_incompat.is_empty() {
         return Ok(());
     }
     let len = context.geometry().sector_bytes();
@@ -193,6 +197,7 @@ fn reset_quota(context: &FsContext) -> Result<()> {
         change.groups.get(AgNr(0))?;
         let mut sector = change.groups.blocks().read(0, len)?;
         superblock::reset_quota_flags(&mut sector);
+        superblock::clear_log_incompat(&mut sector);
         change.groups.blocks_mut().write(0, sector);
         Ok(())
     };

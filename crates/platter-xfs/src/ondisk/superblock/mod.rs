@@ -103,6 +103,13 @@ pub fn reset_quota_flags(sector: &mut [u8]) {
     }
 }
 
+/// Clears `sb_features_log_incompat` in a sector. The checksum is still to be brought up to date.
+pub fn clear_log_incompat(sector: &mut [u8]) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.log_incompat.set(0);
+    }
+}
+
 /// Sets `sb_dblocks` and `sb_agcount` in a sector. The checksum is still to be brought up to date.
 pub fn set_size(sector: &mut [u8], data_blocks: u64, ag_count: u32) {
     if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
