@@ -45,6 +45,22 @@ fn recovered_log_has_no_incompatible_features() {
 }
 
 #[test]
+fn part_of_a_chunk_that_is_no_cluster_is_refused() {
+    let device = new_device();
+    let cluster = {
+        let superblock = Xfs::identify(&*device).unwrap();
+        let cluster = Geometry::new(&superblock).cluster_blocks();
+        assert_eq!(superblock.sparse_inode_alignment, cluster);
+        cluster
+    };
+    change_superblock(&*device, |disk| {
+        disk.sparse_inode_alignment.set(cluster / 2);
+    });
+    let error = refusal(&device);
+    assert!(error.contains("parts of inode chunks"), "{error}");
+}
+
+#[test]
 fn block_of_128_inodes_has_two_records() {
     let device = device_of(&MkfsOptions {
         block_bytes: Some(64 << 10),

@@ -80,6 +80,12 @@ pub(crate) fn refuse_unwritable(
         geometry.inode_alignment < geometry.cluster_blocks(),
         "inode chunks without alignment",
     );
+    // A part of a chunk is whole clusters, which are written as such.
+    refuse(
+        features.has_sparse_inodes()
+            && geometry.sparse_inode_alignment.max(1) != geometry.cluster_blocks(),
+        "parts of inode chunks that are not clusters",
+    );
     if names.is_empty() {
         return Ok(());
     }
