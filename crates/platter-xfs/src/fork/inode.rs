@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 
 use crate::ag::{GroupRule, Groups};
 use crate::ondisk::inode::edit::{self, StoredFork};
@@ -118,7 +118,13 @@ impl InodeEdit {
     }
 
     /// Stores a fork, for which blocks were added or removed.
+    ///
+    /// # Errors
+    /// `FileTooLarge` if the inode does not count so many mappings.
     pub fn set_fork(&mut self, fork: &StoredFork<'_>, blocks: i64) -> Result<()> {
+        if fork.extents > edit::extents_max(&self.bytes, fork.kind) {
+            return Err(Condition::FileTooLarge.into());
+        }
         self.is_stale = true;
         let stored = edit::set_fork(&mut self.bytes, fork);
         stored.ok_or_else(|| self.broken(InodeRule::Extents))?;

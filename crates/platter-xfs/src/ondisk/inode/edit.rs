@@ -65,6 +65,15 @@ fn fork_range(bytes: &[u8], kind: ForkKind) -> Option<Range<usize>> {
     })
 }
 
+/// The most mappings that an inode counts of a fork.
+#[must_use]
+pub fn extents_max(bytes: &[u8], kind: ForkKind) -> u64 {
+    let disk = DiskInodeV3::ref_from_prefix(bytes).ok();
+    let disk = disk.filter(|(disk, _)| disk.core.version == 3);
+    let flags2 = disk.map_or(0, |(disk, _)| disk.flags2.get());
+    super::extents_max(kind, InodeFlags2::from_bits_retain(flags2))
+}
+
 /// Stores a fork, with its format and counter; `None` if it does not fit.
 #[must_use]
 pub fn set_fork(bytes: &mut [u8], fork: &StoredFork<'_>) -> Option<()> {
@@ -73,6 +82,9 @@ pub fn set_fork(bytes: &mut [u8], fork: &StoredFork<'_>) -> Option<()> {
     let (used, rest) = area.split_at_mut_checked(fork.bytes.len())?;
     used.copy_from_slice(fork.bytes);
     rest.fill(0);
+    if fork.extents > extents_max(bytes, fork.kind) {
+        return None;
+    }
     let wide = |disk: &mut DiskInodeV3| disk.flags2.get() & InodeFlags2::NREXT64.bits() != 0;
     let is_wide = core_v3(bytes).is_some_and(wide);
     let disk = core(bytes)?;

@@ -330,6 +330,12 @@ impl Inode {
         self.check_times()?;
         self.check_flags(geometry)?;
         self.check_data_fork()?;
+        let most = |kind| extents_max(kind, self.flags2);
+        if self.data_extents > most(ForkKind::Data)
+            || u64::from(self.attr_extents) > most(ForkKind::Attr)
+        {
+            return Err(InodeRule::Extents);
+        }
         if let Some(format) = self.attr_format {
             let fork = self.attr_fork();
             match format {
@@ -468,6 +474,16 @@ fn fork_offset(disk: &DiskInode, literal: &[u8]) -> Result<usize, InodeRule> {
         return Err(InodeRule::ForkOffset);
     }
     Ok(offset)
+}
+
+/// The most mappings that an inode with these flags counts of a fork (`xfs_iext_max_nextents`).
+fn extents_max(kind: ForkKind, flags2: InodeFlags2) -> u64 {
+    match (kind, flags2.contains(InodeFlags2::NREXT64)) {
+        (ForkKind::Data, false) => 0x7fff_ffff,
+        (ForkKind::Data, true) => 0xffff_ffff_ffff,
+        (ForkKind::Attr, false) => 0x7fff,
+        (ForkKind::Attr, true) => 0xffff_ffff,
+    }
 }
 
 /// Checks that the mappings of a fork that holds them itself fit it.

@@ -149,6 +149,33 @@ fn wide_counters_and_large_times_have_flags() {
 }
 
 #[test]
+fn mappings_of_forks_are_counted_up_to_a_limit() {
+    let trees = |disk: &mut DiskInodeV3, attr_extents: u16, data_extents: u32| {
+        disk.core.fork_offset = 10;
+        (disk.core.data_format, disk.core.attr_format) = (3, 3);
+        disk.core.attr_extents.set(attr_extents);
+        disk.core.data_extents.set(data_extents);
+    };
+    changed(|disk| trees(disk, 0x7fff, 0x7fff_ffff)).unwrap();
+    let rule = broken(|disk| trees(disk, 0x8000, 1));
+    assert_eq!(rule, InodeRule::Extents);
+    let rule = broken(|disk| trees(disk, 1, 0x8000_0000));
+    assert_eq!(rule, InodeRule::Extents);
+    let mut bytes = sample();
+    let (disk, _) = DiskInodeV3::mut_from_prefix(&mut bytes).unwrap();
+    trees(disk, 1, 1);
+    let mut fork = edit::StoredFork {
+        kind: ForkKind::Attr,
+        format: ForkFormat::Btree,
+        extents: 0x7fff,
+        bytes: &[],
+    };
+    edit::set_fork(&mut bytes, &fork).unwrap();
+    fork.extents += 1;
+    assert_eq!(edit::set_fork(&mut bytes, &fork), None);
+}
+
+#[test]
 fn device_numbers_have_14_and_18_bits() {
     let mut bytes = sample();
     let (disk, literal) = DiskInodeV3::mut_from_prefix(&mut bytes).unwrap();
