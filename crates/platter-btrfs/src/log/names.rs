@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{FileKind, Result};
 
 use super::replay::Replay;
@@ -13,8 +13,18 @@ use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::leaf_edit;
 use crate::ondisk::root_ref::RootRef;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
+
+rules! {
+    /// The rules of names in a log that is replayed.
+    pub(super) enum LogNameRule of "log tree" {
+        /// The names of an inode fit into its items.
+        TooMany => "names of an inode in the log do not fit into an item",
+    }
+}
 
 /// The types of items that have names of an inode.
 const REFS: std::ops::RangeInclusive<ItemKind> = ItemKind::INODE_REF..=ItemKind::INODE_EXTREF;
@@ -162,16 +172,27 @@ fn refer(replay: &mut Replay<'_>, dir: u64, index: u64, entry: &DirItem<'_>) -> 
     if index_of_ref(replay, inode, dir, entry.name)? == Some(index) {
         return Ok(());
     }
-    let key = Key::new(inode, ItemKind::INODE_REF, dir);
-    let mut data = replay.data(key)?.unwrap_or_default();
     let reference = InodeRef {
         parent: dir,
         index,
         name: entry.name,
     };
-    reference.encode(&mut data);
-    replay.overlay.set(key, &data);
-    Ok(())
+    let capacity = leaf_edit::capacity(replay.context.superblock.node_bytes);
+    // Those that do not fit into the first item go to an extended one.
+    for key in ref_keys(inode, dir, entry.name) {
+        let mut data = replay.data(key)?.unwrap_or_default();
+        if key.kind == ItemKind::INODE_REF {
+            reference.encode(&mut data);
+        } else {
+            reference.encode_extended(&mut data);
+        }
+        if data.len() + ITEM_BYTES <= capacity {
+            replay.overlay.set(key, &data);
+            return Ok(());
+        }
+    }
+    let locus = Locus::tree(replay.tree.id.0).of_inode(inode);
+    Err(Corrupt::new(locus, LogNameRule::TooMany).into())
 }
 
 /// Removes the entry of a directory with this index item.
@@ -327,4 +348,45 @@ fn ref_keys(inode: u64, dir: u64, name: &[u8]) -> [Key; 2] {
         Key::new(inode, ItemKind::INODE_REF, dir),
         Key::new(inode, ItemKind::INODE_EXTREF, extref_hash(dir, name)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::tests::{rule, sample};
+    use crate::ondisk::{Generation, TreeId};
+    use platter_ondisk::Rule as _;
+
+    #[test]
+    fn names_that_fit_into_no_item_are_corrupt() {
+        let any = Key::new(256, ItemKind::ORPHAN_ITEM, 0);
+        let context = sample(&[(any, b"")], &[]);
+        let tree = context.required_tree(TreeId::FS).unwrap();
+        let mut replay = Replay::new(&context, tree, tree);
+        let (mut refs, mut extended) = (Vec::new(), Vec::new());
+        for index in 0..14 {
+            let reference = InodeRef {
+                parent: 256,
+                index: index.into(),
+                name: &[b'a' + index; 255],
+            };
+            reference.encode(&mut refs);
+            reference.encode_extended(&mut extended);
+        }
+        let entry = DirItem {
+            location: Location::Inode(257),
+            transaction: Generation(1),
+            kind: Some(FileKind::Regular),
+            name: &[b'z'; 255],
+        };
+        let [ref_key, extref_key] = ref_keys(257, 256, entry.name);
+        replay.overlay.set(ref_key, &refs);
+        refer(&mut replay, 256, 99, &entry).unwrap();
+        assert_eq!(replay.data(ref_key).unwrap(), Some(refs));
+        let index = index_of_ref(&replay, 257, 256, entry.name);
+        assert_eq!(index.unwrap(), Some(99));
+        replay.overlay.set(extref_key, &extended);
+        let refused = refer(&mut replay, 256, 99, &entry);
+        assert_eq!(rule(refused), LogNameRule::TooMany.text());
+    }
 }

@@ -285,3 +285,34 @@ fn index_of_a_removed_name_is_free_after_the_commit() {
     mounted.create("four");
     assert_eq!(last(), two);
 }
+
+#[test]
+fn names_beyond_a_full_item_are_replayed() {
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let file = mounted.create("file");
+    let root = mounted.fs.root().unwrap();
+    let long = |number: u32| format!("{number:0250}");
+    let link = |number| root.link(&Context::root(), name(&long(number)), file.id());
+    // One of the extended references is in the last commit, the other only in the log.
+    for number in 0..63 {
+        link(number).unwrap();
+    }
+    mounted.fs.sync().unwrap();
+    link(63).unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(log_trees::logs_written(mounted.writing()), 1);
+    sync::end_writes(mounted.fs.super_block());
+    drop((file, root, mounted));
+    let again = Mounted::new(&pool);
+    let root = again.fs.root().unwrap();
+    let file = root.lookup(name(&long(63))).unwrap();
+    assert_eq!(file.attr().unwrap().links, 65);
+    for number in 0..64 {
+        root.unlink(&Context::root(), name(&long(number))).unwrap();
+    }
+    assert_eq!(file.attr().unwrap().links, 1);
+    drop((file, root));
+    again.fs.unmount().unwrap();
+    pool.assert_clean();
+}
