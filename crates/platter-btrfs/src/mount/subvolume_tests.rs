@@ -7,6 +7,7 @@ use std::sync::Arc;
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
+use platter_ondisk::Uuid;
 use platter_vfs::subvolumes::Subvolume;
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Inode, RenameMode, Result, Subvolumes,
@@ -16,6 +17,7 @@ use platter_vfs::{
 use super::write_tests::{mount, name, read};
 use super::{Btrfs, MountOptions};
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::uuid_item::UuidItem;
 use crate::ondisk::{Key, TreeId};
 use crate::ops::dead_subvolumes;
 use crate::txn::tests::Random;
@@ -273,6 +275,48 @@ fn deleted_subvolumes_leave_nothing() {
         let used = left.split("used=").nth(1).unwrap().trim();
         assert!(used.parse::<u64>().unwrap() < 200_000, "{left}");
     }
+}
+
+#[test]
+fn full_item_of_a_received_uuid_takes_no_more() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    let id = sub.id().tree;
+    let uuid = Uuid::from_u128(77);
+    ops.set_received(id, uuid, 1).unwrap();
+    ops.set_read_only(id, true).unwrap();
+    let handle = mounted.super_block().writing().unwrap().begin(4).unwrap();
+    let filled = handle.edit(TreeId::UUID, |editor| {
+        let key = UuidItem::key(uuid, ItemKind::UUID_RECEIVED_SUBVOL);
+        let mut trees = editor.get(key)?.unwrap();
+        assert_eq!(trees, id.to_le_bytes());
+        for other in 1..editor.item_bytes_max() as u64 / 8 {
+            trees.extend((1000 + other).to_le_bytes());
+        }
+        editor.set(key, &trees)
+    });
+    filled.unwrap();
+    drop(handle);
+    let copy = ops
+        .snapshot(&context, id, root.id(), name("copy"), true)
+        .unwrap();
+    let other = ops.create(&context, root.id(), name("other")).unwrap();
+    let received = ops.set_received(other.id().tree, uuid, 1);
+    assert!(is(&received, Condition::Overflow), "{received:?}");
+    // It has no entry that could be removed.
+    ops.set_read_only(copy.id().tree, false).unwrap();
+    write(&*other, "file", b"bytes");
+    write(&*copy, "file", b"bytes");
+    mounted.sync().unwrap();
+    assert_eq!(all(&mounted)[&b"other"[..]].received_uuid, None);
+    drop((sub, copy, other, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
 }
 
 #[test]

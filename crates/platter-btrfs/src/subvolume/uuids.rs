@@ -2,7 +2,7 @@
 //! looks at all subvolumes then.
 
 use platter_ondisk::Uuid;
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 
 use crate::context::FsContext;
 use crate::ondisk::TreeId;
@@ -11,6 +11,9 @@ use crate::ondisk::uuid_item::UuidItem;
 use crate::txn::{Editor, Handle};
 
 /// Says that a subvolume has a UUID: its own, or that of what was received into it.
+///
+/// # Errors
+/// `Overflow` where too many have it. Then nothing was changed.
 pub fn add_uuid(
     handle: &Handle<'_>,
     context: &FsContext,
@@ -65,6 +68,10 @@ fn change(
         if item.trees.is_empty() {
             return editor.remove(key).map(drop);
         }
-        editor.set(key, &item.encode())
+        let data = item.encode();
+        if data.len() > editor.item_bytes_max() {
+            return Err(Condition::Overflow.into());
+        }
+        editor.set(key, &data)
     })
 }

@@ -7,7 +7,7 @@ use platter_vfs::attr::DeviceNumber;
 use platter_vfs::file::write_back_files;
 use platter_vfs::namei::{NamedInode, NewInode, may_create};
 use platter_vfs::{
-    Condition, Context, CreateKind, FileKind, Inode, InodeId, Name, Result, XattrMode,
+    Condition, Context, CreateKind, Error, FileKind, Inode, InodeId, Name, Result, XattrMode,
 };
 
 use super::names;
@@ -193,7 +193,11 @@ pub(super) fn create_snapshot(
         if is_read_only {
             let received = found.item.history.received_uuid;
             let kind = ItemKind::UUID_RECEIVED_SUBVOL;
-            subvolume::add_uuid(handle, context, received, kind, id)?;
+            match subvolume::add_uuid(handle, context, received, kind, id) {
+                // As in the kernel, it is left out: a search for the UUID finds others that have it.
+                Ok(()) | Err(Error::Condition(Condition::Overflow)) => {}
+                Err(error) => return Err(error),
+            }
         }
         snapshots::add(
             handle,

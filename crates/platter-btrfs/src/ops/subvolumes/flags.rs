@@ -96,8 +96,11 @@ fn change_received(
     let old = found.item.history.received_uuid;
     let mut history = found.item.history;
     change(&mut history);
-    subvolume::remove_uuid(handle, superblock.context(), old, kind, found.id)?;
     let new = history.received_uuid;
-    subvolume::add_uuid(handle, superblock.context(), new, kind, found.id)?;
+    if new != old {
+        // It comes first because it may be refused.
+        subvolume::add_uuid(handle, superblock.context(), new, kind, found.id)?;
+        subvolume::remove_uuid(handle, superblock.context(), old, kind, found.id)?;
+    }
     subvolume::change_root(handle, found.id, |item| change(&mut item.history))
 }
