@@ -872,3 +872,42 @@ fn extents_are_listed_while_shared_leaves_are_copied() {
     drop(mounted);
     pool.assert_clean();
 }
+
+#[test]
+fn clones_whose_references_collide_are_deleted() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let create = |path| {
+        let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
+        file.unwrap()
+    };
+    let (source, target) = (create("source"), create("target"));
+    source.write_at(0, &[7; 12_288]).unwrap();
+    mounted.sync().unwrap();
+    // References from these offsets have the same hash.
+    let offset = |number: u64| {
+        let shifts = (0..9).filter(|bit| (number >> bit) & 1 == 1);
+        shifts.fold(0, |offset, bit| offset ^ (0x105e_c76f_1000 << bit))
+    };
+    for at in (0..400).map(offset) {
+        target.clone_range(&*source, 0..12_288, at).unwrap();
+    }
+    mounted.sync().unwrap();
+    for at in (0..400).map(offset) {
+        let hole = at + 4096..at + 8192;
+        target.fallocate(hole, FallocateMode::PunchHole).unwrap();
+    }
+    drop((source, target, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    root.unlink(&Context::root(), name("target")).unwrap();
+    mounted.sync().unwrap();
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}

@@ -38,8 +38,8 @@ pub(super) struct Extent {
     pub(super) kind: ExtentKind,
 }
 
-/// How far from the key of its hash a reference is looked for that may not be there: so many others had to have
-/// the same hash.
+/// How far from the key of its hash a reference is looked for that may not be there, and from that of each other
+/// reference on the way: so many in a row had to have been removed.
 const COLLISIONS_MAX: u64 = 256;
 
 impl Extent {
@@ -94,7 +94,7 @@ impl Extent {
     }
 
     /// The item of a reference and its count. It is at the key of its hash or after it, where others may have
-    /// been removed in between: of those after it, at most `reach` keys further.
+    /// been removed in between: at most `reach` keys without an item in a row.
     fn find_keyed(
         &self,
         editor: &Editor<'_, '_>,
@@ -103,7 +103,8 @@ impl Extent {
     ) -> Result<Option<(Key, ExtentRef)>> {
         let first = self.ref_key(reference);
         let is_data = first.kind == ItemKind::EXTENT_DATA_REF;
-        let last = first.offset.saturating_add(if is_data { reach } else { 0 });
+        let reach = if is_data { reach } else { 0 };
+        let mut last = first.offset.saturating_add(reach);
         let mut cursor = editor.cursor();
         cursor.seek(first)?;
         while let Some((key, data)) = cursor.item()
@@ -114,6 +115,7 @@ impl Extent {
             if identity(found) == Some(reference) {
                 return Ok(Some((key, found)));
             }
+            last = key.offset.saturating_add(reach);
             cursor.step()?;
         }
         Ok(None)
@@ -240,32 +242,21 @@ impl Extent {
         let refs = item.refs.checked_sub(count.into());
         item.refs = refs.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
         apply(&mut item, op);
-        let left = |old: ExtentRef| {
-            let left = old.count().checked_sub(count.into());
-            left.and_then(|left| u32::try_from(left).ok())
-                .ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))
-        };
         let inline = item
             .inline
             .iter()
             .position(|it| identity(*it) == Some(reference));
         if let Some(index) = inline {
-            let left = left(item.inline[index])?;
+            let left = item.inline[index].count().checked_sub(count.into());
+            let left = left.and_then(|left| u32::try_from(left).ok());
+            let left = left.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
             if left == 0 {
                 item.inline.remove(index);
             } else {
                 item.inline[index] = reference.counted(left);
             }
         } else {
-            let found = self.find_keyed(editor, reference, u64::MAX)?;
-            let missing = || self.broken(editor, ExtentTreeRule::NoRef);
-            let (ref_key, old) = found.ok_or_else(missing)?;
-            let left = left(old)?;
-            if left == 0 {
-                editor.remove(ref_key)?;
-            } else {
-                editor.set(ref_key, &reference.counted(left).encode_keyed())?;
-            }
+            self.drop_keyed(editor, reference, count)?;
         }
         if item.refs == 0 {
             let is_inline = item.inline.iter().any(|it| identity(*it).is_some());
@@ -277,6 +268,28 @@ impl Extent {
         }
         editor.set(key, &item.encode())?;
         Ok(None)
+    }
+
+    /// Drops a reference that has an item of its own, or several: one that was not found when it was added again
+    /// got another one.
+    fn drop_keyed(&self, editor: &mut Editor<'_, '_>, reference: RefKey, count: u32) -> Result<()> {
+        let mut count = u64::from(count);
+        loop {
+            let found = self.find_keyed(editor, reference, u64::MAX)?;
+            let missing = || self.broken(editor, ExtentTreeRule::NoRef);
+            let (key, old) = found.ok_or_else(missing)?;
+            match old.count().checked_sub(count) {
+                None => {
+                    count -= old.count();
+                    editor.remove(key)?;
+                }
+                Some(0) => return editor.remove(key).map(drop),
+                Some(left) => {
+                    let left = u32::try_from(left).map_err(|_| missing())?;
+                    return editor.set(key, &reference.counted(left).encode_keyed());
+                }
+            }
+        }
     }
 
     /// Sets what is to be set in the item.
@@ -374,4 +387,72 @@ pub(super) fn find_tree_block(
 pub(super) fn is_skinny(fs: &WriteContext) -> bool {
     let incompat = fs.context.superblock.features.incompat;
     incompat.contains(Incompat::SKINNY_METADATA)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::TreeId;
+    use crate::txn::WriteOptions;
+    use crate::txn::tests::image::Pool;
+
+    /// The difference of two offsets whose references have the same hash, as a polynomial; its multiples are others.
+    const COLLIDING: u64 = 0x105e_c76f_1000;
+
+    /// References of one inode that have the same hash.
+    fn reference(number: u64) -> RefKey {
+        let shifts = (0..64).filter(|bit| (number >> bit) & 1 == 1);
+        RefKey::Data {
+            tree: TreeId::FS,
+            inode: 257,
+            offset: shifts.fold(0, |offset, bit| offset ^ (COLLIDING << bit)),
+        }
+    }
+
+    #[test]
+    fn references_with_equal_hashes_are_found_and_dropped() {
+        const COUNT: u64 = 400;
+        let pool = Pool::make(1, 128, &["-m", "single"]);
+        let fs = pool.open(WriteOptions::default());
+        let extent = Extent {
+            address: LogicalAddr(1 << 40),
+            len_bytes: 4096,
+            kind: ExtentKind::Data,
+        };
+        let first = extent.ref_key(reference(0));
+        let handle = fs.begin(64).unwrap();
+        let edited = handle.edit(TreeId::EXTENT, |editor| {
+            let add = |editor: &mut Editor<'_, '_>, number| {
+                extent.add(editor, reference(number), 1, None, 16384)
+            };
+            let drop = |editor: &mut Editor<'_, '_>, number, count| {
+                extent.drop_ref(editor, reference(number), count, None)
+            };
+            let shared = RefKey::SharedData {
+                parent: LogicalAddr(1 << 30),
+            };
+            let inline = vec![shared.counted(1)];
+            extent.insert(editor, inline, ExtentOp::default(), Generation(1), true)?;
+            for number in 0..COUNT {
+                assert_eq!(extent.ref_key(reference(number)), first);
+                add(editor, number)?;
+            }
+            // It is found at the end of all others.
+            add(editor, COUNT - 1)?;
+            let found = extent.find_keyed(editor, reference(COUNT - 1), u64::MAX)?;
+            assert_eq!(found.unwrap().1.count(), 2);
+            // It is not, where so many were removed: it gets a second item.
+            for number in 1..COUNT - 1 {
+                assert_eq!(drop(editor, number, 1)?, None);
+            }
+            add(editor, COUNT - 1)?;
+            let found = extent.find_keyed(editor, reference(COUNT - 1), u64::MAX)?;
+            assert_eq!(found.unwrap().1.count(), 1);
+            assert_eq!(drop(editor, COUNT - 1, 2)?, None);
+            assert_eq!(drop(editor, COUNT - 1, 1)?, None);
+            assert_eq!(drop(editor, 0, 1)?, None);
+            extent.drop_ref(editor, shared, 1, None)
+        });
+        assert!(edited.unwrap().is_some());
+    }
 }
