@@ -16,6 +16,8 @@ pub struct Checksums {
     sector_bytes: usize,
     /// One for each sector, zeros where none is stored.
     bytes: Vec<u8>,
+    /// Whether each sector has one, which may be zero.
+    stored: Vec<bool>,
 }
 
 impl Checksums {
@@ -31,6 +33,7 @@ impl Checksums {
             kind,
             sector_bytes: sector_bytes as usize,
             bytes: vec![0; count.saturating_mul(width)],
+            stored: vec![false; count],
         };
         let tree = context.required_tree(TreeId::CSUM)?;
         let mut cursor = context.cursor(tree);
@@ -66,6 +69,9 @@ impl Checksums {
                 && let Some(slot) = slot.get_mut(..width)
             {
                 slot.copy_from_slice(checksum);
+                if let Some(stored) = self.stored.get_mut(index) {
+                    *stored = true;
+                }
             }
             at.0 += sector;
         }
@@ -86,16 +92,13 @@ impl Checksums {
     /// Whether a checksum is stored for the sector number `index` of the range.
     #[must_use]
     pub fn is_stored(&self, index: usize) -> bool {
-        let width = self.kind.len_bytes();
-        let stored = self.bytes.chunks_exact(width).nth(index);
-        stored.is_some_and(|stored| stored.iter().any(|byte| *byte != 0))
+        self.stored.get(index).is_some_and(|stored| *stored)
     }
 
     /// The checksums of all sectors; `None` where one has none stored.
     #[must_use]
     pub fn all(&self) -> Option<&[u8]> {
-        let count = self.bytes.len() / self.kind.len_bytes();
-        let is_whole = (0..count).all(|index| self.is_stored(index));
+        let is_whole = self.stored.iter().all(|stored| *stored);
         is_whole.then_some(&self.bytes)
     }
 

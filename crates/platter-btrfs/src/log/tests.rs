@@ -14,6 +14,7 @@ use crate::ondisk::dir_log::DirLog;
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::inode_ref::InodeRef;
+use crate::ondisk::types::EXTENT_CSUM_OBJECT;
 use crate::ondisk::{Generation, LogicalAddr};
 use crate::tree::tests::Sample;
 use platter_vfs::FileKind;
@@ -181,25 +182,34 @@ fn borrowed(items: &[(Key, Vec<u8>)]) -> Vec<(Key, &[u8])> {
     items.iter().map(|(key, data)| (*key, &data[..])).collect()
 }
 
-/// The names in the directory after replay, by lookup and by index, and the number of names of each file.
-fn replayed(log: &Items) -> (Vec<String>, Vec<u32>) {
-    let list = |items: &Items| -> Vec<(Key, Vec<u8>)> {
-        let items = items.iter().map(|(key, data)| (*key, data.clone()));
-        items.collect()
-    };
-    let mut blocks = Sample::new();
-    let log = blocks.leaf_of(TreeId::TREE_LOG, &borrowed(&list(log)));
-    let root_of = |leaf: &crate::ondisk::node::KeyPointer| RootPointer {
+fn listed(items: &Items) -> Vec<(Key, Vec<u8>)> {
+    let items = items.iter().map(|(key, data)| (*key, data.clone()));
+    items.collect()
+}
+
+fn root_of(leaf: &crate::ondisk::node::KeyPointer) -> RootPointer {
+    RootPointer {
         logical: leaf.logical,
         generation: leaf.generation,
         level: 0,
-    };
+    }
+}
+
+/// Writes the log of the top-level subvolume. Returns the root of log trees.
+fn write_log(blocks: &mut Sample, log: &Items) -> RootPointer {
+    let log = blocks.leaf_of(TreeId::TREE_LOG, &borrowed(&listed(log)));
     let item = crate::context::tests::root_item(root_of(&log)).encode(None);
     let key = Key::new(TreeId::TREE_LOG.0, ItemKind::ROOT_ITEM, TreeId::FS.0);
-    let roots = blocks.leaf_of(TreeId::TREE_LOG, &[(key, item.as_bytes())]);
-    let items = list(&subvolume());
+    root_of(&blocks.leaf_of(TreeId::TREE_LOG, &[(key, item.as_bytes())]))
+}
+
+/// The names in the directory after replay, by lookup and by index, and the number of names of each file.
+fn replayed(log: &Items) -> (Vec<String>, Vec<u32>) {
+    let mut blocks = Sample::new();
+    let log_root = write_log(&mut blocks, log);
+    let items = listed(&subvolume());
     let mut context = sample_of(blocks, &borrowed(&items), &[]);
-    let overlays = replay(&context, root_of(&roots)).unwrap();
+    let overlays = replay(&context, log_root).unwrap();
     context.set_overlays(overlays);
     let tree = context.required_tree(TreeId::FS).unwrap();
     let mut names = Vec::new();
@@ -257,4 +267,29 @@ fn ranges_of_a_log_may_overlap() {
         overlapping.insert(key, range.encode().as_bytes().to_vec());
     }
     assert_eq!(replayed(&overlapping), replayed(&log()));
+}
+
+#[test]
+fn stored_checksum_of_zero_is_not_inserted_again() {
+    let sum = |sector: u64| Key::new(EXTENT_CSUM_OBJECT, ItemKind::EXTENT_CSUM, sector * SECTOR);
+    let mut blocks = Sample::new();
+    let stored = blocks.leaf_of(TreeId::CSUM, &[(sum(1000), &[0; 4])]);
+    let item = crate::context::tests::root_item(root_of(&stored)).encode(None);
+    let key = Key::new(TreeId::CSUM.0, ItemKind::ROOT_ITEM, 0);
+    let log_root = write_log(
+        &mut blocks,
+        &BTreeMap::from([
+            (
+                Key::new(257, ItemKind::INODE_ITEM, 0),
+                inode(FileKind::Regular, 1),
+            ),
+            (Key::new(257, ItemKind::EXTENT_DATA, 0), extent(1000, 2)),
+            (sum(1000), vec![0; 8]),
+        ]),
+    );
+    let items = listed(&subvolume());
+    let context = sample_of(blocks, &borrowed(&items), &[(key, item.as_bytes())]);
+    let overlays = replay(&context, log_root).unwrap();
+    let found: Vec<_> = overlays[&TreeId::CSUM].iter().collect();
+    assert_eq!(found, [(sum(1001), Some(&[0; 4][..]))]);
 }
