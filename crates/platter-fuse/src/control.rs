@@ -18,8 +18,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::ioctl::{
     self, CANCELLED, Command, DeviceAction, DeviceCommand, DeviceStatus, ENDED, FORCED,
-    FSLABEL_BYTES, HAS_DEVICE, LARGER, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS,
-    SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2, call, text,
+    FSLABEL_BYTES, HAS_DEVICE, LARGER, MountReport, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM,
+    REPAIRS, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange, VolArgs,
+    VolArgsV2, call, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -116,6 +117,42 @@ impl Control {
         Ok(rustix::fs::syncfs(&self.0)?)
     }
 
+    /// What the filesystem says of itself, and what it counted since it was mounted. Only platter reports it so.
+    ///
+    /// # Errors
+    /// `ENOTTY` where something else is mounted; `EPROTO` where another version of platter mounted it.
+    pub fn report(&self) -> io::Result<MountReport> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.read_report() {
+                // Another process began one meanwhile.
+                Err(Errno::STALE) if attempt < REPORT_ATTEMPTS_MAX => {}
+                read => return Ok(MountReport::decode(&read?).ok_or(Errno::PROTO)?),
+            }
+        }
+    }
+
+    fn read_report(&self) -> Result<Vec<u8>, Errno> {
+        let mut report = Vec::new();
+        let mut number = 0;
+        loop {
+            let mut page = ReportPage::new_zeroed();
+            (page.number, page.offset) = (number, report.len() as u64);
+            call(&self.0, Command::Report.number(), page.as_mut_bytes())?;
+            let total = usize::try_from(page.total_bytes).map_err(|_| Errno::PROTO)?;
+            if total <= report.len() || total > REPORT_BYTES_MAX {
+                return Err(Errno::PROTO);
+            }
+            let len = page.bytes.len().min(total - report.len());
+            report.extend_from_slice(&page.bytes[..len]);
+            if report.len() == total {
+                return Ok(report);
+            }
+            number = page.number;
+        }
+    }
+
     /// Discards free space. Returns how many bytes.
     pub fn trim(&self, asked: &Trim) -> io::Result<u64> {
         let mut range = TrimRange {
@@ -202,6 +239,11 @@ impl Control {
         Ok(call(&self.0, command.number(), argument.as_mut_bytes())?)
     }
 }
+
+/// How often a report is begun that others take from us.
+const REPORT_ATTEMPTS_MAX: u32 = 100;
+/// Bytes of the longest report that is read.
+const REPORT_BYTES_MAX: usize = 64 << 20;
 
 /// Between two looks at a command on devices.
 const PAUSE_MIN: Duration = Duration::from_millis(1);

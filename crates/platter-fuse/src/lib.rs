@@ -19,6 +19,7 @@ mod control;
 
 pub use attach::AttachError;
 pub use control::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal, DevicesReport};
+pub use ioctl::MountReport;
 pub use options::{DeviceOpener, ErrorSink, MountOptions, OptionError};
 pub use session::{Ended, MountError, Notifier, Session, Unmounter, Watch, mount};
 pub use statistics::{Operation, Statistics};

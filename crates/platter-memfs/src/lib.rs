@@ -194,7 +194,7 @@ impl Drop for MemFs {
 impl Filesystem for MemFs {
     fn describe(&self) -> Description {
         Description {
-            kind: "memory",
+            kind: "memory".into(),
             uuid: Uuid::nil(),
             label: self.shared.nodes.read().label.clone(),
             features: Vec::new(),

@@ -1,5 +1,6 @@
 //! What a filesystem reports about itself, for people and for programs.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use platter_ondisk::Uuid;
@@ -21,7 +22,7 @@ pub enum FeatureClass {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Feature {
     /// Its name in the format's own tools.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What not knowing it would mean.
     pub class: FeatureClass,
 }
@@ -30,7 +31,7 @@ pub struct Feature {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// `ext2`, `btrfs`, `xfs`.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// The volume's UUID.
     pub uuid: Uuid,
     /// The label, as bytes without padding.
@@ -42,13 +43,16 @@ pub struct Description {
     pub details: Vec<Detail>,
 }
 
+/// What is counted while a filesystem is mounted, by names in `snake_case` that stay as they are.
+pub type Counters = Vec<(Cow<'static, str>, u64)>;
+
 /// One property of a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
     /// Its stable name for programs, in `snake_case`.
-    pub key: &'static str,
+    pub key: Cow<'static, str>,
     /// Its name for people.
-    pub label: &'static str,
+    pub label: Cow<'static, str>,
     /// Its value.
     pub value: DetailValue,
 }
@@ -57,7 +61,7 @@ pub struct Detail {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DetailValue {
     /// There is none: a time that never was, a limit that is not set. The word is for people.
-    Absent(&'static str),
+    Absent(Cow<'static, str>),
     /// Yes or no.
     Flag(bool),
     /// A number.
@@ -65,7 +69,7 @@ pub enum DetailValue {
     /// A number that people read in hexadecimal.
     Hexadecimal(u32),
     /// One of a fixed set of words in `snake_case`.
-    Word(&'static str),
+    Word(Cow<'static, str>),
     /// A sentence for people.
     Text(String),
     /// A name from the image, of any bytes.
@@ -103,7 +107,25 @@ impl Detail {
     /// A property.
     #[must_use]
     pub fn new(key: &'static str, label: &'static str, value: DetailValue) -> Self {
-        Self { key, label, value }
+        Self {
+            key: key.into(),
+            label: label.into(),
+            value,
+        }
+    }
+}
+
+impl DetailValue {
+    /// One of a fixed set of words.
+    #[must_use]
+    pub fn word(word: &'static str) -> Self {
+        Self::Word(Cow::Borrowed(word))
+    }
+
+    /// None, and the word for that.
+    #[must_use]
+    pub fn absent(word: &'static str) -> Self {
+        Self::Absent(Cow::Borrowed(word))
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use platter_ondisk::Uuid;
 
-use crate::{Condition, Description, Devices, Inode, InodeId, Quotas, Result, StatFs, Subvolumes};
+use crate::{
+    Condition, Counters, Description, Devices, Inode, InodeId, Quotas, Result, StatFs, Subvolumes,
+};
 
 /// A change of what a filesystem says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,11 @@ pub struct Trim {
 pub trait Filesystem: Send + Sync + Debug {
     /// What it says about itself.
     fn describe(&self) -> Description;
+
+    /// What it counted since it was mounted: commits, and what they took.
+    fn counters(&self) -> Counters {
+        Counters::new()
+    }
 
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;

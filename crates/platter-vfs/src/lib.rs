@@ -50,7 +50,7 @@ pub use clock::{Clock, FixedClock, SystemClock};
 pub use credentials::{Context, Credentials};
 pub use defragment::Defragment;
 pub use dentry::{DentryCache, Recall, Remembered};
-pub use description::{Description, Detail, DetailValue, Feature, FeatureClass};
+pub use description::{Counters, Description, Detail, DetailValue, Feature, FeatureClass};
 pub use devices::Devices;
 pub use error::{Condition, Error, Result, Unsupported};
 pub use filesystem::{Filesystem, Trim, Tune};

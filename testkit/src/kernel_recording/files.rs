@@ -57,7 +57,7 @@ impl DeviceFiles {
 impl Filesystem for DeviceFiles {
     fn describe(&self) -> Description {
         Description {
-            kind: "devices",
+            kind: "devices".into(),
             uuid: platter_ondisk::Uuid::nil(),
             label: Vec::new(),
             features: Vec::new(),

@@ -112,7 +112,8 @@ impl DelayedRefCounters {
     }
 
     /// What both counted.
-    pub(super) fn plus(mut self, other: &Self) -> Self {
+    #[must_use]
+    pub(crate) fn plus(mut self, other: &Self) -> Self {
         for (count, more) in self.present.iter_mut().zip(&other.present) {
             *count += more;
         }

@@ -15,11 +15,16 @@ use crate::txn::{WriteContext, quotas};
 pub(super) fn describe(fs: &SuperBlock) -> Description {
     let superblock = &fs.context().superblock;
     let features = &superblock.features;
-    let of = |class| move |name| Feature { name, class };
+    let of = |class| {
+        move |name: &'static str| Feature {
+            name: name.into(),
+            class,
+        }
+    };
     let incompat = features.incompat_names().into_iter();
     let compat_ro = features.compat_ro_names().into_iter();
     Description {
-        kind: "btrfs",
+        kind: "btrfs".into(),
         uuid: superblock.fsid,
         label: superblock.label.clone(),
         features: incompat
@@ -125,8 +130,8 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     let now = now.as_ref().unwrap_or(superblock);
     let number = |key, label, number: u64| Detail::new(key, label, number.into());
     let log = match superblock.log_root {
-        Some(_) => DetailValue::Word("present"),
-        None => DetailValue::Absent("none"),
+        Some(_) => DetailValue::word("present"),
+        None => DetailValue::absent("none"),
     };
     let mut details = vec![
         number("generation", "generation", superblock.generation.0),
@@ -140,7 +145,7 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
         Detail::new(
             "checksum",
             "checksum",
-            DetailValue::Word(superblock.checksum_kind.name()),
+            DetailValue::word(superblock.checksum_kind.name()),
         ),
         number("total_bytes", "total bytes", now.total_bytes),
         number("used_bytes", "used bytes", superblock.bytes_used),
@@ -183,13 +188,13 @@ fn quota_groups(fs: &SuperBlock) -> Vec<Detail> {
         None => QuotaState::read(fs.context()),
     };
     let (value, reason) = match state {
-        Ok(QuotaState::Off) => (DetailValue::Absent("off"), None),
-        Ok(QuotaState::Simple) => (DetailValue::Word("simple"), None),
-        Ok(QuotaState::Consistent) => (DetailValue::Word("consistent"), None),
+        Ok(QuotaState::Off) => (DetailValue::absent("off"), None),
+        Ok(QuotaState::Simple) => (DetailValue::word("simple"), None),
+        Ok(QuotaState::Consistent) => (DetailValue::word("consistent"), None),
         Ok(QuotaState::Inconsistent(why)) => {
-            (DetailValue::Word("inconsistent"), Some(why.to_string()))
+            (DetailValue::word("inconsistent"), Some(why.to_string()))
         }
-        Err(error) => (DetailValue::Word("unreadable"), Some(error.to_string())),
+        Err(error) => (DetailValue::word("unreadable"), Some(error.to_string())),
     };
     let mut details = vec![Detail::new("quota_groups", "quota groups", value)];
     details.extend(reason.map(|reason| {
@@ -382,8 +387,8 @@ fn space(usage: &Usage, members: &Members, allocation: &Allocation) -> Detail {
     let word = profile.map_or("unknown", profile_word);
     let profile = profile.map_or("unknown", Profile::name);
     let mut fields = vec![
-        Detail::new("kind", "kind", DetailValue::Word(kind)),
-        Detail::new("profile", "profile", DetailValue::Word(word)),
+        Detail::new("kind", "kind", DetailValue::word(kind)),
+        Detail::new("profile", "profile", DetailValue::word(word)),
         Detail::new("total_bytes", "total bytes", usage.total_bytes.into()),
         Detail::new("used_bytes", "used bytes", usage.used_bytes.into()),
         Detail::new(

@@ -45,13 +45,13 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Clock, Condition, Description, Devices, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes,
-    Trim, Tune,
+    Clock, Condition, Counters, Description, Devices, Filesystem, Inode, InodeId, Result, StatFs,
+    Subvolumes, Trim, Tune,
 };
 
 use crate::ondisk::Superblock;
 use crate::ops::{MountedSubvolumes, SuperBlock, sync};
-use crate::txn::{CommitReport, trim};
+use crate::txn::{CommitReport, CommitTotals, WriteContext, trim};
 use devices_in_use::DevicesInUse;
 use writing::Writing;
 
@@ -164,6 +164,12 @@ impl Drop for Btrfs {
 impl Filesystem for Btrfs {
     fn describe(&self) -> Description {
         describe::describe(&self.fs)
+    }
+
+    fn counters(&self) -> Counters {
+        let totals = self.fs.writing().map(WriteContext::commit_totals);
+        let counted = totals.iter().flat_map(CommitTotals::named);
+        counted.map(|(name, count)| (name.into(), count)).collect()
     }
 
     fn is_read_only(&self) -> bool {

@@ -91,7 +91,10 @@ pub(super) fn write(fs: &WriteContext) -> Result<()> {
     fs.chunks.set_committed();
     let took = fs.clock.monotonic().saturating_sub(begin);
     report.unblocked_nanoseconds = nanoseconds(took.saturating_sub(critical));
-    *fs.last_commit.lock() = report;
+    let mut last = fs.last_commit.lock();
+    last.0 = report;
+    last.1.add(&report);
+    drop(last);
     let (generation, closed) = (commit.generation, commit.closed);
     fs.transactions.set_committed(generation, &closed, took);
     Ok(())

@@ -24,6 +24,7 @@ pub(crate) mod held;
 pub(crate) mod unused;
 pub(crate) mod superblocks;
 pub(crate) mod log_trees;
+mod totals;
 mod commit;
 pub(crate) mod trim;
 pub(crate) mod devices;
@@ -62,6 +63,7 @@ pub use log_trees::{LogCow, LogEditor, LogTurn};
 pub use placing::Placing;
 pub use prune::PruneProgress;
 pub use snapshots::Snapshot;
+pub use totals::CommitTotals;
 pub use trees::OpenTree;
 
 /// A tree that is being changed in a transaction.
@@ -295,8 +297,8 @@ pub struct WriteContext {
     reported: Mutex<Counts>,
     /// Updates of block groups of the running transaction before its commit.
     prepared: Mutex<BlockGroupCounters>,
-    /// What the last commit did.
-    last_commit: Mutex<CommitReport>,
+    /// What the last commit did, and all since the mount.
+    last_commit: Mutex<(CommitReport, CommitTotals)>,
 }
 
 /// A part of the running transaction: one operation of a thread.
@@ -507,7 +509,13 @@ impl WriteContext {
     /// What the last commit did.
     #[must_use]
     pub fn last_commit(&self) -> CommitReport {
-        *self.last_commit.lock()
+        self.last_commit.lock().0
+    }
+
+    /// What the commits since the mount did.
+    #[must_use]
+    pub fn commit_totals(&self) -> CommitTotals {
+        self.last_commit.lock().1
     }
 
     /// Whether all changes are one transaction.

@@ -14,7 +14,7 @@ use super::orphans::DelayedOrphans;
 use super::quotas::Quotas;
 use super::space::Reservations;
 use super::stripes::StripedLocks;
-use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ended, space, trees};
+use super::{InPlaceGate, Running, WriteContext, WriteOptions, ended, space, trees};
 use crate::block_group::{BlockGroups, load_groups};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
@@ -99,7 +99,7 @@ impl WriteContext {
             leaf_changes: AtomicU64::new(0),
             reported: Mutex::default(),
             prepared: Mutex::default(),
-            last_commit: Mutex::new(CommitReport::default()),
+            last_commit: Mutex::default(),
             context,
         };
         // Trees that change while others are locked are open before.

@@ -23,6 +23,23 @@ pub struct CommitStatistics {
     pub checkpoints: u64,
 }
 
+impl CommitStatistics {
+    /// The counts with their names.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("commits", self.commits),
+            ("commit_blocks", self.blocks),
+            ("log_blocks", self.log_blocks),
+            ("revokes", self.revokes),
+            ("flushes", self.flushes),
+            ("log_writes", self.writes),
+            ("checkpoint_blocks", self.checkpoint_blocks),
+            ("checkpoints", self.checkpoints),
+        ]
+    }
+}
+
 /// The counters of [`CommitStatistics`].
 #[derive(Debug, Default)]
 pub struct CommitCounters {

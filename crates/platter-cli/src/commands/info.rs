@@ -1,7 +1,9 @@
 //! `platter info`: what an image holds.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use platter::block::Partition;
 use platter::block::partition::{Fault, GptCopy, PartitionType, Scheme};
@@ -10,8 +12,10 @@ use platter::escape::unescape;
 use platter::probe::ProbedTable;
 use platter::vfs::{Description, StatFs};
 use platter::{Escaped, Image, ImageSpec, Probe, Signature, Volume};
+use platter_fuse::MountReport;
 use serde_json::{Map, Value, json};
 
+use super::mounted::{self, is_in_mount};
 use super::operands::{parse_image, report_requests};
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -21,9 +25,12 @@ use crate::output::json::{JsonArray, put_name, word};
 use crate::output::size::human;
 
 /// Show partitions, and the filesystem with its features, space and journal
+///
+/// Of a filesystem that is mounted by platter, which a directory of the mount names, what it counted since then is shown,
+/// too: commits, and what they took.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Info {
-    /// The images, as IMAGE[@PARTITION]
+    /// The images, as IMAGE[@PARTITION], or directories of mounts
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<OsString>,
 }
@@ -52,10 +59,7 @@ impl Info {
         let mut console = Console::new();
         let mut array = JsonArray::default();
         for (index, operand) in self.images.iter().enumerate() {
-            let found = match parse_image(operand).and_then(|spec| {
-                let image = options.open_options().open_image(&spec)?;
-                Ok(Found::look(image, options)?)
-            }) {
+            let found = match Shown::look(operand, options) {
                 Ok(found) => found,
                 Err(error) => {
                     console.trouble(1, error)?;
@@ -70,14 +74,116 @@ impl Info {
                 }
                 found.write(&mut console.out)?;
             }
-            for problem in found.problems {
-                console.trouble(1, problem)?;
+            for problem in found.problems() {
+                console.trouble(1, problem.clone())?;
             }
         }
         if console::is_json() {
             array.end(&mut console.out)?;
         }
         Ok(console.finish()?)
+    }
+}
+
+/// What an operand names.
+enum Shown {
+    Image(Box<Found>),
+    Mount(FoundMount),
+}
+
+impl Shown {
+    fn look(operand: &OsStr, options: &ImageOptions) -> anyhow::Result<Self> {
+        if is_in_mount(operand) {
+            return Ok(Self::Mount(FoundMount::look(Path::new(operand))?));
+        }
+        let image = options.open_options().open_image(&parse_image(operand)?)?;
+        Ok(Self::Image(Box::new(Found::look(image, options)?)))
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::Image(found) => found.write(out),
+            Self::Mount(found) => found.write(out),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Image(found) => found.to_json(),
+            Self::Mount(found) => found.to_json(),
+        }
+    }
+
+    fn problems(&self) -> &[platter::Error] {
+        match self {
+            Self::Image(found) => &found.problems,
+            Self::Mount(_) => &[],
+        }
+    }
+}
+
+/// What a mount reported.
+struct FoundMount {
+    dir: PathBuf,
+    source: Vec<u8>,
+    report: MountReport,
+    space: StatFs,
+}
+
+impl FoundMount {
+    fn look(dir: &Path) -> anyhow::Result<Self> {
+        let named = |error: io::Error| mounted::named(dir, &error);
+        let report = mounted::open(dir)?.report().map_err(named)?;
+        let space = rustix::fs::statvfs(dir).map_err(|errno| named(errno.into()))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            source: mounted::source(dir).unwrap_or_default(),
+            report,
+            space: StatFs {
+                block_bytes: u32::try_from(space.f_frsize).unwrap_or(u32::MAX),
+                blocks: space.f_blocks,
+                blocks_free: space.f_bfree,
+                blocks_available: space.f_bavail,
+                inodes: space.f_files,
+                inodes_free: space.f_ffree,
+                name_len_max: u32::try_from(space.f_namemax).unwrap_or(u32::MAX),
+                id: space.f_fsid,
+                magic: 0,
+            },
+        })
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (dir, source) = (
+            Escaped(self.dir.as_os_str().as_bytes()),
+            Escaped(&self.source),
+        );
+        field(out, "Mount", &format!("{dir} of {source}"))?;
+        write_description(out, &self.report.description)?;
+        write_space(out, &self.space)?;
+        let counters = &self.report.counters;
+        if !counters.is_empty() {
+            writeln!(out, "Since it was mounted:")?;
+        }
+        for (name, count) in counters {
+            let name = Escaped(name.as_bytes()).to_string();
+            writeln!(out, "  {name:<24} {count}")?;
+        }
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        let mut object = Map::new();
+        put_name(&mut object, "image", self.dir.as_os_str().as_bytes());
+        put_name(&mut object, "source", &self.source);
+        let filesystem = filesystem_object(&self.report.description, Some(&self.space));
+        object.insert("filesystem".into(), filesystem);
+        let counters = self.report.counters.iter();
+        let counters: Map<_, _> = counters
+            .map(|(name, count)| (name.to_string(), json!(count)))
+            .collect();
+        object.insert("counters".into(), counters.into());
+        Value::Object(object)
     }
 }
 
@@ -268,7 +374,7 @@ fn members_json(members: &Members) -> Value {
 }
 
 fn write_description(out: &mut dyn Write, description: &Description) -> io::Result<()> {
-    field(out, "Filesystem", description.kind)?;
+    field(out, "Filesystem", &description.kind)?;
     let label = Escaped(&description.label).to_string();
     field(
         out,
@@ -279,14 +385,14 @@ fn write_description(out: &mut dyn Write, description: &Description) -> io::Resu
     let features: Vec<&str> = description
         .features
         .iter()
-        .map(|feature| feature.name)
+        .map(|feature| &*feature.name)
         .collect();
     field(out, "Features", &features.join(" "))?;
     for detail in &description.details {
         let value = detail.value.to_string();
         if !value.is_empty() {
             let value = Escaped(value.as_bytes()).to_string();
-            field(out, &capitalised(detail.label), &value)?;
+            field(out, &capitalised(&detail.label), &value)?;
         }
     }
     Ok(())

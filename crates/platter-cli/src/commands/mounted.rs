@@ -47,12 +47,16 @@ pub(super) fn are_in_mounts(operands: &[OsString]) -> anyhow::Result<bool> {
 
 /// Whether a directory is in a mount.
 fn is_mounted(dir: &Path) -> bool {
-    let Ok(dir) = dir.canonicalize() else {
-        return false;
-    };
-    let table = MountTable::read().unwrap_or_default();
-    let crossed = table.crossed(&dir);
-    dir.is_dir() && (crossed.last()).is_some_and(|mount| mount.fs_type == FILESYSTEM_TYPE)
+    dir.is_dir() && source(dir).is_some()
+}
+
+/// What the mount that a path is in was made of.
+pub(super) fn source(path: &Path) -> Option<Vec<u8>> {
+    let path = path.canonicalize().ok()?;
+    let table = MountTable::read().ok()?;
+    let mount = table.crossed(&path).pop()?;
+    let is_ours = mount.fs_type == FILESYSTEM_TYPE;
+    is_ours.then(|| mount.source.as_bytes().to_vec())
 }
 
 /// The directory of a path.

@@ -48,7 +48,7 @@ fn record(details: &[Detail]) -> Value {
 
 fn put_detail(object: &mut Map<String, Value>, detail: &Detail) {
     let value = match &detail.value {
-        DetailValue::Name(bytes) => return put_name(object, detail.key, bytes),
+        DetailValue::Name(bytes) => return put_name(object, &detail.key, bytes),
         DetailValue::Absent(_) => Value::Null,
         DetailValue::Flag(flag) => json!(flag),
         DetailValue::Number(number) => json!(number),
@@ -60,7 +60,7 @@ fn put_detail(object: &mut Map<String, Value>, detail: &Detail) {
             json!({"seconds": time.seconds, "nanoseconds": time.nanoseconds})
         }
         DetailValue::Item { fields, .. } => {
-            let list = object.entry(detail.key).or_insert_with(|| json!([]));
+            let list = object.entry(&*detail.key).or_insert_with(|| json!([]));
             if let Value::Array(list) = list {
                 list.push(record(fields));
             }
@@ -68,5 +68,5 @@ fn put_detail(object: &mut Map<String, Value>, detail: &Detail) {
         }
         DetailValue::Record { fields, .. } => record(fields),
     };
-    object.insert(detail.key.into(), value);
+    object.insert(detail.key.to_string(), value);
 }

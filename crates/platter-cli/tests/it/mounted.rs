@@ -156,6 +156,68 @@ fn label_and_free_space_of_a_mount_are_changed() {
 }
 
 #[test]
+fn info_of_a_mount_shows_what_it_counted() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("mkdir dir", "rw");
+    let info = |path: &str| {
+        let document = workshop.document("info", &["--json", "info", path]);
+        document[0].clone()
+    };
+    let before = info("mnt");
+    for round in 0..5 {
+        fs::write(workshop.path("mnt/file"), vec![round; 300_000]).unwrap();
+        workshop.read(&["sync", "mnt"]);
+    }
+    let after = info("mnt/dir");
+    assert_eq!(after["image"], "mnt/dir");
+    assert!(after["source"].as_str().unwrap().ends_with("/pool.img"));
+    assert_eq!(after["filesystem"]["type"], "btrfs");
+    assert_eq!(after["filesystem"]["label"], before["filesystem"]["label"]);
+    assert!(after["filesystem"]["space"]["blocks"].as_u64().unwrap() > 1000);
+    let count = |of: &serde_json::Value, name: &str| of["counters"][name].as_u64().unwrap();
+    let grew = |name: &str| count(&after, name) - count(&before, name);
+    assert!(grew("commits") >= 5, "{after}");
+    assert!(
+        grew("blocks_copied") >= 5 && grew("refs_created") >= 5,
+        "{after}"
+    );
+    let handled = ["groups_skipped", "groups_written", "groups_inserted"].map(grew);
+    assert_eq!(grew("groups_dirty"), handled.iter().sum::<u64>(), "{after}");
+    assert!(grew("groups_nanoseconds") > 0 && grew("critical_nanoseconds") > 0);
+    let text = workshop.read(&["info", "mnt"]);
+    assert!(text.starts_with("Mount:                 mnt of "), "{text}");
+    for shown in [
+        "Filesystem:            btrfs\n",
+        "Since it was mounted:\n",
+        "\n  refs_cancelled  ",
+    ] {
+        assert!(text.contains(shown), "{text}");
+    }
+    // An image in a mount is one.
+    fs::copy(workshop.path("disk.img"), workshop.path("mnt/inner.img")).unwrap();
+    assert_eq!(info("mnt/inner.img")["filesystem"]["type"], "ext4");
+    workshop.unmount_and_check(mounted);
+    let offline = info("pool.img");
+    assert_eq!(offline.get("counters"), None);
+}
+
+#[test]
+fn info_of_a_mounted_ext4_has_its_counters() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "disk.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    fs::write(workshop.path("mnt/new"), b"contents").unwrap();
+    workshop.read(&["sync", "mnt"]);
+    let document = workshop.document("info", &["--json", "info", "mnt"]);
+    let counters = &document[0]["counters"];
+    assert!(counters["commits"].as_u64().unwrap() > 0, "{document}");
+    assert!(counters["log_writes"].as_u64().unwrap() > 0, "{document}");
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
 fn image_in_a_mount_is_an_image() {
     let workshop = Workshop::new();
     let mounted = workshop.mount_btrfs("true", "rw");

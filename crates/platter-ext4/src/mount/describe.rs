@@ -11,7 +11,7 @@ use crate::recovery::open_journal;
 pub(super) fn description(ext4: &Ext4) -> Description {
     let superblock = &ext4.fs().superblock;
     Description {
-        kind: superblock.kind(),
+        kind: superblock.kind().into(),
         uuid: superblock.uuid,
         label: superblock.label.clone(),
         features: superblock.features.describe(),
@@ -156,8 +156,8 @@ fn journal_state(ext4: &Ext4) -> DetailValue {
             _ => "internal",
         };
         let mut fields = vec![
-            field("state", "state", DetailValue::Word(state)),
-            field("place", "place", DetailValue::Word(place)),
+            field("state", "state", DetailValue::word(state)),
+            field("place", "place", DetailValue::word(place)),
         ];
         if place == "external" {
             fields.push(field("uuid", "uuid", superblock.journal_uuid.into()));
@@ -236,7 +236,7 @@ fn state(state: State) -> DetailValue {
     DetailValue::Record {
         text: format!("{clean}{errors}{orphans}"),
         fields: vec![
-            Detail::new("word", "word", DetailValue::Word(word)),
+            Detail::new("word", "word", DetailValue::word(word)),
             flag("has_errors", "has errors", state.has_errors()),
             flag(
                 "is_cleaning_orphans",
@@ -249,13 +249,13 @@ fn state(state: State) -> DetailValue {
 
 fn mounts(count: u16) -> DetailValue {
     match count {
-        0 | u16::MAX => DetailValue::Absent("unlimited"),
+        0 | u16::MAX => DetailValue::absent("unlimited"),
         count => count.into(),
     }
 }
 
 fn hash(version: u8) -> DetailValue {
-    DetailValue::Word(match version {
+    DetailValue::word(match version {
         0 | 3 => "legacy",
         1 | 4 => "half_md4",
         2 | 5 => "tea",
@@ -265,7 +265,7 @@ fn hash(version: u8) -> DetailValue {
 }
 
 fn encoding(number: u16) -> DetailValue {
-    DetailValue::Word(match number {
+    DetailValue::word(match number {
         1 => "utf8-12.1",
         _ => "unknown",
     })
@@ -274,7 +274,7 @@ fn encoding(number: u16) -> DetailValue {
 /// A moment; none for the zero of the superblock.
 fn moment(time: Timestamp) -> DetailValue {
     if time.seconds == 0 {
-        return DetailValue::Absent("never");
+        return DetailValue::absent("never");
     }
     DetailValue::Time(time)
 }

@@ -22,8 +22,8 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_ondisk::Corrupt;
 use platter_vfs::{
-    Clock, Condition, Description, Error, Filesystem, InodeId, Quotas, Result, StatFs, Trim,
-    Unsupported,
+    Clock, Condition, Counters, Description, Error, Filesystem, InodeId, Quotas, Result, StatFs,
+    Trim, Unsupported,
 };
 
 use crate::FsContext;
@@ -148,6 +148,12 @@ impl Drop for Ext4 {
 impl Filesystem for Ext4 {
     fn describe(&self) -> Description {
         describe::description(self)
+    }
+
+    fn counters(&self) -> Counters {
+        let counted = self.fs().log().map(|log| log.statistics().named());
+        let counted = counted.into_iter().flatten();
+        counted.map(|(name, count)| (name.into(), count)).collect()
     }
 
     fn is_read_only(&self) -> bool {

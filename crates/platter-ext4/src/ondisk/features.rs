@@ -241,7 +241,10 @@ impl Features {
         let mut features = Vec::new();
         for (class, bits) in words {
             let on = table(class).iter().filter(|(bit, _)| bits & bit != 0);
-            features.extend(on.map(|&(_, name)| Feature { name, class }));
+            features.extend(on.map(|&(_, name)| Feature {
+                name: name.into(),
+                class,
+            }));
         }
         features
     }
@@ -346,7 +349,7 @@ mod tests {
     #[test]
     fn names_are_in_the_order_of_e2fsprogs() {
         let features = Features::from_bits(0x4, 0x42, 0x410);
-        let names: Vec<_> = features.describe().iter().map(|f| f.name).collect();
+        let names: Vec<_> = features.describe().into_iter().map(|f| f.name).collect();
         assert_eq!(
             names,
             [

@@ -288,7 +288,7 @@ fn description_reports_the_properties_of_the_image() {
     let features: Vec<_> = description
         .features
         .iter()
-        .map(|feature| feature.name)
+        .map(|feature| &*feature.name)
         .collect();
     assert!(features.contains(&"has_journal"), "{features:?}");
     let detail = |key| description.detail(key).unwrap().to_string();

@@ -22,6 +22,8 @@ pub(crate) enum Command {
     /// Waits for a transaction.
     WaitSync,
     FsInfo,
+    /// What the filesystem says of itself, and what it counted.
+    Report,
     /// Another size of the whole filesystem.
     Resize,
     Devices(DevicesCommand),
@@ -59,7 +61,7 @@ pub(crate) enum SubvolumeCommand {
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 36] = [
+const COMMANDS: [(u32, Command); 37] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -102,6 +104,7 @@ const COMMANDS: [(u32, Command); 36] = [
     (0xd020_f102, Command::Devices(DevicesCommand::Start)),
     (0xd4f0_f103, Command::Devices(DevicesCommand::Status)),
     (0x0000_f104, Command::Devices(DevicesCommand::Cancel)),
+    (0xe000_f105, Command::Report),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -146,7 +149,7 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::structures::{
-        DeviceCommand, DeviceStatus, FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume,
+        DeviceCommand, DeviceStatus, FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume, ReportPage,
         SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
     use super::*;
@@ -185,6 +188,7 @@ mod tests {
                 size_of::<DeviceStatus>(),
             ),
             (Command::FsInfo, size_of::<FsInfo>()),
+            (Command::Report, size_of::<ReportPage>()),
             (Command::Trim, size_of::<TrimRange>()),
             (Command::SetLabel, FSLABEL_BYTES),
             (Command::Sync, 0),

@@ -3,12 +3,15 @@
 
 mod command;
 mod structures;
+mod report;
 mod call;
 
 pub(crate) use call::call;
 pub(crate) use command::{Command, DevicesCommand, SubvolumeCommand, sets_flags};
+pub use report::MountReport;
 pub(crate) use structures::{
     CANCELLED, DeviceAction, DeviceCommand, DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FsInfo,
     HAS_DEVICE, InoLookup, LARGER, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS,
-    SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2, put_part, text,
+    ReportPage, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+    put_part, text,
 };

@@ -60,6 +60,9 @@ impl DeviceAction {
     }
 }
 
+/// Bytes of a part of a report.
+const REPORT_PAGE_BYTES: usize = 8168;
+
 /// Bytes of the longest path, `PATH_MAX`.
 const PATH_BYTES: usize = 4096;
 
@@ -184,6 +187,14 @@ structures! {
         /// What was found since it was asked last, a line each.
         found: [u8; PATH_BYTES],
         error: [u8; 512],
+    }
+    /// A part of a report, which begins at a byte that the request names.
+    ReportPage[8192] {
+        /// The number of the report; the request for the first part of one has none.
+        number: u64,
+        offset: u64,
+        total_bytes: u64,
+        bytes: [u8; REPORT_PAGE_BYTES],
     }
     /// `struct btrfs_ioctl_fs_info_args`.
     FsInfo[1024] {

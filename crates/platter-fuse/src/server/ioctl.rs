@@ -6,6 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
+use platter_vfs::lock::{Mutex, rank};
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
 use platter_vfs::{DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, SetAttr, Trim};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::{Answer, Caller, Server, devices, subvolumes};
 use crate::Operation;
-use crate::ioctl::{Command, FSLABEL_BYTES, FsInfo, TrimRange};
+use crate::ioctl::{Command, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange};
 use crate::node::NodeId;
 
 /// Bytes of `struct fsxattr`.
@@ -142,6 +143,7 @@ pub(crate) fn carry_out(
             Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
         }
         Command::FsInfo => fs_info(server),
+        Command::Report => report(server, input),
         Command::Devices(command) => devices::carry_out(server, command, input),
         Command::Resize => Err(Errno::OPNOTSUPP),
     };
@@ -197,6 +199,45 @@ fn fs_info(server: &Server) -> Answer<Vec<u8>> {
         ..FsInfo::new_zeroed()
     };
     Ok(info.as_bytes().to_vec())
+}
+
+/// The report that was begun last, while parts of it were not asked for.
+#[derive(Debug, Default)]
+pub(super) struct LastReport {
+    /// With its number.
+    report: Mutex<(u64, Vec<u8>), { rank(0, 3) }>,
+}
+
+/// A part of a report.
+///
+/// # Errors
+/// `ESTALE` where another one was begun meanwhile.
+fn report(server: &Server, input: &[u8]) -> Answer<Vec<u8>> {
+    let mut page: ReportPage = argument(input)?;
+    if page.number == 0 {
+        let report = MountReport {
+            description: server.fs.describe(),
+            counters: server.fs.counters(),
+        };
+        let encoded = report.encode();
+        let mut last = server.report.report.lock();
+        *last = (last.0 + 1, encoded);
+        (page.number, page.offset) = (last.0, 0);
+    }
+    let mut last = server.report.report.lock();
+    let offset = usize::try_from(page.offset).map_err(|_| Errno::INVAL)?;
+    let bytes = last.1.get(offset..).filter(|_| last.0 == page.number);
+    let bytes = bytes
+        .filter(|bytes| !bytes.is_empty())
+        .ok_or(Errno::STALE)?;
+    let len = bytes.len().min(page.bytes.len());
+    page.bytes.fill(0);
+    page.bytes[..len].copy_from_slice(&bytes[..len]);
+    page.total_bytes = last.1.len() as u64;
+    if offset + len == last.1.len() {
+        last.1 = Vec::new();
+    }
+    Ok(page.as_bytes().to_vec())
 }
 
 /// The kernel passes `FS_IOC32_SETFLAGS` on unchecked, before Linux 5.13 the others as well.

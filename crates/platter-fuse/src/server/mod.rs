@@ -75,6 +75,8 @@ pub(crate) struct Server {
     broken: AtomicBool,
     /// The command on its devices that was given last.
     devices: devices::LastJob,
+    /// What it says of itself, for a caller that reads it in parts.
+    report: ioctl::LastReport,
     /// The filesystem was shut down: contents are neither read nor changed any more.
     shut_down: AtomicBool,
 }
@@ -90,6 +92,7 @@ impl Server {
             device: OnceLock::new(),
             broken: AtomicBool::new(false),
             devices: devices::LastJob::default(),
+            report: ioctl::LastReport::default(),
             shut_down: AtomicBool::new(false),
         })
     }

@@ -8,6 +8,7 @@
 )]
 
 mod mounted;
+mod reports;
 mod requests;
 mod rings;
 mod names;

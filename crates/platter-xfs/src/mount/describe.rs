@@ -68,7 +68,7 @@ fn quota_records(context: &FsContext, &(kind, key, label): &NamedKind) -> Option
 pub(super) fn description(context: &FsContext, recovery: Option<&RecoveryReport>) -> Description {
     let superblock = &context.superblock;
     Description {
-        kind: "xfs",
+        kind: "xfs".into(),
         uuid: superblock.uuid,
         label: superblock.label.clone(),
         features: superblock.features.describe(),
@@ -142,7 +142,7 @@ fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail
             .filter(|(flag, _)| superblock.quota_flags.contains(*flag));
         let names: Vec<_> = on.map(|&(_, name)| name).collect();
         let value = if names.is_empty() {
-            DetailValue::Absent("none")
+            DetailValue::absent("none")
         } else {
             DetailValue::Text(names.join(", "))
         };
@@ -222,8 +222,8 @@ fn log(context: &FsContext, recovery: Option<&RecoveryReport>) -> DetailValue {
     DetailValue::Record {
         text: format!("{shown}, {location}, version {version}, {bytes} bytes"),
         fields: vec![
-            Detail::new("state", "state", DetailValue::Word(state)),
-            Detail::new("location", "location", DetailValue::Word(location)),
+            Detail::new("state", "state", DetailValue::word(state)),
+            Detail::new("location", "location", DetailValue::word(location)),
             number("version", "version", version),
             number("bytes", "size", bytes),
             number("sector_bytes", "sector size", superblock.log_sector_bytes),

@@ -286,7 +286,10 @@ impl Features {
             for &(bit, name) in table {
                 let is_new = features.iter().all(|feature| feature.name != name);
                 if bits & bit != 0 && is_new {
-                    features.push(Feature { name, class });
+                    features.push(Feature {
+                        name: name.into(),
+                        class,
+                    });
                 }
             }
         }
@@ -406,7 +409,7 @@ mod tests {
 
     #[test]
     fn features_have_the_names_of_mkfs() {
-        let names: Vec<_> = v5().describe().iter().map(|f| f.name).collect();
+        let names: Vec<_> = v5().describe().into_iter().map(|f| f.name).collect();
         let expected = "nlink align logv2 unwritten dirv2 morebits lazy-count attr2 projid32bit crc \
                         finobt rmapbt reflink inobtcount ftype sparse bigtime";
         assert_eq!(names.join(" "), expected);

@@ -79,7 +79,8 @@ impl Workshop {
 static KIND: LazyLock<&str> = LazyLock::new(|| {
     let image = Image::in_memory(16 << 20);
     FormatOptions::default().format(&image).unwrap();
-    MountOptions::new().mount(&image).unwrap().describe().kind
+    let description = MountOptions::new().mount(&image).unwrap().describe();
+    description.kind.into_owned().leak()
 });
 const UUID: &str = "11111111-2222-4333-8444-555555555555";
 const PARTUUID: &str = "66666666-7777-4888-9999-AAAAAAAAAAAA";
