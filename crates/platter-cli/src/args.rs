@@ -15,9 +15,9 @@ use platter::{DeviceRole, MountOption, MountOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
-    balance, cat, check, chmod, chown, completions, cp, defrag, device, du, info, ln, ls, man,
-    mkdir, mkfs, mount, mv, receive, resize, rm, scrub, send, stat, subvolume, sync, tar, touch,
-    tree, trim, truncate, tune, umount, write_batch, xattr,
+    balance, cat, check, chmod, chown, completions, cp, dedupe, defrag, device, du, info, ln, ls,
+    man, mkdir, mkfs, mount, mv, receive, resize, rm, scrub, send, stat, subvolume, sync, tar,
+    touch, tree, trim, truncate, tune, umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -83,6 +83,7 @@ pub(crate) enum Command {
     Scrub(scrub::Scrub),
     Balance(balance::Balance),
     Defrag(defrag::Defrag),
+    Dedupe(dedupe::Dedupe),
     Device(device::Device),
     Resize(resize::Resize),
     Tune(tune::Tune),
@@ -214,6 +215,7 @@ impl Command {
             | Self::Scrub(_)
             | Self::Balance(_)
             | Self::Defrag(_)
+            | Self::Dedupe(_)
             | Self::Device(_)
             | Self::Resize(_)
             | Self::Tune(_)

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::ioctl::{
-    self, CANCELLED, Command, DeviceAction, DeviceCommand, DeviceStatus, ENDED, FORCED,
-    FSLABEL_BYTES, HAS_DEVICE, LARGER, MountReport, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM,
-    REPAIRS, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange, VolArgs,
-    VolArgsV2, call, text,
+    self, CANCELLED, Command, DedupeRange, DeviceAction, DeviceCommand, DeviceStatus, ENDED,
+    FORCED, FSLABEL_BYTES, HAS_DEVICE, LARGER, MountReport, NextSubvolume, OF_DATA, OF_METADATA,
+    OF_SYSTEM, REPAIRS, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange,
+    VolArgs, VolArgsV2, call, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -151,6 +152,36 @@ impl Control {
             }
             number = page.number;
         }
+    }
+
+    /// Has a file of a mount share the bytes of a range with another file of it, if they are equal there: `target` has
+    /// them from `to` on. Returns whether they share them now and did not before; with `dry_run`, nothing is compared,
+    /// and it is whether they could. At most 32 MiB are shared at once. What the kernel has cached of both and not
+    /// [passed on](Self::flush_cache) comes later.
+    ///
+    /// # Errors
+    /// `EXDEV` for files of several filesystems; `ENOTTY` where something else is mounted.
+    pub fn dedupe(
+        target: &File,
+        source: &File,
+        range: &Range<u64>,
+        to: u64,
+        dry_run: bool,
+    ) -> io::Result<bool> {
+        let found = source.metadata()?;
+        if found.dev() != target.metadata()?.dev() {
+            return Err(Errno::XDEV.into());
+        }
+        let mut asked = DedupeRange {
+            source: found.ino(),
+            source_offset: range.start,
+            len_bytes: range.end.saturating_sub(range.start),
+            offset: to,
+            dry_run: dry_run.into(),
+            is_shared: 0,
+        };
+        call(target, Command::Dedupe.number(), asked.as_mut_bytes())?;
+        Ok(asked.is_shared != 0)
     }
 
     /// Discards free space. Returns how many bytes.

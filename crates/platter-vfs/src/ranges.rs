@@ -1,8 +1,8 @@
 //! Ranges of bytes that two files exchange, share or copy.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use crate::{Condition, Error, Inode, Result};
+use crate::{Condition, Error, Inode, Place, Result};
 
 /// Bytes copied at once through the page cache.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -118,6 +118,105 @@ pub fn copy_or_clone<T: Inode + ?Sized>(
         }
     }
     copy_through_cache(target, source, range, to)
+}
+
+/// A run of bytes of a range: where it ends, and the place of its first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    end: u64,
+    place: Place,
+    encoded: bool,
+}
+
+/// Where a range lies, counted from its beginning; `None` where some of it is at no known place.
+fn places(inode: &dyn Inode, range: &Range<u64>) -> Result<Option<Vec<Piece>>> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut is_known = true;
+    let mut at = range.start;
+    inode.written_extents(range.clone(), &mut |extent| {
+        let start = extent.file.start.max(range.start);
+        let end = extent.file.end.min(range.end);
+        let place = extent
+            .physical
+            .filter(|_| !extent.delayed && !extent.inline);
+        let Some(mut place) = place.filter(|_| start == at && start < end) else {
+            is_known = false;
+            return ControlFlow::Break(());
+        };
+        at = end;
+        if !extent.encoded {
+            place.offset += start - extent.file.start;
+        }
+        let end = end - range.start;
+        let follows = |last: &Piece, start: u64| {
+            let goes_on = last.place.member == place.member && !extent.encoded && !last.encoded;
+            goes_on && last.place.offset + (last.end - start) == place.offset
+        };
+        let before = pieces.len().checked_sub(2).and_then(|it| pieces.get(it));
+        let last_start = before.map_or(0, |before| before.end);
+        match pieces.last_mut() {
+            Some(last) if follows(last, last_start) => last.end = end,
+            _ => pieces.push(Piece {
+                end,
+                place,
+                encoded: extent.encoded,
+            }),
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok((is_known && at == range.end).then_some(pieces))
+}
+
+/// Whether any of a range is kept inside metadata, where nothing is shared.
+fn is_inline(inode: &dyn Inode, range: &Range<u64>) -> Result<bool> {
+    let mut is_inline = false;
+    inode.written_extents(range.clone(), &mut |extent| {
+        is_inline |= extent.inline;
+        ControlFlow::Continue(())
+    })?;
+    Ok(is_inline)
+}
+
+/// Whether sharing a range would save space: it is not shared yet, and is not kept inside metadata.
+///
+/// # Errors
+/// Those of reading.
+pub fn is_worth_sharing(
+    target: &dyn Inode,
+    source: &dyn Inode,
+    range: &Range<u64>,
+    to: u64,
+) -> Result<bool> {
+    let new_end = to.checked_add(range.end.saturating_sub(range.start));
+    let into = to..new_end.ok_or(Condition::FileTooLarge)?;
+    if is_inline(target, &into)? || is_inline(source, range)? {
+        return Ok(false);
+    }
+    let here = places(target, &into)?;
+    Ok(here.is_none() || here != places(source, range)?)
+}
+
+/// Has a file share a range, if it has the same bytes there, and that is [worth it](is_worth_sharing). Returns whether it
+/// shares it now and did not before. A file that takes no changes, or whose attributes keep it from that, does not.
+///
+/// # Errors
+/// Those of [`Inode::dedupe_range`], but for these.
+pub fn share_equal(
+    target: &dyn Inode,
+    source: &dyn Inode,
+    range: Range<u64>,
+    to: u64,
+) -> Result<bool> {
+    if !is_worth_sharing(target, source, &range, to)? {
+        return Ok(false);
+    }
+    match target.dedupe_range(source, range, to) {
+        Ok(deduped) => Ok(matches!(deduped, Deduped::Shared(_))),
+        Err(Error::Condition(
+            Condition::ReadOnly | Condition::InvalidArgument | Condition::NotPermitted,
+        )) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// A request to share blocks of one file with another, as the kernel checks it before any driver does.

@@ -62,6 +62,7 @@ pub mod accounts;
 pub mod copy;
 pub mod edit;
 pub mod defragment;
+pub mod dedupe;
 
 #[cfg(test)]
 mod sample;

@@ -8,6 +8,7 @@ pub(crate) mod chown;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod defrag;
+pub(crate) mod dedupe;
 pub(crate) mod device;
 pub(crate) mod du;
 pub(crate) mod info;
@@ -76,6 +77,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Mkfs(mkfs) => mkfs.run(options),
         Command::Balance(balance) => balance.run(options),
         Command::Defrag(defrag) => defrag.run(options),
+        Command::Dedupe(dedupe) => dedupe.run(options),
         Command::Device(device) => device.run(options),
         Command::Scrub(scrub) => scrub.run(options),
         Command::Resize(resize) => resize.run(options),

@@ -60,7 +60,7 @@ pub(super) fn source(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// The directory of a path.
-fn parent(path: &Path) -> &Path {
+pub(super) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,

@@ -4,6 +4,7 @@
 mod btrfs;
 mod check;
 mod copy;
+mod dedupe;
 mod defrag;
 mod du;
 mod edit;

@@ -36,6 +36,7 @@ fn help_and_version_are_there() {
         "scrub",
         "balance",
         "defrag",
+        "dedupe",
         "device",
         "tune",
     ] {

@@ -24,6 +24,8 @@ pub(crate) enum Command {
     FsInfo,
     /// What the filesystem says of itself, and what it counted.
     Report,
+    /// A file shares what is equal in another one.
+    Dedupe,
     /// Another size of the whole filesystem.
     Resize,
     Devices(DevicesCommand),
@@ -61,7 +63,7 @@ pub(crate) enum SubvolumeCommand {
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 37] = [
+const COMMANDS: [(u32, Command); 38] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -105,6 +107,7 @@ const COMMANDS: [(u32, Command); 37] = [
     (0xd4f0_f103, Command::Devices(DevicesCommand::Status)),
     (0x0000_f104, Command::Devices(DevicesCommand::Cancel)),
     (0xe000_f105, Command::Report),
+    (0xc030_f106, Command::Dedupe),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -135,6 +138,7 @@ impl Command {
                 | Self::Trim
                 | Self::Shutdown
                 | Self::Resize
+                | Self::Dedupe
                 | Self::Devices(_)
                 | Self::Subvolume(SubvolumeCommand::SetDefault | SubvolumeCommand::Next)
         )
@@ -149,8 +153,8 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::structures::{
-        DeviceCommand, DeviceStatus, FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume, ReportPage,
-        SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+        DedupeRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume,
+        ReportPage, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
     use super::*;
 
@@ -189,6 +193,7 @@ mod tests {
             ),
             (Command::FsInfo, size_of::<FsInfo>()),
             (Command::Report, size_of::<ReportPage>()),
+            (Command::Dedupe, size_of::<DedupeRange>()),
             (Command::Trim, size_of::<TrimRange>()),
             (Command::SetLabel, FSLABEL_BYTES),
             (Command::Sync, 0),

@@ -188,6 +188,18 @@ structures! {
         found: [u8; PATH_BYTES],
         error: [u8; 512],
     }
+    /// A range of a file that is to share what is equal in another one.
+    DedupeRange[48] {
+        /// The number of the other file, of the same mount.
+        source: u64,
+        source_offset: u64,
+        len_bytes: u64,
+        offset: u64,
+        /// Whether it is only to be found out if the range could be shared.
+        dry_run: u64,
+        /// The answer has whether it shares it now and did not before, or could.
+        is_shared: u64,
+    }
     /// A part of a report, which begins at a byte that the request names.
     ReportPage[8192] {
         /// The number of the report; the request for the first part of one has none.

@@ -8,13 +8,17 @@ use std::sync::atomic::Ordering;
 
 use platter_vfs::lock::{Mutex, rank};
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
-use platter_vfs::{DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, SetAttr, Trim};
+use platter_vfs::{
+    DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, SetAttr, Trim, ranges,
+};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::{Answer, Caller, Server, devices, subvolumes};
 use crate::Operation;
-use crate::ioctl::{Command, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange};
+use crate::ioctl::{
+    Command, DedupeRange, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange,
+};
 use crate::node::NodeId;
 
 /// Bytes of `struct fsxattr`.
@@ -144,6 +148,7 @@ pub(crate) fn carry_out(
         }
         Command::FsInfo => fs_info(server),
         Command::Report => report(server, input),
+        Command::Dedupe => dedupe(server, &*inode, input),
         Command::Devices(command) => devices::carry_out(server, command, input),
         Command::Resize => Err(Errno::OPNOTSUPP),
     };
@@ -199,6 +204,35 @@ fn fs_info(server: &Server) -> Answer<Vec<u8>> {
         ..FsInfo::new_zeroed()
     };
     Ok(info.as_bytes().to_vec())
+}
+
+/// Bytes that one call compares and shares at most: the thread is busy meanwhile.
+const DEDUPED_BYTES_MAX: u64 = 32 << 20;
+
+fn dedupe(server: &Server, target: &dyn Inode, input: &[u8]) -> Answer<Vec<u8>> {
+    let asked: DedupeRange = argument(input)?;
+    server.must_not_be_shut_down()?;
+    if asked.dry_run == 0 {
+        must_be_mounted_writable(server)?;
+    }
+    let end = asked.source_offset.checked_add(asked.len_bytes);
+    let range = asked.source_offset..end.ok_or(Errno::INVAL)?;
+    if asked.len_bytes > DEDUPED_BYTES_MAX {
+        return Err(Errno::INVAL);
+    }
+    let id = server.fs.inode_shown_as(asked.source);
+    let source = server.check(server.fs.inode(id.ok_or(Errno::STALE)?))?;
+    for file in [target, &*source] {
+        let kind = server.check(file.attr())?.kind;
+        server.check(kind.refuse_without_contents())?;
+    }
+    let shared = if asked.dry_run == 0 {
+        ranges::share_equal(target, &*source, range, asked.offset)
+    } else {
+        ranges::is_worth_sharing(target, &*source, &range, asked.offset)
+    };
+    let is_shared = server.check(shared)?.into();
+    Ok(DedupeRange { is_shared, ..asked }.as_bytes().to_vec())
 }
 
 /// The report that was begun last, while parts of it were not asked for.

@@ -97,6 +97,11 @@ pub(crate) trait Driver: Sync {
         false
     }
 
+    /// Whether its files can share extents.
+    fn shares_extents(&self) -> bool {
+        false
+    }
+
     /// Whether contents can be compressed by the method of this name.
     fn compresses_by(&self, _method: &str) -> bool {
         false

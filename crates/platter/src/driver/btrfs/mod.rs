@@ -71,6 +71,10 @@ impl Driver for BtrfsDriver {
         true
     }
 
+    fn shares_extents(&self) -> bool {
+        true
+    }
+
     fn compresses_by(&self, method: &str) -> bool {
         Method::parse(method).is_some()
     }

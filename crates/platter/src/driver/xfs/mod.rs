@@ -63,6 +63,10 @@ impl Driver for Xfs {
         true
     }
 
+    fn shares_extents(&self) -> bool {
+        true
+    }
+
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
         let options = options(&request)?;
         let device = Arc::clone(request.devices.first());
