@@ -418,7 +418,7 @@ mod tests {
     fn errors_of_a_dead_mount_are_known() {
         let image: Arc<str> = "disk.img".into();
         let opened = |errno: Errno| {
-            let io = IoError::new(&image, Operation::Open, 0, 0, errno.into());
+            let io = IoError::new(&image, Operation::Open, 0, 0, io::Error::from(errno));
             Error::new(&"mnt".into(), io).to_string()
         };
         for errno in [Errno::NOTCONN, Errno::CONNABORTED] {
