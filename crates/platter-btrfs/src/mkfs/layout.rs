@@ -5,6 +5,7 @@ use platter_vfs::{Condition, Result};
 
 use super::options::{Choice, SECTOR_BYTES, refuse};
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
+use crate::ondisk::superblock::fit_sys_chunk_array;
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr, TreeId};
 use crate::txn::ChunkShape;
 
@@ -115,7 +116,15 @@ impl Layout {
             self.add(flags, choice.node_bytes)?;
         }
         let fits = |device: &NewDevice| device.next <= device.total_bytes;
-        self.devices.iter().all(fits).then_some(self)
+        let fits = self.devices.iter().all(fits) && fit_sys_chunk_array(&self.system());
+        fits.then_some(self)
+    }
+
+    /// The chunks that the superblock lists.
+    pub(super) fn system(&self) -> Vec<ChunkItem> {
+        let chunks = self.chunks.iter();
+        let system = chunks.filter(|chunk| chunk.flags.contains(BlockGroupFlags::SYSTEM));
+        system.cloned().collect()
     }
 
     /// Adds a chunk of one copy to the first device, at the same address there.
@@ -142,7 +151,8 @@ impl Layout {
         let profile = Profile::of(flags)?;
         let shape = ChunkShape::of(profile);
         let free = |device: &NewDevice| device.total_bytes.saturating_sub(device.next);
-        let count = self.devices.len().min(shape.devices_max);
+        let devices_max = shape.devices_max_of(flags, node_bytes);
+        let count = self.devices.len().min(devices_max);
         let count = count - count % shape.step;
         let stripe_count = count * shape.on_device;
         let data = data_stripes(profile, stripe_count);
@@ -314,6 +324,20 @@ mod tests {
             (173_015_040, 214_695_936),
         ];
         assert_eq!(spans(&made), expected);
+    }
+
+    #[test]
+    fn striped_system_chunk_fits_into_the_superblock() {
+        for profile in [
+            Profile::Raid0,
+            Profile::Raid10,
+            Profile::Raid5,
+            Profile::Raid6,
+        ] {
+            let made = layout(&[1024; 70], Some(profile), Some(profile));
+            let counts: Vec<_> = made.chunks.iter().map(|it| it.stripes.len()).collect();
+            assert_eq!(counts, [58, 70, 70]);
+        }
     }
 
     #[test]

@@ -16,7 +16,6 @@ use platter_vfs::{Clock, Condition, Result};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::chunk::{ChunkMap, ChunkStore, Member, Members};
-use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::header::{Header, HeaderFlags};
 use crate::ondisk::superblock::{
@@ -130,8 +129,6 @@ fn superblock(
     let first = layout.devices.first().ok_or(Condition::InvalidArgument)?;
     let blocks = trees.iter().map(|placed| placed.addresses.len() as u64);
     let sizes = layout.devices.iter().map(|device| device.total_bytes);
-    let system = layout.chunks.iter();
-    let system = system.filter(|chunk| chunk.flags.contains(BlockGroupFlags::SYSTEM));
     let total_bytes = sizes.fold(0, u64::saturating_add);
     let bytes_used = blocks.sum::<u64>() * u64::from(choice.node_bytes);
     let device_count = layout.devices.len() as u64;
@@ -175,7 +172,7 @@ fn superblock(
         },
         // The tree of UUIDs is complete.
         uuid_tree_generation: GENERATION.0,
-        sys_chunks: system.cloned().collect(),
+        sys_chunks: layout.system(),
         backups,
     })
 }

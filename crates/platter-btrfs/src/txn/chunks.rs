@@ -18,12 +18,16 @@ use crate::block_group::{BlockGroup, Ranges};
 use crate::chunk::{ChunkMap, Member};
 use crate::context::TreesRule;
 use crate::ondisk::block_group::BlockGroupItem;
-use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
+use crate::ondisk::chunk_item::{
+    BlockGroupFlags, ChunkItem, DiskChunk, DiskStripe, Profile, STRIPE_BYTES, Stripe,
+};
 use crate::ondisk::dev_extent::DevExtent;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::superblock::fit_sys_chunk_array;
+use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::leaf_edit;
+use crate::ondisk::superblock::{SYS_CHUNK_STRIPES_MAX, fit_sys_chunk_array};
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::types::{CHUNK_OBJECT, DEV_ITEMS_OBJECT};
 use crate::ondisk::{DeviceAddr, DeviceId, Generation, Key, LogicalAddr, Superblock, TreeId};
@@ -197,6 +201,18 @@ impl Shape {
             devices_max,
             step,
         }
+    }
+
+    /// The most devices of a chunk of this type: its item fits into a tree block, and that of a system chunk into the
+    /// superblock.
+    pub(crate) fn devices_max_of(&self, kind: BlockGroupFlags, node_bytes: u32) -> usize {
+        let item_bytes = leaf_edit::capacity(node_bytes).saturating_sub(ITEM_BYTES);
+        let item_bytes = item_bytes.saturating_sub(size_of::<DiskChunk>());
+        let mut stripes = item_bytes / size_of::<DiskStripe>();
+        if kind.contains(BlockGroupFlags::SYSTEM) {
+            stripes = stripes.min(SYS_CHUNK_STRIPES_MAX);
+        }
+        self.devices_max.min(stripes / self.on_device.max(1))
     }
 }
 
@@ -382,7 +398,8 @@ fn plan_chunk(fs: &WriteContext, map: &ChunkMap, flags: BlockGroupFlags) -> Opti
         .filter(|hole| hole.len_bytes >= STRIPE_BYTES * on_device)
         .collect();
     holes.sort_by_key(|hole| Reverse((hole.len_bytes, hole.free_bytes)));
-    let count = holes.len().min(shape.devices_max);
+    let node_bytes = fs.context.superblock.node_bytes;
+    let count = holes.len().min(shape.devices_max_of(flags, node_bytes));
     let count = count - count % shape.step;
     if count < shape.devices_min {
         return None;
@@ -568,6 +585,16 @@ fn chunk_tree_uuid(fs: &WriteContext) -> Result<platter_ondisk::Uuid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stripes_of_a_chunk_fit_into_its_item() {
+        let most = |profile, kind, node_bytes| Shape::of(profile).devices_max_of(kind, node_bytes);
+        let (data, system) = (BlockGroupFlags::DATA, BlockGroupFlags::SYSTEM);
+        assert_eq!(most(Profile::Raid0, system, 16384), 58);
+        assert_eq!(most(Profile::Raid0, data, 16384), 506);
+        assert_eq!(most(Profile::Raid6, data, 4096), 122);
+        assert_eq!(most(Profile::Raid1, system, 4096), 2);
+    }
 
     #[test]
     fn chunks_are_limited_by_type_and_devices() {

@@ -199,7 +199,9 @@ fn plan_restriped(
             false
         }
     };
-    let most = members.len().min(shape.devices_max);
+    let node_bytes = fs.context.superblock.node_bytes;
+    let devices_max = shape.devices_max_of(old.flags, node_bytes);
+    let most = members.len().min(devices_max);
     for count in (shape.devices_min..=most).rev() {
         if !count.is_multiple_of(shape.step) {
             continue;

@@ -10,7 +10,7 @@ use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::checksum::{CHECKSUM_BYTES_MAX, Checksum, ChecksumKind};
-use super::chunk_item::ChunkItem;
+use super::chunk_item::{ChunkItem, DiskChunk, DiskStripe};
 use super::dev_item::DevItem;
 use super::features::{CompatRo, Features, Incompat};
 use super::header::LEVEL_MAX;
@@ -28,6 +28,12 @@ pub const BLOCK_BYTES_MIN: u32 = 4096;
 pub const LABEL_LEN_MAX: usize = 255;
 /// The largest size of sectors and tree blocks.
 pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
+/// The most stripes of a system chunk, as in the kernel (`BTRFS_MAX_DEVS_SYS_CHUNK`): the array has space for another
+/// one with one stripe.
+pub const SYS_CHUNK_STRIPES_MAX: usize = (SYS_CHUNK_ARRAY_BYTES
+    - 2 * (size_of::<DiskKey>() + size_of::<DiskChunk>())
+    - size_of::<DiskStripe>())
+    / size_of::<DiskStripe>();
 
 bitflags! {
     /// `flags`.

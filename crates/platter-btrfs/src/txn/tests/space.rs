@@ -1,15 +1,18 @@
 //! Chunks that are allocated until the devices are full, and what can still be done then.
 
+use std::fs::File;
 use std::thread;
 
-use platter_vfs::{Condition, Error, Result};
+use platter_ondisk::Uuid;
+use platter_vfs::{Condition, Error, Result, SystemClock};
 use zerocopy::IntoBytes;
 
 use super::concurrent::wait_until;
 use super::files::{create, unlink};
 use super::image::Pool;
+use crate::mkfs::{self, MkfsOptions, Target};
 use crate::ondisk::checksum::name_hash;
-use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::dir_item::Xattr;
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
@@ -304,6 +307,50 @@ fn chunk_for_the_chunk_tree_is_in_the_superblock() {
             before + 1
         );
     }
+}
+
+#[test]
+fn system_chunk_has_no_more_stripes_than_mkfs_btrfs_makes() {
+    let width = |pool: &Pool| {
+        let fs = pool.open(WriteOptions::default());
+        let system = fs.superblock().sys_chunks;
+        system
+            .iter()
+            .map(|chunk| chunk.stripes.len())
+            .collect::<Vec<_>>()
+    };
+    let striped = Pool::make(64, 128, &["-d", "raid0", "-m", "raid0"]);
+    assert_eq!(width(&striped), [58]);
+    let made = Pool::empty(64);
+    for image in made.images() {
+        File::create(image).unwrap().set_len(128 << 20).unwrap();
+    }
+    let devices = made.devices();
+    let target = Target {
+        devices: &devices,
+        is_zero: true,
+    };
+    let options = MkfsOptions {
+        data: Some(Profile::Raid0),
+        metadata: Some(Profile::Raid0),
+        ..MkfsOptions::new(Uuid::from_u128(1))
+    };
+    mkfs::mkfs(&target, &options, &SystemClock::new()).unwrap();
+    drop(devices);
+    assert_eq!(width(&made), [58]);
+    made.assert_clean();
+    let pool = Pool::make(64, 128, &["-d", "single", "-m", "single"]);
+    let fs = pool.open(WriteOptions::default());
+    let system = BlockGroupFlags::SYSTEM;
+    fs.chunks.placing.lock().profiles = vec![(system, Profile::Raid0)];
+    let free = fs.groups().free_bytes(system);
+    assert!(chunks::grow_space(&fs, system, free).unwrap());
+    create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    let added = fs.superblock().sys_chunks;
+    assert_eq!(added[1].stripes.len(), 58);
+    drop(fs);
+    pool.assert_clean();
 }
 
 macro_rules! layouts {
