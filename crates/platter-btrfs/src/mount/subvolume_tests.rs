@@ -1,14 +1,16 @@
 //! Subvolumes that are made, copied and deleted, judged by `btrfs check` and the kernel.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::thread;
 
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
-use platter_vfs::subvolumes::Subvolume;
+use platter_vfs::subvolumes::{SendOptions, Subvolume};
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Inode, RenameMode, Result, Subvolumes,
     SystemClock,
@@ -314,6 +316,65 @@ fn full_item_of_a_received_uuid_takes_no_more() {
     mounted.sync().unwrap();
     assert_eq!(all(&mounted)[&b"other"[..]].received_uuid, None);
     drop((sub, copy, other, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+/// Calls a function when it is written to.
+struct Calling<F>(F);
+
+impl<F: FnMut()> Write for Calling<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (self.0)();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn subvolumes_of_a_running_send_stay_as_they_are() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    let source = sub.id().tree;
+    let names = ["old", "other", "new"];
+    let ids = names.map(|path| {
+        write(&*sub, path, &vec![7; 100_000]);
+        let made = ops.snapshot(&context, source, root.id(), name(path), true);
+        made.unwrap().id().tree
+    });
+    let attempt = || {
+        for (path, id) in names.into_iter().zip(ids) {
+            let deleted = ops.delete(&context, root.id(), name(path), None);
+            assert!(is(&deleted, Condition::NotPermitted), "{path}: {deleted:?}");
+            let changed = ops.set_read_only(id, false);
+            assert!(is(&changed, Condition::NotPermitted), "{path}: {changed:?}");
+        }
+    };
+    let mut calls = 0;
+    let mut out = Calling(|| {
+        calls += 1;
+        thread::scope(|scope| scope.spawn(attempt).join()).unwrap();
+    });
+    let options = SendOptions {
+        parent: Some(ids[0]),
+        clone_sources: vec![ids[1]],
+        ..SendOptions::default()
+    };
+    ops.send(ids[2], &options, &mut out).unwrap();
+    assert!(calls > 0);
+    for (path, id) in names.into_iter().zip(ids) {
+        ops.set_read_only(id, false).unwrap();
+        ops.delete(&context, root.id(), name(path), None).unwrap();
+    }
+    drop((sub, root));
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();

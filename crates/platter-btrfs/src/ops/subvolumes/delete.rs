@@ -24,7 +24,7 @@ pub(in crate::ops) fn delete_subvolume(
     let changing = fs.subvolume_changes.lock();
     let context = fs.context();
     let found = context.subvolume(id)?.ok_or(Condition::NotFound)?;
-    if context.default_subvolume()? == id || root.id == fs.root {
+    if context.default_subvolume()? == id || root.id == fs.root || fs.in_use.is_sent(id) {
         return Err(Condition::NotPermitted.into());
     }
     let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Free)?;

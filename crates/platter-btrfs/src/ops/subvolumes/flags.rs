@@ -42,6 +42,9 @@ pub(super) fn set_read_only(superblock: &SuperBlock, id: TreeId, read_only: bool
     if found.is_read_only() == read_only {
         return Ok(());
     }
+    if superblock.in_use.is_sent(id) {
+        return Err(Condition::NotPermitted.into());
+    }
     let handle = superblock.begin(NAME_CREDITS, Purpose::Update)?;
     handle.whole(|handle| {
         if !read_only {

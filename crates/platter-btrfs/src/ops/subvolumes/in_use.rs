@@ -1,7 +1,7 @@
 //! Subvolumes with inodes in memory: what all of these share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use platter_block::lock::Mutex;
@@ -17,6 +17,26 @@ pub(in crate::ops) struct InUse {
     subvolume: Subvolume,
     is_read_only: AtomicBool,
     is_deleted: AtomicBool,
+    /// Send streams that are made with it.
+    sends: AtomicUsize,
+}
+
+/// A read-only subvolume that a send stream is made with: meanwhile it is not deleted, and takes no changes.
+#[derive(Debug)]
+pub(in crate::ops) struct SendInProgress(Arc<InUse>);
+
+impl SendInProgress {
+    /// The caller keeps the subvolume from being changed as a whole.
+    pub(in crate::ops) fn begin(subvolume: Arc<InUse>) -> Self {
+        subvolume.sends.fetch_add(1, Ordering::AcqRel);
+        Self(subvolume)
+    }
+}
+
+impl Drop for SendInProgress {
+    fn drop(&mut self) {
+        self.0.sends.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl InUse {
@@ -83,6 +103,7 @@ impl SubvolumesInUse {
             subvolume: *subvolume,
             is_read_only: AtomicBool::new(subvolume.is_read_only()),
             is_deleted: AtomicBool::new(false),
+            sends: AtomicUsize::new(0),
         });
         table.insert(subvolume.id, Arc::downgrade(&added));
         added
@@ -91,6 +112,13 @@ impl SubvolumesInUse {
     /// The subvolume, if it has inodes in memory.
     pub(in crate::ops) fn get(&self, id: TreeId) -> Option<Arc<InUse>> {
         self.table.lock().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// Whether a send stream is made with the subvolume. None is begun while the caller keeps it from being changed
+    /// as a whole.
+    pub(in crate::ops) fn is_sent(&self, id: TreeId) -> bool {
+        let known = self.get(id);
+        known.is_some_and(|known| known.sends.load(Ordering::Acquire) > 0)
     }
 
     /// Says that a subvolume refuses changes, or takes them.
