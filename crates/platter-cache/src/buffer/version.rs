@@ -25,7 +25,9 @@ pub(super) struct Version {
     bytes: Box<[u8]>,
     /// The copy that they were read from; the first for those that were not read.
     copy: u16,
-    /// What sealed bytes were validated as first.
+    /// What sealed bytes were validated as when the version was made.
+    made_as: Option<VerifierKey>,
+    /// What sealed bytes were validated as first after that.
     proof: OnceLock<VerifierKey>,
     /// Further verifiers that accepted the block.
     more_proofs: Mutex<Vec<VerifierKey>>,
@@ -42,6 +44,7 @@ impl Version {
         Self {
             bytes,
             copy: 0,
+            made_as: None,
             proof: OnceLock::new(),
             more_proofs: Mutex::default(),
             unsealed: None,
@@ -53,7 +56,7 @@ impl Version {
     /// The same bytes, which their owner says to be valid as this, and seals when it writes them.
     pub(super) fn sealed_by_owner(mut self, key: VerifierKey) -> Self {
         self.is_sealed_by_owner = true;
-        self.add_proof(key);
+        self.made_as = Some(key);
         self
     }
 
@@ -88,7 +91,7 @@ impl Version {
     }
 
     pub(super) fn is_validated(&self) -> bool {
-        self.unsealed.is_some() || self.proof.get().is_some()
+        self.unsealed.is_some() || self.made_as.is_some() || self.proof.get().is_some()
     }
 
     /// Whether the bytes were validated under exactly this key. Sealed ones pass where there are no rules.
@@ -99,6 +102,9 @@ impl Version {
         if key == VerifierKey::ANY {
             return true;
         }
+        if self.made_as == Some(key) {
+            return true;
+        }
         match self.proof.get() {
             None => false,
             Some(&first) => first == key || self.more_proofs.lock().contains(&key),
@@ -106,6 +112,9 @@ impl Version {
     }
 
     pub(super) fn add_proof(&self, key: VerifierKey) {
+        if self.made_as == Some(key) {
+            return;
+        }
         let Err(key) = self.proof.set(key) else {
             return;
         };
@@ -138,6 +147,7 @@ impl Version {
 
     /// Says that the bytes were changed, and hold to these rules but for the seal.
     pub(super) fn changed_as(&mut self, rules: Box<dyn Verify>) {
+        self.made_as = None;
         self.proof.take();
         self.more_proofs = Mutex::default();
         self.is_sealed_by_owner = false;
@@ -179,7 +189,7 @@ impl fmt::Debug for Version {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Version")
             .field("len", &self.bytes.len())
-            .field("proof", &self.proof.get())
+            .field("proof", &self.made_as.as_ref().or(self.proof.get()))
             .field("is_sealed", &self.is_sealed())
             .field("is_sealed_by_owner", &self.is_sealed_by_owner)
             .finish_non_exhaustive()

@@ -122,17 +122,53 @@ impl Dirty {
     }
 }
 
+/// Regions of items, one after the other.
+#[derive(Debug, Default)]
+pub(in crate::txn) struct Regions {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Regions {
+    /// None yet of those of a checkpoint that takes so many bytes at most.
+    pub(in crate::txn) fn with_capacity(bytes: u64) -> Self {
+        Self {
+            bytes: Vec::with_capacity(usize::try_from(bytes).unwrap_or_default()),
+            ends: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, region: &[u8]) {
+        self.bytes.extend_from_slice(region);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// How many there are.
+    pub(in crate::txn) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The bytes of each.
+    pub(in crate::txn) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let ranges = starts.zip(&self.ends);
+        ranges.map(|(start, end)| self.bytes.get(start..*end).unwrap_or_default())
+    }
+}
+
 impl Content {
-    /// The items that are logged for it: the regions of each.
-    pub(in crate::txn) fn items(
+    /// Adds the regions of the items that are logged for it.
+    pub(in crate::txn) fn log(
         &self,
         key: ItemKey,
         dirty: &Dirty,
         geometry: &Geometry,
-    ) -> Vec<Vec<Vec<u8>>> {
+        regions: &mut Regions,
+    ) {
         match (self, key) {
             (Self::Block { what, version }, ItemKey::Block(at, _)) => {
-                vec![block(at, what.kind, version, dirty.chunks)]
+                block(at, what.kind, version, dirty.chunks, regions);
             }
             (Self::Cancelled { len_bytes }, ItemKey::Block(at, _)) => {
                 let format = BufferFormat::new(
@@ -142,18 +178,23 @@ impl Content {
                     BufferFlags::CANCEL,
                     [],
                 );
-                vec![vec![format.encode()]]
+                regions.push(&format.encode());
             }
             (Self::Inode { place, version }, _) => {
                 let (image, inode) = (&version.image, version.inode.as_deref());
-                let mut items = vec![inode_regions(place, image, inode, dirty, geometry)];
+                log_inode(place, (image, inode), dirty, geometry, regions);
                 if dirty.link {
-                    items.push(link(place, image));
+                    link(place, image, regions);
                 }
-                items
             }
-            (Self::Intent(regions) | Self::Chunk { regions, .. }, _) => vec![regions.to_vec()],
-            (Self::Block { .. } | Self::Cancelled { .. } | Self::Gone, _) => Vec::new(),
+            (
+                Self::Intent(stored)
+                | Self::Chunk {
+                    regions: stored, ..
+                },
+                _,
+            ) => stored.iter().for_each(|region| regions.push(region)),
+            (Self::Block { .. } | Self::Cancelled { .. } | Self::Gone, _) => {}
         }
     }
 
@@ -208,23 +249,21 @@ fn block_format(at: BasicBlock, kind: BufferType, len: usize, chunks: Chunks) ->
     BufferFormat::new(at, units(len), kind, BufferFlags::empty(), chunks.indices())
 }
 
-fn block(at: BasicBlock, kind: BufferType, bytes: &[u8], chunks: Chunks) -> Vec<Vec<u8>> {
+fn block(at: BasicBlock, kind: BufferType, bytes: &[u8], chunks: Chunks, regions: &mut Regions) {
     let format = block_format(at, kind, bytes.len(), chunks);
-    parts(&format, |range| bytes.get(range))
+    parts(&format, |range| bytes.get(range), regions);
 }
 
-/// The first region of a buffer item, and one for each run of its map.
+/// Adds the first region of a buffer item, and one for each run of its map.
 fn parts<'b>(
     format: &BufferFormat,
     bytes: impl Fn(std::ops::Range<usize>) -> Option<&'b [u8]>,
-) -> Vec<Vec<u8>> {
-    let mut regions = vec![format.encode()];
-    regions.extend(
-        format
-            .runs()
-            .map(|run| bytes(run).unwrap_or_default().to_vec()),
-    );
-    regions
+    regions: &mut Regions,
+) {
+    regions.push(&format.encode());
+    for run in format.runs() {
+        regions.push(bytes(run).unwrap_or_default());
+    }
 }
 
 /// The data and the attribute fork of an inode, where they are logged and hold something.
@@ -241,27 +280,26 @@ fn logged_forks(
     ]
 }
 
-fn inode_regions(
+fn log_inode(
     place: &InodePlace,
-    image: &[u8],
-    inode: Option<&Inode>,
+    (image, inode): (&[u8], Option<&Inode>),
     dirty: &Dirty,
     geometry: &Geometry,
-) -> Vec<Vec<u8>> {
+    regions: &mut Regions,
+) {
     let forks = logged_forks(inode, dirty, geometry);
     let mut fields = InodeFields::CORE;
-    let mut regions = vec![Vec::new(), LogDinode::encode(image)];
+    // Its format and its core.
+    let mut count = 2;
     let mut lens = [0; 2];
-    for (len, fork) in lens.iter_mut().zip(forks) {
+    for (len, fork) in lens.iter_mut().zip(&forks) {
         let Some(fork) = fork else { continue };
         fields |= fork.fields;
         *len = u16::try_from(fork.region.len()).unwrap_or_default();
-        if !fork.region.is_empty() {
-            regions.push(fork.region);
-        }
+        count += u16::from(!fork.region.is_empty());
     }
     let format = InodeFormat {
-        regions: u16::try_from(regions.len()).unwrap_or(u16::MAX),
+        regions: count,
         fields,
         attr_len: lens[1],
         data_len: lens[0],
@@ -275,12 +313,17 @@ fn inode_regions(
         len: place.cluster_bytes / 512,
         offset: place.offset,
     };
-    regions[0] = format.encode();
-    regions
+    regions.push(&format.encode());
+    regions.push(&LogDinode::encode(image));
+    for fork in forks.iter().flatten() {
+        if !fork.region.is_empty() {
+            regions.push(&fork.region);
+        }
+    }
 }
 
-/// The part of the cluster that holds the link of an inode.
-fn link(place: &InodePlace, image: &[u8]) -> Vec<Vec<u8>> {
+/// Adds the part of the cluster that holds the link of an inode.
+fn link(place: &InodePlace, image: &[u8], regions: &mut Regions) {
     let first = place.offset as usize / CHUNK_BYTES;
     let format = BufferFormat::new(
         place.cluster,
@@ -289,7 +332,7 @@ fn link(place: &InodePlace, image: &[u8]) -> Vec<Vec<u8>> {
         BufferFlags::INODES,
         [first],
     );
-    parts(&format, |_| image.get(..CHUNK_BYTES))
+    parts(&format, |_| image.get(..CHUNK_BYTES), regions);
 }
 
 #[cfg(test)]
@@ -325,9 +368,10 @@ mod tests {
                 ..Dirty::default()
             };
             let content = content(Some(&inode).filter(|_| flags & 8 != 0));
-            let items = content.items(ItemKey::Inode(number), &dirty, &geometry);
-            let regions = items.iter().flatten();
+            let mut regions = Regions::default();
+            content.log(ItemKey::Inode(number), &dirty, &geometry, &mut regions);
             let bytes: u64 = regions
+                .iter()
                 .map(|region| region.len() as u64 + OPERATION_BYTES)
                 .sum();
             assert_eq!(content.log_bytes(&dirty, &geometry), bytes, "{flags}");

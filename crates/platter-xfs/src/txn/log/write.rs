@@ -2,7 +2,7 @@
 
 use platter_vfs::Result;
 
-use super::item::{Content, ItemKey};
+use super::item::{Content, ItemKey, Regions};
 use super::lists::Closed;
 use super::record::{Bodies, Body, Place};
 use super::{Log, write_back};
@@ -11,6 +11,7 @@ use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{RECORDS_IN_FLIGHT_MAX, SECTOR_BYTES};
 use crate::ondisk::log::{Client, OpFlags, Operation};
+use crate::ondisk::{Geometry, Lsn};
 use crate::txn::LogPosition;
 
 /// Where the next record goes.
@@ -98,15 +99,15 @@ impl Log {
 
     /// The records of a checkpoint that begins at `start`.
     fn bodies(&self, closed: &Closed, start: Lsn) -> Vec<Body> {
-        let items = closed.items.iter();
-        let items =
-            items.flat_map(|(key, content, dirty)| content.items(*key, dirty, &self.geometry));
-        let regions: Vec<_> = items.flatten().collect();
-        let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
+        let mut regions = Regions::with_capacity(closed.log_bytes);
+        for (key, content, dirty) in &closed.items {
+            content.log(*key, dirty, &self.geometry, &mut regions);
+        }
+        let count = u32::try_from(regions.count()).unwrap_or(u32::MAX);
         // No two checkpoints in the live part of the log begin in one sector: the live part may hold the first records
         // of one that a crash cut, which has no end. No log is so long that this is the id of an unmount record.
         let mut bodies = Bodies::begin(self.shape, start.block(), count);
-        for region in &regions {
+        for region in regions.iter() {
             bodies.region(region);
         }
         bodies.end()
