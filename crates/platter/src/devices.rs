@@ -7,6 +7,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::Uuid;
 
 use crate::Image;
+use crate::host_file::HostFileId;
 
 /// What a device holds of its filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,6 +37,8 @@ pub(crate) struct NamedDevice {
     #[expect(dead_code, reason = "for drivers of several devices")]
     pub(crate) name: Arc<str>,
     pub(crate) device: Arc<dyn BlockDevice>,
+    /// The files of the host that it lies in, as far as they are known.
+    pub(crate) host_files: Arc<[HostFileId]>,
 }
 
 impl NamedDevice {
@@ -44,6 +47,7 @@ impl NamedDevice {
             role,
             name: Arc::clone(image.name()),
             device: Arc::clone(image.device()),
+            host_files: image.host_files().into(),
         }
     }
 }
@@ -82,6 +86,14 @@ impl Devices {
     pub(crate) fn all(&self) -> Arc<[Arc<dyn BlockDevice>]> {
         let devices = self.iter();
         devices.map(|device| Arc::clone(&device.device)).collect()
+    }
+
+    /// The files of the host that they lie in, as far as they are known.
+    pub(crate) fn host_files(&self) -> Vec<HostFileId> {
+        let devices = self.iter();
+        devices
+            .flat_map(|device| device.host_files.iter().copied())
+            .collect()
     }
 
     /// The first device of a role.

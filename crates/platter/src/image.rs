@@ -12,6 +12,7 @@ use platter_block::{
 
 use platter_vfs::Condition;
 
+use crate::host_file::HostFileId;
 use crate::signature::SIGNATURE_LEN_BYTES;
 use crate::spec::{ImageSpec, PartitionSelector};
 use crate::{Cause, Error, Escaped, Format, Result};
@@ -76,6 +77,14 @@ impl Image {
     #[must_use]
     pub fn file(&self) -> Option<&Arc<FileDevice>> {
         self.file.as_ref()
+    }
+
+    /// The files of the host that it lies in, as far as they are known.
+    pub(crate) fn host_files(&self) -> Vec<HostFileId> {
+        self.file
+            .as_deref()
+            .map(HostFileId::below)
+            .unwrap_or_default()
     }
 
     /// What errors call the image at a path of the host.

@@ -38,6 +38,7 @@ pub mod spec;
 pub mod signature;
 pub mod options;
 pub mod error;
+mod host_file;
 pub mod progress;
 pub mod image;
 pub mod devices;

@@ -214,6 +214,7 @@ impl MountOptions {
         let volume = VolumeParts {
             devices: devices.all(),
             file: image.file().cloned(),
+            host_files: devices.host_files(),
             counting,
             gathering,
             revocable: Some(revocable),

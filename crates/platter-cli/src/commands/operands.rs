@@ -1,8 +1,11 @@
 //! Operands that name files in images: each image is opened once.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, bail};
 use platter::{Cause, Error, File, ImageSpec, Volume};
 
 use crate::args::ImageOptions;
@@ -68,6 +71,24 @@ impl Drop for Volumes<'_> {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Opens a file that is written anew, as [`fs::File::create`] does, unless it is the image that is read from.
+pub(crate) fn create_output(path: &Path, volume: &Volume) -> anyhow::Result<fs::File> {
+    let shown = || platter::Escaped(path.as_os_str().as_encoded_bytes()).to_string();
+    let mut options = fs::File::options();
+    let file = options.write(true).create(true).truncate(false).open(path);
+    let file = file.with_context(shown)?;
+    if volume.lies_in(&file).with_context(shown)? {
+        bail!(
+            "{}: is the image that is read from, and would be overwritten",
+            shown()
+        );
+    }
+    if file.metadata().with_context(shown)?.is_file() {
+        file.set_len(0).with_context(shown)?;
+    }
+    Ok(file)
 }
 
 /// Reports how many requests reached the image, if they were counted.

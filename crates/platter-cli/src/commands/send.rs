@@ -5,10 +5,9 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
-use platter::{Escaped, ImageSpec, SendRequest};
+use platter::{Escaped, ImageSpec, SendRequest, Volume};
 
-use super::operands::{Volumes, parse};
+use super::operands::{Volumes, create_output, parse};
 use crate::args::ImageOptions;
 use crate::console::raw_stdout;
 use crate::output::error::misuse;
@@ -59,18 +58,15 @@ impl Send {
             compressed: self.compressed_data,
             no_data: self.no_data,
         };
-        let mut out = BufWriter::new(self.open_output()?);
+        let mut out = BufWriter::new(self.open_output(&volume)?);
         volume.send(spec.path_or_root(), &request, &mut out)?;
         out.flush()?;
         Ok(0)
     }
 
-    fn open_output(&self) -> anyhow::Result<File> {
+    fn open_output(&self, volume: &Volume) -> anyhow::Result<File> {
         match &self.file {
-            Some(path) if path.as_os_str() != "-" => {
-                let shown = Escaped(path.as_os_str().as_encoded_bytes()).to_string();
-                File::create(path).context(shown)
-            }
+            Some(path) if path.as_os_str() != "-" => create_output(path, volume),
             _ if std::io::stdout().is_terminal() => {
                 misuse!("a send stream is not for a terminal: use -f or a pipe")
             }

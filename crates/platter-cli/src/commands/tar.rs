@@ -7,11 +7,10 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use platter::Escaped;
 use platter::archive::{TarEvent, TarOptions, TarSummary, write_tar};
+use platter::{Escaped, Volume};
 
-use super::operands::Volumes;
+use super::operands::{Volumes, create_output};
 use crate::args::ImageOptions;
 use crate::console::{raw_stdout, report_problem};
 use crate::output::error::misuse;
@@ -57,7 +56,7 @@ impl Tar {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         let mut volumes = Volumes::new(options);
         let (spec, volume) = volumes.find(&self.base)?;
-        let mut out = self.open_output()?;
+        let mut out = self.open_output(&volume)?;
         let mut members: Vec<&[u8]> = self.members.iter().map(|name| name.as_bytes()).collect();
         if members.is_empty() {
             members.push(b".");
@@ -103,15 +102,12 @@ impl Tar {
         }
     }
 
-    fn open_output(&self) -> anyhow::Result<File> {
+    fn open_output(&self, volume: &Volume) -> anyhow::Result<File> {
         if self.is_shown() {
             misuse!("an archive is not for a terminal: use -o or a pipe");
         }
         match &self.output {
-            Some(path) if path.as_os_str() != "-" => {
-                let shown = Escaped(path.as_os_str().as_bytes()).to_string();
-                File::create(path).context(shown)
-            }
+            Some(path) if path.as_os_str() != "-" => create_output(path, volume),
             _ => Ok(raw_stdout()?),
         }
     }

@@ -91,3 +91,28 @@ fn files_that_cannot_be_copied_are_reported() {
         assert_eq!(ran.err, format!("platter: {reason}\n"));
     }
 }
+
+#[test]
+fn image_is_not_overwritten_by_what_it_holds() {
+    let workshop = Workshop::new();
+    workshop.read(&["cp", "source/dir/file", "disk.img:/disk.img"]);
+    workshop.partition();
+    symlink("disk.img", workshop.path("alias")).unwrap();
+    let before = ["disk.img", "gpt.img"].map(|name| fs::read(workshop.path(name)).unwrap());
+    let refused = "is the image that is read from, and would be overwritten";
+    for arguments in [
+        &["cp", "disk.img:/dir/file", "disk.img"][..],
+        &["cp", "-a", "disk.img:/dir/file", "alias"],
+        &["cp", "alias:/disk.img", "."],
+        &["cp", "gpt.img@2:/dir/file", "gpt.img"],
+        &["tar", "disk.img", "-o", "disk.img"],
+        &["tar", "gpt.img@2:/dir", "-o", "gpt.img"],
+    ] {
+        let ran = workshop.run(arguments);
+        assert_ne!(ran.status, 0, "{arguments:?}");
+        assert!(ran.err.contains(refused), "{arguments:?}: {}", ran.err);
+    }
+    let after = ["disk.img", "gpt.img"].map(|name| fs::read(workshop.path(name)).unwrap());
+    assert!(before == after);
+    assert!(workshop.path("alias").is_symlink());
+}

@@ -17,19 +17,21 @@ mod tests;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::File as HostFile;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
 use platter_vfs::{Condition, FileKind};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::contents::Filling;
 use self::place::{Place, Remembered};
 use self::tree::{Plan, READY_JOBS_MAX, Walk, work};
 use self::worker::{Key, Source, Worker};
+use crate::host_file::{HostFileId, holds_source};
 use crate::pipeline::Pipeline;
 use crate::problem::{Effect, Problem};
 use crate::{Cause, Error, File, Progress, Result};
@@ -170,6 +172,9 @@ impl Copier {
 
     /// Copies the contents of `source`, a regular file, over what `target` names, which may be a
     /// symbolic link or a device, as a shell redirection would.
+    ///
+    /// # Errors
+    /// Where `target` is the image that `source` is in, which is left as it is.
     pub fn copy_over(
         &mut self,
         source: &File,
@@ -181,16 +186,28 @@ impl Copier {
             return Err(source.error(Condition::InvalidArgument));
         }
         observer(CopyEvent::Copying(source, target));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(attr.permissions & 0o777);
         let host = |error| host_error(target, error);
         let file = rustix::fs::open(target, flags, mode).map_err(host)?;
+        let file = HostFile::from(file);
+        let found = rustix::fs::fstat(&file).map_err(host)?;
+        if source
+            .volume()
+            .host_files()
+            .contains(&HostFileId::of(&found))
+        {
+            return Err(holds_source(target));
+        }
+        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+            file.set_len(0).map_err(|error| host(errno(&error)))?;
+        }
         let mut source = Source {
             file: source.clone(),
             attr,
             map: None,
         };
-        let mut filling = Filling::of_any(&mut source, file.into(), &host)?;
+        let mut filling = Filling::of_any(&mut source, file, &host)?;
         let mut lost = filling.take_lost();
         let mut worker = Worker::new(self.options, self.progress.clone());
         for range in filling.ranges() {

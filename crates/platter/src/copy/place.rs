@@ -8,8 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use platter_vfs::FileKind;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{errno, host_error};
@@ -134,13 +133,13 @@ impl Place {
         host_error(&self.path(), error)
     }
 
-    /// The type of what is there.
-    pub(super) fn kind(&self) -> Result<Option<FileKind>, Errno> {
+    /// Returns what was there before the copy.
+    pub(super) fn found(&self) -> Result<Option<Stat>, Errno> {
         if self.dir.is_new() {
             return Ok(None);
         }
         match rustix::fs::statat(&self.dir.file, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Ok(FileKind::from_mode(found.st_mode)),
+            Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }

@@ -11,6 +11,7 @@ use super::attributes::{Target, put_attributes};
 use super::contents::{Filling, Lost};
 use super::place::{Place, Remembered};
 use crate::data_map::DataMap;
+use crate::host_file::{HostFileId, holds_source};
 use crate::{Cause, Error, File, Problem, Progress, Result};
 
 /// What is to be copied: the file, its attributes, and where it has data, if that is known.
@@ -114,15 +115,21 @@ impl Worker {
     /// Removes what is there. Returns whether the file is to be copied.
     pub(super) fn make_way(&self, source: &Source, place: &Place) -> Result<bool> {
         self.check_progress(&source.file)?;
-        match place.kind().map_err(|error| place.error(error))? {
-            Some(_) if self.options.no_clobber => Ok(false),
-            Some(FileKind::Directory) => Err(place.error(Errno::ISDIR)),
-            None => Ok(true),
-            Some(_) => {
-                place.clear().map_err(|error| place.error(error))?;
-                Ok(true)
-            }
+        let Some(found) = place.found().map_err(|error| place.error(error))? else {
+            return Ok(true);
+        };
+        if self.options.no_clobber {
+            return Ok(false);
         }
+        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+            return Err(place.error(Errno::ISDIR));
+        }
+        let found = HostFileId::inode_of(&found);
+        if source.file.volume().host_files().contains(&found) {
+            return Err(holds_source(&place.path()));
+        }
+        place.clear().map_err(|error| place.error(error))?;
+        Ok(true)
     }
 
     /// Makes a file where nothing is.

@@ -181,6 +181,7 @@ impl Edit {
         let ended = Arc::new(AtomicBool::new(false));
         let volume = VolumeParts {
             devices: mounted.all(),
+            host_files: mounted.host_files(),
             counting,
             ended: Some(Arc::clone(&ended)),
             ..VolumeParts::new(Arc::clone(image.name()), fs)

@@ -16,6 +16,7 @@ mod std_fs_tests;
 mod tests;
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,6 +39,7 @@ pub use streams::SendRequest;
 
 use crate::counting::Counting;
 use crate::entries::EntrySource;
+use crate::host_file::HostFileId;
 use crate::{AsPath, Cause, Error, Result};
 use place::Place;
 
@@ -77,6 +79,8 @@ pub(crate) struct VolumeParts {
     /// In the order in which the filesystem was given them.
     pub(crate) devices: Arc<[Arc<dyn BlockDevice>]>,
     pub(crate) file: Option<Arc<FileDevice>>,
+    /// The files of the host below all devices, as far as they are known.
+    pub(crate) host_files: Vec<HostFileId>,
     pub(crate) counting: Option<Counting>,
     /// The devices again, where they read together what is announced; else none.
     pub(crate) gathering: Vec<Arc<GatheringDevice>>,
@@ -94,6 +98,7 @@ impl VolumeParts {
             fs,
             devices: Arc::new([]),
             file: None,
+            host_files: Vec::new(),
             counting: None,
             gathering: Vec::new(),
             ended: None,
@@ -232,6 +237,21 @@ impl Volume {
     #[must_use]
     pub fn image_file(&self) -> Option<&Arc<FileDevice>> {
         self.shared.parts.file.as_ref()
+    }
+
+    /// Whether the filesystem lies in this open file or block device of the host, be it in a part of it: to write
+    /// there overwrites what is read here.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn lies_in(&self, file: impl AsFd) -> std::io::Result<bool> {
+        let file = HostFileId::of_open(file)?;
+        Ok(self.host_files().contains(&file))
+    }
+
+    /// The files of the host below all devices, as far as they are known.
+    pub(crate) fn host_files(&self) -> &[HostFileId] {
+        &self.shared.parts.host_files
     }
 
     /// Returns the description of the filesystem: its label, UUID, sizes and features.

@@ -1,0 +1,75 @@
+//! Which files of the host a filesystem lies in.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use platter_block::FileDevice;
+use rustix::fs::{FileType, Stat, fstat, major, minor, stat};
+use rustix::io::Errno;
+
+use crate::{Cause, Error};
+
+/// A file or block device of the host, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum HostFileId {
+    /// Its filesystem, and its inode there.
+    Inode(u64, u64),
+    /// A block device, whatever filesystem it has a name on.
+    BlockDevice(u64),
+}
+
+impl HostFileId {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        if FileType::from_raw_mode(stat.st_mode).is_block_device() {
+            return Self::BlockDevice(stat.st_rdev);
+        }
+        Self::inode_of(stat)
+    }
+
+    /// A file as such, be it the node of a block device.
+    pub(crate) fn inode_of(stat: &Stat) -> Self {
+        Self::Inode(stat.st_dev, stat.st_ino)
+    }
+
+    /// The one that a path leads to.
+    pub(crate) fn at(path: &Path) -> Result<Self, Errno> {
+        Ok(Self::of(&stat(path)?))
+    }
+
+    /// The one that is open.
+    pub(crate) fn of_open(file: impl AsFd) -> Result<Self, Errno> {
+        Ok(Self::of(&fstat(file)?))
+    }
+
+    /// What a device lies in: its file, and the backing file if it is a loop device.
+    pub(crate) fn below(device: &FileDevice) -> Vec<Self> {
+        let first = Self::of_open(device).ok();
+        std::iter::successors(first, Self::backing).collect()
+    }
+
+    /// The backing file of a loop device, or of a partition of one.
+    fn backing(&self) -> Option<Self> {
+        let Self::BlockDevice(number) = *self else {
+            return None;
+        };
+        let link = format!("/sys/dev/block/{}:{}", major(number), minor(number));
+        let dir = fs::canonicalize(link).ok()?;
+        let mut dirs = dir.ancestors().take(2);
+        let file = dirs.find_map(|dir| fs::read(dir.join("loop/backing_file")).ok())?;
+        let path = file.strip_suffix(b"\n").unwrap_or(&file);
+        Self::at(Path::new(OsStr::from_bytes(path))).ok()
+    }
+}
+
+/// The error of a target at a path of the host in which the source lies.
+pub(crate) fn holds_source(path: &Path) -> Error {
+    let text = "is the image that is read from, and would be overwritten";
+    Error::at_path(
+        &"".into(),
+        path.as_os_str().as_encoded_bytes(),
+        Cause::from(std::io::Error::other(text)),
+    )
+}
