@@ -92,6 +92,39 @@ fn files_that_cannot_be_copied_are_reported() {
     }
 }
 
+/// Adds to `disk.img` what a backup with hard links looks like: `one/f` and `three/f` are a file, with `one/g`.
+fn add_backups(workshop: &Workshop) {
+    let backups = workshop.path("backups");
+    for day in ["one", "two", "three"] {
+        fs::create_dir_all(backups.join(day)).unwrap();
+    }
+    fs::write(backups.join("one/f"), "old").unwrap();
+    fs::hard_link(backups.join("one/f"), backups.join("one/g")).unwrap();
+    fs::hard_link(backups.join("one/f"), backups.join("three/f")).unwrap();
+    fs::write(backups.join("two/f"), "changed").unwrap();
+    workshop.read(&["cp", "-a", "backups", "disk.img:/"]);
+}
+
+#[test]
+fn further_names_are_no_links_to_overwritten_copies() {
+    let workshop = Workshop::new();
+    add_backups(&workshop);
+    fs::create_dir(workshop.path("out")).unwrap();
+    let [f, other, g] = ["one/f", "two/f", "one/g"].map(|name| format!("disk.img:/backups/{name}"));
+    workshop.read(&["cp", "-a", &f, &other, &g, "out"]);
+    assert_eq!(workshop.text("out/f"), "changed");
+    assert_eq!(workshop.text("out/g"), "old");
+    // What was not overwritten is still linked to.
+    workshop.read(&["cp", "-a", &other, &f, &g, "out"]);
+    let inode = |name: &str| workshop.path(name).metadata().unwrap().ino();
+    assert_eq!(inode("out/f"), inode("out/g"));
+    assert_eq!(workshop.text("out/g"), "old");
+
+    let days = ["one", "two", "three"].map(|day| format!("disk.img:/backups/{day}/."));
+    workshop.read(&["cp", "-a", &days[0], &days[1], &days[2], "out"]);
+    assert_eq!(workshop.text("out/f"), "old");
+}
+
 #[test]
 fn image_is_not_overwritten_by_what_it_holds() {
     let workshop = Workshop::new();

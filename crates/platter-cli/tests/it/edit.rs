@@ -222,6 +222,29 @@ fn files_are_copied_into_images() {
 }
 
 #[test]
+fn further_names_are_no_links_to_what_was_overwritten() {
+    let workshop = Workshop::new();
+    for day in ["one", "two", "three"] {
+        fs::create_dir(workshop.path(day)).unwrap();
+    }
+    fs::write(workshop.path("one/f"), "old").unwrap();
+    fs::hard_link(workshop.path("one/f"), workshop.path("one/g")).unwrap();
+    fs::hard_link(workshop.path("one/f"), workshop.path("three/f")).unwrap();
+    fs::write(workshop.path("two/f"), "changed").unwrap();
+    workshop.read(&["mkdir", "disk.img:/x", "disk.img:/y"]);
+    workshop.read(&["cp", "-a", "one/f", "two/f", "one/g", "disk.img:/x"]);
+    assert_eq!(workshop.read(&["cat", "disk.img:/x/f"]), "changed");
+    assert_eq!(workshop.read(&["cat", "disk.img:/x/g"]), "old");
+    workshop.read(&["cp", "-a", "one/f", "two/.", "three/.", "disk.img:/y"]);
+    assert_eq!(workshop.read(&["cat", "disk.img:/y/f"]), "old");
+    // What was not overwritten is still linked to.
+    workshop.read(&["cp", "-a", "two/f", "one/f", "one/g", "disk.img:/x"]);
+    let inode = |name: &str| stat(&workshop, name)["inode"].clone();
+    assert_eq!(inode("disk.img:/x/f"), inode("disk.img:/x/g"));
+    demand_clean(&workshop, "disk.img");
+}
+
+#[test]
 fn streams_are_copied_into_images() {
     let workshop = Workshop::new();
     let mut cp = workshop.command(&["cp", "/dev/stdin", "disk.img:/streamed"]);

@@ -10,12 +10,12 @@
 mod place;
 mod attributes;
 mod contents;
+mod links;
 mod worker;
 mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File as HostFile;
 use std::num::NonZeroUsize;
@@ -28,9 +28,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::contents::Filling;
-use self::place::{Place, Remembered};
+use self::links::Links;
+use self::place::Place;
 use self::tree::{Plan, READY_JOBS_MAX, Walk, work};
-use self::worker::{Key, Source, Worker};
+use self::worker::{Source, Worker};
 use crate::host_file::{HostFileId, holds_source};
 use crate::pipeline::Pipeline;
 use crate::problem::{Effect, Problem};
@@ -110,8 +111,7 @@ pub struct Copier {
     threads: NonZeroUsize,
     progress: Progress,
     summary: CopySummary,
-    /// Where an inode of a volume was copied to first; nothing while it is being copied, or where that failed.
-    copied: HashMap<Key, Option<Remembered>>,
+    links: Arc<Links>,
 }
 
 impl Copier {
@@ -123,7 +123,7 @@ impl Copier {
             threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             progress: Progress::default(),
             summary: CopySummary::default(),
-            copied: HashMap::new(),
+            links: Arc::default(),
         }
     }
 
@@ -199,6 +199,7 @@ impl Copier {
         {
             return Err(holds_source(target));
         }
+        self.links.forget(HostFileId::inode_of(&found));
         if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
             file.set_len(0).map_err(|error| host(errno(&error)))?;
         }
@@ -209,7 +210,7 @@ impl Copier {
         };
         let mut filling = Filling::of_any(&mut source, file, &host)?;
         let mut lost = filling.take_lost();
-        let mut worker = Worker::new(self.options, self.progress.clone());
+        let mut worker = Worker::of(self)();
         for range in filling.ranges() {
             let bytes = range.end - range.start;
             lost.add(worker.fill(&source, &filling, range, &host)?);
@@ -228,13 +229,13 @@ impl Copier {
         observer: &mut CopyObserver<'_>,
     ) -> Result<()> {
         let pipeline = Pipeline::new(READY_JOBS_MAX);
-        let (options, progress) = (self.options, self.progress.clone());
         let threads = self.threads.get();
+        let new_worker = Worker::of(self);
         thread::scope(|scope| {
             let _guard = pipeline.stop_on_panic();
             let copy = || {
                 let _guard = pipeline.stop_on_panic();
-                let mut worker = Worker::new(options, progress.clone());
+                let mut worker = new_worker();
                 while let Some((ticket, job)) = pipeline.start() {
                     pipeline.finish(&ticket, work(&mut worker, job));
                 }
@@ -253,7 +254,7 @@ impl Copier {
                 observer,
                 pipeline: &pipeline,
                 start_threads: &start_threads,
-                worker: Worker::new(options, progress.clone()),
+                worker: new_worker(),
                 plan: Plan::default(),
             };
             let copied = walk.run(source, place);

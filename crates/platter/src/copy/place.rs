@@ -11,8 +11,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::links::Links;
 use super::{errno, host_error};
 use crate::Error;
+use crate::host_file::HostFileId;
 
 /// The access control list that what is made in a directory gets.
 const ACL_DEFAULT: &str = "system.posix_acl_default";
@@ -51,6 +53,8 @@ pub(super) struct Remembered {
     top: Arc<File>,
     /// The path below it.
     path: Vec<u8>,
+    /// Which file it is.
+    pub(super) file: HostFileId,
 }
 
 impl Directory {
@@ -123,9 +127,11 @@ impl Place {
     /// What to remember of this place so that it can be linked to later.
     pub(super) fn remembered(&self) -> Option<Remembered> {
         let path = [&self.dir.below_top, self.name.as_bytes()].concat();
+        let file = HostFileId::inode_of(&self.stat().ok()??);
         (path.len() <= PATH_BYTES_MAX).then(|| Remembered {
             top: Arc::clone(&self.dir.top),
             path,
+            file,
         })
     }
 
@@ -138,6 +144,10 @@ impl Place {
         if self.dir.is_new() {
             return Ok(None);
         }
+        self.stat()
+    }
+
+    fn stat(&self) -> Result<Option<Stat>, Errno> {
         match rustix::fs::statat(&self.dir.file, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT) => Ok(None),
@@ -218,15 +228,18 @@ impl Place {
         rustix::fs::mknodat(&self.dir.file, &self.name, kind, mode, device)
     }
 
-    /// Makes it another name of a file that was remembered.
-    pub(super) fn make_link(&self, first: &Remembered) -> Result<(), Errno> {
-        let flags = AtFlags::empty();
-        rustix::fs::linkat(
-            &first.top,
-            &first.path[..],
-            &self.dir.file,
-            &self.name,
-            flags,
-        )
+    /// Makes it another name of a file that was remembered, or returns false where nothing became of that: another
+    /// file may be at its place by now.
+    pub(super) fn make_link(&self, first: &Remembered, links: &Links) -> Result<bool, Errno> {
+        let (from, flags) = (&first.path[..], AtFlags::empty());
+        if rustix::fs::linkat(&first.top, from, &self.dir.file, &self.name, flags).is_err() {
+            return Ok(false);
+        }
+        let linked = self.stat()?.map(|found| HostFileId::inode_of(&found));
+        if linked == Some(first.file) && links.is_known(first) {
+            return Ok(true);
+        }
+        self.clear()?;
+        Ok(false)
     }
 }

@@ -214,13 +214,12 @@ impl Walk<'_, '_> {
             return self.plan_directory(source, place).map(Some);
         }
         let bytes = attr.size_bytes;
-        if let Some(key) = self.worker.key_of(&source) {
-            if self.copier.copied.contains_key(&key) {
-                self.add(Piece::InOrder(InOrder::Name(source, place)), bytes)?;
-                return Ok(None);
-            }
-            // Where it was copied to is known when it is.
-            self.copier.copied.insert(key, None);
+        // Where the first name was copied to is known when it is.
+        if let Some(key) = self.worker.key_of(&source)
+            && !self.copier.links.begin(key)
+        {
+            self.add(Piece::InOrder(InOrder::Name(source, place)), bytes)?;
+            return Ok(None);
         }
         if attr.kind == FileKind::Regular && bytes > CHUNK_BYTES {
             self.plan_long(source, place)?;
@@ -352,8 +351,8 @@ impl Walk<'_, '_> {
             Done::Range(long, filled, bytes) => self.report_range(&long, filled, bytes),
             Done::InOrder(InOrder::Name(source, place)) => {
                 let key = self.worker.key_of(&source);
-                let first = key.and_then(|key| self.copier.copied.get(&key)?.as_ref());
-                let copied = self.worker.copy(source, place, first);
+                let first = key.and_then(|key| self.copier.links.first(&key));
+                let copied = self.worker.copy(source, place, first.as_deref());
                 self.report_file(copied)
             }
             Done::InOrder(InOrder::Made(file, place)) => {
@@ -399,8 +398,8 @@ impl Walk<'_, '_> {
         for problem in problems {
             self.copier.report(self.observer, &problem);
         }
-        if let (Some(key), true) = (self.worker.key_of(&source), remembered.is_some()) {
-            self.copier.copied.insert(key, remembered);
+        if let (Some(key), Some(copy)) = (self.worker.key_of(&source), remembered) {
+            self.copier.links.remember(key, copy);
         }
         match stage {
             Stage::LeftAlone => {}
@@ -452,8 +451,8 @@ impl Walk<'_, '_> {
                 lost,
                 &mut problems,
             );
-            if let Some(key) = self.worker.key_of(&long.source) {
-                self.copier.copied.insert(key, remembered);
+            if let (Some(key), Some(copy)) = (self.worker.key_of(&long.source), remembered) {
+                self.copier.links.remember(key, copy);
             }
             self.worker.progress.add_file();
             self.copier.count_file(self.observer);

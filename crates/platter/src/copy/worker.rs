@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use platter_vfs::{Attr, Condition, FileKind, InodeId};
+use platter_vfs::{Attr, Condition, FileKind};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::CopyOptions;
 use super::attributes::{Target, put_attributes};
 use super::contents::{Filling, Lost};
+use super::links::{Key, Links};
 use super::place::{Place, Remembered};
+use super::{Copier, CopyOptions};
 use crate::data_map::DataMap;
 use crate::host_file::{HostFileId, holds_source};
 use crate::{Cause, Error, File, Problem, Progress, Result};
@@ -22,14 +23,12 @@ pub(super) struct Source {
     pub(super) map: Option<DataMap>,
 }
 
-/// An inode of a volume.
-pub(super) type Key = (Arc<str>, InodeId);
-
 /// Copies files; one in each thread.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) options: CopyOptions,
     pub(super) progress: Progress,
+    links: Arc<Links>,
     /// Contents on their way, as large as they ever were.
     pub(super) buf: Vec<u8>,
     /// The process' umask, if it is known.
@@ -75,12 +74,16 @@ impl Copied {
 }
 
 impl Worker {
-    pub(super) fn new(options: CopyOptions, progress: Progress) -> Self {
-        Self {
+    /// Makes workers of a copier.
+    pub(super) fn of(copier: &Copier) -> impl Fn() -> Self + use<> {
+        let (options, progress) = (copier.options, copier.progress.clone());
+        let (links, umask) = (Arc::clone(&copier.links), umask());
+        move || Self {
             options,
-            progress,
+            progress: progress.clone(),
+            links: Arc::clone(&links),
             buf: Vec::new(),
-            umask: umask(),
+            umask,
         }
     }
 
@@ -128,6 +131,7 @@ impl Worker {
         if source.file.volume().host_files().contains(&found) {
             return Err(holds_source(&place.path()));
         }
+        self.links.forget(found);
         place.clear().map_err(|error| place.error(error))?;
         Ok(true)
     }
@@ -135,10 +139,11 @@ impl Worker {
     /// Makes a file where nothing is.
     fn make(&mut self, copied: &mut Copied, first: Option<&Remembered>) -> Result<()> {
         let place = &copied.place;
-        if let Some(first) = first
-            && place.make_link(first).is_ok()
-        {
-            return Ok(());
+        if let Some(first) = first {
+            let linked = place.make_link(first, &self.links);
+            if linked.map_err(|error| place.error(error))? {
+                return Ok(());
+            }
         }
         let Source { file, attr, .. } = &copied.source;
         if attr.kind == FileKind::Regular {

@@ -43,6 +43,8 @@ pub struct CopyIn {
     summary: CopySummary,
     /// What a source with several names has become.
     copied: HashMap<SourceId, InodeId>,
+    /// The same the other way round.
+    sources: HashMap<InodeId, SourceId>,
 }
 
 /// Copies of one source.
@@ -74,6 +76,7 @@ impl CopyIn {
             progress: Progress::default(),
             summary: CopySummary::default(),
             copied: HashMap::new(),
+            sources: HashMap::new(),
         }
     }
 
@@ -88,6 +91,18 @@ impl CopyIn {
     #[must_use]
     pub fn summary(&self) -> CopySummary {
         self.summary
+    }
+
+    fn remember(&mut self, source: SourceId, copy: InodeId) {
+        self.sources.insert(copy, source.clone());
+        self.copied.insert(source, copy);
+    }
+
+    /// Forgets what an inode was a copy of, before it is overwritten or loses a name.
+    fn forget(&mut self, copy: InodeId) {
+        if let Some(source) = self.sources.remove(&copy) {
+            self.copied.remove(&source);
+        }
     }
 
     /// Copies a source to a path of the image that `edit` changes, or into the directory there. What is copied
@@ -339,11 +354,12 @@ impl Copying<'_> {
             if first == Some(there.id()) {
                 return Ok(());
             }
+            self.state.forget(there.id());
             if first.is_none() && is_contents && kind == FileKind::Regular {
                 self.overwrite(source, attr, &place.path, &*there)?;
                 self.put_attributes(source, attr, follow, &place.path, &*there, false)?;
                 if has_links {
-                    self.state.copied.insert(attr.id.clone(), there.id());
+                    self.state.remember(attr.id.clone(), there.id());
                 }
                 return Ok(());
             }
@@ -372,7 +388,7 @@ impl Copying<'_> {
         }
         self.put_attributes(source, attr, follow, &place.path, &*inode, true)?;
         if has_links {
-            self.state.copied.insert(attr.id.clone(), inode.id());
+            self.state.remember(attr.id.clone(), inode.id());
         }
         Ok(())
     }
