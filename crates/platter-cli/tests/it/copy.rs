@@ -149,3 +149,25 @@ fn image_is_not_overwritten_by_what_it_holds() {
     assert!(before == after);
     assert!(workshop.path("alias").is_symlink());
 }
+
+#[test]
+fn archive_copy_onto_a_file_keeps_what_it_is() {
+    let workshop = Workshop::new();
+    workshop.read(&["chmod", "640", "disk.img:/dir/file"]);
+    workshop.read(&["chown", "12:34", "disk.img:/dir/file"]);
+    workshop.read(&["cp", "disk.img:/etc/passwd", "onto"]);
+    let target = workshop.path("onto");
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o666)).unwrap();
+    let before = target.metadata().unwrap().ino();
+    workshop.read(&["cp", "-a", "disk.img:/dir/file", "onto"]);
+    let found = target.metadata().unwrap();
+    assert_eq!(workshop.text("onto"), "contents\n");
+    assert_eq!(found.mode() & 0o7777, 0o640);
+    assert_eq!((found.uid(), found.gid()), (12, 34));
+    assert_eq!(found.mtime(), i64::try_from(MODIFIED).unwrap());
+    assert_eq!(found.ino(), before);
+
+    // What has no contents takes the place of what is there.
+    workshop.read(&["cp", "-a", "disk.img:/dir/link", "onto"]);
+    assert_eq!(fs::read_link(&target).unwrap(), Path::new("file"));
+}

@@ -15,9 +15,9 @@ use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::place::Place;
-use super::{Preserve, errno, problem_of};
+use super::{Preserve, errno, host_error, problem_of};
 use crate::problem::{Effect, Problem};
-use crate::{File, Result};
+use crate::{Error, File, Result};
 
 /// Set-user-ID and set-group-ID.
 const SET_ID_BITS: u32 = 0o6000;
@@ -26,6 +26,8 @@ const SET_ID_BITS: u32 = 0o6000;
 pub(super) enum Target<'a> {
     /// A file or directory that is open, and its name.
     Open(&'a HostFile, &'a Place),
+    /// A regular file that was there before, open, and a path that leads to it.
+    Over(&'a HostFile, &'a Path),
     /// What cannot be opened: a symbolic link or special file.
     Named(&'a Place, FileKind),
 }
@@ -59,8 +61,7 @@ pub(super) fn put_attributes(
         failures.extend(target.put_times(attr).err());
     }
     for failure in failures {
-        let error = target.place().error(failure);
-        problems.push(problem_of(error, Effect::AttributesLost));
+        problems.push(problem_of(target.error(failure), Effect::AttributesLost));
     }
 }
 
@@ -72,7 +73,7 @@ fn put_owner(target: &Target<'_>, attr: &Attr, failures: &mut Vec<Errno>) -> boo
         failures.push(Errno::INVAL);
         return false;
     }
-    if target.place().is_made_for(attr.uid, attr.gid) {
+    if target.is_made_for(attr.uid, attr.gid) {
         return true;
     }
     let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
@@ -111,7 +112,7 @@ fn is_for_everyone(name: &[u8]) -> bool {
 impl Target<'_> {
     fn put_owner(&self, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Errno> {
         match self {
-            Self::Open(file, _) => {
+            Self::Open(file, _) | Self::Over(file, _) => {
                 let (uid, gid) = (uid.map(Uid::as_raw), gid.map(Gid::as_raw));
                 std::os::unix::fs::fchown(file, uid, gid).map_err(|error| errno(&error))
             }
@@ -125,7 +126,7 @@ impl Target<'_> {
     fn put_mode(&self, permissions: u32) -> Result<(), Errno> {
         let mode = Permissions::from_mode(permissions & 0o7777);
         let set = match self {
-            Self::Open(file, _) => file.set_permissions(mode),
+            Self::Open(file, _) | Self::Over(file, _) => file.set_permissions(mode),
             // Linux knows no modes of symbolic links.
             Self::Named(_, FileKind::Symlink) => Ok(()),
             Self::Named(place, _) => match std::fs::set_permissions(path_of(place), mode) {
@@ -147,7 +148,7 @@ impl Target<'_> {
             last_modification: timespec(attr.modified),
         };
         match self {
-            Self::Open(file, _) => rustix::fs::futimens(file, &times),
+            Self::Open(file, _) | Self::Over(file, _) => rustix::fs::futimens(file, &times),
             Self::Named(place, _) => {
                 let flags = AtFlags::SYMLINK_NOFOLLOW;
                 rustix::fs::utimensat(place.dir(), place.name(), &times, flags)
@@ -158,14 +159,33 @@ impl Target<'_> {
     fn put_xattr(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
         let flags = XattrFlags::empty();
         match self {
-            Self::Open(file, _) => rustix::fs::fsetxattr(file, name, value, flags),
+            Self::Open(file, _) | Self::Over(file, _) => {
+                rustix::fs::fsetxattr(file, name, value, flags)
+            }
             Self::Named(place, _) => rustix::fs::lsetxattr(path_of(place), name, value, flags),
         }
     }
 
-    fn place(&self) -> &Place {
+    /// Takes from everyone what neither `permissions` nor those of before grant, before there are contents to be read.
+    pub(super) fn restrict(&self, preserve: Preserve, permissions: u32) {
+        if preserve.mode {
+            // That it fails is reported when the permissions are set.
+            let _ = self.put_mode(permissions & 0o777);
+        }
+    }
+
+    /// Whether it belongs to this owner and group from the beginning.
+    fn is_made_for(&self, uid: u32, gid: u32) -> bool {
         match self {
-            Self::Open(_, place) | Self::Named(place, _) => place,
+            Self::Open(_, place) | Self::Named(place, _) => place.is_made_for(uid, gid),
+            Self::Over(..) => false,
+        }
+    }
+
+    fn error(&self, error: Errno) -> Error {
+        match self {
+            Self::Open(_, place) | Self::Named(place, _) => place.error(error),
+            Self::Over(_, path) => host_error(path, error),
         }
     }
 }

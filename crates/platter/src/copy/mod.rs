@@ -27,6 +27,7 @@ use platter_vfs::{Condition, FileKind};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use self::attributes::{Target, put_attributes};
 use self::contents::Filling;
 use self::links::Links;
 use self::place::Place;
@@ -171,7 +172,8 @@ impl Copier {
     }
 
     /// Copies the contents of `source`, a regular file, over what `target` names, which may be a
-    /// symbolic link or a device, as a shell redirection would.
+    /// symbolic link or a device, as a shell redirection would. A regular file gets the attributes, too, that are to be
+    /// preserved.
     ///
     /// # Errors
     /// Where `target` is the image that `source` is in, which is left as it is.
@@ -187,9 +189,13 @@ impl Copier {
         }
         observer(CopyEvent::Copying(source, target));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(attr.permissions & 0o777);
+        let mode = if self.options.preserve.mode {
+            0o600
+        } else {
+            attr.permissions & 0o777
+        };
         let host = |error| host_error(target, error);
-        let file = rustix::fs::open(target, flags, mode).map_err(host)?;
+        let file = rustix::fs::open(target, flags, Mode::from_raw_mode(mode)).map_err(host)?;
         let file = HostFile::from(file);
         let found = rustix::fs::fstat(&file).map_err(host)?;
         if source
@@ -200,7 +206,14 @@ impl Copier {
             return Err(holds_source(target));
         }
         self.links.forget(HostFileId::inode_of(&found));
-        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+        let is_regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        let preserve = if is_regular {
+            self.options.preserve
+        } else {
+            Preserve::default()
+        };
+        if is_regular {
+            Target::Over(&file, target).restrict(preserve, found.st_mode & attr.permissions);
             file.set_len(0).map_err(|error| host(errno(&error)))?;
         }
         let mut source = Source {
@@ -216,7 +229,10 @@ impl Copier {
             lost.add(worker.fill(&source, &filling, range, &host)?);
             self.count_bytes(bytes, observer);
         }
-        if let Some(problem) = lost.problem(&source.file) {
+        let mut problems = Vec::from_iter(lost.problem(&source.file));
+        let over = Target::Over(filling.target(), target);
+        put_attributes(preserve, &source.file, &source.attr, &over, &mut problems);
+        for problem in problems {
             self.report(observer, &problem);
         }
         Ok(())

@@ -185,8 +185,9 @@ impl Cp {
             }
             Target::File(target) => {
                 let exists = target.exists();
-                let is_directory = attr.kind == FileKind::Directory;
-                if exists && !is_directory && !self.no_clobber {
+                // Anything but contents replaces what is there.
+                let is_contents = attr.kind == FileKind::Regular;
+                if exists && is_contents && !self.no_clobber {
                     copier.copy_over(source, target, &mut observer)?;
                 } else {
                     let name = target.file_name().context("the target has no name")?;
