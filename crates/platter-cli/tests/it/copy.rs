@@ -158,6 +158,10 @@ fn archive_copy_onto_a_file_keeps_what_it_is() {
     workshop.read(&["cp", "disk.img:/etc/passwd", "onto"]);
     let target = workshop.path("onto");
     fs::set_permissions(&target, fs::Permissions::from_mode(0o666)).unwrap();
+    run_tool(
+        Command::new("setfacl").args(["-m", "u:77:rw"]).arg(&target),
+        "",
+    );
     let before = target.metadata().unwrap().ino();
     workshop.read(&["cp", "-a", "disk.img:/dir/file", "onto"]);
     let found = target.metadata().unwrap();
@@ -166,8 +170,48 @@ fn archive_copy_onto_a_file_keeps_what_it_is() {
     assert_eq!((found.uid(), found.gid()), (12, 34));
     assert_eq!(found.mtime(), i64::try_from(MODIFIED).unwrap());
     assert_eq!(found.ino(), before);
+    assert!(!acl(&target).contains("user:77"));
 
     // What has no contents takes the place of what is there.
     workshop.read(&["cp", "-a", "disk.img:/dir/link", "onto"]);
     assert_eq!(fs::read_link(&target).unwrap(), Path::new("file"));
+}
+
+/// The ACLs of a file of the host, as getfacl shows them.
+fn acl(path: &Path) -> String {
+    let mut getfacl = Command::new("getfacl");
+    let output = getfacl.args(["-cnp"]).arg(path).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn modes_are_kept_with_their_acls() {
+    let workshop = Workshop::new();
+    let [limited, plain] = ["limited", "plain"].map(|name| workshop.path(name));
+    let setfacl = |arguments: &[&str], path: &Path| {
+        run_tool(Command::new("setfacl").args(arguments).arg(path), "");
+    };
+    for path in [&limited, &plain] {
+        fs::write(path, "secret").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660)).unwrap();
+    }
+    setfacl(&["-m", "u:1234:rw,g::-,m::rw"], &limited);
+    fs::create_dir(workshop.path("shared")).unwrap();
+    setfacl(&["-d", "-m", "g::r,u:4321:r"], &workshop.path("shared"));
+    workshop.read(&["cp", "-a", "limited", "plain", "shared", "disk.img:/dir"]);
+
+    workshop.read(&["cp", "-p", "disk.img:/dir/limited", "alone"]);
+    assert_eq!(acl(&workshop.path("alone")), acl(&limited));
+    // A default ACL of the host's directory grants nothing.
+    let into = workshop.path("into");
+    fs::create_dir(&into).unwrap();
+    setfacl(&["-d", "-m", "u:77:rwx"], &into);
+    workshop.read(&["cp", "-rp", "disk.img:/dir", "into"]);
+    workshop.read(&["cp", "-p", "disk.img:/dir/plain", "into"]);
+    assert_eq!(acl(&into.join("plain")), acl(&plain));
+    for name in ["limited", "plain", "shared"] {
+        let copy = acl(&into.join("dir").join(name));
+        assert_eq!(copy, acl(&workshop.path(name)), "{name}");
+    }
 }

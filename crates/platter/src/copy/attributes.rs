@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclSubject, PosixAcl};
 use platter_vfs::{Attr, FileKind, Timestamp};
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -33,9 +33,11 @@ pub(super) enum Target<'a> {
 }
 
 /// Puts on what is to be preserved, in the order in which nothing undoes another: owners first, since a
-/// change of them clears set-id bits and capabilities, and times last.
+/// change of them clears set-id bits and capabilities, and times last. With `has_mode`, it has its permissions, and no
+/// ACL is to be put on.
 pub(super) fn put_attributes(
     preserve: Preserve,
+    has_mode: bool,
     source: &File,
     attr: &Attr,
     target: &Target<'_>,
@@ -47,22 +49,89 @@ pub(super) fn put_attributes(
     if !is_owned {
         permissions &= !SET_ID_BITS;
     }
-    if preserve.mode {
-        failures.extend(target.put_mode(permissions).err());
+    let mut unread = Vec::new();
+    // Linux knows no modes of symbolic links.
+    if preserve.mode && !has_mode && attr.kind != FileKind::Symlink {
+        let put = put_permissions(source, attr.kind, permissions, target, &mut failures);
+        unread.extend(put.err());
     }
     if preserve.xattrs {
         let put = put_xattrs(source, target, &mut failures);
-        problems.extend(
-            put.err()
-                .map(|error| problem_of(error, Effect::AttributesLost)),
-        );
+        unread.extend(put.err());
     }
+    // What cannot be read cannot be read twice.
+    problems.extend(
+        (unread.into_iter().take(1)).map(|error| problem_of(error, Effect::AttributesLost)),
+    );
     if preserve.timestamps {
         failures.extend(target.put_times(attr).err());
     }
     for failure in failures {
         problems.push(problem_of(target.error(failure), Effect::AttributesLost));
     }
+}
+
+/// Sets the permissions and the ACLs, which together say what is permitted: none is left that a directory of the host gave.
+/// Where the ACL of the source cannot be put on, the group gets nothing of what the mode grants to the users that the
+/// ACL names.
+fn put_permissions(
+    source: &File,
+    kind: FileKind,
+    permissions: u32,
+    target: &Target<'_>,
+    failures: &mut Vec<Errno>,
+) -> Result<()> {
+    let mut unread = None;
+    let mut limited = permissions;
+    for name in [ACL_ACCESS_NAME, ACL_DEFAULT_NAME] {
+        if name == ACL_DEFAULT_NAME && kind != FileKind::Directory {
+            continue;
+        }
+        let acl = match acl_of(source, name) {
+            Ok(acl) => acl,
+            Err(error) => {
+                unread = Some(error);
+                if name == ACL_ACCESS_NAME {
+                    limited &= !0o070;
+                }
+                None
+            }
+        };
+        let Some(acl) = acl else {
+            if target.inherits_acls() {
+                failures.extend(target.remove_xattr(name).err());
+            }
+            continue;
+        };
+        if let Err(error) = target.put_xattr(name, &acl) {
+            failures.push(error);
+            failures.extend(target.remove_xattr(name).err());
+            if name == ACL_ACCESS_NAME {
+                limited &= !0o070 | group_bits(&acl);
+            }
+        }
+    }
+    failures.extend(target.put_mode(limited).err());
+    unread.map_or(Ok(()), Err)
+}
+
+/// An ACL of a file of the image.
+pub(super) fn acl_of(source: &File, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    match source.get_xattr(name) {
+        Ok(acl) => Ok(Some(acl)),
+        Err(error) if matches!(error.errno(), Errno::NODATA | Errno::NOTSUP) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What an ACL grants to the owning group, as bits of a mode.
+fn group_bits(acl: &[u8]) -> u32 {
+    let Ok(acl) = PosixAcl::decode(acl) else {
+        return 0;
+    };
+    let mut entries = acl.entries().iter();
+    let group = entries.find(|entry| entry.subject == AclSubject::OwningGroup);
+    group.map_or(0, |group| u32::from(group.permissions) << 3)
 }
 
 /// Sets owner and group; whether they are now those of the source. As with `cp -a`, it is no
@@ -93,20 +162,19 @@ fn put_owner(target: &Target<'_>, attr: &Attr, failures: &mut Vec<Errno>) -> boo
 
 fn put_xattrs(source: &File, target: &Target<'_>, failures: &mut Vec<Errno>) -> Result<()> {
     for name in source.list_xattrs()? {
+        // They belong to the mode.
+        if [ACL_ACCESS_NAME, ACL_DEFAULT_NAME].contains(&&*name) {
+            continue;
+        }
         let value = source.get_xattr(&name)?;
         match target.put_xattr(&name, &value) {
             Ok(()) => {}
             // As `cp -a`, silently where only the superuser may, or the host has no such thing.
-            Err(Errno::PERM | Errno::NOTSUP) if !is_for_everyone(&name) => {}
+            Err(Errno::PERM | Errno::NOTSUP) if !name.starts_with(b"user.") => {}
             Err(error) => failures.push(error),
         }
     }
     Ok(())
-}
-
-/// Whether an ordinary user may set the attribute on what is theirs.
-fn is_for_everyone(name: &[u8]) -> bool {
-    name.starts_with(b"user.") || [ACL_ACCESS_NAME, ACL_DEFAULT_NAME].contains(&name)
 }
 
 impl Target<'_> {
@@ -166,6 +234,17 @@ impl Target<'_> {
         }
     }
 
+    fn remove_xattr(&self, name: &[u8]) -> Result<(), Errno> {
+        let removed = match self {
+            Self::Open(file, _) | Self::Over(file, _) => rustix::fs::fremovexattr(file, name),
+            Self::Named(place, _) => rustix::fs::lremovexattr(path_of(place), name),
+        };
+        match removed {
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Takes from everyone what neither `permissions` nor those of before grant, before there are contents to be read.
     pub(super) fn restrict(&self, preserve: Preserve, permissions: u32) {
         if preserve.mode {
@@ -179,6 +258,14 @@ impl Target<'_> {
         match self {
             Self::Open(_, place) | Self::Named(place, _) => place.is_made_for(uid, gid),
             Self::Over(..) => false,
+        }
+    }
+
+    /// Whether it may have ACLs that nothing of the copy gave it.
+    fn inherits_acls(&self) -> bool {
+        match self {
+            Self::Open(_, place) | Self::Named(place, _) => place.inherits_acls(),
+            Self::Over(..) => true,
         }
     }
 

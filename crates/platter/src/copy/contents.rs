@@ -23,6 +23,8 @@ pub(super) struct Filling {
     target: HostFile,
     /// It can have holes, and be filled in any order.
     is_regular: bool,
+    /// It was made with the permissions that it is to have, and has no ACL.
+    pub(super) has_mode: bool,
     map: DataMap,
     /// What the map does not have because it could not be read.
     lost: Lost,
@@ -72,6 +74,7 @@ impl Filling {
         Ok(Self {
             target,
             is_regular: true,
+            has_mode: false,
             map,
             lost,
         })
@@ -90,6 +93,7 @@ impl Filling {
         Ok(Self {
             target,
             is_regular: false,
+            has_mode: false,
             map: DataMap::dense(source.attr.size_bytes),
             lost: Lost::default(),
         })

@@ -45,7 +45,7 @@ use crate::{Cause, Error, File, Progress, Result};
     reason = "each can be kept without the others"
 )]
 pub struct Preserve {
-    /// The permission bits; else those the umask leaves.
+    /// The permission bits and the ACLs; else the bits that the umask leaves.
     pub mode: bool,
     /// Owner and group, as far as the caller may set them.
     pub ownership: bool,
@@ -53,7 +53,7 @@ pub struct Preserve {
     pub timestamps: bool,
     /// Several names of one file.
     pub links: bool,
-    /// Extended attributes and ACLs.
+    /// Extended attributes but ACLs.
     pub xattrs: bool,
 }
 
@@ -231,7 +231,14 @@ impl Copier {
         }
         let mut problems = Vec::from_iter(lost.problem(&source.file));
         let over = Target::Over(filling.target(), target);
-        put_attributes(preserve, &source.file, &source.attr, &over, &mut problems);
+        put_attributes(
+            preserve,
+            false,
+            &source.file,
+            &source.attr,
+            &over,
+            &mut problems,
+        );
         for problem in problems {
             self.report(observer, &problem);
         }

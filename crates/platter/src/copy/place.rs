@@ -103,6 +103,11 @@ impl Place {
         self.dir.made_for == Some((uid, gid))
     }
 
+    /// Whether what is made here may have an ACL from the directory.
+    pub(super) fn inherits_acls(&self) -> bool {
+        !self.dir.keeps_permissions
+    }
+
     /// Whether a file that is made here with these permissions has them.
     pub(super) fn makes_with(&self, permissions: u32, umask: u32) -> bool {
         permissions & !(0o777 & !umask) == 0 && self.dir.keeps_permissions

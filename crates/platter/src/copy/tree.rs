@@ -487,7 +487,7 @@ fn finish_dir(worker: &Worker, frame: &Frame) -> Vec<Problem> {
         }
     }
     let target = Target::Open(dir.file(), place);
-    put_attributes(preserve, source, attr, &target, &mut problems);
+    put_attributes(preserve, false, source, attr, &target, &mut problems);
     problems
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use platter_vfs::acl::ACL_ACCESS_NAME;
 use platter_vfs::{Attr, Condition, FileKind};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::attributes::{Target, put_attributes};
+use super::attributes::{Target, acl_of, put_attributes};
 use super::contents::{Filling, Lost};
 use super::links::{Key, Links};
 use super::place::{Place, Remembered};
@@ -174,7 +175,7 @@ impl Worker {
         }
         let target = Target::Named(place, attr.kind);
         let preserve = self.options.preserve;
-        put_attributes(preserve, file, attr, &target, &mut copied.problems);
+        put_attributes(preserve, false, file, attr, &target, &mut copied.problems);
         copied.remembered = self.remembered(&copied.source, place);
         Ok(())
     }
@@ -203,7 +204,8 @@ impl Worker {
 
     /// Makes a regular file where nothing is, which is to be filled.
     pub(super) fn create(&self, source: &mut Source, place: &Place) -> Result<Filling> {
-        let is_final = self.makes_with_mode(source, place);
+        let is_final = self.makes_with_mode(source, place)
+            && matches!(acl_of(&source.file, ACL_ACCESS_NAME), Ok(None));
         let permissions = if self.options.preserve.mode && !is_final {
             0o600
         } else {
@@ -211,7 +213,9 @@ impl Worker {
         };
         let host = |error| place.error(error);
         let target = place.create(permissions).map_err(host)?;
-        Filling::of_regular(source, target, &host)
+        let mut filling = Filling::of_regular(source, target, &host)?;
+        filling.has_mode = is_final;
+        Ok(filling)
     }
 
     /// Puts attributes on a file that was filled, and says what could not be read of it. Returns where
@@ -225,9 +229,15 @@ impl Worker {
     ) -> Option<Remembered> {
         problems.extend(lost.problem(&source.file));
         let target = Target::Open(filling.target(), place);
-        let mut preserve = self.options.preserve;
-        preserve.mode &= !self.makes_with_mode(source, place);
-        put_attributes(preserve, &source.file, &source.attr, &target, problems);
+        let (preserve, has_mode) = (self.options.preserve, filling.has_mode);
+        put_attributes(
+            preserve,
+            has_mode,
+            &source.file,
+            &source.attr,
+            &target,
+            problems,
+        );
         self.remembered(source, place)
     }
 
