@@ -1,5 +1,7 @@
 //! `resize`.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
 
 #[test]
@@ -54,5 +56,31 @@ fn size_with_a_sign_is_so_much_more() {
             0,
             "{size}"
         );
+    }
+}
+
+#[test]
+fn copy_that_replaces_an_image_has_its_owner_and_acl() {
+    let workshop = Workshop::new();
+    let image = workshop.path("disk.img");
+    let acl = || {
+        let output = Command::new("getfacl").args(["-cnp"]).arg(&image).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let make = ["mkfs", "ext2", "disk.img", "--size", "4M", "--force"];
+    for arguments in [&["resize", "disk.img", "8M"][..], &make] {
+        workshop.read(&make);
+        std::os::unix::fs::chown(&image, Some(12), Some(34)).unwrap();
+        fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
+        run_tool(
+            Command::new("setfacl").args(["-m", "u:77:rw"]).arg(&image),
+            "",
+        );
+        let before = (acl(), image.metadata().unwrap().ino());
+        workshop.read(arguments);
+        let after = image.metadata().unwrap();
+        assert_ne!(after.ino(), before.1, "{arguments:?}");
+        assert_eq!((after.uid(), after.gid()), (12, 34), "{arguments:?}");
+        assert_eq!(acl(), before.0, "{arguments:?}");
     }
 }

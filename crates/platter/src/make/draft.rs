@@ -5,11 +5,16 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use platter_block::Access;
+use platter_vfs::acl::ACL_ACCESS_NAME;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 
+use crate::populate::host_xattrs;
 use crate::{Error, Escaped, Image, Result};
 
 /// Names that are tried for it.
@@ -24,7 +29,17 @@ pub(crate) struct Draft {
     path: PathBuf,
     /// What is there now, locked.
     replaced: Option<Image>,
+    visibility: Visibility,
     is_finished: bool,
+}
+
+/// The users that may open a draft.
+#[derive(Debug, Clone, Copy)]
+enum Visibility {
+    /// All that the umask permits.
+    Umask,
+    /// The caller alone: it gets the permissions of a file that is there when it takes its place.
+    Caller,
 }
 
 impl Draft {
@@ -33,16 +48,19 @@ impl Draft {
     pub(crate) fn begin(target: &Path, replaced: Option<Image>) -> Result<Self> {
         let name: Arc<str> = Escaped(target.as_os_str().as_bytes()).to_string().into();
         let host = |error: std::io::Error| Error::new(&name, error);
-        let target = match fs::canonicalize(target) {
-            Err(error) if error.kind() == ErrorKind::NotFound => target.to_owned(),
-            found => found.map_err(host)?,
+        let (target, visibility) = match fs::canonicalize(target) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                (target.to_owned(), Visibility::Umask)
+            }
+            found => (found.map_err(host)?, Visibility::Caller),
         };
-        let path = create_draft(&target).map_err(host)?;
+        let path = create_draft(&target, visibility).map_err(host)?;
         Ok(Self {
             name: Arc::clone(&name),
             target,
             path,
             replaced,
+            visibility,
             is_finished: false,
         })
     }
@@ -55,12 +73,14 @@ impl Draft {
 
     /// Another file for the same place.
     pub(super) fn sibling(&self) -> Result<Self> {
-        let path = create_draft(&self.target).map_err(|error| Error::new(&self.name, error))?;
+        let path = create_draft(&self.target, self.visibility);
+        let path = path.map_err(|error| Error::new(&self.name, error))?;
         Ok(Self {
             name: Arc::clone(&self.name),
             target: self.target.clone(),
             path,
             replaced: None,
+            visibility: self.visibility,
             is_finished: false,
         })
     }
@@ -90,12 +110,11 @@ impl Draft {
         ))
     }
 
-    /// Puts it into its place, with the permissions of what was there.
+    /// Puts it into its place, with owner, permissions and extended attributes of what was there.
     pub(super) fn finish(mut self) -> Result<()> {
         let host = |error: std::io::Error| Error::new(&self.name, error);
         if self.replaced.is_some() {
-            let permissions = fs::metadata(&self.target).map_err(host)?.permissions();
-            fs::set_permissions(&self.path, permissions).map_err(host)?;
+            keep_attributes(&self.target, &self.path).map_err(host)?;
         }
         fs::rename(&self.path, &self.target).map_err(host)?;
         self.is_finished = true;
@@ -103,14 +122,47 @@ impl Draft {
     }
 }
 
-fn create_draft(target: &Path) -> std::io::Result<PathBuf> {
+/// Puts on a draft what a file has besides its contents: first the owner, since that clears others, and the mode last.
+fn keep_attributes(target: &Path, draft: &Path) -> std::io::Result<()> {
+    let (found, made) = (fs::metadata(target)?, fs::metadata(draft)?);
+    let owner = |file: &fs::Metadata| (file.uid(), file.gid());
+    if owner(&found) != owner(&made) {
+        std::os::unix::fs::chown(draft, Some(found.uid()), Some(found.gid()))?;
+    }
+    // One that the directory gave.
+    match rustix::fs::removexattr(draft, ACL_ACCESS_NAME) {
+        Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+        Err(error) => return Err(error.into()),
+    }
+    for (name, value) in host_xattrs(target)? {
+        match rustix::fs::setxattr(draft, &*name, &value, XattrFlags::empty()) {
+            Ok(()) => {}
+            // The host sets its own, as labels are.
+            Err(Errno::PERM | Errno::NOTSUP) if is_of_host(&name) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    fs::set_permissions(draft, found.permissions())
+}
+
+fn is_of_host(name: &[u8]) -> bool {
+    name.starts_with(b"security.") || name.starts_with(b"trusted.")
+}
+
+fn create_draft(target: &Path, visibility: Visibility) -> std::io::Result<PathBuf> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    if let Visibility::Caller = visibility {
+        options.mode(0o600);
+    }
+
     let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
     for number in 0..NAMES_MAX {
         let mut draft_name = OsString::from(".");
         draft_name.push(name);
         draft_name.push(format!(".{}-{number}.part", std::process::id()));
         let path = target.with_file_name(draft_name);
-        match File::create_new(&path) {
+        match options.open(&path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             made => return made.map(|_| path),
         }
@@ -124,5 +176,32 @@ impl Drop for Draft {
             // An error is ignored: a file that is left is visible to the user.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn copy_of_a_file_is_the_callers_alone_until_it_replaces_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        fs::write(&path, b"old").unwrap();
+        for mode in [0o600, 0o666] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let mode_of = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+            let image = Image::open(&path, Access::Write).unwrap();
+            let draft = Draft::begin(&path, Some(image)).unwrap();
+            assert_eq!(mode_of(&draft.path), 0o600);
+            assert_eq!(mode_of(&draft.sibling().unwrap().path), 0o600);
+            draft.clear(1024).unwrap();
+            draft.finish().unwrap();
+            assert_eq!(mode_of(&path), mode);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1024);
     }
 }
