@@ -12,7 +12,7 @@ use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser}
 use platter::make::{self, NewFilesystem};
 use platter::populate::{Content, ContentLayers, IdMap, IdRange, NewSubvolume};
 use platter::vfs::lock::Mutex;
-use platter::vfs::{Clock, FixedClock, SystemClock, Timestamp};
+use platter::vfs::{Clock, Condition, FixedClock, SystemClock, Timestamp};
 use platter::{FormatOptions, ImageSpec, MemoryBudget};
 
 use super::info;
@@ -262,7 +262,11 @@ impl Mkfs {
 
     /// Says which option was wrong, where it was one.
     fn explain(&self, error: platter::Error) -> anyhow::Error {
-        let is_full = error.raw_os_error() == rustix::io::Errno::NOSPC.raw_os_error();
+        // The host may be full, too.
+        let is_full = matches!(
+            error.cause,
+            platter::Cause::Filesystem(platter::vfs::Error::Condition(Condition::NoSpace))
+        );
         let is_said = matches!(error.cause, platter::Cause::TooSmall { .. });
         match self.size {
             Some(size) if is_full && !is_said && self.has_content() => anyhow!(

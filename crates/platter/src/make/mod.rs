@@ -422,9 +422,12 @@ fn full(image: &Image) -> Error {
     Error::new(image.name(), platter_vfs::Error::from(Condition::NoSpace))
 }
 
+/// Whether the new filesystem was full, not the one of the host that it lies on.
 fn is_full(error: &Error) -> bool {
-    let full = platter_vfs::Error::Condition(Condition::NoSpace);
-    matches!(&error.cause, Cause::Filesystem(error) if error.errno() == full.errno())
+    matches!(
+        error.cause,
+        Cause::Filesystem(platter_vfs::Error::Condition(Condition::NoSpace))
+    )
 }
 
 #[cfg(test)]
@@ -569,6 +572,18 @@ mod tests {
         maker.make(&spec).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn full_host_is_no_full_filesystem() {
+        let name: Arc<str> = "image".into();
+        let of_host = std::io::Error::from(ErrorKind::StorageFull);
+        let write = platter_block::Operation::Write;
+        let of_device = platter_block::IoError::new(&name, write, 0, 1, of_host);
+        let of_device = Error::new(&name, platter_vfs::Error::from(of_device));
+        assert_eq!(of_device.errno(), rustix::io::Errno::NOSPC);
+        assert!(!is_full(&of_device));
+        assert!(is_full(&full(&Image::in_memory(512))));
     }
 
     #[test]
