@@ -2,7 +2,7 @@
 //! not matter which holes the source knows of.
 
 use std::fs::File;
-use std::io::{self, Error, ErrorKind};
+use std::io::{Error, ErrorKind};
 use std::iter;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,9 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat};
 use rustix::io::Errno;
 
+use super::FileId;
 use crate::{Cause, Result};
 
 /// Bytes read at once.
@@ -28,8 +29,12 @@ pub(crate) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
 /// Where the contents of a file are.
 #[derive(Debug)]
 pub(crate) enum Contents {
-    /// A file of the host, and its size when it was looked at.
-    Host { place: HostPlace, size_bytes: u64 },
+    /// A file of the host, which it was and its size when it was looked at.
+    Host {
+        place: HostPlace,
+        id: FileId,
+        size_bytes: u64,
+    },
     /// In an archive: each piece of the file with its place there.
     Tape {
         archive: Arc<File>,
@@ -44,6 +49,8 @@ pub(crate) struct HostPlace {
     /// The directory that `path` leads from, if that is not the current one.
     dir: Option<Arc<Path>>,
     path: Box<Path>,
+    /// The path was named by the caller, and may be a symbolic link.
+    is_operand: bool,
 }
 
 /// The directory that a file of the host was opened in last: other files in it are found from there,
@@ -61,14 +68,40 @@ impl HostPlace {
         Self {
             dir: Some(Arc::clone(dir)),
             path: name.into(),
+            is_operand: false,
         }
     }
 
-    fn open(&self) -> io::Result<File> {
-        match &self.dir {
-            Some(dir) => File::open(dir.join(&self.path)),
-            None => File::open(&self.path),
+    /// A path that the caller named, which may be a symbolic link.
+    pub(crate) fn followed(path: &Path) -> Self {
+        Self {
+            is_operand: true,
+            ..path.into()
         }
+    }
+
+    fn open(&self, id: FileId) -> Result<File, Cause> {
+        match &self.dir {
+            Some(dir) => self.open_at(CWD, &dir.join(&self.path), id),
+            None => self.open_at(CWD, &self.path, id),
+        }
+    }
+
+    /// Opens it for reading, unless something else took its place.
+    fn open_at(&self, dir: impl AsFd, path: &Path, id: FileId) -> Result<File, Cause> {
+        // What is a pipe by now is not waited for.
+        let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        if !self.is_operand {
+            flags |= OFlags::NOFOLLOW;
+        }
+        let file = match open_at(dir, path, flags) {
+            Err(Errno::LOOP) if !self.is_operand => return Err(changed()),
+            opened => opened?,
+        };
+        if FileId::from(&fstat(&file)?) != id {
+            return Err(changed());
+        }
+        Ok(file.into())
     }
 }
 
@@ -77,32 +110,33 @@ impl From<&Path> for HostPlace {
         Self {
             dir: None,
             path: path.into(),
+            is_operand: false,
         }
     }
 }
 
 impl Nearby {
-    fn open(&mut self, place: &HostPlace) -> io::Result<File> {
+    fn open(&mut self, place: &HostPlace, id: FileId) -> Result<File, Cause> {
         let Some(dir) = &place.dir else {
-            return place.open();
+            return place.open(id);
         };
         let last = self.dir.as_ref();
         if last.is_none_or(|last| !Arc::ptr_eq(last, dir)) {
             self.dir = Some(Arc::clone(dir));
             self.open = None;
-            return place.open();
+            return place.open(id);
         }
         let open = match &mut self.open {
             Some(open) => open,
             none => none.insert(open_at(CWD, dir, OFlags::PATH | OFlags::DIRECTORY)?),
         };
-        Ok(open_at(open, &place.path, OFlags::RDONLY)?.into())
+        place.open_at(open, &place.path, id)
     }
 }
 
-fn open_at(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+fn open_at(dir: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let open = || rustix::fs::openat(&dir, path, flags | OFlags::CLOEXEC, Mode::empty());
-    Ok(rustix::io::retry_on_intr(open)?)
+    rustix::io::retry_on_intr(open)
 }
 
 impl Contents {
@@ -165,8 +199,12 @@ impl Contents {
             Self::Host { size_bytes, .. } if *size_bytes <= CHUNK_BYTES => {
                 Ok(iter::once(0..*size_bytes).collect())
             }
-            Self::Host { place, size_bytes } => {
-                let file = place.open()?;
+            Self::Host {
+                place,
+                id,
+                size_bytes,
+            } => {
+                let file = place.open(*id)?;
                 let ranges = data_ranges(&file, *size_bytes)?;
                 // What is missing looks like a hole.
                 if file.metadata()?.len() < *size_bytes {
@@ -191,10 +229,12 @@ impl Contents {
         nearby: &mut Nearby,
     ) -> Result<(), Cause> {
         match self {
-            Self::Host { place, .. } => match nearby.open(place)?.read_exact_at(bytes, offset) {
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(shorter()),
-                read => Ok(read?),
-            },
+            Self::Host { place, id, .. } => {
+                match nearby.open(place, *id)?.read_exact_at(bytes, offset) {
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(shorter()),
+                    read => Ok(read?),
+                }
+            }
             Self::Tape {
                 archive, pieces, ..
             } => {
@@ -345,6 +385,7 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let host = Contents::Host {
             place: path.as_path().into(),
+            id: FileId::of(&path).unwrap(),
             size_bytes: size as u64,
         };
         let blocks = bytes.chunks(512).enumerate();
@@ -386,6 +427,7 @@ mod tests {
         std::fs::write(&path, vec![7; 5000]).unwrap();
         let contents = |size_bytes| Contents::Host {
             place: path.as_path().into(),
+            id: FileId::of(&path).unwrap(),
             size_bytes,
         };
         assert!(contents(5000).copy(&mut |_, _| Ok(())).is_ok());
@@ -395,6 +437,34 @@ mod tests {
                 panic!("{error}");
             };
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+    }
+
+    #[test]
+    fn file_that_was_replaced_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["file", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&other, [8; 5000]).unwrap();
+        let text = |contents: &Contents| contents.copy(&mut |_, _| Ok(())).unwrap_err().to_string();
+        for swap in ["file", "link", "pipe"] {
+            std::fs::write(&path, [7; 5000]).unwrap();
+            let contents = Contents::Host {
+                place: path.as_path().into(),
+                id: FileId::of(&path).unwrap(),
+                size_bytes: 5000,
+            };
+            let kept = dir.path().join(swap);
+            std::fs::rename(&path, kept.with_extension("kept")).unwrap();
+            match swap {
+                "file" => std::fs::write(&path, [8; 5000]).unwrap(),
+                "link" => std::os::unix::fs::symlink(&other, &path).unwrap(),
+                _ => {
+                    let fifo = rustix::fs::FileType::Fifo;
+                    rustix::fs::mknodat(CWD, &path, fifo, Mode::RUSR, 0).unwrap();
+                }
+            }
+            assert_eq!(text(&contents), "changed while it was read", "{swap}");
+            std::fs::remove_file(&path).unwrap();
         }
     }
 }

@@ -14,11 +14,12 @@ use platter_block::lock::{Condvar, Mutex};
 use platter_vfs::Timestamp;
 use platter_vfs::attr::DeviceNumber;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, lgetxattr, llistxattr, openat, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, lgetxattr, llistxattr, openat,
+    statat,
 };
 use rustix::io::{Errno, retry_on_intr};
 
-use super::contents::Contents;
+use super::contents::{Contents, changed};
 use super::{Content, FileId, HostPlace, Member, MemberKind, MemberPath, Xattr};
 use crate::{Cause, Error, Escaped, Result};
 
@@ -44,7 +45,7 @@ pub(super) fn index(dir: &Path, left_out: Option<&Path>) -> Result<Content> {
     let stat = stat.map_err(|error| host_error(dir, error.into()))?;
     let root = walk.look(dir, dir.into(), MemberPath::root(), &stat)?;
     if let Some(root) = root.as_ref().filter(|root| root.is_directory()) {
-        let pending = (Arc::from(dir), root.path.clone());
+        let pending = (Arc::from(dir), FileId::from(&stat), root.path.clone());
         walk.state.lock().pending.push(pending);
     }
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -131,8 +132,8 @@ struct State {
     failure: Option<(MemberPath, Error)>,
 }
 
-/// A directory to look at.
-type Pending = (Arc<Path>, MemberPath);
+/// A directory to look at: its path on the host, which it is, and its path in the content.
+type Pending = (Arc<Path>, FileId, MemberPath);
 
 /// What lies in a directory, in its order, and the directories among that.
 type Listed = (Vec<Found>, Vec<Pending>);
@@ -151,9 +152,9 @@ impl Walk {
     /// Looks at directories until there are no more.
     fn run(&self) {
         let mut buffer = Vec::with_capacity(LIST_BYTES);
-        while let Some((path, member_path)) = self.next() {
+        while let Some((path, id, member_path)) = self.next() {
             let _busy = Busy(self);
-            let listed = self.list(&path, &member_path, &mut buffer);
+            let listed = self.list((&path, id), &member_path, &mut buffer);
             let mut state = self.state.lock();
             match listed {
                 Ok((files, directories)) => {
@@ -188,13 +189,21 @@ impl Walk {
     /// What lies in a directory.
     fn list(
         &self,
-        dir: &Arc<Path>,
+        (dir, id): (&Arc<Path>, FileId),
         member_path: &MemberPath,
         buffer: &mut Vec<u8>,
     ) -> Result<Listed, (MemberPath, Error)> {
         let host = |error: Errno| (member_path.clone(), host_error(dir, error.into()));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = retry_on_intr(|| openat(CWD, &**dir, flags, Mode::empty())).map_err(host)?;
+        // Where it was replaced, as by a symbolic link, the path leads elsewhere.
+        if FileId::from(&fstat(&open).map_err(host)?) != id {
+            let error = Error {
+                cause: changed(),
+                ..host_error(dir, Errno::STALE.into())
+            };
+            return Err((member_path.clone(), error));
+        }
         let (mut files, mut directories) = (Vec::new(), Vec::new());
         let mut path = dir.to_path_buf();
         let mut entries = RawDir::new(&open, buffer.spare_capacity_mut());
@@ -212,12 +221,13 @@ impl Walk {
                 .map_err(|error| host_error(&path, error.into()))
                 .and_then(|stat| {
                     let place = HostPlace::within(dir, in_dir);
-                    self.look(&path, place, below, &stat)
+                    let found = self.look(&path, place, below, &stat)?;
+                    Ok(found.map(|found| (found, FileId::from(&stat))))
                 });
             let found = found.map_err(|error| (member_path.below(name.to_bytes()), error))?;
-            if let Some(found) = found {
+            if let Some((found, id)) = found {
                 if found.is_directory() {
-                    directories.push((Arc::from(&*path), found.path.clone()));
+                    directories.push((Arc::from(&*path), id, found.path.clone()));
                 }
                 files.push(found);
             }
@@ -235,10 +245,7 @@ impl Walk {
         member_path: MemberPath,
         stat: &Stat,
     ) -> Result<Option<Found>> {
-        let inode = FileId {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-        };
+        let inode = FileId::from(stat);
         if self.left_out == Some(inode) {
             return Ok(None);
         }
@@ -282,6 +289,7 @@ fn kind(path: &Path, place: HostPlace, stat: &Stat) -> Result<MemberKind> {
         FileType::Socket => MemberKind::Socket,
         FileType::RegularFile | FileType::Unknown => MemberKind::File(Contents::Host {
             place,
+            id: FileId::from(stat),
             size_bytes: u64::try_from(stat.st_size).unwrap_or_default(),
         }),
     })

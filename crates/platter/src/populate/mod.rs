@@ -28,11 +28,12 @@ use std::sync::{Arc, OnceLock};
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Context, Credentials, Filesystem, Timestamp};
+use rustix::fs::Stat;
 
 use crate::{Cause, Error, Progress, Result};
 use ahead::Pieces;
-pub(crate) use contents::Contents;
-use contents::{HOLE_BYTES, HostPlace};
+use contents::HOLE_BYTES;
+pub(crate) use contents::{Contents, HostPlace};
 pub(crate) use dir::{host_error, xattrs as host_xattrs};
 use filler::Filler;
 pub use layers::ContentLayers;
@@ -66,9 +67,9 @@ pub struct Content {
 
 /// Which file of the host it is, whatever its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct FileId {
-    device: u64,
-    inode: u64,
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
 }
 
 /// One thing to make.
@@ -160,6 +161,15 @@ impl From<&Metadata> for FileId {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
+        }
+    }
+}
+
+impl From<&Stat> for FileId {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
         }
     }
 }

@@ -356,7 +356,7 @@ impl Copying<'_> {
             }
             self.state.forget(there.id());
             if first.is_none() && is_contents && kind == FileKind::Regular {
-                self.overwrite(source, attr, &place.path, &*there)?;
+                self.overwrite(source, attr, follow, &place.path, &*there)?;
                 self.put_attributes(source, attr, follow, &place.path, &*there, false)?;
                 if has_links {
                     self.state.remember(attr.id.clone(), there.id());
@@ -384,7 +384,7 @@ impl Copying<'_> {
         let made = place.create(&self.context(), kind, attr.permissions & 0o777);
         let inode = edit.named(&place.path, made)?;
         if has_contents {
-            self.write(source, attr, &place.path, &*inode)?;
+            self.write(source, attr, follow, &place.path, &*inode)?;
         }
         self.put_attributes(source, attr, follow, &place.path, &*inode, true)?;
         if has_links {
@@ -397,6 +397,7 @@ impl Copying<'_> {
         &mut self,
         source: &CopySource,
         attr: &SourceAttr,
+        follow: bool,
         path: &[u8],
         inode: &dyn Inode,
     ) -> Result<()> {
@@ -409,19 +410,20 @@ impl Copying<'_> {
             ..SetAttr::default()
         };
         edit.set_attr(path, inode, &empty)?;
-        self.write(source, attr, path, inode)
+        self.write(source, attr, follow, path, inode)
     }
 
     fn write(
         &mut self,
         source: &CopySource,
         attr: &SourceAttr,
+        follow: bool,
         path: &[u8],
         inode: &dyn Inode,
     ) -> Result<()> {
         let edit = self.edit;
         let mut refused = None;
-        let copied = source.copy(attr, &mut |offset, bytes| {
+        let copied = source.copy(attr, follow, &mut |offset, bytes| {
             self.state.progress.add_bytes(bytes.len() as u64);
             self.state.progress.check()?;
             self.state.summary.bytes += bytes.len() as u64;

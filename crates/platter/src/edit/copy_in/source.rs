@@ -13,7 +13,7 @@ use platter_vfs::inode::read_dir_all;
 use platter_vfs::{FileKind, InodeId, Timestamp};
 
 use crate::data_map::DataMap;
-use crate::populate::{Contents, Xattr, host_xattrs};
+use crate::populate::{Contents, FileId, HostPlace, Xattr, host_xattrs};
 use crate::{Cause, Error, Escaped, File, Result};
 
 /// How much of an image is read at once.
@@ -165,18 +165,31 @@ impl CopySource {
     }
 
     /// Passes all that is not zeros to `write`, in ascending order, and then the size.
-    pub(super) fn copy(&self, attr: &SourceAttr, write: &mut Sink<'_>) -> Result<u64> {
-        match self {
-            Self::Host(path) if attr.kind == FileKind::Regular => {
+    pub(super) fn copy(
+        &self,
+        attr: &SourceAttr,
+        follow: bool,
+        write: &mut Sink<'_>,
+    ) -> Result<u64> {
+        match (self, &attr.id) {
+            (Self::Host(path), &SourceId::Host(device, inode))
+                if attr.kind == FileKind::Regular =>
+            {
+                let place = if follow {
+                    HostPlace::followed(path)
+                } else {
+                    path.as_path().into()
+                };
                 let contents = Contents::Host {
-                    place: path.as_path().into(),
+                    place,
+                    id: FileId { device, inode },
                     size_bytes: attr.size_bytes,
                 };
                 contents.copy(write).map_err(|cause| self.error(cause))?;
                 Ok(attr.size_bytes)
             }
-            Self::Host(path) => self.copy_stream(path, write),
-            Self::Image(file) => {
+            (Self::Host(path), _) => self.copy_stream(path, write),
+            (Self::Image(file), _) => {
                 copy_image(file, attr.size_bytes, write).map_err(|cause| self.error(cause))?;
                 Ok(attr.size_bytes)
             }
