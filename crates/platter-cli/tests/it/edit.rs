@@ -245,6 +245,21 @@ fn further_names_are_no_links_to_what_was_overwritten() {
 }
 
 #[test]
+fn image_is_not_copied_into_itself() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("here")).unwrap();
+    fs::write(workshop.path("here/file"), "here").unwrap();
+    fs::rename(workshop.path("disk.img"), workshop.path("here/disk.img")).unwrap();
+    let ran = workshop.run(&["cp", "-r", "here", "here/disk.img:/"]);
+    let note = "here/disk.img: note: is the image that is copied into, and was left out";
+    assert_eq!((ran.status, ran.err), (0, format!("platter: {note}\n")));
+    assert_eq!(workshop.read(&["ls", "here/disk.img:/here"]), "file\n");
+    let refused = workshop.refused(&["cp", "here/disk.img", "here/disk.img:/"]);
+    assert!(refused.contains("would be copied into itself"), "{refused}");
+    demand_clean(&workshop, "here/disk.img");
+}
+
+#[test]
 fn streams_are_copied_into_images() {
     let workshop = Workshop::new();
     let mut cp = workshop.command(&["cp", "/dev/stdin", "disk.img:/streamed"]);

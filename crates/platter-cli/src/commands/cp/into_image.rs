@@ -13,6 +13,7 @@ use super::Cp;
 use crate::args::ImageOptions;
 use crate::commands::editing::{self, parse_file};
 use crate::commands::operands::{Volumes, parse};
+use crate::console;
 use crate::output::error::misuse;
 use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
@@ -54,6 +55,12 @@ impl Cp {
                 progress.suspend(|| drop(writeln!(stderr(), "{line}")));
             }
             CopyInEvent::Copying(..) => {}
+            CopyInEvent::ImageLeftOut(source) => progress.suspend(|| {
+                let source = source.name();
+                console::complain(format_args!(
+                    "{source}: note: is the image that is copied into, and was left out"
+                ));
+            }),
             CopyInEvent::Progress(summary) => {
                 let (files, bytes) = (summary.files, human(summary.bytes));
                 progress.update(summary.bytes, None, &format!("{files} files, {bytes}"));

@@ -17,6 +17,7 @@ pub use self::source::CopySource;
 use self::source::{SourceAttr, SourceId};
 use super::{Edit, Owner, Symlinks, Target};
 use crate::copy::{CopyOptions, CopySummary};
+use crate::host_file::HostFileId;
 use crate::volume::place::Place;
 use crate::{Cause, Error, Progress, Result};
 
@@ -27,6 +28,8 @@ const SET_ID_BITS: u32 = 0o6000;
 pub enum CopyInEvent<'a> {
     /// A file is copied to this path of the image.
     Copying(&'a CopySource, &'a [u8]),
+    /// The image itself, which lies in a directory that is copied, is left out.
+    ImageLeftOut(&'a CopySource),
     /// More was copied.
     Progress(CopySummary),
 }
@@ -139,6 +142,9 @@ impl Copying<'_> {
     ) -> Result<()> {
         let edit = self.edit;
         let attr = source.attr(follow)?;
+        if self.is_image(&attr) {
+            return Err(source.error(Cause::IntoItself));
+        }
         if meaning == Target::Into
             && let Some(dir) = edit.directory(target)
         {
@@ -245,6 +251,10 @@ impl Copying<'_> {
             };
             let source = frame.source.child(&name)?;
             let attr = source.attr(false)?;
+            if self.is_image(&attr) {
+                (self.observer)(CopyInEvent::ImageLeftOut(&source));
+                continue;
+            }
             let inside = Place::inside(Arc::clone(&frame.dir), &frame.path, &name);
             let place = edit.named(&frame.path, inside)?;
             if attr.kind == FileKind::Directory
@@ -269,6 +279,23 @@ impl Copying<'_> {
             return false;
         };
         Arc::ptr_eq(file.volume().filesystem(), self.edit.volume.filesystem())
+    }
+
+    /// Whether the contents of a file are those of the image that is edited.
+    fn is_image(&self, attr: &SourceAttr) -> bool {
+        let file = match attr.id {
+            SourceId::Host(device, inode) if attr.kind == FileKind::Regular => {
+                HostFileId::Inode(device, inode)
+            }
+            SourceId::Host(..)
+                if attr.kind == FileKind::BlockDevice && !self.state.options.recursive =>
+            {
+                let number = attr.device;
+                HostFileId::BlockDevice(rustix::fs::makedev(number.major, number.minor))
+            }
+            SourceId::Host(..) | SourceId::Image(..) => return false,
+        };
+        self.edit.volume.host_files().contains(&file)
     }
 
     /// Copies one file; of a directory only itself.
