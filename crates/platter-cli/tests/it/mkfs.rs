@@ -135,6 +135,25 @@ fn options_that_do_not_go_with_the_image_are_refused() {
 }
 
 #[test]
+fn directory_may_be_named_by_a_link() {
+    let workshop = Workshop::new();
+    symlink("source", workshop.path("result")).unwrap();
+    symlink("dir", workshop.path("source/inner")).unwrap();
+    let make = |from: &str, image: &str| {
+        let arguments = ["mkfs", "ext4", image, "--from", from, "--size", "8M"];
+        workshop.read(&[&arguments[..], &["--seed", "1"]].concat());
+        fs::read(workshop.path(image)).unwrap()
+    };
+    let made = make("result", "link.img");
+    assert!(made == make("source", "directory.img"));
+    workshop.read(&["cp", "-r", "link.img:/inner", "inner"]);
+    assert_eq!(
+        fs::read_link(workshop.path("inner")).unwrap(),
+        Path::new("dir")
+    );
+}
+
+#[test]
 fn owners_become_others() {
     let workshop = Workshop::new();
     let source = fs::metadata(workshop.path("source")).unwrap();

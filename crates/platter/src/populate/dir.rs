@@ -41,6 +41,9 @@ pub(super) fn index(dir: &Path, left_out: Option<&Path>) -> Result<Content> {
         state: Mutex::default(),
         changed: Condvar::new(),
     };
+    // A symbolic link is followed where it is the operand, not below.
+    let followed = fs::canonicalize(dir).map_err(|error| host_error(dir, error))?;
+    let dir = if dir.is_symlink() { &*followed } else { dir };
     let stat = statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW);
     let stat = stat.map_err(|error| host_error(dir, error.into()))?;
     let root = walk.look(dir, dir.into(), MemberPath::root(), &stat)?;
