@@ -189,6 +189,10 @@ impl<'a> Planner<'a> {
                 self.job_bytes += first.len() as u64;
                 return self.add_member(path, inode, attr, PlannedBody::HardLink(first));
             }
+            // What is left out is left out under all of its names.
+            if let Err(error) = check_readable(&*inode, &attr) {
+                return self.report(path, Effect::Omitted, error);
+            }
             self.first_names
                 .insert(inode.id(), (place.0, place.1.into()));
         }
@@ -211,9 +215,7 @@ impl<'a> Planner<'a> {
         map: Option<platter_vfs::Result<DataMap>>,
     ) -> Result<(), Stopped> {
         let size_bytes = attr.size_bytes;
-        if attr.flags & FLAG_ENCRYPTED != 0
-            && let Err(error) = inode.read_at(0, &mut [0])
-        {
+        if let Err(error) = check_readable(&**inode, &attr) {
             return self.report(path, Effect::Omitted, error);
         }
         let map = match map {
@@ -345,5 +347,21 @@ impl<'a> Planner<'a> {
             path_len,
             entries: self.shares.open(inode, WalkOrder::Name),
         }
+    }
+}
+
+/// Refuses what cannot become a member: an encrypted file, a symbolic link without a target.
+fn check_readable(inode: &dyn Inode, attr: &Attr) -> platter_vfs::Result<()> {
+    match attr.kind {
+        FileKind::Regular if attr.flags & FLAG_ENCRYPTED != 0 => {
+            inode.read_at(0, &mut [0]).map(drop)
+        }
+        FileKind::Symlink => inode.read_link().map(drop),
+        FileKind::Regular
+        | FileKind::Directory
+        | FileKind::CharDevice
+        | FileKind::BlockDevice
+        | FileKind::Fifo
+        | FileKind::Socket => Ok(()),
     }
 }

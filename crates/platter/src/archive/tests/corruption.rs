@@ -55,6 +55,21 @@ fn what_cannot_be_had_is_left_out_and_the_rest_is_there() {
 }
 
 #[test]
+fn what_is_left_out_is_so_under_all_of_its_names() {
+    let fs = empty();
+    let target = CreateKind::Symlink(b"z".to_vec());
+    let link = fs.plant(b"/a", target, 0o777).unwrap();
+    let (root, name) = (fs.root().unwrap(), platter_vfs::Name::new(b"b").unwrap());
+    root.link(&platter_vfs::Context::root(), name, link.id())
+        .unwrap();
+    let faults = [(&b"/a"[..], Fault::Link)];
+    let (listed, reported, _) = salvage(CorruptFs::new(&fs, &faults));
+    assert_eq!(listed, ["./"]);
+    let omitted = |path: &str| (path.to_owned(), Effect::Omitted);
+    assert_eq!(reported, [omitted("./a"), omitted("./b")]);
+}
+
+#[test]
 fn unreadable_contents_are_zeros_of_the_same_length() {
     let fs = empty();
     let contents = vec![b'x'; 3 << 20];
