@@ -9,6 +9,9 @@ use super::walk::broken;
 use crate::archive::acl_text;
 use crate::{Cause, Result};
 
+/// The attribute with the label of `SELinux`.
+const SELINUX_NAME: &[u8] = b"security.selinux";
+
 /// A record as it stands there. Values are bytes of any kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
@@ -101,6 +104,10 @@ impl Records {
             b"SCHILY.acl.default" if !value.is_empty() => {
                 self.set_xattr(ACL_DEFAULT_NAME.to_vec(), acl_text::parse(value)?);
             }
+            // The label as text, which Linux keeps with a zero at the end.
+            b"RHT.security.selinux" if !value.is_empty() && !self.has_xattr(SELINUX_NAME) => {
+                self.set_xattr(SELINUX_NAME.to_vec(), [value, b"\0"].concat());
+            }
             key => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
                     self.set_xattr(unescape(name), value.to_vec());
@@ -110,6 +117,10 @@ impl Records {
             }
         }
         Ok(())
+    }
+
+    fn has_xattr(&self, name: &[u8]) -> bool {
+        self.xattrs.iter().any(|(other, _)| other == name)
     }
 
     fn set_xattr(&mut self, name: Vec<u8>, value: Vec<u8>) {
@@ -247,6 +258,24 @@ mod tests {
             (b"user.b".to_vec(), b"new".to_vec()),
         ];
         assert_eq!(records.take_xattrs(), expected);
+    }
+
+    #[test]
+    fn labels_are_read_in_both_forms() {
+        let label = b"system_u:object_r:etc_t:s0";
+        let with_zero = [&label[..], b"\0"].concat();
+        let gnu = record(b"RHT.security.selinux", label);
+        let star = record(b"SCHILY.xattr.security.selinux", &with_zero);
+        for all in [
+            vec![gnu.clone()],
+            vec![gnu.clone(), star.clone()],
+            vec![star, gnu],
+        ] {
+            let mut records = Records::default();
+            records.add(&all).unwrap();
+            let expected = [(SELINUX_NAME.to_vec(), with_zero.clone())];
+            assert_eq!(records.take_xattrs(), expected);
+        }
     }
 
     #[test]
