@@ -260,6 +260,24 @@ fn image_is_not_copied_into_itself() {
 }
 
 #[test]
+fn capabilities_are_not_those_of_the_next_owner() {
+    let workshop = Workshop::new();
+    let files = ["disk.img:/dir/file", "disk.img:/sparse"];
+    for file in files {
+        let set = ["xattr", "set", "security.capability", "granted", file];
+        workshop.read(&set);
+    }
+    let listed = |file: &str| workshop.read(&["xattr", "list", file]);
+    assert!(listed(files[0]).contains("security.capability"));
+    workshop.read(&["chown", "12:34", files[0]]);
+    workshop.read(&["cp", "source/etc/group", files[1]]);
+    for file in files {
+        assert!(!listed(file).contains("security.capability"), "{file}");
+    }
+    demand_clean(&workshop, "disk.img");
+}
+
+#[test]
 fn streams_are_copied_into_images() {
     let workshop = Workshop::new();
     let mut cp = workshop.command(&["cp", "/dev/stdin", "disk.img:/streamed"]);

@@ -252,6 +252,7 @@ impl Edit {
             ..SetAttr::default()
         };
         for_each(self, &file, scope, &mut |path, inode, _| {
+            self.drop_capability(path, inode)?;
             self.set_attr(path, inode, &changes)
         })
     }

@@ -41,6 +41,9 @@ pub use copy_in::{CopyIn, CopyInEvent, CopyInObserver, CopySource};
 pub use mode::{ModeChange, ModeError};
 pub use owner::Owner;
 
+/// The extended attribute with the capabilities of a program.
+const CAPABILITY_NAME: &[u8] = b"security.capability";
+
 /// Changes of one filesystem that are made together.
 ///
 /// ```no_run
@@ -264,6 +267,16 @@ impl Edit {
     /// Changes attributes as the superuser may.
     fn set_attr(&self, path: &[u8], inode: &dyn Inode, changes: &SetAttr) -> Result<()> {
         self.named(path, set_attr(inode, changes))
+    }
+
+    /// Removes the capabilities of a program (`security.capability`), as Linux does before its owner or contents change:
+    /// they were granted to what it was.
+    fn drop_capability(&self, path: &[u8], inode: &dyn Inode) -> Result<()> {
+        if inode.get_xattr(CAPABILITY_NAME).is_err() {
+            return Ok(());
+        }
+        let removed = inode.remove_xattr(&Context::root(), CAPABILITY_NAME);
+        self.named(path, removed)
     }
 
     fn place(&self, path: &[u8], otherwise: Condition) -> Result<Place> {

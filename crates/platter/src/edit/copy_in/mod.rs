@@ -432,6 +432,7 @@ impl Copying<'_> {
         let found = edit.named(path, inode.attr())?;
         let allowed = check_access(inode, &found, &Credentials::root(), Access::WRITE);
         edit.named(path, allowed)?;
+        edit.drop_capability(path, inode)?;
         let empty = SetAttr {
             size_bytes: Some(0),
             ..SetAttr::default()
