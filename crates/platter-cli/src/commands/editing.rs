@@ -36,7 +36,7 @@ impl Targets {
             paths.push(spec.path_or_root().to_vec());
             spec.path = None;
             ensure!(
-                spec == first,
+                spec.is_same_image(&first),
                 "{first} and {spec} are two images; a command changes one"
             );
         }

@@ -78,11 +78,7 @@ impl Send {
 /// The path of an operand, which is in the same image as `spec`.
 fn path_in_image_of(spec: &ImageSpec, operand: &OsStr) -> anyhow::Result<Vec<u8>> {
     let other = parse(operand)?;
-    let image = |spec: &ImageSpec| ImageSpec {
-        path: None,
-        ..spec.clone()
-    };
-    if image(spec) != image(&other) {
+    if !spec.is_same_image(&other) {
         let operand = Escaped(operand.as_encoded_bytes());
         misuse!("{operand}: is not in the image of the subvolume that is sent");
     }

@@ -278,6 +278,18 @@ fn capabilities_are_not_those_of_the_next_owner() {
 }
 
 #[test]
+fn image_is_the_same_however_it_is_spelled() {
+    let workshop = Workshop::new();
+    symlink("disk.img", workshop.path("alias")).unwrap();
+    workshop.read(&["cp", "./disk.img:/dir/file", "disk.img:/copy"]);
+    workshop.read(&["cp", "alias:/dir/file", "disk.img:/other"]);
+    workshop.read(&["rm", "disk.img:/copy", "alias:/other"]);
+    workshop.read(&["mv", "alias:/dir/file", "./disk.img:/moved"]);
+    assert_eq!(workshop.read(&["cat", "disk.img:/moved"]), "contents\n");
+    demand_clean(&workshop, "disk.img");
+}
+
+#[test]
 fn streams_are_copied_into_images() {
     let workshop = Workshop::new();
     let mut cp = workshop.command(&["cp", "/dev/stdin", "disk.img:/streamed"]);

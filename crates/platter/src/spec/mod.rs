@@ -13,6 +13,7 @@ use std::str::FromStr;
 pub use partition::PartitionSelector;
 
 use crate::Escaped;
+use crate::host_file::HostFileId;
 
 /// Names an image, perhaps a partition of it, perhaps a file in that.
 ///
@@ -96,6 +97,16 @@ impl ImageSpec {
             path: Some(path.into()),
             ..self.clone()
         }
+    }
+
+    /// Whether both name the same file or device, however they spell it, and the same partition.
+    #[must_use]
+    pub fn is_same_image(&self, other: &Self) -> bool {
+        let is_same_file = || {
+            let file = |spec: &Self| HostFileId::at(&spec.image).ok();
+            file(self).is_some_and(|found| file(other) == Some(found))
+        };
+        self.partition == other.partition && (self.image == other.image || is_same_file())
     }
 
     /// The path, or the root if none was given.

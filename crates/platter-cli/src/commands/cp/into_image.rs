@@ -118,7 +118,7 @@ fn open_source(
     volumes: &mut Volumes<'_>,
 ) -> anyhow::Result<File> {
     let spec = parse(operand)?;
-    if (&spec.image, &spec.partition) != (&target.image, &target.partition) {
+    if !spec.is_same_image(target) {
         return Ok(volumes.file(operand, follow)?.1);
     }
     let path = spec.path_or_root();
