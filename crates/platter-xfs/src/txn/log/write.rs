@@ -6,8 +6,6 @@ use super::item::{Content, ItemKey, Regions};
 use super::lists::Closed;
 use super::record::{Bodies, Body, Place};
 use super::{Log, write_back};
-use crate::ondisk::Geometry;
-use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{RECORDS_IN_FLIGHT_MAX, SECTOR_BYTES};
 use crate::ondisk::log::{Client, OpFlags, Operation};
