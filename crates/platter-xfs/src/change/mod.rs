@@ -404,13 +404,20 @@ impl<'f> Change<'f> {
         if self.log_bytes.is_some() {
             return Err(Condition::Busy.into());
         }
-        let sequence = self.transaction.end()?;
+        let (log, size) = (self.transaction.log(), self.geometry().growth.size());
+        if let Some(grown) = &grown {
+            // The last group has its new length in what is verified from here on.
+            log.grow(grown.geometry.growth.size());
+        }
+        let ended = self.transaction.end();
+        if ended.is_err() && grown.is_some() {
+            log.grow(size);
+        }
+        let sequence = ended?;
         self.committed = self.transaction.take_committed();
         if let Some(grown) = &grown {
             // Headers of the last group are read by threads that have the group, as this one does.
-            let size = grown.geometry.growth.size();
-            self.transaction.log().grow(size);
-            self.context.mount().grow(size);
+            self.context.mount().grow(grown.geometry.growth.size());
             counts.free_blocks += grown.counts.free_blocks;
             counts.kept += grown.counts.kept;
         }
