@@ -75,7 +75,7 @@ impl Scene {
         self.xfs.context().log().unwrap()
     }
 
-    /// Has the directory free its blocks.
+    /// Makes the directory free its blocks.
     fn free_blocks(&self) {
         for text in &self.names {
             self.directory.unlink(&Context::root(), name(text)).unwrap();
