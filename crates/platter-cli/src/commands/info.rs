@@ -88,13 +88,13 @@ impl Info {
 /// What an operand names.
 enum Shown {
     Image(Box<Found>),
-    Mount(FoundMount),
+    Mount(Box<FoundMount>),
 }
 
 impl Shown {
     fn look(operand: &OsStr, options: &ImageOptions) -> anyhow::Result<Self> {
         if is_in_mount(operand) {
-            return Ok(Self::Mount(FoundMount::look(Path::new(operand))?));
+            return Ok(Self::Mount(Box::new(FoundMount::look(Path::new(operand))?)));
         }
         let image = options.open_options().open_image(&parse_image(operand)?)?;
         Ok(Self::Image(Box::new(Found::look(image, options)?)))

@@ -216,12 +216,11 @@ impl Change<'_> {
                 .filter(|at| seen.insert(*at))
                 .and_then(|at| geometry.inode_nr(ag, at))
                 .ok_or_else(broken)?;
-            let (mut image, found) = match self.inodes.get(before) {
-                Some(changed) => (changed.image.clone(), None),
-                None => {
-                    let found = self.find_inode(before)?;
-                    (found.image().to_vec(), Some(found))
-                }
+            let (mut image, found) = if let Some(changed) = self.inodes.get(before) {
+                (changed.image.clone(), None)
+            } else {
+                let found = self.find_inode(before)?;
+                (found.image().to_vec(), Some(found))
             };
             let link = next_unlinked(&image).map(AgInode);
             let link = link.and_then(AgInode::non_null);

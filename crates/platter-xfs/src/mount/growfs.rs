@@ -94,8 +94,8 @@ impl Growing<'_> {
         set_size(&mut copy, data_blocks, ag_count);
         DiskSuperblock::seal(&mut copy);
         let superblock = Superblock {
-            ag_count,
             data_blocks,
+            ag_count,
             ..self.context.superblock.clone()
         };
         if !write_new_groups(&**device, superblock, &copy, self.first_new(), go_on)? {

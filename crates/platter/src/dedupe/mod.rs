@@ -178,8 +178,8 @@ impl Search<'_> {
             Error::at_path(top.volume().name(), &path, error)
         };
         let fs = Arc::clone(self.volume.filesystem());
-        let mut walk = TreeWalk::new(fs, Arc::clone(top.inode()), WalkOrder::Name);
-        while let Some(event) = walk.next() {
+        let walk = TreeWalk::new(fs, Arc::clone(top.inode()), WalkOrder::Name);
+        for event in walk {
             match event {
                 WalkEvent::Visit(visited) if visited.attr.kind == FileKind::Regular => {
                     if self.read_only.contains(&visited.inode.id().tree) != of_read_only {
