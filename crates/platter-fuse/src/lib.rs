@@ -7,6 +7,7 @@
 //! [`Control`] asks a mounted filesystem for what only ioctls do: subvolumes, trimming, the label.
 #![deny(unsafe_code)]
 
+mod sync;
 mod node;
 mod statistics;
 mod options;

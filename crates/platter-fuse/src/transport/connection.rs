@@ -11,7 +11,7 @@ use std::thread;
 
 use zerocopy::IntoBytes;
 
-use super::device::{self, Share, receive, request_bytes, send};
+use super::device::{self, Readers, Timer, receive, request_bytes, send};
 use super::greeting::{Greeting, greet};
 use super::notice::{self, Notices};
 use super::protocol::{InitFlags, InitOut, OUT_HEADER_BYTES, OutHeader};
@@ -120,20 +120,34 @@ impl Connection {
         let processors = thread::available_parallelism().map_or(2, usize::from);
         let asked = self.server.options().threads;
         let threads = asked.unwrap_or(processors.clamp(2, THREADS_MAX)).max(1);
+        let readers = Timer::new()
+            .ok()
+            .map(|timer| Readers::new(timer, processors));
         thread::scope(|scope| {
+            let readers = readers.as_ref().filter(|&readers| {
+                let watch = thread::Builder::new().name("platter-watch".to_owned());
+                watch
+                    .spawn_scoped(scope, move || device::watch(readers))
+                    .is_ok()
+            });
+            let turn = || readers.map(|readers| (readers, readers.join()));
+            let first = turn();
             let mut others = Vec::new();
             for number in 1..threads {
                 let worker = thread::Builder::new().name(format!("platter-fuse-{number}"));
-                let notices = notices.clone();
-                let work = move || device::work(self, Share::All, &notices);
+                let (notices, turn) = (notices.clone(), turn());
+                let work = move || device::serve(self, turn, &notices);
                 // Fewer threads only cost speed.
                 others.extend(worker.spawn_scoped(scope, work).ok());
             }
             self.may_wait.store(others.len(), Ordering::Release);
-            let mut result = device::work(self, Share::All, notices);
+            let mut result = device::serve(self, first, notices);
             for other in others {
                 let panicked = || Err(io::Error::other("a serving thread broke down"));
                 result = result.and(other.join().unwrap_or_else(|_| panicked()));
+            }
+            if let Some(readers) = readers {
+                readers.end();
             }
             result
         })

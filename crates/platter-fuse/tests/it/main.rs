@@ -10,6 +10,7 @@
 mod mounted;
 mod requests;
 mod rings;
+mod waiting;
 mod names;
 mod contents;
 mod copies;
