@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use platter_vfs::{Context, CreateKind, Filesystem, Inode, SetAttr};
+use platter_cache::MemoryBudget;
+use platter_vfs::{Context, CreateKind, Filesystem, Inode, SetAttr, SystemClock};
 
-use super::Btrfs;
 use super::full_tests::{fill, is_full, unlink};
 use super::write_tests::{mount, name, read};
+use super::{Btrfs, MountOptions};
 use crate::inode;
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::tree::Cursor;
 use crate::txn::tests::image::Pool;
-use crate::txn::trees;
+use crate::txn::{WriteOptions, trees};
 
 fn create(root: &dyn Inode, path: &str) -> Arc<dyn Inode> {
     let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
@@ -258,6 +259,57 @@ fn many_are_written_before_the_commit() {
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
+}
+
+/// What is counted for items that wait is more than an edit may change, and what they take is less.
+#[test]
+fn edit_of_many_subvolumes_is_not_refused_early() {
+    const SUBVOLUMES: u32 = 8;
+    const COUNT: u32 = 150;
+    let pool = Pool::make(1, 256, &["-m", "single"]);
+    pool.run(&format!(
+        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
+         for sub in $(seq {SUBVOLUMES}); do\n\
+             btrfs subvolume create \"$root/sub$sub\"\n\
+             for file in $(seq {COUNT}); do : > \"$root/sub$sub/file$file\"; done\n\
+         done\n"
+    ));
+    let options = MountOptions {
+        transactions: WriteOptions {
+            blocks_max: 256,
+            ..WriteOptions::TOGETHER
+        },
+        commit_interval: None,
+        ..MountOptions::default()
+    };
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let mounted = Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap();
+    let root = mounted.root().unwrap();
+    let each = |root: &dyn Inode, work: &dyn Fn(&dyn Inode)| {
+        for sub in 1..=SUBVOLUMES {
+            let sub = root.lookup(name(&format!("sub{sub}"))).unwrap();
+            for file in 1..=COUNT {
+                work(&*sub.lookup(name(&format!("file{file}"))).unwrap());
+            }
+        }
+    };
+    each(&*root, &|file| chmod(file, 0o600));
+    drop(root);
+    mounted.unmount().unwrap();
+    let report = mounted.last_commit().unwrap();
+    assert_eq!(
+        report.inode_items_written,
+        u64::from(SUBVOLUMES * COUNT),
+        "{report:?}"
+    );
+    drop(mounted);
+    pool.assert_clean();
+    let mounted = mount(&pool);
+    each(&*mounted.root().unwrap(), &|file| {
+        assert_eq!(permissions(file), 0o600);
+    });
+    mounted.unmount().unwrap();
 }
 
 #[test]

@@ -393,10 +393,14 @@ impl WriteContext {
     fn begin_unreserved(&self, credits: u32) -> Result<Handle<'_>> {
         let credits = credits.min(self.transactions.blocks_max());
         let commit = |generation| {
-            if self.options.one_transaction {
-                return Err(Condition::NoSpace.into());
+            if !self.options.one_transaction {
+                return self.commit(generation);
             }
-            self.commit(generation)
+            // Changes of inodes that wait copy fewer blocks than are counted for them.
+            if delayed_inodes::write_for_space(self)? {
+                return Ok(());
+            }
+            Err(Condition::NoSpace.into())
         };
         let generation = self.transactions.begin(credits, commit)?;
         Ok(Handle {
