@@ -16,6 +16,8 @@ mod writing;
 #[cfg(test)]
 mod subvolume_tests;
 #[cfg(test)]
+mod interrupted_deletion_tests;
+#[cfg(test)]
 mod defragment_tests;
 #[cfg(test)]
 mod quota_tests;

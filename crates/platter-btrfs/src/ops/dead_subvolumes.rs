@@ -11,7 +11,7 @@ use super::state::Purpose;
 use crate::context::Subvolume;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::subvolume;
-use crate::txn::{PruneProgress, prune, quotas};
+use crate::txn::{PruneProgress, partly_dropped, prune, quotas};
 
 /// Tree blocks that a step of dropping a tree changes besides those that it frees.
 const STEP_CREDITS: u32 = 64;
@@ -22,6 +22,8 @@ struct DeadSubvolume {
     id: TreeId,
     /// The transaction that made it a snapshot.
     since: Generation,
+    /// Where the kernel has come to, which began to drop it.
+    dropped_before: Option<(Key, u8)>,
     progress: PruneProgress,
 }
 
@@ -70,10 +72,8 @@ pub(super) fn queue(superblock: &SuperBlock, id: TreeId) -> Result<()> {
 }
 
 fn add(superblock: &SuperBlock, subvolume: &Subvolume) -> Result<()> {
-    if subvolume.item.drop_progress != Key::MIN {
-        // The kernel began, and did not change the tree: it has pointers to blocks that are gone.
-        return Ok(());
-    }
+    let item = &subvolume.item;
+    let has_begun = item.drop_progress != Key::MIN;
     let context = superblock.context();
     let since = context.root_item_offset(subvolume.id)?;
     superblock
@@ -83,6 +83,7 @@ fn add(superblock: &SuperBlock, subvolume: &Subvolume) -> Result<()> {
         .push_back(DeadSubvolume {
             id: subvolume.id,
             since,
+            dropped_before: has_begun.then_some((item.drop_progress, item.drop_level)),
             progress: PruneProgress::default(),
         });
     Ok(())
@@ -117,7 +118,18 @@ pub(crate) fn drop_some(superblock: &SuperBlock) -> Result<bool> {
 
 fn drop_step(superblock: &SuperBlock, dead: &mut DeadSubvolume) -> Result<bool> {
     let handle = superblock.begin(STEP_CREDITS, Purpose::Free)?;
-    let is_gone = prune::step(&handle, dead.id, dead.since, &mut dead.progress)?;
+    let is_gone = match dead.dropped_before {
+        Some((start, level)) => {
+            let is_gone = handle.whole(|handle| {
+                let is_gone = partly_dropped::cut(handle, dead.id, start, level)?;
+                subvolume::clear_progress(handle, dead.id)?;
+                Ok(is_gone)
+            })?;
+            dead.dropped_before = None;
+            is_gone
+        }
+        None => prune::step(&handle, dead.id, dead.since, &mut dead.progress)?,
+    };
     if is_gone {
         handle.whole(|handle| subvolume::clear_dead(handle, dead.id))?;
         drop(handle);

@@ -105,6 +105,14 @@ pub fn mark_dead(handle: &Handle<'_>, id: TreeId) -> Result<()> {
     handle.edit(TreeId::ROOT, |editor| editor.set(orphan_key(id), &[]))
 }
 
+/// Says that nothing of the tree of a deleted subvolume was dropped that it has pointers to.
+pub fn clear_progress(handle: &Handle<'_>, id: TreeId) -> Result<()> {
+    change_root(handle, id, |item| {
+        item.drop_progress = Key::MIN;
+        item.drop_level = 0;
+    })
+}
+
 /// Removes what is left of a subvolume whose tree was dropped.
 pub fn clear_dead(handle: &Handle<'_>, id: TreeId) -> Result<()> {
     handle.edit(TreeId::ROOT, |editor| {

@@ -370,6 +370,37 @@ pub(super) fn find_tree_block(
     Ok(None)
 }
 
+/// Whether a tree block has a reference in a tree that is locked or of the last commit.
+pub(super) fn has_ref(
+    fs: &WriteContext,
+    tree: &Tree,
+    (logical, level): (LogicalAddr, u8),
+    reference: RefKey,
+) -> Result<bool> {
+    let Some((_, item)) = find_tree_block(fs, tree, logical, level)? else {
+        return Ok(false);
+    };
+    if item
+        .inline
+        .iter()
+        .any(|it| identity(*it) == Some(reference))
+    {
+        return Ok(true);
+    }
+    let extent = Extent {
+        address: logical,
+        len_bytes: fs.node_bytes(),
+        kind: ExtentKind::TreeBlock {
+            level,
+            is_system: false,
+        },
+    };
+    let key = extent.ref_key(reference);
+    let mut cursor = Cursor::new(fs.blocks(), *tree);
+    cursor.seek(key)?;
+    Ok(cursor.key() == Some(key))
+}
+
 /// Whether items of tree blocks have the level in their keys.
 pub(super) fn is_skinny(fs: &WriteContext) -> bool {
     let incompat = fs.context.superblock.features.incompat;

@@ -17,6 +17,7 @@ pub(crate) mod data_extents;
 pub(crate) mod exclusive;
 pub(crate) mod orphans;
 pub(crate) mod delayed_inodes;
+pub(crate) mod partly_dropped;
 pub(crate) mod prune;
 pub(crate) mod space;
 pub(crate) mod held;

@@ -25,6 +25,7 @@ use crate::txn::cow::{Cow, RefCountRule};
 use crate::txn::data_extents::DataRule;
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
+use crate::txn::partly_dropped::{self, ProgressRule};
 use crate::txn::{FileRange, WriteContext, WriteOptions, data_extents, restripe, trees};
 use crate::{Btrfs, MountOptions, Rescue};
 
@@ -45,6 +46,29 @@ fn root_block(fs: &WriteContext) -> Extent {
             is_system: false,
         },
     }
+}
+
+#[test]
+fn tree_that_was_not_partly_dropped_is_not_cut() {
+    let pool = Pool::make(1, 160, &["-m", "single", "-n", "4096"]);
+    pool.run(
+        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
+         btrfs -q subvolume create \"$root\"/sub\n\
+         text=$(head -c 900 /dev/zero | tr '\\0' x)\n\
+         for file in $(seq 900); do echo $text > \"$root\"/sub/$file; done\n\
+         sync -f \"$root\"\n\
+         btrfs -q subvolume snapshot \"$root\"/sub \"$root\"/snap\n",
+    );
+    let cut = |level| {
+        let fs = pool.open(WriteOptions::default());
+        let handle = fs.begin(64).unwrap();
+        let last = Key::new(u64::MAX, ItemKind(u8::MAX), u64::MAX);
+        rule(partly_dropped::cut(&handle, TreeId(256), last, level))
+    };
+    for level in [0, 7] {
+        assert_eq!(cut(level), ProgressRule::Level.text());
+    }
+    assert_eq!(cut(1), ProgressRule::Shared.text());
 }
 
 #[test]

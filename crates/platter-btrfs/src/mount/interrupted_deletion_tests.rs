@@ -1,0 +1,199 @@
+//! Deletions of subvolumes that the kernel began and did not finish.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use platter_cache::MemoryBudget;
+use platter_vfs::{Filesystem, SystemClock};
+
+use super::{Btrfs, MountOptions};
+use crate::ondisk::Key;
+use crate::ops::dead_subvolumes;
+use crate::txn::tests::image::Pool;
+
+/// Files in items of a tree of three levels and more.
+const FILL: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+btrfs -q subvolume create "$root"/sub
+text=$(head -c 900 /dev/zero | tr '\0' x)
+dir=0
+while [ $dir -lt 12 ]; do
+    mkdir "$root"/sub/$dir
+    file=0
+    while [ $file -lt 500 ]; do
+        echo "$dir $file $text" > "$root"/sub/$dir/$file
+        file=$((file + 1))
+    done
+    dir=$((dir + 1))
+done
+head -c 3000000 /dev/urandom > "$root"/sub/data
+sync -f "$root"
+"#;
+
+/// The second half of the tree stays shared.
+const SHARE: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+btrfs -q subvolume snapshot "$root"/sub "$root"/snap
+for dir in 0 1 2 3 4 5; do
+    for file in 1 30 60 90 120 150 180 210 240 270 300 330 360 390 420 450 480; do
+        echo changed > "$root"/sub/$dir/$file
+    done
+done
+sync -f "$root"
+btrfs -q subvolume snapshot "$root"/sub "$root"/later
+echo more > "$root"/sub/11/1
+echo more > "$root"/sub/0/0
+sync -f "$root"
+"#;
+
+/// What the subvolumes hold that are left, and that no other one is.
+const SUMS: &str = r#"
+mount -t btrfs -o "ro,$options" "$device" "$root"
+btrfs subvolume list -d "$root"
+cd "$root"
+for dir in snap later; do
+    test ! -d $dir || tar -c --sort=name $dir | md5sum
+done
+cd /
+"#;
+
+fn copy(from: &Path, to: &Path) {
+    let mut cp = Command::new("cp");
+    assert!(
+        cp.arg("--sparse=always")
+            .args([from, to])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// The progress of deletions in an image, where there are any.
+fn progress(pool: &Pool) -> Vec<(Key, u8)> {
+    let fs = pool.open_with(&MountOptions::default()).unwrap();
+    let deleted = fs.context().deleted_subvolumes().unwrap();
+    let progress =
+        |item: &crate::ondisk::root_item::RootItem| (item.drop_progress, item.drop_level);
+    deleted.iter().map(|it| progress(&it.item)).collect()
+}
+
+/// Makes the kernel delete a subvolume, and interrupts that. `place` says how far it is to come.
+fn interrupt(pool: &Pool, place: usize) -> (Key, u8) {
+    let image = &pool.images()[0];
+    let saved = image.with_extension("saved");
+    copy(image, &saved);
+    let mut found = Vec::new();
+    for attempt in 0..400_u32 {
+        fs::remove_file(image).unwrap();
+        copy(&saved, image);
+        // It takes a moment only.
+        let delay = f64::from(attempt % 6) * 0.002;
+        pool.run(&format!(
+            "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
+             btrfs -q subvolume delete \"$root\"/sub\n\
+             btrfs filesystem sync \"$root\"\n\
+             sleep {delay:.3}\n\
+             umount \"$root\"\n"
+        ));
+        let is_new = |it: &&(Key, u8)| it.0 != Key::MIN && !found.contains(*it);
+        if let Some(interrupted) = progress(pool).iter().find(is_new) {
+            found.push(*interrupted);
+            if found.len() > place {
+                return *interrupted;
+            }
+        }
+    }
+    panic!("the kernel is not interrupted: {found:?}");
+}
+
+fn assert_same(pool: &Pool, sums: &str) {
+    pool.assert_clean();
+    assert!(progress(pool).is_empty());
+    assert_eq!(pool.run(SUMS), sums);
+}
+
+/// Mounts without a thread that drops subvolumes: syncs do.
+fn mount(pool: &Pool) -> Btrfs {
+    let options = MountOptions {
+        commit_interval: None,
+        ..MountOptions::default()
+    };
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
+}
+
+fn examine(options: &[&str], prepare: &str) {
+    let pool = Pool::make(1, 512, options);
+    pool.run(FILL);
+    pool.run(prepare);
+    let whole = pool.images()[0].with_extension("whole");
+    copy(&pool.images()[0], &whole);
+    let sums = {
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        let context = platter_vfs::Context::root();
+        let name = super::write_tests::name("sub");
+        mounted
+            .subvolumes()
+            .unwrap()
+            .delete(&context, root.id(), name, None)
+            .unwrap();
+        drop(root);
+        mounted.sync().unwrap();
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.run(SUMS)
+    };
+    for place in 0..2 {
+        copy(&whole, &pool.images()[0]);
+        let (start, level) = interrupt(&pool, place);
+        println!("{options:?}: {start:?} at level {level}");
+        assert!(level > 0);
+        pool.assert_clean();
+        let interrupted = pool.images()[0].with_extension("interrupted");
+        copy(&pool.images()[0], &interrupted);
+
+        // To the end.
+        let mounted = mount(&pool);
+        mounted.sync().unwrap();
+        assert!(mounted.super_block().dead_subvolumes.is_empty());
+        mounted.unmount().unwrap();
+        drop(mounted);
+        assert_same(&pool, &sums);
+
+        // What a crash leaves after some steps, and what the kernel makes of that.
+        for steps in [1, 4] {
+            copy(&interrupted, &pool.images()[0]);
+            let mounted = mount(&pool);
+            for _ in 0..steps {
+                dead_subvolumes::drop_some(mounted.super_block()).unwrap();
+            }
+            mounted.super_block().writing().unwrap().sync().unwrap();
+            // As after a crash.
+            drop(mounted);
+            pool.assert_clean();
+            let left = progress(&pool);
+            assert!(left.iter().all(|it| *it == (Key::MIN, 0)), "{left:?}");
+            pool.run(
+                "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
+                 btrfs subvolume sync \"$root\"\n\
+                 echo more > \"$root\"/more\n",
+            );
+            assert_same(&pool, &sums);
+        }
+    }
+}
+
+#[test]
+fn deletion_goes_on_where_the_kernel_stopped() {
+    examine(&["-m", "single", "-n", "4096"], "");
+}
+
+#[test]
+fn interrupted_deletion_leaves_shared_blocks_to_others() {
+    examine(&["-m", "single", "-n", "4096"], SHARE);
+    examine(&["-m", "single"], SHARE);
+}

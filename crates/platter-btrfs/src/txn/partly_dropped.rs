@@ -1,0 +1,223 @@
+//! Trees of deleted subvolumes that the kernel began to drop.
+//!
+//! It drops a tree from its beginning, block by block, and leaves pointers as they are: the root item has the first key
+//! of what is there (`drop_progress`), and the level of the node with the pointer that has it (`drop_level`). Here the
+//! pointers before it are taken off the nodes on the way to that one. What is left is a valid tree, of which
+//! [`prune`](super::prune) drops the rest.
+
+use platter_ondisk::{Corrupt, rules};
+use platter_vfs::Result;
+
+use super::{Cow, Handle, extents, refs};
+use crate::delayed_refs::{Action, RefKey};
+use crate::ondisk::extent_item::ExtentFlags;
+use crate::ondisk::header::{Header, HeaderFlags};
+use crate::ondisk::node::{self, KeyPointer};
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::tree_block::Expected;
+use crate::ondisk::{Key, TreeId};
+use crate::tree::edit::{CopyOnWrite, TreeEditRule, TreeState};
+use crate::tree::{Tree, TreeBlock};
+
+rules! {
+    /// The rules of a tree that is partly dropped.
+    pub(super) enum ProgressRule of "root item" {
+        /// The key is of a pointer of a node.
+        Level => "drop_level is not that of a node",
+        /// Nodes on the way to it belong to the tree alone.
+        Shared => "other trees refer to a node that was partly dropped",
+    }
+}
+
+/// Takes what was dropped off a tree of which nothing is there before `start`, the key of a pointer in a node at `level`.
+/// Returns whether nothing is left of it; its root item is there still.
+///
+/// # Errors
+/// Those of the trees; the transaction is aborted.
+pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bool> {
+    let result = cut_open(handle, id, start, level);
+    handle
+        .has_changed
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    result.inspect_err(|error| handle.fs.abort(error))
+}
+
+fn cut_open(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bool> {
+    let fs = handle.fs;
+    let tree = fs.tree(id)?;
+    let mut versions = tree.lock();
+    versions.recent.forget_all();
+    let state = versions.now;
+    let cutting = Cutting {
+        cow: Cow::new(fs, handle.generation),
+        state,
+    };
+    let mut kept = None;
+    let mut is_last = true;
+    for (node, index) in cutting.way(start, level)?.into_iter().rev() {
+        kept = cutting.shorten(&node, index, kept, is_last)?;
+        is_last = false;
+    }
+    let root = state.tree.root;
+    cutting.queue(
+        root.logical,
+        root.level,
+        RefKey::TreeBlock { tree: id },
+        Action::Drop,
+    )?;
+    let Some(pointer) = kept else {
+        return Ok(true);
+    };
+    versions.now.tree.root = RootPointer {
+        logical: pointer.logical,
+        generation: pointer.generation,
+        level: root.level,
+    };
+    Ok(false)
+}
+
+/// A tree while pointers are taken off it.
+struct Cutting<'f> {
+    cow: Cow<'f>,
+    state: TreeState,
+}
+
+impl Cutting<'_> {
+    fn broken(&self, key: Key, rule: ProgressRule) -> platter_vfs::Error {
+        Corrupt::new(self.state.tree.locus(key), rule).into()
+    }
+
+    fn misshapen(&self, key: Key) -> platter_vfs::Error {
+        Corrupt::new(self.state.tree.locus(key), TreeEditRule::Shape).into()
+    }
+
+    /// The nodes from the root to that at `level`, and the pointers in them that lead to `start`.
+    fn way(&self, start: Key, level: u8) -> Result<Vec<(TreeBlock, usize)>> {
+        let Tree { id, root } = self.state.tree;
+        let level_rule = || self.broken(start, ProgressRule::Level);
+        if level == 0 || level > root.level {
+            return Err(level_rule());
+        }
+        let mut expected = Expected {
+            level: Some(root.level),
+            generation: Some(root.generation),
+            tree: Some(id),
+            ..Expected::default()
+        };
+        let mut logical = root.logical;
+        let mut way = Vec::new();
+        loop {
+            let block = self.cow.fs.blocks().read(logical, &expected)?;
+            let node = block.node();
+            let index = node.index_for(start);
+            let pointer = node.pointer(index).ok_or_else(level_rule)?;
+            let next = node.pointer(index + 1).map(|next| next.key);
+            let below = block.level().checked_sub(1).ok_or_else(level_rule)?;
+            let is_last = block.level() == level;
+            way.push((block, index));
+            if is_last {
+                return Ok(way);
+            }
+            logical = pointer.logical;
+            expected = Expected {
+                level: Some(below),
+                generation: Some(pointer.generation),
+                first_key: Some(pointer.key),
+                end_key: next.or(expected.end_key),
+                ..expected
+            };
+        }
+    }
+
+    /// Makes a node without its pointers before `index`. The one there leads to the node that was shortened before,
+    /// which `kept` leads to now, unless this is the `last` node on the way. Returns the pointer to the new node; `None` if
+    /// it has no pointers.
+    fn shorten(
+        &self,
+        block: &TreeBlock,
+        index: usize,
+        kept: Option<KeyPointer>,
+        is_last: bool,
+    ) -> Result<Option<KeyPointer>> {
+        let id = self.state.id();
+        let (logical, level) = (block.logical(), block.level());
+        let pointers: Vec<KeyPointer> = block.node().iter().collect();
+        let pointer = pointers.get(index).copied();
+        let first = pointer.map_or(Key::MIN, |pointer| pointer.key);
+        let shape = || self.misshapen(first);
+        let below = level.checked_sub(1).ok_or_else(shape)?;
+        let (references, flags) = self.cow.extent_info(logical, level)?;
+        if references != 1 {
+            return Err(self.broken(first, ProgressRule::Shared));
+        }
+        let parent = flags.contains(ExtentFlags::FULL_BACKREF).then_some(logical);
+        let old = match parent {
+            Some(parent) => RefKey::SharedBlock { parent },
+            None => RefKey::TreeBlock { tree: id },
+        };
+        let mut rest = pointers.get(index..).unwrap_or_default();
+        if is_last {
+            // The kernel stores a key before it drops shared blocks: references that come next may be gone.
+            while let Some((pointer, others)) = rest.split_first()
+                && !self.is_referred_to(pointer, below, old)?
+            {
+                rest = others;
+            }
+        } else {
+            let (pointer, others) = rest.split_first().ok_or_else(shape)?;
+            self.queue(pointer.logical, below, old, Action::Drop)?;
+            rest = others;
+        }
+        if parent.is_some() {
+            for pointer in rest {
+                let new = RefKey::TreeBlock { tree: id };
+                self.queue(pointer.logical, below, new, Action::Add)?;
+                self.queue(pointer.logical, below, old, Action::Drop)?;
+            }
+        }
+        let pointers: Vec<KeyPointer> = kept.into_iter().chain(rest.iter().copied()).collect();
+        let Some(first) = pointers.first() else {
+            return Ok(None);
+        };
+        let fs = self.cow.fs;
+        let new = self.cow.allocate(&self.state, level, first.key, logical)?;
+        let generation = self.cow.generation();
+        let header = Header {
+            logical: new,
+            flags: HeaderFlags::WRITTEN | HeaderFlags::MIXED_BACKREF,
+            generation,
+            owner: id,
+            ..block.header().ok_or_else(shape)?
+        };
+        let mut bytes = vec![0; block.bytes().len()].into_boxed_slice();
+        if !node::encode(&mut bytes, &header, &pointers) {
+            return Err(shape());
+        }
+        fs.blocks().create(new, bytes)?;
+        Ok(Some(KeyPointer {
+            key: first.key,
+            logical: new,
+            generation,
+        }))
+    }
+
+    /// Whether the extent tree has a reference to the block that a pointer leads to.
+    fn is_referred_to(&self, pointer: &KeyPointer, level: u8, reference: RefKey) -> Result<bool> {
+        let fs = self.cow.fs;
+        let tree = fs.tree(TreeId::EXTENT)?;
+        let tree = tree.lock();
+        extents::has_ref(fs, &tree.now.tree, (pointer.logical, level), reference)
+    }
+
+    fn queue(
+        &self,
+        logical: crate::ondisk::LogicalAddr,
+        level: u8,
+        key: RefKey,
+        action: Action,
+    ) -> Result<()> {
+        let change = self.cow.change(logical, level, key, action, false);
+        refs::queue(self.cow.fs, &change)?;
+        Ok(())
+    }
+}
