@@ -62,12 +62,12 @@ impl Scene {
         assert!(!blocks.is_empty());
         Self {
             recorder,
+            xfs,
             root,
             file,
             directory,
             names,
             blocks,
-            xfs,
         }
     }
 
