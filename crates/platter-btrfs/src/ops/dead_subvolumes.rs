@@ -110,7 +110,9 @@ pub(crate) fn drop_some(superblock: &SuperBlock) -> Result<bool> {
         return Ok(false);
     };
     let dropped = drop_step(superblock, &mut next);
-    if !matches!(dropped, Ok(true)) {
+    // One that cannot have been begun so is left alone: others come after it.
+    let is_refused = dropped.is_err() && next.dropped_before.is_some() && superblock.can_write();
+    if !is_refused && !matches!(dropped, Ok(true)) {
         superblock.dead_subvolumes.queue.lock().push_front(next);
     }
     dropped.map(|_| true)

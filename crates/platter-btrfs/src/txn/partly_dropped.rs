@@ -5,6 +5,8 @@
 //! pointers before it are taken off the nodes on the way to that one. What is left is a valid tree, of which
 //! [`prune`](super::prune) drops the rest.
 
+use std::sync::atomic::Ordering;
+
 use platter_ondisk::{Corrupt, rules};
 use platter_vfs::Result;
 
@@ -33,16 +35,8 @@ rules! {
 /// Returns whether nothing is left of it; its root item is there still.
 ///
 /// # Errors
-/// Those of the trees; the transaction is aborted.
+/// That this is not such a tree: nothing has changed then. Those of the trees: the transaction is aborted.
 pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bool> {
-    let result = cut_open(handle, id, start, level);
-    handle
-        .has_changed
-        .store(true, std::sync::atomic::Ordering::Relaxed);
-    result.inspect_err(|error| handle.fs.abort(error))
-}
-
-fn cut_open(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bool> {
     let fs = handle.fs;
     let tree = fs.tree(id)?;
     let mut versions = tree.lock();
@@ -52,19 +46,15 @@ fn cut_open(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bo
         cow: Cow::new(fs, handle.generation),
         state,
     };
-    let mut kept = None;
-    let mut is_last = true;
-    for (node, index) in cutting.way(start, level)?.into_iter().rev() {
-        kept = cutting.shorten(&node, index, kept, is_last)?;
-        is_last = false;
+    let way = cutting.way(start, level)?;
+    for (node, _) in &way {
+        cutting.flags_of(node)?;
     }
+    handle.has_changed.store(true, Ordering::Relaxed);
+    let kept = cutting
+        .take_off(&way)
+        .inspect_err(|error| fs.abort(error))?;
     let root = state.tree.root;
-    cutting.queue(
-        root.logical,
-        root.level,
-        RefKey::TreeBlock { tree: id },
-        Action::Drop,
-    )?;
     let Some(pointer) = kept else {
         return Ok(true);
     };
@@ -129,6 +119,31 @@ impl Cutting<'_> {
         }
     }
 
+    /// The flags of the extent of a node on the way, which belongs to the tree alone.
+    fn flags_of(&self, block: &TreeBlock) -> Result<ExtentFlags> {
+        let (references, flags) = self.cow.extent_info(block.logical(), block.level())?;
+        if references != 1 {
+            let first = block.node().pointer(0).map_or(Key::MIN, |first| first.key);
+            return Err(self.broken(first, ProgressRule::Shared));
+        }
+        Ok(flags)
+    }
+
+    /// Shortens all nodes on the way, the lowest first, and drops the root. Returns the pointer to the new root; `None` if
+    /// it has no pointers.
+    fn take_off(&self, way: &[(TreeBlock, usize)]) -> Result<Option<KeyPointer>> {
+        let mut kept = None;
+        let mut is_last = true;
+        for (node, index) in way.iter().rev() {
+            kept = self.shorten(node, *index, kept, is_last)?;
+            is_last = false;
+        }
+        let Tree { id, root } = self.state.tree;
+        let by_tree = RefKey::TreeBlock { tree: id };
+        self.queue(root.logical, root.level, by_tree, Action::Drop)?;
+        Ok(kept)
+    }
+
     /// Makes a node without its pointers before `index`. The one there leads to the node that was shortened before,
     /// which `kept` leads to now, unless this is the `last` node on the way. Returns the pointer to the new node; `None` if
     /// it has no pointers.
@@ -146,10 +161,7 @@ impl Cutting<'_> {
         let first = pointer.map_or(Key::MIN, |pointer| pointer.key);
         let shape = || self.misshapen(first);
         let below = level.checked_sub(1).ok_or_else(shape)?;
-        let (references, flags) = self.cow.extent_info(logical, level)?;
-        if references != 1 {
-            return Err(self.broken(first, ProgressRule::Shared));
-        }
+        let flags = self.flags_of(block)?;
         let parent = flags.contains(ExtentFlags::FULL_BACKREF).then_some(logical);
         let old = match parent {
             Some(parent) => RefKey::SharedBlock { parent },

@@ -63,7 +63,10 @@ fn tree_that_was_not_partly_dropped_is_not_cut() {
         let fs = pool.open(WriteOptions::default());
         let handle = fs.begin(64).unwrap();
         let last = Key::new(u64::MAX, ItemKind(u8::MAX), u64::MAX);
-        rule(partly_dropped::cut(&handle, TreeId(256), last, level))
+        let refused = rule(partly_dropped::cut(&handle, TreeId(256), last, level));
+        drop(handle);
+        fs.sync().unwrap();
+        refused
     };
     for level in [0, 7] {
         assert_eq!(cut(level), ProgressRule::Level.text());
