@@ -66,7 +66,8 @@ pub(super) fn grow(
     // A shutdown thaws it, too.
     let _ = mount.thaw();
     if let Some(sector) = grown? {
-        growing.write_copies(&sector)?;
+        // It has grown all the same; the next mount writes those that say another size.
+        let _ = growing.write_copies(&sector);
     }
     Ok(true)
 }
@@ -175,10 +176,12 @@ impl Growing<'_> {
     }
 
     /// Writes the copies of the superblock where the log has no space for them. Until they are written, only the primary
-    /// one says how far the filesystem reaches; a mount that recovers it [renews](crate::superblock::renew_copies) them.
+    /// one says how far the filesystem reaches; the next mount [renews](crate::superblock::renew_copies) those that say
+    /// another size, of which the first is written last.
     fn write_copies(&self, sector: &[u8]) -> Result<()> {
         let device = self.context.device();
-        for ag in self.before.groups().skip(1) {
+        let copies: Vec<AgNr> = self.before.groups().skip(1).collect();
+        for &ag in copies.iter().rev() {
             device.write_at(self.before.ag_offset(ag), sector)?;
         }
         Ok(device.flush()?)

@@ -109,7 +109,9 @@ pub(super) fn begin(
     primary::refuse_unreadable(&found.features)?;
     refuse_unwritable(&*device, &found, options)?;
     found.check_device(device.geometry().len_bytes)?;
-    if report.position.state == LogState::Dirty && primary::renew_copies(&*device, &found)? > 0 {
+    let may_differ = report.position.state == LogState::Dirty
+        || !primary::is_first_copy_current(&*device, &found)?;
+    if may_differ && primary::renew_copies(&*device, &found)? > 0 {
         device.flush()?;
     }
     let geometry = Geometry::new(&found);

@@ -212,6 +212,10 @@ impl<'n> States<'n> {
             if let Some(inode) = changed.get(*number) {
                 let is_remapped = changed.is_remapped(*number);
                 state.committed(context, Arc::clone(inode), is_remapped)?;
+            } else if changed.is_remapped(*number) {
+                // Of a tree whose root is as it was.
+                let inode = Arc::clone(&state.inode);
+                state.committed(context, inode, true)?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, Result};
 
-use crate::ondisk::{FsSize, Geometry, Superblock};
+use crate::ondisk::{AgNr, FsSize, Geometry, Superblock};
 
 /// The fewest blocks of a last group (`XFS_MIN_AG_BLOCKS`).
 const GROUP_BLOCKS_MIN: u64 = 64;
@@ -39,19 +39,34 @@ pub fn renew_copies(device: &dyn BlockDevice, primary: &Superblock) -> Result<u3
     let sector = super::read_sector(device, 0, Locus::group(0))?;
     let mut renewed = 0;
     for ag in geometry.groups().skip(1) {
-        let (at, locus) = (geometry.ag_offset(ag), Locus::group(ag.0.into()));
-        let mut copy = vec![0; sector.len()];
-        device.read_at(at, &mut copy)?;
-        let Ok(copy) = Superblock::decode_backup(&copy, locus) else {
-            continue;
-        };
-        let size = |it: &Superblock| (it.data_blocks, it.ag_count);
-        if copy.uuid == primary.uuid && size(&copy) != size(primary) {
-            device.write_at(at, &sector)?;
+        if says_another_size(device, primary, &geometry, ag)? {
+            device.write_at(geometry.ag_offset(ag), &sector)?;
             renewed += 1;
         }
     }
     Ok(renewed)
+}
+
+/// Whether the first copy says the size that the primary superblock does: growth writes it last.
+pub fn is_first_copy_current(device: &dyn BlockDevice, primary: &Superblock) -> Result<bool> {
+    let geometry = Geometry::new(primary);
+    let Some(first) = geometry.groups().nth(1) else {
+        return Ok(true);
+    };
+    Ok(!says_another_size(device, primary, &geometry, first)?)
+}
+
+fn says_another_size(
+    device: &dyn BlockDevice,
+    primary: &Superblock,
+    geometry: &Geometry,
+    ag: AgNr,
+) -> Result<bool> {
+    let mut copy = vec![0; geometry.sector_bytes() as usize];
+    device.read_at(geometry.ag_offset(ag), &mut copy)?;
+    let copy = Superblock::decode_backup(&copy, Locus::group(ag.0.into()));
+    let size = |it: &Superblock| (it.data_blocks, it.ag_count);
+    Ok(copy.is_ok_and(|copy| copy.uuid == primary.uuid && size(&copy) != size(primary)))
 }
 
 #[cfg(test)]

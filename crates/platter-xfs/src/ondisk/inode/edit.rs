@@ -77,14 +77,14 @@ pub fn extents_max(bytes: &[u8], kind: ForkKind) -> u64 {
 /// Stores a fork, with its format and counter; `None` if it does not fit.
 #[must_use]
 pub fn set_fork(bytes: &mut [u8], fork: &StoredFork<'_>) -> Option<()> {
+    if fork.extents > extents_max(bytes, fork.kind) {
+        return None;
+    }
     let range = fork_range(bytes, fork.kind)?;
     let area = bytes.get_mut(range)?;
     let (used, rest) = area.split_at_mut_checked(fork.bytes.len())?;
     used.copy_from_slice(fork.bytes);
     rest.fill(0);
-    if fork.extents > extents_max(bytes, fork.kind) {
-        return None;
-    }
     let wide = |disk: &mut DiskInodeV3| disk.flags2.get() & InodeFlags2::NREXT64.bits() != 0;
     let is_wide = core_v3(bytes).is_some_and(wide);
     let disk = core(bytes)?;
