@@ -274,7 +274,7 @@ impl Control {
 /// How often a report is begun that others take from us.
 const REPORT_ATTEMPTS_MAX: u32 = 100;
 /// Bytes of the longest report that is read.
-const REPORT_BYTES_MAX: usize = 64 << 20;
+const REPORT_BYTES_MAX: usize = 4 << 20;
 
 /// Between two looks at a command on devices.
 const PAUSE_MIN: Duration = Duration::from_millis(1);

@@ -139,6 +139,7 @@ impl Command {
                 | Self::Shutdown
                 | Self::Resize
                 | Self::Dedupe
+                | Self::Report
                 | Self::Devices(_)
                 | Self::Subvolume(SubvolumeCommand::SetDefault | SubvolumeCommand::Next)
         )

@@ -235,7 +235,7 @@ fn dedupe(server: &Server, target: &dyn Inode, input: &[u8]) -> Answer<Vec<u8>> 
     Ok(DedupeRange { is_shared, ..asked }.as_bytes().to_vec())
 }
 
-/// The report that was begun last, while parts of it were not asked for.
+/// The latest report, until it was read to its end.
 #[derive(Debug, Default)]
 pub(super) struct LastReport {
     /// With its number.
@@ -248,17 +248,19 @@ pub(super) struct LastReport {
 /// `ESTALE` where another one was begun meanwhile.
 fn report(server: &Server, input: &[u8]) -> Answer<Vec<u8>> {
     let mut page: ReportPage = argument(input)?;
+    let mut begun = None;
     if page.number == 0 {
         let report = MountReport {
             description: server.fs.describe(),
             counters: server.fs.counters(),
         };
-        let encoded = report.encode();
-        let mut last = server.report.report.lock();
+        begun = Some(report.encode());
+    }
+    let mut last = server.report.report.lock();
+    if let Some(encoded) = begun {
         *last = (last.0 + 1, encoded);
         (page.number, page.offset) = (last.0, 0);
     }
-    let mut last = server.report.report.lock();
     let offset = usize::try_from(page.offset).map_err(|_| Errno::INVAL)?;
     let bytes = last.1.get(offset..).filter(|_| last.0 == page.number);
     let bytes = bytes

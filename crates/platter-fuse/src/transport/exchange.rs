@@ -127,7 +127,7 @@ impl<'s> Exchange<'s> {
         if let Effect::Unforeseen(node) = effect {
             notice::drop_attributes(self.device, node);
         }
-        let half_changed = changing.filter(|_| answer.is_err());
+        let half_changed = changing.filter(|_| answer.is_err_and(is_of_a_change));
         if let Some(node) = half_changed {
             notice::drop_attributes(self.device, node);
         }
@@ -159,7 +159,7 @@ impl<'s> Exchange<'s> {
         }
         self.notice = match (opcode, &answer) {
             // Data that may not be written must not stay in the page cache.
-            (Opcode::Write, Err(Errno::PERM)) => Some(Notice::Refused(node)),
+            (Opcode::Write, Err(Errno::PERM)) => Some(Notice::StalePages(node)),
             (Opcode::Write | Opcode::Fsync, Ok(())) => {
                 let is_stale = server.has_stale_attributes(node);
                 // After a write that it did not buffer, the kernel refreshes attributes itself.
@@ -167,7 +167,7 @@ impl<'s> Exchange<'s> {
                     opcode == Opcode::Write && !self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 (is_stale && !knows).then_some(Notice::Changed(node))
             }
-            _ => half_changed.map(Notice::Refused),
+            _ => half_changed.map(Notice::StalePages),
         };
         Outcome::Answer(Answered::new(header.unique, answer.map(|()| len)))
     }
@@ -183,6 +183,24 @@ impl<'s> Exchange<'s> {
             self.server.forget(node, 1);
         }
     }
+}
+
+/// Whether a change that ends with this error may have been begun: the others are those of checks.
+fn is_of_a_change(error: Errno) -> bool {
+    !matches!(
+        error,
+        Errno::ACCESS
+            | Errno::BADF
+            | Errno::FBIG
+            | Errno::INVAL
+            | Errno::ISDIR
+            | Errno::NODEV
+            | Errno::OPNOTSUPP
+            | Errno::PERM
+            | Errno::ROFS
+            | Errno::STALE
+            | Errno::XDEV
+    )
 }
 
 impl Turn<'_> {

@@ -59,7 +59,7 @@ pub(super) enum Notice {
     /// The kernel's attributes of this node are stale.
     Changed(NodeId),
     /// The kernel's pages of this node must not be written, or may be others than those of the file.
-    Refused(NodeId),
+    StalePages(NodeId),
     /// An answer that depends on an action of the kernel.
     Later(Later, Asker),
 }
@@ -69,7 +69,7 @@ impl Notice {
     fn is_of_name(&self) -> bool {
         match self {
             Self::Later(later, _) => later.is_of_name(),
-            Self::Changed(_) | Self::Refused(_) => false,
+            Self::Changed(_) | Self::StalePages(_) => false,
         }
     }
 }
@@ -107,7 +107,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
         };
         match notice {
             Notice::Changed(node) => changed.push(node),
-            Notice::Refused(node) => invalidate(device, node, 0, 0),
+            Notice::StalePages(node) => invalidate(device, node, 0, 0),
             Notice::Later(later, asker) => {
                 match asker {
                     Asker::Device(device) => finish(server, device.as_fd(), &later),

@@ -1,6 +1,7 @@
 //! What a mounted filesystem reports of itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use platter_fuse::{Control, MountOptions};
@@ -103,13 +104,17 @@ fn report_is_what_the_filesystem_says() {
 fn reports_of_several_callers_are_not_mixed() {
     let (served, mounted) = talkative(1000);
     let expected = served.describe();
+    let complete = AtomicU32::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 let control = Control::open(&mounted.root()).unwrap();
                 for _ in 0..30 {
                     match control.report() {
-                        Ok(report) => assert_eq!(report.description, expected),
+                        Ok(report) => {
+                            assert_eq!(report.description, expected);
+                            complete.fetch_add(1, Ordering::Relaxed);
+                        }
                         // The others were faster each time.
                         Err(error) => refused::<()>(Err(error), Errno::STALE),
                     }
@@ -117,6 +122,7 @@ fn reports_of_several_callers_are_not_mixed() {
             });
         }
     });
+    assert!(complete.into_inner() > 0);
     mounted.unmount();
 }
 
