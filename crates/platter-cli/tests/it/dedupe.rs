@@ -33,7 +33,7 @@ touch -d 2001-02-03T04:05:06Z dir/one dir/two sub/copy
 const SEEN: &str = r#"
 find . -type f | sort | while read -r file; do
     sha256sum "$file"
-    stat -c '%n %s %y %z' "$file"
+    stat -c '%n %s %x %y %z' "$file"
 done > "$OUT/same"
 for file in dir/one dir/two dir/clone sub/copy snap/copy dir/of_snapshot snap/own; do
     echo "$file $(filefrag -v "$file" | sed -n 's|^ *0: *[0-9.]*: *\([0-9]*\)\..*|\1|p')"

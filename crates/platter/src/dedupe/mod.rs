@@ -47,7 +47,7 @@ impl Default for Dedupe {
 pub struct FileDeduped {
     /// Bytes that were read.
     pub read_bytes: u64,
-    /// Bytes that it shares now and did not before, or would.
+    /// Bytes of ranges that it shares now and did not share as a whole before, or would.
     pub shared_bytes: u64,
     /// The runs that these are.
     pub ranges: u64,

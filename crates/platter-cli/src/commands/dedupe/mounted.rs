@@ -1,16 +1,17 @@
 //! Files of a mount: what is equal is looked for here, and the process that serves the mount compares and shares it.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use platter::dedupe::{BLOCK_BYTES_MIN, Dedupe as Request, Duplicates, FileDeduped};
 use platter_fuse::Control;
-use rustix::fs::SeekFrom;
+use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::Tally;
@@ -19,7 +20,7 @@ use crate::commands::mounted::{named, parent};
 /// A file that was looked at.
 struct Known {
     path: PathBuf,
-    inode: u64,
+    found: Metadata,
 }
 
 struct Search<'s> {
@@ -42,7 +43,9 @@ pub(super) fn dedupe(
     };
     let mut device = None;
     for operand in operands {
-        let top = Path::new(operand);
+        let given = Path::new(operand);
+        // An operand may be a symbolic link; those below it are left alone.
+        let top = &*given.canonicalize().map_err(|error| named(given, &error))?;
         let found = top.metadata().map_err(|error| named(top, &error))?;
         if *device.get_or_insert(found.dev()) != found.dev() {
             return Err(named(top, &Errno::XDEV.into()).into());
@@ -83,8 +86,17 @@ impl Search<'_> {
             return Ok(None);
         }
         if found.is_dir() {
-            let names = fs::read_dir(path)?.map(|entry| Ok(entry?.path()));
-            let mut names = names.collect::<io::Result<Vec<_>>>()?;
+            let Some(dir) = open(path, OFlags::DIRECTORY, &found)? else {
+                return Ok(None);
+            };
+            let mut names = Vec::new();
+            for entry in Dir::read_from(&dir)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name != b"." && name != b".." {
+                    names.push(path.join(OsStr::from_bytes(name)));
+                }
+            }
             // The last one is looked at first.
             names.sort_unstable_by(|one, other| other.cmp(one));
             waiting.extend(names);
@@ -96,30 +108,27 @@ impl Search<'_> {
         if found.size() < self.request.min_bytes.max(1) || !self.seen.insert(found.ino()) {
             return Ok(Some(FileDeduped::default()));
         }
-        self.look_at(path, found.ino()).map(Some)
+        self.look_at(path, &found).map(Some)
     }
 
-    fn look_at(&mut self, path: &Path, inode: u64) -> io::Result<FileDeduped> {
-        let file = File::open(path)?;
-        if file.metadata()?.ino() != inode {
-            // Another one has the name now.
+    fn look_at(&mut self, path: &Path, found: &Metadata) -> io::Result<FileDeduped> {
+        let Some(file) = open(path, OFlags::empty(), found)? else {
             return Ok(FileDeduped::default());
-        }
+        };
         let mut came_to = FileDeduped::default();
         let known = Known {
             path: path.to_owned(),
-            inode,
+            found: found.clone(),
         };
         let data = data_of(&file)?;
         let dry_run = self.request.dry_run;
         let read = |at: u64, place: &mut [u8]| file.read_at(place, at);
         let found = |source: &Known, range: Range<u64>, to: u64| {
-            let Ok(source_file) = File::open(&source.path) else {
+            let Ok(Some(source_file)) = open(&source.path, OFlags::empty(), &source.found) else {
                 // It is gone.
                 return Ok(());
             };
-            let is_same = source_file.metadata()?.ino() == source.inode;
-            if is_same && Control::dedupe(&file, &source_file, &range, to, dry_run)? {
+            if Control::dedupe(&file, &source_file, &range, to, dry_run)? {
                 came_to.shared_bytes += range.end - range.start;
                 came_to.ranges += 1;
             }
@@ -131,6 +140,26 @@ impl Search<'_> {
             ..came_to
         })
     }
+}
+
+/// Opens what was found at a path, for reading, and leaves its time of access as it is. `None` if something else has the
+/// name now, which is not waited for, as a FIFO would be.
+fn open(path: &Path, flags: OFlags, found: &Metadata) -> io::Result<Option<File>> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open = |flags| rustix::fs::open(path, flags, Mode::empty());
+    let opened = match open(flags | OFlags::NOATIME) {
+        // Of files of others.
+        Err(Errno::PERM) => open(flags),
+        opened => opened,
+    };
+    let file = match opened {
+        Ok(file) => File::from(file),
+        Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let now = file.metadata()?;
+    let is_same = (now.dev(), now.ino()) == (found.dev(), found.ino());
+    Ok(is_same.then_some(file))
 }
 
 /// The ranges of a file that are no holes.
