@@ -50,6 +50,11 @@ impl HostFileId {
         std::iter::successors(first, Self::backing).collect()
     }
 
+    /// Whether to write to it changes one of `files`: it is one, or a loop device over one.
+    pub(crate) fn changes(self, files: &[Self]) -> bool {
+        std::iter::successors(Some(self), Self::backing).any(|below| files.contains(&below))
+    }
+
     /// The backing file of a loop device, or of a partition of one.
     fn backing(&self) -> Option<Self> {
         let Self::BlockDevice(number) = *self else {

@@ -198,11 +198,7 @@ impl Copier {
         let file = rustix::fs::open(target, flags, Mode::from_raw_mode(mode)).map_err(host)?;
         let file = HostFile::from(file);
         let found = rustix::fs::fstat(&file).map_err(host)?;
-        if source
-            .volume()
-            .host_files()
-            .contains(&HostFileId::of(&found))
-        {
+        if HostFileId::of(&found).changes(source.volume().host_files()) {
             return Err(holds_source(target));
         }
         self.links.forget(HostFileId::inode_of(&found));

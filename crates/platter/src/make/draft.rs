@@ -55,14 +55,19 @@ impl Draft {
             found => (found.map_err(host)?, Visibility::Caller),
         };
         let path = create_draft(&target, visibility).map_err(host)?;
-        Ok(Self {
+        let draft = Self {
             name: Arc::clone(&name),
             target,
             path,
             replaced,
             visibility,
             is_finished: false,
-        })
+        };
+        if let Visibility::Caller = visibility {
+            // What is refused is refused before the work.
+            keep_owner(&draft.target, &draft.path).map_err(host)?;
+        }
+        Ok(draft)
     }
 
     /// Puts it into the place of an open image.
@@ -124,11 +129,7 @@ impl Draft {
 
 /// Puts on a draft what a file has besides its contents: first the owner, since that clears others, and the mode last.
 fn keep_attributes(target: &Path, draft: &Path) -> std::io::Result<()> {
-    let (found, made) = (fs::metadata(target)?, fs::metadata(draft)?);
-    let owner = |file: &fs::Metadata| (file.uid(), file.gid());
-    if owner(&found) != owner(&made) {
-        std::os::unix::fs::chown(draft, Some(found.uid()), Some(found.gid()))?;
-    }
+    let found = keep_owner(target, draft)?;
     // One that the directory gave.
     match rustix::fs::removexattr(draft, ACL_ACCESS_NAME) {
         Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
@@ -143,6 +144,15 @@ fn keep_attributes(target: &Path, draft: &Path) -> std::io::Result<()> {
         }
     }
     fs::set_permissions(draft, found.permissions())
+}
+
+fn keep_owner(target: &Path, draft: &Path) -> std::io::Result<fs::Metadata> {
+    let (found, made) = (fs::metadata(target)?, fs::metadata(draft)?);
+    let owner = |file: &fs::Metadata| (file.uid(), file.gid());
+    if owner(&found) != owner(&made) {
+        std::os::unix::fs::chown(draft, Some(found.uid()), Some(found.gid()))?;
+    }
+    Ok(found)
 }
 
 fn is_of_host(name: &[u8]) -> bool {

@@ -245,8 +245,7 @@ impl Volume {
     /// # Errors
     /// Those of fstat(2).
     pub fn lies_in(&self, file: impl AsFd) -> std::io::Result<bool> {
-        let file = HostFileId::of_open(file)?;
-        Ok(self.host_files().contains(&file))
+        Ok(HostFileId::of_open(file)?.changes(self.host_files()))
     }
 
     /// The files of the host below all devices, as far as they are known.
