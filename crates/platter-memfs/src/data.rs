@@ -109,6 +109,13 @@ impl AddressSpace for MemInode {
             written.collect()
         })?;
         self.shared.disk.read(&written, bufs);
+        // What lies past the end in its page is no part of the file.
+        let mut left = self.data.size_bytes().saturating_sub(offset);
+        for buf in bufs {
+            let kept = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            buf[kept..].fill(0);
+            left -= kept as u64;
+        }
         Ok(())
     }
 }

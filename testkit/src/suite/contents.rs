@@ -46,6 +46,57 @@ fn run(candidate: Candidate, seed: u64, rounds: usize) -> Result<()> {
     mounted.finish()
 }
 
+/// Truncates a file that the cache does not have, writes beyond its end, and demands zeros between: whatever the device
+/// holds past the end is no part of the file.
+pub fn truncated_bytes_come_back_as_zeros(candidate: Candidate) -> Result<()> {
+    truncate_and_lengthen(candidate).with_context(|| candidate.name())
+}
+
+fn truncate_and_lengthen(candidate: Candidate) -> Result<()> {
+    let mut mounted = candidate.mount(4)?;
+    let old = Prng::new(4).bytes(10_000);
+    // In the first block and in a later one, and by a write and by a change of the size.
+    let cases = [(3621, true), (5000, true), (3621, false), (5000, false)];
+    for (number, (size, by_write)) in cases.into_iter().enumerate() {
+        let name = format!("{NAME}{number}");
+        mounted.file(&name)?.write_at(0, &old)?;
+        mounted.remount()?;
+        let file = mounted.lookup(&name)?;
+        resize(&*file, size)?;
+        let mut expected = vec![0; 9_003];
+        let kept = usize::try_from(size)?;
+        expected[..kept].copy_from_slice(&old[..kept]);
+        if by_write {
+            expected[9_000..].copy_from_slice(b"new");
+            file.write_at(9_000, b"new")?;
+        } else {
+            resize(&*file, 9_003)?;
+        }
+        demand(&*file, &expected).with_context(|| format!("{name}, in memory"))?;
+        drop(file);
+        mounted.remount()?;
+        demand(&*mounted.lookup(&name)?, &expected).with_context(|| name)?;
+    }
+    mounted.finish()
+}
+
+fn resize(file: &dyn Inode, size_bytes: u64) -> Result<()> {
+    let changes = SetAttr {
+        size_bytes: Some(size_bytes),
+        ..SetAttr::default()
+    };
+    Ok(file.set_attr(&Context::root(), &changes).map(drop)?)
+}
+
+fn demand(file: &dyn Inode, expected: &[u8]) -> Result<()> {
+    let mut found = vec![0xEE; expected.len() + 1];
+    let len = file.read_at(0, &mut found)?;
+    ensure!(len == expected.len(), "{len} bytes");
+    let differing = found.iter().zip(expected).position(|(a, b)| a != b);
+    ensure!(differing.is_none(), "byte {differing:?} differs");
+    Ok(())
+}
+
 struct Test {
     /// What is done now.
     last: String,
@@ -71,11 +122,7 @@ impl Test {
             }
             4 => {
                 self.last = format!("truncate {start}");
-                let size = SetAttr {
-                    size_bytes: Some(start),
-                    ..SetAttr::default()
-                };
-                file.set_attr(&Context::root(), &size)?;
+                resize(file, start)?;
                 self.bytes.resize(usize::try_from(start)?, 0);
                 Ok(())
             }

@@ -14,7 +14,7 @@ mod acls;
 
 pub use acls::acls_are_set_in_any_mode;
 pub use candidate::Candidate;
-pub use contents::contents_equal_a_model;
+pub use contents::{contents_equal_a_model, truncated_bytes_come_back_as_zeros};
 pub use freezes::frozen_filesystem_is_clean_and_stays;
 pub use model::operations_equal_a_model;
 pub use renames::renames_follow_the_rules;

@@ -4,7 +4,7 @@
 use testkit::suite::{
     Candidate, acls_are_set_in_any_mode, contents_equal_a_model, failed_writes_are_reported,
     frozen_filesystem_is_clean_and_stays, operations_equal_a_model, renames_follow_the_rules,
-    written_data_survives_writeback,
+    truncated_bytes_come_back_as_zeros, written_data_survives_writeback,
 };
 
 /// The filesystem in memory, and a scene of each format.
@@ -66,6 +66,11 @@ fn contents_equal_a_model_on_most() {
     on(candidates, |candidate| {
         seeds_of_contents().try_for_each(|seed| contents_equal_a_model(candidate, seed, 3))
     });
+}
+
+#[test]
+fn truncated_bytes_come_back_as_zeros_on_most() {
+    on(&CANDIDATES_OF_CONTENTS, truncated_bytes_come_back_as_zeros);
 }
 
 #[test]
