@@ -106,6 +106,8 @@ impl ImageCommit {
         }
         let has_unlinked = has_unlinked(&after)?;
         let log = context.open_log(log, &position)?;
+        // What is logged is verified by its length afterwards.
+        log.grow(states.geometry.growth.size());
         let begun = Transaction::begin(context.mount(), log, changes.log_bytes, 1);
         let mut transaction = begun.map_err(too_large)?;
         for (at, (len, what)) in &changes.seen {
