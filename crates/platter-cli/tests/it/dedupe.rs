@@ -36,7 +36,7 @@ find . -type f | sort | while read -r file; do
     stat -c '%n %s %x %y %z' "$file"
 done > "$OUT/same"
 for file in dir/one dir/two dir/clone sub/copy snap/copy dir/of_snapshot snap/own; do
-    echo "$file $(filefrag -v "$file" | sed -n 's|^ *0: *[0-9.]*: *\([0-9]*\)\..*|\1|p')"
+    echo "$file $(filefrag -v "$file" | sed -n 's|^ *0: *[0-9]*\.\. *[0-9]*: *\([0-9]*\)\..*|\1|p')"
 done > "$OUT/places"
 "#;
 
