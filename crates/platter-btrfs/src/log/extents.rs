@@ -7,6 +7,7 @@ use platter_ondisk::Locus;
 use platter_vfs::Result;
 
 use super::replay::Replay;
+use crate::block_group::Ranges;
 use crate::data::Checksums;
 use crate::items::Overlay;
 use crate::ondisk::csum_item::CsumItem;
@@ -197,6 +198,12 @@ fn take_data(replay: &mut Replay<'_>, key: Key, data: &[u8]) -> Result<()> {
 pub(super) fn replay_checksums(replay: &Replay<'_>, checksums: &mut Overlay) -> Result<()> {
     let sector = u64::from(replay.context.sector_bytes());
     let kind = replay.context.superblock.checksum_kind;
+    // The log of another subvolume that shares extents has checksums of the same sectors.
+    let mut taken = Ranges::default();
+    for (key, data) in checksums.iter() {
+        let count = data.unwrap_or_default().len() / kind.len_bytes();
+        taken.add(key.offset..key.offset + count as u64 * sector);
+    }
     for (key, data) in replay.logged(ItemKind::EXTENT_CSUM)? {
         let locus = replay.log.locus(key);
         let item = CsumItem::decode(key, &data, kind, replay.context.sector_bytes(), locus)?;
@@ -208,7 +215,8 @@ pub(super) fn replay_checksums(replay: &Replay<'_>, checksums: &mut Overlay) -> 
             let at = item.start.0 + index * sector;
             let checksum = item.checksum(LogicalAddr(at));
             let is_known = known.is_stored(usize::try_from(index).unwrap_or(usize::MAX));
-            let is_used = replay.data.contains(&(at..at.saturating_add(sector)));
+            let place = at..at.saturating_add(sector);
+            let is_used = replay.data.contains(&place) && !taken.contains(&place);
             match checksum.filter(|_| is_used && !is_known) {
                 Some(checksum) => {
                     let (_, bytes) = run.get_or_insert_with(|| (at, Vec::new()));
@@ -216,6 +224,7 @@ pub(super) fn replay_checksums(replay: &Replay<'_>, checksums: &mut Overlay) -> 
                 }
                 None => {
                     if let Some((start, bytes)) = run.take() {
+                        taken.add(start..at);
                         let kind = ItemKind::EXTENT_CSUM;
                         checksums.set(Key::new(EXTENT_CSUM_OBJECT, kind, start), &bytes);
                     }

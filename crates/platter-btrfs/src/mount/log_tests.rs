@@ -316,3 +316,37 @@ fn names_beyond_a_full_item_are_replayed() {
     again.fs.unmount().unwrap();
     pool.assert_clean();
 }
+
+/// Logs of subvolumes that share extents have checksums of the same sectors.
+#[test]
+fn checksums_that_two_logs_have_are_replayed_once() {
+    for shared in [0..4096, 4096..8192] {
+        let pool = pool();
+        let mounted = Mounted::new(&pool);
+        let (context, root) = (Context::root(), mounted.fs.root().unwrap());
+        let subvolumes = mounted.fs.subvolumes().unwrap();
+        let sub = subvolumes.create(&context, root.id(), name("sub")).unwrap();
+        let file = mounted.create("file");
+        let copy = sub.create(&context, name("copy"), CreateKind::Regular, 0o644);
+        let copy = copy.unwrap();
+        mounted.fs.sync().unwrap();
+        let contents = [[1; 4096], [2; 4096]].concat();
+        file.write_at(0, &contents).unwrap();
+        file.sync(false).unwrap();
+        copy.clone_range(&*file, shared.clone(), 0).unwrap();
+        copy.sync(false).unwrap();
+        assert_eq!(log_trees::logs_written(mounted.writing()), 2);
+        sync::end_writes(mounted.fs.super_block());
+        drop((file, copy, sub, root, mounted));
+        let again = Mounted::new(&pool);
+        let root = again.fs.root().unwrap();
+        let file = root.lookup(name("file")).unwrap();
+        let copy = root.lookup(name("sub")).unwrap().lookup(name("copy"));
+        assert!(read(&*file) == contents, "{shared:?}");
+        let sector = if shared.start == 0 { [1; 4096] } else { [2; 4096] };
+        assert!(read(&*copy.unwrap()) == sector, "{shared:?}");
+        drop((file, root));
+        again.fs.unmount().unwrap();
+        pool.assert_clean();
+    }
+}
