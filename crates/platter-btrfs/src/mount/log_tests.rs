@@ -8,7 +8,7 @@ use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{BlockDevice, CountingDevice, Operation};
 use platter_cache::MemoryBudget;
 use platter_vfs::inode::DirEntry;
-use platter_vfs::{Context, CreateKind, DirCursor, Filesystem, Inode, SetAttr, SystemClock};
+use platter_vfs::{Context, CreateKind, DirCursor, Filesystem, Inode, Name, SetAttr, SystemClock};
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
@@ -349,4 +349,45 @@ fn checksums_that_two_logs_have_are_replayed_once() {
         again.fs.unmount().unwrap();
         pool.assert_clean();
     }
+}
+
+/// Names of 250 bytes, of which 58 fit into one item.
+#[test]
+fn names_of_one_hash_are_not_replayed_beyond_an_item() {
+    const COUNT: u8 = 58;
+    /// A multiple of the polynomial, without zeros.
+    const COLLIDING: [u8; 5] = [0xf1, 0x76, 0xec, 0x05, 0x01];
+    let colliding = |number: u8| {
+        let mut bytes = [b'a'; 250];
+        for bit in (0..6).filter(|bit| (number >> bit) & 1 == 1) {
+            let place = bytes.iter_mut().skip(bit * COLLIDING.len());
+            place.zip(COLLIDING).for_each(|(byte, other)| *byte ^= other);
+        }
+        bytes
+    };
+    let pool = pool();
+    let mounted = Mounted::new(&pool);
+    let (context, root) = (Context::root(), mounted.fs.root().unwrap());
+    let create = |number| {
+        let (name, kind) = (colliding(number), CreateKind::Regular);
+        root.create(&context, Name::new(&name).unwrap(), kind, 0o644)
+    };
+    for number in 0..COUNT {
+        create(number).unwrap();
+    }
+    assert!(create(COUNT).is_err());
+    mounted.fs.sync().unwrap();
+    let first = colliding(0);
+    root.unlink(&context, Name::new(&first).unwrap()).unwrap();
+    let file = create(COUNT).unwrap();
+    file.sync(false).unwrap();
+    sync::end_writes(mounted.fs.super_block());
+    drop((file, root, mounted));
+    let again = Mounted::new(&pool);
+    let root = again.fs.root().unwrap();
+    let last = colliding(COUNT);
+    root.lookup(Name::new(&last).unwrap()).unwrap();
+    drop(root);
+    again.fs.unmount().unwrap();
+    pool.assert_clean();
 }

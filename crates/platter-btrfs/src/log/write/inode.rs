@@ -8,10 +8,13 @@ use super::file::plan_extents;
 use super::notes::{LogNotes, LoggedInode};
 use super::plan::{Depth, Plan};
 use super::view::{LinkName, REFS, View};
+use crate::ondisk::checksum::name_hash;
 use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::dir_log::DirLog;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::leaf_edit;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Generation, Key};
 
@@ -191,6 +194,10 @@ impl Planner<'_> {
             self.plan.add(name.parent, Depth::Exists);
             return Ok(());
         }
+        if self.is_bucket_full(name)? {
+            self.plan.give_up();
+            return Ok(());
+        }
         // What else had the name or its index loses it in a replay.
         let own = Location::Inode(number);
         if let Some(location) = view.named(view.committed, name.parent, &name.name)?
@@ -204,6 +211,16 @@ impl Planner<'_> {
             self.replaced(entry.location)?;
         }
         Ok(())
+    }
+
+    /// Whether the names with the hash of this one may not fit into an item in a replay: names that are gone are there
+    /// when it is added.
+    fn is_bucket_full(&self, name: &LinkName) -> Result<bool> {
+        let view = self.view;
+        let key = Key::new(name.parent, ItemKind::DIR_ITEM, name_hash(&name.name));
+        let len = |tree| -> Result<usize> { Ok(view.get(tree, key)?.unwrap_or_default().len()) };
+        let most = leaf_edit::capacity(view.blocks.format().node_bytes).saturating_sub(ITEM_BYTES);
+        Ok(len(view.committed)? + len(view.now)? > most)
     }
 
     /// An inode loses a name in a replay.
