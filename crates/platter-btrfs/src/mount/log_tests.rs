@@ -10,7 +10,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::inode::DirEntry;
 use platter_vfs::{Context, CreateKind, DirCursor, Filesystem, Inode, Name, SetAttr, SystemClock};
 
-use super::write_tests::{name, read};
+use super::write_tests::{colliding, name, read};
 use super::{Btrfs, MountOptions};
 use crate::log::write::Target;
 use crate::ondisk::TreeId;
@@ -351,20 +351,9 @@ fn checksums_that_two_logs_have_are_replayed_once() {
     }
 }
 
-/// Names of 250 bytes, of which 58 fit into one item.
 #[test]
 fn names_of_one_hash_are_not_replayed_beyond_an_item() {
     const COUNT: u8 = 58;
-    /// A multiple of the polynomial, without zeros.
-    const COLLIDING: [u8; 5] = [0xf1, 0x76, 0xec, 0x05, 0x01];
-    let colliding = |number: u8| {
-        let mut bytes = [b'a'; 250];
-        for bit in (0..6).filter(|bit| (number >> bit) & 1 == 1) {
-            let place = bytes.iter_mut().skip(bit * COLLIDING.len());
-            place.zip(COLLIDING).for_each(|(byte, other)| *byte ^= other);
-        }
-        bytes
-    };
     let pool = pool();
     let mounted = Mounted::new(&pool);
     let (context, root) = (Context::root(), mounted.fs.root().unwrap());

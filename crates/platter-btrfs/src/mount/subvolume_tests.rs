@@ -12,11 +12,11 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 use platter_vfs::subvolumes::{SendOptions, Subvolume};
 use platter_vfs::{
-    Condition, Context, CreateKind, Error, Filesystem, Inode, RenameMode, Result, Subvolumes,
-    SystemClock,
+    Condition, Context, CreateKind, Error, Filesystem, Inode, Name, RenameMode, Result,
+    Subvolumes, SystemClock,
 };
 
-use super::write_tests::{mount, name, read};
+use super::write_tests::{colliding, mount, name, read};
 use super::{Btrfs, MountOptions};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::uuid_item::UuidItem;
@@ -629,4 +629,30 @@ fn crash_leaves_whole_snapshots_and_deletions_go_on() {
         }
     }
     assert!(states > 60, "{states} states");
+}
+
+#[test]
+fn subvolume_keeps_its_name_where_another_one_does_not_fit() {
+    const COUNT: u8 = 58;
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    ops.create(&context, root.id(), name("sub")).unwrap();
+    for number in 0..COUNT {
+        let (bytes, kind) = (colliding(number), CreateKind::Regular);
+        let made = root.create(&context, Name::new(&bytes).unwrap(), kind, 0o644);
+        made.unwrap();
+    }
+    let last = colliding(COUNT);
+    let (from, to) = (name("sub"), Name::new(&last).unwrap());
+    let renamed = root.rename(&context, from, root.id(), to, RenameMode::Replace);
+    assert!(is(&renamed, Condition::Overflow));
+    // The filesystem goes on.
+    write(&*root, "after", b"contents");
+    root.lookup(from).unwrap();
+    drop(root);
+    mounted.unmount().unwrap();
+    pool.assert_clean();
 }

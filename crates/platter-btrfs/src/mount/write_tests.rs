@@ -56,6 +56,20 @@ pub(super) fn read(file: &dyn Inode) -> Vec<u8> {
     bytes
 }
 
+/// Names with one hash, of which 58 fit into an item of a leaf of 16 KiB.
+pub(super) fn colliding(number: u8) -> [u8; 250] {
+    /// A multiple of the polynomial.
+    const COLLIDING: [u8; 5] = [0xf1, 0x76, 0xec, 0x05, 0x01];
+    let mut bytes = [b'a'; 250];
+    for bit in (0..8).filter(|bit| (number >> bit) & 1 == 1) {
+        let place = bytes.iter_mut().skip(bit * COLLIDING.len());
+        place
+            .zip(COLLIDING)
+            .for_each(|(byte, other)| *byte ^= other);
+    }
+    bytes
+}
+
 type Model = BTreeMap<String, Vec<u8>>;
 
 fn assert_reads(root: &dyn Inode, model: &Model) {
@@ -909,5 +923,55 @@ fn clones_whose_references_collide_are_deleted() {
     drop(root);
     mounted.unmount().unwrap();
     drop(mounted);
+    pool.assert_clean();
+}
+
+/// References of an inode with one hash, beyond those that fit into the items of two directories.
+#[test]
+fn name_whose_reference_does_not_fit_replaces_no_other() {
+    const FILLING: u32 = 62;
+    const COLLIDING: u8 = 30;
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let mounted = mount(&pool);
+    let (context, root) = (Context::root(), mounted.root().unwrap());
+    let create = |dir: &dyn Inode, name: &[u8], kind| {
+        let made = dir.create(&context, Name::new(name).unwrap(), kind, 0o755);
+        made.unwrap()
+    };
+    let file = create(&*root, b"file", CreateKind::Regular);
+    let dirs = [&b"one"[..], b"two"].map(|it| create(&*root, it, CreateKind::Directory));
+    let long = |number: u32| format!("{number:0250}");
+    let link = |dir: &dyn Inode, name: &[u8]| dir.link(&context, Name::new(name).unwrap(), file.id());
+    for dir in &dirs {
+        for number in 0..FILLING {
+            link(&**dir, long(number).as_bytes()).unwrap();
+        }
+        // The hash of a reference begins with the number of the directory.
+        let [low, ..] = (dir.id().number ^ dirs[0].id().number).to_le_bytes();
+        for number in 0..COLLIDING {
+            let mut name = colliding(number);
+            name[0] ^= low;
+            link(&**dir, &name).unwrap();
+        }
+    }
+    let last = colliding(COLLIDING);
+    let is_refused = |result| {
+        matches!(
+            result,
+            Err(platter_vfs::Error::Condition(Condition::TooManyLinks))
+        )
+    };
+    assert!(is_refused(link(&*dirs[0], &last)));
+    let other = create(&*dirs[0], &last, CreateKind::Regular);
+    let (old, new) = (long(0), Name::new(&last).unwrap());
+    for mode in [RenameMode::Replace, RenameMode::Exchange] {
+        let renamed = dirs[0].rename(&context, name(&old), dirs[0].id(), new, mode);
+        assert!(is_refused(renamed));
+    }
+    // The filesystem goes on.
+    create(&*root, b"after", CreateKind::Regular);
+    assert_eq!(dirs[0].lookup(new).unwrap().id(), other.id());
+    drop((file, dirs, other, root));
+    mounted.unmount().unwrap();
     pool.assert_clean();
 }

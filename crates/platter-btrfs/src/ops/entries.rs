@@ -28,6 +28,20 @@ pub(super) fn add(
     Ok(())
 }
 
+/// Refuses a name that is to take the place of another one, before that is removed.
+pub(super) fn check_replacement(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &mut Editor<'_, '_>,
+    name: Name<'_>,
+    inode: u64,
+) -> Result<()> {
+    new_index(directory, handle, editor)?;
+    let incompat = directory.context().superblock.features.incompat;
+    let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
+    entry(directory, name, inode).check_ref(editor, has_extended)
+}
+
 /// The index of a name that is added to a directory: none that a name had which was removed in the transaction.
 pub(super) fn new_index(
     directory: &BtrfsInode,

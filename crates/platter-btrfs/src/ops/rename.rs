@@ -80,6 +80,8 @@ fn exchange(rename: &Rename<'_, BtrfsInode>, handle: &Handle<'_>) -> Result<()> 
         return Ok(());
     };
     handle.edit(from.dir.tree_id(), |editor| {
+        entries::check_replacement(to.dir, handle, editor, to.name, moved.id.number)?;
+        entries::check_replacement(from.dir, handle, editor, from.name, there.id.number)?;
         entries::remove(from.dir, handle, editor, from.name, moved.id.number)?;
         entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         let (moved, there) = ((moved.id.number, moved.kind), (there.id.number, there.kind));
@@ -98,6 +100,7 @@ fn replace(
     let (from, to, moved) = (rename.from, rename.to, &rename.moved);
     handle.edit(from.dir.tree_id(), |editor| {
         if let Some(there) = &rename.there {
+            entries::check_replacement(to.dir, handle, editor, to.name, moved.id.number)?;
             entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         }
         // Where nothing was there, only this can be refused.
@@ -135,6 +138,7 @@ fn move_subvolume(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, purpose)?;
     let mut states = States::lock(&[from.dir, to.dir]);
     handle.whole(|handle| {
+        subvolumes::names::check(to.dir, handle, to.name, id)?;
         subvolumes::names::remove(from.dir, handle, &mut states, from.name, id, false)?;
         subvolumes::names::add(to.dir, handle, &mut states, to.name, id)?;
         states.store(handle)

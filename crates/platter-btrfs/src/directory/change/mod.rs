@@ -122,6 +122,15 @@ impl EntryName<'_> {
         Ok((self.extref_key(), refs))
     }
 
+    /// Refuses the name where the inode has too many for its reference: before what has the name now is removed, after
+    /// which an addition must not be refused.
+    ///
+    /// # Errors
+    /// `TooManyLinks`.
+    pub fn check_ref(&self, editor: &mut Editor<'_, '_>, has_extended: bool) -> Result<()> {
+        self.with_ref(editor, 0, has_extended).map(drop)
+    }
+
     /// Removes the name. Returns its index.
     ///
     /// # Errors
@@ -221,6 +230,25 @@ impl SubvolumeName<'_> {
         transaction: Generation,
         index: u64,
     ) -> Result<()> {
+        let (by_hash, entry) = self.with_entry(editor, transaction)?;
+        editor.set(self.hash_key(), &by_hash)?;
+        editor.insert(Key::new(self.dir, ItemKind::DIR_INDEX, index), &entry)
+    }
+
+    /// Refuses the name before the one that the subvolume has is removed, after which an addition must not be refused.
+    ///
+    /// # Errors
+    /// Those of [`add`](Self::add).
+    pub fn check(&self, editor: &Editor<'_, '_>) -> Result<()> {
+        self.with_entry(editor, Generation(0)).map(drop)
+    }
+
+    /// What the item by hash then holds, and the entry.
+    fn with_entry(
+        &self,
+        editor: &Editor<'_, '_>,
+        transaction: Generation,
+    ) -> Result<(Vec<u8>, Vec<u8>)> {
         let hash_key = self.hash_key();
         let mut by_hash = editor.get(hash_key)?.unwrap_or_default();
         if !by_hash.is_empty() {
@@ -242,8 +270,7 @@ impl SubvolumeName<'_> {
         if by_hash.len() > editor.item_bytes_max() {
             return Err(Condition::Overflow.into());
         }
-        editor.set(hash_key, &by_hash)?;
-        editor.insert(Key::new(self.dir, ItemKind::DIR_INDEX, index), &entry)
+        Ok((by_hash, entry))
     }
 
     /// Removes both entries.

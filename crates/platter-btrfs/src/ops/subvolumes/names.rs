@@ -47,6 +47,19 @@ pub(in crate::ops) fn is_moved(
     ))
 }
 
+/// Refuses a name of a subvolume, before the one that it has is removed.
+pub(in crate::ops) fn check(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    name: Name<'_>,
+    child: TreeId,
+) -> Result<()> {
+    handle.edit(directory.tree_id(), |editor| {
+        entries::new_index(directory, handle, editor)?;
+        entry(directory, &name, child).check(editor)
+    })
+}
+
 /// Adds the name of a subvolume to a directory. The state of the directory is locked; it is not stored.
 pub(in crate::ops) fn add(
     directory: &BtrfsInode,
