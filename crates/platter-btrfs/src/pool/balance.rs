@@ -1,6 +1,6 @@
 //! Balance: chunks are placed anew, with another profile if that is wanted.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use platter_vfs::Result;
 use platter_vfs::devices::{Balance, Moved, Moving};
@@ -8,6 +8,7 @@ use platter_vfs::devices::{Balance, Moved, Moving};
 use super::{filters, move_chunks, unsupported};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
+use crate::ondisk::features::Incompat;
 use crate::txn::{Placing, WriteContext, restripe};
 
 /// Which chunks of a type are balanced: those that all conditions hold of.
@@ -15,18 +16,18 @@ use crate::txn::{Placing, WriteContext, restripe};
 pub struct BalanceFilter {
     /// `profiles`: one of these, if there are any.
     pub profiles: Vec<Profile>,
-    /// `usage`: as many percent of it are used, the end not included.
+    /// `usage`: as many percent of it are used, the end not included; an end of 0 means that nothing of it is.
     pub usage: Option<Range<u64>>,
     /// `devid`: it has a stripe on this device.
     pub device: Option<DeviceId>,
-    /// `drange`: a stripe on that device, or on any, has a byte in this range.
+    /// `drange`: a stripe on that device has a byte in this range.
     pub device_range: Option<Range<u64>>,
     /// `vrange`: it has an address in this range.
     pub logical_range: Option<Range<u64>>,
     /// `stripes`: so many stripes.
-    pub stripes: Option<Range<u64>>,
-    /// `limit`: so many chunks at most.
-    pub limit: Option<u64>,
+    pub stripes: Option<RangeInclusive<u64>>,
+    /// `limit`: so many chunks at most; none where there are fewer.
+    pub limit: Option<RangeInclusive<u64>>,
     /// `convert`: the profile that they get.
     pub convert: Option<Profile>,
     /// `soft`: not those that have it.
@@ -51,7 +52,11 @@ impl BalanceFilter {
         let overlaps = |wanted: &Range<u64>, start: u64, len_bytes: u64| {
             wanted.start < start.saturating_add(len_bytes) && start < wanted.end
         };
-        let percent = || used.saturating_mul(100) / chunk.len_bytes.max(1);
+        let percent = |part: u64| chunk.len_bytes.saturating_mul(part) / 100;
+        let is_so_full = |wanted: &Range<u64>| {
+            let end = percent(wanted.end).max(u64::from(wanted.end == 0));
+            (percent(wanted.start)..end).contains(&used)
+        };
         let has_stripe = || {
             chunk.stripes.iter().any(|stripe| {
                 let is_on = self.device.is_none_or(|device| device == stripe.device);
@@ -66,7 +71,7 @@ impl BalanceFilter {
         let is_converted = self.is_soft && self.convert == Some(chunk.profile);
         has_profile
             && !is_converted
-            && self.usage.as_ref().is_none_or(|it| it.contains(&percent()))
+            && self.usage.as_ref().is_none_or(is_so_full)
             && has_stripe()
             && logical.is_none_or(|it| overlaps(it, chunk.start.0, chunk.len_bytes))
             && self.stripes.as_ref().is_none_or(|it| it.contains(&count))
@@ -120,6 +125,11 @@ fn has_copies(profile: Profile) -> bool {
 /// # Errors
 /// `ENOSPC` where the devices have no space for a chunk: those before it were moved.
 pub(crate) fn balance(fs: &WriteContext, args: &BalanceArgs, moving: Moving<'_>) -> Result<Moved> {
+    let incompat = fs.superblock().features.incompat;
+    if incompat.contains(Incompat::MIXED_GROUPS) && args.data != args.metadata {
+        let feature = "filters of data other than those of metadata".to_owned();
+        return Err(unsupported(feature, Some("they share chunks")));
+    }
     let map = fs.blocks().store().map();
     let mut placing = Placing::default();
     for (kind, filter) in args.types() {
@@ -141,7 +151,8 @@ pub(crate) fn balance(fs: &WriteContext, args: &BalanceArgs, moving: Moving<'_>)
     let _placed = restripe::set_placing(fs, placing);
     let limit = |types| {
         let filter = args.of(types);
-        filter.and_then(|filter| filter.limit).unwrap_or(u64::MAX)
+        let limit = filter.and_then(|filter| filter.limit.clone());
+        limit.unwrap_or(0..=u64::MAX)
     };
     let wanted = |chunk: &ChunkItem, used: u64| {
         let filter = args.of(chunk.flags)?;
@@ -168,6 +179,18 @@ mod tests {
         };
         assert!(usage(0..50).holds_of(&chunk, chunk.len_bytes / 4));
         assert!(!usage(0..50).holds_of(&chunk, chunk.len_bytes / 2));
+        assert!(usage(50..51).holds_of(&chunk, chunk.len_bytes / 2));
+        assert!(!usage(50..51).holds_of(&chunk, chunk.len_bytes / 2 - 1));
+        assert!(!usage(0..100).holds_of(&chunk, chunk.len_bytes));
+        assert!(usage(0..0).holds_of(&chunk, 0));
+        assert!(!usage(0..0).holds_of(&chunk, 1));
+        assert!(!usage(30..30).holds_of(&chunk, chunk.len_bytes / 10 * 3));
+        let stripes = |stripes| BalanceFilter {
+            stripes: Some(stripes),
+            ..BalanceFilter::default()
+        };
+        assert!(stripes(2..=2).holds_of(&chunk, 0));
+        assert!(!stripes(3..=4).holds_of(&chunk, 0));
         let of_device = |device, range| BalanceFilter {
             device: Some(DeviceId(device)),
             device_range: range,

@@ -95,7 +95,7 @@ pub(crate) fn remove_device(
         let is_on = chunk.stripes.iter().any(|stripe| stripe.device == device);
         is_on.then_some(chunk.profile)
     };
-    let moved = move_chunks(fs, moving, &wanted, &|_| u64::MAX)?;
+    let moved = move_chunks(fs, moving, &wanted, &|_| 0..=u64::MAX)?;
     if !moved.is_cancelled {
         if !devices::chunks_on(fs, device).is_empty() {
             return Err(Condition::Busy.into());
@@ -148,7 +148,7 @@ pub(crate) fn resize_device(
         let wanted = |chunk: &ChunkItem, _: u64| {
             devices::is_beyond(chunk, device, total_bytes).then_some(chunk.profile)
         };
-        moved = move_chunks(fs, moving, &wanted, &|_| u64::MAX)?;
+        moved = move_chunks(fs, moving, &wanted, &|_| 0..=u64::MAX)?;
     }
     if !moved.is_cancelled && total_bytes != before {
         devices::set_size(fs, device, total_bytes)?;

@@ -8,6 +8,8 @@ mod balance;
 mod devices;
 mod replace;
 
+use std::ops::RangeInclusive;
+
 use platter_vfs::devices::{Moved, Moving};
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
@@ -20,31 +22,49 @@ pub use balance::{BalanceArgs, BalanceFilter};
 pub(crate) use devices::{add_device, only_device, remove_device, resize_device};
 pub(crate) use replace::replace_device;
 
-/// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well.
+/// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well. It begins with the lowest
+/// address: the kernel begins with the highest, but has other chunks to move extents to. Of types that have fewer chunks
+/// than their limits say, none is moved.
 fn move_chunks(
     fs: &WriteContext,
     moving: Moving<'_>,
     wanted: &dyn Fn(&ChunkItem, u64) -> Option<Profile>,
-    limit: &dyn Fn(BlockGroupFlags) -> u64,
+    limit: &dyn Fn(BlockGroupFlags) -> RangeInclusive<u64>,
 ) -> Result<Moved> {
     fs.sync()?;
     let mut moved = Moved::default();
+    let used = |chunk: &ChunkItem| {
+        let group = fs.groups().find(chunk.start, 1);
+        group.map_or(0, |group| group.space().used)
+    };
+    let mut there: Vec<(BlockGroupFlags, u64)> = Vec::new();
+    let map = fs.blocks().store().map();
+    for chunk in map.iter().filter(|it| wanted(it, used(it)).is_some()) {
+        let types = types_of(chunk);
+        match there.iter_mut().find(|(it, _)| *it == types) {
+            Some((_, count)) => *count += 1,
+            None => there.push((types, 1)),
+        }
+    }
+    drop(map);
+    let is_enough = |types| {
+        let found = there.iter().find(|(it, _)| *it == types);
+        let count = found.map_or(0, |(_, count)| *count);
+        count >= *limit(types).start()
+    };
     let empty = remove_unused(fs)?;
     moved.considered += empty;
     moved.removed += empty;
     let mut done: Vec<(LogicalAddr, BlockGroupFlags)> = Vec::new();
     loop {
         let map = fs.blocks().store().map();
-        let used = |chunk: &ChunkItem| {
-            let group = fs.groups().find(chunk.start, 1);
-            group.map_or(0, |group| group.space().used)
-        };
         let left: Vec<_> = map
             .iter()
             .filter(|chunk| {
                 let types = types_of(chunk);
                 let of_types = done.iter().filter(|(_, it)| *it == types).count() as u64;
-                !done.iter().any(|(start, _)| *start == chunk.start) && of_types < limit(types)
+                let is_done = done.iter().any(|(start, _)| *start == chunk.start);
+                !is_done && of_types < *limit(types).end() && is_enough(types)
             })
             .filter_map(|chunk| Some((chunk, wanted(chunk, used(chunk))?)))
             .collect();

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod scrub_tests;
 #[cfg(test)]
+mod balance_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -42,11 +42,11 @@ fn request_of(devices: Vec<Arc<dyn BlockDevice>>) -> PoolRequest {
     }
 }
 
-fn request(pool: &Pool) -> PoolRequest {
+pub(super) fn request(pool: &Pool) -> PoolRequest {
     request_of(pool.devices())
 }
 
-fn to_the_end(_: u64, _: u64) -> ControlFlow<()> {
+pub(super) fn to_the_end(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
