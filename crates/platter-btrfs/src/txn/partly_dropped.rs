@@ -2,8 +2,8 @@
 //!
 //! It drops a tree from its beginning, block by block, and leaves pointers as they are: the root item has the first key
 //! of what is there (`drop_progress`), and the level of the node with the pointer that has it (`drop_level`). Here the
-//! pointers before it are taken off the nodes on the way to that one. What is left is a valid tree, of which
-//! [`prune`](super::prune) drops the rest.
+//! pointers before it are taken off the nodes on the way to that one, and further down those of references that old
+//! kernels dropped after it had been stored. What is left is a valid tree, of which [`prune`](super::prune) drops the rest.
 
 use std::sync::atomic::Ordering;
 
@@ -46,10 +46,11 @@ pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Res
         cow: Cow::new(fs, handle.generation),
         state,
     };
-    let way = cutting.way(start, level)?;
+    let mut way = cutting.way(start, level)?;
     for (node, _) in &way {
         cutting.flags_of(node)?;
     }
+    cutting.go_on(&mut way)?;
     handle.has_changed.store(true, Ordering::Relaxed);
     let kept = cutting
         .take_off(&way)
@@ -119,6 +120,58 @@ impl Cutting<'_> {
         }
     }
 
+    /// Goes on down to the first of what is left, as long as that are nodes of the tree alone. Kernels before 5.0 stored no
+    /// key while they changed the references of a shared block, and had dropped those of others before it.
+    fn go_on(&self, way: &mut Vec<(TreeBlock, usize)>) -> Result<()> {
+        while let Some((block, index)) = way.last() {
+            let below = block.level().saturating_sub(1);
+            if below == 0 {
+                return Ok(());
+            }
+            let (node, old) = (block.node(), self.reference_by(block)?);
+            let mut left = node.iter().enumerate().skip(*index);
+            let first = loop {
+                let Some((at, pointer)) = left.next() else {
+                    return Ok(());
+                };
+                if self.is_referred_to(&pointer, below, old)? {
+                    break (at, pointer);
+                }
+            };
+            let (at, pointer) = first;
+            if self.cow.extent_info(pointer.logical, below)?.0 != 1 {
+                return Ok(());
+            }
+            let expected = Expected {
+                level: Some(below),
+                generation: Some(pointer.generation),
+                tree: Some(self.state.tree.id),
+                first_key: Some(pointer.key),
+                end_key: node.pointer(at + 1).map(|next| next.key),
+            };
+            let child = self.cow.fs.blocks().read(pointer.logical, &expected)?;
+            if let Some((_, index)) = way.last_mut() {
+                *index = at;
+            }
+            way.push((child, 0));
+        }
+        Ok(())
+    }
+
+    /// What the blocks are referred to by that a node has pointers to.
+    fn reference_by(&self, block: &TreeBlock) -> Result<RefKey> {
+        let is_full = self.flags_of(block)?.contains(ExtentFlags::FULL_BACKREF);
+        Ok(if is_full {
+            RefKey::SharedBlock {
+                parent: block.logical(),
+            }
+        } else {
+            RefKey::TreeBlock {
+                tree: self.state.id(),
+            }
+        })
+    }
+
     /// The flags of the extent of a node on the way, which belongs to the tree alone.
     fn flags_of(&self, block: &TreeBlock) -> Result<ExtentFlags> {
         let (references, flags) = self.cow.extent_info(block.logical(), block.level())?;
@@ -161,12 +214,8 @@ impl Cutting<'_> {
         let first = pointer.map_or(Key::MIN, |pointer| pointer.key);
         let shape = || self.misshapen(first);
         let below = level.checked_sub(1).ok_or_else(shape)?;
-        let flags = self.flags_of(block)?;
-        let parent = flags.contains(ExtentFlags::FULL_BACKREF).then_some(logical);
-        let old = match parent {
-            Some(parent) => RefKey::SharedBlock { parent },
-            None => RefKey::TreeBlock { tree: id },
-        };
+        let old = self.reference_by(block)?;
+        let new = RefKey::TreeBlock { tree: id };
         let mut rest = pointers.get(index..).unwrap_or_default();
         if is_last {
             // The kernel stores a key before it drops shared blocks: references that come next may be gone.
@@ -180,9 +229,8 @@ impl Cutting<'_> {
             self.queue(pointer.logical, below, old, Action::Drop)?;
             rest = others;
         }
-        if parent.is_some() {
+        if old != new {
             for pointer in rest {
-                let new = RefKey::TreeBlock { tree: id };
                 self.queue(pointer.logical, below, new, Action::Add)?;
                 self.queue(pointer.logical, below, old, Action::Drop)?;
             }

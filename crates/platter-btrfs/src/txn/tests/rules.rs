@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
-use platter_vfs::{Error, SystemClock};
+use platter_vfs::{Context, Error, Filesystem, Name, SystemClock};
 
 use super::image::Pool;
 use crate::block_group::{BlockGroup, Persisted, load_groups};
@@ -18,7 +18,9 @@ use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
+use crate::subvolume;
 use crate::tree::edit::TreeEditor;
 use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
@@ -26,7 +28,7 @@ use crate::txn::data_extents::DataRule;
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
 use crate::txn::partly_dropped::{self, ProgressRule};
-use crate::txn::{FileRange, WriteContext, WriteOptions, data_extents, restripe, trees};
+use crate::txn::{FileRange, WriteContext, WriteOptions, data_extents, refs, restripe, trees};
 use crate::{Btrfs, MountOptions, Rescue};
 
 fn opened() -> (Pool, WriteContext) {
@@ -72,6 +74,80 @@ fn tree_that_was_not_partly_dropped_is_not_cut() {
         assert_eq!(cut(level), ProgressRule::Level.text());
     }
     assert_eq!(cut(1), ProgressRule::Shared.text());
+}
+
+/// As kernels before 5.0 left a deletion: references were dropped after a key had been stored.
+#[test]
+fn references_dropped_below_the_stored_key_are_passed_over() {
+    const SUM: &str = "mount -t btrfs -o \"ro,$options\" \"$device\" \"$root\"\n\
+         cd \"$root\"\ntar -c --sort=name sub | md5sum\ncd /\n";
+    let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
+    pool.run(
+        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
+         btrfs -q subvolume create \"$root\"/sub\n\
+         text=$(head -c 900 /dev/zero | tr '\\0' x)\n\
+         for file in $(seq 900); do echo $text > \"$root\"/sub/$file; done\n\
+         sync -f \"$root\"\n\
+         btrfs -q subvolume snapshot \"$root\"/sub \"$root\"/later\n\
+         echo more > \"$root\"/later/400\n",
+    );
+    let sum = pool.run(SUM);
+    let mount = || {
+        let options = MountOptions {
+            commit_interval: None,
+            ..MountOptions::default()
+        };
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock = Arc::new(SystemClock::new());
+        Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
+    };
+    {
+        let mounted = mount();
+        let root = mounted.root().unwrap();
+        let (subvolumes, name) = (mounted.subvolumes().unwrap(), Name::new(b"later"));
+        let deleted = subvolumes.delete(&Context::root(), root.id(), name.unwrap(), None);
+        deleted.unwrap();
+        drop(root);
+        // As after a crash.
+        mounted.super_block().writing().unwrap().sync().unwrap();
+    }
+    let fs = pool.open(WriteOptions::default());
+    let id = TreeId(257);
+    let handle = fs.begin(64).unwrap();
+    let root = fs.tree(id).unwrap().view().now.tree.root;
+    let read = |logical| fs.blocks().read(logical, &Expected::default()).unwrap();
+    let changed = Key::new(256 + 400, ItemKind::INODE_ITEM, 0);
+    let top = read(root.logical);
+    let at = top.node().index_for(changed);
+    let way = top.node().pointer(at).unwrap();
+    let below = read(way.logical);
+    let cow = Cow::new(&fs, handle.generation());
+    assert_eq!((top.level(), below.level()), (2, 1));
+    assert_eq!(cow.extent_info(way.logical, 1).unwrap().0, 1);
+    let of_top = top.node().iter().take(at).map(|it| (it.logical, 1));
+    let of_below = below.node().iter().take(below.node().index_for(changed));
+    let of_below: Vec<_> = of_below.map(|it| (it.logical, 0)).collect();
+    assert!(!of_below.is_empty());
+    for (logical, level) in of_top.chain(of_below) {
+        let by_tree = RefKey::TreeBlock { tree: id };
+        let change = cow.change(logical, level, by_tree, Action::Drop, false);
+        refs::queue(&fs, &change).unwrap();
+    }
+    let stored = subvolume::change_root(&handle, id, |item| {
+        item.drop_progress = way.key;
+        item.drop_level = 2;
+    });
+    stored.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let mounted = mount();
+    mounted.sync().unwrap();
+    assert!(mounted.super_block().dead_subvolumes.is_empty());
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    assert_eq!(pool.run(SUM), sum);
 }
 
 #[test]
