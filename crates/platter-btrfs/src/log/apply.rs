@@ -19,9 +19,6 @@ use crate::ondisk::types::ORPHAN_OBJECT;
 use crate::ondisk::{Key, LogicalAddr, TreeId};
 use crate::txn::{FileRange, Handle, WriteContext, data_extents};
 
-/// Tree blocks that a replay is expected to change. It may be more.
-const APPLY_CREDITS: u32 = 512;
-
 rules! {
     /// The rules of a log that is replayed.
     pub(super) enum ApplyRule of "log tree" {
@@ -43,7 +40,7 @@ pub fn apply(
         data_extents::keep_log_block(fs, block)?;
     }
     let mut new = new_extents(fs, overlays)?;
-    let handle = fs.begin_freeing(APPLY_CREDITS)?;
+    let handle = fs.begin_replay()?;
     handle.whole(|handle| {
         for (&tree, overlay) in overlays {
             if tree == TreeId::CSUM {

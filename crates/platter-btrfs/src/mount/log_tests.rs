@@ -17,7 +17,7 @@ use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ops::sync;
 use crate::txn::tests::image::Pool;
-use crate::txn::{WriteContext, log_trees};
+use crate::txn::{WriteContext, WriteOptions, log_trees};
 
 struct Mounted {
     fs: Btrfs,
@@ -379,4 +379,72 @@ fn names_of_one_hash_are_not_replayed_beyond_an_item() {
     drop(root);
     again.fs.unmount().unwrap();
     pool.assert_clean();
+}
+
+fn mount_with(pool: &Pool, transactions: WriteOptions) -> Btrfs {
+    let options = MountOptions {
+        transactions,
+        ..MountOptions::default()
+    };
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(SystemClock::new());
+    Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
+}
+
+fn committed(fs: &Btrfs) -> u64 {
+    fs.super_block().writing().unwrap().committed().0
+}
+
+/// Creates a file that is in a log alone. Returns the last transaction that is durable.
+fn crash_with_a_log(fs: Btrfs) -> u64 {
+    fs.sync().unwrap();
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    file.unwrap().sync(false).unwrap();
+    let writing = fs.super_block().writing().unwrap();
+    assert_eq!(log_trees::logs_written(writing), 1);
+    sync::end_writes(fs.super_block());
+    committed(&fs)
+}
+
+/// A commit before the one of the replay would drop the log.
+fn assert_replayed_at_once(pool: &Pool, transactions: WriteOptions, before: u64) {
+    let fs = mount_with(pool, transactions);
+    assert_eq!(committed(&fs), before + 1);
+    fs.root().unwrap().lookup(name("file")).unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn log_of_a_full_filesystem_is_replayed() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-n", "65536"]);
+    // With small chunks not much more of metadata is free than is reserved.
+    let small = WriteOptions {
+        chunk_parts: 100,
+        ..WriteOptions::default()
+    };
+    let fs = mount_with(&pool, small);
+    let root = fs.root().unwrap();
+    let large = root.create(&Context::root(), name("large"), CreateKind::Regular, 0o644);
+    let (large, piece) = (large.unwrap(), vec![1; 1 << 20]);
+    let mut end = 0;
+    while large.write_at(end, &piece).is_ok() {
+        end += 1 << 20;
+    }
+    drop((large, root));
+    let before = crash_with_a_log(fs);
+    assert_replayed_at_once(&pool, WriteOptions::default(), before);
+}
+
+#[test]
+fn log_is_replayed_in_one_transaction() {
+    let pool = pool();
+    let before = crash_with_a_log(mount_with(&pool, WriteOptions::default()));
+    let short = WriteOptions {
+        blocks_max: 16,
+        ..WriteOptions::default()
+    };
+    assert_replayed_at_once(&pool, short, before);
 }

@@ -77,14 +77,13 @@ pub(crate) fn reserve_logged(
     fs.groups.allocate_at(&(address.0..end.0), &read)
 }
 
-/// Lets a block of a log tree be as it is until the next commit is durable, which is due with it.
+/// Lets a block of a log tree be as it is until the next commit is durable.
 pub(crate) fn keep_log_block(fs: &WriteContext, address: LogicalAddr) -> Result<()> {
     let len_bytes = fs.node_bytes();
     if reserve_logged(fs, address, len_bytes)? {
         fs.groups.pin_allocation(address, len_bytes)?;
         fs.pinned.lock().add(address.0..address.0 + len_bytes);
     }
-    fs.transactions.change(0, |running| running.blocks += 1);
     Ok(())
 }
 

@@ -392,6 +392,18 @@ impl WriteContext {
         Ok(handle)
     }
 
+    /// Begins the handle that replays a log. Nothing is reserved for it, so that it may use all that is free: a reservation
+    /// may commit, and a commit drops the log. The transaction is not empty, whatever there is to replay.
+    ///
+    /// # Errors
+    /// That the filesystem is read-only after a failure.
+    pub(crate) fn begin_replay(&self) -> Result<Handle<'_>> {
+        let handle = self.begin_unreserved(0)?;
+        self.transactions
+            .change(0, |running| running.blocks += 1);
+        Ok(handle)
+    }
+
     /// Begins a handle for which nothing is reserved.
     fn begin_unreserved(&self, credits: u32) -> Result<Handle<'_>> {
         let credits = credits.min(self.transactions.blocks_max());
