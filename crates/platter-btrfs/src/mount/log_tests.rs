@@ -343,7 +343,11 @@ fn checksums_that_two_logs_have_are_replayed_once() {
         let file = root.lookup(name("file")).unwrap();
         let copy = root.lookup(name("sub")).unwrap().lookup(name("copy"));
         assert!(read(&*file) == contents, "{shared:?}");
-        let sector = if shared.start == 0 { [1; 4096] } else { [2; 4096] };
+        let sector = if shared.start == 0 {
+            [1; 4096]
+        } else {
+            [2; 4096]
+        };
         assert!(read(&*copy.unwrap()) == sector, "{shared:?}");
         drop((file, root));
         again.fs.unmount().unwrap();
@@ -396,7 +400,7 @@ fn committed(fs: &Btrfs) -> u64 {
 }
 
 /// Creates a file that is in a log alone. Returns the last transaction that is durable.
-fn crash_with_a_log(fs: Btrfs) -> u64 {
+fn crash_with_a_log(fs: &Btrfs) -> u64 {
     fs.sync().unwrap();
     let root = fs.root().unwrap();
     let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
@@ -419,7 +423,7 @@ fn assert_replayed_at_once(pool: &Pool, transactions: WriteOptions, before: u64)
 
 #[test]
 fn log_of_a_full_filesystem_is_replayed() {
-    let pool = Pool::make(1, 128, &["-m", "single", "-n", "65536"]);
+    let pool = Pool::make(1, 128, &["-m", "single"]);
     // With small chunks not much more of metadata is free than is reserved.
     let small = WriteOptions {
         chunk_parts: 100,
@@ -434,14 +438,14 @@ fn log_of_a_full_filesystem_is_replayed() {
         end += 1 << 20;
     }
     drop((large, root));
-    let before = crash_with_a_log(fs);
+    let before = crash_with_a_log(&fs);
     assert_replayed_at_once(&pool, WriteOptions::default(), before);
 }
 
 #[test]
 fn log_is_replayed_in_one_transaction() {
     let pool = pool();
-    let before = crash_with_a_log(mount_with(&pool, WriteOptions::default()));
+    let before = crash_with_a_log(&mount_with(&pool, WriteOptions::default()));
     let short = WriteOptions {
         blocks_max: 16,
         ..WriteOptions::default()

@@ -12,8 +12,8 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 use platter_vfs::subvolumes::{SendOptions, Subvolume};
 use platter_vfs::{
-    Condition, Context, CreateKind, Error, Filesystem, Inode, Name, RenameMode, Result,
-    Subvolumes, SystemClock,
+    Condition, Context, CreateKind, Error, Filesystem, Inode, Name, RenameMode, Result, Subvolumes,
+    SystemClock,
 };
 
 use super::write_tests::{colliding, mount, name, read};

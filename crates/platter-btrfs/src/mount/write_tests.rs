@@ -941,7 +941,8 @@ fn name_whose_reference_does_not_fit_replaces_no_other() {
     let file = create(&*root, b"file", CreateKind::Regular);
     let dirs = [&b"one"[..], b"two"].map(|it| create(&*root, it, CreateKind::Directory));
     let long = |number: u32| format!("{number:0250}");
-    let link = |dir: &dyn Inode, name: &[u8]| dir.link(&context, Name::new(name).unwrap(), file.id());
+    let link =
+        |dir: &dyn Inode, name: &[u8]| dir.link(&context, Name::new(name).unwrap(), file.id());
     for dir in &dirs {
         for number in 0..FILLING {
             link(&**dir, long(number).as_bytes()).unwrap();

@@ -399,8 +399,7 @@ impl WriteContext {
     /// That the filesystem is read-only after a failure.
     pub(crate) fn begin_replay(&self) -> Result<Handle<'_>> {
         let handle = self.begin_unreserved(0)?;
-        self.transactions
-            .change(0, |running| running.blocks += 1);
+        self.transactions.change(0, |running| running.blocks += 1);
         Ok(handle)
     }
 

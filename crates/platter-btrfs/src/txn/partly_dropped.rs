@@ -123,13 +123,13 @@ impl Cutting<'_> {
     /// Goes on down to the first of what is left, as long as that are nodes of the tree alone. Kernels before 5.0 stored no
     /// key while they changed the references of a shared block, and had dropped those of others before it.
     fn go_on(&self, way: &mut Vec<(TreeBlock, usize)>) -> Result<()> {
-        while let Some((block, index)) = way.last() {
+        while let Some((block, start)) = way.last().cloned() {
             let below = block.level().saturating_sub(1);
             if below == 0 {
                 return Ok(());
             }
-            let (node, old) = (block.node(), self.reference_by(block)?);
-            let mut left = node.iter().enumerate().skip(*index);
+            let (node, old) = (block.node(), self.reference_by(&block)?);
+            let mut left = node.iter().enumerate().skip(start);
             let first = loop {
                 let Some((at, pointer)) = left.next() else {
                     return Ok(());

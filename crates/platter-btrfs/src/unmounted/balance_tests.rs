@@ -112,7 +112,7 @@ fn filters_choose_the_chunks_of_the_kernel() {
         "limit=2",
         "limit=1..2",
         "limit=9..10",
-        "usage=90,limit=2..",
+        "usage=50,limit=2..",
         "profiles=single|dup",
         "profiles=raid1",
         "stripes=1..1",
@@ -127,7 +127,7 @@ fn filters_choose_the_chunks_of_the_kernel() {
     ] {
         let by_us = moved_by_us(&pool, Some(words), None);
         restore();
-        let by_kernel = moved_by_kernel(&pool, &format!("-d{words}"));
+        let by_kernel = moved_by_kernel(&pool, &format!("'-d{words}'"));
         restore();
         if words.contains("limit") {
             // The kernel begins with the highest addresses.
