@@ -87,10 +87,12 @@ impl<'c> Placed<'c> {
         Self { callers, cpu: ANY }
     }
 
-    /// Notes a request of the thread `caller`, and moves this thread to where the next one is to be served.
+    /// Notes a request of the thread `caller`, and moves this thread to where it is to be served: a long read anywhere,
+    /// since several threads may decompress it.
     pub(super) fn note(&mut self, caller: u32, is_long_read: bool) {
         self.callers.note(caller, is_long_read);
-        self.move_to(self.callers.cpu.load(Ordering::Relaxed));
+        let cpu = self.callers.cpu.load(Ordering::Relaxed);
+        self.move_to(if is_long_read { ANY } else { cpu });
     }
 
     /// Lets this thread, and those that it starts, run where the process may.

@@ -45,10 +45,9 @@ pub(super) fn work(connection: &Connection, share: Share, notices: &Notices) -> 
         let Some(request) = Request::whole(request) else {
             continue;
         };
-        let is_long_read = request.asks_for_much();
-        placed.note(request.header.pid, is_long_read);
-        if is_long_read || request.opcode() == Some(Opcode::Ioctl) {
-            // It may start threads.
+        placed.note(request.header.pid, request.asks_for_much());
+        if request.opcode() == Some(Opcode::Ioctl) {
+            // It may start threads, which would stay where this one is.
             placed.release();
         }
         let answered = match exchange.answer(request, &mut answer[OUT_HEADER_BYTES..]) {
