@@ -814,3 +814,26 @@ fn block_that_was_moved_is_copied_until_that_is_durable() {
     write(3);
     assert_eq!(place(&file, 0), next);
 }
+
+/// `FS_IOC_FSSETXATTR` sets both: a hint without its flag, or a flag without its hint, is corrupt to Linux.
+#[test]
+fn hints_that_are_set_with_other_flags_are_whole() {
+    const NODUMP: u32 = 0x40;
+    const XFLAGS: u32 = 0x800 | 0x1_0000;
+    let mounted = Mounted::new(Preallocation::Off);
+    let file = mounted.file("file");
+    for (flags, xflags, bytes) in [(NODUMP, XFLAGS, 65536), (0, 0, 0)] {
+        let changes = SetAttr {
+            flags: Some(flags),
+            xflags: Some(xflags),
+            extent_size_bytes: Some(bytes),
+            cow_extent_size_bytes: Some(bytes),
+            ..SetAttr::default()
+        };
+        let attr = file.set_attr(&Context::root(), &changes).unwrap();
+        assert_eq!(attr.flags, flags);
+        let found = file.extended_flags().unwrap();
+        let hints = (found.extent_size_bytes, found.cow_extent_size_bytes);
+        assert_eq!((found.xflags, hints), (xflags, (bytes, bytes)));
+    }
+}
