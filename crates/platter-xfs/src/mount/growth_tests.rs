@@ -815,6 +815,35 @@ fn block_that_was_moved_is_copied_until_that_is_durable() {
     assert_eq!(place(&file, 0), next);
 }
 
+/// Blocks that both files have at the same places of a range have an owner for each already.
+#[test]
+fn files_that_share_blocks_exchange_the_others() {
+    let mut options = MkfsOptions::new(Uuid::from_bytes([7; 16]));
+    options.set_feature("rmapbt", true).unwrap();
+    let mounted = Mounted::on(device_of(&options), Preallocation::Off);
+    let (file, clone) = (mounted.file("file"), mounted.file("clone"));
+    append(&file);
+    clone.clone_range(&*file, 0..PIECE as u64, 0).unwrap();
+    clone.write_at(8192, &[6; 4096]).unwrap();
+    clone.sync(false).unwrap();
+    let places = |file: &Arc<dyn Inode>| [0, 4096, 8192, 12288].map(|at| place(file, at));
+    let (before, of_clone) = (places(&file), places(&clone));
+    let exchange = Exchange {
+        offset: 0,
+        other_offset: 0,
+        len_bytes: Some(PIECE as u64),
+        written_only: false,
+        dry_run: false,
+    };
+    file.exchange_range(&*clone, &exchange).unwrap();
+    assert_eq!((places(&file), places(&clone)), (of_clone, before));
+    let mut bytes = [0; 4096];
+    file.read_at(8192, &mut bytes).unwrap();
+    assert_eq!(bytes, [6; 4096]);
+    drop((file, clone));
+    mounted.remount();
+}
+
 /// `FS_IOC_FSSETXATTR` sets both: a hint without its flag, or a flag without its hint, is corrupt to Linux.
 #[test]
 fn hints_that_are_set_with_other_flags_are_whole() {
