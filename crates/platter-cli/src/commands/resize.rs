@@ -17,6 +17,7 @@ use super::mounted::{self, is_in_mount};
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
+use crate::interrupt;
 use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
 
@@ -52,8 +53,13 @@ impl Resize {
             Some(date) => Arc::new(FixedClock::new(date, 0)),
             None => Arc::new(SystemClock::new()),
         };
-        let grown =
-            platter::resize::grow(&spec, self.size.unwrap_or(NewSize::Whole), &budget, &clock)?;
+        let size = self.size.unwrap_or(NewSize::Whole);
+        let found = std::fs::metadata(&spec.image);
+        if spec.partition.is_none() && found.is_ok_and(|found| found.is_file()) {
+            interrupt::catch()?;
+        }
+        let progress = interrupt::progress();
+        let grown = platter::resize::grow(&spec, size, &budget, &clock, &progress)?;
         let name = unescape(&spec.to_string());
         self.report(&name, grown.before_bytes, grown.after_bytes)
     }

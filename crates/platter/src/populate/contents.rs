@@ -14,7 +14,7 @@ use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat};
 use rustix::io::Errno;
 
 use super::FileId;
-use crate::{Cause, Result};
+use crate::{Cause, Progress, Result};
 
 /// Bytes read at once.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -147,9 +147,11 @@ impl Contents {
     }
 
     /// Bytes of the blocks that [`copy`](Self::copy) gives.
-    pub(super) fn data_bytes(&self) -> Result<u64, Cause> {
+    pub(super) fn data_bytes(&self, progress: &Progress) -> Result<u64, Cause> {
         let mut all = 0;
+        progress.check()?;
         self.copy(&mut |_, bytes| {
+            progress.check()?;
             all += bytes.len().next_multiple_of(HOLE_BYTES) as u64;
             Ok(())
         })?;
@@ -157,12 +159,12 @@ impl Contents {
     }
 
     /// No fewer bytes than that, found without a look at a file that is no longer than a chunk.
-    pub(super) fn data_bytes_max(&self) -> Result<u64, Cause> {
+    pub(super) fn data_bytes_max(&self, progress: &Progress) -> Result<u64, Cause> {
         let size_bytes = self.size_bytes();
         if size_bytes <= CHUNK_BYTES {
             return Ok(size_bytes.next_multiple_of(HOLE_BYTES as u64));
         }
-        self.data_bytes()
+        self.data_bytes(progress)
     }
 
     /// Passes the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is

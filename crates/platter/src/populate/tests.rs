@@ -281,7 +281,7 @@ fn members_that_end_past_the_archive_are_refused() {
     assert!(sparse(b"9223372036854775808", b"0,5").is_err());
     assert!(sparse(b"18446744073709551615", b"0,5,18446744073709551614,1").is_err());
     let longest = sparse(b"9223372036854775807", b"0,5").unwrap();
-    assert_eq!(longest.data_bytes().unwrap(), 4096);
+    assert_eq!(longest.data_bytes(&Progress::default()).unwrap(), 4096);
     let mut broken = member(b'0', "a", "", b"");
     broken[0] ^= 1;
     assert!(archive(&[broken]).is_err());

@@ -17,6 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::operands::Volumes;
 use crate::args::ImageOptions;
 use crate::console::{Console, report_problem};
+use crate::interrupt;
 use crate::output::error::misuse;
 use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
@@ -106,7 +107,7 @@ impl Cp {
         allow_many_descriptors();
         let mut volumes = Volumes::new(options);
         let mut console = Console::new();
-        let mut copier = Copier::new(self.copy_options());
+        let mut copier = Copier::new(self.copy_options()).progress(interrupt::progress());
         let mut progress = Progress::new(true);
         for operand in sources {
             let follow = self.follow || !(self.recursive || self.archive);
@@ -116,6 +117,9 @@ impl Cp {
                 .and_then(|(_, file)| self.copy(&mut copier, &file, &target, &mut progress));
             if let Err(error) = copied {
                 progress.suspend(|| console.trouble(1, error))?;
+            }
+            if interrupt::is_pending() {
+                break;
             }
         }
         progress.finish();
@@ -181,6 +185,7 @@ impl Cp {
         }
         match *target {
             Target::Directory(directory) => {
+                interrupt::catch()?;
                 copier.copy_into(source, directory, name_of(source), &mut observer)?;
             }
             Target::File(target) => {
@@ -193,6 +198,7 @@ impl Cp {
                     let name = target.file_name().context("the target has no name")?;
                     let parent = target.parent().filter(|path| !path.as_os_str().is_empty());
                     let parent = parent.unwrap_or(Path::new("."));
+                    interrupt::catch()?;
                     copier.copy_into(source, parent, name, &mut observer)?;
                 }
             }
