@@ -10,10 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat};
+use rustix::fs::{CWD, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::FileId;
+use crate::host_file::data_ranges;
 use crate::{Cause, Progress, Result};
 
 /// Bytes read at once.
@@ -320,32 +321,6 @@ pub(super) fn write_data(
 pub(super) fn has_holes(bytes: &[u8]) -> bool {
     let mut blocks = bytes.chunks(HOLE_BYTES);
     blocks.any(|block| *block == ZEROS[..block.len()])
-}
-
-/// Where a file of the host has data.
-fn data_ranges(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>, Cause> {
-    let mut ranges = Vec::new();
-    let mut at = 0;
-    while at < size_bytes {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            // It does not know of holes.
-            Err(Errno::INVAL | Errno::NOTSUP) => at,
-            Err(error) => return Err(Error::from(error).into()),
-        };
-        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
-            Ok(end) => end.min(size_bytes),
-            Err(Errno::INVAL | Errno::NOTSUP | Errno::NXIO) => size_bytes,
-            Err(error) => return Err(Error::from(error).into()),
-        };
-        if start >= size_bytes || end <= start {
-            break;
-        }
-        ranges.push(start..end);
-        at = end;
-    }
-    Ok(ranges)
 }
 
 #[cfg(test)]

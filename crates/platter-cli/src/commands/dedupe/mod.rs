@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
 
-use platter::dedupe::{BLOCK_BYTES_MIN, Dedupe as Request, FileDeduped, dedupe};
+use platter::dedupe::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Dedupe as Request, FileDeduped, dedupe};
 use platter::escape::unescape;
 use serde_json::{Map, json};
 
@@ -34,7 +34,8 @@ pub(crate) struct Dedupe {
     /// All regular files below directories, those in other subvolumes as well
     #[arg(short, long)]
     recursive: bool,
-    /// Compare blocks of this size, a power of two: smaller ones find more, and take more memory
+    /// Compare blocks of this size, a power of two: smaller ones find more, and take more memory; those of the filesystem
+    /// if they are larger
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size, default_value = "128K")]
     block_size: u64,
     /// Leave shorter files alone
@@ -174,7 +175,7 @@ fn is_in_a_mount(operand: &OsStr) -> bool {
 
 fn parse_block_size(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
-    if (BLOCK_BYTES_MIN..=16 << 20).contains(&bytes) && bytes.is_power_of_two() {
+    if (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes) && bytes.is_power_of_two() {
         return Ok(bytes);
     }
     Err("blocks are a power of two from 4K to 16M".to_owned())
