@@ -3,7 +3,6 @@
 mod into_image;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Write, stderr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::{Console, report_problem};
+use crate::console::{Console, narrate, report_problem};
 use crate::interrupt;
 use crate::output::error::misuse;
 use crate::output::kind::kind_text;
@@ -166,9 +165,8 @@ impl Cp {
             CopyEvent::Copying(source, target) if self.verbose => {
                 let image = source.volume().name();
                 let (path, target) = (Escaped(source.path()), target.as_os_str().as_bytes());
-                let line = format!("{image}:{path} -> {}", Escaped(target));
-                // Nothing is left to do where this cannot be written.
-                progress.suspend(|| drop(writeln!(stderr(), "{line}")));
+                let target = Escaped(target);
+                progress.suspend(|| narrate(format_args!("{image}:{path} -> {target}")));
             }
             CopyEvent::Copying(..) => {}
             CopyEvent::Problem(problem) => progress.suspend(|| report_problem(problem)),
