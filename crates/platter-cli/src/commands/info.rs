@@ -15,7 +15,7 @@ use platter::{Escaped, Image, ImageSpec, Probe, Signature, Volume};
 use platter_fuse::MountReport;
 use serde_json::{Map, Value, json};
 
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::{parse_image, report_requests};
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -93,7 +93,7 @@ enum Shown {
 
 impl Shown {
     fn look(operand: &OsStr, options: &ImageOptions) -> anyhow::Result<Self> {
-        if is_in_mount(operand) {
+        if is_mount(operand, options)? {
             return Ok(Self::Mount(Box::new(FoundMount::look(Path::new(operand))?)));
         }
         let image = options.open_options().open_image(&parse_image(operand)?)?;

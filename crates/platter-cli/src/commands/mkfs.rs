@@ -214,6 +214,7 @@ impl Mkfs {
         if image_options.offset.is_some() {
             misuse!("--offset is not for making a filesystem; name a partition");
         }
+        image_options.refuse_others(&["device", "journal", "rtdev"], "making a filesystem")?;
         let there = std::fs::metadata(&spec.image).ok();
         let is_device = there.is_some_and(|file| file.file_type().is_block_device());
         let is_file = !is_device && spec.partition.is_none();

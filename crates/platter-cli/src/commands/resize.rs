@@ -13,7 +13,7 @@ use platter::vfs::{Clock, FixedClock, SystemClock};
 use platter_fuse::DevicesCommand;
 use serde_json::{Map, json};
 
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
@@ -41,12 +41,13 @@ pub(crate) struct Resize {
 
 impl Resize {
     pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
-        if is_in_mount(&self.image) {
+        if is_mount(&self.image, image_options)? {
             return self.resize_mounted();
         }
         if image_options.offset.is_some() {
             misuse!("--offset is not for growing a filesystem; name a partition");
         }
+        image_options.refuse_others(&[], "growing a filesystem")?;
         let spec = parse_image(&self.image)?;
         let budget = Arc::new(MemoryBudget::new(image_options.cache));
         let clock: Arc<dyn Clock> = match source_date()? {

@@ -10,8 +10,8 @@ use platter::dedupe::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Dedupe as Request, FileD
 use platter::escape::unescape;
 use serde_json::{Map, json};
 
-use super::editing::{Targets, scope};
-use super::mounted::is_in_mount;
+use super::editing::{Targets, refuse_reading_options, scope};
+use super::mounted::{is_in_mount, refuse_image_options};
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
 use crate::output::error::misuse;
@@ -94,6 +94,7 @@ impl Dedupe {
             if mounted < self.files.len() {
                 misuse!("some are in images and some in mounts; a command changes one of both");
             }
+            refuse_image_options(options)?;
             mounted::dedupe(&self.files, &request, self.recursive, &mut tally)?;
             self.files[0].as_encoded_bytes().to_vec()
         } else {
@@ -108,9 +109,7 @@ impl Dedupe {
         request: &Request,
         tally: &mut Tally,
     ) -> anyhow::Result<Vec<u8>> {
-        if options.no_lock || options.norecovery {
-            misuse!("--no-lock and --norecovery are for reading only");
-        }
+        refuse_reading_options(options)?;
         let targets = Targets::parse(&self.files)?;
         let mut open_options = options.open_options();
         if let Some(date) = source_date()? {
