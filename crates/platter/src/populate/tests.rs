@@ -164,7 +164,7 @@ fn member(kind: u8, name: &str, target: &str, data: &[u8]) -> Vec<u8> {
 
 fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = 3 + key.len() + value.len();
-    let len = (1..1000).find(|len| rest + len.to_string().len() == *len);
+    let len = (1..1_000_000).find(|len| rest + len.to_string().len() == *len);
     let head = format!("{} {key}=", len.unwrap());
     [head.as_bytes(), value, b"\n"].concat()
 }
@@ -239,6 +239,20 @@ fn global_records_are_defaults_for_what_follows() {
     assert_eq!(found, expected);
     let refused = archive(&[member(b'g', "g", "", &record("path", b"a"))]);
     assert!(refused.is_err());
+}
+
+#[test]
+fn global_records_are_no_longer_than_what_takes_them() {
+    let given = |key: &str, len: usize| {
+        let records = record(key, &vec![b'x'; len]);
+        let globals = member(b'g', "pax_global_header", "", &records);
+        archive(&[globals, member(b'0', "file", "", b"")])
+    };
+    assert!(given("comment", 100_000).is_ok());
+    assert!(given("SCHILY.xattr.user.x", 1000).is_ok());
+    let refused = given("SCHILY.xattr.user.x", 5000).unwrap_err();
+    let refused = refused.to_string();
+    assert!(refused.contains("global headers say too much"), "{refused}");
 }
 
 #[test]
