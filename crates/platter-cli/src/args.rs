@@ -20,7 +20,7 @@ use crate::commands::{
     touch, tree, trim, truncate, tune, umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
-use crate::output::error::usage_object;
+use crate::output::error::{misuse, usage_object};
 
 /// Read, change, make, check and mount ext2, ext3 and ext4 images and disks without root.
 ///
@@ -184,6 +184,29 @@ impl ImageOptions {
             options = options.count_requests();
         }
         options
+    }
+}
+
+impl ImageOptions {
+    /// Refuses options that a command does not use, all but those named and the size of caches, rather than to do without
+    /// what they ask for.
+    pub(crate) fn refuse_others(&self, used: &[&str], command: &str) -> anyhow::Result<()> {
+        for (name, is_given) in [
+            ("offset", self.offset.is_some()),
+            ("norecovery", self.norecovery),
+            ("device", !self.devices.is_empty()),
+            ("journal", self.journal.is_some()),
+            ("rtdev", self.rtdev.is_some()),
+            ("superblock", self.superblock.is_some()),
+            ("option", !self.fs_options.is_empty()),
+            ("no-lock", self.no_lock),
+            ("count-requests", self.count_requests),
+        ] {
+            if is_given && !used.contains(&name) {
+                misuse!("--{name} is not for {command}");
+            }
+        }
+        Ok(())
     }
 }
 

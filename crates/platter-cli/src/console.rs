@@ -36,6 +36,14 @@ pub(crate) fn complain(message: impl Display) {
     write_whole(&format!("platter: {message}\n"));
 }
 
+/// Writes a line about what is being done to standard error.
+pub(crate) fn narrate(line: impl Display) {
+    if is_json() {
+        return complain(line);
+    }
+    write_whole(&format!("{line}\n"));
+}
+
 /// Writes an error to standard error.
 pub(crate) fn report(error: &anyhow::Error) {
     if is_json() {

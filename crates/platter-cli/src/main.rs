@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod console;
+mod interrupt;
 mod output;
 mod startup;
 
@@ -35,5 +36,6 @@ fn main() -> ExitCode {
             invocation.cli.command.failure_status()
         }
     };
+    interrupt::end_if_pending();
     ExitCode::from(status)
 }

@@ -1,13 +1,15 @@
-//! Which files of the host a filesystem lies in.
+//! Files of the host: which of them a filesystem lies in, and where they have data.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use platter_block::FileDevice;
-use rustix::fs::{FileType, Stat, fstat, major, minor, stat};
+use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 use rustix::io::Errno;
 
 use crate::{Cause, Error};
@@ -67,6 +69,31 @@ impl HostFileId {
         let path = file.strip_suffix(b"\n").unwrap_or(&file);
         Self::at(Path::new(OsStr::from_bytes(path))).ok()
     }
+}
+
+/// The ranges of a file of the host that are no holes, up to a size. All of it is data where the host knows of no holes.
+pub fn data_ranges(file: &File, size_bytes: u64) -> io::Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size_bytes {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::NOTSUP) => at,
+            Err(error) => return Err(error.into()),
+        };
+        let end = match seek(file, SeekFrom::Hole(start)) {
+            Ok(end) => end.min(size_bytes),
+            Err(Errno::INVAL | Errno::NOTSUP | Errno::NXIO) => size_bytes,
+            Err(error) => return Err(error.into()),
+        };
+        if start >= size_bytes || end <= start {
+            break;
+        }
+        ranges.push(start..end);
+        at = end;
+    }
+    Ok(ranges)
 }
 
 /// The error of a target at a path of the host in which the source lies.

@@ -19,13 +19,13 @@ use crate::Cause;
 #[derive(Clone, Default)]
 pub struct Progress {
     state: Arc<State>,
+    is_cancelled: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
 struct State {
     files: AtomicU64,
     bytes: AtomicU64,
-    is_cancelled: AtomicBool,
     listener: Option<Box<Listener>>,
 }
 
@@ -56,7 +56,15 @@ impl Progress {
                 listener: Some(Box::new(listener)),
                 ..State::default()
             }),
+            is_cancelled: Arc::default(),
         }
+    }
+
+    /// The same, cancelled while `flag` is set, which is all that a signal handler can do.
+    #[must_use]
+    pub fn cancelled_by(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.is_cancelled = flag;
+        self
     }
 
     /// Files of all kinds.
@@ -73,13 +81,13 @@ impl Progress {
 
     /// Makes the operation end with [`Cause::Cancelled`] soon: after the file or the piece of one that it is at.
     pub fn cancel(&self) {
-        self.state.is_cancelled.store(true, Ordering::Relaxed);
+        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Whether it was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.state.is_cancelled.load(Ordering::Relaxed)
+        self.is_cancelled.load(Ordering::Relaxed)
     }
 
     /// Refuses to go on once it was cancelled.

@@ -11,7 +11,7 @@ use platter_vfs::{Clock, Condition};
 use crate::driver::{self, Resize, ResizeRequest, unsupported};
 use crate::make::Draft;
 use crate::populate::host_error;
-use crate::{Cause, Error, Image, ImageSpec, Result};
+use crate::{Cause, Error, Image, ImageSpec, Progress, Result};
 
 pub use crate::driver::Resized;
 
@@ -34,7 +34,8 @@ pub enum NewSize {
 ///
 /// With a journal, the filesystem has its old or its new size whatever happens meanwhile. Without one,
 /// that holds for a file: a copy is made larger, and takes its place. On a device, a filesystem without
-/// a journal needs a check if the power fails.
+/// a journal needs a check if the power fails. `progress` counts what is copied, and can cancel before the first change
+/// that is seen; what is made larger in place is made so to the end.
 ///
 /// # Errors
 /// `NoSpace` where the device or partition is shorter; `Unsupported` for a length that the filesystem cannot be made
@@ -44,6 +45,7 @@ pub fn grow(
     size: NewSize,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
+    progress: &Progress,
 ) -> Result<Resized> {
     let image = Image::open_spec(spec, Access::Write)?;
     let format = image.format()?;
@@ -65,6 +67,9 @@ pub fn grow(
     };
     let metadata = fs::metadata(&spec.image).map_err(|error| host_error(&spec.image, error))?;
     let is_whole_file = spec.partition.is_none() && !metadata.file_type().is_block_device();
+    let name = Arc::clone(image.name());
+    let cancelled = |cause| Error::new(&name, cause);
+    progress.check().map_err(cancelled)?;
     if !is_whole_file {
         return grow_on(resize, &image, size_bytes, budget, clock);
     }
@@ -73,12 +78,12 @@ pub fn grow(
     if has_length || resize.is_atomic(device).map_err(named)? {
         return grow_file(resize, spec, image, size_bytes, budget, clock);
     }
-    let name = Arc::clone(image.name());
     let draft = Draft::begin(&spec.image, None)?;
     let copy = draft.clear(size_bytes.max(len_bytes))?;
-    copy_data(&**image.device(), &**copy.device()).map_err(|cause| Error::new(&name, cause))?;
+    copy_data(&**image.device(), &**copy.device(), progress).map_err(cancelled)?;
     let grown = grow_on(resize, &copy, size_bytes, budget, clock)?;
     drop(copy);
+    progress.check().map_err(cancelled)?;
     draft.finish_over(image)?;
     Ok(grown)
 }
@@ -139,7 +144,11 @@ fn grow_file(
 }
 
 /// Copies all that is not zeros onto a device that holds zeros.
-fn copy_data(from: &dyn BlockDevice, to: &dyn BlockDevice) -> Result<(), Cause> {
+fn copy_data(
+    from: &dyn BlockDevice,
+    to: &dyn BlockDevice,
+    progress: &Progress,
+) -> Result<(), Cause> {
     let end = from.geometry().len_bytes;
     if to.geometry().len_bytes < end {
         return Err(platter_vfs::Error::from(Condition::NoSpace).into());
@@ -151,11 +160,13 @@ fn copy_data(from: &dyn BlockDevice, to: &dyn BlockDevice) -> Result<(), Cause> 
         while at < data.end {
             let len = usize::try_from(data.end - at).unwrap_or(CHUNK_BYTES);
             let bytes = &mut buffer[..len.min(CHUNK_BYTES)];
+            progress.check()?;
             from.read_at(at, bytes)?;
             if bytes.iter().any(|&byte| byte != 0) {
                 to.write_at(at, bytes)?;
             }
             at += bytes.len() as u64;
+            progress.add_bytes(bytes.len() as u64);
         }
     }
     Ok(())
@@ -164,13 +175,14 @@ fn copy_data(from: &dyn BlockDevice, to: &dyn BlockDevice) -> Result<(), Cause> 
 #[cfg(test)]
 mod tests {
     use std::ops::ControlFlow;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use platter_vfs::{CheckSink, Finding, FixedClock, Timestamp};
 
     use super::*;
     use crate::FormatOptions;
-    use crate::driver::MkfsOptions;
     use crate::driver::samples::GENERATIONS;
+    use crate::driver::{Generation, MkfsOptions};
     use crate::populate::Content;
 
     struct Findings(Vec<Finding>);
@@ -186,7 +198,39 @@ mod tests {
         let spec = ImageSpec::parse(path).unwrap();
         let budget = Arc::new(MemoryBudget::new(8 << 20));
         let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
-        grow(&spec, NewSize::Bytes(size_bytes), &budget, &clock)
+        let size = NewSize::Bytes(size_bytes);
+        grow(&spec, size, &budget, &clock, &Progress::default())
+    }
+
+    #[test]
+    fn cancelled_growth_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let spec = ImageSpec::parse(&path).unwrap();
+        for generation in GENERATIONS {
+            let maker = FormatOptions::new(MkfsOptions::new(generation)).size_bytes(9 << 20);
+            maker.overwrite(true).make(&spec).unwrap();
+            let before = fs::read(&path).unwrap();
+            let budget = Arc::new(MemoryBudget::new(8 << 20));
+            let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
+            let size = NewSize::Bytes(40 << 20);
+            let cancelled = Progress::default();
+            cancelled.cancel();
+            // One that is cancelled while it copies, too.
+            let flag = Arc::new(AtomicBool::new(false));
+            let set = Arc::clone(&flag);
+            let later = Progress::listening(move |_| set.store(true, Ordering::Relaxed));
+            for progress in [cancelled, later.cancelled_by(flag)] {
+                let copies = progress.is_cancelled() || generation == Generation::Ext2;
+                if !copies {
+                    continue;
+                }
+                let error = grow(&spec, size, &budget, &clock, &progress).unwrap_err();
+                assert_eq!(error.code(), "cancelled");
+                assert!(fs::read(&path).unwrap() == before);
+                assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+            }
+        }
     }
 
     #[test]

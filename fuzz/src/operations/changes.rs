@@ -9,7 +9,7 @@ use platter::edit::{
 };
 use platter::resize::{NewSize, grow};
 use platter::vfs::{FileKind, TreeWalk, WalkEvent, WalkOrder};
-use platter::{Edit, Result};
+use platter::{Edit, Progress, Result};
 
 use super::{Desk, TOP_NAMES_MAX, clock};
 use crate::exercise::Tally;
@@ -168,6 +168,7 @@ pub(super) fn resize(desk: &Desk, tally: &mut Tally) {
         NewSize::Bytes(len_bytes * GROWN),
         &desk.budget(),
         &clock(),
+        &Progress::new(),
     );
     note(tally, grown);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use platter::resize::NewSize;
-use platter::{FormatOptions, ImageSpec};
+use platter::{FormatOptions, ImageSpec, Progress};
 use platter_block::{BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
 use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
@@ -214,8 +214,9 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     assert_clean(device.path(), "written");
     let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
     let budget = Arc::new(MemoryBudget::new(16 << 20));
-    let grown =
-        patiently(|| platter::resize::grow(&spec, NewSize::Whole, &budget, &clock)).unwrap();
+    let (size, progress) = (NewSize::Whole, Progress::new());
+    let grown = patiently(|| platter::resize::grow(&spec, size, &budget, &clock, &progress));
+    let grown = grown.unwrap();
     assert_eq!(
         (grown.before_bytes, grown.after_bytes),
         (16 << 20, 40 << 20)

@@ -13,7 +13,8 @@ use platter_fuse::DevicesCommand;
 use serde_json::{Map, json};
 use signal_hook::consts::SIGINT;
 
-use super::mounted::{self, is_in_mount};
+use super::editing::refuse_reading_options;
+use super::mounted::{self, is_mount};
 use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -62,11 +63,12 @@ impl Balance {
             system: self.system.clone(),
             is_forced: self.force,
         };
-        if is_in_mount(&self.image) {
+        if is_mount(&self.image, options)? {
             let command = DevicesCommand::Balance(&wanted);
             let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "chunks")?;
             return report_moved(self.image.as_encoded_bytes(), &outcome.resized.moved);
         }
+        refuse_reading_options(options)?;
         let spec = parse_image(&self.image)?;
         let progress = MovingProgress::new("chunks")?;
         let moved = progress.follow(|moving| {

@@ -38,7 +38,7 @@ pub(crate) struct Check {
     #[arg(long)]
     data: bool,
     /// Stop after so many findings
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_findings: Option<u64>,
     /// Not supported: use e2fsck(8)
     #[arg(long, hide = true)]

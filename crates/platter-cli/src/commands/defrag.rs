@@ -7,7 +7,7 @@ use platter::defragment::{Defragment, defragment, is_compression};
 use platter::escape::unescape;
 use serde_json::{Map, json};
 
-use super::editing::{Targets, scope};
+use super::editing::{Targets, refuse_reading_options, scope};
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
 use crate::output::error::misuse;
@@ -44,9 +44,7 @@ pub(crate) struct Defrag {
 
 impl Defrag {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
-        if options.no_lock || options.norecovery {
-            misuse!("--no-lock and --norecovery are for reading only");
-        }
+        refuse_reading_options(options)?;
         let targets = Targets::parse(&self.files)?;
         let end = match self.length {
             Some(length) => self.start.saturating_add(length),

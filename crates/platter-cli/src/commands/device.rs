@@ -14,7 +14,8 @@ use serde_json::{Map, json};
 use signal_hook::consts::SIGINT;
 
 use super::balance::{MovingProgress, report_moved};
-use super::mounted::{self, is_in_mount};
+use super::editing::refuse_reading_options;
+use super::mounted::{self, is_mount};
 use super::operands::parse_image;
 use super::scrub::{Listener, report_scrubbed};
 use crate::args::{ImageOptions, parse_size};
@@ -92,9 +93,10 @@ impl Device {
         | Action::Remove { image, .. }
         | Action::Replace { image, .. }
         | Action::Resize { image, .. }) = &self.action;
-        if is_in_mount(image) {
+        if is_mount(image, options)? {
             return self.run_mounted(image);
         }
+        refuse_reading_options(options)?;
         let open_options = options.open_options();
         match &self.action {
             Action::Add { image, new, force } => {
@@ -144,6 +146,7 @@ impl Device {
             }
         }
     }
+
     /// Asks the process that serves the mount to do it.
     fn run_mounted(&self, mount: &OsStr) -> anyhow::Result<u8> {
         let name = mount.as_encoded_bytes();

@@ -13,6 +13,7 @@ use rustix::fs::Mode;
 use super::operands::{parse, report_requests};
 use super::write_batch::Worker;
 use crate::args::{ImageOptions, source_date};
+use crate::interrupt;
 use crate::output::error::misuse;
 
 /// Operands in one image.
@@ -111,8 +112,10 @@ fn begin(options: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Edit> {
     if let Some(date) = source_date()? {
         open_options = open_options.reproducible(date);
     }
+    interrupt::catch()?;
     let edit = open_options.edit_with(spec, |file| Arc::new(Worker::new(file)))?;
-    Ok(edit.acting_as(Credentials::new(user, group), umask()))
+    let edit = edit.acting_as(Credentials::new(user, group), umask());
+    Ok(edit.progress(interrupt::progress()))
 }
 
 /// The umask of this process, which can be asked for by changing it only.

@@ -15,7 +15,7 @@ use platter::{Escaped, Image, ImageSpec, Probe, Signature, Volume};
 use platter_fuse::MountReport;
 use serde_json::{Map, Value, json};
 
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::{parse_image, report_requests};
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -93,7 +93,7 @@ enum Shown {
 
 impl Shown {
     fn look(operand: &OsStr, options: &ImageOptions) -> anyhow::Result<Self> {
-        if is_in_mount(operand) {
+        if is_mount(operand, options)? {
             return Ok(Self::Mount(Box::new(FoundMount::look(Path::new(operand))?)));
         }
         let image = options.open_options().open_image(&parse_image(operand)?)?;
@@ -374,7 +374,9 @@ fn members_json(members: &Members) -> Value {
 }
 
 fn write_description(out: &mut dyn Write, description: &Description) -> io::Result<()> {
-    field(out, "Filesystem", &description.kind)?;
+    // The server of a mount may be anyone's.
+    let shown = |text: &str| Escaped(text.as_bytes()).to_string();
+    field(out, "Filesystem", &shown(&description.kind))?;
     let label = Escaped(&description.label).to_string();
     field(
         out,
@@ -387,12 +389,11 @@ fn write_description(out: &mut dyn Write, description: &Description) -> io::Resu
         .iter()
         .map(|feature| &*feature.name)
         .collect();
-    field(out, "Features", &features.join(" "))?;
+    field(out, "Features", &shown(&features.join(" ")))?;
     for detail in &description.details {
         let value = detail.value.to_string();
         if !value.is_empty() {
-            let value = Escaped(value.as_bytes()).to_string();
-            field(out, &capitalised(&detail.label), &value)?;
+            field(out, &shown(&capitalised(&detail.label)), &shown(&value))?;
         }
     }
     Ok(())
@@ -506,4 +507,32 @@ fn signature_json(signature: &Signature) -> Value {
         object.insert("error".into(), error_object(&problem));
     }
     Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use platter::vfs::{Detail, DetailValue, Feature, FeatureClass, Uuid};
+
+    use super::*;
+
+    #[test]
+    fn what_a_mount_says_of_itself_is_escaped() {
+        let evil = "\u{1b}[31m";
+        let value = DetailValue::Absent(evil.into());
+        let description = Description {
+            kind: evil.into(),
+            uuid: Uuid::from_u128(1),
+            label: evil.into(),
+            features: vec![Feature {
+                name: evil.into(),
+                class: FeatureClass::Compatible,
+            }],
+            details: vec![Detail::new("key", evil, value)],
+        };
+        let mut out = Vec::new();
+        write_description(&mut out, &description).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert_eq!(text.matches("\\033[31m").count(), 5, "{text:?}");
+    }
 }

@@ -19,6 +19,7 @@ use super::info;
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
+use crate::interrupt;
 use crate::output::error::misuse;
 use crate::output::json::write_object;
 use crate::output::progress::Progress;
@@ -213,9 +214,11 @@ impl Mkfs {
         if image_options.offset.is_some() {
             misuse!("--offset is not for making a filesystem; name a partition");
         }
+        image_options.refuse_others(&["device", "journal", "rtdev"], "making a filesystem")?;
         let there = std::fs::metadata(&spec.image).ok();
         let is_device = there.is_some_and(|file| file.file_type().is_block_device());
-        if self.minimize && (is_device || spec.partition.is_some()) {
+        let is_file = !is_device && spec.partition.is_none();
+        if self.minimize && !is_file {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             misuse!("{image}: --minimize makes a new file, no partition or device");
         }
@@ -229,6 +232,7 @@ impl Mkfs {
         let mut maker = FormatOptions::new(new)
             .overwrite(self.force)
             .clock(self.clock()?)
+            .progress(interrupt::progress())
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));
         for (role, path) in image_options.devices() {
             maker = maker.target(role, parse_image(path.as_os_str())?);
@@ -242,6 +246,9 @@ impl Mkfs {
             maker = maker.minimal_size();
         } else if self.has_content() && spec.partition.is_none() && !spec.image.exists() {
             maker = maker.size_of_content();
+        }
+        if is_file {
+            interrupt::catch()?;
         }
         maker.make(&spec).map_err(|error| self.explain(error))?;
         if let Some((uid, gid)) = self.callers_root() {

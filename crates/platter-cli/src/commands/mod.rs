@@ -68,11 +68,17 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Truncate(truncate) => truncate.run(options),
         Command::Tune(tune) => tune.run(options),
         Command::Trim(trim) => trim.run(options),
-        Command::Sync(sync) => sync.run(),
+        Command::Sync(sync) => {
+            options.refuse_others(&[], "sync")?;
+            sync.run()
+        }
         Command::Touch(touch) => touch.run(options),
         Command::Tar(tar) => tar.run(options),
         Command::Mount(mount) => mount.run(options),
-        Command::Umount(umount) => Ok(umount.run()),
+        Command::Umount(umount) => {
+            options.refuse_others(&[], "umount")?;
+            Ok(umount.run())
+        }
         Command::Check(check) => check.run(options),
         Command::Mkfs(mkfs) => mkfs.run(options),
         Command::Balance(balance) => balance.run(options),

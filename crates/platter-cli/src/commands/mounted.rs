@@ -17,6 +17,7 @@ use platter_fuse::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal};
 use rustix::io::Errno;
 use signal_hook::consts::SIGINT;
 
+use crate::args::ImageOptions;
 use crate::console;
 use crate::output::progress::Progress;
 
@@ -32,16 +33,36 @@ pub(super) fn is_in_mount(operand: &OsStr) -> bool {
     }
 }
 
+/// Whether an operand names a directory [in a mount](is_in_mount), where no image is opened.
+///
+/// # Errors
+/// Where options say how to open one.
+pub(super) fn is_mount(operand: &OsStr, options: &ImageOptions) -> anyhow::Result<bool> {
+    let is_mount = is_in_mount(operand);
+    if is_mount {
+        refuse_image_options(options)?;
+    }
+    Ok(is_mount)
+}
+
+/// Refuses options that say how to open an image, which a mount is not.
+pub(super) fn refuse_image_options(options: &ImageOptions) -> anyhow::Result<()> {
+    options.refuse_others(&[], "a mounted filesystem")
+}
+
 /// Whether all operands are in mounts.
 ///
 /// # Errors
-/// Where some are, and others are not.
-pub(super) fn are_in_mounts(operands: &[OsString]) -> anyhow::Result<bool> {
+/// Where some are, and others are not, and where options say how to open an image.
+pub(super) fn are_in_mounts(operands: &[OsString], options: &ImageOptions) -> anyhow::Result<bool> {
     let mounted = operands.iter().filter(|it| is_in_mount(it)).count();
     ensure!(
         mounted == 0 || mounted == operands.len(),
         "some are in images and some in mounts; a command changes one of both"
     );
+    if mounted > 0 {
+        refuse_image_options(options)?;
+    }
     Ok(mounted > 0)
 }
 

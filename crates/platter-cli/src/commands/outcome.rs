@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
+use platter::Escaped;
+use platter::escape::unescape;
 use platter::vfs::lock::Mutex;
 use platter_fuse::Watch;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -183,7 +185,9 @@ impl Server {
             Err(error) => return Err(error),
         }
         let text = message.get(1..).unwrap_or_default();
-        let text = String::from_utf8_lossy(text).into_owned();
+        // Names in it are escaped, where the server is an honest one.
+        let text = unescape(&String::from_utf8_lossy(text));
+        let text = Escaped(&text).to_string();
         Ok(match message.first() {
             Some(&ENDED_WELL) => Outcome::Complete,
             Some(&FAILED) => Outcome::Failed(text),
@@ -209,6 +213,22 @@ mod tests {
             listener: Some(listener),
             waiting: Vec::new(),
         })))
+    }
+
+    #[test]
+    fn outcome_has_no_control_characters() {
+        for (salt, sent, received) in [
+            (4, "a\\nb: \\\\: \\033: full", "a\\nb: \\\\: \\033: full"),
+            (5, "\u{1b}[31m\n", "\\033[31m\\n"),
+        ] {
+            let waiting = state(number(salt));
+            let own = rustix::process::geteuid().as_raw();
+            let server = Server::connect(number(salt), Some(own)).unwrap();
+            waiting.send(&Outcome::Failed(sent.into()));
+            drop(waiting);
+            let outcome = server.wait(LIMIT).unwrap();
+            assert_eq!(outcome, Outcome::Failed(received.into()));
+        }
     }
 
     /// No filesystem has such a number.

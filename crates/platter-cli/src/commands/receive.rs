@@ -10,6 +10,7 @@ use platter::Escaped;
 use platter::escape::unescape;
 use serde_json::{Map, Value, json};
 
+use super::editing::refuse_reading_options;
 use super::operands::parse;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -32,6 +33,7 @@ pub(crate) struct Receive {
 
 impl Receive {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        refuse_reading_options(options)?;
         let spec = parse(&self.directory)?;
         let mut input = BufReader::new(self.open_input()?);
         let volume = options.open_options().read_write().open(&spec)?;

@@ -13,10 +13,11 @@ use platter::vfs::{Clock, FixedClock, SystemClock};
 use platter_fuse::DevicesCommand;
 use serde_json::{Map, json};
 
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
+use crate::interrupt;
 use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
 
@@ -40,20 +41,26 @@ pub(crate) struct Resize {
 
 impl Resize {
     pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
-        if is_in_mount(&self.image) {
+        if is_mount(&self.image, image_options)? {
             return self.resize_mounted();
         }
         if image_options.offset.is_some() {
             misuse!("--offset is not for growing a filesystem; name a partition");
         }
+        image_options.refuse_others(&[], "growing a filesystem")?;
         let spec = parse_image(&self.image)?;
         let budget = Arc::new(MemoryBudget::new(image_options.cache));
         let clock: Arc<dyn Clock> = match source_date()? {
             Some(date) => Arc::new(FixedClock::new(date, 0)),
             None => Arc::new(SystemClock::new()),
         };
-        let grown =
-            platter::resize::grow(&spec, self.size.unwrap_or(NewSize::Whole), &budget, &clock)?;
+        let size = self.size.unwrap_or(NewSize::Whole);
+        let found = std::fs::metadata(&spec.image);
+        if spec.partition.is_none() && found.is_ok_and(|found| found.is_file()) {
+            interrupt::catch()?;
+        }
+        let progress = interrupt::progress();
+        let grown = platter::resize::grow(&spec, size, &budget, &clock, &progress)?;
         let name = unescape(&spec.to_string());
         self.report(&name, grown.before_bytes, grown.after_bytes)
     }

@@ -15,7 +15,8 @@ use platter_fuse::DevicesCommand;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGINT;
 
-use super::mounted::{self, is_in_mount};
+use super::editing::refuse_reading_options;
+use super::mounted::{self, is_mount};
 use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -45,12 +46,15 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
-        if is_in_mount(&self.image) {
+        if is_mount(&self.image, options)? {
             let command = DevicesCommand::Scrub {
                 repairs: !self.read_only,
             };
             let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "scrub")?;
             return report_scrubbed(self.image.as_encoded_bytes(), &outcome.scrubbed);
+        }
+        if !self.read_only {
+            refuse_reading_options(options)?;
         }
         let spec = parse_image(&self.image)?;
         let interrupted = Arc::new(AtomicBool::new(false));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::iter::Peekable;
+use std::num::NonZeroUsize;
 
 use platter::escape::unescape;
 use platter::vfs::tree_walk::second_name;
@@ -35,7 +36,7 @@ pub(crate) struct Tree {
     directories: bool,
     /// Go at most so many directories deep
     #[arg(short = 'L', long, value_name = "LEVELS")]
-    level: Option<usize>,
+    level: Option<NonZeroUsize>,
 }
 
 /// What was shown.
@@ -102,7 +103,9 @@ impl Tree {
             write!(console.out, "{}{branch}", margin.concat())?;
             let dir = show(entry, quoting, &mut seen, totals, console)?;
             if let Some(dir) = dir
-                && self.level.is_none_or(|deepest| levels.len() < deepest)
+                && self
+                    .level
+                    .is_none_or(|deepest| levels.len() < deepest.get())
             {
                 levels.push(self.entries(&dir));
                 margin.push(if is_last { "    " } else { "│   " });
@@ -176,7 +179,9 @@ impl Tree {
                 console.trouble(STATUS, problem)?;
             }
             if let Some(dir) = directory
-                && self.level.is_none_or(|deepest| levels.len() < deepest)
+                && self
+                    .level
+                    .is_none_or(|deepest| levels.len() < deepest.get())
             {
                 let entries = self.entries(&dir);
                 levels.push((below, entries));

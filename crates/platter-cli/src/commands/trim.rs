@@ -9,7 +9,7 @@ use platter::{Error, Escaped, WriteOptions};
 use serde_json::{Map, json};
 
 use super::editing::refuse_reading_options;
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::{parse_image, report_requests};
 use crate::args::{ImageOptions, parse_size};
 use crate::console::{self, Console};
@@ -36,7 +36,7 @@ impl Trim {
             len_bytes: u64::MAX,
             min_bytes: self.minimum,
         };
-        let trimmed = if is_in_mount(&self.image) {
+        let trimmed = if is_mount(&self.image, options)? {
             let dir = Path::new(&self.image);
             let trimmed = mounted::open(dir)?.trim(&asked);
             trimmed.map_err(|error| mounted::named(dir, &error))?

@@ -9,7 +9,7 @@ use platter::Escaped;
 use platter::vfs::Tune as Change;
 
 use super::editing::edit;
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::output::error::misuse;
@@ -58,7 +58,7 @@ impl Tune {
         if changes.is_empty() {
             misuse!("there is nothing to change; give --label, --uuid or --features");
         }
-        if is_in_mount(&self.image) {
+        if is_mount(&self.image, options)? {
             return set_label(Path::new(&self.image), &changes);
         }
         let spec = parse_image(&self.image)?;

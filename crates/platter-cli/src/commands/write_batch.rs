@@ -99,6 +99,14 @@ impl Worker {
         }
         let message = String::from_utf8_lossy(&output.stderr);
         let message = message.trim_end().trim_start_matches("platter: ");
+        // What it writes to is the image.
+        let message = message.trim_start_matches("standard output: ");
+        if message.is_empty() {
+            let status = output.status;
+            return Err(io::Error::other(format!(
+                "the writing process ended: {status}"
+            )));
+        }
         Err(io::Error::other(message.to_owned()))
     }
 }

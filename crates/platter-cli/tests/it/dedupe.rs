@@ -169,3 +169,34 @@ fn equal_files_of_an_xfs_are_shared() {
     let refused = workshop.refused(&["dedupe", "-r", "disk.img:/"]);
     assert!(refused.contains("files that share extents"), "{refused}");
 }
+
+#[test]
+fn blocks_are_no_smaller_than_those_of_the_filesystem() {
+    let workshop = Workshop::new();
+    let image = workshop.path("xfs.img");
+    let file = fs::File::create(&image).unwrap();
+    file.set_len(320 << 20).unwrap();
+    let mut make = Command::new("mkfs.xfs");
+    make.args(["-q", "-b", "size=16k"]).arg(&image);
+    run_tool(&mut make, "");
+    // Equal in their first 4 KiB alone, which cannot be shared.
+    let begin = vec![7; 4096];
+    for (name, rest) in [("a", 1_u32), ("b", 2)] {
+        let words = (0..15 << 10).map(|number| number * 4 + rest);
+        let rest: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        fs::write(workshop.path(name), [&begin[..], &rest].concat()).unwrap();
+        workshop.read(&["cp", name, &format!("xfs.img:/{name}")]);
+    }
+    let dry = ["--dry-run", "--block-size", "4K"];
+    let of_image = [&dry[..], &["xfs.img:/a", "xfs.img:/b"]].concat();
+    assert_eq!(shared(&workshop, &of_image), (0, 0));
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "xfs.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    let of_mount = [&dry[..], &["mnt/a", "mnt/b"]].concat();
+    assert_eq!(shared(&workshop, &of_mount), (0, 0));
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    workshop.read(&["cp", "a", "xfs.img:/b"]);
+    assert_eq!(shared(&workshop, &of_image), (65_536, 1));
+}

@@ -254,3 +254,25 @@ fn errors_of_all_commands_are_objects() {
         }
     }
 }
+
+#[test]
+fn what_is_reported_of_a_copy_is_objects() {
+    let workshop = Workshop::new();
+    for (arguments, first) in [
+        (
+            ["cp", "-rv", "disk.img:/dir", "out"],
+            "disk.img:/dir -> out",
+        ),
+        (["cp", "-rv", "out", "disk.img:/in"], "out -> disk.img:/in"),
+    ] {
+        let ran = workshop.run(&[&["--json"][..], &arguments].concat());
+        assert_eq!(ran.status, 0, "{}", ran.err);
+        let parse = |line| serde_json::from_str(line).unwrap();
+        let lines: Vec<Value> = ran.err.lines().map(parse).collect();
+        for line in &lines {
+            assert_valid("notice", line);
+        }
+        assert_eq!(lines[0]["notice"]["message"], first);
+        assert!(lines.len() > 5, "{lines:?}");
+    }
+}

@@ -10,6 +10,7 @@ mod du;
 mod edit;
 mod in_use;
 mod info;
+mod interrupt;
 mod json;
 mod schema;
 mod kept;

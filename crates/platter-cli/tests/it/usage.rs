@@ -1,5 +1,6 @@
 //! Help, wrong words, and what packages are made of.
 
+use super::mount::Mounted;
 use super::*;
 
 #[test]
@@ -238,5 +239,57 @@ fn what_cannot_be_printed_is_an_error() {
     for arguments in ["mkdir disk.img:/new", "cp disk.img:/dir/file out"] {
         let ran = run(">&-", arguments);
         assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments}");
+    }
+}
+
+#[test]
+fn options_that_a_command_does_not_use_are_refused() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "disk.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    for (arguments, expected) in [
+        (
+            &["--norecovery", "mkfs", "ext4", "new.img", "--size", "8M"][..],
+            "--norecovery is not for making a filesystem",
+        ),
+        (
+            &["--option", "degraded", "resize", "disk.img", "16M"],
+            "--option is not for growing a filesystem",
+        ),
+        (
+            &["--no-lock", "balance", "disk.img"],
+            "--no-lock is for reading only",
+        ),
+        (
+            &["--norecovery", "receive", "disk.img"],
+            "--norecovery is for reading only",
+        ),
+        (
+            &["--superblock", "32768", "trim", "mnt"],
+            "--superblock is not for a mounted filesystem",
+        ),
+        (
+            &["--device", "disk.img", "subvolume", "list", "mnt"],
+            "--device is not for a mounted filesystem",
+        ),
+        (
+            &["--offset", "1M", "umount", "mnt"],
+            "--offset is not for umount",
+        ),
+        (&["--no-lock", "sync", "mnt"], "--no-lock is not for sync"),
+    ] {
+        let ran = workshop.run(arguments);
+        let expected = format!("platter: {expected}\n");
+        assert_eq!((ran.status, ran.err), (2, expected), "{arguments:?}");
+    }
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    for arguments in [
+        ["tree", "--level", "0", "disk.img"],
+        ["check", "--max-findings", "0", "disk.img"],
+    ] {
+        let ran = workshop.run(&arguments);
+        assert!([2, 16].contains(&ran.status), "{arguments:?}");
     }
 }

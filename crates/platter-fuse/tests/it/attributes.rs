@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use platter_fuse::MountOptions;
 use platter_memfs::{MemFs, MemFsLimits};
-use platter_vfs::{Description, Filesystem, Inode, InodeId, StatFs, SystemClock};
+use platter_vfs::{Description, Filesystem, SystemClock};
 use rustix::fs::{
     AtFlags, CWD, Gid, Timespec, Timestamps, Uid, XattrFlags, chownat, getxattr, getxattr_query,
     ioctl_getflags, listxattr, listxattr_query, lremovexattr, removexattr, setxattr, statvfs,
@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::mounted::{Mounted, plant};
+use crate::mounted::{Mounted, plant, stands_on};
 
 #[test]
 fn attributes_are_set_and_shown() {
@@ -89,33 +89,11 @@ impl Filesystem for WholeSeconds {
         self.0.describe()
     }
 
-    fn is_read_only(&self) -> bool {
-        self.0.is_read_only()
-    }
-
     fn time_granularity(&self) -> u32 {
         1_000_000_000
     }
 
-    fn root(&self) -> platter_vfs::Result<Arc<dyn Inode>> {
-        self.0.root()
-    }
-
-    fn inode(&self, id: InodeId) -> platter_vfs::Result<Arc<dyn Inode>> {
-        self.0.inode(id)
-    }
-
-    fn stat_fs(&self) -> platter_vfs::Result<StatFs> {
-        self.0.stat_fs()
-    }
-
-    fn sync(&self) -> platter_vfs::Result<()> {
-        self.0.sync()
-    }
-
-    fn unmount(&self) -> platter_vfs::Result<()> {
-        self.0.unmount()
-    }
+    stands_on!(0);
 }
 
 #[test]

@@ -11,13 +11,13 @@ use platter_fuse::{Control, MountOptions};
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::subvolumes::{Subvolume, SubvolumeSink};
 use platter_vfs::{
-    Condition, Context, CreateKind, Description, Filesystem, Inode, InodeId, Name, Result, StatFs,
+    Condition, Context, CreateKind, Description, Filesystem, Inode, InodeId, Name, Result,
     Subvolumes, SystemClock, Timestamp, Trim, Uuid,
 };
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
-use crate::mounted::{Mounted, refused};
+use crate::mounted::{Mounted, refused, stands_on};
 
 /// Directories of a filesystem in memory as subvolumes. All have one tree, so the one made last is the one whose root
 /// directory is found.
@@ -55,33 +55,11 @@ impl Filesystem for Directories {
         self.fs.describe()
     }
 
-    fn is_read_only(&self) -> bool {
-        self.fs.is_read_only()
-    }
-
-    fn root(&self) -> Result<Arc<dyn Inode>> {
-        self.fs.root()
-    }
-
-    fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
-        self.fs.inode(id)
-    }
-
-    fn stat_fs(&self) -> Result<StatFs> {
-        self.fs.stat_fs()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.fs.sync()
-    }
-
     fn subvolumes(&self) -> Option<&dyn Subvolumes> {
         Some(self)
     }
 
-    fn unmount(&self) -> Result<()> {
-        self.fs.unmount()
-    }
+    stands_on!(fs);
 }
 
 impl Subvolumes for Directories {

@@ -220,6 +220,39 @@ impl Drop for Watchdog {
     }
 }
 
+/// Most of a filesystem that stands on the one in a field of it.
+macro_rules! stands_on {
+    ($field:tt) => {
+        fn is_read_only(&self) -> bool {
+            self.$field.is_read_only()
+        }
+
+        fn root(&self) -> platter_vfs::Result<std::sync::Arc<dyn platter_vfs::Inode>> {
+            platter_vfs::Filesystem::root(&*self.$field)
+        }
+
+        fn inode(
+            &self,
+            id: platter_vfs::InodeId,
+        ) -> platter_vfs::Result<std::sync::Arc<dyn platter_vfs::Inode>> {
+            self.$field.inode(id)
+        }
+
+        fn stat_fs(&self) -> platter_vfs::Result<platter_vfs::StatFs> {
+            self.$field.stat_fs()
+        }
+
+        fn sync(&self) -> platter_vfs::Result<()> {
+            self.$field.sync()
+        }
+
+        fn unmount(&self) -> platter_vfs::Result<()> {
+            self.$field.unmount()
+        }
+    };
+}
+pub(crate) use stands_on;
+
 /// Ends the connection of a mount and takes it off; nothing happens where there is none.
 pub(crate) fn force_detach(mountpoint: &Path) {
     while unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH).is_ok() {}

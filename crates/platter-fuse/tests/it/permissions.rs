@@ -4,12 +4,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
+use platter_fuse::Control;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
-use platter_vfs::{AclEntry, AclSubject, Context, CreateKind, PosixAcl, SetAttr, XattrMode};
-use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags, setxattr, statx};
+use platter_vfs::{AclEntry, AclSubject, Context, CreateKind, PosixAcl, SetAttr, Trim, XattrMode};
+use rustix::fs::{AtFlags, CWD, Gid, StatxFlags, Uid, XattrFlags, setxattr, statx};
+use rustix::io::Errno;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::mounted::{Mounted, plant, run};
+use crate::mounted::{Mounted, plant, refused, run};
 
 fn acl(entries: &[(AclSubject, u8)]) -> Vec<u8> {
     let entry = |&(subject, permissions)| AclEntry {
@@ -58,6 +62,63 @@ fn other_users_get_in_only_where_allowed() {
     let mounted = Mounted::with("allow_other", |fs| drop(plant(fs, "f", b"x")));
     open_way(&mounted);
     assert_eq!(rights(1234, "5", &mounted.path("f")), "r--");
+    mounted.unmount();
+}
+
+/// Does something as an ordinary user: credentials belong to a thread, and this one has no others any more.
+fn as_ordinary_user<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let (user, group) = (Uid::from_raw(1234), Gid::from_raw(1234));
+    let act = || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        act()
+    };
+    thread::scope(|scope| scope.spawn(act).join().unwrap())
+}
+
+#[test]
+fn commands_of_a_whole_filesystem_are_for_its_administrator() {
+    let mounted = Mounted::with("allow_other", |fs| {
+        for name in ["one", "two"] {
+            let inode = plant(fs, name, &[7; 4096]);
+            let set = SetAttr {
+                uid: Some(1234),
+                gid: Some(1234),
+                ..SetAttr::default()
+            };
+            inode.set_attr(&Context::root(), &set).unwrap();
+        }
+    });
+    open_way(&mounted);
+    let ask = || {
+        let control = Control::open(&mounted.root()).unwrap();
+        let [one, two] = ["one", "two"].map(|name| {
+            let mut options = fs::File::options();
+            let opened = options.read(true).write(true).open(mounted.path(name));
+            opened.unwrap()
+        });
+        let dedupe = |dry_run| Control::dedupe(&one, &two, &(0..4096), 0, dry_run);
+        let trim = Trim {
+            start_bytes: 0,
+            len_bytes: u64::MAX,
+            min_bytes: 0,
+        };
+        [
+            dedupe(true).map(drop),
+            dedupe(false).map(drop),
+            control.report().map(drop),
+            control.set_label(b"label"),
+            control.trim(&trim).map(drop),
+        ]
+    };
+    for asked in as_ordinary_user(ask) {
+        refused(asked, Errno::PERM);
+    }
+    // It was the caller, not the filesystem, which only cannot discard.
+    let asked = ask().map(|asked| asked.map_err(|error| Errno::from_io_error(&error)));
+    assert_eq!(asked[..4], [Ok(()); 4]);
+    assert_eq!(asked[4], Err(Some(Errno::OPNOTSUPP)));
     mounted.unmount();
 }
 

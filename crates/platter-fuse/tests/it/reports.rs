@@ -7,12 +7,11 @@ use std::thread;
 use platter_fuse::{Control, MountOptions};
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{
-    Counters, Description, Detail, DetailValue, Filesystem, Inode, InodeId, Result, StatFs,
-    SystemClock, Timestamp, Uuid,
+    Counters, Description, Detail, DetailValue, Filesystem, SystemClock, Timestamp, Uuid,
 };
 use rustix::io::Errno;
 
-use crate::mounted::{Mounted, refused};
+use crate::mounted::{Mounted, refused, stands_on};
 
 /// A filesystem that has much to say.
 #[derive(Debug)]
@@ -49,29 +48,7 @@ impl Filesystem for Talkative {
         vec![("commits".into(), self.items), ("most".into(), u64::MAX)]
     }
 
-    fn is_read_only(&self) -> bool {
-        self.fs.is_read_only()
-    }
-
-    fn root(&self) -> Result<Arc<dyn Inode>> {
-        self.fs.root()
-    }
-
-    fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
-        self.fs.inode(id)
-    }
-
-    fn stat_fs(&self) -> Result<StatFs> {
-        self.fs.stat_fs()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.fs.sync()
-    }
-
-    fn unmount(&self) -> Result<()> {
-        self.fs.unmount()
-    }
+    stands_on!(fs);
 }
 
 fn talkative(items: u64) -> (Arc<Talkative>, Mounted) {

@@ -12,7 +12,7 @@ use platter_vfs::devices::{NewLength, Resized};
 use platter_vfs::inode::CreateKind;
 use platter_vfs::{CheckSink, Context, Error, Finding, FixedClock, Inode, Timestamp};
 
-use super::tests::{budget, create, mount, name};
+use super::tests::{budget, clock, create, mount, name};
 use super::*;
 use crate::change::{Change, Cost};
 use crate::mkfs::{MkfsOptions, Target, mkfs};
@@ -37,16 +37,21 @@ fn device(features: &[(&str, bool)]) -> Arc<dyn BlockDevice> {
     for (feature, on) in features {
         options.set_feature(feature, *on).unwrap();
     }
-    let short = MemoryDevice::new("memory", vec![0; len_of(LEN)]);
+    longer_device(&options, LEN, 100 * MIB)
+}
+
+/// A filesystem of `len` bytes on a device of `device_len`.
+fn longer_device(options: &MkfsOptions, len: u64, device_len: u64) -> Arc<dyn BlockDevice> {
+    let short = MemoryDevice::new("memory", vec![0; len_of(len)]);
     let target = Target {
         device: &short,
         log: None,
         is_zero: true,
     };
-    mkfs(&target, &options, &FixedClock::new(Timestamp::default(), 1)).unwrap();
+    mkfs(&target, options, &FixedClock::new(Timestamp::default(), 1)).unwrap();
     let mut bytes = short.snapshot();
     // What was there before.
-    bytes.resize(len_of(100 * MIB), 0xa5);
+    bytes.resize(len_of(device_len), 0xa5);
     Arc::new(MemoryDevice::new("memory", bytes))
 }
 
@@ -126,6 +131,23 @@ fn mounted_filesystem_gets_longer_in_steps() {
         large.read_at(0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|&byte| byte == 7));
         drop((large, root));
+        xfs.unmount().unwrap();
+    }
+}
+
+/// The headers of the last group are logged whole, as they have another length afterwards.
+#[test]
+fn last_group_with_large_sectors_gets_another_length_offline() {
+    let mut options = MkfsOptions::new(Uuid::from_bytes([7; 16]));
+    options.sector_bytes = Some(4096);
+    options.ag_bytes = Some(80 * MIB);
+    let device = longer_device(&options, 300 * MIB, 320 * MIB);
+    let clock: Arc<dyn Clock> = clock();
+    for mib in [310, 305] {
+        let resized = crate::resize::resize(&device, mib * MIB, &budget(), &clock).unwrap();
+        assert_eq!(resized.after_bytes, mib * MIB);
+        let xfs = mount(&device);
+        assert_eq!(xfs.context().geometry().len_bytes(), mib * MIB);
         xfs.unmount().unwrap();
     }
 }

@@ -814,3 +814,55 @@ fn block_that_was_moved_is_copied_until_that_is_durable() {
     write(3);
     assert_eq!(place(&file, 0), next);
 }
+
+/// Blocks that both files have at the same places of a range have an owner for each already.
+#[test]
+fn files_that_share_blocks_exchange_the_others() {
+    let mut options = MkfsOptions::new(Uuid::from_bytes([7; 16]));
+    options.set_feature("rmapbt", true).unwrap();
+    let mounted = Mounted::on(device_of(&options), Preallocation::Off);
+    let (file, clone) = (mounted.file("file"), mounted.file("clone"));
+    append(&file);
+    clone.clone_range(&*file, 0..PIECE as u64, 0).unwrap();
+    clone.write_at(8192, &[6; 4096]).unwrap();
+    clone.sync(false).unwrap();
+    let places = |file: &Arc<dyn Inode>| [0, 4096, 8192, 12288].map(|at| place(file, at));
+    let (before, of_clone) = (places(&file), places(&clone));
+    let exchange = Exchange {
+        offset: 0,
+        other_offset: 0,
+        len_bytes: Some(PIECE as u64),
+        written_only: false,
+        dry_run: false,
+    };
+    file.exchange_range(&*clone, &exchange).unwrap();
+    assert_eq!((places(&file), places(&clone)), (of_clone, before));
+    let mut bytes = [0; 4096];
+    file.read_at(8192, &mut bytes).unwrap();
+    assert_eq!(bytes, [6; 4096]);
+    drop((file, clone));
+    mounted.remount();
+}
+
+/// `FS_IOC_FSSETXATTR` sets both: a hint without its flag, or a flag without its hint, is corrupt to Linux.
+#[test]
+fn hints_that_are_set_with_other_flags_are_whole() {
+    const NODUMP: u32 = 0x40;
+    const XFLAGS: u32 = 0x800 | 0x1_0000;
+    let mounted = Mounted::new(Preallocation::Off);
+    let file = mounted.file("file");
+    for (flags, xflags, bytes) in [(NODUMP, XFLAGS, 65536), (0, 0, 0)] {
+        let changes = SetAttr {
+            flags: Some(flags),
+            xflags: Some(xflags),
+            extent_size_bytes: Some(bytes),
+            cow_extent_size_bytes: Some(bytes),
+            ..SetAttr::default()
+        };
+        let attr = file.set_attr(&Context::root(), &changes).unwrap();
+        assert_eq!(attr.flags, flags);
+        let found = file.extended_flags().unwrap();
+        let hints = (found.extent_size_bytes, found.cow_extent_size_bytes);
+        assert_eq!((found.xflags, hints), (xflags, (bytes, bytes)));
+    }
+}

@@ -242,7 +242,7 @@ impl ImageCommit {
                 }
                 let what = BlockType::of_header(geometry, BasicBlock::of_byte(at), after);
                 let what = what.ok_or_else(unknown)?;
-                changes.add(at, (before, after), what);
+                changes.add(geometry, at, (before, after), what);
             }
             return Ok(());
         }
@@ -251,13 +251,14 @@ impl ImageCommit {
         }
         if is_inodes(geometry, after) {
             let what = BlockType::with_verifier(BufferType::Inodes, Arc::new(Unverified));
-            changes.add(at, (before, after), what);
+            changes.add(geometry, at, (before, after), what);
             return Ok(());
         }
         let (start, len, what) = self.find_block(geometry, at)?;
         let mut before = vec![0; len as usize];
         self.device.read_at(start, &mut before)?;
-        changes.add(start, (&before, &self.bytes_after(start, len)?), what);
+        let after = self.bytes_after(start, len)?;
+        changes.add(geometry, start, (&before, &after), what);
         Ok(())
     }
 
@@ -295,13 +296,21 @@ impl ImageCommit {
 }
 
 impl Changes {
-    fn add(&mut self, at: u64, (before, after): (&[u8], &[u8]), what: BlockType) {
+    fn add(
+        &mut self,
+        geometry: &Geometry,
+        at: u64,
+        (before, after): (&[u8], &[u8]),
+        what: BlockType,
+    ) {
         let parts = before.chunks(CHUNK_BYTES).zip(after.chunks(CHUNK_BYTES));
         let changed = parts.filter(|(before, after)| before != after).count() as u64;
-        let is_same_type = before.get(..4) == after.get(..4);
+        // What was of another type or owner, or of a group of another length, is logged whole.
+        let place = BasicBlock::of_byte(at).0;
+        let is_edited = what.verifier(geometry, |verifier| verifier.verify(place, before).is_ok());
         let len = after.len() as u64;
         self.log_bytes += BLOCK_OVERHEAD
-            + if is_same_type {
+            + if is_edited {
                 (changed + 1) * (CHUNK_BYTES as u64 + PART_OVERHEAD)
             } else {
                 len + PART_OVERHEAD

@@ -709,9 +709,18 @@ fn contents(device: &dyn BlockDevice) -> Vec<u8> {
 
 /// An edit of an image with a file, before its commit. With what the change returns, which outlives the mount.
 fn edit<T>(change: impl FnOnce(&dyn Inode) -> T) -> (ImageCommit, T) {
+    edit_after(|_| (), change)
+}
+
+/// The same with more than a file.
+fn edit_after<T>(
+    prepare: impl FnOnce(&dyn Inode),
+    change: impl FnOnce(&dyn Inode) -> T,
+) -> (ImageCommit, T) {
     let device = new_device();
     let xfs = mount(&device);
     drop(create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap());
+    prepare(&*xfs.root().unwrap());
     xfs.unmount().unwrap();
     let new: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("layer", contents(&*device)));
     let options = MountOptions {
@@ -745,6 +754,65 @@ fn edit_that_leaves_an_unlinked_inode_leaves_a_log_to_recover() {
     assert_eq!(dirty_and_unlinked(device), (true, true));
     mount(device).unmount().unwrap();
     assert_eq!(dirty_and_unlinked(device), (false, false));
+}
+
+/// Calls `work` with each of some directories of a generation, and with each of the names in them.
+fn each_link(generation: &str, mut work: impl FnMut(&str, Option<&str>)) {
+    for index in 0..8 {
+        let directory = format!("{generation} {index}");
+        work(&directory, None);
+        for link in 0..40 {
+            work(&directory, Some(&format!("link {link}")));
+        }
+    }
+}
+
+/// Makes directories, each with a block of names of one file.
+fn add_links(root: &dyn Inode, generation: &str) {
+    let file = root.lookup(name("file")).unwrap().id();
+    each_link(generation, |directory, link| match link {
+        None => drop(create(root, directory, CreateKind::Directory).unwrap()),
+        Some(link) => {
+            let directory = root.lookup(name(directory)).unwrap();
+            directory.link(&Context::root(), name(link), file).unwrap();
+        }
+    });
+}
+
+fn remove_links(root: &dyn Inode, generation: &str) {
+    each_link(generation, |directory, link| {
+        if let Some(link) = link {
+            let directory = root.lookup(name(directory)).unwrap();
+            directory.unlink(&Context::root(), name(link)).unwrap();
+        }
+    });
+    each_link(generation, |directory, link| {
+        if link.is_none() {
+            root.remove_dir(&Context::root(), name(directory)).unwrap();
+        }
+    });
+}
+
+/// Little of them differs, but they are logged whole.
+#[test]
+fn edit_gives_blocks_of_directories_to_others() {
+    let (commit, ()) = edit_after(
+        |root| add_links(root, "old"),
+        |root| {
+            remove_links(root, "old");
+            add_links(root, "new");
+        },
+    );
+    commit.run().unwrap();
+    let xfs = mount(&commit.device);
+    let root = xfs.root().unwrap();
+    assert!(is_missing(&*root, "old 0"));
+    each_link("new", |directory, link| {
+        let directory = root.lookup(name(directory)).unwrap();
+        assert!(link.is_none_or(|link| directory.lookup(name(link)).is_ok()));
+    });
+    drop(root);
+    xfs.unmount().unwrap();
 }
 
 #[test]

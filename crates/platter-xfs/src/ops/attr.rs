@@ -88,8 +88,6 @@ fn apply(
     }
     hints::set(edit, changes, change.geometry())?;
     let kind = edit.inode().kind;
-    let old_flags = edit.inode().flags;
-    let old_flags2 = edit.inode().flags2;
     let flags = changes
         .flags
         .and_then(|flags| inode::stored_flags(flags, kind));
@@ -99,10 +97,12 @@ fn apply(
         }
         let disk = core_mut(bytes)?;
         if let Some((flags, flags2)) = flags {
-            let settable = inode::SETTABLE_FLAGS;
-            let flags = old_flags.difference(settable) | flags;
+            // Hints have changed others meanwhile.
+            let kept = InodeFlags::from_bits_retain(disk.core.flags.get());
+            let flags = kept.difference(inode::SETTABLE_FLAGS) | flags;
             disk.core.flags.set(flags.bits());
-            let flags2 = old_flags2.difference(InodeFlags2::DAX) | flags2;
+            let kept = InodeFlags2::from_bits_retain(disk.flags2.get());
+            let flags2 = kept.difference(InodeFlags2::DAX) | flags2;
             disk.flags2.set(flags2.bits());
         }
         if let Some(uid) = changes.uid {

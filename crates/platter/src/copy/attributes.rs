@@ -4,14 +4,15 @@
 //! kernel itself for fchown, fchmod and fchmodat.
 
 use std::fs::{File as HostFile, Permissions};
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclSubject, PosixAcl};
 use platter_vfs::{Attr, FileKind, Timestamp};
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, fstat, openat,
+};
 use rustix::io::Errno;
 
 use super::place::Place;
@@ -197,15 +198,9 @@ impl Target<'_> {
             Self::Open(file, _) | Self::Over(file, _) => file.set_permissions(mode),
             // Linux knows no modes of symbolic links.
             Self::Named(_, FileKind::Symlink) => Ok(()),
-            Self::Named(place, _) => match std::fs::set_permissions(path_of(place), mode) {
-                // There is no /proc.
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    let mode = Mode::from_raw_mode(permissions & 0o7777);
-                    let flags = AtFlags::empty();
-                    return rustix::fs::chmodat(place.dir(), place.name(), mode, flags);
-                }
-                set => set,
-            },
+            Self::Named(place, _) => {
+                std::fs::set_permissions(path_of_open(&open_special(place)?), mode)
+            }
         };
         set.map_err(|error| errno(&error))
     }
@@ -277,15 +272,63 @@ impl Target<'_> {
     }
 }
 
+/// Opens a special file for nothing but its attributes, unless its name is that of a symbolic link by now, which would
+/// lead elsewhere.
+fn open_special(place: &Place) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(place.dir(), place.name(), flags, Mode::empty())?;
+    let kind = FileType::from_raw_mode(fstat(&file)?.st_mode);
+    if kind == FileType::Symlink {
+        return Err(Errno::LOOP);
+    }
+    Ok(file)
+}
+
+/// A path that leads to an open file.
+fn path_of_open(file: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
 /// A path of a name in an open directory.
 fn path_of(place: &Place) -> PathBuf {
-    let dir = place.dir().as_fd().as_raw_fd();
-    Path::new(&format!("/proc/self/fd/{dir}")).join(place.name())
+    path_of_open(&place.dir()).join(place.name())
 }
 
 fn timespec(time: Timestamp) -> Timespec {
     Timespec {
         tv_sec: time.seconds,
         tv_nsec: i64::from(time.nanoseconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::Arc;
+
+    use rustix::fs::{CWD, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn mode_is_not_set_through_a_link_that_took_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = Arc::new(HostFile::open(dir.path()).unwrap());
+        let place = Place::top(open, dir.path(), OsStr::new("fifo"));
+        let (path, other) = (dir.path().join("fifo"), dir.path().join("other"));
+        let target = Target::Named(&place, FileKind::Fifo);
+        let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let mode = Mode::from_raw_mode(0o600);
+        mknodat(CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        target.put_mode(0o640).unwrap();
+        assert_eq!(mode_of(&path), 0o640);
+        fs::write(&other, b"").unwrap();
+        fs::set_permissions(&other, Permissions::from_mode(0o600)).unwrap();
+        fs::remove_file(&path).unwrap();
+        symlink(&other, &path).unwrap();
+        assert_eq!(target.put_mode(0o666), Err(Errno::LOOP));
+        assert_eq!(mode_of(&other), 0o600);
     }
 }

@@ -16,6 +16,7 @@ use crate::edit::Scope;
 use crate::volume::place::join;
 use crate::{Error, File, Format, ImageSpec, MountOptions, Result, Volume};
 
+pub use crate::host_file::data_ranges;
 pub use duplicates::Duplicates;
 
 /// How equal contents are looked for.
@@ -31,6 +32,8 @@ pub struct Dedupe {
 
 /// The smallest blocks that are compared: those of most filesystems.
 pub const BLOCK_BYTES_MIN: u64 = 4096;
+/// The largest ones.
+pub const BLOCK_BYTES_MAX: u64 = 16 << 20;
 
 impl Default for Dedupe {
     fn default() -> Self {
@@ -51,6 +54,16 @@ pub struct FileDeduped {
     pub shared_bytes: u64,
     /// The runs that these are.
     pub ranges: u64,
+}
+
+impl Dedupe {
+    /// Bytes of the blocks that are compared in a filesystem with blocks of `filesystem_bytes`, parts of which cannot be
+    /// shared.
+    #[must_use]
+    pub fn compared_bytes(&self, filesystem_bytes: u64) -> u64 {
+        let least = filesystem_bytes.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
+        self.block_bytes.max(least.next_power_of_two())
+    }
 }
 
 impl FileDeduped {
@@ -95,10 +108,11 @@ pub fn dedupe(
             "files that share extents, without the feature reflink",
         ));
     }
+    let block_bytes = volume.stat_fs()?.block_bytes;
     let mut search = Search {
         volume: &volume,
         request,
-        duplicates: Duplicates::new(request.block_bytes.max(BLOCK_BYTES_MIN)),
+        duplicates: Duplicates::new(request.compared_bytes(block_bytes.into())),
         seen: HashSet::new(),
         read_only: HashSet::new(),
     };
@@ -245,4 +259,27 @@ fn data_of(inode: &dyn Inode, size_bytes: u64) -> platter_vfs::Result<Vec<Range<
         at = end;
     }
     Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_a_block_of_the_filesystem_is_compared() {
+        let compared = |block_bytes, filesystem_bytes| {
+            let request = Dedupe {
+                block_bytes,
+                ..Dedupe::default()
+            };
+            request.compared_bytes(filesystem_bytes)
+        };
+        assert_eq!(compared(4096, 1024), 4096);
+        assert_eq!(compared(4096, 65_536), 65_536);
+        assert_eq!(compared(131_072, 65_536), 131_072);
+        // What no filesystem has takes no memory.
+        assert_eq!(compared(4096, u64::MAX), BLOCK_BYTES_MAX);
+        assert_eq!(compared(4096, 5000), 8192);
+        assert_eq!(compared(0, 0), 4096);
+    }
 }

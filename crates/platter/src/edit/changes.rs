@@ -106,7 +106,9 @@ impl Edit {
             (FileKind::Directory, Removal::File) => {
                 Err(self.error(path, platter_vfs::Error::from(Condition::IsDirectory)))
             }
-            (FileKind::Directory, Removal::Tree) => remove_tree(&self.volume, place, victim),
+            (FileKind::Directory, Removal::Tree) => {
+                remove_tree(&self.volume, place, victim, &self.progress)
+            }
             _ => self.named(path, place.remove(&*victim)),
         }
     }
@@ -521,7 +523,10 @@ fn for_each(edit: &Edit, file: &File, scope: Scope, work: &mut Work<'_>) -> Resu
     for event in walk {
         match event {
             WalkEvent::Visit(visited) => {
-                work(&path_of(&visited.path), &*visited.inode, &visited.attr)?;
+                let path = path_of(&visited.path);
+                let checked = edit.progress.check();
+                checked.map_err(|cause| edit.error(&path, cause))?;
+                work(&path, &*visited.inode, &visited.attr)?;
             }
             WalkEvent::Leave(_) => {}
             WalkEvent::Failed { path, error } => {

@@ -28,7 +28,8 @@ use crate::volume::VolumeParts;
 use crate::volume::place::Place;
 use crate::volume::rights::set_attr;
 use crate::{
-    Cause, Error, Image, ImageSet, ImageSpec, MountOptions, OnError, Result, Volume, WriteOptions,
+    Cause, Error, Image, ImageSet, ImageSpec, MountOptions, OnError, Progress, Result, Volume,
+    WriteOptions,
 };
 
 use scratch::Scratches;
@@ -69,6 +70,7 @@ pub struct Edit {
     revocable: Vec<Arc<RevocableDevice>>,
     /// Set once it is over.
     ended: Arc<AtomicBool>,
+    progress: Progress,
     /// What was made is there to stay, at least in parts.
     is_kept: bool,
 }
@@ -200,6 +202,7 @@ impl Edit {
             context: Context::root(),
             revocable,
             ended,
+            progress: Progress::default(),
             is_kept: false,
         })
     }
@@ -210,6 +213,14 @@ impl Edit {
     pub fn acting_as(mut self, credentials: Credentials, umask: u32) -> Self {
         self.volume = self.volume.acting_as(credentials.clone(), umask);
         self.context = Context { credentials, umask };
+        self
+    }
+
+    /// Has `progress` cancel changes of whole trees, and the commit up to the moment in which it begins to change the
+    /// image.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
         self
     }
 
@@ -240,15 +251,21 @@ impl Edit {
     ///
     /// # Errors
     /// Of the host, and then the image holds the state before, or the one after if it needs
-    /// recovery.
+    /// recovery; [`Cause::Cancelled`], and then it holds the state before.
     pub fn commit(mut self) -> Result<()> {
         let name = Arc::clone(self.image.name());
         let named = |error: platter_vfs::Error| Error::new(&name, error);
+        let refuse_cancelled = || {
+            let checked = self.progress.check();
+            checked.map_err(|cause| Error::new(&name, cause))
+        };
+        refuse_cancelled()?;
         self.volume.filesystem().unmount().map_err(named)?;
         if let Stage::Journaled(scratches) = &self.stage {
             let together = Arc::clone(self.together.device());
             let devices = self.devices.with_first(together);
             let mount = self.options.request(self.driver, &self.image, devices)?;
+            refuse_cancelled()?;
             self.is_kept = true;
             let unbatched = Arc::clone(self.image.device());
             scratches.commit(mount, unbatched).map_err(named)?;

@@ -70,6 +70,11 @@ impl Draft {
         Ok(draft)
     }
 
+    /// What errors call it.
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// Puts it into the place of an open image.
     pub(crate) fn finish_over(mut self, replaced: Image) -> Result<()> {
         self.replaced = Some(replaced);
@@ -159,6 +164,8 @@ fn is_of_host(name: &[u8]) -> bool {
     name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }
 
+/// Makes a file that has a name from the beginning. One without (`O_TMPFILE`) would not outlive a kill, but linkat(2)
+/// replaces nothing: it would need that name in the end, and another way where filesystems make no such files.
 fn create_draft(target: &Path, visibility: Visibility) -> std::io::Result<PathBuf> {
     let mut options = File::options();
     options.write(true).create_new(true);

@@ -77,7 +77,8 @@ fn enough_bytes(options: &FormatOptions, name: &Arc<str>, len_bytes: u64) -> Opt
             short = middle;
         }
     }
-    Some(enough * UNIT_BYTES)
+    // What was cancelled is not enough either.
+    (!options.progress.is_cancelled()).then_some(enough * UNIT_BYTES)
 }
 
 fn is_invalid(error: &Error) -> bool {

@@ -222,6 +222,7 @@ impl FormatOptions {
             Size::AsItIs | Size::OfContent => maker.make_with_reserve(&draft)?,
             Size::Minimal => make_smallest(&maker, &draft)?,
         }
+        self.refuse_cancelled(draft.name())?;
         draft.finish()
     }
 
@@ -314,7 +315,8 @@ impl FormatOptions {
     /// What the content takes with what belongs to it, a journal, and a tenth to spare.
     fn likely_bytes(&self) -> Result<u64> {
         let content = self.content.as_ref();
-        let data = content.map_or(Ok(0), |content| content.data_bytes_max())?;
+        let progress = &self.progress;
+        let data = content.map_or(Ok(0), |content| content.data_bytes_max(progress))?;
         let inodes = content.map_or(0, |content| content.inodes());
         let own = inodes.saturating_mul(INODE_BYTES).saturating_add(data);
         // Longer is no file.
@@ -358,6 +360,7 @@ impl FormatOptions {
     }
 
     fn make_empty(&self, images: &ImageSet, before: OnDevice, clock: &dyn Clock) -> Result<()> {
+        self.refuse_cancelled(images.first().name())?;
         let request = MkfsRequest {
             targets: &images.devices(),
             before,
@@ -366,6 +369,11 @@ impl FormatOptions {
         };
         let made = self.new.driver().make(request);
         made.map_err(|error| Error::new(images.first().name(), error))
+    }
+
+    fn refuse_cancelled(&self, name: &Arc<str>) -> Result<()> {
+        let checked = self.progress.check();
+        checked.map_err(|cause| Error::new(name, cause))
     }
 
     /// A clock that begins anew each time it is asked for.

@@ -60,7 +60,7 @@ impl Smallest<'_> {
             .options
             .content
             .as_ref()
-            .map_or(Ok(0), |content| content.data_bytes())?;
+            .map_or(Ok(0), |content| content.data_bytes(&self.options.progress))?;
         if data >= class.end.saturating_mul(2) {
             return Err(super::full(&self.draft.clear(0)?));
         }

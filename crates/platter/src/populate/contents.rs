@@ -10,11 +10,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat};
+use rustix::fs::{CWD, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
 use super::FileId;
-use crate::{Cause, Result};
+use crate::host_file::data_ranges;
+use crate::{Cause, Progress, Result};
 
 /// Bytes read at once.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -147,9 +148,11 @@ impl Contents {
     }
 
     /// Bytes of the blocks that [`copy`](Self::copy) gives.
-    pub(super) fn data_bytes(&self) -> Result<u64, Cause> {
+    pub(super) fn data_bytes(&self, progress: &Progress) -> Result<u64, Cause> {
         let mut all = 0;
+        progress.check()?;
         self.copy(&mut |_, bytes| {
+            progress.check()?;
             all += bytes.len().next_multiple_of(HOLE_BYTES) as u64;
             Ok(())
         })?;
@@ -157,12 +160,12 @@ impl Contents {
     }
 
     /// No fewer bytes than that, found without a look at a file that is no longer than a chunk.
-    pub(super) fn data_bytes_max(&self) -> Result<u64, Cause> {
+    pub(super) fn data_bytes_max(&self, progress: &Progress) -> Result<u64, Cause> {
         let size_bytes = self.size_bytes();
         if size_bytes <= CHUNK_BYTES {
             return Ok(size_bytes.next_multiple_of(HOLE_BYTES as u64));
         }
-        self.data_bytes()
+        self.data_bytes(progress)
     }
 
     /// Passes the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is
@@ -318,32 +321,6 @@ pub(super) fn write_data(
 pub(super) fn has_holes(bytes: &[u8]) -> bool {
     let mut blocks = bytes.chunks(HOLE_BYTES);
     blocks.any(|block| *block == ZEROS[..block.len()])
-}
-
-/// Where a file of the host has data.
-fn data_ranges(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>, Cause> {
-    let mut ranges = Vec::new();
-    let mut at = 0;
-    while at < size_bytes {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            // It does not know of holes.
-            Err(Errno::INVAL | Errno::NOTSUP) => at,
-            Err(error) => return Err(Error::from(error).into()),
-        };
-        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
-            Ok(end) => end.min(size_bytes),
-            Err(Errno::INVAL | Errno::NOTSUP | Errno::NXIO) => size_bytes,
-            Err(error) => return Err(Error::from(error).into()),
-        };
-        if start >= size_bytes || end <= start {
-            break;
-        }
-        ranges.push(start..end);
-        at = end;
-    }
-    Ok(ranges)
 }
 
 #[cfg(test)]

@@ -298,25 +298,29 @@ impl Content {
 
     /// Bytes of the blocks of 4 KiB that hold anything but zeros. It takes reading all of them, so
     /// that it does not matter which holes the source knows of.
-    pub(crate) fn data_bytes(&self) -> Result<u64> {
+    pub(crate) fn data_bytes(&self, progress: &Progress) -> Result<u64> {
         if let Some(bytes) = self.data_bytes.get() {
             return Ok(*bytes);
         }
-        let bytes = self.count(Contents::data_bytes)?;
+        let bytes = self.count(progress, Contents::data_bytes)?;
         Ok(*self.data_bytes.get_or_init(|| bytes))
     }
 
     /// No fewer bytes than that. Zeros in short files count, too, so that only long ones are read.
-    pub(crate) fn data_bytes_max(&self) -> Result<u64> {
-        self.count(Contents::data_bytes_max)
+    pub(crate) fn data_bytes_max(&self, progress: &Progress) -> Result<u64> {
+        self.count(progress, Contents::data_bytes_max)
     }
 
-    fn count(&self, of_contents: fn(&Contents) -> Result<u64, Cause>) -> Result<u64> {
+    fn count(
+        &self,
+        progress: &Progress,
+        of_contents: fn(&Contents, &Progress) -> Result<u64, Cause>,
+    ) -> Result<u64> {
         let mut all = 0u64;
         for (path, member) in &self.members {
             let bytes = match &member.kind {
                 MemberKind::File(contents) => {
-                    let count = of_contents(contents);
+                    let count = of_contents(contents, progress);
                     count.map_err(|cause| self.error(path, cause))?
                 }
                 MemberKind::Directory => HOLE_BYTES as u64,

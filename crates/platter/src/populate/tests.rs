@@ -164,7 +164,7 @@ fn member(kind: u8, name: &str, target: &str, data: &[u8]) -> Vec<u8> {
 
 fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = 3 + key.len() + value.len();
-    let len = (1..1000).find(|len| rest + len.to_string().len() == *len);
+    let len = (1..1_000_000).find(|len| rest + len.to_string().len() == *len);
     let head = format!("{} {key}=", len.unwrap());
     [head.as_bytes(), value, b"\n"].concat()
 }
@@ -242,6 +242,20 @@ fn global_records_are_defaults_for_what_follows() {
 }
 
 #[test]
+fn global_records_are_no_longer_than_what_takes_them() {
+    let given = |key: &str, len: usize| {
+        let records = record(key, &vec![b'x'; len]);
+        let globals = member(b'g', "pax_global_header", "", &records);
+        archive(&[globals, member(b'0', "file", "", b"")])
+    };
+    assert!(given("comment", 100_000).is_ok());
+    assert!(given("SCHILY.xattr.user.x", 1000).is_ok());
+    let refused = given("SCHILY.xattr.user.x", 5000).unwrap_err();
+    let refused = refused.to_string();
+    assert!(refused.contains("global headers say too much"), "{refused}");
+}
+
+#[test]
 fn values_of_attributes_are_bytes_of_any_kind() {
     let value = b"a\n12 uid=9\n\0\xff";
     let content = archive(&[
@@ -281,7 +295,7 @@ fn members_that_end_past_the_archive_are_refused() {
     assert!(sparse(b"9223372036854775808", b"0,5").is_err());
     assert!(sparse(b"18446744073709551615", b"0,5,18446744073709551614,1").is_err());
     let longest = sparse(b"9223372036854775807", b"0,5").unwrap();
-    assert_eq!(longest.data_bytes().unwrap(), 4096);
+    assert_eq!(longest.data_bytes(&Progress::default()).unwrap(), 4096);
     let mut broken = member(b'0', "a", "", b"");
     broken[0] ^= 1;
     assert!(archive(&[broken]).is_err());

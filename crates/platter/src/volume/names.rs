@@ -7,7 +7,7 @@ use super::place::{Place, check_link};
 use super::removal::remove_tree;
 use super::rights::{may_remove, may_rename, vacant};
 use super::{File, OpenOptions, Volume};
-use crate::{AsPath, Cause, Result};
+use crate::{AsPath, Cause, Progress, Result};
 
 /// The longest file that is read into memory as a whole, in bytes: an image may claim any size.
 pub const WHOLE_FILE_BYTES_MAX: usize = 1 << 30;
@@ -220,7 +220,7 @@ impl Volume {
                     is_directory: located.trailing_slash,
                     path: path.to_vec(),
                 };
-                remove_tree(self, place, victim)
+                remove_tree(self, place, victim, &Progress::default())
             }
             FileKind::Symlink => self.remove_file(path),
             FileKind::Regular

@@ -9,7 +9,7 @@ use platter_vfs::{DirCursor, FileKind, Inode, NameBuf};
 
 use super::Volume;
 use super::place::{Place, join};
-use crate::Result;
+use crate::{Progress, Result};
 
 /// The names held in memory at once, over all directories from the top down, in bytes. The share of
 /// one directory is half of what those above it leave.
@@ -76,8 +76,13 @@ impl Level {
 /// Removes the directory `victim` at `place` of a volume with all below it.
 ///
 /// A directory that two entries name, as in a loop, ends the removal: an image holds no
-/// directory twice, so the walk is no longer than the image.
-pub(crate) fn remove_tree(volume: &Volume, place: Place, victim: Arc<dyn Inode>) -> Result<()> {
+/// directory twice, so the walk is no longer than the image. `progress` can cancel it.
+pub(crate) fn remove_tree(
+    volume: &Volume,
+    place: Place,
+    victim: Arc<dyn Inode>,
+    progress: &Progress,
+) -> Result<()> {
     let end = place.path.iter().rposition(|&byte| byte != b'/');
     let mut path = place.path[..end.map_or(0, |end| end + 1)].to_vec();
     let mut entered = HashSet::from([victim.id()]);
@@ -86,6 +91,8 @@ pub(crate) fn remove_tree(volume: &Volume, place: Place, victim: Arc<dyn Inode>)
     bytes_left -= levels[0].share_bytes;
     while let Some(level) = levels.last_mut() {
         path.truncate(level.path_len);
+        let checked = progress.check();
+        checked.map_err(|cause| volume.error(&path, cause))?;
         let Some(name) = volume.named(&path, level.next())? else {
             volume.named(&path, level.place.remove(&*level.dir))?;
             bytes_left += level.share_bytes;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use platter::edit::SubvolumeAccess;
 use platter::resize::{NewSize, grow};
 use platter::vfs::Tune;
-use platter::{DeviceRole, Edit, ImageSpec, MemoryBudget};
+use platter::{DeviceRole, Edit, ImageSpec, MemoryBudget, Progress};
 use platter_vfs::{Clock, FixedClock, Timestamp};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -179,7 +179,8 @@ fn resize(pool: &Pool, size: u64) -> platter::Result<u64> {
     let spec = ImageSpec::new(&pool.images[0]);
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
-    Ok(grow(&spec, NewSize::Bytes(size), &budget, &clock)?.after_bytes)
+    let (size, progress) = (NewSize::Bytes(size), Progress::new());
+    Ok(grow(&spec, size, &budget, &clock, &progress)?.after_bytes)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use platter::resize::{NewSize, grow};
-use platter::{ImageSpec, MemoryBudget};
+use platter::{ImageSpec, MemoryBudget, Progress};
 use platter_vfs::{Clock, FixedClock, Timestamp};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -17,7 +17,8 @@ fn resize(image: &Path, size: u64) -> platter::Result<u64> {
     let spec = ImageSpec::parse(image).unwrap();
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
-    Ok(grow(&spec, NewSize::Bytes(size), &budget, &clock)?.after_bytes)
+    let (size, progress) = (NewSize::Bytes(size), Progress::new());
+    Ok(grow(&spec, size, &budget, &clock, &progress)?.after_bytes)
 }
 
 fn assert_clean(image: &Path, context: &str) {

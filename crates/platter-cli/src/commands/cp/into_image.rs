@@ -1,7 +1,6 @@
 //! Copying into an image: everything, or nothing.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Write, stderr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -50,9 +49,8 @@ impl Cp {
         let mut observer = |event: CopyInEvent<'_>| match event {
             CopyInEvent::Copying(source, path) if self.verbose => {
                 let (source, image) = (source.name(), edit.volume().name());
-                let line = format!("{source} -> {image}:{}", Escaped(path));
-                // Nothing is left to do where this cannot be written.
-                progress.suspend(|| drop(writeln!(stderr(), "{line}")));
+                let path = Escaped(path);
+                progress.suspend(|| console::narrate(format_args!("{source} -> {image}:{path}")));
             }
             CopyInEvent::Copying(..) => {}
             CopyInEvent::ImageLeftOut(source) => progress.suspend(|| {

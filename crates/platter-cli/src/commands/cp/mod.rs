@@ -3,7 +3,6 @@
 mod into_image;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Write, stderr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::{Console, report_problem};
+use crate::console::{Console, narrate, report_problem};
+use crate::interrupt;
 use crate::output::error::misuse;
 use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
@@ -106,7 +106,7 @@ impl Cp {
         allow_many_descriptors();
         let mut volumes = Volumes::new(options);
         let mut console = Console::new();
-        let mut copier = Copier::new(self.copy_options());
+        let mut copier = Copier::new(self.copy_options()).progress(interrupt::progress());
         let mut progress = Progress::new(true);
         for operand in sources {
             let follow = self.follow || !(self.recursive || self.archive);
@@ -116,6 +116,9 @@ impl Cp {
                 .and_then(|(_, file)| self.copy(&mut copier, &file, &target, &mut progress));
             if let Err(error) = copied {
                 progress.suspend(|| console.trouble(1, error))?;
+            }
+            if interrupt::is_pending() {
+                break;
             }
         }
         progress.finish();
@@ -162,9 +165,8 @@ impl Cp {
             CopyEvent::Copying(source, target) if self.verbose => {
                 let image = source.volume().name();
                 let (path, target) = (Escaped(source.path()), target.as_os_str().as_bytes());
-                let line = format!("{image}:{path} -> {}", Escaped(target));
-                // Nothing is left to do where this cannot be written.
-                progress.suspend(|| drop(writeln!(stderr(), "{line}")));
+                let target = Escaped(target);
+                progress.suspend(|| narrate(format_args!("{image}:{path} -> {target}")));
             }
             CopyEvent::Copying(..) => {}
             CopyEvent::Problem(problem) => progress.suspend(|| report_problem(problem)),
@@ -181,6 +183,7 @@ impl Cp {
         }
         match *target {
             Target::Directory(directory) => {
+                interrupt::catch()?;
                 copier.copy_into(source, directory, name_of(source), &mut observer)?;
             }
             Target::File(target) => {
@@ -193,6 +196,7 @@ impl Cp {
                     let name = target.file_name().context("the target has no name")?;
                     let parent = target.parent().filter(|path| !path.as_os_str().is_empty());
                     let parent = parent.unwrap_or(Path::new("."));
+                    interrupt::catch()?;
                     copier.copy_into(source, parent, name, &mut observer)?;
                 }
             }

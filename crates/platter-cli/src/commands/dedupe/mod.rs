@@ -6,12 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
 
-use platter::dedupe::{BLOCK_BYTES_MIN, Dedupe as Request, FileDeduped, dedupe};
+use platter::dedupe::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Dedupe as Request, FileDeduped, dedupe};
 use platter::escape::unescape;
 use serde_json::{Map, json};
 
-use super::editing::{Targets, scope};
-use super::mounted::is_in_mount;
+use super::editing::{Targets, refuse_reading_options, scope};
+use super::mounted::{is_in_mount, refuse_image_options};
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
 use crate::output::error::misuse;
@@ -34,7 +34,8 @@ pub(crate) struct Dedupe {
     /// All regular files below directories, those in other subvolumes as well
     #[arg(short, long)]
     recursive: bool,
-    /// Compare blocks of this size, a power of two: smaller ones find more, and take more memory
+    /// Compare blocks of this size, a power of two: smaller ones find more, and take more memory; those of the filesystem
+    /// if they are larger
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size, default_value = "128K")]
     block_size: u64,
     /// Leave shorter files alone
@@ -93,6 +94,7 @@ impl Dedupe {
             if mounted < self.files.len() {
                 misuse!("some are in images and some in mounts; a command changes one of both");
             }
+            refuse_image_options(options)?;
             mounted::dedupe(&self.files, &request, self.recursive, &mut tally)?;
             self.files[0].as_encoded_bytes().to_vec()
         } else {
@@ -107,9 +109,7 @@ impl Dedupe {
         request: &Request,
         tally: &mut Tally,
     ) -> anyhow::Result<Vec<u8>> {
-        if options.no_lock || options.norecovery {
-            misuse!("--no-lock and --norecovery are for reading only");
-        }
+        refuse_reading_options(options)?;
         let targets = Targets::parse(&self.files)?;
         let mut open_options = options.open_options();
         if let Some(date) = source_date()? {
@@ -174,7 +174,7 @@ fn is_in_a_mount(operand: &OsStr) -> bool {
 
 fn parse_block_size(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
-    if (BLOCK_BYTES_MIN..=16 << 20).contains(&bytes) && bytes.is_power_of_two() {
+    if (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes) && bytes.is_power_of_two() {
         return Ok(bytes);
     }
     Err("blocks are a power of two from 4K to 16M".to_owned())

@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use platter::dedupe::{BLOCK_BYTES_MIN, Dedupe as Request, Duplicates, FileDeduped};
+use platter::dedupe::{Dedupe as Request, Duplicates, FileDeduped, data_ranges};
 use platter_fuse::Control;
-use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
+use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Tally;
@@ -36,9 +36,11 @@ pub(super) fn dedupe(
     is_recursive: bool,
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
+    let first = Path::new(operands.first().map_or(OsStr::new(""), OsString::as_os_str));
+    let stat = rustix::fs::statvfs(first).map_err(|error| named(first, &error.into()))?;
     let mut search = Search {
         request,
-        duplicates: Duplicates::new(request.block_bytes.max(BLOCK_BYTES_MIN)),
+        duplicates: Duplicates::new(request.compared_bytes(stat.f_bsize)),
         seen: HashSet::new(),
     };
     let mut device = None;
@@ -120,7 +122,7 @@ impl Search<'_> {
             path: path.to_owned(),
             found: found.clone(),
         };
-        let data = data_of(&file)?;
+        let data = data_ranges(&file, file.metadata()?.size())?;
         let dry_run = self.request.dry_run;
         let read = |at: u64, place: &mut [u8]| file.read_at(place, at);
         let found = |source: &Known, range: Range<u64>, to: u64| {
@@ -160,25 +162,4 @@ fn open(path: &Path, flags: OFlags, found: &Metadata) -> io::Result<Option<File>
     let now = file.metadata()?;
     let is_same = (now.dev(), now.ino()) == (found.dev(), found.ino());
     Ok(is_same.then_some(file))
-}
-
-/// The ranges of a file that are no holes.
-fn data_of(file: &File) -> io::Result<Vec<Range<u64>>> {
-    let size_bytes = file.metadata()?.size();
-    let mut data = Vec::new();
-    let mut at = 0;
-    while at < size_bytes {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size_bytes);
-        if start >= end {
-            break;
-        }
-        data.push(start..end);
-        at = end;
-    }
-    Ok(data)
 }

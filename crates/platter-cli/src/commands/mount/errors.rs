@@ -8,10 +8,11 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use platter::vfs::lock::Mutex;
 use platter::vfs::{Clock, SystemClock};
 
-use crate::console::complain;
+use crate::console::report;
 use crate::output::time::TimeFormat;
 
 /// As many lines in as much time, as the kernel limits its own.
@@ -76,7 +77,7 @@ impl ErrorLog {
     fn write(&self, line: &str) {
         // Nothing is left to do where a line cannot be written.
         match &self.target {
-            Target::Terminal => complain(line),
+            Target::Terminal => report(&anyhow!(line.to_owned())),
             Target::Syslog => {
                 let process = std::process::id();
                 let message = format!("<{PRIORITY}>platter[{process}]: {line}");

@@ -141,7 +141,10 @@ impl Mount {
     fn open_log(&self) -> anyhow::Result<Arc<ErrorLog>> {
         let file = self.log.as_deref();
         let log = ErrorLog::new(file, self.detached);
-        let shown = || file.map_or(String::new(), |file| file.display().to_string());
+        let shown = || {
+            let file = file.map_or(&b""[..], |file| file.as_os_str().as_bytes());
+            Escaped(file).to_string()
+        };
         Ok(Arc::new(log.with_context(shown)?))
     }
 }

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use platter::open::check_option;
 use platter::{MountOption, OnError, OptionError, WriteOptions};
 use platter_fuse::MountOptions;
 
 use crate::args::{ImageOptions, parse_size};
-use crate::output::error::misuse;
+use crate::output::error::{misuse, usage};
 
 /// Options of `-o`, taken apart.
 #[derive(Debug, Default)]
@@ -40,7 +39,8 @@ impl MountWords {
     pub(super) fn parse(lists: &[String]) -> anyhow::Result<Self> {
         let mut words = Self::default();
         for list in lists {
-            for word in words.fuse.parse(list)? {
+            let others = words.fuse.parse(list).map_err(usage)?;
+            for word in others {
                 words.take(word)?;
             }
             if let Some(word) = list.split(',').rfind(|word| ["ro", "rw"].contains(word)) {
@@ -65,9 +65,9 @@ impl MountWords {
             "sb" => self.image.superblock = Some(size()?),
             "cachesize" => self.image.cache = Some(size()?),
             "workers" => {
-                let workers = value
-                    .parse()
-                    .context("mount option workers= takes a number")?;
+                let Ok(workers) = value.parse() else {
+                    misuse!("mount option workers= takes a number");
+                };
                 self.fuse.threads = Some(workers);
             }
             "errors" => self.writing.on_error = Some(on_error(value)?),
@@ -122,9 +122,9 @@ fn on_error(value: &str) -> anyhow::Result<OnError> {
 
 /// Seconds; zero means the usual number of them.
 fn interval(value: &str) -> anyhow::Result<Duration> {
-    let seconds: u32 = value
-        .parse()
-        .context("mount option commit= takes a number of seconds")?;
+    let Ok(seconds) = value.parse::<u32>() else {
+        misuse!("mount option commit= takes a number of seconds");
+    };
     let usual = WriteOptions::default().commit_interval;
     Ok(match seconds {
         0 => usual.unwrap_or_default(),
@@ -170,8 +170,11 @@ mod tests {
             "uid=me",
             "commit=x",
             "data=none",
+            "noperm,allow_other",
+            "writeback=maybe",
         ] {
-            assert!(parse(&[list]).is_err(), "{list}");
+            let error = parse(&[list]).unwrap_err();
+            assert!(crate::output::error::is_usage(&error), "{list}: {error}");
         }
         for list in ["sync", "errors=panic", "nodelalloc"] {
             let error = parse(&[list]).unwrap_err().to_string();

@@ -67,7 +67,7 @@ impl Change {
             Self::Snapshot { source, path, .. } => vec![source.clone(), path.clone()],
             Self::SetDefault { path, .. } => vec![path.clone()],
         };
-        if are_in_mounts(&operands)? {
+        if are_in_mounts(&operands, options)? {
             self.run_mounted()?;
             return Ok(0);
         }

@@ -17,7 +17,7 @@ use platter::{Error, Escaped};
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
-use super::mounted::{self, is_in_mount};
+use super::mounted::{self, is_mount};
 use super::operands::{Volumes, parse_image};
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -68,7 +68,7 @@ impl Subvolume {
             Action::List { image } | Action::Show { image, .. } => image,
             Action::Change(change) => return change.run(options),
         };
-        let listing = if is_in_mount(image) {
+        let listing = if is_mount(image, options)? {
             Listing::of_mount(Path::new(image))?
         } else {
             Listing::of_image(image, options)?

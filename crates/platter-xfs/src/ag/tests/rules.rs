@@ -66,6 +66,19 @@ fn records_are_inserted_once_and_removed_once() {
 }
 
 #[test]
+fn reference_counts_of_two_leaves_do_not_overlap() {
+    Sample::new().change(|group| {
+        let second = share(group).keys[1].get();
+        let last = run(second - 2, 100, 2).encode();
+        let place = (u64::from(second - 2), 0, 0);
+        group.replace(BtreeKind::Refcount, place, last).unwrap();
+        // The part would begin after the extent, where the last record of the first leaf ends.
+        let found = refcount::end_with_records(group, AgBlock(2000), second + 1 - 2000, 1);
+        assert_broken(found, GroupRule::Refcount);
+    });
+}
+
+#[test]
 fn trees_need_blocks_in_the_free_list() {
     Sample::new().change(|group| {
         for _ in 0..6 {

@@ -1,6 +1,7 @@
 //! Inodes made in memory, one broken rule at a time.
 
 use super::*;
+use crate::ondisk::features::RoCompat;
 use crate::ondisk::geometry::tests::{sample_geometry, sample_geometry_v4};
 
 pub(crate) const NUMBER: u64 = 131;
@@ -146,6 +147,23 @@ fn wide_counters_and_large_times_have_flags() {
     let inode = Inode::decode(&bytes, number(), &geometry).unwrap();
     assert_eq!((inode.data_extents, inode.attr_extents), (3, 70_000));
     assert_eq!(inode.modified.seconds, -(1 << 31));
+}
+
+#[test]
+fn file_that_shares_blocks_has_more_than_the_filesystem() {
+    let mut geometry = sample_geometry();
+    geometry.features.ro_compat |= RoCompat::REFLINK;
+    let decode = |flags2: InodeFlags2| {
+        let mut bytes = sample();
+        let (disk, _) = DiskInodeV3::mut_from_prefix(&mut bytes).unwrap();
+        disk.core.blocks.set(1 << 40);
+        disk.flags2.set(flags2.bits());
+        DiskInodeV3::seal(&mut bytes);
+        Inode::decode(&bytes, number(), &geometry)
+    };
+    assert_eq!(decode(InodeFlags2::REFLINK).unwrap().blocks, 1 << 40);
+    let rule = decode(InodeFlags2::empty()).unwrap_err();
+    assert_eq!(rule, InodeRule::Blocks);
 }
 
 #[test]

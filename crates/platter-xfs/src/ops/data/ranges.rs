@@ -266,7 +266,8 @@ fn parts_to_exchange(
         let len = one.count.min(two.count).min(count - at);
         let is_hole = |run: &file::FileRun| run.backing == file::Backing::Hole;
         let is_written = matches!(two.backing, file::Backing::Written(_));
-        if !(is_hole(&one) && is_hole(&two)) && (is_written || !written_only) {
+        // Holes stay as they are, and so do blocks that both files share there.
+        if one.backing != two.backing && (is_written || !written_only) {
             moved += usize::from(!is_hole(&one)) + usize::from(!is_hole(&two));
             parts.push((mine.start + at, theirs.start + at, len));
         }

@@ -238,11 +238,10 @@ impl Copying<'_> {
 
     /// Copies what the directories still have, deepest first. `top` is the one that all ends up in.
     fn fill(&mut self, mut frames: Vec<Frame>, top: InodeId) -> Result<()> {
-        let edit = self.edit;
+        let (edit, check) = (self.edit, self.check());
         let mut entered: HashSet<SourceId> = HashSet::new();
         while let Some(frame) = frames.last_mut() {
-            let cancelled = |cause| edit.error(&frame.path, cause);
-            self.state.progress.check().map_err(cancelled)?;
+            check().map_err(|cause| edit.error(&frame.path, cause))?;
             let Some(name) = frame.names.pop() else {
                 if let Some(frame) = frames.pop() {
                     self.finish_dir(&frame)?;
@@ -449,11 +448,11 @@ impl Copying<'_> {
         path: &[u8],
         inode: &dyn Inode,
     ) -> Result<()> {
-        let edit = self.edit;
+        let (edit, check) = (self.edit, self.check());
         let mut refused = None;
-        let copied = source.copy(attr, follow, &mut |offset, bytes| {
+        let copied = source.copy(attr, follow, &check, &mut |offset, bytes| {
             self.state.progress.add_bytes(bytes.len() as u64);
-            self.state.progress.check()?;
+            check()?;
             self.state.summary.bytes += bytes.len() as u64;
             (self.observer)(CopyInEvent::Progress(self.state.summary));
             inode.write_at(offset, bytes).map_err(|error| {
@@ -471,6 +470,12 @@ impl Copying<'_> {
         };
         let set = inode.set_attr(&Context::root(), &changes);
         edit.named(path, set).map(drop)
+    }
+
+    /// Refuses to go on once the copy or the edit was cancelled.
+    fn check(&self) -> impl Fn() -> Result<(), Cause> + use<> {
+        let both = [self.edit.progress.clone(), self.state.progress.clone()];
+        move || both.iter().try_for_each(Progress::check)
     }
 
     /// Puts on what is to be kept, in an order in which nothing undoes another.

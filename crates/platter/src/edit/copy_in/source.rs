@@ -2,15 +2,18 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::{FileKind, InodeId, Timestamp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::data_map::DataMap;
 use crate::populate::{Contents, FileId, HostPlace, Xattr, host_xattrs};
@@ -18,6 +21,11 @@ use crate::{Cause, Error, Escaped, File, Result};
 
 /// How much of an image is read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// How soon it is noticed that a copy was cancelled which waits for a stream.
+const CHECK_INTERVAL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
 
 /// The source of a copy: a file of the host or of an image.
 #[derive(Debug, Clone)]
@@ -164,11 +172,13 @@ impl CopySource {
         }
     }
 
-    /// Passes all that is not zeros to `write`, in ascending order, and then the size.
+    /// Passes all that is not zeros to `write`, in ascending order, and then returns the size. What is waited for is
+    /// given up where `check` refuses.
     pub(super) fn copy(
         &self,
         attr: &SourceAttr,
         follow: bool,
+        check: &dyn Fn() -> Result<(), Cause>,
         write: &mut Sink<'_>,
     ) -> Result<u64> {
         match (self, &attr.id) {
@@ -188,27 +198,13 @@ impl CopySource {
                 contents.copy(write).map_err(|cause| self.error(cause))?;
                 Ok(attr.size_bytes)
             }
-            (Self::Host(path), _) => self.copy_stream(path, write),
+            (Self::Host(path), _) => {
+                copy_stream(path, check, write).map_err(|cause| self.error(cause))
+            }
             (Self::Image(file), _) => {
                 copy_image(file, attr.size_bytes, write).map_err(|cause| self.error(cause))?;
                 Ok(attr.size_bytes)
             }
-        }
-    }
-
-    /// What comes out of a pipe or a device until it ends.
-    fn copy_stream(&self, path: &Path, write: &mut Sink<'_>) -> Result<u64> {
-        let mut source = fs::File::open(path).map_err(|error| self.error(error))?;
-        let mut buffer = vec![0; 1 << 16];
-        let mut offset = 0;
-        loop {
-            let count = source.read(&mut buffer);
-            let count = count.map_err(|error| self.error(error))?;
-            if count == 0 {
-                return Ok(offset);
-            }
-            write(offset, &buffer[..count]).map_err(|cause| self.error(cause))?;
-            offset += count as u64;
         }
     }
 
@@ -219,6 +215,40 @@ impl CopySource {
             }
             Self::Image(file) => Error::at_path(file.volume().name(), file.path(), cause.into()),
         }
+    }
+}
+
+/// Passes on what comes out of a pipe or a device until it ends, and returns how much that is.
+fn copy_stream(
+    path: &Path,
+    check: &dyn Fn() -> Result<(), Cause>,
+    write: &mut Sink<'_>,
+) -> Result<u64, Cause> {
+    // The other end of a FIFO is waited for below.
+    let mut options = fs::File::options();
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let mut source = options.read(true).custom_flags(nonblocking).open(path)?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut offset = 0;
+    loop {
+        let mut polled = [PollFd::new(&source, PollFlags::IN)];
+        let ready = poll(&mut polled, Some(&CHECK_INTERVAL));
+        check()?;
+        match ready {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(error) => return Err(std::io::Error::from(error).into()),
+        }
+        let count = match source.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        if count == 0 {
+            return Ok(offset);
+        }
+        write(offset, &buffer[..count])?;
+        offset += count as u64;
     }
 }
 

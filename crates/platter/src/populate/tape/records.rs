@@ -1,6 +1,8 @@
 //! PAX records: what they say of a member beyond its header. Spec: POSIX.1-2017 pax; `SCHILY.*` of
 //! star, `GNU.sparse.*` of GNU tar.
 
+use std::collections::BTreeMap;
+
 use platter_vfs::Timestamp;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 
@@ -24,6 +26,16 @@ impl Record {
     pub(super) fn is_of_one_member(&self) -> bool {
         matches!(&*self.key, b"path" | b"linkpath" | b"size")
             || self.key.starts_with(b"GNU.sparse.")
+    }
+
+    /// Whether it says anything of what a member becomes. Comments do not.
+    pub(super) fn has_meaning(&self) -> bool {
+        matches!(
+            &*self.key,
+            b"mtime" | b"uid" | b"gid" | b"RHT.security.selinux"
+        ) || self.key.starts_with(b"SCHILY.acl.")
+            || self.key.starts_with(b"SCHILY.xattr.")
+            || self.is_of_one_member()
     }
 }
 
@@ -61,7 +73,7 @@ pub(super) struct Records {
     pub(super) modified: Option<Timestamp>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
-    xattrs: Vec<Xattr>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) sparse: Sparse,
 }
 
@@ -105,7 +117,9 @@ impl Records {
                 self.set_xattr(ACL_DEFAULT_NAME.to_vec(), acl_text::parse(value)?);
             }
             // The label as text, which Linux keeps with a zero at the end.
-            b"RHT.security.selinux" if !value.is_empty() && !self.has_xattr(SELINUX_NAME) => {
+            b"RHT.security.selinux"
+                if !value.is_empty() && !self.xattrs.contains_key(SELINUX_NAME) =>
+            {
                 self.set_xattr(SELINUX_NAME.to_vec(), [value, b"\0"].concat());
             }
             key => {
@@ -119,19 +133,13 @@ impl Records {
         Ok(())
     }
 
-    fn has_xattr(&self, name: &[u8]) -> bool {
-        self.xattrs.iter().any(|(other, _)| other == name)
-    }
-
     fn set_xattr(&mut self, name: Vec<u8>, value: Vec<u8>) {
-        self.xattrs.retain(|(other, _)| *other != name);
-        self.xattrs.push((name, value));
+        self.xattrs.insert(name, value);
     }
 
     /// The extended attributes, in the order of their names.
     pub(super) fn take_xattrs(&mut self) -> Vec<Xattr> {
-        self.xattrs.sort_unstable();
-        std::mem::take(&mut self.xattrs)
+        std::mem::take(&mut self.xattrs).into_iter().collect()
     }
 }
 

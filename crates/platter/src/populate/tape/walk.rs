@@ -13,6 +13,8 @@ use crate::{Cause, Result};
 pub(super) const BLOCK_BYTES: u64 = 512;
 /// The longest name or set of records that is read.
 const EXTENSION_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of global records with a meaning: each member that follows has a copy of them, and is no longer than a block.
+const GLOBAL_BYTES_MAX: usize = 4096;
 /// Where a header has its own checksum, which counts as spaces in it.
 const SUM_FIELD: std::ops::Range<usize> = 148..156;
 
@@ -184,9 +186,16 @@ impl<'a> Walk<'a> {
                     "a global header names what only one member can have",
                 ));
             }
+            if !record.has_meaning() {
+                continue;
+            }
             self.globals.retain(|earlier| earlier.key != record.key);
             if !record.value.is_empty() {
                 self.globals.push(record);
+            }
+            let len = |record: &Record| record.key.len() + record.value.len();
+            if self.globals.iter().map(len).sum::<usize>() > GLOBAL_BYTES_MAX {
+                return Err(broken("global headers say too much of every member"));
             }
         }
         Ok(())
