@@ -408,7 +408,7 @@ fn crash_with_a_log(fs: &Btrfs) -> u64 {
     let writing = fs.super_block().writing().unwrap();
     assert_eq!(log_trees::logs_written(writing), 1);
     sync::end_writes(fs.super_block());
-    committed(&fs)
+    committed(fs)
 }
 
 /// A commit before the one of the replay would drop the log.
@@ -439,6 +439,7 @@ fn log_of_a_full_filesystem_is_replayed() {
     }
     drop((large, root));
     let before = crash_with_a_log(&fs);
+    drop(fs);
     assert_replayed_at_once(&pool, WriteOptions::default(), before);
 }
 
