@@ -1,4 +1,4 @@
-//! Signals that end a command which has begun what must not be left behind: its work is cancelled, which removes that,
+//! Signals that end a command which has begun what must not be left over: its work is cancelled, which removes that,
 //! and the signal ends the process afterwards, as if nothing had caught it.
 
 use std::fs;

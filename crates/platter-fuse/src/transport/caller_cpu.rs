@@ -53,7 +53,7 @@ impl CallerCpu {
         }
     }
 
-    /// Notes a request of the thread `caller`; of none, those that no thread waits for.
+    /// Records a request of the thread `caller`; of none, those that no thread waits for.
     fn note(&self, caller: u32, is_long_read: bool) {
         if caller == 0 || self.given.count() < 2 {
             return;
@@ -87,7 +87,7 @@ impl<'c> Placed<'c> {
         Self { callers, cpu: ANY }
     }
 
-    /// Notes a request of the thread `caller`, and moves this thread to where it is to be served: a long read anywhere,
+    /// Records a request of the thread `caller`, and moves this thread to where it is to be served: a long read anywhere,
     /// since several threads may decompress it.
     pub(super) fn note(&mut self, caller: u32, is_long_read: bool) {
         self.callers.note(caller, is_long_read);
@@ -179,7 +179,7 @@ mod tests {
             let now = sched_getaffinity(None).unwrap();
             assert_eq!(now.count() == 1, expected != ANY || given.count() == 1);
             placed.note(0, true);
-            assert_eq!(cpu(&callers), expected, "nobody waits for it");
+            assert_eq!(cpu(&callers), expected, "no thread waits for it");
             placed.note(thread, true);
             placed.note(thread, true);
             assert_eq!(cpu(&callers), ANY, "it reads ahead");
