@@ -11,7 +11,6 @@ use std::thread;
 
 use zerocopy::IntoBytes;
 
-use super::caller_cpu::CallerCpu;
 use super::device::{self, Share, receive, request_bytes, send};
 use super::greeting::{Greeting, greet};
 use super::notice::{self, Notices};
@@ -30,8 +29,6 @@ pub(crate) struct Connection {
     agreed: InitFlags,
     /// Set if the kernel agreed to use them.
     rings: Option<Rings>,
-    /// Of the device.
-    callers: CallerCpu,
     /// Number of threads of the device that may block in the kernel: one must remain that does not.
     may_wait: AtomicUsize,
 }
@@ -58,7 +55,6 @@ impl Connection {
                         device,
                         agreed,
                         rings,
-                        callers: CallerCpu::new(),
                         may_wait: AtomicUsize::new(0),
                     });
                 }
@@ -72,10 +68,6 @@ impl Connection {
 
     pub(super) fn device(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
-    }
-
-    pub(super) fn callers(&self) -> &CallerCpu {
-        &self.callers
     }
 
     pub(super) fn agreed(&self) -> InitFlags {

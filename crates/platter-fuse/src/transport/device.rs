@@ -8,12 +8,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::caller_cpu::Placed;
 use super::clone::clone;
 use super::connection::Connection;
 use super::exchange::{Exchange, Outcome};
 use super::notice::{self, Asker, Notice, Notices};
-use super::protocol::{OUT_HEADER_BYTES, Opcode, REQUEST_OVERHEAD_BYTES};
+use super::protocol::{OUT_HEADER_BYTES, REQUEST_OVERHEAD_BYTES};
 use super::reply::REPLY_BYTES_MIN;
 use super::request::Request;
 use crate::server::Server;
@@ -40,16 +39,10 @@ pub(super) fn work(connection: &Connection, share: Share, notices: &Notices) -> 
     let mut incoming = vec![0; request_bytes(connection.server())];
     let read_max = connection.server().options().request_bytes_max as usize;
     let mut answer = vec![0; OUT_HEADER_BYTES + read_max.max(REPLY_BYTES_MIN)];
-    let mut placed = Placed::new(connection.callers());
     while let Some(request) = receive(device.as_fd(), &mut incoming)? {
         let Some(request) = Request::whole(request) else {
             continue;
         };
-        placed.note(request.header.pid, request.asks_for_much());
-        if request.opcode() == Some(Opcode::Ioctl) {
-            // It may start threads, which would stay where this one is.
-            placed.release();
-        }
         let answered = match exchange.answer(request, &mut answer[OUT_HEADER_BYTES..]) {
             Outcome::Answer(answered) => answered,
             Outcome::Nothing => {

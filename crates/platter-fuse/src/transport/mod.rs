@@ -2,7 +2,7 @@
 //!
 //! `protocol` has the structures, `request` and `reply` decode and encode them, `exchange` turns a
 //! request into a call of the server and its result into an answer, `device` and `ring` transfer
-//! both, the former on the [processor of a lone caller](caller_cpu). `later` is for deferred answers, `notice` for notifications.
+//! both. `later` is for deferred answers, `notice` for notifications.
 
 mod protocol;
 mod request;
@@ -13,7 +13,6 @@ mod greeting;
 mod clone;
 mod notice;
 mod exchange;
-mod caller_cpu;
 mod device;
 mod ring;
 mod connection;

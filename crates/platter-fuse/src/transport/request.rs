@@ -3,18 +3,8 @@
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-use super::protocol::{InHeader, Opcode, ReadIn};
+use super::protocol::InHeader;
 use crate::server::{Answer, Caller};
-
-/// A read of so many bytes is readahead, most often.
-const MUCH_BYTES: u32 = 128 << 10;
-
-/// Whether a request is a long read, whose caller does not wait.
-pub(super) fn asks_for_much(header: &InHeader, structure: &[u8]) -> bool {
-    let asked = ReadIn::read_from_prefix(structure);
-    Opcode::decode(header.opcode) == Some(Opcode::Read)
-        && asked.is_ok_and(|(asked, _)| asked.size >= MUCH_BYTES)
-}
 
 /// A request as received by the transport.
 #[derive(Clone, Copy)]
@@ -28,24 +18,6 @@ impl<'b> Request<'b> {
     pub(super) fn whole(bytes: &'b [u8]) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
         Some(Self::parts(header, body, &[]))
-    }
-
-    /// The operation that is asked for.
-    pub(super) fn opcode(&self) -> Option<Opcode> {
-        Opcode::decode(self.header.opcode)
-    }
-
-    /// Whether it is a long read, whose caller does not wait.
-    pub(super) fn asks_for_much(&self) -> bool {
-        let Body { structure, rest } = self.body;
-        asks_for_much(
-            &self.header,
-            if structure.is_empty() {
-                rest
-            } else {
-                structure
-            },
-        )
     }
 
     /// Assembles a request from header, its structure if any, and the rest.
@@ -115,7 +87,7 @@ mod tests {
     use zerocopy::{FromZeros, IntoBytes};
 
     use super::*;
-    use crate::transport::protocol::LinkIn;
+    use crate::transport::protocol::{LinkIn, ReadIn};
 
     #[test]
     fn request_in_two_parts_equals_contiguous_one() {

@@ -16,9 +16,11 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::super::protocol::{
-    InHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader,
+    InHeader, Opcode, RING_COMMIT_AND_FETCH, RING_REGISTER, ReadIn, RingCommand, RingHeader,
 };
-use super::super::request::asks_for_much;
+
+/// Length of a read from which it is likely readahead.
+const MUCH_BYTES: u32 = 128 << 10;
 
 /// The buffers of one request and its answer.
 #[derive(Debug)]
@@ -150,7 +152,11 @@ impl Entry {
     /// Whether the request is a long read whose caller does not wait: readahead.
     pub(super) fn asks_for_much(&self) -> bool {
         let header = InHeader::read_from_prefix(&self.fixed.header);
-        header.is_ok_and(|(header, _)| asks_for_much(&header, &self.fixed.structure))
+        let opcode = header
+            .ok()
+            .and_then(|(header, _)| Opcode::decode(header.opcode));
+        let asked = ReadIn::read_from_prefix(&self.fixed.structure);
+        opcode == Some(Opcode::Read) && asked.is_ok_and(|(asked, _)| asked.size >= MUCH_BYTES)
     }
 
     fn places(&mut self) -> [Place; 2] {
