@@ -108,12 +108,8 @@ pub fn resize(
         budget: Arc::clone(budget),
     };
     commit.run()?;
-    // Copies do not matter while the primary superblock is sound.
-    let geometry = Geometry::new(&job.new);
-    for ag in geometry.groups().skip(1) {
-        device.write_at(geometry.ag_offset(ag), &sector)?;
-    }
-    device.flush()?;
+    // It has its new size all the same; the next mount for writing renews copies that say another one.
+    let _ = superblock::write_copies(&**device, &Geometry::new(&job.new), &sector, |_| true);
     Ok(resized)
 }
 

@@ -177,13 +177,9 @@ impl Growing<'_> {
 
     /// Writes the copies of the superblock where the log has no space for them. Until they are written, only the primary
     /// one says how far the filesystem reaches; the next mount [renews](crate::superblock::renew_copies) those that say
-    /// another size, of which the first is written last.
+    /// another size.
     fn write_copies(&self, sector: &[u8]) -> Result<()> {
         let device = self.context.device();
-        let copies: Vec<AgNr> = self.before.groups().skip(1).collect();
-        for &ag in copies.iter().rev() {
-            device.write_at(self.before.ag_offset(ag), sector)?;
-        }
-        Ok(device.flush()?)
+        crate::superblock::write_copies(&**device, &self.before, sector, |_| true)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use platter_block::MemoryDevice;
-use platter_block::sim::{CrashOptions, Recorder};
+use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, Recorder, When};
+use platter_block::{MemoryDevice, Operation};
 use platter_ondisk::Uuid;
 use platter_vfs::devices::{NewLength, Resized};
 use platter_vfs::inode::CreateKind;
@@ -400,6 +400,43 @@ fn log_that_outgrows_the_device_is_refused() {
     }
 }
 
+/// Has the copies of the second and third group say the size of before.
+fn make_copies_stale(device: &dyn BlockDevice, geometry: &Geometry) {
+    let mut sector = vec![0; 512];
+    device.read_at(0, &mut sector).unwrap();
+    set_size(&mut sector, LEN / BLOCK, 2);
+    DiskSuperblock::seal(&mut sector);
+    for ag in [1, 2] {
+        device
+            .write_at(geometry.ag_offset(AgNr(ag)), &sector)
+            .unwrap();
+    }
+}
+
+#[test]
+fn stale_copies_are_renewed_with_a_clean_log_and_refuse_no_mount() {
+    let memory = device(&[]);
+    let xfs = mount(&memory);
+    grow(&xfs, 100 * MIB);
+    xfs.unmount().unwrap();
+    drop(xfs);
+    let geometry = Geometry::new(&superblock::read(&*memory).unwrap());
+    make_copies_stale(&*memory, &geometry);
+    let at = geometry.ag_offset(AgNr(2));
+    let faulty = Arc::new(FaultDevice::new(memory));
+    faulty.arm(Fault {
+        operation: Operation::Write,
+        when: When::Touching(at..at + 512),
+        effect: Effect::Tear { seed: 1 },
+    });
+    let device: Arc<dyn BlockDevice> = Arc::clone(&faulty) as _;
+    mount(&device).unmount().unwrap();
+    assert!(faulty.hits() > 0);
+    faulty.disarm();
+    mount(&device).unmount().unwrap();
+    assert_consistent(&device);
+}
+
 #[test]
 fn copies_of_another_size_are_renewed_after_a_crash() {
     let device = device(&[]);
@@ -408,17 +445,8 @@ fn copies_of_another_size_are_renewed_after_a_crash() {
     grow(&xfs, 100 * MIB);
     xfs.sync().unwrap();
     drop(xfs);
-    let primary = superblock::read(&*device).unwrap();
-    let geometry = Geometry::new(&primary);
-    for ag in [1, 2] {
-        let mut sector = vec![0; 512];
-        device.read_at(0, &mut sector).unwrap();
-        set_size(&mut sector, LEN / BLOCK, 2);
-        DiskSuperblock::seal(&mut sector);
-        device
-            .write_at(geometry.ag_offset(AgNr(ag)), &sector)
-            .unwrap();
-    }
+    let geometry = Geometry::new(&superblock::read(&*device).unwrap());
+    make_copies_stale(&*device, &geometry);
     // A corrupt one is left to a repair.
     let corrupt = geometry.ag_offset(AgNr(3)) + 110;
     device.write_at(corrupt, &[1]).unwrap();

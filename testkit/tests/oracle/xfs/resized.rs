@@ -38,6 +38,7 @@ fn filesystem_becomes_longer_and_shorter() {
         &["-d", "agsize=64m"][..],
         &["-d", "agsize=64m", "-m", "rmapbt=1"],
         &["-d", "agsize=32m", "-b", "size=1024"],
+        &["-d", "agsize=64m", "-s", "size=4096"],
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");

@@ -190,7 +190,8 @@ impl Log {
         &self.geometry
     }
 
-    /// The filesystem reaches further from now on. No transaction runs.
+    /// What is logged is verified by this size from now on: also by a smaller one, of an image that becomes shorter or where
+    /// growth failed. No other transaction commits.
     pub(crate) fn grow(&self, size: FsSize) {
         self.geometry.growth.begin().set(size);
     }
