@@ -104,7 +104,8 @@ fn change(files: &mut [Twin], dice: &mut Prng, block: u64) -> String {
             let source = &files[second];
             let size = source.bytes.len() as u64;
             let start = dice.below(BLOCKS_MAX) * block;
-            let to = at;
+            // Exchanges then find blocks that both files have at the same places.
+            let to = if dice.below(2) == 0 { start } else { at };
             let end = (start + count * block).min(size);
             let range = start..end;
             let file = Arc::clone(&source.file);
@@ -138,6 +139,14 @@ fn change(files: &mut [Twin], dice: &mut Prng, block: u64) -> String {
                 dry_run: false,
             };
             let exchanged = files[first].file.exchange_range(&*file, &exchange);
+            let end = usize::try_from(at + count * block).unwrap();
+            let fits = |index: usize| is_whole || files[index].bytes.len() >= end;
+            let is_possible = first != second && fits(first) && fits(second);
+            assert_eq!(
+                exchanged.is_ok(),
+                is_possible,
+                "{exchange:?}: {exchanged:?}"
+            );
             if exchanged.is_ok() {
                 let (low, high) = (first.min(second), first.max(second));
                 let (left, right) = files.split_at_mut(high);
@@ -145,8 +154,7 @@ fn change(files: &mut [Twin], dice: &mut Prng, block: u64) -> String {
                 if is_whole {
                     std::mem::swap(one, two);
                 } else {
-                    let part =
-                        usize::try_from(at).unwrap()..usize::try_from(at + count * block).unwrap();
+                    let part = usize::try_from(at).unwrap()..end;
                     one[part.clone()].swap_with_slice(&mut two[part]);
                 }
             }
@@ -235,6 +243,30 @@ fn shared_and_exchanged_blocks_hold_what_they_should() {
 }
 
 #[test]
+fn file_with_more_blocks_than_the_filesystem_is_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    xfs::make(&image, 96 << 10, &["-m", "rmapbt=1"]).unwrap();
+    let volume = open(&image);
+    let root = volume.filesystem().root().unwrap();
+    let context = Context::root();
+    let file = root
+        .create(&context, name("file"), CreateKind::Regular, 0o644)
+        .unwrap();
+    let mut len = 16 << 20;
+    file.write_at(0, &vec![7; 16 << 20]).unwrap();
+    while len < 128 << 20 {
+        file.clone_range(&*file, 0..len, len).unwrap();
+        len *= 2;
+    }
+    drop((file, root));
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_eq!(xfs::check(&[&image]).unwrap(), Verdict::Clean);
+    super::writing::assert_equal(&image, ("cloned onto itself", "unmounted"));
+}
+
+#[test]
 fn extent_size_hints_are_kept_and_inherited() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
@@ -250,7 +282,11 @@ fn extent_size_hints_are_kept_and_inherited() {
         extent_size_bytes: Some(bytes),
         ..SetAttr::default()
     };
-    directory.set_attr(&context, &hint(0x1000, 65536)).unwrap();
+    let with_flags = SetAttr {
+        flags: Some(0x40),
+        ..hint(0x1000, 65536)
+    };
+    directory.set_attr(&context, &with_flags).unwrap();
     for refused in [hint(0x800, 65536), hint(0x1000, 65537), hint(0x1, 0)] {
         assert!(directory.set_attr(&context, &refused).is_err());
     }
