@@ -57,7 +57,7 @@ pub trait BlockRuns {
 
 /// The block mapping of one file, kept as it is while it is read.
 pub trait FileMap: BlockRuns {
-    /// The blocks of the filesystem: no file has more.
+    /// The most blocks that the file may have: those of the filesystem, or those that its inode counts.
     fn filesystem_blocks(&self) -> u64;
 
     /// Where an address of a [`Backing`] is.
@@ -80,7 +80,7 @@ pub struct TooManyBlocks;
 /// has.
 #[derive(Debug, Clone, Copy)]
 pub struct RunBudget {
-    /// Blocks of the file: never more than the filesystem has.
+    /// Blocks of the file: never more than it may have.
     blocks: u64,
     /// Holes. Each ends at a block of the file or of its mapping, or at the end of a block of the mapping
     /// or of one of its four parts.

@@ -141,7 +141,7 @@ impl ImageCommit {
         ))
     }
 
-    /// Adds a block to the transaction: what differs, or all of it where it is of another type than before.
+    /// Adds a block to the transaction: what differs, or all of it where what was there does not verify as what it is now.
     fn add(
         &self,
         transaction: &mut Transaction<'_>,

@@ -26,7 +26,8 @@ impl AttributedInode for Inode {
         if self.kind == FileKind::Regular {
             attr.size_bytes = self.data.size_bytes();
             let reserved = state.delayed.reserved();
-            attr.sectors += reserved * u64::from(geometry.block_bytes() >> 9);
+            let sectors = reserved.saturating_mul(u64::from(geometry.block_bytes() >> 9));
+            attr.sectors = attr.sectors.saturating_add(sectors);
         }
         attr
     }

@@ -209,14 +209,8 @@ impl<'n> States<'n> {
         for (number, state) in &mut self.held {
             state.sync = sequence;
             state.data_sync = sequence;
-            if let Some(inode) = changed.get(*number) {
-                let is_remapped = changed.is_remapped(*number);
-                state.committed(context, Arc::clone(inode), is_remapped)?;
-            } else if changed.is_remapped(*number) {
-                // Of a tree whose root is as it was.
-                let inode = Arc::clone(&state.inode);
-                state.committed(context, inode, true)?;
-            }
+            let inode = Arc::clone(changed.get(*number).unwrap_or(&state.inode));
+            state.committed(context, inode, changed.is_remapped(*number))?;
         }
         Ok(())
     }
