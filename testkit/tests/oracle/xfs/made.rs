@@ -60,6 +60,7 @@ const SHORT_SIZES: [u64; 12] = [
 const UNSUPPORTED: &[(&str, u64)] = &[("unsupported", 1)];
 
 /// Options of both.
+#[derive(Clone, Copy)]
 struct Asked {
     size_kib: u64,
     features: &'static [(&'static str, bool)],
@@ -220,15 +221,15 @@ fn shown(image: &Path) -> Vec<String> {
 
 fn assert_equal(dir: &Path, asked: &Asked) {
     let (ours, theirs) = (dir.join("made"), dir.join("mkfs"));
-    make(&ours, asked);
+    let named = (asked.size_kib, asked.options);
     let mut options = asked.options.to_vec();
     options.extend(["-L", "a label"]);
     let file = fs::File::create(&theirs).unwrap();
     file.set_len(asked.size_kib << 10).unwrap();
     let mut mkfs = tool::command("mkfs.xfs");
     mkfs.args(["-q", "-f"]).args(&options).arg(&theirs);
-    tool::succeed(&mut mkfs).unwrap();
-    let named = (asked.size_kib, asked.options);
+    tool::succeed(&mut mkfs).unwrap_or_else(|error| panic!("{named:?}: {error:#}"));
+    make(&ours, asked);
     let lines = shown(&ours);
     assert!(lines.len() > 60, "{named:?}");
     assert_eq!(lines, shown(&theirs), "{named:?}");
@@ -260,6 +261,28 @@ fn options_make_what_those_of_mkfs_xfs_make() {
     let dir = tempfile::tempdir().unwrap();
     for set in &SETS {
         assert_equal(dir.path(), set);
+    }
+}
+
+/// The sets that go with any length.
+fn of_any_length() -> impl Iterator<Item = &'static Asked> {
+    let is_of_one = |name: &str| ["ag-count", "ag-size", "log-size"].contains(&name);
+    let is_of_any = move |set: &&Asked| !set.numbers.iter().any(|&(name, _)| is_of_one(name));
+    SETS.iter().filter(is_of_any)
+}
+
+#[test]
+fn lengths_and_options_combine_as_those_of_mkfs_xfs() {
+    let dir = tempfile::tempdir().unwrap();
+    let is_whole = std::env::var_os("PLATTER_XFS_ALL_SHAPES").is_some();
+    let sets = of_any_length().count();
+    assert!(sets >= 10, "{sets}");
+    for (row, size_kib) in SIZES.into_iter().enumerate() {
+        for (column, set) in of_any_length().enumerate() {
+            if is_whole || (row + column) % sets == 0 {
+                assert_equal(dir.path(), &Asked { size_kib, ..*set });
+            }
+        }
     }
 }
 
