@@ -11,7 +11,7 @@ use platter_xfs::ondisk::log::{Intent, ItemKind};
 use super::cut::{Cut, cuts};
 use super::listing::{self, Listing};
 use super::scene::{Scene, Shape, Work};
-use super::shapes::{EXCHANGE, PARENTS, SHAPES};
+use super::shapes::{EXCHANGE, PARENTS, QUOTAS, SHAPES};
 use super::{chains, scene, work};
 
 /// Logs in the normal tests.
@@ -62,6 +62,9 @@ fn works(shape: &Shape) -> Vec<Work> {
     if shape.options.concat().contains("reflink=1") {
         works.extend([chains::clones as Work, work::clones]);
     }
+    if shape.mount_options.contains("quota") {
+        works.push(work::owners);
+    }
     if shape.incompat.contains(Incompat::EXCHRANGE) {
         works.push(chains::exchanges);
     }
@@ -74,7 +77,7 @@ fn works(shape: &Shape) -> Vec<Work> {
 /// The shapes, those with the most features first.
 fn shapes() -> Vec<&'static Shape> {
     let wanted = std::env::var("PLATTER_XFS_LOGS_OF").unwrap_or_default();
-    let shapes = SHAPES.iter().chain([&PARENTS, &EXCHANGE]).rev();
+    let shapes = SHAPES.iter().chain([&QUOTAS, &PARENTS, &EXCHANGE]).rev();
     shapes
         .filter(|shape| shape.name.contains(&wanted))
         .collect()

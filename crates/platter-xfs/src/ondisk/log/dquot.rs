@@ -26,8 +26,8 @@ pub struct DiskDquotFormat {
     pub id: Le32,
     /// `qlf_blkno`.
     pub block: Le64,
-    /// `qlf_len`, in basic blocks.
-    pub len: Le32,
+    /// `qlf_len`, in filesystem blocks, unlike the place.
+    pub blocks: Le32,
     /// `qlf_boffset`, in bytes.
     pub offset: Le32,
 }
@@ -69,8 +69,8 @@ pub struct DquotFormat {
     pub id: u32,
     /// Where the buffer of the record lies.
     pub block: BasicBlock,
-    /// Length of the buffer in basic blocks.
-    pub len: u32,
+    /// Length of the buffer in filesystem blocks.
+    pub blocks: u32,
     /// The record's first byte in the buffer.
     pub offset: u32,
 }
@@ -87,7 +87,7 @@ impl DquotFormat {
         Ok(Self {
             id: disk.id.get(),
             block: BasicBlock(disk.block.get()),
-            len: disk.len.get(),
+            blocks: disk.blocks.get(),
             offset: disk.offset.get(),
         })
     }
@@ -100,7 +100,7 @@ impl DquotFormat {
             regions: 2.into(),
             id: self.id.into(),
             block: self.block.0.into(),
-            len: self.len.into(),
+            blocks: self.blocks.into(),
             offset: self.offset.into(),
         };
         disk.as_bytes().to_vec()
@@ -158,7 +158,7 @@ mod tests {
         let format = DquotFormat {
             id: 1000,
             block: BasicBlock(4096),
-            len: 8,
+            blocks: 1,
             offset: 136,
         };
         let mut region = format.encode();

@@ -30,12 +30,12 @@ pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
     let logged = logged.filter(|logged| has_dquot_magic(logged));
     let logged = logged.ok_or_else(broken)?;
     let quota = QuotaOff::of_record(logged).ok_or_else(broken)?;
-    if pass.quota_off.intersects(quota) || pass.cancelled.contains(format.block, format.len.into())
-    {
+    let len = u64::from(format.blocks) * u64::from(pass.geometry.block_bytes() >> 9);
+    if pass.quota_off.intersects(quota) || pass.cancelled.contains(format.block, len) {
         return Ok(Applied::Skipped);
     }
     let (is_v5, lsn) = (pass.geometry.features.is_v5(), pass.lsn);
-    let buffer = pass.buffers.get(format.block, format.len.into())?;
+    let buffer = pass.buffers.get(format.block, len)?;
     let start = format.offset as usize;
     let end = start.saturating_add(RECORD_BYTES);
     let outside = || Corrupt::new(locus, ReplayRule::ObjectPlace);

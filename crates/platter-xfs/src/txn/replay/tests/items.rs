@@ -259,18 +259,18 @@ fn quota_record_is_recovered_until_quota_is_off() {
     let format = DquotFormat {
         id: 0,
         block: BasicBlock(40),
-        len: 8,
-        offset: 136,
+        blocks: 1,
+        offset: 10 * 136,
     };
     let mut sample = Sample::at(3, 7);
     sample.transaction(1, &[format.encode(), logged.clone()]);
     sample.replay().unwrap();
-    assert_eq!(sample.data_at(40 * 512 + 136, 104), logged);
+    assert_eq!(sample.data_at(40 * 512 + 10 * 136, 104), logged);
     let mut sample = Sample::at(3, 7);
     sample.transaction(1, &[format.encode(), logged]);
     sample.transaction(2, &[QuotaOff::USER.encode()]);
     sample.replay().unwrap();
-    assert_eq!(sample.data_at(40 * 512 + 136, 104), [0; 104]);
+    assert_eq!(sample.data_at(40 * 512 + 10 * 136, 104), [0; 104]);
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn quota_record_without_its_magic_is_found() {
     let format = DquotFormat {
         id: 0,
         block: BasicBlock(40),
-        len: 8,
+        blocks: 1,
         offset: 0,
     };
     sample.transaction(1, &[format.encode(), vec![0; 104]]);
