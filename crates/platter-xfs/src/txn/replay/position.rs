@@ -100,19 +100,35 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
     if first == 0 {
         return Ok(None);
     }
-    if first != last && first.wrapping_sub(1) != last {
-        return Err(Corrupt::new(log.locus(0), ReplayRule::Cycles).into());
+    let corrupt = || Corrupt::new(log.locus(0), ReplayRule::Cycles);
+    let passes = first.wrapping_sub(last);
+    // The pass of the last records: the start of the log may have records in flight of the one after, where a hole
+    // reaches to the end of the log.
+    let cycle = if passes == 0 {
+        first
+    } else {
+        last.wrapping_add(1)
+    };
+    let is_newer = |found: u32| match passes {
+        1 => found == first,
+        _ => found != last,
+    };
+    if passes > 2 {
+        return Err(corrupt().into());
     }
     let mut head = end;
-    if first != last {
+    if passes > 0 {
         let (mut newer, mut older) = (0, end - 1);
         while older - newer > 1 {
             let middle = newer + (older - newer) / 2;
-            if cycle_at(middle)? == first {
+            if is_newer(cycle_at(middle)?) {
                 newer = middle;
             } else {
                 older = middle;
             }
+        }
+        if cycle_at(newer)? != cycle {
+            return Err(corrupt().into());
         }
         head = older;
     }
@@ -122,14 +138,14 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
     let mut wrapped = end - (span - (head - at));
     while wrapped < end {
         let count = CHUNK_SECTORS.min(end - wrapped);
-        if let Some(hole) = find_hole(log, wrapped, count, first.wrapping_sub(1))? {
+        if let Some(hole) = find_hole(log, wrapped, count, cycle.wrapping_sub(1))? {
             return Ok(Some(hole));
         }
         wrapped += count;
     }
     while at < head {
         let count = CHUNK_SECTORS.min(head - at);
-        if let Some(hole) = find_hole(log, at, count, first)? {
+        if let Some(hole) = find_hole(log, at, count, cycle)? {
             return Ok(Some(hole));
         }
         at += count;
@@ -233,42 +249,59 @@ fn verified_head(
     }
 }
 
-/// Moves the tail past records that writes in flight at the head have overwritten.
+/// Moves the tail past records that writes in flight at the head have overwritten: these go where the log was about to
+/// release them, and reach no further than the records that may be in flight.
 fn verified_tail(
     log: &LogDevice,
     position: &LogPosition,
     last: &RecordHeader,
     has_checksums: bool,
 ) -> Result<u32> {
+    let head = position.head;
     let reach = RECORDS_IN_FLIGHT_MAX * (last.size / 512 + last.header_sectors());
-    let mut tail = position.tail;
-    loop {
-        if log.distance(position.head, tail) > reach || tail == position.head {
-            return Ok(tail);
-        }
-        let sector = log.read(tail, 1)?;
-        let header = RecordHeader::decode(&sector, log.locus(tail))
-            .ok()
-            .filter(|header| header.lsn.block() == tail);
-        let is_good = match header {
-            Some(header) if has_checksums => records::read(log, tail, &header)?.checksum_matches,
-            Some(_) => true,
-            None => false,
-        };
-        if is_good {
-            return Ok(tail);
+    let (mut tail, mut at) = (position.tail, position.tail);
+    while at != head && log.distance(head, at) <= reach {
+        if let Some(sectors) = whole_record(log, position, at, has_checksums)? {
+            at = log.after(at, sectors);
+            continue;
         }
         // The next record begins at a sector with the magic number.
-        let step = (1..=reach.min(log.sectors() - 1)).map(|step| log.after(tail, step));
+        let further = (1..log.distance(at, head).min(2 * reach)).map(|step| log.after(at, step));
         let mut next = None;
-        for at in step.take_while(|&at| at != position.head) {
-            if RecordHeader::has_magic(&log.read(at, 1)?) {
-                next = Some(at);
+        for sector in further {
+            if RecordHeader::has_magic(&log.read(sector, 1)?) {
+                next = Some(sector);
                 break;
             }
         }
-        tail = next.unwrap_or(position.head);
+        at = next.ok_or_else(|| Corrupt::new(log.locus(at), ReplayRule::NoRecord))?;
+        tail = at;
     }
+    Ok(tail)
+}
+
+/// Sectors of the record that the live part of the log has at a place; `None` if it was overwritten.
+fn whole_record(
+    log: &LogDevice,
+    position: &LogPosition,
+    at: u32,
+    has_checksums: bool,
+) -> Result<Option<u32>> {
+    let lsn = Lsn::new(position.cycle_at(at), at);
+    let header = RecordHeader::decode(&log.read(at, 1)?, log.locus(at)).ok();
+    let left = log.distance(at, position.head);
+    let Some(header) = header.filter(|header| header.lsn == lsn && header.sectors() <= left) else {
+        return Ok(None);
+    };
+    let is_whole = if has_checksums {
+        records::read(log, at, &header)?.checksum_matches
+    } else {
+        let bytes = log.read(at, header.sectors())?;
+        let mut sectors = (0..).zip(bytes.chunks(SECTOR_BYTES));
+        sectors
+            .all(|(index, sector)| sector_cycle(sector) == position.cycle_at(log.after(at, index)))
+    };
+    Ok(is_whole.then(|| header.sectors()))
 }
 
 impl LogPosition {
@@ -294,21 +327,18 @@ impl LogPosition {
     /// The position of the oldest record that recovery needs.
     #[must_use]
     pub fn tail_lsn(&self) -> Lsn {
-        let has_wrapped = self.tail >= self.head;
-        Lsn::new(
-            self.cycle - u32::from(has_wrapped).min(self.cycle),
-            self.tail,
-        )
+        Lsn::new(self.cycle_at(self.tail), self.tail)
     }
 
     /// The position of the last record.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {
-        let has_wrapped = self.last >= self.head;
-        Lsn::new(
-            self.cycle - u32::from(has_wrapped).min(self.cycle),
-            self.last,
-        )
+        Lsn::new(self.cycle_at(self.last), self.last)
+    }
+
+    /// The cycle number in which a sector of the live part was written.
+    fn cycle_at(&self, sector: u32) -> u32 {
+        self.cycle.saturating_sub(u32::from(sector >= self.head))
     }
 }
 

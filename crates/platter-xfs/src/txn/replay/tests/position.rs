@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BlockDevice, CountingDevice, MemoryDevice};
-use platter_ondisk::Uuid;
+use platter_ondisk::{Rule, Uuid};
 
 use super::sample::{LOG_SECTORS, Sample, plain};
 use crate::ondisk::Lsn;
 use crate::ondisk::log::LogByteOrder;
 use crate::ondisk::log::record::sector_cycle;
+use crate::txn::replay::ReplayRule;
 use crate::txn::{
     LogDevice, LogPosition, LogState, clear_stale_records, find_position, write_unmount_record,
 };
@@ -107,6 +108,77 @@ fn torn_records_and_all_after_them_are_dropped() {
         let report = sample.replay().unwrap();
         assert_eq!(report.transactions, torn as u64 + 1);
     }
+}
+
+#[test]
+fn tail_moves_past_records_that_writes_in_flight_overwrote() {
+    let mut moved = 0;
+    for lost_sectors in 6..24 {
+        let mut sample = Sample::at(2, 100);
+        let mut starts = Vec::new();
+        while sample.cycle == 2 || sample.head < 90 {
+            starts.push(sample.transaction(1, &plain(8, 0x40)));
+        }
+        let head = sample.head;
+        let before = sample.log.read(head, lost_sectors).unwrap();
+        // Two records that name a later tail: one is lost, and the one after it is not.
+        sample.tail = Lsn::new(2, starts[40]);
+        let body = (lost_sectors as usize - 2) * 512;
+        sample.transaction(2, &[vec![1; body]]);
+        assert_eq!(sample.head, head + lost_sectors);
+        let kept = sample.transaction(3, &plain(16, 0x40));
+        let overwritten = kept..sample.head;
+        sample.log.write(head, &before).unwrap();
+        let is_overwritten =
+            |&&start: &&u32| (start..start + 2).any(|sector| overwritten.contains(&sector));
+        let hit = starts.iter().filter(is_overwritten).count();
+        let first = starts.iter().rposition(|start| is_overwritten(&start));
+        let first = first.map_or(0, |last| last + 1);
+        moved += usize::from(hit > 0);
+        let position = sample.position().unwrap();
+        assert_eq!((position.head, position.tail), (head, starts[first]));
+        assert_eq!(find_position(&sample.log, false).unwrap(), position);
+        let replayed = sample.replay().unwrap().transactions;
+        assert_eq!(replayed, (starts.len() - first) as u64, "{lost_sectors}");
+    }
+    assert!(moved > 10, "{moved}");
+}
+
+/// A log whose last record was to cross its end, of which only the part at the start is there. Returns where it began.
+fn without_end(sample: &mut Sample) -> u32 {
+    sample.unmount();
+    sample.tail = Lsn::new(sample.cycle, sample.head);
+    for tid in 1..4 {
+        sample.transaction(tid, &plain(8, 0x40));
+    }
+    let at = sample.head;
+    let before = sample.log.read(at, LOG_SECTORS - at).unwrap();
+    sample.transaction(4, &[vec![1; 20 << 10]]);
+    assert!(sample.head < at);
+    sample.log.write(at, &before).unwrap();
+    at
+}
+
+#[test]
+fn records_at_the_start_do_not_follow_a_hole_at_the_end() {
+    let mut sample = Sample::at(5, LOG_SECTORS - 20);
+    let hole = without_end(&mut sample);
+    let cycle = |at| sector_cycle(&sample.log.read(at, 1).unwrap());
+    assert_eq!((cycle(0), cycle(LOG_SECTORS - 1)), (6, 4));
+    let position = sample.position().unwrap();
+    assert_eq!((position.head, position.cycle), (hole, 5));
+    assert_eq!(sample.replay().unwrap().transactions, 3);
+    write_unmount_record(&sample.log, &position).unwrap();
+    let ended = sample.position().unwrap();
+    assert_eq!((ended.state, ended.last), (LogState::Clean, hole));
+    assert_eq!((cycle(0), cycle(LOG_SECTORS - 1)), (5, 4));
+}
+
+#[test]
+fn log_without_the_pass_before_its_start_is_refused() {
+    let sample = Sample::at(5, 0);
+    sample.log.write(0, &sectors(6, 10)).unwrap();
+    assert_eq!(sample.broken_rule(), ReplayRule::Cycles.text());
 }
 
 /// A log of six records after an unmount record, of which one was lost. Returns where that began, and where the

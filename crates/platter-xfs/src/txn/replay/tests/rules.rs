@@ -20,7 +20,7 @@ fn assert_broken(sample: &Sample, rule: ReplayRule) {
 #[test]
 fn cycles_that_do_not_follow_each_other_are_found() {
     let sample = Sample::at(5, 100);
-    sample.log.write(LOG_SECTORS - 1, &[0, 0, 0, 3]).unwrap();
+    sample.log.write(LOG_SECTORS - 1, &[0, 0, 0, 2]).unwrap();
     assert_broken(&sample, ReplayRule::Cycles);
 }
 
