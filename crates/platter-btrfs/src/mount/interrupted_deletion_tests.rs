@@ -3,12 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
-use platter_cache::MemoryBudget;
-use platter_vfs::{Filesystem, SystemClock};
+use platter_vfs::Filesystem;
 
-use super::{Btrfs, MountOptions};
+use super::MountOptions;
 use crate::ondisk::Key;
 use crate::ops::dead_subvolumes;
 use crate::txn::tests::image::Pool;
@@ -114,17 +112,6 @@ fn assert_same(pool: &Pool, sums: &str) {
     assert_eq!(pool.run(SUMS), sums);
 }
 
-/// Mounts without a thread that drops subvolumes: syncs do.
-fn mount(pool: &Pool) -> Btrfs {
-    let options = MountOptions {
-        commit_interval: None,
-        ..MountOptions::default()
-    };
-    let budget = Arc::new(MemoryBudget::new(8 << 20));
-    let clock = Arc::new(SystemClock::new());
-    Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
-}
-
 fn examine(options: &[&str], prepare: &str) {
     let pool = Pool::make(1, 512, options);
     pool.run(FILL);
@@ -132,7 +119,7 @@ fn examine(options: &[&str], prepare: &str) {
     let whole = pool.images()[0].with_extension("whole");
     copy(&pool.images()[0], &whole);
     let sums = {
-        let mounted = mount(&pool);
+        let mounted = pool.mount_without_thread();
         let root = mounted.root().unwrap();
         let context = platter_vfs::Context::root();
         let name = super::write_tests::name("sub");
@@ -157,7 +144,7 @@ fn examine(options: &[&str], prepare: &str) {
         copy(&pool.images()[0], &interrupted);
 
         // To the end.
-        let mounted = mount(&pool);
+        let mounted = pool.mount_without_thread();
         mounted.sync().unwrap();
         assert!(mounted.super_block().dead_subvolumes.is_empty());
         mounted.unmount().unwrap();
@@ -167,7 +154,7 @@ fn examine(options: &[&str], prepare: &str) {
         // What a crash leaves after some steps, and what the kernel makes of that.
         for steps in [1, 4] {
             copy(&interrupted, &pool.images()[0]);
-            let mounted = mount(&pool);
+            let mounted = pool.mount_without_thread();
             for _ in 0..steps {
                 dead_subvolumes::drop_some(mounted.super_block()).unwrap();
             }

@@ -37,6 +37,16 @@ fn opened() -> (Pool, WriteContext) {
     (pool, fs)
 }
 
+/// A subvolume with a tree of three levels, and a snapshot of it.
+const FILL: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+btrfs -q subvolume create "$root"/sub
+text=$(head -c 900 /dev/zero | tr '\0' x)
+for file in $(seq 900); do echo $text > "$root"/sub/$file; done
+sync -f "$root"
+btrfs -q subvolume snapshot "$root"/sub "$root"/later
+"#;
+
 /// The root of the root tree.
 fn root_block(fs: &WriteContext) -> Extent {
     let root = fs.superblock().root;
@@ -53,14 +63,7 @@ fn root_block(fs: &WriteContext) -> Extent {
 #[test]
 fn tree_that_was_not_partly_dropped_is_not_cut() {
     let pool = Pool::make(1, 160, &["-m", "single", "-n", "4096"]);
-    pool.run(
-        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
-         btrfs -q subvolume create \"$root\"/sub\n\
-         text=$(head -c 900 /dev/zero | tr '\\0' x)\n\
-         for file in $(seq 900); do echo $text > \"$root\"/sub/$file; done\n\
-         sync -f \"$root\"\n\
-         btrfs -q subvolume snapshot \"$root\"/sub \"$root\"/snap\n",
-    );
+    pool.run(FILL);
     let cut = |level| {
         let fs = pool.open(WriteOptions::default());
         let handle = fs.begin(64).unwrap();
@@ -82,27 +85,10 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
     const SUM: &str = "mount -t btrfs -o \"ro,$options\" \"$device\" \"$root\"\n\
          cd \"$root\"\ntar -c --sort=name sub | md5sum\ncd /\n";
     let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
-    pool.run(
-        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
-         btrfs -q subvolume create \"$root\"/sub\n\
-         text=$(head -c 900 /dev/zero | tr '\\0' x)\n\
-         for file in $(seq 900); do echo $text > \"$root\"/sub/$file; done\n\
-         sync -f \"$root\"\n\
-         btrfs -q subvolume snapshot \"$root\"/sub \"$root\"/later\n\
-         echo more > \"$root\"/later/400\n",
-    );
+    pool.run(&format!("{FILL}echo more > \"$root\"/later/400\n"));
     let sum = pool.run(SUM);
-    let mount = || {
-        let options = MountOptions {
-            commit_interval: None,
-            ..MountOptions::default()
-        };
-        let budget = Arc::new(MemoryBudget::new(8 << 20));
-        let clock = Arc::new(SystemClock::new());
-        Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
-    };
     {
-        let mounted = mount();
+        let mounted = pool.mount_without_thread();
         let root = mounted.root().unwrap();
         let (subvolumes, name) = (mounted.subvolumes().unwrap(), Name::new(b"later"));
         let deleted = subvolumes.delete(&Context::root(), root.id(), name.unwrap(), None);
@@ -141,7 +127,7 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
     drop(handle);
     fs.sync().unwrap();
     drop(fs);
-    let mounted = mount();
+    let mounted = pool.mount_without_thread();
     mounted.sync().unwrap();
     assert!(mounted.super_block().dead_subvolumes.is_empty());
     mounted.unmount().unwrap();
