@@ -7,9 +7,10 @@
 
 use std::sync::atomic::Ordering;
 
-use platter_ondisk::{Corrupt, rules};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
+use super::cow::RefCountRule;
 use super::{Cow, Handle, extents, refs};
 use crate::delayed_refs::{Action, RefKey};
 use crate::ondisk::extent_item::ExtentFlags;
@@ -17,7 +18,7 @@ use crate::ondisk::header::{Header, HeaderFlags};
 use crate::ondisk::node::{self, KeyPointer};
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::tree_block::Expected;
-use crate::ondisk::{Key, TreeId};
+use crate::ondisk::{Key, LogicalAddr, TreeId};
 use crate::tree::edit::{CopyOnWrite, TreeEditRule, TreeState};
 use crate::tree::{Tree, TreeBlock};
 
@@ -42,9 +43,14 @@ pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Res
     let mut versions = tree.lock();
     versions.recent.forget_all();
     let state = versions.now;
+    let extent_tree = fs.tree(TreeId::EXTENT)?;
     let cutting = Cutting {
         cow: Cow::new(fs, handle.generation),
         state,
+        extents: Tree {
+            id: TreeId::EXTENT,
+            root: extent_tree.commit_root(),
+        },
     };
     let mut way = cutting.way(start, level)?;
     for (node, _) in &way {
@@ -71,6 +77,9 @@ pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Res
 struct Cutting<'f> {
     cow: Cow<'f>,
     state: TreeState,
+    /// The extent tree of the last commit, which shows what the interrupted deletion dropped. With references that other
+    /// trees have queued since then, a shared block would look like one of this tree alone.
+    extents: Tree,
 }
 
 impl Cutting<'_> {
@@ -139,7 +148,7 @@ impl Cutting<'_> {
                 }
             };
             let (at, pointer) = first;
-            if self.cow.extent_info(pointer.logical, below)?.0 != 1 {
+            if self.extent_info(pointer.logical, below)?.0 != 1 {
                 return Ok(());
             }
             let expected = Expected {
@@ -172,9 +181,17 @@ impl Cutting<'_> {
         })
     }
 
+    /// References and flags of a tree block in the last commit.
+    fn extent_info(&self, logical: LogicalAddr, level: u8) -> Result<(u64, ExtentFlags)> {
+        let found = extents::find_tree_block(self.cow.fs, &self.extents, logical, level)?;
+        let missing = || Corrupt::new(Locus::block(logical.0), RefCountRule::NoRefs);
+        let (_, item) = found.ok_or_else(missing)?;
+        Ok((item.refs, item.flags))
+    }
+
     /// The flags of the extent of a node on the way, which belongs to the tree alone.
     fn flags_of(&self, block: &TreeBlock) -> Result<ExtentFlags> {
-        let (references, flags) = self.cow.extent_info(block.logical(), block.level())?;
+        let (references, flags) = self.extent_info(block.logical(), block.level())?;
         if references != 1 {
             let first = block.node().pointer(0).map_or(Key::MIN, |first| first.key);
             return Err(self.broken(first, ProgressRule::Shared));
@@ -261,21 +278,13 @@ impl Cutting<'_> {
         }))
     }
 
-    /// Whether the extent tree has a reference to the block that a pointer leads to.
+    /// Whether the last commit has a reference to the block that a pointer leads to.
     fn is_referred_to(&self, pointer: &KeyPointer, level: u8, reference: RefKey) -> Result<bool> {
-        let fs = self.cow.fs;
-        let tree = fs.tree(TreeId::EXTENT)?;
-        let tree = tree.lock();
-        extents::has_ref(fs, &tree.now.tree, (pointer.logical, level), reference)
+        let block = (pointer.logical, level);
+        extents::has_ref(self.cow.fs, &self.extents, block, reference)
     }
 
-    fn queue(
-        &self,
-        logical: crate::ondisk::LogicalAddr,
-        level: u8,
-        key: RefKey,
-        action: Action,
-    ) -> Result<()> {
+    fn queue(&self, logical: LogicalAddr, level: u8, key: RefKey, action: Action) -> Result<()> {
         let change = self.cow.change(logical, level, key, action, false);
         refs::queue(self.cow.fs, &change)?;
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
-use platter_vfs::{Context, Error, Filesystem, Name, SystemClock};
+use platter_vfs::{Context, CreateKind, Error, Filesystem, Name, SystemClock};
 
 use super::image::Pool;
 use crate::block_group::{BlockGroup, Persisted, load_groups};
@@ -79,24 +79,26 @@ fn tree_that_was_not_partly_dropped_is_not_cut() {
     assert_eq!(cut(1), ProgressRule::Shared.text());
 }
 
-/// As kernels before 5.0 left a deletion: references were dropped after a key had been stored.
-#[test]
-fn references_dropped_below_the_stored_key_are_passed_over() {
-    const SUM: &str = "mount -t btrfs -o \"ro,$options\" \"$device\" \"$root\"\n\
-         cd \"$root\"\ntar -c --sort=name sub | md5sum\ncd /\n";
-    let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
-    pool.run(&format!("{FILL}echo more > \"$root\"/later/400\n"));
-    let sum = pool.run(SUM);
-    {
-        let mounted = pool.mount_without_thread();
-        let root = mounted.root().unwrap();
-        let (subvolumes, name) = (mounted.subvolumes().unwrap(), Name::new(b"later"));
-        let deleted = subvolumes.delete(&Context::root(), root.id(), name.unwrap(), None);
-        deleted.unwrap();
-        drop(root);
-        // As after a crash.
-        mounted.super_block().writing().unwrap().sync().unwrap();
-    }
+/// What the other subvolume has of the files.
+const SUM: &str = r#"
+mount -t btrfs -o "ro,$options" "$device" "$root"
+cd "$root"
+tar -c sub/[0-9]* | md5sum
+cd /
+"#;
+
+/// Leaves the deletion of the snapshot as kernels before 5.0 may have: references were dropped after a key had been
+/// stored. With `is_last` it is that of the last pointer of the root, which leads to a node that is shared.
+fn leave_deletion(pool: &Pool, is_last: bool) {
+    let mounted = pool.mount_without_thread();
+    let root = mounted.root().unwrap();
+    let (subvolumes, name) = (mounted.subvolumes().unwrap(), Name::new(b"later"));
+    let deleted = subvolumes.delete(&Context::root(), root.id(), name.unwrap(), None);
+    deleted.unwrap();
+    drop(root);
+    // As after a crash.
+    mounted.super_block().writing().unwrap().sync().unwrap();
+    drop(mounted);
     let fs = pool.open(WriteOptions::default());
     let id = TreeId(257);
     let handle = fs.begin(64).unwrap();
@@ -105,13 +107,22 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
     let changed = Key::new(256 + 400, ItemKind::INODE_ITEM, 0);
     let top = read(root.logical);
     let at = top.node().index_for(changed);
-    let way = top.node().pointer(at).unwrap();
-    let below = read(way.logical);
+    let alone = top.node().pointer(at).unwrap();
+    let below = read(alone.logical);
     let cow = Cow::new(&fs, handle.generation());
+    let references = |logical| cow.extent_info(logical, 1).unwrap().0;
     assert_eq!((top.level(), below.level()), (2, 1));
-    assert_eq!(cow.extent_info(way.logical, 1).unwrap().0, 1);
-    let of_top = top.node().iter().take(at).map(|it| (it.logical, 1));
-    let of_below = below.node().iter().take(below.node().index_for(changed));
+    assert_eq!(references(alone.logical), 1);
+    let (start, dropped_below) = if is_last {
+        let last = top.node().len() - 1;
+        assert!(at < last);
+        assert_eq!(references(top.node().pointer(last).unwrap().logical), 2);
+        (last, below.node().len())
+    } else {
+        (at, below.node().index_for(changed))
+    };
+    let of_top = top.node().iter().take(start).map(|it| (it.logical, 1));
+    let of_below = below.node().iter().take(dropped_below);
     let of_below: Vec<_> = of_below.map(|it| (it.logical, 0)).collect();
     assert!(!of_below.is_empty());
     for (logical, level) in of_top.chain(of_below) {
@@ -119,21 +130,40 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
         let change = cow.change(logical, level, by_tree, Action::Drop, false);
         refs::queue(&fs, &change).unwrap();
     }
+    let key = top.node().pointer(start).unwrap().key;
     let stored = subvolume::change_root(&handle, id, |item| {
-        item.drop_progress = way.key;
+        item.drop_progress = key;
         item.drop_level = 2;
     });
     stored.unwrap();
     drop(handle);
     fs.sync().unwrap();
-    drop(fs);
-    let mounted = pool.mount_without_thread();
-    mounted.sync().unwrap();
-    assert!(mounted.super_block().dead_subvolumes.is_empty());
-    mounted.unmount().unwrap();
-    drop(mounted);
-    pool.assert_clean();
-    assert_eq!(pool.run(SUM), sum);
+}
+
+#[test]
+fn references_dropped_below_the_stored_key_are_passed_over() {
+    for is_changed in [false, true] {
+        let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
+        pool.run(&format!("{FILL}echo more > \"$root\"/later/400\n"));
+        let sum = pool.run(SUM);
+        leave_deletion(&pool, is_changed);
+        let mounted = pool.mount_without_thread();
+        if is_changed {
+            // The subvolume copies the shared node: its reference to that is queued to be dropped.
+            let sub = mounted.root().unwrap().lookup(Name::new(b"sub").unwrap());
+            let name = Name::new(b"new").unwrap();
+            let file = sub
+                .unwrap()
+                .create(&Context::root(), name, CreateKind::Regular, 0o644);
+            drop(file.unwrap());
+        }
+        mounted.sync().unwrap();
+        assert!(mounted.super_block().dead_subvolumes.is_empty());
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+        assert_eq!(pool.run(SUM), sum);
+    }
 }
 
 #[test]
