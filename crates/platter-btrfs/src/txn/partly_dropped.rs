@@ -93,40 +93,41 @@ impl Cutting<'_> {
 
     /// The nodes from the root to that at `level`, and the pointers in them that lead to `start`.
     fn way(&self, start: Key, level: u8) -> Result<Vec<(TreeBlock, usize)>> {
-        let Tree { id, root } = self.state.tree;
         let level_rule = || self.broken(start, ProgressRule::Level);
-        if level == 0 || level > root.level {
+        if level == 0 || level > self.state.tree.root.level {
             return Err(level_rule());
         }
-        let mut expected = Expected {
-            level: Some(root.level),
-            generation: Some(root.generation),
-            tree: Some(id),
-            ..Expected::default()
-        };
-        let mut logical = root.logical;
+        let mut block = self.cow.fs.blocks().read_root(self.state.tree)?;
         let mut way = Vec::new();
-        loop {
-            let block = self.cow.fs.blocks().read(logical, &expected)?;
-            let node = block.node();
-            let index = node.index_for(start);
-            let pointer = node.pointer(index).ok_or_else(level_rule)?;
-            let next = node.pointer(index + 1).map(|next| next.key);
-            let below = block.level().checked_sub(1).ok_or_else(level_rule)?;
-            let is_last = block.level() == level;
+        while block.level() > level {
+            let index = block.node().index_for(start);
             way.push((block, index));
-            if is_last {
-                return Ok(way);
-            }
-            logical = pointer.logical;
-            expected = Expected {
-                level: Some(below),
-                generation: Some(pointer.generation),
-                first_key: Some(pointer.key),
-                end_key: next.or(expected.end_key),
-                ..expected
-            };
+            block = self.child_of(&way)?.ok_or_else(level_rule)?;
         }
+        let index = block.node().index_for(start);
+        way.push((block, index));
+        Ok(way)
+    }
+
+    /// The block that the last pointer of a way leads to. Its keys are before that of the next pointer, be it in a node
+    /// above; `None` if there is no pointer.
+    fn child_of(&self, way: &[(TreeBlock, usize)]) -> Result<Option<TreeBlock>> {
+        let Some((block, index)) = way.last() else {
+            return Ok(None);
+        };
+        let Some(pointer) = block.node().pointer(*index) else {
+            return Ok(None);
+        };
+        let next = |(block, index): &(TreeBlock, usize)| block.node().pointer(index + 1);
+        let expected = Expected {
+            level: block.level().checked_sub(1),
+            generation: Some(pointer.generation),
+            tree: Some(self.state.tree.id),
+            first_key: Some(pointer.key),
+            end_key: way.iter().rev().find_map(next).map(|next| next.key),
+        };
+        let child = self.cow.fs.blocks().read(pointer.logical, &expected)?;
+        Ok(Some(child))
     }
 
     /// Goes on down to the first of what is left, as long as that are nodes of the tree alone. Kernels before 5.0 stored no
@@ -151,17 +152,12 @@ impl Cutting<'_> {
             if self.extent_info(pointer.logical, below)?.0 != 1 {
                 return Ok(());
             }
-            let expected = Expected {
-                level: Some(below),
-                generation: Some(pointer.generation),
-                tree: Some(self.state.tree.id),
-                first_key: Some(pointer.key),
-                end_key: node.pointer(at + 1).map(|next| next.key),
-            };
-            let child = self.cow.fs.blocks().read(pointer.logical, &expected)?;
             if let Some((_, index)) = way.last_mut() {
                 *index = at;
             }
+            let Some(child) = self.child_of(way)? else {
+                return Ok(());
+            };
             way.push((child, 0));
         }
         Ok(())

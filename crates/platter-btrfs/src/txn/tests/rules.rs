@@ -17,11 +17,14 @@ use crate::ondisk::checksum::extent_data_ref_hash;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
 use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::header::Header;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::tree_block::Expected;
+use crate::ondisk::node::{KeyPointer, encode};
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::tree_block::{Expected, TreeBlockRule};
 use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
 use crate::subvolume;
-use crate::tree::edit::TreeEditor;
+use crate::tree::edit::{CopyOnWrite, TreeEditor};
 use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
 use crate::txn::data_extents::DataRule;
@@ -164,6 +167,52 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
         pool.assert_clean();
         assert_eq!(pool.run(SUM), sum);
     }
+}
+
+#[test]
+fn node_beyond_the_next_pointer_of_an_ancestor_is_corrupt() {
+    let pool = Pool::make(1, 160, &["-m", "single", "-n", "4096"]);
+    let fs = pool.open(WriteOptions::default());
+    let tree = fs.tree(TreeId::FS).unwrap();
+    let state = tree.view().now;
+    let old = fs.blocks().read_root(state.tree).unwrap();
+    let handle = fs.begin(64).unwrap();
+    let cow = Cow::new(&fs, handle.generation());
+    let pointer = |object, logical| KeyPointer {
+        key: Key::new(object, ItemKind::INODE_ITEM, 0),
+        logical,
+        generation: handle.generation(),
+    };
+    let node = |level, pointers: &[KeyPointer]| {
+        let first = pointers[0];
+        let logical = cow.allocate(&state, level, first.key, old.logical());
+        let logical = logical.unwrap();
+        let header = Header {
+            logical,
+            level,
+            generation: handle.generation(),
+            ..old.header().unwrap()
+        };
+        let mut bytes = vec![0; 4096].into_boxed_slice();
+        assert!(encode(&mut bytes, &header, pointers));
+        fs.blocks().create(logical, bytes).unwrap();
+        KeyPointer { logical, ..first }
+    };
+    // Of two leaves, the second one belongs to the next node but one above.
+    let leaf = old.logical();
+    let lowest = node(1, &[pointer(256, leaf), pointer(900, leaf)]);
+    let middle = node(2, &[lowest]);
+    let root = node(3, &[middle, pointer(600, leaf)]);
+    tree.lock().now.tree.root = RootPointer {
+        logical: root.logical,
+        generation: root.generation,
+        level: 3,
+    };
+    drop(handle);
+    fs.sync().unwrap();
+    let handle = fs.begin(64).unwrap();
+    let refused = partly_dropped::cut(&handle, TreeId::FS, Key::MIN, 3);
+    assert_eq!(rule(refused), TreeBlockRule::EndKey.text());
 }
 
 #[test]
