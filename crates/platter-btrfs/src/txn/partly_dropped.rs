@@ -1,9 +1,10 @@
-//! Trees of deleted subvolumes that the kernel began to drop.
+//! Deletions of subvolumes that the kernel began and did not finish.
 //!
-//! It drops a tree from its beginning, block by block, and leaves pointers as they are: the root item has the first key
-//! of what is there (`drop_progress`), and the level of the node with the pointer that has it (`drop_level`). Here the
-//! pointers before it are taken off the nodes on the way to that one, and further down those of references that old
-//! kernels dropped after it had been stored. What is left is a valid tree, of which [`prune`](super::prune) drops the rest.
+//! The kernel drops a tree from its beginning, block by block, and leaves the pointers of nodes as they are. The root
+//! item says how far it has come: `drop_progress` is the key of the first pointer to a block that is still there,
+//! `drop_level` the level of the node that has this pointer. Here the nodes on the way to it are copied without the
+//! pointers before it, and nodes further down without those to blocks that old kernels dropped after they had stored
+//! the key. What is left is a valid tree, which [`prune`](super::prune) drops.
 
 use std::sync::atomic::Ordering;
 
@@ -32,11 +33,13 @@ rules! {
     }
 }
 
-/// Takes what was dropped off a tree of which nothing is there before `start`, the key of a pointer in a node at `level`.
-/// Returns whether nothing is left of it; its root item is there still.
+/// Removes the pointers to blocks that an interrupted deletion dropped from a tree. `start` and `level` are the
+/// progress of the deletion: the key of a pointer in a node at that level. Returns whether nothing is left of the tree;
+/// its root item is still there.
 ///
 /// # Errors
-/// That this is not such a tree: nothing has changed then. Those of the trees: the transaction is aborted.
+/// `Corrupt` if no deletion can have left this tree with that progress, and errors of reading the nodes: nothing has
+/// changed. Later errors abort the transaction.
 pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bool> {
     let fs = handle.fs;
     let tree = fs.tree(id)?;
@@ -77,8 +80,8 @@ pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Res
 struct Cutting<'f> {
     cow: Cow<'f>,
     state: TreeState,
-    /// The extent tree of the last commit, which shows what the interrupted deletion dropped. With references that other
-    /// trees have queued since then, a shared block would look like one of this tree alone.
+    /// The extent tree of the last commit, which shows what the interrupted deletion dropped. With references that
+    /// other trees have queued since then, a shared block would look like one of this tree alone.
     extents: Tree,
 }
 
@@ -130,8 +133,9 @@ impl Cutting<'_> {
         Ok(Some(child))
     }
 
-    /// Goes on down to the first of what is left, as long as that are nodes of the tree alone. Kernels before 5.0 stored no
-    /// key while they changed the references of a shared block, and had dropped those of others before it.
+    /// Extends the way down to the first block that the tree still refers to, through nodes that belong to the tree
+    /// alone. Kernels before 5.0 stored no key while they changed the references of a shared block: blocks between the
+    /// stored key and that block were dropped, on any level below.
     fn go_on(&self, way: &mut Vec<(TreeBlock, usize)>) -> Result<()> {
         while let Some((block, start)) = way.last().cloned() {
             let below = block.level().saturating_sub(1);
@@ -163,7 +167,7 @@ impl Cutting<'_> {
         Ok(())
     }
 
-    /// What the blocks are referred to by that a node has pointers to.
+    /// The form of the references to the children of a node: by the node if it is `FULL_BACKREF`, else by the tree.
     fn reference_by(&self, block: &TreeBlock) -> Result<RefKey> {
         let is_full = self.flags_of(block)?.contains(ExtentFlags::FULL_BACKREF);
         Ok(if is_full {
@@ -195,8 +199,8 @@ impl Cutting<'_> {
         Ok(flags)
     }
 
-    /// Shortens all nodes on the way, the lowest first, and drops the root. Returns the pointer to the new root; `None` if
-    /// it has no pointers.
+    /// Shortens all nodes on the way, the lowest first, and drops the root. Returns the pointer to the new root; `None`
+    /// if it has no pointers.
     fn take_off(&self, way: &[(TreeBlock, usize)]) -> Result<Option<KeyPointer>> {
         let mut kept = None;
         let mut is_last = true;
@@ -211,8 +215,8 @@ impl Cutting<'_> {
     }
 
     /// Makes a node without its pointers before `index`. The one there leads to the node that was shortened before,
-    /// which `kept` leads to now, unless this is the `last` node on the way. Returns the pointer to the new node; `None` if
-    /// it has no pointers.
+    /// which `kept` leads to now, unless this is the `last` node on the way. Returns the pointer to the new node;
+    /// `None` if it has no pointers.
     fn shorten(
         &self,
         block: &TreeBlock,
