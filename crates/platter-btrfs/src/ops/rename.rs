@@ -80,8 +80,8 @@ fn exchange(rename: &Rename<'_, BtrfsInode>, handle: &Handle<'_>) -> Result<()> 
         return Ok(());
     };
     handle.edit(from.dir.tree_id(), |editor| {
-        entries::check_replacement(to.dir, handle, editor, to.name, moved.id.number)?;
-        entries::check_replacement(from.dir, handle, editor, from.name, there.id.number)?;
+        entries::check_replacement(to, handle, editor, moved.id.number)?;
+        entries::check_replacement(from, handle, editor, there.id.number)?;
         entries::remove(from.dir, handle, editor, from.name, moved.id.number)?;
         entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         let (moved, there) = ((moved.id.number, moved.kind), (there.id.number, there.kind));
@@ -100,7 +100,7 @@ fn replace(
     let (from, to, moved) = (rename.from, rename.to, &rename.moved);
     handle.edit(from.dir.tree_id(), |editor| {
         if let Some(there) = &rename.there {
-            entries::check_replacement(to.dir, handle, editor, to.name, moved.id.number)?;
+            entries::check_replacement(to, handle, editor, moved.id.number)?;
             entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         }
         // Where nothing was there, only this can be refused.
