@@ -1,7 +1,7 @@
 //! Entries of directories, as changes of names add and remove them.
 
 use platter_vfs::namei::Place;
-use platter_vfs::{FileKind, Name, Result};
+use platter_vfs::{Condition, FileKind, Name, Result};
 
 use super::BtrfsInode;
 use super::state::{States, touch_contents};
@@ -34,9 +34,23 @@ pub(super) fn check_replacement(
     editor: &mut Editor<'_, '_>,
     inode: u64,
 ) -> Result<()> {
-    new_index(replaced.dir, handle, editor)?;
+    check_indices(replaced.dir, handle, editor)?;
     let entry = entry(replaced.dir, replaced.name, inode);
     entry.check_ref(editor, has_extended(replaced.dir))
+}
+
+/// Refuses a directory without indices for two more names: no rename adds more to one.
+///
+/// # Errors
+/// `NoSpace`.
+pub(super) fn check_indices(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &Editor<'_, '_>,
+) -> Result<()> {
+    let index = new_index(directory, handle, editor)?;
+    index.checked_add(1).ok_or(Condition::NoSpace)?;
+    Ok(())
 }
 
 /// Whether references of inodes that do not fit in one item go to extended ones.

@@ -99,6 +99,11 @@ fn replace(
 ) -> Result<bool> {
     let (from, to, moved) = (rename.from, rename.to, &rename.moved);
     handle.edit(from.dir.tree_id(), |editor| {
+        if whiteout.is_some() {
+            for place in [from, to] {
+                entries::check_indices(place.dir, handle, editor)?;
+            }
+        }
         if let Some(there) = &rename.there {
             entries::check_replacement(to, handle, editor, moved.id.number)?;
             entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
