@@ -18,6 +18,7 @@ use crate::directory::change::EntryName;
 use crate::ondisk::file_extent::{Compression, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::types::LAST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
 use crate::ops::DataPolicy;
 use crate::txn::WriteOptions;
@@ -1031,6 +1032,53 @@ fn rename_that_lacks_an_index_changes_nothing() {
         }
     }
     drop((one, two, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+/// A subvolume whose last inode number is in use.
+#[test]
+fn whiteout_that_lacks_an_inode_number_changes_nothing() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let [file, last] = ["file", "last"].map(|path| {
+        let made = root.create(&context, name(path), CreateKind::Regular, 0o644);
+        made.unwrap().id().number
+    });
+    let dir = root.id().number;
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let fs = pool.open(WriteOptions::default());
+    let handle = fs.begin(64).unwrap();
+    let entry = |inode| {
+        let name = b"last";
+        EntryName { dir, name, inode }
+    };
+    let item_key = |inode| Key::new(inode, ItemKind::INODE_ITEM, 0);
+    let moved = handle.edit(TreeId::FS, |tree| {
+        let item = tree.get(item_key(last))?.unwrap();
+        let index = entry(last).remove_with_inode(tree)?;
+        tree.insert(item_key(LAST_FREE_OBJECT), &item)?;
+        let (generation, kind) = (handle.generation(), FileKind::Regular);
+        entry(LAST_FREE_OBJECT).add(tree, generation, (kind, index), true)
+    });
+    moved.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let rename = |mode| root.rename(&context, name("file"), root.id(), name("new"), mode);
+    let refused = rename(RenameMode::Whiteout);
+    assert!(matches!(refused, Err(Error::Condition(Condition::NoSpace))));
+    assert_eq!(root.lookup(name("file")).unwrap().id().number, file);
+    // The filesystem goes on.
+    rename(RenameMode::Replace).unwrap();
+    drop(root);
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
