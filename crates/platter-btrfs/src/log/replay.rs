@@ -22,6 +22,8 @@ pub(super) struct Replay<'c> {
     pub(super) tree: Tree,
     pub(super) log: Tree,
     pub(super) overlay: Overlay,
+    /// Inodes that had no names when they were logged: as the kernel, a replay ignores all items of them in the log.
+    unnamed: BTreeSet<u64>,
     /// Inodes whose number of names may have changed.
     pub(super) relinked: BTreeSet<u64>,
     /// Files with the first byte that has no extent: all of a file's extents before it were logged, or
@@ -38,6 +40,7 @@ impl<'c> Replay<'c> {
             tree,
             log,
             overlay: Overlay::default(),
+            unnamed: BTreeSet::new(),
             relinked: BTreeSet::new(),
             ends: BTreeMap::new(),
             data: Ranges::default(),
@@ -59,7 +62,7 @@ impl<'c> Replay<'c> {
             names::replay_entry(self, key, &data)?;
         }
         for (key, _) in &inodes {
-            if self.item(key.object)?.is_some() {
+            if !self.unnamed.contains(&key.object) && self.item(key.object)?.is_some() {
                 names::replay_refs(self, key.object)?;
             }
         }
@@ -76,13 +79,13 @@ impl<'c> Replay<'c> {
         ItemCursor::new(&self.context.blocks, self.tree, Some(&self.overlay))
     }
 
-    /// The items of one type in the log.
+    /// The items of one type in the log that are replayed.
     pub(super) fn logged(&self, kind: ItemKind) -> Result<Vec<(Key, Vec<u8>)>> {
         let mut found = Vec::new();
         let mut cursor = ItemCursor::new(&self.context.blocks, self.log, None);
         cursor.seek(Key::MIN)?;
         while let Some((key, data)) = cursor.item() {
-            if key.kind == kind {
+            if key.kind == kind && !self.unnamed.contains(&key.object) {
                 found.push((key, data.to_vec()));
             }
             cursor.step()?;
@@ -140,8 +143,9 @@ impl<'c> Replay<'c> {
     fn inode(&mut self, key: Key, data: &[u8]) -> Result<()> {
         let number = key.object;
         let logged = InodeItem::decode(data, self.log.locus(key))?;
-        // A file without a name that got none before the crash is gone.
+        // It got no name before the crash, or lost its last: the log of its directory removes that.
         if logged.links == 0 {
+            self.unnamed.insert(number);
             return Ok(());
         }
         self.attributes(number)?;

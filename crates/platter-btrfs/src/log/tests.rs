@@ -293,3 +293,26 @@ fn stored_checksum_of_zero_is_not_inserted_again() {
     let found: Vec<_> = overlays[&TreeId::CSUM].iter().collect();
     assert_eq!(found, [(sum(1001), Some(&[0; 4][..]))]);
 }
+
+#[test]
+fn inode_that_was_logged_without_names_is_passed_over() {
+    let key = Key::new;
+    let mut unnamed = log();
+    unnamed.extend([
+        (
+            key(257, ItemKind::INODE_ITEM, 0),
+            inode(FileKind::Regular, 0),
+        ),
+        (key(257, ItemKind::INODE_REF, 256), reference(9, b"other")),
+        (key(257, ItemKind::DIR_INDEX, 2), entry(b"below", 259)),
+        (key(257, ItemKind::EXTENT_DATA, 0), extent(1000, 2)),
+    ]);
+    assert_eq!(replayed(&unnamed), replayed(&log()));
+    let mut blocks = Sample::new();
+    let log_root = write_log(&mut blocks, &unnamed);
+    let items = listed(&subvolume());
+    let context = sample_of(blocks, &borrowed(&items), &[]);
+    let overlays = replay(&context, log_root).unwrap();
+    let mut changed = overlays[&TreeId::FS].iter();
+    assert!(changed.all(|(key, _)| key.object != 257));
+}

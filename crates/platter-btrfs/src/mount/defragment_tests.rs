@@ -6,21 +6,19 @@ use std::sync::Arc;
 
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
-use platter_cache::MemoryBudget;
 use platter_vfs::{
     Condition, Context, CreateKind, Defragment, Error, Filesystem, Inode, Place, SetAttr,
-    SystemClock,
 };
 
+use super::Btrfs;
 use super::full_tests::{fill, is_full, unlink};
 use super::write_tests::{compressing, mount, mount_with, name, read};
-use super::{Btrfs, MountOptions};
 use crate::file::{Backing, Runs};
 use crate::ondisk::TreeId;
 use crate::ondisk::file_extent::Compression;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
-use crate::txn::tests::image::Pool;
+use crate::txn::tests::image::{Pool, mount_without_thread};
 
 /// `FS_NOCOW_FL`.
 const NOCOW: u32 = 0x80_0000;
@@ -181,16 +179,6 @@ fn short_extents_become_as_long_as_their_checksums_allow() {
     }
 }
 
-fn mount_devices(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
-    let budget = Arc::new(MemoryBudget::new(8 << 20));
-    let options = MountOptions {
-        commit_interval: None,
-        ..MountOptions::default()
-    };
-    let clock = Arc::new(SystemClock::new());
-    Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
-}
-
 #[test]
 fn crash_while_extents_are_written_anew_loses_nothing() {
     let pool = Pool::make(1, 128, &["-m", "single", "-n", "4096"]);
@@ -215,7 +203,7 @@ fn crash_while_extents_are_written_anew_loses_nothing() {
         .iter()
         .map(|device| -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(device) })
         .collect();
-    let mounted = mount_devices(&recorded);
+    let mounted = mount_without_thread(&recorded);
     let root = mounted.root().unwrap();
     for path in paths {
         let request = Defragment {
@@ -251,7 +239,7 @@ fn crash_while_extents_are_written_anew_loses_nothing() {
             .into_iter()
             .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) })
             .collect();
-        let mounted = mount_devices(&devices);
+        let mounted = mount_without_thread(&devices);
         for (path, bytes) in &contents {
             let file = mounted.root().unwrap().lookup(name(path)).unwrap();
             assert!(read(&*file) == *bytes, "{path} at {}", state.position);

@@ -3,14 +3,16 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
-use platter_cache::MemoryBudget;
-use platter_vfs::{Filesystem, SystemClock};
+use platter_vfs::{Context, CreateKind, Filesystem, Inode};
 
-use super::{Btrfs, MountOptions};
+use super::MountOptions;
+use super::write_tests::name;
 use crate::ondisk::Key;
+use crate::ondisk::key::ItemKind;
 use crate::ops::dead_subvolumes;
+use crate::subvolume;
+use crate::txn::WriteOptions;
 use crate::txn::tests::image::Pool;
 
 /// Files in items of a tree of three levels and more.
@@ -114,17 +116,6 @@ fn assert_same(pool: &Pool, sums: &str) {
     assert_eq!(pool.run(SUMS), sums);
 }
 
-/// Mounts without a thread that drops subvolumes: syncs do.
-fn mount(pool: &Pool) -> Btrfs {
-    let options = MountOptions {
-        commit_interval: None,
-        ..MountOptions::default()
-    };
-    let budget = Arc::new(MemoryBudget::new(8 << 20));
-    let clock = Arc::new(SystemClock::new());
-    Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
-}
-
 fn examine(options: &[&str], prepare: &str) {
     let pool = Pool::make(1, 512, options);
     pool.run(FILL);
@@ -132,15 +123,11 @@ fn examine(options: &[&str], prepare: &str) {
     let whole = pool.images()[0].with_extension("whole");
     copy(&pool.images()[0], &whole);
     let sums = {
-        let mounted = mount(&pool);
+        let mounted = pool.mount_without_thread();
         let root = mounted.root().unwrap();
-        let context = platter_vfs::Context::root();
-        let name = super::write_tests::name("sub");
-        mounted
-            .subvolumes()
-            .unwrap()
-            .delete(&context, root.id(), name, None)
-            .unwrap();
+        let (subvolumes, context) = (mounted.subvolumes().unwrap(), Context::root());
+        let deleted = subvolumes.delete(&context, root.id(), name("sub"), None);
+        deleted.unwrap();
         drop(root);
         mounted.sync().unwrap();
         mounted.unmount().unwrap();
@@ -157,7 +144,7 @@ fn examine(options: &[&str], prepare: &str) {
         copy(&pool.images()[0], &interrupted);
 
         // To the end.
-        let mounted = mount(&pool);
+        let mounted = pool.mount_without_thread();
         mounted.sync().unwrap();
         assert!(mounted.super_block().dead_subvolumes.is_empty());
         mounted.unmount().unwrap();
@@ -167,7 +154,7 @@ fn examine(options: &[&str], prepare: &str) {
         // What a crash leaves after some steps, and what the kernel makes of that.
         for steps in [1, 4] {
             copy(&interrupted, &pool.images()[0]);
-            let mounted = mount(&pool);
+            let mounted = pool.mount_without_thread();
             for _ in 0..steps {
                 dead_subvolumes::drop_some(mounted.super_block()).unwrap();
             }
@@ -196,4 +183,53 @@ fn deletion_goes_on_where_the_kernel_stopped() {
 fn interrupted_deletion_leaves_shared_blocks_to_others() {
     examine(&["-m", "single", "-n", "4096"], SHARE);
     examine(&["-m", "single"], SHARE);
+}
+
+#[test]
+fn deletion_that_cannot_have_been_begun_is_left_alone() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-n", "4096"]);
+    let context = Context::root();
+    let create = |dir: &dyn Inode, path| {
+        let file = dir.create(&context, name(path), CreateKind::Regular, 0o644);
+        drop(file.unwrap());
+    };
+    let mounted = pool.mount_without_thread();
+    let (root, subvolumes) = (mounted.root().unwrap(), mounted.subvolumes().unwrap());
+    for path in ["one", "two"] {
+        let sub = subvolumes.create(&context, root.id(), name(path)).unwrap();
+        create(&*sub, "file");
+    }
+    mounted.sync().unwrap();
+    for path in ["one", "two"] {
+        let deleted = subvolumes.delete(&context, root.id(), name(path), None);
+        deleted.unwrap();
+    }
+    drop(root);
+    // As after a crash.
+    mounted.super_block().writing().unwrap().sync().unwrap();
+    drop(mounted);
+    assert_eq!(progress(&pool), [(Key::MIN, 0); 2]);
+    // The root of a tree is at level 0 here.
+    let impossible = (Key::new(256, ItemKind::INODE_ITEM, 0), 7);
+    let fs = pool.open(WriteOptions::default());
+    let first = fs.context().deleted_subvolumes().unwrap()[0].id;
+    let handle = fs.begin(64).unwrap();
+    let changed = subvolume::change_root(&handle, first, |item| {
+        (item.drop_progress, item.drop_level) = impossible;
+    });
+    changed.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let mounted = pool.mount_without_thread();
+    create(&*mounted.root().unwrap(), "late");
+    mounted.sync().unwrap();
+    // As after a crash: the sync has committed.
+    drop(mounted);
+    assert_eq!(progress(&pool), [impossible]);
+    let mounted = pool.mount_without_thread();
+    mounted.root().unwrap().lookup(name("late")).unwrap();
+    mounted.unmount().unwrap();
+    drop(mounted);
+    assert_eq!(progress(&pool), [impossible]);
 }

@@ -351,8 +351,18 @@ fn checksums_that_two_logs_have_are_replayed_once() {
         assert!(read(&*copy.unwrap()) == sector, "{shared:?}");
         drop((file, root));
         again.fs.unmount().unwrap();
+        drop(again);
         pool.assert_clean();
+        let expected = [&contents[..], &sector].concat();
+        assert!(read_by_kernel(&pool, "file sub/copy").as_bytes() == expected);
     }
+}
+
+/// What the kernel reads of files of the root directory.
+fn read_by_kernel(pool: &Pool, files: &str) -> String {
+    pool.run(&format!(
+        "mount -t btrfs -o \"ro,$options\" \"$device\" \"$root\"\ncd \"$root\"\ncat {files}\ncd /\n"
+    ))
 }
 
 #[test]
@@ -419,6 +429,7 @@ fn assert_replayed_at_once(pool: &Pool, transactions: WriteOptions, before: u64)
     fs.unmount().unwrap();
     drop(fs);
     pool.assert_clean();
+    assert_eq!(read_by_kernel(pool, "file"), "");
 }
 
 #[test]

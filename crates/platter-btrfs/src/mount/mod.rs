@@ -28,6 +28,8 @@ mod delayed_inode_tests;
 #[cfg(test)]
 mod full_tests;
 #[cfg(test)]
+mod reflink_tests;
+#[cfg(test)]
 mod load_tests;
 #[cfg(test)]
 mod pool_tests;

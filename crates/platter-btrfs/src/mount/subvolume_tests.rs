@@ -8,23 +8,21 @@ use std::thread;
 
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
-use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 use platter_vfs::subvolumes::{SendOptions, Subvolume};
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Inode, Name, RenameMode, Result, Subvolumes,
-    SystemClock,
 };
 
+use super::Btrfs;
 use super::write_tests::{colliding, mount, name, read};
-use super::{Btrfs, MountOptions};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::uuid_item::UuidItem;
 use crate::ondisk::{Key, TreeId};
 use crate::ops::dead_subvolumes;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
-use crate::txn::tests::image::Pool;
+use crate::txn::tests::image::{Pool, mount_without_thread};
 
 fn subvolumes(mounted: &Btrfs) -> &dyn Subvolumes {
     mounted.subvolumes().unwrap()
@@ -568,16 +566,7 @@ fn crash_leaves_whole_snapshots_and_deletions_go_on() {
         .iter()
         .map(|device| -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(device) })
         .collect();
-    let mount_devices = |devices: &[Arc<dyn BlockDevice>]| {
-        let budget = Arc::new(MemoryBudget::new(8 << 20));
-        let clock = Arc::new(SystemClock::new());
-        let options = MountOptions {
-            commit_interval: None,
-            ..MountOptions::default()
-        };
-        Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
-    };
-    let mounted = mount_devices(&recorded);
+    let mounted = mount_without_thread(&recorded);
     let mut history = vec![Marks::new()];
     let mut returned = BTreeMap::from([(0, 0)]);
     run_steps(&mounted, 7, |marks| {
@@ -607,7 +596,7 @@ fn crash_leaves_whole_snapshots_and_deletions_go_on() {
             judged.assert_clean();
         }
         let (_, &durable) = returned.range(..=state.position).next_back().unwrap();
-        let mounted = mount_devices(&devices);
+        let mounted = mount_without_thread(&devices);
         let later = history.get(durable + 1).unwrap_or(&history[durable]);
         if durable > 0 {
             let found = marks(&mounted);

@@ -7,16 +7,18 @@ use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{
-    Condition, Context, CreateKind, Defragment, FallocateMode, Filesystem, Inode, Name, RenameMode,
-    SetAttr, SystemClock, XattrMode,
+    Condition, Context, CreateKind, Defragment, Error, FallocateMode, FileKind, Filesystem, Inode,
+    Name, RenameMode, SetAttr, SystemClock, XattrMode,
 };
 use zerocopy::IntoBytes;
 
 use super::{Btrfs, MountOptions};
 use crate::compress::Method;
+use crate::directory::change::EntryName;
 use crate::ondisk::file_extent::{Compression, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::types::LAST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
 use crate::ops::DataPolicy;
 use crate::txn::WriteOptions;
@@ -956,12 +958,7 @@ fn name_whose_reference_does_not_fit_replaces_no_other() {
         }
     }
     let last = colliding(COLLIDING);
-    let is_refused = |result| {
-        matches!(
-            result,
-            Err(platter_vfs::Error::Condition(Condition::TooManyLinks))
-        )
-    };
+    let is_refused = |result| matches!(result, Err(Error::Condition(Condition::TooManyLinks)));
     assert!(is_refused(link(&*dirs[0], &last)));
     let other = create(&*dirs[0], &last, CreateKind::Regular);
     let (old, new) = (long(0), Name::new(&last).unwrap());
@@ -974,5 +971,115 @@ fn name_whose_reference_does_not_fit_replaces_no_other() {
     assert_eq!(dirs[0].lookup(new).unwrap().id(), other.id());
     drop((file, dirs, other, root));
     mounted.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// Directories with one index left and with none, of hostile images.
+#[test]
+fn rename_that_lacks_an_index_changes_nothing() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let create = |dir: &dyn Inode, path, kind| {
+        let made = dir.create(&context, name(path), kind, 0o755);
+        made.unwrap()
+    };
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let numbers = ["one", "two"].map(|path| {
+        let dir = create(&*root, path, CreateKind::Directory);
+        create(&*dir, "old", CreateKind::Regular);
+        let there = create(&*dir, "there", CreateKind::Regular);
+        (dir.id().number, there.id().number)
+    });
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let fs = pool.open(WriteOptions::default());
+    let handle = fs.begin(64).unwrap();
+    for ((dir, inode), index) in numbers.into_iter().zip([u64::MAX - 1, u64::MAX]) {
+        let name = b"there";
+        let entry = EntryName { dir, name, inode };
+        let moved = handle.edit(TreeId::FS, |tree| {
+            entry.remove(tree)?;
+            let (generation, kind) = (handle.generation(), FileKind::Regular);
+            entry.add(tree, generation, (kind, index), true)
+        });
+        moved.unwrap();
+    }
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let [one, two] = ["one", "two"].map(|path| root.lookup(name(path)).unwrap());
+    let (exchange, whiteout) = (RenameMode::Exchange, RenameMode::Whiteout);
+    for (from, to, new, mode) in [
+        (&one, &one, "there", exchange),
+        (&one, &two, "there", exchange),
+        (&one, &one, "there", whiteout),
+        (&one, &one, "new", whiteout),
+        (&two, &root, "new", whiteout),
+    ] {
+        let renamed = from.rename(&context, name("old"), to.id(), name(new), mode);
+        let is_refused = matches!(renamed, Err(Error::Condition(Condition::NoSpace)));
+        assert!(is_refused, "{new}, {mode:?}");
+    }
+    // The filesystem goes on.
+    create(&*root, "after", CreateKind::Regular);
+    for dir in [&one, &two] {
+        for path in ["old", "there"] {
+            dir.lookup(name(path)).unwrap();
+        }
+    }
+    drop((one, two, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+/// A subvolume whose last inode number is in use.
+#[test]
+fn whiteout_that_lacks_an_inode_number_changes_nothing() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let [file, last] = ["file", "last"].map(|path| {
+        let made = root.create(&context, name(path), CreateKind::Regular, 0o644);
+        made.unwrap().id().number
+    });
+    let dir = root.id().number;
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let fs = pool.open(WriteOptions::default());
+    let handle = fs.begin(64).unwrap();
+    let entry = |inode| {
+        let name = b"last";
+        EntryName { dir, name, inode }
+    };
+    let item_key = |inode| Key::new(inode, ItemKind::INODE_ITEM, 0);
+    let moved = handle.edit(TreeId::FS, |tree| {
+        let item = tree.get(item_key(last))?.unwrap();
+        let index = entry(last).remove_with_inode(tree)?;
+        tree.insert(item_key(LAST_FREE_OBJECT), &item)?;
+        let (generation, kind) = (handle.generation(), FileKind::Regular);
+        entry(LAST_FREE_OBJECT).add(tree, generation, (kind, index), true)
+    });
+    moved.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let rename = |mode| root.rename(&context, name("file"), root.id(), name("new"), mode);
+    let refused = rename(RenameMode::Whiteout);
+    assert!(matches!(refused, Err(Error::Condition(Condition::NoSpace))));
+    assert_eq!(root.lookup(name("file")).unwrap().id().number, file);
+    // The filesystem goes on.
+    rename(RenameMode::Replace).unwrap();
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
     pool.assert_clean();
 }

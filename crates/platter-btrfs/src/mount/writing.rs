@@ -109,7 +109,7 @@ impl Flushed for Flusher {
     fn maintain(&self) {
         let Some(fs) = self.0.upgrade() else { return };
         let begin = fs.clock().monotonic();
-        // An error ended the mount, or there is no space: it is tried again.
+        // After an error, the next call goes on with another one, unless writing has ended.
         while let Ok(true) = dead_subvolumes::drop_some(&fs)
             && fs.clock().monotonic().saturating_sub(begin) < DROPPING
         {}

@@ -31,6 +31,8 @@ pub(super) struct Blueprint<'a> {
     pub(super) default_acl: Option<PosixAcl>,
     /// The value of `btrfs.compression`.
     pub(super) property: Option<Vec<u8>>,
+    /// The number of its inode, if that is taken already.
+    pub(super) number: Option<u64>,
 }
 
 impl Blueprint<'_> {
@@ -103,6 +105,7 @@ pub(super) fn plan<'a>(directory: &BtrfsInode, new: NewInode<'a>) -> Result<Blue
         },
         default_acl: None,
         property: None,
+        number: None,
     };
     let acl = default_acl.as_ref();
     let kind = blueprint.kind();
@@ -191,7 +194,10 @@ pub(super) fn make(
         item.allocated_bytes = target.len() as u64;
     }
     let number = handle.edit(directory.tree_id(), |editor| {
-        let number = fs.free_objectids.take(directory.tree_id(), editor)?;
+        let number = match blueprint.number {
+            Some(number) => number,
+            None => fs.free_objectids.take(directory.tree_id(), editor)?,
+        };
         match name {
             Some(name) => entries::add(directory, handle, editor, name, (number, kind))?,
             None if handle.delay_orphan(directory.tree_id(), number) => {}

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::lock::{Mutex, rank};
-use platter_vfs::Result;
+use platter_vfs::{Error, Result};
 
 use super::SuperBlock;
 use super::state::Purpose;
@@ -91,6 +91,9 @@ fn add(superblock: &SuperBlock, subvolume: &Subvolume) -> Result<()> {
 
 /// Drops a part of the trees of subvolumes that were deleted and are not in use. Returns whether there is
 /// more to do now.
+///
+/// # Errors
+/// Those of dropping a tree, which is tried again after the others.
 pub(crate) fn drop_some(superblock: &SuperBlock) -> Result<bool> {
     if !superblock.can_write() {
         return Ok(false);
@@ -110,10 +113,15 @@ pub(crate) fn drop_some(superblock: &SuperBlock) -> Result<bool> {
         return Ok(false);
     };
     let dropped = drop_step(superblock, &mut next);
-    // One that cannot have been begun so is left alone: others come after it.
-    let is_refused = dropped.is_err() && next.dropped_before.is_some() && superblock.can_write();
-    if !is_refused && !matches!(dropped, Ok(true)) {
-        superblock.dead_subvolumes.queue.lock().push_front(next);
+    let queue = &superblock.dead_subvolumes.queue;
+    match &dropped {
+        Ok(true) => {}
+        Ok(false) => queue.lock().push_front(next),
+        // No deletion can have left the tree so. Nothing has changed: it stays as it is in this mount.
+        Err(Error::Corrupt(_)) if next.dropped_before.is_some() && superblock.can_write() => {
+            return Ok(true);
+        }
+        Err(_) => queue.lock().push_back(next),
     }
     dropped.map(|_| true)
 }

@@ -1,6 +1,7 @@
 //! Entries of directories, as changes of names add and remove them.
 
-use platter_vfs::{FileKind, Name, Result};
+use platter_vfs::namei::Place;
+use platter_vfs::{Condition, FileKind, Name, Result};
 
 use super::BtrfsInode;
 use super::state::{States, touch_contents};
@@ -17,29 +18,45 @@ pub(super) fn add(
     name: Name<'_>,
     (inode, kind): (u64, FileKind),
 ) -> Result<()> {
-    let incompat = directory.context().superblock.features.incompat;
-    let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
     let generation = handle.generation();
     let index = new_index(directory, handle, editor)?;
     let entry = entry(directory, name, inode);
-    entry.add(editor, generation, (kind, index), has_extended)?;
+    entry.add(editor, generation, (kind, index), has_extended(directory))?;
     let notes = &directory.fs.log_notes;
     notes.add_name(generation, directory.tree_id(), inode);
     Ok(())
 }
 
-/// Refuses a name that is to take the place of another one, before that is removed.
+/// Refuses a name that is to replace another one, before that is removed.
 pub(super) fn check_replacement(
-    directory: &BtrfsInode,
+    replaced: Place<'_, BtrfsInode>,
     handle: &Handle<'_>,
     editor: &mut Editor<'_, '_>,
-    name: Name<'_>,
     inode: u64,
 ) -> Result<()> {
-    new_index(directory, handle, editor)?;
+    check_indices(replaced.dir, handle, editor)?;
+    let entry = entry(replaced.dir, replaced.name, inode);
+    entry.check_ref(editor, has_extended(replaced.dir))
+}
+
+/// Refuses a directory without indices for two more names: no rename adds more to one.
+///
+/// # Errors
+/// `NoSpace`.
+pub(super) fn check_indices(
+    directory: &BtrfsInode,
+    handle: &Handle<'_>,
+    editor: &Editor<'_, '_>,
+) -> Result<()> {
+    let index = new_index(directory, handle, editor)?;
+    index.checked_add(1).ok_or(Condition::NoSpace)?;
+    Ok(())
+}
+
+/// Whether references of inodes that do not fit in one item go to extended ones.
+fn has_extended(directory: &BtrfsInode) -> bool {
     let incompat = directory.context().superblock.features.incompat;
-    let has_extended = incompat.contains(Incompat::EXTENDED_IREF);
-    entry(directory, name, inode).check_ref(editor, has_extended)
+    incompat.contains(Incompat::EXTENDED_IREF)
 }
 
 /// The index of a name that is added to a directory: none that a name had which was removed in the transaction.

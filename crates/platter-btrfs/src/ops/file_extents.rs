@@ -17,7 +17,7 @@ pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
 /// Tree blocks that inserting an extent copies, and dropping those that it replaces.
 pub(super) const EXTENT_CREDITS: u32 = 64;
 /// The most extents that one handle drops.
-const DROPPED_MAX: usize = 1024;
+pub(super) const DROPPED_MAX: usize = 1024;
 /// What a file extent takes in its item.
 const FILE_EXTENT_BYTES: usize = size_of::<DiskFileExtent>() + size_of::<DiskExtentPlace>();
 

@@ -8,7 +8,7 @@ use platter_vfs::ranges::Deduped;
 use platter_vfs::{Condition, Inode, Result};
 
 use super::BtrfsInode;
-use super::file_extents::EXTENT_CREDITS;
+use super::file_extents::{DROPPED_MAX, EXTENT_CREDITS};
 use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
 use crate::file::change::ExtentChange;
 use crate::file::{Backing, Runs};
@@ -174,14 +174,16 @@ fn share_some(
         // The references come first: an extent of the target must not lose its last one to get it again.
         let shared = from.share(range.clone(), SHARED_MAX, &into, to)?;
         let replaced = to..to + (shared.next - range.start);
-        let dropped = into.drop_range(replaced, usize::MAX)?;
+        let dropped = into.drop_range(replaced.clone(), DROPPED_MAX)?;
         item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
+        // Where the target has more extents, the next handle goes on.
+        let end = dropped.next.unwrap_or(replaced.end);
         for (offset, extent) in &shared.extents {
-            into.insert_shared(*offset, extent)?;
-            item.allocated_bytes = item.allocated_bytes.saturating_add(extent.file_bytes);
+            let inserted = into.insert_shared(*offset, extent, end)?;
+            item.allocated_bytes = item.allocated_bytes.saturating_add(inserted);
         }
-        into.fill_holes(to..to + (shared.next - range.start))?;
-        Ok(shared.next)
+        into.fill_holes(to..end)?;
+        Ok(range.start + (end - to))
     })?;
     drop(alone);
     inode.pages.remove_range(to..to + (next - range.start));

@@ -54,7 +54,7 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
             }
             false
         } else {
-            replace(rename, handle, &mut states, whiteout.as_ref())?
+            replace(rename, handle, &mut states, whiteout)?
         };
         for inode in [Some(&rename.moved), rename.there.as_ref()]
             .into_iter()
@@ -80,8 +80,8 @@ fn exchange(rename: &Rename<'_, BtrfsInode>, handle: &Handle<'_>) -> Result<()> 
         return Ok(());
     };
     handle.edit(from.dir.tree_id(), |editor| {
-        entries::check_replacement(to.dir, handle, editor, to.name, moved.id.number)?;
-        entries::check_replacement(from.dir, handle, editor, from.name, there.id.number)?;
+        entries::check_replacement(to, handle, editor, moved.id.number)?;
+        entries::check_replacement(from, handle, editor, there.id.number)?;
         entries::remove(from.dir, handle, editor, from.name, moved.id.number)?;
         entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         let (moved, there) = ((moved.id.number, moved.kind), (there.id.number, there.kind));
@@ -95,12 +95,19 @@ fn replace(
     rename: &Rename<'_, BtrfsInode>,
     handle: &Handle<'_>,
     states: &mut States<'_>,
-    whiteout: Option<&Blueprint<'_>>,
+    mut whiteout: Option<Blueprint<'_>>,
 ) -> Result<bool> {
     let (from, to, moved) = (rename.from, rename.to, &rename.moved);
-    handle.edit(from.dir.tree_id(), |editor| {
+    let tree = from.dir.tree_id();
+    handle.edit(tree, |editor| {
+        if let Some(whiteout) = &mut whiteout {
+            for place in [from, to] {
+                entries::check_indices(place.dir, handle, editor)?;
+            }
+            whiteout.number = Some(from.dir.fs.free_objectids.take(tree, editor)?);
+        }
         if let Some(there) = &rename.there {
-            entries::check_replacement(to.dir, handle, editor, to.name, moved.id.number)?;
+            entries::check_replacement(to, handle, editor, moved.id.number)?;
             entries::remove(to.dir, handle, editor, to.name, there.id.number)?;
         }
         // Where nothing was there, only this can be refused.
@@ -115,7 +122,7 @@ fn replace(
     }
     entries::update_size(to.dir, states, to.name, true);
     entries::update_size(from.dir, states, from.name, false);
-    if let Some(whiteout) = whiteout {
+    if let Some(whiteout) = &whiteout {
         let flags = states.item(from.dir).flags;
         create::make(from.dir, handle, Some(from.name), whiteout, flags)?;
         entries::update_size(from.dir, states, from.name, true);

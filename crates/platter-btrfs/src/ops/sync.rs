@@ -48,13 +48,19 @@ fn sync_by(superblock: &SuperBlock, sync: impl Fn(&WriteContext) -> Result<()>) 
         return Ok(());
     };
     let written = superblock.dirty.write_back(write_back_files);
-    if superblock.dead_subvolumes.are_dropped_in_syncs() && !superblock.dead_subvolumes.is_empty() {
-        match dead_subvolumes::drop_all(superblock) {
-            Err(Error::Condition(Condition::NoSpace)) => {}
-            dropped => dropped?,
-        }
-    }
-    written.and_then(|()| flush_overwrites(superblock, || sync(writing)))
+    let is_dropping =
+        superblock.dead_subvolumes.are_dropped_in_syncs() && !superblock.dead_subvolumes.is_empty();
+    let dropped = if is_dropping {
+        dead_subvolumes::drop_all(superblock)
+    } else {
+        Ok(())
+    };
+    // A tree that cannot be dropped does not keep what was written from the devices.
+    let synced = written.and_then(|()| flush_overwrites(superblock, || sync(writing)));
+    synced.and(match dropped {
+        Err(Error::Condition(Condition::NoSpace)) => Ok(()),
+        dropped => dropped,
+    })
 }
 
 /// Commits by `commit`, and makes durable what was written in place before: there may be nothing to commit.

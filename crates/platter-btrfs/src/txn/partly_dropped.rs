@@ -1,15 +1,17 @@
-//! Trees of deleted subvolumes that the kernel began to drop.
+//! Deletions of subvolumes that the kernel began and did not finish.
 //!
-//! It drops a tree from its beginning, block by block, and leaves pointers as they are: the root item has the first key
-//! of what is there (`drop_progress`), and the level of the node with the pointer that has it (`drop_level`). Here the
-//! pointers before it are taken off the nodes on the way to that one, and further down those of references that old
-//! kernels dropped after it had been stored. What is left is a valid tree, of which [`prune`](super::prune) drops the rest.
+//! The kernel drops a tree from its beginning, block by block, and leaves the pointers of nodes as they are. The root
+//! item says how far it has come: `drop_progress` is the key of the first pointer to a block that is still there,
+//! `drop_level` the level of the node that has this pointer. Here the nodes on the way to it are copied without the
+//! pointers before it, and nodes further down without those to blocks that old kernels dropped after they had stored
+//! the key. What is left is a valid tree, which [`prune`](super::prune) drops.
 
 use std::sync::atomic::Ordering;
 
-use platter_ondisk::{Corrupt, rules};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::Result;
 
+use super::cow::RefCountRule;
 use super::{Cow, Handle, extents, refs};
 use crate::delayed_refs::{Action, RefKey};
 use crate::ondisk::extent_item::ExtentFlags;
@@ -17,7 +19,7 @@ use crate::ondisk::header::{Header, HeaderFlags};
 use crate::ondisk::node::{self, KeyPointer};
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::tree_block::Expected;
-use crate::ondisk::{Key, TreeId};
+use crate::ondisk::{Key, LogicalAddr, TreeId};
 use crate::tree::edit::{CopyOnWrite, TreeEditRule, TreeState};
 use crate::tree::{Tree, TreeBlock};
 
@@ -31,20 +33,27 @@ rules! {
     }
 }
 
-/// Takes what was dropped off a tree of which nothing is there before `start`, the key of a pointer in a node at `level`.
-/// Returns whether nothing is left of it; its root item is there still.
+/// Removes the pointers to blocks that an interrupted deletion dropped from a tree. `start` and `level` are the
+/// progress of the deletion: the key of a pointer in a node at that level. Returns whether nothing is left of the tree;
+/// its root item is still there.
 ///
 /// # Errors
-/// That this is not such a tree: nothing has changed then. Those of the trees: the transaction is aborted.
+/// `Corrupt` if no deletion can have left this tree with that progress, and errors of reading the nodes: nothing has
+/// changed. Later errors abort the transaction.
 pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Result<bool> {
     let fs = handle.fs;
     let tree = fs.tree(id)?;
     let mut versions = tree.lock();
     versions.recent.forget_all();
     let state = versions.now;
+    let extent_tree = fs.tree(TreeId::EXTENT)?;
     let cutting = Cutting {
         cow: Cow::new(fs, handle.generation),
         state,
+        extents: Tree {
+            id: TreeId::EXTENT,
+            root: extent_tree.commit_root(),
+        },
     };
     let mut way = cutting.way(start, level)?;
     for (node, _) in &way {
@@ -71,6 +80,9 @@ pub(crate) fn cut(handle: &Handle<'_>, id: TreeId, start: Key, level: u8) -> Res
 struct Cutting<'f> {
     cow: Cow<'f>,
     state: TreeState,
+    /// The extent tree of the last commit, which shows what the interrupted deletion dropped. With references that
+    /// other trees have queued since then, a shared block would look like one of this tree alone.
+    extents: Tree,
 }
 
 impl Cutting<'_> {
@@ -84,44 +96,46 @@ impl Cutting<'_> {
 
     /// The nodes from the root to that at `level`, and the pointers in them that lead to `start`.
     fn way(&self, start: Key, level: u8) -> Result<Vec<(TreeBlock, usize)>> {
-        let Tree { id, root } = self.state.tree;
         let level_rule = || self.broken(start, ProgressRule::Level);
-        if level == 0 || level > root.level {
+        if level == 0 || level > self.state.tree.root.level {
             return Err(level_rule());
         }
-        let mut expected = Expected {
-            level: Some(root.level),
-            generation: Some(root.generation),
-            tree: Some(id),
-            ..Expected::default()
-        };
-        let mut logical = root.logical;
+        let mut block = self.cow.fs.blocks().read_root(self.state.tree)?;
         let mut way = Vec::new();
-        loop {
-            let block = self.cow.fs.blocks().read(logical, &expected)?;
-            let node = block.node();
-            let index = node.index_for(start);
-            let pointer = node.pointer(index).ok_or_else(level_rule)?;
-            let next = node.pointer(index + 1).map(|next| next.key);
-            let below = block.level().checked_sub(1).ok_or_else(level_rule)?;
-            let is_last = block.level() == level;
+        while block.level() > level {
+            let index = block.node().index_for(start);
             way.push((block, index));
-            if is_last {
-                return Ok(way);
-            }
-            logical = pointer.logical;
-            expected = Expected {
-                level: Some(below),
-                generation: Some(pointer.generation),
-                first_key: Some(pointer.key),
-                end_key: next.or(expected.end_key),
-                ..expected
-            };
+            block = self.child_of(&way)?.ok_or_else(level_rule)?;
         }
+        let index = block.node().index_for(start);
+        way.push((block, index));
+        Ok(way)
     }
 
-    /// Goes on down to the first of what is left, as long as that are nodes of the tree alone. Kernels before 5.0 stored no
-    /// key while they changed the references of a shared block, and had dropped those of others before it.
+    /// The block that the last pointer of a way leads to. Its keys are before that of the next pointer, be it in a node
+    /// above; `None` if there is no pointer.
+    fn child_of(&self, way: &[(TreeBlock, usize)]) -> Result<Option<TreeBlock>> {
+        let Some((block, index)) = way.last() else {
+            return Ok(None);
+        };
+        let Some(pointer) = block.node().pointer(*index) else {
+            return Ok(None);
+        };
+        let next = |(block, index): &(TreeBlock, usize)| block.node().pointer(index + 1);
+        let expected = Expected {
+            level: block.level().checked_sub(1),
+            generation: Some(pointer.generation),
+            tree: Some(self.state.tree.id),
+            first_key: Some(pointer.key),
+            end_key: way.iter().rev().find_map(next).map(|next| next.key),
+        };
+        let child = self.cow.fs.blocks().read(pointer.logical, &expected)?;
+        Ok(Some(child))
+    }
+
+    /// Extends the way down to the first block that the tree still refers to, through nodes that belong to the tree
+    /// alone. Kernels before 5.0 stored no key while they changed the references of a shared block: blocks between the
+    /// stored key and that block were dropped, on any level below.
     fn go_on(&self, way: &mut Vec<(TreeBlock, usize)>) -> Result<()> {
         while let Some((block, start)) = way.last().cloned() {
             let below = block.level().saturating_sub(1);
@@ -139,26 +153,21 @@ impl Cutting<'_> {
                 }
             };
             let (at, pointer) = first;
-            if self.cow.extent_info(pointer.logical, below)?.0 != 1 {
+            if self.extent_info(pointer.logical, below)?.0 != 1 {
                 return Ok(());
             }
-            let expected = Expected {
-                level: Some(below),
-                generation: Some(pointer.generation),
-                tree: Some(self.state.tree.id),
-                first_key: Some(pointer.key),
-                end_key: node.pointer(at + 1).map(|next| next.key),
-            };
-            let child = self.cow.fs.blocks().read(pointer.logical, &expected)?;
             if let Some((_, index)) = way.last_mut() {
                 *index = at;
             }
+            let Some(child) = self.child_of(way)? else {
+                return Ok(());
+            };
             way.push((child, 0));
         }
         Ok(())
     }
 
-    /// What the blocks are referred to by that a node has pointers to.
+    /// The form of the references to the children of a node: by the node if it is `FULL_BACKREF`, else by the tree.
     fn reference_by(&self, block: &TreeBlock) -> Result<RefKey> {
         let is_full = self.flags_of(block)?.contains(ExtentFlags::FULL_BACKREF);
         Ok(if is_full {
@@ -172,9 +181,17 @@ impl Cutting<'_> {
         })
     }
 
+    /// References and flags of a tree block in the last commit.
+    fn extent_info(&self, logical: LogicalAddr, level: u8) -> Result<(u64, ExtentFlags)> {
+        let found = extents::find_tree_block(self.cow.fs, &self.extents, logical, level)?;
+        let missing = || Corrupt::new(Locus::block(logical.0), RefCountRule::NoRefs);
+        let (_, item) = found.ok_or_else(missing)?;
+        Ok((item.refs, item.flags))
+    }
+
     /// The flags of the extent of a node on the way, which belongs to the tree alone.
     fn flags_of(&self, block: &TreeBlock) -> Result<ExtentFlags> {
-        let (references, flags) = self.cow.extent_info(block.logical(), block.level())?;
+        let (references, flags) = self.extent_info(block.logical(), block.level())?;
         if references != 1 {
             let first = block.node().pointer(0).map_or(Key::MIN, |first| first.key);
             return Err(self.broken(first, ProgressRule::Shared));
@@ -182,8 +199,8 @@ impl Cutting<'_> {
         Ok(flags)
     }
 
-    /// Shortens all nodes on the way, the lowest first, and drops the root. Returns the pointer to the new root; `None` if
-    /// it has no pointers.
+    /// Shortens all nodes on the way, the lowest first, and drops the root. Returns the pointer to the new root; `None`
+    /// if it has no pointers.
     fn take_off(&self, way: &[(TreeBlock, usize)]) -> Result<Option<KeyPointer>> {
         let mut kept = None;
         let mut is_last = true;
@@ -198,8 +215,8 @@ impl Cutting<'_> {
     }
 
     /// Makes a node without its pointers before `index`. The one there leads to the node that was shortened before,
-    /// which `kept` leads to now, unless this is the `last` node on the way. Returns the pointer to the new node; `None` if
-    /// it has no pointers.
+    /// which `kept` leads to now, unless this is the `last` node on the way. Returns the pointer to the new node;
+    /// `None` if it has no pointers.
     fn shorten(
         &self,
         block: &TreeBlock,
@@ -261,21 +278,13 @@ impl Cutting<'_> {
         }))
     }
 
-    /// Whether the extent tree has a reference to the block that a pointer leads to.
+    /// Whether the last commit has a reference to the block that a pointer leads to.
     fn is_referred_to(&self, pointer: &KeyPointer, level: u8, reference: RefKey) -> Result<bool> {
-        let fs = self.cow.fs;
-        let tree = fs.tree(TreeId::EXTENT)?;
-        let tree = tree.lock();
-        extents::has_ref(fs, &tree.now.tree, (pointer.logical, level), reference)
+        let block = (pointer.logical, level);
+        extents::has_ref(self.cow.fs, &self.extents, block, reference)
     }
 
-    fn queue(
-        &self,
-        logical: crate::ondisk::LogicalAddr,
-        level: u8,
-        key: RefKey,
-        action: Action,
-    ) -> Result<()> {
+    fn queue(&self, logical: LogicalAddr, level: u8, key: RefKey, action: Action) -> Result<()> {
         let change = self.cow.change(logical, level, key, action, false);
         refs::queue(self.cow.fs, &change)?;
         Ok(())

@@ -25,12 +25,12 @@ use crate::output::progress::Progress;
 /// Place the chunks of a btrfs anew, and convert their profiles
 ///
 /// FILTERS are those of btrfs balance, without a space after the letter and with commas in between, as in -dusage=50:
-/// profiles=P|P, usage=PERCENT or MIN..MAX, devid=ID, drange= and vrange=START..END in bytes, stripes=MIN..MAX, limit=MAX
-/// or MIN..MAX, convert=PROFILE, soft. Without -d, -m and -s, all chunks are balanced. Those with the lowest addresses
-/// come first. Each chunk moves in a commit of its
-/// own to the devices with the most free space; extents stay in their chunks, so chunks that are used in part do not
-/// become fewer, but those that nothing is in are removed. What is interrupted goes on when it is given again, with
-/// soft. A filesystem that is mounted by platter is named by a directory of the mount, and used meanwhile.
+/// profiles=P|P, usage=PERCENT or MIN..MAX, devid=ID, drange= and vrange=START..END in bytes, stripes=MIN..MAX,
+/// limit=MAX or MIN..MAX, convert=PROFILE, soft. Without -d, -m and -s, all chunks are balanced. Those with the lowest
+/// addresses come first. Each chunk moves in a commit of its own to the devices with the most free space; extents stay
+/// in their chunks, so chunks that are used in part do not become fewer, but those that nothing is in are removed. What
+/// is interrupted goes on when it is given again, with soft. A filesystem that is mounted by platter is named by a
+/// directory of the mount, and used meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Balance {
     /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount

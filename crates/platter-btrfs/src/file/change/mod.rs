@@ -121,11 +121,20 @@ impl ExtentChange<'_, '_> {
         Ok(shared)
     }
 
-    /// Inserts an extent that has its reference already.
-    pub fn insert_shared(&self, offset: u64, extent: &FileExtent<'_>) -> Result<()> {
-        self.handle.edit(self.tree, |editor| {
-            editor.insert(self.key(offset), &extent.encode())
-        })
+    /// Inserts what of an extent that has its reference already is before `end`; if that is nothing, drops the
+    /// reference. Returns the bytes that were inserted.
+    pub fn insert_shared(&self, offset: u64, extent: &FileExtent<'_>, end: u64) -> Result<u64> {
+        let len_bytes = extent.file_bytes.min(end.saturating_sub(offset));
+        if len_bytes > 0 {
+            let part = part_of(extent, 0, len_bytes);
+            self.handle.edit(self.tree, |editor| {
+                editor.insert(self.key(offset), &part.encode())
+            })?;
+        } else if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) = extent.kind
+        {
+            data_extents::change(self.handle, self.range(offset), &place, Action::Drop)?;
+        }
+        Ok(len_bytes)
     }
 
     fn range(&self, offset: u64) -> FileRange {

@@ -11,7 +11,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Result, SystemClock};
 
 use crate::txn::{WriteContext, WriteOptions};
-use crate::{MountOptions, open_for_writing};
+use crate::{Btrfs, MountOptions, open_for_writing};
 
 /// The images of one filesystem, in a directory of their own.
 pub(crate) struct Pool {
@@ -143,6 +143,11 @@ impl Pool {
         open_devices(&self.devices(), options, WriteOptions::default())
     }
 
+    /// Mounts it without a thread that commits and drops subvolumes: syncs do.
+    pub(crate) fn mount_without_thread(&self) -> Btrfs {
+        mount_without_thread(&self.devices())
+    }
+
     pub(crate) fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
         let options = OpenOptions {
             access: Access::Write,
@@ -176,6 +181,17 @@ impl Pool {
         let is_clean = output.contains("no error found") && !output.contains("ERROR");
         assert!(is_clean, "{output}");
     }
+}
+
+/// Mounts the filesystem on devices without a thread that commits and drops subvolumes: syncs do.
+pub(crate) fn mount_without_thread(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
+    let options = MountOptions {
+        commit_interval: None,
+        ..MountOptions::default()
+    };
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
 }
 
 /// Opens devices for transactions.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_ondisk::Rule;
-use platter_vfs::{Context, Error, Filesystem, Name, SystemClock};
+use platter_vfs::{Context, CreateKind, Error, Filesystem, Name, SystemClock};
 
 use super::image::Pool;
 use crate::block_group::{BlockGroup, Persisted, load_groups};
@@ -17,11 +17,14 @@ use crate::ondisk::checksum::extent_data_ref_hash;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
 use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::header::Header;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::tree_block::Expected;
+use crate::ondisk::node::{KeyPointer, encode};
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::tree_block::{Expected, TreeBlockRule};
 use crate::ondisk::{DeviceAddr, Key, LogicalAddr, TreeId};
 use crate::subvolume;
-use crate::tree::edit::TreeEditor;
+use crate::tree::edit::{CopyOnWrite, TreeEditor};
 use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
 use crate::txn::data_extents::DataRule;
@@ -36,6 +39,16 @@ fn opened() -> (Pool, WriteContext) {
     let fs = pool.open(WriteOptions::default());
     (pool, fs)
 }
+
+/// A subvolume with a tree of three levels, and a snapshot of it.
+const FILL: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+btrfs -q subvolume create "$root"/sub
+text=$(head -c 900 /dev/zero | tr '\0' x)
+for file in $(seq 900); do echo $text > "$root"/sub/$file; done
+sync -f "$root"
+btrfs -q subvolume snapshot "$root"/sub "$root"/later
+"#;
 
 /// The root of the root tree.
 fn root_block(fs: &WriteContext) -> Extent {
@@ -53,14 +66,7 @@ fn root_block(fs: &WriteContext) -> Extent {
 #[test]
 fn tree_that_was_not_partly_dropped_is_not_cut() {
     let pool = Pool::make(1, 160, &["-m", "single", "-n", "4096"]);
-    pool.run(
-        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
-         btrfs -q subvolume create \"$root\"/sub\n\
-         text=$(head -c 900 /dev/zero | tr '\\0' x)\n\
-         for file in $(seq 900); do echo $text > \"$root\"/sub/$file; done\n\
-         sync -f \"$root\"\n\
-         btrfs -q subvolume snapshot \"$root\"/sub \"$root\"/snap\n",
-    );
+    pool.run(FILL);
     let cut = |level| {
         let fs = pool.open(WriteOptions::default());
         let handle = fs.begin(64).unwrap();
@@ -76,41 +82,26 @@ fn tree_that_was_not_partly_dropped_is_not_cut() {
     assert_eq!(cut(1), ProgressRule::Shared.text());
 }
 
-/// As kernels before 5.0 left a deletion: references were dropped after a key had been stored.
-#[test]
-fn references_dropped_below_the_stored_key_are_passed_over() {
-    const SUM: &str = "mount -t btrfs -o \"ro,$options\" \"$device\" \"$root\"\n\
-         cd \"$root\"\ntar -c --sort=name sub | md5sum\ncd /\n";
-    let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
-    pool.run(
-        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
-         btrfs -q subvolume create \"$root\"/sub\n\
-         text=$(head -c 900 /dev/zero | tr '\\0' x)\n\
-         for file in $(seq 900); do echo $text > \"$root\"/sub/$file; done\n\
-         sync -f \"$root\"\n\
-         btrfs -q subvolume snapshot \"$root\"/sub \"$root\"/later\n\
-         echo more > \"$root\"/later/400\n",
-    );
-    let sum = pool.run(SUM);
-    let mount = || {
-        let options = MountOptions {
-            commit_interval: None,
-            ..MountOptions::default()
-        };
-        let budget = Arc::new(MemoryBudget::new(8 << 20));
-        let clock = Arc::new(SystemClock::new());
-        Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
-    };
-    {
-        let mounted = mount();
-        let root = mounted.root().unwrap();
-        let (subvolumes, name) = (mounted.subvolumes().unwrap(), Name::new(b"later"));
-        let deleted = subvolumes.delete(&Context::root(), root.id(), name.unwrap(), None);
-        deleted.unwrap();
-        drop(root);
-        // As after a crash.
-        mounted.super_block().writing().unwrap().sync().unwrap();
-    }
+/// What the other subvolume has of the files.
+const SUM: &str = r#"
+mount -t btrfs -o "ro,$options" "$device" "$root"
+cd "$root"
+tar -c sub/[0-9]* | md5sum
+cd /
+"#;
+
+/// Leaves the deletion of the snapshot as kernels before 5.0 may have: references were dropped after a key had been
+/// stored. With `is_last` it is that of the last pointer of the root, which leads to a node that is shared.
+fn leave_deletion(pool: &Pool, is_last: bool) {
+    let mounted = pool.mount_without_thread();
+    let root = mounted.root().unwrap();
+    let (subvolumes, name) = (mounted.subvolumes().unwrap(), Name::new(b"later"));
+    let deleted = subvolumes.delete(&Context::root(), root.id(), name.unwrap(), None);
+    deleted.unwrap();
+    drop(root);
+    // As after a crash.
+    mounted.super_block().writing().unwrap().sync().unwrap();
+    drop(mounted);
     let fs = pool.open(WriteOptions::default());
     let id = TreeId(257);
     let handle = fs.begin(64).unwrap();
@@ -119,13 +110,22 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
     let changed = Key::new(256 + 400, ItemKind::INODE_ITEM, 0);
     let top = read(root.logical);
     let at = top.node().index_for(changed);
-    let way = top.node().pointer(at).unwrap();
-    let below = read(way.logical);
+    let alone = top.node().pointer(at).unwrap();
+    let below = read(alone.logical);
     let cow = Cow::new(&fs, handle.generation());
+    let references = |logical| cow.extent_info(logical, 1).unwrap().0;
     assert_eq!((top.level(), below.level()), (2, 1));
-    assert_eq!(cow.extent_info(way.logical, 1).unwrap().0, 1);
-    let of_top = top.node().iter().take(at).map(|it| (it.logical, 1));
-    let of_below = below.node().iter().take(below.node().index_for(changed));
+    assert_eq!(references(alone.logical), 1);
+    let (start, dropped_below) = if is_last {
+        let last = top.node().len() - 1;
+        assert!(at < last);
+        assert_eq!(references(top.node().pointer(last).unwrap().logical), 2);
+        (last, below.node().len())
+    } else {
+        (at, below.node().index_for(changed))
+    };
+    let of_top = top.node().iter().take(start).map(|it| (it.logical, 1));
+    let of_below = below.node().iter().take(dropped_below);
     let of_below: Vec<_> = of_below.map(|it| (it.logical, 0)).collect();
     assert!(!of_below.is_empty());
     for (logical, level) in of_top.chain(of_below) {
@@ -133,21 +133,86 @@ fn references_dropped_below_the_stored_key_are_passed_over() {
         let change = cow.change(logical, level, by_tree, Action::Drop, false);
         refs::queue(&fs, &change).unwrap();
     }
+    let key = top.node().pointer(start).unwrap().key;
     let stored = subvolume::change_root(&handle, id, |item| {
-        item.drop_progress = way.key;
+        item.drop_progress = key;
         item.drop_level = 2;
     });
     stored.unwrap();
     drop(handle);
     fs.sync().unwrap();
-    drop(fs);
-    let mounted = mount();
-    mounted.sync().unwrap();
-    assert!(mounted.super_block().dead_subvolumes.is_empty());
-    mounted.unmount().unwrap();
-    drop(mounted);
-    pool.assert_clean();
-    assert_eq!(pool.run(SUM), sum);
+}
+
+#[test]
+fn references_dropped_below_the_stored_key_are_passed_over() {
+    for is_changed in [false, true] {
+        let pool = Pool::make(1, 256, &["-m", "single", "-n", "4096"]);
+        pool.run(&format!("{FILL}echo more > \"$root\"/later/400\n"));
+        let sum = pool.run(SUM);
+        leave_deletion(&pool, is_changed);
+        let mounted = pool.mount_without_thread();
+        if is_changed {
+            // The subvolume copies the shared node: its reference to that is queued to be dropped.
+            let sub = mounted.root().unwrap().lookup(Name::new(b"sub").unwrap());
+            let name = Name::new(b"new").unwrap();
+            let file = sub
+                .unwrap()
+                .create(&Context::root(), name, CreateKind::Regular, 0o644);
+            drop(file.unwrap());
+        }
+        mounted.sync().unwrap();
+        assert!(mounted.super_block().dead_subvolumes.is_empty());
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+        assert_eq!(pool.run(SUM), sum);
+    }
+}
+
+#[test]
+fn node_beyond_the_next_pointer_of_an_ancestor_is_corrupt() {
+    let pool = Pool::make(1, 160, &["-m", "single", "-n", "4096"]);
+    let fs = pool.open(WriteOptions::default());
+    let tree = fs.tree(TreeId::FS).unwrap();
+    let state = tree.view().now;
+    let old = fs.blocks().read_root(state.tree).unwrap();
+    let handle = fs.begin(64).unwrap();
+    let cow = Cow::new(&fs, handle.generation());
+    let pointer = |object, logical| KeyPointer {
+        key: Key::new(object, ItemKind::INODE_ITEM, 0),
+        logical,
+        generation: handle.generation(),
+    };
+    let node = |level, pointers: &[KeyPointer]| {
+        let first = pointers[0];
+        let logical = cow.allocate(&state, level, first.key, old.logical());
+        let logical = logical.unwrap();
+        let header = Header {
+            logical,
+            level,
+            generation: handle.generation(),
+            ..old.header().unwrap()
+        };
+        let mut bytes = vec![0; 4096].into_boxed_slice();
+        assert!(encode(&mut bytes, &header, pointers));
+        fs.blocks().create(logical, bytes).unwrap();
+        KeyPointer { logical, ..first }
+    };
+    // Of two leaves, the second one belongs to the next node but one above.
+    let leaf = old.logical();
+    let lowest = node(1, &[pointer(256, leaf), pointer(900, leaf)]);
+    let middle = node(2, &[lowest]);
+    let root = node(3, &[middle, pointer(600, leaf)]);
+    tree.lock().now.tree.root = RootPointer {
+        logical: root.logical,
+        generation: root.generation,
+        level: 3,
+    };
+    drop(handle);
+    fs.sync().unwrap();
+    let handle = fs.begin(64).unwrap();
+    let refused = partly_dropped::cut(&handle, TreeId::FS, Key::MIN, 3);
+    assert_eq!(rule(refused), TreeBlockRule::EndKey.text());
 }
 
 #[test]
