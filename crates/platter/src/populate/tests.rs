@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Condition, FileKind, FixedClock};
@@ -607,6 +608,17 @@ fn directories_that_archives_imply_can_be_subvolumes() {
         };
         assert_eq!(found, condition, "{path}");
     }
+}
+
+#[test]
+fn zeros_are_cancelled_as_other_contents_are() {
+    let zeros = vec![0; 200_000];
+    let content = archive(&[member(b'0', "zeros", "", &zeros)]).unwrap();
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    let progress = Progress::listening(move |_| set.store(true, Ordering::Relaxed));
+    let error = content.fill(&memory(), &progress.cancelled_by(flag));
+    assert_eq!(error.unwrap_err().code(), "cancelled");
 }
 
 /// Files of the host, and their contents.
