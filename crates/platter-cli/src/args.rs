@@ -185,9 +185,7 @@ impl ImageOptions {
         }
         options
     }
-}
 
-impl ImageOptions {
     /// Refuses options that a command does not use, all but those named and the size of caches, rather than to do without
     /// what they ask for.
     pub(crate) fn refuse_others(&self, used: &[&str], command: &str) -> anyhow::Result<()> {
