@@ -206,6 +206,14 @@ impl ImageOptions {
         }
         Ok(())
     }
+
+    /// Refuses to count requests, for a command that does not report how many there were.
+    pub(crate) fn refuse_counting(&self, command: &str) -> anyhow::Result<()> {
+        if self.count_requests {
+            misuse!("--count-requests is not for {command}");
+        }
+        Ok(())
+    }
 }
 
 impl Command {

@@ -283,6 +283,20 @@ fn options_that_a_command_does_not_use_are_refused() {
         let expected = format!("platter: {expected}\n");
         assert_eq!((ran.status, ran.err), (2, expected), "{arguments:?}");
     }
+    for (arguments, status) in [
+        (&["balance", "disk.img"][..], 2),
+        (&["scrub", "-r", "disk.img"], 2),
+        (&["device", "remove", "disk.img", "1"], 2),
+        (&["dedupe", "disk.img:/dir/file"], 2),
+        (&["defrag", "disk.img:/dir/file"], 2),
+        (&["receive", "disk.img"], 2),
+        (&["check", "disk.img"], 16),
+    ] {
+        let ran = workshop.run(&[&["--count-requests"][..], arguments].concat());
+        let command = arguments[0];
+        let expected = format!("platter: --count-requests is not for {command}\n");
+        assert_eq!((ran.status, ran.err), (status, expected), "{arguments:?}");
+    }
     workshop.read(&["umount", "mnt"]);
     drop(mounted);
     for arguments in [

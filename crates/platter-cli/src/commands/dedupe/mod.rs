@@ -103,6 +103,7 @@ impl Dedupe {
         request: &Request,
         tally: &mut Tally,
     ) -> anyhow::Result<Vec<u8>> {
+        options.refuse_counting("dedupe")?;
         refuse_reading_options(options)?;
         let targets = Targets::parse(&self.files)?;
         let mut open_options = options.open_options();
