@@ -102,9 +102,7 @@ fn files_of_a_mount_are_deduped_while_it_is_used() {
     let workshop = Workshop::new();
     workshop.btrfs(EQUAL);
     let (same, before) = seen(&workshop);
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "pool.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "pool.img");
     fs::write(workshop.path("mnt/new"), vec![7; 300_000]).unwrap();
     fs::write(workshop.path("mnt/new2"), vec![7; 300_000]).unwrap();
     workshop.read(&["sync", "mnt"]);
@@ -193,9 +191,7 @@ fn blocks_are_no_smaller_than_those_of_the_filesystem() {
     let dry = ["--dry-run", "--block-size", "4K"];
     let of_image = [&dry[..], &["xfs.img:/a", "xfs.img:/b"]].concat();
     assert_eq!(shared(&workshop, &of_image), (0, 0));
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "xfs.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "xfs.img");
     let of_mount = [&dry[..], &["mnt/a", "mnt/b"]].concat();
     assert_eq!(shared(&workshop, &of_mount), (0, 0));
     workshop.read(&["umount", "mnt"]);

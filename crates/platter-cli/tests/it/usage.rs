@@ -245,9 +245,7 @@ fn what_cannot_be_printed_is_an_error() {
 #[test]
 fn options_that_a_command_does_not_use_are_refused() {
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "disk.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     for (arguments, expected) in [
         (
             &["--norecovery", "mkfs", "ext4", "new.img", "--size", "8M"][..],
