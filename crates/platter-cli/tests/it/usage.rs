@@ -253,7 +253,7 @@ fn options_that_a_command_does_not_use_are_refused() {
         ),
         (
             &["--option", "degraded", "resize", "disk.img", "16M"],
-            "--option is not for growing a filesystem",
+            "--option is not for resizing a filesystem",
         ),
         (
             &["--no-lock", "balance", "disk.img"],
