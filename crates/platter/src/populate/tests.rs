@@ -303,6 +303,40 @@ fn members_that_end_past_the_archive_are_refused() {
 }
 
 #[test]
+fn broken_archives_have_a_code_of_their_own() {
+    let code = |archive: Result<Content>| archive.unwrap_err().code();
+    let mut unsummed = member(b'0', "a", "", b"");
+    unsummed[0] ^= 1;
+    let mut header = tar::Header::new_ustar();
+    header.set_path("a").unwrap();
+    // No digits.
+    header.as_old_mut().uid = *b"??????\0\0";
+    header.set_size(0);
+    header.set_cksum();
+    let numberless = header.as_bytes().to_vec();
+    let mut truncated = member(b'0', "a", "", b"bytes");
+    truncated.truncate(600);
+    for members in [
+        vec![unsummed],
+        vec![numberless],
+        vec![member(b'?', "a", "", b"")],
+        vec![member(b'1', "a", "none", b"")],
+        vec![member(b'x', "records", "", b"broken")],
+    ] {
+        assert_eq!(code(archive(&members)), "bad_archive", "{members:?}");
+    }
+    let stream = |bytes: &[u8]| Content::of_stream("stream", bytes, u64::MAX);
+    let packed = filtered("gzip", &["-c"], &truncated);
+    for bytes in [
+        &truncated[..100],
+        &packed[..packed.len() - 9],
+        b"BZh91AY&SY and so on",
+    ] {
+        assert_eq!(code(stream(bytes)), "bad_archive");
+    }
+}
+
+#[test]
 fn an_archive_has_no_root_but_a_directory() {
     let next = || member(b'0', "next", "", b"its bytes");
     for root in [".", "./."] {
