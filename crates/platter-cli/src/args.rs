@@ -185,9 +185,7 @@ impl ImageOptions {
         }
         options
     }
-}
 
-impl ImageOptions {
     /// Refuses options that a command does not use, all but those named and the size of caches, rather than to do without
     /// what they ask for.
     pub(crate) fn refuse_others(&self, used: &[&str], command: &str) -> anyhow::Result<()> {
@@ -205,6 +203,14 @@ impl ImageOptions {
             if is_given && !used.contains(&name) {
                 misuse!("--{name} is not for {command}");
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses to count requests, for a command that does not report how many there were.
+    pub(crate) fn refuse_counting(&self, command: &str) -> anyhow::Result<()> {
+        if self.count_requests {
+            misuse!("--count-requests is not for {command}");
         }
         Ok(())
     }

@@ -177,6 +177,13 @@ pub enum Cause {
     /// A name that the image does not give to a group.
     #[error("'{}' is no group of the image", Escaped(.0))]
     NoSuchGroup(Vec<u8>),
+    /// An archive or an OCI image layout that is read is corrupt, is of a kind that is not supported, or has not what
+    /// was asked for.
+    #[error("{problem}")]
+    BadArchive {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Something on the host, not in the image: a target file, the archive being written.
     #[error("{}", Bare(.0))]
     Host(Arc<io::Error>),
@@ -248,7 +255,8 @@ impl Error {
             | Cause::SameFile
             | Cause::IntoItself
             | Cause::NoSuchUser(_)
-            | Cause::NoSuchGroup(_) => Errno::INVAL,
+            | Cause::NoSuchGroup(_)
+            | Cause::BadArchive { .. } => Errno::INVAL,
             Cause::CorruptTable { .. } | Cause::UnusablePartition { .. } => Errno::UCLEAN,
             Cause::UnsupportedFormat { .. } => Errno::OPNOTSUPP,
             Cause::Unrecognised
@@ -294,6 +302,7 @@ impl Error {
             Cause::IntoItself => "into_itself",
             Cause::NoSuchUser(_) => "no_such_user",
             Cause::NoSuchGroup(_) => "no_such_group",
+            Cause::BadArchive { .. } => "bad_archive",
             Cause::Host(_) => code_of_errno(self.errno()),
         }
     }

@@ -60,7 +60,8 @@ impl Progress {
         }
     }
 
-    /// The same, cancelled while `flag` is set, which is all that a signal handler can do.
+    /// The same progress, cancelled while `flag` is set, which is all that a signal handler can do.
+    /// [`cancel`](Self::cancel) sets the flag, too. Clones that were made before are not cancelled by it.
     #[must_use]
     pub fn cancelled_by(mut self, flag: Arc<AtomicBool>) -> Self {
         self.is_cancelled = flag;

@@ -35,7 +35,8 @@ pub enum NewSize {
 /// With a journal, the filesystem has its old or its new size whatever happens meanwhile. Without one,
 /// that holds for a file: a copy is made larger, and takes its place. On a device, a filesystem without
 /// a journal needs a check if the power fails. `progress` counts what is copied, and can cancel before the first change
-/// that is seen; what is made larger in place is made so to the end.
+/// that is seen; what is made larger in place is made so to the end. A btrfs that is to become shorter keeps its size
+/// if it is cancelled while chunks are moved.
 ///
 /// # Errors
 /// `NoSpace` where the device or partition is shorter; `Unsupported` for a length that the filesystem cannot be made
@@ -71,17 +72,17 @@ pub fn grow(
     let cancelled = |cause| Error::new(&name, cause);
     progress.check().map_err(cancelled)?;
     if !is_whole_file {
-        return grow_on(resize, &image, size_bytes, budget, clock);
+        return grow_on(resize, &image, size_bytes, budget, clock, progress);
     }
     let device = &**image.device();
     let has_length = resize.len_bytes(device).map_err(named)? >= size_bytes;
     if has_length || resize.is_atomic(device).map_err(named)? {
-        return grow_file(resize, spec, image, size_bytes, budget, clock);
+        return grow_file(resize, spec, image, size_bytes, budget, clock, progress);
     }
     let draft = Draft::begin(&spec.image, None)?;
     let copy = draft.clear(size_bytes.max(len_bytes))?;
     copy_data(&**image.device(), &**copy.device(), progress).map_err(cancelled)?;
-    let grown = grow_on(resize, &copy, size_bytes, budget, clock)?;
+    let grown = grow_on(resize, &copy, size_bytes, budget, clock, progress)?;
     drop(copy);
     progress.check().map_err(cancelled)?;
     draft.finish_over(image)?;
@@ -94,16 +95,22 @@ fn grow_on(
     size_bytes: u64,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
+    progress: &Progress,
 ) -> Result<Resized> {
     let request = ResizeRequest {
         device: image.device(),
         len_bytes: size_bytes,
         budget,
         clock,
+        progress,
     };
-    resize
-        .resize(request)
-        .map_err(|error| Error::new(image.name(), error))
+    let resized = resize.resize(request);
+    let resized = resized.map_err(|error| Error::new(image.name(), error))?;
+    if resized.after_bytes == resized.before_bytes {
+        let checked = progress.check();
+        checked.map_err(|cause| Error::new(image.name(), cause))?;
+    }
+    Ok(resized)
 }
 
 /// The file is made longer first, which changes nothing of the filesystem.
@@ -114,6 +121,7 @@ fn grow_file(
     size_bytes: u64,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
+    progress: &Progress,
 ) -> Result<Resized> {
     let before_bytes = image.device().geometry().len_bytes;
     let host = |error| host_error(&spec.image, error);
@@ -122,7 +130,7 @@ fn grow_file(
         .open(&spec.image)
         .map_err(host)?;
     if size_bytes <= before_bytes {
-        let resized = grow_on(resize, &image, size_bytes, budget, clock)?;
+        let resized = grow_on(resize, &image, size_bytes, budget, clock, progress)?;
         if resized.after_bytes < resized.before_bytes {
             file.set_len(resized.after_bytes).map_err(host)?;
         }
@@ -132,7 +140,7 @@ fn grow_file(
     // Its length is looked at once.
     drop(image);
     let grown = Image::open(&spec.image, Access::Write).and_then(|image| {
-        let grown = grow_on(resize, &image, size_bytes, budget, clock);
+        let grown = grow_on(resize, &image, size_bytes, budget, clock, progress);
         // Where nothing became of it, the file is as it was.
         let is_longer = resize.len_bytes(&**image.device());
         if grown.is_err() && is_longer.is_ok_and(|len| len <= before_bytes) {
@@ -180,10 +188,10 @@ mod tests {
     use platter_vfs::{CheckSink, Finding, FixedClock, Timestamp};
 
     use super::*;
-    use crate::FormatOptions;
     use crate::driver::samples::GENERATIONS;
     use crate::driver::{Generation, MkfsOptions};
     use crate::populate::Content;
+    use crate::{FilesystemType, Format, FormatOptions};
 
     struct Findings(Vec<Finding>);
 
@@ -231,6 +239,29 @@ mod tests {
                 assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
             }
         }
+    }
+
+    #[test]
+    fn cancelled_shrinking_keeps_the_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let spec = ImageSpec::parse(&path).unwrap();
+        let (before, wanted) = (4 << 30, 400 << 20);
+        // The second copy of its metadata lies beyond what is wanted.
+        let maker = FormatOptions::new(FilesystemType::Btrfs).size_bytes(before);
+        maker.make(&spec).unwrap();
+        let image = Image::open(&path, Access::Write).unwrap();
+        let driver = driver::serving(Format::Btrfs).unwrap();
+        let resize = driver.resize().unwrap();
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
+        let progress = Progress::default();
+        progress.cancel();
+        let shrunk = grow_file(resize, &spec, image, wanted, &budget, &clock, &progress);
+        assert_eq!(shrunk.unwrap_err().code(), "cancelled");
+        assert_eq!(fs::metadata(&path).unwrap().len(), before);
+        let image = Image::open(&path, Access::Read).unwrap();
+        assert_eq!(resize.len_bytes(&**image.device()).unwrap(), before);
     }
 
     #[test]

@@ -68,6 +68,7 @@ impl Balance {
             let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "chunks")?;
             return report_moved(self.image.as_encoded_bytes(), &outcome.resized.moved);
         }
+        options.refuse_counting("balance")?;
         refuse_reading_options(options)?;
         let spec = parse_image(&self.image)?;
         let progress = MovingProgress::new("chunks")?;

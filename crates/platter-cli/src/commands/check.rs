@@ -53,6 +53,7 @@ impl Check {
         if self.repair {
             misuse!("--repair is not supported: use e2fsck(8)");
         }
+        options.refuse_counting("check")?;
         let spec = parse_image(&self.image)?;
         let open_options = options.open_options();
         let json = console::is_json();

@@ -44,6 +44,7 @@ pub(crate) struct Defrag {
 
 impl Defrag {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        options.refuse_counting("defrag")?;
         refuse_reading_options(options)?;
         let targets = Targets::parse(&self.files)?;
         let end = match self.length {

@@ -96,6 +96,7 @@ impl Device {
         if is_mount(image, options)? {
             return self.run_mounted(image);
         }
+        options.refuse_counting("device")?;
         refuse_reading_options(options)?;
         let open_options = options.open_options();
         match &self.action {

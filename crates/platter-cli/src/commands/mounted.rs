@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::ensure;
 use platter::block::MountTable;
 use platter::escape::unescape;
 use platter::vfs::Condition;
@@ -19,6 +18,7 @@ use signal_hook::consts::SIGINT;
 
 use crate::args::ImageOptions;
 use crate::console;
+use crate::output::error::misuse;
 use crate::output::progress::Progress;
 
 /// The type of what platter mounts, in the table of mounts.
@@ -46,20 +46,23 @@ pub(super) fn is_mount(operand: &OsStr, options: &ImageOptions) -> anyhow::Resul
 }
 
 /// Refuses options that say how to open an image, which a mount is not.
-pub(super) fn refuse_image_options(options: &ImageOptions) -> anyhow::Result<()> {
+fn refuse_image_options(options: &ImageOptions) -> anyhow::Result<()> {
     options.refuse_others(&[], "a mounted filesystem")
 }
 
-/// Whether all operands are in mounts.
+/// Whether all operands are in mounts, as `is_in` says of each.
 ///
 /// # Errors
 /// Where some are, and others are not, and where options say how to open an image.
-pub(super) fn are_in_mounts(operands: &[OsString], options: &ImageOptions) -> anyhow::Result<bool> {
-    let mounted = operands.iter().filter(|it| is_in_mount(it)).count();
-    ensure!(
-        mounted == 0 || mounted == operands.len(),
-        "some are in images and some in mounts; a command changes one of both"
-    );
+pub(super) fn are_in_mounts(
+    operands: &[OsString],
+    is_in: fn(&OsStr) -> bool,
+    options: &ImageOptions,
+) -> anyhow::Result<bool> {
+    let mounted = operands.iter().filter(|it| is_in(it)).count();
+    if mounted > 0 && mounted < operands.len() {
+        misuse!("some are in images and some in mounts; a command changes one of both");
+    }
     if mounted > 0 {
         refuse_image_options(options)?;
     }

@@ -33,6 +33,7 @@ pub(crate) struct Receive {
 
 impl Receive {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        options.refuse_counting("receive")?;
         refuse_reading_options(options)?;
         let spec = parse(&self.directory)?;
         let mut input = BufReader::new(self.open_input()?);

@@ -45,9 +45,9 @@ impl Resize {
             return self.resize_mounted();
         }
         if image_options.offset.is_some() {
-            misuse!("--offset is not for growing a filesystem; name a partition");
+            misuse!("--offset is not for resizing a filesystem; name a partition");
         }
-        image_options.refuse_others(&[], "growing a filesystem")?;
+        image_options.refuse_others(&[], "resizing a filesystem")?;
         let spec = parse_image(&self.image)?;
         let budget = Arc::new(MemoryBudget::new(image_options.cache));
         let clock: Arc<dyn Clock> = match source_date()? {

@@ -53,6 +53,7 @@ impl Scrub {
             let outcome = mounted::run_on_devices(Path::new(&self.image), &command, "scrub")?;
             return report_scrubbed(self.image.as_encoded_bytes(), &outcome.scrubbed);
         }
+        options.refuse_counting("scrub")?;
         if !self.read_only {
             refuse_reading_options(options)?;
         }

@@ -102,17 +102,18 @@ fn files_of_a_mount_are_deduped_while_it_is_used() {
     let workshop = Workshop::new();
     workshop.btrfs(EQUAL);
     let (same, before) = seen(&workshop);
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "pool.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "pool.img");
     fs::write(workshop.path("mnt/new"), vec![7; 300_000]).unwrap();
     fs::write(workshop.path("mnt/new2"), vec![7; 300_000]).unwrap();
     workshop.read(&["sync", "mnt"]);
     let dry = shared(&workshop, &["--dry-run", "mnt/new", "mnt/new2"]);
     // Blocks of one byte are equal in a file, too.
     assert_eq!(dry, (131_072 + 300_000, 4));
-    let refused = workshop.refused(&["dedupe", "mnt/dir"]);
-    assert!(refused.contains("is a directory"), "{refused}");
+    symlink("mnt/dir", workshop.path("link")).unwrap();
+    for given in ["mnt/dir", "link"] {
+        let refused = workshop.refused(&["dedupe", given]);
+        assert_eq!(refused, format!("platter: {given}: is a directory\n"));
+    }
     assert!(shared(&workshop, &["mnt/dir/one", "mnt/dir/two"]).0 == 1_049_576);
     assert!(shared(&workshop, &["-r", "mnt"]).0 > 1_049_576);
     fs::remove_file(workshop.path("mnt/new")).unwrap();
@@ -190,9 +191,7 @@ fn blocks_are_no_smaller_than_those_of_the_filesystem() {
     let dry = ["--dry-run", "--block-size", "4K"];
     let of_image = [&dry[..], &["xfs.img:/a", "xfs.img:/b"]].concat();
     assert_eq!(shared(&workshop, &of_image), (0, 0));
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "xfs.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "xfs.img");
     let of_mount = [&dry[..], &["mnt/a", "mnt/b"]].concat();
     assert_eq!(shared(&workshop, &of_mount), (0, 0));
     workshop.read(&["umount", "mnt"]);

@@ -9,11 +9,8 @@ use super::*;
 fn two_partitions_of_a_disk_are_used_at_once() {
     let workshop = Workshop::new();
     two_partitions(&workshop);
-    for dir in ["mnt", "mnt2"] {
-        fs::create_dir(workshop.path(dir)).unwrap();
-    }
-    workshop.read(&["mount", "two.img@1", "mnt"]);
-    let first = Mounted(&workshop);
+    fs::create_dir(workshop.path("mnt2")).unwrap();
+    let first = Mounted::of(&workshop, "two.img@1");
     workshop.read(&["mkdir", "two.img@2:/edited"]);
     workshop.read(&["mount", "two.img@2", "mnt2"]);
     fs::write(workshop.path("mnt/one"), "1").unwrap();
@@ -41,9 +38,7 @@ fn two_partitions_of_a_disk_are_used_at_once() {
 #[test]
 fn the_error_of_an_image_in_use_names_process_and_mountpoint() {
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "disk.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     let refused = workshop.run(&["ls", "disk.img:/"]);
     let place = workshop.path("mnt").canonicalize().unwrap();
     let place = format!(" (platter), mounted on {}\n", place.display());

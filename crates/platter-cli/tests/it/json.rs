@@ -186,6 +186,7 @@ fn errors_of_all_commands_are_objects() {
     workshop.partition();
     fs::create_dir(workshop.path("mnt")).unwrap();
     fs::write(workshop.path("x.qcow2"), b"QFI\xfb\0\0\0\x03").unwrap();
+    fs::write(workshop.path("broken.tar"), [b'x'; 1024]).unwrap();
     for (arguments, status, code) in [
         (&["info", "none.img"][..], 1, "not_found"),
         (&["ls", "x.qcow2"], 2, "unsupported_format"),
@@ -202,6 +203,11 @@ fn errors_of_all_commands_are_objects() {
         (&["cp", "none", "disk.img:/"], 1, "not_found"),
         (&["tar", "disk.img", "none"], 2, "not_found"),
         (&["mkfs", "ext4", "disk.img"], 1, "occupied"),
+        (
+            &["mkfs", "ext4", "new.img", "--from", "broken.tar"],
+            1,
+            "bad_archive",
+        ),
         (
             &[
                 "mkfs",

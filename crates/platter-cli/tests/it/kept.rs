@@ -216,10 +216,7 @@ const CHANGES: &[(&str, Change)] = &[
 fn attributes_kept_by_the_kernel_are_those_of_the_filesystem() {
     let workshop = Workshop::new();
     fs::set_permissions(workshop.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    let options = ["mount", "-o", "allow_other", "disk.img", "mnt"];
-    assert_eq!(workshop.read(&options), "");
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::with(&workshop, "allow_other", "disk.img");
     let mount = workshop.path("mnt");
     for dir in ["d", "d/sub", "d/gone", "e", "e/sub"] {
         let _ = fs::create_dir(mount.join(dir));
@@ -258,9 +255,7 @@ fn attributes_kept_by_the_kernel_are_those_of_the_filesystem() {
 #[test]
 fn what_is_written_directly_is_in_the_image_at_once() {
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    assert_eq!(workshop.read(&["mount", "disk.img", "mnt"]), "");
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     let path = workshop.path("mnt/direct");
     fs::write(&path, [b'-'; 16384]).unwrap();
     let direct = OFlags::DIRECT.bits().cast_signed();

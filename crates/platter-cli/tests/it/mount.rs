@@ -7,6 +7,25 @@ use super::*;
 /// Takes the mount off however the test ends.
 pub(super) struct Mounted<'a>(pub(super) &'a Workshop);
 
+impl<'a> Mounted<'a> {
+    /// Mounts an image on a new directory `mnt`.
+    pub(super) fn of(workshop: &'a Workshop, image: &str) -> Self {
+        Self::on_new_directory(workshop, &["mount", image, "mnt"])
+    }
+
+    /// The same, with options.
+    pub(super) fn with(workshop: &'a Workshop, options: &str, image: &str) -> Self {
+        Self::on_new_directory(workshop, &["mount", "-o", options, image, "mnt"])
+    }
+
+    fn on_new_directory(workshop: &'a Workshop, arguments: &[&str]) -> Self {
+        fs::create_dir(workshop.path("mnt")).unwrap();
+        let mounted = Self(workshop);
+        assert_eq!(workshop.read(arguments), "");
+        mounted
+    }
+}
+
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let _ = self.0.run(&["umount", "-l", "mnt"]);
@@ -17,12 +36,7 @@ impl Drop for Mounted<'_> {
 fn mount_returns_when_mounted_and_umount_ends_it() {
     let workshop = Workshop::new();
     workshop.partition();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    assert_eq!(
-        workshop.read(&["mount", "-o", "ro", "gpt.img@2", "mnt"]),
-        ""
-    );
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::with(&workshop, "ro", "gpt.img@2");
     let file = workshop.path("mnt/dir/file");
     assert_eq!(fs::read_to_string(file).unwrap(), "contents\n");
     let table = fs::read_to_string("/proc/mounts").unwrap();
@@ -43,9 +57,7 @@ fn mount_returns_when_mounted_and_umount_ends_it() {
 fn changes_in_a_mount_are_in_the_image_after_umount() {
     let workshop = Workshop::new();
     workshop.partition();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    assert_eq!(workshop.read(&["mount", "gpt.img@2", "mnt"]), "");
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "gpt.img@2");
     let refused = workshop.run(&["ls", "gpt.img@2:/"]);
     assert_ne!(refused.status, 0);
     let file = workshop.path("mnt/dir/file");
@@ -174,9 +186,7 @@ fn what_is_no_directory_is_not_mounted_on() {
 fn frozen_directories_are_refused_before_not_empty() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    assert_eq!(workshop.read(&["mount", "disk.img", "mnt"]), "");
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     let path = |path: &str| workshop.path("mnt").join(path);
     fs::create_dir_all(path("d/full/x")).unwrap();
     fs::create_dir_all(path("d/empty")).unwrap();

@@ -122,9 +122,7 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
 #[test]
 fn label_and_free_space_of_a_mount_are_changed() {
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "disk.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     workshop.read(&["tune", "-L", "renamed", "mnt"]);
     let refused = workshop.refused(&["tune", "-L", "longer than sixteen", "mnt"]);
     assert_eq!(refused, "platter: mnt: invalid argument\n");
@@ -204,9 +202,7 @@ fn info_of_a_mount_shows_what_it_counted() {
 #[test]
 fn info_of_a_mounted_ext4_has_its_counters() {
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "disk.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     fs::write(workshop.path("mnt/new"), b"contents").unwrap();
     workshop.read(&["sync", "mnt"]);
     let document = workshop.document("info", &["--json", "info", "mnt"]);
@@ -226,8 +222,11 @@ fn image_in_a_mount_is_an_image() {
     workshop.read(&["tune", "-L", "inner", "mnt/inner.img"]);
     let refused = workshop.refused(&["subvolume", "create", "mnt/inner.img:/sub"]);
     assert!(refused.contains("operation not supported"), "{refused}");
-    let refused = workshop.refused(&["subvolume", "create", "mnt/sub", "pool.img:/sub"]);
-    assert!(refused.contains("some in mounts"), "{refused}");
+    for command in [&["subvolume", "create"][..], &["dedupe"]] {
+        let refused = workshop.run(&[command, &["mnt/sub", "pool.img:/sub"]].concat());
+        assert_eq!(refused.status, 2, "{}", refused.err);
+        assert!(refused.err.contains("some in mounts"), "{}", refused.err);
+    }
     workshop.unmount_and_check(mounted);
 }
 
@@ -413,9 +412,7 @@ fn devices_of_a_mount_are_changed_while_it_is_used() {
 fn xfs_grows_while_it_is_mounted() {
     let workshop = Workshop::new();
     workshop.read(&["mkfs", "xfs", "--unsupported", "new.img", "--size", "40M"]);
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "-o", "rw", "new.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "new.img");
     let contents: Vec<u8> = (0..3_000_000_u32).map(|it| (it % 251) as u8).collect();
     fs::write(workshop.path("mnt/file"), &contents).unwrap();
     let resized = workshop.document("resize", &["--json", "resize", "mnt", "100M"]);

@@ -45,9 +45,7 @@ impl Workshop {
     /// Mounts `pool.img`, a btrfs, on `mnt`.
     pub(super) fn mount_btrfs(&self, script: &str, options: &str) -> Mounted<'_> {
         self.btrfs(script);
-        fs::create_dir(self.path("mnt")).unwrap();
-        self.read(&["mount", "-o", options, "pool.img", "mnt"]);
-        Mounted(self)
+        Mounted::with(self, options, "pool.img")
     }
 
     /// The paths of `subvolume list`, with what follows them.

@@ -245,9 +245,7 @@ fn what_cannot_be_printed_is_an_error() {
 #[test]
 fn options_that_a_command_does_not_use_are_refused() {
     let workshop = Workshop::new();
-    fs::create_dir(workshop.path("mnt")).unwrap();
-    workshop.read(&["mount", "disk.img", "mnt"]);
-    let mounted = Mounted(&workshop);
+    let mounted = Mounted::of(&workshop, "disk.img");
     for (arguments, expected) in [
         (
             &["--norecovery", "mkfs", "ext4", "new.img", "--size", "8M"][..],
@@ -255,7 +253,7 @@ fn options_that_a_command_does_not_use_are_refused() {
         ),
         (
             &["--option", "degraded", "resize", "disk.img", "16M"],
-            "--option is not for growing a filesystem",
+            "--option is not for resizing a filesystem",
         ),
         (
             &["--no-lock", "balance", "disk.img"],
@@ -283,13 +281,28 @@ fn options_that_a_command_does_not_use_are_refused() {
         let expected = format!("platter: {expected}\n");
         assert_eq!((ran.status, ran.err), (2, expected), "{arguments:?}");
     }
+    for (arguments, status) in [
+        (&["balance", "disk.img"][..], 2),
+        (&["scrub", "-r", "disk.img"], 2),
+        (&["device", "remove", "disk.img", "1"], 2),
+        (&["dedupe", "disk.img:/dir/file"], 2),
+        (&["defrag", "disk.img:/dir/file"], 2),
+        (&["receive", "disk.img"], 2),
+        (&["check", "disk.img"], 16),
+    ] {
+        let ran = workshop.run(&[&["--count-requests"][..], arguments].concat());
+        let command = arguments[0];
+        let expected = format!("platter: --count-requests is not for {command}\n");
+        assert_eq!((ran.status, ran.err), (status, expected), "{arguments:?}");
+    }
     workshop.read(&["umount", "mnt"]);
     drop(mounted);
-    for arguments in [
-        ["tree", "--level", "0", "disk.img"],
-        ["check", "--max-findings", "0", "disk.img"],
+    for (arguments, status) in [
+        (["tree", "--level", "0", "disk.img"], 2),
+        (["check", "--max-findings", "0", "disk.img"], 16),
     ] {
         let ran = workshop.run(&arguments);
-        assert!([2, 16].contains(&ran.status), "{arguments:?}");
+        assert_eq!(ran.status, status, "{arguments:?}");
+        assert!(ran.err.contains("invalid value '0'"), "{}", ran.err);
     }
 }

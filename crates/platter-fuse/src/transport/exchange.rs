@@ -185,7 +185,8 @@ impl<'s> Exchange<'s> {
     }
 }
 
-/// Whether a change that ends with this error may have been begun: the others are those of checks.
+/// Whether a change that ends with this error may have been begun: the others are those of checks. `EROFS` is also the
+/// error of a journal that was aborted meanwhile.
 fn is_of_a_change(error: Errno) -> bool {
     !matches!(
         error,
@@ -197,7 +198,6 @@ fn is_of_a_change(error: Errno) -> bool {
             | Errno::NODEV
             | Errno::OPNOTSUPP
             | Errno::PERM
-            | Errno::ROFS
             | Errno::STALE
             | Errno::XDEV
     )

@@ -13,9 +13,9 @@ use platter_fuse::{ErrorSink, MountOptions, Operation};
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::lock::Mutex;
 use platter_vfs::{
-    Attr, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink, ExtentSink,
-    FallocateMode, Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget, SetAttr, StatFs,
-    SystemClock,
+    Attr, Condition, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink,
+    ExtentSink, FallocateMode, Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget,
+    SetAttr, StatFs, SystemClock,
 };
 use rustix::fs::{Dir, FallocateFlags, FileType, Mode, OFlags, fallocate};
 use rustix::io::Errno;
@@ -35,8 +35,8 @@ struct Bends {
     listed_at_most: Option<usize>,
     /// Entries do not contain the kind of file.
     missing_kinds: bool,
-    /// Inodes that are truncated, and get or lose space, and say then that it failed.
-    failing_late: Vec<u64>,
+    /// Inodes that are truncated, and get or lose space, and return this error then.
+    failing_late: Vec<(u64, platter_vfs::Error)>,
 }
 
 /// The memory filesystem, bent.
@@ -98,10 +98,11 @@ impl BentInode {
 
     fn fail_late(&self) -> Result<()> {
         let number = self.inode.id().number;
-        if self.bends.failing_late.contains(&number) {
-            return Err(corrupt(number));
+        let mut failing = self.bends.failing_late.iter();
+        match failing.find(|(it, _)| *it == number) {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -349,31 +350,39 @@ fn kinds_that_entries_lack_are_read_from_the_inodes() {
 
 #[test]
 fn change_that_fails_half_done_is_seen() {
-    let (mounted, _) = mounted(|fs| Bends {
-        failing_late: vec![number_of(fs, "f1")],
-        ..Bends::default()
-    });
-    let path = mounted.path("f1");
-    let file = fs::File::options().read(true).write(true).open(&path);
-    let file = file.unwrap();
-    let becomes = |contents: &[u8]| {
-        // The notice follows the answer.
-        for _ in 0..2000 {
-            if fs::read(&path).unwrap() == contents {
-                break;
-            }
-            thread::sleep(Duration::from_millis(5));
+    let (mounted, _) = mounted(|fs| {
+        let (first, second) = (number_of(fs, "f1"), number_of(fs, "f2"));
+        Bends {
+            // That of a journal that is aborted, too.
+            failing_late: vec![
+                (first, corrupt(first)),
+                (second, Condition::ReadOnly.into()),
+            ],
+            ..Bends::default()
         }
-        assert_eq!(fs::read(&path).unwrap(), contents);
-        assert_eq!(file.metadata().unwrap().len(), contents.len() as u64);
-    };
-    becomes(b"contents");
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(&file, punch, 1, 2).unwrap_err();
-    becomes(b"c\0\0tents");
-    file.set_len(4).unwrap_err();
-    becomes(b"c\0\0t");
-    drop(file);
+    });
+    for name in ["f1", "f2"] {
+        let path = mounted.path(name);
+        let file = fs::File::options().read(true).write(true).open(&path);
+        let file = file.unwrap();
+        let becomes = |contents: &[u8]| {
+            // The notice follows the answer.
+            for _ in 0..2000 {
+                if fs::read(&path).unwrap() == contents {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(fs::read(&path).unwrap(), contents);
+            assert_eq!(file.metadata().unwrap().len(), contents.len() as u64);
+        };
+        becomes(b"contents");
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, punch, 1, 2).unwrap_err();
+        becomes(b"c\0\0tents");
+        file.set_len(4).unwrap_err();
+        becomes(b"c\0\0t");
+    }
     mounted.unmount();
 }
 

@@ -183,6 +183,7 @@ pub(super) fn write_reserved<F: FileBlocks>(
 struct WriteCall<'a, F> {
     file: &'a F,
     copied_to: AtomicU64,
+    /// Blocks reserved for the write, which are released where it fails.
     reserved: Mutex<Vec<Range<u64>>>,
 }
 

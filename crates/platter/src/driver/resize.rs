@@ -6,6 +6,8 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Result};
 
+use crate::Progress;
+
 /// How the filesystems of a driver become larger and smaller.
 pub(crate) trait Resize: Sync {
     /// How long the filesystem is, in bytes, by its superblock.
@@ -26,6 +28,8 @@ pub(crate) struct ResizeRequest<'r> {
     pub(crate) len_bytes: u64,
     pub(crate) budget: &'r Arc<MemoryBudget>,
     pub(crate) clock: &'r Arc<dyn Clock>,
+    /// Cancels it where it takes long. It keeps its size then.
+    pub(crate) progress: &'r Progress,
 }
 
 /// The length of a filesystem before and after.

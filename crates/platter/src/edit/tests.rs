@@ -169,6 +169,22 @@ fn edit_that_is_dropped_has_changed_no_byte() {
 }
 
 #[test]
+fn cancelled_edit_changes_nothing() {
+    for generation in GENERATIONS {
+        let memory = sample(generation);
+        let before = memory.snapshot();
+        let progress = Progress::default();
+        let edit = begin(&memory).progress(progress.clone());
+        change(&edit);
+        progress.cancel();
+        let removed = edit.remove(b"/new", Removal::Tree, Missing::Refuse);
+        assert_eq!(removed.unwrap_err().code(), "cancelled");
+        assert_eq!(edit.commit().unwrap_err().code(), "cancelled");
+        assert!(memory.snapshot() == before);
+    }
+}
+
+#[test]
 fn committed_edit_is_there_and_leaves_the_image_offline() {
     for generation in GENERATIONS {
         let memory = sample(generation);

@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use platter_block::Access;
 use platter_vfs::acl::ACL_ACCESS_NAME;
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::populate::host_xattrs;
@@ -64,10 +64,23 @@ impl Draft {
             is_finished: false,
         };
         if let Visibility::Caller = visibility {
-            // What is refused is refused before the work.
-            keep_owner(&draft.target, &draft.path).map_err(host)?;
+            draft.check_owner()?;
         }
         Ok(draft)
+    }
+
+    /// Refuses before the work an owner that could not be kept after it. Another file shows that: the owner of a draft
+    /// may open it, and then write while it is made.
+    fn check_owner(&self) -> Result<()> {
+        let host = |error: std::io::Error| Error::new(&self.name, error);
+        let found = fs::metadata(&self.target).map_err(host)?;
+        let made = fs::symlink_metadata(&self.path).map_err(host)?;
+        if owner(&found) == owner(&made) {
+            return Ok(());
+        }
+        let trial = self.sibling()?;
+        let file = open_draft(&trial.path).map_err(host)?;
+        keep_owner(&found, &file).map_err(host)
     }
 
     /// What errors call it.
@@ -105,7 +118,7 @@ impl Draft {
     /// Has it hold nothing but `size_bytes` zeros, which take no space yet.
     pub(crate) fn clear(&self, size_bytes: u64) -> Result<Image> {
         let host = |error: std::io::Error| Error::new(&self.name, error);
-        let file = File::options().write(true).open(&self.path).map_err(host)?;
+        let file = open_draft(&self.path).map_err(host)?;
         file.set_len(0).map_err(host)?;
         file.set_len(size_bytes).map_err(host)?;
         self.open()
@@ -134,30 +147,41 @@ impl Draft {
 
 /// Puts on a draft what a file has besides its contents: first the owner, since that clears others, and the mode last.
 fn keep_attributes(target: &Path, draft: &Path) -> std::io::Result<()> {
-    let found = keep_owner(target, draft)?;
+    let found = fs::metadata(target)?;
+    let draft = open_draft(draft)?;
+    keep_owner(&found, &draft)?;
     // One that the directory gave.
-    match rustix::fs::removexattr(draft, ACL_ACCESS_NAME) {
+    match rustix::fs::fremovexattr(&draft, ACL_ACCESS_NAME) {
         Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
         Err(error) => return Err(error.into()),
     }
     for (name, value) in host_xattrs(target)? {
-        match rustix::fs::setxattr(draft, &*name, &value, XattrFlags::empty()) {
+        match rustix::fs::fsetxattr(&draft, &*name, &value, XattrFlags::empty()) {
             Ok(()) => {}
             // The host sets its own, as labels are.
             Err(Errno::PERM | Errno::NOTSUP) if is_of_host(&name) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    fs::set_permissions(draft, found.permissions())
+    draft.set_permissions(found.permissions())
 }
 
-fn keep_owner(target: &Path, draft: &Path) -> std::io::Result<fs::Metadata> {
-    let (found, made) = (fs::metadata(target)?, fs::metadata(draft)?);
-    let owner = |file: &fs::Metadata| (file.uid(), file.gid());
-    if owner(&found) != owner(&made) {
-        std::os::unix::fs::chown(draft, Some(found.uid()), Some(found.gid()))?;
+fn keep_owner(found: &fs::Metadata, draft: &File) -> std::io::Result<()> {
+    if owner(found) != owner(&draft.metadata()?) {
+        fchown(draft, Some(found.uid()), Some(found.gid()))?;
     }
-    Ok(found)
+    Ok(())
+}
+
+/// User and group of a file.
+fn owner(file: &fs::Metadata) -> (u32, u32) {
+    (file.uid(), file.gid())
+}
+
+/// Opens a draft for writing, but nothing that a symbolic link in its place leads to.
+fn open_draft(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
 fn is_of_host(name: &[u8]) -> bool {
@@ -220,5 +244,45 @@ mod tests {
             assert_eq!(mode_of(&path), mode);
         }
         assert_eq!(fs::metadata(&path).unwrap().len(), 1024);
+    }
+
+    #[test]
+    fn owner_of_a_file_gets_its_copy_when_that_is_complete() {
+        let caller = rustix::process::geteuid();
+        if !caller.is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        fs::write(&path, b"old").unwrap();
+        std::os::unix::fs::chown(&path, Some(65534), Some(65533)).unwrap();
+        let image = Image::open(&path, Access::Write).unwrap();
+        let draft = Draft::begin(&path, Some(image)).unwrap();
+        let uid_of = |draft: &Draft| fs::symlink_metadata(&draft.path).unwrap().uid();
+        assert_eq!(uid_of(&draft), caller.as_raw());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        let sibling = draft.sibling().unwrap();
+        assert_eq!(uid_of(&sibling), caller.as_raw());
+        draft.replace_by(sibling).unwrap();
+        draft.clear(1024).unwrap();
+        draft.finish().unwrap();
+        assert_eq!(owner(&fs::metadata(&path).unwrap()), (65534, 65533));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn symbolic_link_in_place_of_a_draft_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("image"), dir.path().join("other"));
+        fs::write(&path, b"old").unwrap();
+        fs::write(&other, b"other").unwrap();
+        let image = Image::open(&path, Access::Write).unwrap();
+        let draft = Draft::begin(&path, Some(image)).unwrap();
+        fs::remove_file(&draft.path).unwrap();
+        std::os::unix::fs::symlink(&other, &draft.path).unwrap();
+        draft.clear(1024).unwrap_err();
+        draft.finish().unwrap_err();
+        assert_eq!(fs::read(&other).unwrap(), b"other");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 }

@@ -33,6 +33,8 @@ pub(super) fn try_elsewhere(
     };
     let device = FileDevice::open(file.path(), open)
         .map_err(|error| Error::new(name, IoError::from(error)))?;
+    // Removed before the work, so that a process that is killed leaves nothing.
+    drop(file);
     let device: Arc<dyn BlockDevice> = Arc::new(device);
     let image = Image::new(Arc::clone(name), device);
     options.make_empty(&image.into(), OnDevice::Zeros, &*options.fresh_clock())

@@ -151,8 +151,7 @@ impl Contents {
     pub(super) fn data_bytes(&self, progress: &Progress) -> Result<u64, Cause> {
         let mut all = 0;
         progress.check()?;
-        self.copy(&mut |_, bytes| {
-            progress.check()?;
+        self.copy(&|| progress.check(), &mut |_, bytes| {
             all += bytes.len().next_multiple_of(HOLE_BYTES) as u64;
             Ok(())
         })?;
@@ -169,14 +168,19 @@ impl Contents {
     }
 
     /// Passes the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is
-    /// not zero, whatever holes the source knows of.
+    /// not zero, whatever holes the source knows of. Calls `check` before each chunk, also one that is zeros.
     ///
     /// # Errors
-    /// When a file of the host is shorter than it was.
-    pub(crate) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
+    /// When a file of the host is shorter than it was, and where `check` refuses.
+    pub(crate) fn copy(
+        &self,
+        check: &dyn Fn() -> Result<(), Cause>,
+        write: &mut PieceSink<'_>,
+    ) -> Result<(), Cause> {
         let mut buffer = Vec::new();
         let mut nearby = Nearby::default();
         for chunk in self.chunks()? {
+            check()?;
             buffer.resize(
                 usize::try_from(chunk.end - chunk.start).unwrap_or(usize::MAX),
                 0,
@@ -325,6 +329,8 @@ pub(super) fn has_holes(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn written(contents: &Contents) -> Vec<(u64, Vec<u8>)> {
@@ -338,8 +344,12 @@ mod tests {
             }
             Ok(())
         };
-        contents.copy(&mut keep).unwrap();
+        contents.copy(&|| Ok(()), &mut keep).unwrap();
         all
+    }
+
+    fn read_all(contents: &Contents) -> Result<(), Cause> {
+        contents.copy(&|| Ok(()), &mut |_, _| Ok(()))
     }
 
     #[test]
@@ -407,9 +417,9 @@ mod tests {
             id: FileId::of(&path).unwrap(),
             size_bytes,
         };
-        assert!(contents(5000).copy(&mut |_, _| Ok(())).is_ok());
+        assert!(read_all(&contents(5000)).is_ok());
         for size_bytes in [5001, 100_000] {
-            let error = contents(size_bytes).copy(&mut |_, _| Ok(())).unwrap_err();
+            let error = read_all(&contents(size_bytes)).unwrap_err();
             let Cause::Host(error) = error else {
                 panic!("{error}");
             };
@@ -418,11 +428,34 @@ mod tests {
     }
 
     #[test]
+    fn copy_of_zeros_ends_where_it_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        let size_bytes = 5 * CHUNK_BYTES;
+        file.set_len(size_bytes).unwrap();
+        let contents = Contents::Tape {
+            archive: Arc::new(file),
+            pieces: vec![(0..size_bytes, 0)],
+            size_bytes,
+        };
+        let calls = Cell::new(0);
+        let check = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == 3 {
+                return Err(Cause::Cancelled);
+            }
+            Ok(())
+        };
+        let error = contents.copy(&check, &mut |_, _| Ok(())).unwrap_err();
+        assert!(matches!(error, Cause::Cancelled), "{error}");
+        assert_eq!(calls.get(), 3);
+    }
+
+    #[test]
     fn file_that_was_replaced_is_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let [path, other] = ["file", "other"].map(|name| dir.path().join(name));
         std::fs::write(&other, [8; 5000]).unwrap();
-        let text = |contents: &Contents| contents.copy(&mut |_, _| Ok(())).unwrap_err().to_string();
+        let text = |contents: &Contents| read_all(contents).unwrap_err().to_string();
         for swap in ["file", "link", "pipe"] {
             std::fs::write(&path, [7; 5000]).unwrap();
             let contents = Contents::Host {

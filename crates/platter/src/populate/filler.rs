@@ -366,6 +366,7 @@ impl<'a> Filler<'a> {
 impl Report<'_> {
     /// Writes what is no zeros of a part of a file. Returns where that ends.
     fn write(&mut self, inode: &dyn Inode, offset: u64, bytes: &[u8]) -> Result<u64, Cause> {
+        self.observer.check()?;
         let mut end = 0;
         write_data(offset, bytes, &mut |offset, bytes| {
             end = offset + bytes.len() as u64;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use platter_vfs::{Condition, Name};
 
 use super::dir::{self, host_error};
-use super::tape::{self, Whiteouts, broken};
-use super::{Content, FileId, Member, MemberKind, MemberPath, oci, unpack};
+use super::tape::{self, Whiteouts};
+use super::{Content, FileId, Member, MemberKind, MemberPath, broken, oci, unpack};
 use crate::{Cause, Error, Escaped, Result};
 
 /// Prefix of the name of a whiteout. Spec: OCI Image Format 1.1, `layer.md`.

@@ -384,3 +384,10 @@ impl Content {
         Error::at_path(&self.name, &path.text(), cause)
     }
 }
+
+/// An archive or an image layout that content cannot be read from.
+fn broken(problem: impl Into<String>) -> Cause {
+    Cause::BadArchive {
+        problem: problem.into(),
+    }
+}

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::host_error;
+use super::{broken, host_error};
 use crate::{Error, Escaped, Result};
 
 /// The longest index or manifest, as registries limit them.
@@ -77,7 +77,7 @@ impl Layout {
     fn open(directory: &Path) -> Result<Self> {
         let layout = Self {
             directory: directory.to_owned(),
-            name: Escaped(directory.as_os_str().as_bytes()).to_string().into(),
+            name: shown_path(directory),
         };
         if directory.is_file() {
             let text =
@@ -94,7 +94,7 @@ impl Layout {
     }
 
     fn error(&self, text: impl Into<String>) -> Error {
-        Error::new(&self.name, io::Error::other(text.into()))
+        Error::new(&self.name, broken(text))
     }
 
     fn json(&self, path: &Path) -> Result<Value> {
@@ -111,7 +111,7 @@ impl Layout {
             return Err(self.error("an index or manifest is too long"));
         }
         let value = serde_json::from_slice(&bytes);
-        value.map_err(|error| host_error(path, io::Error::other(error)))
+        value.map_err(|error| Error::new(&shown_path(path), broken(error.to_string())))
     }
 
     /// The descriptor of an image in an index.
@@ -171,15 +171,15 @@ impl Layout {
         let path = self.directory.join("blobs/sha256").join(hex);
         let host = |error| host_error(&path, error);
         let mut file = File::open(&path).map_err(host)?;
-        let name: Arc<str> = Escaped(path.as_os_str().as_bytes()).to_string().into();
+        let name = shown_path(&path);
         let len_bytes = file.metadata().map_err(host)?.len();
         if descriptor["size"].as_u64() != Some(len_bytes) {
             let text = "the size differs from that in its descriptor";
-            return Err(Error::new(&name, io::Error::other(text)));
+            return Err(Error::new(&name, broken(text)));
         }
         if sha256(&mut file).map_err(host)? != hex {
             let text = "the digest does not match: the blob is corrupt";
-            return Err(Error::new(&name, io::Error::other(text)));
+            return Err(Error::new(&name, broken(text)));
         }
         Ok(Layer { name, file })
     }
@@ -208,6 +208,10 @@ fn sha256(file: &mut File) -> io::Result<String> {
 
 fn text<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or_default()
+}
+
+fn shown_path(path: &Path) -> Arc<str> {
+    Escaped(path.as_os_str().as_bytes()).to_string().into()
 }
 
 fn shown(text: &str) -> String {

@@ -130,8 +130,7 @@ fn digest(
             progress.add_bytes(bytes.len() as u64);
             digester.add_data(0, &bytes)?;
         }
-        Depth::Whole => contents.copy(&mut |offset, bytes| {
-            progress.check()?;
+        Depth::Whole => contents.copy(&|| progress.check(), &mut |offset, bytes| {
             progress.add_bytes(bytes.len() as u64);
             digester.add_data(offset, bytes)
         })?,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Condition, FileKind, FixedClock};
@@ -299,6 +300,40 @@ fn members_that_end_past_the_archive_are_refused() {
     let mut broken = member(b'0', "a", "", b"");
     broken[0] ^= 1;
     assert!(archive(&[broken]).is_err());
+}
+
+#[test]
+fn broken_archives_have_a_code_of_their_own() {
+    let code = |archive: Result<Content>| archive.unwrap_err().code();
+    let mut unsummed = member(b'0', "a", "", b"");
+    unsummed[0] ^= 1;
+    let mut header = tar::Header::new_ustar();
+    header.set_path("a").unwrap();
+    // No digits.
+    header.as_old_mut().uid = *b"??????\0\0";
+    header.set_size(0);
+    header.set_cksum();
+    let numberless = header.as_bytes().to_vec();
+    let mut truncated = member(b'0', "a", "", b"bytes");
+    truncated.truncate(600);
+    for members in [
+        vec![unsummed],
+        vec![numberless],
+        vec![member(b'?', "a", "", b"")],
+        vec![member(b'1', "a", "none", b"")],
+        vec![member(b'x', "records", "", b"broken")],
+    ] {
+        assert_eq!(code(archive(&members)), "bad_archive", "{members:?}");
+    }
+    let stream = |bytes: &[u8]| Content::of_stream("stream", bytes, u64::MAX);
+    let packed = filtered("gzip", &["-c"], &truncated);
+    for bytes in [
+        &truncated[..100],
+        &packed[..packed.len() - 9],
+        b"BZh91AY&SY and so on",
+    ] {
+        assert_eq!(code(stream(bytes)), "bad_archive");
+    }
 }
 
 #[test]
@@ -607,6 +642,17 @@ fn directories_that_archives_imply_can_be_subvolumes() {
         };
         assert_eq!(found, condition, "{path}");
     }
+}
+
+#[test]
+fn zeros_are_cancelled_as_other_contents_are() {
+    let zeros = vec![0; 200_000];
+    let content = archive(&[member(b'0', "zeros", "", &zeros)]).unwrap();
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    let progress = Progress::listening(move |_| set.store(true, Ordering::Relaxed));
+    let error = content.fill(&memory(), &progress.cancelled_by(flag));
+    assert_eq!(error.unwrap_err().code(), "cancelled");
 }
 
 /// Files of the host, and their contents.

@@ -9,6 +9,7 @@ use flate2::bufread::GzDecoder;
 use lzma_rust2::XzReader;
 use ruzstd::decoding::StreamingDecoder;
 
+use super::broken;
 use super::contents::write_data;
 use crate::Cause;
 
@@ -100,13 +101,17 @@ pub(super) fn unpack(stream: impl Read, data_bytes_max: u64) -> Result<File, Cau
             XZ_MEMORY_KIB,
         )),
         Packing::Unknown(what) => {
-            return Err(Error::other(format!("is compressed by {what}")).into());
+            return Err(broken(format!("is compressed by {what}")));
         }
     };
     match unpacked {
-        Ok(()) => Ok(spool.finish()?),
-        Err(Failure::Target(error)) => Err(error.into()),
-        Err(Failure::Source(error)) if packing == Packing::None => Err(error.into()),
+        Ok(()) => spool.finish(),
+        Err(Failure::Target(cause)) => Err(cause),
+        Err(Failure::Source(error))
+            if packing == Packing::None || error.raw_os_error().is_some() =>
+        {
+            Err(error.into())
+        }
         Err(Failure::Source(error)) => {
             let (name, place) = (packing.name(), source.taken);
             let is_cut = error.kind() == ErrorKind::UnexpectedEof || source.is_at_end();
@@ -115,8 +120,9 @@ pub(super) fn unpack(stream: impl Read, data_bytes_max: u64) -> Result<File, Cau
             } else {
                 error.to_string()
             };
-            let text = format!("{name} data is corrupt before byte {place}: {text}");
-            Err(Error::new(ErrorKind::InvalidData, text).into())
+            Err(broken(format!(
+                "{name} data is corrupt before byte {place}: {text}"
+            )))
         }
     }
 }
@@ -162,7 +168,7 @@ fn unzstd(source: &mut Source<impl Read>, spool: &mut Spool) -> Result<(), Failu
 #[derive(Debug)]
 enum Failure {
     Source(Error),
-    Target(Error),
+    Target(Cause),
 }
 
 /// What is unpacked, without the blocks of zeros.
@@ -203,9 +209,9 @@ impl Spool {
         }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> Result<(), Cause> {
         let Self { file, left, .. } = self;
-        let written = write_data(
+        write_data(
             self.place,
             &self.buffer[..self.filled],
             &mut |place, bytes| {
@@ -213,23 +219,16 @@ impl Spool {
                 *left = left.checked_sub(len).ok_or_else(too_much)?;
                 Ok(file.write_all_at(bytes, place)?)
             },
-        );
-        written.map_err(|cause| {
-            let Cause::Host(error) = &cause else {
-                return Error::other(cause);
-            };
-            let number = error.raw_os_error().map(Error::from_raw_os_error);
-            number.unwrap_or_else(|| Error::new(error.kind(), error.to_string()))
-        })?;
+        )?;
         self.place += self.filled as u64;
         self.filled = 0;
         if self.place > LEN_BYTES_MAX {
-            return Err(Error::other("unpacks to more than any image holds"));
+            return Err(broken("unpacks to more than any image holds"));
         }
         Ok(())
     }
 
-    fn finish(mut self) -> io::Result<File> {
+    fn finish(mut self) -> Result<File, Cause> {
         self.flush()?;
         self.file.set_len(self.place)?;
         Ok(self.file)
@@ -237,8 +236,7 @@ impl Spool {
 }
 
 fn too_much() -> Cause {
-    let text = "unpacks to far more than the image can hold";
-    Error::new(ErrorKind::StorageFull, text).into()
+    broken("unpacks to far more than the image can hold")
 }
 
 /// A stream that knows how far it was read, and what comes next.

@@ -11,10 +11,9 @@ use platter::escape::unescape;
 use serde_json::{Map, json};
 
 use super::editing::{Targets, refuse_reading_options, scope};
-use super::mounted::{is_in_mount, refuse_image_options};
+use super::mounted::{are_in_mounts, is_in_mount};
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
-use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
 use crate::output::progress::Progress;
 
@@ -89,12 +88,7 @@ impl Dedupe {
             sum: FileDeduped::default(),
             failed: Ok(()),
         };
-        let mounted = self.files.iter().filter(|it| is_in_a_mount(it)).count();
-        let name = if mounted > 0 {
-            if mounted < self.files.len() {
-                misuse!("some are in images and some in mounts; a command changes one of both");
-            }
-            refuse_image_options(options)?;
+        let name = if are_in_mounts(&self.files, is_in_a_mount, options)? {
             mounted::dedupe(&self.files, &request, self.recursive, &mut tally)?;
             self.files[0].as_encoded_bytes().to_vec()
         } else {
@@ -109,6 +103,7 @@ impl Dedupe {
         request: &Request,
         tally: &mut Tally,
     ) -> anyhow::Result<Vec<u8>> {
+        options.refuse_counting("dedupe")?;
         refuse_reading_options(options)?;
         let targets = Targets::parse(&self.files)?;
         let mut open_options = options.open_options();

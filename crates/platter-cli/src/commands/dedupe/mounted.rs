@@ -48,27 +48,31 @@ pub(super) fn dedupe(
         let given = Path::new(operand);
         // An operand may be a symbolic link; those below it are left alone.
         let top = &*given.canonicalize().map_err(|error| named(given, &error))?;
-        let found = top.metadata().map_err(|error| named(top, &error))?;
+        let found = top.metadata().map_err(|error| named(given, &error))?;
         if *device.get_or_insert(found.dev()) != found.dev() {
-            return Err(named(top, &Errno::XDEV.into()).into());
+            return Err(named(given, &Errno::XDEV.into()).into());
         }
         let dir = if found.is_dir() { top } else { parent(top) };
         // What is compared here is what is there, as far as possible.
         let flushed = Control::open(dir).and_then(|control| control.flush_cache());
-        flushed.map_err(|error| named(top, &error))?;
+        flushed.map_err(|error| named(given, &error))?;
         if found.is_dir() && !is_recursive {
-            tally.add(Err(named(top, &Errno::ISDIR.into()).into()));
+            tally.add(Err(named(given, &Errno::ISDIR.into()).into()));
             continue;
         }
+        let failed = |path: &Path, error: &io::Error| match path.strip_prefix(top) {
+            Ok(below) if !below.as_os_str().is_empty() => named(&given.join(below), error),
+            _ => named(given, error),
+        };
         let mut waiting = vec![top.to_owned()];
         while let Some(path) = waiting.pop() {
             match search.visit(&path, found.dev(), &mut waiting) {
                 Ok(None) => {}
                 Ok(Some(came_to)) => tally.add(Ok(came_to)),
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
-                    return Err(named(&path, &error).into());
+                    return Err(failed(&path, &error).into());
                 }
-                Err(error) => tally.add(Err(named(&path, &error).into())),
+                Err(error) => tally.add(Err(failed(&path, &error).into())),
             }
         }
     }

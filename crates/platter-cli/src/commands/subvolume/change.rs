@@ -8,7 +8,7 @@ use platter::edit::SubvolumeAccess;
 
 use crate::args::ImageOptions;
 use crate::commands::editing::{Targets, edit};
-use crate::commands::mounted::{self, Place, are_in_mounts};
+use crate::commands::mounted::{self, Place, are_in_mounts, is_in_mount};
 use crate::commands::operands::parse_image;
 
 /// A change of subvolumes.
@@ -67,7 +67,7 @@ impl Change {
             Self::Snapshot { source, path, .. } => vec![source.clone(), path.clone()],
             Self::SetDefault { path, .. } => vec![path.clone()],
         };
-        if are_in_mounts(&operands, options)? {
+        if are_in_mounts(&operands, is_in_mount, options)? {
             self.run_mounted()?;
             return Ok(0);
         }

@@ -33,8 +33,13 @@ impl Resize for BtrfsDriver {
             clock: Arc::clone(request.clock),
         };
         let id = superblock.dev_item.id;
-        let mut to_the_end = |_, _| ControlFlow::Continue(());
-        pool.resize_device(id, request.len_bytes, &mut to_the_end)?;
+        let mut until_cancelled = |_, _| {
+            if request.progress.is_cancelled() {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        };
+        pool.resize_device(id, request.len_bytes, &mut until_cancelled)?;
         Ok(Resized {
             before_bytes: superblock.dev_item.total_bytes,
             after_bytes: self.len_bytes(&**request.device)?,

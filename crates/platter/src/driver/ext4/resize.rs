@@ -22,6 +22,7 @@ impl Resize for Ext {
             len_bytes,
             budget,
             clock,
+            progress: _,
         } = request;
         let grown = resize::grow(device, len_bytes, budget, clock)?;
         Ok(Resized {

@@ -22,6 +22,7 @@ impl Resize for Xfs {
             len_bytes,
             budget,
             clock,
+            progress: _,
         } = request;
         let resized = resize::resize(device, len_bytes, budget, clock)?;
         Ok(Resized {

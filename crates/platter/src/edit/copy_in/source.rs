@@ -172,8 +172,8 @@ impl CopySource {
         }
     }
 
-    /// Passes all that is not zeros to `write`, in ascending order, and then returns the size. What is waited for is
-    /// given up where `check` refuses.
+    /// Passes all that is not zeros to `write`, in ascending order, and then returns the size. Ends where `check`
+    /// refuses, also while a stream is waited for.
     pub(super) fn copy(
         &self,
         attr: &SourceAttr,
@@ -195,7 +195,8 @@ impl CopySource {
                     id: FileId { device, inode },
                     size_bytes: attr.size_bytes,
                 };
-                contents.copy(write).map_err(|cause| self.error(cause))?;
+                let copied = contents.copy(check, write);
+                copied.map_err(|cause| self.error(cause))?;
                 Ok(attr.size_bytes)
             }
             (Self::Host(path), _) => {

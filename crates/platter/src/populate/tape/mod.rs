@@ -14,10 +14,9 @@ use tar::{EntryType, Header};
 
 use super::contents::Contents;
 use super::layers::{Stack, is_whiteout};
-use super::{Member, MemberKind, MemberPath};
+use super::{Member, MemberKind, MemberPath, broken};
 use crate::{Cause, Result};
-pub(super) use walk::broken;
-use walk::{Entry, Walk};
+use walk::{Entry, Walk, header_number};
 
 /// What members with the name of a whiteout are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,21 +92,24 @@ impl Tape<'_> {
             return Ok(());
         };
         let header = &entry.header;
-        let id = |number: u64| u32::try_from(number).map_err(std::io::Error::other);
+        let id = |field| -> Result<u32, Cause> {
+            let id = u32::try_from(header_number::<u64>(field)?);
+            id.map_err(|_| broken("an owner of a header is out of range"))
+        };
         let member = Member {
             uid: match entry.records.uid {
                 Some(uid) => uid,
-                None => id(header.uid()?)?,
+                None => id(header.uid())?,
             },
             gid: match entry.records.gid {
                 Some(gid) => gid,
-                None => id(header.gid()?)?,
+                None => id(header.gid())?,
             },
-            permissions: header.mode()? & 0o7777,
+            permissions: header_number(header.mode())? & 0o7777,
             modified: match entry.records.modified {
                 Some(modified) => modified,
                 None => Timestamp {
-                    seconds: header.mtime()?.cast_signed(),
+                    seconds: header_number(header.mtime())?.cast_signed(),
                     nanoseconds: 0,
                 },
             },
@@ -142,19 +144,19 @@ impl Tape<'_> {
             }
             // The label of the volume.
             kind if kind.as_byte() == b'V' => return Ok(None),
-            _ => return Err(unknown(kind).into()),
+            _ => return Err(unknown(kind)),
         }))
     }
 }
 
-fn unknown(kind: EntryType) -> std::io::Error {
+fn unknown(kind: EntryType) -> Cause {
     let letter = char::from(kind.as_byte());
-    std::io::Error::other(format!("a member of type {letter:?} is not known"))
+    broken(format!("a member of type {letter:?} is not known"))
 }
 
 fn device(header: &Header) -> Result<DeviceNumber, Cause> {
     Ok(DeviceNumber {
-        major: header.device_major()?.unwrap_or_default(),
-        minor: header.device_minor()?.unwrap_or_default(),
+        major: header_number(header.device_major())?.unwrap_or_default(),
+        minor: header_number(header.device_minor())?.unwrap_or_default(),
     })
 }

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use platter_vfs::Timestamp;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 
-use super::super::Xattr;
-use super::walk::broken;
+use super::super::{Xattr, broken};
 use crate::archive::acl_text;
 use crate::{Cause, Result};
 
@@ -100,8 +99,8 @@ impl Records {
     fn add_one(&mut self, key: &[u8], value: &[u8]) -> Result<(), Cause> {
         let text = || (!value.is_empty()).then(|| value.to_vec());
         let id = || -> Result<Option<u32>, Cause> {
-            let id = |number| u32::try_from(number).map_err(std::io::Error::other);
-            Ok(number(value)?.map(id).transpose()?)
+            let id = number(value)?.map(u32::try_from).transpose();
+            id.map_err(|_| broken("an owner of a PAX record is out of range"))
         };
         match key {
             b"path" => self.path = text(),
@@ -111,10 +110,10 @@ impl Records {
             b"uid" => self.uid = id()?,
             b"gid" => self.gid = id()?,
             b"SCHILY.acl.access" if !value.is_empty() => {
-                self.set_xattr(ACL_ACCESS_NAME.to_vec(), acl_text::parse(value)?);
+                self.set_xattr(ACL_ACCESS_NAME.to_vec(), acl(value)?);
             }
             b"SCHILY.acl.default" if !value.is_empty() => {
-                self.set_xattr(ACL_DEFAULT_NAME.to_vec(), acl_text::parse(value)?);
+                self.set_xattr(ACL_DEFAULT_NAME.to_vec(), acl(value)?);
             }
             // The label as text, which Linux keeps with a zero at the end.
             b"RHT.security.selinux"
@@ -159,6 +158,11 @@ impl Sparse {
         }
         Ok(())
     }
+}
+
+/// The attribute of an ACL in text form.
+fn acl(text: &[u8]) -> Result<Vec<u8>, Cause> {
+    acl_text::parse(text).map_err(|error| broken(error.to_string()))
 }
 
 /// A number in decimal; none of an empty text.

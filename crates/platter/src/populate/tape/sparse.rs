@@ -3,9 +3,9 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
-use super::walk::{BLOCK_BYTES, Entry, broken};
+use super::super::broken;
+use super::walk::{BLOCK_BYTES, Entry, header_number, read_at};
 use crate::{Cause, Result};
 
 /// The longest map of a sparse file that is read, in bytes.
@@ -83,7 +83,7 @@ fn read_map(archive: &File, place: u64, len: u64) -> Result<(Vec<u64>, u64), Cau
                 return Err(broken_map());
             }
             let mut block = *tar::Header::new_old().as_bytes();
-            archive.read_exact_at(&mut block, place + at as u64)?;
+            read_at(archive, &mut block, place + at as u64)?;
             text.extend_from_slice(&block);
         }
         match text[at] {
@@ -111,7 +111,7 @@ fn gnu_map(archive: &File, entry: &Entry) -> Result<(u64, Vec<u64>), Cause> {
     let mut map = Vec::new();
     let mut add = |part: &tar::GnuSparseHeader| -> Result<(), Cause> {
         if !part.is_empty() {
-            map.extend([part.offset()?, part.length()?]);
+            map.extend([header_number(part.offset())?, header_number(part.length())?]);
         }
         Ok(())
     };
@@ -119,11 +119,11 @@ fn gnu_map(archive: &File, entry: &Entry) -> Result<(u64, Vec<u64>), Cause> {
     let mut place = entry.header_place + BLOCK_BYTES;
     while place < entry.place {
         let mut extended = tar::GnuExtSparseHeader::new();
-        archive.read_exact_at(extended.as_mut_bytes(), place)?;
+        read_at(archive, extended.as_mut_bytes(), place)?;
         extended.sparse.iter().try_for_each(&mut add)?;
         place += BLOCK_BYTES;
     }
-    Ok((gnu.real_size()?, map))
+    Ok((header_number(gnu.real_size())?, map))
 }
 
 fn broken_map() -> Cause {

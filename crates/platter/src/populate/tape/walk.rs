@@ -2,10 +2,12 @@
 //! names and PAX records put together. Spec: POSIX.1-2017 pax, GNU tar manual.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
 use tar::{EntryType, Header};
 
+use super::super::broken;
 use super::records::{Record, Records, decode_records};
 use crate::{Cause, Result};
 
@@ -107,7 +109,7 @@ impl<'a> Walk<'a> {
             // Some archivers give a further name the size of its file, and no data.
             (EntryType::Link, _) => 0,
             (_, Some(size_bytes)) => size_bytes,
-            (_, None) => header.entry_size()?,
+            (_, None) => header_number(header.entry_size())?,
         };
         let mut place = self.at;
         let is_sparse = header.entry_type() == EntryType::GNUSparse;
@@ -134,7 +136,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let mut header = Header::new_old();
-        self.archive.read_exact_at(header.as_mut_bytes(), self.at)?;
+        read_at(self.archive, header.as_mut_bytes(), self.at)?;
         if header.as_bytes().iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -147,14 +149,14 @@ impl<'a> Walk<'a> {
     }
 
     fn read_extension(&mut self, header: &Header) -> Result<Vec<u8>, Cause> {
-        let (place, len) = (self.at, header.entry_size()?);
+        let (place, len) = (self.at, header_number(header.entry_size())?);
         self.pass(place, len)?;
         let len = usize::try_from(len.min(EXTENSION_BYTES_MAX + 1)).unwrap_or(usize::MAX);
         if len as u64 > EXTENSION_BYTES_MAX {
             return Err(broken("the records of a member are too long"));
         }
         let mut text = vec![0; len];
-        self.archive.read_exact_at(&mut text, place)?;
+        read_at(self.archive, &mut text, place)?;
         Ok(text)
     }
 
@@ -171,7 +173,7 @@ impl<'a> Walk<'a> {
     fn after_sparse_headers(&self, mut place: u64) -> Result<u64, Cause> {
         loop {
             let mut extended = tar::GnuExtSparseHeader::new();
-            self.archive.read_exact_at(extended.as_mut_bytes(), place)?;
+            read_at(self.archive, extended.as_mut_bytes(), place)?;
             place += BLOCK_BYTES;
             if !extended.is_extended() {
                 return Ok(place);
@@ -219,6 +221,17 @@ fn until_nul(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-pub(in crate::populate) fn broken(text: &'static str) -> Cause {
-    std::io::Error::other(text).into()
+/// The number in a field of a header.
+pub(super) fn header_number<T>(field: std::io::Result<T>) -> Result<T, Cause> {
+    field.map_err(|_| broken("a number of a header is none"))
+}
+
+/// Reads what has to be in the archive.
+pub(super) fn read_at(archive: &File, bytes: &mut [u8], place: u64) -> Result<(), Cause> {
+    match archive.read_exact_at(bytes, place) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Err(broken("the archive ends too early"))
+        }
+        read => Ok(read?),
+    }
 }
