@@ -22,6 +22,8 @@ mod growfs_tests;
 mod reuse_tests;
 #[cfg(test)]
 mod refusal_tests;
+#[cfg(test)]
+mod log_tests;
 
 use std::sync::Arc;
 

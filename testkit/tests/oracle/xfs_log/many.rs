@@ -11,7 +11,7 @@ use platter_xfs::ondisk::log::{Intent, ItemKind};
 use super::cut::{Cut, cuts};
 use super::listing::{self, Listing};
 use super::scene::{Scene, Shape, Work};
-use super::shapes::{EXCHANGE, PARENTS, QUOTAS, SHAPES};
+use super::shapes::{EXCHANGE, PARENTS, QUOTAS, SHAPES, SHORT_RECORDS};
 use super::{chains, scene, work};
 
 /// Logs in the normal tests.
@@ -21,7 +21,8 @@ const CUTS: usize = 4;
 /// Recordings of a long run.
 const RECORDINGS: usize = 50;
 
-/// States of the device while a mount for writing recovers a log, which are recovered again.
+/// States of the device while a mount for writing recovers a log, which are recovered again, in addition to that after
+/// the first block that it wrote back.
 const CUTS_OF_RECOVERY: usize = 2;
 
 /// What was compared.
@@ -200,8 +201,9 @@ fn compare_with(theirs: &Listing, scene: &Scene, tally: &mut Tally) -> Result<()
         return Ok(());
     }
     tally.finished += 1;
-    for cut in 1..=CUTS_OF_RECOVERY {
-        let at = recording.events().len() * cut / (CUTS_OF_RECOVERY + 1);
+    let events = recording.events().len();
+    let cuts = (1..=CUTS_OF_RECOVERY).map(|cut| events * cut / (CUTS_OF_RECOVERY + 1));
+    for at in cuts.chain(scene.first_written_back(&recording)?) {
         let scene = Scene::of_position(&scene.shape(), &recording, at)?;
         let by_the_kernel = scene.recovered_by_the_kernel()?;
         let (by_platter, _) = scene.mounted_by_platter()?;
@@ -265,6 +267,7 @@ fn finish_all_kinds(tally: &mut Tally) {
         (&EXCHANGE, chains::exchanges as Work, ItemKind::Exchange),
         (rmap, chains::clones, ItemKind::Refcount),
         (rmap, chains::truncations, ItemKind::ExtentFree),
+        (&SHORT_RECORDS, chains::truncations, ItemKind::ExtentFree),
         (&PARENTS, chains::links, ItemKind::Attr),
     ] {
         finish_in_place(shape, work, wanted, tally)

@@ -123,6 +123,18 @@ impl Scene {
             .collect())
     }
 
+    /// The position after the first write to a place outside the log that follows one to the log.
+    pub(crate) fn first_written_back(&self, recording: &Recording) -> Result<Option<usize>> {
+        let logged = self.log_writes(recording)?;
+        let Some(&first) = logged.first() else {
+            return Ok(None);
+        };
+        let events = (first + 1..).zip(&recording.events()[first..]);
+        let mut writes = events.filter(|(_, event)| matches!(event.request, Request::Write { .. }));
+        let found = writes.find(|(after, _)| logged.binary_search(after).is_err());
+        Ok(found.map(|(after, _)| after))
+    }
+
     /// Keeps the images, and says where.
     pub(crate) fn keep(self) -> PathBuf {
         self.dir.keep()

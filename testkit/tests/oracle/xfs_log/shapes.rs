@@ -41,6 +41,14 @@ pub(super) const QUOTAS: Shape = Shape {
     ..PLAIN
 };
 
+/// Records of the smallest log buffers.
+pub(super) const SHORT_RECORDS: Shape = Shape {
+    name: "records of 16 KiB",
+    options: &["-m", "rmapbt=1,reflink=1"],
+    mount_options: "logbsize=16k",
+    ..PLAIN
+};
+
 /// A log that wraps.
 const SMALLEST: Shape = Shape {
     name: "smallest log",

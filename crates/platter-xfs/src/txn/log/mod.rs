@@ -21,6 +21,7 @@ use platter_cache::BufferCache;
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
 use crate::ondisk::features::Features;
+use crate::ondisk::log::RecordHeader;
 use crate::ondisk::{FsSize, Geometry, InodeNr, Lsn};
 use crate::txn::{LogDevice, LogPosition, LogState};
 use crate::xfs_mount::Padded;
@@ -111,8 +112,19 @@ impl Log {
         if position.state == LogState::Dirty || position.torn {
             return Err(refused("writing with a dirty log", "recover it first"));
         }
-        Self::check_version(&device, &geometry.features)?;
         let shape = Shape::of(&device);
+        Self::open_with(shape, device, data, buffers, geometry, position)
+    }
+
+    fn open_with(
+        shape: Shape,
+        device: LogDevice,
+        data: Arc<dyn BlockDevice>,
+        buffers: Arc<BufferCache>,
+        geometry: &Geometry,
+        position: &LogPosition,
+    ) -> Result<Self> {
+        Self::check_version(&device, &geometry.features)?;
         let capacity = device.capacity_bytes();
         let grants = Grants::new(device.sectors(), capacity, position.head_lsn());
         Ok(Self {
@@ -151,10 +163,11 @@ impl Log {
     }
 
     /// Opens a log whose items are in their places but for open intents: until its tail is
-    /// [released](Self::release_tail), records to come keep all of it. Sectors after its end are clear.
+    /// [released](Self::release_tail), records to come keep all of it, and have the size of its first. Sectors after its
+    /// end are clear.
     ///
     /// # Errors
-    /// `Unsupported` for a log of version 1.
+    /// `Unsupported` for a log of version 1, and for one whose first record is of a size that no log buffer has.
     pub fn open_replayed(
         device: LogDevice,
         data: Arc<dyn BlockDevice>,
@@ -162,12 +175,13 @@ impl Log {
         geometry: &Geometry,
         position: &LogPosition,
     ) -> Result<Self> {
-        let replayed = LogPosition {
-            state: LogState::Clean,
-            torn: false,
-            ..*position
-        };
-        let log = Self::open(device, data, buffers, geometry, &replayed)?;
+        let first = device.read(position.tail, 1)?;
+        let size = RecordHeader::decode(&first, device.locus(position.tail))?.size;
+        let shape = Shape::following(&device, size).ok_or_else(|| {
+            let feature = format!("writing a log with buffers of {size} bytes");
+            refused(&feature, "mount read-only, or let the kernel recover it")
+        })?;
+        let log = Self::open_with(shape, device, data, buffers, geometry, position)?;
         let tail = position.tail_lsn();
         log.lists.lock().keep_tail(Some(tail));
         log.grants.lock().keep_tail(tail);
@@ -516,6 +530,22 @@ impl Log {
         drop(self.force.lock());
         self.forced.notify_all();
         error
+    }
+}
+
+#[cfg(test)]
+impl Log {
+    /// A log that is written with log buffers of so many bytes.
+    pub(crate) fn with_buffers(
+        bytes: u32,
+        device: LogDevice,
+        data: Arc<dyn BlockDevice>,
+        buffers: Arc<BufferCache>,
+        geometry: &Geometry,
+        position: &LogPosition,
+    ) -> Self {
+        let shape = Shape::following(&device, bytes).unwrap();
+        Self::open_with(shape, device, data, buffers, geometry, position).unwrap()
     }
 }
 

@@ -1,8 +1,6 @@
 //! Checkpoints in the form of the log: operations, in records of the size of a log buffer. A region that
 //! does not fit into a record goes on in the next one.
 
-use platter_ondisk::Uuid;
-
 use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::CHECKPOINT;
 use crate::ondisk::log::record::{HEADER_COVERS_BYTES, RECORD_BYTES_MAX, SECTOR_BYTES, pack};
@@ -18,6 +16,8 @@ const OPERATION_LEN: usize = 12;
 const FRAME_BYTES: u64 = 3 * OPERATION_BYTES + 16;
 /// What a region that goes on in another record costs there, and what a record may leave unused.
 const SPLIT_BYTES: u64 = 3 * OPERATION_BYTES;
+/// The smallest log buffer (`logbsize`).
+const BUFFER_BYTES_MIN: u32 = 16 << 10;
 
 /// The sizes of records.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +55,14 @@ impl Shape {
             HEADER_COVERS_BYTES
         };
         Self { size, unit }
+    }
+
+    /// The sizes of records that go on after those with this `h_size`: Linux recovers all records with that of the first,
+    /// and with as many sectors of headers. `None` where it is the size of no log buffer.
+    pub(super) fn following(log: &LogDevice, size: u32) -> Option<Self> {
+        let unit = log.record_unit_bytes();
+        let is_buffer = (BUFFER_BYTES_MIN..=RECORD_BYTES_MAX).contains(&size) && unit <= size;
+        is_buffer.then_some(Self { size, unit })
     }
 
     fn header_bytes(self) -> u32 {
@@ -191,8 +199,7 @@ impl Body {
     }
 
     /// The sectors of the record.
-    pub(super) fn encode(mut self, place: &Place, log: &LogDevice, uuid: Uuid) -> Vec<u8> {
-        let shape = Shape::of(log);
+    pub(super) fn encode(mut self, shape: Shape, place: &Place, log: &LogDevice) -> Vec<u8> {
         let header_bytes = shape.header_bytes() as usize;
         let len = (header_bytes + self.bytes.len()).next_multiple_of(shape.unit as usize);
         self.bytes.resize(len - header_bytes, 0);
@@ -206,7 +213,7 @@ impl Body {
             prev_block: place.last,
             operations: self.operations,
             byte_order: LogByteOrder::LinuxLittle,
-            uuid,
+            uuid: log.uuid(),
             size: shape.size,
         };
         let mut sectors = header.encode();

@@ -118,7 +118,7 @@ impl Log {
             last: position.last,
             tail,
         };
-        let record = body.encode(&place, &self.device, self.device.uuid());
+        let record = body.encode(self.shape, &place, &self.device);
         self.device.write(position.head, &record)?;
         let sectors = u32::try_from(record.len() / SECTOR_BYTES).unwrap_or(u32::MAX);
         position.advance(sectors, self.device.sectors());

@@ -1,6 +1,7 @@
 //! Logs that are cut while they are written.
 
 use platter_block::sim::{Event, Recording, Request};
+use platter_ondisk::Uuid;
 
 use super::*;
 
@@ -196,6 +197,48 @@ fn checkpoint_follows_one_that_a_crash_cut() {
     let found = second.recovered(&data, log, 512);
     assert!(found == second.state());
     assert!(found != before);
+}
+
+#[test]
+fn records_after_kept_ones_have_their_size() {
+    for bytes in [16 << 10, 32 << 10, 96 << 10, 256 << 10] {
+        let (data, log) = (data(), log_device(8192));
+        fill_all(
+            &Scene::with_buffers(Arc::clone(&data), Arc::clone(&log), bytes),
+            1,
+        );
+        let device = LogDevice::sample(Arc::clone(&log), sample().decode().unwrap().uuid);
+        let before = headers_of_linux(&device).len();
+        let recorder = Recorder::new(vec![data, log]);
+        let [data, log] = devices_of(&recorder);
+        let scene = Scene::open_replayed(data, log);
+        fill_all(&scene, 2);
+        scene.log.release_tail();
+        scene.log.unmount().unwrap();
+        // The crash after the first block that is written back.
+        let recording = recorder.recording();
+        let is_write_back =
+            |event: &Event| event.member == 0 && matches!(event.request, Request::Write { .. });
+        let cut = recording.events().iter().position(is_write_back).unwrap();
+        let [data, log] = replayed(&recording, cut + 1);
+        let device = LogDevice::sample(Arc::clone(&log), scene.superblock.uuid);
+        let headers = headers_of_linux(&device);
+        assert!(headers.len() > before, "{bytes}");
+        for header in &headers {
+            assert_eq!(header.size, bytes);
+            assert!(header.len <= bytes, "{bytes}");
+        }
+        assert!(scene.recovered(&data, log, 512) == scene.state(), "{bytes}");
+    }
+}
+
+#[test]
+fn records_of_a_size_that_no_log_buffer_has_are_refused() {
+    let device = LogDevice::sample_of(log_device(1024), Uuid::from_bytes([1; 16]), 64 << 10);
+    for bytes in [0, 8 << 10, 32 << 10, (256 << 10) + 1] {
+        assert!(Shape::following(&device, bytes).is_none(), "{bytes}");
+    }
+    assert!(Shape::following(&device, 64 << 10).is_some());
 }
 
 #[test]

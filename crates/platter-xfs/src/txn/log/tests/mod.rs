@@ -66,6 +66,16 @@ impl Scene {
         Self { log, ..scene }
     }
 
+    /// The same of a log that is written with log buffers of so many bytes.
+    fn with_buffers(data: Arc<dyn BlockDevice>, log: Arc<dyn BlockDevice>, bytes: u32) -> Self {
+        let scene = Self::open(Arc::clone(&data), log_device(1024), 512);
+        let device = LogDevice::sample_of(log, scene.superblock.uuid, 512);
+        let position = find_position(&device, true).unwrap();
+        let (buffers, geometry) = (Arc::clone(&scene.log.buffers), scene.mount.geometry());
+        let log = Log::with_buffers(bytes, device, data, buffers, geometry, &position);
+        Self { log, ..scene }
+    }
+
     fn in_memory(log_sectors: usize, unit: u32) -> Self {
         Self::open(data(), log_device(log_sectors), unit)
     }
@@ -106,6 +116,22 @@ impl Scene {
         };
         (0..BLOCKS).map(read).collect()
     }
+}
+
+/// The headers of the records from the tail to the head of a log, where Linux finds them: it takes the size of the
+/// headers from the first.
+fn headers_of_linux(log: &LogDevice) -> Vec<RecordHeader> {
+    let position = find_position(log, true).unwrap();
+    let mut headers: Vec<RecordHeader> = Vec::new();
+    let mut at = position.tail;
+    while at != position.head {
+        let sector = log.read(at, 1).unwrap();
+        let header = RecordHeader::decode(&sector, log.locus(at)).unwrap();
+        headers.push(header);
+        let sectors = headers[0].header_sectors() + header.body_sectors();
+        at = log.after(at, sectors);
+    }
+    headers
 }
 
 fn data() -> Arc<dyn BlockDevice> {
