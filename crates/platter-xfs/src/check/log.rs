@@ -20,6 +20,10 @@ pub(super) fn check(checker: &mut Checker<'_>, log: &LogFindings<'_>) -> Flow {
     if let Some(failure) = &log.failure {
         checker.report_finding(Finding::error(failure.clone()))?;
     }
+    let lost = log.recovery.into_iter();
+    for corruption in lost.flat_map(|report| &report.lost_unlinked) {
+        checker.report_finding(Finding::error(corruption.clone()))?;
+    }
     if was_replayed(log.recovery) {
         let replayed = Corrupt::new(Locus::UNKNOWN, LogUseRule::Replayed);
         checker.report_finding(Finding::notice(replayed.into()))?;

@@ -1,18 +1,24 @@
 //! Logs that are dirty, with records of any size, and what a mount makes of them.
 
+use std::ops::ControlFlow;
+
 use platter_block::sim::{Event, Recorder, Request};
 use platter_cache::BufferCache;
 use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
+use platter_ondisk::Rule;
+use platter_vfs::check::{CheckSink, Finding};
 use platter_vfs::{CreateKind, FallocateMode};
 
-use super::tests::{budget, create, mount, new_device};
+use super::tests::{budget, create, mount, name, new_device, with_linked_inode_in_list};
 use super::*;
+use crate::ag::GroupRule;
+use crate::check;
 use crate::mapping::ForkMap;
 use crate::ondisk::log::intent::{Extent, ExtentFree, Section};
 use crate::ondisk::log::{Intent, RecordHeader};
-use crate::ondisk::{FileBlock, FsBlock};
+use crate::ondisk::{AgNr, BasicBlock, FileBlock, FsBlock};
 use crate::recovery::recover_in_place;
-use crate::txn::{LogDevice, Transaction, find_position};
+use crate::txn::{BlockType, Header, LogDevice, Transaction, find_position};
 use crate::xfs_mount::Mount;
 
 /// The block of a file.
@@ -114,4 +120,36 @@ fn intents_are_finished_in_records_of_the_size_of_theirs() {
         assert!(report.log.open_intents.is_empty());
         assert_eq!(free_blocks(&*cut), free + 1);
     }
+}
+
+/// The rules that a check finds broken.
+struct Rules(Vec<String>);
+
+impl CheckSink for Rules {
+    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
+        self.0.push(finding.corruption.rule.into_owned());
+        ControlFlow::Continue(())
+    }
+}
+
+#[test]
+fn dirty_log_with_a_bad_unlinked_list_is_mounted_for_reading() {
+    let (device, ag, bucket) = with_linked_inode_in_list();
+    leave_dirty(&device, 32 << 10, |transaction| {
+        let what = BlockType::header(Header::Superblock, AgNr(0));
+        let size = BlockSize::new(512).unwrap();
+        transaction.touch(BasicBlock(0), size, &what).unwrap();
+    });
+    let options = MountOptions::default();
+    let xfs = Xfs::mount(Arc::clone(&device), &options, budget()).unwrap();
+    let report = xfs.recovery().unwrap();
+    assert_eq!(report.position.state, LogState::Dirty);
+    assert_eq!((report.inodes_freed, report.lost_unlinked.len()), (0, 1));
+    assert!(xfs.context().agi(ag).unwrap().unlinked[bucket].is_none());
+    let file = xfs.root().unwrap().lookup(name("file")).unwrap();
+    assert_eq!(file.attr().unwrap().links, 1);
+    let mut rules = Rules(Vec::new());
+    check::check(&device, &options, &budget(), &mut rules).unwrap();
+    let expected = GroupRule::UnlinkedList.text();
+    assert!(rules.0.iter().any(|rule| rule == expected), "{:?}", rules.0);
 }

@@ -588,7 +588,7 @@ fn unlinked_list_without_an_end_is_left_alone() {
 }
 
 /// A device with a file that has a name, contents, and a place in a list of unlinked inodes.
-fn with_linked_inode_in_list() -> (Arc<dyn BlockDevice>, AgNr, usize) {
+pub(super) fn with_linked_inode_in_list() -> (Arc<dyn BlockDevice>, AgNr, usize) {
     let device = new_device();
     let xfs = mount(&device);
     let file = create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap();

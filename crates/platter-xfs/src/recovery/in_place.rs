@@ -45,6 +45,7 @@ pub fn recover_in_place(
         position,
         log: replayed,
         inodes_freed: 0,
+        lost_unlinked: Vec::new(),
     };
     if report.position.state == LogState::Dirty {
         let primary = superblock::read(&**data)?;

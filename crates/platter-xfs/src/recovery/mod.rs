@@ -12,6 +12,7 @@ mod in_place;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
+use platter_ondisk::Corruption;
 use platter_vfs::Result;
 
 use crate::ondisk::Geometry;
@@ -30,6 +31,9 @@ pub struct RecoveryReport {
     pub log: ReplayReport,
     /// Inodes without a name that were freed.
     pub inodes_freed: u64,
+    /// Of each list of unlinked inodes that could not be followed to its end, why not. The rest of it stays in use, and
+    /// is on no list.
+    pub lost_unlinked: Vec<Corruption>,
 }
 
 /// Recovers the filesystem on `data`, an overlay of its device or the device itself, from its log. The
@@ -50,6 +54,7 @@ pub fn recover(
             position,
             log: report,
             inodes_freed: 0,
+            lost_unlinked: Vec::new(),
         });
     }
     let primary = superblock::read(&**data)?;
@@ -58,7 +63,7 @@ pub fn recover(
     }
     let geometry = Geometry::new(&primary);
     let mut rt_freed = finish::finish(data, &geometry, &report.open_intents)?;
-    let inodes_freed = unlinked::process(data, &geometry, &mut rt_freed)?;
+    let processed = unlinked::process(data, &geometry, &mut rt_freed)?;
     unlinked::free_staged(data, &geometry)?;
     realtime::free_extents(data, primary, &rt_freed)?;
     let counters = Counters::read(&**data, &geometry)?;
@@ -68,7 +73,8 @@ pub fn recover(
     Ok(RecoveryReport {
         position,
         log: report,
-        inodes_freed,
+        inodes_freed: processed.freed,
+        lost_unlinked: processed.corruptions,
     })
 }
 

@@ -12,6 +12,7 @@ use crate::fork::tests as fork;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskOwner, Owner, Refcount, RmapOwner};
 use crate::ondisk::extent::{Mapping, MappingRule};
 use crate::ondisk::features::RoCompat;
+use crate::ondisk::inode::InodeRule;
 use crate::ondisk::inode::free::initialise;
 use crate::ondisk::log::Intent;
 use crate::ondisk::log::intent::{
@@ -298,10 +299,17 @@ fn open_exchange_intent_exchanges_what_is_left() {
     );
 }
 
-/// A list of unlinked inodes with one symbolic link of so many names.
+/// A list of unlinked inodes that begins with a symbolic link of so many names.
 fn with_unlinked(links: u32, next: u32) -> Sample {
     let sample = Sample::new();
-    let number = sample.geometry.inode_nr(AG, AgInode(24002)).unwrap();
+    write_link(&sample, 24002, (links, next));
+    sample.change(|group| group.set_unlinked(2, AgInode(24002)));
+    sample
+}
+
+/// Writes a symbolic link of so many names, with the link of its list.
+fn write_link(sample: &Sample, ag_inode: u32, (links, next): (u32, u32)) {
+    let number = inode_of(sample, ag_inode);
     let mut inode = vec![0; 512];
     initialise(&mut inode, &sample.geometry, number, 1);
     inode[2..4].copy_from_slice(&0xa1ff_u16.to_be_bytes());
@@ -311,35 +319,76 @@ fn with_unlinked(links: u32, next: u32) -> Sample {
     inode[56..64].copy_from_slice(&3_u64.to_be_bytes());
     inode[96..100].copy_from_slice(&next.to_be_bytes());
     checksum::seal(&mut inode, 100);
-    let at = sample.geometry.ag_offset(AG) + 3000 * 4096 + 2 * 512;
+    let at = sample.geometry.ag_offset(AG) + u64::from(ag_inode) * 512;
     sample.device.write_at(at, &inode).unwrap();
-    sample.change(|group| group.set_unlinked(2, AgInode(24002)));
-    sample
+}
+
+fn inode_of(sample: &Sample, ag_inode: u32) -> InodeNr {
+    sample.geometry.inode_nr(AG, AgInode(ag_inode)).unwrap()
+}
+
+/// Frees unlinked inodes. Returns how many, and which rules were broken.
+fn free_unlinked(sample: &Sample) -> (u64, Vec<String>) {
+    let processed = unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap();
+    let rules = processed.corruptions.into_iter();
+    let rules = rules.map(|corruption| corruption.rule.into_owned());
+    (processed.freed, rules.collect())
 }
 
 #[test]
 fn unlinked_inode_is_freed_and_its_list_emptied() {
     let sample = with_unlinked(0, u32::MAX);
-    assert_eq!(
-        unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap(),
-        1
-    );
-    assert_eq!(
-        unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap(),
-        0
-    );
+    assert_eq!(free_unlinked(&sample), (1, Vec::new()));
+    assert_eq!(free_unlinked(&sample), (0, Vec::new()));
     let again = sample.change(|group| inodes::free(group, AgInode(24002)));
     assert!(again.is_err());
 }
 
 #[test]
-fn named_inode_or_loop_in_an_unlinked_list_is_found() {
-    for (links, next) in [(1, u32::MAX), (0, 24002)] {
-        let sample = with_unlinked(links, next);
-        let refused =
-            unlinked::process(&sample.device, &sample.geometry, &mut Vec::new()).unwrap_err();
-        assert!(refused.to_string().contains(GroupRule::UnlinkedList.text()));
+fn bad_unlinked_list_is_dropped_and_the_others_are_freed() {
+    let named = GroupRule::UnlinkedList.text();
+    let unused = InodeRule::Unused.text();
+    for (first, second, freed, rule) in [
+        ((1, 24010), (0, u32::MAX), 0, named),
+        ((0, 24010), (1, 24018), 1, named),
+        ((0, 24010), (0, 24002), 2, unused),
+        ((0, 24002), (0, u32::MAX), 1, unused),
+    ] {
+        let sample = with_unlinked(first.0, first.1);
+        write_link(&sample, 24010, second);
+        write_link(&sample, 24018, (0, u32::MAX));
+        write_link(&sample, 24003, (0, u32::MAX));
+        sample.change(|group| group.set_unlinked(3, AgInode(24003)));
+        assert_eq!(free_unlinked(&sample), (freed + 1, vec![rule.to_owned()]));
+        assert_eq!(free_unlinked(&sample), (0, Vec::new()));
+        let groups = sample.groups();
+        assert!(InodeEdit::read(&groups, inode_of(&sample, 24003)).is_err());
+        InodeEdit::read(&groups, inode_of(&sample, 24018)).unwrap();
     }
+}
+
+#[test]
+fn unlinked_inode_that_is_corrupt_changes_nothing() {
+    let (sample, number) = fork::sample(56);
+    for (offset, block) in [(0, 500), (20, 600)] {
+        let new = fork::mapping(&sample, offset, block, 10);
+        fork::change(&sample, number, |fork, groups| {
+            fork.map(groups, new).unwrap();
+        });
+    }
+    // The second extent belongs to no file.
+    let first = owner(500, 10, RmapOwner(number.get()), 0);
+    let mut groups = sample.groups();
+    rmap::add(&mut groups.get(AgNr(2)).unwrap(), &first).unwrap();
+    groups.write_all().unwrap();
+    sample.change(|group| group.set_unlinked(2, AgInode(24002)));
+    let rule = GroupRule::Owner.text().to_owned();
+    assert_eq!(free_unlinked(&sample), (0, vec![rule]));
+    let mut groups = sample.groups();
+    let group = groups.get(AgNr(2)).unwrap();
+    assert_eq!(group.agf().free_blocks, 0);
+    rmap::remove(&mut groups.get(AgNr(2)).unwrap(), &first).unwrap();
+    InodeEdit::read(&groups, number).unwrap();
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Inodes without a name: those that were open, or not yet freed, when the machine stopped.
 //! Spec: `xfs/allocation_groups`, "Unlinked Inode List"; `xfs/ondisk_inode`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Result, Unsupported};
+use platter_ondisk::{Corrupt, Corruption, Locus};
+use platter_vfs::{Error, Result, Unsupported};
 
 use super::counters::read_headers;
 use super::realtime::RtFreed;
@@ -28,24 +27,50 @@ pub(super) fn has_unlinked(device: &dyn BlockDevice, geometry: &Geometry) -> Res
     Ok(false)
 }
 
-/// Frees the inodes in the unlinked lists of all groups, with their blocks. Returns their number.
+/// What became of the inodes in the unlinked lists.
+#[derive(Debug, Default)]
+pub(super) struct Processed {
+    /// Inodes that were freed.
+    pub(super) freed: u64,
+    /// Of each list that could not be followed to its end, why not.
+    pub(super) corruptions: Vec<Corruption>,
+}
+
+/// Frees the inodes in the unlinked lists of all groups, with their blocks. Where one is corrupt, the rest of its list is
+/// dropped, as in Linux (`xlog_recover_clear_agi_bucket`).
 pub(super) fn process(
     device: &Arc<dyn BlockDevice>,
     geometry: &Geometry,
     rt_freed: &mut Vec<RtFreed>,
-) -> Result<u64> {
+) -> Result<Processed> {
     let mut groups = Groups::new(Arc::clone(device), geometry);
-    let mut freed = 0;
+    let mut processed = Processed::default();
     for ag in geometry.groups() {
-        for inode in collect(&mut groups, ag)? {
-            free(&mut groups, ag, inode, rt_freed)?;
-            freed += 1;
+        let heads = groups.get(ag)?.agi().unlinked;
+        for head in heads {
+            let mut next = head;
+            while let Some(inode) = next {
+                // An inode that cannot be freed leaves nothing that is half changed.
+                groups.write_all()?;
+                next = match free_first(&mut groups, ag, inode, rt_freed) {
+                    Ok(after) => {
+                        processed.freed += 1;
+                        after
+                    }
+                    Err(Error::Corrupt(corruption)) => {
+                        processed.corruptions.push(*corruption);
+                        groups = Groups::new(Arc::clone(device), geometry);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                };
+            }
         }
         inodes::clear_unlinked(&mut groups.get(ag)?);
         groups.checkpoint()?;
     }
     groups.write_all()?;
-    Ok(freed)
+    Ok(processed)
 }
 
 /// Frees what copy on write left staged in all groups.
@@ -61,30 +86,26 @@ pub(super) fn free_staged(device: &Arc<dyn BlockDevice>, geometry: &Geometry) ->
     groups.write_all()
 }
 
-/// The inodes in the lists of a group.
-fn collect(groups: &mut Groups, ag: AgNr) -> Result<Vec<InodeNr>> {
-    let heads = groups.get(ag)?.agi().unlinked;
+/// Frees the first inode of what is left of a list. Returns the one after it, which in a loop is free already.
+fn free_first(
+    groups: &mut Groups,
+    ag: AgNr,
+    inode: AgInode,
+    rt_freed: &mut Vec<RtFreed>,
+) -> Result<Option<AgInode>> {
     let broken = || Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList);
-    let mut seen = HashSet::new();
-    let mut found = Vec::new();
-    for head in heads {
-        let mut next: Option<AgInode> = head;
-        while let Some(inode) = next {
-            let number = groups.geometry().inode_nr(ag, inode).ok_or_else(broken)?;
-            let edit = InodeEdit::read(groups, number)?;
-            if edit.inode().links != 0 || !seen.insert(number) {
-                return Err(broken().into());
-            }
-            next = edit.inode().next_unlinked;
-            found.push(number);
-        }
+    let number = groups.geometry().inode_nr(ag, inode).ok_or_else(broken)?;
+    let edit = InodeEdit::read(groups, number)?;
+    if edit.inode().links != 0 {
+        return Err(broken().into());
     }
-    Ok(found)
+    let next = edit.inode().next_unlinked;
+    rt_freed.extend(free(groups, number, edit)?);
+    Ok(next)
 }
 
-/// Frees one inode and its blocks.
-fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFreed>) -> Result<()> {
-    let mut edit = InodeEdit::read(groups, number)?;
+/// Frees one inode and its blocks. Returns those on the realtime device, which are not free yet.
+fn free(groups: &mut Groups, number: InodeNr, mut edit: InodeEdit) -> Result<Vec<RtFreed>> {
     let inode = edit.inode();
     let features = &groups.geometry().features;
     let has_rt_trees = features.has_rmapbt() || features.has_rtgroups() && features.has_reflink();
@@ -105,12 +126,7 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
     } else {
         ExtentDevice::Data
     };
-    rt_freed.extend(free_fork(
-        groups,
-        number,
-        (device, &inode.data_fork()),
-        shares,
-    )?);
+    let rt_freed = free_fork(groups, number, (device, &inode.data_fork()), shares)?;
     if let Some(fork) = inode.attr_fork() {
         free_fork(groups, number, (ExtentDevice::Data, &fork), false)?;
     }
@@ -119,9 +135,9 @@ fn free(groups: &mut Groups, ag: AgNr, number: InodeNr, rt_freed: &mut Vec<RtFre
         Some(())
     })?;
     edit.store(groups)?;
-    let inode = groups.geometry().split_inode(number).1;
+    let (ag, inode) = groups.geometry().split_inode(number);
     inodes::free(&mut groups.get(ag)?, inode)?;
-    groups.checkpoint()
+    Ok(rt_freed)
 }
 
 /// Frees the blocks of a fork, whose B-tree is on the data device. Returns those on the realtime device, which are not
