@@ -17,6 +17,27 @@ use crate::realtime::{self, FreeRuns, Section, WORD_BITS, expected_words};
 #[derive(Debug, Default)]
 pub(super) struct RtExtents(Vec<(u64, u64, InodeNr)>);
 
+impl RtExtents {
+    /// The owners of extents, in order, that begin in an extent of another owner, unless both may share blocks.
+    fn conflicts(&self, may_share: impl Fn(InodeNr) -> bool) -> Vec<InodeNr> {
+        let (mut end, mut unshared_end) = (0, 0);
+        let mut found = Vec::new();
+        for &(start, count, inode) in &self.0 {
+            let shares = may_share(inode);
+            let taken = if shares { unshared_end } else { end };
+            if start < taken {
+                found.push(inode);
+            }
+            let last = start.saturating_add(count);
+            end = end.max(last);
+            if !shares {
+                unshared_end = unshared_end.max(last);
+            }
+        }
+        found
+    }
+}
+
 /// Claims blocks of the realtime device.
 pub(super) fn claim(checker: &mut Checker<'_>, inode: &Inode, start: RtBlock, count: u64) {
     checker.rt_extents.0.push((start.0, count, inode.number));
@@ -75,16 +96,16 @@ pub(super) fn check(checker: &mut Checker<'_>) -> Flow {
 /// Realtime extents in use by group, in order; without groups, all are those of the first.
 fn extents_in_use(checker: &mut Checker<'_>) -> Flow<HashMap<u64, Vec<Range<u64>>>> {
     let geometry = checker.context.geometry();
-    let mut claims = std::mem::take(&mut checker.rt_extents.0);
-    claims.sort_unstable();
+    let mut claims = std::mem::take(&mut checker.rt_extents);
+    claims.0.sort_unstable();
+    let features = geometry.features;
+    let has_sharing = features.has_rtgroups() && features.has_reflink();
+    for inode in claims.conflicts(|inode| has_sharing && checker.sharing.contains(&inode)) {
+        checker.found(locus_of(inode), RealtimeRule::Multiple)?;
+    }
     let unit = u64::from(geometry.rt_extent_blocks.max(1));
     let mut used: HashMap<u64, Vec<Range<u64>>> = HashMap::new();
-    let mut end_block = 0;
-    for (start, count, inode) in claims {
-        if start < end_block {
-            checker.found(locus_of(inode), RealtimeRule::Multiple)?;
-        }
-        end_block = end_block.max(start.saturating_add(count));
+    for (start, count, _) in claims.0 {
         let (group, within) = geometry.split_rt(RtBlock(start));
         let extents = within / unit..within.saturating_add(count).div_ceil(unit);
         used.entry(group).or_default().push(extents);
@@ -208,4 +229,25 @@ fn words(
     let locus = checker.locus_at(found.at).of_inode(number.get());
     checker.note_lsn(found.lsn, locus);
     Ok(Some(found.words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_with_the_flag_share_realtime_extents() {
+        let number = |number| InodeNr::new(number).unwrap();
+        let [one, two, fixed] = [131, 132, 133].map(number);
+        let conflicts = |extents: &[(u64, u64, InodeNr)]| {
+            RtExtents(extents.to_vec()).conflicts(|inode| inode != fixed)
+        };
+        // Also within one file.
+        let shared = [(0, 8, one), (2, 4, two), (4, 8, two), (5, 1, one)];
+        assert_eq!(conflicts(&shared), []);
+        assert_eq!(conflicts(&[(0, 8, one), (8, 4, fixed), (12, 2, two)]), []);
+        assert_eq!(conflicts(&[(0, 8, one), (7, 4, fixed)]), [fixed]);
+        let overlaid = [(0, 8, fixed), (2, 2, one), (4, 6, two), (9, 1, fixed)];
+        assert_eq!(conflicts(&overlaid), [one, two, fixed]);
+    }
 }
