@@ -283,7 +283,15 @@ fn sort_key(owner: &Owner) -> SortKey {
 
 /// Records merged as far as they can be, in order: what is stored may be merged in other ways.
 fn canonical(mut owners: Vec<Owner>) -> Vec<Owner> {
-    owners.sort_unstable_by_key(|owner| (owner.owner, flags(owner), owner.start, owner.offset));
+    owners.sort_unstable_by_key(|owner| {
+        // Parts of one record are as far from their file blocks, whatever of the file lies between them.
+        let distance = if has_offset(owner) {
+            owner.offset.wrapping_sub(owner.start.0.into())
+        } else {
+            0
+        };
+        (owner.owner, flags(owner), distance, owner.start)
+    });
     owners.dedup_by(|next, last| {
         let follows = u64::from(last.start.0) + u64::from(last.count) == u64::from(next.start.0)
             && (last.owner, flags(last)) == (next.owner, flags(next))
@@ -376,5 +384,27 @@ mod tests {
             file(20, 5, 131, 11),
         ];
         assert_eq!(merged, expected);
+    }
+
+    #[test]
+    fn parts_of_a_record_are_merged_over_a_clone_in_the_file() {
+        let extents = vec![
+            file(10, 5, 131, 0),
+            file(12, 2, 131, 100),
+            file(15, 5, 131, 5),
+        ];
+        let merged = canonical(extents);
+        assert_eq!(merged, [file(10, 10, 131, 0), file(12, 2, 131, 100)]);
+        // Blocks of a B-tree have no offset.
+        let block = |start| Owner {
+            is_btree: true,
+            ..file(start, 1, 131, 0)
+        };
+        let merged = canonical(vec![block(11), block(10)]);
+        let expected = Owner {
+            count: 2,
+            ..block(10)
+        };
+        assert_eq!(merged, [expected]);
     }
 }
