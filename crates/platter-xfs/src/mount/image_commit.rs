@@ -5,7 +5,7 @@
 //! in use are never overwritten there, and form one transaction. So at every flush the device holds the old state
 //! or the new one; while blocks are brought to their places, a replay yields the new one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ use super::unused::Unused;
 use super::writing::has_unlinked;
 use crate::context::FsContext;
 use crate::ondisk::chunks::CHUNK_BYTES;
-use crate::ondisk::inode::INODE_MAGIC;
+use crate::ondisk::inode::{INODE_MAGIC, SYMLINK_BYTES_MAX};
 use crate::ondisk::log::BufferType;
-use crate::ondisk::{BasicBlock, Geometry};
+use crate::ondisk::{BasicBlock, Geometry, symlink};
 use crate::recovery::recover_in_place;
 use crate::superblock;
 use crate::txn::{self, BlockType, LogDevice, Transaction};
@@ -263,7 +263,7 @@ impl ImageCommit {
     }
 
     /// The block of metadata that lies at a byte: its start, its length and its type. Those of directories may be
-    /// several blocks of the filesystem.
+    /// several blocks of the filesystem, and so may be targets of links.
     fn find_block(&self, geometry: &Geometry, at: u64) -> Result<(u64, u32, BlockType)> {
         let (block, dir_block) = (geometry.block_bytes(), geometry.dir_block_bytes());
         let matches = |start: u64, len: u32| -> Result<Option<BlockType>> {
@@ -277,18 +277,18 @@ impl ImageCommit {
             };
             Ok(what.filter(is_sound))
         };
-        if let Some(what) = matches(at, block)? {
-            return Ok((at, block, what));
-        }
-        let parts = dir_block.checked_div(block).unwrap_or(1).max(1);
-        for back in 0..parts {
-            let start = at.checked_sub(u64::from(back) * u64::from(block));
-            let start = start.filter(|start| start + u64::from(dir_block) <= geometry.len_bytes());
-            let Some(start) = start.filter(|_| parts > 1) else {
-                continue;
-            };
-            if let Some(what) = matches(start, dir_block)? {
-                return Ok((start, dir_block, what));
+        let target = u32::try_from(SYMLINK_BYTES_MAX).unwrap_or(u32::MAX);
+        let target = block.saturating_mul(symlink::blocks(target, geometry));
+        for len in BTreeSet::from([block, target, dir_block]) {
+            for back in (0..len).step_by(block as usize) {
+                let start = at.checked_sub(back.into());
+                let start = start.filter(|start| start + u64::from(len) <= geometry.len_bytes());
+                let Some(start) = start else {
+                    continue;
+                };
+                if let Some(what) = matches(start, len)? {
+                    return Ok((start, len, what));
+                }
             }
         }
         Err(unknown())
@@ -355,4 +355,53 @@ fn unknown() -> Error {
         reason: Some("make it in a mount"),
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_ondisk::Uuid;
+    use platter_vfs::{CreateKind, Filesystem};
+
+    use super::super::tests::{budget, create, device_of, mount};
+    use super::*;
+    use crate::inode;
+    use crate::mapping::ForkMap;
+    use crate::mkfs::MkfsOptions;
+    use crate::ondisk::{FileBlock, FsBlock, InodeNr};
+
+    #[test]
+    fn target_of_a_link_is_found_by_each_of_its_blocks() {
+        let device = device_of(&MkfsOptions {
+            block_bytes: Some(1024),
+            ..MkfsOptions::new(Uuid::from_bytes([7; 16]))
+        });
+        let xfs = mount(&device);
+        let kind = CreateKind::Symlink(vec![b't'; 1023]);
+        let link = create(&*xfs.root().unwrap(), "link", kind).unwrap();
+        let number = InodeNr::new(link.id().number).unwrap();
+        let context = xfs.context();
+        let geometry = context.geometry().clone();
+        let map = ForkMap::of_data(context, &inode::read(context, number).unwrap()).unwrap();
+        let mapping = map
+            .lookup(context, FileBlock(0))
+            .unwrap()
+            .mapping()
+            .unwrap();
+        assert_eq!(mapping.count, 2);
+        drop(link);
+        xfs.unmount().unwrap();
+        let commit = ImageCommit {
+            device: Arc::clone(&device),
+            unseen: Arc::clone(&device),
+            new: device,
+            written: Vec::new(),
+            options: MountOptions::default(),
+            budget: budget(),
+        };
+        let start = geometry.byte_offset(FsBlock(mapping.start));
+        for at in [start, start + 1024] {
+            let (found, len, what) = commit.find_block(&geometry, at).unwrap();
+            assert_eq!((found, len, what.kind), (start, 2048, BufferType::Symlink));
+        }
+    }
 }
