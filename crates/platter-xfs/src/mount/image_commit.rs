@@ -14,15 +14,16 @@ use platter_cache::MemoryBudget;
 use platter_cache::buffer::BlockSize;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, Result, Unsupported};
+use zerocopy::FromBytes;
 
 use super::MountOptions;
 use super::unused::Unused;
 use super::writing::has_unlinked;
 use crate::context::FsContext;
 use crate::ondisk::chunks::CHUNK_BYTES;
-use crate::ondisk::inode::{INODE_MAGIC, SYMLINK_BYTES_MAX};
+use crate::ondisk::inode::{DiskInodeV3, INODE_MAGIC, SYMLINK_BYTES_MAX};
 use crate::ondisk::log::BufferType;
-use crate::ondisk::{BasicBlock, Geometry, symlink};
+use crate::ondisk::{AgBlock, AgInode, AgNr, BasicBlock, Geometry, InodeNr, symlink};
 use crate::recovery::recover_in_place;
 use crate::superblock;
 use crate::txn::{self, BlockType, LogDevice, Transaction};
@@ -249,7 +250,7 @@ impl ImageCommit {
         if is_in_list(&changes.seen, at) {
             return Ok(());
         }
-        if is_inodes(geometry, after) {
+        if is_inodes(geometry, at, after) {
             let what = BlockType::with_verifier(BufferType::Inodes, Arc::new(Unverified));
             changes.add(geometry, at, (before, after), what);
             return Ok(());
@@ -326,10 +327,27 @@ fn is_in_list(seen: &BTreeMap<u64, (u32, BlockType)>, at: u64) -> bool {
     before.is_some_and(|(start, (len, _))| start + u64::from(*len) > at)
 }
 
-fn is_inodes(geometry: &Geometry, block: &[u8]) -> bool {
+/// Whether a block holds inodes. Names in a block of a directory may look like their magic numbers, but not like the
+/// number and the UUID of one.
+fn is_inodes(geometry: &Geometry, at: u64, block: &[u8]) -> bool {
     let magic = INODE_MAGIC.to_be_bytes();
-    let mut inodes = block.chunks(geometry.inode_bytes() as usize);
-    inodes.all(|inode| inode.starts_with(&magic))
+    let inodes = block.chunks(geometry.inode_bytes() as usize);
+    if !inodes.clone().all(|inode| inode.starts_with(&magic)) {
+        return false;
+    }
+    let (block, ag_blocks) = (at >> geometry.block_bits, geometry.ag_blocks.max(1));
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let ag = AgNr(narrow(block / u64::from(ag_blocks)));
+    let first = geometry.first_ag_inode(AgBlock(narrow(block % u64::from(ag_blocks))));
+    inodes.zip(0..).any(|(inode, index)| {
+        let number = first.0.checked_add(index);
+        let number = number.and_then(|number| geometry.inode_nr(ag, AgInode(number)));
+        let disk = DiskInodeV3::ref_from_prefix(inode);
+        disk.is_ok_and(|(disk, _)| {
+            Some(disk.number.get()) == number.map(InodeNr::get)
+                && disk.uuid == *geometry.meta_uuid.as_bytes()
+        })
+    })
 }
 
 fn len_of(range: &Range<u64>) -> usize {
@@ -367,7 +385,8 @@ mod tests {
     use crate::inode;
     use crate::mapping::ForkMap;
     use crate::mkfs::MkfsOptions;
-    use crate::ondisk::{FileBlock, FsBlock, InodeNr};
+    use crate::ondisk::inode::free::initialise;
+    use crate::ondisk::{FileBlock, FsBlock};
 
     #[test]
     fn target_of_a_link_is_found_by_each_of_its_blocks() {
@@ -403,5 +422,25 @@ mod tests {
             let (found, len, what) = commit.find_block(&geometry, at).unwrap();
             assert_eq!((found, len, what.kind), (start, 2048, BufferType::Symlink));
         }
+    }
+
+    #[test]
+    fn names_that_look_like_inodes_are_none() {
+        let geometry = crate::ondisk::geometry::tests::sample_geometry();
+        let at = geometry.ag_offset(AgNr(1)) + 3000 * 4096;
+        let mut block = vec![0; 4096];
+        for (image, index) in block.chunks_mut(512).zip(0..) {
+            let number = geometry.inode_nr(AgNr(1), AgInode(24000 + index));
+            initialise(image, &geometry, number.unwrap(), 1);
+        }
+        assert!(is_inodes(&geometry, at, &block));
+        // One that is corrupt is an inode.
+        block[152] ^= 1;
+        assert!(is_inodes(&geometry, at, &block));
+        assert!(!is_inodes(&geometry, at + 4096, &block));
+        for name in block.chunks_mut(512) {
+            name[2..].fill(b'n');
+        }
+        assert!(!is_inodes(&geometry, at, &block));
     }
 }
