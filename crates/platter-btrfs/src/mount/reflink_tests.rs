@@ -9,7 +9,7 @@ use crate::txn::tests::image::Pool;
 const EXTENTS: u64 = 2100;
 const PIECE: [u8; 4096] = [7; 4096];
 
-/// Has the kernel compare both files.
+/// The kernel compares both files.
 const COMPARE: &str = r#"
 mount -t btrfs -o "ro,$options" "$device" "$root"
 cmp "$root"/source "$root"/target

@@ -400,7 +400,7 @@ fn log_that_outgrows_the_device_is_refused() {
     }
 }
 
-/// Has the copies of the second and third group say the size of before.
+/// Writes the size of before into the copies of the second and third group.
 fn make_copies_stale(device: &dyn BlockDevice, geometry: &Geometry) {
     let mut sector = vec![0; 512];
     device.read_at(0, &mut sector).unwrap();
@@ -414,7 +414,7 @@ fn make_copies_stale(device: &dyn BlockDevice, geometry: &Geometry) {
 }
 
 #[test]
-fn stale_copies_are_renewed_with_a_clean_log_and_refuse_no_mount() {
+fn stale_copies_are_renewed_and_refuse_no_mount() {
     let memory = device(&[]);
     let xfs = mount(&memory);
     grow(&xfs, 100 * MIB);
