@@ -139,6 +139,11 @@ impl Bench {
         change(&mut dir?)
     }
 
+    fn set_parent(&mut self, parent: InodeNr) {
+        let slot = self.directory().locate_parent().unwrap();
+        self.change(|dir| dir.set_parent(&slot, parent)).unwrap();
+    }
+
     fn directory(&self) -> Directory<'_> {
         Directory::open(&self.fs, &self.inode, &self.map).unwrap()
     }
@@ -444,10 +449,10 @@ fn parent_is_changed_with_and_without_an_index() {
             ..PLAIN
         });
         bench.churn(count, 300, 30);
-        bench.change(|dir| dir.set_parent(number(99))).unwrap();
+        bench.set_parent(number(99));
         let dotdot = Name::new(b"..").unwrap();
         assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
-        bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
+        bench.set_parent(InodeNr::ROOT);
         bench.assert_valid();
     }
 }
@@ -589,10 +594,10 @@ fn inline_directory_is_converted_to_a_block() {
         }
         bench.remove(b"name-2");
         bench.remove(b"name-5");
-        bench.change(|dir| dir.set_parent(number(99))).unwrap();
+        bench.set_parent(number(99));
         let dotdot = Name::new(b"..").unwrap();
         assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
-        bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
+        bench.set_parent(InodeNr::ROOT);
         bench.insert(b"other-5", 14).unwrap();
         bench.insert(b"other-2", 14).unwrap();
         assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
