@@ -319,6 +319,7 @@ fn new_xattrs<'a, 'h>(
         now: inode.changed,
         clock: &*node.sb.clock,
         holding: quotas::hold_for_xattrs(node, context, inode),
+        needed: None,
         inode,
     }
 }

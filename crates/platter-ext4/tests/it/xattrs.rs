@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::Access;
 use platter_ext4::{Ext4, MountOptions};
@@ -137,6 +138,36 @@ fn attributes_that_are_set_are_there_until_they_are_removed() {
         file.read_at(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"content");
     }
+}
+
+#[test]
+fn large_values_change_while_transactions_are_committed() {
+    let options = ["-b", "1024", "-O", "has_journal,extent,ea_inode"];
+    let image = Image::format(&options, "32M");
+    let filesystem = begin(&image);
+    let dir = filesystem.root().unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                filesystem.sync().unwrap();
+            }
+        });
+        let changed = (0..300).try_for_each(|round| {
+            let name = format!("user.{}", round % 3);
+            set(&*dir, &name, &noise(round, 9000))?;
+            match round % 4 {
+                0 => dir.remove_xattr(&root(), name.as_bytes()),
+                _ => Ok(()),
+            }
+        });
+        is_done.store(true, Ordering::Relaxed);
+        changed.unwrap();
+    });
+    drop(dir);
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    assert_eq!(image.faults(), "");
 }
 
 #[test]
