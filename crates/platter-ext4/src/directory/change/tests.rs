@@ -51,6 +51,10 @@ impl BlockSource for TestAllocator {
         Ok(BlockNr(self.next.fetch_add(self.ratio, Ordering::Relaxed)))
     }
 
+    fn check_freeable(&self, _: &FsContext, _: &Range<BlockNr>) -> Result<()> {
+        Ok(())
+    }
+
     fn free(&self, _: &FsContext, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         assert_eq!(blocks.end.0 - blocks.start.0, self.ratio);
         self.spare.fetch_add(1, Ordering::Relaxed);

@@ -243,6 +243,9 @@ impl IndirectMap {
             }
             end = next;
             if is_unused || !plan.runs.is_empty() {
+                let nodes = emptied(&chain).map(|node| (node, 1));
+                let mut freed: Vec<_> = nodes.chain(plan.runs.iter().copied()).collect();
+                change.check_freeable(&mut freed)?;
                 self.cut(change, &mut chain, &plan.runs)
                     .map_err(|error| change.handle.abort(error))?;
                 is_changed = true;
@@ -344,6 +347,17 @@ impl IndirectMap {
         block.for_each(|(to, from)| *to = *from);
         Ok(())
     }
+}
+
+/// Returns the indirect blocks on a path that become empty, the lowest first, when the last array of it
+/// was planned.
+fn emptied(chain: &[BlockArray]) -> impl Iterator<Item = BlockNr> {
+    let is_empty = |array: &&BlockArray| {
+        let mut others = (0..).zip(&array.numbers);
+        others.all(|(at, number)| at == array.at || number.get() == 0)
+    };
+    let empty = chain.iter().rev().take_while(is_empty);
+    empty.map_while(|array| array.place)
 }
 
 /// Allocates `count` indirect blocks.

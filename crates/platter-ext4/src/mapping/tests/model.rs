@@ -12,6 +12,7 @@ use platter_ondisk::verify::Unverified;
 use zerocopy::FromBytes;
 
 use super::*;
+use crate::alloc::SpaceRule;
 use crate::mapping::{BlockSource, MapChange, Progress};
 use crate::ondisk::Superblock;
 use crate::ondisk::superblock::tests::sample as sample_superblock;
@@ -56,6 +57,10 @@ impl BlockSource for TestAllocator {
         used.insert(cluster);
         self.nodes.lock().insert(cluster);
         Ok(BlockNr(cluster * self.ratio))
+    }
+
+    fn check_freeable(&self, _: &FsContext, _: &Range<BlockNr>) -> Result<()> {
+        Ok(())
     }
 
     fn free(&self, _: &FsContext, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
@@ -490,6 +495,24 @@ fn indirect_blocks_that_are_empty_already_are_freed() {
             bench.check();
             assert_eq!(bench.inode.sectors, 0);
         }
+    }
+}
+
+#[test]
+fn block_that_is_mapped_twice_is_not_freed() {
+    for flags in [InodeFlags::EXTENTS, InodeFlags::empty()] {
+        let mut bench = Bench::new(1, 1024, 1, flags);
+        for block in [0, 5] {
+            let part = run(block, 1, Backing::Written(BlockNr(DATA_START)));
+            let inserted = bench.step(|map, change| map.insert(change, part));
+            assert_eq!(inserted.unwrap(), 1);
+        }
+        let all = FileBlock(0)..FileBlock::MAX;
+        let removed = bench.step(|map, change| map.remove(change, all));
+        let expected = SpaceRule::BlockFreedTwice.text();
+        assert_eq!(rule(removed.unwrap_err()), expected);
+        assert!(bench.fs.log().unwrap().failure().is_none());
+        assert_eq!(bench.walk().0.len(), 2);
     }
 }
 
