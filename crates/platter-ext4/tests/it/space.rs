@@ -201,6 +201,28 @@ fn files_with_a_corrupt_block_bitmap_are_removed() {
 }
 
 #[test]
+fn files_with_a_corrupt_inode_bitmap_are_removed() {
+    let image = Image::format(JOURNALED, "32M");
+    let filesystem = begin(&image, None);
+    create(&filesystem, "empty", 0).unwrap();
+    create(&filesystem, "full", 5000).unwrap();
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    corrupt_bitmap(&image, "Inode", 100);
+    let filesystem = begin(&image, None);
+    for name in ["empty", "full"] {
+        unlink(&filesystem, name).unwrap();
+        assert!(walk(&filesystem, name).is_err());
+        assert!(!filesystem.is_read_only());
+    }
+    create(&filesystem, "new", 5000).unwrap();
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    repair(&image);
+    assert!(walk(&image.mount(), "new").is_ok());
+}
+
+#[test]
 fn statfs_is_exact_during_changes() {
     let image = Image::format(&["-b", "1024", "-O", "extent,has_journal"], "16M");
     image.debugfs("mkdir a\nmkdir b\n");
