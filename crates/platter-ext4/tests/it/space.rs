@@ -1,8 +1,5 @@
 //! Space and inodes, against what dumpe2fs counts.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-
 use platter_block::Access;
 use platter_ext4::{Ext4, MountOptions, OnError};
 use platter_vfs::{Context, CreateKind, Error, Filesystem, Name, Result, SetAttr, XattrMode};
@@ -82,24 +79,11 @@ fn space_is_what_dumpe2fs_counts() {
     );
 }
 
-/// Flips a bit of the first block bitmap or inode bitmap, at this byte, which breaks its checksum or count.
-fn corrupt_bitmap(image: &Image, kind: &str, byte: u64) {
-    let text = run(tool("dumpe2fs").arg(image.path()), "");
-    let place = text.split(&format!("{kind} bitmap at ")).nth(1).unwrap();
-    let block = place.split([' ', ',', '\n']).next().unwrap();
-    let offset = block.parse::<u64>().unwrap() * 1024 + byte;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).open(image.path()).unwrap();
-    let mut bits = [0];
-    file.read_exact_at(&mut bits, offset).unwrap();
-    file.write_all_at(&[bits[0] ^ 0x10], offset).unwrap();
-}
-
 /// An image whose first group has a bitmap with a wrong checksum.
 fn corrupt_image() -> Image {
     let image = Image::format(&["-b", "1024", "-O", "extent,metadata_csum"], "16M");
     image.debugfs("mkdir subdir\n");
-    corrupt_bitmap(&image, "Block", 1000);
+    image.corrupt_bitmap("Block", 1000);
     image
 }
 
@@ -172,7 +156,7 @@ fn files_with_a_corrupt_block_bitmap_are_removed() {
         create(&filesystem, "cut", 300 << 10).unwrap();
         filesystem.unmount().unwrap();
         drop(filesystem);
-        corrupt_bitmap(&image, "Block", 1000);
+        image.corrupt_bitmap("Block", 1000);
         let filesystem = begin(&image, (!goes_on).then_some(OnError::ReadOnly));
         unlink(&filesystem, "gone").unwrap();
         assert_eq!(filesystem.is_read_only(), !goes_on);
@@ -208,7 +192,7 @@ fn files_with_a_corrupt_inode_bitmap_are_removed() {
     create(&filesystem, "full", 5000).unwrap();
     filesystem.unmount().unwrap();
     drop(filesystem);
-    corrupt_bitmap(&image, "Inode", 100);
+    image.corrupt_bitmap("Inode", 100);
     let filesystem = begin(&image, None);
     for name in ["empty", "full"] {
         unlink(&filesystem, name).unwrap();

@@ -283,8 +283,14 @@ pub(super) fn dropped(
 /// Corruption is detected here, before anything is changed.
 pub(super) fn drop_credits(change: &XattrChange<'_, '_>, number: InodeNr) -> Result<u32> {
     let ea_inode = read_ea_inode(change.fs, number)?;
-    let pieces = pieces(change.fs, &ea_inode)?.len();
-    let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
+    let pieces = pieces(change.fs, &ea_inode)?;
+    if reference_count(&ea_inode) <= 1 {
+        for blocks in &pieces {
+            alloc::check_freeable(change.space, change.fs, blocks)?;
+        }
+        alloc::check_inode_freeable(change.space, change.fs, number, false)?;
+    }
+    let runs = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
     let groups = change.fs.geometry.groups_count;
     let runs = runs.saturating_mul(2).min(groups);
     let credits = runs.saturating_mul(2);
