@@ -13,6 +13,7 @@ use platter_vfs::{
     Condition, Context, Error, FallocateMode, Filesystem, Inode, Name, SeekTarget, SetAttr,
     SystemClock,
 };
+use rustix::fs::{FallocateFlags, fallocate};
 use testkit::loopdev::{self, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 use testkit::prng::Prng;
@@ -341,6 +342,55 @@ fn files_are_cut_and_freed_in_several_transactions() {
     filesystem.unmount().unwrap();
     let (verdict, report) = e2fsck::report(&path).unwrap();
     assert!(verdict.is_clean(), "{report}");
+}
+
+/// Linux may leave an indirect block whose blocks it punched out part by part.
+#[test]
+fn indirect_blocks_that_linux_emptied_are_freed() {
+    let journal = ["-t", "ext3", "-b", "1024", "-J", "size=4"];
+    for options in [&["-t", "ext2", "-b", "1024"][..], &journal] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let contents = dir.path().join("contents");
+        fs::create_dir(&contents).unwrap();
+        for file in 0..FILES {
+            fs::write(contents.join(name(file)), vec![7; 3 << 20]).unwrap();
+        }
+        mke2fs::make(&path, 30_000, options, Some(&contents)).unwrap();
+        let kernel = Mount::image(&path, "", loopdev::Access::ReadWrite).unwrap();
+        // Each indirect block has 256 numbers, the first one from block 12 on.
+        let mut parts: Vec<u64> = (12..3072).step_by(64).collect();
+        for file in 0..FILES {
+            let path = kernel.root().join(name(file));
+            let file = fs::File::options().write(true).open(path).unwrap();
+            for part in &parts {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&file, flags, part << 10, 64 << 10).unwrap();
+            }
+            parts.reverse();
+        }
+        kernel.unmount(&path).unwrap();
+        let filesystem = mount(&path, None);
+        let root = filesystem.root().unwrap();
+        for file in 0..FILES {
+            let name = name(file);
+            let name = Name::new(name.as_bytes()).unwrap();
+            if file < 2 {
+                root.unlink(&Context::root(), name).unwrap();
+                continue;
+            }
+            let changes = SetAttr {
+                size_bytes: Some(1 << 20),
+                ..SetAttr::default()
+            };
+            let node = root.lookup(name).unwrap();
+            node.set_attr(&Context::root(), &changes).unwrap();
+        }
+        drop(root);
+        filesystem.unmount().unwrap();
+        let (verdict, report) = e2fsck::report(&path).unwrap();
+        assert!(verdict.is_clean(), "{options:?}: {report}");
+    }
 }
 
 #[test]

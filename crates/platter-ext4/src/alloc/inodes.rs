@@ -112,32 +112,67 @@ pub fn free_inode(
     number: InodeNr,
     was_dir: bool,
 ) -> Result<()> {
-    let locus = Locus::inode(u64::from(number.get()));
-    let place = space.geometry.group_of_inode(number);
-    let place = place.filter(|_| number.get() >= space.geometry.first_inode);
-    let Some((group, index)) = place else {
-        return Err(Corrupt::new(locus, SpaceRule::FreedReserved).into());
-    };
+    let (group, index) = freeable(space, number)?;
     if was_dir {
         let mut preallocation = space.directories.lock().remove(number);
         preallocation::close_preallocation(space, &mut preallocation);
     }
     let mut held = slot::inodes(space, fs, group)?;
-    if !held.is_taken(index) {
-        return Err(Corrupt::new(locus, SpaceRule::InodeFreedTwice).into());
-    }
-    if was_dir && held.directories() == 0 {
-        return Err(held.corrupt(SpaceRule::UsedDirs));
-    }
-    if held.free() >= space.geometry.inodes_per_group {
-        return Err(held.corrupt(SpaceRule::FreeInodes));
-    }
+    check_taken(space, &held, number, index, was_dir)?;
     recording::join(space, handle, group, &mut held.recording)?;
     held.give(index, was_dir);
     space.slot(group).note_inodes(&held);
     space.counters.free_inodes.add(1);
     if was_dir {
         space.counters.directories.sub(1);
+    }
+    Ok(())
+}
+
+/// Checks that an inode can be freed, which reads the bitmap of its group: before an operation that
+/// frees it after other changes. In a replay, nothing is checked: the bitmaps may be older than its records.
+///
+/// # Errors
+/// Those of [`free_inode`].
+pub fn check_inode_freeable(
+    space: &Allocator,
+    fs: &FsContext,
+    number: InodeNr,
+    was_dir: bool,
+) -> Result<()> {
+    if space.excluded.is_some() {
+        return Ok(());
+    }
+    let (group, index) = freeable(space, number)?;
+    let held = slot::inodes(space, fs, group)?;
+    check_taken(space, &held, number, index, was_dir)
+}
+
+/// Returns the group of an inode that is not reserved, and the index in the group.
+fn freeable(space: &Allocator, number: InodeNr) -> Result<(GroupNr, u32)> {
+    let place = space.geometry.group_of_inode(number);
+    let place = place.filter(|_| number.get() >= space.geometry.first_inode);
+    let locus = Locus::inode(u64::from(number.get()));
+    Ok(place.ok_or(Corrupt::new(locus, SpaceRule::FreedReserved))?)
+}
+
+/// Checks that an inode is in use, and that the counts of its group include it.
+fn check_taken(
+    space: &Allocator,
+    held: &Inodes,
+    number: InodeNr,
+    index: u32,
+    is_directory: bool,
+) -> Result<()> {
+    if !held.is_taken(index) {
+        let locus = Locus::inode(u64::from(number.get()));
+        return Err(Corrupt::new(locus, SpaceRule::InodeFreedTwice).into());
+    }
+    if is_directory && held.directories() == 0 {
+        return Err(held.corrupt(SpaceRule::UsedDirs));
+    }
+    if held.free() >= space.geometry.inodes_per_group {
+        return Err(held.corrupt(SpaceRule::FreeInodes));
     }
     Ok(())
 }

@@ -39,10 +39,10 @@ use fixed::FixedBuilder;
 use ranges::BlockRanges;
 use slot::Slot;
 
-pub use inodes::{alloc_inode, free_inode, is_inode_in_use};
+pub use inodes::{alloc_inode, check_inode_freeable, free_inode, is_inode_in_use};
 use preallocation::DirectoryPreallocations;
 pub use preallocation::{Preallocation, close_preallocation};
-pub use record::{free_blocks, record};
+pub use record::{check_freeable, free_blocks, record};
 pub use search::{alloc_blocks, alloc_for_directory, finish_freed, give_back, take, take_growing};
 pub use trim::trim;
 pub use usage::is_free;

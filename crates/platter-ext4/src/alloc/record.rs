@@ -82,7 +82,15 @@ pub fn free_blocks(
     Ok(())
 }
 
-fn check_freeable(space: &Allocator, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
+/// Checks that blocks can be freed, which reads the bitmaps of their groups: before an operation that
+/// frees them after other changes.
+///
+/// # Errors
+/// Those of [`free_blocks`].
+pub fn check_freeable(space: &Allocator, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
+    if space.excluded.is_some() {
+        return Ok(());
+    }
     let length = blocks.end.0.saturating_sub(blocks.start.0);
     let is_inside = space.geometry.contains(blocks.start, length);
     let own = space.fixed.within(blocks.start.0..blocks.end.0).next();

@@ -73,6 +73,15 @@ impl Slot {
     }
 }
 
+/// Location of the inode number of the parent, valid while the directory is not modified.
+#[derive(Debug, Clone, Copy)]
+pub enum ParentSlot {
+    /// In the inode of an inline directory.
+    Inode,
+    /// In the entry `..`.
+    Entry(Slot),
+}
+
 /// Where to insert a name that does not exist, valid while the directory is not modified.
 #[derive(Debug, Clone, Copy)]
 pub struct Vacancy {
@@ -156,6 +165,30 @@ impl<'a> Directory<'a> {
             Survey::There(_) => Err(Condition::Exists.into()),
             Survey::Missing(vacancy) => Ok(vacancy),
         }
+    }
+
+    /// Returns the location of the parent's inode number, which is not encrypted.
+    ///
+    /// # Errors
+    /// `Corrupt` if the second entry is not `..`.
+    pub fn locate_parent(&self) -> Result<ParentSlot> {
+        if let Contents::Inline(_) = &self.contents {
+            return Ok(ParentSlot::Inode);
+        }
+        let broken = || self.broken_entry(0, (0, DirEntryRule::Dots));
+        let first = self.contents.read(0)?.ok_or_else(broken)?;
+        let entry = self.format.entries(&first).nth(1).ok_or_else(broken)?;
+        let entry = entry.map_err(|broken| self.broken_entry(0, broken))?;
+        let inode = entry.inode.filter(|_| entry.name == b"..");
+        Ok(ParentSlot::Entry(Slot {
+            found: Found {
+                inode: inode.ok_or_else(broken)?,
+                kind: entry.kind,
+            },
+            chunk: 0,
+            before: Some(0),
+            offset: entry.offset,
+        }))
     }
 
     fn survey(&self, name: Name<'_>) -> Result<Survey> {

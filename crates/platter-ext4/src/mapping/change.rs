@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use platter_block::lock::Mutex;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 
 use crate::FsContext;
-use crate::alloc::{self, Allocator, Portion, Reserve};
+use crate::alloc::{self, Allocator, Portion, Reserve, SpaceRule};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
@@ -36,6 +37,12 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
         self.alloc(fs, handle, goal)
     }
 
+    /// Checks that whole clusters can be freed, which reads their bitmaps.
+    ///
+    /// # Errors
+    /// Those of [`free`](Self::free).
+    fn check_freeable(&self, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()>;
+
     /// Frees whole clusters.
     ///
     /// # Errors
@@ -47,6 +54,10 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
 impl BlockSource for Allocator {
     fn alloc(&self, fs: &FsContext, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         self.portion(Reserve::Split).alloc(fs, handle, goal)
+    }
+
+    fn check_freeable(&self, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
+        alloc::check_freeable(self, fs, blocks)
     }
 
     fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
@@ -69,6 +80,10 @@ impl BlockSource for Portion<'_> {
         goal: BlockNr,
     ) -> Result<BlockNr> {
         alloc::alloc_for_directory(self.space, fs, handle, directory, goal, self.from)
+    }
+
+    fn check_freeable(&self, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
+        alloc::check_freeable(self.space, fs, blocks)
     }
 
     fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
@@ -114,6 +129,10 @@ impl BlockSource for ReservedSource<'_> {
         self.left.store(left - 1, Ordering::Relaxed);
         self.taken.lock().push(taken.start);
         Ok(taken.start)
+    }
+
+    fn check_freeable(&self, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
+        alloc::check_freeable(self.space, fs, blocks)
     }
 
     fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
@@ -169,6 +188,25 @@ impl MapChange<'_, '_> {
         Ok(block)
     }
 
+    /// Checks that all of these runs of blocks can be freed: before the first change of a step, whose later
+    /// errors abort the transaction.
+    ///
+    /// # Errors
+    /// `Corrupt`, also for a block in two runs; `Io`.
+    pub(super) fn check_freeable(&self, runs: &mut [(BlockNr, u64)]) -> Result<()> {
+        runs.sort_unstable();
+        let mut free_to = BlockNr(0);
+        for &(first, count) in &*runs {
+            if first < free_to {
+                return Err(Corrupt::new(Locus::block(first.0), SpaceRule::BlockFreedTwice).into());
+            }
+            let blocks = self.clusters(first, count);
+            self.space.check_freeable(self.fs, &blocks)?;
+            free_to = BlockNr(first.0.saturating_add(count));
+        }
+        Ok(())
+    }
+
     /// Frees a block of the mapping itself.
     pub(super) fn free_node(&mut self, block: BlockNr) -> Result<()> {
         self.free_clusters(block, 1, true)
@@ -182,19 +220,24 @@ impl MapChange<'_, '_> {
     }
 
     fn free_clusters(&mut self, first: BlockNr, count: u64, is_metadata: bool) -> Result<()> {
+        let blocks = self.clusters(first, count);
         let ratio = u64::from(self.fs.geometry.cluster_blocks);
-        let start = first.0 - first.0 % ratio;
-        let end = (first.0 + count).next_multiple_of(ratio);
-        let end = end.min(self.fs.geometry.blocks_count);
-        let blocks = BlockNr(start)..BlockNr(end);
+        let clusters = (blocks.end.0 - blocks.start.0).div_ceil(ratio);
         if is_metadata {
             self.handle.forget(blocks.clone());
         }
         self.space.free(self.fs, self.handle, blocks)?;
-        let clusters = (end - start).div_ceil(ratio);
         let freed = clusters.saturating_mul(self.cluster_sectors());
         self.inode.sectors = self.inode.sectors.saturating_sub(freed);
         Ok(())
+    }
+
+    /// Returns the blocks of the clusters that a run of blocks lies in.
+    fn clusters(&self, first: BlockNr, count: u64) -> Range<BlockNr> {
+        let ratio = u64::from(self.fs.geometry.cluster_blocks);
+        let start = first.0 - first.0 % ratio;
+        let end = (first.0 + count).next_multiple_of(ratio);
+        BlockNr(start)..BlockNr(end.min(self.fs.geometry.blocks_count))
     }
 
     /// Returns the size of a cluster in units of 512 bytes.

@@ -12,15 +12,15 @@ use crate::inode;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Inode, InodeFlags};
 use crate::txn::Handle;
-use crate::xattr::{self, change_credits};
+use crate::xattr;
 
 fn apply(
     node: &Ext4Inode,
     context: &Context,
     handle: &mut Handle<'_>,
     state: &mut InodeState,
-    changes: &SetAttr,
-    flags: InodeFlags,
+    (changes, flags): (&SetAttr, InodeFlags),
+    needed: &mut Option<u32>,
 ) -> Result<()> {
     if state
         .inode
@@ -34,7 +34,9 @@ fn apply(
     quotas::check_new_owners(node, context, state, changes)?;
     if let Some(permissions) = changes.permissions {
         let mut change = xattrs::begin(node, context, handle, state)?;
-        xattr::set_permissions(&mut change, permissions & 0o7777)?;
+        let set = xattr::set_permissions(&mut change, permissions & 0o7777);
+        *needed = change.needed;
+        set?;
     }
     let SetAttr {
         permissions: _,
@@ -189,8 +191,8 @@ impl AttributedInode for Ext4Inode {
     fn change_attributes(&self, context: &Context, changes: &SetAttr) -> Result<()> {
         let flags = flags_after(self, changes)?;
         self.retry_after_enospc(|| {
-            self.change(change_credits(self.fs()), |handle, state| {
-                apply(self, context, handle, state, changes, flags)
+            xattrs::in_handle(self, |handle, state, needed| {
+                apply(self, context, handle, state, (changes, flags), needed)
             })
         })
     }

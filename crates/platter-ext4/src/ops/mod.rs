@@ -441,7 +441,7 @@ impl Drop for Ext4Inode {
         let is_gone = self.state.read().inode.links == 0;
         if is_gone && self.sb.can_write() && !self.sb.is_closed() {
             // What could not be freed is left to the next mount, as after a crash.
-            let _ = data::evict(self);
+            let _ = self.sb.recorded(data::evict(self));
         }
     }
 }

@@ -257,7 +257,7 @@ pub(super) fn fill(
         let mut change = new_xattrs(node, blueprint.context, space, handle, inode);
         if let Err(error) = xattr::inherit(&mut change, &new, Some(acl)) {
             // One of two lists may be there already.
-            let _ = change.release()?;
+            release(&mut change)?;
             return Err(error);
         }
     }
@@ -268,7 +268,7 @@ pub(super) fn fill(
         .and_then(|mut directory| directory.begin(node.number));
     if begun.is_err() {
         let context = blueprint.context;
-        let _ = new_xattrs(node, context, space, handle, inode).release()?;
+        release(&mut new_xattrs(node, context, space, handle, inode))?;
     }
     begun
 }
@@ -319,8 +319,15 @@ fn new_xattrs<'a, 'h>(
         now: inode.changed,
         clock: &*node.sb.clock,
         holding: quotas::hold_for_xattrs(node, context, inode),
+        needed: None,
         inode,
     }
+}
+
+/// Releases the attributes of a new inode, which is not created.
+fn release(change: &mut XattrChange<'_, '_>) -> Result<()> {
+    let released = change.release().map(|_| ());
+    released.map_err(|error| change.handle.abort(error))
 }
 
 /// Takes back what [`fill`] gave, and the inode itself.
@@ -333,7 +340,7 @@ pub(super) fn undo(
     let fs = node.fs();
     let (number, is_directory) = (inode.number, inode.kind == FileKind::Directory);
     let context = Context::root();
-    let _ = new_xattrs(node, &context, space, handle, inode).release()?;
+    release(&mut new_xattrs(node, &context, space, handle, inode))?;
     let mut change = MapChange {
         fs,
         space: &space,

@@ -235,6 +235,10 @@ impl BlockSource for Limited<'_> {
         })
     }
 
+    fn check_freeable(&self, fs: &FsContext, blocks: &Range<BlockNr>) -> Result<()> {
+        self.space.check_freeable(fs, blocks)
+    }
+
     fn free(&self, fs: &FsContext, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         BlockSource::free(&self.space, fs, handle, blocks)
     }

@@ -30,6 +30,7 @@ pub(super) fn unlink(node: &Ext4Inode, slot: &Slot, victim: &Arc<Ext4Inode>) -> 
     inode::read_slot(fs, victim.number)?;
     // An inode without other users is freed at once. Lookups from here on wait until it is gone.
     let is_ours = data::is_bare(victim)
+        && data::is_freeable(victim)
         && sb.nodes.withdraw(victim.number.id(), victim)
         && data::is_bare(victim);
     let keeper = sync::keeper(node);

@@ -9,9 +9,10 @@ use super::create::{self, new_inode_credits};
 use super::names::Cores;
 use super::new_inode::{self, Blueprint};
 use super::quotas::{self, Limited};
-use super::{Ext4Inode, data, sync};
+use super::{Ext4Inode, InodeState, data, sync};
+use crate::FsContext;
 use crate::alloc::Portion;
-use crate::directory::{CHANGE_CREDITS, insert_credits};
+use crate::directory::{CHANGE_CREDITS, DirectoryMut, ParentSlot, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
 use crate::orphan::ORPHAN_CREDITS;
 use crate::txn::Handle;
@@ -27,6 +28,12 @@ pub(super) fn apply(rename: &Rename<'_, Ext4Inode>) -> Result<()> {
     let dir = rename.from.dir;
     let space = dir.sb.space()?.portion(dir.reserve_of(rename.context));
     Move(rename).apply(space)
+}
+
+/// Locations of `..` in the directories that get another parent.
+struct Parents {
+    moved: Option<ParentSlot>,
+    there: Option<ParentSlot>,
 }
 
 /// What is renamed.
@@ -68,17 +75,18 @@ impl Move<'_, '_> {
         }
         let mut handle = fs.begin(credits)?;
         let mut cores = Cores::lock(&nodes);
+        let parents = self.locate_parents(fs, &mut cores)?;
         let to = self.to.dir;
         let limited = quotas::limited(to, space, cores.of(to), self.context);
         let now = sb.clock.now();
         let is_gone = match self.mode {
             RenameMode::Exchange => {
-                self.exchange(space, &mut handle, &mut cores)?;
+                self.exchange(space, &mut handle, &mut cores, &parents)?;
                 false
             }
             RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout => {
                 self.put_new_name((space, &limited), &mut handle, &mut cores, blueprint)?;
-                let finished = self.finish(space, &mut handle, &mut cores, now);
+                let finished = self.finish(space, &mut handle, &mut cores, &parents, now);
                 finished.map_err(|error| handle.abort(error))?
             }
         };
@@ -98,20 +106,39 @@ impl Move<'_, '_> {
         Ok(())
     }
 
+    /// Locates the parents of the directories that move, before the first change.
+    fn locate_parents(&self, fs: &FsContext, cores: &mut Cores<'_>) -> Result<Parents> {
+        let mut locate = |node: &Ext4Inode| {
+            let directory = cores.of(node).directory(fs)?;
+            directory.locate_parent()
+        };
+        let is_exchange = self.mode == RenameMode::Exchange;
+        let there = self.there.as_deref().filter(|_| is_exchange);
+        let moves = |node: &&Ext4Inode| self.moves_directory(node);
+        Ok(Parents {
+            moved: Some(&*self.moved)
+                .filter(moves)
+                .map(&mut locate)
+                .transpose()?,
+            there: there.filter(moves).map(&mut locate).transpose()?,
+        })
+    }
+
     /// Makes each of two names name what the other did.
     fn exchange(
         &self,
         space: Portion<'_>,
         handle: &mut Handle<'_>,
         cores: &mut Cores<'_>,
+        parents: &Parents,
     ) -> Result<()> {
         let Some(there) = &self.there else {
             return Ok(());
         };
         replace(space, handle, cores, self.to, &self.moved)?;
         let rest = replace(space, handle, cores, self.from, there)
-            .and_then(|()| self.set_parent(space, handle, cores, &self.moved, self.to))
-            .and_then(|()| self.set_parent(space, handle, cores, there, self.from));
+            .and_then(|()| set_parent(space, handle, cores, (&self.moved, parents.moved), self.to))
+            .and_then(|()| set_parent(space, handle, cores, (there, parents.there), self.from));
         rest.map_err(|error| handle.abort(error))?;
         // Of two directories that trade places, none is one more anywhere.
         if self.moved.kind != there.kind {
@@ -186,6 +213,7 @@ impl Move<'_, '_> {
         space: Portion<'_>,
         handle: &mut Handle<'_>,
         cores: &mut Cores<'_>,
+        parents: &Parents,
         now: Timestamp,
     ) -> Result<bool> {
         let sb = &self.from.dir.sb;
@@ -200,26 +228,9 @@ impl Move<'_, '_> {
                 register.add(&sb.fs, handle, there.number)?;
             }
         }
-        self.set_parent(space, handle, cores, &self.moved, self.to)?;
+        set_parent(space, handle, cores, (&self.moved, parents.moved), self.to)?;
         self.count_move(cores, &self.moved, self.from, self.to);
         Ok(is_gone)
-    }
-
-    /// Makes `..` of a directory that moved name its new parent.
-    fn set_parent(
-        &self,
-        space: Portion<'_>,
-        handle: &mut Handle<'_>,
-        cores: &mut Cores<'_>,
-        node: &Ext4Inode,
-        to: Place<'_>,
-    ) -> Result<()> {
-        if !self.moves_directory(node) {
-            return Ok(());
-        }
-        let fs = node.fs();
-        let mut directory = cores.of(node).directory_mut(fs, &space, handle)?;
-        directory.set_parent(to.dir.number)
     }
 
     /// Counts a directory that moved where it came, and where it left.
@@ -229,6 +240,22 @@ impl Move<'_, '_> {
             cores.of(to.dir).count_directory();
         }
     }
+}
+
+/// Makes `..` of a directory that moved name its new parent. That takes no key: `..` is not encrypted.
+fn set_parent(
+    space: Portion<'_>,
+    handle: &mut Handle<'_>,
+    cores: &mut Cores<'_>,
+    (node, slot): (&Ext4Inode, Option<ParentSlot>),
+    to: Place<'_>,
+) -> Result<()> {
+    let Some(slot) = slot else {
+        return Ok(());
+    };
+    let InodeState { inode, map, .. } = cores.of(node);
+    let mut directory = DirectoryMut::open_without_key(node.fs(), &space, handle, inode, map)?;
+    directory.set_parent(&slot, to.dir.number)
 }
 
 /// Makes the name at `place` name `node`.

@@ -13,6 +13,7 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
 use crate::FsContext;
+use crate::ondisk::InodeFlags;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::Inode;
 use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace};
@@ -105,8 +106,12 @@ pub fn owner_sectors(fs: &FsContext, size_bytes: u64) -> u64 {
 }
 
 /// Returns what an inode counts for. Where its attributes are corrupt, its EA inodes are left out.
+/// An EA inode counts for nothing: the inodes with the attribute are charged for it.
 #[must_use]
 pub fn charge_of(fs: &FsContext, inode: &Inode) -> Charge {
+    if inode.flags.contains(InodeFlags::EA_INODE) {
+        return Charge::of(inode, 0).nothing();
+    }
     let ea_inodes = match fs.quotas() {
         Some(_) => values_outside(fs, inode).map_or(0, |values| values.len() as u64),
         None => 0,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -70,6 +71,20 @@ impl Image {
             .trim_start_matches(':')
             .trim()
             .into()
+    }
+
+    /// Flips a bit of the first block bitmap or inode bitmap, in this byte, which breaks its checksum or
+    /// count. Blocks have 1 KiB.
+    pub(crate) fn corrupt_bitmap(&self, kind: &str, byte: u64) {
+        let text = run(tool("dumpe2fs").arg(self.path()), "");
+        let place = text.split(&format!("{kind} bitmap at ")).nth(1).unwrap();
+        let block = place.split([' ', ',', '\n']).next().unwrap();
+        let offset = block.parse::<u64>().unwrap() * 1024 + byte;
+        let mut options = File::options();
+        let file = options.read(true).write(true).open(self.path()).unwrap();
+        let mut bits = [0];
+        file.read_exact_at(&mut bits, offset).unwrap();
+        file.write_all_at(&[bits[0] ^ 0x10], offset).unwrap();
     }
 
     /// The image as a device.

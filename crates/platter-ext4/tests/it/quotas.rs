@@ -394,6 +394,34 @@ fn usage_survives_a_crash_with_orphans() {
     }
 }
 
+/// The kernel puts an EA inode without references on the orphan list.
+#[test]
+fn orphaned_ea_inode_is_freed_without_a_change_of_usage() {
+    let image = Image::format(ALL_KINDS, "32M");
+    let mount = Mount::new(&image, [false; 3]);
+    file(&mount.root(), 1000, "kept", 100 << 10).unwrap();
+    mount.filesystem.unmount().unwrap();
+    let used = mount.used(QuotaOwner::User(1000));
+    drop(mount);
+    let value = image.path().with_extension("value");
+    crate::image::write(&value, &noise(1, 5000));
+    let printed = image.debugfs(&format!("write {} value\n", value.display()));
+    let number = printed.split("Allocated inode: ").nth(1).unwrap();
+    let number = number.split_whitespace().next().unwrap();
+    // `EXT4_EXTENTS_FL` and `EXT4_EA_INODE_FL`.
+    image.debugfs(&format!(
+        "sif value uid 1000\nsif value gid 1001\nsif value flags 0x280000\n\
+         sif value links_count 0\nunlink value\nssv last_orphan {number}\n"
+    ));
+    let mount = Mount::new(&image, [false; 3]);
+    assert_eq!(mount.used(QuotaOwner::User(1000)), used);
+    mount.filesystem.unmount().unwrap();
+    drop(mount);
+    assert_eq!(image.faults(), "");
+    assert_eq!(image.field("First orphan inode"), "");
+    assert_eq!(listed(&image, "user")[&1000], used);
+}
+
 #[test]
 fn limits_need_a_quota_file_of_their_kind() {
     let image = Image::format(&["-t", "ext4", "-O", "quota"], "8M");

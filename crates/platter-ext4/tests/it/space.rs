@@ -1,13 +1,12 @@
 //! Space and inodes, against what dumpe2fs counts.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-
 use platter_block::Access;
-use platter_ext4::{MountOptions, OnError};
-use platter_vfs::{Context, CreateKind, Filesystem, Name, XattrMode};
+use platter_ext4::{Ext4, MountOptions, OnError};
+use platter_vfs::{Context, CreateKind, Error, Filesystem, Name, Result, SetAttr, XattrMode};
 
-use crate::image::{Image, mount, run, tool, walk};
+use crate::image::{Image, mount, read_all, run, tool, walk};
+
+const JOURNALED: &[&str] = &["-b", "1024", "-O", "has_journal,extent,metadata_csum"];
 
 /// A number that dumpe2fs prints after `label`.
 fn number(text: &str, label: &str) -> u64 {
@@ -84,17 +83,42 @@ fn space_is_what_dumpe2fs_counts() {
 fn corrupt_image() -> Image {
     let image = Image::format(&["-b", "1024", "-O", "extent,metadata_csum"], "16M");
     image.debugfs("mkdir subdir\n");
-    let text = run(tool("dumpe2fs").arg(image.path()), "");
-    let place = text.split("Block bitmap at ").nth(1).unwrap();
-    let block: u64 = place
-        .split([' ', ',', '\n'])
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
-    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
-    file.write_all_at(&[0x10], block * 1024 + 1000).unwrap();
+    image.corrupt_bitmap("Block", 1000);
     image
+}
+
+fn begin(image: &Image, on_error: Option<OnError>) -> Ext4 {
+    let options = MountOptions {
+        read_only: false,
+        on_error,
+        ..MountOptions::default()
+    };
+    mount(image.device(Access::Write), &options).unwrap()
+}
+
+fn create(filesystem: &Ext4, name: &str, len: usize) -> Result<()> {
+    let root = filesystem.root()?;
+    let name = Name::new(name.as_bytes())?;
+    let file = root.create(&Context::root(), name, CreateKind::Regular, 0o644)?;
+    if len > 0 {
+        file.write_at(0, &vec![7; len])?;
+    }
+    file.sync(false)
+}
+
+fn unlink(filesystem: &Ext4, name: &str) -> Result<()> {
+    let root = filesystem.root()?;
+    root.unlink(&Context::root(), Name::new(name.as_bytes())?)
+}
+
+/// Has e2fsck repair an image with errors, and checks that it found some.
+fn repair(image: &Image) {
+    assert!(image.field("Filesystem state").contains("with errors"));
+    let output = tool("e2fsck").arg("-fy").arg(image.path()).output();
+    let output = output.unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert_eq!(image.faults(), "");
 }
 
 #[test]
@@ -120,6 +144,66 @@ fn group_with_a_corrupt_bitmap_is_skipped_and_recorded() {
         assert_eq!(image.field("FS Error count"), "1");
         assert_eq!(image.field("First error err"), "EFSBADCRC");
     }
+}
+
+#[test]
+fn files_with_a_corrupt_block_bitmap_are_removed() {
+    let ext2 = &["-t", "ext2", "-b", "1024"][..];
+    for (options, goes_on) in [(JOURNALED, true), (JOURNALED, false), (ext2, true)] {
+        let image = Image::format(options, "32M");
+        let filesystem = begin(&image, None);
+        create(&filesystem, "gone", 300 << 10).unwrap();
+        create(&filesystem, "cut", 300 << 10).unwrap();
+        filesystem.unmount().unwrap();
+        drop(filesystem);
+        image.corrupt_bitmap("Block", 1000);
+        let filesystem = begin(&image, (!goes_on).then_some(OnError::ReadOnly));
+        unlink(&filesystem, "gone").unwrap();
+        assert_eq!(filesystem.is_read_only(), !goes_on);
+        if !goes_on {
+            continue;
+        }
+        let cut = walk(&filesystem, "cut").unwrap();
+        let changes = SetAttr {
+            size_bytes: Some(0),
+            ..SetAttr::default()
+        };
+        let changed = cut.set_attr(&Context::root(), &changes);
+        assert!(matches!(changed, Err(Error::Corrupt(_))), "{changed:?}");
+        assert_eq!(cut.attr().unwrap().size_bytes, 0);
+        drop(cut);
+        create(&filesystem, "new", 5000).unwrap();
+        assert!(!filesystem.is_read_only());
+        filesystem.unmount().unwrap();
+        drop(filesystem);
+        repair(&image);
+        let filesystem = image.mount();
+        assert!(walk(&filesystem, "gone").is_err());
+        let new = walk(&filesystem, "new").unwrap();
+        assert_eq!(read_all(&*new, 1000), [7; 5000]);
+    }
+}
+
+#[test]
+fn files_with_a_corrupt_inode_bitmap_are_removed() {
+    let image = Image::format(JOURNALED, "32M");
+    let filesystem = begin(&image, None);
+    create(&filesystem, "empty", 0).unwrap();
+    create(&filesystem, "full", 5000).unwrap();
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    image.corrupt_bitmap("Inode", 100);
+    let filesystem = begin(&image, None);
+    for name in ["empty", "full"] {
+        unlink(&filesystem, name).unwrap();
+        assert!(walk(&filesystem, name).is_err());
+        assert!(!filesystem.is_read_only());
+    }
+    create(&filesystem, "new", 5000).unwrap();
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    repair(&image);
+    assert!(walk(&image.mount(), "new").is_ok());
 }
 
 #[test]

@@ -275,6 +275,69 @@ fn directories_that_trade_places_need_no_further_link() {
     assert_eq!(above.unwrap().id(), a.id());
 }
 
+/// Without the key, as in Linux, only names in an encrypted directory cannot change.
+#[test]
+fn encrypted_directory_moves_to_another_parent() {
+    let image = Image::format(&["-b", "1024", "-O", "has_journal,extent,encrypt"], "16M");
+    image.debugfs("mkdir a\nmkdir b\nmkdir a/x\nmkdir b/y\nmkdir b/y/z\n");
+    image.debugfs("sif a/x flags 0x80800\n");
+    let filesystem = begin(&image).unwrap();
+    let [a, b] = ["a", "b"].map(|path| walk(&filesystem, path).unwrap());
+    let [x, y] = [&b"x"[..], b"y"].map(|name| Name::new(name).unwrap());
+    let dotdot = Name::new(b"..").unwrap();
+    let (context, replace) = (Context::root(), RenameMode::Replace);
+    a.rename(&context, x, b.id(), x, replace).unwrap();
+    let moved = b.lookup(x).unwrap();
+    assert_eq!(moved.lookup(dotdot).unwrap().id(), b.id());
+    b.rename(&context, x, a.id(), y, replace).unwrap();
+    a.rename(&context, y, b.id(), y, RenameMode::Exchange)
+        .unwrap();
+    assert_eq!(b.lookup(y).unwrap().id(), moved.id());
+    assert_eq!(moved.lookup(dotdot).unwrap().id(), b.id());
+    let into = a.rename(&context, y, moved.id(), y, replace);
+    assert!(matches!(into, Err(Error::Condition(Condition::NoKey))));
+    let out = moved.rename(&context, y, a.id(), x, replace);
+    assert!(matches!(out, Err(Error::Condition(Condition::NoKey))));
+    assert!(!filesystem.is_read_only());
+    drop((a, b, moved));
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    // Empty, and without a policy, which e2fsck requires.
+    image.debugfs("sif b/y flags 0x80000\n");
+    assert_eq!(image.faults(), "");
+}
+
+#[test]
+fn directory_with_a_corrupt_block_stays_where_it_is() {
+    let image = Image::format(&["-b", "1024", "-O", "extent,metadata_csum"], "16M");
+    image.debugfs("mkdir a\nmkdir b\nmkdir a/x\nmkdir b/y\n");
+    let printed = image.debugfs("bmap a/x 0\n");
+    let block: Option<u64> = printed.lines().find_map(|line| line.trim().parse().ok());
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0xff; 1024], block.unwrap() * 1024)
+        .unwrap();
+    let filesystem = begin(&image).unwrap();
+    let [a, b] = ["a", "b"].map(|path| walk(&filesystem, path).unwrap());
+    let [x, y] = [&b"x"[..], b"y"].map(|name| Name::new(name).unwrap());
+    let (context, exchange) = (Context::root(), RenameMode::Exchange);
+    for moved in [
+        a.rename(&context, x, b.id(), x, RenameMode::Replace),
+        a.rename(&context, x, b.id(), y, exchange),
+        b.rename(&context, y, a.id(), x, exchange),
+    ] {
+        assert!(matches!(moved, Err(Error::Corrupt(_))), "{moved:?}");
+        assert!(!filesystem.is_read_only());
+    }
+    // Within its parent its block is not needed.
+    a.rename(&context, x, a.id(), y, RenameMode::Replace)
+        .unwrap();
+    b.rename(&context, y, a.id(), x, RenameMode::Replace)
+        .unwrap();
+    assert_eq!((a.attr().unwrap().links, b.attr().unwrap().links), (4, 2));
+    drop((a, b));
+    filesystem.unmount().unwrap();
+}
+
 #[test]
 fn times_of_writing_are_shown_as_they_are_kept() {
     for (inode_bytes, granularity, nanoseconds) in [("128", 1_000_000_000, 0), ("256", 1, 7)] {

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter_block::Access;
+use platter_block::sim::{Effect, Fault, FaultDevice, When};
+use platter_block::{Access, BlockDevice, Operation};
 use platter_ext4::{Ext4, MountOptions};
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
-use platter_vfs::{Condition, Context, Credentials, Error, Filesystem, Inode, SetAttr, XattrMode};
+use platter_vfs::{
+    Condition, Context, Credentials, Error, Filesystem, Inode, Name, SetAttr, XattrMode,
+};
 
 use crate::image::{Image, mount, noise, walk};
 
@@ -140,6 +145,36 @@ fn attributes_that_are_set_are_there_until_they_are_removed() {
 }
 
 #[test]
+fn large_values_change_while_transactions_are_committed() {
+    let options = ["-b", "1024", "-O", "has_journal,extent,ea_inode"];
+    let image = Image::format(&options, "32M");
+    let filesystem = begin(&image);
+    let dir = filesystem.root().unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                filesystem.sync().unwrap();
+            }
+        });
+        let changed = (0..300).try_for_each(|round| {
+            let name = format!("user.{}", round % 3);
+            set(&*dir, &name, &noise(round, 9000))?;
+            match round % 4 {
+                0 => dir.remove_xattr(&root(), name.as_bytes()),
+                _ => Ok(()),
+            }
+        });
+        is_done.store(true, Ordering::Relaxed);
+        changed.unwrap();
+    });
+    drop(dir);
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    assert_eq!(image.faults(), "");
+}
+
+#[test]
 fn modes_of_setting_and_limits_are_those_of_linux() {
     let image = Image::format(&["-b", "1024", "-I", "128"], "4M");
     let filesystem = begin(&image);
@@ -189,6 +224,78 @@ fn modes_of_setting_and_limits_are_those_of_linux() {
     filesystem.unmount().unwrap();
     drop(filesystem);
     assert_eq!(image.faults(), "");
+}
+
+#[test]
+fn file_with_unreadable_attributes_is_removed() {
+    let options = [
+        "-b",
+        "1024",
+        "-I",
+        "128",
+        "-O",
+        "has_journal,extent,ext_attr",
+    ];
+    let image = Image::format(&options, "16M");
+    image.debugfs("mknod fifo p\nea_set fifo user.a value\n");
+    let printed = image.debugfs("stat fifo\n");
+    let block = printed.split("File ACL: ").nth(1).unwrap();
+    let block: u64 = block.split_whitespace().next().unwrap().parse().unwrap();
+    let faults = Arc::new(FaultDevice::new(image.device(Access::Write)));
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let device: Arc<dyn BlockDevice> = Arc::<FaultDevice>::clone(&faults);
+    let filesystem = mount(device, &options).unwrap();
+    faults.arm(Fault {
+        operation: Operation::Read,
+        when: When::Touching(block * 1024..(block + 1) * 1024),
+        effect: Effect::Tear { seed: 1 },
+    });
+    let dir = filesystem.root().unwrap();
+    let name = Name::new(b"fifo").unwrap();
+    dir.unlink(&root(), name).unwrap();
+    assert!(faults.hits() > 0);
+    assert!(!filesystem.is_read_only());
+    set(&*dir, "user.a", b"value").unwrap();
+    faults.disarm();
+    drop(dir);
+    filesystem.unmount().unwrap();
+    drop((filesystem, faults));
+    assert_eq!(image.mount().orphans().all().len(), 1);
+    begin(&image).unmount().unwrap();
+    assert_eq!(image.mount().orphans().all().len(), 0);
+    assert_eq!(image.faults(), "");
+}
+
+#[test]
+fn value_with_a_corrupt_block_bitmap_stays() {
+    let options = [
+        "-b",
+        "1024",
+        "-O",
+        "has_journal,extent,ea_inode,metadata_csum",
+    ];
+    let image = Image::format(&options, "32M");
+    let filesystem = begin(&image);
+    let value = noise(1, 5000);
+    set(&*filesystem.root().unwrap(), "user.a", &value).unwrap();
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    image.corrupt_bitmap("Block", 1000);
+    let filesystem = begin(&image);
+    let dir = filesystem.root().unwrap();
+    for changed in [
+        set(&*dir, "user.a", &noise(2, 5000)),
+        dir.remove_xattr(&root(), b"user.a"),
+    ] {
+        assert!(matches!(changed, Err(Error::Corrupt(_))), "{changed:?}");
+        assert!(!filesystem.is_read_only());
+    }
+    assert_eq!(dir.get_xattr(b"user.a").unwrap(), value);
+    drop(dir);
+    filesystem.unmount().unwrap();
 }
 
 #[test]

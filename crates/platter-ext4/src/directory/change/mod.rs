@@ -14,8 +14,8 @@ mod tests;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Name, Result};
 
-use super::contents::{Contents, verifier};
-use super::{DirEntryRule, Directory, Found, Slot, Vacancy};
+use super::contents::verifier;
+use super::{Directory, Found, ParentSlot, Slot, Vacancy};
 use crate::FsContext;
 use crate::mapping::{BlockMap, BlockSource};
 use crate::ondisk::dir_entry::{EntryFormat, TAIL_BYTES, split_new_tail};
@@ -56,11 +56,26 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         inode: &'a mut Inode,
         map: &'a mut BlockMap,
     ) -> Result<Self> {
+        let directory = Self::open_without_key(fs, space, handle, inode, map)?;
+        if directory.inode.is_encrypted() {
+            return Err(Condition::NoKey.into());
+        }
+        Ok(directory)
+    }
+
+    /// Like [`open`](Self::open), also for an encrypted directory: only its parent may be changed.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub fn open_without_key(
+        fs: &'a FsContext,
+        space: &'a dyn BlockSource,
+        handle: &'a mut Handle<'h>,
+        inode: &'a mut Inode,
+        map: &'a mut BlockMap,
+    ) -> Result<Self> {
         if inode.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());
-        }
-        if inode.is_encrypted() {
-            return Err(Condition::NoKey.into());
         }
         let format = EntryFormat::new(&fs.geometry, false);
         Ok(Self {
@@ -169,14 +184,15 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         Ok(slot.found)
     }
 
-    /// Changes the inode of `..`.
-    pub fn set_parent(&mut self, parent: InodeNr) -> Result<()> {
-        if inline::is_inline(self) {
-            inline::set_parent(self, parent);
-            return Ok(());
+    /// Changes the inode of `..`, whose location was found before.
+    pub fn set_parent(&mut self, slot: &ParentSlot, parent: InodeNr) -> Result<()> {
+        match slot {
+            ParentSlot::Inode => {
+                inline::set_parent(self, parent);
+                Ok(())
+            }
+            ParentSlot::Entry(slot) => self.replace_at(slot, parent, FileKind::Directory),
         }
-        let slot = locate_dotdot(&self.view()?)?;
-        self.replace_at(&slot, parent, FileKind::Directory)
     }
 
     fn replace_at(&mut self, slot: &Slot, inode: InodeNr, kind: FileKind) -> Result<()> {
@@ -296,26 +312,6 @@ impl NewName<'_> {
         let is_in = format.insert(content, self.name.as_bytes(), self.inode, self.kind);
         debug_assert!(is_in, "space was found before");
     }
-}
-
-fn locate_dotdot(directory: &Directory<'_>) -> Result<Slot> {
-    let broken = || directory.broken_entry(0, (0, DirEntryRule::Dots));
-    let first = match &directory.contents {
-        Contents::Blocks(_) => directory.contents.read(0)?.ok_or_else(broken)?,
-        Contents::Inline(_) => return Err(broken()),
-    };
-    let entry = directory.format.entries(&first).nth(1).ok_or_else(broken)?;
-    let entry = entry.map_err(|broken| directory.broken_entry(0, broken))?;
-    let inode = entry.inode.filter(|_| entry.name == b"..");
-    Ok(Slot {
-        found: Found {
-            inode: inode.ok_or_else(broken)?,
-            kind: entry.kind,
-        },
-        chunk: 0,
-        before: Some(0),
-        offset: entry.offset,
-    })
 }
 
 impl std::fmt::Debug for DirectoryMut<'_, '_> {

@@ -51,6 +51,10 @@ impl BlockSource for TestAllocator {
         Ok(BlockNr(self.next.fetch_add(self.ratio, Ordering::Relaxed)))
     }
 
+    fn check_freeable(&self, _: &FsContext, _: &Range<BlockNr>) -> Result<()> {
+        Ok(())
+    }
+
     fn free(&self, _: &FsContext, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         assert_eq!(blocks.end.0 - blocks.start.0, self.ratio);
         self.spare.fetch_add(1, Ordering::Relaxed);
@@ -137,6 +141,11 @@ impl Bench {
         let (inode, map) = (&mut self.inode, &mut self.map);
         let dir = DirectoryMut::open(&self.fs, &self.space, &mut handle, inode, map);
         change(&mut dir?)
+    }
+
+    fn set_parent(&mut self, parent: InodeNr) {
+        let slot = self.directory().locate_parent().unwrap();
+        self.change(|dir| dir.set_parent(&slot, parent)).unwrap();
     }
 
     fn directory(&self) -> Directory<'_> {
@@ -444,10 +453,10 @@ fn parent_is_changed_with_and_without_an_index() {
             ..PLAIN
         });
         bench.churn(count, 300, 30);
-        bench.change(|dir| dir.set_parent(number(99))).unwrap();
+        bench.set_parent(number(99));
         let dotdot = Name::new(b"..").unwrap();
         assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
-        bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
+        bench.set_parent(InodeNr::ROOT);
         bench.assert_valid();
     }
 }
@@ -589,10 +598,10 @@ fn inline_directory_is_converted_to_a_block() {
         }
         bench.remove(b"name-2");
         bench.remove(b"name-5");
-        bench.change(|dir| dir.set_parent(number(99))).unwrap();
+        bench.set_parent(number(99));
         let dotdot = Name::new(b"..").unwrap();
         assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
-        bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
+        bench.set_parent(InodeNr::ROOT);
         bench.insert(b"other-5", 14).unwrap();
         bench.insert(b"other-2", 14).unwrap();
         assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));

@@ -1,6 +1,7 @@
 //! Removing extents, from the end of a range to its start, in steps that fit a handle.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
 use std::ops::Range;
 
 use platter_vfs::Result;
@@ -54,6 +55,9 @@ pub(in crate::mapping) fn remove(
 }
 
 /// Removes the planned extents from a leaf.
+///
+/// # Errors
+/// Nothing was changed, if their blocks cannot be freed; else the handle was aborted.
 fn take_out(
     map: &mut ExtentMap,
     change: &mut MapChange<'_, '_>,
@@ -66,9 +70,25 @@ fn take_out(
     let head = head.and_then(|extent| extent.within(&(FileBlock(0)..cut.first)));
     let tail = extents.last();
     let tail = tail.and_then(|extent| extent.within(&(end..FileBlock::MAX)));
-    let left = head.into_iter().chain(tail).collect();
+    let left: Vec<_> = head.into_iter().chain(tail).collect();
+    let pieces = cut.pieces.iter();
+    let mut freed: Vec<_> = pieces
+        .map(|piece| (piece.start, u64::from(piece.count)))
+        .collect();
+    if left.is_empty() && cut.old.len() == path.extents().len() {
+        freed.extend(emptied(&path).map(|node| (node, 1)));
+    }
+    change.check_freeable(&mut freed)?;
     splice::splice(map, change, path, cut.old, left)?;
     free_pieces(map, change, &cut.pieces).map_err(|error| change.handle.abort(error))
+}
+
+/// Returns the nodes that become empty with the leaf of a path.
+fn emptied(path: &Path) -> impl Iterator<Item = BlockNr> {
+    let above = path.above.iter().rev();
+    let above = above.take_while(|level| level.node.len() == 1);
+    let empty = once(&path.leaf).chain(above);
+    empty.map_while(|level| level.place)
 }
 
 /// Frees the blocks of removed parts. A cluster with other blocks of the file is freed with the

@@ -149,12 +149,13 @@ fn store_root(
     Ok(())
 }
 
-/// Absorbs the only child of a root, as long as it fits.
+/// Absorbs the only child of a root, as long as it fits and can be freed.
 fn absorb(map: &ExtentMap, change: &mut MapChange<'_, '_>, mut root: Node) -> Result<Node> {
     while let [child] = *root.children() {
         let buffer = map.read(change.fs, child, root.depth)?;
         let node = Node::new(&map.node(&buffer, Some(child))?, &buffer);
-        if node.len() > root.capacity {
+        let can_free = || change.check_freeable(&mut [(child.block, 1)]).is_ok();
+        if node.len() > root.capacity || !can_free() {
             break;
         }
         change.free_node(child.block)?;

@@ -44,6 +44,17 @@ impl BlockArray {
     fn is_empty(&self) -> bool {
         self.numbers.iter().all(|number| number.get() == 0)
     }
+
+    /// Whether it is an empty indirect block with no file block outside a range.
+    fn is_empty_within(&self, range: &Range<FileBlock>) -> bool {
+        if self.place.is_none() || !self.is_empty() {
+            return false;
+        }
+        let start = self.first.saturating_sub(self.at as u64 * self.span);
+        let end = start + self.numbers.len() as u64 * self.span;
+        let ends_within = range.end == FileBlock::MAX || end <= u64::from(range.end.0);
+        u64::from(range.start.0) <= start && ends_within
+    }
 }
 
 /// End of a path.
@@ -192,7 +203,8 @@ impl IndirectMap {
         Ok(count)
     }
 
-    /// Unmaps and frees the blocks of a range, and the indirect blocks that become empty. With
+    /// Unmaps and frees the blocks of a range, and the indirect blocks that become empty. Those of the
+    /// range that are empty already, as Linux may leave them when it punches a hole, are freed too. With
     /// [`Progress::More`], the blocks before the returned one are left.
     pub(in crate::mapping) fn remove(
         &mut self,
@@ -206,6 +218,7 @@ impl IndirectMap {
         let mut groups = BTreeSet::new();
         let start = u64::from(range.start.0);
         let mut end = u64::from(range.end.0).min(capacity);
+        let mut is_changed = false;
         while start < end {
             let Some((mut chain, found)) = self.way(change.fs, file_block(end - 1))? else {
                 break;
@@ -213,17 +226,29 @@ impl IndirectMap {
             let Some(array) = chain.last_mut() else {
                 break;
             };
-            if let Found::Missing(_) = found {
-                end = array.first;
-                continue;
+            let (plan, next) = match found {
+                Found::Missing(_) => (Plan::default(), array.first),
+                Found::Whole => {
+                    let array_start = array.first - array.at as u64;
+                    let from = start.saturating_sub(array_start);
+                    let from = usize::try_from(from).unwrap_or(usize::MAX);
+                    let plan = self.plan(change, array, from, (&mut groups, is_changed))?;
+                    let next = array_start + plan.from as u64;
+                    (plan, next)
+                }
+            };
+            let is_unused = plan.runs.is_empty() && array.is_empty_within(&range);
+            if is_unused && !change.ensure(STEP_CREDITS) && is_changed {
+                return Ok(Progress::More(file_block(end)));
             }
-            let array_start = array.first - array.at as u64;
-            let from = usize::try_from(start.saturating_sub(array_start)).unwrap_or(usize::MAX);
-            let plan = self.plan(change, array, from, &mut groups)?;
-            end = array_start + plan.from as u64;
-            if !plan.runs.is_empty() {
+            end = next;
+            if is_unused || !plan.runs.is_empty() {
+                let nodes = emptied(&chain).map(|node| (node, 1));
+                let mut freed: Vec<_> = nodes.chain(plan.runs.iter().copied()).collect();
+                change.check_freeable(&mut freed)?;
                 self.cut(change, &mut chain, &plan.runs)
                     .map_err(|error| change.handle.abort(error))?;
+                is_changed = true;
             }
             if plan.is_full {
                 return Ok(Progress::More(file_block(end)));
@@ -233,13 +258,14 @@ impl IndirectMap {
     }
 
     /// Clears the numbers of an array from its `at` down to `from`, as far as the handle has
-    /// credits for freeing their blocks. The first run always fits.
+    /// credits for freeing their blocks, some of which are in `groups` that it has changed. The first
+    /// run of a handle that has changed nothing always fits.
     fn plan(
         &self,
         change: &mut MapChange<'_, '_>,
         array: &mut BlockArray,
         from: usize,
-        groups: &mut BTreeSet<GroupNr>,
+        (groups, is_changed): (&mut BTreeSet<GroupNr>, bool),
     ) -> Result<Plan> {
         let mut plan = Plan {
             runs: Vec::new(),
@@ -256,7 +282,7 @@ impl IndirectMap {
             let (_, group) = change.last_piece(block, 1);
             let is_new = !groups.contains(&group);
             credits += if is_new { SPACE_CREDITS } else { 0 };
-            if !change.ensure(credits) && !plan.runs.is_empty() {
+            if !change.ensure(credits) && (is_changed || !plan.runs.is_empty()) {
                 plan.from = at + 1;
                 plan.is_full = true;
                 break;
@@ -323,6 +349,17 @@ impl IndirectMap {
     }
 }
 
+/// Returns the indirect blocks on a path that become empty, the lowest first, when the last array of it
+/// was planned.
+fn emptied(chain: &[BlockArray]) -> impl Iterator<Item = BlockNr> {
+    let is_empty = |array: &&BlockArray| {
+        let mut others = (0..).zip(&array.numbers);
+        others.all(|(at, number)| at == array.at || number.get() == 0)
+    };
+    let empty = chain.iter().rev().take_while(is_empty);
+    empty.map_while(|array| array.place)
+}
+
 /// Allocates `count` indirect blocks.
 fn take_nodes(change: &mut MapChange<'_, '_>, count: u32, goal: BlockNr) -> Result<Vec<BlockNr>> {
     let mut nodes = Vec::new();
@@ -345,6 +382,7 @@ fn take_nodes(change: &mut MapChange<'_, '_>, count: u32, goal: BlockNr) -> Resu
 }
 
 /// What one step removes from an array.
+#[derive(Default)]
 struct Plan {
     /// Contiguous physical blocks within one group, the last ones of the file first.
     runs: Vec<(BlockNr, u64)>,

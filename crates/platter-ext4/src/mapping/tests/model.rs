@@ -7,8 +7,12 @@ use std::sync::Arc;
 use platter_block::MemoryDevice;
 use platter_block::lock::{Mutex, rank};
 use platter_cache::MemoryBudget;
+use platter_ondisk::endian::Le32;
+use platter_ondisk::verify::Unverified;
+use zerocopy::FromBytes;
 
 use super::*;
+use crate::alloc::SpaceRule;
 use crate::mapping::{BlockSource, MapChange, Progress};
 use crate::ondisk::Superblock;
 use crate::ondisk::superblock::tests::sample as sample_superblock;
@@ -53,6 +57,10 @@ impl BlockSource for TestAllocator {
         used.insert(cluster);
         self.nodes.lock().insert(cluster);
         Ok(BlockNr(cluster * self.ratio))
+    }
+
+    fn check_freeable(&self, _: &FsContext, _: &Range<BlockNr>) -> Result<()> {
+        Ok(())
     }
 
     fn free(&self, _: &FsContext, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
@@ -308,6 +316,30 @@ impl Bench {
         self.model.extend(moved);
     }
 
+    /// Clears the numbers of all data blocks in indirect blocks, and leaves those blocks, as Linux may
+    /// when it punches holes.
+    fn clear_indirect(&mut self) {
+        let nodes = self.space.nodes.lock().clone();
+        let credits = u32::try_from(nodes.len()).unwrap();
+        let mut handle = self.fs.log().unwrap().begin(credits).unwrap();
+        for node in nodes {
+            let cleared = handle.edit(BlockNr(node), &Unverified, |bytes| {
+                for number in <[Le32]>::mut_from_bytes(bytes).unwrap() {
+                    if u64::from(number.get()) >= DATA_START {
+                        number.set(0);
+                    }
+                }
+                Ok(())
+            });
+            cleared.unwrap();
+        }
+        for (place, _) in self.model.split_off(&12).into_values() {
+            assert!(self.space.used.lock().remove(&place));
+            self.inode.sectors -= u64::from(self.fs.geometry.block_bytes >> 9);
+        }
+        self.map = BlockMap::decode(&self.fs, &self.inode).unwrap();
+    }
+
     /// Reloads the model from the mapping, after a change that failed half way for lack of space.
     fn reload(&mut self) {
         self.model = self.walk().0;
@@ -439,6 +471,48 @@ fn indirect_maps_follow_the_model() {
     }
     for seed in 0..50 {
         Bench::new(seed, 1024, 1, InodeFlags::empty()).run(100);
+    }
+}
+
+#[test]
+fn indirect_blocks_that_are_empty_already_are_freed() {
+    for is_tight in [false, true] {
+        for start in [0, 13, 40, 300] {
+            let mut bench = Bench::new(1, 512, 1, InodeFlags::empty());
+            // Numbers of 128 blocks in each: of all three trees.
+            for block in (0..30_000).step_by(97) {
+                bench.insert(block, 2, false);
+            }
+            bench.clear_indirect();
+            bench.check();
+            bench.insert(150, 3, false);
+            bench.is_tight = is_tight;
+            assert!(bench.remove(start..20_000));
+            bench.check();
+            assert!(bench.remove(start..u64::from(u32::MAX)));
+            bench.check();
+            assert!(bench.remove(0..u64::from(u32::MAX)));
+            bench.check();
+            assert_eq!(bench.inode.sectors, 0);
+        }
+    }
+}
+
+#[test]
+fn block_that_is_mapped_twice_is_not_freed() {
+    for flags in [InodeFlags::EXTENTS, InodeFlags::empty()] {
+        let mut bench = Bench::new(1, 1024, 1, flags);
+        for block in [0, 5] {
+            let part = run(block, 1, Backing::Written(BlockNr(DATA_START)));
+            let inserted = bench.step(|map, change| map.insert(change, part));
+            assert_eq!(inserted.unwrap(), 1);
+        }
+        let all = FileBlock(0)..FileBlock::MAX;
+        let removed = bench.step(|map, change| map.remove(change, all));
+        let expected = SpaceRule::BlockFreedTwice.text();
+        assert_eq!(rule(removed.unwrap_err()), expected);
+        assert!(bench.fs.log().unwrap().failure().is_none());
+        assert_eq!(bench.walk().0.len(), 2);
     }
 }
 

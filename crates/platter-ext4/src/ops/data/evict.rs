@@ -40,6 +40,7 @@ pub(in crate::ops) fn evict(node: &Ext4Inode) -> Result<()> {
     }
     let fs = node.fs();
     inode::read_slot(fs, node.number)?;
+    check_freeable(node)?;
     let mut handle = fs.begin(DELETE_CREDITS)?;
     let mut state = node.state.write();
     delete(node, &mut handle, &mut state, node.sb.clock.now())
@@ -49,6 +50,16 @@ pub(in crate::ops) fn evict(node: &Ext4Inode) -> Result<()> {
 pub(in crate::ops) fn is_bare(node: &Ext4Inode) -> bool {
     let state = node.state.read();
     node.kind != FileKind::Directory && state.inode.links == 1 && state.is_bare()
+}
+
+/// Whether its inode can be freed. If not, [`evict`] returns why, and leaves it among the orphans.
+pub(in crate::ops) fn is_freeable(node: &Ext4Inode) -> bool {
+    check_freeable(node).is_ok()
+}
+
+fn check_freeable(node: &Ext4Inode) -> Result<()> {
+    let is_dir = node.kind == FileKind::Directory;
+    alloc::check_inode_freeable(node.sb.space()?, node.fs(), node.number, is_dir)
 }
 
 /// Frees an inode that has no name and is bare, in the transaction that removes its last name at

@@ -24,7 +24,7 @@ use crate::mapping::Backing;
 use crate::ondisk::{BlockNr, FileBlock};
 use writeback::Placement;
 
-pub(super) use evict::{DELETE_CREDITS, delete_bare, evict, is_bare};
+pub(super) use evict::{DELETE_CREDITS, delete_bare, evict, is_bare, is_freeable};
 pub(super) use writeback::leave_journal;
 
 /// What is known of a file's contents in addition to its map.

@@ -266,6 +266,7 @@ pub(super) fn empty(apply: &mut Apply<'_>, inode: Inode) -> Result<Inode> {
             from: Reserve::Split,
             clock: apply.clock,
             holding: Holding::default(),
+            needed: None,
         }
         .release()?;
         inode::store(apply.fs, &mut apply.handle, &inode)?;

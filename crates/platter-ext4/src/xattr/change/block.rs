@@ -255,6 +255,18 @@ pub(super) fn leave(change: &mut XattrChange<'_, '_>, block: BlockNr) -> Result<
     Err(Corrupt::new(Locus::block(block.0), XattrRule::References).into())
 }
 
+/// Checks that the block of an inode can be freed, unless others share it: before the first change.
+///
+/// # Errors
+/// `Corrupt` and `Io`, of its bitmap.
+pub(super) fn check_freeable(change: &XattrChange<'_, '_>, block: &AttributeBlock) -> Result<()> {
+    if references(&block.buffer).is_some_and(|count| count > 1) {
+        return Ok(());
+    }
+    let blocks = block.number..BlockNr(block.number.0.saturating_add(1));
+    alloc::check_freeable(change.space, change.fs, &blocks)
+}
+
 /// Frees a block that no inode refers to.
 pub(super) fn free(change: &mut XattrChange<'_, '_>, block: BlockNr) -> Result<()> {
     let blocks = block..BlockNr(block.0.saturating_add(1));

@@ -58,6 +58,9 @@ pub struct XattrChange<'a, 'h> {
     pub clock: &'a dyn Clock,
     /// What is reserved of the quotas of the inode's owners.
     pub holding: Holding,
+    /// After an error: the credits that a new handle needs for the change, if this one did not get them.
+    /// Nothing was changed then.
+    pub needed: Option<u32>,
 }
 
 /// Space and EA inodes that a change reserves of the quotas of an inode's owners.
@@ -86,10 +89,14 @@ pub fn change_credits(fs: &FsContext) -> u32 {
     if !has_ea_inode(fs) {
         return BLOCK_CREDITS;
     }
-    let blocks = super::VALUE_BYTES_MAX.div_ceil(fs.geometry.block_bytes);
-    let made = ALLOC_INODE_CREDITS + STORE_CREDITS + blocks + VALUE_RUNS * RECORD_CREDITS;
     let dropped = FREE_INODE_CREDITS + STORE_CREDITS + VALUE_RUNS * RECORD_CREDITS;
-    BLOCK_CREDITS + made + dropped
+    BLOCK_CREDITS + value_credits(fs) + dropped
+}
+
+/// Returns the credits of creating an EA inode with a value of the expected number of runs.
+fn value_credits(fs: &FsContext) -> u32 {
+    let blocks = super::VALUE_BYTES_MAX.div_ceil(fs.geometry.block_bytes);
+    ALLOC_INODE_CREDITS + STORE_CREDITS + blocks + VALUE_RUNS * RECORD_CREDITS
 }
 
 impl XattrChange<'_, '_> {
@@ -97,7 +104,7 @@ impl XattrChange<'_, '_> {
     ///
     /// # Errors
     /// `Exists` and `NoAttribute` according to `mode`; `NoAttribute` for removing a missing one;
-    /// `NoSpace` if the value does not fit.
+    /// `NoSpace` if the value does not fit, or with [`needed`](Self::needed) credits.
     pub(super) fn set(
         &mut self,
         name: &AttributeName<'_>,
@@ -123,9 +130,9 @@ impl XattrChange<'_, '_> {
             Some((old, was_outside)) => value::dropped(self, &old.value, *was_outside)?,
             None => None,
         };
-        self.ensure_for(&places, dropped.as_ref())?;
+        let credits = self.ensure_for(&places, dropped.as_ref())?;
         let taken = match value {
-            Some(value) => self.place(&mut places, name, value)?,
+            Some(value) => self.place(&mut places, name, value, credits)?,
             None => None,
         };
         self.apply(&mut places, dropped.as_ref(), taken.as_ref())?;
@@ -139,27 +146,28 @@ impl XattrChange<'_, '_> {
     }
 
     /// Ensures credits for EA inodes: for the one that may be freed with its blocks, and for the
-    /// reference counts that change if a block is copied.
-    fn ensure_for(&mut self, places: &Places, dropped: Option<&Dropped>) -> Result<()> {
+    /// reference counts that change if a block is copied. Returns the credits that the handle has.
+    fn ensure_for(&mut self, places: &Places, dropped: Option<&Dropped>) -> Result<u32> {
         let ea_inodes = places.ea_inodes_before.len();
         let mut credits = u32::try_from(ea_inodes).unwrap_or(u32::MAX);
         if let Some(dropped) = dropped {
             credits = credits.saturating_add(value::drop_credits(self, dropped.number)?);
         }
-        let others = change_credits(self.fs);
-        if credits == 0 || self.ensure(credits.saturating_add(others)) {
-            return Ok(());
+        let all = credits.saturating_add(change_credits(self.fs));
+        if credits > 0 {
+            self.ensure_or_ask(all, all)?;
         }
-        Err(Condition::NoSpace.into())
+        Ok(all)
     }
 
     /// Finds space for a value among the attributes, and if necessary an EA inode: a shared or a
-    /// new one.
+    /// new one. The change has `credits`.
     fn place(
         &mut self,
         places: &mut Places,
         name: &AttributeName<'_>,
         value: &[u8],
+        credits: u32,
     ) -> Result<Option<Taken>> {
         let block_bytes = self.fs.geometry.block_bytes as usize;
         let may_have_inode = has_ea_inode(self.fs) && !value.is_empty();
@@ -183,7 +191,7 @@ impl XattrChange<'_, '_> {
         self.holding.add(space_bytes, 1)?;
         let mut taken = match share::value(self, &wanted)? {
             Some(taken) => taken,
-            None => value::make(self, &wanted)?,
+            None => value::make(self, &wanted, credits)?,
         };
         attribute.value = wanted.value_in(taken.number);
         taken.is_outside = places.put(attribute);
@@ -261,6 +269,16 @@ impl XattrChange<'_, '_> {
     fn ensure(&mut self, credits: u32) -> bool {
         let left = self.handle.credits();
         left >= credits || self.handle.extend(credits - left)
+    }
+
+    /// Ensures that the handle has `credits` left. If it does not get them, a new one is to begin with
+    /// `needed`: the transaction is full or closes.
+    fn ensure_or_ask(&mut self, credits: u32, needed: u32) -> Result<()> {
+        if self.ensure(credits) {
+            return Ok(());
+        }
+        self.needed = Some(needed);
+        Err(Condition::NoSpace.into())
     }
 
     fn cluster_bytes(&self) -> u64 {

@@ -25,7 +25,8 @@ impl XattrChange<'_, '_> {
     /// left for a check to report.
     ///
     /// # Errors
-    /// The handle was aborted.
+    /// Nothing was changed, if the attributes cannot be read or their block cannot be freed; else the
+    /// handle was aborted.
     pub fn release(&mut self) -> Result<Released> {
         let mut places = match Places::read(self.fs, self.inode) {
             Ok(places) => places,
@@ -34,10 +35,12 @@ impl XattrChange<'_, '_> {
                 self.inode.tail.fill(0);
                 return Ok(Released::All);
             }
-            Err(error) => return Err(self.abort(error)),
+            Err(error) => return Err(error),
         };
         // A referenced buffer would force a copy.
-        places.block = None;
+        if let Some(own) = places.block.take() {
+            block::check_freeable(self, &own)?;
+        }
         let released = self.release_all(&mut places);
         released.map_err(|error| self.abort(error))
     }

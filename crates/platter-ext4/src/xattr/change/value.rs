@@ -8,12 +8,12 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
-use super::XattrChange;
 use super::block::WAITS_MAX;
 use super::ea_inode::{
     pieces, read_ea_inode, reference_count, set_hash, set_reference_count, validate_ea_inode,
 };
 use super::share::Left;
+use super::{XattrChange, value_credits};
 use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
@@ -27,6 +27,8 @@ use crate::{FsContext, alloc};
 
 /// Permission bits of an EA inode, which is never opened.
 const PERMISSIONS: u32 = 0o600;
+/// Credits of a block of an EA inode's mapping: many runs need one.
+const MAPPING_CREDITS: u32 = 1 + RECORD_CREDITS;
 
 /// A value that needs an EA inode.
 #[derive(Debug)]
@@ -93,8 +95,12 @@ pub(super) fn reference(
     }
 }
 
-/// Creates an EA inode.
-pub(super) fn make(change: &mut XattrChange<'_, '_>, wanted: &Wanted<'_>) -> Result<Taken> {
+/// Creates an EA inode, as part of a change that has `credits`.
+pub(super) fn make(
+    change: &mut XattrChange<'_, '_>,
+    wanted: &Wanted<'_>,
+    credits: u32,
+) -> Result<Taken> {
     let kind = FileKind::Regular;
     let number = alloc::alloc_inode(
         change.space,
@@ -105,7 +111,7 @@ pub(super) fn make(change: &mut XattrChange<'_, '_>, wanted: &Wanted<'_>) -> Res
         0,
     )?;
     let mut blocks = Vec::new();
-    if let Err(error) = take_blocks(change, &mut blocks, wanted.value.len()) {
+    if let Err(error) = take_blocks(change, &mut blocks, wanted.value.len(), credits) {
         return Err(unmake(change, number, &blocks, error));
     }
     let written = write(change, number, &blocks, wanted);
@@ -116,23 +122,33 @@ pub(super) fn make(change: &mut XattrChange<'_, '_>, wanted: &Wanted<'_>) -> Res
     })
 }
 
+/// Allocates blocks for a value. The handle is extended for more runs than expected.
 fn take_blocks(
     change: &mut XattrChange<'_, '_>,
     blocks: &mut Vec<Range<BlockNr>>,
     len_bytes: usize,
+    credits: u32,
 ) -> Result<()> {
-    let mut left = len_bytes.div_ceil(change.fs.geometry.block_bytes as usize);
+    let count = len_bytes.div_ceil(change.fs.geometry.block_bytes as usize);
+    let all = u32::try_from(count).unwrap_or(u32::MAX);
+    // What follows: the contents of all blocks, their mapping, the inode, and the rest of the change.
+    let rest = credits.saturating_sub(value_credits(change.fs));
+    let later = all
+        .saturating_add(MAPPING_CREDITS + STORE_CREDITS)
+        .saturating_add(rest);
+    // With each block a run of its own.
+    let needed = all
+        .saturating_mul(RECORD_CREDITS)
+        .saturating_add(MAPPING_CREDITS);
+    let mut left = all;
     let mut goal = change.goal();
     while left > 0 {
-        // The block itself, and the mapping blocks that it may need.
-        if !change.ensure(RECORD_CREDITS + u32::try_from(left).unwrap_or(u32::MAX)) {
-            return Err(Condition::NoSpace.into());
-        }
-        let want = u32::try_from(left).unwrap_or(u32::MAX);
+        let next = later.saturating_add(RECORD_CREDITS);
+        change.ensure_or_ask(next, credits.saturating_add(needed))?;
         let (fs, from) = (change.fs, change.from);
-        let taken = alloc::alloc_blocks(change.space, fs, change.handle, goal, want, from)?;
+        let taken = alloc::alloc_blocks(change.space, fs, change.handle, goal, left, from)?;
         let count = taken.end.0.saturating_sub(taken.start.0);
-        left = left.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
+        left = left.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
         goal = taken.end;
         blocks.push(taken);
     }
@@ -267,8 +283,14 @@ pub(super) fn dropped(
 /// Corruption is detected here, before anything is changed.
 pub(super) fn drop_credits(change: &XattrChange<'_, '_>, number: InodeNr) -> Result<u32> {
     let ea_inode = read_ea_inode(change.fs, number)?;
-    let pieces = pieces(change.fs, &ea_inode)?.len();
-    let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
+    let pieces = pieces(change.fs, &ea_inode)?;
+    if reference_count(&ea_inode) <= 1 {
+        for blocks in &pieces {
+            alloc::check_freeable(change.space, change.fs, blocks)?;
+        }
+        alloc::check_inode_freeable(change.space, change.fs, number, false)?;
+    }
+    let runs = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
     let groups = change.fs.geometry.groups_count;
     let runs = runs.saturating_mul(2).min(groups);
     let credits = runs.saturating_mul(2);
