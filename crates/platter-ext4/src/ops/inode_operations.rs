@@ -1,5 +1,5 @@
 //! What [`platter_vfs::Inode`] asks for: each operation records the corruption that it finds, and those that
-//! change something wait for a thaw.
+//! change something wait for a thaw, and are durable where the inode is synchronous.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +13,29 @@ use platter_vfs::{
 };
 
 use super::{Ext4Inode, data, link, names, whole_file, xattrs};
+use crate::ondisk::InodeFlags;
+
+/// The flags with which changes of a directory's names are durable at once.
+const SYNC_NAMES: InodeFlags = InodeFlags::SYNC.union(InodeFlags::DIR_SYNC);
+
+fn has_any(node: &Ext4Inode, flags: InodeFlags) -> bool {
+    node.state.read().inode.flags.intersects(flags)
+}
+
+/// Makes a change, durably where it `is_synchronous`. The commit may fail after the change.
+fn change<T>(
+    node: &Ext4Inode,
+    is_synchronous: bool,
+    change: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let writer = node.sb.writers.enter();
+    let changed = node.sb.recorded(change())?;
+    drop(writer);
+    if is_synchronous {
+        node.sb.recorded(data::sync(node, false))?;
+    }
+    Ok(changed)
+}
 
 impl platter_vfs::Inode for Ext4Inode {
     fn id(&self) -> InodeId {
@@ -76,8 +99,9 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(file::fallocate(self, range, mode))
+        change(self, has_any(self, InodeFlags::SYNC), || {
+            file::fallocate(self, range, mode)
+        })
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
@@ -89,8 +113,9 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::set_attr(self, context, changes))
+        change(self, has_any(self, InodeFlags::SYNC), || {
+            namei::set_attr(self, context, changes)
+        })
     }
 
     fn set_xattr(
@@ -100,14 +125,14 @@ impl platter_vfs::Inode for Ext4Inode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        let set = xattrs::set(self, context, name, value, mode);
-        self.sb.recorded(set)
+        let set = || xattrs::set(self, context, name, value, mode);
+        change(self, has_any(self, InodeFlags::SYNC), set)
     }
 
     fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(xattrs::remove(self, context, name))
+        change(self, has_any(self, InodeFlags::SYNC), || {
+            xattrs::remove(self, context, name)
+        })
     }
 
     fn will_need(&self, range: Range<u64>) {
@@ -125,13 +150,15 @@ impl platter_vfs::Inode for Ext4Inode {
         kind: CreateKind,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let _writer = self.sb.writers.enter();
         let new = NewInode {
             context,
             kind: &kind,
             permissions,
         };
-        Ok(self.sb.recorded(namei::create(self, name, new))?)
+        let created = change(self, has_any(self, SYNC_NAMES), || {
+            namei::create(self, name, new)
+        })?;
+        Ok(created)
     }
 
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
@@ -155,18 +182,21 @@ impl platter_vfs::Inode for Ext4Inode {
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::link(self, context, name, target))
+        change(self, has_any(self, SYNC_NAMES), || {
+            namei::link(self, context, name, target)
+        })
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::unlink(self, name))
+        change(self, has_any(self, SYNC_NAMES), || {
+            namei::unlink(self, name)
+        })
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        self.sb.recorded(namei::remove_dir(self, name))
+        change(self, has_any(self, SYNC_NAMES), || {
+            namei::remove_dir(self, name)
+        })
     }
 
     fn rename(
@@ -177,8 +207,11 @@ impl platter_vfs::Inode for Ext4Inode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        let _writer = self.sb.writers.enter();
-        let moved = namei::rename(self, context, name, (new_parent, new_name), mode);
-        self.sb.recorded(moved)
+        let other = self.sb.in_use(new_parent)?;
+        // One transaction changes both directories.
+        let is_synchronous =
+            has_any(self, SYNC_NAMES) || other.is_some_and(|other| has_any(&other, SYNC_NAMES));
+        let rename = || namei::rename(self, context, name, (new_parent, new_name), mode);
+        change(self, is_synchronous, rename)
     }
 }

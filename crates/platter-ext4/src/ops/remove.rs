@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Error, FileKind, Result};
+use platter_vfs::{Error, FileKind, Result, file};
 
 use super::data::{self, DELETE_CREDITS};
 use super::names::Cores;
@@ -68,6 +68,10 @@ fn finish_truncation(node: &Ext4Inode, space: &Allocator) -> Result<()> {
     let fs = &sb.fs;
     let register = sb.register()?;
     inode::read_slot(fs, node.number)?;
+    if node.kind == FileKind::Regular && !node.is_encrypted {
+        // The crash may have kept the zeros past the end from the device, and other drivers rely on them.
+        file::clear_tail(node, u64::MAX)?;
+    }
     let block_bytes = u64::from(fs.geometry.block_bytes);
     let mut end = FileBlock::MAX;
     loop {

@@ -3,9 +3,12 @@
 use std::fs;
 use std::sync::Arc;
 
-use platter_block::Access;
+use platter_block::{Access, MemoryDevice};
 use platter_ext4::{Ext4, MountOptions};
-use platter_vfs::{Attr, Context, CreateKind, Filesystem, Inode, Name, Timestamp, WholeFile};
+use platter_vfs::{
+    Attr, Context, CreateKind, Filesystem, Inode, Name, RenameMode, SetAttr, Timestamp, WholeFile,
+    XattrMode,
+};
 
 use crate::image::{Image, mount, walk};
 
@@ -132,6 +135,81 @@ fn a_mount_that_is_dropped_in_the_middle_releases_its_device() {
     make(&*filesystem.root().unwrap(), "file", CreateKind::Regular);
     drop(filesystem);
     assert_eq!(Arc::strong_count(&device), 1);
+}
+
+/// Sets flags of `chattr(1)`.
+fn set_flags(inode: &dyn Inode, flags: u32) {
+    let changes = SetAttr {
+        flags: Some(inode.attr().unwrap().flags | flags),
+        ..SetAttr::default()
+    };
+    inode.set_attr(&Context::root(), &changes).unwrap();
+}
+
+#[test]
+fn changes_of_synchronous_inodes_are_durable_at_once() {
+    let context = Context::root();
+    let image = Image::format(FORMATS[1], "16M");
+    let filesystem = begin(&image);
+    let after_a_crash = |path: &str| {
+        let bytes = fs::read(image.path()).unwrap();
+        let device = Arc::new(MemoryDevice::new("after", bytes));
+        let options = MountOptions {
+            read_only: false,
+            ..MountOptions::default()
+        };
+        let found = walk(&mount(device, &options).unwrap(), path).ok()?;
+        let values = found.list_xattrs().unwrap().len();
+        Some((found.attr().unwrap().size_bytes, values))
+    };
+    let root = filesystem.root().unwrap();
+    let plain = make(&*root, "plain", CreateKind::Directory);
+    // `S` and `D`.
+    for (name, flags) in [("all", 0x8), ("names", 0x1_0000)] {
+        let directory = make(&*root, name, CreateKind::Directory);
+        set_flags(&*directory, flags);
+        filesystem.sync().unwrap();
+        let at = |file: &str| after_a_crash(&format!("{name}/{file}"));
+        let named = |name: &'static str| Name::new(name.as_bytes()).unwrap();
+        let file = make(&*directory, "file", CreateKind::Regular);
+        assert_eq!(at("file"), Some((0, 0)), "{name}");
+        directory.link(&context, named("link"), file.id()).unwrap();
+        assert_eq!(at("link"), Some((0, 0)), "{name}");
+        let replace = RenameMode::Replace;
+        directory
+            .rename(&context, named("link"), plain.id(), named("away"), replace)
+            .unwrap();
+        assert_eq!(at("link"), None, "{name}");
+        plain
+            .rename(
+                &context,
+                named("away"),
+                directory.id(),
+                named("back"),
+                replace,
+            )
+            .unwrap();
+        assert_eq!(at("back"), Some((0, 0)), "{name}");
+        unlink(&*directory, "back");
+        assert_eq!(at("back"), None, "{name}");
+        make(&*directory, "below", CreateKind::Directory);
+        remove(&*directory, "below");
+        assert_eq!(at("below"), None, "{name}");
+        set_flags(&*file, 0x8);
+        let longer = SetAttr {
+            size_bytes: Some(5000),
+            ..SetAttr::default()
+        };
+        file.set_attr(&context, &longer).unwrap();
+        assert_eq!(at("file"), Some((5000, 0)), "{name}");
+        file.set_xattr(&context, b"user.name", b"value", XattrMode::Set)
+            .unwrap();
+        assert_eq!(at("file"), Some((5000, 1)), "{name}");
+        file.remove_xattr(&context, b"user.name").unwrap();
+        assert_eq!(at("file"), Some((5000, 0)), "{name}");
+    }
+    filesystem.unmount().unwrap();
+    assert_eq!(image.faults(), "");
 }
 
 #[test]

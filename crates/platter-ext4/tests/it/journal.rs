@@ -29,14 +29,18 @@ const JOURNALED: &[&str] = &[
     "256",
 ];
 
+/// Where a block of `/file` is.
+fn block_of_file(image: &Image, index: u32) -> u64 {
+    let printed = image.debugfs(&format!("bmap file {index}\n"));
+    let mut lines = printed.lines();
+    let block = lines.find_map(|line| line.trim().parse().ok());
+    block.expect("the file has the block")
+}
+
 /// An image whose journal holds a new content for the first block of `/file`.
 fn dirty(content: &[u8], journaled: &[u8]) -> Image {
     let image = with_file(JOURNALED, content);
-    let block = image.debugfs("bmap file 0\n");
-    let block = block
-        .lines()
-        .find_map(|line| line.trim().parse::<u64>().ok());
-    let block = block.expect("the file has a first block");
+    let block = block_of_file(&image, 0);
     let dir = tempfile::tempdir().unwrap();
     let logged = dir.path().join("logged");
     write(&logged, journaled);
@@ -200,6 +204,20 @@ fn half_truncated_orphan_ends_at_its_size() {
         })
         .unwrap();
         assert_eq!(ends.last(), Some(&3072));
+        drop((file, filesystem));
+        let options = MountOptions {
+            read_only: false,
+            ..MountOptions::default()
+        };
+        let filesystem = mount(image.device(Access::Write), &options).unwrap();
+        filesystem.unmount().unwrap();
+        assert_eq!(image.faults(), "");
+        let last = block_of_file(&image, 2) * 1024;
+        let mut bytes = [0; 1024];
+        let file = fs::File::open(image.path()).unwrap();
+        file.read_exact_at(&mut bytes, last).unwrap();
+        assert_eq!(bytes[0], noise(3, 2049)[2048]);
+        assert_eq!(bytes[1..], [0; 1023], "bytes past the end came back");
     }
 }
 

@@ -41,7 +41,7 @@ pub use sharing::{dedupe, shared_blocks, with_both_locked};
 pub use sources::{Piece, Sources, copy_into};
 pub use sync::{sync_data, write_back, write_back_unnamed};
 pub use truncate::{finish_truncation, resize};
-pub use write::{append, write};
+pub use write::{append, clear_tail, write};
 pub use writeback::write_runs;
 
 /// What is to be done with dirty pages' blocks.

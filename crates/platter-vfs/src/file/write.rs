@@ -86,7 +86,10 @@ fn write_locked<F: FileBlocks>(file: &F, offset: u64, data: &[u8], to: WriteTo) 
 /// Has what lies between the end of the file and the end of its block written as zeros, to the device too, before a
 /// write at `offset`: whatever the device holds there is about to become part of the file, and the size may be durable
 /// before what is in the cache. The file does not become longer.
-pub(super) fn clear_tail<F: FileBlocks>(file: &F, offset: u64) -> Result<()> {
+///
+/// # Errors
+/// Those of the device and of the driver.
+pub fn clear_tail<F: FileBlocks>(file: &F, offset: u64) -> Result<()> {
     let size = file.data().size_bytes();
     if size >= offset || !rewrite_tail(file, size)? {
         return Ok(());

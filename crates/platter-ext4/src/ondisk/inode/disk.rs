@@ -109,6 +109,8 @@ bitflags! {
         const INDEX = 0x1000;
         /// Data is journaled.
         const JOURNAL_DATA = 0x4000;
+        /// Changes of names are synchronous.
+        const DIR_SYNC = 0x1_0000;
         /// `EXT4_TOPDIR_FL`: its subdirectories are spread over the groups (Orlov allocator).
         const TOP_DIR = 0x2_0000;
         /// `i_blocks` counts filesystem blocks, not sectors.
