@@ -30,7 +30,7 @@ pub struct ScrubCounts {
     pub data_bytes: u64,
     /// Bytes of tree blocks that were read, of all copies.
     pub tree_bytes: u64,
-    /// Copies that could not be read.
+    /// Copies that could not be read, or were not copied from a device that is replaced.
     pub read_errors: u64,
     /// Copies of sectors whose checksum does not match.
     pub csum_errors: u64,
@@ -99,11 +99,19 @@ impl ScrubReport {
     }
 }
 
-/// Scrubs an opened filesystem; what is on `distrusted` devices is right only if a checksum says so. Those that are
-/// `stale` get their superblock once they have everything.
+/// What is right only if a checksum says so.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Distrusted {
+    /// Devices that missed commits: what they have may be right.
+    pub(crate) stale: Vec<DeviceId>,
+    /// A device in the place of another one, and what was not copied to it.
+    pub(crate) not_copied: Option<(DeviceId, Ranges)>,
+}
+
+/// Scrubs an opened filesystem. Devices that are `stale` get their superblock once they have everything.
 pub(crate) fn scrub_opened(
     context: &FsContext,
-    distrusted: Vec<DeviceId>,
+    distrusted: Distrusted,
     stale: Vec<DeviceId>,
     repairs: bool,
     sink: &mut dyn CheckSink,
@@ -136,7 +144,7 @@ impl<'s> Scrubber<'s> {
         Self {
             context,
             mounted: None,
-            distrusted: Vec::new(),
+            distrusted: Distrusted::default(),
             stale: Vec::new(),
             repairs,
             counts: ScrubCounts::default(),
@@ -177,7 +185,7 @@ struct Scrubber<'s> {
     context: &'s FsContext,
     /// Absent where nothing else writes.
     mounted: Option<&'s WriteContext>,
-    distrusted: Vec<DeviceId>,
+    distrusted: Distrusted,
     stale: Vec<DeviceId>,
     repairs: bool,
     counts: ScrubCounts,

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use platter_ondisk::Locus;
 
-use super::{Flow, Scrubber};
+use super::{Distrusted, Flow, Scrubber};
 use crate::data::Checksums;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
@@ -33,6 +33,8 @@ enum Fault {
     Wrong,
     /// Nothing says that it is right, and its device missed commits.
     Distrusted,
+    /// Nothing says that it is right, and it is not from the device that is replaced.
+    NotCopied,
 }
 
 /// A copy that a device has as it is.
@@ -54,6 +56,24 @@ fn verify(scrubber: &Scrubber<'_>, unit: &Unit<'_>, bytes: &[u8]) -> Option<bool
         Kind::Sector(sums, index) if sums.is_stored(*index) => Some(sums.matches(*index, bytes)),
         Kind::Sector(..) => None,
     }
+}
+
+/// Why a range of a device is right only if a checksum says so; `None` if it is believed.
+fn doubt(
+    scrubber: &Scrubber<'_>,
+    device: DeviceId,
+    place: DeviceAddr,
+    len_bytes: u64,
+) -> Option<Fault> {
+    let Distrusted { stale, not_copied } = &scrubber.distrusted;
+    let range = place.0..place.0.saturating_add(len_bytes);
+    let is_not_copied = not_copied
+        .as_ref()
+        .is_some_and(|(target, ranges)| *target == device && ranges.intersects(&range));
+    if is_not_copied {
+        return Some(Fault::NotCopied);
+    }
+    stale.contains(&device).then_some(Fault::Distrusted)
 }
 
 /// The copies that devices have as they are.
@@ -94,12 +114,12 @@ pub(super) fn scrub_run(
         let read = scrubber
             .store()
             .read(start, direct.copy, &mut [IoSliceMut::new(&mut bytes)]);
-        let is_distrusted = scrubber.distrusted.contains(&direct.device);
-        for (index, sector) in bytes.chunks(sums.sector_bytes()).enumerate() {
+        for (index, bytes) in bytes.chunks(sums.sector_bytes()).enumerate() {
+            let place = DeviceAddr(direct.place.0.saturating_add(index as u64 * sector));
             let is_right = match (&read, sums.is_stored(index)) {
                 (Err(_), _) => false,
-                (Ok(()), true) => sums.matches(index, sector),
-                (Ok(()), false) => !is_distrusted,
+                (Ok(()), true) => sums.matches(index, bytes),
+                (Ok(()), false) => doubt(scrubber, direct.device, place, sector).is_none(),
             };
             if let Some(is_bad) = is_bad.get_mut(index) {
                 *is_bad |= !is_right;
@@ -136,12 +156,12 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
     for direct in &directs {
         let bytes = read(scrubber, unit, direct.copy);
         let verdict = bytes.as_deref().map(|bytes| verify(scrubber, unit, bytes));
-        let is_distrusted = scrubber.distrusted.contains(&direct.device);
-        match (verdict, is_distrusted) {
+        let doubt = doubt(scrubber, direct.device, direct.place, unit.len_bytes);
+        match (verdict, doubt) {
             (None, _) => bad.push((*direct, Fault::Unreadable)),
             (Some(Some(false)), _) => bad.push((*direct, Fault::Wrong)),
-            (Some(None), true) => bad.push((*direct, Fault::Distrusted)),
-            (Some(Some(true)), _) | (Some(None), false) => good = good.or(bytes),
+            (Some(None), Some(fault)) => bad.push((*direct, fault)),
+            (Some(Some(true)), _) | (Some(None), None) => good = good.or(bytes),
         }
     }
     if bad.is_empty() {
@@ -181,10 +201,13 @@ fn report_fault(
     };
     let (text, counter) = match (fault, is_data) {
         (Fault::Unreadable, _) => ("cannot be read", &mut scrubber.counts.read_errors),
-        (Fault::Distrusted, _) => {
-            // It may be right; it is not an error.
-            return Ok(());
-        }
+        // It may be right, or gets what it is to have: it is not an error.
+        (Fault::Distrusted, _) => return Ok(()),
+        (Fault::NotCopied, _) if has_good => return Ok(()),
+        (Fault::NotCopied, _) => (
+            "has no copy that can be read",
+            &mut scrubber.counts.read_errors,
+        ),
         (Fault::Wrong, true) => ("checksum verify failed", &mut scrubber.counts.csum_errors),
         (Fault::Wrong, false) => (
             "is not the block that the extent tree has",
