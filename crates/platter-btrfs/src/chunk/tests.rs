@@ -195,6 +195,32 @@ fn copies_have_a_location() {
 }
 
 #[test]
+fn copies_are_reconstructed_from_what_they_are_said_to_be() {
+    for (profile, stripes) in [(Profile::Raid5, 3), (Profile::Raid6, 5)] {
+        let chunk = sample(START, profile, stripes);
+        let devices = written(&chunk);
+        let whole = store(&chunk, devices.iter().cloned().map(Some).collect());
+        let right = expected(STRIPE_BYTES, 4096);
+        let at = LogicalAddr(START + STRIPE_BYTES);
+        assert_eq!(whole.rebuilt_from(at, 0), []);
+        for copy in 1..whole.copies(at, 4096) {
+            let places = whole.rebuilt_from(at, copy);
+            // Each of them counts, and no other one.
+            for stripe in 0..chunk.stripes.len() {
+                let mut changed = devices.clone();
+                let id = chunk.stripes[stripe].device;
+                let place = usize::try_from(chunk.device_addr(stripe, 0).0).unwrap();
+                changed[stripe][place..place + 4096].fill(0xee);
+                let changed = store(&chunk, changed.into_iter().map(Some).collect());
+                let bytes = read(&changed, STRIPE_BYTES, copy, 4096).unwrap();
+                let is_used = places.iter().any(|(device, _)| *device == id);
+                assert_eq!(bytes != right, is_used, "{profile:?} {copy} {stripe}");
+            }
+        }
+    }
+}
+
+#[test]
 fn addresses_outside_chunks_are_errors() {
     let chunk = sample(START, Profile::Single, 1);
     let store = store(&chunk, vec![Some(vec![0; 4 << 20])]);

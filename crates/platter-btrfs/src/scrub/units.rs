@@ -91,6 +91,13 @@ fn directs(scrubber: &Scrubber<'_>, at: LogicalAddr, len_bytes: u64) -> (Vec<Dir
     ((0..count).filter_map(direct).collect(), count)
 }
 
+/// Whether all that a copy is reconstructed from is believed.
+fn is_from_trusted(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> bool {
+    let places = scrubber.store().rebuilt_from(unit.at, copy);
+    let mut places = places.into_iter();
+    places.all(|(device, place)| doubt(scrubber, device, place, unit.len_bytes).is_none())
+}
+
 fn read(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(unit.len_bytes).ok()?];
     let bufs = &mut [IoSliceMut::new(&mut bytes)];
@@ -168,10 +175,13 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
         return Ok(directs.len() as u64);
     }
     if good.is_none() {
-        let rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
-        good = rebuilt
-            .filter_map(|copy| read(scrubber, unit, copy))
-            .find(|bytes| verify(scrubber, unit, bytes) != Some(false));
+        let mut rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
+        good = rebuilt.find_map(|copy| {
+            let bytes = read(scrubber, unit, copy)?;
+            let verdict = verify(scrubber, unit, &bytes);
+            let is_right = verdict.unwrap_or_else(|| is_from_trusted(scrubber, unit, copy));
+            is_right.then_some(bytes)
+        });
     }
     // Of several copies of which none is trusted, one is as good as another.
     let is_lost = good.is_none() && bad.iter().any(|(_, fault)| *fault != Fault::Distrusted);

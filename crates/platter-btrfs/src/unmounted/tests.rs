@@ -20,7 +20,7 @@ use super::PoolRequest;
 use super::scrub_tests::{FILL, SUMS, scrub};
 use crate::chunk::Placement;
 use crate::context::ListedExtent;
-use crate::mount::MountOptions;
+use crate::mount::{Btrfs, MountOptions};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::pool::{self, BalanceArgs, BalanceFilter};
@@ -274,6 +274,16 @@ fn write_unverified(pool: &Pool, contents: &[u8]) {
     mounted.unmount().unwrap();
 }
 
+fn mount_degraded(pool: &Pool) -> Btrfs {
+    let PoolRequest {
+        devices,
+        options,
+        budget,
+        clock,
+    } = request(pool);
+    Btrfs::mount_writable(&devices, &options, budget, clock).unwrap()
+}
+
 /// Where something is: the position of a device, and the place on it.
 type Location = (usize, u64);
 
@@ -408,6 +418,34 @@ fn data_of_a_missing_device_without_parity_is_counted() {
     let replaced = replaced.unwrap();
     assert_eq!(counter(&replaced, "read_errors"), 1, "{replaced:?}");
     assert!(replaced.uncorrectable > 0, "{replaced:?}");
+}
+
+#[test]
+fn data_is_not_made_of_parity_that_missed_commits() {
+    let mut pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_unverified(&pool, &Random(10).bytes(1 << 20));
+    let (copies, parity) = locations(&pool);
+    let ((of_data, place), (of_parity, _)) = (copies[0], parity.unwrap());
+    let lost = pool.lose(of_parity);
+    // The file is written where it is, without the device of its parity.
+    let contents = Random(11).bytes(1 << 20);
+    let fs = mount_degraded(&pool);
+    let file = fs.root().unwrap().lookup(Name::new(b"file").unwrap());
+    let file = file.unwrap();
+    file.write_at(0, &contents).unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    let mut devices = pool.devices();
+    let at = of_data - usize::from(of_data > of_parity);
+    let faulty = unreadable(devices.remove(at), &[place]);
+    devices.extend([faulty, open(&lost)]);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    assert_eq!(counter(&scrubbed, "read_errors"), 1, "{scrubbed:?}");
+    assert!(scrubbed.uncorrectable > 0, "{scrubbed:?}");
+    let mut bytes = vec![0; 4096];
+    open(&pool.images()[at]).read_at(place, &mut bytes).unwrap();
+    assert!(bytes == contents[..4096]);
 }
 
 #[test]
