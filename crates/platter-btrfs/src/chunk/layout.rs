@@ -87,6 +87,23 @@ impl ChunkItem {
         self.stripes.len().saturating_sub(parity)
     }
 
+    /// Whether its last row is incomplete: it has more of some stripes than of others.
+    #[must_use]
+    pub fn has_incomplete_row(&self) -> bool {
+        let columns = match self.profile {
+            Profile::Single
+            | Profile::Dup
+            | Profile::Raid1
+            | Profile::Raid1C3
+            | Profile::Raid1C4 => return false,
+            Profile::Raid0 => self.stripes.len(),
+            Profile::Raid10 => self.stripes.len() / 2,
+            Profile::Raid5 | Profile::Raid6 => self.data_stripes(),
+        };
+        let row_bytes = columns.max(1) as u64 * STRIPE_BYTES;
+        !self.len_bytes.is_multiple_of(row_bytes)
+    }
+
     /// The stripe with a role in a row: data from 0 on, then P, then Q.
     #[must_use]
     pub fn stripe_of_role(&self, row: u64, role: usize) -> usize {
@@ -191,6 +208,24 @@ mod tests {
         assert_eq!(found.offset, STRIPE_BYTES);
         let roles = [0, 1, 2].map(|role| chunk.stripe_of_role(1, role));
         assert_eq!(roles, [1, 2, 0]);
+    }
+
+    #[test]
+    fn chunks_are_of_whole_rows_or_not() {
+        for (profile, stripes) in [
+            (Profile::Raid0, 3),
+            (Profile::Raid10, 6),
+            (Profile::Raid5, 4),
+            (Profile::Raid6, 5),
+        ] {
+            let mut chunk = sample(START, profile, stripes);
+            assert!(!chunk.has_incomplete_row());
+            chunk.len_bytes -= STRIPE_BYTES;
+            assert!(chunk.has_incomplete_row());
+        }
+        let mut chunk = sample(START, Profile::Raid1, 2);
+        chunk.len_bytes -= 4096;
+        assert!(!chunk.has_incomplete_row());
     }
 
     #[test]

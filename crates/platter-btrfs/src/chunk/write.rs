@@ -92,7 +92,7 @@ impl ChunkStore {
                 Placement::Parity { row, .. } => {
                     let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
                     let inside = (at.0 - chunk.start.0).saturating_sub(row * row_bytes);
-                    if !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+                    if chunk.has_incomplete_row() {
                         return Err(self.broken_row(at, segment.len_bytes).into());
                     }
                     let len_bytes = wanted.min(row_bytes - inside);
@@ -178,8 +178,7 @@ impl ChunkStore {
             return Ok(Vec::new());
         };
         // Of a row that is incomplete, the rest of the columns is of something else.
-        let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
-        if !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+        if chunk.has_incomplete_row() {
             return Ok(Vec::new());
         }
         let store = self;
