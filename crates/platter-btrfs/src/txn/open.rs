@@ -195,7 +195,7 @@ fn refuse_replacement(context: &FsContext) -> Result<()> {
     }
 }
 
-/// Refuses stale and seed devices, missing ones that are needed, and chunks that are not written.
+/// Refuses stale, truncated and seed devices, missing ones that are needed, and chunks that are not written.
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
     let members = store.members();
@@ -213,6 +213,13 @@ fn refuse_devices(context: &FsContext) -> Result<()> {
         if member.generation.is_some_and(is_stale) {
             let reason = "scrub it, or leave it out, with -o degraded";
             let feature = format!("writing with device {}, which is stale", member.id);
+            return Err(unsupported(&feature, Some(reason)));
+        }
+        let total_bytes = member.total_bytes.unwrap_or_default();
+        let device = member.device.as_ref();
+        if device.is_some_and(|device| device.geometry().len_bytes < total_bytes) {
+            let feature = format!("writing with device {}, which is truncated", member.id);
+            let reason = "it is shorter than the filesystem on it";
             return Err(unsupported(&feature, Some(reason)));
         }
     }
