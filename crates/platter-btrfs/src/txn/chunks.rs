@@ -23,6 +23,7 @@ use crate::ondisk::chunk_item::{
 };
 use crate::ondisk::dev_extent::DevExtent;
 use crate::ondisk::dev_item::DevItem;
+use crate::ondisk::features::Incompat;
 use crate::ondisk::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::leaf::ITEM_BYTES;
@@ -475,6 +476,7 @@ fn create_group(fs: &WriteContext, generation: Generation, chunk: &ChunkItem) ->
     fs.edit(generation, TreeId::CHUNK, |editor| {
         editor.insert(chunk_key, &chunk.encode())
     })?;
+    demand_features(fs, chunk.profile);
     update_devices(fs, generation, chunk)?;
     insert_device_extents(fs, generation, chunk, &chunk.stripes)?;
     let (start, len_bytes) = (chunk.start.0, chunk.len_bytes);
@@ -492,6 +494,18 @@ fn create_group(fs: &WriteContext, generation: Generation, chunk: &ChunkItem) ->
     }
     fs.groups.mark_dirty(&*fs.groups.find(chunk.start, 1)?);
     Ok(())
+}
+
+/// Adds the features that chunks of a profile need to the superblock of the running transaction.
+pub(super) fn demand_features(fs: &WriteContext, profile: Profile) {
+    let feature = match profile {
+        Profile::Raid5 | Profile::Raid6 => Incompat::RAID56,
+        Profile::Raid1C3 | Profile::Raid1C4 => Incompat::RAID1C34,
+        Profile::Single | Profile::Dup | Profile::Raid0 | Profile::Raid1 | Profile::Raid10 => {
+            return;
+        }
+    };
+    fs.features.lock().incompat |= feature;
 }
 
 /// Inserts the items of stripes of a chunk.

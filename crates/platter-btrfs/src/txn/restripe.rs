@@ -19,7 +19,6 @@ use crate::block_group::BlockGroup;
 use crate::chunk::{ChunkMap, FindVerifier, Member, Unverified};
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
-use crate::ondisk::features::Incompat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::ondisk::tree_block::Expected;
@@ -265,7 +264,7 @@ fn change_chunk(
     chunks::insert_device_extents(fs, generation, new, &only_in(new, old))?;
     chunks::update_devices(fs, generation, old)?;
     chunks::update_devices(fs, generation, new)?;
-    demand_features(handle, new.profile);
+    chunks::demand_features(fs, new.profile);
     group.set_flags(new.flags);
     fs.groups.mark_dirty(group);
     Ok(())
@@ -391,13 +390,4 @@ fn write_restriped(fs: &WriteContext, new: &ChunkItem, at: u64, bytes: &[u8]) ->
     let same = stripes.filter(|(_, (new, now))| new == now);
     let kept: Vec<usize> = same.map(|(index, _)| index).collect();
     Ok(store.write_chunk(new, LogicalAddr(at), &[IoSlice::new(bytes)], find, &kept)?)
-}
-
-/// Adds the features that chunks of a profile need.
-fn demand_features(handle: &Handle<'_>, profile: Profile) {
-    match profile {
-        Profile::Raid5 | Profile::Raid6 => handle.add_feature(Incompat::RAID56),
-        Profile::Raid1C3 | Profile::Raid1C4 => handle.add_feature(Incompat::RAID1C34),
-        Profile::Single | Profile::Dup | Profile::Raid0 | Profile::Raid1 | Profile::Raid10 => {}
-    }
 }
