@@ -449,6 +449,121 @@ fn devices_come_and_go_while_files_are_written() {
     }
 }
 
+/// A device whose writes wait as long as that is wanted.
+#[derive(Debug)]
+struct Waiting {
+    below: Arc<dyn BlockDevice>,
+    is_wanted: AtomicBool,
+    has_waited: AtomicBool,
+}
+
+impl Waiting {
+    fn over(below: &Arc<dyn BlockDevice>, is_wanted: bool) -> Arc<Self> {
+        Arc::new(Self {
+            below: Arc::clone(below),
+            is_wanted: AtomicBool::new(is_wanted),
+            has_waited: AtomicBool::new(false),
+        })
+    }
+
+    fn want(&self, is_wanted: bool) {
+        self.is_wanted.store(is_wanted, Ordering::SeqCst);
+    }
+
+    /// Returns when a write waits.
+    fn until_one_waits(&self) {
+        while !self.has_waited.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+    }
+}
+
+impl BlockDevice for Waiting {
+    fn name(&self) -> &Arc<str> {
+        self.below.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        while self.is_wanted.load(Ordering::SeqCst) {
+            self.has_waited.store(true, Ordering::SeqCst);
+            thread::yield_now();
+        }
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.below.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.below.discard(range)
+    }
+}
+
+/// Power fails while a device is added and another thread commits: each state is mounted with all devices that have a
+/// superblock.
+#[test]
+fn added_device_has_no_superblock_that_is_not_durable() {
+    let mut pool = Pool::make(1, 160, &["-m", "single"]);
+    let image = pool.images()[0].with_extension("added");
+    File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    pool.regain(image);
+    let (recorder, recorded) = record(&pool);
+    let old = Waiting::over(&recorded[0], false);
+    let new = Waiting::over(&recorded[1], true);
+    let fs = mount_on(&[Arc::<Waiting>::clone(&old)]);
+    fs.sync().unwrap();
+    let first_position = recorder.mark();
+    thread::scope(|scope| {
+        let adding = scope.spawn(|| {
+            let new: Arc<dyn BlockDevice> = Arc::<Waiting>::clone(&new);
+            devices(&fs).add_device(&new)
+        });
+        // It is being cleared.
+        new.until_one_waits();
+        old.want(true);
+        let syncing = scope.spawn(|| {
+            let root = fs.root().unwrap();
+            let made = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+            made.map(drop)?;
+            fs.sync()
+        });
+        // The commit is closed, and being written.
+        old.until_one_waits();
+        new.want(false);
+        thread::sleep(Duration::from_millis(100));
+        old.want(false);
+        assert_eq!(adding.join().unwrap().unwrap(), 2);
+        syncing.join().unwrap().unwrap();
+    });
+    fs.unmount().unwrap();
+    drop(fs);
+    let options = CrashOptions {
+        first_position,
+        mixes_per_position: 1,
+        subset_writes_max: 3,
+        ..CrashOptions::default()
+    };
+    let mut with_both = 0;
+    for state in recorder.recording().crash_states(options) {
+        let devices = devices_of(&state.unwrap());
+        let is_known = crate::identify(&*devices[1]).is_ok();
+        with_both += u32::from(is_known);
+        let given = if is_known { 2 } else { 1 };
+        let fs = mount_on(&devices[..given]);
+        fs.unmount().unwrap();
+    }
+    assert!(with_both > 20, "{with_both} states");
+}
+
 #[test]
 fn inodes_are_logged_while_there_is_one_device() {
     let pool = Pool::make(1, 400, &[]);

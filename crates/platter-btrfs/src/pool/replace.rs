@@ -223,7 +223,8 @@ impl Replacement<'_> {
     /// Those of the target, which is not the device then; that the source has a superblock left, which is no reason to
     /// use it.
     fn finish(&self) -> Result<()> {
-        let kept = self.fs.sync().and_then(|()| superblocks::keep(self.fs));
+        let synced = self.fs.sync();
+        let kept = synced.and_then(|()| superblocks::keep(self.fs, 0));
         let ready = match &kept {
             Ok(_) => self.make_target_whole(),
             Err(error) => Err(error.clone()),

@@ -34,7 +34,7 @@ pub(super) fn scrub(scrubber: &mut Scrubber<'_>) -> Flow {
 /// Compares all superblocks of a filesystem that is being written with that of the last commit, while it stays the last
 /// one. A copy that is bad is written again from another one of its device.
 pub(super) fn scrub_mounted(scrubber: &mut Scrubber<'_>, fs: &WriteContext) -> Flow {
-    let handle = superblocks::keep(fs)?;
+    let handle = superblocks::keep(fs, 0)?;
     let durable = fs.committed();
     let members = fs.blocks().store().members();
     for member in members.iter() {
