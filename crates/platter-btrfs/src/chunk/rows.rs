@@ -81,6 +81,15 @@ impl RowVerifier for Unverified {
     }
 }
 
+/// Parity that is not that of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrongParity {
+    /// The device that it is on.
+    pub device: DeviceId,
+    /// Whether it is right now.
+    pub is_rewritten: bool,
+}
+
 /// A part of a stripe's piece of a row, and its bytes.
 struct Piece {
     offset: usize,
@@ -320,12 +329,8 @@ impl RowWrite<'_> {
         [p, q]
     }
 
-    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Returns the devices whose parity was wrong.
-    pub(super) fn check_parity(
-        &self,
-        columns: &Range<u64>,
-        repairs: bool,
-    ) -> Result<Vec<DeviceId>, BufferError> {
+    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Returns what was wrong.
+    pub(super) fn check_parity(&self, columns: &Range<u64>, repairs: bool) -> Vec<WrongParity> {
         let _turn = self.store.rows().write(self.chunk, self.row);
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
@@ -333,7 +338,7 @@ impl RowWrite<'_> {
         for role in 0..count {
             let mut bytes = vec![0; len];
             if self.read_role(role, columns.start, &mut bytes).is_err() {
-                return Ok(Vec::new());
+                return Vec::new();
             }
             data.push(bytes);
         }
@@ -347,13 +352,15 @@ impl RowWrite<'_> {
             }
             let mut bytes = vec![0; len];
             if self.read_role(role, columns.start, &mut bytes).is_err() || bytes != right {
-                wrong.extend(self.chunk.stripes.get(stripe).map(|it| it.device));
-                if repairs {
-                    self.write_role(role, columns.start, &right)?;
-                }
+                let device = self.chunk.stripes.get(stripe).map(|it| it.device);
+                let is_rewritten = repairs && self.write_role(role, columns.start, &right).is_ok();
+                wrong.extend(device.map(|device| WrongParity {
+                    device,
+                    is_rewritten,
+                }));
             }
         }
-        Ok(wrong)
+        wrong
     }
 
     /// Refuses to write to a row of which more devices are missing than it can do without.

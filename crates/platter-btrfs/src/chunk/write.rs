@@ -8,10 +8,10 @@ use platter_cache::BufferError;
 use platter_ondisk::Corruption;
 
 use super::layout::Placement;
-use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified};
+use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified, WrongParity};
 use super::store::{ChunkStore, Way};
+use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
-use crate::ondisk::{DeviceId, LogicalAddr};
 
 impl ChunkStore {
     /// Writes tree blocks to all copies on devices that are present of what follows `logical`. Where they fill rows with parity by half, the others
@@ -162,16 +162,16 @@ impl ChunkStore {
     }
 
     /// Compares the parity of some bytes of each stripe, in the row of an address, with the data, and rewrites it with
-    /// `repairs`. Returns the devices whose parity was wrong: none where data of the row is not there.
+    /// `repairs`. Returns what parity was wrong: none where data of the row is not there.
     ///
     /// # Errors
-    /// Those of writing.
+    /// That there is no chunk.
     pub fn check_parity(
         &self,
         logical: LogicalAddr,
         columns: &Range<u64>,
         repairs: bool,
-    ) -> Result<Vec<DeviceId>, BufferError> {
+    ) -> Result<Vec<WrongParity>, BufferError> {
         let map = self.map();
         let chunk = map.find(logical).map_err(Corruption::from)?;
         let Placement::Parity { row, .. } = chunk.segment(logical, 1).placement else {
@@ -182,7 +182,7 @@ impl ChunkStore {
             return Ok(Vec::new());
         }
         let store = self;
-        RowWrite { store, chunk, row }.check_parity(columns, repairs)
+        Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs))
     }
 
     /// Makes durable what was written to all devices.

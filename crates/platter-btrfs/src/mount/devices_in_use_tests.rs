@@ -407,6 +407,44 @@ fn bad_copies_are_rewritten_while_files_are_written() {
     assert_whole(&pool);
 }
 
+#[test]
+fn scrub_of_a_mount_goes_on_where_a_copy_is_not_rewritten() {
+    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    let mut below = pool.devices();
+    let faulty = Arc::new(FaultDevice::new(below.remove(1)));
+    below.push(Arc::<FaultDevice>::clone(&faulty));
+    let fs = mount_on(&below);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    file.unwrap()
+        .write_at(0, &Random(4).bytes(1 << 20))
+        .unwrap();
+    drop(root);
+    fs.sync().unwrap();
+    let context = fs.super_block().context();
+    let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
+    let data = extents.iter().find(|it| !it.is_tree_block).unwrap();
+    let store = context.blocks.store();
+    let mut copies = (0..2).map(|copy| store.location(data.start, copy).unwrap());
+    let (_, place) = copies.find(|(member, _)| member.index == 1).unwrap();
+    let raw = File::options().write(true).open(&pool.images()[1]).unwrap();
+    raw.write_all_at(&vec![0xa5; 20 << 10], place.0).unwrap();
+    faulty.arm(Fault {
+        operation: Operation::Write,
+        when: When::Touching(place.0 + 8192..place.0 + 12288),
+        effect: Effect::Tear { seed: 0 },
+    });
+    let scrubbed = devices(&fs).scrub(true, &mut Ignore).unwrap();
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (5, 1));
+    assert!(!fs.is_read_only());
+    faulty.disarm();
+    let again = devices(&fs).scrub(true, &mut Ignore).unwrap();
+    assert_eq!((again.errors, again.uncorrectable), (1, 0));
+    fs.unmount().unwrap();
+    drop((fs, below, faulty));
+    assert_whole(&pool);
+}
+
 fn open(image: &std::path::Path) -> Arc<dyn BlockDevice> {
     let options = OpenOptions {
         access: Access::Write,

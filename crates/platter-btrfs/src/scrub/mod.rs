@@ -30,7 +30,8 @@ pub struct ScrubCounts {
     pub data_bytes: u64,
     /// Bytes of tree blocks that were read, of all copies.
     pub tree_bytes: u64,
-    /// Copies that could not be read, or were not copied from a device that is replaced.
+    /// Copies that could not be read, or were not copied from a device that is replaced, or that may be wrong and could
+    /// not be rewritten.
     pub read_errors: u64,
     /// Copies of sectors whose checksum does not match.
     pub csum_errors: u64,
@@ -44,11 +45,20 @@ pub struct ScrubCounts {
     pub no_csum: u64,
     /// Of all errors, those whose place was rewritten, or would be.
     pub corrected_errors: u64,
-    /// Of all errors, those of which no good copy is left.
+    /// Of all errors, those of which no good copy is left, or whose place could not be rewritten.
     pub uncorrectable_errors: u64,
 }
 
 impl ScrubCounts {
+    /// Counts an error by what became of it.
+    fn add_outcome(&mut self, is_corrected: bool) {
+        if is_corrected {
+            self.corrected_errors += 1;
+        } else {
+            self.uncorrectable_errors += 1;
+        }
+    }
+
     /// All errors.
     #[must_use]
     pub fn errors(&self) -> u64 {

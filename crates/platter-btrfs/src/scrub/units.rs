@@ -37,6 +37,17 @@ enum Fault {
     NotCopied,
 }
 
+/// What becomes of a bad copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It was rewritten, or would be.
+    Corrected,
+    /// No copy is right.
+    NoCopy,
+    /// It could not be rewritten.
+    NotWritten,
+}
+
 /// A copy that a device has as it is.
 #[derive(Debug, Clone, Copy)]
 struct Direct {
@@ -185,13 +196,20 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
     }
     // Of several copies of which none is trusted, one is as good as another.
     let is_lost = good.is_none() && bad.iter().any(|(_, fault)| *fault != Fault::Distrusted);
+    let mut is_left = is_lost || !scrubber.repairs;
     for (direct, fault) in bad {
-        report_fault(scrubber, unit, direct, fault, good.is_some())?;
-        if let Some(good) = good.as_deref().filter(|_| scrubber.repairs) {
-            scrubber.store().repair_copy(unit.at, direct.copy, good)?;
-        }
+        let store = scrubber.store();
+        let outcome = match good.as_deref() {
+            None => Outcome::NoCopy,
+            Some(_) if !scrubber.repairs => Outcome::Corrected,
+            Some(good) => match store.repair_copy(unit.at, direct.copy, good) {
+                Ok(()) => Outcome::Corrected,
+                Err(_) => Outcome::NotWritten,
+            },
+        };
+        is_left |= outcome == Outcome::NotWritten;
+        report_fault(scrubber, unit, direct, fault, outcome)?;
     }
-    let is_left = is_lost || !scrubber.repairs;
     if let Some(row) = scrubber.row.as_mut().filter(|_| is_left) {
         row.is_lost = true;
     }
@@ -203,33 +221,32 @@ fn report_fault(
     unit: &Unit<'_>,
     direct: Direct,
     fault: Fault,
-    has_good: bool,
+    outcome: Outcome,
 ) -> Flow {
     let (structure, is_data) = match unit.kind {
         Kind::Block(_) => ("tree block", false),
         Kind::Sector(..) => ("data", true),
     };
-    let (text, counter) = match (fault, is_data) {
-        (Fault::Unreadable, _) => ("cannot be read", &mut scrubber.counts.read_errors),
-        // It may be right, or gets what it is to have: it is not an error.
-        (Fault::Distrusted, _) => return Ok(()),
-        (Fault::NotCopied, _) if has_good => return Ok(()),
-        (Fault::NotCopied, _) => (
-            "has no copy that can be read",
-            &mut scrubber.counts.read_errors,
-        ),
-        (Fault::Wrong, true) => ("checksum verify failed", &mut scrubber.counts.csum_errors),
-        (Fault::Wrong, false) => (
+    let counts = &mut scrubber.counts;
+    let (text, counter) = match (fault, outcome) {
+        // It may be right, or has what it is to have by now: it is not an error.
+        (Fault::Distrusted, Outcome::Corrected | Outcome::NoCopy)
+        | (Fault::NotCopied, Outcome::Corrected) => return Ok(()),
+        (Fault::Distrusted | Fault::NotCopied, Outcome::NotWritten) => {
+            ("cannot be rewritten", &mut counts.read_errors)
+        }
+        (Fault::NotCopied, Outcome::NoCopy) => {
+            ("has no copy that can be read", &mut counts.read_errors)
+        }
+        (Fault::Unreadable, _) => ("cannot be read", &mut counts.read_errors),
+        (Fault::Wrong, _) if is_data => ("checksum verify failed", &mut counts.csum_errors),
+        (Fault::Wrong, _) => (
             "is not the block that the extent tree has",
-            &mut scrubber.counts.verify_errors,
+            &mut counts.verify_errors,
         ),
     };
     *counter += 1;
-    if has_good {
-        scrubber.counts.corrected_errors += 1;
-    } else {
-        scrubber.counts.uncorrectable_errors += 1;
-    }
+    counts.add_outcome(outcome == Outcome::Corrected);
     let locus = Locus::block(unit.at.0)
         .of_copy(direct.copy)
         .on_member(direct.device.0)

@@ -259,16 +259,21 @@ fn missing_devices_are_replaced() {
 
 /// Makes a file without checksums, of one extent.
 fn write_unverified(pool: &Pool, contents: &[u8]) {
+    write_file(pool, contents, Some(0x80_0000));
+}
+
+/// Makes a file with some flags, of one extent.
+fn write_file(pool: &Pool, contents: &[u8], flags: Option<u32>) {
     let mounted = pool.mount_without_thread();
     let context = Context::root();
     let (root, name) = (mounted.root().unwrap(), Name::new(b"file").unwrap());
     let file = root.create(&context, name, CreateKind::Regular, 0o644);
     let file = file.unwrap();
-    let no_cow = SetAttr {
-        flags: Some(0x80_0000),
+    let changes = SetAttr {
+        flags,
         ..SetAttr::default()
     };
-    file.set_attr(&context, &no_cow).unwrap();
+    file.set_attr(&context, &changes).unwrap();
     file.write_at(0, contents).unwrap();
     drop((file, root));
     mounted.unmount().unwrap();
@@ -318,15 +323,29 @@ fn locations(pool: &Pool) -> (Vec<Location>, Option<Location>) {
 
 /// The device, of which the sectors at these places cannot be read.
 fn unreadable(device: Arc<dyn BlockDevice>, places: &[u64]) -> Arc<dyn BlockDevice> {
+    failing(device, Operation::Read, places)
+}
+
+/// The device, which fails this operation at these sectors.
+fn failing(
+    device: Arc<dyn BlockDevice>,
+    operation: Operation,
+    places: &[u64],
+) -> Arc<dyn BlockDevice> {
     let faulty = FaultDevice::new(device);
     for place in places {
         faulty.arm(Fault {
-            operation: Operation::Read,
+            operation,
             when: When::Touching(*place..*place + 4096),
             effect: Effect::Tear { seed: 0 },
         });
     }
     Arc::new(faulty)
+}
+
+/// Writes over a range of a device.
+fn spoil(image: &Path, at: u64, len: usize) {
+    open(image).write_at(at, &vec![0xee; len]).unwrap();
 }
 
 /// A new device, to be the one in the place of another.
@@ -446,6 +465,48 @@ fn data_is_not_made_of_parity_that_missed_commits() {
     let mut bytes = vec![0; 4096];
     open(&pool.images()[at]).read_at(place, &mut bytes).unwrap();
     assert!(bytes == contents[..4096]);
+}
+
+#[test]
+fn scrub_goes_on_where_a_copy_is_not_rewritten() {
+    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    write_file(&pool, &Random(12).bytes(1 << 20), None);
+    let (copies, _) = locations(&pool);
+    let (_, at) = *copies.iter().find(|(index, _)| *index == 1).unwrap();
+    // Five sectors of data, and the second superblock.
+    let superblock = 64 << 20;
+    spoil(&pool.images()[1], at, 5 * 4096);
+    spoil(&pool.images()[1], superblock, 4096);
+    let mut devices = pool.devices();
+    let unwritable = [at + 8192, superblock];
+    let failing = failing(devices.remove(1), Operation::Write, &unwritable);
+    devices.push(failing);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    let counted = |name| counter(&scrubbed, name);
+    assert_eq!((counted("csum_errors"), counted("super_errors")), (5, 1));
+    assert_eq!(counted("corrected_errors"), 4, "{scrubbed:?}");
+    assert_eq!(scrubbed.uncorrectable, 2);
+    let again = scrub(&pool, true);
+    assert_eq!((again.csum_errors, again.super_errors), (1, 1));
+    assert_eq!(again.uncorrectable_errors, 0, "{again:?}");
+    assert_eq!(scrub(&pool, false).errors(), 0);
+}
+
+#[test]
+fn scrub_goes_on_where_parity_is_not_rewritten() {
+    let pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_file(&pool, &Random(13).bytes(1 << 20), None);
+    let (index, at) = locations(&pool).1.unwrap();
+    spoil(&pool.images()[index], at, 4096);
+    let mut devices = pool.devices();
+    let failing = failing(devices.remove(index), Operation::Write, &[at]);
+    devices.push(failing);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    assert_eq!(counter(&scrubbed, "parity_errors"), 1, "{scrubbed:?}");
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (1, 1));
+    let again = scrub(&pool, true);
+    assert_eq!((again.parity_errors, again.corrected_errors), (1, 1));
+    assert_eq!(scrub(&pool, false).errors(), 0);
 }
 
 #[test]
