@@ -196,6 +196,7 @@ impl RowWrite<'_> {
         let mut found = Found {
             bytes: vec![0; len],
             repaired: Vec::new(),
+            is_wrong: false,
         };
         let written = piece.offset..piece.offset + piece.bytes.len();
         if written == (0..len) {
@@ -234,14 +235,43 @@ impl RowWrite<'_> {
             match self.rebuild(&segment, logical, verifier) {
                 Ok((good, is_right)) if is_right || !is_read => {
                     bytes.copy_from_slice(&good);
+                    found.is_wrong |= !is_right;
                     found.repaired.extend(is_right.then_some(units));
                 }
                 Err(error) if !is_read => return Err(error),
                 // It stays as it is, and is found bad by those that read it.
-                Ok(_) | Err(_) => {}
+                Ok(_) | Err(_) => found.is_wrong = true,
             }
         }
         Ok(found)
+    }
+
+    /// What one stripe has in some columns, reconstructed where it cannot be read. `None` where that is wrong.
+    pub(super) fn restore(
+        &self,
+        stripe: usize,
+        columns: &Range<u64>,
+        find: FindVerifier<'_>,
+    ) -> Result<Option<Vec<u8>>, BufferError> {
+        let mut roles = 0..self.chunk.stripes.len();
+        let role = roles.find(|role| self.chunk.stripe_of_role(self.row, *role) == stripe);
+        let Some(role) = role else { return Ok(None) };
+        let verifier = find(&(self.start()..self.start() + self.row_bytes()));
+        let _stay = self.store.rows().read(self.chunk, self.row);
+        let none_is_written = Piece {
+            offset: 0,
+            bytes: Vec::new(),
+        };
+        let read = |data| self.read_data(data, columns, &none_is_written, &*verifier);
+        let count = self.chunk.data_stripes();
+        if role < count {
+            let found = read(role)?;
+            return Ok((!found.is_wrong).then_some(found.bytes));
+        }
+        let data: Vec<_> = (0..count).map(read).collect::<Result<_, _>>()?;
+        let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
+        let [p, q] = self.parity_of(len, data.iter().map(|found| &found.bytes[..]));
+        Ok(Some(if role == count { p } else { q }))
     }
 
     /// Reconstructs a unit: the first reconstruction that is right, or of which that is not known; else one that is
@@ -398,4 +428,6 @@ struct Found {
     bytes: Vec<u8>,
     /// What was reconstructed.
     repaired: Vec<Range<usize>>,
+    /// Something is wrong, and could not be reconstructed.
+    is_wrong: bool,
 }

@@ -400,6 +400,31 @@ fn whole_rows_are_written_without_reading() {
     }
 }
 
+#[test]
+fn stripes_are_restored_from_the_rest_of_their_row() {
+    let columns = 8192..16384;
+    for chunk in parity_chunks() {
+        let devices = written(&chunk);
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        let wrong = Model(vec![0; len]);
+        for stripe in 0..chunk.stripes.len() {
+            let whole = devices.iter().cloned().map(Some).collect();
+            let store = store(&chunk, without(whole, &[stripe]));
+            for row in 0..4 {
+                let place = (row, stripe);
+                let restored = store.restore(&chunk, place, &columns, &|_| Box::new(Unverified));
+                let offset = row * STRIPE_BYTES + columns.start;
+                let at = usize::try_from(chunk.device_addr(stripe, offset).0).unwrap();
+                assert!(restored.unwrap().unwrap() == devices[stripe][at..at + 8192]);
+                let is_data =
+                    (0..chunk.data_stripes()).any(|role| chunk.stripe_of_role(row, role) == stripe);
+                let refused = store.restore(&chunk, place, &columns, &|_| Box::new(wrong.clone()));
+                assert_eq!(refused.unwrap().is_none(), is_data);
+            }
+        }
+    }
+}
+
 /// What follows the last row of a chunk on its devices may be of another one.
 #[test]
 fn parity_of_incomplete_rows_is_left_alone() {

@@ -185,6 +185,22 @@ impl ChunkStore {
         Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs))
     }
 
+    /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it
+    /// cannot be read. `None` where what comes of that is wrong.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub fn restore(
+        &self,
+        chunk: &ChunkItem,
+        (row, stripe): (u64, usize),
+        columns: &Range<u64>,
+        find: FindVerifier<'_>,
+    ) -> Result<Option<Vec<u8>>, BufferError> {
+        let store = self;
+        RowWrite { store, chunk, row }.restore(stripe, columns, find)
+    }
+
     /// Makes durable what was written to all devices.
     pub fn flush(&self) -> Result<(), IoError> {
         self.members()

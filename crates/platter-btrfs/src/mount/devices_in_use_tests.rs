@@ -15,7 +15,7 @@ use platter_block::{
     Access, BlockDevice, CountingDevice, FileDevice, Geometry, IoError, OpenOptions, Operation,
 };
 use platter_cache::MemoryBudget;
-use platter_vfs::devices::{Balance, Moved, NewLength};
+use platter_vfs::devices::{Balance, Moved, NewLength, Scrubbed};
 use platter_vfs::{
     CheckProgress, CheckSink, Condition, Context, CreateKind, Devices, Error, FallocateMode,
     Filesystem, Finding, Inode, SetAttr, SystemClock, Tune,
@@ -23,6 +23,7 @@ use platter_vfs::{
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
+use crate::chunk::Placement;
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -657,6 +658,133 @@ fn devices_are_replaced_while_files_are_written() {
     replace(3, "raid1", "raid1", 2);
     replace(2, "raid0", "raid1", 2);
     replace(3, "raid5", "raid1c3", 1);
+}
+
+/// A filesystem with rows with parity on three devices, the contents of its file, and the device on which that begins.
+struct Rows {
+    pool: Pool,
+    fs: Btrfs,
+    contents: Vec<u8>,
+    /// All devices.
+    faulty: Vec<Arc<FaultDevice>>,
+    /// Where the file begins.
+    data: (usize, u64),
+    /// The parity of the first row.
+    parity: (usize, u64),
+}
+
+impl Rows {
+    fn make() -> Self {
+        let pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+        let faulty = pool.devices().into_iter().map(FaultDevice::new);
+        let faulty: Vec<_> = faulty.map(Arc::new).collect();
+        let below = faulty.iter();
+        let below = below.map(|it| -> Arc<dyn BlockDevice> { Arc::<FaultDevice>::clone(it) });
+        let fs = mount_on(&below.collect::<Vec<_>>());
+        let root = fs.root().unwrap();
+        let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+        let contents = Random(6).bytes(1 << 20);
+        file.unwrap().write_at(0, &contents).unwrap();
+        drop(root);
+        fs.sync().unwrap();
+        let (data, parity) = {
+            let context = fs.super_block().context();
+            let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
+            let start = extents.iter().find(|it| !it.is_tree_block).unwrap().start;
+            let store = context.blocks.store();
+            let (member, at) = store.location(start, 0).unwrap();
+            let map = store.map();
+            let chunk = map.find(start).unwrap();
+            let segment = chunk.segment(start, 4096);
+            let Placement::Parity { row, .. } = segment.placement else {
+                panic!("{chunk:?}");
+            };
+            let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
+            let index = usize::try_from(chunk.stripes[stripe].device.0 - 1).unwrap();
+            let of_parity = chunk.device_addr(stripe, segment.offset);
+            ((usize::from(member.index), at.0), (index, of_parity.0))
+        };
+        Self {
+            pool,
+            fs,
+            contents,
+            faulty,
+            data,
+            parity,
+        }
+    }
+
+    /// Makes a sector of a device unreadable.
+    fn lose(&self, (index, at): (usize, u64)) {
+        self.faulty[index].arm(Fault {
+            operation: Operation::Read,
+            when: When::Touching(at..at + 4096),
+            effect: Effect::Tear { seed: 0 },
+        });
+    }
+
+    fn replace(&self) -> (std::path::PathBuf, platter_vfs::Result<Scrubbed>) {
+        let image = self.pool.images()[0].with_extension("new");
+        File::create(&image).unwrap().set_len(300 << 20).unwrap();
+        let number = self.data.0 as u64 + 1;
+        let replaced = devices(&self.fs).replace_device(number, &open(&image), &mut Ignore);
+        (image, replaced)
+    }
+
+    fn assert_reads(&self) {
+        let file = self.fs.root().unwrap().lookup(name("file")).unwrap();
+        assert!(read(&*file) == self.contents);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_a_replaced_device_is_reconstructed() {
+    let rows = Rows::make();
+    let (index, at) = rows.data;
+    // Data and parity, as these rotate with the rows.
+    for row in 0..3 {
+        rows.lose((index, at + row * (64 << 10)));
+    }
+    // Nothing is there.
+    let unused = 4 << 20;
+    rows.lose((index, at + unused));
+    rows.lose((rows.parity.0, rows.parity.1 + unused));
+    let (image, replaced) = rows.replace();
+    assert!(!replaced.unwrap().is_cancelled);
+    rows.assert_reads();
+    let scrubbed = devices(&rows.fs).scrub(false, &mut Ignore).unwrap();
+    assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
+    rows.fs.unmount().unwrap();
+    let Rows {
+        mut pool,
+        fs,
+        faulty,
+        ..
+    } = rows;
+    drop((fs, faulty));
+    pool.lose(index);
+    pool.regain(image);
+    assert_whole(&pool);
+}
+
+#[test]
+fn device_is_not_replaced_where_parity_is_lost_too() {
+    let rows = Rows::make();
+    rows.lose(rows.data);
+    rows.lose(rows.parity);
+    let (_, replaced) = rows.replace();
+    replaced.unwrap_err();
+    assert!(!rows.fs.is_read_only());
+    for faulty in &rows.faulty {
+        faulty.disarm();
+    }
+    rows.assert_reads();
+    rows.fs.unmount().unwrap();
+    let Rows {
+        pool, fs, faulty, ..
+    } = rows;
+    drop((fs, faulty));
+    assert_whole(&pool);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::chunks::{Hole, Shape, free_of, hole};
 use super::data_extents::{self, DataRule};
@@ -378,6 +378,43 @@ fn read_right(
         Some(error) => Err(error.into()),
         None => Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into()),
     }
+}
+
+/// What a stripe of a chunk with parity, whose group is held, has at an offset where it cannot be read: reconstructed
+/// from the rest of the row. `None` where nothing in these columns is in use.
+///
+/// # Errors
+/// Those of the devices; `Corrupt` where what comes of it is wrong.
+pub(crate) fn restore_stripe(
+    fs: &WriteContext,
+    chunk: &ChunkItem,
+    (stripe, offset): (usize, u64),
+    len_bytes: u64,
+) -> Result<Option<Vec<u8>>> {
+    let (row, column) = (offset / STRIPE_BYTES, offset % STRIPE_BYTES);
+    let find: FindVerifier<'_> = &|range| {
+        if chunk.flags.contains(BlockGroupFlags::DATA) {
+            data_extents::verifier_of(fs, range)
+        } else {
+            Box::new(*fs.blocks().format())
+        }
+    };
+    let columns = column..column + len_bytes;
+    let store = fs.blocks().store();
+    let restored = store.restore(chunk, (row, stripe), &columns, find);
+    let data = chunk.data_stripes() as u64;
+    let logical = |index: u64| chunk.start.0 + (row * data + index) * STRIPE_BYTES + column;
+    let failure: Error = match restored {
+        Ok(Some(bytes)) => return Ok(Some(bytes)),
+        Ok(None) => Corrupt::new(Locus::block(logical(0)), DataRule::NoCopy).into(),
+        Err(error) => error.into(),
+    };
+    for start in (0..data).map(logical) {
+        if ListedExtent::is_any_in(&fs.context, &(start..start + len_bytes))? {
+            return Err(failure);
+        }
+    }
+    Ok(None)
 }
 
 /// Writes to stripes that are not read from yet.
