@@ -103,7 +103,7 @@ impl Ranges {
     fn overlapping<'r>(&'r self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'r> {
         let before = self.ends.range(..range.start).next_back();
         let first = before.filter(|(_, end)| **end > range.start);
-        let rest = self.ends.range(range.clone());
+        let rest = self.ends.range(range.start..range.end.max(range.start));
         first
             .into_iter()
             .chain(rest)
@@ -167,6 +167,16 @@ mod tests {
         assert_eq!(list(&all), [(10, 11), (35, 40)]);
         assert!(all.remove(&(10..11)) && all.remove(&(35..40)));
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn range_that_ends_before_it_begins_is_empty() {
+        let all = ranges(&[10..20, 30..40]);
+        let mut same = all.clone();
+        let reversed = Range { start: 35, end: 15 };
+        same.exclude(&reversed);
+        assert!(same.remove(&reversed) && same.add(reversed));
+        assert_eq!(same, all);
     }
 
     #[test]

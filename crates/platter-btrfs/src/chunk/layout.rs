@@ -87,6 +87,23 @@ impl ChunkItem {
         self.stripes.len().saturating_sub(parity)
     }
 
+    /// Whether its last row is incomplete: it has more of some stripes than of others.
+    #[must_use]
+    pub fn has_incomplete_row(&self) -> bool {
+        let columns = match self.profile {
+            Profile::Single
+            | Profile::Dup
+            | Profile::Raid1
+            | Profile::Raid1C3
+            | Profile::Raid1C4 => return false,
+            Profile::Raid0 => self.stripes.len(),
+            Profile::Raid10 => self.stripes.len() / 2,
+            Profile::Raid5 | Profile::Raid6 => self.data_stripes(),
+        };
+        let row_bytes = columns.max(1) as u64 * STRIPE_BYTES;
+        !self.len_bytes.is_multiple_of(row_bytes)
+    }
+
     /// The stripe with a role in a row: data from 0 on, then P, then Q.
     #[must_use]
     pub fn stripe_of_role(&self, row: u64, role: usize) -> usize {
@@ -113,7 +130,7 @@ impl ChunkItem {
                 for at in [offset, last] {
                     let inside = at.checked_sub(stripe.offset.0);
                     let inside = inside.filter(|&inside| inside < self.stripe_len_bytes());
-                    ranges.extend(inside.map(|inside| self.row_at(index, inside)));
+                    ranges.extend(inside.and_then(|inside| self.row_at(index, inside)));
                 }
             }
         }
@@ -123,26 +140,30 @@ impl ChunkItem {
     }
 
     /// The logical addresses of what lies at byte `offset` of a stripe, in whole stripes; of parity, those of
-    /// the row.
-    fn row_at(&self, stripe: usize, offset: u64) -> Range<u64> {
+    /// the row. `None` where the chunk ends before them, in an incomplete row.
+    fn row_at(&self, stripe: usize, offset: u64) -> Option<Range<u64>> {
         let row = offset / STRIPE_BYTES;
         let (count, index) = (self.stripes.len() as u64, stripe as u64);
+        let nth = |columns: u64, index: u64| row.saturating_mul(columns).saturating_add(index);
         let (number, len) = match self.profile {
             Profile::Single
             | Profile::Dup
             | Profile::Raid1
             | Profile::Raid1C3
             | Profile::Raid1C4 => (row, 1),
-            Profile::Raid0 => (row * count + index, 1),
-            Profile::Raid10 => (row * (count / 2) + index / 2, 1),
+            Profile::Raid0 => (nth(count, index), 1),
+            Profile::Raid10 => (nth(count / 2, index / 2), 1),
             Profile::Raid5 | Profile::Raid6 => {
                 let data = self.data_stripes() as u64;
-                (row * data, data)
+                (nth(data, 0), data)
             }
         };
-        let start = self.start.0 + number * STRIPE_BYTES;
-        let end = (start + len * STRIPE_BYTES).min(self.start.0 + self.len_bytes);
-        start..end
+        let after = |stripes: u64| {
+            let bytes = stripes.saturating_mul(STRIPE_BYTES).min(self.len_bytes);
+            self.start.0.saturating_add(bytes)
+        };
+        let (start, end) = (after(number), after(number.saturating_add(len)));
+        (start < end).then_some(start..end)
     }
 }
 
@@ -190,6 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn chunks_are_of_whole_rows_or_not() {
+        for (profile, stripes) in [
+            (Profile::Raid0, 3),
+            (Profile::Raid10, 6),
+            (Profile::Raid5, 4),
+            (Profile::Raid6, 5),
+        ] {
+            let mut chunk = sample(START, profile, stripes);
+            assert!(!chunk.has_incomplete_row());
+            chunk.len_bytes -= STRIPE_BYTES;
+            assert!(chunk.has_incomplete_row());
+        }
+        let mut chunk = sample(START, Profile::Raid1, 2);
+        chunk.len_bytes -= 4096;
+        assert!(!chunk.has_incomplete_row());
+    }
+
+    #[test]
     fn segments_end_with_the_request_and_the_chunk() {
         let chunk = sample(START, Profile::Raid0, 2);
         let request = chunk.segment(LogicalAddr(START), 10);
@@ -221,6 +260,27 @@ mod tests {
         assert_eq!(ranges(Profile::Raid0, 3, 1), [(10, 11)]);
         assert_eq!(ranges(Profile::Raid10, 4, 3), [(7, 8)]);
         assert_eq!(ranges(Profile::Raid5, 3, 2), [(6, 8)]);
+    }
+
+    #[test]
+    fn stripes_without_a_part_of_an_incomplete_row_have_none() {
+        let superblocks = |profile, stripes, start: u64| {
+            let mut chunk = sample(start, profile, stripes);
+            chunk.len_bytes = STRIPE_BYTES;
+            for stripe in &mut chunk.stripes {
+                stripe.offset = DeviceAddr(1 << 20);
+            }
+            chunk.stripes.last_mut().unwrap().offset = DeviceAddr(64 << 20);
+            chunk.superblock_ranges()
+        };
+        // The last one that there can be.
+        for start in [START, u64::MAX - (1 << 20) + 1] {
+            for (profile, stripes) in [(Profile::Raid0, 4), (Profile::Raid10, 4)] {
+                assert_eq!(superblocks(profile, stripes, start), []);
+            }
+            let row = start..start + STRIPE_BYTES;
+            assert_eq!(superblocks(Profile::Raid5, 4, start), [row]);
+        }
     }
 
     #[test]

@@ -81,6 +81,15 @@ impl RowVerifier for Unverified {
     }
 }
 
+/// Parity that is not that of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrongParity {
+    /// The device that it is on.
+    pub device: DeviceId,
+    /// Whether it is right now.
+    pub is_rewritten: bool,
+}
+
 /// A part of a stripe's piece of a row, and its bytes.
 struct Piece {
     offset: usize,
@@ -187,6 +196,7 @@ impl RowWrite<'_> {
         let mut found = Found {
             bytes: vec![0; len],
             repaired: Vec::new(),
+            is_wrong: false,
         };
         let written = piece.offset..piece.offset + piece.bytes.len();
         if written == (0..len) {
@@ -225,14 +235,43 @@ impl RowWrite<'_> {
             match self.rebuild(&segment, logical, verifier) {
                 Ok((good, is_right)) if is_right || !is_read => {
                     bytes.copy_from_slice(&good);
+                    found.is_wrong |= !is_right;
                     found.repaired.extend(is_right.then_some(units));
                 }
                 Err(error) if !is_read => return Err(error),
                 // It stays as it is, and is found bad by those that read it.
-                Ok(_) | Err(_) => {}
+                Ok(_) | Err(_) => found.is_wrong = true,
             }
         }
         Ok(found)
+    }
+
+    /// What one stripe has in some columns, reconstructed where it cannot be read. `None` where that is wrong.
+    pub(super) fn restore(
+        &self,
+        stripe: usize,
+        columns: &Range<u64>,
+        find: FindVerifier<'_>,
+    ) -> Result<Option<Vec<u8>>, BufferError> {
+        let mut roles = 0..self.chunk.stripes.len();
+        let role = roles.find(|role| self.chunk.stripe_of_role(self.row, *role) == stripe);
+        let Some(role) = role else { return Ok(None) };
+        let verifier = find(&(self.start()..self.start() + self.row_bytes()));
+        let _stay = self.store.rows().read(self.chunk, self.row);
+        let none_is_written = Piece {
+            offset: 0,
+            bytes: Vec::new(),
+        };
+        let read = |data| self.read_data(data, columns, &none_is_written, &*verifier);
+        let count = self.chunk.data_stripes();
+        if role < count {
+            let found = read(role)?;
+            return Ok((!found.is_wrong).then_some(found.bytes));
+        }
+        let data: Vec<_> = (0..count).map(read).collect::<Result<_, _>>()?;
+        let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
+        let [p, q] = self.parity_of(len, data.iter().map(|found| &found.bytes[..]));
+        Ok(Some(if role == count { p } else { q }))
     }
 
     /// Reconstructs a unit: the first reconstruction that is right, or of which that is not known; else one that is
@@ -320,12 +359,8 @@ impl RowWrite<'_> {
         [p, q]
     }
 
-    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Returns the devices whose parity was wrong.
-    pub(super) fn check_parity(
-        &self,
-        columns: &Range<u64>,
-        repairs: bool,
-    ) -> Result<Vec<DeviceId>, BufferError> {
+    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Returns what was wrong.
+    pub(super) fn check_parity(&self, columns: &Range<u64>, repairs: bool) -> Vec<WrongParity> {
         let _turn = self.store.rows().write(self.chunk, self.row);
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
@@ -333,7 +368,7 @@ impl RowWrite<'_> {
         for role in 0..count {
             let mut bytes = vec![0; len];
             if self.read_role(role, columns.start, &mut bytes).is_err() {
-                return Ok(Vec::new());
+                return Vec::new();
             }
             data.push(bytes);
         }
@@ -347,13 +382,15 @@ impl RowWrite<'_> {
             }
             let mut bytes = vec![0; len];
             if self.read_role(role, columns.start, &mut bytes).is_err() || bytes != right {
-                wrong.extend(self.chunk.stripes.get(stripe).map(|it| it.device));
-                if repairs {
-                    self.write_role(role, columns.start, &right)?;
-                }
+                let device = self.chunk.stripes.get(stripe).map(|it| it.device);
+                let is_rewritten = repairs && self.write_role(role, columns.start, &right).is_ok();
+                wrong.extend(device.map(|device| WrongParity {
+                    device,
+                    is_rewritten,
+                }));
             }
         }
-        Ok(wrong)
+        wrong
     }
 
     /// Refuses to write to a row of which more devices are missing than it can do without.
@@ -391,4 +428,6 @@ struct Found {
     bytes: Vec<u8>,
     /// What was reconstructed.
     repaired: Vec<Range<usize>>,
+    /// Something is wrong, and could not be reconstructed.
+    is_wrong: bool,
 }

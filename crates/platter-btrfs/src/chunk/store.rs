@@ -16,7 +16,7 @@ use super::parity;
 use super::rows::RowLocks;
 use crate::ondisk::chunk_item::{ChunkItem, Profile};
 use crate::ondisk::tree_block::TreeBlockFormat;
-use crate::ondisk::{DeviceAddr, LogicalAddr};
+use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
 
 /// The devices of a filesystem as one space of logical addresses.
 ///
@@ -151,6 +151,27 @@ impl ChunkStore {
             }
             Way::Rebuilt { .. } => None,
         }
+    }
+
+    /// The places on devices that a copy of the address is reconstructed from; none if a device has it as it is.
+    #[must_use]
+    pub fn rebuilt_from(&self, logical: LogicalAddr, copy: u16) -> Vec<(DeviceId, DeviceAddr)> {
+        let map = self.map();
+        let Ok(chunk) = map.find(logical) else {
+            return Vec::new();
+        };
+        let segment = chunk.segment(logical, 1);
+        let ways = self.ways(chunk, &segment);
+        let Some(Way::Rebuilt { row, data, without }) = ways.get(usize::from(copy)) else {
+            return Vec::new();
+        };
+        let place = |role| {
+            let stripe = chunk.stripe_of_role(*row, role);
+            let device = chunk.stripes.get(stripe)?.device;
+            Some((device, chunk.device_addr(stripe, segment.offset)))
+        };
+        let roles = Rebuild::roles(chunk, *data, without).into_iter();
+        roles.filter_map(place).collect()
     }
 
     /// Fills `bufs` with what follows `logical`, from one copy; of segments that have fewer copies,
@@ -349,6 +370,16 @@ pub(super) struct Rebuild<'s> {
 }
 
 impl Rebuild<'_> {
+    /// The roles that [`data`](Self::data) reads: of parity, as much as is needed.
+    fn roles(chunk: &ChunkItem, lost: usize, without: &[usize]) -> Vec<usize> {
+        let count = chunk.data_stripes();
+        let is_read = |role: &usize| *role != lost && !without.contains(role);
+        let needed = 1 + without.iter().filter(|role| **role < count).count();
+        let parity = (count..chunk.stripes.len()).filter(is_read);
+        let data = (0..count).filter(is_read);
+        data.chain(parity.take(needed)).collect()
+    }
+
     /// The data number `lost`, without the use of the roles `without`.
     pub(super) fn data(&self, lost: usize, without: &[usize]) -> Result<Vec<u8>, BufferError> {
         let count = self.chunk.data_stripes();

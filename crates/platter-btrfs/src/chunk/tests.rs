@@ -195,6 +195,32 @@ fn copies_have_a_location() {
 }
 
 #[test]
+fn copies_are_reconstructed_from_what_they_are_said_to_be() {
+    for (profile, stripes) in [(Profile::Raid5, 3), (Profile::Raid6, 5)] {
+        let chunk = sample(START, profile, stripes);
+        let devices = written(&chunk);
+        let whole = store(&chunk, devices.iter().cloned().map(Some).collect());
+        let right = expected(STRIPE_BYTES, 4096);
+        let at = LogicalAddr(START + STRIPE_BYTES);
+        assert_eq!(whole.rebuilt_from(at, 0), []);
+        for copy in 1..whole.copies(at, 4096) {
+            let places = whole.rebuilt_from(at, copy);
+            // Each of them counts, and no other one.
+            for stripe in 0..chunk.stripes.len() {
+                let mut changed = devices.clone();
+                let id = chunk.stripes[stripe].device;
+                let place = usize::try_from(chunk.device_addr(stripe, 0).0).unwrap();
+                changed[stripe][place..place + 4096].fill(0xee);
+                let changed = store(&chunk, changed.into_iter().map(Some).collect());
+                let bytes = read(&changed, STRIPE_BYTES, copy, 4096).unwrap();
+                let is_used = places.iter().any(|(device, _)| *device == id);
+                assert_eq!(bytes != right, is_used, "{profile:?} {copy} {stripe}");
+            }
+        }
+    }
+}
+
+#[test]
 fn addresses_outside_chunks_are_errors() {
     let chunk = sample(START, Profile::Single, 1);
     let store = store(&chunk, vec![Some(vec![0; 4 << 20])]);
@@ -370,6 +396,31 @@ fn whole_rows_are_written_without_reading() {
             .unwrap();
         for copy in 0..store.copies(LogicalAddr(START), 1) {
             assert!(read(&store, 0, copy, bytes.len()).unwrap() == bytes);
+        }
+    }
+}
+
+#[test]
+fn stripes_are_restored_from_the_rest_of_their_row() {
+    let columns = 8192..16384;
+    for chunk in parity_chunks() {
+        let devices = written(&chunk);
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        let wrong = Model(vec![0; len]);
+        for stripe in 0..chunk.stripes.len() {
+            let whole = devices.iter().cloned().map(Some).collect();
+            let store = store(&chunk, without(whole, &[stripe]));
+            for row in 0..4 {
+                let place = (row, stripe);
+                let restored = store.restore(&chunk, place, &columns, &|_| Box::new(Unverified));
+                let offset = row * STRIPE_BYTES + columns.start;
+                let at = usize::try_from(chunk.device_addr(stripe, offset).0).unwrap();
+                assert!(restored.unwrap().unwrap() == devices[stripe][at..at + 8192]);
+                let is_data =
+                    (0..chunk.data_stripes()).any(|role| chunk.stripe_of_role(row, role) == stripe);
+                let refused = store.restore(&chunk, place, &columns, &|_| Box::new(wrong.clone()));
+                assert_eq!(refused.unwrap().is_none(), is_data);
+            }
         }
     }
 }

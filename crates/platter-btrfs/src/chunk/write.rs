@@ -8,10 +8,10 @@ use platter_cache::BufferError;
 use platter_ondisk::Corruption;
 
 use super::layout::Placement;
-use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified};
+use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified, WrongParity};
 use super::store::{ChunkStore, Way};
+use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
-use crate::ondisk::{DeviceId, LogicalAddr};
 
 impl ChunkStore {
     /// Writes tree blocks to all copies on devices that are present of what follows `logical`. Where they fill rows with parity by half, the others
@@ -92,7 +92,7 @@ impl ChunkStore {
                 Placement::Parity { row, .. } => {
                     let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
                     let inside = (at.0 - chunk.start.0).saturating_sub(row * row_bytes);
-                    if !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+                    if chunk.has_incomplete_row() {
                         return Err(self.broken_row(at, segment.len_bytes).into());
                     }
                     let len_bytes = wanted.min(row_bytes - inside);
@@ -162,28 +162,43 @@ impl ChunkStore {
     }
 
     /// Compares the parity of some bytes of each stripe, in the row of an address, with the data, and rewrites it with
-    /// `repairs`. Returns the devices whose parity was wrong: none where data of the row is not there.
+    /// `repairs`. Returns what parity was wrong: none where data of the row is not there.
     ///
     /// # Errors
-    /// Those of writing.
+    /// That there is no chunk.
     pub fn check_parity(
         &self,
         logical: LogicalAddr,
         columns: &Range<u64>,
         repairs: bool,
-    ) -> Result<Vec<DeviceId>, BufferError> {
+    ) -> Result<Vec<WrongParity>, BufferError> {
         let map = self.map();
         let chunk = map.find(logical).map_err(Corruption::from)?;
         let Placement::Parity { row, .. } = chunk.segment(logical, 1).placement else {
             return Ok(Vec::new());
         };
         // Of a row that is incomplete, the rest of the columns is of something else.
-        let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
-        if !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+        if chunk.has_incomplete_row() {
             return Ok(Vec::new());
         }
         let store = self;
-        RowWrite { store, chunk, row }.check_parity(columns, repairs)
+        Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs))
+    }
+
+    /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it
+    /// cannot be read. `None` where what comes of that is wrong.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub fn restore(
+        &self,
+        chunk: &ChunkItem,
+        (row, stripe): (u64, usize),
+        columns: &Range<u64>,
+        find: FindVerifier<'_>,
+    ) -> Result<Option<Vec<u8>>, BufferError> {
+        let store = self;
+        RowWrite { store, chunk, row }.restore(stripe, columns, find)
     }
 
     /// Makes durable what was written to all devices.

@@ -26,6 +26,30 @@ pub struct ListedExtent {
 }
 
 impl ListedExtent {
+    /// Whether a part of a range is in an extent.
+    ///
+    /// # Errors
+    /// Those of the extent tree.
+    pub fn is_any_in(context: &FsContext, range: &Range<u64>) -> Result<bool> {
+        // Of extents that begin before the range, the last one may reach into it.
+        let tree = context.required_tree(TreeId::EXTENT)?;
+        let mut cursor = context.cursor(tree);
+        cursor.seek_at_or_before(Key::new(range.start, ItemKind(u8::MAX), u64::MAX))?;
+        let before = cursor.key().map(|key| key.object);
+        drop(cursor);
+        let mut left = before.unwrap_or_default().min(range.start)..range.end;
+        loop {
+            let extents = Self::next_of(context, &mut left)?;
+            if extents.is_empty() {
+                return Ok(false);
+            }
+            let ends = |it: &Self| it.start.0.saturating_add(it.len_bytes);
+            if extents.iter().any(|it| ends(it) > range.start) {
+                return Ok(true);
+            }
+        }
+    }
+
     /// The next extents that begin in a range, in order of address: all that are left if there are none. The range
     /// begins after them then.
     ///

@@ -13,7 +13,7 @@ use crate::chunk::Member;
 use crate::ondisk::DeviceId;
 use crate::ops::{SuperBlock, sync};
 use crate::pool::{self, BalanceArgs};
-use crate::scrub::{scrub_mounted, scrub_opened};
+use crate::scrub::{Distrusted, scrub_mounted, scrub_opened};
 use crate::txn::WriteContext;
 
 /// The devices of a mount.
@@ -85,7 +85,10 @@ impl Devices for DevicesInUse {
                     scrub_mounted(writing, repairs, &mut sink)?
                 }
                 None if repairs => return Err(Condition::ReadOnly.into()),
-                None => scrub_opened(self.fs.context(), vec![], vec![], false, &mut sink)?,
+                None => {
+                    let trusted = Distrusted::default();
+                    scrub_opened(self.fs.context(), trusted, vec![], false, &mut sink)?
+                }
             };
             Ok(scrubbed.named(repairs))
         })

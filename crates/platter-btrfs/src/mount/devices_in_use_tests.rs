@@ -15,7 +15,7 @@ use platter_block::{
     Access, BlockDevice, CountingDevice, FileDevice, Geometry, IoError, OpenOptions, Operation,
 };
 use platter_cache::MemoryBudget;
-use platter_vfs::devices::{Balance, Moved, NewLength};
+use platter_vfs::devices::{Balance, Moved, NewLength, Scrubbed};
 use platter_vfs::{
     CheckProgress, CheckSink, Condition, Context, CreateKind, Devices, Error, FallocateMode,
     Filesystem, Finding, Inode, SetAttr, SystemClock, Tune,
@@ -23,6 +23,7 @@ use platter_vfs::{
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
+use crate::chunk::Placement;
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -407,6 +408,44 @@ fn bad_copies_are_rewritten_while_files_are_written() {
     assert_whole(&pool);
 }
 
+#[test]
+fn scrub_of_a_mount_goes_on_where_a_copy_is_not_rewritten() {
+    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    let mut below = pool.devices();
+    let faulty = Arc::new(FaultDevice::new(below.remove(1)));
+    below.push(Arc::<FaultDevice>::clone(&faulty));
+    let fs = mount_on(&below);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    file.unwrap()
+        .write_at(0, &Random(4).bytes(1 << 20))
+        .unwrap();
+    drop(root);
+    fs.sync().unwrap();
+    let context = fs.super_block().context();
+    let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
+    let data = extents.iter().find(|it| !it.is_tree_block).unwrap();
+    let store = context.blocks.store();
+    let mut copies = (0..2).map(|copy| store.location(data.start, copy).unwrap());
+    let (_, place) = copies.find(|(member, _)| member.index == 1).unwrap();
+    let raw = File::options().write(true).open(&pool.images()[1]).unwrap();
+    raw.write_all_at(&vec![0xa5; 20 << 10], place.0).unwrap();
+    faulty.arm(Fault {
+        operation: Operation::Write,
+        when: When::Touching(place.0 + 8192..place.0 + 12288),
+        effect: Effect::Tear { seed: 0 },
+    });
+    let scrubbed = devices(&fs).scrub(true, &mut Ignore).unwrap();
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (5, 1));
+    assert!(!fs.is_read_only());
+    faulty.disarm();
+    let again = devices(&fs).scrub(true, &mut Ignore).unwrap();
+    assert_eq!((again.errors, again.uncorrectable), (1, 0));
+    fs.unmount().unwrap();
+    drop((fs, below, faulty));
+    assert_whole(&pool);
+}
+
 fn open(image: &std::path::Path) -> Arc<dyn BlockDevice> {
     let options = OpenOptions {
         access: Access::Write,
@@ -447,6 +486,121 @@ fn devices_come_and_go_while_files_are_written() {
         assert_reads(&fs, 1, &models);
         fs.unmount().unwrap();
     }
+}
+
+/// A device whose writes wait as long as that is wanted.
+#[derive(Debug)]
+struct Waiting {
+    below: Arc<dyn BlockDevice>,
+    is_wanted: AtomicBool,
+    has_waited: AtomicBool,
+}
+
+impl Waiting {
+    fn over(below: &Arc<dyn BlockDevice>, is_wanted: bool) -> Arc<Self> {
+        Arc::new(Self {
+            below: Arc::clone(below),
+            is_wanted: AtomicBool::new(is_wanted),
+            has_waited: AtomicBool::new(false),
+        })
+    }
+
+    fn want(&self, is_wanted: bool) {
+        self.is_wanted.store(is_wanted, Ordering::SeqCst);
+    }
+
+    /// Returns when a write waits.
+    fn until_one_waits(&self) {
+        while !self.has_waited.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+    }
+}
+
+impl BlockDevice for Waiting {
+    fn name(&self) -> &Arc<str> {
+        self.below.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        while self.is_wanted.load(Ordering::SeqCst) {
+            self.has_waited.store(true, Ordering::SeqCst);
+            thread::yield_now();
+        }
+        self.below.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.below.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.below.discard(range)
+    }
+}
+
+/// Power fails while a device is added and another thread commits: each state is mounted with all devices that have a
+/// superblock.
+#[test]
+fn added_device_has_no_superblock_that_is_not_durable() {
+    let mut pool = Pool::make(1, 160, &["-m", "single"]);
+    let image = pool.images()[0].with_extension("added");
+    File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    pool.regain(image);
+    let (recorder, recorded) = record(&pool);
+    let old = Waiting::over(&recorded[0], false);
+    let new = Waiting::over(&recorded[1], true);
+    let fs = mount_on(&[Arc::<Waiting>::clone(&old)]);
+    fs.sync().unwrap();
+    let first_position = recorder.mark();
+    thread::scope(|scope| {
+        let adding = scope.spawn(|| {
+            let new: Arc<dyn BlockDevice> = Arc::<Waiting>::clone(&new);
+            devices(&fs).add_device(&new)
+        });
+        // It is being cleared.
+        new.until_one_waits();
+        old.want(true);
+        let syncing = scope.spawn(|| {
+            let root = fs.root().unwrap();
+            let made = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+            made.map(drop)?;
+            fs.sync()
+        });
+        // The commit is closed, and being written.
+        old.until_one_waits();
+        new.want(false);
+        thread::sleep(Duration::from_millis(100));
+        old.want(false);
+        assert_eq!(adding.join().unwrap().unwrap(), 2);
+        syncing.join().unwrap().unwrap();
+    });
+    fs.unmount().unwrap();
+    drop(fs);
+    let options = CrashOptions {
+        first_position,
+        mixes_per_position: 1,
+        subset_writes_max: 3,
+        ..CrashOptions::default()
+    };
+    let mut with_both = 0;
+    for state in recorder.recording().crash_states(options) {
+        let devices = devices_of(&state.unwrap());
+        let is_known = crate::identify(&*devices[1]).is_ok();
+        with_both += u32::from(is_known);
+        let given = if is_known { 2 } else { 1 };
+        let fs = mount_on(&devices[..given]);
+        fs.unmount().unwrap();
+    }
+    assert!(with_both > 20, "{with_both} states");
 }
 
 #[test]
@@ -504,6 +658,133 @@ fn devices_are_replaced_while_files_are_written() {
     replace(3, "raid1", "raid1", 2);
     replace(2, "raid0", "raid1", 2);
     replace(3, "raid5", "raid1c3", 1);
+}
+
+/// A filesystem with rows with parity on three devices, the contents of its file, and the device on which that begins.
+struct Rows {
+    pool: Pool,
+    fs: Btrfs,
+    contents: Vec<u8>,
+    /// All devices.
+    faulty: Vec<Arc<FaultDevice>>,
+    /// Where the file begins.
+    data: (usize, u64),
+    /// The parity of the first row.
+    parity: (usize, u64),
+}
+
+impl Rows {
+    fn make() -> Self {
+        let pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+        let faulty = pool.devices().into_iter().map(FaultDevice::new);
+        let faulty: Vec<_> = faulty.map(Arc::new).collect();
+        let below = faulty.iter();
+        let below = below.map(|it| -> Arc<dyn BlockDevice> { Arc::<FaultDevice>::clone(it) });
+        let fs = mount_on(&below.collect::<Vec<_>>());
+        let root = fs.root().unwrap();
+        let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+        let contents = Random(6).bytes(1 << 20);
+        file.unwrap().write_at(0, &contents).unwrap();
+        drop(root);
+        fs.sync().unwrap();
+        let (data, parity) = {
+            let context = fs.super_block().context();
+            let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
+            let start = extents.iter().find(|it| !it.is_tree_block).unwrap().start;
+            let store = context.blocks.store();
+            let (member, at) = store.location(start, 0).unwrap();
+            let map = store.map();
+            let chunk = map.find(start).unwrap();
+            let segment = chunk.segment(start, 4096);
+            let Placement::Parity { row, .. } = segment.placement else {
+                panic!("{chunk:?}");
+            };
+            let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
+            let index = usize::try_from(chunk.stripes[stripe].device.0 - 1).unwrap();
+            let of_parity = chunk.device_addr(stripe, segment.offset);
+            ((usize::from(member.index), at.0), (index, of_parity.0))
+        };
+        Self {
+            pool,
+            fs,
+            contents,
+            faulty,
+            data,
+            parity,
+        }
+    }
+
+    /// Makes a sector of a device unreadable.
+    fn lose(&self, (index, at): (usize, u64)) {
+        self.faulty[index].arm(Fault {
+            operation: Operation::Read,
+            when: When::Touching(at..at + 4096),
+            effect: Effect::Tear { seed: 0 },
+        });
+    }
+
+    fn replace(&self) -> (std::path::PathBuf, platter_vfs::Result<Scrubbed>) {
+        let image = self.pool.images()[0].with_extension("new");
+        File::create(&image).unwrap().set_len(300 << 20).unwrap();
+        let number = self.data.0 as u64 + 1;
+        let replaced = devices(&self.fs).replace_device(number, &open(&image), &mut Ignore);
+        (image, replaced)
+    }
+
+    fn assert_reads(&self) {
+        let file = self.fs.root().unwrap().lookup(name("file")).unwrap();
+        assert!(read(&*file) == self.contents);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_a_replaced_device_is_reconstructed() {
+    let rows = Rows::make();
+    let (index, at) = rows.data;
+    // Data and parity, as these rotate with the rows.
+    for row in 0..3 {
+        rows.lose((index, at + row * (64 << 10)));
+    }
+    // Nothing is there.
+    let unused = 4 << 20;
+    rows.lose((index, at + unused));
+    rows.lose((rows.parity.0, rows.parity.1 + unused));
+    let (image, replaced) = rows.replace();
+    assert!(!replaced.unwrap().is_cancelled);
+    rows.assert_reads();
+    let scrubbed = devices(&rows.fs).scrub(false, &mut Ignore).unwrap();
+    assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
+    rows.fs.unmount().unwrap();
+    let Rows {
+        mut pool,
+        fs,
+        faulty,
+        ..
+    } = rows;
+    drop((fs, faulty));
+    pool.lose(index);
+    pool.regain(image);
+    assert_whole(&pool);
+}
+
+#[test]
+fn device_is_not_replaced_where_parity_is_lost_too() {
+    let rows = Rows::make();
+    rows.lose(rows.data);
+    rows.lose(rows.parity);
+    let (_, replaced) = rows.replace();
+    replaced.unwrap_err();
+    assert!(!rows.fs.is_read_only());
+    for faulty in &rows.faulty {
+        faulty.disarm();
+    }
+    rows.assert_reads();
+    rows.fs.unmount().unwrap();
+    let Rows {
+        pool, fs, faulty, ..
+    } = rows;
+    drop((fs, faulty));
+    assert_whole(&pool);
 }
 
 #[test]

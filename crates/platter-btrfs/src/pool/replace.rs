@@ -14,9 +14,9 @@ use platter_vfs::{CheckProgress, CheckSink, Condition, Error, Result};
 
 use super::unsupported;
 use crate::chunk::{Member, MirrorDevice, Placement};
-use crate::ondisk::chunk_item::ChunkItem;
+use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use crate::ondisk::{DeviceId, LogicalAddr, Superblock};
+use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr, Superblock};
 use crate::txn::held::HeldGroup;
 use crate::txn::{WriteContext, devices, restripe, superblocks};
 
@@ -174,7 +174,7 @@ fn write_stripes(
     Ok(())
 }
 
-/// Copies the stripes of a chunk on a device as they are.
+/// Copies the stripes of a chunk with parity on a device as they are.
 fn copy_stripes(
     fs: &WriteContext,
     source: &dyn BlockDevice,
@@ -182,16 +182,57 @@ fn copy_stripes(
     (chunk, device): (&ChunkItem, DeviceId),
 ) -> Result<()> {
     let mut bytes = vec![0; COPY_BYTES];
-    for stripe in chunk.stripes.iter().filter(|it| it.device == device) {
-        let end = stripe.offset.0.saturating_add(chunk.stripe_len_bytes());
-        let mut at = stripe.offset.0;
+    let stripes = chunk.stripes.iter().enumerate();
+    for (index, stripe) in stripes.filter(|(_, it)| it.device == device) {
+        let DeviceAddr(start) = stripe.offset;
+        let end = start.saturating_add(chunk.stripe_len_bytes());
+        let mut at = start;
         while at < end {
             let len = usize::try_from(end - at).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
             let piece = bytes.get_mut(..len).unwrap_or_default();
-            source.read_at(at, piece)?;
-            restripe::while_thawed(fs, || Ok(target.write_at(at, piece)?))?;
+            if source.read_at(at, piece).is_ok() {
+                restripe::while_thawed(fs, || Ok(target.write_at(at, piece)?))?;
+            } else {
+                copy_units(fs, source, target, (chunk, index), at - start, piece)?;
+            }
             at = at.saturating_add(len as u64);
         }
+    }
+    Ok(())
+}
+
+/// Copies a part of a stripe, which cannot be read as a whole, in the units in which it is verified. Those that cannot
+/// be read are reconstructed.
+fn copy_units(
+    fs: &WriteContext,
+    source: &dyn BlockDevice,
+    target: &dyn BlockDevice,
+    (chunk, stripe): (&ChunkItem, usize),
+    offset: u64,
+    bytes: &mut [u8],
+) -> Result<()> {
+    let superblock = &fs.context().superblock;
+    let unit_bytes = if chunk.flags.contains(BlockGroupFlags::DATA) {
+        superblock.sector_bytes
+    } else {
+        superblock.node_bytes
+    };
+    let mut next = offset;
+    for unit in bytes.chunks_mut(unit_bytes as usize) {
+        let (offset, len_bytes) = (next, unit.len() as u64);
+        next = next.saturating_add(len_bytes);
+        let at = chunk.device_addr(stripe, offset).0;
+        let restored;
+        let bytes = if source.read_at(at, unit).is_ok() {
+            &*unit
+        } else {
+            restored = restripe::restore_stripe(fs, chunk, (stripe, offset), len_bytes)?;
+            let Some(restored) = &restored else {
+                continue;
+            };
+            &restored[..]
+        };
+        restripe::while_thawed(fs, || Ok(target.write_at(at, bytes)?))?;
     }
     Ok(())
 }
@@ -223,7 +264,8 @@ impl Replacement<'_> {
     /// Those of the target, which is not the device then; that the source has a superblock left, which is no reason to
     /// use it.
     fn finish(&self) -> Result<()> {
-        let kept = self.fs.sync().and_then(|()| superblocks::keep(self.fs));
+        let synced = self.fs.sync();
+        let kept = synced.and_then(|()| superblocks::keep(self.fs, 0));
         let ready = match &kept {
             Ok(_) => self.make_target_whole(),
             Err(error) => Err(error.clone()),

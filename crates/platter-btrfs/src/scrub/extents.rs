@@ -7,7 +7,7 @@ use platter_ondisk::Locus;
 use super::units::{Kind, Unit};
 use super::{Flow, Row, Scrubber, units};
 use crate::block_group::Ranges;
-use crate::chunk::Placement;
+use crate::chunk::{Placement, WrongParity};
 use crate::context::ListedExtent;
 use crate::data::Checksums;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
@@ -123,12 +123,18 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
     for columns in row.columns.iter() {
         wrong.extend(store.check_parity(row.at, &columns, scrubber.repairs)?);
     }
-    wrong.sort_unstable();
-    wrong.dedup();
-    for member in wrong {
+    // One that could not be rewritten everywhere is not corrected.
+    wrong.sort_unstable_by_key(|it| (it.device, it.is_rewritten));
+    wrong.dedup_by_key(|it| it.device);
+    for WrongParity {
+        device,
+        is_rewritten,
+    } in wrong
+    {
         scrubber.counts.parity_errors += 1;
-        scrubber.counts.corrected_errors += 1;
-        let locus = Locus::block(row.at.0).on_member(member.0);
+        let is_corrected = is_rewritten || !scrubber.repairs;
+        scrubber.counts.add_outcome(is_corrected);
+        let locus = Locus::block(row.at.0).on_member(device.0);
         scrubber.found("parity", locus, "is not that of the data")?;
     }
     Ok(())

@@ -30,7 +30,8 @@ pub struct ScrubCounts {
     pub data_bytes: u64,
     /// Bytes of tree blocks that were read, of all copies.
     pub tree_bytes: u64,
-    /// Copies that could not be read.
+    /// Copies that could not be read, or were not copied from a device that is replaced, or that may be wrong and could
+    /// not be rewritten.
     pub read_errors: u64,
     /// Copies of sectors whose checksum does not match.
     pub csum_errors: u64,
@@ -44,11 +45,20 @@ pub struct ScrubCounts {
     pub no_csum: u64,
     /// Of all errors, those whose place was rewritten, or would be.
     pub corrected_errors: u64,
-    /// Of all errors, those of which no good copy is left.
+    /// Of all errors, those of which no good copy is left, or whose place could not be rewritten.
     pub uncorrectable_errors: u64,
 }
 
 impl ScrubCounts {
+    /// Counts an error by what became of it.
+    fn add_outcome(&mut self, is_corrected: bool) {
+        if is_corrected {
+            self.corrected_errors += 1;
+        } else {
+            self.uncorrectable_errors += 1;
+        }
+    }
+
     /// All errors.
     #[must_use]
     pub fn errors(&self) -> u64 {
@@ -99,11 +109,19 @@ impl ScrubReport {
     }
 }
 
-/// Scrubs an opened filesystem; what is on `distrusted` devices is right only if a checksum says so. Those that are
-/// `stale` get their superblock once they have everything.
+/// What is right only if a checksum says so.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Distrusted {
+    /// Devices that missed commits: what they have may be right.
+    pub(crate) stale: Vec<DeviceId>,
+    /// A device in the place of another one, and what was not copied to it.
+    pub(crate) not_copied: Option<(DeviceId, Ranges)>,
+}
+
+/// Scrubs an opened filesystem. Devices that are `stale` get their superblock once they have everything.
 pub(crate) fn scrub_opened(
     context: &FsContext,
-    distrusted: Vec<DeviceId>,
+    distrusted: Distrusted,
     stale: Vec<DeviceId>,
     repairs: bool,
     sink: &mut dyn CheckSink,
@@ -136,7 +154,7 @@ impl<'s> Scrubber<'s> {
         Self {
             context,
             mounted: None,
-            distrusted: Vec::new(),
+            distrusted: Distrusted::default(),
             stale: Vec::new(),
             repairs,
             counts: ScrubCounts::default(),
@@ -177,7 +195,7 @@ struct Scrubber<'s> {
     context: &'s FsContext,
     /// Absent where nothing else writes.
     mounted: Option<&'s WriteContext>,
-    distrusted: Vec<DeviceId>,
+    distrusted: Distrusted,
     stale: Vec<DeviceId>,
     repairs: bool,
     counts: ScrubCounts,

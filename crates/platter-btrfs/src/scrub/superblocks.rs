@@ -34,7 +34,7 @@ pub(super) fn scrub(scrubber: &mut Scrubber<'_>) -> Flow {
 /// Compares all superblocks of a filesystem that is being written with that of the last commit, while it stays the last
 /// one. A copy that is bad is written again from another one of its device.
 pub(super) fn scrub_mounted(scrubber: &mut Scrubber<'_>, fs: &WriteContext) -> Flow {
-    let handle = superblocks::keep(fs)?;
+    let handle = superblocks::keep(fs, 0)?;
     let durable = fs.committed();
     let members = fs.blocks().store().members();
     for member in members.iter() {
@@ -53,20 +53,17 @@ pub(super) fn scrub_mounted(scrubber: &mut Scrubber<'_>, fs: &WriteContext) -> F
             scrubber.counts.super_errors += 1;
             let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
             scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
-            let Some((good, disk)) = &good else {
-                scrubber.counts.uncorrectable_errors += 1;
-                continue;
-            };
-            scrubber.counts.corrected_errors += 1;
-            if scrubber.repairs {
+            let is_corrected = good.as_ref().is_some_and(|(good, disk)| {
                 // The first one alone leads to a log, and another one of them does not say to which.
                 let is_first = at == SUPERBLOCK_OFFSETS[0];
                 let superblock = Superblock {
                     log_root: log_trees::durable_root(fs).filter(|_| is_first),
                     ..good.clone()
                 };
-                device.write_at(at, superblock.encode(disk, at).as_bytes())?;
-            }
+                let disk = superblock.encode(disk, at);
+                !scrubber.repairs || device.write_at(at, disk.as_bytes()).is_ok()
+            });
+            scrubber.counts.add_outcome(is_corrected);
         }
     }
     drop(handle);
@@ -123,18 +120,16 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
         scrubber.counts.super_errors += 1;
         let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
         scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
-        let Some((found, disk)) = own.as_ref().filter(|_| is_whole) else {
-            scrubber.counts.uncorrectable_errors += 1;
-            continue;
-        };
-        scrubber.counts.corrected_errors += 1;
-        if scrubber.repairs {
+        let own = own.as_ref().filter(|_| is_whole);
+        let is_corrected = own.is_some_and(|(found, disk)| {
             let superblock = Superblock {
                 dev_item: device_item(scrubber, found.dev_item),
                 ..scrubber.context.superblock.clone()
             };
-            device.write_at(at, superblock.encode(disk, at).as_bytes())?;
-        }
+            let disk = superblock.encode(disk, at);
+            !scrubber.repairs || device.write_at(at, disk.as_bytes()).is_ok()
+        });
+        scrubber.counts.add_outcome(is_corrected);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use platter_ondisk::Locus;
 
-use super::{Flow, Scrubber};
+use super::{Distrusted, Flow, Scrubber};
 use crate::data::Checksums;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
@@ -33,6 +33,19 @@ enum Fault {
     Wrong,
     /// Nothing says that it is right, and its device missed commits.
     Distrusted,
+    /// Nothing says that it is right, and it is not from the device that is replaced.
+    NotCopied,
+}
+
+/// What becomes of a bad copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It was rewritten, or would be.
+    Corrected,
+    /// No copy is right.
+    NoCopy,
+    /// It could not be rewritten.
+    NotWritten,
 }
 
 /// A copy that a device has as it is.
@@ -56,6 +69,24 @@ fn verify(scrubber: &Scrubber<'_>, unit: &Unit<'_>, bytes: &[u8]) -> Option<bool
     }
 }
 
+/// Why a range of a device is right only if a checksum says so; `None` if it is believed.
+fn doubt(
+    scrubber: &Scrubber<'_>,
+    device: DeviceId,
+    place: DeviceAddr,
+    len_bytes: u64,
+) -> Option<Fault> {
+    let Distrusted { stale, not_copied } = &scrubber.distrusted;
+    let range = place.0..place.0.saturating_add(len_bytes);
+    let is_not_copied = not_copied
+        .as_ref()
+        .is_some_and(|(target, ranges)| *target == device && ranges.intersects(&range));
+    if is_not_copied {
+        return Some(Fault::NotCopied);
+    }
+    stale.contains(&device).then_some(Fault::Distrusted)
+}
+
 /// The copies that devices have as they are.
 fn directs(scrubber: &Scrubber<'_>, at: LogicalAddr, len_bytes: u64) -> (Vec<Direct>, u16) {
     let store = scrubber.store();
@@ -69,6 +100,13 @@ fn directs(scrubber: &Scrubber<'_>, at: LogicalAddr, len_bytes: u64) -> (Vec<Dir
         })
     };
     ((0..count).filter_map(direct).collect(), count)
+}
+
+/// Whether all that a copy is reconstructed from is believed.
+fn is_from_trusted(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> bool {
+    let places = scrubber.store().rebuilt_from(unit.at, copy);
+    let mut places = places.into_iter();
+    places.all(|(device, place)| doubt(scrubber, device, place, unit.len_bytes).is_none())
 }
 
 fn read(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> Option<Vec<u8>> {
@@ -94,12 +132,12 @@ pub(super) fn scrub_run(
         let read = scrubber
             .store()
             .read(start, direct.copy, &mut [IoSliceMut::new(&mut bytes)]);
-        let is_distrusted = scrubber.distrusted.contains(&direct.device);
-        for (index, sector) in bytes.chunks(sums.sector_bytes()).enumerate() {
+        for (index, bytes) in bytes.chunks(sums.sector_bytes()).enumerate() {
+            let place = DeviceAddr(direct.place.0.saturating_add(index as u64 * sector));
             let is_right = match (&read, sums.is_stored(index)) {
                 (Err(_), _) => false,
-                (Ok(()), true) => sums.matches(index, sector),
-                (Ok(()), false) => !is_distrusted,
+                (Ok(()), true) => sums.matches(index, bytes),
+                (Ok(()), false) => doubt(scrubber, direct.device, place, sector).is_none(),
             };
             if let Some(is_bad) = is_bad.get_mut(index) {
                 *is_bad |= !is_right;
@@ -136,32 +174,42 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
     for direct in &directs {
         let bytes = read(scrubber, unit, direct.copy);
         let verdict = bytes.as_deref().map(|bytes| verify(scrubber, unit, bytes));
-        let is_distrusted = scrubber.distrusted.contains(&direct.device);
-        match (verdict, is_distrusted) {
+        let doubt = doubt(scrubber, direct.device, direct.place, unit.len_bytes);
+        match (verdict, doubt) {
             (None, _) => bad.push((*direct, Fault::Unreadable)),
             (Some(Some(false)), _) => bad.push((*direct, Fault::Wrong)),
-            (Some(None), true) => bad.push((*direct, Fault::Distrusted)),
-            (Some(Some(true)), _) | (Some(None), false) => good = good.or(bytes),
+            (Some(None), Some(fault)) => bad.push((*direct, fault)),
+            (Some(Some(true)), _) | (Some(None), None) => good = good.or(bytes),
         }
     }
     if bad.is_empty() {
         return Ok(directs.len() as u64);
     }
     if good.is_none() {
-        let rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
-        good = rebuilt
-            .filter_map(|copy| read(scrubber, unit, copy))
-            .find(|bytes| verify(scrubber, unit, bytes) != Some(false));
+        let mut rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
+        good = rebuilt.find_map(|copy| {
+            let bytes = read(scrubber, unit, copy)?;
+            let verdict = verify(scrubber, unit, &bytes);
+            let is_right = verdict.unwrap_or_else(|| is_from_trusted(scrubber, unit, copy));
+            is_right.then_some(bytes)
+        });
     }
     // Of several copies of which none is trusted, one is as good as another.
     let is_lost = good.is_none() && bad.iter().any(|(_, fault)| *fault != Fault::Distrusted);
+    let mut is_left = is_lost || !scrubber.repairs;
     for (direct, fault) in bad {
-        report_fault(scrubber, unit, direct, fault, good.is_some())?;
-        if let Some(good) = good.as_deref().filter(|_| scrubber.repairs) {
-            scrubber.store().repair_copy(unit.at, direct.copy, good)?;
-        }
+        let store = scrubber.store();
+        let outcome = match good.as_deref() {
+            None => Outcome::NoCopy,
+            Some(_) if !scrubber.repairs => Outcome::Corrected,
+            Some(good) => match store.repair_copy(unit.at, direct.copy, good) {
+                Ok(()) => Outcome::Corrected,
+                Err(_) => Outcome::NotWritten,
+            },
+        };
+        is_left |= outcome == Outcome::NotWritten;
+        report_fault(scrubber, unit, direct, fault, outcome)?;
     }
-    let is_left = is_lost || !scrubber.repairs;
     if let Some(row) = scrubber.row.as_mut().filter(|_| is_left) {
         row.is_lost = true;
     }
@@ -173,30 +221,32 @@ fn report_fault(
     unit: &Unit<'_>,
     direct: Direct,
     fault: Fault,
-    has_good: bool,
+    outcome: Outcome,
 ) -> Flow {
     let (structure, is_data) = match unit.kind {
         Kind::Block(_) => ("tree block", false),
         Kind::Sector(..) => ("data", true),
     };
-    let (text, counter) = match (fault, is_data) {
-        (Fault::Unreadable, _) => ("cannot be read", &mut scrubber.counts.read_errors),
-        (Fault::Distrusted, _) => {
-            // It may be right; it is not an error.
-            return Ok(());
+    let counts = &mut scrubber.counts;
+    let (text, counter) = match (fault, outcome) {
+        // It may be right, or has what it is to have by now: it is not an error.
+        (Fault::Distrusted, Outcome::Corrected | Outcome::NoCopy)
+        | (Fault::NotCopied, Outcome::Corrected) => return Ok(()),
+        (Fault::Distrusted | Fault::NotCopied, Outcome::NotWritten) => {
+            ("cannot be rewritten", &mut counts.read_errors)
         }
-        (Fault::Wrong, true) => ("checksum verify failed", &mut scrubber.counts.csum_errors),
-        (Fault::Wrong, false) => (
+        (Fault::NotCopied, Outcome::NoCopy) => {
+            ("has no copy that can be read", &mut counts.read_errors)
+        }
+        (Fault::Unreadable, _) => ("cannot be read", &mut counts.read_errors),
+        (Fault::Wrong, _) if is_data => ("checksum verify failed", &mut counts.csum_errors),
+        (Fault::Wrong, _) => (
             "is not the block that the extent tree has",
-            &mut scrubber.counts.verify_errors,
+            &mut counts.verify_errors,
         ),
     };
     *counter += 1;
-    if has_good {
-        scrubber.counts.corrected_errors += 1;
-    } else {
-        scrubber.counts.uncorrectable_errors += 1;
-    }
+    counts.add_outcome(outcome == Outcome::Corrected);
     let locus = Locus::block(unit.at.0)
         .of_copy(direct.copy)
         .on_member(direct.device.0)

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::slice;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use platter_block::lock::{Mutex, rank};
@@ -23,6 +24,7 @@ use crate::ondisk::chunk_item::{
 };
 use crate::ondisk::dev_extent::DevExtent;
 use crate::ondisk::dev_item::DevItem;
+use crate::ondisk::features::Incompat;
 use crate::ondisk::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::leaf::ITEM_BYTES;
@@ -67,7 +69,7 @@ pub(super) struct ChunkAllocator {
     /// Those that are pending or being inserted.
     uncreated: AtomicUsize,
     /// The chunks of the chunk tree.
-    system: Mutex<Vec<ChunkItem>>,
+    system: Mutex<SystemChunks>,
     /// Chunks that the last commit has, and that were removed since.
     pub(super) removed: Mutex<RemovedChunks, { rank(9, 6) }>,
     /// Where chunks are placed.
@@ -104,7 +106,10 @@ impl ChunkAllocator {
             pending: Mutex::default(),
             creating: Mutex::default(),
             uncreated: AtomicUsize::new(0),
-            system: Mutex::new(superblock.sys_chunks.clone()),
+            system: Mutex::new(SystemChunks {
+                listed: superblock.sys_chunks.clone(),
+                added: Vec::new(),
+            }),
             removed: Mutex::default(),
             placing: Mutex::default(),
             removed_devices: Mutex::default(),
@@ -144,20 +149,56 @@ impl ChunkAllocator {
     /// `ENOSPC` if the superblock has no space for its stripes.
     pub(super) fn replace_system(&self, chunk: &ChunkItem) -> Result<()> {
         let mut system = self.system.lock();
-        let mut changed = system.clone();
+        let mut changed = system.listed.clone();
         for known in changed.iter_mut().filter(|it| it.start == chunk.start) {
             *known = chunk.clone();
         }
-        if !fit_sys_chunk_array(&changed) {
+        let all = [&changed[..], &system.added].concat();
+        if !fit_sys_chunk_array(&all) {
             return Err(Condition::NoSpace.into());
         }
-        *system = changed;
+        system.listed = changed;
         Ok(())
     }
 
-    /// The chunks of the chunk tree, which the superblock lists.
+    /// The chunks of the chunk tree that have their items, which the superblock lists.
     pub(super) fn system(&self) -> Vec<ChunkItem> {
-        self.system.lock().clone()
+        self.system.lock().listed.clone()
+    }
+}
+
+/// Chunks of the chunk tree.
+///
+/// # Invariants
+/// - The superblock has space for all of them.
+#[derive(Debug)]
+struct SystemChunks {
+    /// Those that the superblock of the running transaction lists.
+    listed: Vec<ChunkItem>,
+    /// Those whose items are not inserted yet. A commit may come before that.
+    added: Vec<ChunkItem>,
+}
+
+impl SystemChunks {
+    /// Adds a chunk without items. Returns `false` if the superblock has no space for it.
+    fn add(&mut self, chunk: &ChunkItem) -> bool {
+        let all = [&self.listed[..], &self.added, slice::from_ref(chunk)].concat();
+        let fits = fit_sys_chunk_array(&all);
+        if fits {
+            self.added.push(chunk.clone());
+        }
+        fits
+    }
+
+    /// Removes a chunk without items.
+    fn remove_added(&mut self, start: LogicalAddr) {
+        self.added.retain(|chunk| chunk.start != start);
+    }
+
+    /// Has the superblock list a chunk that has its items.
+    fn list(&mut self, chunk: &ChunkItem) {
+        self.remove_added(chunk.start);
+        self.listed.push(chunk.clone());
     }
 }
 
@@ -346,19 +387,15 @@ fn add_chunk(fs: &WriteContext, kind: BlockGroupFlags) -> Result<bool> {
     let Some(chunk) = plan_chunk(fs, &map, flags) else {
         return Ok(false);
     };
-    if flags.contains(BlockGroupFlags::SYSTEM) {
-        let mut system = fs.chunks.system.lock();
-        system.push(chunk.clone());
-        if !fit_sys_chunk_array(&system) {
-            system.pop();
-            return Ok(false);
-        }
+    if flags.contains(BlockGroupFlags::SYSTEM) && !fs.chunks.system.lock().add(&chunk) {
+        return Ok(false);
     }
     // A thread that runs references waits for its items from here on, and inserts them when it is in the map
     // and in the groups.
     fs.chunks.uncreated.fetch_add(1, Ordering::AcqRel);
     if let Err(error) = store.add_chunk(chunk.clone()) {
         fs.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
+        fs.chunks.system.lock().remove_added(chunk.start);
         return Err(error.into());
     }
     let item = BlockGroupItem {
@@ -475,6 +512,10 @@ fn create_group(fs: &WriteContext, generation: Generation, chunk: &ChunkItem) ->
     fs.edit(generation, TreeId::CHUNK, |editor| {
         editor.insert(chunk_key, &chunk.encode())
     })?;
+    demand_features(fs, chunk.profile);
+    if chunk.flags.contains(BlockGroupFlags::SYSTEM) {
+        fs.chunks.system.lock().list(chunk);
+    }
     update_devices(fs, generation, chunk)?;
     insert_device_extents(fs, generation, chunk, &chunk.stripes)?;
     let (start, len_bytes) = (chunk.start.0, chunk.len_bytes);
@@ -492,6 +533,18 @@ fn create_group(fs: &WriteContext, generation: Generation, chunk: &ChunkItem) ->
     }
     fs.groups.mark_dirty(&*fs.groups.find(chunk.start, 1)?);
     Ok(())
+}
+
+/// Adds the features that chunks of a profile need to the superblock of the running transaction.
+pub(super) fn demand_features(fs: &WriteContext, profile: Profile) {
+    let feature = match profile {
+        Profile::Raid5 | Profile::Raid6 => Incompat::RAID56,
+        Profile::Raid1C3 | Profile::Raid1C4 => Incompat::RAID1C34,
+        Profile::Single | Profile::Dup | Profile::Raid0 | Profile::Raid1 | Profile::Raid10 => {
+            return;
+        }
+    };
+    fs.features.lock().incompat |= feature;
 }
 
 /// Inserts the items of stripes of a chunk.

@@ -103,7 +103,7 @@ pub(crate) fn write(fs: &WriteContext, address: LogicalAddr, bufs: &[IoSlice<'_>
 }
 
 /// What verifies the data of a range: the checksums that it has now. What cannot be read is not verified.
-fn verifier_of(fs: &WriteContext, range: &Range<u64>) -> Box<dyn RowVerifier> {
+pub(super) fn verifier_of(fs: &WriteContext, range: &Range<u64>) -> Box<dyn RowVerifier> {
     let format = fs.item_format();
     let stored = stored_checksums(fs, range).unwrap_or_default();
     Box::new(SectorVerifier { format, stored })

@@ -34,20 +34,17 @@ pub(crate) fn chunks_on(fs: &WriteContext, device: DeviceId) -> Vec<ChunkItem> {
 /// Adds a device, whose contents are lost.
 pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevItem) -> Result<()> {
     fs.sync()?;
-    let template = template(fs)?;
     device.write_at(0, &vec![0; CLEARED_BYTES])?;
+    // The superblock of a commit that is not durable would lead to nothing after a crash.
+    let handle = superblocks::keep(fs, CREDITS)?;
+    let (durable, template) = durable_superblock(fs)?;
     // Whatever happens, it is of this filesystem when others say so.
-    let of_device = |superblock: Superblock| Superblock {
+    let superblock = Superblock {
         dev_item: item,
-        ..superblock
+        log_root: None,
+        ..durable
     };
-    superblocks::write(
-        &**device,
-        &of_device(fs.superblock()),
-        &template,
-        item.total_bytes,
-    )?;
-    let handle = fs.begin_unreserved(CREDITS)?;
+    superblocks::write(&**device, &superblock, &template, item.total_bytes)?;
     let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, item.id.0);
     handle.edit(TreeId::CHUNK, |editor| {
         editor.insert(key, item.encode().as_bytes())
@@ -181,14 +178,13 @@ pub(crate) fn item(fs: &WriteContext, device: DeviceId) -> Result<DevItem> {
     Ok(DevItem::decode(key, data, tree.locus(key))?)
 }
 
-/// A superblock of the filesystem, by which those of others are made.
-fn template(fs: &WriteContext) -> Result<DiskSuperblock> {
+/// The superblock of the last commit, which is [kept](superblocks::keep), as one of the devices has it.
+fn durable_superblock(fs: &WriteContext) -> Result<(Superblock, DiskSuperblock)> {
     let members = fs.blocks().store().members();
     let present = members.iter().find_map(|member| member.device.as_ref());
     let device = present.ok_or(Condition::NotFound)?;
     let mut bytes = [0; SUPERBLOCK_BYTES];
     device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
     let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-    Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?;
-    Ok(disk)
+    Ok((Superblock::decode(&disk, SUPERBLOCK_OFFSETS[0])?, disk))
 }

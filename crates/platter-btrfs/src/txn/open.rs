@@ -18,7 +18,7 @@ use super::{InPlaceGate, Running, WriteContext, WriteOptions, ended, space, tree
 use crate::block_group::{BlockGroups, load_groups};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
-use crate::ondisk::chunk_item::{STRIPE_BYTES, Stripe};
+use crate::ondisk::chunk_item::Stripe;
 use crate::ondisk::dev_replace::{DevReplace, ReplaceState};
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::key::ItemKind;
@@ -195,7 +195,7 @@ fn refuse_replacement(context: &FsContext) -> Result<()> {
     }
 }
 
-/// Refuses stale and seed devices, missing ones that are needed, and chunks that are not written.
+/// Refuses stale, truncated and seed devices, missing ones that are needed, and chunks that are not written.
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
     let members = store.members();
@@ -215,10 +215,17 @@ fn refuse_devices(context: &FsContext) -> Result<()> {
             let feature = format!("writing with device {}, which is stale", member.id);
             return Err(unsupported(&feature, Some(reason)));
         }
+        let total_bytes = member.total_bytes.unwrap_or_default();
+        let device = member.device.as_ref();
+        if device.is_some_and(|device| device.geometry().len_bytes < total_bytes) {
+            let feature = format!("writing with device {}, which is truncated", member.id);
+            let reason = "it is shorter than the filesystem on it";
+            return Err(unsupported(&feature, Some(reason)));
+        }
     }
     for chunk in store.map().iter() {
-        let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
-        if chunk.profile.parity() > 0 && !chunk.len_bytes.is_multiple_of(row_bytes.max(1)) {
+        // What is written there may be beyond the parts of devices that the chunk has.
+        if chunk.has_incomplete_row() {
             let name = chunk.profile.name();
             let feature = format!("writing to {name} chunks with an incomplete row");
             return Err(unsupported(&feature, None));
@@ -244,4 +251,50 @@ fn unsupported(feature: &str, reason: Option<&'static str>) -> Error {
         reason,
     };
     unsupported.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_ondisk::Uuid;
+
+    use super::*;
+    use crate::context::tests::sample;
+    use crate::ondisk::DeviceId;
+    use crate::ondisk::chunk_item::Profile;
+    use crate::ondisk::chunk_item::tests::sample as chunk;
+
+    const ANY: Key = Key::new(256, ItemKind::ORPHAN_ITEM, 0);
+
+    #[test]
+    fn chunks_with_an_incomplete_row_are_not_written() {
+        let refused = |profile, stripes, len_bytes| {
+            let mut context = sample(&[(ANY, b"")], &[]);
+            let store = context.blocks.store();
+            store.change_members(|members| {
+                for id in 1..=4 {
+                    let mut member = members.iter().next().unwrap().clone();
+                    member.id = DeviceId(id);
+                    member.uuid = Uuid::from_u128(id.into());
+                    members.add(member);
+                }
+            });
+            let mut chunk = chunk(1 << 40, profile, stripes);
+            chunk.len_bytes = len_bytes;
+            store.add_chunk(chunk).unwrap();
+            let fsid = store.members().iter().next().unwrap().fsid;
+            context.superblock.metadata_uuid = fsid;
+            refuse_devices(&context).map_err(|error| error.to_string())
+        };
+        let (stripe, mib) = (64 << 10, 1 << 20);
+        for (profile, stripes) in [
+            (Profile::Raid0, 4),
+            (Profile::Raid10, 4),
+            (Profile::Raid5, 3),
+        ] {
+            let error = refused(profile, stripes, stripe).unwrap_err();
+            assert!(error.contains("an incomplete row"), "{error}");
+            refused(profile, stripes, 4 * mib).unwrap();
+        }
+        refused(Profile::Raid1, 2, stripe + 4096).unwrap();
+    }
 }

@@ -8,7 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::chunks::{Hole, Shape, free_of, hole};
 use super::data_extents::{self, DataRule};
@@ -19,7 +19,6 @@ use crate::block_group::BlockGroup;
 use crate::chunk::{ChunkMap, FindVerifier, Member, Unverified};
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
-use crate::ondisk::features::Incompat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::ondisk::tree_block::Expected;
@@ -265,7 +264,7 @@ fn change_chunk(
     chunks::insert_device_extents(fs, generation, new, &only_in(new, old))?;
     chunks::update_devices(fs, generation, old)?;
     chunks::update_devices(fs, generation, new)?;
-    demand_features(handle, new.profile);
+    chunks::demand_features(fs, new.profile);
     group.set_flags(new.flags);
     fs.groups.mark_dirty(group);
     Ok(())
@@ -381,6 +380,43 @@ fn read_right(
     }
 }
 
+/// What a stripe of a chunk with parity, whose group is held, has at an offset where it cannot be read: reconstructed
+/// from the rest of the row. `None` where nothing in these columns is in use.
+///
+/// # Errors
+/// Those of the devices; `Corrupt` where what comes of it is wrong.
+pub(crate) fn restore_stripe(
+    fs: &WriteContext,
+    chunk: &ChunkItem,
+    (stripe, offset): (usize, u64),
+    len_bytes: u64,
+) -> Result<Option<Vec<u8>>> {
+    let (row, column) = (offset / STRIPE_BYTES, offset % STRIPE_BYTES);
+    let find: FindVerifier<'_> = &|range| {
+        if chunk.flags.contains(BlockGroupFlags::DATA) {
+            data_extents::verifier_of(fs, range)
+        } else {
+            Box::new(*fs.blocks().format())
+        }
+    };
+    let columns = column..column + len_bytes;
+    let store = fs.blocks().store();
+    let restored = store.restore(chunk, (row, stripe), &columns, find);
+    let data = chunk.data_stripes() as u64;
+    let logical = |index: u64| chunk.start.0 + (row * data + index) * STRIPE_BYTES + column;
+    let failure: Error = match restored {
+        Ok(Some(bytes)) => return Ok(Some(bytes)),
+        Ok(None) => Corrupt::new(Locus::block(logical(0)), DataRule::NoCopy).into(),
+        Err(error) => error.into(),
+    };
+    for start in (0..data).map(logical) {
+        if ListedExtent::is_any_in(&fs.context, &(start..start + len_bytes))? {
+            return Err(failure);
+        }
+    }
+    Ok(None)
+}
+
 /// Writes to stripes that are not read from yet.
 fn write_restriped(fs: &WriteContext, new: &ChunkItem, at: u64, bytes: &[u8]) -> Result<()> {
     let find: FindVerifier<'_> = &|_| Box::new(Unverified);
@@ -391,13 +427,4 @@ fn write_restriped(fs: &WriteContext, new: &ChunkItem, at: u64, bytes: &[u8]) ->
     let same = stripes.filter(|(_, (new, now))| new == now);
     let kept: Vec<usize> = same.map(|(index, _)| index).collect();
     Ok(store.write_chunk(new, LogicalAddr(at), &[IoSlice::new(bytes)], find, &kept)?)
-}
-
-/// Adds the features that chunks of a profile need.
-fn demand_features(handle: &Handle<'_>, profile: Profile) {
-    match profile {
-        Profile::Raid5 | Profile::Raid6 => handle.add_feature(Incompat::RAID56),
-        Profile::Raid1C3 | Profile::Raid1C4 => handle.add_feature(Incompat::RAID1C34),
-        Profile::Single | Profile::Dup | Profile::Raid0 | Profile::Raid1 | Profile::Raid10 => {}
-    }
 }

@@ -159,13 +159,14 @@ fn set_log_root(fs: &WriteContext, log_root: Option<RootPointer>) -> Result<LogR
     Ok(found)
 }
 
-/// Keeps the superblocks of the last commit as they are on the devices until the handle ends.
+/// Keeps the superblocks of the last commit as they are on the devices until the handle ends, which changes at most so
+/// many tree blocks.
 ///
 /// # Errors
 /// Why nothing is written any more.
-pub(crate) fn keep(fs: &WriteContext) -> Result<Handle<'_>> {
+pub(crate) fn keep(fs: &WriteContext, credits: u32) -> Result<Handle<'_>> {
     // The next commit waits for it.
-    let handle = fs.begin_unreserved(0)?;
+    let handle = fs.begin_unreserved(credits)?;
     handle.wait_for_earlier()?;
     handle.require_commit();
     fs.logs.wait();

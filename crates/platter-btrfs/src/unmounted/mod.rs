@@ -7,6 +7,7 @@ mod balance_tests;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -14,16 +15,19 @@ use platter_cache::MemoryBudget;
 use platter_vfs::devices::{Balance, Moved, Moving, Scrubbed};
 use platter_vfs::{CheckSink, Clock, Condition, Result};
 
+use crate::block_group::Ranges;
 use crate::mount::{self, MountOptions, open_for_writing};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::ondisk::{DeviceAddr, DeviceId, Generation, Superblock};
 use crate::pool::{self, BalanceArgs, check_device, unsupported};
-use crate::scrub::{ScrubReport, scrub_opened};
+use crate::scrub::{Distrusted, ScrubReport, scrub_opened};
 use crate::txn::{WriteContext, WriteOptions, devices, superblocks};
 
 /// What is copied at once.
 const COPY_BYTES: usize = 1 << 20;
+/// What is copied at once of what cannot be read as a whole.
+const SECTOR_BYTES: usize = 4096;
 /// How far the generation of a device may lag although it has all that others have.
 const GENERATION_LAG_MAX: u64 = 1;
 
@@ -69,7 +73,11 @@ impl PoolRequest {
         });
         let stale: Vec<_> = stale.map(|member| member.id).collect();
         drop(members);
-        scrub_opened(&context, stale.clone(), stale, repairs, sink)
+        let distrusted = Distrusted {
+            stale: stale.clone(),
+            not_copied: None,
+        };
+        scrub_opened(&context, distrusted, stale, repairs, sink)
     }
 
     /// Places chunks anew, each in a commit of its own.
@@ -113,7 +121,8 @@ impl PoolRequest {
 
     /// Puts another device in the place of one, which may be missing. What is on it is copied, and made again from other
     /// copies or parity where it cannot be read. The new one counts once it has everything: until then it is a device
-    /// that missed commits, which a scrub makes whole.
+    /// that missed commits, which a scrub makes whole. Where something has no copy that can be read, the old one keeps
+    /// its superblock.
     ///
     /// # Errors
     /// `InvalidArgument` for a device that is too short; those of a scrub.
@@ -155,11 +164,13 @@ impl PoolRequest {
             ..newest
         };
         superblocks::clear(&**target)?;
-        let mut is_copied = source.is_some();
+        let mut not_copied = Ranges::default();
         if let Some(source) = &source {
             for chunk in &chunks {
-                is_copied &= copy_stripes(&**source, &**target, chunk, device)?;
+                copy_stripes(&**source, &**target, (chunk, device), &mut not_copied)?;
             }
+        } else {
+            not_copied.add(0..u64::MAX);
         }
         superblocks::write(&**target, &stale, &template, total_bytes)?;
         let mut devices: Vec<_> = others().filter_map(|it| it.device.clone()).collect();
@@ -176,7 +187,10 @@ impl PoolRequest {
         let mut options = self.options.clone();
         options.degraded |= old.device.is_none();
         let context = mount::open(&devices, &options, &self.budget)?;
-        let distrusted = if is_copied { vec![] } else { vec![device] };
+        let distrusted = Distrusted {
+            stale: Vec::new(),
+            not_copied: Some((device, not_copied)),
+        };
         let stale = if is_alone { vec![] } else { vec![device] };
         let scrubbed = scrub_opened(&context, distrusted, stale, true, sink)?;
         if let Some(source) = source
@@ -193,29 +207,59 @@ fn newest_generation(template: &DiskSuperblock) -> Result<Generation> {
     Ok(Superblock::decode(template, SUPERBLOCK_OFFSETS[0])?.generation)
 }
 
-/// Copies the stripes of a chunk on a device. Returns whether all of it could be read.
+/// Copies the stripes of a chunk on a device. Adds to `failed` what of them cannot be read.
 fn copy_stripes(
     source: &dyn BlockDevice,
     target: &dyn BlockDevice,
-    chunk: &ChunkItem,
-    device: DeviceId,
-) -> Result<bool> {
+    (chunk, device): (&ChunkItem, DeviceId),
+    failed: &mut Ranges,
+) -> Result<()> {
     let mut bytes = vec![0; COPY_BYTES];
-    let mut is_whole = true;
     for stripe in chunk.stripes.iter().filter(|it| it.device == device) {
         let DeviceAddr(start) = stripe.offset;
         let end = start.saturating_add(chunk.stripe_len_bytes());
+        let readable_end = end.min(source.geometry().len_bytes);
         let mut at = start;
-        while at < end {
-            let len = usize::try_from(end - at).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
-            let piece = bytes.get_mut(..len).unwrap_or_default();
+        while at < readable_end {
+            let left = usize::try_from(readable_end - at).unwrap_or(COPY_BYTES);
+            let piece = bytes.get_mut(..left.min(COPY_BYTES)).unwrap_or_default();
             if source.read_at(at, piece).is_ok() {
                 target.write_at(at, piece)?;
             } else {
-                is_whole = false;
+                copy_sectors(source, target, at, piece, failed)?;
             }
-            at = at.saturating_add(len as u64);
+            at = at.saturating_add(piece.len() as u64);
         }
+        add(failed, at..end);
     }
-    Ok(is_whole)
+    Ok(())
+}
+
+/// Copies the sectors of a range, into which `bytes` fit. Adds to `failed` those that cannot be read.
+fn copy_sectors(
+    source: &dyn BlockDevice,
+    target: &dyn BlockDevice,
+    start: u64,
+    bytes: &mut [u8],
+    failed: &mut Ranges,
+) -> Result<()> {
+    let mut at = start;
+    for sector in bytes.chunks_mut(SECTOR_BYTES) {
+        let end = at.saturating_add(sector.len() as u64);
+        if source.read_at(at, sector).is_ok() {
+            target.write_at(at, sector)?;
+        } else {
+            add(failed, at..end);
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Adds a range of which a part may be there: stripes of an image may overlap.
+fn add(ranges: &mut Ranges, range: Range<u64>) {
+    if range.start < range.end {
+        ranges.exclude(&range);
+        ranges.add(range);
+    }
 }

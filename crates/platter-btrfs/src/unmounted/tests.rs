@@ -6,18 +6,25 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
-use platter_block::{Access, BlockDevice, FileDevice, MemoryDevice, OpenOptions};
+use platter_block::sim::{
+    CrashOptions, Effect, Fault, FaultDevice, Recorder, RecordingDevice, When,
+};
+use platter_block::{Access, BlockDevice, FileDevice, MemoryDevice, OpenOptions, Operation};
 use platter_cache::MemoryBudget;
-use platter_vfs::devices::Moved;
-use platter_vfs::{CheckSink, Finding, Result, SystemClock};
+use platter_vfs::devices::{Moved, Scrubbed};
+use platter_vfs::{
+    CheckSink, Context, CreateKind, Filesystem, Finding, Name, Result, SetAttr, SystemClock,
+};
 
 use super::PoolRequest;
 use super::scrub_tests::{FILL, SUMS, scrub};
-use crate::mount::MountOptions;
+use crate::chunk::Placement;
+use crate::context::ListedExtent;
+use crate::mount::{Btrfs, MountOptions};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::pool::{self, BalanceArgs, BalanceFilter};
+use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::{CHECK_DATA, Pool};
 use crate::txn::{WriteOptions, chunks};
@@ -248,6 +255,258 @@ fn missing_devices_are_replaced() {
     replace(2, "raid1", true);
     replace(3, "raid5", true);
     replace(4, "raid6", true);
+}
+
+/// Makes a file without checksums, of one extent.
+fn write_unverified(pool: &Pool, contents: &[u8]) {
+    write_file(pool, contents, Some(0x80_0000));
+}
+
+/// Makes a file with some flags, of one extent.
+fn write_file(pool: &Pool, contents: &[u8], flags: Option<u32>) {
+    let mounted = pool.mount_without_thread();
+    let context = Context::root();
+    let (root, name) = (mounted.root().unwrap(), Name::new(b"file").unwrap());
+    let file = root.create(&context, name, CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    let changes = SetAttr {
+        flags,
+        ..SetAttr::default()
+    };
+    file.set_attr(&context, &changes).unwrap();
+    file.write_at(0, contents).unwrap();
+    drop((file, root));
+    mounted.unmount().unwrap();
+}
+
+fn mount_degraded(pool: &Pool) -> Btrfs {
+    let PoolRequest {
+        devices,
+        options,
+        budget,
+        clock,
+    } = request(pool);
+    Btrfs::mount_writable(&devices, &options, budget, clock).unwrap()
+}
+
+/// Where something is: the position of a device, and the place on it.
+type Location = (usize, u64);
+
+/// Where the first data extent begins: all copies of it, and the parity of its row.
+fn locations(pool: &Pool) -> (Vec<Location>, Option<Location>) {
+    let fs = pool.open(WriteOptions::default());
+    let extents = ListedExtent::next_of(fs.context(), &mut (0..u64::MAX)).unwrap();
+    let start = extents
+        .iter()
+        .find(|it| !it.is_tree_block)
+        .map(|it| it.start);
+    let start = start.unwrap();
+    let store = fs.blocks().store();
+    let copies = 0..store.copies(start, 4096);
+    let copies = copies.filter_map(|copy| store.location(start, copy));
+    let copies = copies.map(|(member, at)| (usize::from(member.index), at.0));
+    let map = store.map();
+    let chunk = map.find(start).unwrap();
+    let segment = chunk.segment(start, 4096);
+    let parity = match segment.placement {
+        Placement::Parity { row, .. } => {
+            let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
+            let members = store.members();
+            let member = members.of_stripe(&chunk.stripes[stripe]).unwrap();
+            let at = chunk.device_addr(stripe, segment.offset);
+            Some((usize::from(member.index), at.0))
+        }
+        Placement::Copies { .. } => None,
+    };
+    (copies.collect(), parity)
+}
+
+/// The device, of which the sectors at these places cannot be read.
+fn unreadable(device: Arc<dyn BlockDevice>, places: &[u64]) -> Arc<dyn BlockDevice> {
+    failing(device, Operation::Read, places)
+}
+
+/// The device, which fails this operation at these sectors.
+fn failing(
+    device: Arc<dyn BlockDevice>,
+    operation: Operation,
+    places: &[u64],
+) -> Arc<dyn BlockDevice> {
+    let faulty = FaultDevice::new(device);
+    for place in places {
+        faulty.arm(Fault {
+            operation,
+            when: When::Touching(*place..*place + 4096),
+            effect: Effect::Tear { seed: 0 },
+        });
+    }
+    Arc::new(faulty)
+}
+
+/// Writes over a range of a device.
+fn spoil(image: &Path, at: u64, len: usize) {
+    open(image).write_at(at, &vec![0xee; len]).unwrap();
+}
+
+/// A new device, to be the one in the place of another.
+fn new_device(pool: &Pool, size_mib: u64) -> (PathBuf, Arc<dyn BlockDevice>) {
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image)
+        .unwrap()
+        .set_len(size_mib << 20)
+        .unwrap();
+    let device = open(&image);
+    (image, device)
+}
+
+fn counter(scrubbed: &Scrubbed, name: &str) -> u64 {
+    let found = scrubbed.counters.iter().find(|(known, _)| known == name);
+    found.map(|(_, count)| *count).unwrap()
+}
+
+#[test]
+fn unreadable_data_without_a_copy_keeps_the_old_device() {
+    for (data, count) in [("single", 1), ("dup", 2)] {
+        let pool = Pool::make(1, 300, &["-d", data, "-m", "dup"]);
+        let contents = Random(7).bytes(1 << 20);
+        write_unverified(&pool, &contents);
+        let (copies, _) = locations(&pool);
+        assert_eq!(copies.len(), count);
+        // The third sector of it.
+        let bad: Vec<u64> = copies.iter().map(|(_, at)| at + 8192).collect();
+        let (_, target) = new_device(&pool, 300);
+        let request = request_of(vec![unreadable(pool.devices().remove(0), &bad)]);
+        let replaced = request.replace_device(DeviceId(1), &target, &mut Ignore);
+        let replaced = replaced.unwrap();
+        assert_eq!(replaced.uncorrectable, count as u64, "{replaced:?}");
+        assert_eq!(counter(&replaced, "read_errors"), count as u64);
+        drop(request);
+        // All others were copied.
+        for (_, at) in copies {
+            let mut bytes = vec![0; contents.len()];
+            target.read_at(at, &mut bytes).unwrap();
+            assert!(bytes[..8192] == contents[..8192]);
+            assert!(bytes[12288..] == contents[12288..]);
+        }
+        assert!(crate::identify(&*open(&pool.images()[0])).is_ok());
+    }
+}
+
+#[test]
+fn unreadable_data_with_a_copy_is_replaced() {
+    let mut pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    let contents = Random(8).bytes(1 << 20);
+    write_unverified(&pool, &contents);
+    let (copies, _) = locations(&pool);
+    let (_, at) = *copies.iter().find(|(index, _)| *index == 1).unwrap();
+    let (image, target) = new_device(&pool, 300);
+    let mut devices = pool.devices();
+    let old = unreadable(devices.remove(1), &[at + 8192]);
+    devices.push(old);
+    let request = request_of(devices);
+    let replaced = request.replace_device(DeviceId(2), &target, &mut Ignore);
+    let replaced = replaced.unwrap();
+    assert_eq!(replaced.uncorrectable, 0, "{replaced:?}");
+    assert_eq!(counter(&replaced, "read_errors"), 0);
+    drop(request);
+    let mut bytes = vec![0; contents.len()];
+    target.read_at(at, &mut bytes).unwrap();
+    assert!(bytes == contents);
+    drop(target);
+    let old = pool.lose(1);
+    assert!(crate::identify(&*open(&old)).is_err());
+    pool.regain(image);
+    assert_eq!(scrub(&pool, false).errors(), 0);
+    pool.assert_clean();
+}
+
+#[test]
+fn data_of_a_missing_device_without_parity_is_counted() {
+    let mut pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_unverified(&pool, &Random(9).bytes(1 << 20));
+    let (copies, parity) = locations(&pool);
+    let ((lost, _), (of_parity, place)) = (copies[0], parity.unwrap());
+    let (_, target) = new_device(&pool, 300);
+    pool.lose(lost);
+    let mut devices = pool.devices();
+    let at = of_parity - usize::from(of_parity > lost);
+    let faulty = unreadable(devices.remove(at), &[place]);
+    devices.push(faulty);
+    let device = DeviceId(lost as u64 + 1);
+    let replaced = request_of(devices).replace_device(device, &target, &mut Ignore);
+    let replaced = replaced.unwrap();
+    assert_eq!(counter(&replaced, "read_errors"), 1, "{replaced:?}");
+    assert!(replaced.uncorrectable > 0, "{replaced:?}");
+}
+
+#[test]
+fn data_is_not_made_of_parity_that_missed_commits() {
+    let mut pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_unverified(&pool, &Random(10).bytes(1 << 20));
+    let (copies, parity) = locations(&pool);
+    let ((of_data, place), (of_parity, _)) = (copies[0], parity.unwrap());
+    let lost = pool.lose(of_parity);
+    // The file is written where it is, without the device of its parity.
+    let contents = Random(11).bytes(1 << 20);
+    let fs = mount_degraded(&pool);
+    let file = fs.root().unwrap().lookup(Name::new(b"file").unwrap());
+    let file = file.unwrap();
+    file.write_at(0, &contents).unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    let mut devices = pool.devices();
+    let at = of_data - usize::from(of_data > of_parity);
+    let faulty = unreadable(devices.remove(at), &[place]);
+    devices.extend([faulty, open(&lost)]);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    assert_eq!(counter(&scrubbed, "read_errors"), 1, "{scrubbed:?}");
+    assert!(scrubbed.uncorrectable > 0, "{scrubbed:?}");
+    let mut bytes = vec![0; 4096];
+    open(&pool.images()[at]).read_at(place, &mut bytes).unwrap();
+    assert!(bytes == contents[..4096]);
+}
+
+#[test]
+fn scrub_goes_on_where_a_copy_is_not_rewritten() {
+    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
+    write_file(&pool, &Random(12).bytes(1 << 20), None);
+    let (copies, _) = locations(&pool);
+    let (_, at) = *copies.iter().find(|(index, _)| *index == 1).unwrap();
+    // Five sectors of data, and the second superblock.
+    let superblock = 64 << 20;
+    spoil(&pool.images()[1], at, 5 * 4096);
+    spoil(&pool.images()[1], superblock, 4096);
+    let mut devices = pool.devices();
+    let unwritable = [at + 8192, superblock];
+    let failing = failing(devices.remove(1), Operation::Write, &unwritable);
+    devices.push(failing);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    let counted = |name| counter(&scrubbed, name);
+    assert_eq!((counted("csum_errors"), counted("super_errors")), (5, 1));
+    assert_eq!(counted("corrected_errors"), 4, "{scrubbed:?}");
+    assert_eq!(scrubbed.uncorrectable, 2);
+    let again = scrub(&pool, true);
+    assert_eq!((again.csum_errors, again.super_errors), (1, 1));
+    assert_eq!(again.uncorrectable_errors, 0, "{again:?}");
+    assert_eq!(scrub(&pool, false).errors(), 0);
+}
+
+#[test]
+fn scrub_goes_on_where_parity_is_not_rewritten() {
+    let pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_file(&pool, &Random(13).bytes(1 << 20), None);
+    let (index, at) = locations(&pool).1.unwrap();
+    spoil(&pool.images()[index], at, 4096);
+    let mut devices = pool.devices();
+    let failing = failing(devices.remove(index), Operation::Write, &[at]);
+    devices.push(failing);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    assert_eq!(counter(&scrubbed, "parity_errors"), 1, "{scrubbed:?}");
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (1, 1));
+    let again = scrub(&pool, true);
+    assert_eq!((again.parity_errors, again.corrected_errors), (1, 1));
+    assert_eq!(scrub(&pool, false).errors(), 0);
 }
 
 #[test]

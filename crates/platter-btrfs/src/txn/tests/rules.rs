@@ -40,6 +40,20 @@ fn opened() -> (Pool, WriteContext) {
     (pool, fs)
 }
 
+#[test]
+fn truncated_device_is_read_and_not_written() {
+    let pool = Pool::make(1, 160, &[]);
+    let image = File::options().write(true).open(&pool.images()[0]);
+    image.unwrap().set_len((160 << 20) - 4096).unwrap();
+    let refused = pool.try_open(WriteOptions::default()).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("device 1, which is truncated"), "{text}");
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let mounted = Btrfs::mount(&pool.devices(), &MountOptions::default(), budget, clock);
+    mounted.unwrap().root().unwrap().attr().unwrap();
+}
+
 /// A subvolume with a tree of three levels, and a snapshot of it.
 const FILL: &str = r#"
 mount -t btrfs -o "$options" "$device" "$root"

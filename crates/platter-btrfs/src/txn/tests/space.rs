@@ -14,6 +14,7 @@ use crate::mkfs::{self, MkfsOptions, Target};
 use crate::ondisk::checksum::name_hash;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::dir_item::Xattr;
+use crate::ondisk::features::Incompat;
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
@@ -291,7 +292,8 @@ fn chunk_for_the_chunk_tree_is_in_the_superblock() {
         for kind in [BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA] {
             assert!(chunks::grow_space(&fs, kind, fs.groups().free_bytes(kind)).unwrap());
         }
-        // Their items are inserted with the next change.
+        // Their items are inserted with the next change: a commit that is being closed does not list it.
+        assert_eq!(fs.chunks.system().len(), before);
         create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
         fs.sync().unwrap();
         assert_eq!(fs.superblock().sys_chunks.len(), before + 1);
@@ -306,6 +308,30 @@ fn chunk_for_the_chunk_tree_is_in_the_superblock() {
                 .len(),
             before + 1
         );
+    }
+}
+
+#[test]
+fn chunk_in_another_profile_comes_with_its_feature() {
+    for (profile, feature) in [
+        (Profile::Raid1C3, Incompat::RAID1C34),
+        (Profile::Raid5, Incompat::RAID56),
+    ] {
+        let pool = Pool::make(3, 400, &["-d", "single", "-m", "raid1"]);
+        let fs = pool.open(WriteOptions::default());
+        let data = BlockGroupFlags::DATA;
+        // As while data is converted.
+        fs.chunks.placing.lock().profiles = vec![(data, profile)];
+        let free = fs.groups().free_bytes(data);
+        assert!(chunks::grow_space(&fs, data, free).unwrap());
+        create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
+        fs.sync().unwrap();
+        let incompat = fs.superblock().features.incompat;
+        assert!(incompat.contains(feature), "{incompat:?}");
+        drop(fs);
+        pool.assert_clean();
+        pool.run("mount -t btrfs -o $options $device $root; touch $root/new; umount $root");
+        pool.assert_clean();
     }
 }
 
