@@ -195,7 +195,7 @@ impl SystemChunks {
         self.added.retain(|chunk| chunk.start != start);
     }
 
-    /// Has the superblock list a chunk that has its items.
+    /// Adds a chunk that has its items to those that the superblock lists.
     fn list(&mut self, chunk: &ChunkItem) {
         self.remove_added(chunk.start);
         self.listed.push(chunk.clone());

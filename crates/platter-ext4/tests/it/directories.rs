@@ -177,13 +177,13 @@ fn changes_of_synchronous_inodes_are_durable_at_once() {
         assert_eq!(at("link"), Some((0, 0)), "{name}");
         let replace = RenameMode::Replace;
         directory
-            .rename(&context, named("link"), plain.id(), named("away"), replace)
+            .rename(&context, named("link"), plain.id(), named("moved"), replace)
             .unwrap();
         assert_eq!(at("link"), None, "{name}");
         plain
             .rename(
                 &context,
-                named("away"),
+                named("moved"),
                 directory.id(),
                 named("back"),
                 replace,
