@@ -38,7 +38,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
                     `streams` (50 random trees, sent and received), `refs` (10^6 changes of references),
-                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-made` (20 lengths, each with each
+                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-made` (18 lengths, each with each
                     set of options, compared with mkfs.xfs), `xfs-verdicts` (630 corruptions,
                     compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel),
                     `xfs-exchanges` (40 logs, whose recovery is cut, and cut again);

@@ -277,7 +277,9 @@ fn lengths_and_options_combine_as_those_of_mkfs_xfs() {
     let is_whole = std::env::var_os("PLATTER_XFS_ALL_SHAPES").is_some();
     let sets = of_any_length().count();
     assert!(sets >= 10, "{sets}");
-    for (row, size_kib) in SIZES.into_iter().enumerate() {
+    // Some sets round the shortest below what is made at all.
+    let sizes = SIZES.into_iter().filter(|&size_kib| size_kib > 400_000);
+    for (row, size_kib) in sizes.enumerate() {
         for (column, set) in of_any_length().enumerate() {
             if is_whole || (row + column) % sets == 0 {
                 assert_equal(dir.path(), &Asked { size_kib, ..*set });

@@ -11,7 +11,7 @@ use platter_xfs::ondisk::log::{Intent, ItemKind};
 use super::cut::{Cut, cuts};
 use super::listing::{self, Listing};
 use super::scene::{Scene, Shape, Work};
-use super::shapes::{EXCHANGE, PARENTS, QUOTAS, SHAPES, SHORT_RECORDS};
+use super::shapes::{EXCHANGE, PARENTS, SHAPES};
 use super::{chains, scene, work};
 
 /// Logs in the normal tests.
@@ -63,9 +63,6 @@ fn works(shape: &Shape) -> Vec<Work> {
     if shape.options.concat().contains("reflink=1") {
         works.extend([chains::clones as Work, work::clones]);
     }
-    if shape.mount_options.contains("quota") {
-        works.push(work::owners);
-    }
     if shape.incompat.contains(Incompat::EXCHRANGE) {
         works.push(chains::exchanges);
     }
@@ -78,7 +75,7 @@ fn works(shape: &Shape) -> Vec<Work> {
 /// The shapes, those with the most features first.
 fn shapes() -> Vec<&'static Shape> {
     let wanted = std::env::var("PLATTER_XFS_LOGS_OF").unwrap_or_default();
-    let shapes = SHAPES.iter().chain([&QUOTAS, &PARENTS, &EXCHANGE]).rev();
+    let shapes = SHAPES.iter().chain([&PARENTS, &EXCHANGE]).rev();
     shapes
         .filter(|shape| shape.name.contains(&wanted))
         .collect()
@@ -267,7 +264,6 @@ fn finish_all_kinds(tally: &mut Tally) {
         (&EXCHANGE, chains::exchanges as Work, ItemKind::Exchange),
         (rmap, chains::clones, ItemKind::Refcount),
         (rmap, chains::truncations, ItemKind::ExtentFree),
-        (&SHORT_RECORDS, chains::truncations, ItemKind::ExtentFree),
         (&PARENTS, chains::links, ItemKind::Attr),
     ] {
         finish_in_place(shape, work, wanted, tally)

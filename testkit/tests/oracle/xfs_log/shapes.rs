@@ -33,22 +33,6 @@ pub(super) const PARENTS: Shape = Shape {
     ..PLAIN
 };
 
-/// The log has records of quota files.
-pub(super) const QUOTAS: Shape = Shape {
-    name: "quotas",
-    options: &["-m", "rmapbt=1,reflink=1"],
-    mount_options: "uquota,gquota,pquota",
-    ..PLAIN
-};
-
-/// Records of the smallest log buffers.
-pub(super) const SHORT_RECORDS: Shape = Shape {
-    name: "records of 16 KiB",
-    options: &["-m", "rmapbt=1,reflink=1"],
-    mount_options: "logbsize=16k",
-    ..PLAIN
-};
-
 /// A log that wraps.
 const SMALLEST: Shape = Shape {
     name: "smallest log",
@@ -118,12 +102,6 @@ fn recovered(shape: &Shape, shutdown: Shutdown, work: Work) -> RecoveryReport {
 fn xfs_log_of_names_recovers_as_in_the_kernel() {
     all(Shutdown::Flushed, work::names);
     recovered(&PARENTS, Shutdown::Flushed, work::names);
-}
-
-#[test]
-fn xfs_log_with_quota_records_recovers_as_in_the_kernel() {
-    recovered(&QUOTAS, Shutdown::Flushed, work::owners);
-    recovered(&QUOTAS, Shutdown::Abrupt, work::rounds);
 }
 
 /// The cycle of a log without a record.

@@ -66,21 +66,6 @@ pub(crate) fn rounds(root: &Path) -> Result<Vec<File>> {
     Ok(Vec::new())
 }
 
-/// Files of many owners, so that blocks of quota files have many records.
-pub(crate) fn owners(root: &Path) -> Result<Vec<File>> {
-    for owner in 1000..1100 {
-        let path = root.join(format!("of{owner}"));
-        fs::write(&path, vec![6; 5000])?;
-        std::os::unix::fs::chown(&path, Some(owner), Some(owner + 500))?;
-    }
-    rustix::fs::syncfs(File::open(root)?)?;
-    for owner in (1000..1100).step_by(3) {
-        fs::remove_file(root.join(format!("of{owner}")))?;
-    }
-    File::open(root)?.sync_all()?;
-    Ok(Vec::new())
-}
-
 /// Files and directories that are open and have no name: small and long, of many extents, with attributes
 /// of all sizes.
 pub(crate) fn unlinked(root: &Path) -> Result<Vec<File>> {
