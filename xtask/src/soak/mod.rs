@@ -38,8 +38,7 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
                     `streams` (50 random trees, sent and received), `refs` (10^6 changes of references),
-                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-made` (18 lengths, each with each
-                    set of options, compared with mkfs.xfs), `xfs-verdicts` (630 corruptions,
+                    `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (630 corruptions,
                     compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel),
                     `xfs-exchanges` (40 logs, whose recovery is cut, and cut again);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
@@ -108,7 +107,7 @@ impl Whole {
     }
 }
 
-const WHOLE: [Whole; 15] = [
+const WHOLE: [Whole; 14] = [
     Whole {
         name: "many",
         title: "200,000 files made into an image, compared and checked",
@@ -195,14 +194,6 @@ const WHOLE: [Whole; 15] = [
         filesystem: "xfs",
         tests: Tests::Oracle,
         test: "xfs::matrix::",
-        variable: ["PLATTER_XFS_ALL_SHAPES", "1"],
-    },
-    Whole {
-        name: "xfs-made",
-        title: "lengths and options of XFS made, combined, compared with mkfs.xfs",
-        filesystem: "xfs",
-        tests: Tests::Oracle,
-        test: "xfs::made::lengths_and_options",
         variable: ["PLATTER_XFS_ALL_SHAPES", "1"],
     },
     Whole {
