@@ -69,8 +69,8 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Refuses before the work an owner that could not be kept after it. Another file shows that: the owner of a draft
-    /// may open it, and then write while it is made.
+    /// Refuses before the work an owner that could not be kept after it. It is tried on a second, empty file: if the
+    /// draft had that owner, the owner could open it and write to it while it is made.
     fn check_owner(&self) -> Result<()> {
         let host = |error: std::io::Error| Error::new(&self.name, error);
         let found = fs::metadata(&self.target).map_err(host)?;
@@ -124,9 +124,17 @@ impl Draft {
         self.open()
     }
 
-    /// Opens what it holds.
+    /// Opens what it holds, but nothing that a symbolic link in its place leads to.
     pub(super) fn open(&self) -> Result<Image> {
+        let host = |error: std::io::Error| Error::new(&self.name, error);
+        let draft = open_draft(&self.path).and_then(|draft| draft.metadata());
+        let draft = draft.map_err(host)?;
         let image = Image::open(&self.path, Access::Write)?;
+        let opened = image.file().map(rustix::fs::fstat).transpose();
+        let opened = opened.map_err(|error| host(error.into()))?;
+        if opened.is_none_or(|it| (it.st_dev, it.st_ino) != (draft.dev(), draft.ino())) {
+            return Err(host(Errno::STALE.into()));
+        }
         Ok(Image::new(
             Arc::clone(&self.name),
             Arc::clone(image.device()),
@@ -249,13 +257,13 @@ mod tests {
     #[test]
     fn owner_of_a_file_gets_its_copy_when_that_is_complete() {
         let caller = rustix::process::geteuid();
-        if !caller.is_root() {
-            return;
-        }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         fs::write(&path, b"old").unwrap();
-        std::os::unix::fs::chown(&path, Some(65534), Some(65533)).unwrap();
+        if caller.is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), Some(65533)).unwrap();
+        }
+        let before = owner(&fs::metadata(&path).unwrap());
         let image = Image::open(&path, Access::Write).unwrap();
         let draft = Draft::begin(&path, Some(image)).unwrap();
         let uid_of = |draft: &Draft| fs::symlink_metadata(&draft.path).unwrap().uid();
@@ -266,7 +274,7 @@ mod tests {
         draft.replace_by(sibling).unwrap();
         draft.clear(1024).unwrap();
         draft.finish().unwrap();
-        assert_eq!(owner(&fs::metadata(&path).unwrap()), (65534, 65533));
+        assert_eq!(owner(&fs::metadata(&path).unwrap()), before);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -281,6 +289,7 @@ mod tests {
         fs::remove_file(&draft.path).unwrap();
         std::os::unix::fs::symlink(&other, &draft.path).unwrap();
         draft.clear(1024).unwrap_err();
+        draft.open().unwrap_err();
         draft.finish().unwrap_err();
         assert_eq!(fs::read(&other).unwrap(), b"other");
         assert_eq!(fs::read(&path).unwrap(), b"old");
