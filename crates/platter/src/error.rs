@@ -177,8 +177,8 @@ pub enum Cause {
     /// A name that the image does not give to a group.
     #[error("'{}' is no group of the image", Escaped(.0))]
     NoSuchGroup(Vec<u8>),
-    /// An archive or an OCI image layout that is read is corrupt, is of a kind that is not supported, or has not what
-    /// was asked for.
+    /// An archive or an OCI image layout that is read is corrupt, is of a kind that is not supported, unpacks to too
+    /// much, or does not contain what was asked for.
     #[error("{problem}")]
     BadArchive {
         /// What is wrong with it.

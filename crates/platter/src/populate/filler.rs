@@ -371,7 +371,6 @@ impl Report<'_> {
         write_data(offset, bytes, &mut |offset, bytes| {
             end = offset + bytes.len() as u64;
             self.add(bytes.len() as u64);
-            self.observer.check()?;
             Ok(inode.write_at(offset, bytes)?)
         })?;
         Ok(end)

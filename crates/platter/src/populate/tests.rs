@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -333,6 +334,35 @@ fn broken_archives_have_a_code_of_their_own() {
         b"BZh91AY&SY and so on",
     ] {
         assert_eq!(code(stream(bytes)), "bad_archive");
+    }
+}
+
+/// Cannot be read.
+struct Unreadable;
+
+impl Read for Unreadable {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(Errno::IO.into())
+    }
+}
+
+#[test]
+fn archive_that_cannot_be_read_is_not_called_corrupt() {
+    let mixed = (0..500_000_u32).map(|number| number.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]);
+    let bytes: Vec<u8> = mixed.collect();
+    let tape = [&member(b'0', "file", "", &bytes)[..], &[0; 1024]].concat();
+    for (program, arguments) in [
+        ("cat", &[][..]),
+        ("gzip", &["-c"]),
+        ("zstd", &["-c"]),
+        ("xz", &["-c"]),
+    ] {
+        let packed = filtered(program, arguments, &tape);
+        for len in [0, packed.len() / 2] {
+            let read = packed[..len].chain(Unreadable);
+            let content = Content::of_stream("stream", read, u64::MAX);
+            assert_eq!(content.unwrap_err().code(), "io", "{program} {len}");
+        }
     }
 }
 

@@ -89,7 +89,8 @@ pub(super) fn plain(archive: File, data_bytes_max: u64) -> Result<File, Cause> {
 /// What comes out of a stream, which may be compressed.
 pub(super) fn unpack(stream: impl Read, data_bytes_max: u64) -> Result<File, Cause> {
     let mut source = Source::new(stream);
-    let packing = Packing::of(source.peek(MAGIC_BYTES_MAX)?);
+    let start = source.peek(MAGIC_BYTES_MAX).map(Packing::of);
+    let packing = start.map_err(|error| source.failure.take().unwrap_or(error))?;
     let mut spool = Spool::new(data_bytes_max)?;
     let unpacked = match packing {
         Packing::None => spool.take(&mut source),
@@ -104,14 +105,13 @@ pub(super) fn unpack(stream: impl Read, data_bytes_max: u64) -> Result<File, Cau
             return Err(broken(format!("is compressed by {what}")));
         }
     };
+    if let Some(error) = source.failure.take() {
+        return Err(error.into());
+    }
     match unpacked {
         Ok(()) => spool.finish(),
         Err(Failure::Target(cause)) => Err(cause),
-        Err(Failure::Source(error))
-            if packing == Packing::None || error.raw_os_error().is_some() =>
-        {
-            Err(error.into())
-        }
+        Err(Failure::Source(error)) if packing == Packing::None => Err(error.into()),
         Err(Failure::Source(error)) => {
             let (name, place) = (packing.name(), source.taken);
             let is_cut = error.kind() == ErrorKind::UnexpectedEof || source.is_at_end();
@@ -247,6 +247,8 @@ struct Source<R> {
     next: usize,
     end: usize,
     taken: u64,
+    /// Why it could not be read: decoders make other errors of it.
+    failure: Option<Error>,
 }
 
 impl<R: Read> Source<R> {
@@ -257,6 +259,7 @@ impl<R: Read> Source<R> {
             next: 0,
             end: 0,
             taken: 0,
+            failure: None,
         }
     }
 
@@ -267,15 +270,28 @@ impl<R: Read> Source<R> {
             (self.next, self.end) = (0, self.end - self.next);
         }
         while self.end - self.next < count {
-            match self.input.read(&mut self.buffer[self.end..]) {
-                Ok(0) => break,
-                Ok(read) => self.end += read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match self.fill()? {
+                0 => break,
+                read => self.end += read,
             }
         }
         let end = self.end.min(self.next + count);
         Ok(&self.buffer[self.next..end])
+    }
+
+    /// Reads more after what there is.
+    fn fill(&mut self) -> io::Result<usize> {
+        loop {
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let kind = error.kind();
+                    self.failure = Some(error);
+                    return Err(kind.into());
+                }
+                read => return read,
+            }
+        }
     }
 
     /// Whether nothing is left to read.
@@ -327,7 +343,7 @@ impl<R: Read> BufRead for Source<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.next == self.end {
             (self.next, self.end) = (0, 0);
-            self.end = self.input.read(&mut self.buffer)?;
+            self.end = self.fill()?;
         }
         Ok(&self.buffer[self.next..self.end])
     }

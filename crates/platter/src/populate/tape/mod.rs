@@ -94,7 +94,7 @@ impl Tape<'_> {
         let header = &entry.header;
         let id = |field| -> Result<u32, Cause> {
             let id = u32::try_from(header_number::<u64>(field)?);
-            id.map_err(|_| broken("an owner of a header is out of range"))
+            id.map_err(|_| broken("the owner in a header is out of range"))
         };
         let member = Member {
             uid: match entry.records.uid {

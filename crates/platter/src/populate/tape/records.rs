@@ -100,7 +100,7 @@ impl Records {
         let text = || (!value.is_empty()).then(|| value.to_vec());
         let id = || -> Result<Option<u32>, Cause> {
             let id = number(value)?.map(u32::try_from).transpose();
-            id.map_err(|_| broken("an owner of a PAX record is out of range"))
+            id.map_err(|_| broken("the owner in a PAX record is out of range"))
         };
         match key {
             b"path" => self.path = text(),

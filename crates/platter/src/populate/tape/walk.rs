@@ -223,7 +223,7 @@ fn until_nul(mut text: Vec<u8>) -> Vec<u8> {
 
 /// The number in a field of a header.
 pub(super) fn header_number<T>(field: std::io::Result<T>) -> Result<T, Cause> {
-    field.map_err(|_| broken("a number of a header is none"))
+    field.map_err(|error| broken(error.to_string()))
 }
 
 /// Reads what has to be in the archive.
