@@ -41,7 +41,7 @@ fn register() -> io::Result<()> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored_signals(&status);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if ignored & 1 << (signal - 1) != 0 {
+        if ignored & bit_of(signal) != 0 {
             continue;
         }
         if signal == SIGINT {
@@ -75,12 +75,16 @@ pub(crate) fn end_if_pending() {
     }
 }
 
-/// A bit for each signal, that of SIGHUP first, by `/proc/self/status`. All of them where it is not known: none is
-/// caught then, and what nohup(1) started goes on.
+const fn bit_of(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// A bit for each signal, that of SIGHUP first, by `/proc/self/status`. All of them but SIGTERM where it is not known:
+/// what nohup(1) or a shell started without its terminal goes on.
 fn ignored_signals(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.map(|mask| u64::from_str_radix(mask.trim(), 16));
-    mask.and_then(Result::ok).unwrap_or(u64::MAX)
+    mask.and_then(Result::ok).unwrap_or(!bit_of(SIGTERM))
 }
 
 #[cfg(test)]
@@ -88,11 +92,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_signals_count_as_ignored() {
+    fn unknown_signals_but_sigterm_count_as_ignored() {
         let status = "SigBlk:\t0000000000000002\nSigIgn:\t0000000000001001\n";
         assert_eq!(ignored_signals(status), 0x1001);
         for status in ["", "SigIgn:\t\n", "SigIgn:\t?\n"] {
-            assert_eq!(ignored_signals(status), u64::MAX, "{status:?}");
+            assert_eq!(!ignored_signals(status), bit_of(SIGTERM), "{status:?}");
         }
     }
 }

@@ -35,8 +35,8 @@ pub enum NewSize {
 /// With a journal, the filesystem has its old or its new size whatever happens meanwhile. Without one,
 /// that holds for a file: a copy is made larger, and takes its place. On a device, a filesystem without
 /// a journal needs a check if the power fails. `progress` counts what is copied, and can cancel before the first change
-/// that is seen; what is made larger in place is made so to the end. A btrfs that is to become shorter keeps its size
-/// if it is cancelled while chunks are moved.
+/// that is seen; what is resized in place is resized to the end, but a btrfs that is to become shorter keeps its size if
+/// it is cancelled while chunks are moved.
 ///
 /// # Errors
 /// `NoSpace` where the device or partition is shorter; `Unsupported` for a length that the filesystem cannot be made

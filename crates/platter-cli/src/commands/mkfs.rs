@@ -247,7 +247,7 @@ impl Mkfs {
         } else if self.has_content() && spec.partition.is_none() && !spec.image.exists() {
             maker = maker.size_of_content();
         }
-        if is_file || image_options.devices().next().is_some() {
+        if is_file || image_options.devices().any(|(_, path)| !path.exists()) {
             interrupt::catch()?;
         }
         maker.make(&spec).map_err(|error| self.explain(error))?;

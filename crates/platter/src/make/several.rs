@@ -39,6 +39,9 @@ pub(super) fn make_on_several(options: &FormatOptions, spec: &ImageSpec) -> Resu
         .check(&targets, &*options.fresh_clock());
     checked.map_err(|error| Error::new(images.first().name(), error))?;
     options.make_on(&images, OnDevice::Anything)?;
+    if !new_files.0.is_empty() {
+        options.refuse_cancelled(images.first().name())?;
+    }
     new_files.0.clear();
     Ok(())
 }
