@@ -189,6 +189,15 @@ impl ImageOptions {
     /// Refuses options that a command does not use, all but those named and the size of caches, rather than to do without
     /// what they ask for.
     pub(crate) fn refuse_others(&self, used: &[&str], command: &str) -> anyhow::Result<()> {
+        self.refuse(|name| !used.contains(&name), command)
+    }
+
+    /// Refuses to count requests, for a command that does not report how many there were.
+    pub(crate) fn refuse_counting(&self, command: &str) -> anyhow::Result<()> {
+        self.refuse(|name| name == "count-requests", command)
+    }
+
+    fn refuse(&self, is_refused: impl Fn(&str) -> bool, command: &str) -> anyhow::Result<()> {
         for (name, is_given) in [
             ("offset", self.offset.is_some()),
             ("norecovery", self.norecovery),
@@ -200,17 +209,9 @@ impl ImageOptions {
             ("no-lock", self.no_lock),
             ("count-requests", self.count_requests),
         ] {
-            if is_given && !used.contains(&name) {
+            if is_given && is_refused(name) {
                 misuse!("--{name} is not for {command}");
             }
-        }
-        Ok(())
-    }
-
-    /// Refuses to count requests, for a command that does not report how many there were.
-    pub(crate) fn refuse_counting(&self, command: &str) -> anyhow::Result<()> {
-        if self.count_requests {
-            misuse!("--count-requests is not for {command}");
         }
         Ok(())
     }

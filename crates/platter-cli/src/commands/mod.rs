@@ -87,8 +87,14 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Device(device) => device.run(options),
         Command::Scrub(scrub) => scrub.run(options),
         Command::Resize(resize) => resize.run(options),
-        Command::Completions(completions) => completions.run(),
-        Command::Man(man) => man.run(),
+        Command::Completions(completions) => {
+            options.refuse_others(&[], "completions")?;
+            completions.run()
+        }
+        Command::Man(man) => {
+            options.refuse_others(&[], "man")?;
+            man.run()
+        }
         Command::WriteBatch(_) => WriteBatch::run(),
     }
 }
