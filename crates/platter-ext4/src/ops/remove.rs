@@ -130,7 +130,13 @@ pub fn finish_orphans(sb: &Arc<SuperBlock>) -> Result<()> {
     for number in orphans {
         if may_finish {
             match finish_orphan(sb, number) {
-                Err(Error::Corrupt(_)) if sb.can_write() => {}
+                Err(error @ Error::Corrupt(_)) if sb.can_write() => {
+                    sb.space()?.pass_by(Some(error));
+                    // Growth must go on finding that a truncation is left.
+                    if inode::read(&sb.fs, number).is_ok_and(|inode| inode.links > 0) {
+                        continue;
+                    }
+                }
                 // It stays an orphan: what cannot be read now may be another time.
                 Err(Error::Io(_)) if sb.can_write() => continue,
                 Ok(()) => continue,

@@ -185,6 +185,37 @@ fn files_with_a_corrupt_block_bitmap_are_removed() {
 }
 
 #[test]
+fn orphans_with_a_corrupt_block_bitmap_are_recorded() {
+    let image = Image::format(JOURNALED, "32M");
+    let filesystem = begin(&image, None);
+    create(&filesystem, "cut", 300 << 10).unwrap();
+    create(&filesystem, "gone", 300 << 10).unwrap();
+    let [cut, gone] = ["cut", "gone"].map(|name| walk(&filesystem, name).unwrap().id().number);
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    image.debugfs(&format!(
+        "sif cut size 5000\nsif gone links_count 0\nsif cut dtime {gone}\nsif gone dtime 0\n\
+         ssv last_orphan {cut}\nunlink gone\n"
+    ));
+    image.corrupt_bitmap("Block", 1000);
+    let filesystem = begin(&image, None);
+    let file = walk(&filesystem, "cut").unwrap();
+    let longer = SetAttr {
+        size_bytes: Some(100_000),
+        ..SetAttr::default()
+    };
+    // What was cut off must not come back.
+    let changed = file.set_attr(&Context::root(), &longer);
+    assert!(matches!(changed, Err(Error::Corrupt(_))), "{changed:?}");
+    assert_eq!(file.attr().unwrap().size_bytes, 5000);
+    assert!(!filesystem.is_read_only());
+    drop(file);
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    repair(&image);
+}
+
+#[test]
 fn files_with_a_corrupt_inode_bitmap_are_removed() {
     let image = Image::format(JOURNALED, "32M");
     let filesystem = begin(&image, None);
