@@ -15,7 +15,7 @@ use crate::txn::Handle;
 /// Maximum number of metadata blocks modified by allocating or freeing blocks of one group.
 pub const SPACE_CREDITS: u32 = alloc::RECORD_CREDITS;
 
-/// The allocator as block mappings use it. Both operations are part of the transaction.
+/// The allocator as block mappings use it. Allocating and freeing are part of the transaction.
 pub trait BlockSource: std::fmt::Debug + Send + Sync {
     /// Allocates a cluster for a metadata block, near `goal`, and returns its first block.
     ///

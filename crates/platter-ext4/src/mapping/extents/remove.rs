@@ -34,17 +34,20 @@ pub(in crate::mapping) fn remove(
     range: Range<FileBlock>,
 ) -> Result<Progress> {
     let mut groups = BTreeSet::new();
+    let mut is_changed = false;
     let mut end = range.end;
     while let Some(last) = end.0.checked_sub(1).filter(|_| range.start < end) {
         let path = path::descend(map, change.fs, FileBlock(last))?;
         let (Some(leaf_first), true) = (path.leaf.node.first(), path.leaf.at > 0) else {
             break;
         };
-        let cut = plan(change, &path, &(range.start..end), &mut groups);
+        let used = (&mut groups, is_changed);
+        let cut = plan(change, &path, &(range.start..end), used);
         let is_full = cut.is_full;
         let rest = cut.first;
         if !cut.pieces.is_empty() {
             take_out(map, change, path, end, cut)?;
+            is_changed = true;
         }
         if is_full {
             return Ok(Progress::More(rest));
@@ -57,7 +60,7 @@ pub(in crate::mapping) fn remove(
 /// Removes the planned extents from a leaf.
 ///
 /// # Errors
-/// Nothing was changed, if their blocks cannot be freed; else the handle was aborted.
+/// Nothing was changed, or the handle was aborted.
 fn take_out(
     map: &mut ExtentMap,
     change: &mut MapChange<'_, '_>,
@@ -125,12 +128,13 @@ fn is_cluster_mapped(map: &ExtentMap, change: &MapChange<'_, '_>, first: u32) ->
 }
 
 /// Plans the removal of the part of a range, which ends at the path's block, that is in the leaf
-/// and fits the handle. The first part always fits.
+/// and fits the handle, of which the groups are counted already. The first part of a handle that changed nothing always
+/// fits.
 fn plan(
     change: &mut MapChange<'_, '_>,
     path: &Path,
     range: &Range<FileBlock>,
-    groups: &mut BTreeSet<GroupNr>,
+    (groups, is_changed): (&mut BTreeSet<GroupNr>, bool),
 ) -> Cut {
     let mut cut = Cut {
         pieces: Vec::new(),
@@ -147,7 +151,7 @@ fn plan(
             let (count, group) = change.last_piece(part.start, part.count);
             let is_new = !groups.contains(&group);
             credits += if is_new { SPACE_CREDITS } else { 0 };
-            if !change.ensure(credits) && !cut.pieces.is_empty() {
+            if !change.ensure(credits) && (is_changed || !cut.pieces.is_empty()) {
                 cut.is_full = true;
                 return cut;
             }
