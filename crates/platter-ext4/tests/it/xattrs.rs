@@ -299,6 +299,38 @@ fn value_with_a_corrupt_block_bitmap_stays() {
 }
 
 #[test]
+fn attribute_block_with_a_corrupt_block_bitmap_stays() {
+    let options = [
+        "-b",
+        "1024",
+        "-I",
+        "128",
+        "-O",
+        "has_journal,extent,metadata_csum",
+    ];
+    let image = Image::format(&options, "32M");
+    let filesystem = begin(&image);
+    let dir = filesystem.root().unwrap();
+    for name in ["user.a", "user.b"] {
+        set(&*dir, name, b"value").unwrap();
+    }
+    drop(dir);
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    image.corrupt_bitmap("Block", 1000);
+    let filesystem = begin(&image);
+    let dir = filesystem.root().unwrap();
+    // The block is written again, and cannot be freed.
+    dir.remove_xattr(&root(), b"user.a").unwrap();
+    let removed = dir.remove_xattr(&root(), b"user.b");
+    assert!(matches!(removed, Err(Error::Corrupt(_))), "{removed:?}");
+    assert!(!filesystem.is_read_only());
+    assert_eq!(dir.get_xattr(b"user.b").unwrap(), b"value");
+    drop(dir);
+    filesystem.unmount().unwrap();
+}
+
+#[test]
 fn block_that_others_share_is_left_to_them() {
     let image = Image::format(&["-b", "1024", "-I", "128", "-O", "extent,ext_attr"], "4M");
     image.debugfs(&format!(

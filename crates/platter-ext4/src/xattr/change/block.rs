@@ -80,6 +80,7 @@ pub(super) fn write(
     let old = places.block.take();
     if places.outside.is_empty() {
         if let Some(old) = old {
+            check_freeable(change, &old)?;
             let old = old.into_number();
             let released = release(change, old, &places.ea_inodes_before);
             released.map_err(|error| change.abort(error))?;
@@ -96,7 +97,15 @@ pub(super) fn write(
     if old.is_none() {
         change.holding.add(change.cluster_bytes(), 0)?;
     }
-    let shared = share::block(change, &draft)?;
+    // One that cannot be freed is rewritten.
+    let may_leave = old
+        .as_ref()
+        .is_none_or(|old| check_freeable(change, old).is_ok());
+    let shared = if may_leave {
+        share::block(change, &draft)?
+    } else {
+        None
+    };
     let old = old.map(AttributeBlock::into_number);
     let (block, outside) = if let Some(shared) = shared {
         (shared, Outside::Shared)

@@ -30,7 +30,8 @@ impl XattrChange<'_, '_> {
     pub fn release(&mut self) -> Result<Released> {
         let mut places = match Places::read(self.fs, self.inode) {
             Ok(places) => places,
-            Err(Error::Corrupt(_)) => {
+            Err(error @ Error::Corrupt(_)) => {
+                self.space.pass_by(Some(error));
                 self.inode.xattr_block = None;
                 self.inode.tail.fill(0);
                 return Ok(Released::All);
@@ -40,6 +41,13 @@ impl XattrChange<'_, '_> {
         // A referenced buffer would force a copy.
         if let Some(own) = places.block.take() {
             block::check_freeable(self, &own)?;
+        }
+        for number in places.inside.ea_inodes().chain(places.outside.ea_inodes()) {
+            match value::drop_credits(self, number) {
+                // A corrupt one is passed over.
+                Ok(_) | Err(Error::Corrupt(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         let released = self.release_all(&mut places);
         released.map_err(|error| self.abort(error))
@@ -72,8 +80,8 @@ impl XattrChange<'_, '_> {
         let large = |value: &AttributeValue| matches!(value, AttributeValue::Inode { .. });
         while let Some(attribute) = attributes.list().iter().find(|a| large(&a.value)).cloned() {
             match self.release_value(&attribute.value) {
-                // A corrupt one is left for a check to report.
-                Ok(None) | Err(Error::Corrupt(_)) => {}
+                Ok(None) => {}
+                Err(error @ Error::Corrupt(_)) => self.space.pass_by(Some(error)),
                 Ok(Some(credits)) => return Ok(Some(credits)),
                 Err(error) => return Err(error),
             }
@@ -93,7 +101,7 @@ impl XattrChange<'_, '_> {
         if !self.ensure(credits) {
             return Ok(Some(credits));
         }
-        value::drop_value(self, dropped.number)?;
+        value::drop_value(self, dropped.number).map_err(|error| self.abort(error))?;
         let sectors = self.inode.sectors;
         self.inode.sectors = sectors.saturating_sub(dropped.owner_sectors);
         Ok(None)

@@ -14,7 +14,7 @@ use super::ea_inode::{
 };
 use super::share::Left;
 use super::{XattrChange, value_credits};
-use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS};
+use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS, SpaceRule};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
 use crate::ondisk::features::Incompat;
@@ -252,7 +252,11 @@ fn unmake(
 ) -> Error {
     match free_ea_inode(change, number, blocks) {
         Ok(()) => error,
-        Err(error) => change.abort(error),
+        Err(error) => {
+            // It is not to be tried again.
+            change.needed = None;
+            change.abort(error)
+        }
     }
 }
 
@@ -285,6 +289,15 @@ pub(super) fn drop_credits(change: &XattrChange<'_, '_>, number: InodeNr) -> Res
     let ea_inode = read_ea_inode(change.fs, number)?;
     let pieces = pieces(change.fs, &ea_inode)?;
     if reference_count(&ea_inode) <= 1 {
+        let mut freed: Vec<_> = pieces
+            .iter()
+            .map(|blocks| (blocks.start.0, blocks.end.0))
+            .collect();
+        freed.sort_unstable();
+        if let Some(pair) = freed.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+            let locus = Locus::block(pair[1].0);
+            return Err(Corrupt::new(locus, SpaceRule::BlockFreedTwice).into());
+        }
         for blocks in &pieces {
             alloc::check_freeable(change.space, change.fs, blocks)?;
         }
