@@ -207,7 +207,11 @@ impl platter_vfs::Inode for Ext4Inode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        let other = self.sb.in_use(new_parent)?;
+        let other = if new_parent == platter_vfs::Inode::id(self) {
+            None
+        } else {
+            self.sb.recorded(self.sb.in_use(new_parent))?
+        };
         // One transaction changes both directories.
         let is_synchronous =
             has_any(self, SYNC_NAMES) || other.is_some_and(|other| has_any(&other, SYNC_NAMES));

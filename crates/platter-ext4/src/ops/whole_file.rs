@@ -16,7 +16,7 @@ use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
 use crate::ondisk::extent::Extent;
 use crate::ondisk::features::Incompat;
-use crate::ondisk::{BlockNr, FileBlock, Inode};
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 use crate::txn::Handle;
 
 /// Blocks that a map of block numbers names without further blocks.
@@ -58,6 +58,7 @@ fn takes_whole_files(node: &Ext4Inode) -> bool {
         .incompat
         .contains(Incompat::INLINE_DATA);
     flags.is_empty()
+        && !state.inode.flags.contains(InodeFlags::DIR_SYNC)
         && fs.quotas().is_none()
         && !has_inline
         && !fs.journals_contents(flags)
