@@ -38,7 +38,7 @@ pub(crate) fn add(fs: &WriteContext, device: &Arc<dyn BlockDevice>, item: DevIte
     // The superblock of a commit that is not durable would lead to nothing after a crash.
     let handle = superblocks::keep(fs, CREDITS)?;
     let (durable, template) = durable_superblock(fs)?;
-    // Whatever happens, it is of this filesystem when others say so.
+    // A device whose item is in no commit is left out of a mount.
     let superblock = Superblock {
         dev_item: item,
         log_root: None,
