@@ -284,7 +284,7 @@ fn sort_key(owner: &Owner) -> SortKey {
 /// Records merged as far as they can be, in order: what is stored may be merged in other ways.
 fn canonical(mut owners: Vec<Owner>) -> Vec<Owner> {
     owners.sort_unstable_by_key(|owner| {
-        // Parts of one record are as far from their file blocks, whatever of the file lies between them.
+        // Parts of one record have the same difference of file offset and block, also around a clone within the file.
         let distance = if has_offset(owner) {
             owner.offset.wrapping_sub(owner.start.0.into())
         } else {

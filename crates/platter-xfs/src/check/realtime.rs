@@ -18,14 +18,14 @@ use crate::realtime::{self, FreeRuns, Section, WORD_BITS, expected_words};
 pub(super) struct RtExtents(Vec<(u64, u64, InodeNr)>);
 
 impl RtExtents {
-    /// The owners of extents, in order, that begin in an extent of another owner, unless both may share blocks.
+    /// The owners of extents, which are sorted, that begin in an extent of another owner, unless both may share blocks.
     fn conflicts(&self, may_share: impl Fn(InodeNr) -> bool) -> Vec<InodeNr> {
         let (mut end, mut unshared_end) = (0, 0);
         let mut found = Vec::new();
         for &(start, count, inode) in &self.0 {
             let shares = may_share(inode);
-            let taken = if shares { unshared_end } else { end };
-            if start < taken {
+            let conflicting_end = if shares { unshared_end } else { end };
+            if start < conflicting_end {
                 found.push(inode);
             }
             let last = start.saturating_add(count);

@@ -327,7 +327,7 @@ fn is_in_list(seen: &BTreeMap<u64, (u32, BlockType)>, at: u64) -> bool {
     before.is_some_and(|(start, (len, _))| start + u64::from(*len) > at)
 }
 
-/// Whether a block holds inodes. Names in a block of a directory may look like their magic numbers, but not like the
+/// Whether a block holds inodes. Names in a later block of a directory block may look like their magic numbers, but not like the
 /// number and the UUID of one.
 fn is_inodes(geometry: &Geometry, at: u64, block: &[u8]) -> bool {
     let magic = INODE_MAGIC.to_be_bytes();
@@ -434,7 +434,7 @@ mod tests {
             initialise(image, &geometry, number.unwrap(), 1);
         }
         assert!(is_inodes(&geometry, at, &block));
-        // One that is corrupt is an inode.
+        // A block with one corrupt inode holds inodes.
         block[152] ^= 1;
         assert!(is_inodes(&geometry, at, &block));
         assert!(!is_inodes(&geometry, at + 4096, &block));

@@ -195,7 +195,7 @@ fn add_block(
     Ok(())
 }
 
-/// Adds a block: what differs, or all of it where it was of another type before.
+/// Adds a block: what differs, or all of it where what was there does not verify as what it is now.
 fn add_metadata(
     transaction: &mut Transaction<'_>,
     geometry: &Geometry,

@@ -18,7 +18,8 @@ use crate::txn::{self, Log, LogDevice, LogState};
 ///
 /// # Errors
 /// `Unsupported` for a dirty log of version 4, and by name for intents that cannot be finished: nothing was changed then.
-/// The same where the log has no space for the checkpoint that finishes them: it was replayed then, and still is dirty.
+/// The same where the log has no space for the checkpoint that finishes them, or records of a size that no log buffer has:
+/// it was replayed then, and still is dirty.
 pub fn recover_in_place(
     data: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,

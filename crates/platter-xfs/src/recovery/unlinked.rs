@@ -37,7 +37,7 @@ pub(super) struct Processed {
 }
 
 /// Frees the inodes in the unlinked lists of all groups, with their blocks. Where one is corrupt, the rest of its list is
-/// dropped, as in Linux (`xlog_recover_clear_agi_bucket`).
+/// dropped, as by Linux where it cannot read one (`xlog_recover_clear_agi_bucket`).
 pub(super) fn process(
     device: &Arc<dyn BlockDevice>,
     geometry: &Geometry,
@@ -50,7 +50,7 @@ pub(super) fn process(
         for head in heads {
             let mut next = head;
             while let Some(inode) = next {
-                // An inode that cannot be freed leaves nothing that is half changed.
+                // An inode that cannot be freed leaves nothing half changed, unless it changes more than is kept here.
                 groups.write_all()?;
                 next = match free_first(&mut groups, ag, inode, rt_freed) {
                     Ok(after) => {

@@ -26,7 +26,7 @@ pub struct DiskDquotFormat {
     pub id: Le32,
     /// `qlf_blkno`.
     pub block: Le64,
-    /// `qlf_len`, in filesystem blocks, unlike the place.
+    /// `qlf_len`, in filesystem blocks, unlike `qlf_blkno`.
     pub blocks: Le32,
     /// `qlf_boffset`, in bytes.
     pub offset: Le32,

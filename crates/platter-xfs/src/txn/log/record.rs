@@ -233,7 +233,10 @@ mod tests {
     use super::*;
     use crate::ondisk::log::Operations;
 
-    const SHAPES: [Shape; 7] = [
+    const SHAPES: [Shape; 10] = [
+        shape(16 << 10, 512),
+        shape(16 << 10, 16 << 10),
+        shape(64 << 10, 512),
         shape(32 << 10, 512),
         shape(32 << 10, 12 << 10),
         shape(32 << 10, 28 << 10),

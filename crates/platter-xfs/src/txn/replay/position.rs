@@ -102,16 +102,12 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
     }
     let corrupt = || Corrupt::new(log.locus(0), ReplayRule::Cycles);
     let passes = first.wrapping_sub(last);
-    // The pass of the last records: the start of the log may have records in flight of the one after, where a hole
-    // reaches to the end of the log.
+    // The pass of the last records: where a hole reaches to the end of the log, its start may have records in flight of
+    // the pass after.
     let cycle = if passes == 0 {
         first
     } else {
         last.wrapping_add(1)
-    };
-    let is_newer = |found: u32| match passes {
-        1 => found == first,
-        _ => found != last,
     };
     if passes > 2 {
         return Err(corrupt().into());
@@ -121,7 +117,7 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
         let (mut newer, mut older) = (0, end - 1);
         while older - newer > 1 {
             let middle = newer + (older - newer) / 2;
-            if is_newer(cycle_at(middle)?) {
+            if cycle_at(middle)? != last {
                 newer = middle;
             } else {
                 older = middle;

@@ -175,6 +175,18 @@ fn records_at_the_start_do_not_follow_a_hole_at_the_end() {
 }
 
 #[test]
+fn records_after_the_start_do_not_follow_a_hole_at_the_end() {
+    let mut sample = Sample::at(5, LOG_SECTORS - 20);
+    let hole = without_end(&mut sample);
+    // The record that crosses the end was lost whole, and those after it, at the middle of the log, were not.
+    sample.log.write(0, &sectors(5, 30)).unwrap();
+    sample.log.write(30, &sectors(6, 4 * 513)).unwrap();
+    let position = sample.position().unwrap();
+    assert_eq!((position.head, position.cycle), (hole, 5));
+    assert_eq!(sample.replay().unwrap().transactions, 3);
+}
+
+#[test]
 fn log_without_the_pass_before_its_start_is_refused() {
     let sample = Sample::at(5, 0);
     sample.log.write(0, &sectors(6, 10)).unwrap();
