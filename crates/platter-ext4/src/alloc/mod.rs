@@ -397,7 +397,7 @@ impl Allocator {
         &self.slots[group.0 as usize]
     }
 
-    /// Has the transaction that closes next record the corruption of what is passed over.
+    /// Makes the transaction that closes next record the corruption of what is passed over.
     pub fn pass_by(&self, failure: Option<Error>) {
         if let Some(error @ Error::Corrupt(_)) = failure {
             self.corruption.lock().get_or_insert(error);

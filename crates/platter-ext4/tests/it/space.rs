@@ -204,7 +204,7 @@ fn orphans_with_a_corrupt_block_bitmap_are_recorded() {
         size_bytes: Some(100_000),
         ..SetAttr::default()
     };
-    // What was cut off must not come back.
+    // What was truncated must not come back.
     let changed = file.set_attr(&Context::root(), &longer);
     assert!(matches!(changed, Err(Error::Corrupt(_))), "{changed:?}");
     assert_eq!(file.attr().unwrap().size_bytes, 5000);
