@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::{Condition, FileKind, FixedClock};
+use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::*;
