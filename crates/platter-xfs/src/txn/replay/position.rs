@@ -117,10 +117,10 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
         let (mut newer, mut older) = (0, end - 1);
         while older - newer > 1 {
             let middle = newer + (older - newer) / 2;
-            if cycle_at(middle)? != last {
-                newer = middle;
-            } else {
+            if cycle_at(middle)? == last {
                 older = middle;
+            } else {
+                newer = middle;
             }
         }
         if cycle_at(newer)? != cycle {
