@@ -7,8 +7,10 @@ mod record;
 mod crash;
 
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use anyhow::{Result, ensure};
 use testkit::crash::{FaultCounts, Faults, Full, Threads, run_threads};
@@ -70,18 +72,45 @@ fn run(request: &Request, record: &mut Record) -> usize {
     if request.kind == Kind::Crash {
         return crash::all(request, record);
     }
-    let mut failures = 0;
-    for scene in &request.scenes {
-        let done = match request.kind {
-            Kind::Threads => threads(scene, request, record),
-            Kind::Full => full(scene, request, record),
-            Kind::Edits => edits(scene, request, record),
-            Kind::Unflushed => crash::unflushed(scene, request, record),
-            Kind::Faults | Kind::Crash => faults(scene, request, record),
-        };
-        failures += usize::from(note(scene, done, record).is_none());
+    // The states of one scene are judged by all threads.
+    let threads = if request.kind == Kind::Unflushed {
+        1
+    } else {
+        request.threads.min(request.scenes.len())
+    };
+    let scenes = Mutex::new(request.scenes.iter());
+    let run_next = || {
+        let mut record = Record::default();
+        let mut failures = 0;
+        loop {
+            let next = scenes.lock().map_or(None, |mut scenes| scenes.next());
+            let Some(scene) = next else {
+                return (failures, record);
+            };
+            let done = run_scene(scene, request, &mut record);
+            failures += usize::from(note(scene, done, &mut record).is_none());
+        }
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run_next)).collect();
+        let mut failures = 0;
+        for thread in running {
+            let (failed, done) = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            failures += failed;
+            record.merge(done);
+        }
+        failures
+    })
+}
+
+fn run_scene(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
+    match request.kind {
+        Kind::Threads => threads(scene, request, record),
+        Kind::Full => full(scene, request, record),
+        Kind::Edits => edits(scene, request, record),
+        Kind::Unflushed => crash::unflushed(scene, request, record),
+        Kind::Faults | Kind::Crash => faults(scene, request, record),
     }
-    failures
 }
 
 /// Returns the result, or prints and records the error.

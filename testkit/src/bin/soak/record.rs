@@ -24,6 +24,15 @@ impl Record {
         *self.counts.entry(name).or_default() += count;
     }
 
+    /// Adds what another thread recorded.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (name, count) in other.counts {
+            self.add(name, count);
+        }
+        self.failures.extend(other.failures);
+        self.states.extend(other.states);
+    }
+
     pub(crate) fn add_failure(&mut self, failure: String) {
         self.failures.push(failure);
     }
@@ -85,12 +94,15 @@ mod tests {
             };
             record.add_states("ext2", &counts);
         }
-        record.add_failure("a failure".to_owned());
+        let mut other = Record::default();
+        other.add("by_kernel", 3);
+        other.add_failure("a failure".to_owned());
+        record.merge(other);
         record.write(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["counts"]["states"], 3);
-        assert_eq!(json["counts"]["by_kernel"], 2);
+        assert_eq!(json["counts"]["by_kernel"], 5);
         assert_eq!(json["failures"][0], "a failure");
         let states = std::fs::read_to_string(dir.path().join("portion.states")).unwrap();
         assert_eq!(states.lines().count(), 3);
