@@ -134,14 +134,19 @@ fn leave_deletion(pool: &Pool, is_last: bool) {
         let last = top.node().len() - 1;
         assert!(at < last);
         assert_eq!(references(top.node().pointer(last).unwrap().logical), 2);
-        (last, below.node().len())
+        (last, 0)
     } else {
         (at, below.node().index_for(changed))
     };
-    let of_top = top.node().iter().take(start).map(|it| (it.logical, 1));
-    let of_below = below.node().iter().take(dropped_below);
-    let of_below: Vec<_> = of_below.map(|it| (it.logical, 0)).collect();
+    let of_top: Vec<_> = top.node().iter().take(start).collect();
+    let mut of_below: Vec<_> = below.node().iter().take(dropped_below).collect();
+    // The kernel may have moved pointers to a neighbour of the changed node, which is then a copy as well.
+    for node in of_top.iter().filter(|it| references(it.logical) == 1) {
+        of_below.extend(read(node.logical).node().iter());
+    }
     assert!(!of_below.is_empty());
+    let of_top = of_top.iter().map(|it| (it.logical, 1));
+    let of_below = of_below.iter().map(|it| (it.logical, 0));
     for (logical, level) in of_top.chain(of_below) {
         let by_tree = RefKey::TreeBlock { tree: id };
         let change = cow.change(logical, level, by_tree, Action::Drop, false);
