@@ -26,7 +26,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   demo         open, list, copy out of, mount and change a real image with platter
-  test         everything CI runs: format, lints, tidy, tests, mutations, documentation
+  test         everything CI runs: format, lints, tidy, tests, mutations, documentation; with
+               --from STEP, those from that step on
   ci           the same as test
   package      the program with its manual pages and completions, as a .tar.gz and a .deb
   registry     every published crate packed as for a registry; with --verify, built from that
@@ -54,7 +55,7 @@ fn dispatch(arguments: &[String]) -> Result<()> {
     };
     let workspace = Workspace::find()?;
     match name {
-        "test" | "ci" => test::run(&workspace),
+        "test" | "ci" => test::run(&workspace, rest),
         "package" => package::run(&workspace),
         "registry" => registry::run(&workspace, rest),
         "demo" => demo::run(&workspace),

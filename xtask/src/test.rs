@@ -72,8 +72,33 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// Runs every step, and stops at the first that fails.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) const USAGE: &str = "\
+usage: cargo xtask test [--from STEP]
+
+  --from STEP  begin with that step, where those before it have passed: packages, format, tidy, clippy,
+               tests, registry, mutations, requests, benchmarks, documentation";
+
+/// The steps that a command line asks for; `None` if it asks for help.
+fn steps(arguments: &[String]) -> Result<Option<&'static [Step]>> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let first = match words[..] {
+        [] => Some(0),
+        ["--help" | "-h"] => return Ok(None),
+        ["--from", name] => STEPS.iter().position(|step| step.title == name),
+        _ => None,
+    };
+    match first {
+        Some(first) => Ok(Some(&STEPS[first..])),
+        None => bail!("what is {}?\n{USAGE}", words.join(" ")),
+    }
+}
+
+/// Runs every step, or those from one on, and stops at the first that fails.
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let Some(steps) = steps(arguments)? else {
+        println!("{USAGE}");
+        return Ok(());
+    };
     println!(
         "This takes half an hour on two processors the first time, 15 GiB below {}, and root: tests \
          compare\nwith kernel mounts over loop devices, and what is missing of Debian's packages is \
@@ -82,13 +107,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     );
     refuse_ordinary_user()?;
     let mut times = Vec::new();
-    for step in STEPS {
+    for step in steps {
         println!("\n== {}", step.title);
         let start = clock::now();
         (step.action)(workspace).with_context(|| format!("step '{}'", step.title))?;
         times.push((step.title, start.elapsed()));
     }
-    println!("\n== all steps passed");
+    if steps.len() == STEPS.len() {
+        println!("\n== all steps passed");
+    } else {
+        println!("\n== these steps passed");
+    }
     for (title, time) in &times {
         println!("{:>7.1} s  {title}", time.as_secs_f64());
     }
@@ -114,4 +143,25 @@ fn tests(workspace: &Workspace) -> Result<()> {
     let cargo = command::cargo(&workspace.root);
     let mut namespace = command::in_mount_namespace(&cargo);
     command::run(namespace.args(["test", "--locked", "--workspace", "--no-fail-fast"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_begin_with_the_one_that_is_named() {
+        let parse =
+            |words: &[&str]| steps(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(parse(&[]).unwrap().unwrap().len(), STEPS.len());
+        for step in STEPS {
+            let from = parse(&["--from", step.title]).unwrap().unwrap();
+            assert_eq!(from[0].title, step.title);
+            assert!(USAGE.contains(step.title), "{}", step.title);
+        }
+        assert!(parse(&["--help"]).unwrap().is_none());
+        for words in [&["--from"][..], &["--from", "test"], &["tests"]] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
 }
