@@ -70,6 +70,10 @@ impl ImageFiles {
     /// Returns those of the lines of [`recover`](Self::recover) that are errors where others were
     /// encountered before.
     pub(crate) fn after_errors(&self, scene: &Scene, lines: &[String]) -> Result<Vec<String>> {
+        // The tools have checked everything already.
+        if lines.is_empty() {
+            return Ok(Vec::new());
+        }
         scene.subject.after_errors(&self.paths(), lines)
     }
 
