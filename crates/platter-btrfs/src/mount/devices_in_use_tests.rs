@@ -11,11 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, When};
-use platter_block::{
-    Access, BlockDevice, CountingDevice, FileDevice, Geometry, IoError, OpenOptions, Operation,
-};
+use platter_block::{Access, BlockDevice, FileDevice, Geometry, IoError, OpenOptions, Operation};
 use platter_cache::MemoryBudget;
-use platter_vfs::devices::{Balance, Moved, NewLength, Scrubbed};
+use platter_vfs::devices::{Balance, Moved, NewLength};
 use platter_vfs::{
     CheckProgress, CheckSink, Condition, Context, CreateKind, Devices, Error, FallocateMode,
     Filesystem, Finding, Inode, SetAttr, SystemClock, Tune,
@@ -23,10 +21,9 @@ use platter_vfs::{
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
-use crate::chunk::Placement;
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
-use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::txn::log_trees;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::{devices_of, record, store};
@@ -41,13 +38,13 @@ const WRITERS: u64 = 3;
 /// The files of each.
 const FILES: u64 = 10;
 
-fn mount_on(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
+pub(super) fn mount_on(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let clock = Arc::new(SystemClock::new());
     Btrfs::mount_writable(devices, &MountOptions::default(), budget, clock).unwrap()
 }
 
-fn mount(pool: &Pool) -> Btrfs {
+pub(super) fn mount(pool: &Pool) -> Btrfs {
     mount_on(&pool.devices())
 }
 
@@ -364,7 +361,7 @@ fn full_filesystem_is_balanced_or_refused() {
     pool.assert_clean();
 }
 
-struct Ignore;
+pub(super) struct Ignore;
 
 impl CheckSink for Ignore {
     fn finding(&mut self, _: Finding) -> ControlFlow<()> {
@@ -446,7 +443,7 @@ fn scrub_of_a_mount_goes_on_where_a_copy_is_not_rewritten() {
     assert_whole(&pool);
 }
 
-fn open(image: &std::path::Path) -> Arc<dyn BlockDevice> {
+pub(super) fn open(image: &std::path::Path) -> Arc<dyn BlockDevice> {
     let options = OpenOptions {
         access: Access::Write,
         direct: false,
@@ -629,393 +626,6 @@ fn inodes_are_logged_while_there_is_one_device() {
     assert_whole(&pool);
 }
 
-fn replace(devices_count: usize, profile: &str, metadata: &str, number: u64) {
-    let mut pool = Pool::make(devices_count, 300, &["-d", profile, "-m", metadata]);
-    let image = pool.images()[0].with_extension("new");
-    File::create(&image).unwrap().set_len(340 << 20).unwrap();
-    let fs = mount(&pool);
-    let (models, replaced) = with_load(&fs, 1, || {
-        devices(&fs).replace_device(number, &open(&image), &mut Ignore)
-    });
-    assert!(!replaced.unwrap().is_cancelled);
-    assert_reads(&fs, 1, &models);
-    let scrubbed = devices(&fs).scrub(false, &mut Ignore).unwrap();
-    assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
-    fs.unmount().unwrap();
-    drop(fs);
-    let old = pool.lose(usize::try_from(number).unwrap() - 1);
-    assert!(crate::identify(&*open(&old)).is_err());
-    pool.regain(image);
-    assert_whole(&pool);
-    let fs = mount(&pool);
-    assert_reads(&fs, 1, &models);
-    fs.unmount().unwrap();
-}
-
-#[test]
-fn devices_are_replaced_while_files_are_written() {
-    replace(1, "single", "dup", 1);
-    replace(3, "raid1", "raid1", 2);
-    replace(2, "raid0", "raid1", 2);
-    replace(3, "raid5", "raid1c3", 1);
-}
-
-/// A filesystem with rows with parity on three devices, the contents of its file, and the device on which that begins.
-struct Rows {
-    pool: Pool,
-    fs: Btrfs,
-    contents: Vec<u8>,
-    /// All devices.
-    faulty: Vec<Arc<FaultDevice>>,
-    /// Where the file begins.
-    data: (usize, u64),
-    /// The parity of the first row.
-    parity: (usize, u64),
-}
-
-impl Rows {
-    fn make() -> Self {
-        let pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
-        let faulty = pool.devices().into_iter().map(FaultDevice::new);
-        let faulty: Vec<_> = faulty.map(Arc::new).collect();
-        let below = faulty.iter();
-        let below = below.map(|it| -> Arc<dyn BlockDevice> { Arc::<FaultDevice>::clone(it) });
-        let fs = mount_on(&below.collect::<Vec<_>>());
-        let root = fs.root().unwrap();
-        let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
-        let contents = Random(6).bytes(1 << 20);
-        file.unwrap().write_at(0, &contents).unwrap();
-        drop(root);
-        fs.sync().unwrap();
-        let (data, parity) = {
-            let context = fs.super_block().context();
-            let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
-            let start = extents.iter().find(|it| !it.is_tree_block).unwrap().start;
-            let store = context.blocks.store();
-            let (member, at) = store.location(start, 0).unwrap();
-            let map = store.map();
-            let chunk = map.find(start).unwrap();
-            let segment = chunk.segment(start, 4096);
-            let Placement::Parity { row, .. } = segment.placement else {
-                panic!("{chunk:?}");
-            };
-            let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
-            let index = usize::try_from(chunk.stripes[stripe].device.0 - 1).unwrap();
-            let of_parity = chunk.device_addr(stripe, segment.offset);
-            ((usize::from(member.index), at.0), (index, of_parity.0))
-        };
-        Self {
-            pool,
-            fs,
-            contents,
-            faulty,
-            data,
-            parity,
-        }
-    }
-
-    /// Makes a sector of a device unreadable.
-    fn lose(&self, (index, at): (usize, u64)) {
-        self.faulty[index].arm(Fault {
-            operation: Operation::Read,
-            when: When::Touching(at..at + 4096),
-            effect: Effect::Tear { seed: 0 },
-        });
-    }
-
-    fn replace(&self) -> (std::path::PathBuf, platter_vfs::Result<Scrubbed>) {
-        let image = self.pool.images()[0].with_extension("new");
-        File::create(&image).unwrap().set_len(300 << 20).unwrap();
-        let number = self.data.0 as u64 + 1;
-        let replaced = devices(&self.fs).replace_device(number, &open(&image), &mut Ignore);
-        (image, replaced)
-    }
-
-    fn assert_reads(&self) {
-        let file = self.fs.root().unwrap().lookup(name("file")).unwrap();
-        assert!(read(&*file) == self.contents);
-    }
-}
-
-#[test]
-fn what_cannot_be_read_of_a_replaced_device_is_reconstructed() {
-    let rows = Rows::make();
-    let (index, at) = rows.data;
-    // Data and parity, as these rotate with the rows.
-    for row in 0..3 {
-        rows.lose((index, at + row * (64 << 10)));
-    }
-    // Nothing is there.
-    let unused = 4 << 20;
-    rows.lose((index, at + unused));
-    rows.lose((rows.parity.0, rows.parity.1 + unused));
-    let (image, replaced) = rows.replace();
-    assert!(!replaced.unwrap().is_cancelled);
-    rows.assert_reads();
-    let scrubbed = devices(&rows.fs).scrub(false, &mut Ignore).unwrap();
-    assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
-    rows.fs.unmount().unwrap();
-    let Rows {
-        mut pool,
-        fs,
-        faulty,
-        ..
-    } = rows;
-    drop((fs, faulty));
-    pool.lose(index);
-    pool.regain(image);
-    assert_whole(&pool);
-}
-
-#[test]
-fn device_is_not_replaced_where_parity_is_lost_too() {
-    let rows = Rows::make();
-    rows.lose(rows.data);
-    rows.lose(rows.parity);
-    let (_, replaced) = rows.replace();
-    replaced.unwrap_err();
-    assert!(!rows.fs.is_read_only());
-    for faulty in &rows.faulty {
-        faulty.disarm();
-    }
-    rows.assert_reads();
-    rows.fs.unmount().unwrap();
-    let Rows {
-        pool, fs, faulty, ..
-    } = rows;
-    drop((fs, faulty));
-    assert_whole(&pool);
-}
-
-#[test]
-fn failed_replacement_leaves_the_old_device() {
-    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
-    let image = pool.images()[0].with_extension("new");
-    let fs = mount(&pool);
-    File::create(&image).unwrap().set_len(200 << 20).unwrap();
-    let short = devices(&fs).replace_device(2, &open(&image), &mut Ignore);
-    assert!(short.unwrap_err().to_string().contains("shorter"));
-    File::create(&image).unwrap().set_len(300 << 20).unwrap();
-    let (models, cancelled) = with_load(&fs, 1, || {
-        devices(&fs).replace_device(2, &open(&image), &mut Cancel)
-    });
-    assert!(cancelled.unwrap().is_cancelled);
-    assert!(crate::identify(&*open(&image)).is_err());
-    let faulty = FaultDevice::new(open(&image));
-    faulty.arm(Fault {
-        operation: Operation::Write,
-        when: When::Nth(20),
-        effect: Effect::Tear { seed: 0 },
-    });
-    let faulty: Arc<dyn BlockDevice> = Arc::new(faulty);
-    devices(&fs)
-        .replace_device(2, &faulty, &mut Ignore)
-        .unwrap_err();
-    assert_reads(&fs, 1, &models);
-    assert!(!fs.is_read_only());
-    fs.unmount().unwrap();
-    drop(fs);
-    assert_whole(&pool);
-}
-
-/// A device that ceases to be written to with a write that this selects.
-#[derive(Debug)]
-struct Ceasing {
-    below: Arc<dyn BlockDevice>,
-    selects: fn(u64, &[u8]) -> bool,
-    /// Other writes fail from then on, too.
-    is_final: bool,
-    has_ceased: AtomicBool,
-}
-
-impl Ceasing {
-    fn over(
-        below: Arc<dyn BlockDevice>,
-        is_final: bool,
-        selects: fn(u64, &[u8]) -> bool,
-    ) -> Arc<dyn BlockDevice> {
-        Arc::new(Self {
-            below,
-            selects,
-            is_final,
-            has_ceased: AtomicBool::new(false),
-        })
-    }
-
-    fn has_ceased(&self) -> bool {
-        self.is_final && self.has_ceased.load(Ordering::SeqCst)
-    }
-
-    fn failed(&self, offset: u64, len: usize) -> IoError {
-        let source = std::io::Error::other("no device there");
-        IoError::new(self.name(), Operation::Write, offset, len as u64, source)
-    }
-}
-
-impl BlockDevice for Ceasing {
-    fn name(&self) -> &Arc<str> {
-        self.below.name()
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
-        self.below.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
-        if self.has_ceased() {
-            return Err(self.failed(offset, buf.len()));
-        }
-        if (self.selects)(offset, buf) {
-            self.has_ceased.store(true, Ordering::SeqCst);
-            return Err(self.failed(offset, buf.len()));
-        }
-        self.below.write_at(offset, buf)
-    }
-
-    fn flush(&self) -> Result<(), IoError> {
-        if self.has_ceased() {
-            return Err(self.failed(0, 0));
-        }
-        self.below.flush()
-    }
-
-    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
-        self.below.discard(range)
-    }
-}
-
-fn is_primary_superblock(offset: u64, bytes: &[u8]) -> bool {
-    offset == SUPERBLOCK_OFFSETS[0] && bytes.len() == SUPERBLOCK_BYTES
-}
-
-#[test]
-fn replacement_that_fails_at_the_end_is_not_used() {
-    let pool = Pool::make(2, 300, &["-d", "raid1", "-m", "raid1"]);
-    let image = pool.images()[0].with_extension("new");
-    File::create(&image).unwrap().set_len(300 << 20).unwrap();
-    let fs = mount(&pool);
-    // Commits wait while it gets its superblock.
-    let failing = Ceasing::over(open(&image), true, |offset, bytes| {
-        is_primary_superblock(offset, bytes) && bytes.iter().any(|byte| *byte != 0)
-    });
-    let (models, replaced) = with_load(&fs, 1, || {
-        let replaced = devices(&fs).replace_device(2, &failing, &mut Ignore);
-        fs.sync().unwrap();
-        replaced
-    });
-    assert!(
-        replaced
-            .unwrap_err()
-            .to_string()
-            .contains("no device there")
-    );
-    assert!(!fs.is_read_only());
-    assert_reads(&fs, 1, &models);
-    fs.unmount().unwrap();
-    drop(fs);
-    assert_whole(&pool);
-}
-
-#[test]
-fn device_that_keeps_its_superblock_is_replaced_and_named() {
-    let mut pool = Pool::make(1, 300, &["-m", "dup"]);
-    let image = pool.images()[0].with_extension("new");
-    File::create(&image).unwrap().set_len(300 << 20).unwrap();
-    let old = Ceasing::over(pool.devices().remove(0), false, |offset, bytes| {
-        is_primary_superblock(offset, bytes) && bytes.iter().all(|byte| *byte == 0)
-    });
-    let fs = mount_on(&[old]);
-    let root = fs.root().unwrap();
-    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
-    let file = file.unwrap();
-    let target = open(&image);
-    let replaced = devices(&fs).replace_device(1, &target, &mut Ignore);
-    let message = replaced.unwrap_err().to_string();
-    let expected = "replaced; the old device still has a superblock: no device there";
-    assert!(message.ends_with(expected), "{message}");
-    // It goes on with the new one.
-    let contents = Random(3).bytes(200_000);
-    file.write_at(0, &contents).unwrap();
-    fs.sync().unwrap();
-    // One of its own devices takes no other's place.
-    let again = devices(&fs).replace_device(1, &target, &mut Ignore);
-    let message = again.unwrap_err().to_string();
-    assert!(message.contains("one of the same filesystem"), "{message}");
-    drop((file, root));
-    fs.unmount().unwrap();
-    drop((fs, target));
-    pool.lose(0);
-    pool.regain(image);
-    assert_whole(&pool);
-    let fs = mount(&pool);
-    let file = fs.root().unwrap().lookup(name("file")).unwrap();
-    assert!(read(&*file) == contents);
-    drop(file);
-    fs.unmount().unwrap();
-}
-
-#[test]
-fn nothing_is_copied_while_the_filesystem_is_frozen() {
-    let pool = Pool::make(1, 300, &["-m", "single"]);
-    let image = pool.images()[0].with_extension("new");
-    File::create(&image).unwrap().set_len(300 << 20).unwrap();
-    let fs = mount(&pool);
-    let root = fs.root().unwrap();
-    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
-    let file = file.unwrap();
-    let contents = Random(3).bytes(3_000_000);
-    file.write_at(0, &contents).unwrap();
-    fs.sync().unwrap();
-    let target = Arc::new(CountingDevice::new(open(&image)));
-    let below: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&target);
-    let mut sink = AtBegin {
-        has_begun: &AtomicBool::new(false),
-        goes_on: &AtomicBool::new(false),
-    };
-    let (has_begun, goes_on) = (sink.has_begun, sink.goes_on);
-    thread::scope(|scope| {
-        let replacing = scope.spawn(|| devices(&fs).replace_device(1, &below, &mut sink));
-        while !has_begun.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
-        fs.freeze().unwrap();
-        let before = target.counts().writes;
-        goes_on.store(true, Ordering::Release);
-        thread::sleep(Duration::from_millis(200));
-        assert_eq!(target.counts().writes, before);
-        assert!(!replacing.is_finished());
-        fs.thaw().unwrap();
-        replacing.join().unwrap().unwrap();
-    });
-    assert!(read(&*file) == contents);
-    drop((file, root));
-    fs.unmount().unwrap();
-}
-
-/// Waits at the begin of a command.
-struct AtBegin<'a> {
-    has_begun: &'a AtomicBool,
-    goes_on: &'a AtomicBool,
-}
-
-impl CheckSink for AtBegin<'_> {
-    fn finding(&mut self, _: Finding) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn progress(&mut self, _: CheckProgress) -> ControlFlow<()> {
-        self.has_begun.store(true, Ordering::Release);
-        while !self.goes_on.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
-        ControlFlow::Continue(())
-    }
-}
-
 /// Does something when a command has begun.
 struct AtFirst<F>(Option<F>);
 
@@ -1109,21 +719,6 @@ fn dropped_mount_that_is_frozen_stays_as_it_is() {
     let fs = mount(&pool);
     assert!(fs.root().unwrap().lookup(name("file")).is_err());
     fs.unmount().unwrap();
-}
-
-struct Cancel;
-
-impl CheckSink for Cancel {
-    fn finding(&mut self, _: Finding) -> ControlFlow<()> {
-        ControlFlow::Break(())
-    }
-
-    fn progress(&mut self, progress: CheckProgress) -> ControlFlow<()> {
-        if progress.done > 0 {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
 }
 
 #[test]

@@ -24,6 +24,8 @@ mod quota_tests;
 #[cfg(test)]
 mod write_tests;
 #[cfg(test)]
+mod rename_tests;
+#[cfg(test)]
 mod delayed_inode_tests;
 #[cfg(test)]
 mod full_tests;
@@ -39,6 +41,8 @@ mod durability_tests;
 mod log_tests;
 #[cfg(test)]
 mod devices_in_use_tests;
+#[cfg(test)]
+mod replace_tests;
 #[cfg(test)]
 mod trim_tests;
 
