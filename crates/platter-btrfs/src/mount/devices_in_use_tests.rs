@@ -21,13 +21,14 @@ use platter_vfs::{
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
-use crate::context::ListedExtent;
+use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
-use crate::txn::log_trees;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::{CHECK_DATA, Pool};
+use crate::txn::tests::locations::{copies, first_data, leaves};
+use crate::txn::{WriteOptions, log_trees};
 
 type Model = BTreeMap<String, Vec<u8>>;
 
@@ -238,42 +239,24 @@ fn chunks_are_moved_while_files_are_written() {
 
 /// Turns the first copy of each leaf of files into a valid one of the transaction before. Returns how many.
 fn make_first_copies_older(pool: &Pool) -> usize {
-    let fs = mount(pool);
-    let blocks = &fs.super_block().context().blocks;
-    let store = blocks.store();
-    let format = *blocks.format();
-    let mut places = Vec::new();
-    for chunk in store.map().iter() {
-        let mut left = chunk.start.0..chunk.start.0 + chunk.len_bytes;
-        while let found = ListedExtent::next_of(fs.super_block().context(), &mut left).unwrap()
-            && !found.is_empty()
-        {
-            for extent in found.iter().filter(|extent| extent.is_tree_block) {
-                let (member, at) = store.location(extent.start, 0).unwrap();
-                places.push((usize::try_from(member.id.0).unwrap(), at.0));
-            }
-        }
-    }
-    fs.unmount().unwrap();
+    let fs = pool.open(WriteOptions::default());
+    let context = fs.context();
+    let format = *fs.blocks().format();
+    let leaves = leaves(context, TreeId::FS).into_iter();
+    let places: Vec<_> = leaves.map(|leaf| copies(context, leaf)[0]).collect();
     drop(fs);
-    let images = pool.images();
-    let mut count = 0;
-    for (id, at) in places {
-        let image = File::options().read(true).write(true).open(&images[id - 1]);
-        let image = image.unwrap();
+    for (index, at) in &places {
+        let image = &pool.images()[*index];
+        let image = File::options().read(true).write(true).open(image).unwrap();
         let mut bytes = vec![0; format.node_bytes as usize];
-        image.read_exact_at(&mut bytes, at).unwrap();
-        // `generation`, `owner` and `level` of the header.
-        if bytes[88..96] != 5u64.to_le_bytes() || bytes[100] > 0 {
-            continue;
-        }
+        image.read_exact_at(&mut bytes, *at).unwrap();
+        // `generation` of the header.
         let generation = u64::from_le_bytes(bytes[80..88].try_into().unwrap());
         bytes[80..88].copy_from_slice(&(generation - 1).to_le_bytes());
         format.seal(&mut bytes);
-        image.write_all_at(&bytes, at).unwrap();
-        count += 1;
+        image.write_all_at(&bytes, *at).unwrap();
     }
-    count
+    places.len()
 }
 
 #[test]
@@ -381,12 +364,10 @@ fn bad_copies_are_rewritten_while_files_are_written() {
     file.write_at(0, &contents).unwrap();
     fs.sync().unwrap();
     let context = fs.super_block().context();
-    let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
-    let data = extents.iter().find(|it| !it.is_tree_block).unwrap();
-    let (member, place) = context.blocks.store().location(data.start, 1).unwrap();
-    let image = &pool.images()[usize::from(member.index)];
+    let (index, place) = copies(context, first_data(context))[1];
+    let image = &pool.images()[index];
     let raw = File::options().write(true).open(image).unwrap();
-    raw.write_all_at(&vec![0xa5; 20 << 10], place.0).unwrap();
+    raw.write_all_at(&vec![0xa5; 20 << 10], place).unwrap();
     // The third copy of a superblock does not fit; the second is at 64 MiB.
     raw.write_all_at(&[0xa5; 512], 64 << 20).unwrap();
     let (models, scrubs) = with_load(&fs, 1, || {
@@ -420,16 +401,13 @@ fn scrub_of_a_mount_goes_on_where_a_copy_is_not_rewritten() {
     drop(root);
     fs.sync().unwrap();
     let context = fs.super_block().context();
-    let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
-    let data = extents.iter().find(|it| !it.is_tree_block).unwrap();
-    let store = context.blocks.store();
-    let mut copies = (0..2).map(|copy| store.location(data.start, copy).unwrap());
-    let (_, place) = copies.find(|(member, _)| member.index == 1).unwrap();
+    let mut copies = copies(context, first_data(context)).into_iter();
+    let (_, place) = copies.find(|(index, _)| *index == 1).unwrap();
     let raw = File::options().write(true).open(&pool.images()[1]).unwrap();
-    raw.write_all_at(&vec![0xa5; 20 << 10], place.0).unwrap();
+    raw.write_all_at(&vec![0xa5; 20 << 10], place).unwrap();
     faulty.arm(Fault {
         operation: Operation::Write,
-        when: When::Touching(place.0 + 8192..place.0 + 12288),
+        when: When::Touching(place + 8192..place + 12288),
         effect: Effect::Tear { seed: 0 },
     });
     let scrubbed = devices(&fs).scrub(true, &mut Ignore).unwrap();

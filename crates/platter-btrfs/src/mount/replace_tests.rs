@@ -17,11 +17,10 @@ use super::devices_in_use_tests::{
     Ignore, assert_reads, assert_whole, devices, mount, mount_on, open, with_load,
 };
 use super::write_tests::{name, read};
-use crate::chunk::Placement;
-use crate::context::ListedExtent;
 use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
+use crate::txn::tests::locations::{Location, copies, first_data, parity};
 
 fn replace(devices_count: usize, profile: &str, metadata: &str, number: u64) {
     let mut pool = Pool::make(devices_count, 300, &["-d", profile, "-m", metadata]);
@@ -62,9 +61,9 @@ struct Rows {
     /// All devices.
     faulty: Vec<Arc<FaultDevice>>,
     /// Where the file begins.
-    data: (usize, u64),
+    data: Location,
     /// The parity of the first row.
-    parity: (usize, u64),
+    parity: Location,
 }
 
 impl Rows {
@@ -83,20 +82,8 @@ impl Rows {
         fs.sync().unwrap();
         let (data, parity) = {
             let context = fs.super_block().context();
-            let extents = ListedExtent::next_of(context, &mut (0..u64::MAX)).unwrap();
-            let start = extents.iter().find(|it| !it.is_tree_block).unwrap().start;
-            let store = context.blocks.store();
-            let (member, at) = store.location(start, 0).unwrap();
-            let map = store.map();
-            let chunk = map.find(start).unwrap();
-            let segment = chunk.segment(start, 4096);
-            let Placement::Parity { row, .. } = segment.placement else {
-                panic!("{chunk:?}");
-            };
-            let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
-            let index = usize::try_from(chunk.stripes[stripe].device.0 - 1).unwrap();
-            let of_parity = chunk.device_addr(stripe, segment.offset);
-            ((usize::from(member.index), at.0), (index, of_parity.0))
+            let start = first_data(context);
+            (copies(context, start)[0], parity(context, start).unwrap())
         };
         Self {
             pool,
@@ -109,7 +96,7 @@ impl Rows {
     }
 
     /// Makes a sector of a device unreadable.
-    fn lose(&self, (index, at): (usize, u64)) {
+    fn lose(&self, (index, at): Location) {
         self.faulty[index].arm(Fault {
             operation: Operation::Read,
             when: When::Touching(at..at + 4096),

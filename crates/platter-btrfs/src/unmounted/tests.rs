@@ -18,8 +18,6 @@ use platter_vfs::{
 
 use super::PoolRequest;
 use super::scrub_tests::{FILL, SUMS, scrub};
-use crate::chunk::Placement;
-use crate::context::ListedExtent;
 use crate::mount::{Btrfs, MountOptions};
 use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
@@ -27,6 +25,7 @@ use crate::pool::{self, BalanceArgs, BalanceFilter};
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::{CHECK_DATA, Pool};
+use crate::txn::tests::locations::{Location, copies, first_data, parity};
 use crate::txn::{WriteOptions, chunks};
 
 /// The kernel changes files, and the checker reads all data.
@@ -289,36 +288,11 @@ fn mount_degraded(pool: &Pool) -> Btrfs {
     Btrfs::mount_writable(&devices, &options, budget, clock).unwrap()
 }
 
-/// Where something is: the position of a device, and the place on it.
-type Location = (usize, u64);
-
 /// Where the first data extent begins: all copies of it, and the parity of its row.
 fn locations(pool: &Pool) -> (Vec<Location>, Option<Location>) {
     let fs = pool.open(WriteOptions::default());
-    let extents = ListedExtent::next_of(fs.context(), &mut (0..u64::MAX)).unwrap();
-    let start = extents
-        .iter()
-        .find(|it| !it.is_tree_block)
-        .map(|it| it.start);
-    let start = start.unwrap();
-    let store = fs.blocks().store();
-    let copies = 0..store.copies(start, 4096);
-    let copies = copies.filter_map(|copy| store.location(start, copy));
-    let copies = copies.map(|(member, at)| (usize::from(member.index), at.0));
-    let map = store.map();
-    let chunk = map.find(start).unwrap();
-    let segment = chunk.segment(start, 4096);
-    let parity = match segment.placement {
-        Placement::Parity { row, .. } => {
-            let stripe = chunk.stripe_of_role(row, chunk.data_stripes());
-            let members = store.members();
-            let member = members.of_stripe(&chunk.stripes[stripe]).unwrap();
-            let at = chunk.device_addr(stripe, segment.offset);
-            Some((usize::from(member.index), at.0))
-        }
-        Placement::Copies { .. } => None,
-    };
-    (copies.collect(), parity)
+    let at = first_data(fs.context());
+    (copies(fs.context(), at), parity(fs.context(), at))
 }
 
 /// The device, of which the sectors at these places cannot be read.

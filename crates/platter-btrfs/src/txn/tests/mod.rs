@@ -6,6 +6,7 @@ pub(crate) mod crash;
 pub(crate) mod files;
 pub(crate) mod image;
 mod live;
+pub(crate) mod locations;
 pub(crate) mod quotas;
 mod rules;
 mod space;
