@@ -112,6 +112,14 @@ impl ChunkItem {
         usize::try_from(index).unwrap_or_default()
     }
 
+    /// The role of a stripe in a row: data from 0 on, then P, then Q.
+    #[must_use]
+    pub fn role_of_stripe(&self, row: u64, stripe: usize) -> usize {
+        let stripes = self.stripes.len().max(1) as u64;
+        let role = (stripe as u64 + stripes - row % stripes) % stripes;
+        usize::try_from(role).unwrap_or_default()
+    }
+
     /// Where byte `offset` of a stripe lies on its device.
     #[must_use]
     pub fn device_addr(&self, stripe: usize, offset: u64) -> DeviceAddr {
@@ -208,6 +216,12 @@ mod tests {
         assert_eq!(found.offset, STRIPE_BYTES);
         let roles = [0, 1, 2].map(|role| chunk.stripe_of_role(1, role));
         assert_eq!(roles, [1, 2, 0]);
+        for row in 0..7 {
+            for role in 0..3 {
+                let stripe = chunk.stripe_of_role(row, role);
+                assert_eq!(chunk.role_of_stripe(row, stripe), role);
+            }
+        }
     }
 
     #[test]

@@ -90,6 +90,15 @@ pub struct WrongParity {
     pub is_rewritten: bool,
 }
 
+/// What a stripe has in some columns of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The address of these bytes where they are data that fails its verification: it is corrupt, or not in use.
+    pub wrong: Option<LogicalAddr>,
+}
+
 /// A part of a stripe's piece of a row, and its bytes.
 struct Piece {
     offset: usize,
@@ -246,16 +255,14 @@ impl RowWrite<'_> {
         Ok(found)
     }
 
-    /// What one stripe has in some columns, reconstructed where it cannot be read. `None` where that is wrong.
+    /// What one stripe has in some columns, reconstructed where it cannot be read.
     pub(super) fn restore(
         &self,
         stripe: usize,
         columns: &Range<u64>,
         find: FindVerifier<'_>,
-    ) -> Result<Option<Vec<u8>>, BufferError> {
-        let mut roles = 0..self.chunk.stripes.len();
-        let role = roles.find(|role| self.chunk.stripe_of_role(self.row, *role) == stripe);
-        let Some(role) = role else { return Ok(None) };
+    ) -> Result<Restored, BufferError> {
+        let role = self.chunk.role_of_stripe(self.row, stripe);
         let verifier = find(&(self.start()..self.start() + self.row_bytes()));
         let _stay = self.store.rows().read(self.chunk, self.row);
         let none_is_written = Piece {
@@ -266,12 +273,19 @@ impl RowWrite<'_> {
         let count = self.chunk.data_stripes();
         if role < count {
             let found = read(role)?;
-            return Ok((!found.is_wrong).then_some(found.bytes));
+            let at = self.start() + role as u64 * STRIPE_BYTES + columns.start;
+            return Ok(Restored {
+                bytes: found.bytes,
+                wrong: found.is_wrong.then_some(LogicalAddr(at)),
+            });
         }
         let data: Vec<_> = (0..count).map(read).collect::<Result<_, _>>()?;
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let [p, q] = self.parity_of(len, data.iter().map(|found| &found.bytes[..]));
-        Ok(Some(if role == count { p } else { q }))
+        Ok(Restored {
+            bytes: if role == count { p } else { q },
+            wrong: None,
+        })
     }
 
     /// Reconstructs a unit: the first reconstruction that is right, or of which that is not known; else one that is

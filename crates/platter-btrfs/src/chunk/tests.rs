@@ -415,11 +415,17 @@ fn stripes_are_restored_from_the_rest_of_their_row() {
                 let restored = store.restore(&chunk, place, &columns, &|_| Box::new(Unverified));
                 let offset = row * STRIPE_BYTES + columns.start;
                 let at = usize::try_from(chunk.device_addr(stripe, offset).0).unwrap();
-                assert!(restored.unwrap().unwrap() == devices[stripe][at..at + 8192]);
-                let is_data =
-                    (0..chunk.data_stripes()).any(|role| chunk.stripe_of_role(row, role) == stripe);
-                let refused = store.restore(&chunk, place, &columns, &|_| Box::new(wrong.clone()));
-                assert_eq!(refused.unwrap().is_none(), is_data);
+                let restored = restored.unwrap();
+                assert_eq!(restored.wrong, None);
+                assert!(restored.bytes == devices[stripe][at..at + 8192]);
+                // The bytes are the same where they fail their verification.
+                let role = chunk.role_of_stripe(row, stripe) as u64;
+                let count = chunk.data_stripes() as u64;
+                let data = START + (row * count + role) * STRIPE_BYTES + columns.start;
+                let failed = store.restore(&chunk, place, &columns, &|_| Box::new(wrong.clone()));
+                let failed = failed.unwrap();
+                assert_eq!(failed.wrong, (role < count).then_some(LogicalAddr(data)));
+                assert!(failed.bytes == restored.bytes);
             }
         }
     }

@@ -8,7 +8,7 @@ use platter_cache::BufferError;
 use platter_ondisk::Corruption;
 
 use super::layout::Placement;
-use super::rows::{FindVerifier, RowVerifier, RowWrite, Unverified, WrongParity};
+use super::rows::{FindVerifier, Restored, RowVerifier, RowWrite, Unverified, WrongParity};
 use super::store::{ChunkStore, Way};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
@@ -186,7 +186,7 @@ impl ChunkStore {
     }
 
     /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it
-    /// cannot be read. `None` where what comes of that is wrong.
+    /// cannot be read.
     ///
     /// # Errors
     /// Those of the devices.
@@ -196,7 +196,7 @@ impl ChunkStore {
         (row, stripe): (u64, usize),
         columns: &Range<u64>,
         find: FindVerifier<'_>,
-    ) -> Result<Option<Vec<u8>>, BufferError> {
+    ) -> Result<Restored, BufferError> {
         let store = self;
         RowWrite { store, chunk, row }.restore(stripe, columns, find)
     }

@@ -1,7 +1,9 @@
 //! Devices that take the place of others while threads write files, also where one of the two fails.
 
 use std::fs::File;
+use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,10 +19,15 @@ use super::devices_in_use_tests::{
     Ignore, assert_reads, assert_whole, devices, mount, mount_on, open, with_load,
 };
 use super::write_tests::{name, read};
+use crate::chunk::Unverified;
+use crate::context::ListedExtent;
+use crate::ondisk::chunk_item::STRIPE_BYTES;
 use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::ondisk::{LogicalAddr, TreeId};
+use crate::txn::WriteOptions;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
-use crate::txn::tests::locations::{Location, copies, first_data, parity};
+use crate::txn::tests::locations::{Location, copies, first_data, leaves, parity, row};
 
 fn replace(devices_count: usize, profile: &str, metadata: &str, number: u64) {
     let mut pool = Pool::make(devices_count, 300, &["-d", profile, "-m", metadata]);
@@ -146,6 +153,116 @@ fn what_cannot_be_read_of_a_replaced_device_is_reconstructed() {
     pool.lose(index);
     pool.regain(image);
     assert_whole(&pool);
+}
+
+/// Makes files in items of many leaves, and removes runs of them.
+fn make_unused_leaves(pool: &Pool) {
+    const FILES: usize = 3000;
+    let fs = mount(pool);
+    let root = fs.root().unwrap();
+    let path = |number: usize| format!("file{number:04}");
+    for number in 0..FILES {
+        let path = path(number);
+        let file = root.create(&Context::root(), name(&path), CreateKind::Regular, 0o644);
+        file.unwrap().write_at(0, &[7; 1500]).unwrap();
+    }
+    fs.sync().unwrap();
+    for number in (0..FILES).filter(|number| number / 40 % 2 == 1) {
+        root.unlink(&Context::root(), name(&path(number))).unwrap();
+    }
+    drop(root);
+    fs.unmount().unwrap();
+}
+
+/// Fills each unused tree block that shares the columns of a row with a leaf of files, as something that was never a
+/// tree block. Returns where they are.
+fn fill_unused_blocks(pool: &Pool) -> Vec<Location> {
+    let fs = pool.open(WriteOptions::default());
+    let (context, store) = (fs.context(), fs.blocks().store());
+    let bytes = vec![0xa5; context.superblock.node_bytes as usize];
+    let mut filled = Vec::new();
+    // Other trees change with each commit.
+    for leaf in leaves(context, TreeId::FS) {
+        let (role, row) = row(context, leaf).unwrap();
+        let (other, at) = match role {
+            0 => (1, leaf.0 + STRIPE_BYTES),
+            _ => (0, leaf.0 - STRIPE_BYTES),
+        };
+        let unused = at..at + bytes.len() as u64;
+        if !ListedExtent::is_any_in(context, &unused).unwrap() {
+            let bufs = &[IoSlice::new(&bytes)];
+            let written = store.write_with(LogicalAddr(at), bufs, &|_| Box::new(Unverified));
+            written.unwrap();
+            filled.push(row[other]);
+        }
+    }
+    store.flush().unwrap();
+    filled
+}
+
+fn replace_with_unused_blocks(devices_count: usize, profile: &str) {
+    let mut pool = Pool::make(devices_count, 300, &["-d", profile, "-m", profile]);
+    make_unused_leaves(&pool);
+    let filled = fill_unused_blocks(&pool);
+    let of = |device: usize| filled.iter().filter(move |(index, _)| *index == device);
+    let index = (0..devices_count).max_by_key(|index| of(*index).count());
+    let index = index.unwrap();
+    // The first commits while it is replaced may use some of them.
+    assert!(of(index).count() > 5, "{filled:?}");
+    let mut below = pool.devices();
+    let faulty = FaultDevice::new(below.remove(index));
+    for (_, at) in of(index) {
+        faulty.arm(Fault {
+            operation: Operation::Read,
+            when: When::Touching(*at..*at + 4096),
+            effect: Effect::Tear { seed: 0 },
+        });
+    }
+    below.insert(index, Arc::new(faulty));
+    let fs = mount_on(&below);
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let number = index as u64 + 1;
+    let replaced = devices(&fs).replace_device(number, &open(&image), &mut Ignore);
+    assert!(!replaced.unwrap().is_cancelled);
+    // The parity is of what is not in use as well.
+    let scrubbed = devices(&fs).scrub(false, &mut Ignore).unwrap();
+    assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
+    fs.unmount().unwrap();
+    drop((fs, below));
+    pool.lose(index);
+    pool.regain(image);
+    assert_whole(&pool);
+}
+
+#[test]
+fn unused_tree_blocks_of_a_replaced_device_are_reconstructed() {
+    replace_with_unused_blocks(3, "raid5");
+    replace_with_unused_blocks(4, "raid6");
+}
+
+#[test]
+fn corrupt_reconstruction_is_reported_at_its_own_address() {
+    let mut rows = Rows::make();
+    let context = rows.fs.super_block().context();
+    let start = first_data(context);
+    let (role, row) = row(context, start).unwrap();
+    assert_eq!(role, 0);
+    // The second data of the row.
+    rows.data = row[1];
+    rows.lose(rows.data);
+    let (index, at) = rows.parity;
+    let image = File::options().write(true).open(&rows.pool.images()[index]);
+    image.unwrap().write_all_at(&[0xee; 4096], at).unwrap();
+    let (_, replaced) = rows.replace();
+    let message = replaced.unwrap_err().to_string();
+    let block = format!("block {}", start.0 + STRIPE_BYTES);
+    assert!(message.contains(&block), "{message}");
+    for faulty in &rows.faulty {
+        faulty.disarm();
+    }
+    rows.assert_reads();
+    rows.fs.unmount().unwrap();
 }
 
 #[test]

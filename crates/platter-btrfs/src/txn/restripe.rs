@@ -8,7 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::{Condition, Result};
 
 use super::chunks::{Hole, Shape, free_of, hole};
 use super::data_extents::{self, DataRule};
@@ -16,7 +16,7 @@ use super::held::HeldGroup;
 use super::placing::Placing;
 use super::{Handle, WriteContext, chunks};
 use crate::block_group::BlockGroup;
-use crate::chunk::{ChunkMap, FindVerifier, Member, Unverified};
+use crate::chunk::{ChunkMap, FindVerifier, Member, Restored, Unverified};
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
 use crate::ondisk::key::ItemKind;
@@ -381,10 +381,11 @@ fn read_right(
 }
 
 /// What a stripe of a chunk with parity, whose group is held, has at an offset where it cannot be read: reconstructed
-/// from the rest of the row. `None` where nothing in these columns is in use.
+/// from the rest of the row, also where it is not in use, since the parity is of that as well. `None` where it cannot
+/// be reconstructed, and nothing in these columns is in use.
 ///
 /// # Errors
-/// Those of the devices; `Corrupt` where what comes of it is wrong.
+/// Those of the devices; `Corrupt` where what comes of it is in use, and wrong.
 pub(crate) fn restore_stripe(
     fs: &WriteContext,
     chunk: &ChunkItem,
@@ -401,20 +402,23 @@ pub(crate) fn restore_stripe(
     };
     let columns = column..column + len_bytes;
     let store = fs.blocks().store();
-    let restored = store.restore(chunk, (row, stripe), &columns, find);
-    let data = chunk.data_stripes() as u64;
-    let logical = |index: u64| chunk.start.0 + (row * data + index) * STRIPE_BYTES + column;
-    let failure: Error = match restored {
-        Ok(Some(bytes)) => return Ok(Some(bytes)),
-        Ok(None) => Corrupt::new(Locus::block(logical(0)), DataRule::NoCopy).into(),
-        Err(error) => error.into(),
-    };
-    for start in (0..data).map(logical) {
-        if ListedExtent::is_any_in(&fs.context, &(start..start + len_bytes))? {
-            return Err(failure);
+    let is_in_use = |at: u64| ListedExtent::is_any_in(&fs.context, &(at..at + len_bytes));
+    match store.restore(chunk, (row, stripe), &columns, find) {
+        // What is not in use need not be a tree block.
+        Ok(Restored {
+            wrong: Some(at), ..
+        }) if is_in_use(at.0)? => Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into()),
+        Ok(Restored { bytes, .. }) => Ok(Some(bytes)),
+        Err(error) => {
+            let data = chunk.data_stripes() as u64;
+            for index in 0..data {
+                if is_in_use(chunk.start.0 + (row * data + index) * STRIPE_BYTES + column)? {
+                    return Err(error.into());
+                }
+            }
+            Ok(None)
         }
     }
-    Ok(None)
 }
 
 /// Writes to stripes that are not read from yet.
