@@ -260,16 +260,15 @@ impl RowWrite<'_> {
         &self,
         stripe: usize,
         columns: &Range<u64>,
-        find: FindVerifier<'_>,
+        verifier: &dyn RowVerifier,
     ) -> Result<Restored, BufferError> {
         let role = self.chunk.role_of_stripe(self.row, stripe);
-        let verifier = find(&(self.start()..self.start() + self.row_bytes()));
         let _stay = self.store.rows().read(self.chunk, self.row);
         let none_is_written = Piece {
             offset: 0,
             bytes: Vec::new(),
         };
-        let read = |data| self.read_data(data, columns, &none_is_written, &*verifier);
+        let read = |data| self.read_data(data, columns, &none_is_written, verifier);
         let count = self.chunk.data_stripes();
         if role < count {
             let found = read(role)?;

@@ -412,7 +412,7 @@ fn stripes_are_restored_from_the_rest_of_their_row() {
             let store = store(&chunk, without(whole, &[stripe]));
             for row in 0..4 {
                 let place = (row, stripe);
-                let restored = store.restore(&chunk, place, &columns, &|_| Box::new(Unverified));
+                let restored = store.restore(&chunk, place, &columns, &Unverified);
                 let offset = row * STRIPE_BYTES + columns.start;
                 let at = usize::try_from(chunk.device_addr(stripe, offset).0).unwrap();
                 let restored = restored.unwrap();
@@ -422,8 +422,7 @@ fn stripes_are_restored_from_the_rest_of_their_row() {
                 let role = chunk.role_of_stripe(row, stripe) as u64;
                 let count = chunk.data_stripes() as u64;
                 let data = START + (row * count + role) * STRIPE_BYTES + columns.start;
-                let failed = store.restore(&chunk, place, &columns, &|_| Box::new(wrong.clone()));
-                let failed = failed.unwrap();
+                let failed = store.restore(&chunk, place, &columns, &wrong).unwrap();
                 assert_eq!(failed.wrong, (role < count).then_some(LogicalAddr(data)));
                 assert!(failed.bytes == restored.bytes);
             }

@@ -186,7 +186,7 @@ impl ChunkStore {
     }
 
     /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it
-    /// cannot be read.
+    /// cannot be read, or is wrong.
     ///
     /// # Errors
     /// Those of the devices.
@@ -195,10 +195,10 @@ impl ChunkStore {
         chunk: &ChunkItem,
         (row, stripe): (u64, usize),
         columns: &Range<u64>,
-        find: FindVerifier<'_>,
+        verifier: &dyn RowVerifier,
     ) -> Result<Restored, BufferError> {
         let store = self;
-        RowWrite { store, chunk, row }.restore(stripe, columns, find)
+        RowWrite { store, chunk, row }.restore(stripe, columns, verifier)
     }
 
     /// Makes durable what was written to all devices.

@@ -266,6 +266,51 @@ fn corrupt_reconstruction_is_reported_at_its_own_address() {
 }
 
 #[test]
+fn device_is_not_replaced_where_checksums_cannot_be_read() {
+    // Metadata is on one device, and checksums are in several leaves.
+    let profiles = ["-d", "raid5", "-m", "single", "-n", "4096"];
+    let pool = Pool::make(3, 300, &profiles);
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let contents = Random(8).bytes(16 << 20);
+    file.unwrap().write_at(0, &contents).unwrap();
+    drop(root);
+    fs.unmount().unwrap();
+    drop(fs);
+    let (bad, data) = {
+        let fs = pool.open(WriteOptions::default());
+        let context = fs.context();
+        let leaves = leaves(context, TreeId::CSUM).into_iter();
+        let bad: Vec<_> = leaves.map(|leaf| copies(context, leaf)[0]).collect();
+        let (_, row) = row(context, first_data(context)).unwrap();
+        let has_no_bad = |device: usize| bad.iter().all(|(index, _)| *index != device);
+        let data = row[..2].iter().find(|(index, _)| has_no_bad(*index));
+        let data = *data.unwrap();
+        (bad, data)
+    };
+    assert!(bad.len() > 2, "{bad:?}");
+    let faulty: Vec<_> = pool.devices().into_iter().map(FaultDevice::new).collect();
+    for (index, at) in bad.into_iter().chain([data]) {
+        faulty[index].arm(Fault {
+            operation: Operation::Read,
+            when: When::Touching(at..at + 4096),
+            effect: Effect::Tear { seed: 0 },
+        });
+    }
+    let below = faulty.into_iter();
+    let below = below.map(|it| -> Arc<dyn BlockDevice> { Arc::new(it) });
+    let fs = mount_on(&below.collect::<Vec<_>>());
+    let image = pool.images()[0].with_extension("new");
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    let number = data.0 as u64 + 1;
+    let replaced = devices(&fs).replace_device(number, &open(&image), &mut Ignore);
+    replaced.unwrap_err();
+    assert!(!fs.is_read_only());
+    fs.unmount().unwrap();
+}
+
+#[test]
 fn device_is_not_replaced_where_parity_is_lost_too() {
     let rows = Rows::make();
     rows.lose(rows.data);

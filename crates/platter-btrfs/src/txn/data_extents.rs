@@ -102,10 +102,18 @@ pub(crate) fn write(fs: &WriteContext, address: LogicalAddr, bufs: &[IoSlice<'_>
     Ok(store.write_with(address, bufs, &|row| verifier_of(fs, row))?)
 }
 
-/// What verifies the data of a range: the checksums that it has now. What cannot be read is not verified.
-pub(super) fn verifier_of(fs: &WriteContext, range: &Range<u64>) -> Box<dyn RowVerifier> {
+/// What verifies the data of a range that shares rows with what is written: the checksums that it has now. Where these
+/// cannot be read, it is not verified.
+fn verifier_of(fs: &WriteContext, range: &Range<u64>) -> Box<dyn RowVerifier> {
+    verifier_by(fs, stored_checksums(fs, range).unwrap_or_default())
+}
+
+/// Verifies data by these checksums, of sectors by their addresses.
+pub(super) fn verifier_by(
+    fs: &WriteContext,
+    stored: BTreeMap<u64, Vec<u8>>,
+) -> Box<dyn RowVerifier> {
     let format = fs.item_format();
-    let stored = stored_checksums(fs, range).unwrap_or_default();
     Box::new(SectorVerifier { format, stored })
 }
 

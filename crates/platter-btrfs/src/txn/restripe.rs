@@ -16,7 +16,7 @@ use super::held::HeldGroup;
 use super::placing::Placing;
 use super::{Handle, WriteContext, chunks};
 use crate::block_group::BlockGroup;
-use crate::chunk::{ChunkMap, FindVerifier, Member, Restored, Unverified};
+use crate::chunk::{ChunkMap, FindVerifier, Member, Restored, RowVerifier, Unverified};
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
 use crate::ondisk::key::ItemKind;
@@ -385,7 +385,7 @@ fn read_right(
 /// be reconstructed, and nothing in these columns is in use.
 ///
 /// # Errors
-/// Those of the devices; `Corrupt` where what comes of it is in use, and wrong.
+/// Those of the devices, and of checksums that cannot be read; `Corrupt` where what comes of it is in use, and wrong.
 pub(crate) fn restore_stripe(
     fs: &WriteContext,
     chunk: &ChunkItem,
@@ -393,26 +393,27 @@ pub(crate) fn restore_stripe(
     len_bytes: u64,
 ) -> Result<Option<Vec<u8>>> {
     let (row, column) = (offset / STRIPE_BYTES, offset % STRIPE_BYTES);
-    let find: FindVerifier<'_> = &|range| {
-        if chunk.flags.contains(BlockGroupFlags::DATA) {
-            data_extents::verifier_of(fs, range)
-        } else {
-            Box::new(*fs.blocks().format())
-        }
+    let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
+    let start = chunk.start.0 + row * row_bytes;
+    let verifier: Box<dyn RowVerifier> = if chunk.flags.contains(BlockGroupFlags::DATA) {
+        // Data whose checksum cannot be read is not data without one.
+        let stored = data_extents::stored_checksums(fs, &(start..start + row_bytes))?;
+        data_extents::verifier_by(fs, stored)
+    } else {
+        Box::new(*fs.blocks().format())
     };
     let columns = column..column + len_bytes;
     let store = fs.blocks().store();
     let is_in_use = |at: u64| ListedExtent::is_any_in(&fs.context, &(at..at + len_bytes));
-    match store.restore(chunk, (row, stripe), &columns, find) {
+    match store.restore(chunk, (row, stripe), &columns, &*verifier) {
         // What is not in use need not be a tree block.
         Ok(Restored {
             wrong: Some(at), ..
         }) if is_in_use(at.0)? => Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into()),
         Ok(Restored { bytes, .. }) => Ok(Some(bytes)),
         Err(error) => {
-            let data = chunk.data_stripes() as u64;
-            for index in 0..data {
-                if is_in_use(chunk.start.0 + (row * data + index) * STRIPE_BYTES + column)? {
+            for index in 0..chunk.data_stripes() as u64 {
+                if is_in_use(start + index * STRIPE_BYTES + column)? {
                     return Err(error.into());
                 }
             }
