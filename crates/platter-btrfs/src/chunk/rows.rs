@@ -13,7 +13,7 @@ use super::parity;
 use super::store::{ChunkStore, Rebuild, Way};
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
 use crate::ondisk::tree_block::TreeBlockFormat;
-use crate::ondisk::{DeviceId, LogicalAddr};
+use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
 
 const LOCKS: usize = 64;
 
@@ -88,6 +88,15 @@ pub struct WrongParity {
     pub device: DeviceId,
     /// Whether it is right now.
     pub is_rewritten: bool,
+}
+
+/// What a comparison of parity with data came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParityCheck {
+    /// The parity that is wrong: none where data of the row is on a missing device.
+    Compared(Vec<WrongParity>),
+    /// The places of data that cannot be read: what the parity is to be is not known.
+    Unreadable(Vec<(DeviceId, DeviceAddr)>),
 }
 
 /// What a stripe has in some columns of a row.
@@ -372,18 +381,29 @@ impl RowWrite<'_> {
         [p, q]
     }
 
-    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Returns what was wrong.
-    pub(super) fn check_parity(&self, columns: &Range<u64>, repairs: bool) -> Vec<WrongParity> {
+    /// Compares the parity of some columns with the data, and rewrites it with `repairs`.
+    pub(super) fn check_parity(&self, columns: &Range<u64>, repairs: bool) -> ParityCheck {
         let _turn = self.store.rows().write(self.chunk, self.row);
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let mut data = Vec::with_capacity(count);
+        let mut unreadable = Vec::new();
         for role in 0..count {
+            let stripe = self.chunk.stripe_of_role(self.row, role);
+            if self.store.device(self.chunk, stripe).is_none() {
+                return ParityCheck::Compared(Vec::new());
+            }
             let mut bytes = vec![0; len];
             if self.read_role(role, columns.start, &mut bytes).is_err() {
-                return Vec::new();
+                let offset = self.row * STRIPE_BYTES + columns.start;
+                let place = self.chunk.device_addr(stripe, offset);
+                let stripe = self.chunk.stripes.get(stripe);
+                unreadable.extend(stripe.map(|stripe| (stripe.device, place)));
             }
             data.push(bytes);
+        }
+        if !unreadable.is_empty() {
+            return ParityCheck::Unreadable(unreadable);
         }
         let right = self.parity_of(len, data.iter().map(|bytes| &bytes[..]));
         let mut wrong = Vec::new();
@@ -403,7 +423,7 @@ impl RowWrite<'_> {
                 }));
             }
         }
-        wrong
+        ParityCheck::Compared(wrong)
     }
 
     /// Refuses to write to a row of which more devices are missing than it can do without.

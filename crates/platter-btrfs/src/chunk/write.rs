@@ -8,7 +8,7 @@ use platter_cache::BufferError;
 use platter_ondisk::Corruption;
 
 use super::layout::Placement;
-use super::rows::{FindVerifier, Restored, RowVerifier, RowWrite, Unverified, WrongParity};
+use super::rows::{FindVerifier, ParityCheck, Restored, RowVerifier, RowWrite, Unverified};
 use super::store::{ChunkStore, Way};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
@@ -162,7 +162,7 @@ impl ChunkStore {
     }
 
     /// Compares the parity of some bytes of each stripe, in the row of an address, with the data, and rewrites it with
-    /// `repairs`. Returns what parity was wrong: none where data of the row is not there.
+    /// `repairs`.
     ///
     /// # Errors
     /// That there is no chunk.
@@ -171,15 +171,15 @@ impl ChunkStore {
         logical: LogicalAddr,
         columns: &Range<u64>,
         repairs: bool,
-    ) -> Result<Vec<WrongParity>, BufferError> {
+    ) -> Result<ParityCheck, BufferError> {
         let map = self.map();
         let chunk = map.find(logical).map_err(Corruption::from)?;
         let Placement::Parity { row, .. } = chunk.segment(logical, 1).placement else {
-            return Ok(Vec::new());
+            return Ok(ParityCheck::Compared(Vec::new()));
         };
         // Of a row that is incomplete, the rest of the columns is of something else.
         if chunk.has_incomplete_row() {
-            return Ok(Vec::new());
+            return Ok(ParityCheck::Compared(Vec::new()));
         }
         let store = self;
         Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs))

@@ -7,12 +7,12 @@ use platter_ondisk::Locus;
 use super::units::{Kind, Unit};
 use super::{Flow, Row, Scrubber, units};
 use crate::block_group::Ranges;
-use crate::chunk::{Placement, WrongParity};
+use crate::chunk::{ParityCheck, Placement, WrongParity};
 use crate::context::ListedExtent;
 use crate::data::Checksums;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
 use crate::ondisk::tree_block::Expected;
-use crate::ondisk::{Generation, LogicalAddr};
+use crate::ondisk::{DeviceAddr, DeviceId, Generation, LogicalAddr};
 use crate::txn::WriteContext;
 
 /// Data that is read at once.
@@ -117,12 +117,10 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
     let Some(row) = scrubber.row.take().filter(|row| !row.is_lost) else {
         return Ok(());
     };
-    let context = scrubber.context;
-    let store = context.blocks.store();
-    let mut wrong = Vec::new();
-    for columns in row.columns.iter() {
-        wrong.extend(store.check_parity(row.at, &columns, scrubber.repairs)?);
-    }
+    let Parity {
+        mut wrong,
+        unreadable,
+    } = check_parity(scrubber, &row)?;
     // One that could not be rewritten everywhere is not corrected.
     wrong.sort_unstable_by_key(|it| (it.device, it.is_rewritten));
     wrong.dedup_by_key(|it| it.device);
@@ -137,5 +135,43 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
         let locus = Locus::block(row.at.0).on_member(device.0);
         scrubber.found("parity", locus, "is not that of the data")?;
     }
+    for (device, place) in unreadable {
+        scrubber.counts.read_errors += 1;
+        scrubber.counts.add_outcome(false);
+        let locus = Locus::block(row.at.0).on_member(device.0);
+        let text = "cannot be compared with data that cannot be read";
+        scrubber.found("parity", locus.at_offset(place.0), text)?;
+    }
     Ok(())
+}
+
+/// What became of the parity of a row.
+#[derive(Default)]
+struct Parity {
+    wrong: Vec<WrongParity>,
+    /// Sectors of its data that cannot be read, though what is in use of the row was read or rewritten.
+    unreadable: Vec<(DeviceId, DeviceAddr)>,
+}
+
+fn check_parity(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Parity> {
+    let check = |columns: &Range<u64>| {
+        let store = scrubber.store();
+        store.check_parity(row.at, columns, scrubber.repairs)
+    };
+    let sector = scrubber.context.sector_bytes();
+    let mut parity = Parity::default();
+    for columns in row.columns.iter() {
+        if let ParityCheck::Compared(wrong) = check(&columns)? {
+            parity.wrong.extend(wrong);
+            continue;
+        }
+        for start in columns.clone().step_by(sector as usize) {
+            let end = columns.end.min(start + u64::from(sector));
+            match check(&(start..end))? {
+                ParityCheck::Compared(wrong) => parity.wrong.extend(wrong),
+                ParityCheck::Unreadable(places) => parity.unreadable.extend(places),
+            }
+        }
+    }
+    Ok(parity)
 }

@@ -25,7 +25,7 @@ use crate::pool::{self, BalanceArgs, BalanceFilter};
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
 use crate::txn::tests::image::{CHECK_DATA, Pool};
-use crate::txn::tests::locations::{Location, copies, first_data, parity};
+use crate::txn::tests::locations::{Location, copies, first_data, parity, row};
 use crate::txn::{WriteOptions, chunks};
 
 /// The kernel changes files, and the checker reads all data.
@@ -480,6 +480,30 @@ fn scrub_goes_on_where_parity_is_not_rewritten() {
     assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (1, 1));
     let again = scrub(&pool, true);
     assert_eq!((again.parity_errors, again.corrected_errors), (1, 1));
+    assert_eq!(scrub(&pool, false).errors(), 0);
+}
+
+#[test]
+fn parity_of_unused_data_that_cannot_be_read_is_reported() {
+    let pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_file(&pool, &Random(14).bytes(20 << 10), None);
+    let (unused, parity) = {
+        let fs = pool.open(WriteOptions::default());
+        let (role, row) = row(fs.context(), first_data(fs.context())).unwrap();
+        (row[1 - role], row[2])
+    };
+    let (index, at) = parity;
+    spoil(&pool.images()[index], at, 4096);
+    let (index, at) = unused;
+    let mut devices = pool.devices();
+    let faulty = unreadable(devices.remove(index), &[at + 8192]);
+    devices.push(faulty);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    let counted = |name| counter(&scrubbed, name);
+    assert_eq!((counted("read_errors"), counted("parity_errors")), (1, 1));
+    // Sectors that can be compared are.
+    assert_eq!(counted("corrected_errors"), 1, "{scrubbed:?}");
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (2, 1));
     assert_eq!(scrub(&pool, false).errors(), 0);
 }
 
