@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::sim::CrashOptions;
-use platter_block::{BlockDevice, CountingDevice};
+use platter_block::{BlockDevice, CountingDevice, Operation};
 use platter_cache::MemoryBudget;
 use platter_vfs::{
     Context, CreateKind, Filesystem, FixedClock, Inode, Result, SystemClock, Timestamp,
@@ -41,9 +41,9 @@ fn fsync_while_committing(fails: bool) -> Result<()> {
     file.write_at(0, &[7; 9000]).unwrap();
     let has_begun = AtomicBool::new(false);
     let result = thread::scope(|scope| {
-        let shut = device.shut();
+        let shut = device.shut(Operation::Flush);
         let commit = scope.spawn(|| fs.sync());
-        shut.wait_for_flush();
+        shut.wait_for_request();
         let fsync = scope.spawn(|| {
             has_begun.store(true, Ordering::Release);
             file.sync(false)

@@ -17,7 +17,7 @@ use crate::tree::Cursor;
 use crate::txn::{WriteOptions, commit, data_extents, trees};
 
 /// Panics if it does not become so.
-pub(super) fn wait_until(is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
     for _ in 0..6000 {
         if is_so() {
             return;

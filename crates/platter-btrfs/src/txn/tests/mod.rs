@@ -1,7 +1,7 @@
 //! Transactions that change items: `btrfs check` finds each commit right, and the kernel reads what was
 //! written.
 
-mod concurrent;
+pub(crate) mod concurrent;
 pub(crate) mod crash;
 pub(crate) mod files;
 pub(crate) mod image;

@@ -18,7 +18,7 @@ use super::xattrs::{Xattrs, assert_kernel_agrees, set};
 use crate::ondisk::Generation;
 use crate::txn::{WriteContext, WriteOptions};
 
-/// A device whose flushes wait while it is shut.
+/// A device whose flushes, or writes, wait while it is shut to them.
 #[derive(Debug)]
 pub(crate) struct GatedDevice {
     base: Arc<dyn BlockDevice>,
@@ -28,8 +28,10 @@ pub(crate) struct GatedDevice {
 
 #[derive(Debug, Default)]
 struct Gate {
-    is_shut: bool,
-    fails: bool,
+    /// The requests that wait.
+    shut: Option<Operation>,
+    /// The requests that fail.
+    failing: Option<Operation>,
     waiting: u32,
 }
 
@@ -45,28 +47,43 @@ impl GatedDevice {
         })
     }
 
-    /// Has flushes wait from now on.
-    pub(crate) fn shut(&self) -> Shut<'_> {
-        self.gate.lock().is_shut = true;
+    /// Has flushes or writes wait from now on.
+    pub(crate) fn shut(&self, operation: Operation) -> Shut<'_> {
+        self.gate.lock().shut = Some(operation);
         Shut(self)
+    }
+
+    /// Returns when the gate is open to a request.
+    fn pass(&self, operation: Operation) -> Result<(), IoError> {
+        let mut gate = self.gate.lock();
+        gate.waiting += 1;
+        while gate.shut == Some(operation) {
+            self.changed.wait(&mut gate);
+        }
+        gate.waiting -= 1;
+        if gate.failing == Some(operation) {
+            return Err(IoError::out_of_range(self.name(), operation, 0, 0));
+        }
+        Ok(())
     }
 }
 
 impl Shut<'_> {
-    /// Returns when a flush waits.
-    pub(crate) fn wait_for_flush(&self) {
+    /// Returns when a request waits.
+    pub(crate) fn wait_for_request(&self) {
         wait_until(|| self.0.gate.lock().waiting > 0);
     }
 
-    /// Opens the gate. Flushes fail from then on, or do not.
+    /// Opens the gate. The requests that waited fail from then on, or do not.
     pub(crate) fn open(self, fails: bool) {
-        self.0.gate.lock().fails = fails;
+        let mut gate = self.0.gate.lock();
+        gate.failing = gate.shut.filter(|_| fails);
     }
 }
 
 impl Drop for Shut<'_> {
     fn drop(&mut self) {
-        self.0.gate.lock().is_shut = false;
+        self.0.gate.lock().shut = None;
         self.0.changed.notify_all();
     }
 }
@@ -85,20 +102,12 @@ impl BlockDevice for GatedDevice {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.pass(Operation::Write)?;
         self.base.write_at(offset, buf)
     }
 
     fn flush(&self) -> Result<(), IoError> {
-        let mut gate = self.gate.lock();
-        gate.waiting += 1;
-        while gate.is_shut {
-            self.changed.wait(&mut gate);
-        }
-        gate.waiting -= 1;
-        if gate.fails {
-            return Err(IoError::out_of_range(self.name(), Operation::Flush, 0, 0));
-        }
-        drop(gate);
+        self.pass(Operation::Flush)?;
         self.base.flush()
     }
 
@@ -141,9 +150,9 @@ impl Held {
     ) -> platter_vfs::Result<()> {
         let waits = AtomicBool::new(false);
         thread::scope(|scope| {
-            let shut = self.device.shut();
+            let shut = self.device.shut(Operation::Flush);
             let commit = scope.spawn(|| self.fs.sync());
-            shut.wait_for_flush();
+            shut.wait_for_request();
             let changing = scope.spawn(change);
             wait_until(|| changing.is_finished());
             let waiting = scope.spawn(|| wait(&waits));
