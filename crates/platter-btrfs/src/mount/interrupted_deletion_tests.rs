@@ -1,7 +1,7 @@
 //! Deletions of subvolumes that the kernel began and did not finish.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use platter_vfs::{Context, CreateKind, Filesystem, Inode};
@@ -81,32 +81,48 @@ fn progress(pool: &Pool) -> Vec<(Key, u8)> {
     deleted.iter().map(|it| progress(&it.item)).collect()
 }
 
-/// Makes the kernel delete a subvolume, and interrupts that. `place` says how far it is to come.
-fn interrupt(pool: &Pool, place: usize) -> (Key, u8) {
+/// How far a deletion came, and an image that has it so.
+struct Interrupted {
+    progress: (Key, u8),
+    image: PathBuf,
+}
+
+/// Makes the kernel delete a subvolume of the image `whole`, and interrupts that at two places.
+fn interrupt(pool: &Pool, whole: &Path) -> [Interrupted; 2] {
     let image = &pool.images()[0];
-    let saved = image.with_extension("saved");
-    copy(image, &saved);
-    let mut found = Vec::new();
-    for attempt in 0..400_u32 {
+    let mut first: Option<Interrupted> = None;
+    // It takes a moment only.
+    let mut delay_ms = 0;
+    for _ in 0..400 {
         fs::remove_file(image).unwrap();
-        copy(&saved, image);
-        // It takes a moment only.
-        let delay = f64::from(attempt % 6) * 0.002;
+        copy(whole, image);
         pool.run(&format!(
             "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
              btrfs -q subvolume delete \"$root\"/sub\n\
              btrfs filesystem sync \"$root\"\n\
-             sleep {delay:.3}\n\
+             sleep 0.{delay_ms:03}\n\
              umount \"$root\"\n"
         ));
-        let is_new = |it: &&(Key, u8)| it.0 != Key::MIN && !found.contains(*it);
-        if let Some(interrupted) = progress(pool).iter().find(is_new) {
-            found.push(*interrupted);
-            if found.len() > place {
-                return *interrupted;
-            }
+        let known = first.as_ref().map(|first| first.progress);
+        let is_new = |it: &(Key, u8)| it.0 != Key::MIN && Some(*it) != known;
+        let Some(progress) = progress(pool).into_iter().find(is_new) else {
+            delay_ms = (delay_ms + 2) % 12;
+            continue;
+        };
+        let place = if first.is_some() { "second" } else { "first" };
+        let kept = image.with_extension(place);
+        copy(image, &kept);
+        let interrupted = Interrupted {
+            progress,
+            image: kept,
+        };
+        match first.take() {
+            Some(first) => return [first, interrupted],
+            // The same delay may interrupt it somewhere else.
+            None => first = Some(interrupted),
         }
     }
+    let found = first.map(|first| first.progress);
     panic!("the kernel is not interrupted: {found:?}");
 }
 
@@ -134,14 +150,13 @@ fn examine(options: &[&str], prepare: &str) {
         drop(mounted);
         pool.run(SUMS)
     };
-    for place in 0..2 {
-        copy(&whole, &pool.images()[0]);
-        let (start, level) = interrupt(&pool, place);
+    // The steps before a crash: few at one place, and more at the other.
+    for (interrupted, steps) in interrupt(&pool, &whole).into_iter().zip([1, 4]) {
+        let (start, level) = interrupted.progress;
         println!("{options:?}: {start:?} at level {level}");
         assert!(level > 0);
+        copy(&interrupted.image, &pool.images()[0]);
         pool.assert_clean();
-        let interrupted = pool.images()[0].with_extension("interrupted");
-        copy(&pool.images()[0], &interrupted);
 
         // To the end.
         let mounted = pool.mount_without_thread();
@@ -152,25 +167,23 @@ fn examine(options: &[&str], prepare: &str) {
         assert_same(&pool, &sums);
 
         // What a crash leaves after some steps, and what the kernel makes of that.
-        for steps in [1, 4] {
-            copy(&interrupted, &pool.images()[0]);
-            let mounted = pool.mount_without_thread();
-            for _ in 0..steps {
-                dead_subvolumes::drop_some(mounted.super_block()).unwrap();
-            }
-            mounted.super_block().writing().unwrap().sync().unwrap();
-            // As after a crash.
-            drop(mounted);
-            pool.assert_clean();
-            let left = progress(&pool);
-            assert!(left.iter().all(|it| *it == (Key::MIN, 0)), "{left:?}");
-            pool.run(
-                "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
-                 btrfs subvolume sync \"$root\"\n\
-                 echo more > \"$root\"/more\n",
-            );
-            assert_same(&pool, &sums);
+        copy(&interrupted.image, &pool.images()[0]);
+        let mounted = pool.mount_without_thread();
+        for _ in 0..steps {
+            dead_subvolumes::drop_some(mounted.super_block()).unwrap();
         }
+        mounted.super_block().writing().unwrap().sync().unwrap();
+        // As after a crash.
+        drop(mounted);
+        pool.assert_clean();
+        let left = progress(&pool);
+        assert!(left.iter().all(|it| *it == (Key::MIN, 0)), "{left:?}");
+        pool.run(
+            "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\n\
+             btrfs subvolume sync \"$root\"\n\
+             echo more > \"$root\"/more\n",
+        );
+        assert_same(&pool, &sums);
     }
 }
 
