@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod node;
+mod attr_versions;
 mod statistics;
 mod options;
 mod ioctl;

@@ -12,7 +12,7 @@ use platter_vfs::{
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Answer, Caller, EntryParam, Server};
+use super::{Answer, Caller, EntryParam, ReadAttr, Server};
 use crate::Operation;
 use crate::node::NodeId;
 
@@ -109,7 +109,10 @@ impl<'s> Change<'s> {
         let dir = server.inode(parent)?;
         let context = Server::context(caller, umask);
         let (name, kind) = (server.name(name)?, kind.to_create()?);
-        let made = server.check(dir.create(&context, name, kind, mode & 0o7777))?;
+        let made = {
+            let _change = server.versions.begin(dir.id());
+            server.check(dir.create(&context, name, kind, mode & 0o7777))?
+        };
         server.make_entry(&made, server.name_validity(&*dir))
     }
 
@@ -130,7 +133,10 @@ impl<'s> Change<'s> {
         server.must_be_writable()?;
         let (dir, target) = (server.inode(parent)?, server.inode(target)?);
         let context = Server::context(caller, 0);
-        server.check(dir.link(&context, server.name(name)?, target.id()))?;
+        {
+            let _changes = server.begin_changes([Some(&dir), Some(&target)]);
+            server.check(dir.link(&context, server.name(name)?, target.id()))?;
+        }
         server.make_entry(&target, server.name_validity(&*dir))
     }
 
@@ -141,6 +147,7 @@ impl<'s> Change<'s> {
         let context = Server::context(caller, 0);
         let (dir, name) = (server.inode(parent)?, server.name(name)?);
         let named = server.named(&*dir, name)?;
+        let _changes = server.begin_changes([Some(&dir), named.as_ref()]);
         let removed = dir.unlink(&context, name);
         server.keep_nameless(named, &mut Effect::Foreseen);
         server.check(removed)
@@ -158,6 +165,7 @@ impl<'s> Change<'s> {
         let context = Server::context(caller, 0);
         let (dir, name) = (server.inode(parent)?, server.name(name)?);
         let named = server.named(&*dir, name)?;
+        let _changes = server.begin_changes([Some(&dir), named.as_ref()]);
         let removed = dir.remove_dir(&context, name);
         server.keep_nameless(named, effect);
         server.check(removed)
@@ -176,13 +184,16 @@ impl<'s> Change<'s> {
         let (dir, new_dir) = (server.inode(parent)?, server.inode(new_parent)?);
         let (name, new_name) = (server.name(name)?, server.name(new_name)?);
         let context = Server::context(caller, 0);
+        let moved = server.named(&*dir, name)?;
         let replaced = server.named(&*new_dir, new_name)?;
+        let _of_dirs = server.begin_changes([Some(&dir), Some(&new_dir)]);
+        let _of_files = server.begin_changes([moved.as_ref(), replaced.as_ref()]);
         let renamed = dir.rename(&context, name, new_dir.id(), new_name, mode);
         server.keep_nameless(replaced, effect);
         server.check(renamed)
     }
 
-    pub(crate) fn set_attributes(&self, node: NodeId, changes: &Changes) -> Answer<Attr> {
+    pub(crate) fn set_attributes(&self, node: NodeId, changes: &Changes) -> Answer<ReadAttr> {
         let Self { server, caller } = *self;
         server.counters.count(Operation::SetAttr);
         server.must_be_writable()?;
@@ -215,8 +226,11 @@ impl<'s> Change<'s> {
             changes.permissions.get_or_insert(kept);
         }
         server.nodes.note_attr_sent(node);
+        let change = server.versions.begin(inode.id());
         let attr = server.check(inode.set_attr(&Server::context(caller, 0), &changes))?;
-        Ok(server.as_shown(attr))
+        let version = change.end();
+        let attr = server.as_shown(attr);
+        Ok(ReadAttr { attr, version })
     }
 
     pub(crate) fn write(
@@ -234,6 +248,7 @@ impl<'s> Change<'s> {
         if !manner.only_appends && server.check(inode.attr())?.flags & APPEND_ONLY != 0 {
             return Err(Errno::PERM);
         }
+        let _change = server.versions.begin(inode.id());
         if manner.drops_set_ids && self.drop_set_ids(&*inode)? {
             *effect = Effect::Unforeseen(node);
         }
@@ -260,6 +275,7 @@ impl<'s> Change<'s> {
         if mode != only_takes_space && mode != (FallocateMode::Allocate { keep_size: false }) {
             self.refuse_frozen(&*inode)?;
         }
+        let _change = server.versions.begin(inode.id());
         if self.permissions_kept(&*inode)?.is_some()
             && !caller.keeps_set_ids()
             && self.drop_set_ids(&*inode)?
@@ -281,6 +297,7 @@ impl<'s> Change<'s> {
         server.must_be_writable()?;
         let (source, inode) = (server.inode(source)?, server.inode(target)?);
         self.refuse_frozen(&*inode)?;
+        let _change = server.versions.begin(inode.id());
         if self.permissions_kept(&*inode)?.is_some()
             && !caller.keeps_set_ids()
             && self.drop_set_ids(&*inode)?
@@ -344,6 +361,7 @@ impl<'s> Change<'s> {
         let mut context = Server::context(caller, 0);
         let inode = server.inode(node)?;
         let attr = self.refuse_frozen(&*inode)?;
+        let _change = server.versions.begin(inode.id());
         if change.drops_set_group == Some(false) {
             context.credentials.groups.push(attr.gid);
         }
@@ -382,6 +400,7 @@ impl<'s> Change<'s> {
         let context = Server::context(caller, 0);
         let inode = server.inode(node)?;
         let attr = self.refuse_frozen(&*inode)?;
+        let _change = server.versions.begin(inode.id());
         server.check(inode.remove_xattr(&context, name))?;
         self.note_space(node, &*inode, &attr, effect)
     }

@@ -26,6 +26,7 @@ pub(crate) use self::change::{
 };
 pub(crate) use self::ioctl::{ChangedName, IoctlAnswer};
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
+use crate::attr_versions::{AttrChange, AttrVersion, AttrVersions};
 use crate::node::{Known, NodeId, NodeTable};
 use crate::statistics::Counters;
 use crate::{MountOptions, Operation};
@@ -45,12 +46,20 @@ pub(crate) enum Validity {
     Never,
 }
 
+/// Attributes as they are sent to the kernel, which keeps them as long as they are of the current version.
+#[derive(Debug)]
+pub(crate) struct ReadAttr {
+    pub(crate) attr: Attr,
+    pub(crate) version: AttrVersion,
+}
+
 /// A file as it is sent to the kernel, which now holds it once more.
 #[derive(Debug)]
 pub(crate) struct EntryParam {
     pub(crate) node: NodeId,
     pub(crate) attr: Attr,
-    /// Of the name; the attributes are always valid.
+    pub(crate) version: AttrVersion,
+    /// Of the name.
     pub(crate) validity: Validity,
 }
 
@@ -67,6 +76,7 @@ pub(crate) enum Looked {
 pub(crate) struct Server {
     fs: Arc<dyn Filesystem>,
     nodes: NodeTable,
+    versions: AttrVersions,
     counters: Counters,
     options: MountOptions,
     /// The number of the mounted filesystem, once it is mounted.
@@ -87,6 +97,7 @@ impl Server {
         Ok(Self {
             fs,
             nodes,
+            versions: AttrVersions::default(),
             counters: Counters::default(),
             options,
             device: OnceLock::new(),
@@ -212,14 +223,15 @@ impl Server {
     fn make_entry(&self, inode: &Arc<dyn Inode>, validity: Validity) -> Answer<EntryParam> {
         // First, so that a thread that writes from now on knows that the attributes are out.
         let node = self.nodes.hold(inode.id());
-        match self.shown_attr(&**inode) {
-            Ok(attr) => {
+        match self.read_attr(&**inode) {
+            Ok(ReadAttr { attr, version }) => {
                 if attr.links == 0 {
                     self.nodes.keep(node, inode);
                 }
                 Ok(EntryParam {
                     node,
                     attr,
+                    version,
                     validity,
                 })
             }
@@ -308,6 +320,26 @@ impl Server {
             *effect = Effect::Unforeseen(node);
         }
         self.nodes.keep(node, &inode);
+    }
+
+    /// The attributes of an inode, for the kernel.
+    fn read_attr(&self, inode: &dyn Inode) -> Answer<ReadAttr> {
+        let version = self.versions.version(inode.id());
+        let attr = self.shown_attr(inode)?;
+        Ok(ReadAttr { attr, version })
+    }
+
+    /// Begins changes of the attributes of inodes.
+    fn begin_changes<const N: usize>(
+        &self,
+        inodes: [Option<&Arc<dyn Inode>>; N],
+    ) -> [Option<AttrChange<'_>>; N] {
+        inodes.map(|inode| Some(self.versions.begin(inode?.id())))
+    }
+
+    /// Whether the kernel may keep attributes of this version: no change has overtaken them.
+    pub(crate) fn is_current(&self, version: AttrVersion) -> bool {
+        self.versions.is_current(version)
     }
 
     /// The attributes of an inode, as this mount shows them.

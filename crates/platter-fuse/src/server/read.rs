@@ -4,13 +4,12 @@ use std::ops::{ControlFlow, Range};
 
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
 use platter_vfs::{
-    AccessTimes, Attr, Condition, DirCursor, Error, FileKind, Inode, InodeId, NameBuf, SeekTarget,
-    StatFs,
+    AccessTimes, Condition, DirCursor, Error, FileKind, Inode, InodeId, NameBuf, SeekTarget, StatFs,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Answer, Caller, EntryParam, Server};
+use super::{Answer, Caller, EntryParam, ReadAttr, Server};
 use crate::Operation;
 use crate::node::NodeId;
 
@@ -58,17 +57,17 @@ struct Pending {
 }
 
 impl Server {
-    pub(crate) fn attributes(&self, node: NodeId) -> Answer<Attr> {
+    pub(crate) fn attributes(&self, node: NodeId) -> Answer<ReadAttr> {
         self.counters.count(Operation::GetAttr);
         self.nodes.note_attr_sent(node);
-        self.shown_attr(&*self.inode(node)?)
+        self.read_attr(&*self.inode(node)?)
     }
 
     /// As [`attributes`](Self::attributes), asked for with the time of creation.
-    pub(crate) fn extended_attributes(&self, node: NodeId) -> Answer<Attr> {
+    pub(crate) fn extended_attributes(&self, node: NodeId) -> Answer<ReadAttr> {
         self.counters.count(Operation::Statx);
         self.nodes.note_attr_sent(node);
-        self.shown_attr(&*self.inode(node)?)
+        self.read_attr(&*self.inode(node)?)
     }
 
     pub(crate) fn link_target(&self, node: NodeId) -> Answer<Vec<u8>> {
@@ -107,6 +106,7 @@ impl Server {
         {
             return;
         }
+        let _change = self.versions.begin(inode.id());
         let _ = inode.note_access(options.access_times);
     }
 

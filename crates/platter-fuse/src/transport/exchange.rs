@@ -1,5 +1,6 @@
 //! Processing one request into its answer.
 
+use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
@@ -20,14 +21,14 @@ use super::protocol::{
     SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_CACHE,
     WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
 };
-use super::reply::{Answered, Reply};
+use super::reply::{Answered, Reply, ReplyInodes};
 use super::request::{Body, Request};
 use crate::Operation;
 use crate::ioctl::sets_flags;
 use crate::node::NodeId;
 use crate::server::{
     Answer, Caller, Change, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile,
-    PlusLine, Server, Validity, WriteFrom, WriteManner, XattrChange, ioctl,
+    PlusLine, ReadAttr, Server, Validity, WriteFrom, WriteManner, XattrChange, ioctl,
 };
 
 /// Processes the requests of one serving thread.
@@ -36,7 +37,7 @@ pub(super) struct Exchange<'s> {
     /// The device that notices are written to.
     device: BorrowedFd<'s>,
     agreed: InitFlags,
-    held: Vec<NodeId>,
+    inodes: ReplyInodes,
     notice: Option<Notice>,
 }
 
@@ -74,7 +75,7 @@ impl<'s> Exchange<'s> {
             server: connection.server(),
             device: connection.device(),
             agreed: connection.agreed(),
-            held: Vec::new(),
+            inodes: ReplyInodes::default(),
             notice: None,
         }
     }
@@ -103,7 +104,7 @@ impl<'s> Exchange<'s> {
         let mut turn = Turn {
             server,
             agreed: self.agreed,
-            reply: Reply::new(space, &mut self.held),
+            reply: Reply::new(space, &mut self.inodes),
             effect: Effect::Foreseen,
             past_cache: None,
             written: 0,
@@ -169,7 +170,19 @@ impl<'s> Exchange<'s> {
             }
             _ => half_changed.map(Notice::StalePages),
         };
+        self.expire_overtaken(space);
         Outcome::Answer(Answered::new(header.unique, answer.map(|()| len)))
+    }
+
+    /// Sets the validity of attributes in the answer to zero that a change has overtaken since they were read. Done
+    /// last: what the kernel keeps, it keeps until it makes a change itself.
+    fn expire_overtaken(&mut self, space: &mut [u8]) {
+        for (at, version) in self.inodes.versions.drain(..) {
+            let valid = space.get_mut(at..at + size_of::<u64>());
+            if let Some(valid) = valid.filter(|_| !self.server.is_current(version)) {
+                valid.fill(0);
+            }
+        }
     }
 
     /// Returns the notice to be sent after the last answer.
@@ -179,7 +192,7 @@ impl<'s> Exchange<'s> {
 
     /// Handles an answer that did not reach the kernel: its lookups do not count.
     pub(super) fn lost(&mut self) {
-        for node in self.held.drain(..) {
+        for node in self.inodes.held.drain(..) {
             self.server.forget(node, 1);
         }
     }
@@ -213,15 +226,15 @@ impl Turn<'_> {
         match opcode {
             Opcode::Lookup => self.look_up(node, body.name()?),
             Opcode::GetAttr => {
-                let attr = server.attributes(node)?;
-                self.reply.push(&AttrOut::new(FileAttr::new(&attr)))
+                let read = server.attributes(node)?;
+                self.reply_attr(&read)
             }
             Opcode::Statx => self.statx(node),
             Opcode::SetAttr => {
                 let changes = changes(&body.take()?);
                 self.changing = changes.size_bytes.map(|_| node);
-                let attr = change.set_attributes(node, &changes)?;
-                self.reply.push(&AttrOut::new(FileAttr::new(&attr)))
+                let read = change.set_attributes(node, &changes)?;
+                self.reply_attr(&read)
             }
             Opcode::ReadLink => {
                 let target = server.link_target(node)?;
@@ -405,11 +418,21 @@ impl Turn<'_> {
     /// Replies with an inode, as for a lookup.
     fn reply_entry(&mut self, entry: &EntryParam) -> Answer<()> {
         self.reply.hold(entry.node);
+        let at = self.reply.len() + offset_of!(EntryOut, attr_valid);
+        self.reply.record_version(at, entry.version);
         self.reply.push(&EntryOut::new(entry))
     }
 
+    fn reply_attr(&mut self, read: &ReadAttr) -> Answer<()> {
+        let at = self.reply.len() + offset_of!(AttrOut, attr_valid);
+        self.reply.record_version(at, read.version);
+        self.reply.push(&AttrOut::new(FileAttr::new(&read.attr)))
+    }
+
     fn statx(&mut self, node: NodeId) -> Answer<()> {
-        let attr = self.server.extended_attributes(node)?;
+        let ReadAttr { attr, version } = self.server.extended_attributes(node)?;
+        let at = self.reply.len() + offset_of!(StatxOut, attr_valid);
+        self.reply.record_version(at, version);
         self.reply.push(&StatxOut {
             attr_valid: ALWAYS,
             attr_valid_ns: 0,
@@ -459,9 +482,11 @@ impl Turn<'_> {
                 PlusFile::Named { inode, kind } => (EntryOut::new_zeroed(), inode, kind),
             };
             let dirent = Dirent::new(inode, kind, next, name);
+            let at = reply.len() + offset_of!(EntryOut, attr_valid);
             let is_full = reply.push_dirent(asked.size as usize, entry.as_bytes(), &dirent, name);
             if let (PlusFile::Entry(child), false) = (file, is_full) {
                 reply.hold(child.node);
+                reply.record_version(at, child.version);
             }
             is_full
         })
@@ -541,4 +566,216 @@ fn forget(server: &Server, opcode: Opcode, node: u64, mut body: Body<'_>) -> Ans
         server.forget(NodeId(node), lookups);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, OnceLock, Weak};
+
+    use platter_memfs::{MemFs, MemFsLimits};
+    use platter_vfs::lock::Mutex;
+    use platter_vfs::{
+        Attr, Context, Description, DirCursor, DirSink, ExtentSink, Filesystem, FixedClock, Inode,
+        InodeId, Name, Result, SeekTarget, SetAttr, StatFs, Timestamp,
+    };
+    use zerocopy::{FromBytes, Immutable};
+
+    use super::*;
+    use crate::MountOptions;
+    use crate::attr_versions::AttrVersion;
+    use crate::transport::protocol::{SetAttrFlags, SetAttrIn};
+
+    const GETATTR: u32 = 3;
+    const SETATTR: u32 = 4;
+
+    /// A root directory of which requests come while it is in use.
+    #[derive(Debug)]
+    struct Root {
+        inode: Arc<dyn Inode>,
+        server: OnceLock<Weak<Server>>,
+        /// It is changed as soon as its attributes are read.
+        is_overtaken: AtomicBool,
+        /// The version of the attributes that were read during its last change.
+        read_meanwhile: Mutex<Option<AttrVersion>>,
+    }
+
+    impl Root {
+        fn server(&self) -> Arc<Server> {
+            self.server.get().and_then(Weak::upgrade).unwrap()
+        }
+    }
+
+    impl Inode for Root {
+        fn id(&self) -> InodeId {
+            self.inode.id()
+        }
+
+        fn attr(&self) -> Result<Attr> {
+            let attr = self.inode.attr()?;
+            if self.is_overtaken.swap(false, Ordering::Relaxed) {
+                let changes = SetAttr {
+                    permissions: Some(0o700),
+                    ..SetAttr::default()
+                };
+                let server = self.server();
+                let change = Change::new(&server, Caller::of(&InHeader::new_zeroed()));
+                change.set_attributes(NodeId::ROOT, &changes).unwrap();
+            }
+            Ok(attr)
+        }
+
+        fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+            self.inode.lookup(name)
+        }
+
+        fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
+            self.inode.read_dir(from, sink)
+        }
+
+        fn read_link(&self) -> Result<Vec<u8>> {
+            self.inode.read_link()
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+            self.inode.read_at(offset, buf)
+        }
+
+        fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
+            self.inode.seek(offset, target)
+        }
+
+        fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+            self.inode.extents(range, sink)
+        }
+
+        fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+            self.inode.get_xattr(name)
+        }
+
+        fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+            self.inode.list_xattrs()
+        }
+
+        fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
+            let read = self.server().attributes(NodeId::ROOT).unwrap();
+            *self.read_meanwhile.lock() = Some(read.version);
+            self.inode.set_attr(context, changes)
+        }
+    }
+
+    #[derive(Debug)]
+    struct Rooted {
+        fs: MemFs,
+        root: Arc<Root>,
+    }
+
+    impl Filesystem for Rooted {
+        fn describe(&self) -> Description {
+            self.fs.describe()
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn root(&self) -> Result<Arc<dyn Inode>> {
+            Ok(Arc::<Root>::clone(&self.root))
+        }
+
+        fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+            self.fs.inode(id)
+        }
+
+        fn stat_fs(&self) -> Result<StatFs> {
+            self.fs.stat_fs()
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn unmount(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Harness {
+        server: Arc<Server>,
+        root: Arc<Root>,
+        null: File,
+    }
+
+    impl Harness {
+        fn new() -> Self {
+            let clock = FixedClock::new(Timestamp::default(), 0);
+            let fs = MemFs::new(Arc::new(clock), MemFsLimits::default());
+            let root = Arc::new(Root {
+                inode: fs.root().unwrap(),
+                server: OnceLock::new(),
+                is_overtaken: AtomicBool::new(false),
+                read_meanwhile: Mutex::new(None),
+            });
+            let rooted = Rooted {
+                fs,
+                root: Arc::clone(&root),
+            };
+            let server = Server::new(Arc::new(rooted), MountOptions::default());
+            let server = Arc::new(server.unwrap());
+            root.server.set(Arc::downgrade(&server)).unwrap();
+            let null = File::options().write(true).open("/dev/null").unwrap();
+            Self { server, root, null }
+        }
+
+        /// Returns the body of the answer to a request about the root.
+        fn ask(&self, opcode: u32, structure: &(impl IntoBytes + Immutable)) -> Vec<u8> {
+            let mut exchange = Exchange {
+                server: &self.server,
+                device: self.null.as_fd(),
+                agreed: InitFlags::empty(),
+                inodes: ReplyInodes::default(),
+                notice: None,
+            };
+            let mut header = InHeader::new_zeroed();
+            (header.opcode, header.node) = (opcode, NodeId::ROOT.0);
+            let request = Request::parts(header, structure.as_bytes(), &[]);
+            let mut space = vec![0; 4096];
+            let Outcome::Answer(answered) = exchange.answer(request, &mut space) else {
+                panic!("it is answered at once");
+            };
+            assert_eq!(answered.header().error, 0);
+            space.truncate(answered.body_bytes());
+            space
+        }
+
+        /// Returns how long attributes are valid that are asked for.
+        fn attr_valid(&self) -> u64 {
+            let body = self.ask(GETATTR, &[0_u8; 16]);
+            let (out, _) = AttrOut::read_from_prefix(&body).unwrap();
+            out.attr_valid
+        }
+    }
+
+    #[test]
+    fn attributes_that_a_change_overtook_are_not_valid() {
+        let harness = Harness::new();
+        assert_eq!(harness.attr_valid(), ALWAYS);
+        harness.root.is_overtaken.store(true, Ordering::Relaxed);
+        assert_eq!(harness.attr_valid(), 0);
+        assert_eq!(harness.attr_valid(), ALWAYS);
+    }
+
+    #[test]
+    fn attributes_are_valid_for_the_change_that_made_them() {
+        let harness = Harness::new();
+        let mut asked = SetAttrIn::new_zeroed();
+        (asked.valid, asked.mode) = (SetAttrFlags::MODE.bits(), 0o700);
+        let body = harness.ask(SETATTR, &asked);
+        let (out, _) = AttrOut::read_from_prefix(&body).unwrap();
+        assert_eq!(out.attr_valid, ALWAYS);
+        let read = harness.root.read_meanwhile.lock().take().unwrap();
+        assert!(!harness.server.is_current(read), "it was under way");
+    }
 }

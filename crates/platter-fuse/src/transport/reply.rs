@@ -4,6 +4,7 @@ use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::protocol::{Dirent, OUT_HEADER_BYTES, OutHeader};
+use crate::attr_versions::AttrVersion;
 use crate::node::NodeId;
 use crate::server::Answer;
 
@@ -14,18 +15,27 @@ pub(super) const REPLY_BYTES_MIN: usize = 1 << 16;
 pub(super) struct Reply<'r> {
     space: &'r mut [u8],
     len: usize,
-    /// Inodes in the answer: their lookup counts increase when it reaches the kernel.
-    held: &'r mut Vec<NodeId>,
+    inodes: &'r mut ReplyInodes,
+}
+
+/// The inodes in an answer.
+#[derive(Debug, Default)]
+pub(super) struct ReplyInodes {
+    /// Their lookup counts increase when it reaches the kernel.
+    pub(super) held: Vec<NodeId>,
+    /// The versions of their attributes, and where in the answer it is how long those are valid.
+    pub(super) versions: Vec<(usize, AttrVersion)>,
 }
 
 impl<'r> Reply<'r> {
     /// Creates an empty body.
-    pub(super) fn new(space: &'r mut [u8], held: &'r mut Vec<NodeId>) -> Self {
-        held.clear();
+    pub(super) fn new(space: &'r mut [u8], inodes: &'r mut ReplyInodes) -> Self {
+        inodes.held.clear();
+        inodes.versions.clear();
         Self {
             space,
             len: 0,
-            held,
+            inodes,
         }
     }
 
@@ -85,7 +95,12 @@ impl<'r> Reply<'r> {
 
     /// Records that the answer contains a node.
     pub(super) fn hold(&mut self, node: NodeId) {
-        self.held.push(node);
+        self.inodes.held.push(node);
+    }
+
+    /// Records the version of attributes that are valid as long as the 64 bits at byte `at` of the answer say.
+    pub(super) fn record_version(&mut self, at: usize, version: AttrVersion) {
+        self.inodes.versions.push((at, version));
     }
 }
 

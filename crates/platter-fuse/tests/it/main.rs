@@ -19,6 +19,7 @@ mod ioctls;
 mod async_writer;
 mod direct;
 mod attributes;
+mod overlaps;
 mod permissions;
 mod faults;
 mod against_linux;
