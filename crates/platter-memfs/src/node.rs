@@ -224,6 +224,7 @@ impl Node {
             project: self.project,
             size_bytes,
             sectors: pages * (PAGE / 512),
+            space_is_estimated: false,
             io_block_bytes: BLOCK_BYTES,
             device,
             accessed: self.accessed,

@@ -108,6 +108,9 @@ pub struct Attr {
     pub size_bytes: u64,
     /// Space allocated on disk, in units of 512 bytes.
     pub sectors: u64,
+    /// `sectors` may change although the file does not: space that is reserved becomes more or less when it is
+    /// allocated, and space beyond the end of the file is freed later.
+    pub space_is_estimated: bool,
     /// The preferred unit of I/O in bytes.
     pub io_block_bytes: u32,
     /// Device number of a character or block device.

@@ -58,6 +58,7 @@ impl HostFile {
             project: 0,
             size_bytes: found.stx_size,
             sectors: found.stx_blocks,
+            space_is_estimated: false,
             io_block_bytes: found.stx_blksize,
             device: DeviceNumber {
                 major: found.stx_rdev_major,

@@ -127,6 +127,7 @@ fn attr(number: u64, kind: FileKind, size_bytes: u64) -> Attr {
         project: 0,
         size_bytes,
         sectors: size_bytes / 512,
+        space_is_estimated: false,
         io_block_bytes: BLOCK_BYTES,
         device: DeviceNumber::default(),
         accessed: now,

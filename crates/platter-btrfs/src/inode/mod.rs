@@ -203,6 +203,7 @@ pub fn attr(item: &InodeItem, shown: u64, sector_bytes: u32) -> Attr {
         project: 0,
         size_bytes: item.size_bytes,
         sectors: allocated.unwrap_or(u64::MAX) >> 9,
+        space_is_estimated: false,
         io_block_bytes: sector_bytes,
         device: item.device,
         accessed: item.accessed,

@@ -101,6 +101,7 @@ impl Inode for StubDir {
             links: 1,
             size_bytes: 0,
             sectors: 0,
+            space_is_estimated: false,
             flags: 0,
             accessed: now,
             modified: now,

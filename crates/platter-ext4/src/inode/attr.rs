@@ -27,6 +27,7 @@ pub fn attr(inode: &Inode, geometry: &Geometry) -> Attr {
         project: inode.project,
         size_bytes: inode.size_bytes,
         sectors,
+        space_is_estimated: false,
         io_block_bytes: geometry.block_bytes,
         device: inode.device(),
         accessed: inode.accessed,

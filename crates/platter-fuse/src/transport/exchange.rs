@@ -15,11 +15,11 @@ use super::meaning::{changes, fallocate_mode, rename_mode, seek_target, xattr_mo
 use super::notice::{self, Notice};
 use super::protocol::{
     ALWAYS, AttrOut, BatchForgetIn, CopyFileRangeIn, CopyFileRangeOut, CreateIn, Dirent, EntryOut,
-    FOPEN_KEEP_CACHE, FSYNC_FDATASYNC, FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn,
-    GetXattrIn, GetXattrOut, InHeader, InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut,
-    MkDirIn, MkNodIn, Opcode, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn,
+    FOPEN_KEEP_CACHE, FSYNC_FDATASYNC, FallocateIn, ForgetIn, ForgetOne, FsyncIn, GetXattrIn,
+    GetXattrOut, InHeader, InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn,
+    MkNodIn, Opcode, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn,
     SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_CACHE,
-    WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
+    WRITE_KILL_SUIDGID, WriteIn, WriteOut, attr_valid, decode_device,
 };
 use super::reply::{Answered, Reply, ReplyInodes};
 use super::request::{Body, Request};
@@ -426,7 +426,7 @@ impl Turn<'_> {
     fn reply_attr(&mut self, read: &ReadAttr) -> Answer<()> {
         let at = self.reply.len() + offset_of!(AttrOut, attr_valid);
         self.reply.record_version(at, read.version);
-        self.reply.push(&AttrOut::new(FileAttr::new(&read.attr)))
+        self.reply.push(&AttrOut::new(&read.attr))
     }
 
     fn statx(&mut self, node: NodeId) -> Answer<()> {
@@ -434,7 +434,7 @@ impl Turn<'_> {
         let at = self.reply.len() + offset_of!(StatxOut, attr_valid);
         self.reply.record_version(at, version);
         self.reply.push(&StatxOut {
-            attr_valid: ALWAYS,
+            attr_valid: attr_valid(&attr),
             attr_valid_ns: 0,
             flags: 0,
             spare: [0; 2],
@@ -588,8 +588,10 @@ mod tests {
     use crate::attr_versions::AttrVersion;
     use crate::transport::protocol::{SetAttrFlags, SetAttrIn};
 
+    const LOOKUP: u32 = 1;
     const GETATTR: u32 = 3;
     const SETATTR: u32 = 4;
+    const STATX: u32 = 52;
 
     /// A root directory of which requests come while it is in use.
     #[derive(Debug)]
@@ -598,6 +600,7 @@ mod tests {
         server: OnceLock<Weak<Server>>,
         /// It is changed as soon as its attributes are read.
         is_overtaken: AtomicBool,
+        space_is_estimated: AtomicBool,
         /// The version of the attributes that were read during its last change.
         read_meanwhile: Mutex<Option<AttrVersion>>,
     }
@@ -614,7 +617,8 @@ mod tests {
         }
 
         fn attr(&self) -> Result<Attr> {
-            let attr = self.inode.attr()?;
+            let mut attr = self.inode.attr()?;
+            attr.space_is_estimated = self.space_is_estimated.load(Ordering::Relaxed);
             if self.is_overtaken.swap(false, Ordering::Relaxed) {
                 let changes = SetAttr {
                     permissions: Some(0o700),
@@ -716,6 +720,7 @@ mod tests {
                 inode: fs.root().unwrap(),
                 server: OnceLock::new(),
                 is_overtaken: AtomicBool::new(false),
+                space_is_estimated: AtomicBool::new(false),
                 read_meanwhile: Mutex::new(None),
             });
             let rooted = Rooted {
@@ -777,5 +782,21 @@ mod tests {
         assert_eq!(out.attr_valid, ALWAYS);
         let read = harness.root.read_meanwhile.lock().take().unwrap();
         assert!(!harness.server.is_current(read), "it was under way");
+    }
+
+    #[test]
+    fn attributes_with_estimated_space_are_not_valid() {
+        let harness = Harness::new();
+        for (is_estimated, valid) in [(false, ALWAYS), (true, 0)] {
+            let of_root = &harness.root.space_is_estimated;
+            of_root.store(is_estimated, Ordering::Relaxed);
+            assert_eq!(harness.attr_valid(), valid);
+            let body = harness.ask(LOOKUP, b".\0");
+            let (out, _) = EntryOut::read_from_prefix(&body).unwrap();
+            assert_eq!(out.attr_valid, valid);
+            let body = harness.ask(STATX, &[0_u8; 24]);
+            let (out, _) = StatxOut::read_from_prefix(&body).unwrap();
+            assert_eq!(out.attr_valid, valid);
+        }
     }
 }

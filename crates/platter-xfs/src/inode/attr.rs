@@ -74,6 +74,7 @@ pub fn attr(inode: &Inode, geometry: &Geometry) -> Attr {
         sectors: inode
             .blocks
             .saturating_mul(u64::from(geometry.block_bytes() >> 9)),
+        space_is_estimated: false,
         io_block_bytes: if is_device {
             DEVICE_IO_BYTES
         } else if inode.is_realtime() {

@@ -10,6 +10,12 @@ use crate::server::{EntryParam, Validity};
 /// The longest timeout in seconds that the kernel can add to its clock.
 pub(in crate::transport) const ALWAYS: u64 = 1 << 32;
 
+/// Returns how long attributes are valid, in seconds: not at all where space is estimated, which changes without the
+/// kernel.
+pub(in crate::transport) fn attr_valid(attr: &Attr) -> u64 {
+    if attr.space_is_estimated { 0 } else { ALWAYS }
+}
+
 impl EntryOut {
     pub(in crate::transport) fn new(entry: &EntryParam) -> Self {
         Self {
@@ -23,7 +29,7 @@ impl EntryOut {
                 Validity::Always => ALWAYS,
                 Validity::Never => 0,
             },
-            attr_valid: ALWAYS,
+            attr_valid: attr_valid(&entry.attr),
             entry_valid_ns: 0,
             attr_valid_ns: 0,
             attr: FileAttr::new(&entry.attr),
@@ -32,12 +38,12 @@ impl EntryOut {
 }
 
 impl AttrOut {
-    pub(in crate::transport) fn new(attr: FileAttr) -> Self {
+    pub(in crate::transport) fn new(attr: &Attr) -> Self {
         Self {
-            attr_valid: ALWAYS,
+            attr_valid: attr_valid(attr),
             attr_valid_ns: 0,
             unused: 0,
-            attr,
+            attr: FileAttr::new(attr),
         }
     }
 }

@@ -4,7 +4,7 @@
 mod structures;
 mod files;
 
-pub(super) use self::files::{ALWAYS, decode_device};
+pub(super) use self::files::{ALWAYS, attr_valid, decode_device};
 pub(super) use self::structures::{
     AttrOut, BatchForgetIn, CopyFileRangeIn, CopyFileRangeOut, CreateIn, DeleteOut, Dirent,
     EntryOut, FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut,

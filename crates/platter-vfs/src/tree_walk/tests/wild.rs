@@ -97,6 +97,7 @@ impl Inode for WildDir {
             project: 0,
             size_bytes: 0,
             sectors: 0,
+            space_is_estimated: false,
             io_block_bytes: 4096,
             device: DeviceNumber::default(),
             accessed: time,
