@@ -323,6 +323,15 @@ impl BlockMap {
         }
     }
 
+    /// Whether `count` more extents fit in the inode, so that none needs a tree block; true for block numbers.
+    #[must_use]
+    pub fn fits_in_root(&self, count: u64) -> bool {
+        match &self.form {
+            Form::Empty | Form::Indirect(_) => true,
+            Form::Extents(map) => count <= map.free_in_root() as u64,
+        }
+    }
+
     /// Returns a mapped block of the file in this logical cluster, and its physical block.
     pub fn place_in_cluster(
         &self,

@@ -161,6 +161,7 @@ impl AttributedInode for Ext4Inode {
             // Otherwise, programs take a file of which nothing is allocated yet for a hole.
             let reserved = state.delayed.reserved_blocks(geometry);
             attr.sectors += reserved * u64::from(geometry.block_bytes >> 9);
+            attr.space_is_estimated = state.has_estimated_space(geometry);
         }
         if self.kind == FileKind::Directory && state.inode.links == 0 {
             // As Linux shows a directory that was removed while open.

@@ -110,6 +110,19 @@ impl Delayed {
         ranges.map(|range| u64::from(range.end - range.start)).sum()
     }
 
+    /// Returns how many more extents there may be once all dirty blocks are written: one for each that has a cluster to
+    /// itself, two for each other one, which may lie between unwritten blocks.
+    pub(super) fn new_extents_max(&self, geometry: &Geometry) -> u64 {
+        let dirty = self.dirty.within(0..u32::MAX);
+        let dirty: u64 = dirty.map(|range| u64::from(range.end - range.start)).sum();
+        let alone = if geometry.cluster_blocks == 1 {
+            self.reserved_clusters()
+        } else {
+            0
+        };
+        (2 * dirty).saturating_sub(alone)
+    }
+
     /// Removes blocks of one leaf array that are on the device now, and the reservations of the clusters and
     /// the leaf array that they lie in. Returns how much was reserved.
     pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> Reserved {

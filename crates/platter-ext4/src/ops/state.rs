@@ -10,8 +10,8 @@ use crate::directory::{Directory, DirectoryMut, LINKS_MAX};
 use crate::file::Contents;
 use crate::inode;
 use crate::mapping::{BlockMap, BlockSource, MapChange};
-use crate::ondisk::Inode;
 use crate::ondisk::jbd2::Sequence;
+use crate::ondisk::{Geometry, Inode};
 use crate::txn::Handle;
 
 /// The on-disk state of an inode, as of the running transaction.
@@ -71,6 +71,14 @@ impl InodeState {
             inode: &mut self.inode,
         };
         (&mut self.map, change)
+    }
+
+    /// Whether writeback may allocate another number of blocks than is reserved: tree blocks, and fewer indirect blocks,
+    /// as one that several leaf arrays lack is reserved for each.
+    pub(super) fn has_estimated_space(&self, geometry: &Geometry) -> bool {
+        let delayed = &self.delayed;
+        !delayed.is_empty()
+            && (delayed.has_leaves() || !self.map.fits_in_root(delayed.new_extents_max(geometry)))
     }
 
     /// Whether it has blocks, or a reservation of some.

@@ -161,6 +161,19 @@ impl ExtentMap {
         self.node(&self.root, None).is_ok_and(is_blank)
     }
 
+    /// Returns how many more extents fit in the root; none if there are levels below it.
+    pub(super) fn free_in_root(&self) -> usize {
+        let free = |root: ExtentNode<'_>| {
+            let capacity = node_capacity(self.root.len());
+            if root.depth == 0 {
+                capacity.saturating_sub(root.extents().count())
+            } else {
+                0
+            }
+        };
+        self.node(&self.root, None).map_or(0, free)
+    }
+
     /// Returns the number of levels below the root.
     pub(super) fn depth(&self) -> u16 {
         self.node(&self.root, None).map_or(0, |root| root.depth)

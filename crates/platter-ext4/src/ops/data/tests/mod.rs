@@ -682,6 +682,30 @@ fn reserved_space_counts_as_allocated() {
     }
 }
 
+#[test]
+fn space_is_estimated_where_the_mapping_may_grow() {
+    let sectors = |file: &File| {
+        let attr = file.node.attr().unwrap();
+        (attr.sectors, attr.space_is_estimated)
+    };
+    // What the inode maps by itself, in blocks.
+    for (shape, inside) in [(EXTENTS, 4), (INDIRECT, 12)] {
+        let mut file = File::new(1, shape);
+        file.write(0, inside * 1024);
+        let exact = sectors(&file);
+        assert_eq!(exact, (inside * 2, false));
+        file.node.sync(false).unwrap();
+        assert_eq!(sectors(&file), exact);
+        for block in 1..10 {
+            file.write((inside + 2 * block) * 4096, 1000);
+        }
+        assert!(sectors(&file).1);
+        file.node.sync(false).unwrap();
+        // A tree block, or an indirect block, which is reserved only once for all of them.
+        assert_eq!(sectors(&file), ((inside + 9 + 1) * 2, false));
+    }
+}
+
 /// Each write of data fails once: the sync reports it, the next one writes what is left, and nothing
 /// is lost or allocated twice.
 #[test]
