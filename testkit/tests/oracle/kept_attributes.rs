@@ -1,7 +1,9 @@
 //! What the kernel keeps of attributes, compared with what the filesystem itself says after every change that
 //! is made through the mount.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -265,5 +267,43 @@ fn cached_attributes_are_current_after_every_change() {
             drop((session, volume));
             assert_clean(&image, layout);
         }
+    }
+}
+
+/// Trees of extents get blocks at writeback, and indirect blocks are reserved for each that lacks them.
+#[test]
+fn space_that_writeback_changes_is_not_cached() {
+    let directory = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (
+        directory.path().join("image"),
+        directory.path().join("mount"),
+    );
+    let open = MountOptions::new().writing(WriteOptions {
+        commit_interval: None,
+        ..WriteOptions::default()
+    });
+    for layout in LAYOUTS {
+        mke2fs::make(&image, IMAGE_KIB, layout, None).unwrap();
+        let volume = open.open(&ImageSpec::parse(&image).unwrap()).unwrap();
+        let mut session = served::mount_volume(&volume, &mountpoint, "").unwrap();
+        let path = mountpoint.join("link");
+        let file = File::create(&path).unwrap();
+        for block in 0..40 {
+            file.write_all_at(b"text", block << 15).unwrap();
+        }
+        drop(file);
+        let blocks = || path.metadata().unwrap().blocks();
+        let assert_current = |when: &str| {
+            let found = differences(&volume, &mountpoint, FIELDS, when);
+            assert!(found.is_empty(), "{layout:?}: {found:#?}");
+        };
+        let before = blocks();
+        assert_current("delayed");
+        volume.filesystem().sync().unwrap();
+        assert_ne!(blocks(), before, "{layout:?}");
+        assert_current("written");
+        served::unmount(&mut session).unwrap();
+        drop((session, volume));
+        assert_clean(&image, layout);
     }
 }

@@ -198,6 +198,34 @@ fn idle_files_lose_blocks_beyond_their_end() {
     assert!(sectors(&idle) > 3 * PIECE_SECTORS);
 }
 
+#[test]
+fn space_is_estimated_while_it_may_change() {
+    let mounted = Mounted::new(Preallocation::Dynamic);
+    let shown = |file: &Arc<dyn Inode>| {
+        let attr = file.attr().unwrap();
+        (attr.sectors, attr.space_is_estimated)
+    };
+    // Its blocks have mappings in the inode, wherever they come to lie.
+    let file = mounted.file("file");
+    file.append(&vec![7; PIECE]).unwrap();
+    assert_eq!(shown(&file), (PIECE_SECTORS, false));
+    file.sync(false).unwrap();
+    assert_eq!(shown(&file), (PIECE_SECTORS, false));
+    append(&file);
+    assert_eq!(shown(&file), (3 * PIECE_SECTORS, true));
+    mounted.clock.advance(Duration::from_secs(40));
+    eof_blocks::free_idle(&mounted.xfs.superblock);
+    assert_eq!(shown(&file), (2 * PIECE_SECTORS, false));
+    // The mappings of this one get a block of their own.
+    let scattered = mounted.file("scattered");
+    for block in 0..30 {
+        scattered.write_at(block * PIECE as u64, b"text").unwrap();
+    }
+    assert_eq!(shown(&scattered), (30 * 8, true));
+    scattered.sync(false).unwrap();
+    assert_eq!(shown(&scattered), (31 * 8, false));
+}
+
 /// Writes until there is no space. Returns how much that was.
 fn fill(file: &Arc<dyn Inode>) -> u64 {
     let mut written = 0;

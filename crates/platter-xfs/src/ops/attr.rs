@@ -28,6 +28,7 @@ impl AttributedInode for Inode {
             let reserved = state.delayed.reserved();
             let sectors = reserved.saturating_mul(u64::from(geometry.block_bytes() >> 9));
             attr.sectors = attr.sectors.saturating_add(sectors);
+            attr.space_is_estimated = self.growth.is_listed() || state.has_estimated_space();
         }
         attr
     }

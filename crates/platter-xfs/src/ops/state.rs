@@ -17,9 +17,10 @@ use crate::file::Contents;
 use crate::fork::InodeEdit;
 use crate::inode;
 use crate::mapping::ForkMap;
-use crate::ondisk::InodeNr;
+use crate::ondisk::btree::DiskMapping;
 use crate::ondisk::inode::edit::core_mut;
 use crate::ondisk::inode::{InodeFlags2, time};
+use crate::ondisk::{ForkFormat, InodeFlags, InodeNr};
 
 /// Which times of an inode change.
 #[derive(Debug, Clone, Copy, Default)]
@@ -136,6 +137,23 @@ impl InodeState {
     /// The B-tree of the mappings.
     pub(super) fn mapping_tree(&self, context: &FsContext) -> MappingTree {
         MappingTree::new(&self.map, context.geometry())
+    }
+
+    /// Whether writeback may allocate another number of blocks than is reserved to contents: those of a B-tree of
+    /// mappings, and what an extent size hint asks for; where blocks are shared, those of other files come back.
+    pub(super) fn has_estimated_space(&self) -> bool {
+        if self.delayed.dirty().is_empty() {
+            return false;
+        }
+        let inode = &self.inode;
+        let has_hint = inode.flags.contains(InodeFlags::EXTSIZE);
+        if has_hint || inode.flags2.contains(InodeFlags2::REFLINK) || inode.is_realtime() {
+            return true;
+        }
+        let fork = inode.data_fork();
+        let capacity = (fork.bytes.len() / size_of::<DiskMapping>()) as u64;
+        let count = fork.extents.saturating_add(self.delayed.new_mappings_max());
+        fork.format != ForkFormat::Extents || count > capacity
     }
 
     /// Takes out blocks that are on the device, or are not to be written any more. Returns the reserved blocks that

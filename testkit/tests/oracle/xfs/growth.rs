@@ -316,3 +316,32 @@ fn close_of_a_mounted_file_frees_what_is_beyond_its_end() {
     volume.close().unwrap();
     assert_clean(&image, ("closed", "strictatime"));
 }
+
+/// The kernel sends no request when a mount frees what is beyond the end of a file.
+#[test]
+fn space_beyond_the_end_is_not_cached_by_the_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (dir.path().join("image"), dir.path().join("mount"));
+    xfs::make(&image, 64 << 10, &[]).unwrap();
+    let volume = volume(&image, "");
+    let filesystem = volume.filesystem();
+    let mut session = served::mount_volume(&volume, &mountpoint, "").unwrap();
+    let path = mountpoint.join("file");
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).append(true).open(&path).unwrap();
+    let blocks = || path.metadata().unwrap().blocks();
+    let contents = 2 * PIECE_BYTES as u64 / 512;
+    for _ in 0..2 {
+        file.write_all(&vec![7; PIECE_BYTES]).unwrap();
+        filesystem.sync().unwrap();
+    }
+    assert!(blocks() > contents);
+    // A freeze frees it as an idle time does.
+    filesystem.freeze().unwrap();
+    filesystem.thaw().unwrap();
+    assert_eq!(blocks(), contents);
+    drop(file);
+    served::unmount(&mut session).unwrap();
+    volume.close().unwrap();
+    assert_clean(&image, ("idle", ""));
+}

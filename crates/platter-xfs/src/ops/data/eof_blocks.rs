@@ -135,7 +135,8 @@ impl Drop for Shortage<'_> {
 }
 
 impl FileGrowth {
-    fn is_listed(&self) -> bool {
+    /// Whether the file may have blocks beyond its end, or get some, which it loses later.
+    pub(in crate::ops) fn is_listed(&self) -> bool {
         self.is_listed.load(Ordering::Acquire)
     }
 }
