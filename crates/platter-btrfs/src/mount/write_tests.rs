@@ -566,6 +566,36 @@ fn preallocated_and_unshared_space_is_written_where_it_is() {
 }
 
 #[test]
+fn space_is_estimated_where_dirty_sectors_replace_others() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let create = |path| {
+        let kind = CreateKind::Regular;
+        let made = root.create(&Context::root(), name(path), kind, 0o644);
+        made.unwrap()
+    };
+    let shown = |file: &dyn Inode| {
+        let attr = file.attr().unwrap();
+        (attr.sectors, attr.space_is_estimated)
+    };
+    let (file, short) = (create("file"), create("short"));
+    file.write_at(0, &[7; 8192]).unwrap();
+    short.write_at(0, b"inside of the item").unwrap();
+    for _ in 0..2 {
+        assert_eq!([shown(&*file), shown(&*short)], [(16, false), (8, false)]);
+        file.sync(false).unwrap();
+        short.sync(false).unwrap();
+    }
+    file.write_at(0, &[8; 4096]).unwrap();
+    assert_eq!(shown(&*file), (24, true));
+    file.sync(false).unwrap();
+    assert_eq!(shown(&*file), (16, false));
+    drop((file, short, root));
+    mounted.unmount().unwrap();
+}
+
+#[test]
 fn equal_files_of_the_kernel_are_deduped() {
     let pool = Pool::make(1, 128, &["-m", "single"]);
     pool.run(

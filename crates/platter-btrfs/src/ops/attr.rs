@@ -48,6 +48,8 @@ impl AttributedInode for BtrfsInode {
         if self.kind == FileKind::Regular {
             attr.size_bytes = self.data.size_bytes();
             attr.sectors += delayed * u64::from(sector_bytes >> 9);
+            // What is dirty may replace what is allocated.
+            attr.space_is_estimated = delayed > 0 && item.allocated_bytes > 0;
         }
         attr
     }
