@@ -31,6 +31,10 @@ use crate::server::{
     PlusLine, ReadAttr, Server, Validity, WriteFrom, WriteManner, XattrChange, ioctl,
 };
 
+/// Bytes that `COPY_FILE_RANGE` copies at most, as its reply counts them in 32 bits: whole blocks of all sizes, so that
+/// the next copy can share blocks as well. Linux before 6.18 may ask for more.
+const COPIED_BYTES_MAX: u64 = (1 << 32) - (64 << 10);
+
 /// Processes the requests of one serving thread.
 pub(super) struct Exchange<'s> {
     server: &'s Server,
@@ -378,9 +382,10 @@ impl Turn<'_> {
             Opcode::Flush => Err(server.not_needed(Operation::Flush)),
             Opcode::Access => Err(server.not_needed(Operation::Access)),
             Opcode::CopyFileRange => {
-                let copied = self.copy_range(change, node, &body.take()?)?;
-                // The size is limited by the request.
-                let size = u32::try_from(copied).unwrap_or(u32::MAX);
+                let mut asked: CopyFileRangeIn = body.take()?;
+                asked.length = asked.length.min(COPIED_BYTES_MAX);
+                let copied = self.copy_range(change, node, &asked)?;
+                let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
                 self.reply.push(&WriteOut { size, unused: 0 })
             }
             Opcode::CopyFileRange64 => {
@@ -591,7 +596,9 @@ mod tests {
     const LOOKUP: u32 = 1;
     const GETATTR: u32 = 3;
     const SETATTR: u32 = 4;
+    const COPY_FILE_RANGE: u32 = 47;
     const STATX: u32 = 52;
+    const COPY_FILE_RANGE_64: u32 = 53;
 
     /// A root directory of which requests come while it is in use.
     #[derive(Debug)]
@@ -603,6 +610,8 @@ mod tests {
         space_is_estimated: AtomicBool,
         /// The version of the attributes that were read during its last change.
         read_meanwhile: Mutex<Option<AttrVersion>>,
+        /// The range that was copied last.
+        copied: Mutex<Range<u64>>,
     }
 
     impl Root {
@@ -668,6 +677,11 @@ mod tests {
             *self.read_meanwhile.lock() = Some(read.version);
             self.inode.set_attr(context, changes)
         }
+
+        fn copy_range(&self, _: &dyn Inode, range: Range<u64>, _: u64) -> Result<u64> {
+            *self.copied.lock() = range.clone();
+            Ok(range.end - range.start)
+        }
     }
 
     #[derive(Debug)]
@@ -722,6 +736,7 @@ mod tests {
                 is_overtaken: AtomicBool::new(false),
                 space_is_estimated: AtomicBool::new(false),
                 read_meanwhile: Mutex::new(None),
+                copied: Mutex::new(0..0),
             });
             let rooted = Rooted {
                 fs,
@@ -798,5 +813,29 @@ mod tests {
             let (out, _) = StatxOut::read_from_prefix(&body).unwrap();
             assert_eq!(out.attr_valid, valid);
         }
+    }
+
+    #[test]
+    fn copy_is_no_longer_than_its_reply_can_count() {
+        let harness = Harness::new();
+        let mut asked = CopyFileRangeIn::new_zeroed();
+        (asked.offset_in, asked.length) = (1 << 20, 5 << 30);
+        (asked.node_out, asked.offset_out) = (NodeId::ROOT.0, 1 << 40);
+        let copied = || {
+            let copied = harness.root.copied.lock().clone();
+            assert_eq!(copied.start, 1 << 20);
+            copied.end - copied.start
+        };
+        let body = harness.ask(COPY_FILE_RANGE, &asked);
+        let (out, _) = WriteOut::read_from_prefix(&body).unwrap();
+        assert_eq!(u64::from(out.size), copied());
+        assert!(copied() > 3 << 30 && copied().is_multiple_of(64 << 10));
+        let body = harness.ask(COPY_FILE_RANGE_64, &asked);
+        let (out, _) = CopyFileRangeOut::read_from_prefix(&body).unwrap();
+        assert_eq!((out.bytes, copied()), (asked.length, asked.length));
+        asked.length = 4096;
+        let body = harness.ask(COPY_FILE_RANGE, &asked);
+        let (out, _) = WriteOut::read_from_prefix(&body).unwrap();
+        assert_eq!((out.size, copied()), (4096, 4096));
     }
 }
