@@ -107,12 +107,20 @@ pub fn mount(
     let signals = signals.transpose().map_err(MountError::Setup)?;
     let (device, attachment) = attach::attach(mountpoint, server.options(), checks_permissions)?;
     server.set_device(attachment.device());
-    let watched = device.try_clone();
+    let watched = match device.try_clone() {
+        Ok(watched) => watched,
+        Err(error) => {
+            // Unmounting may need a descriptor.
+            drop(device);
+            let _ = attachment.detach(WhenBusy::Detach);
+            return Err(MountError::Setup(error));
+        }
+    };
     // From here on its drop undoes the mount.
     let mut session = Session {
         server,
         attachment: Arc::new(attachment),
-        device: watched.map_err(MountError::Setup)?,
+        device: watched,
         events: Mutex::new(events),
         sender,
         stage: Stage::Attached,

@@ -33,9 +33,18 @@ pub(super) fn mount(
         Ok(command.env("_FUSE_COMMFD", "0").stdin(theirs.try_clone()?))
     })?;
     drop(theirs);
-    let received = receive_descriptor(&ours).map_err(failed)?;
-    let message = finish(&mut child).map_err(failed)?;
-    received.ok_or(AttachError::Helper { message })
+    let received = receive_descriptor(&ours).map_err(failed);
+    let message = finish(&mut child).map_err(failed);
+    let connection = received.and_then(|received| {
+        let message = message?;
+        received.ok_or(AttachError::Helper { message })
+    });
+    let has_mounted = child.wait().is_ok_and(|status| status.success());
+    if connection.is_err() && has_mounted {
+        // Without a server it would stay, and fail its users.
+        let _ = unmount(mountpoint, WhenBusy::Detach);
+    }
+    connection
 }
 
 /// Takes the mount off `mountpoint`.

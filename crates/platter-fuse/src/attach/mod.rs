@@ -83,9 +83,18 @@ pub(crate) fn attach(
             true,
         ),
     };
-    let device = device_at(&mountpoint)
-        .map_err(|error| system(&mountpoint, "reading the table of mounts", error))?
-        .ok_or_else(|| system(&mountpoint, "mount", Errno::NOENT.into()))?;
+    let found = device_at(&mountpoint)
+        .map_err(|error| system(&mountpoint, "reading the table of mounts", error))
+        .and_then(|found| found.ok_or_else(|| system(&mountpoint, "mount", Errno::NOENT.into())));
+    let device = match found {
+        Ok(device) => device,
+        Err(error) => {
+            // Without a server it would stay, and fail its users. Unmounting may need a descriptor.
+            drop(connection);
+            let _ = unmount(&mountpoint, by_helper, WhenBusy::Detach);
+            return Err(error);
+        }
+    };
     let attachment = Attachment {
         unique_id: unique_mount_id(&mountpoint),
         mountpoint,
@@ -93,6 +102,20 @@ pub(crate) fn attach(
         by_helper,
     };
     Ok((connection, attachment))
+}
+
+/// Unmounts what is mounted on top at `mountpoint`.
+fn unmount(mountpoint: &Path, by_helper: bool, when_busy: WhenBusy) -> Result<(), AttachError> {
+    if by_helper {
+        return helper::unmount(mountpoint, when_busy);
+    }
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, when_busy == WhenBusy::Detach);
+    match rustix::mount::unmount(mountpoint, flags) {
+        // Another process was faster.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(error) => Err(system(mountpoint, "unmount", error.into())),
+    }
 }
 
 /// Mounts without help; `None` where that is not permitted.
@@ -147,23 +170,17 @@ impl Attachment {
         if !self.is_attached() {
             return Ok(());
         }
-        if self.by_helper {
-            return helper::unmount(&self.mountpoint, when_busy);
-        }
-        let mut flags = UnmountFlags::NOFOLLOW;
-        flags.set(UnmountFlags::DETACH, when_busy == WhenBusy::Detach);
-        match rustix::mount::unmount(&self.mountpoint, flags) {
-            // Another process was faster.
-            Ok(()) | Err(Errno::INVAL) => Ok(()),
-            Err(error) => Err(system(&self.mountpoint, "unmount", error.into())),
-        }
+        unmount(&self.mountpoint, self.by_helper, when_busy)
     }
 
     /// Whether ours is what is mounted there; what came over it since is not for us to take off.
     pub(crate) fn is_attached(&self) -> bool {
-        let mounted = device_at(&self.mountpoint);
-        mounted.is_ok_and(|mounted| mounted == Some(self.device))
-            && unique_mount_id(&self.mountpoint) == self.unique_id
+        let is_there = match device_at(&self.mountpoint) {
+            Ok(mounted) => mounted == Some(self.device),
+            // A process that can open no more files still has to unmount.
+            Err(_) => self.unique_id.is_some(),
+        };
+        is_there && unique_mount_id(&self.mountpoint) == self.unique_id
     }
 
     /// Lets the kernel read ahead as far as one request goes, where we may: only the superuser can,

@@ -268,6 +268,38 @@ fn a_mount_point_that_is_none_is_refused() {
 }
 
 #[test]
+fn mount_that_fails_leaves_nothing_mounted() {
+    let dir = TempDir::with_prefix("platter-fuse-").unwrap();
+    let mountpoint = dir.path().join("mount");
+    fs::create_dir(&mountpoint).unwrap();
+    let mut failures = 0;
+    // Each step that needs a descriptor is the first that gets none.
+    for limit in 4..24 {
+        let mut server = Command::new("prlimit");
+        server
+            .arg(format!("--nofile={limit}:{limit}"))
+            .arg(example("memory_mount"))
+            .arg(&mountpoint)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut server = server.spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(server.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        if line == "ready\n" {
+            // It may have ended by itself.
+            let _ = Command::new("umount").arg(&mountpoint).output();
+        }
+        let ended = server.wait().unwrap();
+        let is_left = is_mounted(&mountpoint);
+        force_detach(&mountpoint);
+        assert!(!is_left, "with {limit} descriptors: {line:?}, {ended}");
+        failures += usize::from(!ended.success());
+    }
+    assert!((2..20).contains(&failures), "{failures}");
+}
+
+#[test]
 fn a_signal_unmounts_and_ends_well() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut served = Served::new();
