@@ -12,7 +12,7 @@ use platter_vfs::{
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Answer, Caller, EntryParam, ReadAttr, Server};
+use super::{Answer, Caller, EntryParam, ReadAttr, Server, Validity};
 use crate::Operation;
 use crate::node::NodeId;
 
@@ -58,6 +58,14 @@ pub(crate) enum Effect {
     Foreseen,
     /// It keeps attributes of this node that have changed, until a notice drops them.
     Unforeseen(NodeId),
+}
+
+/// A name that the kernel keeps although others change with it: it came from a directory that does not fold case to one
+/// that does.
+#[derive(Debug)]
+pub(crate) struct KeptName {
+    pub(crate) dir: NodeId,
+    pub(crate) name: Vec<u8>,
 }
 
 /// What came of a copy.
@@ -177,7 +185,7 @@ impl<'s> Change<'s> {
         (new_parent, new_name): (NodeId, &[u8]),
         mode: RenameMode,
         effect: &mut Effect,
-    ) -> Answer<()> {
+    ) -> Answer<Option<KeptName>> {
         let Self { server, caller } = *self;
         server.counters.count(Operation::Rename);
         server.must_be_writable()?;
@@ -190,7 +198,22 @@ impl<'s> Change<'s> {
         let _of_files = server.begin_changes([moved.as_ref(), replaced.as_ref()]);
         let renamed = dir.rename(&context, name, new_dir.id(), new_name, mode);
         server.keep_nameless(replaced, effect);
-        server.check(renamed)
+        server.check(renamed)?;
+        if parent == new_parent {
+            return Ok(None);
+        }
+        let [old, new] = [&dir, &new_dir].map(|dir| server.name_validity(&**dir));
+        Ok(match (old, new) {
+            (Validity::Always, Validity::Never) => Some(KeptName {
+                dir: new_parent,
+                name: new_name.to_vec(),
+            }),
+            (Validity::Never, Validity::Always) if mode == RenameMode::Exchange => Some(KeptName {
+                dir: parent,
+                name: name.to_vec(),
+            }),
+            _ => None,
+        })
     }
 
     pub(crate) fn set_attributes(&self, node: NodeId, changes: &Changes) -> Answer<ReadAttr> {

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 pub(crate) use self::caller::Caller;
 pub(crate) use self::change::{
-    Change, Changes, Effect, MakeKind, WriteFrom, WriteManner, XattrChange,
+    Change, Changes, Effect, KeptName, MakeKind, WriteFrom, WriteManner, XattrChange,
 };
 pub(crate) use self::ioctl::{ChangedName, IoctlAnswer};
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
@@ -142,6 +142,12 @@ impl Server {
     /// Whether ioctls may change names.
     pub(crate) fn has_subvolumes(&self) -> bool {
         self.fs.subvolumes().is_some()
+    }
+
+    /// Whether the kernel may have to hear of names: those that ioctls change, and those that are moved to where names
+    /// fold.
+    pub(crate) fn announces_names(&self) -> bool {
+        self.has_subvolumes() || !self.options.read_only
     }
 
     /// Whether ACLs take part in permission checks.

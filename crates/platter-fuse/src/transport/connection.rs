@@ -2,18 +2,17 @@
 //! over `io_uring` if the kernel offers it, else over the device.
 
 use std::io;
-use std::iter;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
 use zerocopy::IntoBytes;
 
 use super::device::{self, Share, receive, request_bytes, send};
 use super::greeting::{Greeting, greet};
-use super::notice::{self, Notices};
+use super::notice::{self, Notice, Notices};
 use super::protocol::{InitFlags, InitOut, OUT_HEADER_BYTES, OutHeader};
 use super::ring::Rings;
 use crate::server::Server;
@@ -95,16 +94,21 @@ impl Connection {
     /// Serves until the mount is gone, and signals `begin` at the start.
     pub(crate) fn serve(&self, begin: &Sender<()>) -> io::Result<()> {
         let (notices, [of_pages, of_names]) = Notices::new();
-        let of_pages = ("platter-notices", of_pages);
-        let of_names = (self.server.has_subvolumes()).then_some(("platter-names", of_names));
+        let announces_names = self.server.announces_names();
         // The notice threads end when the last sender is dropped.
         thread::scope(move |scope| {
-            for (name, to_give) in iter::once(of_pages).chain(of_names) {
+            let start = |name: &str, to_give: Receiver<Notice>| {
                 let giver = thread::Builder::new().name(name.to_owned());
-                let server = &*self.server;
-                giver.spawn_scoped(scope, move || {
-                    notice::give(server, self.device.as_fd(), &to_give);
-                })?;
+                let give = move || notice::give(&self.server, self.device.as_fd(), &to_give);
+                giver.spawn_scoped(scope, give).map(drop)
+            };
+            start("platter-notices", of_pages)?;
+            if announces_names {
+                let started = start("platter-names", of_names);
+                // Without it, only names that were moved to where case folds are kept too long.
+                if self.server.has_subvolumes() {
+                    started?;
+                }
             }
             // The receiver may have given up.
             let _ = begin.send(());

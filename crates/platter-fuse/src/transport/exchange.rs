@@ -27,8 +27,8 @@ use crate::Operation;
 use crate::ioctl::sets_flags;
 use crate::node::NodeId;
 use crate::server::{
-    Answer, Caller, Change, ChangedName, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile,
-    PlusLine, ReadAttr, Server, Validity, WriteFrom, WriteManner, XattrChange, ioctl,
+    Answer, Caller, Change, ChangedName, DirLine, Effect, EntryParam, KeptName, Looked, MakeKind,
+    PlusFile, PlusLine, ReadAttr, Server, Validity, WriteFrom, WriteManner, XattrChange, ioctl,
 };
 
 /// Bytes that `COPY_FILE_RANGE` copies at most, as its reply counts them in 32 bits: whole blocks of all sizes, so that
@@ -61,6 +61,8 @@ struct Turn<'t> {
     changing: Option<NodeId>,
     /// A name that changed without the kernel.
     changed_name: Option<ChangedName>,
+    /// A name that the kernel is not to keep.
+    kept_name: Option<KeptName>,
 }
 
 /// Outcome of a request.
@@ -115,6 +117,7 @@ impl<'s> Exchange<'s> {
             read_here: None,
             changing: None,
             changed_name: None,
+            kept_name: None,
         };
         let answer = server.guarded(|_| turn.carry_out(opcode, &header, body));
         let Turn {
@@ -125,6 +128,7 @@ impl<'s> Exchange<'s> {
             read_here,
             changing,
             changed_name,
+            kept_name,
             ..
         } = turn;
         let len = reply.len();
@@ -172,6 +176,7 @@ impl<'s> Exchange<'s> {
                     opcode == Opcode::Write && !self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 (is_stale && !knows).then_some(Notice::Changed(node))
             }
+            (Opcode::Rename | Opcode::Rename2, Ok(())) => kept_name.map(Notice::KeptName),
             _ => half_changed.map(Notice::StalePages),
         };
         self.expire_overtaken(space);
@@ -278,12 +283,16 @@ impl Turn<'_> {
             Opcode::Rename => {
                 let RenameIn { new_dir } = body.take()?;
                 let (from, to) = ((node, body.name()?), (NodeId(new_dir), body.name()?));
-                change.rename(from, to, RenameMode::Replace, &mut self.effect)
+                let mode = RenameMode::Replace;
+                self.kept_name = change.rename(from, to, mode, &mut self.effect)?;
+                Ok(())
             }
             Opcode::Rename2 => {
                 let Rename2In { new_dir, flags, .. } = body.take()?;
                 let (from, to) = ((node, body.name()?), (NodeId(new_dir), body.name()?));
-                change.rename(from, to, rename_mode(flags)?, &mut self.effect)
+                let mode = rename_mode(flags)?;
+                self.kept_name = change.rename(from, to, mode, &mut self.effect)?;
+                Ok(())
             }
             Opcode::Read => {
                 let asked: ReadIn = body.take()?;

@@ -15,12 +15,12 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::later::{Action, Later};
 use super::protocol::{
-    DeleteOut, InvalidateEntryOut, InvalidateOut, IoctlOut, LseekOut, NOTIFY_DELETE,
+    DeleteOut, EXPIRE_ONLY, InvalidateEntryOut, InvalidateOut, IoctlOut, LseekOut, NOTIFY_DELETE,
     NOTIFY_INVALIDATE, NOTIFY_INVALIDATE_ENTRY, OUT_HEADER_BYTES, OutHeader,
 };
 use super::reply::Answered;
 use crate::node::NodeId;
-use crate::server::{Answer, ChangedName, Server, ioctl};
+use crate::server::{Answer, ChangedName, KeptName, Server, ioctl};
 
 /// Maximum delay of a notification of stale attributes, so that a process that keeps writing does
 /// not refetch them each time.
@@ -29,7 +29,7 @@ const CHANGED_DELAY: Duration = Duration::from_millis(50);
 const CHANGED_MAX: usize = 64;
 
 /// Where serving threads leave notices. The threads that give them exist until the last of these is dropped; that of
-/// names only where there are subvolumes.
+/// names only where [names are announced](Server::announces_names), and may be missing where none is for subvolumes.
 #[derive(Clone)]
 pub(super) struct Notices {
     pages: Sender<Notice>,
@@ -49,8 +49,12 @@ impl Notices {
         } else {
             &self.pages
         };
+        let is_needed = !matches!(notice, Notice::KeptName(_));
         let sent = queue.send(notice);
-        debug_assert!(sent.is_ok(), "the threads outlive the senders");
+        debug_assert!(
+            sent.is_ok() || !is_needed,
+            "the threads outlive the senders"
+        );
     }
 }
 
@@ -60,6 +64,8 @@ pub(super) enum Notice {
     Changed(NodeId),
     /// The kernel's pages of this node must not be written, or may be others than those of the file.
     StalePages(NodeId),
+    /// The kernel keeps this name longer than it may.
+    KeptName(KeptName),
     /// An answer that depends on an action of the kernel.
     Later(Later, Asker),
 }
@@ -68,6 +74,7 @@ impl Notice {
     /// Whether the kernel takes the lock of a directory for it.
     fn is_of_name(&self) -> bool {
         match self {
+            Self::KeptName(_) => true,
             Self::Later(later, _) => later.is_of_name(),
             Self::Changed(_) | Self::StalePages(_) => false,
         }
@@ -108,6 +115,9 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
         match notice {
             Notice::Changed(node) => changed.push(node),
             Notice::StalePages(node) => invalidate(device, node, 0, 0),
+            Notice::KeptName(KeptName { dir, name }) => {
+                invalidate_entry(device, dir, &name, EXPIRE_ONLY);
+            }
             Notice::Later(later, asker) => {
                 match asker {
                     Asker::Device(device) => finish(server, device.as_fd(), &later),
@@ -138,17 +148,21 @@ pub(super) fn drop_attributes(device: BorrowedFd<'_>, node: NodeId) {
 /// Invalidates an entry of a directory, and the directory's attributes. Waits for requests in
 /// progress that change the directory.
 pub(crate) fn drop_entry(device: BorrowedFd<'_>, dir: NodeId, name: &[u8]) {
+    invalidate_entry(device, dir, name, 0);
+    invalidate(device, dir, 0, 0);
+}
+
+fn invalidate_entry(device: BorrowedFd<'_>, dir: NodeId, name: &[u8], flags: u32) {
     let out = InvalidateEntryOut {
         parent: dir.0,
         name_len: u32::try_from(name.len()).unwrap_or(u32::MAX),
-        flags: 0,
+        flags,
     };
     notify(
         device,
         NOTIFY_INVALIDATE_ENTRY,
         &[out.as_bytes(), name, &[0]].concat(),
     );
-    invalidate(device, dir, 0, 0);
 }
 
 /// Notifies the kernel that an entry of a directory was removed, with its inode, so that inotify

@@ -17,10 +17,12 @@ use platter_vfs::{
     ExtentSink, FallocateMode, Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget,
     SetAttr, StatFs, SystemClock,
 };
-use rustix::fs::{Dir, FallocateFlags, FileType, Mode, OFlags, fallocate};
+use rustix::fs::{
+    CWD, Dir, FallocateFlags, FileType, Mode, OFlags, RenameFlags, fallocate, renameat_with,
+};
 use rustix::io::Errno;
 
-use crate::mounted::{Mounted, plant};
+use crate::mounted::{Mounted, plant, soon};
 
 /// What is wrong with a filesystem.
 #[derive(Debug, Clone, Default)]
@@ -386,17 +388,19 @@ fn change_that_fails_half_done_is_seen() {
     mounted.unmount();
 }
 
+/// Makes a directory whose names fold, with a file.
+fn plant_folding(fs: &MemFs) {
+    let set = SetAttr {
+        flags: Some(0x4000_0000),
+        ..SetAttr::default()
+    };
+    let dir = fs.plant(b"d", CreateKind::Directory, 0o755).unwrap();
+    dir.set_attr(&Context::root(), &set).unwrap();
+    plant(fs, "d/f", b"");
+}
+
 #[test]
 fn names_in_folding_directories_are_not_kept() {
-    let folding = |fs: &MemFs| {
-        let set = SetAttr {
-            flags: Some(0x4000_0000),
-            ..SetAttr::default()
-        };
-        let dir = fs.plant(b"d", CreateKind::Directory, 0o755).unwrap();
-        dir.set_attr(&Context::root(), &set).unwrap();
-        plant(fs, "d/f", b"");
-    };
     let look = |mounted: &Mounted| {
         fs::metadata(mounted.path("d")).unwrap();
         let looks = |name: &str| {
@@ -405,14 +409,40 @@ fn names_in_folding_directories_are_not_kept() {
         };
         [looks("d/f"), looks("d/f"), looks("d/F"), looks("d/F")]
     };
-    let mounted = Mounted::with("", folding);
+    let mounted = Mounted::with("", plant_folding);
     assert_eq!(
         look(&mounted),
         [1, 1, 1, 1],
         "another name may change with this one"
     );
     mounted.unmount();
-    let mounted = Mounted::with("ro", folding);
+    let mounted = Mounted::with("ro", plant_folding);
     assert_eq!(look(&mounted), [1, 0, 1, 0], "nothing changes at all");
+    mounted.unmount();
+}
+
+#[test]
+fn name_moved_into_a_folding_directory_is_not_kept() {
+    let mounted = Mounted::with("", |fs| {
+        plant_folding(fs);
+        plant(fs, "plain", b"");
+        plant(fs, "exchanged", b"");
+    });
+    let path = |name| mounted.path(name);
+    fs::metadata(path("plain")).unwrap();
+    fs::rename(path("plain"), path("d/moved")).unwrap();
+    let (from, to) = (path("d/f"), path("exchanged"));
+    renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE).unwrap();
+    for name in ["d/moved", "d/f"] {
+        let looks = || {
+            let requests = mounted.requests_of(|| {
+                fs::metadata(path(name)).unwrap();
+            });
+            requests.of(Operation::Lookup)
+        };
+        // The notice follows the answer.
+        assert!(soon(|| looks() == 1), "{name}");
+        assert_eq!(looks(), 1, "{name}");
+    }
     mounted.unmount();
 }

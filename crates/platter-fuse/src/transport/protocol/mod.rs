@@ -143,6 +143,8 @@ pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub(super) const NOTIFY_INVALIDATE: i32 = 2;
 /// `FUSE_NOTIFY_INVAL_ENTRY`.
 pub(super) const NOTIFY_INVALIDATE_ENTRY: i32 = 3;
+/// `FUSE_EXPIRE_ONLY`, which kernels before 6.2 take for a removal: they drop the entry.
+pub(super) const EXPIRE_ONLY: u32 = 1 << 0;
 /// `FUSE_NOTIFY_DELETE`.
 pub(super) const NOTIFY_DELETE: i32 = 6;
 /// `FOPEN_KEEP_CACHE`.
