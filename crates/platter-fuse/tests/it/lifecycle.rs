@@ -117,6 +117,30 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 #[test]
+fn idle_mount_wakes_no_thread() {
+    let served = Served::new();
+    fs::write(served.path("f"), b"contents").unwrap();
+    assert_eq!(fs::read(served.path("f")).unwrap(), b"contents");
+    // How often threads slept, or were taken off their processors.
+    let switches = || {
+        let count = |status: &String| {
+            let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+            let counts = lines.filter_map(|line| line.split_whitespace().last());
+            counts.map(|it| it.parse::<u64>().unwrap()).sum::<u64>()
+        };
+        served.of_threads("status").iter().map(count).sum::<u64>()
+    };
+    assert!(switches() > 0);
+    // The last request may take a while to be forgotten.
+    let is_idle = soon(|| {
+        let before = switches();
+        thread::sleep(Duration::from_millis(300));
+        switches() == before
+    });
+    assert!(is_idle);
+}
+
+#[test]
 fn the_mount_shows_its_type_source_and_options() {
     let mounted = Mounted::with("ro,fsname=disk.img,noexec", |_| {});
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();

@@ -15,6 +15,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::super::device::POLLS_MAX;
 use super::super::protocol::{
     InHeader, Opcode, RING_COMMIT_AND_FETCH, RING_REGISTER, ReadIn, RingCommand, RingHeader,
 };
@@ -38,9 +39,6 @@ pub(super) enum Command {
     /// Commits the answer to the request of this number.
     Commit(u64),
 }
-
-/// How often a thread polls for a request before it sleeps: for about 50 us on an idle processor.
-const LOOKS_MAX: u32 = 96;
 
 /// A buffer, passed with the command that registers an entry (`struct iovec`).
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +136,7 @@ impl Ring {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             if self.ring.submission().taskrun() || !self.ring.completion().is_empty() {
                 break;
             }
