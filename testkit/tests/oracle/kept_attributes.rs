@@ -307,3 +307,35 @@ fn space_that_writeback_changes_is_not_cached() {
         assert_clean(&image, layout);
     }
 }
+
+/// With everything shown as belonging to one user, the kernel knows of no ACLs.
+#[test]
+fn mode_that_an_acl_changes_is_not_cached() {
+    let directory = tempfile::tempdir().unwrap();
+    let (image, mountpoint) = (
+        directory.path().join("image"),
+        directory.path().join("mount"),
+    );
+    mke2fs::make(&image, IMAGE_KIB, LAYOUTS[1], None).unwrap();
+    let open = MountOptions::new().writing(WriteOptions::default());
+    let volume = open.open(&ImageSpec::parse(&image).unwrap()).unwrap();
+    let mut session = served::mount_volume(&volume, &mountpoint, "uid=0").unwrap();
+    let path = mountpoint.join("file");
+    File::create(&path).unwrap();
+    let mode = || {
+        let found = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+        found.stx_mode & 0o777
+    };
+    tool::succeed(tool::command("chmod").arg("664").arg(&path)).unwrap();
+    assert_eq!(mode(), 0o664);
+    tool::succeed(
+        tool::command("setfacl")
+            .args(["-m", "u:77:r,m::r"])
+            .arg(&path),
+    )
+    .unwrap();
+    assert_eq!(mode(), 0o644);
+    served::unmount(&mut session).unwrap();
+    drop((session, volume));
+    assert_clean(&image, LAYOUTS[1]);
+}

@@ -408,7 +408,7 @@ impl<'s> Change<'s> {
             };
             server.check(inode.set_attr(&context, &changes))?;
         }
-        self.note_space(node, &*inode, &attr, effect)
+        self.note_unforeseen(node, &*inode, &attr, effect)
     }
 
     pub(crate) fn remove_xattr(
@@ -425,11 +425,12 @@ impl<'s> Change<'s> {
         let attr = self.refuse_frozen(&*inode)?;
         let _change = server.versions.begin(inode.id());
         server.check(inode.remove_xattr(&context, name))?;
-        self.note_space(node, &*inode, &attr, effect)
+        self.note_unforeseen(node, &*inode, &attr, effect)
     }
 
-    /// Records whether the space changed that an inode takes, which the kernel expects of contents only.
-    fn note_space(
+    /// Records whether an attribute changed what the kernel does not expect of it: space, and permissions where it does
+    /// not know of ACLs.
+    fn note_unforeseen(
         &self,
         node: NodeId,
         inode: &dyn Inode,
@@ -437,7 +438,8 @@ impl<'s> Change<'s> {
         effect: &mut Effect,
     ) -> Answer<()> {
         let server = self.server;
-        if server.check(inode.attr())?.sectors != before.sectors {
+        let unforeseen = |attr: &Attr| (attr.sectors, attr.space_is_estimated, attr.permissions);
+        if unforeseen(&server.check(inode.attr())?) != unforeseen(before) {
             *effect = Effect::Unforeseen(node);
         }
         Ok(())
