@@ -176,7 +176,10 @@ impl<'s> Exchange<'s> {
                     opcode == Opcode::Write && !self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 (is_stale && !knows).then_some(Notice::Changed(node))
             }
-            (Opcode::Rename | Opcode::Rename2, Ok(())) => kept_name.map(Notice::KeptName),
+            // Linux before 6.2 would unmount what is mounted below a directory that was moved.
+            (Opcode::Rename | Opcode::Rename2, Ok(())) => kept_name
+                .filter(|_| self.agreed.contains(InitFlags::HAS_EXPIRE_ONLY))
+                .map(Notice::KeptName),
             _ => half_changed.map(Notice::StalePages),
         };
         self.expire_overtaken(space);

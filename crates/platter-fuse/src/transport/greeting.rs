@@ -90,6 +90,7 @@ fn wanted(server: &Server) -> InitFlags {
         | InitFlags::DONT_MASK
         | InitFlags::SETXATTR_EXT
         | InitFlags::INIT_EXT
+        | InitFlags::HAS_EXPIRE_ONLY
         // Without it the kernel sends a GETXATTR for file capabilities before every write.
         | InitFlags::HANDLE_KILLPRIV_V2;
     let options = server.options();
