@@ -355,6 +355,8 @@ impl Server {
     }
 
     fn as_shown(&self, mut attr: Attr) -> Attr {
+        // A kernel that gathers writes would ask again before each of them.
+        attr.space_is_estimated &= !self.options.writeback;
         attr.uid = self.options.uid.unwrap_or(attr.uid);
         attr.gid = self.options.gid.unwrap_or(attr.gid);
         attr
