@@ -19,4 +19,4 @@ pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
 pub use mirror::MirrorDevice;
 pub use rows::{FindVerifier, ParityCheck, Restored, RowVerifier, Unverified, WrongParity};
-pub use store::ChunkStore;
+pub use store::{ChunkStore, Source};

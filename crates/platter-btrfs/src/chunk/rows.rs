@@ -104,8 +104,9 @@ pub enum ParityCheck {
 pub struct Restored {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The address of these bytes where they are data that fails its verification: it is corrupt, or not in use.
-    pub wrong: Option<LogicalAddr>,
+    /// Where data of the row fails its verification: the data that is restored, or of parity that which it is made of.
+    /// It is corrupt, or not in use.
+    pub wrong: Vec<LogicalAddr>,
 }
 
 /// A part of a stripe's piece of a row, and its bytes.
@@ -234,7 +235,7 @@ impl RowWrite<'_> {
                 continue;
             }
             let offset = columns.start + units.start as u64;
-            let logical = LogicalAddr(self.start() + data as u64 * STRIPE_BYTES + offset);
+            let logical = self.logical(data, offset);
             let Some(bytes) = found.bytes.get_mut(units.clone()) else {
                 continue;
             };
@@ -281,23 +282,31 @@ impl RowWrite<'_> {
         let count = self.chunk.data_stripes();
         if role < count {
             let found = read(role)?;
-            let at = self.start() + role as u64 * STRIPE_BYTES + columns.start;
+            let wrong = found.is_wrong.then(|| self.logical(role, columns.start));
             return Ok(Restored {
                 bytes: found.bytes,
-                wrong: found.is_wrong.then_some(LogicalAddr(at)),
+                wrong: wrong.into_iter().collect(),
             });
         }
         let data: Vec<_> = (0..count).map(read).collect::<Result<_, _>>()?;
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let [p, q] = self.parity_of(len, data.iter().map(|found| &found.bytes[..]));
+        let wrong = data.iter().enumerate().filter(|(_, found)| found.is_wrong);
         Ok(Restored {
             bytes: if role == count { p } else { q },
-            wrong: None,
+            wrong: wrong
+                .map(|(role, _)| self.logical(role, columns.start))
+                .collect(),
         })
     }
 
-    /// Reconstructs a unit: the first reconstruction that is right, or of which that is not known; else one that is
-    /// wrong. Returns whether it is not wrong.
+    /// The address of a column of data.
+    fn logical(&self, role: usize, column: u64) -> LogicalAddr {
+        LogicalAddr(self.start() + role as u64 * STRIPE_BYTES + column)
+    }
+
+    /// Reconstructs a unit: the first reconstruction that is right, or of which nothing is known, nor of what it is made
+    /// of that it is wrong; else one that is wrong. Returns whether it is not wrong.
     fn rebuild(
         &self,
         segment: &Segment,
@@ -319,8 +328,12 @@ impl RowWrite<'_> {
             };
             match rebuild.data(data, &without) {
                 Ok(bytes) => {
-                    let verdict = verifier.and_then(|verifier| verifier.verify(logical, &bytes));
-                    if verdict != Some(false) {
+                    let is_wrong = verifier.is_some_and(|verifier| {
+                        let verdict = verifier.verify(logical, &bytes);
+                        let made_of = || self.is_any_wrong(segment, (data, &without), verifier);
+                        !verdict.unwrap_or_else(|| !made_of())
+                    });
+                    if !is_wrong {
                         return Ok((bytes, true));
                     }
                     wrong = wrong.or(Some(bytes));
@@ -332,6 +345,23 @@ impl RowWrite<'_> {
             Some(bytes) => Ok((bytes, false)),
             None => Err(failure.unwrap_or_else(|| self.store.all_missing(self.chunk, segment))),
         }
+    }
+
+    /// Whether any of the data that `lost` is reconstructed from, without some roles, fails its verification.
+    fn is_any_wrong(
+        &self,
+        segment: &Segment,
+        (lost, without): (usize, &[usize]),
+        verifier: &dyn RowVerifier,
+    ) -> bool {
+        let column = segment.offset - self.row * STRIPE_BYTES;
+        let mut bytes = vec![0; usize::try_from(segment.len_bytes).unwrap_or_default()];
+        let mut others =
+            (0..self.chunk.data_stripes()).filter(|role| *role != lost && !without.contains(role));
+        others.any(|role| {
+            self.read_role(role, column, &mut bytes).is_ok()
+                && verifier.verify(self.logical(role, column), &bytes) == Some(false)
+        })
     }
 
     fn read_role(&self, role: usize, column: u64, bytes: &mut [u8]) -> Result<(), BufferError> {

@@ -14,7 +14,7 @@ use super::map::{ChunkMap, ChunkMapRule, FormerReaders, wait_until_unshared};
 use super::members::{Member, Members};
 use super::parity;
 use super::rows::RowLocks;
-use crate::ondisk::chunk_item::{ChunkItem, Profile};
+use crate::ondisk::chunk_item::{ChunkItem, Profile, STRIPE_BYTES};
 use crate::ondisk::tree_block::TreeBlockFormat;
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
 
@@ -153,9 +153,9 @@ impl ChunkStore {
         }
     }
 
-    /// The places on devices that a copy of the address is reconstructed from; none if a device has it as it is.
+    /// What a copy of the address is reconstructed from; none if a device has it as it is.
     #[must_use]
-    pub fn rebuilt_from(&self, logical: LogicalAddr, copy: u16) -> Vec<(DeviceId, DeviceAddr)> {
+    pub fn rebuilt_from(&self, logical: LogicalAddr, copy: u16) -> Vec<Source> {
         let map = self.map();
         let Ok(chunk) = map.find(logical) else {
             return Vec::new();
@@ -165,10 +165,17 @@ impl ChunkStore {
         let Some(Way::Rebuilt { row, data, without }) = ways.get(usize::from(copy)) else {
             return Vec::new();
         };
+        let count = chunk.data_stripes();
+        let start = chunk.start.0 + row * count as u64 * STRIPE_BYTES;
+        let column = segment.offset % STRIPE_BYTES;
+        let data_at = |role| LogicalAddr(start + role as u64 * STRIPE_BYTES + column);
         let place = |role| {
             let stripe = chunk.stripe_of_role(*row, role);
-            let device = chunk.stripes.get(stripe)?.device;
-            Some((device, chunk.device_addr(stripe, segment.offset)))
+            Some(Source {
+                device: chunk.stripes.get(stripe)?.device,
+                place: chunk.device_addr(stripe, segment.offset),
+                data: (role < count).then(|| data_at(role)),
+            })
         };
         let roles = Rebuild::roles(chunk, *data, without).into_iter();
         roles.filter_map(place).collect()
@@ -345,6 +352,17 @@ impl MetadataStore for ChunkStore {
         let len_bytes = bytes.len() as u64;
         Err(IoError::read_only(&self.name, Operation::Write, at, len_bytes).into())
     }
+}
+
+/// A part of a row from which another one is reconstructed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// The device that has it.
+    pub device: DeviceId,
+    /// Where it has it.
+    pub place: DeviceAddr,
+    /// The address of data; `None` for parity.
+    pub data: Option<LogicalAddr>,
 }
 
 /// A way to read a segment.

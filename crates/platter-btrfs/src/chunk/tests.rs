@@ -213,7 +213,7 @@ fn copies_are_reconstructed_from_what_they_are_said_to_be() {
                 changed[stripe][place..place + 4096].fill(0xee);
                 let changed = store(&chunk, changed.into_iter().map(Some).collect());
                 let bytes = read(&changed, STRIPE_BYTES, copy, 4096).unwrap();
-                let is_used = places.iter().any(|(device, _)| *device == id);
+                let is_used = places.iter().any(|it| it.device == id);
                 assert_eq!(bytes != right, is_used, "{profile:?} {copy} {stripe}");
             }
         }
@@ -416,16 +416,63 @@ fn stripes_are_restored_from_the_rest_of_their_row() {
                 let offset = row * STRIPE_BYTES + columns.start;
                 let at = usize::try_from(chunk.device_addr(stripe, offset).0).unwrap();
                 let restored = restored.unwrap();
-                assert_eq!(restored.wrong, None);
+                assert_eq!(restored.wrong, []);
                 assert!(restored.bytes == devices[stripe][at..at + 8192]);
                 // The bytes are the same where they fail their verification.
                 let role = chunk.role_of_stripe(row, stripe) as u64;
                 let count = chunk.data_stripes() as u64;
-                let data = START + (row * count + role) * STRIPE_BYTES + columns.start;
+                let data =
+                    |role| LogicalAddr(START + (row * count + role) * STRIPE_BYTES + columns.start);
+                // Parity is made of all data.
+                let roles = if role < count {
+                    role..role + 1
+                } else {
+                    0..count
+                };
                 let failed = store.restore(&chunk, place, &columns, &wrong).unwrap();
-                assert_eq!(failed.wrong, (role < count).then_some(LogicalAddr(data)));
+                assert_eq!(failed.wrong, roles.map(data).collect::<Vec<_>>());
                 assert!(failed.bytes == restored.bytes);
             }
+        }
+    }
+}
+
+/// As [`Model`], but nothing is known of one sector.
+struct WithoutChecksum(Model, LogicalAddr);
+
+impl RowVerifier for WithoutChecksum {
+    fn unit_bytes(&self) -> u64 {
+        self.0.unit_bytes()
+    }
+
+    fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool> {
+        self.0.verify(logical, bytes).filter(|_| logical != self.1)
+    }
+}
+
+#[test]
+fn data_without_a_checksum_is_not_made_of_corrupt_data() {
+    for chunk in parity_chunks() {
+        if chunk.data_stripes() < 2 {
+            continue;
+        }
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        let lost = LogicalAddr(START + STRIPE_BYTES + 8192);
+        let verifier = WithoutChecksum(Model(expected(0, len)), lost);
+        let mut devices = written(&chunk);
+        let (corrupt, stripe) = (chunk.stripe_of_role(0, 0), chunk.stripe_of_role(0, 1));
+        let at = usize::try_from(chunk.device_addr(corrupt, 8192).0).unwrap();
+        devices[corrupt][at..at + 4096].fill(0xee);
+        let left = without(devices.into_iter().map(Some).collect(), &[stripe]);
+        let store = store(&chunk, left);
+        let restored = store.restore(&chunk, (0, stripe), &(8192..12288), &verifier);
+        let restored = restored.unwrap();
+        if chunk.profile == Profile::Raid6 {
+            // Q does without the corrupt one.
+            assert_eq!(restored.wrong, []);
+            assert!(restored.bytes == expected(STRIPE_BYTES + 8192, 4096));
+        } else {
+            assert_eq!(restored.wrong, [lost]);
         }
     }
 }

@@ -102,11 +102,28 @@ fn directs(scrubber: &Scrubber<'_>, at: LogicalAddr, len_bytes: u64) -> (Vec<Dir
     ((0..count).filter_map(direct).collect(), count)
 }
 
-/// Whether all that a copy is reconstructed from is believed.
-fn is_from_trusted(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> bool {
-    let places = scrubber.store().rebuilt_from(unit.at, copy);
-    let mut places = places.into_iter();
-    places.all(|(device, place)| doubt(scrubber, device, place, unit.len_bytes).is_none())
+/// Whether all that a copy is reconstructed from is believed: no checksum says that it is wrong, and its devices are
+/// not in doubt.
+fn is_from_trusted(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> Flow<bool> {
+    for source in scrubber.store().rebuilt_from(unit.at, copy) {
+        if doubt(scrubber, source.device, source.place, unit.len_bytes).is_some() {
+            return Ok(false);
+        }
+        let Some(at) = source.data else {
+            continue;
+        };
+        let sums = Checksums::read(scrubber.context, at, unit.len_bytes)?;
+        let data = Unit {
+            at,
+            len_bytes: unit.len_bytes,
+            kind: Kind::Sector(&sums, 0),
+        };
+        let is_wrong = |bytes: Vec<u8>| verify(scrubber, &data, &bytes) == Some(false);
+        if read(scrubber, &data, 0).is_some_and(is_wrong) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn read(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> Option<Vec<u8>> {
@@ -186,13 +203,20 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
         return Ok(directs.len() as u64);
     }
     if good.is_none() {
-        let mut rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
-        good = rebuilt.find_map(|copy| {
-            let bytes = read(scrubber, unit, copy)?;
-            let verdict = verify(scrubber, unit, &bytes);
-            let is_right = verdict.unwrap_or_else(|| is_from_trusted(scrubber, unit, copy));
-            is_right.then_some(bytes)
-        });
+        let rebuilt = (0..count).filter(|copy| !directs.iter().any(|it| it.copy == *copy));
+        for copy in rebuilt {
+            let Some(bytes) = read(scrubber, unit, copy) else {
+                continue;
+            };
+            let is_right = match verify(scrubber, unit, &bytes) {
+                Some(is_right) => is_right,
+                None => is_from_trusted(scrubber, unit, copy)?,
+            };
+            if is_right {
+                good = Some(bytes);
+                break;
+            }
+        }
     }
     // Of several copies of which none is trusted, one is as good as another.
     let is_lost = good.is_none() && bad.iter().any(|(_, fault)| *fault != Fault::Distrusted);

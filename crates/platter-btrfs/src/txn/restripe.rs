@@ -406,11 +406,15 @@ pub(crate) fn restore_stripe(
     let store = fs.blocks().store();
     let is_in_use = |at: u64| ListedExtent::is_any_in(&fs.context, &(at..at + len_bytes));
     match store.restore(chunk, (row, stripe), &columns, &*verifier) {
-        // What is not in use need not be a tree block.
-        Ok(Restored {
-            wrong: Some(at), ..
-        }) if is_in_use(at.0)? => Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into()),
-        Ok(Restored { bytes, .. }) => Ok(Some(bytes)),
+        Ok(Restored { bytes, wrong }) => {
+            for at in wrong {
+                // What is not in use need not be a tree block.
+                if is_in_use(at.0)? {
+                    return Err(Corrupt::new(Locus::block(at.0), DataRule::NoCopy).into());
+                }
+            }
+            Ok(Some(bytes))
+        }
         Err(error) => {
             for index in 0..chunk.data_stripes() as u64 {
                 if is_in_use(start + index * STRIPE_BYTES + column)? {

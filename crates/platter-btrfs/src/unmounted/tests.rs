@@ -18,9 +18,10 @@ use platter_vfs::{
 
 use super::PoolRequest;
 use super::scrub_tests::{FILL, SUMS, scrub};
+use crate::context::ListedExtent;
 use crate::mount::{Btrfs, MountOptions};
-use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
+use crate::ondisk::{DeviceId, LogicalAddr};
 use crate::pool::{self, BalanceArgs, BalanceFilter};
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
@@ -263,9 +264,13 @@ fn write_unverified(pool: &Pool, contents: &[u8]) {
 
 /// Makes a file with some flags, of one extent.
 fn write_file(pool: &Pool, contents: &[u8], flags: Option<u32>) {
+    write_named(pool, "file", contents, flags);
+}
+
+fn write_named(pool: &Pool, name: &str, contents: &[u8], flags: Option<u32>) {
     let mounted = pool.mount_without_thread();
     let context = Context::root();
-    let (root, name) = (mounted.root().unwrap(), Name::new(b"file").unwrap());
+    let (root, name) = (mounted.root().unwrap(), Name::new(name.as_bytes()).unwrap());
     let file = root.create(&context, name, CreateKind::Regular, 0o644);
     let file = file.unwrap();
     let changes = SetAttr {
@@ -481,6 +486,54 @@ fn scrub_goes_on_where_parity_is_not_rewritten() {
     let again = scrub(&pool, true);
     assert_eq!((again.parity_errors, again.corrected_errors), (1, 1));
     assert_eq!(scrub(&pool, false).errors(), 0);
+}
+
+/// Writes a file with checksums and one without, which are the first two data of a row. Returns the locations of its
+/// stripes by role.
+fn write_checked_and_plain(pool: &Pool) -> Vec<Location> {
+    write_named(pool, "checked", &Random(15).bytes(64 << 10), None);
+    write_named(pool, "plain", &Random(16).bytes(64 << 10), Some(0x80_0000));
+    let fs = pool.open(WriteOptions::default());
+    let start = first_data(fs.context());
+    let (role, row) = row(fs.context(), start).unwrap();
+    assert_eq!(role, 0);
+    let second = LogicalAddr(start.0 + (64 << 10));
+    let end = second.0 + (64 << 10);
+    assert!(ListedExtent::is_any_in(fs.context(), &(second.0..end)).unwrap());
+    row
+}
+
+/// The second data has no checksum, and cannot be read; the first is corrupt.
+fn scrub_made_of_corrupt_data(profile: &str, devices_count: usize) -> (Scrubbed, bool) {
+    let pool = Pool::make(devices_count, 300, &["-d", profile, "-m", "raid1"]);
+    let row = write_checked_and_plain(&pool);
+    let ((corrupt, at), (plain, place)) = (row[0], row[1]);
+    let read = || {
+        let mut bytes = [0; 4096];
+        open(&pool.images()[plain])
+            .read_at(place, &mut bytes)
+            .unwrap();
+        bytes
+    };
+    let before = read();
+    spoil(&pool.images()[corrupt], at, 4096);
+    let mut devices = pool.devices();
+    let faulty = unreadable(devices.remove(plain), &[place]);
+    devices.push(faulty);
+    let scrubbed = request_of(devices).scrub(true, &mut Ignore).unwrap();
+    (scrubbed, read() == before)
+}
+
+#[test]
+fn scrub_makes_no_data_of_corrupt_data() {
+    let (scrubbed, is_kept) = scrub_made_of_corrupt_data("raid5", 3);
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (2, 2));
+    assert!(is_kept);
+    // Q does without the corrupt data. The sector that was rewritten still cannot be read for the parity.
+    let (scrubbed, is_kept) = scrub_made_of_corrupt_data("raid6", 4);
+    assert_eq!(counter(&scrubbed, "corrected_errors"), 2);
+    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (3, 1));
+    assert!(is_kept);
 }
 
 #[test]
