@@ -223,8 +223,16 @@ fn replace_with_unused_blocks(devices_count: usize, profile: &str) {
     let image = pool.images()[0].with_extension("new");
     File::create(&image).unwrap().set_len(300 << 20).unwrap();
     let number = index as u64 + 1;
-    let replaced = devices(&fs).replace_device(number, &open(&image), &mut Ignore);
+    let target = open(&image);
+    let replaced = devices(&fs).replace_device(number, &target, &mut Ignore);
     assert!(!replaced.unwrap().is_cancelled);
+    let is_kept = |(_, at): &&Location| {
+        let mut bytes = [0; 4096];
+        target.read_at(*at, &mut bytes).unwrap();
+        bytes == [0xa5; 4096]
+    };
+    assert!(of(index).any(|place| is_kept(&place)), "all are in use now");
+    drop(target);
     // The parity is of what is not in use as well.
     let scrubbed = devices(&fs).scrub(false, &mut Ignore).unwrap();
     assert_eq!(scrubbed.errors, 0, "{scrubbed:?}");
@@ -290,23 +298,35 @@ fn device_is_not_replaced_where_checksums_cannot_be_read() {
         (bad, data)
     };
     assert!(bad.len() > 2, "{bad:?}");
-    let faulty: Vec<_> = pool.devices().into_iter().map(FaultDevice::new).collect();
-    for (index, at) in bad.into_iter().chain([data]) {
+    let faulty = pool.devices().into_iter().map(FaultDevice::new);
+    let faulty: Vec<_> = faulty.map(Arc::new).collect();
+    for (index, at) in bad.iter().copied().chain([data]) {
         faulty[index].arm(Fault {
             operation: Operation::Read,
             when: When::Touching(at..at + 4096),
             effect: Effect::Tear { seed: 0 },
         });
     }
-    let below = faulty.into_iter();
-    let below = below.map(|it| -> Arc<dyn BlockDevice> { Arc::new(it) });
+    let below = faulty.iter();
+    let below = below.map(|it| -> Arc<dyn BlockDevice> { Arc::<FaultDevice>::clone(it) });
     let fs = mount_on(&below.collect::<Vec<_>>());
     let image = pool.images()[0].with_extension("new");
-    File::create(&image).unwrap().set_len(300 << 20).unwrap();
     let number = data.0 as u64 + 1;
-    let replaced = devices(&fs).replace_device(number, &open(&image), &mut Ignore);
-    replaced.unwrap_err();
+    let replace = || {
+        File::create(&image).unwrap().set_len(300 << 20).unwrap();
+        devices(&fs).replace_device(number, &open(&image), &mut Ignore)
+    };
+    replace().unwrap_err();
     assert!(!fs.is_read_only());
+    assert!(crate::identify(&*faulty[data.0]).is_ok());
+    // With its checksum the sector is reconstructed.
+    for (index, _) in &bad {
+        faulty[*index].disarm();
+    }
+    assert!(!replace().unwrap().is_cancelled);
+    let file = fs.root().unwrap().lookup(name("file")).unwrap();
+    assert!(read(&*file) == contents);
+    drop(file);
     fs.unmount().unwrap();
 }
 
