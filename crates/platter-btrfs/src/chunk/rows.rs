@@ -95,8 +95,13 @@ pub struct WrongParity {
 pub enum ParityCheck {
     /// The parity that is wrong: none where data of the row is on a missing device.
     Compared(Vec<WrongParity>),
-    /// The places of data that cannot be read: what the parity is to be is not known.
-    Unreadable(Vec<(DeviceId, DeviceAddr)>),
+    /// What the parity is to be is not known.
+    Unreadable {
+        /// The places of data that cannot be read.
+        data: Vec<(DeviceId, DeviceAddr)>,
+        /// The places of the parity.
+        parity: Vec<(DeviceId, DeviceAddr)>,
+    },
 }
 
 /// What a stripe has in some columns of a row.
@@ -417,6 +422,12 @@ impl RowWrite<'_> {
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let mut data = Vec::with_capacity(count);
+        let place = |role| {
+            let stripe = self.chunk.stripe_of_role(self.row, role);
+            let offset = self.row * STRIPE_BYTES + columns.start;
+            let device = self.chunk.stripes.get(stripe)?.device;
+            Some((device, self.chunk.device_addr(stripe, offset)))
+        };
         let mut unreadable = Vec::new();
         for role in 0..count {
             let stripe = self.chunk.stripe_of_role(self.row, role);
@@ -425,15 +436,17 @@ impl RowWrite<'_> {
             }
             let mut bytes = vec![0; len];
             if self.read_role(role, columns.start, &mut bytes).is_err() {
-                let offset = self.row * STRIPE_BYTES + columns.start;
-                let place = self.chunk.device_addr(stripe, offset);
-                let stripe = self.chunk.stripes.get(stripe);
-                unreadable.extend(stripe.map(|stripe| (stripe.device, place)));
+                unreadable.extend(place(role));
             }
             data.push(bytes);
         }
         if !unreadable.is_empty() {
-            return ParityCheck::Unreadable(unreadable);
+            return ParityCheck::Unreadable {
+                data: unreadable,
+                parity: (count..self.chunk.stripes.len())
+                    .filter_map(place)
+                    .collect(),
+            };
         }
         let right = self.parity_of(len, data.iter().map(|bytes| &bytes[..]));
         let mut wrong = Vec::new();

@@ -119,7 +119,7 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
     };
     let Parity {
         mut wrong,
-        unreadable,
+        uncompared,
     } = check_parity(scrubber, &row)?;
     // One that could not be rewritten everywhere is not corrected.
     wrong.sort_unstable_by_key(|it| (it.device, it.is_rewritten));
@@ -135,9 +135,11 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
         let locus = Locus::block(row.at.0).on_member(device.0);
         scrubber.found("parity", locus, "is not that of the data")?;
     }
-    for (device, place) in unreadable {
+    for Uncompared { data, is_doubted } in uncompared {
+        let (device, place) = data;
         scrubber.counts.read_errors += 1;
         scrubber.counts.add_outcome(false);
+        scrubber.undoubted += u64::from(!is_doubted);
         let locus = Locus::block(row.at.0).on_member(device.0);
         let text = "cannot be compared with data that cannot be read";
         scrubber.found("parity", locus.at_offset(place.0), text)?;
@@ -149,8 +151,14 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
 #[derive(Default)]
 struct Parity {
     wrong: Vec<WrongParity>,
-    /// Sectors of its data that cannot be read, though what is in use of the row was read or rewritten.
-    unreadable: Vec<(DeviceId, DeviceAddr)>,
+    uncompared: Vec<Uncompared>,
+}
+
+/// A sector of data that cannot be read, though what is in use of its row was read or rewritten.
+struct Uncompared {
+    data: (DeviceId, DeviceAddr),
+    /// The parity of it may be out of date.
+    is_doubted: bool,
 }
 
 fn check_parity(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Parity> {
@@ -169,7 +177,17 @@ fn check_parity(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Parity> {
             let end = columns.end.min(start + u64::from(sector));
             match check(&(start..end))? {
                 ParityCheck::Compared(wrong) => parity.wrong.extend(wrong),
-                ParityCheck::Unreadable(places) => parity.unreadable.extend(places),
+                ParityCheck::Unreadable {
+                    data,
+                    parity: places,
+                } => {
+                    let mut places = places.into_iter();
+                    let is_doubted = places.any(|(device, place)| {
+                        units::is_doubted(scrubber, device, place, sector.into())
+                    });
+                    let uncompared = data.into_iter().map(|data| Uncompared { data, is_doubted });
+                    parity.uncompared.extend(uncompared);
+                }
             }
         }
     }

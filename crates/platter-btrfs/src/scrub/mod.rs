@@ -90,6 +90,8 @@ impl ScrubCounts {
 #[derive(Debug)]
 pub(crate) struct ScrubReport {
     pub(crate) counts: ScrubCounts,
+    /// Devices that are stale have everything now.
+    pub(crate) is_whole: bool,
     pub(crate) report: CheckReport,
 }
 
@@ -158,6 +160,7 @@ impl<'s> Scrubber<'s> {
             stale: Vec::new(),
             repairs,
             counts: ScrubCounts::default(),
+            undoubted: 0,
             report: CheckReporter::new(sink),
             row: None,
             done: 0,
@@ -168,6 +171,7 @@ impl<'s> Scrubber<'s> {
     fn finish(self, ended: Flow) -> Result<ScrubReport> {
         match ended {
             Ok(()) | Err(Ended::Cancelled) => Ok(ScrubReport {
+                is_whole: self.is_whole(),
                 counts: self.counts,
                 report: self.report.finish(),
             }),
@@ -199,6 +203,8 @@ struct Scrubber<'s> {
     stale: Vec<DeviceId>,
     repairs: bool,
     counts: ScrubCounts,
+    /// Uncorrectable errors by which no device lacks anything: parity that cannot be compared and is not in doubt.
+    undoubted: u64,
     report: CheckReporter<'s>,
     /// The row with parity that was read last.
     row: Option<Row>,
@@ -241,6 +247,11 @@ impl Scrubber<'_> {
             extents::finish_row(self)?;
         }
         superblocks::scrub_mounted(self, fs)
+    }
+
+    /// Whether devices that are stale have everything of what was read.
+    fn is_whole(&self) -> bool {
+        self.counts.uncorrectable_errors == self.undoubted
     }
 
     fn store(&self) -> &ChunkStore {

@@ -115,7 +115,7 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
         }
     }
     let is_stale = scrubber.stale.contains(&member.id);
-    let is_whole = !is_stale || scrubber.counts.uncorrectable_errors == 0;
+    let is_whole = !is_stale || scrubber.is_whole();
     for (copy, at) in bad {
         scrubber.counts.super_errors += 1;
         let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);

@@ -87,6 +87,19 @@ fn doubt(
     stale.contains(&device).then_some(Fault::Distrusted)
 }
 
+/// Whether what a device has of something that nothing verifies may be out of date.
+pub(super) fn is_doubted(
+    scrubber: &Scrubber<'_>,
+    device: DeviceId,
+    place: DeviceAddr,
+    len_bytes: u64,
+) -> bool {
+    // What a device in the place of another one has was copied, or is in doubt.
+    let missed_commits =
+        scrubber.stale.contains(&device) && scrubber.distrusted.not_copied.is_none();
+    missed_commits || doubt(scrubber, device, place, len_bytes).is_some()
+}
+
 /// The copies that devices have as they are.
 fn directs(scrubber: &Scrubber<'_>, at: LogicalAddr, len_bytes: u64) -> (Vec<Direct>, u16) {
     let store = scrubber.store();

@@ -195,7 +195,7 @@ impl PoolRequest {
         let scrubbed = scrub_opened(&context, distrusted, stale, true, sink)?;
         if let Some(source) = source
             && !scrubbed.report.cancelled
-            && scrubbed.counts.uncorrectable_errors == 0
+            && scrubbed.is_whole
         {
             superblocks::clear(&*source)?;
         }

@@ -399,6 +399,48 @@ fn unreadable_data_with_a_copy_is_replaced() {
     pool.assert_clean();
 }
 
+/// Replaces a device of the first row, data or parity, where a sector of it that is not in use cannot be read from
+/// another one. Returns whether the old one is given up.
+fn replace_next_to_unreadable(of_parity: bool) -> bool {
+    let mut pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
+    write_file(&pool, &Random(17).bytes(20 << 10), None);
+    let row = {
+        let fs = pool.open(WriteOptions::default());
+        let (role, row) = row(fs.context(), first_data(fs.context())).unwrap();
+        assert_eq!(role, 0);
+        row
+    };
+    let (unused, at) = row[1];
+    let (replaced, place) = row[if of_parity { 2 } else { 0 }];
+    let (image, target) = new_device(&pool, 300);
+    let mut devices = pool.devices();
+    devices[unused] = unreadable(Arc::clone(&devices[unused]), &[at + 8192]);
+    if of_parity {
+        devices[replaced] = unreadable(Arc::clone(&devices[replaced]), &[place + 8192]);
+    }
+    let request = request_of(devices);
+    let number = DeviceId(replaced as u64 + 1);
+    let scrubbed = request
+        .replace_device(number, &target, &mut Ignore)
+        .unwrap();
+    assert_eq!(counter(&scrubbed, "read_errors"), 1, "{scrubbed:?}");
+    drop((request, target));
+    let is_given_up = crate::identify(&*open(&pool.images()[replaced])).is_err();
+    if is_given_up {
+        pool.lose(replaced);
+        pool.regain(image);
+        assert_eq!(scrub(&pool, false).errors(), 0);
+        pool.assert_clean();
+    }
+    is_given_up
+}
+
+#[test]
+fn device_is_replaced_unless_its_own_parity_is_in_doubt() {
+    assert!(replace_next_to_unreadable(false));
+    assert!(!replace_next_to_unreadable(true));
+}
+
 #[test]
 fn data_of_a_missing_device_without_parity_is_counted() {
     let mut pool = Pool::make(3, 300, &["-d", "raid5", "-m", "raid1"]);
