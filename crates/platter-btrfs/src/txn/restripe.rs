@@ -4,6 +4,7 @@
 //! filesystem is read from the old stripes, after it from the new ones.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
@@ -393,18 +394,23 @@ pub(crate) fn restore_stripe(
     len_bytes: u64,
 ) -> Result<Option<Vec<u8>>> {
     let (row, column) = (offset / STRIPE_BYTES, offset % STRIPE_BYTES);
-    let row_bytes = chunk.data_stripes() as u64 * STRIPE_BYTES;
-    let start = chunk.start.0 + row * row_bytes;
+    let data = chunk.data_stripes() as u64;
+    let logical = |index: u64| chunk.start.0 + (row * data + index) * STRIPE_BYTES + column;
+    let is_in_use = |at: u64| ListedExtent::is_any_in(&fs.context, &(at..at + len_bytes));
     let verifier: Box<dyn RowVerifier> = if chunk.flags.contains(BlockGroupFlags::DATA) {
         // Data whose checksum cannot be read is not data without one.
-        let stored = data_extents::stored_checksums(fs, &(start..start + row_bytes))?;
+        let mut stored = BTreeMap::new();
+        for at in (0..data).map(logical) {
+            if is_in_use(at)? {
+                stored.extend(data_extents::stored_checksums(fs, &(at..at + len_bytes))?);
+            }
+        }
         data_extents::verifier_by(fs, stored)
     } else {
         Box::new(*fs.blocks().format())
     };
     let columns = column..column + len_bytes;
     let store = fs.blocks().store();
-    let is_in_use = |at: u64| ListedExtent::is_any_in(&fs.context, &(at..at + len_bytes));
     match store.restore(chunk, (row, stripe), &columns, &*verifier) {
         Ok(Restored { bytes, wrong }) => {
             for at in wrong {
@@ -416,8 +422,8 @@ pub(crate) fn restore_stripe(
             Ok(Some(bytes))
         }
         Err(error) => {
-            for index in 0..chunk.data_stripes() as u64 {
-                if is_in_use(start + index * STRIPE_BYTES + column)? {
+            for at in (0..data).map(logical) {
+                if is_in_use(at)? {
                     return Err(error.into());
                 }
             }
