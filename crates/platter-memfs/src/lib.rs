@@ -11,6 +11,7 @@ mod inode;
 mod data;
 mod ranges;
 mod rename;
+mod hooks;
 #[cfg(test)]
 mod contents_tests;
 #[cfg(test)]
@@ -23,6 +24,8 @@ use hashbrown::HashMap;
 use platter_block::lock::{Mutex, rank};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
+
+pub use self::hooks::{HookedInode, HookedRoot, Hooks};
 
 use self::content::Content;
 use self::directory::Directory;

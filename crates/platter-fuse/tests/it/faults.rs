@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use platter_fuse::{ErrorSink, MountOptions, Operation};
 
-use platter_memfs::{MemFs, MemFsLimits};
+use platter_memfs::{HookedInode, Hooks, MemFs, MemFsLimits};
 use platter_vfs::lock::Mutex;
 use platter_vfs::{
     Attr, Condition, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink,
-    ExtentSink, FallocateMode, Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget,
-    SetAttr, StatFs, SystemClock,
+    FallocateMode, Filesystem, Inode, InodeId, Locus, Name, Result, SetAttr, StatFs, SystemClock,
 };
 use rustix::fs::{
     CWD, Dir, FallocateFlags, FileType, Mode, OFlags, RenameFlags, fallocate, renameat_with,
@@ -48,12 +47,6 @@ struct Bent {
     bends: Arc<Bends>,
 }
 
-#[derive(Debug)]
-struct BentInode {
-    inode: Arc<dyn Inode>,
-    bends: Arc<Bends>,
-}
-
 fn corrupt(number: u64) -> platter_vfs::Error {
     Corruption::new("inode", Locus::inode(number), "checksum is wrong").into()
 }
@@ -68,11 +61,11 @@ impl Filesystem for Bent {
     }
 
     fn root(&self) -> Result<Arc<dyn Inode>> {
-        BentInode::around(self.fs.root()?, &self.bends)
+        bend(self.fs.root()?, &self.bends)
     }
 
     fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
-        BentInode::around(self.fs.inode(id)?, &self.bends)
+        bend(self.fs.inode(id)?, &self.bends)
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -88,19 +81,18 @@ impl Filesystem for Bent {
     }
 }
 
-impl BentInode {
-    fn around(inode: Arc<dyn Inode>, bends: &Arc<Bends>) -> Result<Arc<dyn Inode>> {
-        let number = inode.id().number;
-        if bends.unreadable.contains(&number) {
-            return Err(corrupt(number));
-        }
-        let bends = Arc::clone(bends);
-        Ok(Arc::new(Self { inode, bends }))
+fn bend(inode: Arc<dyn Inode>, bends: &Arc<Bends>) -> Result<Arc<dyn Inode>> {
+    let number = inode.id().number;
+    if bends.unreadable.contains(&number) {
+        return Err(corrupt(number));
     }
+    Ok(Arc::new(HookedInode::new(inode, Arc::clone(bends))))
+}
 
-    fn fail_late(&self) -> Result<()> {
-        let number = self.inode.id().number;
-        let mut failing = self.bends.failing_late.iter();
+impl Bends {
+    fn fail_late(&self, inode: &dyn Inode) -> Result<()> {
+        let number = inode.id().number;
+        let mut failing = self.failing_late.iter();
         match failing.find(|(it, _)| *it == number) {
             Some((_, error)) => Err(error.clone()),
             None => Ok(()),
@@ -108,81 +100,51 @@ impl BentInode {
     }
 }
 
-impl Inode for BentInode {
-    fn id(&self) -> InodeId {
-        self.inode.id()
+impl Hooks for Bends {
+    fn lookup(self: &Arc<Self>, inode: &dyn Inode, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+        bend(inode.lookup(name)?, self)
     }
 
-    fn attr(&self) -> Result<Attr> {
-        self.inode.attr()
-    }
-
-    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>> {
-        Self::around(self.inode.lookup(name)?, &self.bends)
-    }
-
-    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        let limit = self
-            .bends
-            .listed_at_most
-            .map_or(u64::MAX, |limit| limit as u64);
+    fn read_dir(&self, inode: &dyn Inode, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
+        let limit = self.listed_at_most;
+        let limit = limit.map_or(u64::MAX, |limit| limit as u64);
         let mut broken = false;
-        self.inode.read_dir(from, &mut |entry| {
+        inode.read_dir(from, &mut |entry| {
             broken = entry.next.0 > limit;
             if broken {
                 return ControlFlow::Break(());
             }
-            let kind = entry.kind.filter(|_| !self.bends.missing_kinds);
+            let kind = entry.kind.filter(|_| !self.missing_kinds);
             sink(DirEntry { kind, ..entry })
         })?;
         if broken {
-            Err(corrupt(self.id().number))
+            Err(corrupt(inode.id().number))
         } else {
             Ok(())
         }
     }
 
-    fn read_link(&self) -> Result<Vec<u8>> {
-        self.inode.read_link()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let number = self.id().number;
-        if self.bends.unreadable_contents.contains(&number) {
+    fn read_at(&self, inode: &dyn Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let number = inode.id().number;
+        if self.unreadable_contents.contains(&number) {
             return Err(corrupt(number));
         }
         assert!(
-            !self.bends.panicking_contents.contains(&number),
+            !self.panicking_contents.contains(&number),
             "a bug in the driver"
         );
-        self.inode.read_at(offset, buf)
+        inode.read_at(offset, buf)
     }
 
-    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
-        let attr = self.inode.set_attr(context, changes)?;
-        self.fail_late()?;
+    fn set_attr(&self, inode: &dyn Inode, context: &Context, changes: &SetAttr) -> Result<Attr> {
+        let attr = inode.set_attr(context, changes)?;
+        self.fail_late(inode)?;
         Ok(attr)
     }
 
-    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        self.inode.fallocate(range, mode)?;
-        self.fail_late()
-    }
-
-    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.inode.seek(offset, target)
-    }
-
-    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.inode.extents(range, sink)
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.inode.get_xattr(name)
-    }
-
-    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.inode.list_xattrs()
+    fn fallocate(&self, inode: &dyn Inode, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        inode.fallocate(range, mode)?;
+        self.fail_late(inode)
     }
 }
 
