@@ -18,5 +18,7 @@ pub use layout::{Placement, Segment};
 pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
 pub use mirror::MirrorDevice;
-pub use rows::{FindVerifier, ParityCheck, Restored, RowVerifier, Unverified, WrongParity};
+pub use rows::{
+    FindVerifier, IsDoubted, ParityCheck, Restored, RowVerifier, Unverified, WrongParity,
+};
 pub use store::{ChunkStore, Source};

@@ -10,10 +10,10 @@ use platter_cache::BufferError;
 
 use super::layout::{Placement, Segment};
 use super::parity;
-use super::store::{ChunkStore, Rebuild, Way};
+use super::store::{ChunkStore, Rebuild, Source, Way};
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
 use crate::ondisk::tree_block::TreeBlockFormat;
-use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
+use crate::ondisk::{DeviceId, LogicalAddr};
 
 const LOCKS: usize = 64;
 
@@ -52,6 +52,9 @@ pub trait RowVerifier {
     /// Whether these are the bytes of the unit at an address; `None` if that is not known.
     fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool>;
 }
+
+/// Whether a part of a row may be out of date.
+pub type IsDoubted<'d> = &'d dyn Fn(&Source) -> bool;
 
 /// Finds what verifies a range of addresses. It is called with no row locked.
 pub type FindVerifier<'f> = &'f dyn Fn(&Range<u64>) -> Box<dyn RowVerifier>;
@@ -93,14 +96,14 @@ pub struct WrongParity {
 /// What a comparison of parity with data came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParityCheck {
-    /// The parity that is wrong: none where data of the row is on a missing device.
+    /// The parity that is wrong: none where data of the row is on a missing device, and nothing of it is in doubt.
     Compared(Vec<WrongParity>),
     /// What the parity is to be is not known.
     Unreadable {
-        /// The places of data that cannot be read.
-        data: Vec<(DeviceId, DeviceAddr)>,
-        /// The places of the parity.
-        parity: Vec<(DeviceId, DeviceAddr)>,
+        /// The data that cannot be read or reconstructed.
+        data: Vec<Source>,
+        /// What else of the row is on devices that are present.
+        others: Vec<Source>,
     },
 }
 
@@ -109,8 +112,8 @@ pub enum ParityCheck {
 pub struct Restored {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Where data of the row fails its verification: the data that is restored, or of parity that which it is made of.
-    /// It is corrupt, or not in use.
+    /// Addresses of data that fails its verification, which is corrupt or not in use: the restored data itself, or data
+    /// that restored parity is computed from.
     pub wrong: Vec<LogicalAddr>,
 }
 
@@ -310,8 +313,8 @@ impl RowWrite<'_> {
         LogicalAddr(self.start() + role as u64 * STRIPE_BYTES + column)
     }
 
-    /// Reconstructs a unit: the first reconstruction that is right, or of which nothing is known, nor of what it is made
-    /// of that it is wrong; else one that is wrong. Returns whether it is not wrong.
+    /// Returns the first reconstruction of a unit that passes its verification. One that cannot be verified passes
+    /// unless data that it is made of fails its own. If none passes, returns the first one and `false`.
     fn rebuild(
         &self,
         segment: &Segment,
@@ -350,6 +353,40 @@ impl RowWrite<'_> {
             Some(bytes) => Ok((bytes, false)),
             None => Err(failure.unwrap_or_else(|| self.store.all_missing(self.chunk, segment))),
         }
+    }
+
+    /// Some columns of data, reconstructed without other roles; `None` if these are too many, or something cannot be
+    /// read.
+    fn rebuild_without(
+        &self,
+        lost: usize,
+        columns: &Range<u64>,
+        without: &[usize],
+    ) -> Option<Vec<u8>> {
+        if without.len() >= usize::from(self.chunk.profile.tolerated_failures()) {
+            return None;
+        }
+        let rebuild = Rebuild {
+            store: self.store,
+            chunk: self.chunk,
+            row: self.row,
+            offset: self.row * STRIPE_BYTES + columns.start,
+            len_bytes: usize::try_from(columns.end - columns.start).unwrap_or_default(),
+        };
+        rebuild.data(lost, without).ok()
+    }
+
+    /// Where a column of a role is.
+    pub(super) fn source(&self, role: usize, column: u64) -> Option<Source> {
+        let stripe = self.chunk.stripe_of_role(self.row, role);
+        let is_data = role < self.chunk.data_stripes();
+        Some(Source {
+            device: self.chunk.stripes.get(stripe)?.device,
+            place: self
+                .chunk
+                .device_addr(stripe, self.row * STRIPE_BYTES + column),
+            data: is_data.then(|| self.logical(role, column)),
+        })
     }
 
     /// Whether any of the data that `lost` is reconstructed from, without some roles, fails its verification.
@@ -416,36 +453,55 @@ impl RowWrite<'_> {
         [p, q]
     }
 
-    /// Compares the parity of some columns with the data, and rewrites it with `repairs`.
-    pub(super) fn check_parity(&self, columns: &Range<u64>, repairs: bool) -> ParityCheck {
+    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Where something of the row
+    /// `is_doubted`, data on missing devices is reconstructed without that, so that the parity can be made.
+    pub(super) fn check_parity(
+        &self,
+        columns: &Range<u64>,
+        repairs: bool,
+        is_doubted: IsDoubted<'_>,
+    ) -> ParityCheck {
         let _turn = self.store.rows().write(self.chunk, self.row);
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
-        let mut data = Vec::with_capacity(count);
-        let place = |role| {
-            let stripe = self.chunk.stripe_of_role(self.row, role);
-            let offset = self.row * STRIPE_BYTES + columns.start;
-            let device = self.chunk.stripes.get(stripe)?.device;
-            Some((device, self.chunk.device_addr(stripe, offset)))
+        let roles = 0..self.chunk.stripes.len();
+        let source = |role: &usize| self.source(*role, columns.start);
+        let is_missing = |role: &usize| {
+            let stripe = self.chunk.stripe_of_role(self.row, *role);
+            self.store.device(self.chunk, stripe).is_none()
         };
+        let is_doubted = |role: &usize| source(role).is_some_and(|it| is_doubted(&it));
+        let missing: Vec<usize> = roles.clone().filter(is_missing).collect();
+        let doubted: Vec<usize> = roles
+            .clone()
+            .filter(|role| !is_missing(role) && is_doubted(role))
+            .collect();
+        let mut data = Vec::with_capacity(count);
         let mut unreadable = Vec::new();
         for role in 0..count {
-            let stripe = self.chunk.stripe_of_role(self.row, role);
-            if self.store.device(self.chunk, stripe).is_none() {
-                return ParityCheck::Compared(Vec::new());
-            }
             let mut bytes = vec![0; len];
-            if self.read_role(role, columns.start, &mut bytes).is_err() {
-                unreadable.extend(place(role));
+            let is_read = if !missing.contains(&role) {
+                self.read_role(role, columns.start, &mut bytes).is_ok()
+            } else if doubted.is_empty() {
+                return ParityCheck::Compared(Vec::new());
+            } else {
+                let others = missing.iter().chain(&doubted).copied();
+                let without: Vec<_> = others.filter(|it| *it != role).collect();
+                let rebuilt = self.rebuild_without(role, columns, &without);
+                let is_rebuilt = rebuilt.is_some();
+                bytes = rebuilt.unwrap_or(bytes);
+                is_rebuilt
+            };
+            if !is_read {
+                unreadable.push(role);
             }
             data.push(bytes);
         }
         if !unreadable.is_empty() {
+            let others = roles.filter(|role| !unreadable.contains(role) && !is_missing(role));
             return ParityCheck::Unreadable {
-                data: unreadable,
-                parity: (count..self.chunk.stripes.len())
-                    .filter_map(place)
-                    .collect(),
+                others: others.filter_map(|role| source(&role)).collect(),
+                data: unreadable.iter().filter_map(source).collect(),
             };
         }
         let right = self.parity_of(len, data.iter().map(|bytes| &bytes[..]));

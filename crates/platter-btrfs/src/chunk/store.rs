@@ -13,7 +13,7 @@ use super::layout::{Placement, Segment};
 use super::map::{ChunkMap, ChunkMapRule, FormerReaders, wait_until_unshared};
 use super::members::{Member, Members};
 use super::parity;
-use super::rows::RowLocks;
+use super::rows::{RowLocks, RowWrite};
 use crate::ondisk::chunk_item::{ChunkItem, Profile, STRIPE_BYTES};
 use crate::ondisk::tree_block::TreeBlockFormat;
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
@@ -165,18 +165,12 @@ impl ChunkStore {
         let Some(Way::Rebuilt { row, data, without }) = ways.get(usize::from(copy)) else {
             return Vec::new();
         };
-        let count = chunk.data_stripes();
-        let start = chunk.start.0 + row * count as u64 * STRIPE_BYTES;
-        let column = segment.offset % STRIPE_BYTES;
-        let data_at = |role| LogicalAddr(start + role as u64 * STRIPE_BYTES + column);
-        let place = |role| {
-            let stripe = chunk.stripe_of_role(*row, role);
-            Some(Source {
-                device: chunk.stripes.get(stripe)?.device,
-                place: chunk.device_addr(stripe, segment.offset),
-                data: (role < count).then(|| data_at(role)),
-            })
+        let whole = RowWrite {
+            store: self,
+            chunk,
+            row: *row,
         };
+        let place = |role| whole.source(role, segment.offset % STRIPE_BYTES);
         let roles = Rebuild::roles(chunk, *data, without).into_iter();
         roles.filter_map(place).collect()
     }
@@ -357,11 +351,11 @@ impl MetadataStore for ChunkStore {
 /// A part of a row from which another one is reconstructed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
-    /// The device that has it.
+    /// The device that the part is on.
     pub device: DeviceId,
-    /// Where it has it.
+    /// Its address on the device.
     pub place: DeviceAddr,
-    /// The address of data; `None` for parity.
+    /// The logical address of data; `None` for parity.
     pub data: Option<LogicalAddr>,
 }
 

@@ -8,7 +8,9 @@ use platter_cache::BufferError;
 use platter_ondisk::Corruption;
 
 use super::layout::Placement;
-use super::rows::{FindVerifier, ParityCheck, Restored, RowVerifier, RowWrite, Unverified};
+use super::rows::{
+    FindVerifier, IsDoubted, ParityCheck, Restored, RowVerifier, RowWrite, Unverified,
+};
 use super::store::{ChunkStore, Way};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::chunk_item::{ChunkItem, STRIPE_BYTES};
@@ -162,7 +164,7 @@ impl ChunkStore {
     }
 
     /// Compares the parity of some bytes of each stripe, in the row of an address, with the data, and rewrites it with
-    /// `repairs`.
+    /// `repairs`. Where something of the row `is_doubted`, data on missing devices is reconstructed without that.
     ///
     /// # Errors
     /// That there is no chunk.
@@ -171,6 +173,7 @@ impl ChunkStore {
         logical: LogicalAddr,
         columns: &Range<u64>,
         repairs: bool,
+        is_doubted: IsDoubted<'_>,
     ) -> Result<ParityCheck, BufferError> {
         let map = self.map();
         let chunk = map.find(logical).map_err(Corruption::from)?;
@@ -182,7 +185,7 @@ impl ChunkStore {
             return Ok(ParityCheck::Compared(Vec::new()));
         }
         let store = self;
-        Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs))
+        Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs, is_doubted))
     }
 
     /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it

@@ -7,12 +7,12 @@ use platter_ondisk::Locus;
 use super::units::{Kind, Unit};
 use super::{Flow, Row, Scrubber, units};
 use crate::block_group::Ranges;
-use crate::chunk::{ParityCheck, Placement, WrongParity};
+use crate::chunk::{ParityCheck, Placement, Source, WrongParity};
 use crate::context::ListedExtent;
 use crate::data::Checksums;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
 use crate::ondisk::tree_block::Expected;
-use crate::ondisk::{DeviceAddr, DeviceId, Generation, LogicalAddr};
+use crate::ondisk::{Generation, LogicalAddr};
 use crate::txn::WriteContext;
 
 /// Data that is read at once.
@@ -136,13 +136,13 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
         scrubber.found("parity", locus, "is not that of the data")?;
     }
     for Uncompared { data, is_doubted } in uncompared {
-        let (device, place) = data;
         scrubber.counts.read_errors += 1;
         scrubber.counts.add_outcome(false);
         scrubber.undoubted += u64::from(!is_doubted);
-        let locus = Locus::block(row.at.0).on_member(device.0);
-        let text = "cannot be compared with data that cannot be read";
-        scrubber.found("parity", locus.at_offset(place.0), text)?;
+        let locus = data.data.map_or(Locus::UNKNOWN, |at| Locus::block(at.0));
+        let locus = locus.on_member(data.device.0).at_offset(data.place.0);
+        let text = "cannot be read, and parity cannot be compared with it";
+        scrubber.found("data", locus, text)?;
     }
     Ok(())
 }
@@ -156,40 +156,52 @@ struct Parity {
 
 /// A sector of data that cannot be read, though what is in use of its row was read or rewritten.
 struct Uncompared {
-    data: (DeviceId, DeviceAddr),
-    /// The parity of it may be out of date.
+    data: Source,
+    /// What else of the row is not known to be right may be out of date.
     is_doubted: bool,
 }
 
 fn check_parity(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Parity> {
     let check = |columns: &Range<u64>| {
+        let len_bytes = columns.end - columns.start;
+        let is_doubted = |it: &Source| units::is_doubted(scrubber, it, len_bytes);
         let store = scrubber.store();
-        store.check_parity(row.at, columns, scrubber.repairs)
+        store.check_parity(row.at, columns, scrubber.repairs, &is_doubted)
     };
-    let sector = scrubber.context.sector_bytes();
+    let sector = u64::from(scrubber.context.sector_bytes());
     let mut parity = Parity::default();
     for columns in row.columns.iter() {
         if let ParityCheck::Compared(wrong) = check(&columns)? {
             parity.wrong.extend(wrong);
             continue;
         }
-        for start in columns.clone().step_by(sector as usize) {
-            let end = columns.end.min(start + u64::from(sector));
-            match check(&(start..end))? {
+        let mut at = columns.start;
+        while at < columns.end {
+            let end = columns.end.min(at + sector);
+            match check(&(at..end))? {
                 ParityCheck::Compared(wrong) => parity.wrong.extend(wrong),
-                ParityCheck::Unreadable {
-                    data,
-                    parity: places,
-                } => {
-                    let mut places = places.into_iter();
-                    let is_doubted = places.any(|(device, place)| {
-                        units::is_doubted(scrubber, device, place, sector.into())
-                    });
+                ParityCheck::Unreadable { data, others } => {
+                    let is_doubted = is_any_doubted(scrubber, &others, end - at)?;
                     let uncompared = data.into_iter().map(|data| Uncompared { data, is_doubted });
                     parity.uncompared.extend(uncompared);
                 }
             }
+            at = end;
         }
     }
     Ok(parity)
+}
+
+/// Whether any of the parts of a row may be out of date, of which data that is in use was read or rewritten.
+fn is_any_doubted(scrubber: &Scrubber<'_>, parts: &[Source], len_bytes: u64) -> Flow<bool> {
+    for part in parts {
+        let is_in_use = match part.data {
+            Some(at) => ListedExtent::is_any_in(scrubber.context, &(at.0..at.0 + len_bytes))?,
+            None => false,
+        };
+        if !is_in_use && units::is_doubted(scrubber, part, len_bytes) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

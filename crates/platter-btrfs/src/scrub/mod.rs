@@ -203,7 +203,7 @@ struct Scrubber<'s> {
     stale: Vec<DeviceId>,
     repairs: bool,
     counts: ScrubCounts,
-    /// Uncorrectable errors by which no device lacks anything: parity that cannot be compared and is not in doubt.
+    /// Uncorrectable errors that leave no stale device incomplete: parity that cannot be compared, but is not out of date.
     undoubted: u64,
     report: CheckReporter<'s>,
     /// The row with parity that was read last.

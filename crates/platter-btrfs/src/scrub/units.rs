@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use platter_ondisk::Locus;
 
 use super::{Distrusted, Flow, Scrubber};
+use crate::chunk::Source;
 use crate::data::Checksums;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr};
@@ -87,17 +88,12 @@ fn doubt(
     stale.contains(&device).then_some(Fault::Distrusted)
 }
 
-/// Whether what a device has of something that nothing verifies may be out of date.
-pub(super) fn is_doubted(
-    scrubber: &Scrubber<'_>,
-    device: DeviceId,
-    place: DeviceAddr,
-    len_bytes: u64,
-) -> bool {
+/// Whether a part of a row may be out of date where nothing verifies it.
+pub(super) fn is_doubted(scrubber: &Scrubber<'_>, part: &Source, len_bytes: u64) -> bool {
     // What a device in the place of another one has was copied, or is in doubt.
     let missed_commits =
-        scrubber.stale.contains(&device) && scrubber.distrusted.not_copied.is_none();
-    missed_commits || doubt(scrubber, device, place, len_bytes).is_some()
+        scrubber.stale.contains(&part.device) && scrubber.distrusted.not_copied.is_none();
+    missed_commits || doubt(scrubber, part.device, part.place, len_bytes).is_some()
 }
 
 /// The copies that devices have as they are.

@@ -399,6 +399,47 @@ fn unreadable_data_with_a_copy_is_replaced() {
     pool.assert_clean();
 }
 
+/// The parity of a device that is missing is made where data of the row is missing too.
+#[test]
+fn parity_is_made_of_data_on_missing_devices() {
+    let mut pool = Pool::make(4, 300, &["-d", "raid6", "-m", "raid1c3"]);
+    let contents = Random(18).bytes(1 << 20);
+    write_unverified(&pool, &contents);
+    let row = {
+        let fs = pool.open(WriteOptions::default());
+        let (_, row) = row(fs.context(), first_data(fs.context())).unwrap();
+        row
+    };
+    let ((data, _), (parity, _)) = (row[0], row[2]);
+    let (image, target) = new_device(&pool, 300);
+    for index in [data.max(parity), data.min(parity)] {
+        pool.lose(index);
+    }
+    let number = DeviceId(parity as u64 + 1);
+    let replaced = request(&pool).replace_device(number, &target, &mut Ignore);
+    let replaced = replaced.unwrap();
+    assert_eq!(replaced.uncorrectable, 0, "{replaced:?}");
+    drop(target);
+    let second = image.with_extension("second");
+    pool.regain(image);
+    let fs = mount_degraded(&pool);
+    let file = fs.root().unwrap().lookup(Name::new(b"file").unwrap());
+    let file = file.unwrap();
+    let mut bytes = vec![0; contents.len()];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+    assert!(bytes == contents);
+    drop(file);
+    fs.unmount().unwrap();
+    drop(fs);
+    let number = DeviceId(data as u64 + 1);
+    File::create(&second).unwrap().set_len(300 << 20).unwrap();
+    let replaced = request(&pool).replace_device(number, &open(&second), &mut Ignore);
+    assert_eq!(replaced.unwrap().uncorrectable, 0);
+    pool.regain(second);
+    assert_eq!(scrub(&pool, false).errors(), 0);
+    pool.assert_clean();
+}
+
 /// Replaces a device of the first row, data or parity, where a sector of it that is not in use cannot be read from
 /// another one. Returns whether the old one is given up.
 fn replace_next_to_unreadable(of_parity: bool) -> bool {
