@@ -52,7 +52,7 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// An inode with [`Hooks`].
+/// An inode with [`Hooks`]. Operations that are not passed on do what [`Inode`] does by default.
 #[derive(Debug)]
 pub struct HookedInode<H> {
     inode: Arc<dyn Inode>,

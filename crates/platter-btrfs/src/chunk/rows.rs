@@ -113,7 +113,7 @@ pub struct Restored {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// Addresses of data that fails its verification, which is corrupt or not in use: the restored data itself, or data
-    /// that restored parity is computed from.
+    /// from which parity is computed.
     pub wrong: Vec<LogicalAddr>,
 }
 

@@ -428,8 +428,8 @@ impl<'s> Change<'s> {
         self.note_unforeseen(node, &*inode, &attr, effect)
     }
 
-    /// Records whether an attribute changed what the kernel does not expect of it: space, and permissions where it does
-    /// not know of ACLs.
+    /// Records whether a change of an extended attribute also changed what the kernel does not expect: space, and
+    /// permissions where it does not know of ACLs.
     fn note_unforeseen(
         &self,
         node: NodeId,

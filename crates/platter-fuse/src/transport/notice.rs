@@ -28,8 +28,8 @@ const CHANGED_DELAY: Duration = Duration::from_millis(50);
 /// Number of pending notifications after which all are sent.
 const CHANGED_MAX: usize = 64;
 
-/// Where serving threads leave notices. The threads that give them exist until the last of these is dropped; that of
-/// names only where [names are announced](Server::announces_names), and may be missing where none is for subvolumes.
+/// Where serving threads leave notices. The threads that give them exist until the last of these is dropped. The
+/// thread for names may be missing unless [names are announced](Server::announces_names).
 #[derive(Clone)]
 pub(super) struct Notices {
     pages: Sender<Notice>,

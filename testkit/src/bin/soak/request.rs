@@ -25,8 +25,8 @@ usage: soak crash {SEEDS | --states N | --seed SEED} [OPTION]... [WHAT]...
   --seed SEED   the one workload of that seed; every state of it is judged by all checkers
   --seeds A..B  the workloads of these seeds, of each scene
   --scene NAME  this scene alone, where a generation or a mode is called the same
-  --threads N   so many workloads of crash, or scenes of the others, at once; one for each processor
-                without it
+  --threads N   so many workloads of crash, states of unflushed, or scenes of the others, at once;
+                one for each processor without it
   --record FILE write counts and failures to FILE, as JSON, and the states next to it
   WHAT          a mode (ordered, journal, writeback, ext3, unjournaled, xfs-features, xfs-log, btrfs-single,
                 btrfs-copies, btrfs-stripes, btrfs-log), a generation (ext2, ext3, ext4, btrfs, xfs) or a
