@@ -19,6 +19,6 @@ pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
 pub use mirror::MirrorDevice;
 pub use rows::{
-    FindVerifier, IsDoubted, ParityCheck, Restored, RowVerifier, Unverified, WrongParity,
+    FindVerifier, ParityCheck, Restored, RowDoubts, RowVerifier, Unverified, WrongParity,
 };
 pub use store::{ChunkStore, Source};

@@ -53,8 +53,17 @@ pub trait RowVerifier {
     fn verify(&self, logical: LogicalAddr, bytes: &[u8]) -> Option<bool>;
 }
 
-/// Whether a part of a row may be out of date.
-pub type IsDoubted<'d> = &'d dyn Fn(&Source) -> bool;
+/// What is known of a unit of each data of a row, parts of which may be out of date.
+pub trait RowDoubts {
+    /// Whether a part of the row may be out of date, unless it passes its verification.
+    fn is_doubted(&self, part: &Source) -> bool;
+
+    /// Whether any of the unit of data at an address is in use.
+    fn is_in_use(&self, at: LogicalAddr) -> bool;
+
+    /// Whether these are the bytes of the unit of data at an address; `None` if that is not known.
+    fn verify(&self, at: LogicalAddr, bytes: &[u8]) -> Option<bool>;
+}
 
 /// Finds what verifies a range of addresses. It is called with no row locked.
 pub type FindVerifier<'f> = &'f dyn Fn(&Range<u64>) -> Box<dyn RowVerifier>;
@@ -96,7 +105,7 @@ pub struct WrongParity {
 /// What a comparison of parity with data came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParityCheck {
-    /// The parity that is wrong: none where data of the row is on a missing device, and nothing of it is in doubt.
+    /// The parity that is wrong: none where data of the row is on a missing device, and nothing may be out of date.
     Compared(Vec<WrongParity>),
     /// What the parity is to be is not known.
     Unreadable {
@@ -379,7 +388,10 @@ impl RowWrite<'_> {
     /// Where a column of a role is.
     pub(super) fn source(&self, role: usize, column: u64) -> Option<Source> {
         let stripe = self.chunk.stripe_of_role(self.row, role);
-        let is_data = role < self.chunk.data_stripes();
+        let inside = role as u64 * STRIPE_BYTES + column;
+        let inside = (self.row * self.row_bytes()).saturating_add(inside);
+        // Of a row that is incomplete, the rest has no address.
+        let is_data = role < self.chunk.data_stripes() && inside < self.chunk.len_bytes;
         Some(Source {
             device: self.chunk.stripes.get(stripe)?.device,
             place: self
@@ -453,67 +465,76 @@ impl RowWrite<'_> {
         [p, q]
     }
 
-    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. Where something of the row
-    /// `is_doubted`, data on missing devices is reconstructed without that, so that the parity can be made.
+    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. With `doubts`, of one unit of
+    /// them at most, data on missing devices is reconstructed where something of the row may be out of date, so that
+    /// the parity can be made.
     pub(super) fn check_parity(
         &self,
         columns: &Range<u64>,
         repairs: bool,
-        is_doubted: IsDoubted<'_>,
+        doubts: Option<&dyn RowDoubts>,
     ) -> ParityCheck {
         let _turn = self.store.rows().write(self.chunk, self.row);
         let count = self.chunk.data_stripes();
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let roles = 0..self.chunk.stripes.len();
-        let source = |role: &usize| self.source(*role, columns.start);
-        let is_missing = |role: &usize| {
-            let stripe = self.chunk.stripe_of_role(self.row, *role);
-            self.store.device(self.chunk, stripe).is_none()
-        };
-        let is_doubted = |role: &usize| source(role).is_some_and(|it| is_doubted(&it));
-        let missing: Vec<usize> = roles.clone().filter(is_missing).collect();
-        let doubted: Vec<usize> = roles
-            .clone()
-            .filter(|role| !is_missing(role) && is_doubted(role))
-            .collect();
+        let missing: Vec<usize> = roles.clone().filter(|it| self.is_missing(*it)).collect();
         let mut data = Vec::with_capacity(count);
         let mut unreadable = Vec::new();
         for role in 0..count {
             let mut bytes = vec![0; len];
-            let is_read = if !missing.contains(&role) {
-                self.read_role(role, columns.start, &mut bytes).is_ok()
-            } else if doubted.is_empty() {
-                return ParityCheck::Compared(Vec::new());
-            } else {
-                let others = missing.iter().chain(&doubted).copied();
-                let without: Vec<_> = others.filter(|it| *it != role).collect();
-                let rebuilt = self.rebuild_without(role, columns, &without);
-                let is_rebuilt = rebuilt.is_some();
-                bytes = rebuilt.unwrap_or(bytes);
-                is_rebuilt
-            };
-            if !is_read {
+            let is_read = self.read_role(role, columns.start, &mut bytes).is_ok();
+            if !is_read && !missing.contains(&role) {
                 unreadable.push(role);
             }
             data.push(bytes);
         }
+        if missing.iter().any(|role| *role < count) {
+            let is_doubted = |role: &usize| {
+                let bytes = data.get(*role).map(Vec::as_slice);
+                let bytes = bytes.filter(|_| !unreadable.contains(role));
+                doubts.is_some_and(|doubts| self.is_doubted(*role, columns, doubts, bytes))
+            };
+            let present = roles.clone().filter(|role| !missing.contains(role));
+            let doubted: Vec<usize> = present.filter(is_doubted).collect();
+            let Some(doubts) = doubts.filter(|_| !doubted.is_empty()) else {
+                return ParityCheck::Compared(Vec::new());
+            };
+            for &role in missing.iter().filter(|role| **role < count) {
+                let rebuilt = self.rebuild_missing(role, columns, (&missing, &doubted), doubts);
+                match (rebuilt, data.get_mut(role)) {
+                    (Some(rebuilt), Some(bytes)) => *bytes = rebuilt,
+                    _ => unreadable.push(role),
+                }
+            }
+        }
         if !unreadable.is_empty() {
-            let others = roles.filter(|role| !unreadable.contains(role) && !is_missing(role));
+            let source = |role: usize| self.source(role, columns.start);
+            let others = roles.filter(|role| !unreadable.contains(role) && !missing.contains(role));
             return ParityCheck::Unreadable {
-                others: others.filter_map(|role| source(&role)).collect(),
-                data: unreadable.iter().filter_map(source).collect(),
+                others: others.filter_map(source).collect(),
+                data: unreadable.iter().copied().filter_map(source).collect(),
             };
         }
         let right = self.parity_of(len, data.iter().map(|bytes| &bytes[..]));
+        ParityCheck::Compared(self.compare_parity(columns, right, repairs))
+    }
+
+    fn compare_parity(
+        &self,
+        columns: &Range<u64>,
+        right: [Vec<u8>; 2],
+        repairs: bool,
+    ) -> Vec<WrongParity> {
         let mut wrong = Vec::new();
-        let roles = (count..).zip(right).filter(|(_, right)| !right.is_empty());
-        for (role, right) in roles {
-            let stripe = self.chunk.stripe_of_role(self.row, role);
-            if self.store.device(self.chunk, stripe).is_none() {
+        let roles = (self.chunk.data_stripes()..).zip(right);
+        for (role, right) in roles.filter(|(_, right)| !right.is_empty()) {
+            if self.is_missing(role) {
                 continue;
             }
-            let mut bytes = vec![0; len];
+            let mut bytes = vec![0; right.len()];
             if self.read_role(role, columns.start, &mut bytes).is_err() || bytes != right {
+                let stripe = self.chunk.stripe_of_role(self.row, role);
                 let device = self.chunk.stripes.get(stripe).map(|it| it.device);
                 let is_rewritten = repairs && self.write_role(role, columns.start, &right).is_ok();
                 wrong.extend(device.map(|device| WrongParity {
@@ -522,7 +543,53 @@ impl RowWrite<'_> {
                 }));
             }
         }
-        ParityCheck::Compared(wrong)
+        wrong
+    }
+
+    fn is_missing(&self, role: usize) -> bool {
+        let stripe = self.chunk.stripe_of_role(self.row, role);
+        self.store.device(self.chunk, stripe).is_none()
+    }
+
+    /// Whether a unit may be out of date; `bytes` are those of data that could be read.
+    fn is_doubted(
+        &self,
+        role: usize,
+        columns: &Range<u64>,
+        doubts: &dyn RowDoubts,
+        bytes: Option<&[u8]>,
+    ) -> bool {
+        let Some(part) = self.source(role, columns.start) else {
+            return false;
+        };
+        let is_right = match (part.data, bytes) {
+            (Some(at), Some(bytes)) => doubts.verify(at, bytes) == Some(true),
+            _ => false,
+        };
+        !is_right && doubts.is_doubted(&part)
+    }
+
+    /// A unit of data on a missing device, reconstructed without what is doubted unless its verification fails then.
+    /// With that it has to pass, or not to be in use: whatever the rest of the row comes to is right then. `None` if
+    /// none of that is possible.
+    fn rebuild_missing(
+        &self,
+        lost: usize,
+        columns: &Range<u64>,
+        (missing, doubted): (&[usize], &[usize]),
+        doubts: &dyn RowDoubts,
+    ) -> Option<Vec<u8>> {
+        let at = self.logical(lost, columns.start);
+        let missing = missing.iter().copied().filter(|role| *role != lost);
+        let missing: Vec<usize> = missing.collect();
+        if let Some(bytes) = self.rebuild_without(lost, columns, &[&missing[..], doubted].concat())
+            && doubts.verify(at, &bytes) != Some(false)
+        {
+            return Some(bytes);
+        }
+        let bytes = self.rebuild_without(lost, columns, &missing)?;
+        let is_right = doubts.verify(at, &bytes) == Some(true) || !doubts.is_in_use(at);
+        is_right.then_some(bytes)
     }
 
     /// Refuses to write to a row of which more devices are missing than it can do without.

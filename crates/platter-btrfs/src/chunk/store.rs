@@ -355,7 +355,7 @@ pub struct Source {
     pub device: DeviceId,
     /// Its address on the device.
     pub place: DeviceAddr,
-    /// The logical address of data; `None` for parity.
+    /// The logical address of data; `None` for parity, and beyond the end of the chunk.
     pub data: Option<LogicalAddr>,
 }
 

@@ -485,8 +485,165 @@ fn parity_of_incomplete_rows_is_left_alone() {
     let devices: Vec<_> = (1..=3).map(|byte| Some(vec![byte; 4 << 20])).collect();
     let store = store(&chunk, devices.clone());
     let last = LogicalAddr(START + 2 * STRIPE_BYTES);
-    let compared = store.check_parity(last, &(0..STRIPE_BYTES), true, &|_| false);
+    let compared = store.check_parity(last, &(0..STRIPE_BYTES), true, None);
     assert_eq!(compared.unwrap(), ParityCheck::Compared(Vec::new()));
     store.write(last, &[IoSlice::new(&[7; 4096])]).unwrap_err();
     assert!(contents(&store, 3) == devices);
+}
+
+/// Of a row with [`Model`]: devices in doubt, sectors without a checksum, and sectors that are not in use.
+struct Doubted {
+    model: Model,
+    devices: Vec<DeviceId>,
+    unverified: Vec<LogicalAddr>,
+    unused: Vec<LogicalAddr>,
+}
+
+impl RowDoubts for Doubted {
+    fn is_doubted(&self, part: &Source) -> bool {
+        self.devices.contains(&part.device)
+    }
+
+    fn is_in_use(&self, at: LogicalAddr) -> bool {
+        !self.unused.contains(&at)
+    }
+
+    fn verify(&self, at: LogicalAddr, bytes: &[u8]) -> Option<bool> {
+        let is_known = !self.unverified.contains(&at) && self.is_in_use(at);
+        is_known.then(|| self.model.verify(at, bytes) == Some(true))
+    }
+}
+
+/// The first sectors of the first row, of which parts are in doubt and others are lost, or have other bytes.
+struct DoubtedRow {
+    chunk: ChunkItem,
+    doubts: Doubted,
+    devices: Vec<Option<Vec<u8>>>,
+}
+
+impl DoubtedRow {
+    fn new(chunk: &ChunkItem, doubted: usize) -> Self {
+        let len = usize::try_from(chunk.len_bytes).unwrap();
+        Self {
+            doubts: Doubted {
+                model: Model(expected(0, len)),
+                devices: vec![chunk.stripes[chunk.stripe_of_role(0, doubted)].device],
+                unverified: Vec::new(),
+                unused: Vec::new(),
+            },
+            devices: written(chunk).into_iter().map(Some).collect(),
+            chunk: chunk.clone(),
+        }
+    }
+
+    fn lose(&mut self, role: usize) {
+        self.devices[self.chunk.stripe_of_role(0, role)] = None;
+    }
+
+    fn spoil(&mut self, role: usize) {
+        let stripe = self.chunk.stripe_of_role(0, role);
+        let at = usize::try_from(self.chunk.device_addr(stripe, 0).0).unwrap();
+        self.devices[stripe].as_mut().unwrap()[at..at + 4096].fill(0xee);
+    }
+
+    /// Compares the parity. Returns what came of it, and what the devices hold then.
+    fn check(&self) -> (ParityCheck, Vec<Option<Vec<u8>>>) {
+        let store = store(&self.chunk, self.devices.clone());
+        let at = LogicalAddr(START);
+        let checked = store.check_parity(at, &(0..4096), true, Some(&self.doubts));
+        (checked.unwrap(), contents(&store, self.chunk.stripes.len()))
+    }
+
+    /// What the devices that are left should hold.
+    fn right(&self) -> Vec<Option<Vec<u8>>> {
+        let written = written(&self.chunk).into_iter();
+        let devices = written.zip(&self.devices);
+        let right = devices.map(|(right, device)| device.as_ref().map(|_| right));
+        right.collect()
+    }
+}
+
+fn is_unreadable(checked: &ParityCheck, lost: LogicalAddr) -> bool {
+    match checked {
+        ParityCheck::Compared(_) => false,
+        ParityCheck::Unreadable { data, .. } => data.iter().all(|it| it.data == Some(lost)),
+    }
+}
+
+#[test]
+fn doubted_parity_is_believed_where_other_parity_is_corrupt() {
+    let [.., chunk] = parity_chunks();
+    let (p, q) = (chunk.data_stripes(), chunk.data_stripes() + 1);
+    let mut row = DoubtedRow::new(&chunk, p);
+    row.lose(0);
+    row.spoil(q);
+    let (checked, devices) = row.check();
+    let device = chunk.stripes[chunk.stripe_of_role(0, q)].device;
+    let is_rewritten = true;
+    let wrong = WrongParity {
+        device,
+        is_rewritten,
+    };
+    assert_eq!(checked, ParityCheck::Compared(vec![wrong]));
+    assert!(devices == row.right());
+}
+
+#[test]
+fn parity_is_not_made_of_data_that_fails_verification() {
+    let [_, raid5, _, raid6] = parity_chunks();
+    let (p, q) = (raid6.data_stripes(), raid6.data_stripes() + 1);
+    let mut row = DoubtedRow::new(&raid6, p);
+    row.lose(0);
+    row.spoil(p);
+    row.spoil(q);
+    let (checked, devices) = row.check();
+    assert!(is_unreadable(&checked, LogicalAddr(START)), "{checked:?}");
+    assert!(devices == row.devices);
+    let mut row = DoubtedRow::new(&raid5, raid5.data_stripes());
+    row.lose(0);
+    row.doubts.unverified.push(LogicalAddr(START));
+    let (checked, devices) = row.check();
+    assert!(is_unreadable(&checked, LogicalAddr(START)), "{checked:?}");
+    assert!(devices == row.devices);
+}
+
+#[test]
+fn doubted_parts_of_rows_that_are_right_stay() {
+    let nothing = ParityCheck::Compared(Vec::new());
+    for chunk in parity_chunks() {
+        let (count, len) = (chunk.data_stripes(), chunk.stripes.len());
+        for doubted in 1..len {
+            let mut row = DoubtedRow::new(&chunk, doubted);
+            row.lose(0);
+            assert_eq!(row.check(), (nothing.clone(), row.right()), "{doubted}");
+            // Whatever the rest of the row comes to is right where nothing is in use.
+            row.doubts.unused.push(LogicalAddr(START));
+            assert_eq!(row.check(), (nothing.clone(), row.right()), "{doubted}");
+        }
+        // Data that its checksum verifies is not in doubt, and no parity is made.
+        let mut row = DoubtedRow::new(&chunk, 1);
+        if count > 1 && len > count + 1 {
+            row.lose(0);
+            row.spoil(count);
+            assert_eq!(row.check(), (nothing.clone(), row.devices.clone()));
+        }
+    }
+}
+
+#[test]
+fn doubted_parity_is_made_of_data_on_missing_devices() {
+    let [.., chunk] = parity_chunks();
+    for doubted in chunk.data_stripes()..chunk.stripes.len() {
+        for is_verified in [false, true] {
+            let mut row = DoubtedRow::new(&chunk, doubted);
+            row.lose(0);
+            row.spoil(doubted);
+            if !is_verified {
+                row.doubts.unverified.push(LogicalAddr(START));
+            }
+            let (checked, devices) = row.check();
+            assert!(matches!(&checked, ParityCheck::Compared(wrong) if wrong.len() == 1));
+            assert!(devices == row.right());
+        }
+    }
 }

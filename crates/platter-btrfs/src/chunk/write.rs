@@ -9,7 +9,7 @@ use platter_ondisk::Corruption;
 
 use super::layout::Placement;
 use super::rows::{
-    FindVerifier, IsDoubted, ParityCheck, Restored, RowVerifier, RowWrite, Unverified,
+    FindVerifier, ParityCheck, Restored, RowDoubts, RowVerifier, RowWrite, Unverified,
 };
 use super::store::{ChunkStore, Way};
 use crate::ondisk::LogicalAddr;
@@ -164,7 +164,8 @@ impl ChunkStore {
     }
 
     /// Compares the parity of some bytes of each stripe, in the row of an address, with the data, and rewrites it with
-    /// `repairs`. Where something of the row `is_doubted`, data on missing devices is reconstructed without that.
+    /// `repairs`. With `doubts`, of one unit of data at most, data on missing devices is reconstructed where something of
+    /// the row may be out of date.
     ///
     /// # Errors
     /// That there is no chunk.
@@ -173,7 +174,7 @@ impl ChunkStore {
         logical: LogicalAddr,
         columns: &Range<u64>,
         repairs: bool,
-        is_doubted: IsDoubted<'_>,
+        doubts: Option<&dyn RowDoubts>,
     ) -> Result<ParityCheck, BufferError> {
         let map = self.map();
         let chunk = map.find(logical).map_err(Corruption::from)?;
@@ -185,7 +186,7 @@ impl ChunkStore {
             return Ok(ParityCheck::Compared(Vec::new()));
         }
         let store = self;
-        Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs, is_doubted))
+        Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs, doubts))
     }
 
     /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it

@@ -298,6 +298,13 @@ fn device_is_not_replaced_where_checksums_cannot_be_read() {
         (bad, data)
     };
     assert!(bad.len() > 2, "{bad:?}");
+    let sector = |image: &std::path::Path| {
+        let mut bytes = vec![0; 4096];
+        let file = File::open(image).unwrap();
+        file.read_exact_at(&mut bytes, data.1).unwrap();
+        bytes
+    };
+    let right = sector(&pool.images()[data.0]);
     let faulty = pool.devices().into_iter().map(FaultDevice::new);
     let faulty: Vec<_> = faulty.map(Arc::new).collect();
     for (index, at) in bad.iter().copied().chain([data]) {
@@ -328,6 +335,8 @@ fn device_is_not_replaced_where_checksums_cannot_be_read() {
     assert!(read(&*file) == contents);
     drop(file);
     fs.unmount().unwrap();
+    // Reads would be reconstructed from parity.
+    assert!(sector(&image) == right);
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use platter_ondisk::Locus;
 
+use super::doubts::KnownUnits;
 use super::units::{Kind, Unit};
-use super::{Flow, Row, Scrubber, units};
+use super::{Flow, Row, Scrubber, doubts, units};
 use crate::block_group::Ranges;
-use crate::chunk::{ParityCheck, Placement, Source, WrongParity};
+use crate::chunk::{ParityCheck, Placement, RowDoubts, Source, WrongParity};
 use crate::context::ListedExtent;
 use crate::data::Checksums;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
@@ -162,26 +163,33 @@ struct Uncompared {
 }
 
 fn check_parity(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Parity> {
-    let check = |columns: &Range<u64>| {
-        let len_bytes = columns.end - columns.start;
-        let is_doubted = |it: &Source| units::is_doubted(scrubber, it, len_bytes);
+    let unit = doubts::unit_bytes(scrubber, row)?;
+    let check = |columns: &Range<u64>| -> Flow<ParityCheck> {
+        let known = match unit {
+            Some(_) => Some(KnownUnits::read(scrubber, row, columns)?),
+            None => None,
+        };
+        let doubts = known.as_ref().map(|known| -> &dyn RowDoubts { known });
         let store = scrubber.store();
-        store.check_parity(row.at, columns, scrubber.repairs, &is_doubted)
+        Ok(store.check_parity(row.at, columns, scrubber.repairs, doubts)?)
     };
-    let sector = u64::from(scrubber.context.sector_bytes());
+    let step = unit.unwrap_or_else(|| scrubber.context.sector_bytes().into());
     let mut parity = Parity::default();
     for columns in row.columns.iter() {
-        if let ParityCheck::Compared(wrong) = check(&columns)? {
+        if unit.is_none()
+            && let ParityCheck::Compared(wrong) = check(&columns)?
+        {
             parity.wrong.extend(wrong);
             continue;
         }
         let mut at = columns.start;
         while at < columns.end {
-            let end = columns.end.min(at + sector);
+            let end = columns.end.min(at + step);
             match check(&(at..end))? {
                 ParityCheck::Compared(wrong) => parity.wrong.extend(wrong),
                 ParityCheck::Unreadable { data, others } => {
-                    let is_doubted = is_any_doubted(scrubber, &others, end - at)?;
+                    let is_doubted =
+                        is_any_doubted(scrubber, data.iter().chain(&others), end - at)?;
                     let uncompared = data.into_iter().map(|data| Uncompared { data, is_doubted });
                     parity.uncompared.extend(uncompared);
                 }
@@ -193,13 +201,20 @@ fn check_parity(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Parity> {
 }
 
 /// Whether any of the parts of a row may be out of date, of which data that is in use was read or rewritten.
-fn is_any_doubted(scrubber: &Scrubber<'_>, parts: &[Source], len_bytes: u64) -> Flow<bool> {
-    for part in parts {
+fn is_any_doubted<'p>(
+    scrubber: &Scrubber<'_>,
+    parts: impl Iterator<Item = &'p Source>,
+    len_bytes: u64,
+) -> Flow<bool> {
+    for part in parts.filter(|part| units::is_doubted(scrubber, part, len_bytes)) {
         let is_in_use = match part.data {
-            Some(at) => ListedExtent::is_any_in(scrubber.context, &(at.0..at.0 + len_bytes))?,
+            Some(at) => {
+                let range = at.0..at.0.saturating_add(len_bytes);
+                ListedExtent::is_any_in(scrubber.context, &range)?
+            }
             None => false,
         };
-        if !is_in_use && units::is_doubted(scrubber, part, len_bytes) {
+        if !is_in_use {
             return Ok(true);
         }
     }

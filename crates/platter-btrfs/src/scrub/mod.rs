@@ -4,6 +4,7 @@
 //! as they are meanwhile; otherwise nothing else may write.
 
 mod units;
+mod doubts;
 mod extents;
 mod superblocks;
 

@@ -34,7 +34,8 @@ enum Fault {
     Wrong,
     /// Nothing says that it is right, and its device missed commits.
     Distrusted,
-    /// Nothing says that it is right, and it is not from the device that is replaced.
+    /// Nothing says that it is right, and there is no other copy that is as good: it is not from the device that is
+    /// replaced, or has parity.
     NotCopied,
 }
 
@@ -58,7 +59,7 @@ struct Direct {
 }
 
 /// Whether a copy of a unit is right; `None` if nothing says so.
-fn verify(scrubber: &Scrubber<'_>, unit: &Unit<'_>, bytes: &[u8]) -> Option<bool> {
+pub(super) fn verify(scrubber: &Scrubber<'_>, unit: &Unit<'_>, bytes: &[u8]) -> Option<bool> {
     match &unit.kind {
         Kind::Block(expected) => {
             let format = scrubber.context.blocks.format();
@@ -86,6 +87,12 @@ fn doubt(
         return Some(Fault::NotCopied);
     }
     stale.contains(&device).then_some(Fault::Distrusted)
+}
+
+/// Whether anything may be out of date.
+pub(super) fn is_any_doubted(scrubber: &Scrubber<'_>) -> bool {
+    let Distrusted { stale, not_copied } = &scrubber.distrusted;
+    !stale.is_empty() || not_copied.is_some() || !scrubber.stale.is_empty()
 }
 
 /// Whether a part of a row may be out of date where nothing verifies it.
@@ -204,6 +211,10 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
         match (verdict, doubt) {
             (None, _) => bad.push((*direct, Fault::Unreadable)),
             (Some(Some(false)), _) => bad.push((*direct, Fault::Wrong)),
+            // With parity there is no other copy that is as good, and the parity is of what is here.
+            (Some(None), Some(Fault::Distrusted)) if scrubber.row.is_some() => {
+                bad.push((*direct, Fault::NotCopied));
+            }
             (Some(None), Some(fault)) => bad.push((*direct, fault)),
             (Some(Some(true)), _) | (Some(None), None) => good = good.or(bytes),
         }

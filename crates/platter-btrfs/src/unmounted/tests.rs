@@ -434,7 +434,10 @@ fn parity_is_made_of_data_on_missing_devices() {
     let number = DeviceId(data as u64 + 1);
     File::create(&second).unwrap().set_len(300 << 20).unwrap();
     let replaced = request(&pool).replace_device(number, &open(&second), &mut Ignore);
-    assert_eq!(replaced.unwrap().uncorrectable, 0);
+    let replaced = replaced.unwrap();
+    // Of half of the eight rows it had P or Q; all other parity is right.
+    assert_eq!(counter(&replaced, "parity_errors"), 4, "{replaced:?}");
+    assert_eq!(replaced.uncorrectable, 0);
     pool.regain(second);
     assert_eq!(scrub(&pool, false).errors(), 0);
     pool.assert_clean();
@@ -571,11 +574,17 @@ fn scrub_goes_on_where_parity_is_not_rewritten() {
     assert_eq!(scrub(&pool, false).errors(), 0);
 }
 
-/// Writes a file with checksums and one without, which are the first two data of a row. Returns the locations of its
-/// stripes by role.
-fn write_checked_and_plain(pool: &Pool) -> Vec<Location> {
-    write_named(pool, "checked", &Random(15).bytes(64 << 10), None);
+/// Writes a file with checksums as data `checked` of a row, and one without as the other of the first two. Returns the
+/// locations of the row's stripes by role.
+fn write_checked_and_plain(pool: &Pool, checked: usize) -> Vec<Location> {
+    let write_checked = || write_named(pool, "checked", &Random(15).bytes(64 << 10), None);
+    if checked == 0 {
+        write_checked();
+    }
     write_named(pool, "plain", &Random(16).bytes(64 << 10), Some(0x80_0000));
+    if checked == 1 {
+        write_checked();
+    }
     let fs = pool.open(WriteOptions::default());
     let start = first_data(fs.context());
     let (role, row) = row(fs.context(), start).unwrap();
@@ -586,11 +595,11 @@ fn write_checked_and_plain(pool: &Pool) -> Vec<Location> {
     row
 }
 
-/// The second data has no checksum, and cannot be read; the first is corrupt.
-fn scrub_made_of_corrupt_data(profile: &str, devices_count: usize) -> (Scrubbed, bool) {
-    let pool = Pool::make(devices_count, 300, &["-d", profile, "-m", "raid1"]);
-    let row = write_checked_and_plain(&pool);
-    let ((corrupt, at), (plain, place)) = (row[0], row[1]);
+/// Scrubs a row whose data `checked` is corrupt; the other of the first two has no checksum, and cannot be read.
+fn scrub_made_of_corrupt_data(profile: &str, count: usize, checked: usize) -> (Scrubbed, bool) {
+    let pool = Pool::make(count, 300, &["-d", profile, "-m", "raid1"]);
+    let row = write_checked_and_plain(&pool, checked);
+    let ((corrupt, at), (plain, place)) = (row[checked], row[1 - checked]);
     let read = || {
         let mut bytes = [0; 4096];
         open(&pool.images()[plain])
@@ -609,14 +618,16 @@ fn scrub_made_of_corrupt_data(profile: &str, devices_count: usize) -> (Scrubbed,
 
 #[test]
 fn scrub_makes_no_data_of_corrupt_data() {
-    let (scrubbed, is_kept) = scrub_made_of_corrupt_data("raid5", 3);
-    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (2, 2));
-    assert!(is_kept);
-    // Q does without the corrupt data. The sector that was rewritten still cannot be read for the parity.
-    let (scrubbed, is_kept) = scrub_made_of_corrupt_data("raid6", 4);
-    assert_eq!(counter(&scrubbed, "corrected_errors"), 2);
-    assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (3, 1));
-    assert!(is_kept);
+    for checked in [0, 1] {
+        let (scrubbed, is_kept) = scrub_made_of_corrupt_data("raid5", 3, checked);
+        assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (2, 2));
+        assert!(is_kept);
+        // Q does without the corrupt data. The sector that was rewritten still cannot be read for the parity.
+        let (scrubbed, is_kept) = scrub_made_of_corrupt_data("raid6", 4, checked);
+        assert_eq!(counter(&scrubbed, "corrected_errors"), 2);
+        assert_eq!((scrubbed.errors, scrubbed.uncorrectable), (3, 1));
+        assert!(is_kept);
+    }
 }
 
 #[test]
