@@ -10,18 +10,18 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use platter_vfs::Trim;
 use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
 use platter_vfs::subvolumes::Subvolume;
+use platter_vfs::{ExtentSink, Trim};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::ioctl::{
     self, CANCELLED, Command, DedupeRange, DeviceAction, DeviceCommand, DeviceStatus, ENDED,
-    FORCED, FSLABEL_BYTES, HAS_DEVICE, LARGER, MountReport, NextSubvolume, OF_DATA, OF_METADATA,
-    OF_SYSTEM, REPAIRS, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange,
-    VolArgs, VolArgsV2, call, text,
+    FORCED, FSLABEL_BYTES, FileExtents, HAS_DEVICE, LARGER, MountReport, NextSubvolume, OF_DATA,
+    OF_METADATA, OF_SYSTEM, REPAIRS, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo,
+    TrimRange, VolArgs, VolArgsV2, call, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -182,6 +182,28 @@ impl Control {
         };
         call(target, Command::Dedupe.number(), asked.as_mut_bytes())?;
         Ok(asked.is_shared != 0)
+    }
+
+    /// Passes what backs a file of a mount to `sink`, in order; holes are left out, and `place` is not known. What the
+    /// kernel has cached and not [passed on](Self::flush_cache) yet has no extents.
+    ///
+    /// # Errors
+    /// `EISDIR` or `EINVAL` for what has no contents; `ENOTTY` where something else is mounted.
+    pub fn extents(file: &File, sink: &mut ExtentSink<'_>) -> io::Result<()> {
+        let mut start = 0;
+        loop {
+            let mut listed = FileExtents::request(start);
+            call(file, Command::Extents.number(), listed.as_mut_bytes())?;
+            for extent in listed.decode()? {
+                start = extent.file.end;
+                if sink(extent).is_break() {
+                    return Ok(());
+                }
+            }
+            if !listed.is_full() {
+                return Ok(());
+            }
+        }
     }
 
     /// Discards free space. Returns how many bytes.

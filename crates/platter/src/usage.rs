@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_vfs::writing::RangeSet;
-use platter_vfs::{FileKind, Inode, InodeId, Place, TreeWalk, Visited, WalkEvent, WalkOrder};
+use platter_vfs::{ExtentSink, FileKind, InodeId, Place, TreeWalk, Visited, WalkEvent, WalkOrder};
 
 use crate::volume::place::join;
 use crate::{Error, File, Result};
@@ -39,10 +39,16 @@ pub struct Usage {
 pub struct Usages {
     top: File,
     walk: TreeWalk,
-    /// The space below each directory that the walk is in.
-    levels: Vec<Space>,
     /// Files with several names, which count once.
     linked: HashSet<InodeId>,
+    counter: UsageCounter,
+}
+
+/// Counts the space of a file and all below it, which are passed on in the order of a walk.
+#[derive(Debug, Default)]
+pub struct UsageCounter {
+    /// The space below each directory that the walk is in.
+    levels: Vec<Space>,
     shared: SharedSpace,
     shared_bytes: u64,
 }
@@ -83,10 +89,8 @@ impl File {
         Usages {
             top: self.clone(),
             walk: TreeWalk::new(fs, Arc::clone(self.inode()), WalkOrder::Name),
-            levels: Vec::new(),
             linked: HashSet::new(),
-            shared: SharedSpace::default(),
-            shared_bytes: 0,
+            counter: UsageCounter::default(),
         }
     }
 }
@@ -103,11 +107,57 @@ impl Usages {
         Error::at_path(self.top.volume().name(), &self.path_of(below), error)
     }
 
-    /// The space of a file's contents; what of it is shared is recorded. Nothing of a file that fails counts.
-    fn measure(&mut self, inode: &dyn Inode) -> platter_vfs::Result<Space> {
+    fn visit(&mut self, visited: &Visited) -> Option<Result<Usage>> {
+        let (inode, kind) = (&visited.inode, visited.attr.kind);
+        let is_counted = match kind {
+            FileKind::Directory => {
+                self.counter.enter_directory();
+                return None;
+            }
+            FileKind::Regular => visited.attr.links < 2 || self.linked.insert(inode.id()),
+            FileKind::Symlink
+            | FileKind::CharDevice
+            | FileKind::BlockDevice
+            | FileKind::Fifo
+            | FileKind::Socket => visited.path.is_empty(),
+        };
+        if !is_counted {
+            return None;
+        }
+        let path = self.path_of(&visited.path);
+        let counted = self.counter.count(path, kind, |sink| {
+            if kind == FileKind::Regular {
+                inode.extents(0..u64::MAX, sink)
+            } else {
+                Ok(())
+            }
+        });
+        Some(counted.map_err(|error| self.error(&visited.path, error)))
+    }
+}
+
+impl UsageCounter {
+    /// What follows is in a directory, until that is left.
+    pub fn enter_directory(&mut self) {
+        self.levels.push(Space::default());
+    }
+
+    /// Returns the usage of the directory that was entered last.
+    pub fn leave_directory(&mut self, path: Vec<u8>) -> Usage {
+        let space = self.levels.pop().unwrap_or_default();
+        self.usage(path, FileKind::Directory, space)
+    }
+
+    /// Counts a file that is no directory. `list` passes its extents on; nothing of a file counts for which that fails.
+    pub fn count<E>(
+        &mut self,
+        path: Vec<u8>,
+        kind: FileKind,
+        list: impl FnOnce(&mut ExtentSink<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Usage, E> {
         let mut space = Space::default();
         let mut shared = SharedSpace::default();
-        inode.extents(0..u64::MAX, &mut |extent| {
+        list(&mut |extent| {
             if extent.inline || extent.delayed {
                 return ControlFlow::Continue(());
             }
@@ -122,59 +172,26 @@ impl Usages {
             ControlFlow::Continue(())
         })?;
         self.shared_bytes += self.shared.merge(&shared);
-        Ok(space)
+        Ok(self.usage(path, kind, space))
     }
 
-    fn visit(&mut self, visited: &Visited) -> Option<Result<Usage>> {
-        let is_top = visited.path.is_empty();
-        let space = match visited.attr.kind {
-            FileKind::Directory => {
-                self.levels.push(Space::default());
-                return None;
-            }
-            FileKind::Regular => {
-                if visited.attr.links > 1 && !self.linked.insert(visited.inode.id()) {
-                    return None;
-                }
-                match self.measure(&*visited.inode) {
-                    Ok(space) => space,
-                    Err(error) => return Some(Err(self.error(&visited.path, error))),
-                }
-            }
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => {
-                if !is_top {
-                    return None;
-                }
-                Space::default()
-            }
-        };
-        Some(Ok(self.usage_of(visited, space)))
-    }
-
-    fn leave(&mut self, visited: &Visited) -> Usage {
-        let space = self.levels.pop().unwrap_or_default();
-        self.usage_of(visited, space)
-    }
-
-    fn usage_of(&mut self, visited: &Visited, space: Space) -> Usage {
+    /// The usage of a file, whose space counts for the directory that it is in.
+    fn usage(&mut self, path: Vec<u8>, kind: FileKind, space: Space) -> Usage {
+        let is_top = self.levels.is_empty();
         if let Some(above) = self.levels.last_mut() {
             above.total_bytes = above.total_bytes.saturating_add(space.total_bytes);
             above.exclusive_bytes = above.exclusive_bytes.saturating_add(space.exclusive_bytes);
         }
-        let set_shared_bytes = if visited.attr.kind == FileKind::Directory {
+        let set_shared_bytes = if kind == FileKind::Directory {
             self.shared_bytes
         } else {
             space.total_bytes - space.exclusive_bytes
         };
         Usage {
-            path: self.path_of(&visited.path),
-            kind: visited.attr.kind,
+            path,
+            kind,
             space,
-            set_shared_bytes: visited.path.is_empty().then_some(set_shared_bytes),
+            set_shared_bytes: is_top.then_some(set_shared_bytes),
         }
     }
 }
@@ -190,7 +207,10 @@ impl Iterator for Usages {
                         return Some(found);
                     }
                 }
-                WalkEvent::Leave(visited) => return Some(Ok(self.leave(&visited))),
+                WalkEvent::Leave(visited) => {
+                    let path = self.path_of(&visited.path);
+                    return Some(Ok(self.counter.leave_directory(path)));
+                }
                 WalkEvent::Failed { path, error } => return Some(Err(self.error(&path, error))),
             }
         }

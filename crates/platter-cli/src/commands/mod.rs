@@ -38,6 +38,7 @@ pub(crate) mod write_batch;
 pub(crate) mod xattr;
 mod editing;
 mod mounted;
+mod mount_walk;
 mod operands;
 mod outcome;
 

@@ -33,6 +33,14 @@ pub(super) fn is_in_mount(operand: &OsStr) -> bool {
     }
 }
 
+/// Whether an operand names a file or directory in a mount, for commands on files: an image there is named with a path
+/// in it.
+pub(super) fn is_file_in_mount(operand: &OsStr) -> bool {
+    let path = Path::new(operand);
+    let is_file = path.metadata().is_ok_and(|found| found.is_file());
+    is_in_mount(operand) || is_file && source(path).is_some()
+}
+
 /// Whether an operand names a directory [in a mount](is_in_mount), where no image is opened.
 ///
 /// # Errors
@@ -46,7 +54,7 @@ pub(super) fn is_mount(operand: &OsStr, options: &ImageOptions) -> anyhow::Resul
 }
 
 /// Refuses options that say how to open an image, which a mount is not.
-fn refuse_image_options(options: &ImageOptions) -> anyhow::Result<()> {
+pub(super) fn refuse_image_options(options: &ImageOptions) -> anyhow::Result<()> {
     options.refuse_others(&[], "a mounted filesystem")
 }
 

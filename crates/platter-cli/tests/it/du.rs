@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::mount::Mounted;
 use super::*;
 
 /// Files that share extents with each other, with snapshots, with themselves and with nothing, and what the kernel
@@ -50,6 +51,7 @@ fn rows(text: &str) -> BTreeMap<String, Vec<String>> {
         let path = words.next().unwrap();
         let path = path
             .trim_start_matches("pool.img:")
+            .trim_start_matches("mnt")
             .trim_start_matches("./");
         let path = path.trim_start_matches('/');
         (if path == "." { "" } else { path }.to_owned(), numbers)
@@ -84,6 +86,66 @@ fn space_is_that_of_btrfs_filesystem_du() {
     let number = |key: &str| last[key].as_u64().unwrap().to_string();
     let keys = ["total_bytes", "exclusive_bytes", "set_shared_bytes"];
     assert_eq!(keys.map(number).to_vec(), kernel("sums")["dir"]);
+}
+
+#[test]
+fn space_in_a_mount_is_that_of_its_image() {
+    let workshop = Workshop::new();
+    let out = workshop.path("").display().to_string();
+    workshop.btrfs(&format!("OUT={out}\n{SHARING}"));
+    let of_image = rows(&workshop.read(&["du", "--raw", "pool.img"]));
+    let mounted = Mounted::of(&workshop, "pool.img");
+    let all = workshop.read(&["du", "--raw", "mnt"]);
+    assert_eq!(rows(&all), of_image);
+    assert!(all.contains("  mnt/dir/first\n"), "{all}");
+    let of = |operand: &str| {
+        let text = workshop.read(&["du", "--raw", "-s", operand]);
+        let mut rows = rows(&text).into_values();
+        rows.next().unwrap()
+    };
+    let sums = rows(&fs::read_to_string(workshop.path("sums")).unwrap());
+    for path in ["dir", "snap", "sub/text"] {
+        assert_eq!(of(&format!("mnt/{path}")), sums[path], "{path}");
+    }
+    symlink("mnt/dir/second", workshop.path("link")).unwrap();
+    assert_eq!(of("link"), sums["dir/second"]);
+
+    // What is shared now, and what has just been written.
+    workshop.read(&["subvolume", "snapshot", "mnt/snap", "mnt/other"]);
+    let total = &sums["snap"][0];
+    for path in ["mnt/other", "mnt/snap"] {
+        assert_eq!(of(path)[..2], [total.clone(), "0".to_owned()], "{path}");
+    }
+    fs::write(workshop.path("mnt/dir/new"), vec![7; 300_000]).unwrap();
+    assert_eq!(of("mnt/dir/new"), ["303104", "303104", "0"]);
+
+    let document = workshop.document("du", &["du", "--json", "mnt/dir"]);
+    assert_eq!(document[0]["path"], "mnt/dir/alone");
+    let last = document.as_array().unwrap().last().unwrap();
+    assert_eq!(last["image"], "mnt/dir");
+    assert_eq!(last["path"], "mnt/dir");
+    let ran = workshop.run(&["du", "-s", "mnt/none", "mnt/sub"]);
+    assert_eq!((ran.status, ran.out.lines().count()), (1, 2), "{}", ran.out);
+    let refused = "platter: mnt/none: no such file or directory\n";
+    assert_eq!(ran.err, refused);
+    // An image in a mount is named with a path.
+    fs::copy(workshop.path("disk.img"), workshop.path("mnt/inner.img")).unwrap();
+    let inner = rows(&workshop.read(&["du", "--raw", "mnt/inner.img:/dir"]));
+    assert_eq!(inner["inner.img:/dir/file"], ["1024", "1024", "-"]);
+    workshop.unmount_and_check(mounted);
+}
+
+#[test]
+fn space_in_a_mount_of_ext4_is_counted() {
+    let workshop = Workshop::new();
+    let mounted = Mounted::of(&workshop, "disk.img");
+    fs::write(workshop.path("mnt/new"), [7; 5000]).unwrap();
+    let text = workshop.read(&["du", "--raw", "mnt"]);
+    let all = rows(&text);
+    assert_eq!(all["new"], ["5120", "5120", "-"]);
+    assert_eq!(all["dir/file"], ["1024", "1024", "-"]);
+    assert_eq!(all.get("dir/hard"), None, "{text}");
+    drop(mounted);
 }
 
 /// Makes an XFS and in it two files that share all but 64 KiB.

@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Report,
     /// A file shares what is equal in another one.
     Dedupe,
+    /// What backs a file, as `FIEMAP` lists it.
+    Extents,
     /// Another size of the whole filesystem.
     Resize,
     Devices(DevicesCommand),
@@ -63,7 +65,7 @@ pub(crate) enum SubvolumeCommand {
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 38] = [
+const COMMANDS: [(u32, Command); 39] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -108,6 +110,7 @@ const COMMANDS: [(u32, Command); 38] = [
     (0x0000_f104, Command::Devices(DevicesCommand::Cancel)),
     (0xe000_f105, Command::Report),
     (0xc030_f106, Command::Dedupe),
+    (0xe010_f107, Command::Extents),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -154,8 +157,8 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::structures::{
-        DedupeRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES, FsInfo, InoLookup, NextSubvolume,
-        ReportPage, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+        DedupeRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES, FileExtents, FsInfo, InoLookup,
+        NextSubvolume, ReportPage, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
     use super::*;
 
@@ -195,6 +198,7 @@ mod tests {
             (Command::FsInfo, size_of::<FsInfo>()),
             (Command::Report, size_of::<ReportPage>()),
             (Command::Dedupe, size_of::<DedupeRange>()),
+            (Command::Extents, size_of::<FileExtents>()),
             (Command::Trim, size_of::<TrimRange>()),
             (Command::SetLabel, FSLABEL_BYTES),
             (Command::Sync, 0),

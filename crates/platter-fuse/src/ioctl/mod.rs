@@ -3,6 +3,7 @@
 
 mod command;
 mod structures;
+mod extents;
 mod report;
 mod call;
 
@@ -11,7 +12,7 @@ pub(crate) use command::{Command, DevicesCommand, SubvolumeCommand, sets_flags};
 pub use report::MountReport;
 pub(crate) use structures::{
     CANCELLED, DedupeRange, DeviceAction, DeviceCommand, DeviceStatus, ENDED, FORCED,
-    FSLABEL_BYTES, FsInfo, HAS_DEVICE, InoLookup, LARGER, NextSubvolume, OF_DATA, OF_METADATA,
-    OF_SYSTEM, REPAIRS, ReportPage, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange,
-    VolArgs, VolArgsV2, put_part, text,
+    FSLABEL_BYTES, FileExtents, FsInfo, HAS_DEVICE, InoLookup, LARGER, NextSubvolume, OF_DATA,
+    OF_METADATA, OF_SYSTEM, REPAIRS, ReportPage, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo,
+    TrimRange, VolArgs, VolArgsV2, put_part, text,
 };

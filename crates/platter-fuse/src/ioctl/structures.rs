@@ -60,6 +60,9 @@ impl DeviceAction {
     }
 }
 
+/// Extents of a file that are listed at once.
+pub(super) const EXTENTS_MAX: usize = 256;
+
 /// Bytes of a part of a report.
 const REPORT_PAGE_BYTES: usize = 8168;
 
@@ -199,6 +202,22 @@ structures! {
         dry_run: u64,
         /// The answer has whether it shares it now and did not before, or could.
         is_shared: u64,
+    }
+    /// An extent of a file, as `struct fiemap_extent` has it.
+    FileExtent[32] {
+        start: u64,
+        end: u64,
+        /// Where it begins in the space that the filesystem allocates.
+        physical: u64,
+        member: u32,
+        /// `FIEMAP_EXTENT_*`.
+        flags: u32,
+    }
+    /// Extents of a file, from a byte on that the request names: as many as fit, or all there are.
+    FileExtents[8208] {
+        start: u64,
+        count: u64,
+        extents: [FileExtent; EXTENTS_MAX],
     }
     /// A part of a report, which begins at a byte that the request names.
     ReportPage[8192] {

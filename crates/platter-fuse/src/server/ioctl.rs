@@ -14,7 +14,7 @@ use platter_vfs::{
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::{Answer, Caller, Server, devices, subvolumes};
+use super::{Answer, Caller, Server, devices, extents, subvolumes};
 use crate::Operation;
 use crate::ioctl::{
     Command, DedupeRange, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange,
@@ -149,6 +149,7 @@ pub(crate) fn carry_out(
         Command::FsInfo => fs_info(server),
         Command::Report => report(server, input),
         Command::Dedupe => dedupe(server, &*inode, input),
+        Command::Extents => extents::list(server, &*inode, input),
         Command::Devices(command) => devices::carry_out(server, command, input),
         Command::Resize => Err(Errno::OPNOTSUPP),
     };

@@ -8,6 +8,7 @@ mod read;
 mod change;
 pub(crate) mod ioctl;
 mod devices;
+mod extents;
 mod subvolumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

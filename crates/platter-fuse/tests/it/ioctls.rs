@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,7 +11,7 @@ use platter_fuse::{Control, MountOptions};
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::subvolumes::{Subvolume, SubvolumeSink};
 use platter_vfs::{
-    Condition, Context, CreateKind, Description, Filesystem, Inode, InodeId, Name, Result,
+    Condition, Context, CreateKind, Description, Extent, Filesystem, Inode, InodeId, Name, Result,
     Subvolumes, SystemClock, Timestamp, Trim, Uuid,
 };
 use rustix::io::Errno;
@@ -253,6 +253,55 @@ fn filesystem_without_subvolumes_says_so() {
     let synced = mounted.requests_of(|| control.sync().unwrap());
     assert_eq!(synced.all(), [("IOCTL", 1)]);
     drop(control);
+    mounted.unmount();
+}
+
+#[test]
+fn extents_are_those_of_the_filesystem() {
+    let mounted = Mounted::new();
+    let path = mounted.path("file");
+    let file = fs::File::create_new(&path).unwrap();
+    let root = mounted.fs.root().unwrap();
+    let inode = root.lookup(Name::new(b"file").unwrap()).unwrap();
+    let listed = || {
+        let mut found = Vec::new();
+        let listed = Control::extents(&file, &mut |extent| {
+            found.push(extent);
+            ControlFlow::Continue(())
+        });
+        listed.map(|()| found)
+    };
+    assert!(listed().unwrap().is_empty());
+    // One list, one that is full, and several.
+    for count in [1, 256, 257, 700] {
+        for nth in 0..count {
+            file.write_all_at(&[1; 4096], nth * 8192).unwrap();
+        }
+        file.sync_all().unwrap();
+        let mut expected = Vec::new();
+        let of_filesystem = inode.extents(0..u64::MAX, &mut |extent| {
+            let place = None;
+            expected.push(Extent { place, ..extent });
+            ControlFlow::Continue(())
+        });
+        of_filesystem.unwrap();
+        assert_eq!(expected.len() as u64, count);
+        assert_eq!(listed().unwrap(), expected);
+    }
+    let mut seen = 0;
+    let interrupted = Control::extents(&file, &mut |_| {
+        seen += 1;
+        ControlFlow::Break(())
+    });
+    interrupted.unwrap();
+    assert_eq!(seen, 1);
+    let dir = fs::File::open(mounted.root()).unwrap();
+    let elsewhere = tempfile::tempfile().unwrap();
+    for (other, errno) in [(&dir, Errno::ISDIR), (&elsewhere, Errno::NOTTY)] {
+        let refusal = Control::extents(other, &mut |_| ControlFlow::Continue(()));
+        refused(refusal, errno);
+    }
+    drop((file, dir));
     mounted.unmount();
 }
 

@@ -2,16 +2,15 @@
 
 mod mounted;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
 
 use platter::dedupe::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Dedupe as Request, FileDeduped, dedupe};
 use platter::escape::unescape;
 use serde_json::{Map, json};
 
 use super::editing::{Targets, refuse_reading_options, scope};
-use super::mounted::{are_in_mounts, is_in_mount};
+use super::mounted::{are_in_mounts, is_file_in_mount};
 use crate::args::{ImageOptions, parse_size, source_date};
 use crate::console::{self, Console};
 use crate::output::json::{put_name, write_object};
@@ -88,7 +87,7 @@ impl Dedupe {
             sum: FileDeduped::default(),
             failed: Ok(()),
         };
-        let name = if are_in_mounts(&self.files, is_in_a_mount, options)? {
+        let name = if are_in_mounts(&self.files, is_file_in_mount, options)? {
             mounted::dedupe(&self.files, &request, self.recursive, &mut tally)?;
             self.files[0].as_encoded_bytes().to_vec()
         } else {
@@ -158,13 +157,6 @@ impl Dedupe {
         }
         Ok(console.finish()?)
     }
-}
-
-/// Whether an operand is the path of a file or directory in a mount.
-fn is_in_a_mount(operand: &OsStr) -> bool {
-    let path = Path::new(operand);
-    let is_file = path.metadata().is_ok_and(|found| found.is_file());
-    is_in_mount(operand) || is_file && super::mounted::source(path).is_some()
 }
 
 fn parse_block_size(text: &str) -> Result<u64, String> {

@@ -2,30 +2,24 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use platter::dedupe::{Dedupe as Request, Duplicates, FileDeduped, data_ranges};
 use platter_fuse::Control;
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Tally;
-use crate::commands::mounted::{named, parent};
-
-/// A file that was looked at.
-struct Known {
-    path: PathBuf,
-    found: Metadata,
-}
+use crate::commands::mount_walk::{MountEvent, MountFile, MountWalk};
+use crate::commands::mounted::named;
 
 struct Search<'s> {
     request: &'s Request,
-    duplicates: Duplicates<Known>,
+    /// Blocks of files that were looked at.
+    duplicates: Duplicates<MountFile>,
     /// Files that were looked at: they may have several names.
     seen: HashSet<u64>,
 }
@@ -46,33 +40,31 @@ pub(super) fn dedupe(
     let mut device = None;
     for operand in operands {
         let given = Path::new(operand);
-        // An operand may be a symbolic link; those below it are left alone.
-        let top = &*given.canonicalize().map_err(|error| named(given, &error))?;
-        let found = top.metadata().map_err(|error| named(given, &error))?;
-        if *device.get_or_insert(found.dev()) != found.dev() {
+        let mut walk = MountWalk::new(given).map_err(|error| named(given, &error))?;
+        let device_of_top = walk.top().dev();
+        if *device.get_or_insert(device_of_top) != device_of_top {
             return Err(named(given, &Errno::XDEV.into()).into());
         }
-        let dir = if found.is_dir() { top } else { parent(top) };
         // What is compared here is what is there, as far as possible.
-        let flushed = Control::open(dir).and_then(|control| control.flush_cache());
+        let flushed = walk.control().and_then(|control| control.flush_cache());
         flushed.map_err(|error| named(given, &error))?;
-        if found.is_dir() && !is_recursive {
+        if walk.top().is_dir() && !is_recursive {
             tally.add(Err(named(given, &Errno::ISDIR.into()).into()));
             continue;
         }
-        let failed = |path: &Path, error: &io::Error| match path.strip_prefix(top) {
-            Ok(below) if !below.as_os_str().is_empty() => named(&given.join(below), error),
-            _ => named(given, error),
-        };
-        let mut waiting = vec![top.to_owned()];
-        while let Some(path) = waiting.pop() {
-            match search.visit(&path, found.dev(), &mut waiting) {
-                Ok(None) => {}
-                Ok(Some(came_to)) => tally.add(Ok(came_to)),
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
-                    return Err(failed(&path, &error).into());
+        while let Some(event) = walk.next() {
+            match event {
+                MountEvent::Visit(file) if file.found.is_file() => match search.visit(&file) {
+                    Ok(came_to) => tally.add(Ok(came_to)),
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
+                        return Err(walk.named(&file.path, &error).into());
+                    }
+                    Err(error) => tally.add(Err(walk.named(&file.path, &error).into())),
+                },
+                MountEvent::Visit(_) | MountEvent::Leave(_) => {}
+                MountEvent::Failed { path, error } => {
+                    tally.add(Err(walk.named(&path, &error).into()));
                 }
-                Err(error) => tally.add(Err(failed(&path, &error).into())),
             }
         }
     }
@@ -80,57 +72,24 @@ pub(super) fn dedupe(
 }
 
 impl Search<'_> {
-    /// Looks at a file, or has the names in a directory wait. `None` for what has no contents.
-    fn visit(
-        &mut self,
-        path: &Path,
-        device: u64,
-        waiting: &mut Vec<PathBuf>,
-    ) -> io::Result<Option<FileDeduped>> {
-        let found = path.symlink_metadata()?;
-        if found.dev() != device {
-            return Ok(None);
-        }
-        if found.is_dir() {
-            let Some(dir) = open(path, OFlags::DIRECTORY, &found)? else {
-                return Ok(None);
-            };
-            let mut names = Vec::new();
-            for entry in Dir::read_from(&dir)? {
-                let entry = entry?;
-                let name = entry.file_name().to_bytes();
-                if name != b"." && name != b".." {
-                    names.push(path.join(OsStr::from_bytes(name)));
-                }
-            }
-            // The last one is looked at first.
-            names.sort_unstable_by(|one, other| other.cmp(one));
-            waiting.extend(names);
-            return Ok(None);
-        }
-        if !found.is_file() {
-            return Ok(None);
-        }
+    fn visit(&mut self, file: &MountFile) -> io::Result<FileDeduped> {
+        let found = &file.found;
         if found.size() < self.request.min_bytes.max(1) || !self.seen.insert(found.ino()) {
-            return Ok(Some(FileDeduped::default()));
+            return Ok(FileDeduped::default());
         }
-        self.look_at(path, &found).map(Some)
+        self.look_at(file)
     }
 
-    fn look_at(&mut self, path: &Path, found: &Metadata) -> io::Result<FileDeduped> {
-        let Some(file) = open(path, OFlags::empty(), found)? else {
+    fn look_at(&mut self, known: &MountFile) -> io::Result<FileDeduped> {
+        let Some(file) = known.open(OFlags::empty())? else {
             return Ok(FileDeduped::default());
         };
         let mut came_to = FileDeduped::default();
-        let known = Known {
-            path: path.to_owned(),
-            found: found.clone(),
-        };
         let data = data_ranges(&file, file.metadata()?.size())?;
         let dry_run = self.request.dry_run;
         let read = |at: u64, place: &mut [u8]| file.read_at(place, at);
-        let found = |source: &Known, range: Range<u64>, to: u64| {
-            let Ok(Some(source_file)) = open(&source.path, OFlags::empty(), &source.found) else {
+        let found = |source: &MountFile, range: Range<u64>, to: u64| {
+            let Ok(Some(source_file)) = source.open(OFlags::empty()) else {
                 // It is gone.
                 return Ok(());
             };
@@ -140,30 +99,10 @@ impl Search<'_> {
             }
             Ok::<(), io::Error>(())
         };
-        let read_bytes = self.duplicates.add(known, &data, read, found)?;
+        let read_bytes = self.duplicates.add(known.clone(), &data, read, found)?;
         Ok(FileDeduped {
             read_bytes,
             ..came_to
         })
     }
-}
-
-/// Opens what was found at a path, for reading, and leaves its time of access as it is. `None` if something else has the
-/// name now, which is not waited for, as a FIFO would be.
-fn open(path: &Path, flags: OFlags, found: &Metadata) -> io::Result<Option<File>> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let open = |flags| rustix::fs::open(path, flags, Mode::empty());
-    let opened = match open(flags | OFlags::NOATIME) {
-        // Of files of others.
-        Err(Errno::PERM) => open(flags),
-        opened => opened,
-    };
-    let file = match opened {
-        Ok(file) => File::from(file),
-        Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(errno.into()),
-    };
-    let now = file.metadata()?;
-    let is_same = (now.dev(), now.ino()) == (found.dev(), found.ino());
-    Ok(is_same.then_some(file))
 }

@@ -1,12 +1,17 @@
 //! `platter du`: the space that files take, and how much of it they share.
 
+mod mounted;
+
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::path::Path;
 
 use platter::escape::unescape;
 use platter::usage::Usage;
 use serde_json::{Map, json};
 
+use self::mounted::MountUsages;
+use super::mounted::{is_file_in_mount, refuse_image_options};
 use super::operands::Volumes;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -23,10 +28,12 @@ const STATUS: u8 = 1;
 /// As btrfs filesystem du does: Total is the space of a file, or of all files below a directory; Exclusive is what of
 /// it nothing else in the filesystem refers to; Set shared, of an operand, is what its files share, with each other or
 /// with files elsewhere, below a directory each byte counted once. Contents inside metadata do not count, and
-/// compressed ones count as long as they are when read.
+/// compressed ones count as long as they are when read. Files and directories of a filesystem that is mounted by
+/// platter are named by their paths, and what was changed is written first; an image in a mount is named with a path, as
+/// in mnt/disk.img:/.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Du {
-    /// The files and directories, as IMAGE[@PARTITION][:PATH]
+    /// The files and directories, as IMAGE[@PARTITION][:PATH], or paths in a mount
     #[arg(required = true, value_name = "IMAGE[:PATH]")]
     operands: Vec<OsString>,
     /// Show a total for each operand only
@@ -35,6 +42,14 @@ pub(crate) struct Du {
     /// Show exact numbers of bytes
     #[arg(long)]
     raw: bool,
+}
+
+/// What names a file or directory and those below it.
+struct Names<'o> {
+    /// In JSON.
+    image: Vec<u8>,
+    /// What is written before the path of a file in an image.
+    prefix: Option<&'o [u8]>,
 }
 
 impl Du {
@@ -50,24 +65,29 @@ impl Du {
             )?;
         }
         for operand in &self.operands {
-            let (spec, file) = match volumes.file(operand, true) {
-                Ok(found) => found,
-                Err(error) => {
-                    console.trouble(STATUS, error)?;
-                    continue;
-                }
-            };
-            let image = unescape(file.volume().name());
-            let image_operand = image_of(operand, spec.path.as_deref());
-            for found in file.usage() {
-                match found {
-                    Ok(usage) if self.summarize && usage.set_shared_bytes.is_none() => {}
-                    Ok(usage) if console::is_json() => {
-                        array.push(&mut console.out, &object(&image, &usage))?;
+            if is_file_in_mount(operand) {
+                refuse_image_options(options)?;
+                match MountUsages::of(Path::new(operand)) {
+                    Ok(usages) => {
+                        let names = Names {
+                            image: operand.as_encoded_bytes().to_vec(),
+                            prefix: None,
+                        };
+                        self.show((&mut console, &mut array), &names, usages)?;
                     }
-                    Ok(usage) => self.write(&mut console, image_operand, &usage)?,
                     Err(error) => console.trouble(STATUS, error)?,
                 }
+                continue;
+            }
+            match volumes.file(operand, true) {
+                Ok((spec, file)) => {
+                    let names = Names {
+                        image: unescape(file.volume().name()),
+                        prefix: Some(image_of(operand, spec.path.as_deref())),
+                    };
+                    self.show((&mut console, &mut array), &names, file.usage())?;
+                }
+                Err(error) => console.trouble(STATUS, error)?,
             }
         }
         if console::is_json() {
@@ -76,7 +96,26 @@ impl Du {
         Ok(console.finish()?)
     }
 
-    fn write(&self, console: &mut Console, image: &[u8], usage: &Usage) -> io::Result<()> {
+    fn show(
+        &self,
+        (console, array): (&mut Console, &mut JsonArray),
+        names: &Names<'_>,
+        usages: impl Iterator<Item = platter::Result<Usage>>,
+    ) -> io::Result<()> {
+        for found in usages {
+            match found {
+                Ok(usage) if self.summarize && usage.set_shared_bytes.is_none() => {}
+                Ok(usage) if console::is_json() => {
+                    array.push(&mut console.out, &object(&names.image, &usage))?;
+                }
+                Ok(usage) => self.write(console, names.prefix, &usage)?,
+                Err(error) => console.trouble(STATUS, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, console: &mut Console, prefix: Option<&[u8]>, usage: &Usage) -> io::Result<()> {
         let shown = |bytes: u64| {
             if self.raw {
                 bytes.to_string()
@@ -90,8 +129,10 @@ impl Du {
         let quoting = Quoting::for_reader(console.is_terminal);
         let out = &mut console.out;
         write!(out, "{total:>10}  {exclusive:>10}  {shared:>10}  ")?;
-        quoting.write(out, image)?;
-        out.write_all(b":")?;
+        if let Some(image) = prefix {
+            quoting.write(out, image)?;
+            out.write_all(b":")?;
+        }
         quoting.write(out, &usage.path)?;
         writeln!(out)
     }

@@ -1,0 +1,25 @@
+//! What backs contents: extents as they are, which `FIEMAP` does not ask a filesystem in user space for.
+
+use platter_vfs::Inode;
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::ioctl::argument;
+use super::{Answer, Server};
+use crate::ioctl::FileExtents;
+
+/// Lists extents of a file, from a byte on.
+pub(super) fn list(server: &Server, file: &dyn Inode, input: &[u8]) -> Answer<Vec<u8>> {
+    let asked: FileExtents = argument(input)?;
+    server.must_not_be_shut_down()?;
+    if i64::try_from(asked.start).is_err() {
+        // No file is so long.
+        return Err(Errno::FBIG);
+    }
+    let kind = server.check(file.attr())?.kind;
+    server.check(kind.refuse_without_contents())?;
+    let mut found = FileExtents::request(asked.start);
+    let listed = file.extents(asked.start..u64::MAX, &mut |extent| found.push(&extent));
+    server.check(listed)?;
+    Ok(found.as_bytes().to_vec())
+}
