@@ -12,16 +12,17 @@ use std::time::Duration;
 
 use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
 use platter_vfs::subvolumes::Subvolume;
-use platter_vfs::{ExtentSink, Trim};
+use platter_vfs::{Defragment, ExtentSink, Trim};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::ioctl::{
-    self, CANCELLED, Command, DedupeRange, DeviceAction, DeviceCommand, DeviceStatus, ENDED,
-    FORCED, FSLABEL_BYTES, FileExtents, HAS_DEVICE, LARGER, MountReport, NextSubvolume, OF_DATA,
-    OF_METADATA, OF_SYSTEM, REPAIRS, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo,
-    TrimRange, VolArgs, VolArgsV2, call, text,
+    self, CANCELLED, Command, DedupeRange, DefragmentRange, DeviceAction, DeviceCommand,
+    DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FileExtents, HAS_DEVICE, InoLookup, LARGER,
+    MountReport, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY,
+    ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+    call, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -87,6 +88,20 @@ impl Control {
         let mut info = SubvolumeInfo::new_zeroed();
         self.subvolume(SubvolumeCommand::Info, &mut info)?;
         Ok(info.id)
+    }
+
+    /// The number of the subvolume that a file of a mount is in.
+    ///
+    /// # Errors
+    /// `ENOTTY` where the filesystem has none.
+    pub fn subvolume_of(file: &File) -> io::Result<u64> {
+        let mut lookup = InoLookup {
+            inode: ROOT_DIRECTORY,
+            ..InoLookup::new_zeroed()
+        };
+        let command = Command::Subvolume(SubvolumeCommand::Lookup);
+        call(file, command.number(), lookup.as_mut_bytes())?;
+        Ok(lookup.tree)
     }
 
     /// Makes a subvolume the one that is mounted where none is asked for.
@@ -206,6 +221,35 @@ impl Control {
         }
     }
 
+    /// Writes short extents of a file of a mount anew as longer ones, or as compressed ones if that is wanted. Returns
+    /// how many bytes were written anew. What the kernel has cached and not [passed on](Self::flush_cache) yet is not.
+    /// The file need not be open for writing.
+    ///
+    /// # Errors
+    /// `EPERM` for a file that the caller may not write to; `EISDIR` or `EINVAL` for what has no contents; `EOPNOTSUPP`
+    /// where the filesystem cannot; `ENOTTY` where something else is mounted.
+    pub fn defragment(file: &File, request: &Defragment) -> io::Result<u64> {
+        let (mut start, end) = (request.range.start, request.range.end);
+        let last = file.metadata()?.len().min(end);
+        let mut written_bytes = 0;
+        loop {
+            let next = start.saturating_add(DEFRAGMENTED_BYTES).min(end);
+            let compression = request.compression.as_deref();
+            let mut asked =
+                DefragmentRange::new(&(start..next), request.extent_bytes, compression)?;
+            match call(file, Command::Defragment.number(), asked.as_mut_bytes()) {
+                Ok(()) => written_bytes += asked.written_bytes,
+                // As far as there is space, as of a whole file.
+                Err(Errno::NOSPC) if written_bytes > 0 => return Ok(written_bytes),
+                Err(errno) => return Err(errno.into()),
+            }
+            if next >= last {
+                return Ok(written_bytes);
+            }
+            start = next;
+        }
+    }
+
     /// Discards free space. Returns how many bytes.
     pub fn trim(&self, asked: &Trim) -> io::Result<u64> {
         let mut range = TrimRange {
@@ -297,6 +341,9 @@ impl Control {
 const REPORT_ATTEMPTS_MAX: u32 = 100;
 /// Bytes of the longest report that is read.
 const REPORT_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of a file that are defragmented at once: the thread that serves is busy meanwhile, and cannot be interrupted.
+const DEFRAGMENTED_BYTES: u64 = 256 << 20;
 
 /// Between two looks at a command on devices.
 const PAUSE_MIN: Duration = Duration::from_millis(1);

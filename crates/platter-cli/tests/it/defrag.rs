@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::mount::Mounted;
 use super::*;
 
 /// Files in many pieces, whose pieces alternate on the device.
@@ -130,6 +131,71 @@ fn defragmented_files_have_fewer_extents() {
         (1, before.of("./snap/inner"))
     );
     assert_eq!(last.same, before.same);
+}
+
+#[test]
+fn files_of_a_mount_are_defragmented_while_it_is_used() {
+    let workshop = Workshop::new();
+    let out = workshop.path("").display().to_string();
+    workshop.btrfs(&format!("OUT={out}\n{PIECES}"));
+    let before = Seen::of_pool(&workshop, "before");
+    let mounted = Mounted::of(&workshop, "pool.img");
+    let open = fs::File::open(workshop.path("mnt/one")).unwrap();
+    let contents = fs::read(workshop.path("mnt/one")).unwrap();
+    let done = workshop.document("defrag", &["defrag", "--json", "-r", "mnt"]);
+    assert_eq!((&done["image"], &done["files"]), (&json!("mnt"), &json!(8)));
+    assert!(done["written_bytes"].as_u64().unwrap() >= 4 * (640 << 10));
+    let again = workshop.read(&["defrag", "-r", "mnt/dir", "mnt/one"]);
+    assert_eq!(again, "looked at 3 files, wrote 0 bytes anew\n");
+    // Past what the kernel has cached.
+    rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut read = vec![0; contents.len()];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == contents);
+    drop(open);
+    for (operand, error) in [
+        ("mnt/dir", "is a directory"),
+        ("mnt/none", "no such file or directory"),
+        ("mnt/snap/inner", "read-only file system"),
+    ] {
+        let refused = workshop.refused(&["defrag", operand]);
+        assert_eq!(refused, format!("platter: {operand}: {error}\n"));
+    }
+    let mixed = workshop.run(&["defrag", "mnt/one", "disk.img:/dir/file"]);
+    assert_eq!(mixed.status, 2, "{}", mixed.err);
+    workshop.read(&["defrag", "-czstd:5", "mnt/text"]);
+    // As other programs ask for it.
+    let mut btrfs = Command::new("btrfs");
+    btrfs.args(["filesystem", "defragment", "-f"]);
+    run_tool(btrfs.arg(workshop.path("mnt/sub/inner")), "");
+    workshop.unmount_and_check(mounted);
+    workshop.assert_checked();
+    let after = Seen::of_pool(&workshop, "after");
+    assert_eq!(after.same, before.same);
+    for path in [
+        "./one",
+        "./dir/two",
+        "./dir/nocow",
+        "./clone",
+        "./sub/inner",
+    ] {
+        assert_eq!(after.of(path), 1, "{path}: {:?}", after.extents);
+    }
+    assert_eq!(after.of("./snap/inner"), before.of("./snap/inner"));
+    let (text, encoded) = after.places_of("./text");
+    assert!(text.len() > 10 && encoded == text.len(), "{text:?}");
+}
+
+#[test]
+fn mount_of_another_format_is_not_defragmented() {
+    let workshop = Workshop::new();
+    let mounted = Mounted::of(&workshop, "disk.img");
+    for operand in ["mnt/dir/file", "mnt"] {
+        let refused = workshop.refused(&["defrag", "-r", operand]);
+        let expected = format!("platter: {operand}: operation not supported\n");
+        assert_eq!(refused, expected);
+    }
+    drop(mounted);
 }
 
 #[test]

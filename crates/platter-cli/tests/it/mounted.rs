@@ -344,6 +344,34 @@ fn other_users_change_their_own_subvolumes_only() {
     assert_eq!(workshop.subvolumes_of("pool.img"), left);
 }
 
+#[test]
+fn other_users_defragment_what_they_may_write_to() {
+    let workshop = Workshop::new();
+    let script = format!(
+        "for file in mine open closed secret; do seq 10000 > $file; done\nchown {USER}:{USER} mine\n\
+         chmod 666 open\nchmod 600 secret"
+    );
+    let mounted = workshop.mount_btrfs(&script, "rw,allow_other");
+    let printed = as_user(
+        &workshop,
+        "refused() { if \"$@\" 2>message >/dev/null; then exit 9; fi; sed 's/^platter: //' message; }\n\
+         refused platter defrag mnt/closed\n\
+         refused platter defrag -r mnt\n\
+         refused platter du -s mnt/secret\n\
+         platter defrag -c mnt/mine mnt/open | cut -d, -f1\n\
+         platter du --raw -s mnt/closed | tail -n 1\n",
+    );
+    let expected = "\
+        mnt/closed: operation not permitted\n\
+        mnt/closed: operation not permitted\n\
+        mnt/secret: permission denied\n\
+        mnt/secret: permission denied\n\
+        looked at 2 files\n     \
+        49152       49152           0  mnt/closed\n";
+    assert_eq!(printed, expected);
+    workshop.unmount_and_check(mounted);
+}
+
 /// Reads a file past the cache of the kernel.
 fn read_past_cache(path: &std::path::Path) -> Vec<u8> {
     let file = fs::File::open(path).unwrap();

@@ -28,6 +28,12 @@ pub(crate) enum Command {
     Dedupe,
     /// What backs a file, as `FIEMAP` lists it.
     Extents,
+    /// Extents of a file are written anew.
+    Defragment,
+    /// As [`Defragment`](Self::Defragment), all of a file.
+    Defrag,
+    /// The same, a range of a file.
+    DefragRange,
     /// Another size of the whole filesystem.
     Resize,
     Devices(DevicesCommand),
@@ -65,7 +71,7 @@ pub(crate) enum SubvolumeCommand {
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 39] = [
+const COMMANDS: [(u32, Command); 42] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -84,6 +90,8 @@ const COMMANDS: [(u32, Command); 39] = [
     (0x8008_9418, Command::StartSync),     // BTRFS_IOC_START_SYNC
     (0x4008_9416, Command::WaitSync),      // BTRFS_IOC_WAIT_SYNC
     (0x8400_941f, Command::FsInfo),        // BTRFS_IOC_FS_INFO
+    (0x5000_9402, Command::Defrag),        // BTRFS_IOC_DEFRAG
+    (0x4030_9410, Command::DefragRange),   // BTRFS_IOC_DEFRAG_RANGE
     (0x5000_9403, Command::Resize),        // BTRFS_IOC_RESIZE
     (0x4010_586e, Command::Resize),        // XFS_IOC_FSGROWFSDATA
     (0x4008_6610, Command::Resize),        // of the ext family
@@ -111,6 +119,7 @@ const COMMANDS: [(u32, Command); 39] = [
     (0xe000_f105, Command::Report),
     (0xc030_f106, Command::Dedupe),
     (0xe010_f107, Command::Extents),
+    (0xc040_f108, Command::Defragment),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -157,8 +166,9 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::structures::{
-        DedupeRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES, FileExtents, FsInfo, InoLookup,
-        NextSubvolume, ReportPage, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+        DedupeRange, DefragRange, DefragmentRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES,
+        FileExtents, FsInfo, InoLookup, NextSubvolume, ReportPage, SubvolumeInfo, TrimRange,
+        VolArgs, VolArgsV2,
     };
     use super::*;
 
@@ -199,6 +209,9 @@ mod tests {
             (Command::Report, size_of::<ReportPage>()),
             (Command::Dedupe, size_of::<DedupeRange>()),
             (Command::Extents, size_of::<FileExtents>()),
+            (Command::Defragment, size_of::<DefragmentRange>()),
+            (Command::Defrag, size_of::<VolArgs>()),
+            (Command::DefragRange, size_of::<DefragRange>()),
             (Command::Trim, size_of::<TrimRange>()),
             (Command::SetLabel, FSLABEL_BYTES),
             (Command::Sync, 0),

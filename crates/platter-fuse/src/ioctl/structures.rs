@@ -1,5 +1,7 @@
 //! The arguments of ioctls, as they are in memory.
 
+use std::ops::Range;
+
 use platter_vfs::subvolumes::{Subvolume, Transfer};
 use platter_vfs::{Timestamp, Uuid};
 use rustix::io::Errno;
@@ -12,6 +14,8 @@ pub(crate) const FSLABEL_BYTES: usize = 256;
 pub(crate) const SUBVOL_RDONLY: u64 = 1 << 1;
 /// `BTRFS_ROOT_SUBVOL_RDONLY`: of a root item, as `BTRFS_IOC_GET_SUBVOL_INFO` returns it.
 const ROOT_SUBVOL_RDONLY: u64 = 1 << 0;
+/// `BTRFS_FIRST_FREE_OBJECTID`, the root directory of any subvolume.
+pub(crate) const ROOT_DIRECTORY: u64 = 256;
 /// `BTRFS_SUBVOL_SPEC_BY_ID`.
 pub(crate) const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
 
@@ -203,6 +207,27 @@ structures! {
         /// The answer has whether it shares it now and did not before, or could.
         is_shared: u64,
     }
+    /// `struct btrfs_ioctl_defrag_range_args`.
+    DefragRange[48] {
+        start: u64,
+        len_bytes: u64,
+        flags: u64,
+        /// Extents that are as long stay; 0 for a default.
+        extent_bytes: u32,
+        /// A number; with a level, that and the level in the first two bytes.
+        compression: [u8; 4],
+        unused: [u32; 4],
+    }
+    /// A range of a file whose extents are to be written anew.
+    DefragmentRange[64] {
+        start: u64,
+        end: u64,
+        extent_bytes: u64,
+        /// The answer has how many bytes were.
+        written_bytes: u64,
+        /// What to compress by, if anything, in the words of the format.
+        compression: [u8; 32],
+    }
     /// An extent of a file, as `struct fiemap_extent` has it.
     FileExtent[32] {
         start: u64,
@@ -313,6 +338,25 @@ impl DeviceCommand {
             left = &left[place.len() + 1..];
         }
         Ok(texts)
+    }
+}
+
+impl DefragmentRange {
+    /// A request of which `compression` is a method, or nothing.
+    pub(crate) fn new(
+        range: &Range<u64>,
+        extent_bytes: u64,
+        compression: Option<&str>,
+    ) -> Result<Self, Errno> {
+        let mut request = Self {
+            start: range.start,
+            end: range.end,
+            extent_bytes,
+            ..Self::new_zeroed()
+        };
+        let method = compression.unwrap_or_default();
+        put_text(&mut request.compression, method.as_bytes())?;
+        Ok(request)
     }
 }
 

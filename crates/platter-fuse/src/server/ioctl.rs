@@ -14,6 +14,7 @@ use platter_vfs::{
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
+use super::extents::Fragmented;
 use super::{Answer, Caller, Server, devices, extents, subvolumes};
 use crate::Operation;
 use crate::ioctl::{
@@ -150,6 +151,9 @@ pub(crate) fn carry_out(
         Command::Report => report(server, input),
         Command::Dedupe => dedupe(server, &*inode, input),
         Command::Extents => extents::list(server, &*inode, input),
+        Command::Defragment => Fragmented::new(server, caller, &*inode)?.defragment(input),
+        Command::Defrag => Fragmented::new(server, caller, &*inode)?.defragment_all(),
+        Command::DefragRange => Fragmented::new(server, caller, &*inode)?.defragment_range(input),
         Command::Devices(command) => devices::carry_out(server, command, input),
         Command::Resize => Err(Errno::OPNOTSUPP),
     };

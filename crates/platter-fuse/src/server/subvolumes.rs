@@ -11,15 +11,13 @@ use zerocopy::IntoBytes;
 use super::ioctl::{argument, must_be_mounted_writable};
 use super::{Answer, Caller, ChangedName, Effect, IoctlAnswer, Server};
 use crate::ioctl::{
-    InoLookup, NextSubvolume, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeCommand, SubvolumeInfo,
-    VolArgs, VolArgsV2, text,
+    InoLookup, NextSubvolume, ROOT_DIRECTORY, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeCommand,
+    SubvolumeInfo, VolArgs, VolArgsV2, text,
 };
 use crate::node::NodeId;
 
 /// `BTRFS_FS_TREE_OBJECTID`, which 0 stands for as well.
 const TOP_LEVEL: u64 = 5;
-/// `BTRFS_FIRST_FREE_OBJECTID`, the root directory of any subvolume.
-const ROOT_DIRECTORY: u64 = 256;
 
 /// The file that a caller has open as a descriptor, and how a snapshot of it is made.
 struct Source {

@@ -11,8 +11,8 @@ use platter_fuse::{Control, MountOptions};
 use platter_memfs::{MemFs, MemFsLimits};
 use platter_vfs::subvolumes::{Subvolume, SubvolumeSink};
 use platter_vfs::{
-    Condition, Context, CreateKind, Description, Extent, Filesystem, Inode, InodeId, Name, Result,
-    Subvolumes, SystemClock, Timestamp, Trim, Uuid,
+    Condition, Context, CreateKind, Defragment, Description, Extent, Filesystem, Inode, InodeId,
+    Name, Result, Subvolumes, SystemClock, Timestamp, Trim, Uuid,
 };
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
@@ -301,6 +301,27 @@ fn extents_are_those_of_the_filesystem() {
         let refusal = Control::extents(other, &mut |_| ControlFlow::Continue(()));
         refused(refusal, errno);
     }
+    drop((file, dir));
+    mounted.unmount();
+}
+
+#[test]
+fn defragmentation_that_cannot_be_is_refused() {
+    let mounted = Mounted::new();
+    fs::write(mounted.path("file"), b"contents").unwrap();
+    let open = |path: &std::path::Path| fs::File::open(path).unwrap();
+    let (file, dir) = (open(&mounted.path("file")), open(&mounted.root()));
+    let all = Defragment::default();
+    refused(Control::defragment(&file, &all), Errno::OPNOTSUPP);
+    refused(Control::defragment(&dir, &all), Errno::ISDIR);
+    let long = Defragment {
+        compression: Some("x".repeat(32)),
+        ..all.clone()
+    };
+    refused(Control::defragment(&file, &long), Errno::NAMETOOLONG);
+    refused(Control::subvolume_of(&file), Errno::NOTTY);
+    mount_remount(mounted.root(), MountFlags::RDONLY, c"").unwrap();
+    refused(Control::defragment(&file, &all), Errno::ROFS);
     drop((file, dir));
     mounted.unmount();
 }

@@ -27,6 +27,8 @@ const INO_LOOKUP: u32 = 0xd000_9412;
 const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
 const FS_INFO: u32 = 0x8400_941f;
 const SYNC: u32 = 0x9408;
+const DEFRAG: u32 = 0x5000_9402;
+const DEFRAG_RANGE: u32 = 0x4030_9410;
 
 const ROOT: u32 = 0;
 const USER: u32 = 65_534;
@@ -60,6 +62,15 @@ fn word(word: u64) -> Vec<u8> {
 fn lookup(subvolume: u64) -> Vec<u8> {
     let mut args = [word(subvolume), word(256)].concat();
     args.resize(4096, 0);
+    args
+}
+
+/// `struct btrfs_ioctl_defrag_range_args` for a whole file.
+fn defrag(flags: u64, compression: u32) -> Vec<u8> {
+    let mut args = [word(0), word(u64::MAX), word(flags)].concat();
+    args.extend(0_u32.to_ne_bytes());
+    args.extend(compression.to_ne_bytes());
+    args.resize(48, 0);
     args
 }
 
@@ -149,12 +160,7 @@ fn play(root: &Path) -> Result<Vec<String>> {
         ),
         (USER, "", SYNC, Vec::new(), 0..0),
     ];
-    let mut answers = Vec::new();
-    for (number, (uid, path, ioctl, buffer, shown)) in calls.iter().enumerate() {
-        let answer = ioctl::call(&root.join(path), *uid, *ioctl, buffer)?;
-        let answer = answer.map(|buffer| buffer[shown.clone()].escape_ascii().to_string());
-        answers.push(format!("{number}: {path} {ioctl:x} by {uid}: {answer:?}"));
-    }
+    let mut answers = answers(root, calls)?;
     let mut names: Vec<_> = fs::read_dir(root)?
         .map(|entry| Ok(entry?.file_name().into_string().unwrap()))
         .collect::<Result<_>>()?;
@@ -163,8 +169,53 @@ fn play(root: &Path) -> Result<Vec<String>> {
     Ok(answers)
 }
 
+/// What calls that have files written anew come to.
+fn play_defragmentation(root: &Path) -> Result<Vec<String>> {
+    for (name, mode) in [("file", 0o644), ("open", 0o666)] {
+        fs::write(root.join(name), vec![7; 300_000])?;
+        fs::set_permissions(root.join(name), PermissionsExt::from_mode(mode))?;
+    }
+    let calls: &[Call] = &[
+        (ROOT, "file", DEFRAG, vec![0; 4096], 0..0),
+        (USER, "file", DEFRAG, vec![0; 4096], 0..0),
+        (USER, "open", DEFRAG, vec![0; 4096], 0..0),
+        (ROOT, "file", DEFRAG_RANGE, defrag(0, 0), 0..0),
+        (USER, "file", DEFRAG_RANGE, defrag(0, 0), 0..0),
+        (USER, "open", DEFRAG_RANGE, defrag(2, 0), 0..0),
+        (ROOT_OF_NAMESPACE, "file", DEFRAG_RANGE, defrag(0, 0), 0..0),
+        (ROOT, "file", DEFRAG_RANGE, defrag(1, 0), 0..0),
+        (ROOT, "file", DEFRAG_RANGE, defrag(1, 3), 0..0),
+        (ROOT, "file", DEFRAG_RANGE, defrag(1, 4), 0..0),
+        (ROOT, "file", DEFRAG_RANGE, defrag(1 << 40, 0), 0..0),
+        (ROOT, "", SNAP_CREATE_V2, flagged(SELF, 2, b"ro"), 0..0),
+        (ROOT, "ro/file", DEFRAG, vec![0; 4096], 0..0),
+        (ROOT, "ro/file", DEFRAG_RANGE, defrag(0, 0), 0..0),
+    ];
+    answers(root, calls)
+}
+
+fn answers(root: &Path, calls: &[Call]) -> Result<Vec<String>> {
+    let mut answers = Vec::new();
+    for (number, (uid, path, ioctl, buffer, shown)) in calls.iter().enumerate() {
+        let answer = ioctl::call(&root.join(path), *uid, *ioctl, buffer)?;
+        let answer = answer.map(|buffer| buffer[shown.clone()].escape_ascii().to_string());
+        answers.push(format!("{number}: {path} {ioctl:x} by {uid}: {answer:?}"));
+    }
+    Ok(answers)
+}
+
 #[test]
 fn subvolume_ioctls_answer_as_those_of_the_kernel() -> Result<()> {
+    assert_same_answers(play)
+}
+
+#[test]
+fn defragmentation_ioctls_answer_as_those_of_the_kernel() -> Result<()> {
+    assert_same_answers(play_defragmentation)
+}
+
+/// Compares what calls come to on a filesystem of the kernel and of platter.
+fn assert_same_answers(play: fn(&Path) -> Result<Vec<String>>) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let image = dir.path().join("image");
     btrfs::make(&[&image], 160 << 10, &[])?;
