@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
+use anyhow::bail;
 use platter::{Escaped, ImageSpec, SendRequest, Volume};
 
+use super::mounted::is_in_mount;
 use super::operands::{Volumes, create_output, parse};
 use crate::args::ImageOptions;
 use crate::console::raw_stdout;
@@ -15,7 +17,8 @@ use crate::output::error::misuse;
 /// Write a read-only subvolume of a btrfs as a send stream
 ///
 /// `btrfs receive` and `platter receive` make a copy of the subvolume from it. With a parent, the stream holds what
-/// differs from that, which the receiver must have received before. All of them are read-only subvolumes of one image.
+/// differs from that, which the receiver must have received before. All of them are read-only subvolumes of one image,
+/// which is not mounted for writing: of a mount, make read-only snapshots, and send them when it is unmounted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Send {
     /// The subvolume, as IMAGE[@PARTITION]:PATH
@@ -43,6 +46,10 @@ pub(crate) struct Send {
 
 impl Send {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        let operands = [&self.subvolume].into_iter().chain(&self.parent);
+        for operand in operands.chain(&self.clone_sources) {
+            refuse_mount(operand)?;
+        }
         let mut volumes = Volumes::new(options);
         let (spec, volume) = volumes.find(&self.subvolume)?;
         let sources = self.clone_sources.iter();
@@ -73,6 +80,18 @@ impl Send {
             _ => Ok(raw_stdout()?),
         }
     }
+}
+
+/// Refuses what is in a mount: a stream goes to a descriptor, which does not reach the process that serves it.
+fn refuse_mount(operand: &OsStr) -> anyhow::Result<()> {
+    if is_in_mount(operand) {
+        let operand = Escaped(operand.as_encoded_bytes());
+        bail!(
+            "{operand}: is mounted, and sent from its image alone: make a snapshot of it by platter subvolume \
+             snapshot -r, unmount the filesystem, and send the snapshot as IMAGE:PATH"
+        );
+    }
+    Ok(())
 }
 
 /// The path of an operand, which is in the same image as `spec`.

@@ -120,6 +120,27 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
 }
 
 #[test]
+fn subvolume_of_a_mount_is_sent_from_its_image() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("btrfs subvolume create sub\necho x > sub/file", "rw");
+    workshop.read(&["subvolume", "snapshot", "-r", "mnt/sub", "mnt/snap"]);
+    for arguments in [
+        &["send", "mnt/snap", "-f", "stream"][..],
+        &["send", "pool.img:/snap", "-p", "mnt/snap", "-f", "stream"],
+    ] {
+        let refused = workshop.refused(arguments);
+        assert!(
+            refused.starts_with("platter: mnt/snap: is mounted, "),
+            "{refused}"
+        );
+    }
+    assert!(!workshop.path("stream").exists());
+    workshop.unmount_and_check(mounted);
+    workshop.read(&["send", "pool.img:/snap", "-f", "stream"]);
+    assert!(workshop.path("stream").metadata().unwrap().len() > 100);
+}
+
+#[test]
 fn label_and_free_space_of_a_mount_are_changed() {
     let workshop = Workshop::new();
     let mounted = Mounted::of(&workshop, "disk.img");
