@@ -64,6 +64,7 @@ pub mod copy;
 pub mod edit;
 pub mod defragment;
 pub mod dedupe;
+pub mod stream;
 
 #[cfg(test)]
 mod sample;

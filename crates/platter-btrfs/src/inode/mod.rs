@@ -182,13 +182,6 @@ pub fn changed_flags(item: &InodeItem, flags: u32) -> Option<InodeFlags> {
 /// The attributes of an inode that is shown with the number `shown`.
 #[must_use]
 pub fn attr(item: &InodeItem, shown: u64, sector_bytes: u32) -> Attr {
-    let set = FLAGS.iter().filter(|(flag, _)| item.flags.contains(*flag));
-    let mut flags = set.fold(0, |flags, (_, bit)| flags | bit);
-    if item.flags.contains(InodeFlags::NOCOMPRESS) {
-        flags |= NOCOMP;
-    } else if item.flags.contains(InodeFlags::COMPRESS) {
-        flags |= COMPR;
-    }
     let allocated = item
         .allocated_bytes
         .checked_next_multiple_of(sector_bytes.into());
@@ -210,8 +203,21 @@ pub fn attr(item: &InodeItem, shown: u64, sector_bytes: u32) -> Attr {
         modified: item.modified,
         changed: item.changed,
         created: Some(item.created),
-        flags,
+        flags: shown_flags(item.flags),
     }
+}
+
+/// The flags of `FS_IOC_GETFLAGS` that those of an inode item are shown as.
+#[must_use]
+pub fn shown_flags(flags: InodeFlags) -> u32 {
+    let set = FLAGS.iter().filter(|(flag, _)| flags.contains(*flag));
+    let mut shown = set.fold(0, |shown, (_, bit)| shown | bit);
+    if flags.contains(InodeFlags::NOCOMPRESS) {
+        shown |= NOCOMP;
+    } else if flags.contains(InodeFlags::COMPRESS) {
+        shown |= COMPR;
+    }
+    shown
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! 4. in order of their numbers, new files, contents and attributes of files;
 //! 5. attributes of directories, whose times all of this changed.
 
+pub mod encoded;
 mod side;
 mod changes;
 mod clones;

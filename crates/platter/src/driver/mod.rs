@@ -30,6 +30,10 @@ pub(crate) use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub(crate) use pool::Pool;
 pub(crate) use resize::{Resize, ResizeRequest};
 
+pub use btrfs::stream::{
+    Command as StreamCommand, EncodedData, Generation as StreamGeneration, Source as StreamSource,
+    SourceRank, StreamReader, Times as StreamTimes, decode as decode_data, inode_flags,
+};
 pub use mkfs::{FilesystemType, NewFilesystem};
 pub use pool::{Balance, Moved, Moving, Scrubbed};
 pub use resize::Resized;

@@ -16,6 +16,26 @@ pub struct Source {
     pub generation: Generation,
 }
 
+/// How well a subvolume matches a [`Source`]: whether it was received from that, and not is that itself; whether it is
+/// as it was in that transaction; whether it is read-only.
+pub type SourceRank = (bool, bool, bool);
+
+impl Source {
+    /// How well a subvolume matches, known by itself and by what was received into it. The greatest is the best; `None`
+    /// if it does not match.
+    #[must_use]
+    pub fn rank(&self, own: &Self, received: &Self, is_read_only: bool) -> Option<SourceRank> {
+        let was_received = received.uuid == self.uuid;
+        let is_it = own.uuid == self.uuid;
+        if self.uuid.is_nil() || !(was_received || is_it) {
+            return None;
+        }
+        let found = if was_received { received } else { own };
+        let is_same = found.generation == self.generation;
+        Some((was_received, is_same, is_read_only))
+    }
+}
+
 /// The times of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {

@@ -15,7 +15,7 @@ use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use command::{Command, EncodedData, EncodedForm, Source, Times};
+pub use command::{Command, EncodedData, EncodedForm, Source, SourceRank, Times};
 pub use reader::StreamReader;
 pub use writer::StreamWriter;
 

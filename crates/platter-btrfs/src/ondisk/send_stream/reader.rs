@@ -44,6 +44,14 @@ impl<'r> StreamReader<'r> {
         Ok(stream.next_stream()?.then_some(stream))
     }
 
+    /// Reads the header of a stream that has to be there.
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin); `Corrupt` where there is none.
+    pub fn open(input: &'r mut dyn Read) -> Result<Self> {
+        Self::begin(input)?.ok_or_else(|| corrupt(0, StreamRule::Truncated))
+    }
+
     /// Reads the header of a stream that follows the end of one. Returns whether there is one.
     pub fn next_stream(&mut self) -> Result<bool> {
         let mut header = DiskStreamHeader::new_zeroed();

@@ -336,3 +336,25 @@ fn any_bytes_are_decoded_or_refused() {
         }
     }
 }
+
+#[test]
+fn what_was_received_matches_better_than_the_source() {
+    let other = source(9);
+    let older = |source| Source {
+        generation: Generation(6),
+        ..source
+    };
+    let rank = |own, received, is_read_only| source(1).rank(&own, &received, is_read_only);
+    let ranks = [
+        rank(other, other, true),
+        rank(older(source(1)), other, false),
+        rank(older(source(1)), other, true),
+        rank(source(1), other, false),
+        rank(source(1), older(source(1)), false),
+        rank(other, source(1), false),
+        rank(other, source(1), true),
+    ];
+    assert_eq!(ranks[0], None);
+    assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]), "{ranks:?}");
+    assert_eq!(source(0).rank(&other, &source(0), true), None);
+}

@@ -2,6 +2,7 @@
 
 mod mkfs;
 mod resize;
+pub(super) mod stream;
 
 use std::sync::Arc;
 

@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
-use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, InodeId, Result};
 
-use super::{Receiver, paths, unsupported};
-use crate::compress::Decompressor;
+use super::{Receiver, paths};
 use crate::context::Subvolume;
-use crate::ondisk::file_extent::{COMPRESSED_BYTES_MAX, Compression};
-use crate::ondisk::send_stream::{EncodedData, EncodedForm, Source};
+use crate::ondisk::file_extent::Compression;
+use crate::ondisk::send_stream::{EncodedData, Source};
 use crate::ops::encoded;
 use crate::ops::subvolumes::in_use::root_of;
+use crate::send::encoded::decode;
 
 /// Data that is copied at once where it cannot be shared.
 const COPIED_BYTES: u64 = 1 << 20;
@@ -25,20 +24,7 @@ impl Receiver<'_> {
         encoded: &EncodedData<'_>,
     ) -> Result<()> {
         let file = self.file(path)?;
-        if encoded.encryption != 0 {
-            return Err(unsupported("encrypted data in a send stream"));
-        }
-        let name = || format!("compression {} in a send stream", encoded.compression);
-        let form = EncodedForm::from_number(encoded.compression);
-        let form = form.ok_or_else(|| unsupported(name()))?;
-        if encoded.ram_bytes > COMPRESSED_BYTES_MAX {
-            return Err(Condition::InvalidArgument.into());
-        }
-        let whole = decoded(encoded, form)?;
-        let part = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-        // The command was refused where the part is not within all data.
-        let range = part(encoded.offset)..part(encoded.offset + encoded.file_bytes);
-        let bytes = whole.get(range).ok_or(Condition::InvalidArgument)?;
+        let (form, bytes) = decode(encoded)?;
         if form.compression != Compression::None
             && form.sector_bytes == self.fs.context().sector_bytes()
         {
@@ -48,7 +34,7 @@ impl Receiver<'_> {
                 return Ok(());
             }
         }
-        file.write_at(offset, bytes)
+        file.write_at(offset, &bytes)
     }
 
     /// Shares a range of another file, or copies it where it cannot be shared.
@@ -95,19 +81,4 @@ impl Receiver<'_> {
         }
         Ok(())
     }
-}
-
-/// All data of an encoded write.
-fn decoded(encoded: &EncodedData<'_>, form: EncodedForm) -> Result<Vec<u8>> {
-    if form.compression == Compression::None {
-        return Ok(encoded.data.to_vec());
-    }
-    let len = usize::try_from(encoded.ram_bytes).unwrap_or_default();
-    let mut bytes = vec![0; len];
-    let sector = usize::try_from(form.sector_bytes).unwrap_or_default();
-    let decompressor = Decompressor::default();
-    decompressor
-        .decompress(form.compression, encoded.data, &mut bytes, sector)
-        .map_err(|rule| Corrupt::new(Locus::UNKNOWN, rule))?;
-    Ok(bytes)
 }

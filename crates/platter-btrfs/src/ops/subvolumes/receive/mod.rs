@@ -15,7 +15,7 @@ use platter_vfs::{
 
 use super::{MountedSubvolumes, create, flags};
 use crate::ondisk::TreeId;
-use crate::ondisk::send_stream::{Command, Source, StreamReader, StreamRule};
+use crate::ondisk::send_stream::{Command, Source, StreamReader};
 use crate::ops::{SuperBlock, sync};
 use crate::tree::Tree;
 use paths::Recent;
@@ -77,9 +77,7 @@ pub(super) fn receive(
 
 impl Receiver<'_> {
     fn receive_all(&mut self, input: &mut dyn Read, sink: &mut dyn FnMut(Received)) -> Result<()> {
-        let Some(mut stream) = StreamReader::begin(input)? else {
-            return Err(truncated());
-        };
+        let mut stream = StreamReader::open(input)?;
         loop {
             let mut is_last = true;
             while let Some(command) = stream.next_command()? {
@@ -208,10 +206,4 @@ impl Receiver<'_> {
             .tree(current.id)?
             .ok_or(Condition::Stale)?)
     }
-}
-
-/// The error of no stream at all.
-fn truncated() -> platter_vfs::Error {
-    let locus = platter_ondisk::Locus::UNKNOWN.at_offset(0);
-    platter_ondisk::Corrupt::new(locus, StreamRule::Truncated).into()
 }

@@ -7,7 +7,7 @@ use platter_vfs::{Condition, Result};
 
 use crate::context::{FsContext, Subvolume};
 use crate::ondisk::TreeId;
-use crate::ondisk::send_stream::Source;
+use crate::ondisk::send_stream::{Source, SourceRank};
 
 /// UUIDs kept in memory.
 const KNOWN_MAX: usize = 1024;
@@ -33,12 +33,9 @@ impl Sources {
         if let Some(found) = self.known.get(&key) {
             return Ok(*found);
         }
-        if source.uuid.is_nil() {
-            return Err(Condition::NotFound.into());
-        }
         let all = context.subvolumes()?;
         let best = all.iter().max_by_key(|subvolume| rank(subvolume, source));
-        let best = best.filter(|subvolume| rank(subvolume, source) > 0);
+        let best = best.filter(|subvolume| rank(subvolume, source).is_some());
         let id = best.ok_or(Condition::NotFound)?.id;
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
@@ -48,17 +45,16 @@ impl Sources {
     }
 }
 
-/// How well a subvolume matches; 0 if it does not.
-fn rank(subvolume: &Subvolume, source: Source) -> u32 {
+/// How well a subvolume matches.
+fn rank(subvolume: &Subvolume, source: Source) -> Option<SourceRank> {
     let history = &subvolume.item.history;
-    let (is_it, generation) = if history.received_uuid == source.uuid {
-        (4, history.send_transaction)
-    } else if history.uuid == source.uuid {
-        (2, history.change_transaction)
-    } else {
-        return 0;
+    let own = Source {
+        uuid: history.uuid,
+        generation: history.change_transaction,
     };
-    let same = u32::from(generation == source.generation);
-    let read_only = u32::from(subvolume.is_read_only());
-    is_it * 4 + same * 2 + read_only
+    let received = Source {
+        uuid: history.received_uuid,
+        generation: history.send_transaction,
+    };
+    source.rank(&own, &received, subvolume.is_read_only())
 }
