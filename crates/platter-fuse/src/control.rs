@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
 use platter_vfs::subvolumes::Subvolume;
-use platter_vfs::{Defragment, ExtentSink, Trim};
+use platter_vfs::{Defragment, ExtentSink, Trim, Uuid};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -21,8 +21,8 @@ use crate::ioctl::{
     self, CANCELLED, Command, DedupeRange, DefragmentRange, DeviceAction, DeviceCommand,
     DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FileExtents, HAS_DEVICE, InoLookup, LARGER,
     MountReport, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY,
-    ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
-    call, text,
+    ReceivedSubvolume, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange,
+    VolArgs, VolArgsV2, call, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -76,6 +76,19 @@ impl Control {
     pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
         let mut flags = if read_only { SUBVOL_RDONLY } else { 0 };
         self.subvolume(SubvolumeCommand::SetFlags, &mut flags)
+    }
+
+    /// Records what was received into the subvolume: its UUID and generation where it was sent.
+    ///
+    /// # Errors
+    /// `EINVAL` where the directory is not the root directory of one; `EROFS` for one that is read-only.
+    pub fn set_received(&self, uuid: Uuid, generation: u64) -> io::Result<()> {
+        let mut received = ReceivedSubvolume {
+            uuid: uuid.into_bytes(),
+            sent_generation: generation,
+            ..ReceivedSubvolume::new_zeroed()
+        };
+        self.subvolume(SubvolumeCommand::SetReceived, &mut received)
     }
 
     /// The number of the subvolume whose root directory this is.

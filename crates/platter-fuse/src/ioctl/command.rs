@@ -65,13 +65,15 @@ pub(crate) enum SubvolumeCommand {
     /// The subvolume of a file.
     Lookup,
     Info,
+    /// Records what was received into it.
+    SetReceived,
     /// Lists subvolumes one by one.
     Next,
 }
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 42] = [
+const COMMANDS: [(u32, Command); 43] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -112,6 +114,10 @@ const COMMANDS: [(u32, Command); 42] = [
     ), // BTRFS_IOC_DEFAULT_SUBVOL
     (0xd000_9412, Command::Subvolume(SubvolumeCommand::Lookup)), // BTRFS_IOC_INO_LOOKUP
     (0x81f8_943c, Command::Subvolume(SubvolumeCommand::Info)), // BTRFS_IOC_GET_SUBVOL_INFO
+    (
+        0xc0c8_9425,
+        Command::Subvolume(SubvolumeCommand::SetReceived),
+    ), // BTRFS_IOC_SET_RECEIVED_SUBVOL
     (0xd200_f101, Command::Subvolume(SubvolumeCommand::Next)),
     (0xd020_f102, Command::Devices(DevicesCommand::Start)),
     (0xd4f0_f103, Command::Devices(DevicesCommand::Status)),
@@ -167,8 +173,8 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 mod tests {
     use super::super::structures::{
         DedupeRange, DefragRange, DefragmentRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES,
-        FileExtents, FsInfo, InoLookup, NextSubvolume, ReportPage, SubvolumeInfo, TrimRange,
-        VolArgs, VolArgsV2,
+        FileExtents, FsInfo, InoLookup, NextSubvolume, ReceivedSubvolume, ReportPage,
+        SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
     use super::*;
 
@@ -191,6 +197,7 @@ mod tests {
             (Subvolume::Delete, size_of::<VolArgs>()),
             (Subvolume::Lookup, size_of::<InoLookup>()),
             (Subvolume::Info, size_of::<SubvolumeInfo>()),
+            (Subvolume::SetReceived, size_of::<ReceivedSubvolume>()),
             (Subvolume::Next, size_of::<NextSubvolume>()),
         ] {
             let number = Command::Subvolume(command).number();

@@ -13,6 +13,7 @@ pub use report::MountReport;
 pub(crate) use structures::{
     CANCELLED, DedupeRange, DefragRange, DefragmentRange, DeviceAction, DeviceCommand,
     DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FileExtents, FsInfo, HAS_DEVICE, InoLookup, LARGER,
-    NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY, ReportPage,
-    SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2, put_part, text,
+    NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY, ReceivedSubvolume,
+    ReportPage, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+    put_part, text,
 };

@@ -145,6 +145,17 @@ structures! {
         received: Time,
         unused: [u64; 8],
     }
+    /// `struct btrfs_ioctl_received_subvol_args`.
+    ReceivedSubvolume[200] {
+        uuid: [u8; 16],
+        sent_generation: u64,
+        /// The answer has this, and when that was.
+        received_generation: u64,
+        sent: Time,
+        received: Time,
+        flags: u64,
+        unused: [u64; 16],
+    }
     /// A subvolume of a list: the request has the least number that it may have.
     NextSubvolume[4608] {
         info: SubvolumeInfo,

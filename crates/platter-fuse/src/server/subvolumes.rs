@@ -4,15 +4,17 @@
 use std::sync::Arc;
 
 use platter_vfs::permission::{check_access, check_create, check_delete};
-use platter_vfs::{Access, Attr, Condition, Context, Error, FileKind, Inode, Name, Subvolumes};
+use platter_vfs::{
+    Access, Attr, Condition, Context, Error, FileKind, Inode, Name, Subvolumes, Timestamp, Uuid,
+};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::ioctl::{argument, must_be_mounted_writable};
 use super::{Answer, Caller, ChangedName, Effect, IoctlAnswer, Server};
 use crate::ioctl::{
-    InoLookup, NextSubvolume, ROOT_DIRECTORY, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeCommand,
-    SubvolumeInfo, VolArgs, VolArgsV2, text,
+    InoLookup, NextSubvolume, ROOT_DIRECTORY, ReceivedSubvolume, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID,
+    SubvolumeCommand, SubvolumeInfo, VolArgs, VolArgsV2, text,
 };
 use crate::node::NodeId;
 
@@ -118,6 +120,7 @@ impl SubvolumeIoctl<'_> {
                 let info = SubvolumeInfo::encode(&subvolume);
                 Ok(info.as_bytes().to_vec().into())
             }
+            SubvolumeCommand::SetReceived => self.set_received(inode, argument(input)?),
             SubvolumeCommand::Next => {
                 let asked: NextSubvolume = argument(input)?;
                 let next = self.server.check(self.subvolumes.next(asked.info.id))?;
@@ -200,6 +203,27 @@ impl SubvolumeIoctl<'_> {
         refuse_flags(flags, SUBVOL_RDONLY)?;
         server.check(subvolumes.set_read_only(id, flags & SUBVOL_RDONLY != 0))?;
         Ok(Vec::new().into())
+    }
+
+    /// Records what was received into a subvolume. When it was sent is not stored, and no receiver says it.
+    fn set_received(&self, inode: &dyn Inode, asked: ReceivedSubvolume) -> Answer<IoctlAnswer> {
+        let (server, subvolumes) = (self.server, self.subvolumes);
+        must_be_mounted_writable(server)?;
+        self.must_own(&self.caller.context()?, inode)?;
+        let id = self.rooted(inode)?;
+        refuse_flags(asked.flags, 0)?;
+        if Timestamp::from(asked.sent) != Timestamp::default() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let uuid = Uuid::from_bytes(asked.uuid);
+        server.check(subvolumes.set_received(id, uuid, asked.sent_generation))?;
+        let received = server.check(subvolumes.get(id))?.received;
+        let answer = ReceivedSubvolume {
+            received_generation: received.map_or(0, |it| it.generation),
+            received: received.map_or(Timestamp::default(), |it| it.time).into(),
+            ..asked
+        };
+        Ok(answer.as_bytes().to_vec().into())
     }
 
     /// The subvolume whose root directory this is.

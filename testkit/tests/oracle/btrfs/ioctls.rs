@@ -25,6 +25,7 @@ const SETFLAGS: u32 = 0x4008_941a;
 const DEFAULT_SUBVOL: u32 = 0x4008_9413;
 const INO_LOOKUP: u32 = 0xd000_9412;
 const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
+const SET_RECEIVED: u32 = 0xc0c8_9425;
 const FS_INFO: u32 = 0x8400_941f;
 const SYNC: u32 = 0x9408;
 const DEFRAG: u32 = 0x5000_9402;
@@ -62,6 +63,14 @@ fn word(word: u64) -> Vec<u8> {
 fn lookup(subvolume: u64) -> Vec<u8> {
     let mut args = [word(subvolume), word(256)].concat();
     args.resize(4096, 0);
+    args
+}
+
+/// `struct btrfs_ioctl_received_subvol_args` of a UUID of these bytes and transaction 7.
+fn received(uuid: u8) -> Vec<u8> {
+    let mut args = vec![uuid; 16];
+    args.extend(7_u64.to_ne_bytes());
+    args.resize(200, 0);
     args
 }
 
@@ -110,6 +119,13 @@ fn play(root: &Path) -> Result<Vec<String>> {
         (ROOT, "", SNAP_CREATE_V2, flagged(SELF, 2, b"ro"), 0..0),
         (ROOT, "", SNAP_CREATE_V2, flagged(SELF, 2, b"ro"), 0..0),
         (ROOT, "", SNAP_CREATE, named(99, "none"), 0..0),
+        (ROOT, "ro", SET_RECEIVED, received(9), 0..0),
+        (ROOT, "dir", SET_RECEIVED, received(9), 0..0),
+        (USER, "a", SET_RECEIVED, received(9), 0..0),
+        (USER, "open/mine", SET_RECEIVED, received(8), 0..24),
+        (ROOT, "a", SET_RECEIVED, received(9), 0..24),
+        (USER, "a", GET_SUBVOL_INFO, vec![0; 504], 328..344),
+        (USER, "a", GET_SUBVOL_INFO, vec![0; 504], 360..368),
         (ROOT, "", SNAP_CREATE, named(1, "output"), 0..0),
         (ROOT, "dir", SNAP_CREATE, named(SELF, "plain"), 0..0),
         (USER, "", GETFLAGS, word(0), 0..8),
