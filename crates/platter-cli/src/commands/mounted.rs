@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter::block::MountTable;
+use platter::block::{MountEntry, MountTable};
 use platter::escape::unescape;
 use platter::vfs::Condition;
 use platter::{Cause, Error, Escaped, ImageSpec};
@@ -82,13 +82,17 @@ fn is_mounted(dir: &Path) -> bool {
     dir.is_dir() && source(dir).is_some()
 }
 
-/// What the mount that a path is in was made of.
-pub(super) fn source(path: &Path) -> Option<Vec<u8>> {
+/// The mount of platter that a path is in.
+pub(super) fn mount(path: &Path) -> Option<MountEntry> {
     let path = path.canonicalize().ok()?;
     let table = MountTable::read().ok()?;
     let mount = table.crossed(&path).pop()?;
-    let is_ours = mount.fs_type == FILESYSTEM_TYPE;
-    is_ours.then(|| mount.source.as_bytes().to_vec())
+    (mount.fs_type == FILESYSTEM_TYPE).then(|| mount.clone())
+}
+
+/// What the mount that a path is in was made of.
+pub(super) fn source(path: &Path) -> Option<Vec<u8>> {
+    mount(path).map(|mount| mount.source.as_bytes().to_vec())
 }
 
 /// The directory of a path.

@@ -140,6 +140,115 @@ fn subvolume_of_a_mount_is_sent_from_its_image() {
     assert!(workshop.path("stream").metadata().unwrap().len() > 100);
 }
 
+/// Two snapshots with files of all kinds.
+const SENT: &str = "
+btrfs subvolume create sub
+head -c 100000 /dev/urandom > sub/random
+mkdir -p sub/dir/inner
+echo one > sub/dir/one
+ln sub/dir/one sub/dir/other
+ln -s one sub/dir/link
+mkfifo sub/queue
+mknod sub/null c 1 3
+setfattr -n user.note -v text sub/dir/one
+chown 12:34 sub/dir sub/dir/one
+chmod 4755 sub/random
+truncate -s 1M sub/sparse
+touch sub/text
+btrfs property set sub/text compression zstd
+seq 50000 > sub/text
+sync -f .
+btrfs subvolume snapshot -r sub first
+mv sub/dir sub/moved
+rm sub/moved/other sub/queue
+echo two > sub/two
+cp --reflink=always sub/random sub/clone
+chattr +A sub/two
+setfattr -x user.note sub/moved/one
+truncate -s 50000 sub/random
+touch -d 2001-02-03T04:05:06Z sub/moved sub/two
+btrfs subvolume snapshot -r sub second
+";
+
+#[test]
+fn streams_are_received_into_a_mount() {
+    let workshop = Workshop::new();
+    workshop.btrfs(SENT);
+    fs::rename(workshop.path("pool.img"), workshop.path("source.img")).unwrap();
+    let full = ["send", "source.img:/first", "--compressed-data"];
+    workshop.read(&[&full[..], &["-f", "full"]].concat());
+    let changed = ["send", "source.img:/second", "-p", "source.img:/first"];
+    workshop.read(&[&changed[..], &["--proto", "2", "-f", "changed"]].concat());
+    let mounted = workshop.mount_btrfs("mkdir backup other", "rw,allow_other");
+    let path = |path: &str| workshop.path("mnt").join(path);
+    let text = workshop.read(&["receive", "mnt/backup", "-f", "full"]);
+    assert_eq!(text, "received first as subvolume 256\n");
+    assert_eq!(fs::read(path("backup/first/dir/other")).unwrap(), b"one\n");
+    let refused = fs::write(path("backup/first/new"), "no").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let arguments = ["receive", "--json", "mnt/backup", "-f", "changed"];
+    let document = workshop.document("receive", &arguments);
+    assert_eq!(document["image"], "mnt/backup");
+    assert_eq!(document["received"][0]["name"], "second");
+    let used = workshop.document("du", &["du", "--json", "-s", "mnt/backup/second/clone"]);
+    assert!(
+        used[0]["total_bytes"].as_u64().unwrap() >= 100_000,
+        "{used}"
+    );
+    assert_eq!(used[0]["exclusive_bytes"], 0, "{used}");
+    let flags = rustix::fs::ioctl_getflags(fs::File::open(path("backup/second/two")).unwrap());
+    assert!(flags.unwrap().contains(rustix::fs::IFlags::NOATIME));
+
+    // What is not complete is deleted, and what is refused leaves nothing.
+    let whole = fs::read(workshop.path("full")).unwrap();
+    fs::write(workshop.path("cut"), &whole[..whole.len() / 2]).unwrap();
+    let refused = workshop.refused(&["receive", "mnt/other", "-f", "cut"]);
+    assert!(
+        refused.starts_with("platter: mnt/other/first: "),
+        "{refused}"
+    );
+    let again = workshop.refused(&["receive", "mnt/backup", "-f", "full"]);
+    assert_eq!(again, "platter: mnt/backup: file exists\n");
+    let printed = as_user(
+        &workshop,
+        "if platter receive mnt/other -f full 2>message; then exit 9; fi; cat message\n",
+    );
+    assert_eq!(printed, "platter: mnt/other: operation not permitted\n");
+    workshop.read(&["receive", "mnt/other", "-f", "changed"]);
+    workshop.read(&[
+        "subvolume",
+        "delete",
+        "mnt/other/second",
+        "mnt/backup/first",
+    ]);
+    let orphan = workshop.refused(&["receive", "mnt/other", "-f", "changed"]);
+    assert_eq!(orphan, "platter: mnt/other: no such file or directory\n");
+    assert_eq!(fs::read_dir(path("other")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(path("backup")).unwrap().count(), 1);
+    workshop.unmount_and_check(mounted);
+    for (archive, operand) in [
+        ("sent.tar", "source.img:/second"),
+        ("received.tar", "pool.img:/backup/second"),
+    ] {
+        workshop.read(&["tar", "-o", archive, operand]);
+    }
+    let read = |name| fs::read(workshop.path(name)).unwrap();
+    assert!(read("sent.tar") == read("received.tar"));
+    let shown = workshop.read(&["subvolume", "show", "pool.img", "/backup/second"]);
+    assert!(shown.contains("readonly\n"), "{shown}");
+}
+
+#[test]
+fn stream_is_not_received_by_another_format() {
+    let workshop = Workshop::new();
+    workshop.btrfs(SENT);
+    workshop.read(&["send", "pool.img:/first", "-f", "full"]);
+    let mounted = Mounted::of(&workshop, "disk.img");
+    let refused = workshop.refused(&["receive", "mnt", "-f", "full"]);
+    assert_eq!(refused, "platter: mnt: operation not supported\n");
+    drop(mounted);
+}
+
 #[test]
 fn label_and_free_space_of_a_mount_are_changed() {
     let workshop = Workshop::new();

@@ -1,0 +1,200 @@
+//! Streams into a mount: subvolumes are made by ioctls, and filled by system calls.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use platter::stream::{StreamCommand as Command, StreamReader, StreamSource};
+use platter::vfs::subvolumes::Received;
+use platter::{Error, Escaped};
+use platter_fuse::Control;
+use rustix::io::Errno;
+
+use super::apply::{Failure, apply, copy};
+use super::origins::Origins;
+use super::tree::SubvolumeTree;
+use crate::commands::mounted::{mount, named};
+
+/// A subvolume that is being received.
+struct Current {
+    name: Vec<u8>,
+    tree: SubvolumeTree,
+    control: Control,
+    id: u64,
+    /// What it is received from.
+    source: StreamSource,
+    commands: u64,
+}
+
+/// Applies the commands of streams.
+struct Receiver<'d> {
+    dir: &'d Path,
+    /// The directory. The kernel reports errors of writing by it that it did not before it was opened.
+    control: Control,
+    origins: Origins,
+    current: Option<Current>,
+    received: Vec<Received>,
+}
+
+/// Receives the subvolumes of streams into a directory of a mount. After an error, the one that was begun is deleted.
+pub(super) fn receive(dir: &Path, input: &mut dyn Read) -> platter::Result<Vec<Received>> {
+    let mut receiver = Receiver::new(dir).map_err(|error| named(dir, &error))?;
+    match receiver.receive_all(input) {
+        Ok(()) => Ok(receiver.received),
+        Err(failure) => {
+            let error = receiver.error(failure);
+            receiver.discard();
+            Err(error)
+        }
+    }
+}
+
+impl<'d> Receiver<'d> {
+    fn new(dir: &'d Path) -> io::Result<Self> {
+        let control = Control::open(dir)?;
+        let mount = mount(dir).ok_or(Errno::NOENT)?;
+        Ok(Self {
+            dir,
+            control,
+            origins: Origins::of(&mount.mountpoint)?,
+            current: None,
+            received: Vec::new(),
+        })
+    }
+
+    fn receive_all(&mut self, input: &mut dyn Read) -> Result<(), Failure> {
+        let mut stream = StreamReader::open(input)?;
+        loop {
+            let mut is_last = true;
+            while let Some(command) = stream.next_command()? {
+                if let Command::End = command {
+                    is_last = false;
+                    break;
+                }
+                self.receive(&command)?;
+            }
+            self.finish()?;
+            if is_last || !stream.next_stream()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive(&mut self, command: &Command<'_>) -> Result<(), Failure> {
+        if let Command::Subvolume { path, source } = *command {
+            self.finish()?;
+            self.control.create_subvolume(path)?;
+            return self.begin(path, source);
+        }
+        if let Command::Snapshot {
+            path,
+            source,
+            parent,
+        } = *command
+        {
+            self.finish()?;
+            let parent = self.origins.find(parent)?.control()?;
+            self.control.snapshot(&parent, path, false)?;
+            return self.begin(path, source);
+        }
+        let current = self.current.as_mut().ok_or(Errno::NOENT)?;
+        current.commands += 1;
+        if let Command::Clone {
+            path,
+            offset,
+            len_bytes,
+            source,
+            source_path,
+            source_offset,
+        } = *command
+        {
+            let from = if source.uuid == current.source.uuid {
+                current.tree.reader(source_path)?
+            } else {
+                self.origins.find(source)?.reader(source_path)?
+            };
+            let target = current.tree.writer(path)?;
+            let range = (source_offset, source_offset.saturating_add(len_bytes));
+            return Ok(copy(&from, range, &target, offset)?);
+        }
+        apply(&mut current.tree, command)
+    }
+
+    /// What follows is in a subvolume that was made.
+    fn begin(&mut self, name: &[u8], source: StreamSource) -> Result<(), Failure> {
+        let open = || {
+            let tree = SubvolumeTree::open(&self.control, name)?;
+            let control = tree.control()?;
+            let id = control.subvolume_id()?;
+            Ok::<_, io::Error>((tree, control, id))
+        };
+        match open() {
+            Ok((tree, control, id)) => {
+                self.current = Some(Current {
+                    name: name.to_vec(),
+                    tree,
+                    control,
+                    id,
+                    source,
+                    commands: 0,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                // What cannot be deleted stays, and is not marked as received.
+                let _ = self.control.delete_subvolume(name);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Makes the subvolume that is complete read-only, and durable.
+    fn finish(&mut self) -> Result<(), Failure> {
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        // The kernel passes on what it has of a file before that is closed, and what it did not is reported here.
+        current.tree.forget();
+        self.control.flush_cache()?;
+        let source = current.source;
+        let control = &current.control;
+        control.set_received(source.uuid, source.generation.0)?;
+        control.set_read_only(true)?;
+        self.control.sync()?;
+        self.origins.forget();
+        if let Some(done) = self.current.take() {
+            self.received.push(Received {
+                id: done.id,
+                name: done.name,
+                commands: done.commands,
+            });
+        }
+        Ok(())
+    }
+
+    /// Deletes what is not complete.
+    fn discard(&mut self) {
+        if let Some(Current { name, tree, .. }) = self.current.take() {
+            drop(tree);
+            // What cannot be deleted stays, and is not marked as received.
+            let _ = self.control.delete_subvolume(&name);
+        }
+    }
+
+    /// An error with the path of the subvolume.
+    fn error(&self, failure: Failure) -> Error {
+        let path: PathBuf = match &self.current {
+            Some(current) => self.dir.join(OsStr::from_bytes(&current.name)),
+            None => self.dir.to_owned(),
+        };
+        match failure {
+            Failure::Call(error) => named(&path, &error),
+            Failure::Stream(error) => {
+                let name = Escaped(path.as_os_str().as_bytes()).to_string();
+                Error::new(&Arc::from(name), error)
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The subvolumes of a mount that a stream refers to by their UUIDs.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use platter::stream::{SourceRank, StreamGeneration, StreamSource};
+use platter::vfs::Uuid;
+use platter::vfs::subvolumes::Subvolume;
+use platter_fuse::Control;
+use rustix::io::Errno;
+
+use super::tree::SubvolumeTree;
+
+/// Subvolumes that are kept open.
+const KNOWN_MAX: usize = 64;
+
+/// Subvolumes that were found.
+#[derive(Debug)]
+pub(super) struct Origins {
+    /// The root directory of the mount, and its path from the top-level subvolume.
+    root: File,
+    control: Control,
+    root_path: Vec<u8>,
+    known: HashMap<(Uuid, u64), SubvolumeTree>,
+}
+
+impl Origins {
+    /// Those of a mount. Only its administrator finds them.
+    pub(super) fn of(mountpoint: &Path) -> io::Result<Self> {
+        let control = Control::open(mountpoint)?;
+        let id = control.subvolume_id()?;
+        let root = control.next_subvolume(id)?;
+        let (root, _) = root.filter(|(root, _)| root.id == id).ok_or(Errno::NOENT)?;
+        Ok(Self {
+            root: File::open(mountpoint)?,
+            control,
+            root_path: root.path,
+            known: HashMap::new(),
+        })
+    }
+
+    /// Forgets what was found, after a subvolume was made.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// The subvolume that was received from `source`, or is that.
+    ///
+    /// # Errors
+    /// `ENOENT` where there is none, or it is not in the mount.
+    pub(super) fn find(&mut self, source: StreamSource) -> io::Result<&mut SubvolumeTree> {
+        let key = (source.uuid, source.generation.0);
+        let tree = match self.known.remove(&key) {
+            Some(known) => known,
+            None => self.open(&self.best(source)?)?,
+        };
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        Ok(self.known.entry(key).or_insert(tree))
+    }
+
+    /// The subvolume that matches best.
+    fn best(&self, source: StreamSource) -> io::Result<Subvolume> {
+        let mut best = None;
+        let mut from = 0;
+        while let Some((found, _)) = self.control.next_subvolume(from)? {
+            from = found.id.checked_add(1).ok_or(Errno::PROTO)?;
+            let rank = rank(&found, source);
+            if rank.is_some() && best.as_ref().is_none_or(|(known, _)| *known <= rank) {
+                best = Some((rank, found));
+            }
+        }
+        let (_, best) = best.ok_or(Errno::NOENT)?;
+        Ok(best)
+    }
+
+    fn open(&self, subvolume: &Subvolume) -> io::Result<SubvolumeTree> {
+        let path = path_below(&self.root_path, &subvolume.path).ok_or(Errno::NOENT)?;
+        let tree = SubvolumeTree::open(&self.root, path)?;
+        // Another one may have the name by now.
+        if tree.control()?.subvolume_id()? != subvolume.id {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(tree)
+    }
+}
+
+/// How well a subvolume matches.
+fn rank(subvolume: &Subvolume, source: StreamSource) -> Option<SourceRank> {
+    let own = StreamSource {
+        uuid: subvolume.uuid,
+        generation: StreamGeneration(subvolume.changed_generation),
+    };
+    let received = StreamSource {
+        uuid: subvolume.received_uuid.unwrap_or_default(),
+        generation: StreamGeneration(subvolume.sent.map_or(0, |sent| sent.generation)),
+    };
+    source.rank(&own, &received, subvolume.read_only)
+}
+
+/// A path from the top-level subvolume as one from the root directory of a mount.
+fn path_below<'p>(root: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    if root.is_empty() || root == path {
+        return path.strip_prefix(root);
+    }
+    path.strip_prefix(root)?.strip_prefix(b"/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_below_the_root_of_the_mount() {
+        let below = |root: &'static str, path: &'static str| {
+            let found = path_below(root.as_bytes(), path.as_bytes());
+            found.map(|found| str::from_utf8(found).unwrap())
+        };
+        assert_eq!(below("", "a/b"), Some("a/b"));
+        assert_eq!(below("", ""), Some(""));
+        assert_eq!(below("a", "a/b"), Some("b"));
+        assert_eq!(below("a", "a"), Some(""));
+        assert_eq!(below("a", "ab"), None);
+        assert_eq!(below("a", ""), None);
+    }
+}
