@@ -4,6 +4,8 @@ use std::ops::Range;
 
 /// `XFS_BLF_CHUNK`: bytes of a buffer that one bit of the map stands for.
 pub const CHUNK_BYTES: usize = 128;
+/// Bytes of a buffer that one word of the map stands for.
+const WORD_BYTES: usize = 64 * CHUNK_BYTES;
 
 /// Chunks of a buffer of up to 64 KiB, of [`CHUNK_BYTES`] each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,19 +24,34 @@ impl Chunks {
             chunks.add_bytes(0..after.len());
             return chunks;
         };
-        let differs = |index: usize| {
-            let start = index.saturating_mul(CHUNK_BYTES);
+        let differs = |start: usize| {
             let chunk = start..start.saturating_add(CHUNK_BYTES).min(after.len());
             before.get(chunk.clone()) != after.get(chunk)
         };
-        let count = after.len().div_ceil(CHUNK_BYTES);
-        for index in within.indices().take_while(|&index| index < count) {
-            if differs(index) {
-                chunks.set(index);
+        let mut first = 0_usize;
+        for (found, &word) in chunks.0.iter_mut().zip(&within.0) {
+            if first >= after.len() {
+                break;
             }
+            let mut left = word;
+            while left != 0 {
+                let index = usize::try_from(left.trailing_zeros()).unwrap_or_default();
+                let rest = left & left.wrapping_sub(1);
+                let start = first.saturating_add(index.saturating_mul(CHUNK_BYTES));
+                if start >= after.len() {
+                    break;
+                }
+                if differs(start) {
+                    // The bit of the chunk.
+                    *found |= left ^ rest;
+                }
+                left = rest;
+            }
+            first = first.saturating_add(WORD_BYTES);
         }
         debug_assert!(
-            (0..count).all(|index| within.has(index) || !differs(index)),
+            (0..after.len().div_ceil(CHUNK_BYTES))
+                .all(|index| within.has(index) || !differs(index.saturating_mul(CHUNK_BYTES))),
             "a chunk was changed that is not said to be"
         );
         chunks
@@ -136,5 +153,21 @@ mod tests {
         assert_eq!(Chunks::between(Some(&before), &after, within), found);
         let all = Chunks::between(None, &after, Chunks::default());
         assert_eq!(all.count(), (32, 1));
+    }
+
+    #[test]
+    fn chunks_that_differ_are_found_in_buffers_of_all_lengths() {
+        for len in [512, 4096, 8192, 16384, 65536] {
+            let before = vec![0; len];
+            let mut after = before.clone();
+            let mut expected = Chunks::default();
+            for at in [0, 130, len / 2 + 1, len - 1] {
+                after[at] = 1;
+                expected.add_bytes(at..at + 1);
+            }
+            let found = Chunks::between(Some(&before), &after, Chunks::ALL);
+            assert_eq!(found, expected, "{len}");
+            assert_eq!(Chunks::between(Some(&before), &after, expected), expected);
+        }
     }
 }
