@@ -196,6 +196,9 @@ impl InodeChunk {
     #[must_use]
     pub fn existing(&self) -> u64 {
         const INODES_PER_HOLE: u32 = 4;
+        if self.holes == 0 {
+            return u64::MAX;
+        }
         (0..CHUNK_INODES)
             .filter(|index| {
                 let hole = index.checked_div(INODES_PER_HOLE).unwrap_or_default();
