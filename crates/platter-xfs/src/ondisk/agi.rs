@@ -175,12 +175,16 @@ impl Agi {
             return Err(AgiRule::Count);
         }
         let mut unlinked = [None; UNLINKED_BUCKETS];
+        let inode_blocks = geometry.inode_blocks(ag, geometry.sector_units_bits());
         for (head, stored) in unlinked.iter_mut().zip(&disk.unlinked) {
-            *head = AgInode(stored.get()).non_null();
-            let is_sound = head.is_none_or(|inode| geometry.is_ag_inode(ag, inode));
-            if !is_sound {
+            let Some(inode) = AgInode(stored.get()).non_null() else {
+                continue;
+            };
+            let (block, _) = geometry.locate_ag_inode(inode);
+            if !inode_blocks.contains(&block.0) {
                 return Err(AgiRule::Unlinked);
             }
+            *head = Some(inode);
         }
         let root = |block, levels| {
             TreeRoot::new(block, levels, length).map_err(|fault| match fault {
