@@ -126,7 +126,7 @@ impl DiskInodeV3 {
 }
 
 /// Makes an inode on disk, whose blocks are freed already, one that is free: without type, names and
-/// forks, with the next generation, in no list.
+/// forks, with the next generation, in no list. Its checksum is left to the write to its place.
 pub fn mark_free(bytes: &mut [u8]) {
     const EXTENTS: u8 = 2;
     if let Ok((disk, _)) = DiskInode::mut_from_prefix(bytes) {
@@ -154,7 +154,6 @@ pub fn mark_free(bytes: &mut [u8]) {
         disk.flags2.set(disk.flags2.get() & kept.bits());
         disk.cow_extent_size.set(0);
     }
-    DiskInodeV3::seal(bytes);
 }
 
 bitflags! {
