@@ -1,5 +1,8 @@
 //! A map for few entries, sorted in one allocation.
 
+/// Entries that there is space for from the first on: as many as most changes touch.
+const FIRST_ENTRIES: usize = 8;
+
 /// Entries in the order of their keys.
 ///
 /// Faster than a tree for what one change touches; insertion before others moves them.
@@ -48,7 +51,7 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
             Ok(at) => at,
             Err(at) => {
                 let value = make()?;
-                self.0.insert(at, (key, value));
+                self.insert_at(at, (key, value));
                 at
             }
         };
@@ -60,10 +63,17 @@ impl<K: Ord + Copy, V> SortedMap<K, V> {
         match self.find(key) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
             Err(at) => {
-                self.0.insert(at, (key, value));
+                self.insert_at(at, (key, value));
                 None
             }
         }
+    }
+
+    fn insert_at(&mut self, at: usize, entry: (K, V)) {
+        if self.0.capacity() == 0 {
+            self.0 = Vec::with_capacity(FIRST_ENTRIES);
+        }
+        self.0.insert(at, entry);
     }
 
     /// Takes the value of a key.

@@ -362,6 +362,8 @@ impl<'f> Change<'f> {
         let grown = self.grown.take();
         let geometry = grown.as_ref().map_or(self.geometry(), |it| &it.geometry);
         let (blocks, mut counts) = self.groups.take_changes()?;
+        self.transaction
+            .expect_replaced(blocks.changed.len(), self.inodes.len());
         for (at, len) in blocks.freed {
             let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
             self.transaction.cancel(BasicBlock::of_byte(at), size);

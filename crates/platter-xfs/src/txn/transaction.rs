@@ -245,6 +245,12 @@ impl<'m> Transaction<'m> {
         change(&mut block.bytes)
     }
 
+    /// Makes space for as many blocks and inodes that are to be [replaced](Self::replace).
+    pub fn expect_replaced(&mut self, blocks: usize, inodes: usize) {
+        self.replaced.reserve_exact(blocks);
+        self.replaced_inodes.reserve_exact(inodes);
+    }
+
     /// Makes these the bytes of a block, once. It is not to be looked at before the transaction commits.
     pub fn replace(
         &mut self,
@@ -511,10 +517,12 @@ impl<'m> Transaction<'m> {
     }
 
     fn apply(&mut self) -> Result<u64> {
-        let mut changes = Vec::new();
         self.committed.clear();
         self.verify_blocks()?;
         let inodes = self.changed_inodes()?;
+        let blocks = self.cancelled.len() + self.blocks.len() + self.replaced.len();
+        let others = self.gone.len() + self.chunks.len() + self.intents.len();
+        let mut changes = Vec::with_capacity(blocks + others + inodes.len());
         // From here on nothing fails but the log.
         // What was freed first: what is new may be of another length at the same place.
         for (at, len_bytes) in std::mem::take(&mut self.cancelled) {
@@ -616,7 +624,9 @@ impl<'m> Transaction<'m> {
 
     fn changed_inodes(&mut self) -> Result<Vec<Change>> {
         let geometry = self.log.geometry();
-        let mut changes = Vec::new();
+        let count = self.inodes.len() + self.replaced_inodes.len();
+        let mut changes = Vec::with_capacity(count);
+        self.committed.reserve_exact(count);
         let inodes = std::mem::take(&mut self.inodes).into_values();
         for logged in inodes.chain(std::mem::take(&mut self.replaced_inodes)) {
             let before_image = logged.before.image();
