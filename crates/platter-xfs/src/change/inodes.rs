@@ -57,8 +57,8 @@ impl Change<'_> {
             let number = geometry.inode_nr(ag, inode);
             let number = number
                 .ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::NotFreeInode))?;
-            let mut image = if let Some(changed) = self.inodes.get(number) {
-                changed.image.clone()
+            let (mut image, found) = if let Some(changed) = self.inodes.get(number) {
+                (changed.image.clone(), None)
             } else {
                 let place = inode::place_in_log(self.context, number)?;
                 self.transaction.unused_inode(&place, new.generation)?
@@ -68,7 +68,7 @@ impl Change<'_> {
                 return Err(Corrupt::new(locus, GroupRule::NotFreeInode).into());
             }
             edit::make(&mut image, new.fresh, geometry, number);
-            return InodeEdit::of_image(image, number, geometry);
+            return InodeEdit::of_new(image, found, number, geometry);
         }
         Err(Condition::NoSpace.into())
     }

@@ -42,6 +42,19 @@ impl InodeEdit {
         Ok(Self::of_version(bytes, Arc::new(inode)))
     }
 
+    /// An inode that is about to be allocated, which fills `bytes`, in the place of one that a transaction found to be
+    /// free.
+    pub fn of_new(
+        bytes: Vec<u8>,
+        found: Option<FoundInode>,
+        number: InodeNr,
+        geometry: &Geometry,
+    ) -> Result<Self> {
+        let mut edit = Self::of_image(bytes, number, geometry)?;
+        edit.found = found;
+        Ok(edit)
+    }
+
     /// An inode that is in use, which fills `bytes`; `inode` is what these say.
     #[must_use]
     pub fn of_version(bytes: Vec<u8>, inode: Arc<Inode>) -> Self {

@@ -98,6 +98,11 @@ enum Before {
 }
 
 impl Before {
+    /// One that is free whatever its image is.
+    fn free(image: Arc<[u8]>) -> Self {
+        Self::Known(InodeVersion { image, inode: None })
+    }
+
     fn image(&self) -> &Arc<[u8]> {
         match self {
             Self::Known(version) => &version.image,
@@ -370,41 +375,39 @@ impl<'m> Transaction<'m> {
         })
     }
 
-    /// The image of an inode that is to be allocated, which the inode B-trees have as free. What is left in its place
-    /// need not hold to the rules of an inode: where recovery would write over it, a free inode of this generation
-    /// takes its place, as kernels make one without reading what was there.
-    pub fn unused_inode(&mut self, place: &InodePlace, generation: u32) -> Result<Vec<u8>> {
+    /// The image of an inode that is to be allocated, which the inode B-trees have as free, and how it was found where
+    /// the transaction has not changed it. What is left in its place need not hold to the rules of an inode: where
+    /// recovery would write over it, a free inode of this generation takes its place, as kernels make one without
+    /// reading what was there.
+    pub fn unused_inode(
+        &self,
+        place: &InodePlace,
+        generation: u32,
+    ) -> Result<(Vec<u8>, Option<FoundInode>)> {
         if let Some(inode) = self.inodes.get(&place.number.get()) {
-            return Ok(inode.image.clone());
+            return Ok((inode.image.clone(), None));
         }
-        let before = self.before(place)?;
-        let Before::InCluster(found) = before else {
-            return Ok(before.image().to_vec());
+        let place = *place;
+        let before = self.before(&place)?;
+        let mut image = before.image().to_vec();
+        let Before::InCluster(in_cluster) = before else {
+            return Ok((image, Some(FoundInode { place, before })));
         };
         let (geometry, number) = (self.log.geometry(), place.number);
         let (ag, _) = geometry.split_inode(number);
-        let mut image = found.to_vec();
-        match Inode::decode(&found, number, geometry) {
-            Err(InodeRule::Unused) => {}
+        let before = match Inode::decode(&in_cluster, number, geometry) {
+            Err(InodeRule::Unused) => Before::free(in_cluster),
             Err(_)
-                if !is_in_use(&found) && is_replaceable(&found, geometry, ag, self.log.head()) =>
+                if !is_in_use(&in_cluster)
+                    && is_replaceable(&in_cluster, geometry, ag, self.log.head()) =>
             {
                 initialise(&mut image, geometry, number, generation);
+                Before::free(in_cluster)
             }
             // That it is in use, or corrupt, is found by what is done with it.
-            Ok(_) | Err(_) => return Ok(image),
-        }
-        let inode = LoggedInode {
-            place: *place,
-            before: Before::Known(InodeVersion {
-                image: found,
-                inode: None,
-            }),
-            image: image.clone(),
-            decoded: None,
+            Ok(_) | Err(_) => Before::InCluster(in_cluster),
         };
-        self.inodes.insert(number.get(), inode);
-        Ok(image)
+        Ok((image, Some(FoundInode { place, before })))
     }
 
     /// Changes an inode as it lies on the disk; its checksum is computed when it is written there.

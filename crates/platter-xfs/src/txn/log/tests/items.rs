@@ -6,7 +6,7 @@ use super::*;
 use crate::ondisk::Inode;
 use crate::ondisk::inode::free::initialise;
 use crate::ondisk::inode::{DiskInodeV3, tests as inode_tests};
-use crate::txn::InodePlace;
+use crate::txn::{InodePlace, NewImage};
 
 #[test]
 fn cancelled_block_is_not_replayed() {
@@ -79,8 +79,9 @@ fn inode_with_a_bad_checksum_is_not_logged() {
 /// The image of the inode in block 3, where this lies, as one to be allocated.
 fn unused_inode(found: &[u8]) -> Vec<u8> {
     let scene = with_inode(found);
-    let mut transaction = scene.begin(8192);
-    transaction.unused_inode(&inode_place(), 7).unwrap()
+    let transaction = scene.begin(8192);
+    let (image, _) = transaction.unused_inode(&inode_place(), 7).unwrap();
+    image
 }
 
 #[test]
@@ -116,12 +117,13 @@ fn remains_of_a_free_inode_are_replaced() {
     let scene = with_inode(&corrupt);
     let mut transaction = scene.begin(8192);
     let place = inode_place();
-    transaction.unused_inode(&place, 7).unwrap();
-    let made = transaction.edit_inode(&place, |image| {
-        image.copy_from_slice(&inode_tests::sample());
-        Ok(())
-    });
-    made.unwrap();
+    let (_, before) = transaction.unused_inode(&place, 7).unwrap();
+    let made = NewImage {
+        image: inode_tests::sample(),
+        decoded: None,
+        before,
+    };
+    transaction.replace_inode(&place, made).unwrap();
     transaction.commit().unwrap();
     scene.log.quiesce().unwrap();
     let found = &scene.state()[3][place.offset as usize..][..512];
