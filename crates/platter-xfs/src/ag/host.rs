@@ -8,7 +8,7 @@ use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock, leaf_records_mut};
 use crate::ondisk::chunks::Chunks;
 use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
-use crate::tree::{self, Found, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
+use crate::tree::{self, Around, Found, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
 
 /// A pointer of a tree as the block of the group that it is to.
 fn ag_block(at: u64) -> AgBlock {
@@ -188,6 +188,15 @@ impl Group<'_> {
         self.geometry.fs_block(self.ag, ag_block(at))
     }
 
+    /// What there is next to a place in the leaf that a search for it ends at.
+    pub(super) fn leaf_around<R: TreeRecord>(
+        &self,
+        kind: BtreeKind,
+        order: Order,
+    ) -> Result<Around<R>> {
+        tree::leaf_around(self, kind, order)
+    }
+
     /// The first record at or after a place.
     pub fn lookup_ge<R: TreeRecord>(&self, kind: BtreeKind, order: Order) -> Result<Option<R>> {
         tree::lookup_ge(self, kind, order)
@@ -211,6 +220,19 @@ impl Group<'_> {
         record: R,
     ) -> Result<()> {
         tree::replace(self, kind, order, record)
+    }
+
+    /// The same for a record that was found in this leaf, and keeps its key.
+    pub(super) fn replace_found<R: TreeRecord>(
+        &mut self,
+        kind: BtreeKind,
+        leaf: u64,
+        record: R,
+    ) -> Result<()> {
+        if self.replace_in_leaf(kind, leaf, &record)? {
+            return Ok(());
+        }
+        self.replace(kind, record.order(kind), record)
     }
 
     /// Removes a record.

@@ -18,7 +18,7 @@ pub(crate) fn alloc(group: &mut Group<'_>, near: AgInode) -> Result<Option<AgIno
     space::fill_free_list(group)?;
     let broken = Corrupt::new(Locus::group(group.ag.0.into()), GroupRule::NotFreeInode);
     let is_sparse = group.geometry.features.has_sparse_inodes();
-    let Some(old) = find_chunk(group, near)? else {
+    let Some((old, leaf)) = find_chunk(group, near)? else {
         return Err(broken.into());
     };
     if !old.is_consistent() {
@@ -32,20 +32,36 @@ pub(crate) fn alloc(group: &mut Group<'_>, near: AgInode) -> Result<Option<AgIno
     };
     let record = new.encode(is_sparse);
     let order = TreeRecord::order(&record, BtreeKind::Inobt);
-    group.replace(BtreeKind::Inobt, order, record)?;
     if group.agi.finobt.is_some() {
+        group.replace(BtreeKind::Inobt, order, record)?;
         if new.free_count == 0 {
             group.remove::<DiskInodeChunk>(BtreeKind::Finobt, order)?;
         } else {
-            group.replace(BtreeKind::Finobt, order, record)?;
+            replace_chunk(group, BtreeKind::Finobt, leaf, record)?;
         }
+    } else {
+        replace_chunk(group, BtreeKind::Inobt, leaf, record)?;
     }
     group.agi.free_count = group.agi.free_count.saturating_sub(1);
     Ok(Some(AgInode(old.start.0.saturating_add(index))))
 }
 
-/// A chunk with a free inode: that of `near`, or one before or after it.
-fn find_chunk(group: &Group<'_>, near: AgInode) -> Result<Option<InodeChunk>> {
+/// Stores the record of a chunk, whose leaf is known where it was found there.
+fn replace_chunk(
+    group: &mut Group<'_>,
+    tree: BtreeKind,
+    leaf: Option<u64>,
+    record: DiskInodeChunk,
+) -> Result<()> {
+    match leaf {
+        Some(leaf) => group.replace_found(tree, leaf, record),
+        None => group.replace(tree, TreeRecord::order(&record, tree), record),
+    }
+}
+
+/// A chunk with a free inode: that of `near`, or one before or after it. Also returns the leaf that has it in the tree
+/// of chunks with free inodes, if there is that tree, else in the other one, where it is known.
+fn find_chunk(group: &Group<'_>, near: AgInode) -> Result<Option<(InodeChunk, Option<u64>)>> {
     let is_sparse = group.geometry.features.has_sparse_inodes();
     let tree = if group.agi.finobt.is_some() {
         BtreeKind::Finobt
@@ -54,19 +70,27 @@ fn find_chunk(group: &Group<'_>, near: AgInode) -> Result<Option<InodeChunk>> {
     };
     let decoded = |record: DiskInodeChunk| InodeChunk::decode(&record, is_sparse);
     let has_free = |chunk: &InodeChunk| chunk.free_count > 0;
-    let mut order = (u64::from(near.0) + 1, 0, 0);
+    let place = (u64::from(near.0) + 1, 0, 0);
+    // One search finds the chunk but in an inode B-tree with chunks in use.
+    let around = group.leaf_around::<DiskInodeChunk>(tree, place)?;
+    let is_first = around.before.is_none() && around.left.is_none();
+    let next = around.before.or(around.after.filter(|_| is_first));
+    if let Some(chunk) = next.map(decoded).filter(has_free) {
+        return Ok(Some((chunk, Some(around.at))));
+    }
+    let mut order = place;
     while let Some(record) = group.lookup_lt::<DiskInodeChunk>(tree, order)? {
         let chunk = decoded(record);
         if has_free(&chunk) {
-            return Ok(Some(chunk));
+            return Ok(Some((chunk, None)));
         }
         order = (chunk.start.0.into(), 0, 0);
     }
-    let mut order = (u64::from(near.0) + 1, 0, 0);
+    let mut order = place;
     while let Some(record) = group.lookup_ge::<DiskInodeChunk>(tree, order)? {
         let chunk = decoded(record);
         if has_free(&chunk) {
-            return Ok(Some(chunk));
+            return Ok(Some((chunk, None)));
         }
         order = (u64::from(chunk.start.0) + 1, 0, 0);
     }
@@ -183,21 +207,13 @@ fn add_sparse(group: &mut Group<'_>, start: AgBlock, blocks: u32) -> Result<()> 
     Ok(())
 }
 
-/// The chunk of an inode, if none of its inodes is in use and its blocks hold no other's.
-pub(crate) fn unused_chunk(group: &Group<'_>, inode: AgInode) -> Result<Option<InodeChunk>> {
-    if group.geometry.inodes_per_block() > CHUNK_INODES {
-        return Ok(None);
-    }
-    let is_sparse = group.geometry.features.has_sparse_inodes();
-    let order = (u64::from(inode.0) + 1, 0, 0);
-    let record: Option<DiskInodeChunk> = group.lookup_lt(BtreeKind::Inobt, order)?;
-    let chunk = record.map(|record| InodeChunk::decode(&record, is_sparse));
-    Ok(chunk.filter(|chunk| {
-        inode.0 - chunk.start.0 < CHUNK_INODES
-            && chunk.is_consistent()
-            && chunk.free == u64::MAX
-            && chunk.count == chunk.free_count
-    }))
+/// Whether a chunk has no inode in use, and its blocks hold no other's.
+#[must_use]
+pub(crate) fn is_unused(group: &Group<'_>, chunk: &InodeChunk) -> bool {
+    group.geometry.inodes_per_block() <= CHUNK_INODES
+        && chunk.is_consistent()
+        && chunk.free == u64::MAX
+        && chunk.count == chunk.free_count
 }
 
 /// The blocks of a chunk: the first of each run, and how many they are.
@@ -213,7 +229,7 @@ pub(crate) fn chunk_extents(group: &Group<'_>, chunk: &InodeChunk) -> Vec<(AgBlo
     extents.collect()
 }
 
-/// Frees a chunk that is [unused](Group<'_>::unused_chunk), with its blocks.
+/// Frees a chunk that is [unused](is_unused), with its blocks.
 pub(crate) fn free_chunk(group: &mut Group<'_>, chunk: &InodeChunk) -> Result<()> {
     let broken = Corrupt::new(Locus::group(group.ag.0.into()), GroupRule::Inode);
     let order = (u64::from(chunk.start.0), 0, 0);
@@ -247,11 +263,21 @@ pub(crate) fn set_unlinked_head(group: &mut Group<'_>, bucket: usize, head: Opti
 
 /// Marks an inode free in the inode B-trees and the header.
 pub(crate) fn free(group: &mut Group<'_>, inode: AgInode) -> Result<()> {
+    free_of_chunk(group, inode).map(drop)
+}
+
+/// The same. Returns its chunk as it is after that.
+pub(crate) fn free_of_chunk(group: &mut Group<'_>, inode: AgInode) -> Result<InodeChunk> {
     space::fill_free_list(group)?;
     let broken = Corrupt::new(Locus::group(group.ag.0.into()), GroupRule::Inode);
     let is_sparse = group.geometry.features.has_sparse_inodes();
-    let order = (u64::from(inode.0) + 1, 0, 0);
-    let record: Option<DiskInodeChunk> = group.lookup_lt(BtreeKind::Inobt, order)?;
+    let place = (u64::from(inode.0) + 1, 0, 0);
+    let around = group.leaf_around::<DiskInodeChunk>(BtreeKind::Inobt, place)?;
+    let leaf = around.before.map(|_| around.at);
+    let record = match around.before {
+        Some(record) => Some(record),
+        None => group.lookup_lt(BtreeKind::Inobt, place)?,
+    };
     let old = record.map(|record| InodeChunk::decode(&record, is_sparse));
     let old = old.ok_or(broken)?;
     let index = inode.0 - old.start.0;
@@ -266,7 +292,7 @@ pub(crate) fn free(group: &mut Group<'_>, inode: AgInode) -> Result<()> {
     };
     let record = new.encode(is_sparse);
     let order = TreeRecord::order(&record, BtreeKind::Inobt);
-    group.replace(BtreeKind::Inobt, order, record)?;
+    replace_chunk(group, BtreeKind::Inobt, leaf, record)?;
     if group.agi.finobt.is_some() {
         if old.free_count == 0 {
             group.insert(BtreeKind::Finobt, record)?;
@@ -275,7 +301,7 @@ pub(crate) fn free(group: &mut Group<'_>, inode: AgInode) -> Result<()> {
         }
     }
     group.agi.free_count = free_count;
-    Ok(())
+    Ok(new)
 }
 
 /// Empties the lists of unlinked inodes.

@@ -147,11 +147,11 @@ impl Change<'_> {
         self.put_image(number, new);
         let (ag, inode) = self.geometry().split_inode(number);
         let mut group = self.groups.get(ag)?;
-        inodes::free(&mut group, inode)?;
-        match inodes::unused_chunk(&group, inode)? {
-            Some(chunk) => self.free_chunk(ag, &chunk),
-            None => Ok(()),
+        let chunk = inodes::free_of_chunk(&mut group, inode)?;
+        if inodes::is_unused(&group, &chunk) {
+            self.free_chunk(ag, &chunk)?;
         }
+        Ok(())
     }
 
     /// Frees a chunk of inodes none of which is in use. What the log holds of them is not replayed.

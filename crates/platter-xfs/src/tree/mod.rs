@@ -155,8 +155,8 @@ fn check_neighbours<R: TreeRecord>(
     }
 }
 
-/// The leaf that a path ends at, as far as a lookup asks for it.
-fn leaf_around<R: TreeRecord>(
+/// What there is next to a place in the leaf that a search for it ends at.
+pub fn leaf_around<R: TreeRecord>(
     host: &impl TreeHost<R>,
     kind: BtreeKind,
     order: Order,
