@@ -200,12 +200,13 @@ pub(super) fn find(
     hash: u32,
     name: &[u8],
 ) -> Result<Option<Located>> {
-    let (steps, at) = tree::descend_to(dir, hash)?;
+    let (at, _) = tree::leaf_for(dir, hash)?;
     let (entries, may_go_on) = tree::entries_of_hash(dir, at, hash)?;
     let found = dir.find_among(&entries, hash, name)?;
     if found.is_some() || !may_go_on {
         return Ok(found);
     }
+    let (steps, at) = tree::descend_to(dir, hash)?;
     let mut path = tree::path_to(dir, steps, at)?;
     if !tree::advance(dir, &mut path)? {
         return Ok(None);

@@ -209,6 +209,56 @@ pub(super) fn descend_to(dir: &mut DirectoryChange<'_, '_>, hash: u32) -> Result
     }
 }
 
+/// The leaf that [`descend_to`] leads to, and the greatest hash that its node has of it; `None` of a leaf that is the
+/// root.
+pub(super) fn leaf_for(dir: &mut DirectoryChange<'_, '_>, hash: u32) -> Result<(u32, Option<u32>)> {
+    let mut at = root(dir);
+    let mut greatest = None;
+    let mut above = DA_LEVELS_MAX + 1;
+    loop {
+        match kind_of(dir, at)? {
+            DaKind::DirLeafN => return Ok((at, greatest)),
+            DaKind::Node => {}
+            DaKind::DirLeaf1 | DaKind::AttrLeaf => {
+                return Err(broken(dir, DaNodeRule::Kind));
+            }
+        }
+        let (level, child) = child_for(dir, at, hash)?;
+        if level >= above {
+            return Err(broken(dir, DaNodeRule::Level));
+        }
+        let Some((greatest_below, child)) = child else {
+            return Err(broken(dir, DaNodeRule::Count));
+        };
+        (at, greatest, above) = (child, Some(greatest_below), level);
+        if level == 1 {
+            // That it is a leaf is found when it is looked at.
+            return Ok((at, greatest));
+        }
+    }
+}
+
+/// The level of a node, and the greatest hash and the place of its child that a search for a hash goes to; `None` if
+/// it has no children.
+fn child_for(
+    dir: &mut DirectoryChange<'_, '_>,
+    at: u32,
+    hash: u32,
+) -> Result<(u16, Option<(u32, u32)>)> {
+    let site = Site::verified(dir.geometry(), dir.owner().get());
+    let decode = |bytes: &[u8]| {
+        let node = DaNode::decode(bytes, &site)?;
+        let index = node
+            .entries
+            .partition_point(|entry| entry.hash.get() < hash);
+        let child = node.entries.get(index).or(node.entries.last());
+        let child = child.map(|entry| (entry.hash.get(), entry.child.get()));
+        Ok((node.level, child))
+    };
+    let found = dir.look_at(FileBlock(at.into()), BlockKind::DaNode, decode)?;
+    found.map_err(|rule| broken(dir, rule))
+}
+
 /// Goes on to the next leaf; false after the last.
 ///
 /// # Errors
@@ -302,13 +352,14 @@ fn relink(
 
 /// Adds a leaf entry.
 pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
-    let (steps, at) = descend_to(dir, entry.0)?;
+    let (at, known) = leaf_for(dir, entry.0)?;
     let inserted = dir.edit_block(FileBlock(at.into()), LEAF, |bytes, within| {
         index::insert_in_leaf(bytes, within, entry)
     })?;
     if let Some(greatest) = inserted {
-        return store_steps(dir, steps, greatest);
+        return store_greatest(dir, entry.0, known, greatest);
     }
+    let (steps, at) = descend_to(dir, entry.0)?;
     let Path {
         mut steps,
         mut leaf,
@@ -410,6 +461,20 @@ fn check_hashes(dir: &DirectoryChange<'_, '_>, step: &Step, [first, last]: [u32;
     }
 }
 
+/// Brings the greatest hashes above the leaf of a hash up to date, which is `greatest` now and was `known` to its node.
+fn store_greatest(
+    dir: &mut DirectoryChange<'_, '_>,
+    hash: u32,
+    known: Option<u32>,
+    greatest: u32,
+) -> Result<()> {
+    if known.is_none_or(|known| known == greatest) {
+        return Ok(());
+    }
+    let (steps, _) = descend_to(dir, hash)?;
+    store_steps(dir, steps, greatest)
+}
+
 /// Brings the greatest hashes of a path up to date.
 fn store_steps(
     dir: &mut DirectoryChange<'_, '_>,
@@ -433,13 +498,14 @@ fn store_steps(
 
 /// Takes a leaf entry out.
 pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
-    let (steps, at) = descend_to(dir, entry.0)?;
+    let (at, known) = leaf_for(dir, entry.0)?;
     let removed = dir.edit_block(FileBlock(at.into()), LEAF, |bytes, within| {
         index::remove_from_leaf(bytes, within, entry)
     })?;
     if let Some(greatest) = removed {
-        return store_steps(dir, steps, greatest);
+        return store_greatest(dir, entry.0, known, greatest);
     }
+    let (steps, at) = descend_to(dir, entry.0)?;
     let mut path = Some(path_to(dir, steps, at)?);
     while let Some(found) = &mut path {
         if let Some(at) = found.leaf.entries.iter().position(|&other| other == entry) {
