@@ -17,12 +17,22 @@ pub(super) enum Seal {
 /// Length of the stored checksum.
 const FIELD_BYTES: usize = 4;
 
+/// The longest part of a block before its checksum that is copied to be summed together with the zeros.
+const HEAD_BYTES_MAX: usize = 124;
+
 /// The checksum that `bytes` should have, stored at `at`; `None` if the field lies outside.
 #[must_use]
 pub fn expected(bytes: &[u8], at: usize) -> Option<u32> {
     let (head, rest) = bytes.split_at_checked(at)?;
     let (_, tail) = rest.split_at_checked(FIELD_BYTES)?;
-    let crc = crc32c(crc32c(!0, head), &[0; FIELD_BYTES]);
+    let mut copy = [0; HEAD_BYTES_MAX + FIELD_BYTES];
+    let copy = copy.get_mut(..at.saturating_add(FIELD_BYTES));
+    let crc = if let Some(copy) = copy {
+        copy.get_mut(..at)?.copy_from_slice(head);
+        crc32c(!0, copy)
+    } else {
+        crc32c(crc32c(!0, head), &[0; FIELD_BYTES])
+    };
     Some(!crc32c(crc, tail))
 }
 
@@ -59,6 +69,17 @@ mod tests {
         block[511] ^= 1;
         assert!(!matches(&block, 224));
         assert!(!matches(&block, 510));
+    }
+
+    #[test]
+    fn field_counts_as_zeros_wherever_it_lies() {
+        let block: Vec<u8> = (0..=255).chain(0..=255).collect();
+        for at in [0, 4, 100, 123, 124, 125, 224, 508] {
+            let mut zeros = block.clone();
+            zeros[at..at + 4].fill(0);
+            assert_eq!(expected(&block, at), Some(!crc32c(!0, &zeros)), "{at}");
+        }
+        assert_eq!(expected(&block, 509), None);
     }
 
     #[test]
