@@ -540,32 +540,11 @@ impl<'m> Transaction<'m> {
             let key = ItemKey::Block(at, len_bytes);
             changes.push(Change::new(key, content, Dirty::default()));
         }
-        let blocks = std::mem::take(&mut self.blocks).into_iter();
-        for (at, block) in blocks.chain(self.replaced.drain(..)) {
-            let before = block.before.as_deref();
-            let mut chunks = Chunks::between(before, &block.bytes, block.within);
-            if block.is_touched {
-                chunks.add_bytes(0..1);
-            }
-            if chunks.is_empty() {
-                continue;
-            }
-            let (buffers, geometry) = (self.log.buffers(), self.log.geometry());
-            let key = block.what.verifier(geometry, |verifier| verifier.key());
-            let place = (at.0, block.size);
-            let version = if block.what.is_sealed_in_place() {
-                buffers.publish_unsealed(place, block.bytes, key)
-            } else {
-                buffers.publish(place, block.bytes, &Verified(key))
-            };
-            // Others may read what was published before this block.
-            let version = version.map_err(|error| self.log.fail(error.into()))?;
-            let key = ItemKey::Block(at, block.size.bytes());
-            let content = Content::Block {
-                what: block.what,
-                version,
-            };
-            changes.push(Change::new(key, content, Dirty::of_chunks(chunks)));
+        for (at, block) in std::mem::take(&mut self.blocks) {
+            self.publish_block(at, block, &mut changes)?;
+        }
+        for (at, block) in std::mem::take(&mut self.replaced) {
+            self.publish_block(at, block, &mut changes)?;
         }
         for key in std::mem::take(&mut self.gone) {
             if self.log.has_item(key) {
@@ -581,6 +560,35 @@ impl<'m> Transaction<'m> {
         }
         let done = std::mem::take(&mut self.done);
         self.log.commit(&mut self.ticket, changes, done)
+    }
+
+    /// Makes a block that was changed the version that others read, and adds its log item.
+    fn publish_block(&self, at: BasicBlock, block: Block, changes: &mut Vec<Change>) -> Result<()> {
+        let before = block.before.as_deref();
+        let mut chunks = Chunks::between(before, &block.bytes, block.within);
+        if block.is_touched {
+            chunks.add_bytes(0..1);
+        }
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let Block {
+            what, size, bytes, ..
+        } = block;
+        let (buffers, geometry) = (self.log.buffers(), self.log.geometry());
+        let key = what.verifier(geometry, |verifier| verifier.key());
+        let place = (at.0, size);
+        let version = if what.is_sealed_in_place() {
+            buffers.publish_unsealed(place, bytes, key)
+        } else {
+            buffers.publish(place, bytes, &Verified(key))
+        };
+        // Others may read what was published before this block.
+        let version = version.map_err(|error| self.log.fail(error.into()))?;
+        let key = ItemKey::Block(at, size.bytes());
+        let content = Content::Block { what, version };
+        changes.push(Change::new(key, content, Dirty::of_chunks(chunks)));
+        Ok(())
     }
 
     fn publish_chunk(&self, chunk: NewChunk) -> Result<Option<Change>> {
