@@ -12,6 +12,17 @@ use crate::ondisk::dir::data::{DataKind, DirData};
 use crate::ondisk::dir::leaf::DirLeaf;
 use crate::ondisk::{BlockKind, BlockVerifier, FileBlock, FsBlock, Site, dir};
 
+/// Where a directory block begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// In the fork.
+    first: FileBlock,
+    /// On the device.
+    start: FsBlock,
+    /// Blocks of the fork that follow one another on the device, from there on.
+    count: u64,
+}
+
 impl Directory<'_> {
     /// The directory block that begins with this block of the fork; `None` if it is not mapped.
     pub(crate) fn read_as(&self, first: FileBlock, kind: BlockKind) -> Result<Option<Block>> {
@@ -21,21 +32,44 @@ impl Directory<'_> {
     }
 
     fn read_with(&self, first: FileBlock, verifier: &dyn Verify) -> Result<Option<Block>> {
+        match self.place_of(first)? {
+            Some(place) => Ok(Some(self.read_place(place, verifier)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Where the directory block lies that begins with this block of the fork; `None` if it is not mapped.
+    pub(crate) fn place_of(&self, first: FileBlock) -> Result<Option<Place>> {
+        let run = self.map.lookup(self.context, first)?;
+        match run.backing {
+            Backing::Written(start) => Ok(Some(Place {
+                first,
+                start: FsBlock(start),
+                count: run.count,
+            })),
+            Backing::Hole => Ok(None),
+            Backing::Unwritten(_) => Err(self.corrupt(DirectoryRule::Missing)),
+        }
+    }
+
+    /// The directory block at a place.
+    pub(crate) fn read_at(&self, place: Place, kind: BlockKind) -> Result<Block> {
+        let owner = self.inode.number.get();
+        let verifier = BlockVerifier::new(self.context.geometry(), kind, owner);
+        self.read_place(place, &verifier)
+    }
+
+    fn read_place(&self, place: Place, verifier: &dyn Verify) -> Result<Block> {
         let geometry = self.context.geometry();
         let count = geometry.dir_block_blocks();
-        let run = self.map.lookup(self.context, first)?;
-        let start = match run.backing {
-            Backing::Written(start) => FsBlock(start),
-            Backing::Hole => return Ok(None),
-            Backing::Unwritten(_) => return Err(self.corrupt(DirectoryRule::Missing)),
-        };
-        if run.count >= u64::from(count) {
-            let buffer = self.context.read_blocks(start, count, verifier)?;
-            return Ok(Some(Block::Cached(buffer)));
+        if place.count >= u64::from(count) {
+            let buffer = self.context.read_blocks(place.start, count, verifier)?;
+            return Ok(Block::Cached(buffer));
         }
         let mut bytes = Vec::new();
         for nth in 0..u64::from(count) {
-            let run = self.map.lookup(self.context, FileBlock(first.0 + nth))?;
+            let block = FileBlock(place.first.0 + nth);
+            let run = self.map.lookup(self.context, block)?;
             let Backing::Written(part) = run.backing else {
                 return Err(self.corrupt(DirectoryRule::Missing));
             };
@@ -43,15 +77,21 @@ impl Directory<'_> {
             let part = self.context.read_block(FsBlock(part), &Unverified)?;
             bytes.extend_from_slice(&part);
         }
-        verifier.verify(geometry.basic_block(start).0, &bytes)?;
-        Ok(Some(Block::Assembled(bytes.into())))
+        verifier.verify(geometry.basic_block(place.start).0, &bytes)?;
+        Ok(Block::Assembled(bytes.into()))
     }
 
     /// Which kind of block of a hash tree begins with this block of the fork.
     pub(crate) fn kind_of(&self, first: FileBlock) -> Result<Option<DaKind>> {
-        let Some(block) = self.read_with(first, &Unverified)? else {
-            return Ok(None);
-        };
+        match self.place_of(first)? {
+            Some(place) => self.kind_at(place),
+            None => Ok(None),
+        }
+    }
+
+    /// Which kind of block of a hash tree lies at a place.
+    pub(crate) fn kind_at(&self, place: Place) -> Result<Option<DaKind>> {
+        let block = self.read_place(place, &Unverified)?;
         Ok(DaKind::of(&block, self.context.geometry().features.is_v5()))
     }
 

@@ -43,7 +43,12 @@ pub(super) fn in_leaf(directory: &Directory<'_>, name: &[u8]) -> Result<Option<F
     let block = block.ok_or_else(|| directory.corrupt(DirectoryRule::Form))?;
     let leaf = directory.view_leaf(&block, DaKind::DirLeaf1)?;
     let mut best = Best::default();
-    find_among(directory, leaf.entries, name, &mut best)?;
+    find_among(
+        directory,
+        leaf.entries,
+        (directory.hash(name), name),
+        &mut best,
+    )?;
     Ok(best.exact.or(best.folded))
 }
 
@@ -57,7 +62,7 @@ pub(super) fn in_tree(directory: &Directory<'_>, name: &[u8]) -> Result<Option<F
     let mut seen = HashSet::new();
     loop {
         let leaf = directory.view_leaf(&block, DaKind::DirLeafN)?;
-        find_among(directory, leaf.entries, name, &mut best)?;
+        find_among(directory, leaf.entries, (hash, name), &mut best)?;
         // Names of one hash may go on in the next leaf.
         let last = leaf.entries.last().map(|entry| entry.hash.get());
         let Some(next) = leaf.links.next.filter(|_| last == Some(hash)) else {
@@ -79,17 +84,18 @@ fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<Block>> {
     let mut at = dir::leaf_start(directory.context.geometry()).0;
     let mut above: Option<u16> = None;
     loop {
-        let kind = directory.kind_of(FileBlock(at))?;
-        match kind {
+        let place = directory.place_of(FileBlock(at))?;
+        let place = place.ok_or_else(|| corrupt_tree(directory, DaNodeRule::Kind))?;
+        match directory.kind_at(place)? {
             Some(DaKind::DirLeafN) if above.is_none_or(|above| above == 1) => {
                 let kind = BlockKind::DirLeaf(DaKind::DirLeafN);
-                return Ok(Some(tree_block(directory, at, kind)?));
+                return Ok(Some(directory.read_at(place, kind)?));
             }
             Some(DaKind::Node) => {}
             Some(_) => return Err(corrupt_tree(directory, DaNodeRule::Level)),
             None => return Err(corrupt_tree(directory, DaNodeRule::Kind)),
         }
-        let block = tree_block(directory, at, BlockKind::DaNode)?;
+        let block = directory.read_at(place, BlockKind::DaNode)?;
         let node = DaNode::decode(&block, &directory.verified());
         let node = node.map_err(|rule| corrupt_tree(directory, rule))?;
         if above.is_some_and(|above| node.level + 1 != above) {
@@ -114,13 +120,14 @@ fn tree_block(directory: &Directory<'_>, at: u64, kind: BlockKind) -> Result<Blo
     block.ok_or_else(|| corrupt_tree(directory, DaNodeRule::Missing))
 }
 
+/// Compares the entries of the hash of a name with the name.
 fn find_among(
     directory: &Directory<'_>,
     entries: &[DiskLeafEntry],
-    name: &[u8],
+    (hash, name): (u32, &[u8]),
     best: &mut Best,
 ) -> Result<()> {
-    for pointer in leaf::matching(entries, directory.hash(name)) {
+    for pointer in leaf::matching(entries, hash) {
         let (number, offset) = pointer.split(directory.context.geometry());
         let block = directory.data_block(number, DataKind::Data)?;
         let block = block.ok_or_else(|| directory.corrupt(DirectoryRule::Missing))?;
