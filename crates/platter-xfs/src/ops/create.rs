@@ -12,6 +12,7 @@ use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock, attr_fork, parents, sync, xattrs};
 use crate::ag::{BlockRole, alloc, rmap, space};
 use crate::change::{self, Change, Cost};
+use crate::context::FsContext;
 use crate::directory::change::{DirectoryChange, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::inode;
@@ -85,34 +86,34 @@ pub(super) fn plan<'a>(directory: &Inode, new: NewInode<'a>) -> Result<Blueprint
         }
     }
     let state = directory.state.read();
-    let attributes = Attributes::open(directory.context(), &state.inode)?;
-    let default_acl = match attributes.get(ACL_DEFAULT_NAME) {
-        Ok(value) => Some(PosixAcl::decode(&value)?),
-        Err(Error::Condition(Condition::NoAttribute)) => None,
-        Err(error) => return Err(error),
-    };
+    let default_acl = default_acl(directory.context(), &state.inode)?;
     let attr = inode::attr(&state.inode, directory.context().geometry());
-    let mut blueprint = Blueprint {
-        new,
-        file: NewFile::in_directory(
-            &attr,
-            default_acl.as_ref(),
-            new.context,
-            FileKind::Regular,
-            new.permissions,
-        ),
-        default_acl: None,
-    };
-    let kind = blueprint.kind();
-    blueprint.file = NewFile::in_directory(
+    let file = NewFile::in_directory(
         &attr,
         default_acl.as_ref(),
         new.context,
-        kind,
+        new.kind.file_kind(),
         new.permissions,
     );
-    blueprint.default_acl = default_acl.filter(|_| blueprint.file.inherits_default_acl);
-    Ok(blueprint)
+    let default_acl = default_acl.filter(|_| file.inherits_default_acl);
+    Ok(Blueprint {
+        new,
+        file,
+        default_acl,
+    })
+}
+
+/// The access control list that files made in a directory begin with, if it has one.
+fn default_acl(context: &FsContext, directory: &crate::ondisk::Inode) -> Result<Option<PosixAcl>> {
+    if directory.attr_fork().is_none() {
+        return Ok(None);
+    }
+    let attributes = Attributes::open(context, directory)?;
+    match attributes.get(ACL_DEFAULT_NAME) {
+        Ok(value) => Ok(Some(PosixAcl::decode(&value)?)),
+        Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock.
