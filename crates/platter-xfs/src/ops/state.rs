@@ -181,6 +181,10 @@ pub(super) struct States<'n> {
 impl<'n> States<'n> {
     /// Each of `inodes` may be there more than once.
     pub(super) fn lock(inodes: &[&'n Inode]) -> Self {
+        if let &[inode] = inodes {
+            let held = vec![(inode.number, inode.state.write_nth(0))];
+            return Self { held };
+        }
         let mut inodes = inodes.to_vec();
         inodes.sort_by_key(|inode| inode.number);
         inodes.dedup_by_key(|inode| inode.number);
