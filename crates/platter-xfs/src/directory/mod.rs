@@ -41,6 +41,27 @@ pub struct Found {
     pub kind: Option<FileKind>,
 }
 
+/// Where a search for a name ended in a directory with a hash tree, valid while the directory does not change; in
+/// others, nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NamePlace {
+    /// The first leaf that may hold its hash.
+    pub leaf: Option<LeafPlace>,
+    /// The block of entries that has the name, and the first byte of its entry there.
+    pub entry: Option<(u32, usize)>,
+}
+
+/// The leaf of a hash tree that a hash leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeafPlace {
+    /// The hash.
+    pub hash: u32,
+    /// The leaf's block of the fork.
+    pub block: u32,
+    /// The greatest hash that its node has of it; `None` of a leaf that is the root.
+    pub greatest: Option<u32>,
+}
+
 /// The form of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -107,16 +128,22 @@ impl<'a> Directory<'a> {
     /// # Errors
     /// `NotFound`.
     pub fn lookup(&self, name: Name<'_>) -> Result<Found> {
+        let (found, _) = self.locate(name)?;
+        found.ok_or_else(|| Condition::NotFound.into())
+    }
+
+    /// The same, and where the search ended; `None` of a name that is not there.
+    pub fn locate(&self, name: Name<'_>) -> Result<(Option<Found>, NamePlace)> {
         if &*name == b"." {
-            return Ok(self.itself());
+            return Ok((Some(self.itself()), NamePlace::default()));
         }
         let found = match self.form()? {
             Form::Short => self.find_short(&name)?,
             Form::Block => search::in_block(self, &name)?,
             Form::Leaf => search::in_leaf(self, &name)?,
-            Form::Node => search::in_tree(self, &name)?,
+            Form::Node => return search::in_tree(self, &name),
         };
-        found.ok_or_else(|| Condition::NotFound.into())
+        Ok((found, NamePlace::default()))
     }
 
     /// Whether it has no names but `.` and `..`.

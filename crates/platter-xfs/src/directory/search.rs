@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use platter_ondisk::Corrupt;
 use platter_vfs::Result;
 
-use super::{Directory, DirectoryRule, Found};
+use super::{Directory, DirectoryRule, Found, LeafPlace, NamePlace};
 use crate::context::Block;
 use crate::ondisk::da::{DaKind, DaNode, DaNodeRule};
 use crate::ondisk::dir;
@@ -17,6 +17,8 @@ use crate::ondisk::{BlockKind, FileBlock};
 #[derive(Debug, Default)]
 struct Best {
     exact: Option<Found>,
+    /// The block of entries that has it, and its first byte there.
+    exact_at: Option<(u32, usize)>,
     folded: Option<Found>,
 }
 
@@ -31,7 +33,7 @@ pub(super) fn in_block(directory: &Directory<'_>, name: &[u8]) -> Result<Option<
         if number != 0 {
             return Err(directory.corrupt(DirectoryRule::Missing));
         }
-        compare(directory, &data, offset, name, &mut best)?;
+        compare(directory, &data, (number, offset), name, &mut best)?;
     }
     Ok(best.exact.or(best.folded))
 }
@@ -52,20 +54,24 @@ pub(super) fn in_leaf(directory: &Directory<'_>, name: &[u8]) -> Result<Option<F
     Ok(best.exact.or(best.folded))
 }
 
-/// The entry with this name, in a directory with a hash tree.
-pub(super) fn in_tree(directory: &Directory<'_>, name: &[u8]) -> Result<Option<Found>> {
+/// The entry with this name, in a directory with a hash tree, and where the search ended.
+pub(super) fn in_tree(
+    directory: &Directory<'_>,
+    name: &[u8],
+) -> Result<(Option<Found>, NamePlace)> {
     let hash = directory.hash(name);
-    let Some(mut block) = leaf_for(directory, hash)? else {
-        return Ok(None);
+    let Some((mut block, leaf)) = leaf_for(directory, hash)? else {
+        return Ok((None, NamePlace::default()));
     };
+    let leaf = Some(leaf);
     let mut best = Best::default();
     let mut seen = HashSet::new();
     loop {
-        let leaf = directory.view_leaf(&block, DaKind::DirLeafN)?;
-        find_among(directory, leaf.entries, (hash, name), &mut best)?;
+        let view = directory.view_leaf(&block, DaKind::DirLeafN)?;
+        find_among(directory, view.entries, (hash, name), &mut best)?;
         // Names of one hash may go on in the next leaf.
-        let last = leaf.entries.last().map(|entry| entry.hash.get());
-        let Some(next) = leaf.links.next.filter(|_| last == Some(hash)) else {
+        let last = view.entries.last().map(|entry| entry.hash.get());
+        let Some(next) = view.links.next.filter(|_| last == Some(hash)) else {
             break;
         };
         if best.exact.is_some() {
@@ -76,12 +82,15 @@ pub(super) fn in_tree(directory: &Directory<'_>, name: &[u8]) -> Result<Option<F
         }
         block = tree_block(directory, next.into(), BlockKind::DirLeaf(DaKind::DirLeafN))?;
     }
-    Ok(best.exact.or(best.folded))
+    let entry = best.exact_at;
+    let place = NamePlace { leaf, entry };
+    Ok((best.exact.or(best.folded), place))
 }
 
-/// The first leaf that may hold `hash`; `None` if all hashes are smaller.
-fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<Block>> {
+/// The first leaf that may hold `hash`, and where it lies; `None` if all hashes are smaller.
+fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<(Block, LeafPlace)>> {
     let mut at = dir::leaf_start(directory.context.geometry()).0;
+    let mut greatest = None;
     let mut above: Option<u16> = None;
     loop {
         let place = directory.place_of(FileBlock(at))?;
@@ -89,7 +98,12 @@ fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<Block>> {
         match directory.kind_at(place)? {
             Some(DaKind::DirLeafN) if above.is_none_or(|above| above == 1) => {
                 let kind = BlockKind::DirLeaf(DaKind::DirLeafN);
-                return Ok(Some(directory.read_at(place, kind)?));
+                let leaf = LeafPlace {
+                    hash,
+                    block: u32::try_from(at).unwrap_or(u32::MAX),
+                    greatest,
+                };
+                return Ok(Some((directory.read_at(place, kind)?, leaf)));
             }
             Some(DaKind::Node) => {}
             Some(_) => return Err(corrupt_tree(directory, DaNodeRule::Level)),
@@ -102,15 +116,22 @@ fn leaf_for(directory: &Directory<'_>, hash: u32) -> Result<Option<Block>> {
             return Err(corrupt_tree(directory, DaNodeRule::Level));
         }
         above = Some(node.level);
-        let Some(child) = node.child(hash) else {
+        let Some(entry) = node.entry_for(hash) else {
             return Ok(None);
         };
+        let child = entry.child.get();
         at = child.into();
+        greatest = Some(entry.hash.get());
         // What is no leaf is refused for what it is instead.
         if node.level == 1
-            && let Ok(leaf) = tree_block(directory, at, BlockKind::DirLeaf(DaKind::DirLeafN))
+            && let Ok(block) = tree_block(directory, at, BlockKind::DirLeaf(DaKind::DirLeafN))
         {
-            return Ok(Some(leaf));
+            let leaf = LeafPlace {
+                hash,
+                block: child,
+                greatest,
+            };
+            return Ok(Some((block, leaf)));
         }
     }
 }
@@ -132,7 +153,7 @@ fn find_among(
         let block = directory.data_block(number, DataKind::Data)?;
         let block = block.ok_or_else(|| directory.corrupt(DirectoryRule::Missing))?;
         let data = directory.view_data(&block, DataKind::Data)?;
-        compare(directory, &data, offset, name, best)?;
+        compare(directory, &data, (number, offset), name, best)?;
         if best.exact.is_some() {
             break;
         }
@@ -140,15 +161,15 @@ fn find_among(
     Ok(())
 }
 
-/// Compares the entry at byte `offset` of a block with a name of the same hash.
+/// Compares the entry at a byte of a block with a name of the same hash.
 fn compare(
     directory: &Directory<'_>,
     data: &DirData<'_>,
-    offset: usize,
+    at: (u32, usize),
     name: &[u8],
     best: &mut Best,
 ) -> Result<()> {
-    let entry = data.entry_at(offset, directory.context.geometry());
+    let entry = data.entry_at(at.1, directory.context.geometry());
     let entry = entry.map_err(|rule| Corrupt::new(directory.locus(), rule))?;
     let found = Found {
         inode: entry.inode,
@@ -156,6 +177,7 @@ fn compare(
     };
     if entry.name == name {
         best.exact.get_or_insert(found);
+        best.exact_at.get_or_insert(at);
     } else if directory.is_same(entry.name, name) {
         best.folded.get_or_insert(found);
     }

@@ -234,13 +234,19 @@ impl<'a> DaNode<'a> {
         })
     }
 
-    /// The first child that may hold `hash`; `None` if all hashes are smaller.
+    /// The entry of the first child that may hold `hash`; `None` if all hashes are smaller.
     #[must_use]
-    pub fn child(&self, hash: u32) -> Option<u32> {
+    pub fn entry_for(&self, hash: u32) -> Option<&'a DiskDaEntry> {
         let at = self
             .entries
             .partition_point(|entry| entry.hash.get() < hash);
-        Some(self.entries.get(at)?.child.get())
+        self.entries.get(at)
+    }
+
+    /// The first child that may hold `hash`; `None` if all hashes are smaller.
+    #[must_use]
+    pub fn child(&self, hash: u32) -> Option<u32> {
+        Some(self.entry_for(hash)?.child.get())
     }
 }
 

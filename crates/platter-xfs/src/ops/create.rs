@@ -13,6 +13,7 @@ use super::{Inode, SuperBlock, attr_fork, parents, sync, xattrs};
 use crate::ag::{BlockRole, alloc, rmap, space};
 use crate::change::{self, Change, Cost};
 use crate::context::FsContext;
+use crate::directory::NamePlace;
 use crate::directory::change::{DirectoryChange, NewEntry};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::inode;
@@ -116,10 +117,11 @@ fn default_acl(context: &FsContext, directory: &crate::ondisk::Inode) -> Result<
     }
 }
 
-/// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock.
+/// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock, since a search
+/// for the name ended at its place.
 pub(super) fn file(
     directory: &Inode,
-    name: Option<Name<'_>>,
+    name: Option<(Name<'_>, NamePlace)>,
     new: NewInode<'_>,
 ) -> Result<Arc<Inode>> {
     let superblock = &directory.superblock;
@@ -131,7 +133,7 @@ pub(super) fn file(
         let links = u32::from(name.is_some());
         let parent = states.inode(directory);
         let number = make(superblock, changing, parent, &blueprint, links)?;
-        let Some(name) = name else {
+        let Some((name, place)) = name else {
             let mut edit = changing.inode(number)?;
             changing.add_unlinked(&mut edit)?;
             changing.put(edit);
@@ -143,7 +145,7 @@ pub(super) fn file(
             kind: blueprint.kind(),
         };
         change_directory(changing, (directory, states.map(directory)), |dir| {
-            dir.insert(&entry)?;
+            dir.insert_at(&entry, &place)?;
             let edit = dir.inode_mut();
             if is_directory {
                 let links = edit.inode().links.saturating_add(1);
@@ -157,8 +159,13 @@ pub(super) fn file(
     superblock.adopt(number, name.is_none())
 }
 
-/// Adds a name of `file` to a directory. The caller holds both inode locks.
-pub(super) fn link(directory: &Inode, name: Name<'_>, file: &Arc<Inode>) -> Result<()> {
+/// Adds a name of `file` to a directory, where a search for it ended at `place`. The caller holds both inode locks, that
+/// of the directory since.
+pub(super) fn link(
+    directory: &Inode,
+    (name, place): (Name<'_>, NamePlace),
+    file: &Arc<Inode>,
+) -> Result<()> {
     let superblock = &directory.superblock;
     let cost = NAME_COST.and(Cost {
         inodes: 3,
@@ -172,7 +179,7 @@ pub(super) fn link(directory: &Inode, name: Name<'_>, file: &Arc<Inode>) -> Resu
     };
     let links = superblock.change(&cost, &[directory, file], |changing, states| {
         change_directory(changing, (directory, states.map(directory)), |dir| {
-            dir.insert(&entry)?;
+            dir.insert_at(&entry, &place)?;
             touch(dir.inode_mut(), Times::of_contents(now))
         })?;
         let mut edit = changing.inode(file.number)?;

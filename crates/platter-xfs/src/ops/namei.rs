@@ -8,6 +8,7 @@ use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::{Condition, Context, Error, FileKind, InodeId, Name, NameBuf, Result};
 
 use super::{Inode, SuperBlock, create, names, remove, rename};
+use crate::directory::NamePlace;
 use crate::inode::InodeNumberRule;
 use crate::ondisk::InodeNr;
 
@@ -15,8 +16,8 @@ use crate::ondisk::InodeNr;
 const LINKS_MAX: u32 = i32::MAX.unsigned_abs();
 
 impl NamedInode for Inode {
-    type Slot = NameBuf;
-    type Vacancy = ();
+    type Slot = (NameBuf, NamePlace);
+    type Vacancy = NamePlace;
     type Space = SuperBlock;
 
     fn id(&self) -> InodeId {
@@ -60,19 +61,20 @@ impl NamedInode for Inode {
         }
     }
 
-    fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, NameBuf)> {
-        let found = self.state.read().directory(self.context())?.lookup(name)?;
+    fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, (NameBuf, NamePlace))> {
+        let (found, place) = self.state.read().directory(self.context())?.locate(name)?;
+        let found = found.ok_or(Condition::NotFound)?;
         if found.inode == self.number {
             return Err(self.own_ancestor());
         }
-        Ok((self.superblock.named(found.inode)?, name.to_owned()))
+        let inode = self.superblock.named(found.inode)?;
+        Ok((inode, (name.to_owned(), place)))
     }
 
-    fn vacancy(&self, name: Name<'_>) -> Result<()> {
-        match self.state.read().directory(self.context())?.lookup(name) {
-            Ok(_) => Err(Condition::Exists.into()),
-            Err(Error::Condition(Condition::NotFound)) => Ok(()),
-            Err(error) => Err(error),
+    fn vacancy(&self, name: Name<'_>) -> Result<NamePlace> {
+        match self.state.read().directory(self.context())?.locate(name)? {
+            (Some(_), _) => Err(Condition::Exists.into()),
+            (None, place) => Ok(place),
         }
     }
 
@@ -93,20 +95,31 @@ impl NamedInode for Inode {
         self.state.read().directory(self.context())?.is_empty()
     }
 
-    fn create_child(&self, name: Name<'_>, (): (), new: NewInode<'_>) -> Result<Arc<Self>> {
-        create::file(self, Some(name), new)
+    fn create_child(
+        &self,
+        name: Name<'_>,
+        vacancy: NamePlace,
+        new: NewInode<'_>,
+    ) -> Result<Arc<Self>> {
+        create::file(self, Some((name, vacancy)), new)
     }
 
     fn create_without_name(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
         create::file(self, None, new)
     }
 
-    fn link_child(&self, _: &Context, name: Name<'_>, (): (), target: &Arc<Self>) -> Result<()> {
-        create::link(self, name, target)
+    fn link_child(
+        &self,
+        _: &Context,
+        name: Name<'_>,
+        vacancy: NamePlace,
+        target: &Arc<Self>,
+    ) -> Result<()> {
+        create::link(self, (name, vacancy), target)
     }
 
-    fn remove_child(&self, slot: &NameBuf, victim: &Arc<Self>) -> Result<()> {
-        remove::unlink(self, slot, victim)
+    fn remove_child(&self, (name, place): &(NameBuf, NamePlace), victim: &Arc<Self>) -> Result<()> {
+        remove::unlink(self, (name.as_name(), place), victim)
     }
 
     fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {

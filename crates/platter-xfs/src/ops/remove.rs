@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{FileKind, NameBuf, Result, Timestamp};
+use platter_vfs::{FileKind, Name, Result, Timestamp};
 
 use super::data::evict;
 use super::inactivation::free_waiting;
@@ -12,6 +12,7 @@ use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock, parents};
 use crate::ag::GroupRule;
 use crate::change::{Change, Cost};
+use crate::directory::NamePlace;
 use crate::inode;
 use crate::ondisk::InodeNr;
 
@@ -37,18 +38,22 @@ pub(super) fn drop_link(
     Ok(links == 0)
 }
 
-/// Takes the name of `victim` out of a directory. The caller holds both inode locks.
-pub(super) fn unlink(directory: &Inode, name: &NameBuf, victim: &Arc<Inode>) -> Result<()> {
+/// Takes the name of `victim` out of a directory, where a search for it ended at `place`. The caller holds both inode
+/// locks since.
+pub(super) fn unlink(
+    directory: &Inode,
+    (name, place): (Name<'_>, &NamePlace),
+    victim: &Arc<Inode>,
+) -> Result<()> {
     let superblock = &directory.superblock;
     let cost = NAME_COST.and(Cost {
         inodes: 3,
         ..parents::cost(&superblock.context, 1)
     });
     let now = superblock.clock.now();
-    let name = name.as_name();
     let is_gone = superblock.change(&cost, &[directory, victim], |changing, states| {
         change_directory(changing, (directory, states.map(directory)), |dir| {
-            dir.remove(&name)?;
+            dir.remove_at(&name, place)?;
             let edit = dir.inode_mut();
             if victim.kind == FileKind::Directory {
                 let links = edit.inode().links.saturating_sub(1);

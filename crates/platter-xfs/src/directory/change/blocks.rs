@@ -304,6 +304,20 @@ impl<'f> DirectoryChange<'_, 'f> {
         Ok(self.edit.inode().size_bytes)
     }
 
+    /// Whether the entry at a place of a block of several has this name.
+    pub(super) fn has_name(&mut self, at: Located, name: &[u8]) -> Result<bool> {
+        let (geometry, owner) = (self.geometry(), self.owner().get());
+        let has_name = |bytes: &[u8]| {
+            let site = Site::verified(geometry, owner);
+            let data = DirData::decode(bytes, DataKind::Data, &site)?;
+            Ok(data.entry_at(at.offset, geometry)?.name == name)
+        };
+        let first = dir::data_block(geometry, at.block);
+        let has_name = self.look_at(first, BlockKind::DirData(DataKind::Data), has_name)?;
+        let corrupt = |rule: DirDataRule| Corrupt::new(Locus::inode(owner), rule);
+        Ok(has_name.map_err(corrupt)?)
+    }
+
     /// The entry with this name among those of its hash.
     pub(super) fn find_among(
         &mut self,

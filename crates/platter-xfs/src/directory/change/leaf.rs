@@ -99,7 +99,7 @@ pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> R
     let bests_after = bests.len().max(block + 1);
     if entries.len() + 1 > build::single_leaf_entries_max(geometry, bests_after) {
         leave(dir, &entries, &bests)?;
-        return node::insert(dir, new);
+        return node::insert(dir, new, None);
     }
     let number = u32::try_from(block).unwrap_or(u32::MAX);
     let (at, best) = add_to_data(dir, number, is_new, new)?;

@@ -21,7 +21,7 @@ use crate::mapping::ForkMap;
 use crate::ondisk::inode::edit;
 use crate::ondisk::{FileBlock, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr, da, dir};
 
-use super::Form;
+use super::{Form, NamePlace};
 
 /// A directory under change.
 #[derive(Debug)]
@@ -132,11 +132,19 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
     /// # Errors
     /// `NoSpace`; the directory is of no use any more.
     pub fn insert(&mut self, entry: &NewEntry<'_>) -> Result<()> {
+        self.insert_at(entry, &NamePlace::default())
+    }
+
+    /// The same, where a search for the name ended at `place`. The directory was not changed since.
+    ///
+    /// # Errors
+    /// `NoSpace`; the directory is of no use any more.
+    pub fn insert_at(&mut self, entry: &NewEntry<'_>, place: &NamePlace) -> Result<()> {
         match self.form()? {
             Form::Short => short::insert(self, entry),
             Form::Block => single::insert(self, entry),
             Form::Leaf => leaf::insert(self, entry),
-            Form::Node => node::insert(self, entry),
+            Form::Node => node::insert(self, entry, place.leaf),
         }
     }
 
@@ -168,11 +176,16 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
 
     /// Removes a name that is there.
     pub fn remove(&mut self, name: &[u8]) -> Result<()> {
+        self.remove_at(name, &NamePlace::default())
+    }
+
+    /// The same, where a search for the name ended at `place`. The directory was not changed since.
+    pub fn remove_at(&mut self, name: &[u8], place: &NamePlace) -> Result<()> {
         match self.form()? {
             Form::Short => short::remove(self, name),
             Form::Block => single::remove(self, name),
             Form::Leaf => leaf::remove(self, name),
-            Form::Node => node::remove(self, name),
+            Form::Node => node::remove(self, name, place),
         }
     }
 

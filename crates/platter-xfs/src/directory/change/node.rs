@@ -6,7 +6,7 @@ use platter_vfs::{Condition, Result};
 
 use super::leaf::{LEAF, block_for, trim};
 use super::{DirectoryChange, Located, NewEntry, leaf, tree};
-use crate::directory::DirectoryRule;
+use crate::directory::{DirectoryRule, LeafPlace, NamePlace};
 use crate::ondisk::dir::data::entry_bytes;
 use crate::ondisk::dir::free::{DirFree, DirFreeRule, NO_FREE};
 use crate::ondisk::dir::{build, index};
@@ -140,8 +140,12 @@ fn note_free(dir: &mut DirectoryChange<'_, '_>, index: u32, place: usize, best: 
     write_free(dir, index, &bests)
 }
 
-/// Adds a name that is not there.
-pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> Result<()> {
+/// Adds a name that is not there, whose hash leads to `leaf`, where that is known.
+pub(super) fn insert(
+    dir: &mut DirectoryChange<'_, '_>,
+    new: &NewEntry<'_>,
+    leaf: Option<LeafPlace>,
+) -> Result<()> {
     let geometry = dir.geometry();
     let each = build::free_entries_max(geometry);
     let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
@@ -154,15 +158,23 @@ pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> R
     let (at, best) = leaf::add_to_data(dir, block, is_new, new)?;
     note_free(dir, index, place, best)?;
     let pointer = dir.pointer(at)?;
-    tree::insert(dir, (da::hash(new.name), pointer))
+    tree::insert(dir, (da::hash(new.name), pointer), leaf)
 }
 
-/// Removes a name that is there.
-pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, name: &[u8]) -> Result<()> {
+/// Removes a name that is there, where a search for it ended at `place`.
+pub(super) fn remove(
+    dir: &mut DirectoryChange<'_, '_>,
+    name: &[u8],
+    place: &NamePlace,
+) -> Result<()> {
     let each = build::free_entries_max(dir.geometry()).max(1);
-    let found = dir.find(name)?.ok_or(Condition::NotFound)?;
+    let known = place.entry.map(|(block, offset)| Located { block, offset });
+    let found = match known {
+        Some(known) if dir.has_name(known, name)? => known,
+        Some(_) | None => dir.find(name)?.ok_or(Condition::NotFound)?,
+    };
     let pointer = dir.pointer(found)?;
-    tree::remove(dir, (da::hash(name), pointer))?;
+    tree::remove(dir, (da::hash(name), pointer), place.leaf)?;
     let best = leaf::remove_from_data(dir, found)?;
     let block = found.block as usize;
     let index = u32::try_from(block / each).unwrap_or(u32::MAX);

@@ -8,6 +8,7 @@ use platter_vfs::{Condition, Result};
 
 use super::DirectoryChange;
 use super::blocks::insert_sorted;
+use crate::directory::LeafPlace;
 use crate::ondisk::da::{DA_LEVELS_MAX, DaKind, DaLinks, DaNode, DaNodeRule};
 use crate::ondisk::dir::build::{self, HashEntry};
 use crate::ondisk::dir::index;
@@ -350,9 +351,30 @@ fn relink(
     write_leaf(dir, at, &leaf.entries, leaf.links)
 }
 
-/// Adds a leaf entry.
-pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
-    let (at, known) = leaf_for(dir, entry.0)?;
+/// The leaf that a hash leads to, which may be known, and the greatest hash that its node has of it.
+fn leaf_at(
+    dir: &mut DirectoryChange<'_, '_>,
+    hash: u32,
+    known: Option<LeafPlace>,
+) -> Result<(u32, Option<u32>)> {
+    let Some(known) = known.filter(|known| known.hash == hash) else {
+        return leaf_for(dir, hash);
+    };
+    let known = (known.block, known.greatest);
+    debug_assert!(
+        leaf_for(dir, hash).ok().is_none_or(|found| found == known),
+        "the directory was changed since the leaf was found"
+    );
+    Ok(known)
+}
+
+/// Adds a leaf entry, whose hash leads to `leaf`, where that is known.
+pub(super) fn insert(
+    dir: &mut DirectoryChange<'_, '_>,
+    entry: HashEntry,
+    leaf: Option<LeafPlace>,
+) -> Result<()> {
+    let (at, known) = leaf_at(dir, entry.0, leaf)?;
     let inserted = dir.edit_block(FileBlock(at.into()), LEAF, |bytes, within| {
         index::insert_in_leaf(bytes, within, entry)
     })?;
@@ -496,9 +518,13 @@ fn store_steps(
     Ok(())
 }
 
-/// Takes a leaf entry out.
-pub(super) fn remove(dir: &mut DirectoryChange<'_, '_>, entry: HashEntry) -> Result<()> {
-    let (at, known) = leaf_for(dir, entry.0)?;
+/// Takes a leaf entry out, whose hash leads to `leaf`, where that is known.
+pub(super) fn remove(
+    dir: &mut DirectoryChange<'_, '_>,
+    entry: HashEntry,
+    leaf: Option<LeafPlace>,
+) -> Result<()> {
+    let (at, known) = leaf_at(dir, entry.0, leaf)?;
     let removed = dir.edit_block(FileBlock(at.into()), LEAF, |bytes, within| {
         index::remove_from_leaf(bytes, within, entry)
     })?;
