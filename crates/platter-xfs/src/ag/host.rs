@@ -2,6 +2,7 @@
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
+use zerocopy::IntoBytes;
 
 use super::{BlockRole, Group, space};
 use crate::ondisk::agf::TreeRoot;
@@ -57,6 +58,24 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
         })
     }
 
+    fn leaf_for(&self, kind: BtreeKind, order: Order) -> Result<Option<u64>> {
+        if !self.blocks.seals_later() {
+            return Ok(None);
+        }
+        let root = self.root(kind)?;
+        let mut level = u16::try_from(root.levels.saturating_sub(1)).unwrap_or(u16::MAX);
+        let mut at: u64 = root.block.0.into();
+        while level > 0 {
+            let found: Found<R> = self.search(kind, at, level, order)?;
+            at = match found {
+                Found::Below(below) => below,
+                Found::Leaf(_) => return Err(self.broken(TreeRule::Shape)),
+            };
+            level -= 1;
+        }
+        Ok(Some(at))
+    }
+
     fn replace_in_leaf(&mut self, kind: BtreeKind, leaf: u64, record: &R) -> Result<bool> {
         if !self.blocks.seals_later() {
             return Ok(false);
@@ -70,7 +89,10 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
             let before = at.checked_sub(1).and_then(|before| records.get(before));
             let fits = record.fits(before, records.get(at + 1), kind);
             let slot = records.get_mut(at);
-            let slot = slot.filter(|slot| slot.order(kind) == order)?;
+            let slot = slot.filter(|slot| {
+                let same_key = slot.key().as_bytes() == record.key().as_bytes();
+                same_key && slot.order(kind) == order
+            })?;
             if fits {
                 let start = kind.header_bytes(true) + at * size_of::<R>();
                 within.add_bytes(start..start + size_of::<R>());

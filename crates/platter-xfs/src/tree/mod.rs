@@ -14,7 +14,6 @@ use std::collections::HashSet;
 
 use platter_ondisk::rules;
 use platter_vfs::{Error, Result};
-use zerocopy::IntoBytes;
 
 use crate::ondisk::btree::BtreeKind;
 
@@ -74,8 +73,13 @@ pub trait TreeHost<R: TreeRecord>: TreeBlocks {
         found.ok_or_else(|| self.broken(TreeRule::Shape))
     }
 
-    /// Stores a record in a leaf instead of the one at the same place of the tree, which has the same key; false,
-    /// and nothing stored, where blocks are stored as a whole only.
+    /// The leaf that a search ends at, which is not looked at; `None` where blocks are stored as a whole only.
+    fn leaf_for(&self, _kind: BtreeKind, _order: Order) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Stores a record in a leaf instead of the one at the same place of the tree with the same key; false, and nothing
+    /// stored, where the leaf has none, or blocks are stored as a whole only.
     ///
     /// # Errors
     /// For a record that does not [fit](TreeRecord::fits) between those next to it.
@@ -332,13 +336,11 @@ pub fn replace<R: TreeRecord>(
     order: Order,
     record: R,
 ) -> Result<()> {
-    let leaf = leaf_around::<R>(host, kind, order)?;
-    // Nothing but the record changes.
-    let is_alike = |old: &R| {
-        let same_key = old.key().as_bytes() == record.key().as_bytes();
-        same_key && [old.order(kind), record.order(kind)] == [order; 2]
-    };
-    if leaf.after.as_ref().is_some_and(is_alike) && host.replace_in_leaf(kind, leaf.at, &record)? {
+    // If the key stays, nothing but the record changes.
+    if record.order(kind) == order
+        && let Some(leaf) = host.leaf_for(kind, order)?
+        && host.replace_in_leaf(kind, leaf, &record)?
+    {
         return Ok(());
     }
     let mut path = path::<R>(host, kind, order)?;
