@@ -307,6 +307,12 @@ impl Groups {
         Ok(())
     }
 
+    /// Whether a group was looked at, and is had since.
+    #[must_use]
+    pub fn has(&self, ag: AgNr) -> bool {
+        self.open.contains_key(ag)
+    }
+
     /// The group itself, to claim blocks of it; `None` if it was not looked at.
     pub(crate) fn held(&mut self, ag: AgNr) -> Option<&mut Held> {
         self.open.get_mut(ag)?.held.as_mut()

@@ -289,8 +289,10 @@ impl<'f> Change<'f> {
         let mut found = self.find_inode(number)?;
         if edit::links(found.image()) == Some(0) {
             let (ag, _) = geometry.split_inode(number);
-            self.groups.get(ag)?;
-            found = self.find_inode(number)?;
+            if !self.groups.has(ag) {
+                self.groups.get(ag)?;
+                found = self.find_inode(number)?;
+            }
         }
         InodeEdit::of_found(found, number, geometry)
     }
