@@ -83,7 +83,7 @@ pub struct ChangedBlock {
     pub bytes: Vec<u8>,
     /// The committed version that they were made from, where one was looked at.
     pub before: Option<Buffer>,
-    /// Where they may differ from what the block was before.
+    /// Where they were changed; anywhere, if that is not known.
     pub within: Chunks,
     /// What it was changed as; `None` for headers and inodes, which have their places, and for what was allocated and
     /// not written yet.

@@ -15,6 +15,24 @@ impl Chunks {
     /// All chunks.
     pub const ALL: Self = Self([u64::MAX; 8]);
 
+    /// The chunks of a new version of a buffer that are logged: those among `within`, in which it was changed, or where
+    /// that says nothing, those in which it differs from an earlier version; all of it without one.
+    #[must_use]
+    pub fn logged(before: Option<&[u8]>, after: &[u8], within: Self) -> Self {
+        if before.is_none() || within == Self::ALL {
+            return Self::between(before, after, within);
+        }
+        // That nothing else differs is asserted there.
+        debug_assert!(Self::between(before, after, within).count().0 <= within.count().0);
+        debug_assert!(
+            within
+                .indices()
+                .all(|index| index < after.len().div_ceil(CHUNK_BYTES)),
+            "what was changed lies within the buffer"
+        );
+        within
+    }
+
     /// The chunks among `within` in which two versions of a buffer differ; all of it without an earlier one. The
     /// versions are the same in all others.
     #[must_use]
@@ -153,6 +171,22 @@ mod tests {
         assert_eq!(Chunks::between(Some(&before), &after, within), found);
         let all = Chunks::between(None, &after, Chunks::default());
         assert_eq!(all.count(), (32, 1));
+    }
+
+    #[test]
+    fn chunks_that_are_said_to_be_changed_are_logged() {
+        let before = vec![0; 4096];
+        let mut after = before.clone();
+        after[130] = 1;
+        let mut within = Chunks::default();
+        within.add_bytes(100..300);
+        assert_eq!(Chunks::logged(Some(&before), &after, within), within);
+        let all = Chunks::logged(Some(&before), &after, Chunks::ALL);
+        assert_eq!(all.indices().collect::<Vec<_>>(), [1]);
+        let new = Chunks::logged(None, &after, Chunks::ALL);
+        assert_eq!(new.count(), (32, 1));
+        let none = Chunks::logged(Some(&before), &before, Chunks::default());
+        assert!(none.is_empty());
     }
 
     #[test]

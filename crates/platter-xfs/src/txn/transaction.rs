@@ -61,7 +61,7 @@ struct Block {
     /// The version before; `None` for a block that is new.
     before: Option<Buffer>,
     bytes: Vec<u8>,
-    /// Where it may differ from the version before.
+    /// Where it was changed; anywhere, if that is not known.
     within: Chunks,
     /// It is logged even if nothing changes.
     is_touched: bool,
@@ -74,7 +74,7 @@ pub struct NewBytes {
     pub bytes: Vec<u8>,
     /// The version that they were made from; the current one where it is not known.
     pub before: Option<Buffer>,
-    /// Where they may differ from that.
+    /// Where they were changed; anywhere, if that is not known.
     pub within: Chunks,
 }
 
@@ -565,7 +565,7 @@ impl<'m> Transaction<'m> {
     /// Makes a block that was changed the version that others read, and adds its log item.
     fn publish_block(&self, at: BasicBlock, block: Block, changes: &mut Vec<Change>) -> Result<()> {
         let before = block.before.as_deref();
-        let mut chunks = Chunks::between(before, &block.bytes, block.within);
+        let mut chunks = Chunks::logged(before, &block.bytes, block.within);
         if block.is_touched {
             chunks.add_bytes(0..1);
         }
