@@ -185,6 +185,14 @@ impl Delayed {
         std::mem::take(&mut self.ahead)
     }
 
+    /// Whether no block is dirty, and nothing is reserved to contents.
+    pub(super) fn is_empty(&self) -> bool {
+        let counted = [&self.reserved, &self.converted];
+        self.dirty.is_empty()
+            && counted.into_iter().all(|counted| counted.ranges.is_empty())
+            && self.indirect == 0
+    }
+
     /// Takes blocks out that are on the device, or are not to be written any more. Returns the reserved blocks
     /// that are not needed any more.
     pub(super) fn forget(&mut self, blocks: Range<u64>, tree: &MappingTree) -> u64 {
@@ -235,6 +243,7 @@ mod tests {
     #[test]
     fn merged_ranges_give_reservations_back() {
         let mut delayed = Delayed::default();
+        assert!(delayed.is_empty());
         let mut reserve = |range: Range<u64>| {
             let mut taken = 0;
             let surplus = delayed.reserve(&[range], &[], &INLINE, |count| {
@@ -248,7 +257,9 @@ mod tests {
         // Two leaves, and a block above them.
         assert_eq!(reserve(30..40), (10 + 2, 0));
         assert_eq!(reserve(20..30), (10, 2));
+        assert!(!delayed.is_empty());
         assert_eq!(delayed.forget(0..u64::MAX, &INLINE), 40 + 1);
+        assert!(delayed.is_empty());
     }
 
     #[test]

@@ -159,6 +159,9 @@ impl InodeState {
     /// Takes out blocks that are on the device, or are not to be written any more. Returns the reserved blocks that
     /// are not needed any more.
     pub(super) fn forget(&mut self, context: &FsContext, blocks: Range<u64>) -> u64 {
+        if self.delayed.is_empty() {
+            return 0;
+        }
         let tree = self.mapping_tree(context);
         self.delayed.forget(blocks, &tree)
     }
