@@ -1,5 +1,6 @@
 //! Log items: what of a block, an inode or an intent is logged, and its regions.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use platter_cache::Buffer;
@@ -15,7 +16,7 @@ use crate::ondisk::log::{
 use crate::ondisk::{BasicBlock, Geometry, Inode, InodeNr};
 
 /// What a log item is of. Items are written back in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::txn) enum ItemKey {
     /// The block of so many bytes that begins here. One of another length is another block to recovery.
     Block(BasicBlock, u32),
@@ -24,6 +25,22 @@ pub(in crate::txn) enum ItemKey {
     Inode(InodeNr),
     /// An intent by its type and id.
     Intent(ItemKind, u64),
+}
+
+impl Hash for ItemKey {
+    /// Hashes all of it as one number: each commit looks its items up several times.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        const CHUNK: u64 = 1 << 32;
+        const INODE: u64 = 2 << 32;
+        const INTENT: u64 = 3 << 32;
+        let (number, rest) = match *self {
+            Self::Block(at, len) => (at.0, len.into()),
+            Self::Chunk(at) => (at.0, CHUNK),
+            Self::Inode(number) => (number.get(), INODE),
+            Self::Intent(kind, id) => (id, INTENT | kind as u64),
+        };
+        state.write_u128(u128::from(rest) << 64 | u128::from(number));
+    }
 }
 
 /// Where an inode lies.
