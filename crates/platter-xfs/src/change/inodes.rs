@@ -120,16 +120,19 @@ impl Change<'_> {
             generation,
         };
         let cluster = geometry.cluster_blocks().min(len);
+        let mut inode = vec![0; geometry.inode_bytes() as usize];
         let mut clusters = Vec::new();
         for start in (0..len).step_by(cluster as usize) {
             let block = AgBlock(first.0.saturating_add(start));
-            let mut bytes = vec![0; (cluster * geometry.block_bytes()) as usize];
-            let numbers = geometry.first_ag_inode(block).0..;
-            let inodes = bytes.chunks_exact_mut(geometry.inode_bytes() as usize);
-            for (number, inode) in numbers.zip(inodes) {
-                if let Some(number) = geometry.inode_nr(ag, AgInode(number)) {
-                    initialise(inode, geometry, number, generation);
+            let mut bytes = Vec::with_capacity((cluster * geometry.block_bytes()) as usize);
+            let number = geometry.first_ag_inode(block).0;
+            let count = cluster * geometry.inodes_per_block();
+            for number in number..number.saturating_add(count) {
+                match geometry.inode_nr(ag, AgInode(number)) {
+                    Some(number) => initialise(&mut inode, geometry, number, generation),
+                    None => inode.fill(0),
                 }
+                bytes.extend_from_slice(&inode);
             }
             let at = geometry.basic_block(geometry.fs_block(ag, block));
             clusters.push((at, bytes));
