@@ -9,6 +9,7 @@ pub mod change;
 mod tests;
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Condition, DirCursor, FileKind, Name, Result};
@@ -60,6 +61,25 @@ pub struct LeafPlace {
     pub block: u32,
     /// The greatest hash that its node has of it; `None` of a leaf that is the root.
     pub greatest: Option<u32>,
+}
+
+/// A block of entries of a directory whose regions were validated by a walk, and whose header has the longest free ones.
+/// All changes of names keep it so; it is set and looked at under the inode lock.
+#[derive(Debug, Default)]
+pub struct SoundBlock {
+    /// One more than its number; zero if there is none.
+    after: AtomicU32,
+}
+
+impl SoundBlock {
+    fn is(&self, block: u32) -> bool {
+        block.checked_add(1) == Some(self.after.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, block: u32) {
+        let after = block.checked_add(1).unwrap_or_default();
+        self.after.store(after, Ordering::Relaxed);
+    }
 }
 
 /// The form of a directory.

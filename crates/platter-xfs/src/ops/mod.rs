@@ -41,6 +41,7 @@ use platter_vfs::{Clock, Condition, Error, FileKind, InodeId, Result};
 
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
+use crate::directory::SoundBlock;
 use crate::fork::InodeEdit;
 use crate::inode::{self, InodeNumberRule};
 use crate::mapping::ForkMap;
@@ -99,6 +100,8 @@ pub struct Inode {
     data: FileData<Placement>,
     lists: InodeLists,
     growth: FileGrowth,
+    /// Of a directory: the block of entries that names were added to.
+    sound: SoundBlock,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
@@ -222,6 +225,7 @@ impl SuperBlock {
             data: FileData::new(inode.size_bytes, may_be_unflushed),
             lists: InodeLists::default(),
             growth: FileGrowth::default(),
+            sound: SoundBlock::default(),
             is_deleted: AtomicBool::new(false),
             state: RwLock::new(InodeState {
                 inode,

@@ -55,8 +55,10 @@ pub(super) fn change_directory(
     (directory, map): (&Inode, &ForkMap),
     work: impl FnOnce(&mut DirectoryChange<'_, '_>) -> Result<()>,
 ) -> Result<()> {
-    let edit = change.inode(directory.number)?;
+    let (number, sound) = (directory.number, &directory.sound);
+    let edit = change.inode(number)?;
     let mut directory = DirectoryChange::open(change, edit, Some(map))?;
+    directory.remember(sound);
     work(&mut directory)?;
     directory.finish()
 }

@@ -65,11 +65,24 @@ pub(super) fn add_to_data(
         dir.write_data(block, KIND, bytes)?;
     }
     let entry = (new.name, new.inode, Some(new.kind));
+    let is_sound = dir.is_sound(block);
     let added = dir.edit_data(block, KIND, |bytes, within| {
-        let offset = build::add_entry(bytes, within, KIND, entry, geometry)?;
-        Some((Located { block, offset }, build::best(bytes)?))
+        let appended = if is_sound {
+            build::append_entry(bytes, within, entry, geometry)
+        } else {
+            None
+        };
+        let (offset, was_sound) = match appended {
+            Some(offset) => (offset, true),
+            None => build::add_entry(bytes, within, KIND, entry, geometry)?,
+        };
+        Some((Located { block, offset }, build::best(bytes)?, was_sound))
     })?;
-    added.ok_or_else(|| dir.broken())
+    let (at, best, was_sound) = added.ok_or_else(|| dir.broken())?;
+    if was_sound {
+        dir.set_sound(block);
+    }
+    Ok((at, best))
 }
 
 /// Removes an entry. Returns the longest free region of its block, which is gone if it has no entries.

@@ -21,7 +21,7 @@ use crate::mapping::ForkMap;
 use crate::ondisk::inode::edit;
 use crate::ondisk::{FileBlock, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr, da, dir};
 
-use super::{Form, NamePlace};
+use super::{Form, NamePlace, SoundBlock};
 
 /// A directory under change.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub struct DirectoryChange<'c, 'f> {
     edit: InodeEdit,
     fork: DataFork<'c>,
     known: KnownMappings,
+    sound: Option<&'c SoundBlock>,
 }
 
 /// The data fork of a directory.
@@ -102,7 +103,13 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
             edit,
             fork,
             known: KnownMappings::default(),
+            sound: None,
         })
+    }
+
+    /// Uses, and records, which block of entries of the directory is sound.
+    pub fn remember(&mut self, sound: &'c SoundBlock) {
+        self.sound = Some(sound);
     }
 
     /// The directory's inode, to change its core.
@@ -186,6 +193,18 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
             Form::Block => single::remove(self, name),
             Form::Leaf => leaf::remove(self, name),
             Form::Node => node::remove(self, name, place),
+        }
+    }
+
+    /// Whether a block of entries is known to be sound.
+    fn is_sound(&self, block: u32) -> bool {
+        self.sound.is_some_and(|sound| sound.is(block))
+    }
+
+    /// Records that a block of entries is sound: as it was committed last, and as changes make it.
+    fn set_sound(&self, block: u32) {
+        if let Some(sound) = self.sound {
+            sound.set(block);
         }
     }
 

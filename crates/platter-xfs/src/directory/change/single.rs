@@ -41,7 +41,7 @@ pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> R
     // Space for the leaf entry first: it is taken from the end.
     let added = build::set_leaves(&mut bytes, &leaves, geometry)
         .and_then(|()| build::add_entry(&mut bytes, &mut Chunks::default(), KIND, entry, geometry));
-    let Some(offset) = added else {
+    let Some((offset, _)) = added else {
         leave(dir)?;
         return leaf::insert(dir, new);
     };

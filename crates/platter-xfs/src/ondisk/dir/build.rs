@@ -267,8 +267,8 @@ fn note_best(bytes: &mut [u8], kind: DataKind, geometry: &Geometry) -> Option<()
     note_best_of(bytes, &free)
 }
 
-/// The same for a block that has these free regions, which ascend.
-fn note_best_of(bytes: &mut [u8], free: &[(usize, usize)]) -> Option<()> {
+/// The three longest of free regions, which ascend; of those that are not there, zeros.
+fn longest_of(free: &[(usize, usize)]) -> Option<[(usize, usize); 3]> {
     let mut longest = [(0, 0); 3];
     for &region in free {
         // Of equal ones, the first.
@@ -278,14 +278,35 @@ fn note_best_of(bytes: &mut [u8], free: &[(usize, usize)]) -> Option<()> {
             *rest.first_mut()? = region;
         }
     }
+    Some(longest)
+}
+
+/// Stores the three longest free regions in the header of a block that has these, which ascend.
+fn note_best_of(bytes: &mut [u8], free: &[(usize, usize)]) -> Option<()> {
+    let longest = longest_of(free)?;
     let (header, _) = DiskDataHeaderV5::mut_from_prefix(bytes).ok()?;
     for (slot, (offset, len)) in header.best_free.iter_mut().zip(longest) {
-        *slot = DiskBestFree {
-            offset: u16::try_from(offset).ok()?.into(),
-            length: u16::try_from(len).ok()?.into(),
-        };
+        *slot = best_free(offset, len)?;
     }
     Some(())
+}
+
+fn best_free(offset: usize, len: usize) -> Option<DiskBestFree> {
+    Some(DiskBestFree {
+        offset: u16::try_from(offset).ok()?.into(),
+        length: u16::try_from(len).ok()?.into(),
+    })
+}
+
+/// Whether the header of a block has the three longest of its free regions, which ascend.
+fn has_best_of(bytes: &[u8], free: &[(usize, usize)]) -> Option<bool> {
+    let (header, _) = DiskDataHeaderV5::ref_from_prefix(bytes).ok()?;
+    let stored = header.best_free.map(region_of);
+    Some(stored == longest_of(free)?)
+}
+
+fn region_of(best: DiskBestFree) -> (usize, usize) {
+    (best.offset.get().into(), best.length.get().into())
 }
 
 /// Writes an entry over free space.
@@ -308,8 +329,8 @@ fn put_entry(
     put_tag(region, at)
 }
 
-/// Adds an entry in the longest free region. Returns where it begins; `None`, and nothing changed, if it does
-/// not fit.
+/// Adds an entry in the longest free region. Returns where it begins, and whether the header had the longest free
+/// regions before; `None`, and nothing changed, if it does not fit.
 #[must_use]
 pub fn add_entry(
     bytes: &mut [u8],
@@ -317,9 +338,10 @@ pub fn add_entry(
     block: DataKind,
     entry: (&[u8], InodeNr, Option<FileKind>),
     geometry: &Geometry,
-) -> Option<usize> {
+) -> Option<(usize, bool)> {
     let len = entry_bytes(entry.0.len(), geometry.features.has_ftype());
     let mut free = free_regions(bytes, block, geometry)?;
+    let is_sound = has_best_of(bytes, &free)?;
     let (index, &(at, _)) = free
         .iter()
         .enumerate()
@@ -327,6 +349,45 @@ pub fn add_entry(
         .max_by_key(|(_, (_, len))| *len)
         .filter(|(_, (_, free))| *free >= len)?;
     put_entry_within((bytes, within), (&mut free, index), at, entry, geometry)?;
+    Some((at, is_sound))
+}
+
+/// Adds an entry as [`add_entry`] does, but without a walk, to a block of several whose regions were validated, and
+/// whose header has the longest free regions: where the longest one is the end of the block, and what is left of it
+/// stays the longest. Returns where the entry begins; `None`, and nothing changed, where that is not so.
+#[must_use]
+pub fn append_entry(
+    bytes: &mut [u8],
+    within: &mut Chunks,
+    entry: (&[u8], InodeNr, Option<FileKind>),
+    geometry: &Geometry,
+) -> Option<usize> {
+    let has_ftype = geometry.features.has_ftype();
+    let len = entry_bytes(entry.0.len(), has_ftype);
+    let (header, _) = DiskDataHeaderV5::ref_from_prefix(bytes).ok()?;
+    let [(at, whole), (_, second), _] = header.best_free.map(region_of);
+    let left = whole.checked_sub(len).filter(|&left| left > second)?;
+    let region = bytes.get(at..).filter(|region| region.len() == whole)?;
+    let (unused, _) = DiskUnused::ref_from_prefix(region).ok()?;
+    let (_, tag) = Be16::ref_from_suffix(region).ok()?;
+    let stored = (usize::from(unused.length.get()), usize::from(tag.get()));
+    if unused.tag.get() != FREE_TAG || stored != (whole, at) {
+        return None;
+    }
+    let start = at.checked_add(len)?;
+    let longest = best_free(start, left)?;
+    put_free(bytes, start, left)?;
+    note_region(within, start, left);
+    put_entry(bytes, at, entry, has_ftype)?;
+    within.add_bytes(at..start);
+    let (header, _) = DiskDataHeaderV5::mut_from_prefix(bytes).ok()?;
+    *header.best_free.first_mut()? = longest;
+    within.add_bytes(0..size_of::<DiskDataHeaderV5>());
+    debug_assert!(
+        free_regions(bytes, DataKind::Data, geometry)
+            .is_some_and(|free| has_best_of(bytes, &free) == Some(true)),
+        "the header has the longest free regions"
+    );
     Some(at)
 }
 
@@ -550,7 +611,7 @@ mod tests {
             number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             number as usize / 256 % end
         };
-        let (mut added, mut put) = (0, 0);
+        let (mut added, mut put, mut appended) = (0, 0, 0);
         for step in 0..6000 {
             let (before, mut within) = (bytes.clone(), Chunks::default());
             // It fills at first, and empties at the end.
@@ -558,7 +619,19 @@ mod tests {
                 let name = vec![b'n'; 1 + random(60)];
                 let entry = (&name[..], self::number(131), Some(FileKind::Regular));
                 let at = if random(2) == 0 {
+                    let (mut other, mut other_within) = (bytes.clone(), Chunks::default());
+                    let last = append_entry(&mut other, &mut other_within, entry, &geometry);
                     let at = add_entry(&mut bytes, &mut within, KIND, entry, &geometry);
+                    assert!(at.is_none_or(|(_, is_sound)| is_sound), "{step}");
+                    let at = at.map(|(at, _)| at);
+                    match last {
+                        Some(_) => assert!(last == at && other == bytes, "{step}"),
+                        None => assert!(other == before, "{step}"),
+                    }
+                    let differ = Chunks::between(Some(&before), &other, other_within);
+                    let all = Chunks::between(Some(&before), &other, Chunks::ALL);
+                    assert_eq!(differ, all, "{step}");
+                    appended += usize::from(last.is_some());
                     added += usize::from(at.is_some());
                     at
                 } else {
@@ -583,6 +656,7 @@ mod tests {
             assert_eq!(is_all_free(&bytes, KIND, &geometry), model.is_empty());
         }
         assert!(added > 500 && put > 100, "{added} {put}");
+        assert!(appended > 0 && appended < added, "{appended} {added}");
     }
 
     #[test]
@@ -601,7 +675,7 @@ mod tests {
         name[skipped..skipped + 16].copy_from_slice(&inner[within..within + 16]);
         let entry = (&name[..], number(132), kind);
         let added = add_entry(&mut bytes, &mut Chunks::default(), KIND, entry, &geometry);
-        assert_eq!(added, Some(at));
+        assert_eq!(added, Some((at, true)));
         let data = view(&bytes, KIND, &geometry).unwrap();
         assert_eq!(data.entry_at(within, &geometry).unwrap().name, hidden);
         let before = bytes.clone();
