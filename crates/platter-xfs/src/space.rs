@@ -80,7 +80,8 @@ pub struct Holds {
 pub(crate) struct Headers {
     pub(crate) agf: Agf,
     pub(crate) agi: Agi,
-    pub(crate) free_list: VecDeque<AgBlock>,
+    /// Changed by few changes of a group: shared with the versions before.
+    pub(crate) free_list: Arc<VecDeque<AgBlock>>,
     pub(crate) limits: TreeLimits,
 }
 

@@ -335,7 +335,7 @@ impl Groups {
             limits: tree_limits(&self.geometry, agf.length),
             agf,
             agi,
-            free_list,
+            free_list: Arc::new(free_list),
         })
     }
 
@@ -358,7 +358,7 @@ impl Groups {
     fn store_all(&mut self) -> Result<()> {
         let mut all = self.open.take();
         let stored = all.iter_mut().try_for_each(|(ag, open)| {
-            if open.headers != open.stored {
+            if !Arc::ptr_eq(&open.headers, &open.stored) {
                 self.store(*ag, open)?;
             }
             Ok(())
@@ -373,7 +373,7 @@ impl Groups {
         let (headers, stored) = (Arc::make_mut(&mut open.headers), &open.stored);
         if headers.free_list != stored.free_list {
             let sector = self.header(ag, AGFL_SECTOR)?;
-            let list = headers.free_list.make_contiguous();
+            let list = Arc::make_mut(&mut headers.free_list).make_contiguous();
             let list = agfl::encode(&sector, &self.geometry, list);
             let agf = &mut headers.agf;
             (agf.free_list_first, agf.free_list_last) = list.range;

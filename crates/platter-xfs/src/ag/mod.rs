@@ -14,6 +14,7 @@ mod groups;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use platter_vfs::writing::RangeSet;
 
@@ -47,7 +48,7 @@ pub struct Group<'g> {
     blocks: &'g mut Blocks,
     agf: &'g mut Agf,
     agi: &'g mut Agi,
-    free_list: &'g mut VecDeque<AgBlock>,
+    free_list: &'g mut Arc<VecDeque<AgBlock>>,
     limits: &'g mut TreeLimits,
     /// Blocks that are free and about to be allocated by others.
     claims: &'g RangeSet<u32>,

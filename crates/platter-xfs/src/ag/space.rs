@@ -2,6 +2,7 @@
 //! Spec: `xfs/allocation_groups`, "AG Free Space Management".
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::writing::RangeSet;
@@ -175,11 +176,11 @@ pub(crate) fn fill_free_list(group: &mut Group<'_>) -> Result<()> {
                 let Some((block, _)) = take_free(group, 1)? else {
                     break;
                 };
-                group.free_list.push_back(block);
+                Arc::make_mut(group.free_list).push_back(block);
                 rmap::add(group, &Owner::special(block, 1, RmapOwner::AG))?;
             }
             Ordering::Greater => {
-                let Some(block) = group.free_list.pop_front() else {
+                let Some(block) = Arc::make_mut(group.free_list).pop_front() else {
                     break;
                 };
                 rmap::remove(group, &Owner::special(block, 1, RmapOwner::AG))?;
@@ -200,7 +201,7 @@ pub(super) fn alloc_tree_block(group: &mut Group<'_>, kind: BtreeKind) -> Result
         rmap::add(group, &Owner::special(block, 1, owner))?;
         block
     } else {
-        let block = group.free_list.pop_front();
+        let block = Arc::make_mut(group.free_list).pop_front();
         block.ok_or_else(|| space_broken(group, GroupRule::FreeList))?
     };
     count_tree_block(group, kind, 1);
@@ -228,7 +229,7 @@ pub(super) fn free_tree_block(
         rmap::remove(group, &Owner::special(block, 1, owner))?;
         return free_extent(group, block, 1);
     }
-    group.free_list.push_back(block);
+    Arc::make_mut(group.free_list).push_back(block);
     Ok(())
 }
 
