@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Result, Timestamp};
 
 use crate::ag::{GroupRule, Groups};
 use crate::ondisk::inode::edit::{self, StoredFork};
-use crate::ondisk::inode::{Fork, ForkKind, Inode, InodeRule};
+use crate::ondisk::inode::{Fork, ForkKind, Inode, InodeFlags2, InodeRule, time};
 use crate::ondisk::{Geometry, InodeNr};
 use crate::txn::{FoundInode, NewImage};
 
@@ -151,6 +151,40 @@ impl InodeEdit {
         change(&mut self.bytes).ok_or_else(|| self.broken(InodeRule::Version))
     }
 
+    /// Sets those of the times of access, modification and change that are named, and counts the change.
+    pub fn touch(&mut self, times: [Option<Timestamp>; 3]) -> Result<()> {
+        const SECOND: u32 = 1_000_000_000;
+        let is_large = self.inode.flags2.contains(InodeFlags2::BIGTIME);
+        let was_stale = self.is_stale;
+        self.change(|bytes| {
+            let disk = edit::core_mut(bytes)?;
+            let count = disk.change_count.get().wrapping_add(1);
+            disk.change_count.set(count);
+            let core = &mut disk.core;
+            let stored = [&mut core.accessed, &mut core.modified, &mut core.changed];
+            for (stored, time) in stored.into_iter().zip(times) {
+                if let Some(time) = time {
+                    *stored = time::encode(time, is_large);
+                }
+            }
+            Some(())
+        })?;
+        let is_valid = |time: Timestamp| time.nanoseconds < SECOND;
+        if was_stale || !times.into_iter().flatten().all(is_valid) {
+            return Ok(());
+        }
+        // Nothing else changed, and nothing is to be validated: the inode is not decoded again.
+        if let Some(disk) = edit::core_mut(&mut self.bytes) {
+            let inode = Arc::make_mut(&mut self.inode);
+            inode.change_count = disk.change_count.get();
+            inode.accessed = time::decode(disk.core.accessed, is_large);
+            inode.modified = time::decode(disk.core.modified, is_large);
+            inode.changed = time::decode(disk.core.changed, is_large);
+            self.is_stale = false;
+        }
+        Ok(())
+    }
+
     /// Stores the inode.
     pub fn store(mut self, groups: &mut Groups) -> Result<()> {
         let at = place(groups.geometry(), self.inode.number)?;
@@ -167,4 +201,36 @@ fn place(geometry: &Geometry, number: InodeNr) -> Result<u64> {
         .ok_or_else(|| Corrupt::new(Locus::inode(number.get()), GroupRule::Inode))?;
     let block = geometry.fs_block(location.ag, location.block);
     Ok(geometry.byte_offset(block) + location.offset as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::inode::tests::{NUMBER, sample};
+
+    #[test]
+    fn touched_inode_is_what_its_bytes_say() {
+        let geometry = sample_geometry();
+        let number = InodeNr::new(NUMBER).unwrap();
+        let at = |nanoseconds| Timestamp {
+            seconds: 7,
+            nanoseconds,
+        };
+        for is_stale in [false, true] {
+            let mut edit = InodeEdit::of_image(sample(), number, &geometry).unwrap();
+            if is_stale {
+                edit.change(|bytes| edit::set_size(bytes, 9)).unwrap();
+            }
+            edit.touch([None, Some(at(5)), Some(at(6))]).unwrap();
+            let new = edit.into_image();
+            let inode = Inode::decode_unsealed(&new.image, number, &geometry).unwrap();
+            assert_eq!((inode.modified, inode.changed), (at(5), at(6)));
+            assert_eq!(inode.change_count, 1);
+            assert_eq!(new.decoded.as_deref(), Some(&inode).filter(|_| !is_stale));
+        }
+        let mut edit = InodeEdit::of_image(sample(), number, &geometry).unwrap();
+        edit.touch([Some(at(1_000_000_000)), None, None]).unwrap();
+        assert!(edit.refresh(&geometry).is_err());
+    }
 }

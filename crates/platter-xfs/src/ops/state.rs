@@ -18,8 +18,8 @@ use crate::fork::InodeEdit;
 use crate::inode;
 use crate::mapping::ForkMap;
 use crate::ondisk::btree::DiskMapping;
+use crate::ondisk::inode::InodeFlags2;
 use crate::ondisk::inode::edit::core_mut;
-use crate::ondisk::inode::{InodeFlags2, time};
 use crate::ondisk::{ForkFormat, InodeFlags, InodeNr};
 
 /// Which times of an inode change.
@@ -51,23 +51,7 @@ impl Times {
 
 /// Sets times of an inode, and counts the change.
 pub(super) fn touch(edit: &mut InodeEdit, times: Times) -> Result<()> {
-    let is_large = edit.inode().flags2.contains(InodeFlags2::BIGTIME);
-    edit.change(|bytes| {
-        let disk = core_mut(bytes)?;
-        disk.change_count
-            .set(disk.change_count.get().wrapping_add(1));
-        let core = &mut disk.core;
-        if let Some(time) = times.accessed {
-            core.accessed = time::encode(time, is_large);
-        }
-        if let Some(time) = times.modified {
-            core.modified = time::encode(time, is_large);
-        }
-        if let Some(time) = times.changed {
-            core.changed = time::encode(time, is_large);
-        }
-        Some(())
-    })
+    edit.touch([times.accessed, times.modified, times.changed])
 }
 
 /// Changes the number of names.
