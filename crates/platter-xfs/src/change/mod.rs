@@ -23,7 +23,7 @@ use crate::inode;
 use crate::ondisk::inode::edit;
 use crate::ondisk::{AgNr, BasicBlock, FsSize, Geometry, Growth, Inode, InodeNr};
 use crate::sorted::SortedMap;
-use crate::txn::{BlockType, FoundInode, Log, NewBytes, NewImage, Transaction};
+use crate::txn::{BlockType, FoundInode, InodePlace, Log, NewBytes, NewImage, Transaction};
 
 pub use claim::{Goal, claim, unclaim};
 pub use cost::Cost;
@@ -278,20 +278,29 @@ impl<'f> Change<'f> {
     /// An inode in use as it is after the changes so far. The group of one without a name is locked: others that
     /// are on its list change what it has of the list.
     pub fn inode(&mut self, number: InodeNr) -> Result<InodeEdit> {
-        let geometry = self.geometry();
         if let Some(changed) = self.inodes.get(number) {
-            let image = changed.image.clone();
-            return match &changed.decoded {
-                Some(inode) => Ok(InodeEdit::of_version(image, Arc::clone(inode))),
-                None => InodeEdit::of_image(image, number, geometry),
-            };
+            return further_edit(changed, number, self.geometry());
         }
-        let mut found = self.find_inode(number)?;
+        let place = inode::place_in_log(self.context, number)?;
+        self.unchanged_inode(&place)
+    }
+
+    /// The same, of an inode whose place is known.
+    pub fn inode_at(&mut self, place: &InodePlace) -> Result<InodeEdit> {
+        if let Some(changed) = self.inodes.get(place.number) {
+            return further_edit(changed, place.number, self.geometry());
+        }
+        self.unchanged_inode(place)
+    }
+
+    fn unchanged_inode(&mut self, place: &InodePlace) -> Result<InodeEdit> {
+        let (geometry, number) = (self.geometry(), place.number);
+        let mut found = self.transaction.find_inode(place)?;
         if edit::links(found.image()) == Some(0) {
             let (ag, _) = geometry.split_inode(number);
             if !self.groups.has(ag) {
                 self.groups.get(ag)?;
-                found = self.find_inode(number)?;
+                found = self.transaction.find_inode(place)?;
             }
         }
         InodeEdit::of_found(found, number, geometry)
@@ -460,5 +469,14 @@ impl<'f> Change<'f> {
         if counts.kept < 0 {
             keep();
         }
+    }
+}
+
+/// An inode that a change has changed, to be changed further.
+fn further_edit(changed: &NewImage, number: InodeNr, geometry: &Geometry) -> Result<InodeEdit> {
+    let image = changed.image.clone();
+    match &changed.decoded {
+        Some(inode) => Ok(InodeEdit::of_version(image, Arc::clone(inode))),
+        None => InodeEdit::of_image(image, number, geometry),
     }
 }

@@ -182,7 +182,7 @@ pub(super) fn link(
             dir.insert_at(&entry, &place)?;
             touch(dir.inode_mut(), Times::of_contents(now))
         })?;
-        let mut edit = changing.inode(file.number)?;
+        let mut edit = changing.inode_at(&file.place()?)?;
         let links = edit.inode().links;
         if links == 0 {
             changing.remove_unlinked(&mut edit)?;

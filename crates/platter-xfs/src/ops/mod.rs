@@ -24,8 +24,8 @@ mod inode_operations;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use platter_block::lock::{Mutex, RwLock, rank};
 use platter_cache::page::PAGE_BYTES;
@@ -47,7 +47,7 @@ use crate::inode::{self, InodeNumberRule};
 use crate::mapping::ForkMap;
 use crate::ondisk::{InodeFlags, InodeFlags2, InodeNr};
 use crate::preallocation::Preallocation;
-use crate::txn::Log;
+use crate::txn::{InodePlace, Log};
 use data::{FileGrowth, GrowingFiles, Placement, evict, steps};
 use delayed::Delayed;
 use inactivation::{InactiveInodes, has_more_space};
@@ -100,6 +100,8 @@ pub struct Inode {
     data: FileData<Placement>,
     lists: InodeLists,
     growth: FileGrowth,
+    /// Where it lies, once that was looked up.
+    place: OnceLock<InodePlace>,
     /// Of a directory: the block of entries that names were added to.
     sound: SoundBlock,
     /// Whether its deletion was begun.
@@ -225,6 +227,7 @@ impl SuperBlock {
             data: FileData::new(inode.size_bytes, may_be_unflushed),
             lists: InodeLists::default(),
             growth: FileGrowth::default(),
+            place: OnceLock::new(),
             sound: SoundBlock::default(),
             is_deleted: AtomicBool::new(false),
             state: RwLock::new(InodeState {
@@ -298,6 +301,15 @@ impl Inode {
         &self.superblock.context
     }
 
+    /// Where it lies, which stays so as long as it is in use.
+    fn place(&self) -> Result<InodePlace> {
+        if let Some(place) = self.place.get() {
+            return Ok(*place);
+        }
+        let place = inode::place_in_log(self.context(), self.number)?;
+        Ok(*self.place.get_or_init(|| place))
+    }
+
     fn has_flag(&self, flag: InodeFlags) -> bool {
         self.state.read().inode.flags.contains(flag)
     }
@@ -319,7 +331,7 @@ impl Inode {
             ..Cost::default()
         });
         self.superblock.change(&cost, &[self], |change, states| {
-            let mut edit = change.inode(self.number)?;
+            let mut edit = change.inode_at(&self.place()?)?;
             let result = work(change, &mut edit, states.of(self))?;
             change.put(edit);
             Ok(result)

@@ -55,8 +55,8 @@ pub(super) fn change_directory(
     (directory, map): (&Inode, &ForkMap),
     work: impl FnOnce(&mut DirectoryChange<'_, '_>) -> Result<()>,
 ) -> Result<()> {
-    let (number, sound) = (directory.number, &directory.sound);
-    let edit = change.inode(number)?;
+    let sound = &directory.sound;
+    let edit = change.inode_at(&directory.place()?)?;
     let mut directory = DirectoryChange::open(change, edit, Some(map))?;
     directory.remember(sound);
     work(&mut directory)?;

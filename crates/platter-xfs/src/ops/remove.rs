@@ -18,12 +18,8 @@ use crate::ondisk::InodeNr;
 
 /// Takes one name from an inode, and puts it on the list of those without a name if that was the last.
 /// Returns whether it was.
-pub(super) fn drop_link(
-    changing: &mut Change<'_>,
-    number: InodeNr,
-    now: Timestamp,
-) -> Result<bool> {
-    let mut edit = changing.inode(number)?;
+pub(super) fn drop_link(changing: &mut Change<'_>, inode: &Inode, now: Timestamp) -> Result<bool> {
+    let mut edit = changing.inode_at(&inode.place()?)?;
     let links = if edit.inode().kind == FileKind::Directory {
         0
     } else {
@@ -62,7 +58,7 @@ pub(super) fn unlink(
             touch(edit, Times::of_contents(now))
         })?;
         parents::remove(changing, victim.number, (directory.number, &name))?;
-        drop_link(changing, victim.number, now)
+        drop_link(changing, victim, now)
     })?;
     if is_gone {
         superblock.drop_unnamed(victim);

@@ -149,7 +149,7 @@ impl Move<'_, '_> {
             if there.kind == FileKind::Directory {
                 add_links(changing, self.to.dir, -1)?;
             }
-            is_gone = drop_link(changing, there.number, now)?;
+            is_gone = drop_link(changing, there, now)?;
         }
         parents::add(changing, self.moved.number, named(&self.to))?;
         self.set_parent(changing, states, &self.moved, self.to)?;
@@ -200,14 +200,14 @@ fn named<'p>(place: &'p Place<'_>) -> (InodeNr, &'p [u8]) {
 }
 
 fn touched(changing: &mut Change<'_>, inode: &Inode, times: Times) -> Result<()> {
-    let mut edit = changing.inode(inode.number)?;
+    let mut edit = changing.inode_at(&inode.place()?)?;
     touch(&mut edit, times)?;
     changing.put(edit);
     Ok(())
 }
 
 fn add_links(changing: &mut Change<'_>, inode: &Inode, change: i32) -> Result<()> {
-    let mut edit = changing.inode(inode.number)?;
+    let mut edit = changing.inode_at(&inode.place()?)?;
     let links = edit.inode().links.saturating_add_signed(change);
     set_links(&mut edit, links)?;
     changing.put(edit);
