@@ -16,15 +16,12 @@ const KIND: DataKind = DataKind::Data;
 pub(super) const LEAF: BlockKind = BlockKind::DirLeaf(DaKind::DirLeaf1);
 
 /// The first block of entries with so much free space; else the first that does not exist, and true.
-pub(super) fn block_for(
-    bests: &(impl ExactSizeIterator<Item = u16> + Clone),
-    size: usize,
-) -> (usize, bool) {
-    let has_space = |best| best != NO_FREE && usize::from(best) >= size;
-    if let Some(found) = bests.clone().position(has_space) {
+fn block_for(bests: &[u16], size: usize) -> (usize, bool) {
+    let has_space = |best: &u16| *best != NO_FREE && usize::from(*best) >= size;
+    if let Some(found) = bests.iter().position(has_space) {
         return (found, false);
     }
-    let missing = bests.clone().position(|best| best == NO_FREE);
+    let missing = bests.iter().position(|best| *best == NO_FREE);
     (missing.unwrap_or(bests.len()), true)
 }
 
@@ -108,7 +105,7 @@ pub(super) fn insert(dir: &mut DirectoryChange<'_, '_>, new: &NewEntry<'_>) -> R
     let geometry = dir.geometry();
     let (mut entries, mut bests) = read(dir)?;
     let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
-    let (block, is_new) = block_for(&bests.iter().copied(), size);
+    let (block, is_new) = block_for(&bests, size);
     let bests_after = bests.len().max(block + 1);
     if entries.len() + 1 > build::single_leaf_entries_max(geometry, bests_after) {
         leave(dir, &entries, &bests)?;

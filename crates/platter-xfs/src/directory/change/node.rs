@@ -4,11 +4,11 @@ use platter_ondisk::endian::Be16;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
-use super::leaf::{LEAF, block_for, trim};
+use super::leaf::{LEAF, trim};
 use super::{DirectoryChange, Located, NewEntry, leaf, tree};
 use crate::directory::{DirectoryRule, LeafPlace, NamePlace};
 use crate::ondisk::dir::data::entry_bytes;
-use crate::ondisk::dir::free::{DirFree, DirFreeRule, NO_FREE};
+use crate::ondisk::dir::free::{DirFree, DirFreeRule, NO_FREE, first_fit};
 use crate::ondisk::dir::{build, index};
 use crate::ondisk::{BlockKind, FileBlock, Site, da, dir};
 
@@ -101,7 +101,11 @@ fn vacancy(dir: &mut DirectoryChange<'_, '_>, size: usize) -> Result<(u32, usize
             missing.get_or_insert((next, 0, true));
         }
         let (place, is_new) = look_at_free(dir, index, |bests| {
-            block_for(&bests.iter().map(|best| best.get()), size)
+            if let Some(found) = first_fit(bests, size) {
+                return (found, false);
+            }
+            let missing = bests.iter().position(|best| best.get() == NO_FREE);
+            (missing.unwrap_or(bests.len()), true)
         })?;
         if !is_new {
             return Ok((index, place, false));

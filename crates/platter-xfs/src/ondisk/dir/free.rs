@@ -64,6 +64,24 @@ pub fn magic(is_v5: bool) -> u32 {
     if is_v5 { 0x5844_4633 } else { 0x5844_3246 }
 }
 
+/// The first block of entries with a free region of at least so many bytes.
+#[must_use]
+pub fn first_fit(bests: &[Be16], size: usize) -> Option<usize> {
+    const GROUP: usize = 16;
+    let size = u16::try_from(size).ok()?;
+    // `NO_FREE` becomes zero.
+    let fits = |best: &Be16| best.get().wrapping_add(1) > size;
+    let mut start = 0_usize;
+    // Most blocks are full: groups of them are passed over without a branch for each.
+    for group in bests.chunks(GROUP) {
+        if group.iter().fold(false, |found, best| found | fits(best)) {
+            return Some(start.saturating_add(group.iter().position(fits)?));
+        }
+        start = start.saturating_add(GROUP);
+    }
+    None
+}
+
 impl<'a> DirFree<'a> {
     /// Validates the free index that fills `bytes`.
     pub fn decode(bytes: &'a [u8], site: &Site<'_>) -> Result<Self, DirFreeRule> {
@@ -150,6 +168,26 @@ mod tests {
         change(&mut block);
         seal(&mut block);
         decode(&block).unwrap_err()
+    }
+
+    #[test]
+    fn first_block_that_fits_is_found() {
+        let bests = |count: u16, place: usize, best: u16| -> Vec<Be16> {
+            let full = (0..count).map(|index| if index % 3 == 0 { NO_FREE } else { 16 });
+            let mut bests: Vec<u16> = full.collect();
+            bests[place] = best;
+            bests.push(4032);
+            bests.into_iter().map(Be16::from).collect()
+        };
+        for place in [0, 1, 15, 16, 17, 40, 69] {
+            assert_eq!(first_fit(&bests(70, place, 24), 24), Some(place));
+            assert_eq!(first_fit(&bests(70, place, 23), 24), Some(70));
+            assert_eq!(first_fit(&bests(70, place, NO_FREE), 4032), Some(70));
+            assert_eq!(first_fit(&bests(70, place, 0), 4040), None);
+        }
+        assert_eq!(first_fit(&bests(1, 0, NO_FREE - 1), 65534), Some(0));
+        assert_eq!(first_fit(&[], 24), None);
+        assert_eq!(first_fit(&bests(70, 0, 24), 1 << 20), None);
     }
 
     #[test]
