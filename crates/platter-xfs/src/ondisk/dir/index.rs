@@ -102,6 +102,9 @@ pub fn set_free(bytes: &mut [u8], within: &mut Chunks, place: usize, best: u16) 
     let (slots, _) = <[Be16]>::mut_from_prefix_with_elems(rest, valid).ok()?;
     let slot = slots.get_mut(place)?;
     (slot.get() != NO_FREE).then(|| {
+        if slot.get() == best {
+            return;
+        }
         slot.set(best);
         let start = size_of::<DiskDirHeaderV5>()
             .saturating_add(size_of::<DiskFreeCounts>())
