@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use platter_btrfs::ondisk::file_extent::{FileExtent, FileExtentKind};
 use platter_btrfs::ondisk::inode_item::InodeItem;
 use platter_btrfs::ondisk::key::ItemKind;
-use platter_btrfs::ondisk::send_stream::{Command, StreamRule, StreamWriter};
+use platter_btrfs::ondisk::send_stream::{Command, DiskCommandHeader, StreamRule, StreamWriter};
 use platter_btrfs::ondisk::{Key, TreeId};
 use platter_btrfs::{Btrfs, MountOptions, SubvolumeChoice};
 use platter_ondisk::Rule;
@@ -426,6 +426,9 @@ fn stream_that_fails_leaves_nothing() -> Result<()> {
     for part in [10, 100, 1000, 50_000, full.len() - 3] {
         refused(&full[..part])?;
     }
+    // Without its last command, which has no attributes.
+    let error = refused(&full[..full.len() - size_of::<DiskCommandHeader>()])?;
+    assert!(error.contains(StreamRule::Truncated.text()), "{error}");
     let mut corrupt = full.clone();
     corrupt[20_000] ^= 1;
     let error = refused(&corrupt)?;

@@ -60,8 +60,8 @@ rules! {
     pub enum StreamRule of "send stream" {
         /// It begins with the magic.
         Magic => "not a btrfs send stream",
-        /// It does not end within a header or a command.
-        Truncated => "stream ends within a command",
+        /// It ends with the command that says so, and not within a header or a command.
+        Truncated => "stream ends before its end command",
         /// A command has at most 1 MiB.
         CommandSize => "command exceeds 1 MiB",
         /// Each command matches its checksum.

@@ -21,10 +21,20 @@ pub struct StreamReader<'r> {
     /// How much was read.
     at: u64,
     version: u32,
-    /// A subvolume was named, whose end was not read.
-    is_inside: bool,
+    place: Place,
     /// The attributes of the last command.
     attributes: Vec<u8>,
+}
+
+/// Where in a stream the next command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// After the header: no subvolume was named.
+    Beginning,
+    /// In a subvolume that was named.
+    Subvolume,
+    /// After the end of the stream.
+    End,
 }
 
 impl<'r> StreamReader<'r> {
@@ -38,7 +48,7 @@ impl<'r> StreamReader<'r> {
             name: "send stream".into(),
             at: 0,
             version: 0,
-            is_inside: false,
+            place: Place::Beginning,
             attributes: Vec::new(),
         };
         Ok(stream.next_stream()?.then_some(stream))
@@ -71,6 +81,7 @@ impl<'r> StreamReader<'r> {
             }
             .into());
         }
+        self.place = Place::Beginning;
         Ok(true)
     }
 
@@ -80,10 +91,13 @@ impl<'r> StreamReader<'r> {
         self.version
     }
 
-    /// The next command; `None` at the end of the stream, with or without the command that says so.
+    /// The next command; `None` after [`Command::End`], which each stream has once, after its last subvolume.
     pub fn next_command(&mut self) -> Result<Option<Command<'_>>> {
         let mut header = DiskCommandHeader::new_zeroed();
         if !self.fill(header.as_mut_bytes())? {
+            if self.place != Place::End {
+                return Err(self.corrupt(StreamRule::Truncated));
+            }
             return Ok(None);
         }
         let len = usize::try_from(header.len_bytes.get()).unwrap_or(usize::MAX);
@@ -102,10 +116,10 @@ impl<'r> StreamReader<'r> {
         let command = Command::decode(header.kind.get(), &self.attributes, self.version);
         let command = command.map_err(|rule| corrupt(self.at, rule))?;
         if let Command::Subvolume { .. } | Command::Snapshot { .. } = command {
-            self.is_inside = true;
+            self.place = Place::Subvolume;
         } else if command == Command::End {
-            self.is_inside = false;
-        } else if !self.is_inside {
+            self.place = Place::End;
+        } else if self.place != Place::Subvolume {
             return Err(corrupt(self.at, StreamRule::Order));
         }
         Ok(Some(command))

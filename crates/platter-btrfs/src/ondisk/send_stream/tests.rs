@@ -258,12 +258,34 @@ fn stream_that_breaks_a_rule_is_refused() {
     assert_eq!(changed(20, 0xff), StreamRule::CommandSize.text());
     assert_eq!(rule(&good[..10]), StreamRule::Truncated.text());
     assert_eq!(rule(&good[..40]), StreamRule::Truncated.text());
+    let whole = [commands()[0], commands()[0], Command::End];
+    assert_eq!(read_all(&encoded(&whole, 1)).unwrap(), whole.len());
     let outside = encoded(&[Command::End, Command::Unlink { path: b"file" }], 1);
     assert_eq!(rule(&outside), StreamRule::Order.text());
     let mut newer = good.clone();
     newer[13] = 3;
     let error = read_all(&newer).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
+}
+
+#[test]
+fn stream_without_its_end_is_truncated() {
+    let commands = commands();
+    for count in 0..commands.len() {
+        let begun = encoded(&commands[..count], 1);
+        assert_eq!(rule(&begun), StreamRule::Truncated.text(), "{count}");
+        // After another one, too.
+        let mut several = encoded(&commands, 1);
+        several.extend(begun);
+        let mut input = &several[..];
+        let mut stream = StreamReader::begin(&mut input).unwrap().unwrap();
+        while stream.next_command().unwrap() != Some(Command::End) {}
+        assert!(stream.next_stream().unwrap());
+        for command in &commands[..count] {
+            assert_eq!(stream.next_command().unwrap(), Some(*command));
+        }
+        assert!(stream.next_command().is_err(), "{count}");
+    }
 }
 
 #[test]
@@ -307,8 +329,8 @@ fn value_too_long_for_an_attribute_is_refused() {
     let mut writer = StreamWriter::begin(&mut bytes, 1).unwrap();
     assert!(writer.put(&command).is_err());
     // Version 2 has no length of data.
-    let begin = commands()[0];
-    assert_eq!(read_all(&encoded(&[begin, command], 2)).unwrap(), 2);
+    let whole = [commands()[0], command, Command::End];
+    assert_eq!(read_all(&encoded(&whole, 2)).unwrap(), whole.len());
 }
 
 #[test]

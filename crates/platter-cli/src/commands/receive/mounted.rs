@@ -67,16 +67,14 @@ impl<'d> Receiver<'d> {
     fn receive_all(&mut self, input: &mut dyn Read) -> Result<(), Failure> {
         let mut stream = StreamReader::open(input)?;
         loop {
-            let mut is_last = true;
             while let Some(command) = stream.next_command()? {
                 if let Command::End = command {
-                    is_last = false;
                     break;
                 }
                 self.receive(&command)?;
             }
             self.finish()?;
-            if is_last || !stream.next_stream()? {
+            if !stream.next_stream()? {
                 return Ok(());
             }
         }

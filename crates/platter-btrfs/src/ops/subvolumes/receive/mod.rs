@@ -79,16 +79,14 @@ impl Receiver<'_> {
     fn receive_all(&mut self, input: &mut dyn Read, sink: &mut dyn FnMut(Received)) -> Result<()> {
         let mut stream = StreamReader::open(input)?;
         loop {
-            let mut is_last = true;
             while let Some(command) = stream.next_command()? {
                 if let Command::End = command {
-                    is_last = false;
                     break;
                 }
                 self.receive(&command, sink)?;
             }
             self.finish(sink)?;
-            if is_last || !stream.next_stream()? {
+            if !stream.next_stream()? {
                 return Ok(());
             }
         }
