@@ -13,7 +13,7 @@ use std::time::Duration;
 use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
 use platter_vfs::subvolumes::Subvolume;
 use platter_vfs::{Defragment, ExtentSink, Trim, Uuid};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -22,7 +22,7 @@ use crate::ioctl::{
     DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FileExtents, HAS_DEVICE, InoLookup, LARGER,
     MountReport, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY,
     ReceivedSubvolume, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange,
-    VolArgs, VolArgsV2, call, text,
+    VolArgs, VolArgsV2, call, defragment_in_steps, text,
 };
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
@@ -236,31 +236,33 @@ impl Control {
 
     /// Writes short extents of a file of a mount anew as longer ones, or as compressed ones if that is wanted. Returns
     /// how many bytes were written anew. What the kernel has cached and not [passed on](Self::flush_cache) yet is not.
-    /// The file need not be open for writing.
+    /// The file need not be open for writing; its position changes. Waits while a file is defragmented for another
+    /// caller, unless this one is the administrator.
     ///
     /// # Errors
     /// `EPERM` for a file that the caller may not write to; `EISDIR` or `EINVAL` for what has no contents; `EOPNOTSUPP`
     /// where the filesystem cannot; `ENOTTY` where something else is mounted.
     pub fn defragment(file: &File, request: &Defragment) -> io::Result<u64> {
-        let (mut start, end) = (request.range.start, request.range.end);
-        let last = file.metadata()?.len().min(end);
-        let mut written_bytes = 0;
-        loop {
-            let next = start.saturating_add(DEFRAGMENTED_BYTES).min(end);
-            let compression = request.compression.as_deref();
-            let mut asked =
-                DefragmentRange::new(&(start..next), request.extent_bytes, compression)?;
-            match call(file, Command::Defragment.number(), asked.as_mut_bytes()) {
-                Ok(()) => written_bytes += asked.written_bytes,
-                // As far as there is space, as of a whole file.
-                Err(Errno::NOSPC) if written_bytes > 0 => return Ok(written_bytes),
-                Err(errno) => return Err(errno.into()),
+        let size_bytes = file.metadata()?.len();
+        let compression = request.compression.as_deref();
+        let step = |range: Range<u64>| -> Result<u64, Errno> {
+            let mut pause = PAUSE_MIN;
+            loop {
+                let mut asked = DefragmentRange::new(&range, request.extent_bytes, compression)?;
+                match call(file, Command::Defragment.number(), asked.as_mut_bytes()) {
+                    Err(Errno::BUSY) => thread::sleep(pause),
+                    called => return called.map(|()| asked.written_bytes),
+                }
+                pause = (pause * 2).min(PAUSE_MAX);
             }
-            if next >= last {
-                return Ok(written_bytes);
+        };
+        let data = |from: u64| {
+            if from >= size_bytes {
+                return Err(Errno::NXIO);
             }
-            start = next;
-        }
+            rustix::fs::seek(file, SeekFrom::Data(from))
+        };
+        Ok(defragment_in_steps(&request.range, step, data)?)
     }
 
     /// Discards free space. Returns how many bytes.
@@ -355,10 +357,7 @@ const REPORT_ATTEMPTS_MAX: u32 = 100;
 /// Bytes of the longest report that is read.
 const REPORT_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of a file that are defragmented at once: the thread that serves is busy meanwhile, and cannot be interrupted.
-const DEFRAGMENTED_BYTES: u64 = 256 << 20;
-
-/// Between two looks at a command on devices.
+/// Between two looks at a command on devices, or two attempts to defragment.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_vfs::{
-    Attr, Context, CreateKind, Description, DirCursor, DirSink, ExtentSink, FallocateMode,
-    Filesystem, Inode, InodeId, Name, Result, SeekTarget, SetAttr, StatFs,
+    Attr, Context, CreateKind, Defragment, Description, DirCursor, DirSink, ExtentSink,
+    FallocateMode, Filesystem, Inode, InodeId, Name, Result, SeekTarget, SetAttr, StatFs,
 };
 
 use crate::MemFs;
@@ -49,6 +49,10 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
         to: u64,
     ) -> Result<u64> {
         inode.copy_range(source, range, to)
+    }
+
+    fn defragment(&self, inode: &dyn Inode, request: &Defragment) -> Result<u64> {
+        inode.defragment(request)
     }
 }
 
@@ -128,6 +132,10 @@ impl<H: Hooks> Inode for HookedInode<H> {
 
     fn copy_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<u64> {
         self.hooks.copy_range(&*self.inode, source, range, to)
+    }
+
+    fn defragment(&self, request: &Defragment) -> Result<u64> {
+        self.hooks.defragment(&*self.inode, request)
     }
 }
 

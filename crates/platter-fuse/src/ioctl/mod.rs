@@ -4,11 +4,13 @@
 mod command;
 mod structures;
 mod extents;
+mod defragment;
 mod report;
 mod call;
 
 pub(crate) use call::call;
 pub(crate) use command::{Command, DevicesCommand, SubvolumeCommand, sets_flags};
+pub(crate) use defragment::{DEFRAGMENTED_BYTES_MAX, defragment_in_steps};
 pub use report::MountReport;
 pub(crate) use structures::{
     CANCELLED, DedupeRange, DefragRange, DefragmentRange, DeviceAction, DeviceCommand,

@@ -3,14 +3,17 @@
 
 #![expect(clippy::host_endian_bytes, reason = "ioctls carry native integers")]
 
+use platter_vfs::lock::{Mutex, MutexGuard, rank};
 use platter_vfs::permission::check_access;
-use platter_vfs::{Access, Condition, Defragment, Error, Inode};
+use platter_vfs::{Access, Condition, Defragment, Error, Inode, SeekTarget};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::ioctl::{argument, must_be_mounted_writable};
 use super::{Answer, Caller, Server};
-use crate::ioctl::{DefragRange, DefragmentRange, FileExtents, text};
+use crate::ioctl::{
+    DEFRAGMENTED_BYTES_MAX, DefragRange, DefragmentRange, FileExtents, defragment_in_steps, text,
+};
 
 /// `BTRFS_DEFRAG_RANGE_COMPRESS`.
 const COMPRESS: u64 = 1 << 0;
@@ -39,35 +42,61 @@ pub(super) fn list(server: &Server, file: &dyn Inode, input: &[u8]) -> Answer<Ve
     Ok(found.as_bytes().to_vec())
 }
 
+/// The turn to defragment, so that callers other than the administrator take one thread that serves at most.
+#[derive(Debug, Default)]
+pub(super) struct DefragmentTurn {
+    /// Held while a file is defragmented for a caller other than the administrator.
+    turn: Mutex<(), { rank(0, 3) }>,
+}
+
 /// A file whose extents a caller may have written anew.
 pub(super) struct Fragmented<'f> {
     server: &'f Server,
     file: &'f dyn Inode,
+    /// `None` of the administrator.
+    _turn: Option<MutexGuard<'f, ()>>,
 }
 
 impl<'f> Fragmented<'f> {
     /// A file, for a caller.
     ///
     /// # Errors
-    /// `EPERM` for callers that may not write to the file; those of what has no contents, and of what is not changed.
+    /// `EPERM` for callers that may not write to the file; `EBUSY` while a file is defragmented for another one, except
+    /// for the administrator; those of what has no contents, and of what is not changed.
     pub(super) fn new(server: &'f Server, caller: Caller, file: &'f dyn Inode) -> Answer<Self> {
         must_be_mounted_writable(server)?;
         let attr = server.shown_attr(file)?;
         server.check(attr.kind.refuse_without_contents())?;
         // The file need not be open for writing: a program that runs is not.
-        if !server.options.no_permission_checks && !caller.is_admin() {
+        let is_admin = caller.is_admin();
+        if !server.options.no_permission_checks && !is_admin {
             let user = caller.context()?.credentials;
             match check_access(file, &attr, &user, Access::WRITE) {
                 Err(Error::Condition(Condition::AccessDenied)) => return Err(Errno::PERM),
                 checked => server.check(checked)?,
             }
         }
-        Ok(Self { server, file })
+        let turn = if is_admin {
+            None
+        } else {
+            Some(server.defragmenting.turn.try_lock().ok_or(Errno::BUSY)?)
+        };
+        Ok(Self {
+            server,
+            file,
+            _turn: turn,
+        })
     }
 
     /// Writes extents of a range anew, for platter itself.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is longer than [`DEFRAGMENTED_BYTES_MAX`].
     pub(super) fn defragment(&self, input: &[u8]) -> Answer<Vec<u8>> {
         let asked: DefragmentRange = argument(input)?;
+        if asked.end.saturating_sub(asked.start) > DEFRAGMENTED_BYTES_MAX {
+            return Err(Errno::INVAL);
+        }
         let method = text(&asked.compression)?;
         let method = str::from_utf8(method).map_err(|_| Errno::INVAL)?;
         let written_bytes = self.carry_out(&Defragment {
@@ -88,7 +117,7 @@ impl<'f> Fragmented<'f> {
             extent_bytes: EXTENT_BYTES,
             ..Defragment::default()
         };
-        self.carry_out(&all).map(|_| Vec::new())
+        self.carry_out_in_steps(&all)
     }
 
     /// The same, of a range.
@@ -106,7 +135,24 @@ impl<'f> Fragmented<'f> {
             extent_bytes,
             compression: compression(&asked)?,
         };
-        self.carry_out(&request).map(|_| Vec::new())
+        self.carry_out_in_steps(&request)
+    }
+
+    /// Other callers get at the file between two steps, and a shutdown or a remount ends them.
+    fn carry_out_in_steps(&self, request: &Defragment) -> Answer<Vec<u8>> {
+        let step = |range| {
+            must_be_mounted_writable(self.server)?;
+            self.carry_out(&Defragment {
+                range,
+                ..request.clone()
+            })
+        };
+        let data = |from| {
+            let found = self.file.seek(from, SeekTarget::Data);
+            self.server.check(found)
+        };
+        defragment_in_steps(&request.range, step, data)?;
+        Ok(Vec::new())
     }
 
     fn carry_out(&self, request: &Defragment) -> Answer<u64> {
@@ -135,9 +181,123 @@ fn compression(asked: &DefragRange) -> Answer<Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use platter_memfs::{HookedInode, Hooks, MemFs, MemFsLimits};
+    use platter_vfs::{CreateKind, FixedClock, Timestamp};
     use zerocopy::FromZeros;
 
     use super::*;
+    use crate::MountOptions;
+
+    const MIB: u64 = 1 << 20;
+    /// A caller that cannot be seen, and so is not the administrator.
+    const OTHER: Caller = Caller {
+        uid: 1,
+        gid: 1,
+        pid: 0,
+    };
+
+    /// A file that is asked to defragment ranges.
+    #[derive(Debug)]
+    struct Asked {
+        server: Arc<Server>,
+        ranges: Mutex<Vec<Range<u64>>>,
+        /// The next one shuts the mount down.
+        shuts_down: AtomicBool,
+    }
+
+    impl Hooks for Asked {
+        fn defragment(&self, _: &dyn Inode, request: &Defragment) -> platter_vfs::Result<u64> {
+            self.ranges.lock().push(request.range.clone());
+            let shuts_down = self.shuts_down.load(Ordering::Relaxed);
+            self.server.shut_down.store(shuts_down, Ordering::Relaxed);
+            Ok(0)
+        }
+    }
+
+    impl Asked {
+        /// Hooks of a file with data at its beginning and after 80 MiB, and the file.
+        fn file() -> (Arc<Self>, HookedInode<Self>) {
+            let clock = FixedClock::new(Timestamp::default(), 0);
+            let fs = MemFs::new(Arc::new(clock), MemFsLimits::default());
+            let file = fs.plant(b"file", CreateKind::Regular, 0o644).unwrap();
+            for offset in [0, 80 * MIB] {
+                file.write_at(offset, &[1; 4096]).unwrap();
+            }
+            let options = MountOptions {
+                no_permission_checks: true,
+                ..MountOptions::default()
+            };
+            let asked = Arc::new(Self {
+                server: Arc::new(Server::new(Arc::new(fs), options).unwrap()),
+                ranges: Mutex::default(),
+                shuts_down: AtomicBool::new(false),
+            });
+            (Arc::clone(&asked), HookedInode::new(file, asked))
+        }
+
+        /// The ranges since the last call, in MiB.
+        fn take(&self) -> Vec<Range<u64>> {
+            let ranges = std::mem::take(&mut *self.ranges.lock());
+            let in_mib = |range: Range<u64>| range.start / MIB..range.end / MIB;
+            ranges.into_iter().map(in_mib).collect()
+        }
+    }
+
+    #[test]
+    fn file_is_defragmented_in_steps_past_its_holes() {
+        let (asked, file) = Asked::file();
+        let file = Fragmented::new(&asked.server, OTHER, &file).unwrap();
+        file.defragment_all().unwrap();
+        assert_eq!(asked.take(), [0..32, 80..112]);
+        let range = |start, len_bytes| DefragRange {
+            start,
+            len_bytes,
+            ..DefragRange::new_zeroed()
+        };
+        let defragment = |range: DefragRange| file.defragment_range(range.as_bytes());
+        defragment(range(MIB, 40 * MIB)).unwrap();
+        defragment(range(60 * MIB, 30 * MIB)).unwrap();
+        defragment(range(70 * MIB, u64::MAX)).unwrap();
+        assert_eq!(asked.take(), [1..33, 60..90, 70..102]);
+        asked.shuts_down.store(true, Ordering::Relaxed);
+        assert_eq!(file.defragment_all(), Err(Errno::IO));
+        assert_eq!(asked.take().len(), 1);
+    }
+
+    #[test]
+    fn long_range_is_not_one_step() {
+        let (asked, file) = Asked::file();
+        let file = Fragmented::new(&asked.server, OTHER, &file).unwrap();
+        let defragment = |range: Range<u64>| {
+            let range = DefragmentRange::new(&range, 0, None).unwrap();
+            file.defragment(range.as_bytes()).map(drop)
+        };
+        assert_eq!(defragment(MIB..33 * MIB), Ok(()));
+        assert_eq!(asked.take().len(), 1);
+        for end in [33 * MIB + 1, u64::MAX] {
+            assert_eq!(defragment(MIB..end), Err(Errno::INVAL));
+        }
+        assert!(asked.take().is_empty());
+    }
+
+    #[test]
+    fn one_file_is_defragmented_for_others_at_once() {
+        let (asked, file) = Asked::file();
+        let begin = |caller| Fragmented::new(&asked.server, caller, &file);
+        let first = begin(OTHER).unwrap();
+        assert_eq!(begin(OTHER).err(), Some(Errno::BUSY));
+        let admin = Caller {
+            pid: std::process::id(),
+            ..OTHER
+        };
+        assert!(begin(admin).is_ok());
+        drop(first);
+        assert!(begin(OTHER).is_ok());
+    }
 
     #[test]
     fn methods_are_those_of_their_numbers() {

@@ -86,6 +86,7 @@ pub(crate) struct Server {
     broken: AtomicBool,
     /// The command on its devices that was given last.
     devices: devices::LastJob,
+    defragmenting: extents::DefragmentTurn,
     /// What it says of itself, for a caller that reads it in parts.
     report: ioctl::LastReport,
     /// The filesystem was shut down: contents are neither read nor changed any more.
@@ -104,6 +105,7 @@ impl Server {
             device: OnceLock::new(),
             broken: AtomicBool::new(false),
             devices: devices::LastJob::default(),
+            defragmenting: extents::DefragmentTurn::default(),
             report: ioctl::LastReport::default(),
             shut_down: AtomicBool::new(false),
         })
