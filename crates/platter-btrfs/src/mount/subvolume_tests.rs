@@ -17,8 +17,9 @@ use platter_vfs::{
 use super::Btrfs;
 use super::write_tests::{colliding, mount, name, read};
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::send_stream::{Command, Source, StreamWriter};
 use crate::ondisk::uuid_item::UuidItem;
-use crate::ondisk::{Key, TreeId};
+use crate::ondisk::{Generation, Key, TreeId};
 use crate::ops::dead_subvolumes;
 use crate::txn::tests::Random;
 use crate::txn::tests::crash::store;
@@ -314,6 +315,49 @@ fn full_item_of_a_received_uuid_takes_no_more() {
     mounted.sync().unwrap();
     assert_eq!(all(&mounted)[&b"other"[..]].received_uuid, None);
     drop((sub, copy, other, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+#[test]
+fn received_data_is_durable_before_its_mark() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let source = Source {
+        uuid: Uuid::from_u128(77),
+        generation: Generation(5),
+    };
+    let path = &b"file"[..];
+    let mut stream = Vec::new();
+    let mut writer = StreamWriter::begin(&mut stream, 1).unwrap();
+    for command in [
+        Command::Subvolume {
+            path: b"sub",
+            source,
+        },
+        Command::MakeFile { path, inode: 257 },
+        Command::Write {
+            path,
+            offset: 0,
+            data: &vec![7; 40_000],
+        },
+        Command::End,
+    ] {
+        writer.put(&command).unwrap();
+    }
+    let (context, mut input) = (Context::root(), &stream[..]);
+    let ops = subvolumes(&mounted);
+    let received = ops.receive(&context, root.id(), &mut input, &mut |_| ());
+    received.unwrap();
+    let all = all(&mounted);
+    let sub = &all[&b"sub"[..]];
+    assert!(sub.read_only, "{sub:?}");
+    // A commit lies between.
+    let marked = sub.received.unwrap().generation;
+    assert!(marked > sub.created_generation, "{sub:?}");
+    drop(root);
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();

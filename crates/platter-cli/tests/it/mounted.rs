@@ -183,6 +183,11 @@ fn streams_are_received_into_a_mount() {
     let path = |path: &str| workshop.path("mnt").join(path);
     let text = workshop.read(&["receive", "mnt/backup", "-f", "full"]);
     assert_eq!(text, "received first as subvolume 256\n");
+    let listed = workshop.document("subvolume_list", &["--json", "subvolume", "list", "mnt"]);
+    // It was marked in a transaction after those of its data.
+    let made = listed[1]["created_generation"].as_u64().unwrap();
+    let marked = listed[1]["received"]["generation"].as_u64().unwrap();
+    assert!(marked > made, "{listed}");
     assert_eq!(fs::read(path("backup/first/dir/other")).unwrap(), b"one\n");
     let refused = fs::write(path("backup/first/new"), "no").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);

@@ -153,9 +153,10 @@ impl<'d> Receiver<'d> {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        // The kernel passes on what it has of a file before that is closed, and what it did not is reported here.
+        // The kernel passes on what it has of a file before that is closed, and what it did not is reported here. No
+        // crash leaves the mark without the data.
         current.tree.forget();
-        self.control.flush_cache()?;
+        self.control.sync()?;
         let source = current.source;
         let control = &current.control;
         control.set_received(source.uuid, source.generation.0)?;

@@ -142,6 +142,8 @@ impl Receiver<'_> {
             time: Timestamp::default(),
         };
         let (id, uuid) = (current.id, current.source.uuid);
+        // No crash leaves the mark without the data.
+        sync::sync_fs(self.fs)?;
         {
             let _writer = self.fs.writers.enter();
             flags::set_received(self.fs, id, uuid, sent)?;
