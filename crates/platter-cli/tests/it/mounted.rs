@@ -244,6 +244,42 @@ fn streams_are_received_into_a_mount() {
 }
 
 #[test]
+fn incomplete_subvolume_that_cannot_be_deleted_is_named() {
+    let workshop = Workshop::new();
+    workshop.btrfs(SENT);
+    fs::rename(workshop.path("pool.img"), workshop.path("source.img")).unwrap();
+    workshop.read(&["send", "source.img:/first", "-f", "full"]);
+    let whole = fs::read(workshop.path("full")).unwrap();
+    let mounted = workshop.mount_btrfs("mkdir backup", "rw");
+    let mut receive = workshop.command(&["receive", "mnt/backup"]);
+    receive.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut receive = receive.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = receive.stdin.take().unwrap();
+    input.write_all(&whole[..whole.len() / 2]).unwrap();
+    let root = workshop.path("mnt/backup/first");
+    for _ in 0..1000 {
+        if root.is_dir() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // It has another one in it, which is not of the stream.
+    workshop.read(&["subvolume", "create", "mnt/backup/first/nested"]);
+    drop(input);
+    let ran = Ran::of(&receive.wait_with_output().unwrap());
+    assert_eq!(ran.status, 1, "{}", ran.err);
+    let left = "platter: mnt/backup/first: directory not empty; the subvolume is left\n";
+    assert!(ran.err.contains(left), "{}", ran.err);
+    let listed = workshop.document("subvolume_list", &["--json", "subvolume", "list", "mnt"]);
+    assert_eq!(listed[1]["path"], "backup/first");
+    assert_eq!(listed[1]["received"], Value::Null);
+    for path in ["mnt/backup/first/nested", "mnt/backup/first"] {
+        workshop.read(&["subvolume", "delete", path]);
+    }
+    workshop.unmount_and_check(mounted);
+}
+
+#[test]
 fn stream_is_not_received_by_another_format() {
     let workshop = Workshop::new();
     workshop.btrfs(SENT);

@@ -16,6 +16,7 @@ use super::apply::{Failure, apply, copy};
 use super::origins::Origins;
 use super::tree::SubvolumeTree;
 use crate::commands::mounted::{mount, named};
+use crate::console;
 
 /// A subvolume that is being received.
 struct Current {
@@ -141,8 +142,7 @@ impl<'d> Receiver<'d> {
                 Ok(())
             }
             Err(error) => {
-                // What cannot be deleted stays, and is not marked as received.
-                let _ = self.control.delete_subvolume(name);
+                self.delete(name);
                 Err(error.into())
             }
         }
@@ -177,15 +177,27 @@ impl<'d> Receiver<'d> {
     fn discard(&mut self) {
         if let Some(Current { name, tree, .. }) = self.current.take() {
             drop(tree);
-            // What cannot be deleted stays, and is not marked as received.
-            let _ = self.control.delete_subvolume(&name);
+            self.delete(&name);
         }
+    }
+
+    /// Deletes a subvolume, or says that it is left.
+    fn delete(&self, name: &[u8]) {
+        if let Err(error) = self.control.delete_subvolume(name) {
+            let error = named(&self.path(name), &error);
+            console::complain(format_args!("{error}; the subvolume is left"));
+        }
+    }
+
+    /// The path of a subvolume.
+    fn path(&self, name: &[u8]) -> PathBuf {
+        self.dir.join(OsStr::from_bytes(name))
     }
 
     /// An error with the path of the subvolume.
     fn error(&self, failure: Failure) -> Error {
-        let path: PathBuf = match &self.current {
-            Some(current) => self.dir.join(OsStr::from_bytes(&current.name)),
+        let path = match &self.current {
+            Some(current) => self.path(&current.name),
             None => self.dir.to_owned(),
         };
         match failure {
