@@ -22,6 +22,7 @@ mod mounted;
 mod owners;
 mod pool;
 mod readme;
+mod receive;
 mod resize;
 mod same_bytes;
 mod stream;

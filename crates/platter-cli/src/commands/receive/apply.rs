@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use platter::FileKind;
 use platter::stream::{StreamCommand as Command, decode_data, inode_flags};
 use platter::vfs::{Error, Timestamp, Unsupported};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, Timespec, Timestamps, Uid,
-    XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, Timespec, Timestamps,
+    UTIME_OMIT, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -213,6 +213,32 @@ fn set_flags(tree: &mut SubvolumeTree, path: &[u8], flags: u64) -> Result<(), Fa
 
 /// Bytes that are copied at once where they cannot be shared.
 const COPIED_BYTES: usize = 1 << 20;
+
+/// As [`copy`], of a file whose time of access may have come before, and stays.
+pub(super) fn copy_unaccessed(
+    source: &File,
+    range: (u64, u64),
+    target: &File,
+    to: u64,
+) -> io::Result<()> {
+    let before = source.metadata()?;
+    copy(source, range, target, to)?;
+    let times = Timestamps {
+        last_access: Timespec {
+            tv_sec: before.atime(),
+            tv_nsec: before.atime_nsec(),
+        },
+        last_modification: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+    };
+    match rustix::fs::futimens(source, &times) {
+        // Flags that came before forbid it.
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
 
 /// Copies a range of a file to another, or the same, which then share what the filesystem lets them.
 pub(super) fn copy(

@@ -12,7 +12,7 @@ use platter::{Error, Escaped};
 use platter_fuse::Control;
 use rustix::io::Errno;
 
-use super::apply::{Failure, apply, copy};
+use super::apply::{Failure, apply, copy, copy_unaccessed};
 use super::origins::Origins;
 use super::tree::SubvolumeTree;
 use crate::commands::mounted::{mount, named};
@@ -109,14 +109,17 @@ impl<'d> Receiver<'d> {
             source_offset,
         } = *command
         {
-            let from = if source.uuid == current.source.uuid {
-                current.tree.reader(source_path)?
-            } else {
-                self.origins.find(source)?.reader(source_path)?
-            };
-            let target = current.tree.writer(path)?;
             let range = (source_offset, source_offset.saturating_add(len_bytes));
-            return Ok(copy(&from, range, &target, offset)?);
+            if source.uuid == current.source.uuid {
+                let from = current.tree.reader(source_path)?;
+                let to = current.tree.writer(path)?;
+                copy_unaccessed(&from, range, &to, offset)?;
+            } else {
+                let from = self.origins.find(source)?.reader(source_path)?;
+                let to = current.tree.writer(path)?;
+                copy(&from, range, &to, offset)?;
+            }
+            return Ok(());
         }
         apply(&mut current.tree, command)
     }

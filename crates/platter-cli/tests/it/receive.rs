@@ -1,0 +1,162 @@
+//! Streams made by hand that are received into a mount.
+//!
+//! They need the FUSE device and the superuser.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+
+/// Numbers of commands.
+mod kind {
+    pub(super) const SUBVOL: u16 = 1;
+    pub(super) const MKFILE: u16 = 3;
+    pub(super) const WRITE: u16 = 15;
+    pub(super) const CLONE: u16 = 16;
+    pub(super) const UTIMES: u16 = 20;
+    pub(super) const END: u16 = 21;
+}
+
+/// Numbers of attributes.
+mod attribute {
+    pub(super) const UUID: u16 = 1;
+    pub(super) const GENERATION: u16 = 2;
+    pub(super) const CHANGED: u16 = 9;
+    pub(super) const MODIFIED: u16 = 10;
+    pub(super) const ACCESSED: u16 = 11;
+    pub(super) const PATH: u16 = 15;
+    pub(super) const FILE_OFFSET: u16 = 18;
+    pub(super) const DATA: u16 = 19;
+    pub(super) const CLONE_UUID: u16 = 20;
+    pub(super) const CLONE_GENERATION: u16 = 21;
+    pub(super) const CLONE_PATH: u16 = 22;
+    pub(super) const CLONE_OFFSET: u16 = 23;
+    pub(super) const CLONE_LEN: u16 = 24;
+}
+
+/// The UUID of what is sent, and its generation.
+const SENT_UUID: [u8; 16] = [7; 16];
+const SENT_GENERATION: u64 = 70;
+
+/// A send stream of the subvolume `sub`.
+struct Stream(Vec<u8>);
+
+impl Stream {
+    fn new() -> Self {
+        let begun = Self(b"btrfs-stream\0\x01\0\0\0".to_vec());
+        begun.with(
+            kind::SUBVOL,
+            &[
+                (attribute::PATH, b"sub"),
+                (attribute::UUID, &SENT_UUID),
+                (attribute::GENERATION, &SENT_GENERATION.to_le_bytes()),
+            ],
+        )
+    }
+
+    /// Adds a command with attributes.
+    fn with(mut self, kind: u16, attributes: &[(u16, &[u8])]) -> Self {
+        let mut body = Vec::new();
+        for (number, value) in attributes {
+            body.extend(number.to_le_bytes());
+            body.extend(u16::try_from(value.len()).unwrap().to_le_bytes());
+            body.extend_from_slice(value);
+        }
+        let mut header = u32::try_from(body.len()).unwrap().to_le_bytes().to_vec();
+        header.extend(kind.to_le_bytes());
+        let checksum = crc32c(&[&header[..], &[0; 4][..], &body[..]].concat());
+        self.0.extend(header);
+        self.0.extend(checksum.to_le_bytes());
+        self.0.extend(body);
+        self
+    }
+
+    /// Adds a command that has a path alone.
+    fn at(self, kind: u16, path: &str) -> Self {
+        self.with(kind, &[(attribute::PATH, path.as_bytes())])
+    }
+
+    fn write(self, path: &str, data: &[u8]) -> Self {
+        self.with(
+            kind::WRITE,
+            &[
+                (attribute::PATH, path.as_bytes()),
+                (attribute::FILE_OFFSET, &[0; 8]),
+                (attribute::DATA, data),
+            ],
+        )
+    }
+
+    /// Adds a clone of the beginning of a file of the same subvolume.
+    fn clone_of(self, path: &str, source: &str, len_bytes: u64) -> Self {
+        self.with(
+            kind::CLONE,
+            &[
+                (attribute::PATH, path.as_bytes()),
+                (attribute::FILE_OFFSET, &[0; 8]),
+                (attribute::CLONE_LEN, &len_bytes.to_le_bytes()),
+                (attribute::CLONE_UUID, &SENT_UUID),
+                (attribute::CLONE_GENERATION, &SENT_GENERATION.to_le_bytes()),
+                (attribute::CLONE_PATH, source.as_bytes()),
+                (attribute::CLONE_OFFSET, &[0; 8]),
+            ],
+        )
+    }
+
+    /// Adds times in seconds.
+    fn times(self, path: &str, accessed: u64, modified: u64) -> Self {
+        let time = |seconds: u64| [&seconds.to_le_bytes()[..], &[0; 4][..]].concat();
+        self.with(
+            kind::UTIMES,
+            &[
+                (attribute::PATH, path.as_bytes()),
+                (attribute::ACCESSED, &time(accessed)),
+                (attribute::MODIFIED, &time(modified)),
+                (attribute::CHANGED, &time(modified)),
+            ],
+        )
+    }
+
+    /// Writes it to `stream`, with its end.
+    fn save(self, workshop: &Workshop) {
+        let whole = self.with(kind::END, &[]);
+        fs::write(workshop.path("stream"), whole.0).unwrap();
+    }
+}
+
+/// The checksum of a command.
+fn crc32c(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            let shifted = crc >> 1;
+            if crc & 1 == 0 {
+                shifted
+            } else {
+                shifted ^ 0x82f6_3b78
+            }
+        })
+    })
+}
+
+#[test]
+fn clone_leaves_the_time_of_access_of_its_source() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("mkdir in", "rw");
+    Stream::new()
+        .at(kind::MKFILE, "one")
+        .write("one", &[7; 8192])
+        .times("one", MODIFIED, MODIFIED + 10)
+        .at(kind::MKFILE, "two")
+        .clone_of("two", "one", 8192)
+        .clone_of("two", "one", 4096)
+        .save(&workshop);
+    workshop.read(&["receive", "mnt/in", "-f", "stream"]);
+    // The kernel has nothing of it in memory.
+    workshop.read(&["umount", "mnt"]);
+    workshop.read(&["mount", "pool.img", "mnt"]);
+    let one = fs::metadata(workshop.path("mnt/in/sub/one")).unwrap();
+    let expected = [MODIFIED, MODIFIED + 10].map(|time| i64::try_from(time).unwrap());
+    assert_eq!([one.atime(), one.mtime()], expected);
+    let two = fs::read(workshop.path("mnt/in/sub/two")).unwrap();
+    assert!(two == [7; 8192]);
+    workshop.unmount_and_check(mounted);
+}
