@@ -218,7 +218,7 @@ fn streams_are_received_into_a_mount() {
         &workshop,
         "if platter receive mnt/other -f full 2>message; then exit 9; fi; cat message\n",
     );
-    assert_eq!(printed, "platter: mnt/other: operation not permitted\n");
+    assert_eq!(printed, "platter: mnt/other: permission denied\n");
     workshop.read(&["receive", "mnt/other", "-f", "changed"]);
     workshop.read(&[
         "subvolume",

@@ -160,3 +160,23 @@ fn clone_leaves_the_time_of_access_of_its_source() {
     assert!(two == [7; 8192]);
     workshop.unmount_and_check(mounted);
 }
+
+#[test]
+fn whole_stream_is_received_into_a_bind_mount() {
+    let workshop = Workshop::new();
+    let mounted = workshop.mount_btrfs("mkdir in", "rw");
+    Stream::new()
+        .at(kind::MKFILE, "one")
+        .write("one", b"text")
+        .save(&workshop);
+    fs::create_dir(workshop.path("bound")).unwrap();
+    // What is mounted there is no subvolume.
+    let script = "mount --bind mnt/in bound\nexec \"$1\" receive bound -f stream";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation=private", "sh", "-euc", script]);
+    unshare.args(["sh", env!("CARGO_BIN_EXE_platter")]);
+    run_tool(unshare.current_dir(workshop.path("")), "");
+    let one = fs::read(workshop.path("mnt/in/sub/one")).unwrap();
+    assert_eq!(one, b"text");
+    workshop.unmount_and_check(mounted);
+}

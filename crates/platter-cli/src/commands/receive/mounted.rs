@@ -59,7 +59,7 @@ impl<'d> Receiver<'d> {
         Ok(Self {
             dir,
             control,
-            origins: Origins::of(&mount.mountpoint)?,
+            origins: Origins::of(mount.mountpoint),
             current: None,
             received: Vec::new(),
         })

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use platter::stream::{SourceRank, StreamGeneration, StreamSource};
 use platter::vfs::Uuid;
@@ -19,26 +19,29 @@ const KNOWN_MAX: usize = 64;
 /// Subvolumes that were found.
 #[derive(Debug)]
 pub(super) struct Origins {
-    /// The root directory of the mount, and its path from the top-level subvolume.
-    root: File,
-    control: Control,
-    root_path: Vec<u8>,
+    mountpoint: PathBuf,
+    /// Where they are looked for, once a stream refers to one.
+    root: Option<MountRoot>,
     known: HashMap<(Uuid, u64), SubvolumeTree>,
+}
+
+/// The root directory of a mount.
+#[derive(Debug)]
+struct MountRoot {
+    dir: File,
+    control: Control,
+    /// Its path from the top-level subvolume.
+    path: Vec<u8>,
 }
 
 impl Origins {
     /// Those of a mount. Only its administrator finds them.
-    pub(super) fn of(mountpoint: &Path) -> io::Result<Self> {
-        let control = Control::open(mountpoint)?;
-        let id = control.subvolume_id()?;
-        let root = control.next_subvolume(id)?;
-        let (root, _) = root.filter(|(root, _)| root.id == id).ok_or(Errno::NOENT)?;
-        Ok(Self {
-            root: File::open(mountpoint)?,
-            control,
-            root_path: root.path,
+    pub(super) fn of(mountpoint: PathBuf) -> Self {
+        Self {
+            mountpoint,
+            root: None,
             known: HashMap::new(),
-        })
+        }
     }
 
     /// Forgets what was found, after a subvolume was made.
@@ -54,12 +57,45 @@ impl Origins {
         let key = (source.uuid, source.generation.0);
         let tree = match self.known.remove(&key) {
             Some(known) => known,
-            None => self.open(&self.best(source)?)?,
+            None => self.root()?.find(source)?,
         };
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
         Ok(self.known.entry(key).or_insert(tree))
+    }
+
+    fn root(&mut self) -> io::Result<&MountRoot> {
+        let root = match self.root.take() {
+            Some(root) => root,
+            None => MountRoot::open(&self.mountpoint)?,
+        };
+        Ok(self.root.insert(root))
+    }
+}
+
+impl MountRoot {
+    fn open(mountpoint: &Path) -> io::Result<Self> {
+        let control = Control::open(mountpoint)?;
+        let id = control.subvolume_id()?;
+        let root = control.next_subvolume(id)?;
+        let (root, _) = root.filter(|(root, _)| root.id == id).ok_or(Errno::NOENT)?;
+        Ok(Self {
+            dir: File::open(mountpoint)?,
+            control,
+            path: root.path,
+        })
+    }
+
+    fn find(&self, source: StreamSource) -> io::Result<SubvolumeTree> {
+        let subvolume = self.best(source)?;
+        let path = path_below(&self.path, &subvolume.path).ok_or(Errno::NOENT)?;
+        let tree = SubvolumeTree::open(&self.dir, path)?;
+        // Another one may have the name by now.
+        if tree.control()?.subvolume_id()? != subvolume.id {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(tree)
     }
 
     /// The subvolume that matches best.
@@ -75,16 +111,6 @@ impl Origins {
         }
         let (_, best) = best.ok_or(Errno::NOENT)?;
         Ok(best)
-    }
-
-    fn open(&self, subvolume: &Subvolume) -> io::Result<SubvolumeTree> {
-        let path = path_below(&self.root_path, &subvolume.path).ok_or(Errno::NOENT)?;
-        let tree = SubvolumeTree::open(&self.root, path)?;
-        // Another one may have the name by now.
-        if tree.control()?.subvolume_id()? != subvolume.id {
-            return Err(Errno::NOENT.into());
-        }
-        Ok(tree)
     }
 }
 
