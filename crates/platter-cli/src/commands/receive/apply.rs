@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::thread;
+use std::time::Duration;
 
 use platter::FileKind;
 use platter::stream::{StreamCommand as Command, decode_data, inode_flags};
@@ -23,6 +25,10 @@ const DIR_PERMISSIONS: u32 = 0o700;
 const VERITY: u32 = 0x10_0000;
 /// The modes of `fallocate(2)` that a stream may have: space taken or freed, zeros.
 const FALLOCATE_MODES: [u32; 5] = [0, 1, 3, 0x10, 0x11];
+
+/// How often flags are set, and the time between two attempts.
+const FLAGS_ATTEMPTS: u32 = 20;
+const FLAGS_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a command is not carried out.
 #[derive(Debug)]
@@ -205,10 +211,21 @@ fn set_flags(tree: &mut SubvolumeTree, path: &[u8], flags: u64) -> Result<(), Fa
     let file = found.open(OFlags::RDONLY)?;
     let kept = rustix::fs::ioctl_getflags(&file)?.bits() & VERITY;
     let flags = IFlags::from_bits_retain(inode_flags(flags) | kept);
-    match rustix::fs::ioctl_setflags(&file, flags) {
+    match set_flags_patiently(&file, flags) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// A server whose threads are all busy refuses for some time.
+fn set_flags_patiently(file: &File, flags: IFlags) -> Result<(), Errno> {
+    for _ in 1..FLAGS_ATTEMPTS {
+        match rustix::fs::ioctl_setflags(file, flags) {
+            Err(Errno::AGAIN) => thread::sleep(FLAGS_PAUSE),
+            set => return set,
+        }
+    }
+    rustix::fs::ioctl_setflags(file, flags)
 }
 
 /// Bytes that are copied at once where they cannot be shared.
