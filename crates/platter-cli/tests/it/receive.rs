@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use super::mount::Mounted;
 use super::*;
 
 /// Numbers of commands.
@@ -14,6 +15,7 @@ mod kind {
     pub(super) const CLONE: u16 = 16;
     pub(super) const UTIMES: u16 = 20;
     pub(super) const END: u16 = 21;
+    pub(super) const FILEATTR: u16 = 24;
 }
 
 /// Numbers of attributes.
@@ -31,6 +33,7 @@ mod attribute {
     pub(super) const CLONE_PATH: u16 = 22;
     pub(super) const CLONE_OFFSET: u16 = 23;
     pub(super) const CLONE_LEN: u16 = 24;
+    pub(super) const FILEATTR: u16 = 26;
 }
 
 /// The UUID of what is sent, and its generation.
@@ -178,5 +181,33 @@ fn whole_stream_is_received_into_a_bind_mount() {
     run_tool(unshare.current_dir(workshop.path("")), "");
     let one = fs::read(workshop.path("mnt/in/sub/one")).unwrap();
     assert_eq!(one, b"text");
+    workshop.unmount_and_check(mounted);
+}
+
+#[test]
+fn flags_that_contradict_each_other_leave_the_others() {
+    let workshop = Workshop::new();
+    workshop.btrfs("mkdir image mount");
+    // NODATACOW, NOATIME and COMPRESS.
+    let flags = 1_u64 << 1 | 1 << 9 | 1 << 11;
+    Stream::new()
+        .at(kind::MKFILE, "one")
+        .with(
+            kind::FILEATTR,
+            &[
+                (attribute::PATH, b"one"),
+                (attribute::FILEATTR, &flags.to_le_bytes()),
+            ],
+        )
+        .save(&workshop);
+    workshop.read(&["receive", "pool.img:/image", "-f", "stream"]);
+    let mounted = Mounted::with(&workshop, "rw", "pool.img");
+    workshop.read(&["receive", "mnt/mount", "-f", "stream"]);
+    for dir in ["image", "mount"] {
+        let one = fs::File::open(workshop.path("mnt").join(dir).join("sub/one")).unwrap();
+        let flags = rustix::fs::ioctl_getflags(&one).unwrap().bits();
+        // NOCOW, NOCOMP, NOATIME and COMPR.
+        assert_eq!(flags & 0x80_0484, 0x80, "{dir}: {flags:#x}");
+    }
     workshop.unmount_and_check(mounted);
 }

@@ -23,6 +23,8 @@ const FILE_PERMISSIONS: u32 = 0o600;
 const DIR_PERMISSIONS: u32 = 0o700;
 /// `FS_VERITY_FL`.
 const VERITY: u32 = 0x10_0000;
+/// `FS_COMPR_FL`, `FS_NOCOMP_FL` and `FS_NOCOW_FL`: how contents are stored, which a file may refuse.
+const STORAGE: u32 = 0x80_0404;
 /// The modes of `fallocate(2)` that a stream may have: space taken or freed, zeros.
 const FALLOCATE_MODES: [u32; 5] = [0, 1, 3, 0x10, 0x11];
 
@@ -209,12 +211,16 @@ fn set_flags(tree: &mut SubvolumeTree, path: &[u8], flags: u64) -> Result<(), Fa
         return Ok(());
     }
     let file = found.open(OFlags::RDONLY)?;
-    let kept = rustix::fs::ioctl_getflags(&file)?.bits() & VERITY;
-    let flags = IFlags::from_bits_retain(inode_flags(flags) | kept);
-    match set_flags_patiently(&file, flags) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
-        Err(errno) => Err(errno.into()),
+    let before = rustix::fs::ioctl_getflags(&file)?.bits();
+    let all = inode_flags(flags) | before & VERITY;
+    let others = all & !STORAGE | before & STORAGE;
+    for flags in [all, others] {
+        match set_flags_patiently(&file, IFlags::from_bits_retain(flags)) {
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {}
+            set => return set.map_err(Failure::from),
+        }
     }
+    Ok(())
 }
 
 /// A server whose threads are all busy refuses for some time.

@@ -1,7 +1,8 @@
 //! The commands that change a subvolume.
 
 use platter_vfs::{
-    Condition, CreateKind, FallocateMode, FileKind, RenameMode, Result, SetAttr, SetTime, XattrMode,
+    Condition, CreateKind, Error, FallocateMode, FileKind, RenameMode, Result, SetAttr, SetTime,
+    XattrMode,
 };
 
 use super::{Receiver, unsupported};
@@ -13,6 +14,9 @@ use crate::ondisk::send_stream::Command;
 const FILE_PERMISSIONS: u32 = 0o600;
 /// Permissions of a directory until they are set.
 const DIR_PERMISSIONS: u32 = 0o700;
+
+/// `FS_COMPR_FL`, `FS_NOCOMP_FL` and `FS_NOCOW_FL`: how contents are stored, which a file may refuse.
+const STORAGE: u32 = 0x80_0404;
 
 /// The mode of `fallocate(2)`.
 fn fallocate_mode(mode: u32) -> Option<FallocateMode> {
@@ -191,20 +195,20 @@ fn set_flags(receiver: &mut Receiver<'_>, path: &[u8], flags: u64) -> Result<()>
     let number = file.id().number;
     let item = inode::find(receiver.fs.context(), tree, number)?;
     let mut item = item.ok_or(Condition::Stale)?;
+    let before = inode::shown_flags(item.flags);
     let kept = item.flags & InodeFlags::VERITY;
     item.flags = InodeFlags::from_bits_truncate(flags).difference(InodeFlags::VERITY) | kept;
-    let flags = Some(inode::attr(&item, number, receiver.fs.context().sector_bytes()).flags);
-    match file.set_attr(
-        &receiver.context,
-        &SetAttr {
-            flags,
+    let all = inode::attr(&item, number, receiver.fs.context().sector_bytes()).flags;
+    let others = all & !STORAGE | before & STORAGE;
+    for flags in [all, others] {
+        let changes = SetAttr {
+            flags: Some(flags),
             ..SetAttr::default()
-        },
-    ) {
-        Ok(_)
-        | Err(platter_vfs::Error::Condition(
-            Condition::NotSupported | Condition::InvalidArgument,
-        )) => Ok(()),
-        Err(error) => Err(error),
+        };
+        match file.set_attr(&receiver.context, &changes) {
+            Err(Error::Condition(Condition::NotSupported | Condition::InvalidArgument)) => {}
+            set => return set.map(|_| ()),
+        }
     }
+    Ok(())
 }
