@@ -91,13 +91,18 @@ impl Stream {
 
     /// Adds a clone of the beginning of a file of the same subvolume.
     fn clone_of(self, path: &str, source: &str, len_bytes: u64) -> Self {
+        self.clone_from(path, (SENT_UUID, source), len_bytes)
+    }
+
+    /// The same, of a file of a subvolume with a UUID.
+    fn clone_from(self, path: &str, (uuid, source): ([u8; 16], &str), len_bytes: u64) -> Self {
         self.with(
             kind::CLONE,
             &[
                 (attribute::PATH, path.as_bytes()),
                 (attribute::FILE_OFFSET, &[0; 8]),
                 (attribute::CLONE_LEN, &len_bytes.to_le_bytes()),
-                (attribute::CLONE_UUID, &SENT_UUID),
+                (attribute::CLONE_UUID, &uuid),
                 (attribute::CLONE_GENERATION, &SENT_GENERATION.to_le_bytes()),
                 (attribute::CLONE_PATH, source.as_bytes()),
                 (attribute::CLONE_OFFSET, &[0; 8]),
@@ -209,5 +214,29 @@ fn flags_that_contradict_each_other_leave_the_others() {
         // NOCOW, NOCOMP, NOATIME and COMPR.
         assert_eq!(flags & 0x80_0484, 0x80, "{dir}: {flags:#x}");
     }
+    workshop.unmount_and_check(mounted);
+}
+
+#[test]
+fn clone_from_a_nested_subvolume_is_refused() {
+    let workshop = Workshop::new();
+    let script = "mkdir in\nbtrfs subvolume create origin\nbtrfs subvolume create origin/nested\n\
+                  echo one > origin/one\necho two > origin/nested/two";
+    let mounted = workshop.mount_btrfs(script, "rw");
+    let listed = workshop.document("subvolume_list", &["--json", "subvolume", "list", "mnt"]);
+    assert_eq!(listed[1]["path"], "origin");
+    let digits = listed[1]["uuid"].as_str().unwrap().replace('-', "");
+    let uuid = u128::from_str_radix(&digits, 16).unwrap().to_be_bytes();
+    let stream = |source| {
+        let stream = Stream::new().at(kind::MKFILE, "copy");
+        stream.clone_from("copy", (uuid, source), 4).save(&workshop);
+    };
+    stream("nested/two");
+    let refused = workshop.refused(&["receive", "mnt/in", "-f", "stream"]);
+    assert!(refused.starts_with("platter: mnt/in/sub: "), "{refused}");
+    stream("one");
+    workshop.read(&["receive", "mnt/in", "-f", "stream"]);
+    let copy = fs::read_to_string(workshop.path("mnt/in/sub/copy")).unwrap();
+    assert_eq!(copy, "one\n");
     workshop.unmount_and_check(mounted);
 }

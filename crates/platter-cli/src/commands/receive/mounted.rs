@@ -23,7 +23,6 @@ struct Current {
     name: Vec<u8>,
     tree: SubvolumeTree,
     control: Control,
-    id: u64,
     /// What it is received from.
     source: StreamSource,
     commands: u64,
@@ -129,16 +128,14 @@ impl<'d> Receiver<'d> {
         let open = || {
             let tree = SubvolumeTree::open(&self.control, name)?;
             let control = tree.control()?;
-            let id = control.subvolume_id()?;
-            Ok::<_, io::Error>((tree, control, id))
+            Ok::<_, io::Error>((tree, control))
         };
         match open() {
-            Ok((tree, control, id)) => {
+            Ok((tree, control)) => {
                 self.current = Some(Current {
                     name: name.to_vec(),
                     tree,
                     control,
-                    id,
                     source,
                     commands: 0,
                 });
@@ -168,7 +165,7 @@ impl<'d> Receiver<'d> {
         self.origins.forget();
         if let Some(done) = self.current.take() {
             self.received.push(Received {
-                id: done.id,
+                id: done.tree.id(),
                 name: done.name,
                 commands: done.commands,
             });

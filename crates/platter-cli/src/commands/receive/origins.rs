@@ -92,7 +92,7 @@ impl MountRoot {
         let path = path_below(&self.path, &subvolume.path).ok_or(Errno::NOENT)?;
         let tree = SubvolumeTree::open(&self.dir, path)?;
         // Another one may have the name by now.
-        if tree.control()?.subvolume_id()? != subvolume.id {
+        if tree.id() != subvolume.id {
             return Err(Errno::NOENT.into());
         }
         Ok(tree)

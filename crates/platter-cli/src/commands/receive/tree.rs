@@ -16,18 +16,30 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(super) struct SubvolumeTree {
     root: Rc<OwnedFd>,
+    /// The number of its tree.
+    id: u64,
     dir: Option<(Vec<u8>, Rc<OwnedFd>)>,
     writer: Option<(Vec<u8>, Rc<File>)>,
 }
 
 impl SubvolumeTree {
     /// The subvolume at a path in a directory.
+    ///
+    /// # Errors
+    /// `EINVAL` where there is none.
     pub(super) fn open(dir: impl AsFd, path: &[u8]) -> io::Result<Self> {
+        let root = open_dir(dir, path)?;
+        let id = Control::open(&path_of(&root))?.subvolume_id()?;
         Ok(Self {
-            root: Rc::new(open_dir(dir, path)?),
+            root: Rc::new(root),
+            id,
             dir: None,
             writer: None,
         })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Its root directory, to ask for what concerns it as a whole.
@@ -77,12 +89,19 @@ impl SubvolumeTree {
     }
 
     /// Opens a regular file to read it.
+    ///
+    /// # Errors
+    /// `EXDEV` for a file of a subvolume in this one.
     pub(super) fn reader(&mut self, path: &[u8]) -> io::Result<File> {
         let found = self.find(path)?;
         if found.kind()? != FileType::RegularFile {
             return Err(Errno::INVAL.into());
         }
-        found.open(OFlags::RDONLY)
+        let file = found.open(OFlags::RDONLY)?;
+        if Control::subvolume_of(&file)? != self.id {
+            return Err(Errno::XDEV.into());
+        }
+        Ok(file)
     }
 
     /// Opens a regular file to change its contents.
