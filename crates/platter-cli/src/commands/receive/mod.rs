@@ -27,9 +27,9 @@ use crate::output::json::{put_name, write_object};
 ///
 /// Streams are those of `btrfs send` and `platter send`, of version 1 or 2. Each subvolume is read-only and in the image
 /// for good when it is complete. After an error, the one that was begun is deleted, and those before it stay; what
-/// a killed process leaves is not marked as received. The superuser receives into a directory of a filesystem that is
-/// mounted by platter, too: what streams refer to has to be in the same mount, and data that comes compressed is stored
-/// as the mount compresses.
+/// a killed process leaves is not marked as received, unless it was complete. The superuser receives into a directory of
+/// a filesystem that is mounted by platter, too: what streams refer to has to be in the same mount, data that comes
+/// compressed is stored as the mount compresses, and no other user should be able to write to the directory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Receive {
     /// The directory to receive into, as IMAGE[@PARTITION][:DIR], or a directory of a mount
