@@ -14,7 +14,7 @@ use crate::txn::{WriteContext, quotas};
 
 pub(super) fn describe(fs: &SuperBlock) -> Description {
     let superblock = &fs.context().superblock;
-    let features = &superblock.features;
+    let features = fs.features();
     let of = |class| {
         move |name: &'static str| Feature {
             name: name.into(),
@@ -157,8 +157,8 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     let allocation = Allocation::of(fs);
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));
-    if let Ok(all) = usage(fs.context()) {
-        let reserve = reserved_bytes(fs.context()).ok();
+    if let Ok(all) = usage(fs) {
+        let reserve = reserved_bytes(fs).ok();
         let unallocated = allocation.unallocated(members);
         details.extend(space_totals(&all, unallocated, reserve));
         details.extend(reserve.map(|bytes| number("reserve_bytes", "global reserve", bytes)));

@@ -29,9 +29,10 @@ pub(super) struct Usage {
 
 /// What the block groups of each kind and profile hold, in the order of their first one. Where the tree
 /// of block groups cannot be read and that is ignored, what it does not say counts as full, as in the kernel.
-pub(super) fn usage(context: &FsContext) -> Result<Vec<Usage>> {
+pub(super) fn usage(fs: &SuperBlock) -> Result<Vec<Usage>> {
+    let context = fs.context();
     let mut all: Vec<Usage> = Vec::new();
-    let mut tree = match group_tree(context) {
+    let mut tree = match group_tree(fs) {
         Err(_) if context.leniency.ignores_bad_roots => None,
         tree => Some(tree?),
     };
@@ -52,8 +53,8 @@ pub(super) fn usage(context: &FsContext) -> Result<Vec<Usage>> {
 }
 
 /// The tree that has the block group items. Its root is read.
-fn group_tree(context: &FsContext) -> Result<Tree> {
-    let compat_ro = context.superblock.features.compat_ro;
+fn group_tree(fs: &SuperBlock) -> Result<Tree> {
+    let (context, compat_ro) = (fs.context(), fs.features().compat_ro);
     let id = if compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
         TreeId::BLOCK_GROUP
     } else {
@@ -94,7 +95,7 @@ fn add(all: &mut Vec<Usage>, chunk: &ChunkItem, used_bytes: u64) {
 pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
     let context = fs.context();
     let superblock = &context.superblock;
-    let usage = usage(context)?;
+    let usage = usage(fs)?;
     let is_data = |usage: &&Usage| usage.flags.contains(BlockGroupFlags::DATA);
     let copies = usage.iter().filter(is_data).map(|usage| usage.copies).max();
     let copies = copies.unwrap_or(1);
@@ -114,7 +115,7 @@ pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
     let total_bytes = now.map_or(superblock.total_bytes, |now| now.total_bytes);
     let blocks = total_bytes / copies / block;
     let free = blocks.saturating_sub(used / copies / block);
-    let reserved = reserved_bytes(context)?;
+    let reserved = reserved_bytes(fs)?;
     let unallocated = unallocated_bytes(context, profile) / copies;
     Ok(StatFs {
         block_bytes: superblock.sector_bytes,
@@ -138,11 +139,12 @@ const RESERVED_BYTES_MAX: u64 = 512 << 20;
 
 /// What the kernel reserves for its own metadata (`GlobalReserve`): the size of the trees that every
 /// transaction changes, and at least what an `unlink` needs.
-pub(super) fn reserved_bytes(context: &FsContext) -> Result<u64> {
+pub(super) fn reserved_bytes(fs: &SuperBlock) -> Result<u64> {
+    let context = fs.context();
     if context.leniency.never_writes {
         return Ok(0);
     }
-    let features = context.superblock.features.compat_ro;
+    let features = fs.features().compat_ro;
     let has_space_tree = features.contains(CompatRo::FREE_SPACE_TREE);
     let mut trees = vec![TreeId::EXTENT, TreeId::CSUM];
     trees.extend(has_space_tree.then_some(TreeId::FREE_SPACE));

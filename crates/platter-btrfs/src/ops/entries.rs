@@ -7,7 +7,6 @@ use super::BtrfsInode;
 use super::state::{States, touch_contents};
 use crate::directory::change::{EntryName, next_index};
 use crate::inode;
-use crate::ondisk::features::Incompat;
 use crate::txn::{Editor, Handle};
 
 /// Adds a name to a directory.
@@ -21,7 +20,8 @@ pub(super) fn add(
     let generation = handle.generation();
     let index = new_index(directory, handle, editor)?;
     let entry = entry(directory, name, inode);
-    entry.add(editor, generation, (kind, index), has_extended(directory))?;
+    let has_extended = handle.has_extended_refs();
+    entry.add(editor, generation, (kind, index), has_extended)?;
     let notes = &directory.fs.log_notes;
     notes.add_name(generation, directory.tree_id(), inode);
     Ok(())
@@ -36,7 +36,7 @@ pub(super) fn check_replacement(
 ) -> Result<()> {
     check_indices(replaced.dir, handle, editor)?;
     let entry = entry(replaced.dir, replaced.name, inode);
-    entry.check_ref(editor, has_extended(replaced.dir))
+    entry.check_ref(editor, handle.has_extended_refs())
 }
 
 /// Refuses a directory without indices for two more names: no rename adds more to one.
@@ -51,12 +51,6 @@ pub(super) fn check_indices(
     let index = new_index(directory, handle, editor)?;
     index.checked_add(1).ok_or(Condition::NoSpace)?;
     Ok(())
-}
-
-/// Whether references of inodes that do not fit in one item go to extended ones.
-fn has_extended(directory: &BtrfsInode) -> bool {
-    let incompat = directory.context().superblock.features.incompat;
-    incompat.contains(Incompat::EXTENDED_IREF)
 }
 
 /// The index of a name that is added to a directory: none that a name had which was removed in the transaction.

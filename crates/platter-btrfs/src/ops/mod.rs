@@ -52,8 +52,8 @@ use crate::compress::Compressor;
 use crate::context::{FsContext, Subvolume};
 use crate::data::{DataReader, DecompressedCache};
 use crate::log::write::LogNotes;
-use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::{Features, TreeId};
 use crate::tree::Tree;
 use crate::txn::{Handle, WriteContext, quotas};
 use crate::verity::{MerkleCache, Verity};
@@ -247,6 +247,13 @@ impl SuperBlock {
             Below::Reading(context) => context,
             Below::Writing(writing) => writing.context(),
         }
+    }
+
+    /// The features as they are now.
+    #[must_use]
+    pub(crate) fn features(&self) -> Features {
+        let writing = self.writing().map(WriteContext::features);
+        writing.unwrap_or(self.context().superblock.features)
     }
 
     /// What transactions are made of; `None` where nothing is written.

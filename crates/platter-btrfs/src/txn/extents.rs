@@ -416,8 +416,7 @@ pub(super) fn has_ref(
 
 /// Whether items of tree blocks have the level in their keys.
 pub(super) fn is_skinny(fs: &WriteContext) -> bool {
-    let incompat = fs.context.superblock.features.incompat;
-    incompat.contains(Incompat::SKINNY_METADATA)
+    fs.features().incompat.contains(Incompat::SKINNY_METADATA)
 }
 
 #[cfg(test)]

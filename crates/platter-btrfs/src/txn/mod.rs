@@ -462,6 +462,13 @@ impl WriteContext {
         self.superblock.lock().clone()
     }
 
+    /// The features of the running transaction's superblock. Those of trees that its commit [changes](convert) are as
+    /// they were.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        *self.features.lock()
+    }
+
     /// How many devices the filesystem has after the running transaction.
     #[must_use]
     pub fn device_count(&self) -> u64 {
@@ -685,8 +692,17 @@ impl Handle<'_> {
     /// Whether holes of files have no items.
     #[must_use]
     pub fn leaves_holes(&self) -> bool {
-        let features = self.fs.context.superblock.features;
-        features.incompat.contains(Incompat::NO_HOLES)
+        self.has_feature(Incompat::NO_HOLES)
+    }
+
+    /// Whether references of inodes that do not fit in one item go to extended ones.
+    #[must_use]
+    pub fn has_extended_refs(&self) -> bool {
+        self.has_feature(Incompat::EXTENDED_IREF)
+    }
+
+    fn has_feature(&self, feature: Incompat) -> bool {
+        self.fs.features().incompat.contains(feature)
     }
 
     /// The size of a sector.

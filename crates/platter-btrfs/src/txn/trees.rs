@@ -166,8 +166,7 @@ fn open(fs: &WriteContext, id: TreeId) -> Result<OpenTree> {
 
 /// The tree that the items of block groups are in.
 pub(super) fn block_group_tree(fs: &WriteContext) -> TreeId {
-    let features = fs.features.lock().compat_ro;
-    if features.contains(CompatRo::BLOCK_GROUP_TREE) {
+    if fs.features().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
         TreeId::BLOCK_GROUP
     } else {
         TreeId::EXTENT
@@ -176,8 +175,7 @@ pub(super) fn block_group_tree(fs: &WriteContext) -> TreeId {
 
 /// Whether free space is kept in a tree.
 pub(super) fn has_free_space_tree(fs: &WriteContext) -> bool {
-    let features = fs.context.superblock.features.compat_ro;
-    features.contains(CompatRo::FREE_SPACE_TREE)
+    fs.features().compat_ro.contains(CompatRo::FREE_SPACE_TREE)
 }
 
 /// Where the free space of the transaction before is found.

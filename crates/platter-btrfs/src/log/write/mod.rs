@@ -13,7 +13,6 @@ use platter_vfs::Result;
 
 use crate::context::FsContext;
 use crate::ondisk::TreeId;
-use crate::ondisk::features::Incompat;
 use crate::txn::{Handle, WriteContext, log_trees, trees};
 use inode::Planner;
 use plan::Plan;
@@ -53,7 +52,7 @@ pub fn log_inode(
                 committed,
                 generation,
                 sector_bytes: superblock.sector_bytes,
-                leaves_holes: superblock.features.incompat.contains(Incompat::NO_HOLES),
+                leaves_holes: handle.leaves_holes(),
             },
             notes,
             log: turn.number(),
