@@ -12,8 +12,8 @@ use zerocopy::IntoBytes;
 
 use super::superblocks::ClosedSuperblock;
 use super::{
-    CommitReport, Counts, Editor, WriteContext, chunks, delayed_inodes, log_trees, orphans, quotas,
-    refs, snapshots, space, superblocks, trees,
+    CommitReport, Counts, Editor, WriteContext, chunks, convert, delayed_inodes, log_trees,
+    orphans, quotas, refs, snapshots, space, superblocks, trees,
 };
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Ranges, Update};
 use crate::chunk::discard;
@@ -113,6 +113,7 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
     quotas::count(fs, generation, &mut report)?;
     snapshots::create_pending(fs, generation, &mut report)?;
     quotas::store(fs, generation, &mut report)?;
+    convert::change_trees(fs, generation)?;
     finish_trees(fs, generation, &mut report)?;
     let blocks = finish_blocks(fs)?;
     report.blocks_written = blocks.len() as u64;

@@ -1,59 +1,380 @@
-//! Changes of the form of a filesystem: the block group tree.
+//! Changes of the form of a filesystem: features, the free space tree, and the block group tree.
+//!
+//! Trees are built and removed by a commit, when no handle is open: before, threads run references, and write the items
+//! of block groups to the tree that they are in.
 
-use platter_ondisk::{Corrupt, Locus};
+use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Result, Unsupported};
 
-use super::{WriteContext, roots};
+use super::free_space::GroupSpace;
+use super::{Cow, Handle, WriteContext, chunks, refs, roots, superblocks};
+use crate::block_group::{FreeSpaceForm, Persisted, load_free_space};
 use crate::context::TreesRule;
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::{Generation, Key, TreeId};
+use crate::ondisk::{Features, Generation, Key, TreeId};
+use crate::tree::edit::CopyOnWrite;
+
+rules! {
+    /// The rules of trees that are removed.
+    pub(super) enum RemovedTreeRule of "block group tree" {
+        /// All of its items are those of block groups that there are.
+        Items => "item of no block group",
+    }
+}
+
+/// The features that say which trees there are.
+const TREES: CompatRo = CompatRo::FREE_SPACE_TREE
+    .union(CompatRo::FREE_SPACE_TREE_VALID)
+    .union(CompatRo::BLOCK_GROUP_TREE);
+/// Tree blocks that the way to an item takes, of which others are copied already: its leaf, and what is split or
+/// merged.
+const BLOCKS_OF_ITEM: u64 = 8;
+/// Tree blocks that a new tree takes besides its leaves, and changes of the tree of roots.
+const BLOCKS_OF_TREE: u64 = 32;
+
+/// What a commit builds and removes.
+#[derive(Debug, Default)]
+pub(super) struct PlannedTrees {
+    /// The features of trees after it, where they change.
+    features: Option<CompatRo>,
+    /// What is reserved for it.
+    reserved_bytes: u64,
+}
+
+/// A change of features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FeatureChange {
+    /// Those of the superblock without it.
+    pub(crate) before: Features,
+    /// Those with it.
+    pub(crate) after: Features,
+}
+
+impl FeatureChange {
+    /// The trees that it builds or removes.
+    fn trees(&self) -> CompatRo {
+        self.before
+            .compat_ro
+            .symmetric_difference(self.after.compat_ro)
+            .intersection(TREES)
+    }
+}
+
+/// The features that the superblock has once the running transaction is committed.
+pub(crate) fn planned_features(fs: &WriteContext) -> Features {
+    let mut features = fs.features();
+    let planned = fs.planned.lock().features;
+    if let Some(planned) = planned {
+        features.compat_ro = features.compat_ro.difference(TREES) | planned;
+    }
+    features
+}
+
+/// Tree blocks that a change of features takes at most, besides those of any change of a superblock.
+///
+/// # Errors
+/// `Unsupported` for features that the kernel does not mount together, and for trees that are there without their
+/// feature; those of reading.
+pub(crate) fn credits_of(fs: &WriteContext, change: &FeatureChange) -> Result<u64> {
+    let (changed, after) = (change.trees(), change.after);
+    let has_all = after.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+        && after.incompat.contains(Incompat::NO_HOLES);
+    if changed.contains(CompatRo::BLOCK_GROUP_TREE)
+        && after.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE)
+        && !has_all
+    {
+        let feature = "a block group tree without free-space-tree and no-holes";
+        return Err(unsupported(feature));
+    }
+    let is_built = |feature: CompatRo| {
+        changed.contains(feature)
+            && after.compat_ro.contains(feature)
+            && !fs.features().compat_ro.contains(feature)
+    };
+    let built = [
+        (CompatRo::FREE_SPACE_TREE, TreeId::FREE_SPACE),
+        (CompatRo::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP),
+    ];
+    for (_, id) in built.iter().filter(|(feature, _)| is_built(*feature)) {
+        if fs.context.read_root_item(*id)?.is_some() {
+            let feature = format!("tree {}, which is there without its feature", id.0);
+            return Err(unsupported(&feature));
+        }
+    }
+    let extent_bytes = fs.tree(TreeId::EXTENT)?.view().now.used_bytes;
+    let extent_blocks = extent_bytes / fs.node_bytes();
+    let groups = fs.groups.iter().count() as u64;
+    let mut blocks = 0u64;
+    if changed.contains(CompatRo::FREE_SPACE_TREE) {
+        // A free range takes less than half of what the item of an extent between two of them does.
+        blocks = blocks.saturating_add(extent_blocks + groups + BLOCKS_OF_TREE);
+    }
+    if changed.contains(CompatRo::BLOCK_GROUP_TREE) {
+        // No more of the extent tree is copied than there is.
+        let items = (BLOCKS_OF_ITEM * groups).min(extent_blocks + 3 * groups);
+        blocks = blocks.saturating_add(items + BLOCKS_OF_TREE);
+    }
+    Ok(blocks)
+}
+
+/// Changes features with the commit of this transaction, which builds and removes trees. The handle was begun with
+/// [so many](credits_of) credits, which are left to the commit.
+///
+/// # Errors
+/// Those of the trees; the transaction is aborted.
+pub(crate) fn change_features(
+    handle: &mut Handle<'_>,
+    change: &FeatureChange,
+    credits: u32,
+) -> Result<()> {
+    let fs = handle.fs;
+    let FeatureChange { before, after } = change;
+    let added = after.incompat.difference(before.incompat);
+    fs.features.lock().incompat |= added;
+    let changed = change.trees();
+    if !changed.is_empty() {
+        keep(handle, credits);
+        let trees = planned_features(fs).compat_ro.difference(changed);
+        let trees = (trees | after.compat_ro.intersection(changed)).intersection(TREES);
+        fs.planned.lock().features = Some(trees);
+    }
+    superblocks::write_device_items(handle)
+}
+
+/// Leaves so many credits of a handle, and the space that is reserved for them, to the commit.
+fn keep(handle: &mut Handle<'_>, credits: u32) {
+    let fs = handle.fs;
+    let credits = credits.min(handle.credits);
+    let reserved = handle.reserved_bytes.get_mut();
+    let kept = (u64::from(credits) * fs.node_bytes()).min(*reserved);
+    *reserved -= kept;
+    handle.credits -= credits;
+    fs.transactions
+        .change(credits, |running| running.blocks += credits);
+    fs.planned.lock().reserved_bytes += kept;
+}
 
 /// Moves the items of block groups to a tree of their own, in one transaction.
 ///
 /// # Errors
 /// `Unsupported` without the features that the kernel asks for.
 pub fn to_block_group_tree(fs: &mut WriteContext) -> Result<()> {
-    let features = *fs.features.lock();
-    let has_all = features.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
-        && features.incompat.contains(Incompat::NO_HOLES);
-    if !has_all {
-        let unsupported = Unsupported {
-            filesystem: "btrfs",
-            feature: "a block group tree without free-space-tree and no-holes".to_owned(),
-            reason: None,
-        };
-        return Err(unsupported.into());
-    }
+    let mut features = planned_features(fs);
     if features.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
         return Ok(());
     }
-    let handle = fs.begin(64)?;
-    let generation = handle.generation();
-    let moved = move_group_items(fs, generation);
-    // Before the handle ends, as in `prepare`.
-    let moved = moved.inspect_err(|error| fs.abort(error));
+    features.compat_ro |= CompatRo::BLOCK_GROUP_TREE;
+    commit_features(fs, features)
+}
+
+fn commit_features(fs: &WriteContext, after: Features) -> Result<()> {
+    let before = planned_features(fs);
+    let change = FeatureChange { before, after };
+    let credits = u32::try_from(credits_of(fs, &change)?).unwrap_or(u32::MAX);
+    let mut handle = fs.begin(credits)?;
+    change_features(&mut handle, &change, credits)?;
     drop(handle);
-    moved?;
     fs.sync()
 }
 
-fn move_group_items(fs: &WriteContext, generation: Generation) -> Result<()> {
+/// Builds and removes the trees that the running transaction is to change. No handle is open.
+pub(super) fn change_trees(fs: &WriteContext, generation: Generation) -> Result<()> {
+    let planned = std::mem::take(&mut *fs.planned.lock());
+    let Some(features) = planned.features else {
+        return Ok(());
+    };
+    let changed = features.symmetric_difference(fs.features().compat_ro);
+    if changed.contains(CompatRo::FREE_SPACE_TREE) {
+        build_free_space_tree(fs, generation)?;
+    }
+    if changed.contains(CompatRo::BLOCK_GROUP_TREE) {
+        if features.contains(CompatRo::BLOCK_GROUP_TREE) {
+            build_group_tree(fs, generation)?;
+        } else {
+            remove_group_tree(fs, generation)?;
+        }
+    }
+    fs.reservations.release_metadata(planned.reserved_bytes);
+    Ok(())
+}
+
+/// Builds the free space tree of what the extent tree leaves.
+fn build_free_space_tree(fs: &WriteContext, generation: Generation) -> Result<()> {
+    roots::create_tree(fs, generation, TreeId::FREE_SPACE)?;
+    fs.tree(TreeId::FREE_SPACE)?;
+    let groups: Vec<_> = loop {
+        run_references(fs, generation)?;
+        // Reservations add chunks without a handle: from here on these get items in the tree with all others.
+        let _turn = fs.chunks.turn.lock();
+        if !fs.chunks.has_uncreated() {
+            let features = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+            fs.features.lock().compat_ro |= features;
+            break fs.groups.iter().collect();
+        }
+    };
+    let extents = fs.tree(TreeId::EXTENT)?.view().now.tree;
+    let sector_bytes = fs.context.superblock.sector_bytes.into();
+    for group in groups {
+        let free = load_free_space(fs.blocks(), FreeSpaceForm::Extents(extents), &group)?;
+        fs.edit(generation, TreeId::FREE_SPACE, |editor| {
+            let mut space = GroupSpace {
+                editor,
+                group: &group,
+                sector_bytes,
+            };
+            space.fill(&free)
+        })?;
+    }
+    Ok(())
+}
+
+/// Runs references until none is left, so that the extent tree has all extents.
+fn run_references(fs: &WriteContext, generation: Generation) -> Result<()> {
+    loop {
+        chunks::create_pending(fs, generation)?;
+        refs::run(fs, generation, usize::MAX)?;
+        if fs.refs.is_empty() && !fs.chunks.has_uncreated() {
+            return Ok(());
+        }
+        // A walk is in progress that began before some of them.
+        fs.refs.wait_for_walks();
+    }
+}
+
+fn build_group_tree(fs: &WriteContext, generation: Generation) -> Result<()> {
     roots::create_tree(fs, generation, TreeId::BLOCK_GROUP)?;
+    move_group_items(fs, generation, (TreeId::EXTENT, TreeId::BLOCK_GROUP))?;
+    fs.features.lock().compat_ro |= CompatRo::BLOCK_GROUP_TREE;
+    Ok(())
+}
+
+fn remove_group_tree(fs: &WriteContext, generation: Generation) -> Result<()> {
+    move_group_items(fs, generation, (TreeId::BLOCK_GROUP, TreeId::EXTENT))?;
+    fs.features
+        .lock()
+        .compat_ro
+        .remove(CompatRo::BLOCK_GROUP_TREE);
+    let open = fs.tree(TreeId::BLOCK_GROUP)?;
+    let (state, item) = (open.view().now, open.item_key());
+    let left = fs.edit(generation, TreeId::BLOCK_GROUP, |editor| {
+        editor.key_from(Key::MIN)
+    })?;
+    if let Some(key) = left {
+        return Err(Corrupt::new(state.tree.locus(key), RemovedTreeRule::Items).into());
+    }
+    let missing = || Corrupt::new(Locus::tree(state.id().0), TreesRule::MissingTree);
+    let item = item.ok_or_else(missing)?;
+    fs.edit(generation, TreeId::ROOT, |editor| editor.remove(item))?;
+    fs.context.forget_root_item(TreeId::BLOCK_GROUP);
+    open.set_removed();
+    // A tree without items is a leaf.
+    let root = state.tree.root;
+    Cow::new(fs, generation).freed(&state, root.logical, root.level)
+}
+
+/// Moves the items of block groups from one tree to another. Groups without one get it there.
+fn move_group_items(
+    fs: &WriteContext,
+    generation: Generation,
+    (from, to): (TreeId, TreeId),
+) -> Result<()> {
     for group in fs.groups.iter() {
+        if group.persisted() == Persisted::Absent {
+            continue;
+        }
         let (start, len_bytes) = (group.start().0, group.len_bytes());
         let key = Key::new(start, ItemKind::BLOCK_GROUP_ITEM, len_bytes);
-        let item = fs.edit(generation, TreeId::EXTENT, |editor| {
+        let item = fs.edit(generation, from, |editor| {
             let item = editor.get(key)?;
             editor.remove(key)?;
             Ok(item)
         })?;
-        let missing = || Corrupt::new(Locus::tree(TreeId::EXTENT.0), TreesRule::MissingTree);
+        let missing = || Corrupt::new(Locus::tree(from.0), TreesRule::MissingTree);
         let item = item.ok_or_else(missing)?;
-        fs.edit(generation, TreeId::BLOCK_GROUP, |editor| {
-            editor.insert(key, &item)
-        })?;
+        fs.edit(generation, to, |editor| editor.insert(key, &item))?;
     }
-    fs.features.lock().compat_ro |= CompatRo::BLOCK_GROUP_TREE;
     Ok(())
+}
+
+fn unsupported(feature: &str) -> platter_vfs::Error {
+    let unsupported = Unsupported {
+        filesystem: "btrfs",
+        feature: feature.to_owned(),
+        reason: None,
+    };
+    unsupported.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_ondisk::Rule as _;
+    use platter_vfs::Error;
+
+    use super::*;
+    use crate::context::tests::rule;
+    use crate::txn::WriteOptions;
+    use crate::txn::tests::image::Pool;
+
+    fn commit(fs: &WriteContext, change: impl FnOnce(&mut Features)) -> Result<()> {
+        let mut features = planned_features(fs);
+        change(&mut features);
+        commit_features(fs, features)
+    }
+
+    #[test]
+    fn items_of_no_group_keep_the_group_tree() {
+        let pool = Pool::make(1, 128, &["-m", "single"]);
+        let mut fs = pool.open(WriteOptions::default());
+        to_block_group_tree(&mut fs).unwrap();
+        let handle = fs.begin(16).unwrap();
+        let key = Key::new(1 << 50, ItemKind::BLOCK_GROUP_ITEM, 1 << 20);
+        let inserted = handle.edit(TreeId::BLOCK_GROUP, |editor| editor.insert(key, &[0; 24]));
+        inserted.unwrap();
+        drop(handle);
+        let removed = commit(&fs, |features| {
+            features.compat_ro.remove(CompatRo::BLOCK_GROUP_TREE);
+        });
+        assert_eq!(rule(removed), RemovedTreeRule::Items.text());
+        drop(fs);
+        pool.assert_clean();
+    }
+
+    #[test]
+    fn tree_without_its_feature_is_not_built_over() {
+        let pool = Pool::make(1, 128, &["-m", "single"]);
+        let mut fs = pool.open(WriteOptions::default());
+        let handle = fs.begin(64).unwrap();
+        roots::create_tree(&fs, handle.generation(), TreeId::BLOCK_GROUP).unwrap();
+        drop(handle);
+        let refused = to_block_group_tree(&mut fs).unwrap_err();
+        assert!(matches!(&refused, Error::Unsupported(_)), "{refused}");
+        assert!(refused.to_string().contains("without its feature"));
+        assert!(fs.failure().is_none());
+    }
+
+    #[test]
+    fn space_for_new_trees_is_reserved_until_the_commit() {
+        let pool = Pool::make(1, 128, &["-m", "single", "-R", "^free-space-tree"]);
+        let fs = pool.open(WriteOptions::default());
+        let before = planned_features(&fs);
+        let mut after = before;
+        after.compat_ro |= CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+        let change = FeatureChange { before, after };
+        let credits = u32::try_from(credits_of(&fs, &change).unwrap()).unwrap();
+        let mut handle = fs.begin(credits).unwrap();
+        change_features(&mut handle, &change, credits).unwrap();
+        drop(handle);
+        assert_eq!(planned_features(&fs), after);
+        assert_eq!(fs.features(), before);
+        let kept = fs.planned.lock().reserved_bytes;
+        assert_eq!(kept, u64::from(credits) * fs.node_bytes());
+        let blocks = fs.transactions.inspect(|running| running.blocks);
+        assert!(blocks > credits, "{blocks}");
+        fs.sync().unwrap();
+        assert_eq!(fs.features(), after);
+        assert_eq!(fs.planned.lock().reserved_bytes, 0);
+        drop(fs);
+        pool.assert_clean();
+    }
 }

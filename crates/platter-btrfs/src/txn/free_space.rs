@@ -250,6 +250,28 @@ impl GroupSpace<'_, '_, '_> {
         let first = Key::new(group.start, ItemKind::FREE_SPACE_EXTENT, 0);
         let last = Key::new(group.end - 1, ItemKind(u8::MAX), u64::MAX);
         self.editor.remove_range(first, last)?;
+        self.insert_ranges(&ranges, form)
+    }
+
+    /// Inserts all items of a group of which the tree has none.
+    pub(super) fn fill(&mut self, free: &Ranges) -> Result<()> {
+        let (high, _) = thresholds(self.group.len_bytes(), self.sector_bytes);
+        let extent_count = u32::try_from(free.count()).unwrap_or(u32::MAX);
+        let flags = if extent_count > high {
+            FreeSpaceFlags::USING_BITMAPS
+        } else {
+            FreeSpaceFlags::empty()
+        };
+        self.set_info(FreeSpaceInfo {
+            extent_count,
+            flags,
+        })?;
+        self.insert_ranges(free, flags)
+    }
+
+    /// Inserts the items of free ranges.
+    fn insert_ranges(&mut self, ranges: &Ranges, form: FreeSpaceFlags) -> Result<()> {
+        let group = self.group.start().0..self.group.end().0;
         if form.is_empty() {
             return ranges
                 .iter()

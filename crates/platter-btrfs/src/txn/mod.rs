@@ -25,11 +25,11 @@ pub(crate) mod unused;
 pub(crate) mod superblocks;
 pub(crate) mod log_trees;
 mod totals;
+pub mod convert;
 mod commit;
 pub(crate) mod trim;
 pub(crate) mod devices;
 pub(crate) mod restripe;
-pub mod convert;
 mod open;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -70,6 +70,7 @@ pub use trees::OpenTree;
 pub type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
 use chunks::ChunkAllocator;
+use convert::PlannedTrees;
 use log_trees::Logs;
 use orphans::DelayedOrphans;
 use quotas::Quotas;
@@ -259,6 +260,8 @@ pub struct WriteContext {
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
     /// Snapshots that the running transaction makes when it is committed.
     snapshots: Mutex<Vec<Snapshot>>,
+    /// The trees that the running transaction builds or removes when it is committed.
+    planned: Mutex<PlannedTrees>,
     refs: DelayedRefs,
     groups: BlockGroups,
     chunks: ChunkAllocator,

@@ -75,6 +75,7 @@ impl WriteContext {
             superblock: Mutex::new(superblock),
             trees: Mutex::new(BTreeMap::new()),
             snapshots: Mutex::default(),
+            planned: Mutex::default(),
             refs: DelayedRefs::with_heads(|| options.heads()),
             groups: BlockGroups::new(groups),
             chunks,

@@ -41,7 +41,20 @@ pub(super) fn create_tree(fs: &WriteContext, generation: Generation, id: TreeId)
     let key = Key::new(id.0, ItemKind::ROOT_ITEM, 0);
     fs.edit(generation, TreeId::ROOT, |editor| {
         editor.insert(key, item.encode(None).as_bytes())
-    })
+    })?;
+    fs.context.forget_root_item(id);
+    trees::renew(fs, new_state(fs, id, root), key);
+    Ok(())
+}
+
+/// The state of a tree that has only a root.
+fn new_state(fs: &WriteContext, id: TreeId, root: RootPointer) -> TreeState {
+    TreeState {
+        tree: Tree { id, root },
+        last_snapshot: Generation(0),
+        is_shareable: id.is_subvolume(),
+        used_bytes: fs.node_bytes(),
+    }
 }
 
 /// Creates the root of an empty tree.
@@ -50,12 +63,7 @@ fn create_empty(fs: &WriteContext, generation: Generation, id: TreeId) -> Result
         generation,
         ..RootPointer::default()
     };
-    let state = TreeState {
-        tree: Tree { id, root },
-        last_snapshot: Generation(0),
-        is_shareable: id.is_subvolume(),
-        used_bytes: fs.node_bytes(),
-    };
+    let state = new_state(fs, id, root);
     let near = fs.context.superblock.root.logical;
     let cow = Cow::new(fs, generation);
     root.logical = cow.allocate(&state, 0, Key::MIN, near)?;

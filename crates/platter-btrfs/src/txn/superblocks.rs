@@ -63,7 +63,7 @@ pub(crate) fn set_uuid(handle: &Handle<'_>, uuid: Uuid) -> Result<()> {
 }
 
 /// Writes the items of devices anew, so that the transaction is not empty.
-fn write_device_items(handle: &Handle<'_>) -> Result<()> {
+pub(super) fn write_device_items(handle: &Handle<'_>) -> Result<()> {
     let members = handle.fs.blocks().store().members();
     let ids: Vec<_> = members.iter().map(|member| member.id).collect();
     handle.whole(|handle| {

@@ -58,6 +58,11 @@ impl OpenTree {
         *self.commit_root.lock() = root;
     }
 
+    /// Says that its root item was removed: nothing of it is stored any more.
+    pub(super) fn set_removed(&self) {
+        self.lock().item = None;
+    }
+
     /// The key of its root item.
     pub(super) fn item_key(&self) -> Option<Key> {
         self.view().item
@@ -112,6 +117,20 @@ pub(super) fn lookup(fs: &WriteContext, id: TreeId) -> Result<Arc<OpenTree>> {
             Ok(Arc::clone(place.insert(Arc::new(tree))))
         }
     }
+}
+
+/// Has a tree that was removed, and that readers may follow still, be the one that was created in its place.
+pub(super) fn renew(fs: &WriteContext, now: TreeState, item: Key) {
+    let open = fs.trees.lock().get(&now.id()).map(Arc::clone);
+    let Some(open) = open else { return };
+    *open.lock() = Versions {
+        now,
+        stored: now,
+        item: Some(item),
+        recent: RecentPaths::default(),
+        delayed: DelayedInodes::default(),
+    };
+    *open.commit_root.lock() = now.tree.root;
 }
 
 /// The root of a tree as it is now, if it is open.
@@ -189,7 +208,11 @@ fn free_space_form(fs: &WriteContext) -> Result<FreeSpaceForm> {
         })
     };
     if has_free_space_tree(fs) {
-        return Ok(FreeSpaceForm::Tree(committed(TreeId::FREE_SPACE)?));
+        let tree = committed(TreeId::FREE_SPACE)?;
+        // One that the running transaction builds says nothing of the one before.
+        if tree.root.generation < fs.running() {
+            return Ok(FreeSpaceForm::Tree(tree));
+        }
     }
     Ok(FreeSpaceForm::Extents(committed(TreeId::EXTENT)?))
 }
