@@ -45,6 +45,8 @@ mod devices_in_use_tests;
 mod replace_tests;
 #[cfg(test)]
 mod trim_tests;
+#[cfg(test)]
+mod tune_tests;
 
 use std::sync::Arc;
 

@@ -1,38 +1,75 @@
-//! What a filesystem says of itself, changed: label and UUID, by the superblocks of a commit.
+//! What a filesystem says of itself, changed: label, UUID and features, all by one commit.
 
 use platter_vfs::{Condition, Result, Tune, Unsupported};
 
+use crate::ondisk::Features;
+use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::superblock::LABEL_LEN_MAX;
 use crate::ops::SuperBlock;
+use crate::txn::convert::{self, FeatureChange};
 use crate::txn::superblocks;
-
-/// The features that an image can get: none is removed, as files depend on them.
-const REASON: &str = "the label and, on one device, the UUID can change";
 
 /// Tree blocks that device items are in.
 const DEVICE_CREDITS: u32 = 16;
 
-/// Changes what the superblock says, with the next commit.
+/// Features that say which form new items have. The kernel reads the former one as well.
+const FLAGS: [(&str, Incompat); 3] = [
+    ("extref", Incompat::EXTENDED_IREF),
+    ("skinny-metadata", Incompat::SKINNY_METADATA),
+    ("no-holes", Incompat::NO_HOLES),
+];
+/// The feature of the block group tree, which is built and removed.
+const GROUP_TREE: &str = "block-group-tree";
+/// The feature of the free space tree, which is built.
+const SPACE_TREE: &str = "free-space-tree";
+/// Names of the flag that makes devices seeds (`btrfstune -S`).
+const SEEDING: [&str; 2] = ["seed", "seeding"];
+
+/// Why other features do not change.
+const OTHERS: &str = "extref, skinny-metadata, no-holes, free-space-tree and block-group-tree can be switched on, \
+                      and block-group-tree off";
+/// Why features are not switched off.
+const DEPENDED_ON: &str = "items that depend on it are not written anew";
+/// Why the flag of seed devices does not change.
+const NO_SEEDS: &str = "filesystems with seed devices are read, and not written";
+/// Why the UUID of several devices does not change.
+const NOT_AT_ONCE: &str =
+    "a crash between two superblocks would leave devices that the kernel takes for two filesystems";
+/// Why trees are not changed.
+const TOO_LARGE: &str = "it takes more tree blocks than a transaction has";
+
+/// Makes all of the changes with the next commit.
 pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
     let writing = fs.writing().ok_or(Condition::ReadOnly)?;
+    let before = convert::planned_features(writing);
+    let mut after = before;
     for change in changes {
         match change {
             Tune::Label(label) if label.len() > LABEL_LEN_MAX || label.contains(&0) => {
                 return Err(Condition::InvalidArgument.into());
             }
             Tune::Label(_) => {}
-            // The superblocks of several devices are not written at once, and a device is known by this UUID.
             Tune::Uuid(_) if writing.superblock().device_count == 1 => {}
             Tune::Uuid(_) => {
-                return Err(refused("a new UUID on several devices".to_owned()));
+                let feature = "a new UUID on several devices".to_owned();
+                return Err(refused(feature, NOT_AT_ONCE));
             }
-            Tune::Feature { name, on } => {
-                let sign = if *on { "on" } else { "off" };
-                return Err(refused(format!("switching {name} {sign}")));
-            }
+            Tune::Feature { name, on } => switch(&mut after, name, *on)?,
         }
     }
-    let handle = writing.begin(DEVICE_CREDITS)?;
+    let change = FeatureChange { before, after };
+    let most = writing.blocks_max().saturating_sub(DEVICE_CREDITS);
+    let credits = u32::try_from(convert::credits_of(writing, &change)?);
+    let credits = credits.ok().filter(|credits| *credits <= most);
+    let too_large = || {
+        let feature = "changing free-space-tree or block-group-tree in one transaction";
+        refused(feature.to_owned(), TOO_LARGE)
+    };
+    let credits = credits.ok_or_else(too_large)?;
+    let mut handle = writing.begin(DEVICE_CREDITS + credits)?;
+    if before != after {
+        convert::change_features(&mut handle, &change, credits)?;
+    }
     for change in changes {
         match change {
             Tune::Label(label) => superblocks::set_label(&handle, label.clone())?,
@@ -43,11 +80,35 @@ pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
     Ok(())
 }
 
-fn refused(feature: String) -> platter_vfs::Error {
+/// Switches a feature on or off, by its name in btrfs-progs.
+fn switch(features: &mut Features, name: &str, is_on: bool) -> Result<()> {
+    let flag = FLAGS.iter().find(|(known, _)| *known == name);
+    match flag {
+        Some((_, flag)) if is_on => features.incompat |= *flag,
+        None if name == GROUP_TREE => features.compat_ro.set(CompatRo::BLOCK_GROUP_TREE, is_on),
+        None if name == SPACE_TREE && is_on => {
+            features.compat_ro |= CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+        }
+        Some(_) | None => {
+            let sign = if is_on { "on" } else { "off" };
+            let reason = if flag.is_some() || name == SPACE_TREE {
+                DEPENDED_ON
+            } else if SEEDING.contains(&name) {
+                NO_SEEDS
+            } else {
+                OTHERS
+            };
+            return Err(refused(format!("switching {name} {sign}"), reason));
+        }
+    }
+    Ok(())
+}
+
+fn refused(feature: String, reason: &'static str) -> platter_vfs::Error {
     Unsupported {
         filesystem: "btrfs",
         feature,
-        reason: Some(REASON),
+        reason: Some(reason),
     }
     .into()
 }

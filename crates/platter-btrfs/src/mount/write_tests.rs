@@ -94,7 +94,7 @@ fn assert_reads(root: &dyn Inode, model: &Model) {
 }
 
 /// Compares the files that the kernel reads with the model.
-fn assert_kernel_reads(pool: &Pool, model: &Model) {
+pub(super) fn assert_kernel_reads(pool: &Pool, model: &Model) {
     let dir = pool.images()[0].with_extension("model");
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();

@@ -12,7 +12,6 @@ use platter_vfs::{Clock, Condition, Error, Result};
 use super::options::MountOptions;
 use super::subvolume;
 use super::write::open_for_writing;
-use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ops::{SuperBlock, dead_subvolumes, orphans, sync};
 use crate::pool::unsupported;
@@ -43,8 +42,8 @@ pub(super) struct Workers {
 }
 
 /// What keeps files from being written, by name, though transactions would work.
-fn refuse_unwritable(context: &FsContext) -> Result<()> {
-    let superblock = &context.superblock;
+fn refuse_unwritable(writing: &WriteContext) -> Result<()> {
+    let superblock = &writing.context().superblock;
     let reason = Some("mount read-only");
     if superblock.generation.0 > GENERATION_MAX {
         let feature = format!("writing at generation {}", superblock.generation.0);
@@ -54,9 +53,9 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
         let feature = format!("writing with sectors of {} bytes", superblock.sector_bytes);
         return Err(unsupported(feature, reason));
     }
-    // A name may not fit where others were removed for it already.
+    // A name may not fit where others were removed for it already. An edit of an image fails as a whole then.
     let incompat = superblock.features.incompat;
-    if !incompat.contains(Incompat::EXTENDED_IREF) {
+    if !incompat.contains(Incompat::EXTENDED_IREF) && !writing.is_one_transaction() {
         let feature = "writing without the feature extref".to_owned();
         return Err(unsupported(feature, reason));
     }
@@ -75,8 +74,8 @@ pub(super) fn begin(
     }
     let transactions = options.transactions;
     let writing = open_for_writing(devices, options, transactions, &budget, Arc::clone(&clock))?;
+    refuse_unwritable(&writing)?;
     let context = writing.context();
-    refuse_unwritable(context)?;
     let root = subvolume::choose(context, &options.subvolume)?;
     let others = context.subvolumes()?;
     let fs = SuperBlock::writable(writing, &root, &others, budget, clock, options.data);

@@ -539,6 +539,12 @@ impl WriteContext {
         self.last_commit.lock().1
     }
 
+    /// The most tree blocks that a transaction changes.
+    #[must_use]
+    pub fn blocks_max(&self) -> u32 {
+        self.options.blocks_max
+    }
+
     /// Whether all changes are one transaction.
     #[must_use]
     pub fn is_one_transaction(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Images that are edited, resized and tuned without a mount, before `btrfs check` and a kernel mount.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const EINVAL: i32 = 22;
 const EROFS: i32 = 30;
 
-fn edit(pool: &Pool) -> Result<Edit> {
+pub(super) fn edit(pool: &Pool) -> Result<Edit> {
     let mut options = platter::MountOptions::new();
     for other in pool.images.iter().skip(1) {
         options = options.device(DeviceRole::Data, other);
@@ -29,13 +30,13 @@ fn edit(pool: &Pool) -> Result<Edit> {
     Ok(options.edit(&ImageSpec::new(&pool.images[0]))?)
 }
 
-fn assert_clean(pool: &Pool, context: &str) -> Result<()> {
+pub(super) fn assert_clean(pool: &Pool, context: &str) -> Result<()> {
     let (verdict, text) = btrfs::report(&pool.paths())?;
     assert_eq!(verdict, Verdict::Clean, "{context}: {text}");
     Ok(())
 }
 
-fn superblock_line(image: &Path, name: &str) -> Result<String> {
+pub(super) fn superblock_line(image: &Path, name: &str) -> Result<String> {
     let mut btrfs = tool::command("btrfs");
     btrfs.args(["inspect-internal", "dump-super"]).arg(image);
     let text = tool::succeed(&mut btrfs)?.text();
@@ -46,9 +47,10 @@ fn superblock_line(image: &Path, name: &str) -> Result<String> {
     Ok(words.context("no value")?.1.trim().to_owned())
 }
 
-fn superblock_bytes(image: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(image)?;
-    Ok(bytes[64 << 10..68 << 10].to_vec())
+pub(super) fn superblock_bytes(image: &Path) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; 4 << 10];
+    File::open(image)?.read_exact_at(&mut bytes, 64 << 10)?;
+    Ok(bytes)
 }
 
 #[test]

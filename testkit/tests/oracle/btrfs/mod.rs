@@ -27,6 +27,7 @@ mod space;
 mod streams;
 mod stream_trees;
 mod subvolumes;
+mod tuned;
 mod user_mount;
 mod usr;
 mod verity;

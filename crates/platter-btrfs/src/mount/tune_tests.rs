@@ -1,0 +1,327 @@
+//! Features that are switched on and off while files are changed, judged by `btrfs check` and read by the kernel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_block::sim::CrashOptions;
+use platter_cache::MemoryBudget;
+use platter_vfs::{
+    Condition, Context, CreateKind, Error, FallocateMode, Filesystem, Inode, SystemClock, Tune,
+};
+
+use super::write_tests::{assert_kernel_reads, finish, name};
+use super::{Btrfs, MountOptions};
+use crate::txn::WriteOptions;
+use crate::txn::tests::crash::{devices_of, record, store};
+use crate::txn::tests::image::Pool;
+
+type Model = BTreeMap<String, Vec<u8>>;
+
+/// Features to switch on or off.
+type Switches<'s> = &'s [(&'s str, bool)];
+
+/// Names of a file that do not fit in an item.
+const NAMES: u32 = 80;
+
+/// The kernel goes on.
+const GO_ON: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+cd "$root"
+rm file*-1*
+truncate -s 3M sparse
+head -c 2000000 /dev/urandom > more
+sync
+cd /
+umount "$root"
+"#;
+
+fn mount(devices: &[Arc<dyn BlockDevice>], transactions: WriteOptions) -> Btrfs {
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let options = MountOptions {
+        transactions,
+        commit_interval: None,
+        ..MountOptions::default()
+    };
+    Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
+}
+
+fn switches(features: Switches<'_>) -> Vec<Tune> {
+    let switch = |(name, on): &(&str, bool)| Tune::Feature {
+        name: (*name).to_owned(),
+        on: *on,
+    };
+    features.iter().map(switch).collect()
+}
+
+fn has(fs: &Btrfs, feature: &str) -> bool {
+    let features = fs.describe().features;
+    features.iter().any(|it| it.name == feature)
+}
+
+fn create(root: &dyn Inode, path: &str) -> Arc<dyn Inode> {
+    let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
+    file.unwrap()
+}
+
+/// Makes files with holes and one of many names, and removes some of those before.
+fn change(root: &dyn Inode, model: &mut Model, round: u8) {
+    const END: usize = 129_000;
+    for number in 0..40 {
+        let path = format!("file{round}-{number}");
+        let file = create(root, &path);
+        let mut bytes = vec![0; END];
+        for at in [3000 + number * 500, 120_000] {
+            let piece = &mut bytes[at..at + 9000];
+            piece.fill(round + 1);
+            file.write_at(at as u64, piece).unwrap();
+        }
+        file.fallocate(121_000..128_000, FallocateMode::PunchHole)
+            .unwrap();
+        bytes[121_000..128_000].fill(0);
+        model.insert(path, bytes);
+    }
+    let linked = create(root, &format!("linked{round}"));
+    linked.write_at(0, b"linked").unwrap();
+    model.insert(format!("linked{round}"), b"linked".to_vec());
+    for number in 0..NAMES {
+        let path = long_name(u32::from(round) * NAMES + number);
+        root.link(&Context::root(), name(&path), linked.id())
+            .unwrap();
+        model.insert(path, b"linked".to_vec());
+    }
+    for number in (0..40).step_by(3).filter(|_| round > 0) {
+        let path = format!("file{}-{number}", round - 1);
+        root.unlink(&Context::root(), name(&path)).unwrap();
+        model.remove(&path);
+    }
+}
+
+fn long_name(number: u32) -> String {
+    format!("name{number:04}-{}", "x".repeat(230))
+}
+
+/// Switches features while files are changed, on a filesystem without them.
+fn examine(mkfs: &[&str], steps: &[Switches<'_>]) {
+    let pool = Pool::make(1, 400, mkfs);
+    let mounted = mount(&pool.devices(), WriteOptions::default());
+    let root = mounted.root().unwrap();
+    let mut model = Model::new();
+    create(&*root, "sparse");
+    model.insert("sparse".into(), Vec::new());
+    for (round, step) in (0..).step_by(2).zip(steps) {
+        change(&*root, &mut model, round);
+        mounted.tune(&switches(step)).unwrap();
+        change(&*root, &mut model, round + 1);
+        mounted.sync().unwrap();
+        pool.assert_clean();
+        for (feature, on) in *step {
+            assert_eq!(has(&mounted, feature), *on, "{feature}");
+        }
+        // It is read from the tree that has the items now.
+        let space = mounted.stat_fs().unwrap();
+        assert!(space.blocks_free < space.blocks);
+    }
+    drop(root);
+    finish(&pool, mounted);
+    assert_kernel_reads(&pool, &model);
+    pool.run(GO_ON);
+    pool.assert_clean();
+    // And this driver after it.
+    let mounted = mount(&pool.devices(), WriteOptions::default());
+    let root = mounted.root().unwrap();
+    let last = create(&*root, "last");
+    last.write_at(0, &vec![1; 100_000]).unwrap();
+    drop((last, root));
+    finish(&pool, mounted);
+}
+
+#[test]
+fn flags_hold_for_new_items_next_to_old_ones() {
+    let flags: Switches<'_> = &[("no-holes", true), ("skinny-metadata", true)];
+    let again: Switches<'_> = &[("no-holes", true), ("extref", true)];
+    for mkfs in [
+        &["-m", "single", "-O", "^no-holes,^skinny-metadata"][..],
+        &["-n", "4096", "-O", "^no-holes,^skinny-metadata"],
+        &["-M", "-O", "^no-holes"],
+    ] {
+        examine(mkfs, &[flags, again]);
+    }
+}
+
+#[test]
+fn trees_of_space_and_groups_come_and_go() {
+    let built: Switches<'_> = &[
+        ("free-space-tree", true),
+        ("no-holes", true),
+        ("block-group-tree", true),
+    ];
+    let steps: [Switches<'_>; 4] = [
+        built,
+        &[("block-group-tree", false)],
+        &[("block-group-tree", true)],
+        &[("block-group-tree", false), ("skinny-metadata", true)],
+    ];
+    for mkfs in [
+        &["-m", "single", "-R", "^free-space-tree"][..],
+        &[
+            "-n",
+            "4096",
+            "-R",
+            "^free-space-tree",
+            "-O",
+            "^no-holes,^skinny-metadata",
+        ],
+        &["-M", "-R", "^free-space-tree"],
+    ] {
+        examine(mkfs, &steps);
+    }
+}
+
+#[test]
+fn caches_of_version_1_make_place_for_the_free_space_tree() {
+    let pool = Pool::make(1, 512, &["-m", "single", "-R", "^free-space-tree"]);
+    pool.run(
+        "mount -t btrfs -o \"space_cache=v1,$options\" \"$device\" \"$root\"\nhead -c 9000000 /dev/urandom > \"$root\"/a\nsync\nrm \"$root\"/a\nhead -c 3000000 /dev/urandom > \"$root\"/file0-1x\n",
+    );
+    let mounted = mount(&pool.devices(), WriteOptions::TOGETHER);
+    let root = mounted.root().unwrap();
+    let file = create(&*root, "sparse");
+    file.write_at(0, &vec![7; 50_000]).unwrap();
+    let tree: Switches<'_> = &[("free-space-tree", true)];
+    mounted.tune(&switches(tree)).unwrap();
+    drop((file, root));
+    finish(&pool, mounted);
+    pool.run(GO_ON);
+    pool.assert_clean();
+}
+
+#[test]
+fn crash_leaves_the_features_of_one_commit() {
+    let both: Switches<'_> = &[("free-space-tree", true), ("block-group-tree", true)];
+    let off: Switches<'_> = &[("block-group-tree", false)];
+    for (devices, profile) in [(1, "single"), (2, "raid1")] {
+        let mkfs = ["-m", profile, "-d", profile, "-R", "^free-space-tree"];
+        let pool = Pool::make(devices, 128, &mkfs);
+        let (recorder, recorded) = record(&pool);
+        let mounted = mount(&recorded, WriteOptions::default());
+        let root = mounted.root().unwrap();
+        change(&*root, &mut Model::new(), 0);
+        mounted.sync().unwrap();
+        let first_position = recorder.mark();
+        mounted.tune(&switches(both)).unwrap();
+        mounted.sync().unwrap();
+        mounted.tune(&switches(off)).unwrap();
+        mounted.sync().unwrap();
+        change(&*root, &mut Model::new(), 1);
+        drop(root);
+        mounted.unmount().unwrap();
+        drop(mounted);
+        let options = CrashOptions {
+            first_position,
+            mixes_per_position: 1,
+            subset_writes_max: 2,
+            ..CrashOptions::default()
+        };
+        let recording = recorder.recording();
+        let count = recording.crash_states(options).count();
+        let judged = Pool::empty(devices);
+        let (mut found, mut states) = ([0; 3], 0);
+        for state in recording.crash_states(options).step_by(count / 40 + 1) {
+            let left = devices_of(&state.unwrap());
+            for (device, path) in left.iter().zip(judged.images()) {
+                store(&**device, path);
+            }
+            judged.assert_clean();
+            let budget = Arc::new(MemoryBudget::new(8 << 20));
+            let (options, clock) = (MountOptions::default(), Arc::new(SystemClock::new()));
+            let fs = Btrfs::mount(&left, &options, budget, clock).unwrap();
+            let trees = (has(&fs, "free-space-tree"), has(&fs, "block-group-tree"));
+            let commit = match trees {
+                (false, false) => 0,
+                (true, true) => 1,
+                (true, false) => 2,
+                (false, true) => panic!("block groups alone"),
+            };
+            found[commit] += 1;
+            states += 1;
+        }
+        assert!(
+            found.iter().all(|count| *count > 0),
+            "{found:?} of {states}"
+        );
+    }
+}
+
+#[test]
+fn features_that_cannot_change_are_named() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-R", "^free-space-tree"]);
+    let mounted = mount(&pool.devices(), WriteOptions::default());
+    let generation = mounted.super_block().writing().unwrap().committed();
+    let refused = |features: Switches<'_>| {
+        let mut changes = switches(features);
+        changes.push(Tune::Label(b"new".to_vec()));
+        mounted.tune(&changes).unwrap_err().to_string()
+    };
+    for (feature, on, reason) in [
+        ("extref", false, "not written anew"),
+        ("skinny-metadata", false, "not written anew"),
+        ("no-holes", false, "not written anew"),
+        ("free-space-tree", false, "not written anew"),
+        ("seeding", true, "seed devices"),
+        ("seed", false, "seed devices"),
+        ("quota", true, "can be switched on"),
+        ("raid-stripe-tree", true, "can be switched on"),
+    ] {
+        let error = refused(&[(feature, on)]);
+        assert!(error.contains(feature) && error.contains(reason), "{error}");
+    }
+    let error = refused(&[("block-group-tree", true)]);
+    assert!(error.contains("without free-space-tree"), "{error}");
+    mounted.sync().unwrap();
+    assert_eq!(mounted.label().unwrap(), b"");
+    let committed = mounted.super_block().writing().unwrap().committed();
+    assert_eq!(committed, generation);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    // Where a transaction is too short for the trees, nothing changes.
+    let short = WriteOptions {
+        blocks_max: 40,
+        ..WriteOptions::default()
+    };
+    let mounted = mount(&pool.devices(), short);
+    let tree: Switches<'_> = &[("free-space-tree", true)];
+    let error = mounted.tune(&switches(tree)).unwrap_err().to_string();
+    assert!(error.contains("than a transaction has"), "{error}");
+    mounted.tune(&[Tune::Label(b"new".to_vec())]).unwrap();
+    assert!(!has(&mounted, "free-space-tree"));
+    finish(&pool, mounted);
+}
+
+#[test]
+fn file_gets_more_names_once_extref_is_on() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-O", "^extref"]);
+    let mounted = mount(&pool.devices(), WriteOptions::TOGETHER);
+    let root = mounted.root().unwrap();
+    let file = create(&*root, "file");
+    let link = |number| root.link(&Context::root(), name(&long_name(number)), file.id());
+    let last = (0..1000).find(|number| link(*number).is_err()).unwrap();
+    let refused = link(last).unwrap_err();
+    assert!(
+        matches!(refused, Error::Condition(Condition::TooManyLinks)),
+        "{refused}"
+    );
+    let extref: Switches<'_> = &[("extref", true)];
+    mounted.tune(&switches(extref)).unwrap();
+    for number in last..last + NAMES {
+        link(number).unwrap();
+    }
+    drop((file, root));
+    finish(&pool, mounted);
+    let names = pool.run(
+        "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\nstat -c %h \"$root\"/file\nrm \"$root\"/name*\n",
+    );
+    assert_eq!(names.trim(), (last + NAMES + 1).to_string());
+    pool.assert_clean();
+}
