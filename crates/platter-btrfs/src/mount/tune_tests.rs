@@ -193,7 +193,13 @@ fn caches_of_version_1_make_place_for_the_free_space_tree() {
     mounted.tune(&switches(tree)).unwrap();
     drop((file, root));
     finish(&pool, mounted);
+    let caches = || {
+        let mounted = mount(&pool.devices(), WriteOptions::default());
+        mounted.superblock().cache_generation
+    };
+    assert_eq!(caches(), u64::MAX);
     pool.run(GO_ON);
+    assert_eq!(caches(), 0, "the kernel removed them");
     pool.assert_clean();
 }
 

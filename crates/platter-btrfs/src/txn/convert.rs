@@ -33,6 +33,10 @@ const BLOCKS_OF_ITEM: u64 = 8;
 /// Tree blocks that a new tree takes besides its leaves, and changes of the tree of roots.
 const BLOCKS_OF_TREE: u64 = 32;
 
+/// `cache_generation` of a filesystem whose caches of version 1, if there are any, are void. The kernel removes them, and
+/// the checker verifies the free space tree.
+const NO_CACHES: u64 = u64::MAX;
+
 /// What a commit builds and removes.
 #[derive(Debug, Default)]
 pub(super) struct PlannedTrees {
@@ -225,6 +229,10 @@ fn build_free_space_tree(fs: &WriteContext, generation: Generation) -> Result<()
             };
             space.fill(&free)
         })?;
+    }
+    let mut superblock = fs.superblock.lock();
+    if superblock.cache_generation != 0 {
+        superblock.cache_generation = NO_CACHES;
     }
     Ok(())
 }
