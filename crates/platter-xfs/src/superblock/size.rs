@@ -1,9 +1,10 @@
-//! How long a filesystem can be, and copies of the superblock that say something else.
+//! How long a filesystem can be, and copies of the superblock that say something else than the primary one.
 
 use platter_block::BlockDevice;
-use platter_ondisk::Locus;
+use platter_ondisk::{Locus, Uuid};
 use platter_vfs::{Condition, Result};
 
+use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::{AgNr, FsSize, Geometry, Superblock};
 
 /// The fewest blocks of a last group (`XFS_MIN_AG_BLOCKS`).
@@ -32,8 +33,8 @@ pub fn fitting(now: FsSize, ag_blocks: u32, blocks: u64) -> Result<FsSize> {
     })
 }
 
-/// Makes the copies of the superblock say the size that the primary one does, which a crash or a failed write may have kept
-/// from that. Those that are corrupt or cannot be read are left to a repair.
+/// Makes the copies of the superblock say the size, the UUID and the features that the primary one does, which a crash or a
+/// failed write may have kept from that. Those that are corrupt or cannot be read are left to a repair.
 ///
 /// # Errors
 /// Those of the device.
@@ -41,7 +42,7 @@ pub fn renew_copies(device: &dyn BlockDevice, primary: &Superblock) -> Result<()
     let geometry = Geometry::new(primary);
     let sector = super::read_sector(device, 0, Locus::group(0))?;
     write_copies(device, &geometry, &sector, |ag| {
-        says_another_size(device, primary, &geometry, ag)
+        is_stale(device, primary, &geometry, ag)
     })
 }
 
@@ -68,26 +69,49 @@ pub fn write_copies(
     Ok(device.flush()?)
 }
 
-/// Whether the first copy says the size that the primary superblock does: it is [written](write_copies) last.
+/// Whether the first copy says what the primary superblock does: it is [written](write_copies) last.
 pub fn is_first_copy_current(device: &dyn BlockDevice, primary: &Superblock) -> bool {
     let geometry = Geometry::new(primary);
     let first = geometry.groups().nth(1);
-    first.is_none_or(|first| !says_another_size(device, primary, &geometry, first))
+    first.is_none_or(|first| !is_stale(device, primary, &geometry, first))
 }
 
-fn says_another_size(
-    device: &dyn BlockDevice,
-    primary: &Superblock,
-    geometry: &Geometry,
-    ag: AgNr,
-) -> bool {
+/// What copies are written for when it changes.
+#[derive(Debug, PartialEq, Eq)]
+struct Renewed {
+    data_blocks: u64,
+    ag_count: u32,
+    uuid: Uuid,
+    compat: Compat,
+    ro_compat: RoCompat,
+    incompat: Incompat,
+}
+
+impl Renewed {
+    fn of(superblock: &Superblock) -> Self {
+        let features = &superblock.features;
+        Self {
+            data_blocks: superblock.data_blocks,
+            ag_count: superblock.ag_count,
+            uuid: superblock.uuid,
+            compat: features.compat,
+            ro_compat: features.ro_compat,
+            // Copies do not say that the filesystem must be repaired.
+            incompat: features.incompat.difference(Incompat::NEEDSREPAIR),
+        }
+    }
+}
+
+/// Whether a copy of this filesystem says something else than the primary superblock.
+fn is_stale(device: &dyn BlockDevice, primary: &Superblock, geometry: &Geometry, ag: AgNr) -> bool {
     let mut copy = vec![0; geometry.sector_bytes() as usize];
     if device.read_at(geometry.ag_offset(ag), &mut copy).is_err() {
         return false;
     }
     let copy = Superblock::decode_backup(&copy, Locus::group(ag.0.into()));
-    let size = |it: &Superblock| (it.data_blocks, it.ag_count);
-    copy.is_ok_and(|copy| copy.uuid == primary.uuid && size(&copy) != size(primary))
+    copy.is_ok_and(|copy| {
+        copy.meta_uuid == primary.meta_uuid && Renewed::of(&copy) != Renewed::of(primary)
+    })
 }
 
 #[cfg(test)]
