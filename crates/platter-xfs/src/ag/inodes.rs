@@ -8,7 +8,7 @@ use super::{Group, alloc, rmap, space};
 use crate::ondisk::btree::{BtreeKind, DiskInodeChunk, InodeChunk, Owner, RmapOwner};
 use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::{AgBlock, AgInode};
-use crate::tree::TreeRecord;
+use crate::tree::{Node, TreeBlocks, TreeHost, TreeRecord, TreeRule};
 
 /// Allocates an inode of a chunk that exists, near another one; `None` if none is free.
 pub(crate) fn alloc(group: &mut Group<'_>, near: AgInode) -> Result<Option<AgInode>> {
@@ -246,6 +246,44 @@ pub(crate) fn free_chunk(group: &mut Group<'_>, chunk: &InodeChunk) -> Result<()
         space::free_extent(group, start, count)?;
     }
     Ok(())
+}
+
+/// Counts the blocks of the inode B-trees anew, for the header: from then on they are counted as they change.
+pub(crate) fn count_tree_blocks(group: &mut Group<'_>) -> Result<()> {
+    let finobt = group.agi.finobt;
+    let of_finobt = finobt.map(|_| tree_blocks(group, BtreeKind::Finobt));
+    let of_inobt = tree_blocks(group, BtreeKind::Inobt)?;
+    group.agi.free_btree_blocks = of_finobt.transpose()?.unwrap_or_default();
+    group.agi.inode_btree_blocks = of_inobt;
+    Ok(())
+}
+
+/// The blocks of an inode B-tree, by the pointers to them.
+fn tree_blocks(group: &Group<'_>, kind: BtreeKind) -> Result<u32> {
+    let root: Node<DiskInodeChunk> = group.load_root(kind)?;
+    let (mut level, mut pointers) = (root.level, root.pointers);
+    let mut count = 1;
+    loop {
+        count += pointers.len();
+        // Blocks that several pointers lead to are no tree.
+        let blocks = u32::try_from(count).unwrap_or(u32::MAX);
+        if blocks >= group.agf.length {
+            return Err(group.broken(TreeRule::Shape));
+        }
+        if level <= 1 {
+            return Ok(blocks);
+        }
+        level -= 1;
+        let mut below = Vec::new();
+        for at in pointers {
+            let node: Node<DiskInodeChunk> = group.load(kind, at, level)?;
+            below.extend(node.pointers);
+            if below.len() > group.agf.length as usize {
+                return Err(group.broken(TreeRule::Shape));
+            }
+        }
+        pointers = below;
+    }
 }
 
 /// The first inode of a list of unlinked inodes.

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
+use platter_ondisk::Locus;
 use platter_vfs::{Condition, Result};
 
 use crate::ag::{GroupCounts, Groups, space};
@@ -94,9 +95,12 @@ impl Growing<'_> {
         let mut copy = self.context.read_superblock(AgNr(0))?.to_vec();
         set_size(&mut copy, data_blocks, ag_count);
         DiskSuperblock::seal(&mut copy);
+        // Features may have been switched on since the mount.
+        let now = Superblock::decode(&copy, Locus::group(0))?;
         let superblock = Superblock {
             data_blocks,
             ag_count,
+            features: now.features,
             ..self.context.superblock.clone()
         };
         if !write_new_groups(&**device, superblock, &copy, self.first_new(), go_on)? {

@@ -309,6 +309,23 @@ impl CheckSink for Findings {
 }
 
 #[test]
+fn new_groups_have_features_that_were_switched_on() {
+    let device = device(&[("inobtcount", false)]);
+    let xfs = mount(&device);
+    let name = "inobtcount".to_owned();
+    xfs.tune(&[Tune::Feature { name, on: true }]).unwrap();
+    grow(&xfs, 100 * MIB);
+    create(&*xfs.root().unwrap(), "file", CreateKind::Regular).unwrap();
+    xfs.unmount().unwrap();
+    drop(xfs);
+    assert!(assert_consistent(&device).features.has_inobtcount());
+    let mut findings = Findings(Vec::new());
+    let options = MountOptions::default();
+    crate::check::check(&device, &options, &budget(), &mut findings).unwrap();
+    assert!(findings.0.is_empty(), "{:?}", findings.0);
+}
+
+#[test]
 fn growth_that_is_cut_is_whole_or_absent() {
     let recorder = Recorder::new(vec![device(&[("rmapbt", true)])]);
     let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[0]) as _;

@@ -24,6 +24,8 @@ mod reuse_tests;
 mod refusal_tests;
 #[cfg(test)]
 mod log_tests;
+#[cfg(test)]
+mod tune_tests;
 
 use std::sync::Arc;
 

@@ -1,78 +1,224 @@
 //! What a filesystem says of itself, changed: the primary superblock through the log, and its copies afterwards.
 
 use platter_ondisk::Locus;
-use platter_vfs::{Condition, Result, Tune, Unsupported};
+use platter_vfs::{Condition, Error, Result, Tune, Unsupported};
 
+use crate::ag::inodes;
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
-use crate::ondisk::features::Incompat;
-use crate::ondisk::superblock::{add_incompat, set_label};
+use crate::ondisk::features::{Features, Incompat, RoCompat};
+use crate::ondisk::superblock::{add_incompat, add_ro_compat, set_label};
 use crate::ondisk::{AgNr, DiskSuperblock, Superblock};
+use crate::superblock::write_copies;
 
 /// The longest label.
 const LABEL_LEN_MAX: usize = 12;
+/// Why the trees of all groups are not made.
+const REBUILT: &str =
+    "all groups would get a new B-tree; xfs_admin of newer xfsprogs rebuilds them";
+const ONE_WAY: &str = "it is never switched off";
+const FIXED: &str = "bigtime, nrext64 and inobtcount can be switched on";
+
+/// What becomes of the superblock.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Edits<'c> {
+    label: Option<&'c [u8]>,
+    ro_compat: RoCompat,
+    incompat: Incompat,
+}
 
 /// The label as it is now.
 pub(super) fn label(context: &FsContext) -> Result<Vec<u8>> {
-    let sector = context.read_superblock(AgNr(0))?;
-    Ok(Superblock::decode(&sector, Locus::group(0))?.label)
+    Ok(primary(context)?.label)
 }
 
-/// Changes the superblock.
+/// Changes the superblock. Nothing changes where one of `changes` is refused.
 pub(super) fn tune(context: &FsContext, changes: &[Tune]) -> Result<()> {
-    if changes.is_empty() {
+    let found = primary(context)?;
+    let edits = Edits::of(changes, &found.features)?;
+    if edits == Edits::default() {
         return Ok(());
     }
-    let mut incompat = Incompat::empty();
-    for change in changes {
-        match change {
-            Tune::Label(label) if label.len() > LABEL_LEN_MAX || label.contains(&0) => {
-                return Err(Condition::InvalidArgument.into());
-            }
-            Tune::Label(_) => {}
-            Tune::Feature { name, on: true } if name == "bigtime" => incompat |= Incompat::BIGTIME,
-            Tune::Feature { name, on: true } if name == "nrext64" => incompat |= Incompat::NREXT64,
-            Tune::Feature { name, on } => {
-                let sign = if *on { "on" } else { "off" };
-                return Err(refused(format!("switching {name} {sign}")));
-            }
-            Tune::Uuid(_) => return Err(refused("a new UUID".to_owned())),
-        }
+    if edits.ro_compat.contains(RoCompat::INOBTCNT) {
+        count_inode_trees(context)?;
     }
     let len = context.geometry().sector_bytes();
-    let cost = Cost {
-        bytes: 2 * u64::from(len),
-        ..Cost::default()
-    };
     let edited = |change: &mut Change<'_>| {
         // The superblock is changed by the thread that has the first group.
         change.groups.get(AgNr(0))?;
         let mut sector = change.groups.blocks().read(0, len)?;
-        for change in changes {
-            if let Tune::Label(label) = change {
-                set_label(&mut sector, label);
-            }
-        }
-        add_incompat(&mut sector, incompat);
+        edits.apply(&mut sector);
         DiskSuperblock::seal(&mut sector);
         change.groups.blocks_mut().write(0, sector.clone());
         Ok(sector)
     };
-    let done = context.change(&cost, || (), |change, ()| edited(change))?;
+    let done = context.change(&header_cost(context), || (), |change, ()| edited(change))?;
     let (sector, sequence) = (done.result, done.sequence);
     context.log().ok_or(Condition::ReadOnly)?.force(sequence)?;
-    for ag in context.geometry().groups().skip(1) {
-        let at = context.geometry().ag_offset(ag);
-        context.device().write_at(at, &sector)?;
-    }
-    Ok(context.device().flush()?)
+    write_copies(&**context.device(), context.geometry(), &sector, |_| true)
 }
 
-fn refused(feature: String) -> platter_vfs::Error {
+/// The superblock as it is now.
+fn primary(context: &FsContext) -> Result<Superblock> {
+    let sector = context.read_superblock(AgNr(0))?;
+    Ok(Superblock::decode(&sector, Locus::group(0))?)
+}
+
+/// What a change of a header takes.
+fn header_cost(context: &FsContext) -> Cost {
+    Cost {
+        bytes: 2 * u64::from(context.geometry().sector_bytes()),
+        ..Cost::default()
+    }
+}
+
+/// Counts the blocks of the inode B-trees of all groups, which nothing looks at before the superblock says that they are
+/// counted.
+fn count_inode_trees(context: &FsContext) -> Result<()> {
+    let count =
+        |change: &mut Change<'_>, ag| inodes::count_tree_blocks(&mut change.groups.get(ag)?);
+    for ag in context.geometry().groups() {
+        context.change(&header_cost(context), || (), |change, ()| count(change, ag))?;
+    }
+    Ok(())
+}
+
+impl<'c> Edits<'c> {
+    fn of(changes: &'c [Tune], features: &Features) -> Result<Self> {
+        let mut edits = Self::default();
+        for change in changes {
+            match change {
+                Tune::Label(label) if label.len() > LABEL_LEN_MAX || label.contains(&0) => {
+                    return Err(Condition::InvalidArgument.into());
+                }
+                Tune::Label(label) => edits.label = Some(label),
+                Tune::Uuid(_) => {
+                    let reason = "the label and features can be changed";
+                    return Err(refused("a new UUID".to_owned(), reason));
+                }
+                Tune::Feature { name, on } => edits.switch(name, *on, features)?,
+            }
+        }
+        Ok(edits)
+    }
+
+    /// Switches a feature on or off, by its name in `xfs_admin`.
+    fn switch(&mut self, name: &str, on: bool, features: &Features) -> Result<()> {
+        let switching = || format!("switching {name} {}", if on { "on" } else { "off" });
+        let (none, no_incompat) = (RoCompat::empty(), Incompat::empty());
+        let (ro_compat, incompat) = match name {
+            "bigtime" => (none, Incompat::BIGTIME),
+            "nrext64" => (none, Incompat::NREXT64),
+            "inobtcount" => (RoCompat::INOBTCNT, no_incompat),
+            "finobt" => (RoCompat::FINOBT, no_incompat),
+            "reflink" => (RoCompat::REFLINK, no_incompat),
+            "rmapbt" => (RoCompat::RMAPBT, no_incompat),
+            _ => return Err(refused(switching(), FIXED)),
+        };
+        let is_on = features.ro_compat.contains(ro_compat) && features.incompat.contains(incompat);
+        if is_on == on {
+            return Ok(());
+        }
+        if !on {
+            return Err(refused(switching(), ONE_WAY));
+        }
+        if matches!(name, "finobt" | "reflink" | "rmapbt") {
+            return Err(refused(switching(), REBUILT));
+        }
+        if name == "inobtcount" && !features.has_finobt() {
+            let reason = "a filesystem with it has finobt, whose blocks are counted, too";
+            return Err(refused(switching(), reason));
+        }
+        self.ro_compat |= ro_compat;
+        self.incompat |= incompat;
+        Ok(())
+    }
+
+    /// Changes a sector with the superblock.
+    fn apply(&self, sector: &mut [u8]) {
+        if let Some(label) = self.label {
+            set_label(sector, label);
+        }
+        add_ro_compat(sector, self.ro_compat);
+        add_incompat(sector, self.incompat);
+    }
+}
+
+fn refused(feature: String, reason: &'static str) -> Error {
     Unsupported {
         filesystem: "xfs",
         feature,
-        reason: Some("the label can change, and bigtime and nrext64 be switched on"),
+        reason: Some(reason),
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_ondisk::Uuid;
+
+    use super::*;
+    use crate::mkfs::MkfsOptions;
+
+    fn feature(name: &str, on: bool) -> Tune {
+        let name = name.to_owned();
+        Tune::Feature { name, on }
+    }
+
+    /// Features of a new filesystem without these.
+    fn features(without: &[&str]) -> Features {
+        let mut options = MkfsOptions::new(Uuid::from_bytes([7; 16]));
+        for name in without {
+            options.set_feature(name, false).unwrap();
+        }
+        options.features
+    }
+
+    #[test]
+    fn changes_are_refused_together_and_by_name() {
+        let old = features(&["bigtime", "inobtcount", "reflink"]);
+        let fine = Tune::Label(b"label".to_vec());
+        for (change, expected) in [
+            (feature("reflink", true), "switching reflink on"),
+            (feature("rmapbt", true), "newer xfsprogs rebuilds"),
+            (feature("finobt", false), "never switched off"),
+            (feature("parent", true), "switching parent on"),
+            (feature("no such", false), "switching no such off"),
+        ] {
+            let changes = [fine.clone(), change];
+            let error = Edits::of(&changes, &old).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        for change in [
+            Tune::Label(b"thirteen byte".to_vec()),
+            Tune::Label(b"a\0b".to_vec()),
+        ] {
+            let error = Edits::of(&[change], &old).unwrap_err();
+            let invalid = Error::from(Condition::InvalidArgument);
+            assert_eq!(error.errno(), invalid.errno());
+        }
+    }
+
+    #[test]
+    fn blocks_are_counted_of_filesystems_with_finobt() {
+        let counted = [feature("inobtcount", true)];
+        let old = features(&["inobtcount"]);
+        let edits = Edits::of(&counted, &old).unwrap();
+        assert_eq!(edits.ro_compat, RoCompat::INOBTCNT);
+        let oldest = features(&["inobtcount", "finobt"]);
+        let error = Edits::of(&counted, &oldest).unwrap_err().to_string();
+        assert!(error.contains("has finobt"), "{error}");
+    }
+
+    #[test]
+    fn features_that_are_as_asked_for_change_nothing() {
+        let changes = [
+            feature("bigtime", true),
+            feature("inobtcount", true),
+            feature("nrext64", false),
+            feature("rmapbt", false),
+        ];
+        let edits = Edits::of(&changes, &features(&[])).unwrap();
+        assert_eq!(edits, Edits::default());
+    }
 }

@@ -11,6 +11,7 @@ use super::{BlockRole, Blocks, Group, alloc, inodes, refcount, rmap, space};
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, DiskRefcount, Owner, Refcount, RmapOwner,
 };
+use crate::ondisk::features::RoCompat;
 use crate::ondisk::{AgBlock, AgInode, BlockKind};
 use crate::tree::{Node, TreeHost, TreeRecord};
 use sample::{AG, FIRST, Sample, owner};
@@ -310,6 +311,45 @@ fn assert_replaced_alike<R: TreeRecord>(
     });
     assert!(in_place.bytes == stored.bytes, "{kind:?} {at} {index}");
     assert_eq!(in_place.role, stored.role);
+}
+
+#[test]
+fn blocks_of_inode_trees_are_counted_without_the_feature() {
+    let mut sample = Sample::new();
+    let features = &mut sample.geometry.features;
+    features.ro_compat.remove(RoCompat::INOBTCNT);
+    let counts = |group: &Group<'_>| {
+        let agi = group.agi();
+        [agi.inode_btree_blocks, agi.free_btree_blocks]
+    };
+    sample.change(|group| {
+        space::free_extent(group, AgBlock(3200), 300).unwrap();
+        let record = leaf::<DiskInodeChunk>(group, BtreeKind::Inobt, 8).records[0];
+        (group.agi.inode_btree_blocks, group.agi.free_btree_blocks) = (0, 0);
+        for number in 10..300_u32 {
+            let chunk = DiskInodeChunk {
+                start: (64 * number).into(),
+                ..record
+            };
+            space::fill_free_list(group).unwrap();
+            group.insert(BtreeKind::Inobt, chunk).unwrap();
+        }
+        assert_eq!(counts(group), [0, 0], "not counted yet");
+        inodes::count_tree_blocks(group).unwrap();
+        let counted = counts(group);
+        assert!(counted[0] > 2 && counted[1] == 1, "{counted:?}");
+        for number in 10..210_u64 {
+            let order = (64 * number, 0, 0);
+            space::fill_free_list(group).unwrap();
+            group
+                .remove::<DiskInodeChunk>(BtreeKind::Inobt, order)
+                .unwrap();
+        }
+        let maintained = counts(group);
+        assert!(maintained[0] < counted[0], "{maintained:?}");
+        inodes::count_tree_blocks(group).unwrap();
+        assert_eq!(counts(group), maintained);
+    });
 }
 
 #[test]

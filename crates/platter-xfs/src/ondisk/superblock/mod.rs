@@ -12,7 +12,7 @@ use platter_ondisk::{Corrupt, Locus, Uuid, rules};
 use zerocopy::FromBytes;
 
 use super::checksum;
-use super::features::{Features, Features2, Incompat, Version};
+use super::features::{Features, Features2, Incompat, RoCompat, Version};
 use super::types::{FsBlock, InodeNr, Lsn};
 
 pub use backup::SharedFields;
@@ -125,6 +125,13 @@ pub fn set_label(sector: &mut [u8], label: &[u8]) {
         for (stored, byte) in disk.label.iter_mut().zip(label) {
             *stored = *byte;
         }
+    }
+}
+
+/// Sets bits of `sb_features_ro_compat` in a sector. The checksum is still to be brought up to date.
+pub fn add_ro_compat(sector: &mut [u8], ro_compat: RoCompat) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.ro_compat.set(disk.ro_compat.get() | ro_compat.bits());
     }
 }
 
