@@ -4,6 +4,9 @@
 //! What was free before is written first, as nothing refers to it. All other blocks are metadata, since contents
 //! in use are never overwritten there, and form one transaction. So at every flush the device holds the old state
 //! or the new one; while blocks are brought to their places, a replay yields the new one.
+//!
+//! Records of the log bear the UUID of the filesystem, so that none can change it: a new one is in the sector of the primary
+//! superblock, which is written while the log is clean and its last record bears none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,6 +15,7 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::buffer::BlockSize;
+use platter_ondisk::Uuid;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, Result, Unsupported};
 use zerocopy::FromBytes;
@@ -23,15 +27,17 @@ use crate::context::FsContext;
 use crate::ondisk::chunks::CHUNK_BYTES;
 use crate::ondisk::inode::{DiskInodeV3, INODE_MAGIC, SYMLINK_BYTES_MAX};
 use crate::ondisk::log::BufferType;
-use crate::ondisk::{AgBlock, AgInode, AgNr, BasicBlock, Geometry, InodeNr, symlink};
+use crate::ondisk::{AgBlock, AgInode, AgNr, Agi, BasicBlock, Geometry, InodeNr, symlink};
 use crate::recovery::recover_in_place;
 use crate::superblock;
-use crate::txn::{self, BlockType, LogDevice, Transaction};
+use crate::txn::{self, BlockType, LogDevice, LogPosition, LogState, Transaction};
 
 /// Bytes compared at once.
 const COMPARED_BYTES: u64 = 1 << 20;
 /// Headers of a group, each in a sector.
 const HEADER_SECTORS: u64 = 4;
+/// The inode header.
+const AGI_SECTOR: u64 = 2;
 /// What a part of a block takes in the log in addition to its bytes, and what a block does.
 const PART_OVERHEAD: u64 = 12;
 const BLOCK_OVERHEAD: u64 = 256;
@@ -79,8 +85,9 @@ impl ImageCommit {
     /// Makes the device hold what `new` does, durably.
     ///
     /// # Errors
-    /// `Unsupported` for changes of more metadata than the log holds, and the image is as it was; the device's.
-    /// Before the checkpoint is durable nothing has changed then, and with it there is something to replay.
+    /// `Unsupported` for changes of more metadata than the log holds, and for a new UUID with changes of other metadata than
+    /// superblocks, and the image is as it was; the device's. Before the checkpoint is durable nothing has changed then, and
+    /// with it there is something to replay.
     pub fn run(&self) -> Result<()> {
         let external = self.options.log.as_ref();
         let report = recover_in_place(&self.device, external)?;
@@ -99,14 +106,38 @@ impl ImageCommit {
             geometry: after.geometry(),
             old: Unused::read(&context)?,
             new: Unused::read(&after)?.with_free_lists(&after)?,
-            log: log.clone(),
+            log,
         };
         let changes = self.compare(&states)?;
         if changes.seen.is_empty() {
             return Ok(());
         }
         let has_unlinked = has_unlinked(&after)?;
-        let log = context.open_log(log, &position)?;
+        let uuid = after.superblock.uuid;
+        if uuid == context.superblock.uuid {
+            return self.log(&context, &states, &position, &changes, has_unlinked);
+        }
+        let (superblocks, counts) = changes.split();
+        if has_unlinked || !self.are_counts_only(states.geometry, &counts)? {
+            return Err(with_other_changes());
+        }
+        if !counts.seen.is_empty() {
+            // Nothing looks at them before the superblock says that they are counted.
+            self.log(&context, &states, &position, &counts, false)?;
+        }
+        self.write_superblocks(&states.log, &superblocks, uuid)
+    }
+
+    /// Makes all changes in one checkpoint of the log.
+    fn log(
+        &self,
+        context: &FsContext,
+        states: &States<'_>,
+        position: &LogPosition,
+        changes: &Changes,
+        has_unlinked: bool,
+    ) -> Result<()> {
+        let log = context.open_log(states.log.clone(), position)?;
         // What is logged is verified by its length afterwards.
         log.grow(states.geometry.growth.size());
         let begun = Transaction::begin(context.mount(), log, changes.log_bytes, 1);
@@ -128,6 +159,45 @@ impl ImageCommit {
             return Ok(());
         }
         log.unmount()
+    }
+
+    /// Whether no more changes than the blocks that group headers count of their B-trees.
+    fn are_counts_only(&self, geometry: &Geometry, changes: &Changes) -> Result<bool> {
+        let sector = u64::from(geometry.sector_bytes());
+        for ag in geometry.groups() {
+            let at = geometry.ag_offset(ag) + AGI_SECTOR * sector;
+            if !changes.seen.contains_key(&at) {
+                continue;
+            }
+            let mut before = vec![0; geometry.sector_bytes() as usize];
+            self.device.read_at(at, &mut before)?;
+            let after = self.bytes_after(at, geometry.sector_bytes())?;
+            let decode = |sector: &[u8]| Agi::decode(sector, geometry, ag).ok();
+            let is_recount = |(before, after): (Agi, Agi)| after.is_recount_of(&before);
+            if !decode(&before).zip(decode(&after)).is_some_and(is_recount) {
+                return Ok(false);
+            }
+        }
+        let is_agi = |what: &BlockType| what.kind == BufferType::Agi;
+        Ok(changes.unseen.is_empty() && changes.seen.values().all(|(_, what)| is_agi(what)))
+    }
+
+    /// Writes superblocks with another UUID than the log has, durably. The log is clean.
+    ///
+    /// # Errors
+    /// Those of the devices. The primary superblock is the one of before or the new one then, and either can be mounted.
+    fn write_superblocks(&self, log: &LogDevice, superblocks: &Changes, uuid: Uuid) -> Result<()> {
+        let position = txn::find_position(log, true)?;
+        if position.state == LogState::Dirty {
+            return Err(with_other_changes());
+        }
+        txn::set_last_uuid(log, &position, Uuid::nil())?;
+        for (at, (len, _)) in &superblocks.seen {
+            let bytes = self.bytes_after(*at, *len)?;
+            self.device.write_at(*at, &bytes)?;
+        }
+        self.device.flush()?;
+        txn::set_last_uuid(log, &position, uuid)
     }
 
     /// The filesystem as it is afterwards.
@@ -297,6 +367,24 @@ impl ImageCommit {
 }
 
 impl Changes {
+    /// The superblocks, and everything else.
+    fn split(self) -> (Self, Self) {
+        let is_superblock = |what: &BlockType| what.kind == BufferType::Superblock;
+        let seen = self.seen.into_iter();
+        let (superblocks, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            seen.partition(|(_, (_, what))| is_superblock(what));
+        let superblocks = Self {
+            seen: superblocks,
+            ..Self::default()
+        };
+        let others = Self {
+            seen: others,
+            unseen: self.unseen,
+            log_bytes: self.log_bytes,
+        };
+        (superblocks, others)
+    }
+
     fn add(
         &mut self,
         geometry: &Geometry,
@@ -362,6 +450,15 @@ fn too_large(error: Error) -> Error {
         filesystem: "xfs",
         feature: "an edit that changes more metadata than the log holds".to_owned(),
         reason: Some("make it in several steps, or in a mount"),
+    }
+    .into()
+}
+
+fn with_other_changes() -> Error {
+    Unsupported {
+        filesystem: "xfs",
+        feature: "a new UUID together with other changes".to_owned(),
+        reason: Some("make them one after the other; what a crash left to free, a mount frees"),
     }
     .into()
 }

@@ -1,13 +1,14 @@
-//! What a filesystem says of itself, changed: the primary superblock through the log, and its copies afterwards.
+//! What a filesystem says of itself, changed: the primary superblock through the log, and its copies afterwards. Records of
+//! the log bear the UUID, so that a new one gets to the device in an [image commit](super::ImageCommit) only.
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Locus, Uuid};
 use platter_vfs::{Condition, Error, Result, Tune, Unsupported};
 
 use crate::ag::inodes;
 use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::features::{Features, Incompat, RoCompat};
-use crate::ondisk::superblock::{add_incompat, add_ro_compat, set_label};
+use crate::ondisk::superblock::{add_incompat, add_ro_compat, set_label, set_uuid};
 use crate::ondisk::{AgNr, DiskSuperblock, Superblock};
 use crate::superblock::write_copies;
 
@@ -23,6 +24,7 @@ const FIXED: &str = "bigtime, nrext64 and inobtcount can be switched on";
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Edits<'c> {
     label: Option<&'c [u8]>,
+    uuid: Option<Uuid>,
     ro_compat: RoCompat,
     incompat: Incompat,
 }
@@ -36,6 +38,11 @@ pub(super) fn label(context: &FsContext) -> Result<Vec<u8>> {
 pub(super) fn tune(context: &FsContext, changes: &[Tune]) -> Result<()> {
     let found = primary(context)?;
     let edits = Edits::of(changes, &found.features)?;
+    if edits.uuid.is_some() && !context.space().keeps_old() {
+        let reason =
+            "records of the log bear it; it can be changed while the filesystem is not mounted";
+        return Err(refused("changing the UUID of a mount".to_owned(), reason));
+    }
     if edits == Edits::default() {
         return Ok(());
     }
@@ -92,10 +99,10 @@ impl<'c> Edits<'c> {
                     return Err(Condition::InvalidArgument.into());
                 }
                 Tune::Label(label) => edits.label = Some(label),
-                Tune::Uuid(_) => {
-                    let reason = "the label and features can be changed";
-                    return Err(refused("a new UUID".to_owned(), reason));
+                Tune::Uuid(uuid) if uuid.is_nil() => {
+                    return Err(Condition::InvalidArgument.into());
                 }
+                Tune::Uuid(uuid) => edits.uuid = Some(*uuid),
                 Tune::Feature { name, on } => edits.switch(name, *on, features)?,
             }
         }
@@ -139,6 +146,9 @@ impl<'c> Edits<'c> {
         if let Some(label) = self.label {
             set_label(sector, label);
         }
+        if let Some(uuid) = self.uuid {
+            set_uuid(sector, uuid);
+        }
         add_ro_compat(sector, self.ro_compat);
         add_incompat(sector, self.incompat);
     }
@@ -155,8 +165,6 @@ fn refused(feature: String, reason: &'static str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use platter_ondisk::Uuid;
-
     use super::*;
     use crate::mkfs::MkfsOptions;
 
@@ -190,6 +198,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         for change in [
+            Tune::Uuid(Uuid::nil()),
             Tune::Label(b"thirteen byte".to_vec()),
             Tune::Label(b"a\0b".to_vec()),
         ] {

@@ -1,17 +1,21 @@
-//! Tuned filesystems: what the superblock and its copies say then, and after a crash.
+//! Tuned filesystems: what the superblock, its copies and the log say then, and after a crash at any moment.
 
 use std::ops::ControlFlow;
 
 use platter_block::MemoryDevice;
+use platter_block::sim::{CrashOptions, Recorder};
 use platter_ondisk::{Locus, Uuid};
 use platter_vfs::{CheckSink, CreateKind, Finding};
 
-use super::tests::{budget, clock, create, mount};
+use super::tests::{budget, clock, create, mount, name};
 use super::*;
 use crate::mkfs::{MkfsOptions, Target, mkfs};
+use crate::ondisk::log::RecordHeader;
+use crate::txn::{LogDevice, find_position};
 
 const LEN: u64 = 48 << 20;
 const OLD: Uuid = Uuid::from_bytes([7; 16]);
+const NEW: Uuid = Uuid::from_bytes([8; 16]);
 
 /// A filesystem of three groups, with a file.
 fn device() -> Arc<dyn BlockDevice> {
@@ -41,6 +45,32 @@ fn write(device: &Arc<dyn BlockDevice>, text: &str) {
     xfs.unmount().unwrap();
 }
 
+/// An edit of the image, before its commit.
+fn edit(device: &Arc<dyn BlockDevice>, change: impl FnOnce(&Xfs)) -> ImageCommit {
+    let options = MountOptions {
+        logging: Logging::Scratch,
+        ..MountOptions::default()
+    };
+    let layer = OverlayDevice::new(Arc::clone(device), OverlayOptions::default());
+    let new: Arc<dyn BlockDevice> = Arc::new(layer);
+    let xfs = Xfs::mount_writable(Arc::clone(&new), &options, budget(), clock()).unwrap();
+    change(&xfs);
+    xfs.unmount().unwrap();
+    ImageCommit {
+        device: Arc::clone(device),
+        unseen: Arc::clone(device),
+        new,
+        written: std::iter::once(0..LEN).collect(),
+        options,
+        budget: budget(),
+    }
+}
+
+fn tune(device: &Arc<dyn BlockDevice>, changes: &[Tune]) {
+    let commit = edit(device, |xfs| xfs.tune(changes).unwrap());
+    commit.run().unwrap();
+}
+
 fn feature(name: &str) -> Tune {
     let name = name.to_owned();
     Tune::Feature { name, on: true }
@@ -64,13 +94,137 @@ fn assert_sound(device: &Arc<dyn BlockDevice>, context: &str) {
     assert!(found.0.is_empty(), "{context}: {:?}", found.0);
     let primary = superblock::read(&**device).unwrap();
     let geometry = Geometry::new(&primary);
-    let says = |it: &Superblock| (it.uuid, it.label.clone(), it.features);
+    let says = |it: &Superblock| (it.uuid, it.meta_uuid, it.label.clone(), it.features);
     for ag in geometry.groups().skip(1) {
         let mut sector = vec![0; 512];
         device.read_at(geometry.ag_offset(ag), &mut sector).unwrap();
         let copy = Superblock::decode_backup(&sector, Locus::group(ag.0.into())).unwrap();
         assert_eq!(says(&copy), says(&primary), "{context}: {ag:?}");
     }
+    assert_log_fits(device, context);
+}
+
+/// Linux mounts the filesystem: its last record bears its UUID or, in a clean log, none.
+fn assert_log_fits(device: &Arc<dyn BlockDevice>, context: &str) {
+    let primary = superblock::read(&**device).unwrap();
+    let log = LogDevice::open(&primary, device, None).unwrap();
+    let position = find_position(&log, true).unwrap();
+    let sector = log.read(position.last, 1).unwrap();
+    let last = RecordHeader::decode(&sector, Locus::UNKNOWN).unwrap();
+    let is_free = position.state == LogState::Clean && last.uuid.is_nil();
+    assert!(is_free || last.uuid == primary.uuid, "{context}: {last:?}");
+}
+
+/// Whether everything changed, where nothing else did.
+fn is_changed(device: &Arc<dyn BlockDevice>, context: &str) -> bool {
+    let primary = superblock::read(&**device).unwrap();
+    let is_new = primary.uuid == NEW;
+    assert_eq!(primary.meta_uuid, OLD, "{context}");
+    let label: &[u8] = if is_new { b"after" } else { b"before" };
+    assert_eq!(primary.label, label, "{context}");
+    let features = &primary.features;
+    let switched = [
+        features.has_meta_uuid(),
+        features.has_nrext64(),
+        features.has_inobtcount(),
+    ];
+    assert_eq!(switched, [is_new; 3], "{context}");
+    is_new
+}
+
+#[test]
+fn crash_leaves_all_that_was_tuned_or_nothing() {
+    let changes = [
+        Tune::Label(b"after".to_vec()),
+        Tune::Uuid(NEW),
+        feature("nrext64"),
+        feature("inobtcount"),
+    ];
+    let recorder = Recorder::new(vec![device()]);
+    let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[0]) as _;
+    tune(&device, &changes);
+    let after = recorder.mark();
+    assert!(is_changed(&device, "after"));
+    assert_sound(&device, "after");
+    let recording = recorder.recording();
+    let mut found = [0, 0];
+    let states = recording.crash_states(CrashOptions::default());
+    for (state, number) in states.zip(0..) {
+        let state = state.unwrap();
+        let context = format!("state {number} at {}", state.position);
+        let cut: Arc<dyn BlockDevice> = Arc::new(state.device().unwrap());
+        assert_log_fits(&cut, &context);
+        let is_new = is_changed(&cut, &context);
+        assert!(is_new || state.position < after, "{context}");
+        found[usize::from(is_new)] += 1;
+        write(&cut, "other");
+        assert_eq!(is_changed(&cut, &context), is_new, "{context}");
+        assert_sound(&cut, &context);
+    }
+    assert!(found[0] > 3 && found[1] > 3, "{found:?}");
+}
+
+#[test]
+fn uuid_that_metadata_bears_needs_no_feature() {
+    let device = device();
+    let features = superblock::read(&*device).unwrap().features;
+    for uuid in [NEW, Uuid::from_bytes([9; 16]), OLD] {
+        tune(&device, &[Tune::Uuid(uuid)]);
+        let primary = superblock::read(&*device).unwrap();
+        assert_eq!((primary.uuid, primary.meta_uuid), (uuid, OLD));
+        assert_sound(&device, "after a change of the UUID");
+        write(&device, &uuid.to_string());
+        assert_sound(&device, "after a mount");
+    }
+    assert_eq!(superblock::read(&*device).unwrap().features, features);
+}
+
+#[test]
+fn uuid_changes_after_the_log_was_recovered() {
+    let device = device();
+    let xfs = mount(&device);
+    drop(create(&*xfs.root().unwrap(), "logged", CreateKind::Regular).unwrap());
+    xfs.sync().unwrap();
+    xfs.shutdown().unwrap();
+    drop(xfs);
+    tune(&device, &[Tune::Uuid(NEW)]);
+    assert_sound(&device, "after a recovery");
+    let xfs = mount(&device);
+    assert!(xfs.root().unwrap().lookup(name("logged")).is_ok());
+    // What is logged from now on is recovered.
+    drop(create(&*xfs.root().unwrap(), "again", CreateKind::Regular).unwrap());
+    xfs.sync().unwrap();
+    xfs.shutdown().unwrap();
+    drop(xfs);
+    assert_log_fits(&device, "dirty");
+    let xfs = mount(&device);
+    assert!(xfs.root().unwrap().lookup(name("again")).is_ok());
+    xfs.unmount().unwrap();
+    assert_sound(&device, "after another recovery");
+}
+
+#[test]
+fn uuid_is_refused_in_mounts_and_with_other_changes() {
+    let device = device();
+    let xfs = mount(&device);
+    let error = xfs.tune(&[Tune::Uuid(NEW)]).unwrap_err().to_string();
+    assert!(error.contains("UUID of a mount"), "{error}");
+    xfs.unmount().unwrap();
+    let commit = edit(&device, |xfs| {
+        xfs.tune(&[Tune::Uuid(NEW)]).unwrap();
+        drop(create(&*xfs.root().unwrap(), "other", CreateKind::Regular).unwrap());
+    });
+    let error = commit.run().unwrap_err().to_string();
+    assert!(error.contains("with other changes"), "{error}");
+    assert_sound(&device, "after it was refused");
+    let primary = superblock::read(&*device).unwrap();
+    assert_eq!(
+        (primary.uuid, primary.features.has_meta_uuid()),
+        (OLD, false)
+    );
+    let xfs = mount(&device);
+    assert!(xfs.root().unwrap().lookup(name("other")).is_err());
+    xfs.unmount().unwrap();
 }
 
 #[test]

@@ -109,7 +109,10 @@ pub(super) fn begin(
     primary::refuse_unreadable(&found.features)?;
     refuse_unwritable(&*device, &found, options)?;
     found.check_device(device.geometry().len_bytes)?;
+    let log = LogDevice::open(&found, &device, options.log.as_ref())?;
+    // A change of the UUID was interrupted where the last record has none.
     let may_differ = report.position.state == LogState::Dirty
+        || !txn::has_own_last_uuid(&log, &report.position)?
         || !primary::is_first_copy_current(&*device, &found);
     if may_differ {
         // Copies do not matter while the primary superblock is sound.
@@ -117,7 +120,6 @@ pub(super) fn begin(
     }
     let geometry = Geometry::new(&found);
     Counters::read(&*device, &geometry)?.set(&mut found);
-    let log = LogDevice::open(&found, &device, options.log.as_ref())?;
     let log = log.limited(options.log_bytes_max);
     let position = txn::find_position(&log, true)?.after_recovery(&report.position);
     let context = FsContext::new(device, None, found, Arc::clone(&budget));

@@ -132,6 +132,18 @@ impl Agi {
         self.unlinked.iter().any(Option::is_some)
     }
 
+    /// Whether two headers of a group differ in no more than the blocks that are counted of their B-trees.
+    #[must_use]
+    pub fn is_recount_of(&self, other: &Self) -> bool {
+        let recounted = Self {
+            inode_btree_blocks: self.inode_btree_blocks,
+            free_btree_blocks: self.free_btree_blocks,
+            lsn: self.lsn,
+            ..other.clone()
+        };
+        *self == recounted
+    }
+
     /// Validates the header in a sector.
     pub fn decode(sector: &[u8], geometry: &Geometry, ag: AgNr) -> Result<Self, AgiRule> {
         Self::decode_as(sector, geometry, ag, Seal::Present)
@@ -308,6 +320,18 @@ pub(crate) mod tests {
         let v4 = sample_geometry_v4();
         let agi = Agi::decode(sample().as_bytes(), &v4, AgNr(1)).unwrap();
         assert_eq!(agi.finobt, None);
+    }
+
+    #[test]
+    fn headers_that_differ_in_counted_blocks_are_recounts() {
+        let before = decode(&sample()).unwrap();
+        let mut disk = sample();
+        disk.inode_btree_blocks.set(1);
+        disk.free_btree_blocks.set(2);
+        disk.lsn.set(9);
+        assert!(decode(&disk).unwrap().is_recount_of(&before));
+        disk.free_count.set(60);
+        assert!(!decode(&disk).unwrap().is_recount_of(&before));
     }
 
     #[test]

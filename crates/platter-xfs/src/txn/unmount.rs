@@ -1,6 +1,8 @@
-//! Ending a log: an unmount record at its head, and nothing after it that could be taken for a record.
+//! Ending a log: an unmount record at its head, and nothing after it that could be taken for a record; and the UUID that
+//! the last record bears.
 //! Spec: `xfs/journaling_log`, "Log Records".
 
+use platter_ondisk::Uuid;
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -29,6 +31,36 @@ pub fn write_unmount_record(log: &LogDevice, position: &LogPosition) -> Result<(
     unmount.encode(&mut body);
     write_record(log, position, &mut body, 1)?;
     log.flush()
+}
+
+/// Makes the last record of a clean log bear another UUID, durably: Linux mounts a filesystem whose UUID that record has, or
+/// any one where it has none. Nothing is written to a log without records.
+pub fn set_last_uuid(log: &LogDevice, position: &LogPosition, uuid: Uuid) -> Result<()> {
+    let Some(header) = last_record(log, position)? else {
+        return Ok(());
+    };
+    let mut record = log.read(position.last, header.sectors())?;
+    header.set_uuid(&mut record, uuid);
+    // The first sector is all that changes; devices with longer ones take whole units.
+    record.truncate(log.record_unit_bytes() as usize);
+    log.write(position.last, &record)?;
+    log.flush()
+}
+
+/// Whether the last record bears the UUID of the filesystem, or there is none.
+pub fn has_own_last_uuid(log: &LogDevice, position: &LogPosition) -> Result<bool> {
+    let header = last_record(log, position)?;
+    Ok(header.is_none_or(|header| header.uuid == log.uuid()))
+}
+
+/// The header of the last record; `None` in a log without records.
+fn last_record(log: &LogDevice, position: &LogPosition) -> Result<Option<RecordHeader>> {
+    let first = log.read(position.last, 1)?;
+    if !RecordHeader::has_magic(&first) {
+        return Ok(None);
+    }
+    let header = RecordHeader::decode(&first, log.locus(position.last))?;
+    Ok(Some(header))
 }
 
 /// Writes one record to the head, padded to the log's unit.

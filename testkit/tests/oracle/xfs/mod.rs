@@ -14,6 +14,7 @@ mod sharing;
 mod growth;
 mod resized;
 mod growfs;
+mod tuned;
 mod large_forks;
 mod attributes;
 mod chunks;

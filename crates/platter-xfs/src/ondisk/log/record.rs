@@ -212,6 +212,26 @@ impl RecordHeader {
             || checksum(header, body, HEADER_SUMMED_I386) == Some(self.crc)
     }
 
+    /// Sets `h_fs_uuid` in the sectors of the record with this header, as they lie in the log. What changes, the checksum
+    /// included, is in the first sector.
+    pub fn set_uuid(&self, record: &mut [u8], uuid: Uuid) {
+        if let Ok((first, _)) = DiskRecordHeader::mut_from_prefix(record) {
+            first.uuid = uuid.into_bytes();
+        }
+        if self.crc == 0 {
+            return;
+        }
+        let header_len = (self.header_sectors() as usize).saturating_mul(SECTOR_BYTES);
+        let sealed = record.split_at_checked(header_len);
+        let sealed = sealed.and_then(|(header, rest)| {
+            let body = rest.get(..self.len as usize)?;
+            checksum(header, body, HEADER_SUMMED)
+        });
+        if let (Some(crc), Ok((first, _))) = (sealed, DiskRecordHeader::mut_from_prefix(record)) {
+            first.crc.set(crc);
+        }
+    }
+
     /// The header's sectors for operations that are not [packed](pack) yet, without checksum.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -365,6 +385,26 @@ pub(crate) mod tests {
             body[100] ^= 1;
             unpack(&sectors, &mut body);
             assert!(body == plain, "{len}");
+        }
+    }
+
+    #[test]
+    fn record_with_another_uuid_differs_in_its_first_sector() {
+        for (len, size) in [(512, 32 << 10), (64 << 10, 256 << 10)] {
+            let (mut sectors, mut body) = (sample(len, size).encode(), vec![7; len as usize]);
+            let header_len = sectors.len();
+            pack(&mut sectors, &mut body, 7, None);
+            sectors.extend_from_slice(&body);
+            let mut changed = sectors.clone();
+            let header = RecordHeader::decode(&sectors, Locus::UNKNOWN).unwrap();
+            header.set_uuid(&mut changed, Uuid::nil());
+            let found = RecordHeader::decode(&changed, Locus::UNKNOWN).unwrap();
+            assert!(found.uuid.is_nil() && found.crc != header.crc);
+            let (head, rest) = changed.split_at(header_len);
+            assert!(found.checksum_matches(head, rest), "{len}");
+            assert!(changed[SECTOR_BYTES..] == sectors[SECTOR_BYTES..]);
+            found.set_uuid(&mut changed, header.uuid);
+            assert!(changed == sectors);
         }
     }
 

@@ -128,6 +128,29 @@ pub fn set_label(sector: &mut [u8], label: &[u8]) {
     }
 }
 
+/// Sets `sb_uuid` in a sector. Metadata of version 5 keeps the UUID that it bears, which becomes `sb_meta_uuid` while it is
+/// another one. The checksum is still to be brought up to date.
+pub fn set_uuid(sector: &mut [u8], uuid: Uuid) {
+    let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) else {
+        return;
+    };
+    let features = disk.features();
+    let borne = if features.has_meta_uuid() {
+        disk.meta_uuid
+    } else {
+        disk.uuid
+    };
+    disk.uuid = uuid.into_bytes();
+    if !features.is_v5() {
+        return;
+    }
+    let differs = borne != disk.uuid;
+    let mut incompat = Incompat::from_bits_retain(disk.incompat.get());
+    incompat.set(Incompat::META_UUID, differs);
+    disk.incompat.set(incompat.bits());
+    disk.meta_uuid = if differs { borne } else { [0; 16] };
+}
+
 /// Sets bits of `sb_features_ro_compat` in a sector. The checksum is still to be brought up to date.
 pub fn add_ro_compat(sector: &mut [u8], ro_compat: RoCompat) {
     if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
@@ -154,7 +177,7 @@ pub fn add_version(sector: &mut [u8], version: Version) {
 pub struct Superblock {
     /// All feature words.
     pub features: Features,
-    /// The volume's UUID.
+    /// The volume's UUID, which records of the log bear, too.
     pub uuid: Uuid,
     /// The UUID that metadata bears.
     pub meta_uuid: Uuid,

@@ -94,6 +94,35 @@ fn superblocks_of_both_versions_are_valid() {
 }
 
 #[test]
+fn metadata_keeps_its_uuid_when_that_of_the_volume_changes() {
+    let mut sector = sample().sector();
+    let before = sector.clone();
+    let mut change = |byte: u8| {
+        set_uuid(&mut sector, Uuid::from_bytes([byte; 16]));
+        DiskSuperblock::seal(&mut sector);
+        sector.clone()
+    };
+    let borne = Uuid::from_bytes([0x5a; 16]);
+    for byte in [1, 2] {
+        let changed = Superblock::decode(&change(byte), Locus::UNKNOWN).unwrap();
+        assert_eq!(changed.uuid, Uuid::from_bytes([byte; 16]));
+        assert_eq!(changed.meta_uuid, borne);
+        assert!(changed.features.has_meta_uuid());
+    }
+    assert!(change(0x5a) == before);
+}
+
+#[test]
+fn version_4_has_one_uuid() {
+    let mut sector = sample_v4().sector();
+    set_uuid(&mut sector, Uuid::from_bytes([1; 16]));
+    let changed = Superblock::decode(&sector, Locus::UNKNOWN).unwrap();
+    assert_eq!(changed.uuid, Uuid::from_bytes([1; 16]));
+    assert!(!changed.features.has_meta_uuid());
+    assert!(sector[248..264] == [0; 16]);
+}
+
+#[test]
 fn superblock_without_its_magic_or_checksum_is_corrupt() {
     assert_eq!(broken(|disk| disk.magic.set(1)), SuperblockRule::Magic);
     let mut sector = sample().sector();
