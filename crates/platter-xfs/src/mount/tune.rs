@@ -19,6 +19,14 @@ const REBUILT: &str =
     "all groups would get a new B-tree; xfs_admin of newer xfsprogs rebuilds them";
 const ONE_WAY: &str = "it is never switched off";
 const FIXED: &str = "bigtime, nrext64 and inobtcount can be switched on";
+const SHORT_LOG: &str = "it makes transactions larger, and Linux refuses a log that does not hold them; it needs a log of at \
+                         least 64 MiB, or 192 MiB with blocks above 16 KiB";
+
+/// The shortest log that gets `nrext64`, for blocks up to 16 KiB, and for larger ones. Those that hold the largest transaction
+/// depend on all features; mkfs.xfs makes longer ones.
+const NREXT64_LOG_BYTES: u64 = 64 << 20;
+const NREXT64_LARGE_LOG_BYTES: u64 = 192 << 20;
+const SMALL_BLOCK_BITS: u8 = 14;
 
 /// What becomes of the superblock.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,6 +46,10 @@ pub(super) fn label(context: &FsContext) -> Result<Vec<u8>> {
 pub(super) fn tune(context: &FsContext, changes: &[Tune]) -> Result<()> {
     let found = primary(context)?;
     let edits = Edits::of(changes, &found.features)?;
+    let is_widened = edits.incompat.contains(Incompat::NREXT64);
+    if is_widened && !holds_nrext64(found.log_blocks, found.block_bits) {
+        return Err(refused("switching nrext64 on".to_owned(), SHORT_LOG));
+    }
     if edits.uuid.is_some() && !context.space().keeps_old() {
         let reason =
             "records of the log bear it; it can be changed while the filesystem is not mounted";
@@ -69,6 +81,16 @@ pub(super) fn tune(context: &FsContext, changes: &[Tune]) -> Result<()> {
 fn primary(context: &FsContext) -> Result<Superblock> {
     let sector = context.read_superblock(AgNr(0))?;
     Ok(Superblock::decode(&sector, Locus::group(0))?)
+}
+
+/// Whether Linux mounts a filesystem with such a log once it has `nrext64`, which makes the B-trees of data forks higher.
+fn holds_nrext64(log_blocks: u32, block_bits: u8) -> bool {
+    let least = if block_bits > SMALL_BLOCK_BITS {
+        NREXT64_LARGE_LOG_BYTES
+    } else {
+        NREXT64_LOG_BYTES
+    };
+    (u64::from(log_blocks) << block_bits) >= least
 }
 
 /// What a change of a header takes.
@@ -217,6 +239,24 @@ mod tests {
         let oldest = features(&["inobtcount", "finobt"]);
         let error = Edits::of(&counted, &oldest).unwrap_err().to_string();
         assert!(error.contains("has finobt"), "{error}");
+    }
+
+    #[test]
+    fn nrext64_goes_with_a_log_that_holds_its_transactions() {
+        for (log_blocks, block_bits, expected) in [
+            (1368, 12, false),
+            (16383, 12, false),
+            (16384, 12, true),
+            (16384, 10, false),
+            (65536, 10, true),
+            (4096, 14, true),
+            (2048, 15, false),
+            (3071, 16, false),
+            (3072, 16, true),
+        ] {
+            let found = holds_nrext64(log_blocks, block_bits);
+            assert_eq!(found, expected, "{log_blocks} blocks, {block_bits} bits");
+        }
     }
 
     #[test]

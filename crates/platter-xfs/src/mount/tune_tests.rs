@@ -7,7 +7,7 @@ use platter_block::sim::{CrashOptions, Recorder};
 use platter_ondisk::{Locus, Uuid};
 use platter_vfs::{CheckSink, CreateKind, Finding};
 
-use super::tests::{budget, clock, create, mount, name};
+use super::tests::{budget, clock, create, mount, name, new_device};
 use super::*;
 use crate::mkfs::{MkfsOptions, Target, mkfs};
 use crate::ondisk::log::RecordHeader;
@@ -25,7 +25,9 @@ fn device() -> Arc<dyn BlockDevice> {
         label: b"before".to_vec(),
         ..MkfsOptions::new(OLD)
     };
-    options.set_feature("inobtcount", false).unwrap();
+    for name in ["bigtime", "inobtcount"] {
+        options.set_feature(name, false).unwrap();
+    }
     let len = usize::try_from(LEN).unwrap();
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("memory", vec![0; len]));
     let target = Target {
@@ -125,7 +127,7 @@ fn is_changed(device: &Arc<dyn BlockDevice>, context: &str) -> bool {
     let features = &primary.features;
     let switched = [
         features.has_meta_uuid(),
-        features.has_nrext64(),
+        features.has_bigtime(),
         features.has_inobtcount(),
     ];
     assert_eq!(switched, [is_new; 3], "{context}");
@@ -137,7 +139,7 @@ fn crash_leaves_all_that_was_tuned_or_nothing() {
     let changes = [
         Tune::Label(b"after".to_vec()),
         Tune::Uuid(NEW),
-        feature("nrext64"),
+        feature("bigtime"),
         feature("inobtcount"),
     ];
     let recorder = Recorder::new(vec![device()]);
@@ -225,6 +227,24 @@ fn uuid_is_refused_in_mounts_and_with_other_changes() {
     let xfs = mount(&device);
     assert!(xfs.root().unwrap().lookup(name("other")).is_err());
     xfs.unmount().unwrap();
+}
+
+#[test]
+fn nrext64_is_refused_where_the_log_is_short() {
+    let short = device();
+    let xfs = mount(&short);
+    let changes = [Tune::Label(b"after".to_vec()), feature("nrext64")];
+    let error = xfs.tune(&changes).unwrap_err().to_string();
+    assert!(error.contains("at least 64 MiB"), "{error}");
+    xfs.unmount().unwrap();
+    let primary = superblock::read(&*short).unwrap();
+    assert!(primary.label == b"before" && !primary.features.has_nrext64());
+    let long = new_device();
+    let xfs = mount(&long);
+    xfs.tune(&changes).unwrap();
+    xfs.unmount().unwrap();
+    assert!(superblock::read(&*long).unwrap().features.has_nrext64());
+    assert_sound(&long, "after it was switched on");
 }
 
 #[test]

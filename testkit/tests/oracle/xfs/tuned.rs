@@ -24,19 +24,38 @@ use testkit::{program, tool};
 const MIB: u64 = 1 << 20;
 const NEW: &str = "0b8e6a52-3c1d-4f7e-9a60-5d2f81c4e793";
 const OTHER: &str = "5f0c21d7-88ab-4c39-b4e1-6a9e0d3f7214";
-/// What can be switched on.
-const SWITCHED: [&str; 3] = ["bigtime", "nrext64", "inobtcount"];
 
 /// How a filesystem is made.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     options: &'static [&'static str],
+    mib: u64,
     external_log: bool,
+    /// What can be switched on.
+    switched: &'static [&'static str],
 }
 
 const USUAL: Shape = Shape {
     options: &["-d", "agcount=3", "-m", "bigtime=0,inobtcount=0"],
+    mib: 80,
     external_log: false,
+    switched: &["bigtime", "inobtcount"],
+};
+/// With a log as long as `nrext64` needs.
+const LONG_LOG: Shape = Shape {
+    options: &[
+        "-d",
+        "agcount=3",
+        "-l",
+        "size=64m",
+        "-m",
+        "bigtime=0,inobtcount=0,rmapbt=1",
+        "-i",
+        "nrext64=0",
+    ],
+    mib: 512,
+    switched: &["bigtime", "nrext64", "inobtcount"],
+    ..USUAL
 };
 const RMAP: Shape = Shape {
     options: &["-d", "agcount=3", "-m", "bigtime=0,inobtcount=0,rmapbt=1"],
@@ -58,14 +77,22 @@ const EXTERNAL_LOG: Shape = Shape {
     external_log: true,
     ..RMAP
 };
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
     USUAL,
+    LONG_LOG,
     RMAP,
     LARGE_SECTORS,
     STRIPED_LOG,
     SMALL_BLOCKS,
     EXTERNAL_LOG,
 ];
+
+impl Shape {
+    /// Switches on what can be.
+    fn switches(&self) -> Vec<Tune> {
+        self.switched.iter().map(|name| switch(name)).collect()
+    }
+}
 
 /// The images of a filesystem: its data, then an external log.
 struct Scene {
@@ -74,7 +101,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A filesystem of 80 MiB that a kernel filled.
+    /// A filesystem that a kernel filled.
     fn make(shape: Shape) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let scene = Self { dir, shape };
@@ -86,7 +113,7 @@ impl Scene {
             log = format!("logdev={},size=20m", image.display());
             options.extend(["-l", &log]);
         }
-        xfs::make(&images[0], 80 << 10, &options)?;
+        xfs::make(&images[0], shape.mib << 10, &options)?;
         scene.write("", "first", 300)?;
         Ok(scene)
     }
@@ -215,7 +242,7 @@ fn features_are_switched_on_and_used_by_the_kernel() -> Result<()> {
         // Several leaves of the inode B-tree, where blocks are small.
         scene.write("", "many", 5000)?;
         scene.copy(".one")?;
-        let mut changes: Vec<Tune> = SWITCHED.map(switch).to_vec();
+        let mut changes = shape.switches();
         scene.tune(&changes)?;
         scene.assert_clean("", "switched on");
         changes.extend([uuid(NEW), label("all")]);
@@ -225,9 +252,14 @@ fn features_are_switched_on_and_used_by_the_kernel() -> Result<()> {
         scene.tune(&changes)?;
         scene.assert_clean("", "with a UUID");
         let version = scene.xfs_db("", &["version"])?;
-        for name in ["BIGTIME", "NREXT64", "INOBTCNT", "META_UUID"] {
+        for name in ["BIGTIME", "INOBTCNT", "META_UUID"] {
             ensure!(version.contains(name), "{shape:?}: {version}");
         }
+        let is_wide = shape.switched.contains(&"nrext64");
+        ensure!(
+            version.contains("NREXT64") == is_wide,
+            "{shape:?}: {version}"
+        );
         scene.write("", "more", 3000)?;
         scene.assert_clean("", "after the kernel wrote to it");
     }
@@ -236,7 +268,7 @@ fn features_are_switched_on_and_used_by_the_kernel() -> Result<()> {
 
 #[test]
 fn changes_that_are_refused_leave_the_image() -> Result<()> {
-    let options = &["-m", "finobt=0,inobtcount=0,reflink=0"];
+    let options = &["-m", "bigtime=0,finobt=0,inobtcount=0"];
     let shape = Shape { options, ..USUAL };
     let scene = Scene::make(shape)?;
     let images = scene.images("");
@@ -245,10 +277,11 @@ fn changes_that_are_refused_leave_the_image() -> Result<()> {
     for (arguments, expected) in [
         ("-L good -O inobtcount", "has finobt"),
         ("-L good -O finobt", "newer xfsprogs"),
-        ("-O nrext64,reflink", "newer xfsprogs"),
+        ("-O bigtime,finobt", "newer xfsprogs"),
         ("-O rmapbt", "newer xfsprogs"),
-        ("-O ^bigtime", "never switched off"),
-        ("-O nrext64,quota", "switching quota on"),
+        ("-O ^reflink", "never switched off"),
+        ("-O bigtime,quota", "switching quota on"),
+        ("-L good -O nrext64", "at least 64 MiB"),
         ("-U 00000000-0000-0000-0000-000000000000", "nvalid"),
     ] {
         let mut platter = program::platter()?;
@@ -260,7 +293,7 @@ fn changes_that_are_refused_leave_the_image() -> Result<()> {
         ensure!(fs::read(image)? == before, "{arguments}");
     }
     let mut platter = program::platter()?;
-    platter.args(["tune", "-L", "good", "-U", NEW, "-O", "nrext64"]);
+    platter.args(["tune", "-L", "good", "-U", NEW, "-O", "bigtime"]);
     tool::succeed(platter.arg(image))?;
     scene.assert_clean("", "tuned by the command");
     scene.write("", "more", 10)?;
@@ -356,10 +389,9 @@ fn is_tuned(device: &dyn BlockDevice) -> Result<bool> {
         uuid == new,
         found.label == b"tuned",
         features.has_bigtime(),
-        features.has_nrext64(),
         features.has_inobtcount(),
     ];
-    ensure!(tuned == [uuid == new; 5], "a part of it is: {tuned:?}");
+    ensure!(tuned == [uuid == new; 4], "a part of it is: {tuned:?}");
     Ok(uuid == new)
 }
 
@@ -391,7 +423,7 @@ fn judge(state: &CrashState<'_>, scene: &Scene) -> Result<bool> {
 
 #[test]
 fn change_of_the_uuid_that_is_cut_is_whole_or_absent() {
-    let mut changes: Vec<Tune> = SWITCHED.map(switch).to_vec();
+    let mut changes = USUAL.switches();
     changes.extend([uuid(NEW), label("tuned")]);
     for (shape, seed) in [USUAL, EXTERNAL_LOG].into_iter().zip(1..) {
         let scene = Scene::make(shape).unwrap();
