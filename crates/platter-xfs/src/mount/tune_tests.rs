@@ -4,40 +4,70 @@ use std::ops::ControlFlow;
 
 use platter_block::MemoryDevice;
 use platter_block::sim::{CrashOptions, Recorder};
-use platter_ondisk::{Locus, Uuid};
+use platter_ondisk::{Locus, Rule, Uuid};
 use platter_vfs::{CheckSink, CreateKind, Finding};
 
 use super::tests::{budget, clock, create, mount, name, new_device};
 use super::*;
+use crate::context::tests::broken_rule;
 use crate::mkfs::{MkfsOptions, Target, mkfs};
 use crate::ondisk::log::RecordHeader;
+use crate::txn::replay::ReplayRule;
 use crate::txn::{LogDevice, find_position};
 
 const LEN: u64 = 48 << 20;
 const OLD: Uuid = Uuid::from_bytes([7; 16]);
 const NEW: Uuid = Uuid::from_bytes([8; 16]);
 
-/// A filesystem of three groups, with a file.
-fn device() -> Arc<dyn BlockDevice> {
+/// What a filesystem of three groups is made with.
+fn mkfs_options(uuid: Uuid) -> MkfsOptions {
     let mut options = MkfsOptions {
         unsupported: true,
         ag_bytes: Some(16 << 20),
         label: b"before".to_vec(),
-        ..MkfsOptions::new(OLD)
+        ..MkfsOptions::new(uuid)
     };
     for name in ["bigtime", "inobtcount"] {
         options.set_feature(name, false).unwrap();
     }
-    let len = usize::try_from(LEN).unwrap();
-    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("memory", vec![0; len]));
+    options
+}
+
+fn zeros(len: u64) -> Arc<dyn BlockDevice> {
+    let len = usize::try_from(len).unwrap();
+    Arc::new(MemoryDevice::new("memory", vec![0; len]))
+}
+
+/// A filesystem with a file.
+fn device() -> Arc<dyn BlockDevice> {
+    let device = zeros(LEN);
     let target = Target {
         device: &*device,
         log: None,
         is_zero: true,
     };
-    mkfs(&target, &options, &*clock()).unwrap();
+    mkfs(&target, &mkfs_options(OLD), &*clock()).unwrap();
     write(&device, "file");
     device
+}
+
+/// A filesystem, and the device of its log.
+fn with_external_log(uuid: Uuid) -> [Arc<dyn BlockDevice>; 2] {
+    let [device, log] = [LEN, 16 << 20].map(zeros);
+    let target = Target {
+        device: &*device,
+        log: Some(&*log),
+        is_zero: true,
+    };
+    mkfs(&target, &mkfs_options(uuid), &*clock()).unwrap();
+    [device, log]
+}
+
+fn contents(device: &Arc<dyn BlockDevice>) -> Vec<u8> {
+    let len = usize::try_from(device.geometry().len_bytes).unwrap();
+    let mut bytes = vec![0; len];
+    device.read_at(0, &mut bytes).unwrap();
+    bytes
 }
 
 /// Makes a file in a mount of its own.
@@ -49,8 +79,17 @@ fn write(device: &Arc<dyn BlockDevice>, text: &str) {
 
 /// An edit of the image, before its commit.
 fn edit(device: &Arc<dyn BlockDevice>, change: impl FnOnce(&Xfs)) -> ImageCommit {
+    edit_with_log(device, None, change)
+}
+
+fn edit_with_log(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<&Arc<dyn BlockDevice>>,
+    change: impl FnOnce(&Xfs),
+) -> ImageCommit {
     let options = MountOptions {
         logging: Logging::Scratch,
+        log: log.cloned(),
         ..MountOptions::default()
     };
     let layer = OverlayDevice::new(Arc::clone(device), OverlayOptions::default());
@@ -245,6 +284,35 @@ fn nrext64_is_refused_where_the_log_is_short() {
     xfs.unmount().unwrap();
     assert!(superblock::read(&*long).unwrap().features.has_nrext64());
     assert_sound(&long, "after it was switched on");
+}
+
+#[test]
+fn log_of_another_filesystem_is_refused() {
+    let [device, log] = with_external_log(OLD);
+    let [_, other] = with_external_log(NEW);
+    let mut commit = edit_with_log(&device, Some(&log), |xfs| {
+        xfs.tune(&[Tune::Uuid(NEW)]).unwrap();
+    });
+    let before = [&device, &other].map(contents);
+    commit.options.log = Some(Arc::clone(&other));
+    let options = MountOptions {
+        log: Some(Arc::clone(&other)),
+        ..MountOptions::default()
+    };
+    let mounted = Xfs::mount_writable(Arc::clone(&device), &options, budget(), clock());
+    for refused in [commit.run(), mounted.map(drop)] {
+        assert_eq!(broken_rule(refused), ReplayRule::RecordUuid.text());
+    }
+    assert!([&device, &other].map(contents) == before);
+    commit.options.log = Some(Arc::clone(&log));
+    commit.run().unwrap();
+    let options = MountOptions {
+        log: Some(log),
+        ..MountOptions::default()
+    };
+    let xfs = Xfs::mount_writable(Arc::clone(&device), &options, budget(), clock()).unwrap();
+    xfs.unmount().unwrap();
+    assert_eq!(superblock::read(&*device).unwrap().uuid, NEW);
 }
 
 #[test]

@@ -17,7 +17,8 @@ use crate::txn::{self, Log, LogDevice, LogState};
 /// checkpoint that changes nothing.
 ///
 /// # Errors
-/// `Unsupported` for a dirty log of version 4, and by name for intents that cannot be finished: nothing was changed then.
+/// `Corrupt` for a log of another filesystem: nothing was changed then.
+/// `Unsupported` for a dirty log of version 4, and by name for intents that cannot be finished, likewise.
 /// The same where the log has no space for the checkpoint that finishes them, or records of a size that no log buffer has:
 /// it was replayed then, and still is dirty.
 pub fn recover_in_place(
@@ -27,8 +28,9 @@ pub fn recover_in_place(
     let primary = superblock::read(&**data)?;
     let log = LogDevice::open(&primary, data, external)?;
     let position = txn::find_position(&log, primary.features.is_v5())?;
-    if position.state == LogState::Dirty {
-        Log::check_version(&log, &primary.features)?;
+    match position.state {
+        LogState::Dirty => Log::check_version(&log, &primary.features)?,
+        LogState::Clean => txn::check_last_uuid(&log, &position)?,
     }
     let scan = txn::scan(&log, &position, &primary)?;
     finish::check(&scan.open_intents)?;

@@ -12,4 +12,6 @@ pub use log::{BlockType, Header, HeaderVerifier, InodePlace, InodeVersion, Log};
 pub use log_device::LogDevice;
 pub use replay::{LogPosition, LogScan, LogState, ReplayReport, find_position, replay, scan};
 pub use transaction::{FoundInode, NewBytes, NewImage, Transaction};
-pub use unmount::{clear_stale_records, has_own_last_uuid, set_last_uuid, write_unmount_record};
+pub use unmount::{
+    check_last_uuid, clear_stale_records, has_own_last_uuid, set_last_uuid, write_unmount_record,
+};

@@ -2,12 +2,12 @@
 //! the last record bears.
 //! Spec: `xfs/journaling_log`, "Log Records".
 
-use platter_ondisk::Uuid;
+use platter_ondisk::{Corrupt, Uuid};
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::log_device::LogDevice;
-use super::replay::LogPosition;
+use super::replay::{LogPosition, ReplayRule};
 use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{
@@ -45,6 +45,18 @@ pub fn set_last_uuid(log: &LogDevice, position: &LogPosition, uuid: Uuid) -> Res
     record.truncate(log.record_unit_bytes() as usize);
     log.write(position.last, &record)?;
     log.flush()
+}
+
+/// Refuses a clean log whose last record bears the UUID of another filesystem, as Linux does; it may bear none.
+///
+/// # Errors
+/// [`ReplayRule::RecordUuid`]; those of the device.
+pub fn check_last_uuid(log: &LogDevice, position: &LogPosition) -> Result<()> {
+    let header = last_record(log, position)?;
+    if header.is_some_and(|header| !header.uuid.is_nil() && header.uuid != log.uuid()) {
+        return Err(Corrupt::new(log.locus(position.last), ReplayRule::RecordUuid).into());
+    }
+    Ok(())
 }
 
 /// Whether the last record bears the UUID of the filesystem, or there is none.
