@@ -125,7 +125,7 @@ impl ImageCommit {
             // Nothing looks at them before the superblock says that they are counted.
             self.log(&context, &states, &position, &counts, false)?;
         }
-        self.write_superblocks(&states.log, &superblocks, uuid)
+        self.write_superblocks(&states, &superblocks, uuid)
     }
 
     /// Makes all changes in one checkpoint of the log.
@@ -182,21 +182,31 @@ impl ImageCommit {
         Ok(changes.unseen.is_empty() && changes.seen.values().all(|(_, what)| is_agi(what)))
     }
 
-    /// Writes superblocks with another UUID than the log has, durably. The log is clean.
+    /// Writes superblocks with another UUID than the log has, durably, the copies as mounts renew them. The log is clean.
     ///
     /// # Errors
     /// Those of the devices. The primary superblock is the one of before or the new one then, and either can be mounted.
-    fn write_superblocks(&self, log: &LogDevice, superblocks: &Changes, uuid: Uuid) -> Result<()> {
+    fn write_superblocks(
+        &self,
+        states: &States<'_>,
+        superblocks: &Changes,
+        uuid: Uuid,
+    ) -> Result<()> {
+        let (geometry, log) = (states.geometry, &states.log);
         let position = txn::find_position(log, true)?;
         if position.state == LogState::Dirty {
             return Err(with_other_changes());
         }
         txn::set_last_uuid(log, &position, Uuid::nil())?;
-        for (at, (len, _)) in &superblocks.seen {
-            let bytes = self.bytes_after(*at, *len)?;
-            self.device.write_at(*at, &bytes)?;
-        }
+        let sector = self.bytes_after(0, geometry.sector_bytes())?;
+        self.device.write_at(0, &sector)?;
         self.device.flush()?;
+        // After a crash, a mount of Linux gives the last record its UUID and renews no copies: then the first one shows that they
+        // are stale.
+        superblock::write_copies(&*self.device, geometry, &sector, |ag| {
+            let at = geometry.ag_offset(ag);
+            superblocks.seen.contains_key(&at)
+        })?;
         txn::set_last_uuid(log, &position, uuid)
     }
 

@@ -341,6 +341,13 @@ fn mount(devices: &[Device], options: &platter_xfs::MountOptions) -> Result<Xfs>
     Ok(Xfs::mount_writable(device, options, budget(), clock)?)
 }
 
+fn load(images: &[PathBuf]) -> Result<Vec<Device>> {
+    let load = |image: &PathBuf| -> Result<Device> {
+        Ok(Arc::new(MemoryDevice::new("image", fs::read(image)?)))
+    };
+    images.iter().map(load).collect()
+}
+
 /// Tunes a filesystem as an edit of its image does.
 fn tune_devices(devices: &[Device], changes: &[Tune]) -> Result<()> {
     let above = |device: &Device| {
@@ -395,7 +402,8 @@ fn is_tuned(device: &dyn BlockDevice) -> Result<bool> {
     Ok(uuid == new)
 }
 
-/// What a power failure left is mounted by the kernel, and by platter, which leaves it clean. Returns whether it is tuned.
+/// What a power failure left is mounted by the kernel, and by platter before it or after it, which leaves it clean. Returns
+/// whether it is tuned.
 fn judge(state: &CrashState<'_>, scene: &Scene) -> Result<bool> {
     let devices = || -> Result<Vec<Device>> {
         let devices = state.devices()?.into_iter();
@@ -412,6 +420,11 @@ fn judge(state: &CrashState<'_>, scene: &Scene) -> Result<bool> {
     let is_new = is_tuned(&*cut[0])?;
     save(&cut, ".kernel")?;
     scene.write(".kernel", "by the kernel", 10)?;
+    let written = load(&scene.images(".kernel"))?;
+    mount(&written, &options(&written))?.unmount()?;
+    save(&written, ".kernel")?;
+    let (verdict, text) = xfs::report(&paths(&scene.images(".kernel")))?;
+    ensure!(verdict == Verdict::Clean, "mounted by both: {text}");
     mount(&cut, &options(&cut))?.unmount()?;
     ensure!(is_tuned(&*cut[0])? == is_new, "a mount changed it");
     save(&cut, ".ours")?;
@@ -427,10 +440,7 @@ fn change_of_the_uuid_that_is_cut_is_whole_or_absent() {
     changes.extend([uuid(NEW), label("tuned")]);
     for (shape, seed) in [USUAL, EXTERNAL_LOG].into_iter().zip(1..) {
         let scene = Scene::make(shape).unwrap();
-        let read = |image: &PathBuf| -> Device {
-            Arc::new(MemoryDevice::new("image", fs::read(image).unwrap()))
-        };
-        let recorder = Recorder::new(scene.images("").iter().map(read).collect());
+        let recorder = Recorder::new(load(&scene.images("")).unwrap());
         let devices = recorder.devices().iter();
         let devices: Vec<Device> = devices
             .map(|device| -> Device { Arc::clone(device) as _ })
