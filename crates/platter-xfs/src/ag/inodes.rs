@@ -1,5 +1,7 @@
 //! Inodes of an allocation group: allocating and freeing them. Spec: `xfs/allocation_groups`, "Inode B+trees".
 
+use std::collections::HashSet;
+
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
@@ -258,32 +260,23 @@ pub(crate) fn count_tree_blocks(group: &mut Group<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The blocks of an inode B-tree, by the pointers to them.
+/// The blocks of an inode B-tree, by the pointers to them, of which each block has one.
 fn tree_blocks(group: &Group<'_>, kind: BtreeKind) -> Result<u32> {
     let root: Node<DiskInodeChunk> = group.load_root(kind)?;
-    let (mut level, mut pointers) = (root.level, root.pointers);
-    let mut count = 1;
-    loop {
-        count += pointers.len();
-        // Blocks that several pointers lead to are no tree.
-        let blocks = u32::try_from(count).unwrap_or(u32::MAX);
-        if blocks >= group.agf.length {
-            return Err(group.broken(TreeRule::Shape));
-        }
-        if level <= 1 {
-            return Ok(blocks);
-        }
-        level -= 1;
-        let mut below = Vec::new();
+    let mut seen = HashSet::from([root.at]);
+    let mut nodes = vec![(root.level, root.pointers)];
+    while let Some((level, pointers)) = nodes.pop() {
         for at in pointers {
-            let node: Node<DiskInodeChunk> = group.load(kind, at, level)?;
-            below.extend(node.pointers);
-            if below.len() > group.agf.length as usize {
+            if !seen.insert(at) || seen.len() >= group.agf.length as usize {
                 return Err(group.broken(TreeRule::Shape));
             }
+            if level > 1 {
+                let node: Node<DiskInodeChunk> = group.load(kind, at, level - 1)?;
+                nodes.push((node.level, node.pointers));
+            }
         }
-        pointers = below;
     }
+    Ok(u32::try_from(seen.len()).unwrap_or(u32::MAX))
 }
 
 /// The first inode of a list of unlinked inodes.

@@ -313,6 +313,20 @@ fn assert_replaced_alike<R: TreeRecord>(
     assert_eq!(in_place.role, stored.role);
 }
 
+/// Adds records to the inode B-tree, which has several leaves then.
+fn add_chunks(group: &mut Group<'_>) {
+    space::free_extent(group, AgBlock(3200), 300).unwrap();
+    let record = leaf::<DiskInodeChunk>(group, BtreeKind::Inobt, 8).records[0];
+    for number in 10..300_u32 {
+        let chunk = DiskInodeChunk {
+            start: (64 * number).into(),
+            ..record
+        };
+        space::fill_free_list(group).unwrap();
+        group.insert(BtreeKind::Inobt, chunk).unwrap();
+    }
+}
+
 #[test]
 fn blocks_of_inode_trees_are_counted_without_the_feature() {
     let mut sample = Sample::new();
@@ -323,17 +337,8 @@ fn blocks_of_inode_trees_are_counted_without_the_feature() {
         [agi.inode_btree_blocks, agi.free_btree_blocks]
     };
     sample.change(|group| {
-        space::free_extent(group, AgBlock(3200), 300).unwrap();
-        let record = leaf::<DiskInodeChunk>(group, BtreeKind::Inobt, 8).records[0];
         (group.agi.inode_btree_blocks, group.agi.free_btree_blocks) = (0, 0);
-        for number in 10..300_u32 {
-            let chunk = DiskInodeChunk {
-                start: (64 * number).into(),
-                ..record
-            };
-            space::fill_free_list(group).unwrap();
-            group.insert(BtreeKind::Inobt, chunk).unwrap();
-        }
+        add_chunks(group);
         assert_eq!(counts(group), [0, 0], "not counted yet");
         inodes::count_tree_blocks(group).unwrap();
         let counted = counts(group);

@@ -5,7 +5,7 @@ use platter_vfs::writing::RangeSet;
 use platter_vfs::{Error, Result};
 
 use super::sample::{AG, Sample, owner};
-use super::{leaf, run, share};
+use super::{add_chunks, leaf, run, share};
 use crate::ag::{Group, GroupRule, alloc, inodes, refcount, rmap, space};
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskRefcount, InodeChunk, RmapOwner,
@@ -236,6 +236,20 @@ fn block_that_a_tree_leads_to_twice_is_found() {
         let visit = &mut |_: &Node<DiskRefcount>| Ok(());
         let walked = tree::walk(group, BtreeKind::Refcount, u64::MAX, |_| true, visit);
         assert_broken(walked, TreeRule::Shape);
+    });
+}
+
+#[test]
+fn blocks_of_inode_trees_are_not_counted_twice() {
+    Sample::new().change(|group| {
+        add_chunks(group);
+        let root: Node<DiskInodeChunk> = group.load_root(BtreeKind::Inobt).unwrap();
+        for first in [root.pointers[1], root.at] {
+            let mut root = root.clone();
+            root.pointers[0] = first;
+            TreeHost::store(group, BtreeKind::Inobt, &root).unwrap();
+            assert_broken(inodes::count_tree_blocks(group), TreeRule::Shape);
+        }
     });
 }
 
