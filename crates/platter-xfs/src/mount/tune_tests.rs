@@ -1,16 +1,17 @@
 //! Tuned filesystems: what the superblock, its copies and the log say then, and after a crash at any moment.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use platter_block::MemoryDevice;
 use platter_block::sim::{CrashOptions, Recorder};
 use platter_ondisk::{Locus, Rule, Uuid};
-use platter_vfs::{CheckSink, CreateKind, Finding};
+use platter_vfs::{CheckSink, Context, CreateKind, Finding};
 
-use super::tests::{budget, clock, create, mount, name, new_device};
+use super::tests::{budget, clock, create, device_of, mount, name, new_device};
 use super::*;
 use crate::context::tests::broken_rule;
 use crate::mkfs::{MkfsOptions, Target, mkfs};
+use crate::ondisk::AgNr;
 use crate::ondisk::log::RecordHeader;
 use crate::txn::replay::ReplayRule;
 use crate::txn::{LogDevice, find_position, set_last_uuid};
@@ -329,17 +330,46 @@ fn log_of_another_filesystem_is_refused() {
     assert_eq!(superblock::read(&*device).unwrap().uuid, NEW);
 }
 
-#[test]
-fn mount_counts_blocks_of_inode_trees_once_it_is_to() {
-    let device = device();
-    let xfs = mount(&device);
-    xfs.tune(&[feature("inobtcount")]).unwrap();
+/// Makes files in the root, which get inodes in its group.
+fn create_files(xfs: &Xfs, numbers: Range<u32>) {
     let root = xfs.root().unwrap();
-    for number in 0..300 {
+    for number in numbers {
         drop(create(&*root, &format!("file{number}"), CreateKind::Regular).unwrap());
     }
-    xfs.sync().unwrap();
+}
+
+/// The blocks of the inode B-trees of the first group, by its header.
+fn inode_tree_blocks(xfs: &Xfs) -> [u32; 2] {
+    let agi = xfs.context().agi(AgNr(0)).unwrap();
+    [agi.inode_btree_blocks, agi.free_btree_blocks]
+}
+
+#[test]
+fn mount_counts_blocks_of_inode_trees_once_it_is_to() {
+    let mut options = MkfsOptions {
+        block_bytes: Some(1024),
+        ..MkfsOptions::new(OLD)
+    };
+    options.set_feature("inobtcount", false).unwrap();
+    let device = device_of(&options);
+    let xfs = mount(&device);
+    create_files(&xfs, 0..4500);
+    // All chunks have a free inode, and are in both trees.
+    let root = xfs.root().unwrap();
+    for number in (0..4500).step_by(40) {
+        let text = format!("file{number}");
+        root.unlink(&Context::root(), name(&text)).unwrap();
+    }
     drop(root);
+    xfs.unmount().unwrap();
+    let xfs = mount(&device);
+    xfs.tune(&[feature("inobtcount")]).unwrap();
+    let counted = inode_tree_blocks(&xfs);
+    assert!(counted.iter().all(|&blocks| blocks > 1), "{counted:?}");
+    create_files(&xfs, 4500..8000);
+    xfs.sync().unwrap();
+    let grown = inode_tree_blocks(&xfs);
+    assert!(grown[0] > counted[0], "{counted:?}, then {grown:?}");
     xfs.shutdown().unwrap();
     drop(xfs);
     write(&device, "other");
