@@ -362,6 +362,28 @@ mod tests {
     }
 
     #[test]
+    fn root_item_at_another_offset_is_not_the_trees() {
+        let pool = Pool::make(1, 128, &["-m", "single"]);
+        let mut fs = pool.open(WriteOptions::default());
+        let handle = fs.begin(64).unwrap();
+        roots::create_tree(&fs, handle.generation(), TreeId::BLOCK_GROUP).unwrap();
+        let key = |offset| Key::new(TreeId::BLOCK_GROUP.0, ItemKind::ROOT_ITEM, offset);
+        let moved = handle.edit(TreeId::ROOT, |editor| {
+            let item = editor.get(key(0))?.unwrap();
+            editor.remove(key(0))?;
+            editor.insert(key(5), &item)
+        });
+        moved.unwrap();
+        fs.context.forget_root_item(TreeId::BLOCK_GROUP);
+        drop(handle);
+        to_block_group_tree(&mut fs).unwrap();
+        drop(fs);
+        let fs = pool.open(WriteOptions::default());
+        let features = fs.features().compat_ro;
+        assert!(features.contains(CompatRo::BLOCK_GROUP_TREE));
+    }
+
+    #[test]
     fn space_for_new_trees_is_reserved_until_the_commit() {
         let pool = Pool::make(1, 128, &["-m", "single", "-R", "^free-space-tree"]);
         let fs = pool.open(WriteOptions::default());

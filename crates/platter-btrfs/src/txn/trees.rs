@@ -162,7 +162,9 @@ fn open(fs: &WriteContext, id: TreeId) -> Result<OpenTree> {
     let root_tree = fs.tree(TreeId::ROOT)?;
     let root_tree = root_tree.view();
     let mut cursor = Cursor::new(&fs.context.blocks, root_tree.now.tree);
-    let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
+    // As for readers: only subvolumes have other offsets than 0.
+    let last = if id.is_subvolume() { u64::MAX } else { 0 };
+    let last = Key::new(id.0, ItemKind::ROOT_ITEM, last);
     if !cursor.seek_at_or_before(last)? {
         return Err(missing().into());
     }
