@@ -67,8 +67,9 @@ impl FeatureChange {
 
 /// The features that the superblock has once the running transaction is committed.
 pub(crate) fn planned_features(fs: &WriteContext) -> Features {
-    let mut features = fs.features();
+    // First: a commit changes the features, and forgets then what it was to change.
     let planned = fs.planned.lock().features;
+    let mut features = fs.features();
     if let Some(planned) = planned {
         features.compat_ro = features.compat_ro.difference(TREES) | planned;
     }
@@ -184,8 +185,9 @@ fn commit_features(fs: &WriteContext, after: Features) -> Result<()> {
 
 /// Builds and removes the trees that the running transaction is to change. No handle is open.
 pub(super) fn change_trees(fs: &WriteContext, generation: Generation) -> Result<()> {
-    let planned = std::mem::take(&mut *fs.planned.lock());
-    let Some(features) = planned.features else {
+    // It stays until the features are those: others look at them meanwhile.
+    let planned = fs.planned.lock().features;
+    let Some(features) = planned else {
         return Ok(());
     };
     let changed = features.symmetric_difference(fs.features().compat_ro);
@@ -199,6 +201,7 @@ pub(super) fn change_trees(fs: &WriteContext, generation: Generation) -> Result<
             remove_group_tree(fs, generation)?;
         }
     }
+    let planned = std::mem::take(&mut *fs.planned.lock());
     fs.reservations.release_metadata(planned.reserved_bytes);
     Ok(())
 }
@@ -259,10 +262,6 @@ fn build_group_tree(fs: &WriteContext, generation: Generation) -> Result<()> {
 
 fn remove_group_tree(fs: &WriteContext, generation: Generation) -> Result<()> {
     move_group_items(fs, generation, (TreeId::BLOCK_GROUP, TreeId::EXTENT))?;
-    fs.features
-        .lock()
-        .compat_ro
-        .remove(CompatRo::BLOCK_GROUP_TREE);
     let open = fs.tree(TreeId::BLOCK_GROUP)?;
     let (state, item) = (open.view().now, open.item_key());
     let left = fs.edit(generation, TreeId::BLOCK_GROUP, |editor| {
@@ -276,6 +275,11 @@ fn remove_group_tree(fs: &WriteContext, generation: Generation) -> Result<()> {
     fs.edit(generation, TreeId::ROOT, |editor| editor.remove(item))?;
     fs.context.forget_root_item(TreeId::BLOCK_GROUP);
     open.set_removed();
+    // Last: a tree that is there without its feature is not built over.
+    fs.features
+        .lock()
+        .compat_ro
+        .remove(CompatRo::BLOCK_GROUP_TREE);
     // A tree without items is a leaf.
     let root = state.tree.root;
     Cow::new(fs, generation).freed(&state, root.logical, root.level)
@@ -344,6 +348,8 @@ mod tests {
             features.compat_ro.remove(CompatRo::BLOCK_GROUP_TREE);
         });
         assert_eq!(rule(removed), RemovedTreeRule::Items.text());
+        let planned = planned_features(&fs).compat_ro;
+        assert!(!planned.contains(CompatRo::BLOCK_GROUP_TREE));
         drop(fs);
         pool.assert_clean();
     }
