@@ -7,12 +7,13 @@ use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Result, Unsupported};
 
 use super::free_space::GroupSpace;
-use super::{Cow, Handle, WriteContext, chunks, refs, roots, superblocks};
+use super::{Cow, Handle, WriteContext, chunks, refs, roots, superblocks, trees};
 use crate::block_group::{FreeSpaceForm, Persisted, load_free_space};
 use crate::context::TreesRule;
+use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::{Features, Generation, Key, TreeId};
+use crate::ondisk::{Features, Generation, Key, LogicalAddr, TreeId};
 use crate::tree::edit::CopyOnWrite;
 
 rules! {
@@ -80,7 +81,8 @@ pub(crate) fn planned_features(fs: &WriteContext) -> Features {
 ///
 /// # Errors
 /// `Unsupported` for features that the kernel does not mount together, and for trees that are there without their
-/// feature; those of reading.
+/// feature; those of reading; those of extents and items of block groups that a commit could not move. The caller has
+/// no handle.
 pub(crate) fn credits_of(fs: &WriteContext, change: &FeatureChange) -> Result<u64> {
     let (changed, after) = (change.trees(), change.after);
     let has_all = after.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
@@ -107,6 +109,14 @@ pub(crate) fn credits_of(fs: &WriteContext, change: &FeatureChange) -> Result<u6
             return Err(unsupported(&feature));
         }
     }
+    let is_removed = changed.contains(CompatRo::BLOCK_GROUP_TREE)
+        && !after.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
+    if is_removed && fs.features().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+        refuse_other_items(fs)?;
+    }
+    if is_built(CompatRo::FREE_SPACE_TREE) {
+        read_extents(fs)?;
+    }
     let extent_bytes = fs.tree(TreeId::EXTENT)?.view().now.used_bytes;
     let extent_blocks = extent_bytes / fs.node_bytes();
     let groups = fs.groups.iter().count() as u64;
@@ -121,6 +131,37 @@ pub(crate) fn credits_of(fs: &WriteContext, change: &FeatureChange) -> Result<u6
         blocks = blocks.saturating_add(items + BLOCKS_OF_TREE);
     }
     Ok(blocks)
+}
+
+/// Refuses a block group tree with other items than those of block groups: a commit must not be the first to find them.
+fn refuse_other_items(fs: &WriteContext) -> Result<()> {
+    let tree = fs.tree(TreeId::BLOCK_GROUP)?.view().now.tree;
+    // An item is removed before its chunk, and inserted after it: the tree stays as it is from here on.
+    let mut cursor = fs.context.cursor(tree);
+    cursor.seek(Key::MIN)?;
+    let map = fs.blocks().store().map();
+    while let Some(key) = cursor.key() {
+        let chunk = map.find(LogicalAddr(key.object)).ok();
+        let is_its_item = |chunk: &ChunkItem| {
+            key == Key::new(chunk.start.0, ItemKind::BLOCK_GROUP_ITEM, chunk.len_bytes)
+        };
+        if !chunk.is_some_and(is_its_item) {
+            return Err(Corrupt::new(tree.locus(key), RemovedTreeRule::Items).into());
+        }
+        cursor.step()?;
+    }
+    Ok(())
+}
+
+/// Reads the extents of all block groups: a commit must not be the first to find one across the end of its group.
+fn read_extents(fs: &WriteContext) -> Result<()> {
+    // No commit ends before it: what the one before has is not written over.
+    let handle = fs.begin(0)?;
+    for group in fs.groups.iter() {
+        trees::read_free_space(fs, &group)?;
+    }
+    drop(handle);
+    Ok(())
 }
 
 /// Changes features with the commit of this transaction, which builds and removes trees. The handle was begun with
@@ -325,6 +366,7 @@ mod tests {
 
     use super::*;
     use crate::context::tests::rule;
+    use crate::ondisk::chunk_item::BlockGroupFlags;
     use crate::txn::WriteOptions;
     use crate::txn::tests::image::Pool;
 
@@ -334,24 +376,68 @@ mod tests {
         commit_features(fs, features)
     }
 
+    /// Inserts an item of no block group.
+    fn insert_other(handle: &Handle<'_>) {
+        let key = Key::new(1 << 50, ItemKind::BLOCK_GROUP_ITEM, 1 << 20);
+        let inserted = handle.edit(TreeId::BLOCK_GROUP, |editor| editor.insert(key, &[0; 24]));
+        inserted.unwrap();
+    }
+
     #[test]
     fn items_of_no_group_keep_the_group_tree() {
         let pool = Pool::make(1, 128, &["-m", "single"]);
         let mut fs = pool.open(WriteOptions::default());
         to_block_group_tree(&mut fs).unwrap();
-        let handle = fs.begin(16).unwrap();
-        let key = Key::new(1 << 50, ItemKind::BLOCK_GROUP_ITEM, 1 << 20);
-        let inserted = handle.edit(TreeId::BLOCK_GROUP, |editor| editor.insert(key, &[0; 24]));
-        inserted.unwrap();
-        drop(handle);
+        insert_other(&fs.begin(16).unwrap());
         let removed = commit(&fs, |features| {
             features.compat_ro.remove(CompatRo::BLOCK_GROUP_TREE);
         });
         assert_eq!(rule(removed), RemovedTreeRule::Items.text());
-        let planned = planned_features(&fs).compat_ro;
-        assert!(!planned.contains(CompatRo::BLOCK_GROUP_TREE));
+        assert!(fs.failure().is_none());
         drop(fs);
         pool.assert_clean();
+    }
+
+    #[test]
+    fn failed_commit_leaves_features_planned() {
+        let pool = Pool::make(1, 128, &["-m", "single"]);
+        let mut fs = pool.open(WriteOptions::default());
+        to_block_group_tree(&mut fs).unwrap();
+        let before = planned_features(&fs);
+        let mut after = before;
+        after.compat_ro.remove(CompatRo::BLOCK_GROUP_TREE);
+        let change = FeatureChange { before, after };
+        let credits = u32::try_from(credits_of(&fs, &change).unwrap()).unwrap();
+        let mut handle = fs.begin(credits + 16).unwrap();
+        change_features(&mut handle, &change, credits).unwrap();
+        insert_other(&handle);
+        drop(handle);
+        assert_eq!(rule(fs.sync()), RemovedTreeRule::Items.text());
+        assert_eq!(planned_features(&fs), after);
+        assert_eq!(fs.features(), before);
+        drop(fs);
+        pool.assert_clean();
+    }
+
+    #[test]
+    fn extent_across_the_end_of_its_group_is_refused() {
+        let pool = Pool::make(1, 128, &["-m", "single", "-R", "^free-space-tree"]);
+        let fs = pool.open(WriteOptions::default());
+        let mut groups = fs.groups.iter();
+        let group = groups.find(|group| group.holds(BlockGroupFlags::DATA));
+        let end = group.unwrap().end().0;
+        let handle = fs.begin(16).unwrap();
+        let key = Key::new(end - 4096, ItemKind::EXTENT_ITEM, 8192);
+        let inserted = handle.edit(TreeId::EXTENT, |editor| editor.insert(key, &[0; 24]));
+        inserted.unwrap();
+        drop(handle);
+        fs.sync().unwrap();
+        let built = commit(&fs, |features| {
+            features.compat_ro |= CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+        });
+        let text = rule(built);
+        assert!(text.contains("outside of the block group"), "{text}");
+        assert!(fs.failure().is_none());
     }
 
     #[test]
