@@ -36,7 +36,7 @@ const NO_SEEDS: &str = "filesystems with seed devices are read, and not written"
 const NOT_AT_ONCE: &str =
     "a crash between two superblocks would leave devices that the kernel takes for two filesystems";
 /// Why trees are not changed.
-const TOO_LARGE: &str = "it takes more tree blocks than a transaction has";
+const TOO_LARGE: &str = "it takes more tree blocks than a transaction has for it";
 
 /// Makes all of the changes with the next commit.
 pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
@@ -58,14 +58,14 @@ pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
         }
     }
     let change = FeatureChange { before, after };
-    let most = writing.blocks_max().saturating_sub(DEVICE_CREDITS);
-    let credits = u32::try_from(convert::credits_of(writing, &change)?);
-    let credits = credits.ok().filter(|credits| *credits <= most);
-    let too_large = || {
-        let feature = "changing free-space-tree or block-group-tree in one transaction";
-        refused(feature.to_owned(), TOO_LARGE)
-    };
-    let credits = credits.ok_or_else(too_large)?;
+    let credits = u32::try_from(convert::credits_of(writing, &change)?).unwrap_or(u32::MAX);
+    if credits > 0 {
+        let most = convert::credits_max(writing)?;
+        if credits > most.saturating_sub(DEVICE_CREDITS) {
+            let feature = "changing free-space-tree or block-group-tree in one transaction";
+            return Err(refused(feature.to_owned(), TOO_LARGE));
+        }
+    }
     let mut handle = writing.begin(DEVICE_CREDITS + credits)?;
     if before != after {
         convert::change_features(&mut handle, &change, credits)?;

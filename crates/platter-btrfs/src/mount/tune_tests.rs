@@ -291,9 +291,9 @@ fn features_that_cannot_change_are_named() {
     assert_eq!(committed, generation);
     mounted.unmount().unwrap();
     drop(mounted);
-    // Where a transaction is too short for the trees, nothing changes.
+    // Where half of a transaction is too short for the trees, nothing changes.
     let short = WriteOptions {
-        blocks_max: 40,
+        blocks_max: 100,
         ..WriteOptions::default()
     };
     let mounted = mount(&pool.devices(), short);
@@ -303,6 +303,36 @@ fn features_that_cannot_change_are_named() {
     mounted.tune(&[Tune::Label(b"new".to_vec())]).unwrap();
     assert!(!has(&mounted, "free-space-tree"));
     finish(&pool, mounted);
+}
+
+#[test]
+fn full_transaction_has_no_place_for_trees() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-R", "^free-space-tree"]);
+    let short = WriteOptions {
+        blocks_max: 128,
+        ..WriteOptions::TOGETHER
+    };
+    let mounted = mount(&pool.devices(), short);
+    let root = mounted.root().unwrap();
+    let file = create(&*root, "file");
+    let mut model = Model::new();
+    model.insert("file".into(), Vec::new());
+    // A name takes fewer credits than the trees.
+    let refused = (0..).find_map(|number| {
+        let path = long_name(number);
+        let linked = root.link(&Context::root(), name(&path), file.id());
+        linked.map(|()| model.insert(path, Vec::new())).err()
+    });
+    assert!(
+        matches!(refused, Some(Error::Condition(Condition::NoSpace))),
+        "{refused:?}"
+    );
+    let tree: Switches<'_> = &[("free-space-tree", true)];
+    let error = mounted.tune(&switches(tree)).unwrap_err().to_string();
+    assert!(error.contains("than a transaction has"), "{error}");
+    drop((file, root));
+    finish(&pool, mounted);
+    assert_kernel_reads(&pool, &model);
 }
 
 #[test]

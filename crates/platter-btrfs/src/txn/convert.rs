@@ -3,11 +3,12 @@
 //! Trees are built and removed by a commit, when no handle is open: before, threads run references, and write the items
 //! of block groups to the tree that they are in.
 
+use platter_cache::commit::RunningTransaction;
 use platter_ondisk::{Corrupt, Locus, rules};
 use platter_vfs::{Result, Unsupported};
 
 use super::free_space::GroupSpace;
-use super::{Cow, Handle, WriteContext, chunks, refs, roots, superblocks, trees};
+use super::{Cow, Handle, WriteContext, chunks, delayed_inodes, refs, roots, superblocks, trees};
 use crate::block_group::{FreeSpaceForm, Persisted, load_free_space};
 use crate::context::TreesRule;
 use crate::ondisk::chunk_item::ChunkItem;
@@ -131,6 +132,22 @@ pub(crate) fn credits_of(fs: &WriteContext, change: &FeatureChange) -> Result<u6
         blocks = blocks.saturating_add(items + BLOCKS_OF_TREE);
     }
     Ok(blocks)
+}
+
+/// Tree blocks that a change of trees may take: half of a transaction, as other changes go on until the commit; of one
+/// that has all changes, what is left of it. The caller has no handle.
+///
+/// # Errors
+/// Those of the trees; the transaction is aborted.
+pub(crate) fn credits_max(fs: &WriteContext) -> Result<u32> {
+    let most = fs.blocks_max();
+    if !fs.is_one_transaction() {
+        return Ok(most / 2);
+    }
+    // Changes of inodes that wait copy fewer blocks than are counted for them.
+    delayed_inodes::write_for_space(fs)?;
+    let taken = fs.transactions.inspect(RunningTransaction::len_blocks);
+    Ok(most.saturating_sub(taken))
 }
 
 /// Refuses a block group tree with other items than those of block groups: a commit must not be the first to find them.
