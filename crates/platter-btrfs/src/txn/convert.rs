@@ -11,9 +11,11 @@ use super::free_space::GroupSpace;
 use super::{Cow, Handle, WriteContext, chunks, delayed_inodes, refs, roots, superblocks, trees};
 use crate::block_group::{FreeSpaceForm, Persisted, load_free_space};
 use crate::context::TreesRule;
-use crate::ondisk::chunk_item::ChunkItem;
+use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem};
 use crate::ondisk::features::{CompatRo, Incompat};
+use crate::ondisk::header::HEADER_BYTES;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::leaf::ITEM_BYTES;
 use crate::ondisk::{Features, Generation, Key, LogicalAddr, TreeId};
 use crate::tree::edit::CopyOnWrite;
 
@@ -34,6 +36,9 @@ const TREES: CompatRo = CompatRo::FREE_SPACE_TREE
 const BLOCKS_OF_ITEM: u64 = 8;
 /// Tree blocks that a new tree takes besides its leaves, and changes of the tree of roots.
 const BLOCKS_OF_TREE: u64 = 32;
+
+/// What a tree block takes in the extent tree at least: an item with a reference.
+const EXTENT_BYTES_MIN: u64 = ITEM_BYTES as u64 + 24 + 9;
 
 /// `cache_generation` of a filesystem whose caches of version 1, if there are any, are void. The kernel removes them, and
 /// the checker verifies the free space tree.
@@ -115,16 +120,18 @@ pub(crate) fn credits_of(fs: &WriteContext, change: &FeatureChange) -> Result<u6
     if is_removed && fs.features().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
         refuse_other_items(fs)?;
     }
-    if is_built(CompatRo::FREE_SPACE_TREE) {
-        read_extents(fs)?;
-    }
-    let extent_bytes = fs.tree(TreeId::EXTENT)?.view().now.used_bytes;
-    let extent_blocks = extent_bytes / fs.node_bytes();
+    let free_blocks = if is_built(CompatRo::FREE_SPACE_TREE) {
+        read_free_ranges(fs)?
+    } else {
+        0
+    };
+    let extent_blocks = extent_blocks(fs)?;
     let groups = fs.groups.iter().count() as u64;
     let mut blocks = 0u64;
     if changed.contains(CompatRo::FREE_SPACE_TREE) {
         // A free range takes less than half of what the item of an extent between two of them does.
-        blocks = blocks.saturating_add(extent_blocks + groups + BLOCKS_OF_TREE);
+        let items = extent_blocks.max(free_blocks);
+        blocks = blocks.saturating_add(items + groups + BLOCKS_OF_TREE);
     }
     if changed.contains(CompatRo::BLOCK_GROUP_TREE) {
         // No more of the extent tree is copied than there is.
@@ -170,15 +177,30 @@ fn refuse_other_items(fs: &WriteContext) -> Result<()> {
     Ok(())
 }
 
-/// Reads the extents of all block groups: a commit must not be the first to find one across the end of its group.
-fn read_extents(fs: &WriteContext) -> Result<()> {
+/// Reads the free ranges of all block groups: a commit must not be the first to find an extent across the end of its
+/// group. Returns the tree blocks that their items take where these are half full.
+fn read_free_ranges(fs: &WriteContext) -> Result<u64> {
     // No commit ends before it: what the one before has is not written over.
     let handle = fs.begin(0)?;
+    let mut items = 0;
     for group in fs.groups.iter() {
-        trees::read_free_space(fs, &group)?;
+        // Its info takes less than two of them, and bitmaps take less than what they replace.
+        items += trees::read_free_space(fs, &group)?.count() as u64 + 2;
     }
     drop(handle);
-    Ok(())
+    let item_bytes = 2 * ITEM_BYTES as u64;
+    Ok((items * item_bytes).div_ceil(fs.node_bytes() - HEADER_BYTES as u64))
+}
+
+/// Tree blocks of the extent tree. Its root item may say less than the items of tree blocks take.
+fn extent_blocks(fs: &WriteContext) -> Result<u64> {
+    let node_bytes = fs.node_bytes();
+    let groups = fs.groups.iter();
+    let of_trees = groups.filter(|group| !group.holds(BlockGroupFlags::DATA));
+    let used_bytes: u64 = of_trees.map(|group| group.space().used).sum();
+    let least = used_bytes / node_bytes * EXTENT_BYTES_MIN;
+    let said = fs.tree(TreeId::EXTENT)?.view().now.used_bytes;
+    Ok(said.max(least) / node_bytes)
 }
 
 /// Changes features with the commit of this transaction, which builds and removes trees. The handle was begun with
@@ -383,7 +405,6 @@ mod tests {
 
     use super::*;
     use crate::context::tests::rule;
-    use crate::ondisk::chunk_item::BlockGroupFlags;
     use crate::txn::WriteOptions;
     use crate::txn::tests::image::Pool;
 
@@ -490,6 +511,26 @@ mod tests {
         let fs = pool.open(WriteOptions::default());
         let features = fs.features().compat_ro;
         assert!(features.contains(CompatRo::BLOCK_GROUP_TREE));
+    }
+
+    #[test]
+    fn too_small_size_of_the_extent_tree_is_not_trusted() {
+        let mkfs = ["-n", "4096", "-m", "single", "-R", "^free-space-tree"];
+        let pool = Pool::make(1, 128, &mkfs);
+        pool.run(
+            "mount -t btrfs -o \"$options\" \"$device\" \"$root\"\nmkdir \"$root\"/d\ncd \"$root\"/d\nseq 3000 | xargs touch\ncd /\n",
+        );
+        let fs = pool.open(WriteOptions::default());
+        let before = planned_features(&fs);
+        let mut after = before;
+        after.compat_ro |= CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+        let change = FeatureChange { before, after };
+        let honest = credits_of(&fs, &change).unwrap();
+        fs.tree(TreeId::EXTENT).unwrap().lock().now.used_bytes = 0;
+        let found = credits_of(&fs, &change).unwrap();
+        assert!(extent_blocks(&fs).unwrap() > 0);
+        let least = fs.groups.iter().count() as u64 + BLOCKS_OF_TREE;
+        assert!(least < found && found <= honest, "{found} of {honest}");
     }
 
     #[test]
