@@ -32,6 +32,16 @@ pub(super) struct Usage {
 pub(super) fn usage(fs: &SuperBlock) -> Result<Vec<Usage>> {
     let context = fs.context();
     let mut all: Vec<Usage> = Vec::new();
+    if let Some(writing) = fs.writing() {
+        // Items may be on their way from one tree to another.
+        for chunk in context.blocks.store().map().iter() {
+            // A chunk that is being added, or removed, has no group.
+            let group = writing.groups().find(chunk.start, chunk.len_bytes);
+            let used_bytes = group.map_or(0, |group| group.space().used);
+            add(&mut all, chunk, used_bytes);
+        }
+        return Ok(all);
+    }
     let mut tree = match group_tree(fs) {
         Err(_) if context.leniency.ignores_bad_roots => None,
         tree => Some(tree?),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread;
 
 use platter_block::BlockDevice;
 use platter_block::sim::CrashOptions;
@@ -10,8 +11,10 @@ use platter_vfs::{
     Condition, Context, CreateKind, Error, FallocateMode, Filesystem, Inode, SystemClock, Tune,
 };
 
+use super::statfs::usage;
 use super::write_tests::{assert_kernel_reads, finish, name};
 use super::{Btrfs, MountOptions};
+use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::txn::WriteOptions;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::Pool;
@@ -102,6 +105,15 @@ fn long_name(number: u32) -> String {
     format!("name{number:04}-{}", "x".repeat(230))
 }
 
+/// What block groups for data hold.
+fn data_used(fs: &Btrfs) -> u64 {
+    let all = usage(fs.super_block()).unwrap();
+    let of_data = all
+        .iter()
+        .filter(|usage| usage.flags.contains(BlockGroupFlags::DATA));
+    of_data.map(|usage| usage.used_bytes).sum()
+}
+
 /// Switches features while files are changed, on a filesystem without them.
 fn examine(mkfs: &[&str], steps: &[Switches<'_>]) {
     let pool = Pool::make(1, 400, mkfs);
@@ -177,6 +189,31 @@ fn trees_of_space_and_groups_come_and_go() {
     ] {
         examine(mkfs, &steps);
     }
+}
+
+#[test]
+fn space_is_known_while_group_items_move() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let mounted = mount(&pool.devices(), WriteOptions::default());
+    let root = mounted.root().unwrap();
+    let file = create(&*root, "file");
+    file.write_at(0, &vec![7; 1_000_000]).unwrap();
+    mounted.sync().unwrap();
+    thread::scope(|scope| {
+        let switching = scope.spawn(|| {
+            for round in 0..40 {
+                let tree: Switches<'_> = &[("block-group-tree", round % 2 == 0)];
+                mounted.tune(&switches(tree)).unwrap();
+                mounted.sync().unwrap();
+            }
+        });
+        while !switching.is_finished() {
+            let used = data_used(&mounted);
+            assert!(used >= 1_000_000, "{used}");
+        }
+    });
+    drop((file, root));
+    finish(&pool, mounted);
 }
 
 #[test]
