@@ -7,6 +7,7 @@ use std::thread;
 use platter_block::BlockDevice;
 use platter_block::sim::CrashOptions;
 use platter_cache::MemoryBudget;
+use platter_ondisk::Locus;
 use platter_vfs::{
     Condition, Context, CreateKind, Error, FallocateMode, Filesystem, Inode, SystemClock, Tune,
 };
@@ -15,6 +16,9 @@ use super::statfs::usage;
 use super::write_tests::{assert_kernel_reads, finish, name};
 use super::{Btrfs, MountOptions};
 use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Key, TreeId};
 use crate::txn::WriteOptions;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::Pool;
@@ -48,6 +52,12 @@ fn mount(devices: &[Arc<dyn BlockDevice>], transactions: WriteOptions) -> Btrfs 
         ..MountOptions::default()
     };
     Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
+}
+
+fn mount_to_read(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let (options, clock) = (MountOptions::default(), Arc::new(SystemClock::new()));
+    Btrfs::mount(devices, &options, budget, clock).unwrap()
 }
 
 fn switches(features: Switches<'_>) -> Vec<Tune> {
@@ -114,28 +124,76 @@ fn data_used(fs: &Btrfs) -> u64 {
     of_data.map(|usage| usage.used_bytes).sum()
 }
 
+/// What the sectors of files take that are not zeros, of those that are not in their items.
+fn data_bytes(model: &Model) -> u64 {
+    let large = model.values().filter(|bytes| bytes.len() > 4096);
+    let sectors = large.flat_map(|bytes| bytes.chunks(4096));
+    let written = sectors.filter(|sector| sector.iter().any(|byte| *byte != 0));
+    4096 * written.count() as u64
+}
+
+/// How many items of a tree are such.
+fn count(fs: &Btrfs, id: TreeId, is_such: impl Fn(Key, &[u8]) -> bool) -> usize {
+    let context = fs.super_block().context();
+    let mut cursor = context.cursor(context.required_tree(id).unwrap());
+    cursor.seek(Key::MIN).unwrap();
+    let mut count = 0;
+    while let Some((key, data)) = cursor.item() {
+        count += usize::from(is_such(key, data));
+        cursor.step().unwrap();
+    }
+    count
+}
+
+/// Makes a file that begins with a hole. Panics unless the items have the form that features say.
+fn assert_forms(fs: &Btrfs, model: &mut Model, path: &str) {
+    let file = create(&*fs.root().unwrap(), path);
+    file.write_at(100_000, &[5; 5000]).unwrap();
+    model.insert(path.into(), [vec![0; 100_000], vec![5; 5000]].concat());
+    fs.sync().unwrap();
+    let number = file.id().number;
+    let holes = count(fs, TreeId::FS, |key, data| {
+        let is_of_file = key.object == number && key.kind == ItemKind::EXTENT_DATA;
+        is_of_file && is_hole(key, data)
+    });
+    assert_eq!(holes == 0, has(fs, "no-holes"), "{path}");
+    // Blocks that were not copied since keep the former one.
+    let is_skinny = |key: Key, _: &[u8]| key.kind == ItemKind::METADATA_ITEM;
+    let metadata = count(fs, TreeId::EXTENT, is_skinny);
+    assert_eq!(metadata > 0, has(fs, "skinny-metadata"), "{path}");
+}
+
+fn is_hole(key: Key, data: &[u8]) -> bool {
+    let extent = FileExtent::decode(data, key.offset, 4096, Locus::UNKNOWN);
+    extent.unwrap().kind == FileExtentKind::Hole
+}
+
 /// Switches features while files are changed, on a filesystem without them.
 fn examine(mkfs: &[&str], steps: &[Switches<'_>]) {
     let pool = Pool::make(1, 400, mkfs);
-    let mounted = mount(&pool.devices(), WriteOptions::default());
+    let devices = pool.devices();
+    let mounted = mount(&devices, WriteOptions::default());
     let root = mounted.root().unwrap();
     let mut model = Model::new();
     create(&*root, "sparse");
     model.insert("sparse".into(), Vec::new());
+    assert_forms(&mounted, &mut model, "holes");
     for (round, step) in (0..).step_by(2).zip(steps) {
         change(&*root, &mut model, round);
         mounted.tune(&switches(step)).unwrap();
         change(&*root, &mut model, round + 1);
-        mounted.sync().unwrap();
+        assert_forms(&mounted, &mut model, &format!("holes{round}"));
         pool.assert_clean();
         for (feature, on) in *step {
             assert_eq!(has(&mounted, feature), *on, "{feature}");
         }
-        // It is read from the tree that has the items now.
-        let space = mounted.stat_fs().unwrap();
-        assert!(space.blocks_free < space.blocks);
+        let (used, least) = (data_used(&mounted), data_bytes(&model));
+        assert!(used >= least, "{used} for {least}");
+        // From the tree that has the items now.
+        let read = mount_to_read(&devices);
+        assert_eq!(data_used(&read), used);
     }
-    drop(root);
+    drop((root, devices));
     finish(&pool, mounted);
     assert_kernel_reads(&pool, &model);
     pool.run(GO_ON);
@@ -277,9 +335,7 @@ fn crash_leaves_the_features_of_one_commit() {
                 store(&**device, path);
             }
             judged.assert_clean();
-            let budget = Arc::new(MemoryBudget::new(8 << 20));
-            let (options, clock) = (MountOptions::default(), Arc::new(SystemClock::new()));
-            let fs = Btrfs::mount(&left, &options, budget, clock).unwrap();
+            let fs = mount_to_read(&left);
             let trees = (has(&fs, "free-space-tree"), has(&fs, "block-group-tree"));
             let commit = match trees {
                 (false, false) => 0,
