@@ -220,9 +220,11 @@ pub(crate) fn change_features(
     let changed = change.trees();
     if !changed.is_empty() {
         keep(handle, credits);
-        let trees = planned_features(fs).compat_ro.difference(changed);
-        let trees = (trees | after.compat_ro.intersection(changed)).intersection(TREES);
-        fs.planned.lock().features = Some(trees);
+        let now = fs.features().compat_ro;
+        let mut planned = fs.planned.lock();
+        let trees = planned.features.unwrap_or(now).difference(changed);
+        let trees = trees | after.compat_ro.intersection(changed);
+        planned.features = Some(trees.intersection(TREES));
     }
     superblocks::write_device_items(handle)
 }
