@@ -588,8 +588,14 @@ impl RowWrite<'_> {
             return Some(bytes);
         }
         let bytes = self.rebuild_without(lost, columns, &missing)?;
-        let is_right = doubts.verify(at, &bytes) == Some(true) || !doubts.is_in_use(at);
-        is_right.then_some(bytes)
+        let is_right = |bytes: &[u8]| doubts.verify(at, bytes) == Some(true);
+        if is_right(&bytes) || !doubts.is_in_use(at) {
+            return Some(bytes);
+        }
+        // That was by P.
+        let p_role = self.chunk.data_stripes();
+        let by_q = self.rebuild_without(lost, columns, &[&missing[..], &[p_role]].concat());
+        by_q.filter(|bytes| is_right(bytes))
     }
 
     /// Refuses to write to a row of which more devices are missing than it can do without.

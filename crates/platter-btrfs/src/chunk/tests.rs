@@ -574,18 +574,20 @@ fn is_unreadable(checked: &ParityCheck, lost: LogicalAddr) -> bool {
 fn doubted_parity_is_believed_where_other_parity_is_corrupt() {
     let [.., chunk] = parity_chunks();
     let (p, q) = (chunk.data_stripes(), chunk.data_stripes() + 1);
-    let mut row = DoubtedRow::new(&chunk, p);
-    row.lose(0);
-    row.spoil(q);
-    let (checked, devices) = row.check();
-    let device = chunk.stripes[chunk.stripe_of_role(0, q)].device;
-    let is_rewritten = true;
-    let wrong = WrongParity {
-        device,
-        is_rewritten,
-    };
-    assert_eq!(checked, ParityCheck::Compared(vec![wrong]));
-    assert!(devices == row.right());
+    for (doubted, corrupt) in [(p, q), (q, p)] {
+        let mut row = DoubtedRow::new(&chunk, doubted);
+        row.lose(0);
+        row.spoil(corrupt);
+        let (checked, devices) = row.check();
+        let device = chunk.stripes[chunk.stripe_of_role(0, corrupt)].device;
+        let is_rewritten = true;
+        let wrong = WrongParity {
+            device,
+            is_rewritten,
+        };
+        assert_eq!(checked, ParityCheck::Compared(vec![wrong]));
+        assert!(devices == row.right());
+    }
 }
 
 #[test]
