@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use platter::edit::{Creation, Scope, Symlinks};
 use platter::vfs::Credentials;
-use platter::{Edit, Escaped, ImageSpec};
+use platter::{Edit, Escaped, ImageSpec, MountOptions};
 use rustix::fs::Mode;
 
 use super::operands::{parse, report_requests};
@@ -103,15 +103,24 @@ pub(super) fn refuse_reading_options(options: &ImageOptions) -> anyhow::Result<(
     Ok(())
 }
 
+/// Options to open an image by, to change it: `SOURCE_DATE_EPOCH` holds.
+///
+/// # Errors
+/// Of options that are for reading.
+pub(super) fn writing_options(options: &ImageOptions) -> anyhow::Result<MountOptions> {
+    refuse_reading_options(options)?;
+    let open_options = options.open_options();
+    Ok(match source_date()? {
+        Some(date) => open_options.reproducible(date),
+        None => open_options,
+    })
+}
+
 /// Opens an image to change it. What is made belongs to the caller, as far as the umask goes.
 fn begin(options: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Edit> {
-    refuse_reading_options(options)?;
+    let open_options = writing_options(options)?;
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
-    let mut open_options = options.open_options();
-    if let Some(date) = source_date()? {
-        open_options = open_options.reproducible(date);
-    }
     interrupt::catch()?;
     let edit = open_options.edit_with(spec, |file| Arc::new(Worker::new(file)))?;
     let edit = edit.acting_as(Credentials::new(user, group), umask());

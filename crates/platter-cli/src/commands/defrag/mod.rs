@@ -9,9 +9,9 @@ use platter::defragment::{Defragment, defragment, is_compression};
 use platter::escape::unescape;
 use serde_json::{Map, json};
 
-use super::editing::{Targets, refuse_reading_options, scope};
+use super::editing::{Targets, scope, writing_options};
 use super::mounted::{are_in_mounts, is_file_in_mount};
-use crate::args::{ImageOptions, parse_size, source_date};
+use crate::args::{ImageOptions, parse_size};
 use crate::console::{self, Console};
 use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
@@ -113,12 +113,8 @@ impl Defrag {
         tally: &mut Tally,
     ) -> anyhow::Result<Vec<u8>> {
         options.refuse_counting("defrag")?;
-        refuse_reading_options(options)?;
+        let open_options = writing_options(options)?;
         let targets = Targets::parse(&self.files)?;
-        let mut open_options = options.open_options();
-        if let Some(date) = source_date()? {
-            open_options = open_options.reproducible(date);
-        }
         let what = (request, scope(self.recursive));
         defragment(
             &open_options,
