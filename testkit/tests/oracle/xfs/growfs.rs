@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,12 +17,11 @@ use platter_vfs::{Context, CreateKind, Filesystem};
 use platter_xfs::ondisk::{Geometry, Superblock};
 use platter_xfs::{Xfs, check};
 use testkit::findings::Findings;
-use testkit::fs_type::FsType;
-use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
 use testkit::subject::store;
 use testkit::tool;
 
+use super::images::{Images, paths};
 use super::writing::name;
 
 const MIB: u64 = 1 << 20;
@@ -76,43 +75,19 @@ const SHAPES: [Shape; 6] = [
     EXTERNAL_LOG,
 ];
 
-/// The images of a filesystem: its data, then an external log.
 struct Scene {
-    dir: tempfile::TempDir,
-    shape: Shape,
+    images: Images,
 }
 
 impl Scene {
     /// A filesystem of 80 MiB.
     fn make(shape: Shape) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let scene = Self { dir, shape };
-        let images = scene.images("");
-        let mut options = shape.options.to_vec();
-        let log;
-        if let Some(image) = images.get(1) {
-            File::create(image)?.set_len(20 * MIB)?;
-            log = format!("logdev={},size=20m", image.display());
-            options.extend(["-l", &log]);
-        }
-        xfs::make(&images[0], 80 << 10, &options)?;
-        Ok(scene)
+        let images = Images::make(80, shape.options, shape.external_log)?;
+        Ok(Self { images })
     }
 
     fn images(&self, suffix: &str) -> Vec<PathBuf> {
-        let path = |name: &str| self.dir.path().join(format!("{name}{suffix}"));
-        let mut images = vec![path("image")];
-        if self.shape.external_log {
-            images.push(path("log"));
-        }
-        images
-    }
-
-    fn copy(&self, suffix: &str) -> Result<()> {
-        for (from, to) in self.images("").iter().zip(self.images(suffix)) {
-            fs::copy(from, to)?;
-        }
-        Ok(())
+        self.images.paths(suffix)
     }
 
     fn open(&self, suffix: &str) -> Volume {
@@ -129,12 +104,6 @@ impl Scene {
             .unwrap()
     }
 
-    fn kernel_mount(&self, suffix: &str) -> Result<(Mount, Vec<PathBuf>)> {
-        let images = self.images(suffix);
-        let mount = Mount::images(FsType::Xfs, &paths(&images), "nouuid", Access::ReadWrite)?;
-        Ok((mount, images))
-    }
-
     /// Makes the kernel grow the mounted filesystem, and runs `commands` in its root directory then.
     fn grow_by_the_kernel(&self, suffix: &str, mib: u64, commands: &str) -> Result<()> {
         let images = self.images(suffix);
@@ -142,7 +111,7 @@ impl Scene {
             .write(true)
             .open(&images[0])?
             .set_len(mib * MIB)?;
-        let dir = self.dir.path().join("mountpoint");
+        let dir = self.images.dir().join("mountpoint");
         fs::create_dir_all(&dir)?;
         let log = images.get(1).map(|log| log.display().to_string());
         let script = r#"
@@ -167,10 +136,6 @@ impl Scene {
         std::thread::sleep(std::time::Duration::from_millis(200));
         Ok(())
     }
-}
-
-fn paths(images: &[PathBuf]) -> Vec<&Path> {
-    images.iter().map(PathBuf::as_path).collect()
 }
 
 fn grow(fs: &dyn Filesystem, mib: u64) -> platter_vfs::Result<u64> {
@@ -237,12 +202,12 @@ fn write(fs: &dyn Filesystem, text: &str, mib: usize) -> platter_vfs::Result<()>
 fn growth_equals_that_of_the_kernel() {
     for shape in SHAPES {
         let scene = Scene::make(shape).unwrap();
-        let (mount, images) = scene.kernel_mount("").unwrap();
+        let (mount, images) = scene.images.kernel_mount("").unwrap();
         fs::write(mount.root().join("before"), vec![1; 5 << 20]).unwrap();
         mount.unmount_all(&paths(&images)).unwrap();
         for &mib in shape.steps_mib {
             let context = format!("{shape:?}: {mib} MiB");
-            scene.copy(".kernel").unwrap();
+            scene.images.copy("", ".kernel").unwrap();
             scene.grow_by_the_kernel(".kernel", mib, "").unwrap();
             let volume = scene.open("");
             let found = grow(&**volume.filesystem(), mib).unwrap();
@@ -258,7 +223,7 @@ fn growth_equals_that_of_the_kernel() {
         write(&**volume.filesystem(), "grown again", 40).unwrap();
         volume.close().unwrap();
         assert_clean(&images, "written by platter");
-        let (mount, images) = scene.kernel_mount("").unwrap();
+        let (mount, images) = scene.images.kernel_mount("").unwrap();
         let read = |name: &str| fs::read(mount.root().join(name)).unwrap();
         assert!(read("before") == vec![1; 5 << 20], "{shape:?}");
         assert!(read("of platter") == vec![7; 90 << 20], "{shape:?}");
@@ -397,6 +362,7 @@ fn judge(state: &CrashState<'_>, recorded: &Recorded, scene: &Scene, asks: bool)
             store(&**device, image)?;
         }
         let (mount, images) = scene
+            .images
             .kernel_mount(".kernel")
             .context("the kernel's mount")?;
         for (file, is_durable) in [("before", before), ("after", after)] {

@@ -13,6 +13,7 @@ mod writing;
 mod sharing;
 mod growth;
 mod resized;
+mod images;
 mod growfs;
 mod tuned;
 mod large_forks;

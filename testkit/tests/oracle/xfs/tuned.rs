@@ -1,8 +1,8 @@
 //! Tuned images: compared with what `xfs_db` makes of copies, before `xfs_repair` and a kernel that writes to them, and cut
 //! at any write.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -21,7 +21,8 @@ use testkit::oracle::{Verdict, xfs};
 use testkit::subject::store;
 use testkit::{program, tool};
 
-const MIB: u64 = 1 << 20;
+use super::images::{Images, paths};
+
 const NEW: &str = "0b8e6a52-3c1d-4f7e-9a60-5d2f81c4e793";
 const OTHER: &str = "5f0c21d7-88ab-4c39-b4e1-6a9e0d3f7214";
 
@@ -94,57 +95,33 @@ impl Shape {
     }
 }
 
-/// The images of a filesystem: its data, then an external log.
 struct Scene {
-    dir: tempfile::TempDir,
+    images: Images,
     shape: Shape,
 }
 
 impl Scene {
     /// A filesystem that a kernel filled.
     fn make(shape: Shape) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let scene = Self { dir, shape };
-        let images = scene.images("");
-        let mut options = shape.options.to_vec();
-        let log;
-        if let Some(image) = images.get(1) {
-            File::create(image)?.set_len(20 * MIB)?;
-            log = format!("logdev={},size=20m", image.display());
-            options.extend(["-l", &log]);
-        }
-        xfs::make(&images[0], shape.mib << 10, &options)?;
+        let images = Images::make(shape.mib, shape.options, shape.external_log)?;
+        let scene = Self { images, shape };
         scene.write("", "first", 300)?;
         Ok(scene)
     }
 
     fn images(&self, suffix: &str) -> Vec<PathBuf> {
-        let path = |name: &str| self.dir.path().join(format!("{name}{suffix}"));
-        let mut images = vec![path("image")];
-        if self.shape.external_log {
-            images.push(path("log"));
-        }
-        images
-    }
-
-    fn copy(&self, suffix: &str) -> Result<()> {
-        for (from, to) in self.images("").iter().zip(self.images(suffix)) {
-            fs::copy(from, to)?;
-        }
-        Ok(())
+        self.images.paths(suffix)
     }
 
     /// Mounts it by the kernel, which makes a directory with so many files.
     fn write(&self, suffix: &str, name: &str, files: usize) -> Result<()> {
-        let images = self.images(suffix);
-        let paths = paths(&images);
-        let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::ReadWrite)?;
+        let (mount, images) = self.images.kernel_mount(suffix)?;
         let directory = mount.root().join(name);
         fs::create_dir(&directory)?;
         for number in 0..files {
             fs::write(directory.join(number.to_string()), name)?;
         }
-        mount.unmount_all(&paths)
+        mount.unmount_all(&paths(&images))
     }
 
     fn tune(&self, changes: &[Tune]) -> Result<()> {
@@ -193,10 +170,6 @@ impl Scene {
     }
 }
 
-fn paths(images: &[PathBuf]) -> Vec<&Path> {
-    images.iter().map(PathBuf::as_path).collect()
-}
-
 fn uuid(text: &str) -> Tune {
     Tune::Uuid(text.parse().unwrap())
 }
@@ -216,7 +189,7 @@ fn label_and_uuid_are_those_that_xfs_db_sets() -> Result<()> {
         let scene = Scene::make(shape)?;
         for (text, step) in [(NEW, "to"), (OTHER, "on"), (xfs::UUID, "back")] {
             let context = format!("{shape:?}: {step}");
-            scene.copy(".theirs")?;
+            scene.images.copy("", ".theirs")?;
             let commands = [format!("uuid {text}"), format!("label {step}")];
             let commands = commands.each_ref().map(String::as_str);
             scene.xfs_db(".theirs", &commands)?;
@@ -241,14 +214,12 @@ fn features_are_switched_on_and_used_by_the_kernel() -> Result<()> {
         let scene = Scene::make(shape)?;
         // Several leaves of the inode B-tree, where blocks are small.
         scene.write("", "many", 5000)?;
-        scene.copy(".one")?;
+        scene.images.copy("", ".one")?;
         let mut changes = shape.switches();
         scene.tune(&changes)?;
         scene.assert_clean("", "switched on");
         changes.extend([uuid(NEW), label("all")]);
-        for (from, to) in scene.images(".one").iter().zip(scene.images("")) {
-            fs::copy(from, to)?;
-        }
+        scene.images.copy(".one", "")?;
         scene.tune(&changes)?;
         scene.assert_clean("", "with a UUID");
         let version = scene.xfs_db("", &["version"])?;
