@@ -12,7 +12,7 @@ use crate::txn::superblocks;
 /// Tree blocks that device items are in.
 const DEVICE_CREDITS: u32 = 16;
 
-/// Features that say which form new items have. The kernel reads the former one as well.
+/// Features that choose the form of new items; items of the older form are read, too.
 const FLAGS: [(&str, Incompat); 3] = [
     ("extref", Incompat::EXTENDED_IREF),
     ("skinny-metadata", Incompat::SKINNY_METADATA),
@@ -29,14 +29,14 @@ const SEEDING: [&str; 2] = ["seed", "seeding"];
 const OTHERS: &str = "extref, skinny-metadata, no-holes, free-space-tree and block-group-tree can be switched on, \
                       and block-group-tree off";
 /// Why features are not switched off.
-const DEPENDED_ON: &str = "items that depend on it are not written anew";
+const DEPENDED_ON: &str = "existing items that depend on it are not converted";
 /// Why the flag of seed devices does not change.
-const NO_SEEDS: &str = "filesystems with seed devices are read, and not written";
+const NO_SEEDS: &str = "filesystems with seed devices can only be read";
 /// Why the UUID of several devices does not change.
 const NOT_AT_ONCE: &str =
     "a crash between two superblocks would leave devices that the kernel takes for two filesystems";
 /// Why trees are not changed.
-const TOO_LARGE: &str = "it takes more tree blocks than a transaction has for it";
+const TOO_LARGE: &str = "it needs more tree blocks than are left for it in a transaction";
 
 /// Makes all of the changes with the next commit.
 pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {

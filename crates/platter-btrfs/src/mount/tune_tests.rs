@@ -364,10 +364,10 @@ fn features_that_cannot_change_are_named() {
         mounted.tune(&changes).unwrap_err().to_string()
     };
     for (feature, on, reason) in [
-        ("extref", false, "not written anew"),
-        ("skinny-metadata", false, "not written anew"),
-        ("no-holes", false, "not written anew"),
-        ("free-space-tree", false, "not written anew"),
+        ("extref", false, "not converted"),
+        ("skinny-metadata", false, "not converted"),
+        ("no-holes", false, "not converted"),
+        ("free-space-tree", false, "not converted"),
         ("seeding", true, "seed devices"),
         ("seed", false, "seed devices"),
         ("quota", true, "can be switched on"),
@@ -392,7 +392,7 @@ fn features_that_cannot_change_are_named() {
     let mounted = mount(&pool.devices(), short);
     let tree: Switches<'_> = &[("free-space-tree", true)];
     let error = mounted.tune(&switches(tree)).unwrap_err().to_string();
-    assert!(error.contains("than a transaction has"), "{error}");
+    assert!(error.contains("than are left"), "{error}");
     mounted.tune(&[Tune::Label(b"new".to_vec())]).unwrap();
     assert!(!has(&mounted, "free-space-tree"));
     finish(&pool, mounted);
@@ -422,7 +422,7 @@ fn full_transaction_has_no_place_for_trees() {
     );
     let tree: Switches<'_> = &[("free-space-tree", true)];
     let error = mounted.tune(&switches(tree)).unwrap_err().to_string();
-    assert!(error.contains("than a transaction has"), "{error}");
+    assert!(error.contains("than are left"), "{error}");
     drop((file, root));
     finish(&pool, mounted);
     assert_kernel_reads(&pool, &model);

@@ -87,8 +87,8 @@ fn refuse_mount(operand: &OsStr) -> anyhow::Result<()> {
     if is_in_mount(operand) {
         let operand = Escaped(operand.as_encoded_bytes());
         bail!(
-            "{operand}: is mounted, and sent from its image alone: make a snapshot of it by platter subvolume \
-             snapshot -r, unmount the filesystem, and send the snapshot as IMAGE:PATH"
+            "{operand}: is mounted, and only images can be sent: create a snapshot with platter subvolume snapshot -r, \
+             unmount the filesystem, and send IMAGE:PATH"
         );
     }
     Ok(())

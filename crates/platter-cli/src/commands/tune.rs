@@ -16,7 +16,10 @@ use crate::output::error::misuse;
 
 /// Change the label, the UUID or the features of a filesystem
 ///
-/// All is changed, or nothing. While it is mounted by platter, the label can be changed, by a directory of the mount.
+/// All is changed, or nothing. ext2, ext3 and ext4: the label. XFS: the label and the UUID; bigtime, inobtcount and
+/// nrext64 (with a log of at least 64 MiB, or 192 MiB with blocks above 16 KiB) are switched on. btrfs: the label and, on
+/// one device, the UUID; extref, skinny-metadata, no-holes, free-space-tree and block-group-tree are switched on,
+/// block-group-tree also off. Of a mount, the label alone, by a directory of it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tune {
     /// The image, as IMAGE[@PARTITION], or a directory of a mount

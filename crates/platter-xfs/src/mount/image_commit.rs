@@ -118,7 +118,10 @@ impl ImageCommit {
             return self.log(&context, &states, &position, &changes, has_unlinked);
         }
         let (superblocks, counts) = changes.split();
-        if has_unlinked || !self.are_counts_only(states.geometry, &counts)? {
+        if has_unlinked {
+            return Err(with_unlinked());
+        }
+        if !self.are_counts_only(states.geometry, &counts)? {
             return Err(with_other_changes());
         }
         if !counts.seen.is_empty() {
@@ -468,7 +471,16 @@ fn with_other_changes() -> Error {
     Unsupported {
         filesystem: "xfs",
         feature: "a new UUID together with other changes".to_owned(),
-        reason: Some("make them one after the other; what a crash left to free, a mount frees"),
+        reason: Some("change the UUID by a command of its own"),
+    }
+    .into()
+}
+
+fn with_unlinked() -> Error {
+    Unsupported {
+        filesystem: "xfs",
+        feature: "a new UUID while unlinked inodes are left to be freed".to_owned(),
+        reason: Some("mount the filesystem for writing once first"),
     }
     .into()
 }

@@ -15,8 +15,7 @@ use crate::superblock::write_copies;
 /// The longest label.
 const LABEL_LEN_MAX: usize = 12;
 /// Why the trees of all groups are not made.
-const REBUILT: &str =
-    "all groups would get a new B-tree; xfs_admin of newer xfsprogs rebuilds them";
+const REBUILT: &str = "all groups would need a new B-tree";
 const ONE_WAY: &str = "it is never switched off";
 const FIXED: &str = "bigtime, nrext64 and inobtcount can be switched on";
 const SHORT_LOG: &str = "it makes transactions larger, and Linux refuses a log that does not hold them; it needs a log of at \
@@ -155,7 +154,7 @@ impl<'c> Edits<'c> {
             return Err(refused(switching(), REBUILT));
         }
         if name == "inobtcount" && !features.has_finobt() {
-            let reason = "a filesystem with it has finobt, whose blocks are counted, too";
+            let reason = "inobtcount requires finobt";
             return Err(refused(switching(), reason));
         }
         self.ro_compat |= ro_compat;
@@ -210,7 +209,7 @@ mod tests {
         let fine = Tune::Label(b"label".to_vec());
         for (change, expected) in [
             (feature("reflink", true), "switching reflink on"),
-            (feature("rmapbt", true), "newer xfsprogs rebuilds"),
+            (feature("rmapbt", true), "need a new B-tree"),
             (feature("finobt", false), "never switched off"),
             (feature("parent", true), "switching parent on"),
             (feature("no such", false), "switching no such off"),
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!(edits.ro_compat, RoCompat::INOBTCNT);
         let oldest = features(&["inobtcount", "finobt"]);
         let error = Edits::of(&counted, &oldest).unwrap_err().to_string();
-        assert!(error.contains("has finobt"), "{error}");
+        assert!(error.contains("requires finobt"), "{error}");
     }
 
     #[test]

@@ -246,10 +246,10 @@ fn changes_that_are_refused_leave_the_image() -> Result<()> {
     let image = &images[0];
     let before = fs::read(image)?;
     for (arguments, expected) in [
-        ("-L good -O inobtcount", "has finobt"),
-        ("-L good -O finobt", "newer xfsprogs"),
-        ("-O bigtime,finobt", "newer xfsprogs"),
-        ("-O rmapbt", "newer xfsprogs"),
+        ("-L good -O inobtcount", "requires finobt"),
+        ("-L good -O finobt", "need a new B-tree"),
+        ("-O bigtime,finobt", "need a new B-tree"),
+        ("-O rmapbt", "need a new B-tree"),
         ("-O ^reflink", "never switched off"),
         ("-O bigtime,quota", "switching quota on"),
         ("-L good -O nrext64", "at least 64 MiB"),
