@@ -105,7 +105,7 @@ pub struct WrongParity {
 /// What a comparison of parity with data came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParityCheck {
-    /// The parity that is wrong: none where data of the row is on a missing device, and nothing may be out of date.
+    /// Wrong parity; not looked for if data of the row is on a missing device and no part may be out of date.
     Compared(Vec<WrongParity>),
     /// What the parity is to be is not known.
     Unreadable {
@@ -465,9 +465,8 @@ impl RowWrite<'_> {
         [p, q]
     }
 
-    /// Compares the parity of some columns with the data, and rewrites it with `repairs`. With `doubts`, of one unit of
-    /// them at most, data on missing devices is reconstructed where something of the row may be out of date, so that
-    /// the parity can be made.
+    /// Compares the parity of `columns` with the data, and rewrites it if `repairs`. With `doubts`, `columns` is one unit
+    /// at most, and data on missing devices is reconstructed if a part of the row may be out of date.
     pub(super) fn check_parity(
         &self,
         columns: &Range<u64>,
@@ -569,9 +568,9 @@ impl RowWrite<'_> {
         !is_right && doubts.is_doubted(&part)
     }
 
-    /// A unit of data on a missing device, reconstructed without what is doubted unless its verification fails then.
-    /// With that it has to pass, or not to be in use: whatever the rest of the row comes to is right then. `None` if
-    /// none of that is possible.
+    /// Reconstructs a unit of data on a missing device without the parts in doubt, if that is possible and the result does
+    /// not fail its verification. Otherwise with them: the result must pass, or the unit must be unused. `None` if neither
+    /// works.
     fn rebuild_missing(
         &self,
         lost: usize,

@@ -91,7 +91,7 @@ impl ScrubCounts {
 #[derive(Debug)]
 pub(crate) struct ScrubReport {
     pub(crate) counts: ScrubCounts,
-    /// Devices that are stale have everything now.
+    /// Whether no uncorrectable error leaves a stale device incomplete.
     pub(crate) is_whole: bool,
     pub(crate) report: CheckReport,
 }
@@ -204,7 +204,8 @@ struct Scrubber<'s> {
     stale: Vec<DeviceId>,
     repairs: bool,
     counts: ScrubCounts,
-    /// Uncorrectable errors that leave no stale device incomplete: parity that cannot be compared, but is not out of date.
+    /// Uncorrectable errors that leave no stale device incomplete: parity that could not be compared, of a row in which
+    /// nothing is in doubt.
     undoubted: u64,
     report: CheckReporter<'s>,
     /// The row with parity that was read last.

@@ -97,7 +97,7 @@ pub(super) fn is_any_doubted(scrubber: &Scrubber<'_>) -> bool {
 
 /// Whether a part of a row may be out of date where nothing verifies it.
 pub(super) fn is_doubted(scrubber: &Scrubber<'_>, part: &Source, len_bytes: u64) -> bool {
-    // What a device in the place of another one has was copied, or is in doubt.
+    // A replacement device holds what was copied; the rest is in `not_copied`.
     let missed_commits =
         scrubber.stale.contains(&part.device) && scrubber.distrusted.not_copied.is_none();
     missed_commits || doubt(scrubber, part.device, part.place, len_bytes).is_some()

@@ -74,7 +74,7 @@ impl FeatureChange {
 
 /// The features that the superblock has once the running transaction is committed.
 pub(crate) fn planned_features(fs: &WriteContext) -> Features {
-    // First: a commit changes the features, and forgets then what it was to change.
+    // Read before `features`: a commit updates these first, and clears `planned` after that.
     let planned = fs.planned.lock().features;
     let mut features = fs.features();
     if let Some(planned) = planned {
@@ -267,7 +267,7 @@ fn commit_features(fs: &WriteContext, after: Features) -> Result<()> {
 
 /// Builds and removes the trees that the running transaction is to change. No handle is open.
 pub(super) fn change_trees(fs: &WriteContext, generation: Generation) -> Result<()> {
-    // It stays until the features are those: others look at them meanwhile.
+    // Cleared only after `features` is updated: `planned_features` reads both concurrently.
     let planned = fs.planned.lock().features;
     let Some(features) = planned else {
         return Ok(());

@@ -58,7 +58,7 @@ impl OpenTree {
         *self.commit_root.lock() = root;
     }
 
-    /// Says that its root item was removed: nothing of it is stored any more.
+    /// Records that the root item was removed: the tree is not stored any more.
     pub(super) fn set_removed(&self) {
         self.lock().item = None;
     }
@@ -119,7 +119,7 @@ pub(super) fn lookup(fs: &WriteContext, id: TreeId) -> Result<Arc<OpenTree>> {
     }
 }
 
-/// Has a tree that was removed, and that readers may follow still, be the one that was created in its place.
+/// Replaces the state of a removed tree that readers may still have open by that of the new tree with its ID.
 pub(super) fn renew(fs: &WriteContext, now: TreeState, item: Key) {
     let open = fs.trees.lock().get(&now.id()).map(Arc::clone);
     let Some(open) = open else { return };

@@ -307,7 +307,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether a group was looked at, and is had since.
+    /// Whether the change holds this group already.
     #[must_use]
     pub fn has(&self, ag: AgNr) -> bool {
         self.open.contains_key(ag)

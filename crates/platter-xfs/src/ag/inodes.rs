@@ -48,7 +48,7 @@ pub(crate) fn alloc(group: &mut Group<'_>, near: AgInode) -> Result<Option<AgIno
     Ok(Some(AgInode(old.start.0.saturating_add(index))))
 }
 
-/// Stores the record of a chunk, whose leaf is known where it was found there.
+/// Stores the record of a chunk; `leaf` is the leaf that has it, if known.
 fn replace_chunk(
     group: &mut Group<'_>,
     tree: BtreeKind,

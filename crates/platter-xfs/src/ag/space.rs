@@ -235,7 +235,8 @@ pub(super) fn free_tree_block(
 
 fn count_tree_block(group: &mut Group<'_>, kind: BtreeKind, change: i32) {
     let add = |count: &mut u32| *count = count.saturating_add_signed(change);
-    // Those that were counted anew are to be right when the superblock says that they are counted: the tree has a block.
+    // A count that is not zero is from `count_tree_blocks`, as the tree has a block: it is kept from then on, also before
+    // the superblock has INOBTCNT.
     let is_counted = group.agi.inode_btree_blocks > 0;
     let counts_inodes = group.geometry.features.has_inobtcount() || is_counted;
     match kind {

@@ -117,8 +117,8 @@ fn default_acl(context: &FsContext, directory: &crate::ondisk::Inode) -> Result<
     }
 }
 
-/// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock, since a search
-/// for the name ended at its place.
+/// Creates a file; one without a name is put on a list of unlinked inodes. `name` comes with the place where a search for
+/// it ended; the caller has held the inode lock since then.
 pub(super) fn file(
     directory: &Inode,
     name: Option<(Name<'_>, NamePlace)>,

@@ -98,7 +98,7 @@ enum Before {
 }
 
 impl Before {
-    /// One that is free whatever its image is.
+    /// A free inode, whatever its image says.
     fn free(image: Arc<[u8]>) -> Self {
         Self::Known(InodeVersion { image, inode: None })
     }
@@ -250,7 +250,7 @@ impl<'m> Transaction<'m> {
         change(&mut block.bytes)
     }
 
-    /// Makes space for as many blocks and inodes that are to be [replaced](Self::replace).
+    /// Reserves memory for so many blocks and inodes to be [replaced](Self::replace).
     pub fn expect_replaced(&mut self, blocks: usize, inodes: usize) {
         self.replaced.reserve_exact(blocks);
         self.replaced_inodes.reserve_exact(inodes);

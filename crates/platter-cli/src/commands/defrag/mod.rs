@@ -1,4 +1,4 @@
-//! `platter defrag`: extents of files in an image that are written anew, longer or compressed.
+//! `platter defrag`: extents of files in an image or a mount that are written anew, longer or compressed.
 
 mod mounted;
 

@@ -28,7 +28,7 @@ const STORAGE: u32 = 0x80_0404;
 /// The modes of `fallocate(2)` that a stream may have: space taken or freed, zeros.
 const FALLOCATE_MODES: [u32; 5] = [0, 1, 3, 0x10, 0x11];
 
-/// How often flags are set, and the time between two attempts.
+/// Attempts to set flags, and the pause between two.
 const FLAGS_ATTEMPTS: u32 = 20;
 const FLAGS_PAUSE: Duration = Duration::from_millis(100);
 
@@ -223,7 +223,7 @@ fn set_flags(tree: &mut SubvolumeTree, path: &[u8], flags: u64) -> Result<(), Fa
     Ok(())
 }
 
-/// A server whose threads are all busy refuses for some time.
+/// Sets flags, again while the server answers `EAGAIN` because all its threads are busy.
 fn set_flags_patiently(file: &File, flags: IFlags) -> Result<(), Errno> {
     for _ in 1..FLAGS_ATTEMPTS {
         match rustix::fs::ioctl_setflags(file, flags) {

@@ -1,4 +1,4 @@
-//! `platter receive`: send streams into an image.
+//! `platter receive`: send streams into an image or a mount.
 
 mod tree;
 mod apply;

@@ -31,7 +31,7 @@ struct Current {
 /// Applies the commands of streams.
 struct Receiver<'d> {
     dir: &'d Path,
-    /// The directory. The kernel reports errors of writing by it that it did not before it was opened.
+    /// The target directory, opened first: a sync by it returns the errors of writeback since then.
     control: Control,
     origins: Origins,
     current: Option<Current>,
@@ -153,8 +153,8 @@ impl<'d> Receiver<'d> {
         let Some(current) = &mut self.current else {
             return Ok(());
         };
-        // The kernel passes on what it has of a file before that is closed, and what it did not is reported here. No
-        // crash leaves the mark without the data.
+        // `close(2)` passes on what the kernel has cached; errors of that are returned by this sync, which makes the data
+        // durable before the mark.
         current.tree.forget();
         self.control.sync()?;
         let source = current.source;
