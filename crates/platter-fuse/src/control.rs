@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::ioctl::{
-    self, CANCELLED, Command, DedupeRange, DefragmentRange, DeviceAction, DeviceCommand,
+    self, CANCELLED, Command, DedupeRange, DefragmentStep, DeviceAction, DeviceCommand,
     DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FileExtents, HAS_DEVICE, InoLookup, LARGER,
     MountReport, NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY,
     ReceivedSubvolume, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange,
@@ -248,8 +248,8 @@ impl Control {
         let step = |range: Range<u64>| -> Result<u64, Errno> {
             let mut pause = PAUSE_MIN;
             loop {
-                let mut asked = DefragmentRange::new(&range, request.extent_bytes, compression)?;
-                match call(file, Command::Defragment.number(), asked.as_mut_bytes()) {
+                let mut asked = DefragmentStep::new(&range, request.extent_bytes, compression)?;
+                match call(file, Command::DefragmentStep.number(), asked.as_mut_bytes()) {
                     Err(Errno::BUSY) => thread::sleep(pause),
                     called => return called.map(|()| asked.written_bytes),
                 }

@@ -28,9 +28,9 @@ pub(crate) enum Command {
     Dedupe,
     /// What backs a file, as `FIEMAP` lists it.
     Extents,
-    /// Extents of a file are written anew.
-    Defragment,
-    /// As [`Defragment`](Self::Defragment), all of a file.
+    /// Extents of a part of a file are written anew, in one step.
+    DefragmentStep,
+    /// Extents of all of a file are written anew.
     Defrag,
     /// The same, a range of a file.
     DefragRange,
@@ -125,7 +125,7 @@ const COMMANDS: [(u32, Command); 43] = [
     (0xe000_f105, Command::Report),
     (0xc030_f106, Command::Dedupe),
     (0xe010_f107, Command::Extents),
-    (0xc040_f108, Command::Defragment),
+    (0xc040_f108, Command::DefragmentStep),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -172,7 +172,7 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::structures::{
-        DedupeRange, DefragRange, DefragmentRange, DeviceCommand, DeviceStatus, FSLABEL_BYTES,
+        DedupeRange, DefragRange, DefragmentStep, DeviceCommand, DeviceStatus, FSLABEL_BYTES,
         FileExtents, FsInfo, InoLookup, NextSubvolume, ReceivedSubvolume, ReportPage,
         SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
@@ -216,7 +216,7 @@ mod tests {
             (Command::Report, size_of::<ReportPage>()),
             (Command::Dedupe, size_of::<DedupeRange>()),
             (Command::Extents, size_of::<FileExtents>()),
-            (Command::Defragment, size_of::<DefragmentRange>()),
+            (Command::DefragmentStep, size_of::<DefragmentStep>()),
             (Command::Defrag, size_of::<VolArgs>()),
             (Command::DefragRange, size_of::<DefragRange>()),
             (Command::Trim, size_of::<TrimRange>()),

@@ -13,9 +13,9 @@ pub(crate) use command::{Command, DevicesCommand, SubvolumeCommand, sets_flags};
 pub(crate) use defragment::{DEFRAGMENTED_BYTES_MAX, defragment_in_steps};
 pub use report::MountReport;
 pub(crate) use structures::{
-    CANCELLED, DedupeRange, DefragRange, DefragmentRange, DeviceAction, DeviceCommand,
-    DeviceStatus, ENDED, FORCED, FSLABEL_BYTES, FileExtents, FsInfo, HAS_DEVICE, InoLookup, LARGER,
+    CANCELLED, DedupeRange, DefragRange, DefragmentStep, DeviceAction, DeviceCommand, DeviceStatus,
+    ENDED, FORCED, FSLABEL_BYTES, FileExtents, FsInfo, HAS_DEVICE, InoLookup, LARGER,
     NextSubvolume, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, ROOT_DIRECTORY, ReceivedSubvolume,
     ReportPage, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
-    put_part, text,
+    argument, put_part, text,
 };

@@ -230,7 +230,7 @@ structures! {
         unused: [u32; 4],
     }
     /// A range of a file whose extents are to be written anew.
-    DefragmentRange[64] {
+    DefragmentStep[64] {
         start: u64,
         end: u64,
         extent_bytes: u64,
@@ -279,6 +279,15 @@ structures! {
         metadata_uuid: [u8; 16],
         unused: [u64; 118],
     }
+}
+
+/// The argument of an ioctl.
+///
+/// # Errors
+/// `EINVAL` for one that is too short.
+pub(crate) fn argument<T: FromBytes + Immutable>(input: &[u8]) -> Result<T, Errno> {
+    let argument = T::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
+    Ok(argument.0)
 }
 
 /// The bytes before the NUL that ends a text.
@@ -352,7 +361,7 @@ impl DeviceCommand {
     }
 }
 
-impl DefragmentRange {
+impl DefragmentStep {
     /// A request of which `compression` is a method, or nothing.
     pub(crate) fn new(
         range: &Range<u64>,

@@ -18,12 +18,11 @@ use platter_vfs::{
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::ioctl::{argument, must_be_mounted_writable};
 use super::{Answer, Server};
 use crate::DeviceOpener;
 use crate::ioctl::{
     CANCELLED, DeviceAction, DeviceCommand, DeviceStatus, DevicesCommand, ENDED, FORCED,
-    HAS_DEVICE, LARGER, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, put_part,
+    HAS_DEVICE, LARGER, OF_DATA, OF_METADATA, OF_SYSTEM, REPAIRS, argument, put_part,
 };
 
 /// What was found and not asked for, at most.
@@ -96,7 +95,7 @@ fn start(server: &Server, command: &DeviceCommand) -> Answer<Vec<u8>> {
     let action = DeviceAction::decode(command.action).ok_or(Errno::INVAL)?;
     server.must_not_be_shut_down()?;
     if action != DeviceAction::Scrub || command.flags & REPAIRS != 0 {
-        must_be_mounted_writable(server)?;
+        server.must_be_mounted_writable()?;
     }
     let request = Request {
         fs: Arc::clone(&server.fs),

@@ -3,22 +3,19 @@
 
 #![expect(clippy::host_endian_bytes, reason = "ioctls carry native integers")]
 
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
 use platter_vfs::lock::{Mutex, rank};
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
-use platter_vfs::{
-    DetailValue, ExtendedFlags, Inode, MountEntry, MountTable, SetAttr, Trim, ranges,
-};
+use platter_vfs::{DetailValue, ExtendedFlags, Inode, SetAttr, Trim, ranges};
 use rustix::io::Errno;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
-use super::extents::Fragmented;
+use super::defragment::Fragmented;
 use super::{Answer, Caller, Server, devices, extents, subvolumes};
 use crate::Operation;
 use crate::ioctl::{
-    Command, DedupeRange, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange,
+    Command, DedupeRange, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange, argument,
 };
 use crate::node::NodeId;
 
@@ -131,7 +128,7 @@ pub(crate) fn carry_out(
             Ok(label)
         }
         Command::SetLabel => {
-            must_be_mounted_writable(server)?;
+            server.must_be_mounted_writable()?;
             let end = input.iter().position(|&byte| byte == 0);
             let label = &input[..end.unwrap_or(input.len())];
             server
@@ -151,29 +148,13 @@ pub(crate) fn carry_out(
         Command::Report => report(server, input),
         Command::Dedupe => dedupe(server, &*inode, input),
         Command::Extents => extents::list(server, &*inode, input),
-        Command::Defragment => Fragmented::new(server, caller, &*inode)?.defragment(input),
+        Command::DefragmentStep => Fragmented::new(server, caller, &*inode)?.defragment(input),
         Command::Defrag => Fragmented::new(server, caller, &*inode)?.defragment_all(),
         Command::DefragRange => Fragmented::new(server, caller, &*inode)?.defragment_range(input),
         Command::Devices(command) => devices::carry_out(server, command, input),
         Command::Resize => Err(Errno::OPNOTSUPP),
     };
     output.map(IoctlAnswer::from)
-}
-
-/// Refuses changes also of a mount that was made read-only later (`mount -o remount,ro`): the kernel checks that
-/// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone, from Linux 5.13 on.
-pub(super) fn must_be_mounted_writable(server: &Server) -> Answer<()> {
-    server.must_be_writable()?;
-    let table = MountTable::read().map_err(|_| Errno::IO)?;
-    let is_ours = |mount: &&MountEntry| server.device.get() == Some(&mount.device);
-    let read_only = |mount: &MountEntry| {
-        let options = mount.fs_options.as_bytes();
-        options.split(|&byte| byte == b',').any(|it| it == b"ro")
-    };
-    if table.mounts().iter().find(is_ours).is_some_and(read_only) {
-        return Err(Errno::ROFS);
-    }
-    Ok(())
 }
 
 /// Makes everything done so far durable.
@@ -218,7 +199,7 @@ fn dedupe(server: &Server, target: &dyn Inode, input: &[u8]) -> Answer<Vec<u8>> 
     let asked: DedupeRange = argument(input)?;
     server.must_not_be_shut_down()?;
     if asked.dry_run == 0 {
-        must_be_mounted_writable(server)?;
+        server.must_be_mounted_writable()?;
     }
     let end = asked.source_offset.checked_add(asked.len_bytes);
     let range = asked.source_offset..end.ok_or(Errno::INVAL)?;
@@ -288,7 +269,7 @@ fn set_flags(
     inode: &dyn Inode,
     changes: &SetAttr,
 ) -> Answer<Vec<u8>> {
-    must_be_mounted_writable(server)?;
+    server.must_be_mounted_writable()?;
     let attr = server.shown_attr(inode)?;
     let uid = caller.context().map_or(caller.uid, |it| it.credentials.uid);
     server.must_own(caller, uid, &attr)?;
@@ -301,7 +282,7 @@ fn set_flags(
 }
 
 fn trim(server: &Server, input: &[u8]) -> Answer<Vec<u8>> {
-    must_be_mounted_writable(server)?;
+    server.must_be_mounted_writable()?;
     let range: TrimRange = argument(input)?;
     let asked = Trim {
         start_bytes: range.start,
@@ -324,12 +305,6 @@ fn shut_down(server: &Server) -> Answer<Vec<u8>> {
 fn word(bytes: &[u8], at: usize) -> Answer<u32> {
     let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
     Ok(u32::from_ne_bytes(*word.ok_or(Errno::INVAL)?))
-}
-
-/// The argument of an ioctl.
-pub(super) fn argument<T: FromBytes + Immutable>(input: &[u8]) -> Answer<T> {
-    let argument = T::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
-    Ok(argument.0)
 }
 
 /// `flags` with those that have a counterpart as `xflags` has them.

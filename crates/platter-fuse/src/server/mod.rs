@@ -6,18 +6,20 @@
 mod caller;
 mod read;
 mod change;
-pub(crate) mod ioctl;
 mod devices;
 mod extents;
+mod defragment;
 mod subvolumes;
+pub(crate) mod ioctl;
 
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use platter_vfs::{
-    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId,
-    MountedDevice, Name,
+    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId, MountEntry,
+    MountTable, MountedDevice, Name,
 };
 use rustix::io::Errno;
 
@@ -86,7 +88,7 @@ pub(crate) struct Server {
     broken: AtomicBool,
     /// The command on its devices that was given last.
     devices: devices::LastJob,
-    defragmenting: extents::DefragmentTurn,
+    defragmenting: defragment::DefragmentTurn,
     /// What it says of itself, for a caller that reads it in parts.
     report: ioctl::LastReport,
     /// The filesystem was shut down: contents are neither read nor changed any more.
@@ -105,7 +107,7 @@ impl Server {
             device: OnceLock::new(),
             broken: AtomicBool::new(false),
             devices: devices::LastJob::default(),
-            defragmenting: extents::DefragmentTurn::default(),
+            defragmenting: defragment::DefragmentTurn::default(),
             report: ioctl::LastReport::default(),
             shut_down: AtomicBool::new(false),
         })
@@ -266,6 +268,22 @@ impl Server {
     fn must_be_writable(&self) -> Answer<()> {
         self.must_not_be_shut_down()?;
         if self.options.read_only || self.broken.load(Ordering::Relaxed) {
+            return Err(Errno::ROFS);
+        }
+        Ok(())
+    }
+
+    /// Refuses changes also of a mount that was made read-only later (`mount -o remount,ro`): the kernel checks that
+    /// for `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` alone, from Linux 5.13 on.
+    fn must_be_mounted_writable(&self) -> Answer<()> {
+        self.must_be_writable()?;
+        let table = MountTable::read().map_err(|_| Errno::IO)?;
+        let is_ours = |mount: &&MountEntry| self.device.get() == Some(&mount.device);
+        let read_only = |mount: &MountEntry| {
+            let options = mount.fs_options.as_bytes();
+            options.split(|&byte| byte == b',').any(|it| it == b"ro")
+        };
+        if table.mounts().iter().find(is_ours).is_some_and(read_only) {
             return Err(Errno::ROFS);
         }
         Ok(())

@@ -10,11 +10,10 @@ use platter_vfs::{
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::ioctl::{argument, must_be_mounted_writable};
 use super::{Answer, Caller, ChangedName, Effect, IoctlAnswer, Server};
 use crate::ioctl::{
     InoLookup, NextSubvolume, ROOT_DIRECTORY, ReceivedSubvolume, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID,
-    SubvolumeCommand, SubvolumeInfo, VolArgs, VolArgsV2, text,
+    SubvolumeCommand, SubvolumeInfo, VolArgs, VolArgsV2, argument, text,
 };
 use crate::node::NodeId;
 
@@ -108,7 +107,7 @@ impl SubvolumeIoctl<'_> {
             }
             SubvolumeCommand::SetFlags => self.set_flags(inode, argument(input)?),
             SubvolumeCommand::SetDefault => {
-                must_be_mounted_writable(self.server)?;
+                self.server.must_be_mounted_writable()?;
                 let id = argument(input)?;
                 let id = if id == 0 { TOP_LEVEL } else { id };
                 self.server.check(self.subvolumes.set_default(id))?;
@@ -163,7 +162,7 @@ impl SubvolumeIoctl<'_> {
     /// Deletes the subvolume with a name, which has to be that with the number `id`.
     fn delete(&self, dir: &dyn Inode, name: &[u8], id: Option<u64>) -> Answer<IoctlAnswer> {
         let (server, subvolumes) = (self.server, self.subvolumes);
-        must_be_mounted_writable(server)?;
+        server.must_be_mounted_writable()?;
         let name = server.name(name)?;
         if name.is_dot_or_dotdot() {
             return Err(Errno::INVAL);
@@ -197,7 +196,7 @@ impl SubvolumeIoctl<'_> {
 
     fn set_flags(&self, inode: &dyn Inode, flags: u64) -> Answer<IoctlAnswer> {
         let (server, subvolumes) = (self.server, self.subvolumes);
-        must_be_mounted_writable(server)?;
+        server.must_be_mounted_writable()?;
         self.must_own(&self.caller.context()?, inode)?;
         let id = self.rooted(inode)?;
         refuse_flags(flags, SUBVOL_RDONLY)?;
@@ -208,7 +207,7 @@ impl SubvolumeIoctl<'_> {
     /// Records what was received into a subvolume. When it was sent is not stored, and no receiver says it.
     fn set_received(&self, inode: &dyn Inode, asked: ReceivedSubvolume) -> Answer<IoctlAnswer> {
         let (server, subvolumes) = (self.server, self.subvolumes);
-        must_be_mounted_writable(server)?;
+        server.must_be_mounted_writable()?;
         self.must_own(&self.caller.context()?, inode)?;
         let id = self.rooted(inode)?;
         refuse_flags(asked.flags, 0)?;
@@ -249,7 +248,7 @@ impl SubvolumeIoctl<'_> {
 
     /// A name for something new, and its maker.
     fn new_name<'n>(&self, dir: &dyn Inode, name: &'n [u8]) -> Answer<(Context, Name<'n>)> {
-        must_be_mounted_writable(self.server)?;
+        self.server.must_be_mounted_writable()?;
         let attr = self.directory(dir)?;
         let name = self.server.name(name)?;
         if self.server.named(dir, name)?.is_some() {
