@@ -478,6 +478,10 @@ impl RowWrite<'_> {
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let roles = 0..self.chunk.stripes.len();
         let missing: Vec<usize> = roles.clone().filter(|it| self.is_missing(*it)).collect();
+        let is_data_missing = self.is_data_missing();
+        if is_data_missing && doubts.is_none() {
+            return ParityCheck::Compared(Vec::new());
+        }
         let mut data = Vec::with_capacity(count);
         let mut unreadable = Vec::new();
         for role in 0..count {
@@ -488,7 +492,7 @@ impl RowWrite<'_> {
             }
             data.push(bytes);
         }
-        if missing.iter().any(|role| *role < count) {
+        if is_data_missing {
             let is_doubted = |role: &usize| {
                 let bytes = data.get(*role).map(Vec::as_slice);
                 let bytes = bytes.filter(|_| !unreadable.contains(role));
@@ -543,6 +547,11 @@ impl RowWrite<'_> {
             }
         }
         wrong
+    }
+
+    /// Whether any data of the row is on a missing device.
+    pub(super) fn is_data_missing(&self) -> bool {
+        (0..self.chunk.data_stripes()).any(|role| self.is_missing(role))
     }
 
     fn is_missing(&self, role: usize) -> bool {

@@ -189,6 +189,20 @@ impl ChunkStore {
         Ok(RowWrite { store, chunk, row }.check_parity(columns, repairs, doubts))
     }
 
+    /// Whether data of the row of an address is on a missing device.
+    ///
+    /// # Errors
+    /// That there is no chunk.
+    pub fn is_data_missing(&self, logical: LogicalAddr) -> Result<bool, BufferError> {
+        let map = self.map();
+        let chunk = map.find(logical).map_err(Corruption::from)?;
+        let Placement::Parity { row, .. } = chunk.segment(logical, 1).placement else {
+            return Ok(false);
+        };
+        let store = self;
+        Ok(RowWrite { store, chunk, row }.is_data_missing())
+    }
+
     /// What a stripe of a chunk with parity has in some columns of a row, reconstructed from the other stripes where it
     /// cannot be read, or is wrong.
     ///

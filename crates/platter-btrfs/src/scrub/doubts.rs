@@ -106,8 +106,7 @@ impl RowDoubts for KnownUnits<'_, '_> {
 /// is not compared.
 pub(super) fn unit_bytes(scrubber: &Scrubber<'_>, row: &Row) -> Flow<Option<u64>> {
     let store = scrubber.store();
-    let is_complete = store.members().iter().all(|member| member.device.is_some());
-    if is_complete || !units::is_any_doubted(scrubber) {
+    if !units::is_any_doubted(scrubber) || !store.is_data_missing(row.at)? {
         return Ok(None);
     }
     let map = store.map();

@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use platter_ondisk::Locus;
 
 use super::{Distrusted, Flow, Scrubber};
+use crate::block_group::Ranges;
 use crate::chunk::Source;
 use crate::data::Checksums;
 use crate::ondisk::tree_block::Expected;
@@ -92,7 +93,12 @@ fn doubt(
 /// Whether anything may be out of date.
 pub(super) fn is_any_doubted(scrubber: &Scrubber<'_>) -> bool {
     let Distrusted { stale, not_copied } = &scrubber.distrusted;
-    !stale.is_empty() || not_copied.is_some() || !scrubber.stale.is_empty()
+    let missed_commits = || !scrubber.stale.is_empty();
+    let is_part_copied = |(_, ranges): &(DeviceId, Ranges)| !ranges.is_empty();
+    !stale.is_empty()
+        || not_copied
+            .as_ref()
+            .map_or_else(missed_commits, is_part_copied)
 }
 
 /// Whether a part of a row may be out of date where nothing verifies it.
@@ -135,7 +141,7 @@ fn is_from_trusted(scrubber: &Scrubber<'_>, unit: &Unit<'_>, copy: u16) -> Flow<
             kind: Kind::Sector(&sums, 0),
         };
         let is_wrong = |bytes: Vec<u8>| verify(scrubber, &data, &bytes) == Some(false);
-        if read(scrubber, &data, 0).is_some_and(is_wrong) {
+        if sums.is_stored(0) && read(scrubber, &data, 0).is_some_and(is_wrong) {
             return Ok(false);
         }
     }
