@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use platter_block::BlockDevice;
-use platter_block::sim::CrashOptions;
+use platter_block::sim::{CrashOptions, CrashState};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Locus;
 use platter_vfs::{
@@ -313,8 +313,10 @@ fn crash_leaves_the_features_of_one_commit() {
         let first_position = recorder.mark();
         mounted.tune(&switches(both)).unwrap();
         mounted.sync().unwrap();
+        let both_position = recorder.mark();
         mounted.tune(&switches(off)).unwrap();
         mounted.sync().unwrap();
+        let off_position = recorder.mark();
         change(&*root, &mut Model::new(), 1);
         drop(root);
         mounted.unmount().unwrap();
@@ -326,11 +328,26 @@ fn crash_leaves_the_features_of_one_commit() {
             ..CrashOptions::default()
         };
         let recording = recorder.recording();
-        let count = recording.crash_states(options).count();
+        // Of the states before, between and after the two changes alike many.
+        let part = |state: &CrashState<'_>| {
+            let marks = [both_position, off_position];
+            marks.iter().filter(|mark| state.position > **mark).count()
+        };
+        let mut counts = [0_usize; 3];
+        for state in recording.crash_states(options) {
+            counts[part(&state.unwrap())] += 1;
+        }
         let judged = Pool::empty(devices);
-        let (mut found, mut states) = ([0; 3], 0);
-        for state in recording.crash_states(options).step_by(count / 40 + 1) {
-            let left = devices_of(&state.unwrap());
+        let (mut found, mut states, mut seen) = ([0; 3], 0, [0_usize; 3]);
+        for state in recording.crash_states(options) {
+            let state = state.unwrap();
+            let part = part(&state);
+            let is_judged = seen[part] % (counts[part] / 13 + 1) == 0;
+            seen[part] += 1;
+            if !is_judged {
+                continue;
+            }
+            let left = devices_of(&state);
             for (device, path) in left.iter().zip(judged.images()) {
                 store(&**device, path);
             }
