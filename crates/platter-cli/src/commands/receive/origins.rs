@@ -98,14 +98,14 @@ impl MountRoot {
         Ok(tree)
     }
 
-    /// The subvolume that matches best.
+    /// The subvolume that matches best; of several the first, as any user may mark one of theirs as received later.
     fn best(&self, source: StreamSource) -> io::Result<Subvolume> {
         let mut best = None;
         let mut from = 0;
         while let Some((found, _)) = self.control.next_subvolume(from)? {
             from = found.id.checked_add(1).ok_or(Errno::PROTO)?;
             let rank = rank(&found, source);
-            if rank.is_some() && best.as_ref().is_none_or(|(known, _)| *known <= rank) {
+            if rank.is_some() && best.as_ref().is_none_or(|(known, _)| *known < rank) {
                 best = Some((rank, found));
             }
         }

@@ -1,5 +1,6 @@
 //! The subvolumes that a stream refers to by their UUIDs.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use platter_ondisk::Uuid;
@@ -34,7 +35,10 @@ impl Sources {
             return Ok(*found);
         }
         let all = context.subvolumes()?;
-        let best = all.iter().max_by_key(|subvolume| rank(subvolume, source));
+        // Of several the first: any user may mark a subvolume of theirs as received later.
+        let best = all
+            .iter()
+            .max_by_key(|subvolume| (rank(subvolume, source), Reverse(subvolume.id)));
         let best = best.filter(|subvolume| rank(subvolume, source).is_some());
         let id = best.ok_or(Condition::NotFound)?.id;
         if self.known.len() >= KNOWN_MAX {
