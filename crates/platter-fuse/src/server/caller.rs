@@ -27,6 +27,8 @@ const FOWNER: u32 = 3;
 const LINUX_IMMUTABLE: u32 = 9;
 /// `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
+/// `SIGKILL`.
+const KILL: u32 = 9;
 /// The umask of a thread that has none any more.
 const UMASK_CLOSED: u32 = 0o777;
 
@@ -126,6 +128,17 @@ impl Caller {
         })
     }
 
+    /// Whether it was killed, or has ended, so that nothing waits for the answer; `false` for one that cannot be seen.
+    pub(crate) fn is_killed(self) -> bool {
+        if self.pid == 0 {
+            return false;
+        }
+        match fs::read_to_string(format!("/proc/{}/status", self.pid)) {
+            Ok(status) => is_kill_pending(&status),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     /// The file that it has open as `fd`. The mount itself is asked nothing: no other thread may be there to answer.
     ///
     /// # Errors
@@ -181,6 +194,17 @@ impl Caller {
     }
 }
 
+/// Whether `/proc` says of a thread that it, or its process, was killed.
+fn is_kill_pending(status: &str) -> bool {
+    let pending = status.lines().filter_map(|line| {
+        let signals = line
+            .strip_prefix("SigPnd:")
+            .or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(signals.trim(), 16).ok()
+    });
+    pending.fold(0, |all, signals| all | signals) >> (KILL - 1) & 1 == 1
+}
+
 impl Status {
     fn decode(status: &str) -> Option<Self> {
         let value = |name| status.lines().find_map(|line| line.strip_prefix(name));
@@ -226,6 +250,32 @@ mod tests {
         ] {
             assert_eq!(Status::decode(broken), None);
         }
+    }
+
+    #[test]
+    fn killed_threads_are_those_with_the_signal_pending() {
+        let status = |own, shared| format!("Threads:\t1\nSigPnd:\t{own}\nShdPnd:\t{shared}\n");
+        assert!(is_kill_pending(&status(
+            "0000000000000100",
+            "0000000000000000"
+        )));
+        assert!(is_kill_pending(&status(
+            "0000000000000000",
+            "0000000000004100"
+        )));
+        assert!(!is_kill_pending(&status(
+            "0000000000004000",
+            "0000000000000002"
+        )));
+        assert!(!is_kill_pending(""));
+        let caller = |pid| Caller {
+            uid: 1,
+            gid: 1,
+            pid,
+        };
+        assert!(!caller(std::process::id()).is_killed() && !caller(0).is_killed());
+        // No thread has such a number.
+        assert!(caller(u32::MAX).is_killed());
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(super) struct DefragmentTurn {
 /// A file whose extents a caller may have written anew.
 pub(super) struct Fragmented<'f> {
     server: &'f Server,
+    caller: Caller,
     file: &'f dyn Inode,
     /// `None` of the administrator.
     _turn: Option<MutexGuard<'f, ()>>,
@@ -65,6 +66,7 @@ impl<'f> Fragmented<'f> {
         };
         Ok(Self {
             server,
+            caller,
             file,
             _turn: turn,
         })
@@ -120,10 +122,13 @@ impl<'f> Fragmented<'f> {
         self.carry_out_in_steps(&request)
     }
 
-    /// Other callers get at the file between two steps, and a shutdown or a remount ends them.
+    /// Other callers get at the file between two steps, and the end of the caller, a shutdown or a remount ends them.
     fn carry_out_in_steps(&self, request: &Defragment) -> Answer<Vec<u8>> {
         let step = |range| {
             self.server.must_be_mounted_writable()?;
+            if self.caller.is_killed() {
+                return Err(Errno::INTR);
+            }
             self.carry_out(&Defragment {
                 range,
                 ..request.clone()

@@ -416,7 +416,7 @@ impl Turn<'_> {
                 server.release_dir();
                 Ok(())
             }
-            // Every request is answered soon enough that interrupts can be ignored.
+            // Requests are answered soon, or look themselves at whether their caller was killed.
             Opcode::Interrupt | Opcode::Init => Err(Errno::NOSYS),
             Opcode::Destroy | Opcode::Forget | Opcode::BatchForget => Ok(()),
         }
