@@ -105,8 +105,8 @@ impl Contents<'_> {
         file::extents(
             self,
             range,
-            &mut |extent| match sharing::split(self.context, &extent) {
-                Ok(parts) => parts.into_iter().try_for_each(&mut *sink),
+            &mut |extent| match sharing::split(self.context, &extent, sink) {
+                Ok(flow) => flow,
                 Err(error) => {
                     failure = Some(error);
                     ControlFlow::Break(())

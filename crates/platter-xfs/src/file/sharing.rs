@@ -1,8 +1,8 @@
 //! Which parts of an extent other files use as well, by the reference counts of its group.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use platter_vfs::{Extent, Result};
+use platter_vfs::{Extent, ExtentSink, Result};
 
 use super::part;
 use crate::btree::Tree;
@@ -13,6 +13,8 @@ use crate::ondisk::btree::{BtreeKind, DiskRefcount, Refcount};
 
 /// Records of reference counts that are looked at together: as many change when shared blocks are copied.
 const RECORDS_MAX: usize = 8;
+/// Records that are looked at together when extents are listed, with the group locked.
+const LISTED_MAX: usize = 256;
 
 /// Whether the first of `count` blocks from a byte of the data device on is shared, and for how many of them
 /// that holds, as far as a few reference counts say.
@@ -39,10 +41,14 @@ pub fn group_block(geometry: &Geometry, place: u64) -> (AgNr, u64) {
     (AgNr(ag), block % ag_blocks)
 }
 
-/// The parts of an extent of the data device, each shared or not.
-pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>> {
+/// Reports the parts of an extent of the data device to `sink` in order, each shared or not, until it breaks.
+pub(super) fn split(
+    context: &FsContext,
+    extent: &Extent,
+    sink: &mut ExtentSink<'_>,
+) -> Result<ControlFlow<()>> {
     let Some(place) = extent.place.filter(|_| !extent.unwritten) else {
-        return Ok(vec![extent.clone()]);
+        return Ok(sink(extent.clone()));
     };
     let geometry = context.geometry();
     let group_bytes = u64::from(geometry.ag_blocks) << geometry.block_bits;
@@ -51,23 +57,46 @@ pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>>
     let start = place.offset % group_bytes;
     let end = start + (extent.file.end - extent.file.start);
     let bits = u32::from(geometry.block_bits);
-    let blocks = start >> bits..end.div_ceil(1 << bits);
-    let file = |at: u64| extent.file.start + (at - start);
-    let mut parts = Vec::new();
-    let mut at = start;
-    for shared in shared_ranges(context, ag, &blocks, usize::MAX)?.0 {
-        let from = (shared.start << bits).max(start);
-        let to = (shared.end << bits).min(end);
-        if at < from {
-            parts.push(part(extent, file(at)..file(from), false));
+    let file = |block: u64| extent.file.start + ((block << bits).clamp(start, end) - start);
+    let part = |(blocks, shared): (Range<u64>, bool)| {
+        part(extent, file(blocks.start)..file(blocks.end), shared)
+    };
+    let mut left = start >> bits..end.div_ceil(1 << bits);
+    let mut last: Option<(Range<u64>, bool)> = None;
+    while !left.is_empty() {
+        let (ranges, known) = shared_ranges(context, ag, &left, LISTED_MAX)?;
+        for (blocks, shared) in alternating(left.start..known, ranges) {
+            match &mut last {
+                Some((before, is_shared)) if *is_shared == shared => before.end = blocks.end,
+                _ => {
+                    if let Some(before) = last.replace((blocks, shared))
+                        && sink(part(before)).is_break()
+                    {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+            }
         }
-        parts.push(part(extent, file(from)..file(to), true));
-        at = to;
+        left.start = known;
     }
-    if at < end {
-        parts.push(part(extent, file(at)..extent.file.end, false));
-    }
-    Ok(parts)
+    Ok(last.map_or(ControlFlow::Continue(()), |last| sink(part(last))))
+}
+
+/// A range as parts that are some of its ranges, in order, and parts that are not.
+fn alternating(
+    whole: Range<u64>,
+    ranges: Vec<Range<u64>>,
+) -> impl Iterator<Item = (Range<u64>, bool)> {
+    let mut at = whole.start;
+    let parts = ranges.into_iter().flat_map(move |range| {
+        let before = at..range.start;
+        at = range.end;
+        [(before, false), (range, true)]
+    });
+    let parts: Vec<_> = parts.collect();
+    let rest = parts.last().map_or(whole.start, |(last, _)| last.end)..whole.end;
+    let all = parts.into_iter().chain([(rest, false)]);
+    all.filter(|(part, _)| !part.is_empty())
 }
 
 /// Ranges of blocks of a group within `blocks` that are referred to more than once, by so many records at most;
