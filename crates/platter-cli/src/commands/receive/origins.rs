@@ -1,5 +1,6 @@
 //! The subvolumes of a mount that a stream refers to by their UUIDs.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -98,14 +99,19 @@ impl MountRoot {
         Ok(tree)
     }
 
-    /// The subvolume that matches best; of several the first, as any user may mark one of theirs as received later.
+    /// The subvolume below the mount that matches best; of equal ones, that marked first, as any user may mark one
+    /// of their own later.
     fn best(&self, source: StreamSource) -> io::Result<Subvolume> {
-        let mut best = None;
+        let mut best: Option<(_, Subvolume)> = None;
         let mut from = 0;
         while let Some((found, _)) = self.control.next_subvolume(from)? {
             from = found.id.checked_add(1).ok_or(Errno::PROTO)?;
-            let rank = rank(&found, source);
-            if rank.is_some() && best.as_ref().is_none_or(|(known, _)| *known < rank) {
+            let marked = found.received.map_or(0, |received| received.generation);
+            let rank = (rank(&found, source), Reverse(marked));
+            if rank.0.is_some()
+                && path_below(&self.path, &found.path).is_some()
+                && best.as_ref().is_none_or(|(known, _)| *known < rank)
+            {
                 best = Some((rank, found));
             }
         }

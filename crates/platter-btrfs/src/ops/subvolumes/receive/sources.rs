@@ -35,10 +35,11 @@ impl Sources {
             return Ok(*found);
         }
         let all = context.subvolumes()?;
-        // Of several the first: any user may mark a subvolume of theirs as received later.
-        let best = all
-            .iter()
-            .max_by_key(|subvolume| (rank(subvolume, source), Reverse(subvolume.id)));
+        // Of equal ones, that marked first: any user may mark a subvolume of their own later.
+        let best = all.iter().max_by_key(|subvolume| {
+            let marked = subvolume.item.history.receive_transaction;
+            (rank(subvolume, source), Reverse((marked, subvolume.id)))
+        });
         let best = best.filter(|subvolume| rank(subvolume, source).is_some());
         let id = best.ok_or(Condition::NotFound)?.id;
         if self.known.len() >= KNOWN_MAX {
