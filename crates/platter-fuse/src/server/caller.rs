@@ -128,15 +128,13 @@ impl Caller {
         })
     }
 
-    /// Whether it was killed, or has ended, so that nothing waits for the answer; `false` for one that cannot be seen.
+    /// Whether the caller was killed, and only the answer keeps it; `false` for one that cannot be seen.
     pub(crate) fn is_killed(self) -> bool {
         if self.pid == 0 {
             return false;
         }
-        match fs::read_to_string(format!("/proc/{}/status", self.pid)) {
-            Ok(status) => is_kill_pending(&status),
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        }
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid));
+        status.is_ok_and(|status| is_killed(&status))
     }
 
     /// The file that it has open as `fd`. The mount itself is asked nothing: no other thread may be there to answer.
@@ -194,8 +192,13 @@ impl Caller {
     }
 }
 
-/// Whether `/proc` says of a thread that it, or its process, was killed.
-fn is_kill_pending(status: &str) -> bool {
+/// Whether `/proc` says of a thread that it, or its process, was killed, or has ended.
+fn is_killed(status: &str) -> bool {
+    let mut lines = status.lines();
+    let state = lines.find_map(|line| line.strip_prefix("State:"));
+    if state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])) {
+        return true;
+    }
     let pending = status.lines().filter_map(|line| {
         let signals = line
             .strip_prefix("SigPnd:")
@@ -255,19 +258,10 @@ mod tests {
     #[test]
     fn killed_threads_are_those_with_the_signal_pending() {
         let status = |own, shared| format!("Threads:\t1\nSigPnd:\t{own}\nShdPnd:\t{shared}\n");
-        assert!(is_kill_pending(&status(
-            "0000000000000100",
-            "0000000000000000"
-        )));
-        assert!(is_kill_pending(&status(
-            "0000000000000000",
-            "0000000000004100"
-        )));
-        assert!(!is_kill_pending(&status(
-            "0000000000004000",
-            "0000000000000002"
-        )));
-        assert!(!is_kill_pending(""));
+        assert!(is_killed(&status("0000000000000100", "0000000000000000")));
+        assert!(is_killed(&status("0000000000000000", "0000000000004100")));
+        assert!(!is_killed(&status("0000000000004000", "0000000000000002")));
+        assert!(!is_killed(""));
         let caller = |pid| Caller {
             uid: 1,
             gid: 1,
@@ -275,7 +269,7 @@ mod tests {
         };
         assert!(!caller(std::process::id()).is_killed() && !caller(0).is_killed());
         // No thread has such a number.
-        assert!(caller(u32::MAX).is_killed());
+        assert!(!caller(u32::MAX).is_killed());
     }
 
     #[test]

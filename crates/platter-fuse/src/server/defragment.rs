@@ -122,7 +122,7 @@ impl<'f> Fragmented<'f> {
         self.carry_out_in_steps(&request)
     }
 
-    /// Other callers get at the file between two steps, and the end of the caller, a shutdown or a remount ends them.
+    /// Other callers get at the file between two steps, and a kill of the caller, a shutdown or a remount ends them.
     fn carry_out_in_steps(&self, request: &Defragment) -> Answer<Vec<u8>> {
         let step = |range| {
             self.server.must_be_mounted_writable()?;
@@ -169,8 +169,10 @@ fn compression(asked: &DefragRange) -> Answer<Option<String>> {
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
+    use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     use platter_memfs::{HookedInode, Hooks, MemFs, MemFsLimits};
     use platter_vfs::{CreateKind, FixedClock, Timestamp};
@@ -253,6 +255,28 @@ mod tests {
         asked.shuts_down.store(true, Ordering::Relaxed);
         assert_eq!(file.defragment_all(), Err(Errno::IO));
         assert_eq!(asked.take().len(), 1);
+    }
+
+    #[test]
+    fn kill_of_the_caller_ends_the_steps() {
+        let (asked, file) = Asked::file();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let caller = Caller {
+            pid: child.id(),
+            ..OTHER
+        };
+        let file = Fragmented::new(&asked.server, caller, &file).unwrap();
+        file.defragment_all().unwrap();
+        assert_eq!(asked.take().len(), 2);
+        child.kill().unwrap();
+        let patience = Instant::now();
+        while file.defragment_all() != Err(Errno::INTR) {
+            assert!(patience.elapsed() < Duration::from_secs(60));
+        }
+        asked.take();
+        assert_eq!(file.defragment_all(), Err(Errno::INTR));
+        assert!(asked.take().is_empty());
+        child.wait().unwrap();
     }
 
     #[test]

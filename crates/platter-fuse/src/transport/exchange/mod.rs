@@ -416,7 +416,7 @@ impl Turn<'_> {
                 server.release_dir();
                 Ok(())
             }
-            // Requests are answered soon, or look themselves at whether their caller was killed.
+            // Most requests are answered soon. Defragmentation asks between its steps whether its caller was killed.
             Opcode::Interrupt | Opcode::Init => Err(Errno::NOSYS),
             Opcode::Destroy | Opcode::Forget | Opcode::BatchForget => Ok(()),
         }
