@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use platter::{MountOptions, WriteOptions};
 use testkit::fs_type::FsType;
 use testkit::ioctl::{self, ROOT_OF_NAMESPACE};
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::btrfs;
-use testkit::served;
+use testkit::{served, tool};
 
 const SUBVOL_CREATE: u32 = 0x5000_940e;
 const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
@@ -238,13 +238,40 @@ fn assert_same_answers(play: fn(&Path) -> Result<Vec<String>>) -> Result<()> {
     let mount = Mount::images(FsType::Btrfs, &[&image], "", Access::ReadWrite)?;
     let expected = play(mount.root())?;
     mount.unmount_all(&[&image])?;
+    let left = left_by(&image)?;
     btrfs::make(&[&image], 160 << 10, &[])?;
     let mountpoint = tempfile::tempdir()?;
     let open = MountOptions::new().writing(WriteOptions::default());
     let mut session = served::mount(&image, &open, mountpoint.path(), "allow_other")?;
     let found = play(mountpoint.path())?;
     served::unmount(&mut session)?;
+    drop(session);
     assert_eq!(found, expected);
     assert!(btrfs::check(&[&image])?.is_clean());
+    assert_eq!(left_by(&image)?, left);
     Ok(())
+}
+
+/// The subvolumes that the kernel finds, each with the UUID of what it was received from, and the sums of all files.
+fn left_by(image: &Path) -> Result<Vec<String>> {
+    let mount = Mount::images(FsType::Btrfs, &[image], "", Access::ReadWrite)?;
+    let lines = |program: &str, arguments: &[&str]| -> Result<Vec<String>> {
+        let mut command = tool::command(program);
+        let finished = tool::succeed(command.args(arguments).current_dir(mount.root()))?;
+        let text = String::from_utf8(finished.stdout)?;
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        Ok(lines)
+    };
+    let subvolumes = lines("btrfs", &["subvolume", "list", "-R", "."])?;
+    let received = subvolumes
+        .iter()
+        .filter_map(|line| line.split_once(" received_uuid "));
+    let mut left: Vec<String> = received.map(|(_, rest)| rest.to_owned()).collect();
+    left.sort_unstable();
+    let sums = ["-type", "f", "-exec", "sha256sum", "{}", "+"];
+    left.extend(lines("find", &[&["."][..], &sums].concat())?);
+    mount.unmount_all(&[image])?;
+    ensure!(!left.is_empty(), "neither subvolumes nor files are left");
+    Ok(left)
 }

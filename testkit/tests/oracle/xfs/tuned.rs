@@ -284,6 +284,8 @@ fn uuid_changes_though_a_kernel_left_a_dirty_log() -> Result<()> {
         io.args(["-x", "-c", "shutdown -f"]).arg(mount.root());
         tool::succeed(&mut io)?;
         mount.release(&paths)?;
+        let (_, text) = xfs::report(&paths)?;
+        ensure!(text.contains("valuable metadata changes"), "{text}");
         scene.tune(&[uuid(NEW), switch("inobtcount")])?;
         scene.assert_clean("", "recovered and tuned");
         let mount = Mount::images(FsType::Xfs, &paths, "", Access::ReadWrite)?;
