@@ -600,7 +600,7 @@ impl RowWrite<'_> {
         if is_right(&bytes) || !doubts.is_in_use(at) {
             return Some(bytes);
         }
-        // That was by P.
+        // With no other part missing, that was by P.
         let p_role = self.chunk.data_stripes();
         let by_q = self.rebuild_without(lost, columns, &[&missing[..], &[p_role]].concat());
         by_q.filter(|bytes| is_right(bytes))

@@ -42,13 +42,9 @@ const WRITERS: u64 = 3;
 const FILES: u64 = 10;
 
 pub(super) fn mount_on(devices: &[Arc<dyn BlockDevice>]) -> Btrfs {
-    mount_with(devices, &MountOptions::default())
-}
-
-pub(super) fn mount_with(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Btrfs {
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let clock = Arc::new(SystemClock::new());
-    Btrfs::mount_writable(devices, options, budget, clock).unwrap()
+    Btrfs::mount_writable(devices, &MountOptions::default(), budget, clock).unwrap()
 }
 
 pub(super) fn mount(pool: &Pool) -> Btrfs {

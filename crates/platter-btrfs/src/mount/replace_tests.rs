@@ -14,11 +14,11 @@ use platter_block::{BlockDevice, CountingDevice, Geometry, IoError, Operation};
 use platter_vfs::devices::Scrubbed;
 use platter_vfs::{CheckProgress, CheckSink, Context, CreateKind, Filesystem, Finding};
 
+use super::Btrfs;
 use super::devices_in_use_tests::{
-    Ignore, assert_reads, assert_whole, devices, mount, mount_on, mount_with, open, with_load,
+    Ignore, assert_reads, assert_whole, devices, mount, mount_on, open, with_load,
 };
 use super::write_tests::{name, read};
-use super::{Btrfs, MountOptions};
 use crate::chunk::Unverified;
 use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::STRIPE_BYTES;
@@ -155,18 +155,10 @@ fn what_cannot_be_read_of_a_replaced_device_is_reconstructed() {
     assert_whole(&pool);
 }
 
-/// Options by which nothing commits on its own, however long the test takes.
-fn unflushed() -> MountOptions {
-    MountOptions {
-        commit_interval: None,
-        ..MountOptions::default()
-    }
-}
-
 /// Makes files in items of many leaves, and removes runs of them.
 fn make_unused_leaves(pool: &Pool) {
     const FILES: usize = 3000;
-    let fs = mount_with(&pool.devices(), &unflushed());
+    let fs = mount(pool);
     let root = fs.root().unwrap();
     let path = |number: usize| format!("file{number:04}");
     for number in 0..FILES {
@@ -227,7 +219,7 @@ fn replace_with_unused_blocks(devices_count: usize, profile: &str) {
         });
     }
     below.insert(index, Arc::new(faulty));
-    let fs = mount_with(&below, &unflushed());
+    let fs = mount_on(&below);
     let image = pool.images()[0].with_extension("new");
     File::create(&image).unwrap().set_len(300 << 20).unwrap();
     let number = index as u64 + 1;

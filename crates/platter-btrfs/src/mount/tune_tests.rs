@@ -328,7 +328,7 @@ fn crash_leaves_the_features_of_one_commit() {
             ..CrashOptions::default()
         };
         let recording = recorder.recording();
-        // Of the states before, between and after the two changes alike many.
+        // Judges about as many states of each part: before, between and after the two changes.
         let part = |state: &CrashState<'_>| {
             let marks = [both_position, off_position];
             marks.iter().filter(|mark| state.position > **mark).count()
