@@ -172,7 +172,6 @@ mod tests {
     use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::{Duration, Instant};
 
     use platter_memfs::{HookedInode, Hooks, MemFs, MemFsLimits};
     use platter_vfs::{CreateKind, FixedClock, Timestamp};
@@ -269,11 +268,7 @@ mod tests {
         file.defragment_all().unwrap();
         assert_eq!(asked.take().len(), 2);
         child.kill().unwrap();
-        let patience = Instant::now();
-        while file.defragment_all() != Err(Errno::INTR) {
-            assert!(patience.elapsed() < Duration::from_secs(60));
-        }
-        asked.take();
+        // The signal is pending at once, or has ended the process, which is not waited for yet.
         assert_eq!(file.defragment_all(), Err(Errno::INTR));
         assert!(asked.take().is_empty());
         child.wait().unwrap();

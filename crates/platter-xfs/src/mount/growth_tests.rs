@@ -767,12 +767,13 @@ fn reservations_of_dirty_files_do_not_keep_others_from_space() {
 /// Of four blocks, the first has two owners, the second three.
 #[test]
 fn extents_with_many_reference_counts_are_listed_whole() {
-    const FOURS: u64 = 350;
+    const FOURS: u16 = 350;
     let mounted = Mounted::new(Preallocation::Off);
     let [file, second, third] = ["file", "second", "third"].map(|name| mounted.file(name));
-    file.write_at(0, &vec![7; FOURS as usize * 16384]).unwrap();
+    file.write_at(0, &vec![7; usize::from(FOURS) * 16384])
+        .unwrap();
     file.sync(false).unwrap();
-    for at in (0..FOURS).map(|four| four * 16384) {
+    for at in (0..FOURS).map(|four| u64::from(four) * 16384) {
         second.clone_range(&*file, at..at + 8192, at).unwrap();
         third.clone_range(&*file, at + 4096..at + 8192, at).unwrap();
     }
@@ -780,15 +781,15 @@ fn extents_with_many_reference_counts_are_listed_whole() {
         let mut parts = Vec::new();
         let mut sink = |extent: Extent| {
             parts.push((extent.file, extent.shared));
-            match parts.len() == most {
-                true => std::ops::ControlFlow::Break(()),
-                false => std::ops::ControlFlow::Continue(()),
+            if parts.len() == most {
+                return std::ops::ControlFlow::Break(());
             }
+            std::ops::ControlFlow::Continue(())
         };
         file.extents(0..u64::MAX, &mut sink).unwrap();
         parts
     };
-    let all: Vec<_> = (0..FOURS * 2)
+    let all: Vec<_> = (0..u64::from(FOURS) * 2)
         .map(|part| (part * 8192..(part + 1) * 8192, part % 2 == 0))
         .collect();
     assert_eq!(parts(usize::MAX), all);
