@@ -2,19 +2,21 @@
 //!
 //! A buddy allocator, so that a run can be given back in parts, memory is page-aligned, and the
 //! memory taken from the system stays within what the budget allows: when no run of an order is
-//! left, the caller makes do with a smaller one.
+//! left, the caller makes do with a smaller one. A chunk is a huge page where the system has them: its
+//! pages are then not faulted in one by one.
 #![expect(
     unsafe_code,
     reason = "owns raw chunks and hands out disjoint parts of them"
 )]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use self::memory::ChunkMemory;
 use crate::sync::{Mutex, rank};
 
 /// The size of a page in bytes.
@@ -46,37 +48,25 @@ struct State {
 
 /// 2 MiB of zeroed or recycled memory, and which parts of it are free.
 struct Chunk {
-    memory: NonNull<u8>,
-    /// First page-aligned byte of `memory`.
-    pages: NonNull<u8>,
+    memory: ChunkMemory,
     /// For each order a bit for each free run, by its number among the runs of that order.
     free: [[u64; CHUNK_PAGES / 64]; CHUNK_ORDER as usize + 1],
     /// A bit for each order that has a free run.
     orders: u16,
 }
 
-// SAFETY: a chunk owns its memory.
-unsafe impl Send for Chunk {}
-
 impl Chunk {
-    const LAYOUT: Layout = match Layout::from_size_align(CHUNK_BYTES + PAGE_BYTES, 16) {
+    const LAYOUT: Layout = match Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) {
         Ok(layout) => layout,
         Err(_) => panic!("the size of a chunk is fixed"),
     };
 
-    fn new() -> Self {
-        // A small alignment lets the system hand out untouched zero pages.
-        // SAFETY: the layout has a size.
-        let memory = unsafe { alloc_zeroed(Self::LAYOUT) };
-        let Some(memory) = NonNull::new(memory) else {
+    fn new(is_huge: bool) -> Self {
+        let Some(memory) = ChunkMemory::new(Self::LAYOUT, is_huge) else {
             handle_alloc_error(Self::LAYOUT);
         };
-        let padding = memory.align_offset(PAGE_BYTES);
-        // SAFETY: the padding is below the page that was allocated beyond the chunk's size.
-        let pages = unsafe { memory.add(padding) };
         let mut chunk = Self {
             memory,
-            pages,
             free: [[0; CHUNK_PAGES / 64]; CHUNK_ORDER as usize + 1],
             orders: 0,
         };
@@ -128,13 +118,6 @@ impl Chunk {
     }
 }
 
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; no frame is left, each keeps its chunk.
-        unsafe { dealloc(self.memory.as_ptr(), Self::LAYOUT) };
-    }
-}
-
 impl Arena {
     /// An arena that takes no more chunks than `bytes` need, and one.
     pub(crate) fn new(bytes: u64) -> Self {
@@ -180,7 +163,7 @@ impl Arena {
         let was_free = chunk.orders == 1 << CHUNK_ORDER;
         let page = chunk.take(order)?;
         // SAFETY: the page lies in the chunk.
-        let memory = unsafe { chunk.pages.add(page * PAGE_BYTES) };
+        let memory = unsafe { chunk.memory.start().add(page * PAGE_BYTES) };
         state.free_chunks -= usize::from(was_free);
         drop(state);
         Some(Frame {
@@ -250,7 +233,8 @@ impl State {
             self.chunks.push(None);
             self.chunks.len() - 1
         });
-        self.chunks[number] = Some(Chunk::new());
+        // A small cache need not fill a huge page.
+        self.chunks[number] = Some(Chunk::new(self.chunk_count > 1));
         self.note_free(number, 1 << CHUNK_ORDER);
         number
     }
@@ -334,6 +318,102 @@ impl Drop for Frame {
 impl fmt::Debug for Frame {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Frame({} bytes)", self.len())
+    }
+}
+
+/// Memory of the system for a chunk.
+#[cfg(not(miri))]
+mod memory {
+    use std::alloc::Layout;
+    use std::ptr::{NonNull, null_mut};
+
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    /// Zeroed memory of its own mapping.
+    pub(super) struct ChunkMemory {
+        start: NonNull<u8>,
+        len_bytes: usize,
+    }
+
+    // SAFETY: the mapping is owned.
+    unsafe impl Send for ChunkMemory {}
+
+    impl ChunkMemory {
+        /// Memory of a size and alignment; `is_huge` asks for huge pages. `None` where the system has none.
+        pub(super) fn new(layout: Layout, is_huge: bool) -> Option<Self> {
+            let len_bytes = layout.size();
+            let whole = len_bytes + layout.align();
+            // SAFETY: a new mapping, of no file.
+            let mapped = unsafe {
+                mmap_anonymous(
+                    null_mut(),
+                    whole,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE,
+                )
+            };
+            let mapped = NonNull::new(mapped.ok()?.cast::<u8>())?;
+            let before = mapped.align_offset(layout.align());
+            // SAFETY: the aligned chunk lies in the mapping, as does what is before and after it.
+            let start = unsafe { mapped.add(before) };
+            // SAFETY: as above.
+            let end = unsafe { start.add(len_bytes) };
+            // SAFETY: nothing refers to what is before the chunk.
+            let _ = unsafe { munmap(mapped.as_ptr().cast(), before) };
+            // SAFETY: nothing refers to what is after the chunk.
+            let _ = unsafe { munmap(end.as_ptr().cast(), whole - before - len_bytes) };
+            if is_huge {
+                // A system without huge pages has others.
+                // SAFETY: contents stay as they are.
+                let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
+            }
+            Some(Self { start, len_bytes })
+        }
+
+        pub(super) fn start(&self) -> NonNull<u8> {
+            self.start
+        }
+    }
+
+    impl Drop for ChunkMemory {
+        fn drop(&mut self) {
+            // SAFETY: mapped in `new`; no frame is left, each keeps its chunk.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
+        }
+    }
+}
+
+/// The same of the allocator, for an interpreter that has no mappings.
+#[cfg(miri)]
+mod memory {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    pub(super) struct ChunkMemory {
+        start: NonNull<u8>,
+        layout: Layout,
+    }
+
+    // SAFETY: the memory is owned.
+    unsafe impl Send for ChunkMemory {}
+
+    impl ChunkMemory {
+        pub(super) fn new(layout: Layout, _: bool) -> Option<Self> {
+            // SAFETY: the layout has a size.
+            let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+            Some(Self { start, layout })
+        }
+
+        pub(super) fn start(&self) -> NonNull<u8> {
+            self.start
+        }
+    }
+
+    impl Drop for ChunkMemory {
+        fn drop(&mut self) {
+            // SAFETY: allocated in `new` with this layout; no frame is left, each keeps its chunk.
+            unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        }
     }
 }
 
