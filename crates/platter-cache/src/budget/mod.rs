@@ -226,10 +226,10 @@ impl MemoryBudget {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of dirty bytes from which writers are throttled: a quarter of the budget.
+    /// Returns the number of dirty bytes from which writers are throttled: half of the budget.
     #[must_use]
     pub fn dirty_limit_bytes(&self) -> u64 {
-        self.limit_bytes / 4
+        self.limit_bytes / 2
     }
 
     /// Charges `bytes`, evicting if necessary; `None` if that does not suffice, or did not a moment

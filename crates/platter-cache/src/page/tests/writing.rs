@@ -154,7 +154,7 @@ fn a_writer_is_held_back_by_too_many_dirty_pages() {
         mapping
             .write_at(&file, page * PAGE, &[9; PAGE_BYTES])
             .unwrap();
-        assert!(budget.dirty_bytes() <= (1 << 20) + (64 << 10));
+        assert!(budget.dirty_bytes() <= (2 << 20) + (64 << 10));
         assert!(budget.used_bytes() <= (4 << 20) + budget.stats().node_bytes);
     }
     assert!(!file.writes().is_empty());
@@ -169,7 +169,7 @@ fn a_writer_fails_if_the_writeback_it_needs_fails() {
     let (mapping, budget) = mapping(4 << 20);
     let write = |page| mapping.write_at(&file, page * PAGE, &[9; PAGE_BYTES]);
     assert!((0..2000).any(|page| write(page).is_err()));
-    assert!(budget.dirty_bytes() <= 2 << 20);
+    assert!(budget.dirty_bytes() <= 3 << 20);
 }
 
 #[test]
