@@ -202,7 +202,7 @@ fn measure_phase(
         root: &*root,
         count: orders.count,
         threads: orders.threads,
-        storage: workload.storage,
+        is_pinned: workload.is_pinned,
     };
     let server_cpu = |live: &dyn Live| live.server().map(measure::cpu_seconds).transpose();
     let mut all_asked = |live: &mut dyn Live| {

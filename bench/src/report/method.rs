@@ -10,8 +10,8 @@ measured it and the commit that was measured. What others published is quoted wi
 ## Comparisons
 
 The sides of a comparison take turns in one run, first in one order, then in the reverse order. Each turn has \
-its own process, server, image and mount. Working threads are bound to one processor each; servers may use all of \
-them. Images lie on tmpfs, where a flush does nothing, except where a page says that they lie on the disk; each is \
+its own process, server, image and mount. Working threads are bound to one processor each, except where they wait for \
+a disk or the filesystem compresses; servers may use all of them. Images lie on tmpfs, where a flush does nothing, except where a page says that they lie on the disk; each is \
 checked after its turn by `e2fsck`, `btrfs check` or `xfs_repair -n`. The caches of platter are limited to 512 MiB, \
 those of the kernel by the memory of the machine. Each workload is written once, and is done through the library or \
 by system calls in whatever is mounted.

@@ -50,6 +50,7 @@ pub(crate) const COMPRESSED: Workload = Workload {
     },
     mount: Some("compress=zstd"),
     formats: &[FsType::Btrfs],
+    is_pinned: false,
     phases: &[
         MAKE_DIRS,
         phase("write, fsync", Unit::Bytes, write_text),

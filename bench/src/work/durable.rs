@@ -29,6 +29,7 @@ pub(crate) const DURABLE: Workload = Workload {
         full: 500,
     },
     storage: Storage::Disk,
+    is_pinned: false,
     ..FSYNC
 };
 

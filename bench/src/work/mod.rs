@@ -33,6 +33,9 @@ pub(crate) struct Workload {
     /// Space the image needs, from the count.
     pub(crate) image_mib: fn(u64) -> u64,
     pub(crate) storage: Storage,
+    /// Whether each thread stays on a processor, as threads that wait for a device, or have a filesystem's own threads
+    /// work for them, should not.
+    pub(crate) is_pinned: bool,
     /// An option of all mounts.
     pub(crate) mount: Option<&'static str>,
     /// What images hold that it is for.
@@ -51,6 +54,7 @@ const USUAL: Workload = Workload {
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
     storage: Storage::Memory,
+    is_pinned: true,
     mount: None,
     formats: &FsType::ALL,
     particular: &[],
@@ -102,8 +106,8 @@ pub(crate) struct Site<'a> {
     pub(crate) root: &'a dyn Directory,
     pub(crate) count: u64,
     pub(crate) threads: usize,
-    /// Where the images lie.
-    pub(crate) storage: Storage,
+    /// Whether each thread stays on a processor.
+    pub(crate) is_pinned: bool,
 }
 
 /// What was done.
@@ -165,7 +169,7 @@ impl Site<'_> {
         work: impl Fn(u64, &dyn Directory, &mut Latencies) -> Result<u64> + Sync,
     ) -> Result<Done> {
         let one = |number: usize| -> Result<Done> {
-            if self.storage == Storage::Memory {
+            if self.is_pinned {
                 stay_on_processor(number)?;
             }
             let dir = self.root.dir(&dir_name(number))?;
