@@ -27,15 +27,15 @@ use crate::ondisk::{
 use crate::xattr::Attributes;
 
 /// Blocks that the trees of inodes and of mappings grow by when a file is made.
-const TREE_BLOCKS: u32 = 4;
+pub(super) const TREE_BLOCKS: u32 = 4;
 /// What all inodes inherit of the flags of their directory.
-const INHERITED: InodeFlags = InodeFlags::SYNC
+pub(super) const INHERITED: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::NOATIME)
     .union(InodeFlags::NODUMP)
     .union(InodeFlags::NODEFRAG)
     .union(InodeFlags::FILESTREAM);
 /// What directories inherit in addition to that.
-const INHERITED_BY_DIRECTORIES: InodeFlags = InodeFlags::PROJINHERIT
+pub(super) const INHERITED_BY_DIRECTORIES: InodeFlags = InodeFlags::PROJINHERIT
     .union(InodeFlags::RTINHERIT)
     .union(InodeFlags::EXTSZINHERIT);
 
@@ -105,7 +105,10 @@ pub(super) fn plan<'a>(directory: &Inode, new: NewInode<'a>) -> Result<Blueprint
 }
 
 /// The access control list that files made in a directory begin with, if it has one.
-fn default_acl(context: &FsContext, directory: &crate::ondisk::Inode) -> Result<Option<PosixAcl>> {
+pub(super) fn default_acl(
+    context: &FsContext,
+    directory: &crate::ondisk::Inode,
+) -> Result<Option<PosixAcl>> {
     if directory.attr_fork().is_none() {
         return Ok(None);
     }
@@ -256,19 +259,8 @@ pub(super) fn make(
             0
         },
     };
-    let [g0, g1, g2, g3, ..] = superblock.clock.random_u64().to_le_bytes();
-    let new = change::NewInode {
-        parent,
-        kind,
-        generation: u32::from_le_bytes([g0, g1, g2, g3]),
-        fresh: &fresh,
-    };
-    let mut edit = changing.alloc_inode(&new)?;
+    let edit = allocate(superblock, changing, (parent, kind), &fresh)?;
     let number = edit.inode().number;
-    if changing.geometry().features.has_parent() {
-        // Before anything fills the inode.
-        attr_fork::add(changing, &mut edit)?;
-    }
     fill(changing, edit, parent, blueprint)?;
     if let Some(acl) = &blueprint.file.access_acl {
         xattrs::set_acl(changing, number, ACL_ACCESS_NAME, acl)?;
@@ -277,6 +269,27 @@ pub(super) fn make(
         xattrs::set_acl(changing, number, ACL_DEFAULT_NAME, acl)?;
     }
     Ok(number)
+}
+
+/// An inode for a file of a directory, where it has the fork for its pointers to directories.
+pub(super) fn allocate(
+    superblock: &SuperBlock,
+    changing: &mut Change<'_>,
+    (parent, kind): (InodeNr, FileKind),
+    fresh: &FreshInode,
+) -> Result<InodeEdit> {
+    let [g0, g1, g2, g3, ..] = superblock.clock.random_u64().to_le_bytes();
+    let mut edit = changing.alloc_inode(&change::NewInode {
+        parent,
+        kind,
+        generation: u32::from_le_bytes([g0, g1, g2, g3]),
+        fresh,
+    })?;
+    if changing.geometry().features.has_parent() {
+        // Before anything fills the inode.
+        attr_fork::add(changing, &mut edit)?;
+    }
+    Ok(edit)
 }
 
 /// Stores a new inode with its first contents.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use platter_vfs::file::{self, WriteTo};
 use platter_vfs::namei::{self, AttributedInode, NewInode};
 use platter_vfs::ranges::{Deduped, Exchange};
+use platter_vfs::whole_file::{Unmade, create_whole_files};
 use platter_vfs::{
     AccessTimes, Attr, Context, CreateKind, DirCursor, DirSink, ExtendedFlags, ExtentSink,
-    FallocateMode, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, XattrMode,
+    FallocateMode, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, WholeFile, XattrMode,
 };
 
 use super::data::{self, eof_blocks, ranges};
-use super::{Inode, hints, link, names, sync, xattrs};
+use super::{Inode, hints, link, names, sync, whole_file, xattrs};
 use crate::xattr::Attributes;
 
 impl platter_vfs::Inode for Inode {
@@ -174,6 +175,12 @@ impl platter_vfs::Inode for Inode {
             permissions,
         };
         Ok(namei::create(self, name, new)?)
+    }
+
+    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
+        create_whole_files(self, files, |files| {
+            whole_file::create_together(self, files)
+        })
     }
 
     fn create_unnamed(

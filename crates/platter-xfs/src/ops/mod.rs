@@ -17,6 +17,7 @@ mod xattrs;
 mod hints;
 mod attr;
 mod create;
+mod whole_file;
 mod rename;
 mod namei;
 mod inode_operations;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use platter::Volume;
-use platter_vfs::{Context, CreateKind, Inode, RenameMode};
+use platter_vfs::{Context, CreateKind, Inode, RenameMode, Timestamp, WholeFile};
 use platter_xfs::ondisk::features::Incompat;
 use testkit::fixtures::xfs_features;
 use testkit::fs_type::FsType;
@@ -53,6 +53,16 @@ fn work(volume: &Volume, theirs: &str) {
         create(&*two, &format!("soft{len}"), target);
     }
     create(&*one, "fifo", CreateKind::Fifo);
+    let names: Vec<String> = (0..70).map(|index| format!("whole-{index}")).collect();
+    let whole = names.iter().map(|text| WholeFile {
+        name: name(text),
+        uid: 1,
+        gid: 1,
+        permissions: 0o644,
+        modified: Timestamp::default(),
+        contents: text.as_bytes(),
+    });
+    two.create_whole(&whole.collect::<Vec<_>>()).unwrap();
     let rename = |from: &dyn Inode, old: &str, to: &dyn Inode, new: &str, mode| {
         let moved = from.rename(&context, name(old), to.id(), name(new), mode);
         moved.unwrap_or_else(|error| panic!("{old} to {new}: {error}"));
