@@ -129,7 +129,7 @@ fn outcome<I: HeadIndex>(changes: u64) -> (u64, DelayedRefCounters) {
             let change = match random.below(2) {
                 0 => of_file((place + 1) * BLOCK, inode, action, 1),
                 // Tree blocks lie elsewhere.
-                _ => of_tree(((1 << 14) + place) * BLOCK, inode, action),
+                _ => of_tree(((1 << 14) + place + 1) * BLOCK, inode, action),
             };
             queue.queue(&change).unwrap();
             note(queue.len() as u64);
