@@ -394,12 +394,15 @@ impl MemoryBudget {
         let all = 3 * self.lru.len() + 2 * Lru::SHARDS;
         let (mut looks, mut coolings) = (all.min(LOOKS_MAX), all.min(COOLED_MAX));
         let mut freed = 0;
+        // Dirty entries, which stay inactive, may be more than the active ones that are not used any more.
+        let mut busy = 0;
         let mut batch = Vec::with_capacity(ISOLATE_COUNT);
         while freed < goal && looks > 0 && coolings > 0 {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % Lru::SHARDS;
             let before = coolings;
-            if self.lru.is_active_heavy() {
-                self.age_active(shard, &mut batch);
+            let is_stuck = busy >= ISOLATE_COUNT;
+            if is_stuck || self.lru.is_active_heavy() {
+                self.age_active(shard, is_stuck, &mut batch);
                 coolings = coolings.saturating_sub(batch.len());
             }
             batch.clear();
@@ -409,7 +412,13 @@ impl MemoryBudget {
             while freed < goal
                 && let Some(&candidate) = turns.next()
             {
-                match self.evict(candidate) {
+                let verdict = self.evict(candidate);
+                busy = if verdict == Verdict::Busy {
+                    busy + 1
+                } else {
+                    0
+                };
+                match verdict {
                     Verdict::Evicted(bytes) => freed += bytes,
                     Verdict::Hot => coolings = coolings.saturating_sub(1),
                     Verdict::Busy | Verdict::Gone => looks = looks.saturating_sub(1),
@@ -450,13 +459,16 @@ impl MemoryBudget {
         }
     }
 
-    fn age_active(&self, shard: usize, batch: &mut Vec<Candidate>) {
+    /// Moves active entries that were not used lately to the inactive list, where they are next if `is_stuck`.
+    fn age_active(&self, shard: usize, is_stuck: bool, batch: &mut Vec<Candidate>) {
         batch.clear();
         self.lru.isolate(shard, List::Active, ISOLATE_COUNT, batch);
         for candidate in batch {
             let owner = self.owner(candidate.owner);
             if owner.is_some_and(|owner| owner.take_heat(candidate.key, candidate.id)) {
                 self.lru.put_back(candidate.id, List::Active);
+            } else if is_stuck {
+                self.lru.put_back_oldest(candidate.id, List::Inactive);
             } else {
                 self.lru.put_back(candidate.id, List::Inactive);
             }

@@ -35,12 +35,16 @@ impl Store {
     }
 
     fn insert(&self, budget: &Arc<MemoryBudget>, key: u64, bytes: u64) -> bool {
+        self.insert_on(List::Inactive, budget, key, bytes)
+    }
+
+    fn insert_on(&self, list: List, budget: &Arc<MemoryBudget>, key: u64, bytes: u64) -> bool {
         let Some(charge) = budget.charge(bytes) else {
             return false;
         };
         let id = budget
             .lru()
-            .insert(self.registration.id(), key, bytes, List::Inactive);
+            .insert(self.registration.id(), key, bytes, list);
         let stored = Stored {
             charge,
             bytes,
@@ -141,6 +145,33 @@ fn cold_active_entries_are_evicted() {
     for key in 0..30 {
         assert!(!store.has(key), "{key} stayed although it went cold");
     }
+}
+
+/// Dirty pages and pinned buffers, which are inactive, are more than half.
+#[test]
+fn cold_active_entries_give_way_to_busy_ones() {
+    let budget = Arc::new(MemoryBudget::new(4000 * 100));
+    let store = Store::new(&budget);
+    for key in 0..1900 {
+        assert!(store.insert_on(List::Active, &budget, key * 512, 100));
+    }
+    let insert_busy = |key: u64| {
+        let is_there = store.insert(&budget, key * 512, 100);
+        let mut entries = store.entries.lock();
+        if let Some(stored) = entries.get_mut(&(key * 512)) {
+            stored.pinned = true;
+        }
+        is_there
+    };
+    for key in 1900..4000 {
+        assert!(insert_busy(key));
+    }
+    let before = store.looks.load(Ordering::Relaxed);
+    for key in 4000..4500 {
+        assert!(insert_busy(key), "{key}");
+    }
+    let looks = store.looks.load(Ordering::Relaxed) - before;
+    assert!(looks < 8 * 500, "{looks}");
 }
 
 #[test]
