@@ -61,17 +61,16 @@ impl Chunk {
         Err(_) => panic!("the size of a chunk is fixed"),
     };
 
-    fn new(is_huge: bool) -> Self {
-        let Some(memory) = ChunkMemory::new(Self::LAYOUT, is_huge) else {
-            handle_alloc_error(Self::LAYOUT);
-        };
+    /// `None` where the system has no memory.
+    fn new(is_huge: bool) -> Option<Self> {
+        let memory = ChunkMemory::new(Self::LAYOUT, is_huge)?;
         let mut chunk = Self {
             memory,
             free: [[0; CHUNK_PAGES / 64]; CHUNK_ORDER as usize + 1],
             orders: 0,
         };
         chunk.set(CHUNK_ORDER, 0);
-        chunk
+        Some(chunk)
     }
 
     fn set(&mut self, order: u8, run: usize) {
@@ -156,7 +155,10 @@ impl Arena {
         let mut state = self.state.lock();
         let number = match state.find(order) {
             Some(number) => number,
-            None if state.chunk_count < chunks_max => state.add_chunk(),
+            None if state.chunk_count < chunks_max => match state.add_chunk() {
+                None if order == 0 => handle_alloc_error(Chunk::LAYOUT),
+                added => added?,
+            },
             None => return None,
         };
         let chunk = state.chunks.get_mut(number)?.as_mut()?;
@@ -225,7 +227,9 @@ impl State {
         }
     }
 
-    fn add_chunk(&mut self) -> usize {
+    fn add_chunk(&mut self) -> Option<usize> {
+        // A small cache need not fill a huge page.
+        let chunk = Chunk::new(self.chunk_count > 0)?;
         self.chunk_count += 1;
         self.free_chunks += 1;
         let vacant = self.chunks.iter().position(Option::is_none);
@@ -233,10 +237,9 @@ impl State {
             self.chunks.push(None);
             self.chunks.len() - 1
         });
-        // A small cache need not fill a huge page.
-        self.chunks[number] = Some(Chunk::new(self.chunk_count > 1));
+        self.chunks[number] = Some(chunk);
         self.note_free(number, 1 << CHUNK_ORDER);
-        number
+        Some(number)
     }
 }
 
@@ -325,6 +328,7 @@ impl fmt::Debug for Frame {
 #[cfg(not(miri))]
 mod memory {
     use std::alloc::Layout;
+    use std::mem::ManuallyDrop;
     use std::ptr::{NonNull, null_mut};
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -342,30 +346,48 @@ mod memory {
         /// Memory of a size and alignment; `is_huge` asks for huge pages. `None` where the system has none.
         pub(super) fn new(layout: Layout, is_huge: bool) -> Option<Self> {
             let len_bytes = layout.size();
-            let whole = len_bytes + layout.align();
-            // SAFETY: a new mapping, of no file.
-            let mapped = unsafe {
-                mmap_anonymous(
-                    null_mut(),
-                    whole,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE,
-                )
+            let memory = Self::map(len_bytes)?;
+            let memory = if memory.start.align_offset(layout.align()) == 0 {
+                memory
+            } else {
+                drop(memory);
+                Self::map(len_bytes + layout.align())?.aligned(len_bytes, layout.align())?
             };
-            let mapped = NonNull::new(mapped.ok()?.cast::<u8>())?;
-            let before = mapped.align_offset(layout.align());
-            // SAFETY: the aligned chunk lies in the mapping, as does what is before and after it.
-            let start = unsafe { mapped.add(before) };
-            // SAFETY: as above.
+            let advice = if is_huge {
+                Advice::LinuxHugepage
+            } else {
+                Advice::LinuxNoHugepage
+            };
+            // A system without huge pages has others.
+            // SAFETY: contents stay as they are.
+            let _ = unsafe { madvise(memory.start.as_ptr().cast(), len_bytes, advice) };
+            Some(memory)
+        }
+
+        fn map(len_bytes: usize) -> Option<Self> {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping, of no file.
+            let mapped =
+                unsafe { mmap_anonymous(null_mut(), len_bytes, access, MapFlags::PRIVATE) };
+            let start = NonNull::new(mapped.ok()?.cast())?;
+            Some(Self { start, len_bytes })
+        }
+
+        /// Its last part that is aligned. The system maps the next memory below this: neighbours are one mapping,
+        /// of which a process has a limited number.
+        fn aligned(self, len_bytes: usize, align: usize) -> Option<Self> {
+            let whole = ManuallyDrop::new(self);
+            let first = whole.start.align_offset(align);
+            let before = first + (whole.len_bytes - first - len_bytes) / align * align;
+            let after = whole.len_bytes - before - len_bytes;
+            // SAFETY: what is before the part lies in the mapping.
+            let start = unsafe { whole.start.add(before) };
+            // SAFETY: the part lies in the mapping.
             let end = unsafe { start.add(len_bytes) };
-            // SAFETY: nothing refers to what is before the chunk.
-            let _ = unsafe { munmap(mapped.as_ptr().cast(), before) };
-            // SAFETY: nothing refers to what is after the chunk.
-            let _ = unsafe { munmap(end.as_ptr().cast(), whole - before - len_bytes) };
-            if is_huge {
-                // A system without huge pages has others.
-                // SAFETY: contents stay as they are.
-                let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
+            for (start, len_bytes) in [(whole.start, before), (end, after)] {
+                if len_bytes > 0 {
+                    drop(Self { start, len_bytes });
+                }
             }
             Some(Self { start, len_bytes })
         }
@@ -377,7 +399,7 @@ mod memory {
 
     impl Drop for ChunkMemory {
         fn drop(&mut self) {
-            // SAFETY: mapped in `new`; no frame is left, each keeps its chunk.
+            // SAFETY: a mapping, or a part of one, that nothing refers to: no frame is left, each keeps its chunk.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
         }
     }
@@ -437,6 +459,18 @@ mod tests {
         for (number, frame) in (0..).zip(&frames) {
             assert!(**frame == *vec![number; frame.len()]);
         }
+    }
+
+    #[test]
+    fn chunks_are_aligned_and_freed_whole() {
+        let arena = arena(40);
+        let chunks: Vec<_> = (0..40).map(|_| arena.take(CHUNK_ORDER).unwrap()).collect();
+        for chunk in &chunks {
+            assert_eq!(chunk.as_ptr().addr() % CHUNK_BYTES, 0);
+            assert!(chunk.iter().all(|&byte| byte == 0));
+        }
+        drop(chunks);
+        assert_eq!(arena.reserved_bytes(), CHUNK_BYTES);
     }
 
     #[test]
