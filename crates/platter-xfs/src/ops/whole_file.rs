@@ -17,6 +17,7 @@ use crate::ag::{rmap, space};
 use crate::change::{self, Change, Cost, Goal, owner_of, unclaim};
 use crate::directory::change::NewEntry;
 use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::extent::MAPPING_LEN_MAX;
 use crate::ondisk::inode::edit::{self, FreshInode};
 use crate::ondisk::inode::{InodeFlags, InodeFlags2};
 use crate::ondisk::{AgBlock, FileBlock, ForkFormat, ForkKind, InodeNr, Mapping};
@@ -83,6 +84,7 @@ impl<'s> Place<'s> {
     fn new(directory: &'s Inode, files: &[WholeFile<'_>]) -> Result<(Self, usize)> {
         let context = directory.context();
         let blocks = files.iter().map(|file| blocks_of(directory, file));
+        let blocks = blocks.take_while(|&blocks| u64::from(blocks) <= MAPPING_LEN_MAX);
         let all = blocks.clone().fold(0, u32::saturating_add);
         let superblock = &directory.superblock;
         let mut place = Self {
@@ -91,7 +93,7 @@ impl<'s> Place<'s> {
             reserved: Cell::new(0),
         };
         if all == 0 {
-            return Ok((place, files.len()));
+            return Ok((place, blocks.count()));
         }
         let floor = context.space().floor();
         if !context.mount().free_blocks().try_sub(all.into(), floor) {
@@ -132,9 +134,14 @@ impl<'s> Place<'s> {
     }
 
     fn return_reserved(&self, count: u64) {
+        if count == 0 {
+            return;
+        }
         self.reserved.set(self.reserved.get() - count);
+        let context = &self.superblock.context;
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.superblock.context.mount().free_blocks().add(count);
+        context.mount().free_blocks().add(count);
+        context.space().note_returned();
     }
 
     /// Writes contents, each followed by zeros up to the end of its last block.
@@ -188,7 +195,16 @@ fn cost(directory: &Inode, files: u32) -> Cost {
             + (1 + files / 8) * 2 * geometry.dir_block_blocks()
             + TREE_BLOCKS,
     };
-    let pointers = parents::cost(directory.context(), files);
+    // Each long name takes a block of attributes.
+    let leaves = if geometry.features.has_parent() {
+        files
+    } else {
+        0
+    };
+    let pointers = Cost {
+        blocks: leaves,
+        ..parents::cost(directory.context(), files)
+    };
     NAME_COST.and(of_files).and(pointers)
 }
 
