@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::loopdev::Access;
 use crate::tool;
@@ -13,6 +13,8 @@ use crate::tool;
 const ATTEMPTS_MAX: u32 = 40;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How often a device that was detached is looked at.
+const DETACH_CHECKS_MAX: u32 = 1200;
 
 /// An attached loop device. It is detached automatically (`LO_FLAGS_AUTOCLEAR`) when its last user
 /// is gone, and this is one of them, so that it does not outlive the process.
@@ -58,6 +60,24 @@ impl LoopDevice {
         let node = File::open(&path).with_context(|| path.display().to_string())?;
         tool::succeed(tool::command("losetup").arg("--detach").arg(&path))?;
         Ok(Self { path, node })
+    }
+
+    /// Detaches it, and returns when the image is not attached any more: a program that looks at all devices keeps it
+    /// for a moment.
+    pub fn detach(self, image: &Path) -> Result<()> {
+        let image = image.canonicalize()?;
+        let name = self.path.file_name().context("a device's name")?;
+        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+        drop(self);
+        for _ in 0..DETACH_CHECKS_MAX {
+            // Of a device that has no file, or has another one by now.
+            let found = std::fs::read_to_string(&backing).unwrap_or_default();
+            if Path::new(found.trim_end_matches('\n')) != image {
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        bail!("{} stays attached", image.display())
     }
 
     /// The device's node.

@@ -160,3 +160,18 @@ fn mounted_xfs_and_synced_btrfs_are_not_clean() {
     mount.unmount_all(&[&image]).unwrap();
     assert!(is_clean(FsType::Btrfs, &[&image]).unwrap());
 }
+
+#[test]
+fn detached_device_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = image(dir.path());
+    let device = LoopDevice::attach(&image, Access::ReadOnly).unwrap();
+    let other = std::fs::File::open(device.path()).unwrap();
+    let closer = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(other);
+    });
+    device.detach(&image).unwrap();
+    assert!(!is_attached(&image));
+    closer.join().unwrap();
+}

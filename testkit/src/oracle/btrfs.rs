@@ -107,7 +107,11 @@ fn check_members(images: &[&Path]) -> Result<Finished> {
             .args([major.to_string(), minor.to_string()]);
     }
     // Without a cache of devices found before.
-    tool::finish(unshare.env("BLKID_FILE", "/dev/null"))
+    let finished = tool::finish(unshare.env("BLKID_FILE", "/dev/null"));
+    for (device, image) in devices.into_iter().zip(images) {
+        device.detach(image)?;
+    }
+    finished
 }
 
 fn verdict(finished: &Finished) -> Result<Verdict> {
