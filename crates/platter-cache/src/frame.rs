@@ -351,7 +351,7 @@ mod memory {
                 memory
             } else {
                 drop(memory);
-                Self::map(len_bytes + layout.align())?.aligned(len_bytes, layout.align())?
+                Self::map(len_bytes + layout.align())?.aligned(len_bytes, layout.align())
             };
             let advice = if is_huge {
                 Advice::LinuxHugepage
@@ -375,7 +375,7 @@ mod memory {
 
         /// Its last part that is aligned. The system maps the next memory below this: neighbours are one mapping,
         /// of which a process has a limited number.
-        fn aligned(self, len_bytes: usize, align: usize) -> Option<Self> {
+        fn aligned(self, len_bytes: usize, align: usize) -> Self {
             let whole = ManuallyDrop::new(self);
             let first = whole.start.align_offset(align);
             let before = first + (whole.len_bytes - first - len_bytes) / align * align;
@@ -389,7 +389,7 @@ mod memory {
                     drop(Self { start, len_bytes });
                 }
             }
-            Some(Self { start, len_bytes })
+            Self { start, len_bytes }
         }
 
         pub(super) fn start(&self) -> NonNull<u8> {

@@ -167,11 +167,12 @@ fn detached_device_is_waited_for() {
     let image = image(dir.path());
     let device = LoopDevice::attach(&image, Access::ReadOnly).unwrap();
     let other = std::fs::File::open(device.path()).unwrap();
-    let closer = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        drop(other);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            drop(other);
+        });
+        device.detach(&image).unwrap();
+        assert!(!is_attached(&image));
     });
-    device.detach(&image).unwrap();
-    assert!(!is_attached(&image));
-    closer.join().unwrap();
 }
