@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use platter_ondisk::Uuid;
 
@@ -69,6 +70,8 @@ pub struct SendOptions {
     pub compressed: bool,
     /// Which ranges of files differ, without their data.
     pub no_data: bool,
+    /// Set by another thread, it ends the stream early with `WouldBlock`, also where nothing is written for long.
+    pub cancelled: Option<Arc<AtomicBool>>,
 }
 
 /// A subvolume that was received.
@@ -176,7 +179,11 @@ pub trait Subvolumes: Send + Sync + Debug {
         not_supported()
     }
 
-    /// Writes a read-only subvolume to `out` as a send stream.
+    /// Writes a read-only subvolume to `out` as a send stream. Others go on meanwhile, also while `out` waits; the
+    /// subvolumes that the stream is made from are neither deleted nor made writable.
+    ///
+    /// # Errors
+    /// `NotPermitted` where one of them is not read-only; `NotFound`; those of `out`.
     fn send(&self, id: u64, options: &SendOptions, out: &mut dyn Write) -> Result<()> {
         let _ = (id, options, out);
         not_supported()

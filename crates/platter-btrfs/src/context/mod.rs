@@ -131,6 +131,13 @@ impl FsContext {
         }
     }
 
+    /// A cursor over the items of a tree that transactions leave as it is, however long the cursor is kept: no lock is
+    /// held meanwhile.
+    #[must_use]
+    pub fn cursor_of_unchanged(&self, tree: Tree) -> ItemCursor<'_> {
+        ItemCursor::new(&self.blocks, tree, self.overlays.get(&tree.id))
+    }
+
     /// The item with this key, given to `use_item` if there is one.
     pub fn find<T>(
         &self,

@@ -98,6 +98,17 @@ impl<'c> Runs<'c> {
         }
     }
 
+    /// The runs of an inode in a tree that transactions leave as it is: no lock is held between two of them.
+    #[must_use]
+    pub fn of_unchanged(context: &'c FsContext, tree: Tree, inode: u64) -> Self {
+        Self {
+            cursor: context.cursor_of_unchanged(tree),
+            tree,
+            inode,
+            sector_bytes: context.sector_bytes(),
+        }
+    }
+
     /// The run that byte `at` is in: of an extent all of it, of a hole what follows `at`.
     pub fn at(&mut self, at: u64) -> Result<FileRun> {
         let key = Key::new(self.inode, ItemKind::EXTENT_DATA, at);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
@@ -18,6 +19,7 @@ use super::Btrfs;
 use super::write_tests::{colliding, mount, name, read};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::send_stream::{Command, Source, StreamWriter};
+use crate::ondisk::types::ORPHAN_OBJECT;
 use crate::ondisk::uuid_item::UuidItem;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::ops::dead_subvolumes;
@@ -363,12 +365,12 @@ fn received_data_is_durable_before_its_mark() {
     pool.assert_clean();
 }
 
-/// Calls a function when it is written to.
+/// Calls a function with what is written to it.
 struct Calling<F>(F);
 
-impl<F: FnMut()> Write for Calling<F> {
+impl<F: FnMut(&[u8])> Write for Calling<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (self.0)();
+        (self.0)(bytes);
         Ok(bytes.len())
     }
 
@@ -401,7 +403,7 @@ fn subvolumes_of_a_running_send_stay_as_they_are() {
         }
     };
     let mut calls = 0;
-    let mut out = Calling(|| {
+    let mut out = Calling(|_: &[u8]| {
         calls += 1;
         thread::scope(|scope| scope.spawn(attempt).join()).unwrap();
     });
@@ -420,6 +422,98 @@ fn subvolumes_of_a_running_send_stay_as_they_are() {
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
+}
+
+#[test]
+fn others_go_on_while_the_output_of_a_send_waits() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    write(&*sub, "small", b"in its item");
+    write(&*sub, "large", &vec![7; 300_000]);
+    let made = |path: &str| {
+        let made = ops.snapshot(&context, sub.id().tree, root.id(), name(path), true);
+        made.unwrap().id().tree
+    };
+    let old = made("old");
+    write(&*sub, "large", &vec![8; 100_000]);
+    write(&*sub, "new", &vec![9; 300_000]);
+    let new = made("new");
+    let options = SendOptions {
+        parent: Some(old),
+        ..SendOptions::default()
+    };
+    let mut expected = Vec::new();
+    ops.send(new, &options, &mut expected).unwrap();
+    let mut calls = 0_u8;
+    let mut sent = Vec::new();
+    let mut out = Calling(|bytes: &[u8]| {
+        sent.extend_from_slice(bytes);
+        calls += 1;
+        // In this thread: a lock that it held would be one out of order.
+        for id in [old, new] {
+            let copy = ops.snapshot(&context, id, root.id(), name("copy"), false);
+            write(&*copy.unwrap(), "large", &vec![calls; 300_000]);
+            ops.delete(&context, root.id(), name("copy"), None).unwrap();
+        }
+        write(&*sub, "large", &vec![calls; 300_000]);
+        mounted.sync().unwrap();
+        dead_subvolumes::drop_all(mounted.super_block()).unwrap();
+    });
+    ops.send(new, &options, &mut out).unwrap();
+    assert!(calls > 10);
+    assert!(sent == expected);
+    drop((sub, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
+#[test]
+fn stream_of_a_tree_that_changes_has_no_end() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    write(&*sub, "file", &vec![7; 100_000]);
+    let snap = ops.snapshot(&context, sub.id().tree, root.id(), name("snap"), true);
+    let id = snap.unwrap().id().tree;
+    let send = |options: &SendOptions, is_changed: bool| {
+        let mut sent = Vec::new();
+        let mut out = Calling(|bytes: &[u8]| {
+            if is_changed && sent.is_empty() {
+                let writing = mounted.super_block().writing().unwrap();
+                let handle = writing.begin(8).unwrap();
+                let orphan = Key::new(ORPHAN_OBJECT, ItemKind::ORPHAN_ITEM, 999);
+                let changed = handle.edit(TreeId(id), |tree| tree.insert(orphan, b""));
+                changed.unwrap();
+            }
+            sent.extend_from_slice(bytes);
+        });
+        let done = ops.send(id, options, &mut out);
+        (sent, done)
+    };
+    let (whole, done) = send(&SendOptions::default(), false);
+    done.unwrap();
+    let (sent, done) = send(&SendOptions::default(), true);
+    assert!(is(&done, Condition::WouldBlock), "{done:?}");
+    // A header of 10 bytes is all that the last command has.
+    assert!(sent == whole[..whole.len() - 10]);
+    let cancelled = Arc::new(AtomicBool::new(true));
+    let options = SendOptions {
+        cancelled: Some(cancelled),
+        ..SendOptions::default()
+    };
+    let (sent, done) = send(&options, false);
+    assert!(is(&done, Condition::WouldBlock), "{done:?}");
+    assert!(sent.len() < whole.len() / 2);
+    drop((sub, root));
+    mounted.unmount().unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use platter_vfs::{FileKind, Result};
 use super::side::Side;
 use crate::context::FsContext;
 use crate::file::Backing;
+use crate::items::ItemCursor;
 use crate::ondisk::extent_item::{ExtentItem, ExtentRef};
 use crate::ondisk::file_extent::{ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeFlags;
@@ -143,7 +144,10 @@ fn shared(
 /// The files that refer to an extent, by its references and by the leaves that those name; none if there is only
 /// one reference.
 fn candidates(context: &FsContext, place: &ExtentPlace) -> Result<Vec<Candidate>> {
-    let refs = references(context, place)?;
+    let tree = context.required_tree(TreeId::EXTENT)?;
+    // Kept until the leaves were read: while the extent tree says that they refer to the extent, none is freed.
+    let mut cursor = context.cursor(tree);
+    let refs = references(&mut cursor, place)?;
     let mut found = BTreeSet::new();
     let count: u64 = refs.iter().map(|it| it.count()).sum();
     if count < 2 {
@@ -165,11 +169,10 @@ fn candidates(context: &FsContext, place: &ExtentPlace) -> Result<Vec<Candidate>
     Ok(found.into_iter().collect())
 }
 
-/// The first references of an extent.
-fn references(context: &FsContext, place: &ExtentPlace) -> Result<Vec<ExtentRef>> {
-    let tree = context.required_tree(TreeId::EXTENT)?;
+/// The first references of an extent, by a cursor in the extent tree.
+fn references(cursor: &mut ItemCursor<'_>, place: &ExtentPlace) -> Result<Vec<ExtentRef>> {
+    let tree = cursor.tree();
     let key = Key::new(place.logical.0, ItemKind::EXTENT_ITEM, place.disk_bytes);
-    let mut cursor = context.cursor(tree);
     cursor.seek(key)?;
     let Some((_, data)) = cursor.item().filter(|(found, _)| *found == key) else {
         return Ok(Vec::new());

@@ -19,6 +19,7 @@ mod attributes;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::Ordering;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::subvolumes::SendOptions;
@@ -59,7 +60,8 @@ struct Sender<'c, 'o> {
     commands: u64,
 }
 
-/// Writes a read-only subvolume to `out` as a stream.
+/// Writes a read-only subvolume to `out` as a stream. No lock is held while `out` waits. `before_end` is called before
+/// the command that ends the stream, which is without it if that fails.
 ///
 /// # Errors
 /// `NotFound` for subvolumes that do not exist, `NotPermitted` where one of them is not read-only.
@@ -69,6 +71,7 @@ pub fn send(
     id: TreeId,
     options: &SendOptions,
     out: &mut dyn Write,
+    before_end: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     let version = options.version.unwrap_or(VERSION_MAX);
     if !(1..=VERSION_MAX).contains(&version) {
@@ -107,7 +110,9 @@ pub fn send(
         buffer: Vec::new(),
         commands: 0,
     };
-    sender.run()
+    sender.run()?;
+    before_end()?;
+    sender.put(&Command::End)
 }
 
 fn existing(context: &FsContext, id: TreeId) -> Result<Subvolume> {
@@ -160,7 +165,16 @@ impl Sender<'_, '_> {
             names::each(self, Self::send_dir)?;
             self.send_root(inherited, begun)?;
         }
-        self.put(&Command::End)
+        Ok(())
+    }
+
+    /// Ends a stream that its caller does not want any more.
+    fn refuse_if_cancelled(&self) -> Result<()> {
+        let cancelled = self.options.cancelled.as_ref();
+        if cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed)) {
+            return Err(Condition::WouldBlock.into());
+        }
+        Ok(())
     }
 
     /// Sends what the subvolume is called, and what it begins as.

@@ -30,6 +30,7 @@ pub(super) fn each<'c, 'o>(
 ) -> Result<()> {
     let (old, new): (Option<Side<'c>>, Side<'c>) = (sender.old, sender.new);
     each_change(old.as_ref(), &new, &mut |change| {
+        sender.refuse_if_cancelled()?;
         let versions = versions(sender, change.number)?;
         step(sender, change, &versions)
     })

@@ -77,7 +77,7 @@ impl<'c> Side<'c> {
             return Ok(links);
         }
         let tree = self.tree();
-        let mut cursor = self.context.cursor(tree);
+        let mut cursor = self.context.cursor_of_unchanged(tree);
         cursor.seek(Key::new(number, ItemKind::INODE_REF, 0))?;
         while let Some((key, data)) = cursor.item() {
             let locus = tree.locus(key);
@@ -105,7 +105,7 @@ impl<'c> Side<'c> {
     pub(super) fn xattrs(&self, number: u64) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut all = BTreeMap::new();
         let tree = self.tree();
-        let mut cursor = self.context.cursor(tree);
+        let mut cursor = self.context.cursor_of_unchanged(tree);
         cursor.seek(Key::new(number, ItemKind::XATTR_ITEM, 0))?;
         while let Some((key, data)) = cursor.item() {
             if key.object != number || key.kind != ItemKind::XATTR_ITEM {
@@ -183,9 +183,9 @@ impl<'c> Side<'c> {
         }
     }
 
-    /// What backs a file.
+    /// What backs a file. Nothing is locked meanwhile: a reader of the stream may keep it waiting.
     pub(super) fn runs(&self, number: u64) -> Runs<'c> {
-        Runs::new(self.context, self.tree(), number)
+        Runs::of_unchanged(self.context, self.tree(), number)
     }
 }
 

@@ -7,8 +7,10 @@ use platter_vfs::{Condition, Result};
 
 use super::in_use::SendInProgress;
 use crate::ondisk::TreeId;
+use crate::ondisk::superblock::RootPointer;
 use crate::ops::{SuperBlock, sync};
 use crate::send::{DataSource, send};
+use crate::txn::trees;
 
 /// See [`platter_vfs::Subvolumes::send`].
 pub(super) fn send_subvolume(
@@ -27,15 +29,23 @@ pub(super) fn send_subvolume(
     if superblock.writing().is_some() {
         // What is sent is what is stored.
         sync::sync_fs(superblock)?;
-        for id in ids {
-            context.forget_root_item(id);
+        for id in &ids {
+            context.forget_root_item(*id);
         }
     }
+    let roots = ids.into_iter().map(|id| {
+        let found = context.subvolume(id)?.ok_or(Condition::NotFound)?;
+        Ok((id, found.item.root))
+    });
+    let roots: Vec<_> = roots.collect::<Result<_>>()?;
     let data = DataSource {
         reader: &superblock.data,
         decompressed: &superblock.decompressed,
     };
-    send(context, data, id, options, out)
+    let unchanged = || refuse_if_changed(superblock, &roots);
+    let sent = send(context, data, id, options, out, &unchanged);
+    // Of a tree that changed, blocks may be gone that the stream was made from.
+    sent.or_else(|error| unchanged().and(Err(error)))
 }
 
 /// Keeps subvolumes as they are, which are read-only.
@@ -51,4 +61,24 @@ fn begin(superblock: &SuperBlock, ids: &[TreeId]) -> Result<Vec<SendInProgress>>
         Ok(SendInProgress::begin(subvolume))
     };
     ids.iter().map(begin).collect()
+}
+
+/// Refuses to go on where the trees of subvolumes are not any more what was stored of them. Changes that began before
+/// a subvolume was made read-only may end later.
+///
+/// # Errors
+/// `WouldBlock`, as in Linux where extents are moved meanwhile.
+fn refuse_if_changed(superblock: &SuperBlock, roots: &[(TreeId, RootPointer)]) -> Result<()> {
+    let Some(writing) = superblock.writing() else {
+        return Ok(());
+    };
+    for (id, root) in roots {
+        let is_same = trees::look_at(writing, *id, |(now, delayed), _| {
+            Ok(now.root == *root && delayed.is_empty())
+        })?;
+        if !is_same {
+            return Err(Condition::WouldBlock.into());
+        }
+    }
+    Ok(())
 }
