@@ -36,8 +36,22 @@ pub(crate) enum Command {
     DefragRange,
     /// Another size of the whole filesystem.
     Resize,
+    /// A send stream, to a descriptor of the caller.
+    SendToFile,
+    Send(SendCommand),
     Devices(DevicesCommand),
     Subvolume(SubvolumeCommand),
+}
+
+/// An ioctl about a send stream, which is made in a thread of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendCommand {
+    /// Begins one, of a subvolume.
+    Start,
+    /// The next piece, as far as there is any by now.
+    Read,
+    /// Ends it early.
+    End,
 }
 
 /// An ioctl about a command on the devices of the filesystem, which runs in a thread of its own.
@@ -73,7 +87,7 @@ pub(crate) enum SubvolumeCommand {
 
 /// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program. What Linux has no
 /// ioctl for is in a group of its own, `0xf1`.
-const COMMANDS: [(u32, Command); 43] = [
+const COMMANDS: [(u32, Command); 47] = [
     (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
     (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
     (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
@@ -97,6 +111,7 @@ const COMMANDS: [(u32, Command); 43] = [
     (0x5000_9403, Command::Resize),        // BTRFS_IOC_RESIZE
     (0x4010_586e, Command::Resize),        // XFS_IOC_FSGROWFSDATA
     (0x4008_6610, Command::Resize),        // of the ext family
+    (0x4048_9426, Command::SendToFile),    // BTRFS_IOC_SEND
     (0x5000_940e, Command::Subvolume(SubvolumeCommand::Create)), // BTRFS_IOC_SUBVOL_CREATE
     (0x5000_9418, Command::Subvolume(SubvolumeCommand::CreateV2)), // BTRFS_IOC_SUBVOL_CREATE_V2
     (0x5000_9401, Command::Subvolume(SubvolumeCommand::Snapshot)), // BTRFS_IOC_SNAP_CREATE
@@ -126,6 +141,9 @@ const COMMANDS: [(u32, Command); 43] = [
     (0xc030_f106, Command::Dedupe),
     (0xe010_f107, Command::Extents),
     (0xc040_f108, Command::DefragmentStep),
+    (0xe028_f109, Command::Send(SendCommand::Start)),
+    (0xfff8_f10a, Command::Send(SendCommand::Read)),
+    (0x4008_f10b, Command::Send(SendCommand::End)),
 ];
 
 /// Whether an ioctl changes flags of an inode.
@@ -158,6 +176,8 @@ impl Command {
                 | Self::Resize
                 | Self::Dedupe
                 | Self::Report
+                | Self::SendToFile
+                | Self::Send(_)
                 | Self::Devices(_)
                 | Self::Subvolume(SubvolumeCommand::SetDefault | SubvolumeCommand::Next)
         )
@@ -173,8 +193,8 @@ pub(crate) fn argument_bytes(number: u32) -> usize {
 mod tests {
     use super::super::structures::{
         DedupeRange, DefragRange, DefragmentStep, DeviceCommand, DeviceStatus, FSLABEL_BYTES,
-        FileExtents, FsInfo, InoLookup, NextSubvolume, ReceivedSubvolume, ReportPage,
-        SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
+        FileExtents, FsInfo, InoLookup, NextSubvolume, ReceivedSubvolume, ReportPage, SendPiece,
+        SendStart, SubvolumeInfo, TrimRange, VolArgs, VolArgsV2,
     };
     use super::*;
 
@@ -212,6 +232,9 @@ mod tests {
                 Command::Devices(DevicesCommand::Status),
                 size_of::<DeviceStatus>(),
             ),
+            (Command::Send(SendCommand::Start), size_of::<SendStart>()),
+            (Command::Send(SendCommand::Read), size_of::<SendPiece>()),
+            (Command::Send(SendCommand::End), size_of::<u64>()),
             (Command::FsInfo, size_of::<FsInfo>()),
             (Command::Report, size_of::<ReportPage>()),
             (Command::Dedupe, size_of::<DedupeRange>()),

@@ -67,6 +67,12 @@ impl DeviceAction {
 /// Extents of a file that are listed at once.
 pub(super) const EXTENTS_MAX: usize = 256;
 
+/// Subvolumes that a send stream may clone from, besides its parent.
+pub(super) const CLONE_SOURCES_MAX: usize = 1024;
+
+/// Bytes of a piece of a send stream: with what comes before them, as many as the number of an ioctl can say.
+pub(super) const SEND_PIECE_BYTES: usize = 16352;
+
 /// Bytes of a part of a report.
 const REPORT_PAGE_BYTES: usize = 8168;
 
@@ -205,6 +211,34 @@ structures! {
         /// What was found since it was asked last, a line each.
         found: [u8; PATH_BYTES],
         error: [u8; 512],
+    }
+    /// A send stream that is to be made of a subvolume.
+    SendStart[8232] {
+        /// The answer has the number of the stream.
+        stream: u64,
+        /// The version; 0 for the newest.
+        version: u32,
+        /// What is to be sent.
+        flags: u32,
+        /// The subvolume that the receiver has, if there is one.
+        parent: u64,
+        count: u64,
+        unused: u64,
+        /// Other subvolumes that it has, as many as the count says.
+        clone_sources: [u64; CLONE_SOURCES_MAX],
+    }
+    /// The next piece of a send stream.
+    SendPiece[16376] {
+        /// The request has the number of the stream.
+        stream: u64,
+        /// Bytes of the piece, or of the message of an error; 0 where none are there yet.
+        count: u32,
+        /// [`ENDED`], where nothing follows.
+        flags: u32,
+        /// Why the stream cannot be made any further; 0 if it can.
+        errno: u32,
+        unused: u32,
+        bytes: [u8; SEND_PIECE_BYTES],
     }
     /// A range of a file that is to share what is equal in another one.
     DedupeRange[48] {

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 
 use platter_vfs::{Context, Credentials, MountTable, MountedDevice};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Answer;
 
@@ -35,11 +38,30 @@ const UMASK_CLOSED: u32 = 0o777;
 /// What `/proc` says of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Status {
+    /// The process of the thread.
+    process: i32,
     umask: u32,
     fs_uid: u32,
     /// That of the filesystem first.
     groups: Vec<u32>,
     effective_capabilities: u64,
+}
+
+/// A process, which may end at any time.
+#[derive(Debug)]
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    /// Whether it ended, be it that no other process has taken note of that.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let found = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now)));
+        found.is_ok() && !polled[0].revents().is_empty()
+    }
 }
 
 /// A file that a process has open.
@@ -172,6 +194,16 @@ impl Caller {
         })
     }
 
+    /// Its process, for requests that outlive this one.
+    ///
+    /// # Errors
+    /// `EPERM` for one that cannot be seen; those of `pidfd_open(2)`.
+    pub(crate) fn process(self) -> Answer<Process> {
+        let process = self.status().ok_or(Errno::PERM)?.process;
+        let process = Pid::from_raw(process).ok_or(Errno::PERM)?;
+        Ok(Process(pidfd_open(process, PidfdFlags::empty())?))
+    }
+
     /// Whether its capabilities count in the user namespace of the server.
     fn shares_namespace(self) -> bool {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/user"));
@@ -211,6 +243,7 @@ fn is_killed(status: &str) -> bool {
 impl Status {
     fn decode(status: &str) -> Option<Self> {
         let value = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let process = value("Tgid:")?.trim().parse().ok()?;
         // Real, effective, saved, and that of the filesystem.
         let fs_uid = value("Uid:")?.split_whitespace().nth(3)?;
         let fs_gid = value("Gid:")?.split_whitespace().nth(3)?;
@@ -219,6 +252,7 @@ impl Status {
         let effective = value("CapEff:")?.trim();
         let umask = value("Umask:").and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok());
         Some(Self {
+            process,
             umask: umask.unwrap_or(UMASK_CLOSED),
             fs_uid: fs_uid.parse().ok()?,
             groups: groups.map(|gid| gid.parse().ok()).collect::<Option<_>>()?,
@@ -236,9 +270,10 @@ mod tests {
 
     #[test]
     fn ids_and_capabilities_are_those_in_effect() {
-        let status = "Name:\tUid:\nUmask:\t0027\nUid:\t0\t1\t2\t3\nGid:\t4\t5\t6\t7\nGroups:\t8 9 \n\
+        let status = "Name:\tUid:\nUmask:\t0027\nTgid:\t21\nUid:\t0\t1\t2\t3\nGid:\t4\t5\t6\t7\nGroups:\t8 9 \n\
                       CapPrm:\t000001ffffffffff\nCapEff:\t0000000000200000\n";
         let expected = Status {
+            process: 21,
             umask: 0o27,
             fs_uid: 3,
             groups: vec![7, 8, 9],
@@ -247,9 +282,10 @@ mod tests {
         assert_eq!(Status::decode(status), Some(expected));
         for broken in [
             "",
-            "Uid:\t0\t1\t2\nCapEff:\t0\n",
-            "Uid:\t0\t1\t2\t3\nCapEff:\t0\n",
-            "Uid:\t0\t1\t2\t3\nGid:\t0\t0\t0\t0\nGroups:\t\nCapEff:\tx\n",
+            "Tgid:\t1\nUid:\t0\t1\t2\nCapEff:\t0\n",
+            "Tgid:\t1\nUid:\t0\t1\t2\t3\nCapEff:\t0\n",
+            "Uid:\t0\t1\t2\t3\nGid:\t0\t0\t0\t0\nGroups:\t\nCapEff:\t0\n",
+            "Tgid:\t1\nUid:\t0\t1\t2\t3\nGid:\t0\t0\t0\t0\nGroups:\t\nCapEff:\tx\n",
         ] {
             assert_eq!(Status::decode(broken), None);
         }
@@ -283,6 +319,26 @@ mod tests {
         assert!(!caller(NOT_SENT).is_superuser() && !caller(NOT_SENT).is_admin());
         assert_eq!(caller(0).context(), Err(Errno::PERM));
         assert_eq!(caller(0).open_file(0), Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn end_of_a_process_is_seen_before_its_parent_waits() {
+        let mut child = std::process::Command::new("sleep");
+        let mut child = child.arg("60").spawn().unwrap();
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            pid: child.id(),
+        };
+        let process = caller.process().unwrap();
+        assert!(!process.has_ended());
+        child.kill().unwrap();
+        while !process.has_ended() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(process.has_ended());
+        assert_eq!(caller.process().map(drop), Err(Errno::PERM));
     }
 
     #[test]

@@ -51,11 +51,22 @@ struct JobState {
     outcome: Option<Result<Outcome, Failure>>,
 }
 
-/// Why a command failed.
+/// Why something failed that its caller asks for later.
 #[derive(Debug)]
-struct Failure {
-    errno: Errno,
-    message: String,
+pub(super) struct Failure {
+    pub(super) errno: Errno,
+    /// In words.
+    pub(super) message: String,
+}
+
+impl Failure {
+    /// That of a panic, which is a bug, and costs the caller the answer.
+    pub(super) fn of_a_panic() -> Self {
+        Self {
+            errno: Errno::IO,
+            message: "it broke off in the middle".to_owned(),
+        }
+    }
 }
 
 impl<E: Into<Error>> From<E> for Failure {
@@ -113,12 +124,7 @@ fn start(server: &Server, command: &DeviceCommand) -> Answer<Vec<u8>> {
         let job = Arc::clone(&job);
         move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| request.run(&job)));
-            // A panic is a bug, which costs the caller the answer.
-            let failure = |_| Failure {
-                errno: Errno::IO,
-                message: "it broke off in the middle".to_owned(),
-            };
-            let outcome = outcome.unwrap_or_else(|panic| Err(failure(panic)));
+            let outcome = outcome.unwrap_or_else(|_| Err(Failure::of_a_panic()));
             job.state.lock().outcome = Some(outcome);
         }
     };

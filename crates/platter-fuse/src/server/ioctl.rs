@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::defragment::Fragmented;
-use super::{Answer, Caller, Server, devices, extents, subvolumes};
+use super::{Answer, Caller, Server, devices, extents, send, subvolumes};
 use crate::Operation;
 use crate::ioctl::{
     Command, DedupeRange, FSLABEL_BYTES, FsInfo, MountReport, ReportPage, TrimRange, argument,
@@ -152,7 +152,8 @@ pub(crate) fn carry_out(
         Command::Defrag => Fragmented::new(server, caller, &*inode)?.defragment_all(),
         Command::DefragRange => Fragmented::new(server, caller, &*inode)?.defragment_range(input),
         Command::Devices(command) => devices::carry_out(server, command, input),
-        Command::Resize => Err(Errno::OPNOTSUPP),
+        Command::Send(command) => send::carry_out(server, caller, &*inode, command, input),
+        Command::Resize | Command::SendToFile => Err(Errno::OPNOTSUPP),
     };
     output.map(IoctlAnswer::from)
 }
@@ -342,7 +343,14 @@ fn fsxattr(flags: u32, project: u32, extended: ExtendedFlags) -> [u8; FSXATTR_BY
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use platter_memfs::{MemFs, MemFsLimits};
+    use platter_vfs::{FixedClock, Timestamp};
+
     use super::*;
+    use crate::MountOptions;
+    use crate::ioctl::SendCommand;
 
     #[test]
     fn flags_and_project_are_where_linux_looks_for_them() {
@@ -365,6 +373,34 @@ mod tests {
         ];
         let words: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(bytes[..], words);
+    }
+
+    #[test]
+    fn streams_are_refused_where_none_are_made() {
+        let clock = FixedClock::new(Timestamp::default(), 0);
+        let fs = MemFs::new(Arc::new(clock), MemFsLimits::default());
+        let server = Server::new(Arc::new(fs), MountOptions::default()).unwrap();
+        let ask = |command: Command, pid| {
+            let caller = Caller {
+                uid: 1,
+                gid: 1,
+                pid,
+            };
+            let (number, input) = (command.number(), vec![0; 16_376]);
+            let answer = carry_out(&server, caller, NodeId::ROOT, number, &input)?;
+            answer.output.map(drop)
+        };
+        let own = std::process::id();
+        // BTRFS_IOC_SEND, whose descriptor is the caller's.
+        assert_eq!(ask(Command::SendToFile, own), Err(Errno::OPNOTSUPP));
+        let start = Command::Send(SendCommand::Start);
+        assert_eq!(ask(start, own), Err(Errno::NOTTY));
+        for command in [SendCommand::Read, SendCommand::End] {
+            assert_eq!(ask(Command::Send(command), own), Err(Errno::STALE));
+            assert_eq!(ask(Command::Send(command), 0), Err(Errno::PERM));
+        }
+        assert_eq!(ask(Command::SendToFile, 0), Err(Errno::PERM));
+        assert_eq!(ask(start, 0), Err(Errno::PERM));
     }
 
     #[test]

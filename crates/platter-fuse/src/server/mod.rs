@@ -10,6 +10,7 @@ mod devices;
 mod extents;
 mod defragment;
 mod subvolumes;
+mod send;
 pub(crate) mod ioctl;
 
 use std::os::unix::ffi::OsStrExt;
@@ -89,6 +90,7 @@ pub(crate) struct Server {
     /// The command on its devices that was given last.
     devices: devices::LastJob,
     defragmenting: defragment::DefragmentTurn,
+    sends: send::SendStreams,
     /// What it says of itself, for a caller that reads it in parts.
     report: ioctl::LastReport,
     /// The filesystem was shut down: contents are neither read nor changed any more.
@@ -108,6 +110,7 @@ impl Server {
             broken: AtomicBool::new(false),
             devices: devices::LastJob::default(),
             defragmenting: defragment::DefragmentTurn::default(),
+            sends: send::SendStreams::default(),
             report: ioctl::LastReport::default(),
             shut_down: AtomicBool::new(false),
         })
@@ -163,8 +166,9 @@ impl Server {
             && self.options.gid.is_none()
     }
 
-    /// The kernel is gone: nothing is held for it any more.
+    /// The kernel is gone: nothing is held for it any more, and nothing is sent to callers.
     pub(crate) fn kernel_gone(&self) {
+        self.sends.end_all();
         self.nodes.clear();
     }
 

@@ -100,7 +100,7 @@ impl SubvolumeIoctl<'_> {
                 self.delete(&*dir, &name, Some(id))
             }
             SubvolumeCommand::GetFlags => {
-                let id = self.rooted(inode)?;
+                let id = rooted(self.server, self.subvolumes, inode)?;
                 let is_read_only = self.server.check(self.subvolumes.get(id))?.read_only;
                 let flags = if is_read_only { SUBVOL_RDONLY } else { 0 };
                 Ok(flags.as_bytes().to_vec().into())
@@ -153,7 +153,7 @@ impl SubvolumeIoctl<'_> {
             server.check(server.fs.inode(id))?
         };
         self.must_own(&context, &*root)?;
-        let id = self.rooted(&*root)?;
+        let id = rooted(self.server, self.subvolumes, &*root)?;
         let is_read_only = source.is_read_only;
         let made = server.check(subvolumes.snapshot(&context, id, dir.id(), name, is_read_only));
         Ok(self.name_was_changed(dir, name, made.map(|_| None)))
@@ -182,7 +182,7 @@ impl SubvolumeIoctl<'_> {
             }
             server.check(check_delete(dir, &dir_attr, &root_attr, user))?;
         }
-        let found = self.rooted(&*root)?;
+        let found = rooted(self.server, self.subvolumes, &*root)?;
         if id.is_some_and(|id| id != found) {
             return Err(Errno::STALE);
         }
@@ -198,7 +198,7 @@ impl SubvolumeIoctl<'_> {
         let (server, subvolumes) = (self.server, self.subvolumes);
         server.must_be_mounted_writable()?;
         self.must_own(&self.caller.context()?, inode)?;
-        let id = self.rooted(inode)?;
+        let id = rooted(self.server, self.subvolumes, inode)?;
         refuse_flags(flags, SUBVOL_RDONLY)?;
         server.check(subvolumes.set_read_only(id, flags & SUBVOL_RDONLY != 0))?;
         Ok(Vec::new().into())
@@ -209,7 +209,7 @@ impl SubvolumeIoctl<'_> {
         let (server, subvolumes) = (self.server, self.subvolumes);
         server.must_be_mounted_writable()?;
         self.must_own(&self.caller.context()?, inode)?;
-        let id = self.rooted(inode)?;
+        let id = rooted(self.server, self.subvolumes, inode)?;
         refuse_flags(asked.flags, 0)?;
         if Timestamp::from(asked.sent) != Timestamp::default() {
             return Err(Errno::OPNOTSUPP);
@@ -223,16 +223,6 @@ impl SubvolumeIoctl<'_> {
             ..asked
         };
         Ok(answer.as_bytes().to_vec().into())
-    }
-
-    /// The subvolume whose root directory this is.
-    fn rooted(&self, inode: &dyn Inode) -> Answer<u64> {
-        let id = inode.id();
-        match self.subvolumes.root(id.tree) {
-            Ok(root) if root == id => Ok(id.tree),
-            Ok(_) | Err(Error::Condition(Condition::NotFound)) => Err(Errno::INVAL),
-            Err(error) => Err(self.server.refuse(&error)),
-        }
     }
 
     /// The directory that holds the name of a subvolume, and the name.
@@ -295,6 +285,23 @@ impl SubvolumeIoctl<'_> {
             output: removed.map(|_| Vec::new()),
             changed,
         }
+    }
+}
+
+/// The subvolume whose root directory this is.
+///
+/// # Errors
+/// `EINVAL` where it is that of none.
+pub(super) fn rooted(
+    server: &Server,
+    subvolumes: &dyn Subvolumes,
+    inode: &dyn Inode,
+) -> Answer<u64> {
+    let id = inode.id();
+    match subvolumes.root(id.tree) {
+        Ok(root) if root == id => Ok(id.tree),
+        Ok(_) | Err(Error::Condition(Condition::NotFound)) => Err(Errno::INVAL),
+        Err(error) => Err(server.refuse(&error)),
     }
 }
 

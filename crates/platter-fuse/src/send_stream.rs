@@ -1,0 +1,103 @@
+//! Send streams of subvolumes of a mounted filesystem, as another process reads them.
+
+use std::io::{self, Write};
+use std::thread;
+use std::time::Duration;
+
+use platter_vfs::subvolumes::SendOptions;
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::control::Control;
+use crate::ioctl::{Command, SendCommand, SendPiece, SendStart, call};
+
+/// Between two looks for more of a stream.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Why a subvolume was not sent, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SendFailure {
+    /// It was not begun, or nothing is known of how it goes on.
+    #[error(transparent)]
+    Asking(#[from] io::Error),
+    /// The output failed.
+    #[error(transparent)]
+    Writing(io::Error),
+    /// The filesystem refused it, or cannot go on.
+    #[error("{message}")]
+    Refused {
+        /// The number of the error.
+        errno: Errno,
+        /// In words.
+        message: String,
+    },
+}
+
+impl From<Errno> for SendFailure {
+    fn from(errno: Errno) -> Self {
+        Self::Asking(errno.into())
+    }
+}
+
+/// A stream that the filesystem makes; without this, it stops.
+struct Stream<'c> {
+    control: &'c Control,
+    number: u64,
+}
+
+impl Control {
+    /// Writes the subvolume whose root directory this is to `out` as a send stream. It is read-only, as are those that
+    /// the options name, and stays so meanwhile. Only platter sends so.
+    ///
+    /// # Errors
+    /// `EINVAL` where the directory is not the root directory of a subvolume, `EPERM` for what is not read-only, and for
+    /// callers other than the administrator; `EBUSY` while too many are sent; `ENOTTY` where the filesystem has none.
+    pub fn send(&self, options: &SendOptions, out: &mut dyn Write) -> Result<(), SendFailure> {
+        let mut start = SendStart::new(options)?;
+        let command = Command::Send(SendCommand::Start);
+        call(self, command.number(), start.as_mut_bytes())?;
+        let stream = Stream {
+            control: self,
+            number: start.stream,
+        };
+        stream.copy_to(out)
+    }
+}
+
+impl Stream<'_> {
+    fn copy_to(&self, out: &mut dyn Write) -> Result<(), SendFailure> {
+        let command = Command::Send(SendCommand::Read);
+        let mut piece = SendPiece::request(self.number);
+        let mut pause = PAUSE_MIN;
+        loop {
+            call(self.control, command.number(), piece.as_mut_bytes())?;
+            let bytes = piece.bytes()?;
+            if piece.errno != 0 {
+                let errno = i32::try_from(piece.errno).map_err(|_| Errno::PROTO)?;
+                return Err(SendFailure::Refused {
+                    errno: Errno::from_raw_os_error(errno),
+                    message: String::from_utf8_lossy(bytes).into_owned(),
+                });
+            }
+            out.write_all(bytes).map_err(SendFailure::Writing)?;
+            if piece.is_last() {
+                return Ok(());
+            }
+            if bytes.is_empty() {
+                thread::sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            } else {
+                pause = PAUSE_MIN;
+            }
+        }
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        let command = Command::Send(SendCommand::End);
+        // One that was read to its end is gone. Of others, the filesystem sees the end of this process.
+        let _ = call(self.control, command.number(), self.number.as_mut_bytes());
+    }
+}

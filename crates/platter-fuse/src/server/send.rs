@@ -1,0 +1,426 @@
+//! Send streams of subvolumes. Each is made by a thread of its own, which waits while its caller leaves much of it
+//! unread. Callers read what is there in pieces; no thread that serves waits for more.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use platter_vfs::lock::{Condvar, Mutex, MutexGuard, rank};
+use platter_vfs::{Condition, Inode};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::caller::Process;
+use super::devices::Failure;
+use super::subvolumes::rooted;
+use super::{Answer, Caller, Server};
+use crate::ioctl::{ENDED, SendCommand, SendPiece, SendStart, argument};
+
+/// Streams at once.
+const STREAMS_MAX: usize = 16;
+
+/// Bytes of a stream that wait for its caller.
+const UNREAD_BYTES_MAX: usize = 512 << 10;
+
+/// How often a thread that waits for its caller looks whether that ended.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The send streams of a mount.
+#[derive(Debug, Default)]
+pub(super) struct SendStreams {
+    /// Those that are made, or not read to their ends.
+    table: Arc<Mutex<Table, { rank(0, 3) }>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By their numbers. Each is removed by its thread.
+    running: BTreeMap<u64, Running>,
+    /// The number of the stream that was begun last.
+    last: u64,
+    /// No other one is begun.
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    stream: Arc<Stream>,
+    thread: JoinHandle<()>,
+}
+
+/// A stream between its thread and its caller.
+#[derive(Debug)]
+struct Stream {
+    caller: Process,
+    is_cancelled: Arc<AtomicBool>,
+    /// What was made and not read.
+    state: Mutex<StreamState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct StreamState {
+    unread: VecDeque<u8>,
+    outcome: Option<Result<(), Failure>>,
+    /// The caller knows the outcome.
+    is_read: bool,
+}
+
+/// Carries out an ioctl about a stream; one is begun of the subvolume whose root directory `inode` is.
+pub(super) fn carry_out(
+    server: &Server,
+    caller: Caller,
+    inode: &dyn Inode,
+    command: SendCommand,
+    input: &[u8],
+) -> Answer<Vec<u8>> {
+    match command {
+        SendCommand::Start => start(server, caller, inode, &argument(input)?),
+        SendCommand::Read => {
+            server.must_not_be_shut_down()?;
+            let mut piece = SendPiece::request(argument(input)?);
+            server.sends.get(piece.stream)?.read(&mut piece);
+            Ok(piece.as_bytes().to_vec())
+        }
+        SendCommand::End => {
+            server.sends.get(argument(input)?)?.cancel();
+            Ok(Vec::new())
+        }
+    }
+}
+
+fn start(server: &Server, caller: Caller, inode: &dyn Inode, asked: &SendStart) -> Answer<Vec<u8>> {
+    let subvolumes = server.fs.subvolumes().ok_or(Errno::NOTTY)?;
+    server.must_not_be_shut_down()?;
+    let id = rooted(server, subvolumes, inode)?;
+    let mut options = asked.options()?;
+    let fs = Arc::clone(&server.fs);
+    let number = server.sends.start(caller.process()?, move |stream| {
+        options.cancelled = Some(Arc::clone(&stream.is_cancelled));
+        let subvolumes = fs.subvolumes().ok_or(Condition::NotSupported)?;
+        Ok(subvolumes.send(id, &options, &mut Output(stream))?)
+    })?;
+    let answer = SendStart {
+        stream: number,
+        ..*asked
+    };
+    Ok(answer.as_bytes().to_vec())
+}
+
+impl SendStreams {
+    /// Begins a stream for a process, which `make` makes. Returns its number.
+    ///
+    /// # Errors
+    /// `EBUSY` while there are too many; `ESHUTDOWN` after [`end_all`](Self::end_all).
+    fn start<F>(&self, caller: Process, make: F) -> Answer<u64>
+    where
+        F: FnOnce(&Stream) -> Result<(), Failure> + Send + 'static,
+    {
+        let stream = Arc::new(Stream {
+            caller,
+            is_cancelled: Arc::new(AtomicBool::new(false)),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let mut table = self.table.lock();
+        if table.is_closed {
+            return Err(Errno::SHUTDOWN);
+        }
+        if table.running.len() >= STREAMS_MAX {
+            return Err(Errno::BUSY);
+        }
+        let number = table.last + 1;
+        let run = {
+            let (all, stream) = (Arc::clone(&self.table), Arc::clone(&stream));
+            move || {
+                let made = catch_unwind(AssertUnwindSafe(|| make(&stream)));
+                let made = made.unwrap_or_else(|_| Err(Failure::of_a_panic()));
+                stream.state.lock().outcome = Some(made);
+                stream.wait_until_read();
+                all.lock().running.remove(&number);
+            }
+        };
+        let thread = thread::Builder::new().name("platter-send".to_owned());
+        let thread = thread.spawn(run).map_err(|_| Errno::AGAIN)?;
+        table.running.insert(number, Running { stream, thread });
+        table.last = number;
+        Ok(number)
+    }
+
+    /// A stream.
+    ///
+    /// # Errors
+    /// `ESTALE` for one that ended.
+    fn get(&self, number: u64) -> Answer<Arc<Stream>> {
+        let table = self.table.lock();
+        let running = table.running.get(&number).map(|it| &it.stream);
+        let stream = running.filter(|stream| !stream.is_cancelled());
+        stream.map(Arc::clone).ok_or(Errno::STALE)
+    }
+
+    /// Ends all streams, and lets none begin. Waits until nothing is read for them any more.
+    pub(super) fn end_all(&self) {
+        let running = {
+            let mut table = self.table.lock();
+            table.is_closed = true;
+            std::mem::take(&mut table.running)
+        };
+        for running in running.values() {
+            running.stream.cancel();
+        }
+        for running in running.into_values() {
+            // What it could panic with has no caller any more.
+            let _ = running.thread.join();
+        }
+    }
+}
+
+impl Stream {
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Has it end early.
+    fn cancel(&self) {
+        let _state = self.state.lock();
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the caller reads, and cancels the stream if that ended.
+    fn wait(&self, state: &mut MutexGuard<'_, StreamState>) {
+        let is_over = self.changed.wait_for(state, WATCH_INTERVAL);
+        if is_over && self.caller.has_ended() {
+            self.is_cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until the caller knows the outcome, or does not want it any more.
+    fn wait_until_read(&self) {
+        let mut state = self.state.lock();
+        while !state.is_read && !self.is_cancelled() {
+            self.wait(&mut state);
+        }
+    }
+
+    /// Moves as much as there is into an empty piece; without any, the outcome.
+    fn read(&self, piece: &mut SendPiece) {
+        let state = &mut *self.state.lock();
+        let (front, back) = state.unread.as_slices();
+        let count = piece.fill(front) + piece.fill(back);
+        state.unread.drain(..count);
+        match &state.outcome {
+            Some(Ok(())) if state.unread.is_empty() => {
+                piece.flags |= ENDED;
+                state.is_read = true;
+            }
+            Some(Err(failure)) if count == 0 => {
+                piece.flags |= ENDED;
+                piece.errno = failure.errno.raw_os_error().unsigned_abs();
+                piece.fill(failure.message.as_bytes());
+                state.is_read = true;
+            }
+            Some(_) | None => {}
+        }
+        // The thread is woken for much at once.
+        if state.is_read || state.unread.len() <= UNREAD_BYTES_MAX / 2 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// What a stream is written to.
+struct Output<'s>(&'s Stream);
+
+impl Write for Output<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.0.state.lock();
+        loop {
+            if self.0.is_cancelled() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let space = UNREAD_BYTES_MAX.saturating_sub(state.unread.len());
+            let count = bytes.len().min(space);
+            if count > 0 || bytes.is_empty() {
+                state.unread.extend(&bytes[..count]);
+                return Ok(count);
+            }
+            self.0.wait(&mut state);
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// A process, as the caller of requests.
+    fn process(pid: u32) -> Process {
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            pid,
+        };
+        caller.process().unwrap()
+    }
+
+    /// Begins a stream of this process.
+    fn begin<F>(streams: &SendStreams, make: F) -> u64
+    where
+        F: FnOnce(&Stream) -> Result<(), Failure> + Send + 'static,
+    {
+        streams.start(process(std::process::id()), make).unwrap()
+    }
+
+    /// Makes a stream without an end. What is returned has another owner as long as it is made.
+    fn endless() -> (Arc<()>, impl FnOnce(&Stream) -> Result<(), Failure>) {
+        let made = Arc::new(());
+        let owned = Arc::clone(&made);
+        let make = move |stream: &Stream| {
+            let _owned = owned;
+            while Output(stream).write_all(&[7; 10_000]).is_ok() {}
+            Ok(())
+        };
+        (made, make)
+    }
+
+    fn piece(streams: &SendStreams, number: u64) -> SendPiece {
+        let mut piece = SendPiece::request(number);
+        streams.get(number).unwrap().read(&mut piece);
+        piece
+    }
+
+    /// Reads to the end.
+    fn read(streams: &SendStreams, number: u64) -> (Vec<u8>, SendPiece) {
+        let mut bytes: Vec<u8> = Vec::new();
+        loop {
+            let piece = piece(streams, number);
+            if piece.is_last() {
+                return (bytes, piece);
+            }
+            bytes.extend(piece.bytes().unwrap());
+            thread::yield_now();
+        }
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        let mut attempts = 0;
+        while !is_so() {
+            attempts += 1;
+            assert!(attempts < 30_000);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_over(streams: &SendStreams) -> bool {
+        streams.table.lock().running.is_empty()
+    }
+
+    #[test]
+    fn stream_waits_for_its_caller_and_is_read_whole() {
+        let streams = SendStreams::default();
+        let expected: Vec<u8> = (0..3_000_001_u32).map(|it| (it % 251) as u8).collect();
+        let written = expected.clone();
+        let number = begin(&streams, move |stream| {
+            for part in written.chunks(99_991) {
+                Output(stream).write_all(part).unwrap();
+            }
+            Ok(())
+        });
+        let stream = streams.get(number).unwrap();
+        let unread = || stream.state.lock().unread.len();
+        wait_until(|| unread() == UNREAD_BYTES_MAX);
+        let mut bytes: Vec<u8> = Vec::new();
+        loop {
+            assert!(unread() <= UNREAD_BYTES_MAX);
+            let piece = piece(&streams, number);
+            bytes.extend(piece.bytes().unwrap());
+            if piece.is_last() {
+                assert_eq!(piece.errno, 0);
+                break;
+            }
+        }
+        assert!(bytes == expected);
+        wait_until(|| is_over(&streams));
+        assert_eq!(streams.get(number).map(drop), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn failure_comes_after_what_was_made_before() {
+        let streams = SendStreams::default();
+        let number = begin(&streams, |stream| {
+            Output(stream).write_all(b"begun").unwrap();
+            Err(Condition::NotPermitted.into())
+        });
+        let (bytes, last) = read(&streams, number);
+        assert_eq!(bytes, b"begun");
+        assert_eq!(last.errno, Errno::PERM.raw_os_error().unsigned_abs());
+        assert_eq!(last.bytes(), Ok(&b"operation not permitted"[..]));
+        let number = begin(&streams, |_| panic!("as a test"));
+        let (_, last) = read(&streams, number);
+        assert_eq!(last.errno, Errno::IO.raw_os_error().unsigned_abs());
+        wait_until(|| is_over(&streams));
+    }
+
+    #[test]
+    fn stream_that_is_ended_frees_its_thread() {
+        let streams = SendStreams::default();
+        let (made, make) = endless();
+        let number = begin(&streams, make);
+        wait_until(|| piece(&streams, number).count > 0);
+        streams.get(number).unwrap().cancel();
+        assert_eq!(streams.get(number).map(drop), Err(Errno::STALE));
+        wait_until(|| is_over(&streams));
+        assert_eq!(Arc::strong_count(&made), 1);
+        // Also one that is complete and not read.
+        let number = begin(&streams, |_| Ok(()));
+        streams.get(number).unwrap().cancel();
+        wait_until(|| is_over(&streams));
+    }
+
+    #[test]
+    fn stream_ends_with_the_process_of_its_caller() {
+        let streams = SendStreams::default();
+        let (made, make) = endless();
+        let start = |make: Box<dyn FnOnce(&Stream) -> Result<(), Failure> + Send>| -> Child {
+            let child = Command::new("sleep").arg("60").spawn().unwrap();
+            streams.start(process(child.id()), make).unwrap();
+            child
+        };
+        let children = [start(Box::new(make)), start(Box::new(|_| Ok(())))];
+        thread::sleep(2 * WATCH_INTERVAL);
+        assert_eq!(streams.table.lock().running.len(), 2);
+        for mut child in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        wait_until(|| is_over(&streams));
+        assert_eq!(Arc::strong_count(&made), 1);
+    }
+
+    #[test]
+    fn streams_are_limited_and_end_with_the_mount() {
+        let streams = SendStreams::default();
+        let all: Vec<_> = (0..STREAMS_MAX).map(|_| endless()).collect();
+        let mut owners = Vec::new();
+        for (made, make) in all {
+            begin(&streams, make);
+            owners.push(made);
+        }
+        let one_more = || streams.start(process(std::process::id()), |_| Ok(()));
+        assert_eq!(one_more(), Err(Errno::BUSY));
+        streams.end_all();
+        assert!(owners.iter().all(|made| Arc::strong_count(made) == 1));
+        assert_eq!(one_more(), Err(Errno::SHUTDOWN));
+    }
+}
