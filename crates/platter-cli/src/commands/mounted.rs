@@ -1,9 +1,11 @@
 //! Operands that name directories of a mount: its server is asked, and no image is opened.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,7 @@ use platter::escape::unescape;
 use platter::vfs::Condition;
 use platter::{Cause, Error, Escaped, ImageSpec};
 use platter_fuse::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use signal_hook::consts::SIGINT;
 
@@ -69,7 +72,7 @@ pub(super) fn are_in_mounts(
 ) -> anyhow::Result<bool> {
     let mounted = operands.iter().filter(|it| is_in(it)).count();
     if mounted > 0 && mounted < operands.len() {
-        misuse!("some are in images and some in mounts; a command changes one of both");
+        misuse!("some are in images and some in mounts; a command takes one of both");
     }
     if mounted > 0 {
         refuse_image_options(options)?;
@@ -93,6 +96,18 @@ pub(super) fn mount(path: &Path) -> Option<MountEntry> {
 /// What the mount that a path is in was made of.
 pub(super) fn source(path: &Path) -> Option<Vec<u8>> {
     mount(path).map(|mount| mount.source.as_bytes().to_vec())
+}
+
+/// Whether an open file is one that the filesystem of a mount is in, or may be: its server locks those.
+pub(super) fn is_image_of(dir: &Path, file: &fs::File) -> io::Result<bool> {
+    if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        return Ok(true);
+    }
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    let found = file.metadata()?;
+    let spec = source(dir).and_then(|source| ImageSpec::parse(OsStr::from_bytes(&source)).ok());
+    let image = spec.and_then(|spec| fs::metadata(spec.image).ok());
+    Ok(image.is_some_and(|image| (image.dev(), image.ino()) == (found.dev(), found.ino())))
 }
 
 /// The directory of a path.

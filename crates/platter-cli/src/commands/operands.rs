@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,11 +76,20 @@ impl Drop for Volumes<'_> {
 
 /// Opens a file that is written anew, as [`fs::File::create`] does, unless it is the image that is read from.
 pub(crate) fn create_output(path: &Path, volume: &Volume) -> anyhow::Result<fs::File> {
+    create_unless(path, |file| volume.lies_in(file))
+}
+
+/// Opens a file that is written anew, as [`fs::File::create`] does, unless `is_image` says that it is the image that
+/// is read from.
+pub(crate) fn create_unless(
+    path: &Path,
+    is_image: impl FnOnce(&fs::File) -> io::Result<bool>,
+) -> anyhow::Result<fs::File> {
     let shown = || platter::Escaped(path.as_os_str().as_encoded_bytes()).to_string();
     let mut options = fs::File::options();
     let file = options.write(true).create(true).truncate(false).open(path);
     let file = file.with_context(shown)?;
-    if volume.lies_in(&file).with_context(shown)? {
+    if is_image(&file).with_context(shown)? {
         bail!(
             "{}: is the image that is read from, and would be overwritten",
             shown()

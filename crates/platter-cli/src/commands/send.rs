@@ -2,14 +2,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
-use platter::{Escaped, ImageSpec, SendRequest, Volume};
+use platter::vfs::Condition;
+use platter::vfs::subvolumes::SendOptions;
+use platter::{Escaped, ImageSpec, SendRequest};
+use platter_fuse::{Control, SendFailure};
+use rustix::fs::fstat;
 
-use super::mounted::is_in_mount;
-use super::operands::{Volumes, create_output, parse};
+use super::mounted::{self, are_in_mounts, is_in_mount};
+use super::operands::{Volumes, create_output, create_unless, parse};
 use crate::args::ImageOptions;
 use crate::console::raw_stdout;
 use crate::output::error::misuse;
@@ -18,13 +21,14 @@ use crate::output::error::misuse;
 ///
 /// `btrfs receive` and `platter receive` make a copy of the subvolume from it. With a parent, the stream holds what
 /// differs from that, which the receiver must have received before. All of them are read-only subvolumes of one image,
-/// which is not mounted for writing: of a mount, make read-only snapshots, and send them when it is unmounted.
+/// or of one mount: while it is mounted by platter, they are named by the paths of their directories in the mount, by
+/// the user that mounted it or the superuser. They are neither deleted nor made writable before the stream ends.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Send {
-    /// The subvolume, as IMAGE[@PARTITION]:PATH
+    /// The subvolume, as IMAGE[@PARTITION]:PATH or a directory of a mount
     #[arg(value_name = "IMAGE:PATH")]
     subvolume: OsString,
-    /// The subvolume that the receiver has, as IMAGE[@PARTITION]:PATH
+    /// The subvolume that the receiver has, as IMAGE[@PARTITION]:PATH or a directory of the same mount
     #[arg(short, long, value_name = "IMAGE:PATH")]
     parent: Option<OsString>,
     /// Another one that the receiver has, whose extents may be referred to; can be given several times
@@ -47,9 +51,16 @@ pub(crate) struct Send {
 impl Send {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         let operands = [&self.subvolume].into_iter().chain(&self.parent);
-        for operand in operands.chain(&self.clone_sources) {
-            refuse_mount(operand)?;
+        let operands: Vec<_> = operands.chain(&self.clone_sources).cloned().collect();
+        if are_in_mounts(&operands, is_in_mount, options)? {
+            self.run_mounted()?;
+        } else {
+            self.run_on_image(options)?;
         }
+        Ok(0)
+    }
+
+    fn run_on_image(&self, options: &ImageOptions) -> anyhow::Result<()> {
         let mut volumes = Volumes::new(options);
         let (spec, volume) = volumes.find(&self.subvolume)?;
         let sources = self.clone_sources.iter();
@@ -61,37 +72,89 @@ impl Send {
             clone_sources: sources
                 .map(|operand| path_in_image_of(&spec, operand))
                 .collect::<anyhow::Result<_>>()?,
-            version: Some(if self.compressed_data { 2 } else { self.proto }),
+            version: Some(self.version()),
             compressed: self.compressed_data,
             no_data: self.no_data,
         };
-        let mut out = BufWriter::new(self.open_output(&volume)?);
+        let out = self.open_output(|path| create_output(path, &volume))?;
+        let mut out = BufWriter::new(out);
         volume.send(spec.path_or_root(), &request, &mut out)?;
         out.flush()?;
-        Ok(0)
+        Ok(())
     }
 
-    fn open_output(&self, volume: &Volume) -> anyhow::Result<File> {
-        match &self.file {
-            Some(path) if path.as_os_str() != "-" => create_output(path, volume),
-            _ if std::io::stdout().is_terminal() => {
-                misuse!("a send stream is not for a terminal: use -f or a pipe")
+    /// Writes the stream that the server of a mount makes.
+    fn run_mounted(&self) -> anyhow::Result<()> {
+        let dir = Path::new(&self.subvolume);
+        let root = mounted::open(dir)?;
+        let sources = self.clone_sources.iter();
+        let parent = self.parent.as_ref();
+        let options = SendOptions {
+            parent: parent
+                .map(|operand| id_in_mount_of(&root, operand))
+                .transpose()?,
+            clone_sources: sources
+                .map(|operand| id_in_mount_of(&root, operand))
+                .collect::<anyhow::Result<_>>()?,
+            version: Some(self.version()),
+            compressed: self.compressed_data,
+            no_data: self.no_data,
+            cancelled: None,
+        };
+        let mut out =
+            self.open_output(|path| create_unless(path, |file| mounted::is_image_of(dir, file)))?;
+        let sent = root.send(&options, &mut out);
+        sent.map_err(|failure| self.name_failure(failure))
+    }
+
+    /// Why a mount did not send its subvolume, in the words of an image where it has some.
+    fn name_failure(&self, failure: SendFailure) -> anyhow::Error {
+        let dir = Path::new(&self.subvolume);
+        match failure {
+            SendFailure::Asking(error) => mounted::named(dir, &error).into(),
+            SendFailure::Writing(error) => self.name_output(error),
+            SendFailure::Refused { errno, message } => {
+                let condition = Condition::of_errno(errno);
+                if condition.is_some_and(|it| it.to_string() == message) {
+                    return mounted::named(dir, &errno.into()).into();
+                }
+                let name = Escaped(self.subvolume.as_encoded_bytes());
+                anyhow::anyhow!("{name}: {}", Escaped(message.as_bytes()))
             }
-            _ => Ok(raw_stdout()?),
         }
     }
-}
 
-/// Refuses what is in a mount: a stream goes to a descriptor, which does not reach the process that serves it.
-fn refuse_mount(operand: &OsStr) -> anyhow::Result<()> {
-    if is_in_mount(operand) {
-        let operand = Escaped(operand.as_encoded_bytes());
-        bail!(
-            "{operand}: is mounted, and only images can be sent: create a snapshot with platter subvolume snapshot -r, \
-             unmount the filesystem, and send IMAGE:PATH"
-        );
+    fn version(&self) -> u32 {
+        if self.compressed_data { 2 } else { self.proto }
     }
-    Ok(())
+
+    /// The file that the stream goes to; `None` for standard output.
+    fn output_path(&self) -> Option<&Path> {
+        let path = self.file.as_deref();
+        path.filter(|path| path.as_os_str() != "-")
+    }
+
+    fn open_output(
+        &self,
+        create: impl FnOnce(&Path) -> anyhow::Result<File>,
+    ) -> anyhow::Result<File> {
+        match self.output_path() {
+            Some(path) => create(path),
+            None if std::io::stdout().is_terminal() => {
+                misuse!("a send stream is not for a terminal: use -f or a pipe")
+            }
+            None => Ok(raw_stdout()?),
+        }
+    }
+
+    /// An error of the output, which names standard output itself.
+    fn name_output(&self, error: io::Error) -> anyhow::Error {
+        let error = anyhow::Error::new(error);
+        match self.output_path() {
+            Some(path) => error.context(Escaped(path.as_os_str().as_encoded_bytes()).to_string()),
+            None => error,
+        }
+    }
 }
 
 /// The path of an operand, which is in the same image as `spec`.
@@ -102,4 +165,20 @@ fn path_in_image_of(spec: &ImageSpec, operand: &OsStr) -> anyhow::Result<Vec<u8>
         misuse!("{operand}: is not in the image of the subvolume that is sent");
     }
     Ok(other.path_or_root().to_vec())
+}
+
+/// The number of the subvolume that an operand names, which is in the same mount as `root`.
+fn id_in_mount_of(root: &Control, operand: &OsStr) -> anyhow::Result<u64> {
+    let dir = Path::new(operand);
+    let named = |error: io::Error| mounted::named(dir, &error);
+    let other = mounted::open(dir)?;
+    let device = |control: &Control| {
+        let found = fstat(control).map_err(|errno| named(errno.into()));
+        found.map(|found| found.st_dev)
+    };
+    if device(root)? != device(&other)? {
+        let operand = Escaped(operand.as_encoded_bytes());
+        misuse!("{operand}: is not in the mount of the subvolume that is sent");
+    }
+    Ok(other.subvolume_id().map_err(named)?)
 }

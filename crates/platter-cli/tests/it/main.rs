@@ -13,6 +13,7 @@ mod info;
 mod interrupt;
 mod json;
 mod schema;
+mod send;
 mod kept;
 mod layers;
 mod list;

@@ -119,29 +119,8 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
     assert_eq!(workshop.subvolumes_of("pool.img"), ["/ (default)", "b"]);
 }
 
-#[test]
-fn subvolume_of_a_mount_is_sent_from_its_image() {
-    let workshop = Workshop::new();
-    let mounted = workshop.mount_btrfs("btrfs subvolume create sub\necho x > sub/file", "rw");
-    workshop.read(&["subvolume", "snapshot", "-r", "mnt/sub", "mnt/snap"]);
-    for arguments in [
-        &["send", "mnt/snap", "-f", "stream"][..],
-        &["send", "pool.img:/snap", "-p", "mnt/snap", "-f", "stream"],
-    ] {
-        let refused = workshop.refused(arguments);
-        assert!(
-            refused.starts_with("platter: mnt/snap: is mounted, "),
-            "{refused}"
-        );
-    }
-    assert!(!workshop.path("stream").exists());
-    workshop.unmount_and_check(mounted);
-    workshop.read(&["send", "pool.img:/snap", "-f", "stream"]);
-    assert!(workshop.path("stream").metadata().unwrap().len() > 100);
-}
-
 /// Two snapshots with files of all kinds.
-const SENT: &str = "
+pub(super) const SENT: &str = "
 btrfs subvolume create sub
 head -c 100000 /dev/urandom > sub/random
 mkdir -p sub/dir/inner
@@ -403,7 +382,7 @@ fn image_in_a_mount_is_an_image() {
 }
 
 /// Runs a script as an ordinary user, where `platter` is in the path and what is mounted is gone afterwards.
-fn as_user(workshop: &Workshop, script: &str) -> String {
+pub(super) fn as_user(workshop: &Workshop, script: &str) -> String {
     fs::create_dir_all(workshop.path("bin")).unwrap();
     copy_program(&workshop.path("bin/platter"));
     fs::set_permissions(workshop.path(""), PermissionsExt::from_mode(0o777)).unwrap();
