@@ -145,28 +145,45 @@ fn shared(
 /// one reference.
 fn candidates(context: &FsContext, place: &ExtentPlace) -> Result<Vec<Candidate>> {
     let tree = context.required_tree(TreeId::EXTENT)?;
-    // Kept until the leaves were read: while the extent tree says that they refer to the extent, none is freed.
     let mut cursor = context.cursor(tree);
-    let refs = references(&mut cursor, place)?;
-    let mut found = BTreeSet::new();
+    let mut refs = references(&mut cursor, place)?;
     let count: u64 = refs.iter().map(|it| it.count()).sum();
     if count < 2 {
         return Ok(Vec::new());
     }
+    let leaves: BTreeSet<_> = refs.iter().filter_map(leaf).collect();
+    if !leaves.is_empty() {
+        // Commits wait for the cursor, which must not wait for the devices.
+        drop(cursor);
+        context.blocks.read_ahead(leaves);
+        cursor = context.cursor(tree);
+        refs = references(&mut cursor, place)?;
+    }
+    // While the extent tree says that a leaf refers to the extent, that is not freed.
+    let mut found = BTreeSet::new();
     for reference in refs {
-        match reference {
-            ExtentRef::Data { inode, offset, .. } => {
-                found.insert((inode, offset));
-            }
-            ExtentRef::SharedData { parent, .. } => {
-                of_leaf(context, parent, place.logical, &mut found)?;
-            }
-            ExtentRef::TreeBlock { .. }
-            | ExtentRef::SharedBlock { .. }
-            | ExtentRef::Owner { .. } => {}
+        if found.len() >= REFERENCES_MAX {
+            break;
+        }
+        if let ExtentRef::Data { inode, offset, .. } = reference {
+            found.insert((inode, offset));
+        } else if let Some(leaf) = leaf(&reference) {
+            of_leaf(context, leaf, place.logical, &mut found)?;
         }
     }
+    drop(cursor);
     Ok(found.into_iter().collect())
+}
+
+/// The leaf that refers to an extent, where the reference says no more.
+fn leaf(reference: &ExtentRef) -> Option<LogicalAddr> {
+    match reference {
+        ExtentRef::SharedData { parent, .. } => Some(*parent),
+        ExtentRef::Data { .. }
+        | ExtentRef::TreeBlock { .. }
+        | ExtentRef::SharedBlock { .. }
+        | ExtentRef::Owner { .. } => None,
+    }
 }
 
 /// The first references of an extent, by a cursor in the extent tree.
@@ -178,6 +195,7 @@ fn references(cursor: &mut ItemCursor<'_>, place: &ExtentPlace) -> Result<Vec<Ex
         return Ok(Vec::new());
     };
     let mut refs = ExtentItem::decode(key, data, tree.locus(key))?.inline;
+    refs.truncate(REFERENCES_MAX);
     while refs.len() < REFERENCES_MAX {
         cursor.step()?;
         let Some((found, data)) = cursor.item() else {
