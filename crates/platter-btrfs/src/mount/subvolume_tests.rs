@@ -517,6 +517,42 @@ fn stream_of_a_tree_that_changes_has_no_end() {
 }
 
 #[test]
+fn clone_sources_count_once_whatever_names_them() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    write(&*sub, "first", &vec![7; 100_000]);
+    write(&*sub, "second", b"");
+    let [first, second] = ["first", "second"].map(|path| sub.lookup(name(path)).unwrap());
+    mounted.sync().unwrap();
+    second.clone_range(&*first, 0..100_000, 0).unwrap();
+    let made = |path: &str| {
+        let made = ops.snapshot(&context, sub.id().tree, root.id(), name(path), true);
+        made.unwrap().id().tree
+    };
+    let (old, other, new) = (made("old"), made("other"), made("new"));
+    let send = |clone_sources: &[u64], parent| {
+        let options = SendOptions {
+            parent,
+            clone_sources: clone_sources.to_vec(),
+            ..SendOptions::default()
+        };
+        let mut sent = Vec::new();
+        ops.send(new, &options, &mut sent).unwrap();
+        sent
+    };
+    // No file of the subvolume itself that comes later is cloned from.
+    assert!(send(&[new], None) == send(&[], None));
+    assert!(send(&[other, new, other], None) == send(&[other], None));
+    assert!(send(&[old, other], Some(old)) == send(&[other], Some(old)));
+    drop((first, second, sub, root));
+    mounted.unmount().unwrap();
+}
+
+#[test]
 fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
     let pool = Pool::make(1, 128, &["-m", "single"]);
     let context = Context::root();

@@ -1,5 +1,6 @@
 //! Send streams of subvolumes.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use platter_vfs::subvolumes::SendOptions;
@@ -20,6 +21,7 @@ pub(super) fn send_subvolume(
     out: &mut dyn Write,
 ) -> Result<()> {
     let context = superblock.context();
+    let options = &with_each_once(id, options);
     let others = options.parent.iter().chain(&options.clone_sources);
     let ids: Vec<_> = [id]
         .into_iter()
@@ -46,6 +48,15 @@ pub(super) fn send_subvolume(
     let sent = send(context, data, id, options, out, &unchanged);
     // Of a tree that changed, blocks may be gone that the stream was made from.
     sent.or_else(|error| unchanged().and(Err(error)))
+}
+
+/// The same, with each clone source once, and neither with the parent nor with the subvolume itself: each of them is
+/// searched for clones, and of the subvolume only what was sent before.
+fn with_each_once(id: TreeId, options: &SendOptions) -> SendOptions {
+    let mut known: BTreeSet<u64> = options.parent.into_iter().chain([id.0]).collect();
+    let mut options = options.clone();
+    options.clone_sources.retain(|source| known.insert(*source));
+    options
 }
 
 /// Keeps subvolumes as they are, which are read-only.
