@@ -483,33 +483,39 @@ fn stream_of_a_tree_that_changes_has_no_end() {
     write(&*sub, "file", &vec![7; 100_000]);
     let snap = ops.snapshot(&context, sub.id().tree, root.id(), name("snap"), true);
     let id = snap.unwrap().id().tree;
-    let send = |options: &SendOptions, is_changed: bool| {
+    let send = |options: &SendOptions, changed_at: Option<usize>| {
         let mut sent = Vec::new();
+        let mut changed_at = changed_at;
         let mut out = Calling(|bytes: &[u8]| {
-            if is_changed && sent.is_empty() {
+            sent.extend_from_slice(bytes);
+            if changed_at.take_if(|at| *at <= sent.len()).is_some() {
                 let writing = mounted.super_block().writing().unwrap();
                 let handle = writing.begin(8).unwrap();
-                let orphan = Key::new(ORPHAN_OBJECT, ItemKind::ORPHAN_ITEM, 999);
+                let orphan = Key::new(ORPHAN_OBJECT, ItemKind::ORPHAN_ITEM, sent.len() as u64);
                 let changed = handle.edit(TreeId(id), |tree| tree.insert(orphan, b""));
                 changed.unwrap();
             }
-            sent.extend_from_slice(bytes);
         });
         let done = ops.send(id, options, &mut out);
         (sent, done)
     };
-    let (whole, done) = send(&SendOptions::default(), false);
+    let (whole, done) = send(&SendOptions::default(), None);
     done.unwrap();
-    let (sent, done) = send(&SendOptions::default(), true);
-    assert!(is(&done, Condition::WouldBlock), "{done:?}");
     // A header of 10 bytes is all that the last command has.
-    assert!(sent == whole[..whole.len() - 10]);
+    let end = whole.len() - 10;
+    let (sent, done) = send(&SendOptions::default(), Some(end));
+    assert!(is(&done, Condition::WouldBlock), "{done:?}");
+    assert!(sent == whole[..end]);
+    // A change before the contents is found before they are sent.
+    let (sent, done) = send(&SendOptions::default(), Some(1));
+    assert!(is(&done, Condition::WouldBlock), "{done:?}");
+    assert!(sent.len() < whole.len() / 2);
     let cancelled = Arc::new(AtomicBool::new(true));
     let options = SendOptions {
         cancelled: Some(cancelled),
         ..SendOptions::default()
     };
-    let (sent, done) = send(&options, false);
+    let (sent, done) = send(&options, None);
     assert!(is(&done, Condition::WouldBlock), "{done:?}");
     assert!(sent.len() < whole.len() / 2);
     drop((sub, root));

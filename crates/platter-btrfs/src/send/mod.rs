@@ -47,6 +47,8 @@ struct Sender<'c, 'o> {
     sides: Vec<Side<'c>>,
     options: &'o SendOptions,
     out: StreamWriter<'o>,
+    /// Fails where a tree that the stream is made from is not any more what it was.
+    unchanged: &'o dyn Fn() -> Result<()>,
     clones: Clones,
     /// Directories that have a name in the root directory for some time.
     moved: BTreeMap<u64, Vec<u8>>,
@@ -60,8 +62,8 @@ struct Sender<'c, 'o> {
     commands: u64,
 }
 
-/// Writes a read-only subvolume to `out` as a stream. No lock is held while `out` waits. `before_end` is called before
-/// the command that ends the stream, which is without it if that fails.
+/// Writes a read-only subvolume to `out` as a stream. No lock is held while `out` waits. `unchanged` is called now and
+/// then, and before the command that ends the stream, which is without it if that fails.
 ///
 /// # Errors
 /// `NotFound` for subvolumes that do not exist, `NotPermitted` where one of them is not read-only.
@@ -71,7 +73,7 @@ pub fn send(
     id: TreeId,
     options: &SendOptions,
     out: &mut dyn Write,
-    before_end: &dyn Fn() -> Result<()>,
+    unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     let version = options.version.unwrap_or(VERSION_MAX);
     if !(1..=VERSION_MAX).contains(&version) {
@@ -103,6 +105,7 @@ pub fn send(
         sides,
         options,
         out: StreamWriter::begin(out, version)?,
+        unchanged,
         clones: Clones::default(),
         moved: BTreeMap::new(),
         nothing_moved: BTreeMap::new(),
@@ -111,7 +114,7 @@ pub fn send(
         commands: 0,
     };
     sender.run()?;
-    before_end()?;
+    unchanged()?;
     sender.put(&Command::End)
 }
 

@@ -23,11 +23,12 @@ pub(super) struct Versions {
     pub(super) stays: bool,
 }
 
-/// Calls `step` for each inode that differs.
+/// Calls `step` for each inode that differs, unless the trees changed before.
 pub(super) fn each<'c, 'o>(
     sender: &mut Sender<'c, 'o>,
     step: fn(&mut Sender<'c, 'o>, Change, &Versions) -> Result<()>,
 ) -> Result<()> {
+    (sender.unchanged)()?;
     let (old, new): (Option<Side<'c>>, Side<'c>) = (sender.old, sender.new);
     each_change(old.as_ref(), &new, &mut |change| {
         sender.refuse_if_cancelled()?;

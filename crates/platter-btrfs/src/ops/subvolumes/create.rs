@@ -218,9 +218,9 @@ pub(super) fn create_snapshot(
     writing.commit(generation)?;
     drop(none_in_place);
     context.forget_root_item(id);
-    drop(changing);
     let made = context.subvolume(id)?.ok_or(Condition::Stale)?;
-    // What has no name in the source has no user in the snapshot.
+    // What has no name in the source has no user in the snapshot, which is not sent before it is gone.
     orphans::clean_up_subvolume(superblock, &made)?;
+    drop(changing);
     root_directory(superblock, id)
 }
