@@ -1,11 +1,11 @@
 //! Subvolumes: trees of inodes of their own in one filesystem, and snapshots of them.
 
 use std::fmt::Debug;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use platter_block::{IoError, Operation};
 use platter_ondisk::Uuid;
 
 use crate::{Condition, Context, Inode, InodeId, Name, Result, Timestamp};
@@ -57,6 +57,12 @@ pub struct Transfer {
 /// Takes subvolumes until it breaks.
 pub type SubvolumeSink<'a> = dyn FnMut(Subvolume) -> ControlFlow<()> + 'a;
 
+/// Ends what another thread does.
+pub trait Cancellation: Debug + Send + Sync {
+    /// Whether it is to end. It is asked often.
+    fn is_cancelled(&self) -> bool;
+}
+
 /// What to send of a subvolume.
 #[derive(Debug, Clone, Default)]
 pub struct SendOptions {
@@ -70,8 +76,24 @@ pub struct SendOptions {
     pub compressed: bool,
     /// Which ranges of files differ, without their data.
     pub no_data: bool,
-    /// Set by another thread, it ends the stream early with `WouldBlock`, also where nothing is written for long.
-    pub cancelled: Option<Arc<AtomicBool>>,
+    /// Ends the stream early, also where nothing is written for long.
+    pub cancellation: Option<Arc<dyn Cancellation>>,
+}
+
+impl SendOptions {
+    /// Refuses to go on with a stream that is cancelled.
+    ///
+    /// # Errors
+    /// That of an output that is closed.
+    pub fn refuse_if_cancelled(&self) -> Result<()> {
+        let cancellation = self.cancellation.as_ref();
+        if cancellation.is_some_and(|it| it.is_cancelled()) {
+            let closed = io::ErrorKind::BrokenPipe;
+            let name = "send stream".into();
+            return Err(IoError::new(&name, Operation::Write, 0, 0, closed).into());
+        }
+        Ok(())
+    }
 }
 
 /// A subvolume that was received.
@@ -183,7 +205,8 @@ pub trait Subvolumes: Send + Sync + Debug {
     /// subvolumes that the stream is made from are neither deleted nor made writable.
     ///
     /// # Errors
-    /// `NotPermitted` where one of them is not read-only; `NotFound`; those of `out`.
+    /// `NotPermitted` where one of them is not read-only; `NotFound`; those of `out`; `WouldBlock` where one of them
+    /// changed while it was sent, by what began before it was read-only: it can be sent again.
     fn send(&self, id: u64, options: &SendOptions, out: &mut dyn Write) -> Result<()> {
         let _ = (id, options, out);
         not_supported()

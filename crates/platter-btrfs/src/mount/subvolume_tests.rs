@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_ondisk::Uuid;
-use platter_vfs::subvolumes::{SendOptions, Subvolume};
+use platter_vfs::subvolumes::{Cancellation, SendOptions, Subvolume};
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Inode, Name, RenameMode, Result, Subvolumes,
 };
@@ -510,15 +510,68 @@ fn stream_of_a_tree_that_changes_has_no_end() {
     let (sent, done) = send(&SendOptions::default(), Some(1));
     assert!(is(&done, Condition::WouldBlock), "{done:?}");
     assert!(sent.len() < whole.len() / 2);
-    let cancelled = Arc::new(AtomicBool::new(true));
-    let options = SendOptions {
-        cancelled: Some(cancelled),
-        ..SendOptions::default()
-    };
-    let (sent, done) = send(&options, None);
-    assert!(is(&done, Condition::WouldBlock), "{done:?}");
-    assert!(sent.len() < whole.len() / 2);
     drop((sub, root));
+    mounted.unmount().unwrap();
+}
+
+/// Cancels when it was asked so often.
+#[derive(Debug)]
+struct CancelledAt {
+    asked: AtomicU32,
+    limit: u32,
+}
+
+impl Cancellation for CancelledAt {
+    fn is_cancelled(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed) + 1 >= self.limit
+    }
+}
+
+#[test]
+fn cancelled_stream_ends_where_nothing_is_written() {
+    let pool = Pool::make(1, 192, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+    write(&*sub, "file", b"");
+    let file = sub.lookup(name("file")).unwrap();
+    for part in 0..50 {
+        file.write_at(part * 8192, &[7; 4096]).unwrap();
+    }
+    let made = |path: &str| {
+        let made = ops.snapshot(&context, sub.id().tree, root.id(), name(path), true);
+        made.unwrap().id().tree
+    };
+    let old = made("old");
+    file.append(&[8; 4096]).unwrap();
+    let new = made("new");
+    let send = |limit| {
+        let cancellation = Arc::new(CancelledAt {
+            asked: AtomicU32::new(0),
+            limit,
+        });
+        let options = SendOptions {
+            parent: Some(old),
+            cancellation: Some(Arc::<CancelledAt>::clone(&cancellation)),
+            ..SendOptions::default()
+        };
+        let mut sent = Vec::new();
+        let done = ops.send(new, &options, &mut sent);
+        (cancellation.asked.load(Ordering::Relaxed), sent, done)
+    };
+    let (asked, whole, done) = send(u32::MAX);
+    done.unwrap();
+    // Extents and holes of the file, which are the same up to the last.
+    assert!(asked >= 100, "{asked}");
+    for limit in [1, 20, 80] {
+        let (asked, sent, done) = send(limit);
+        assert_eq!(asked, limit);
+        assert!(matches!(done, Err(Error::Io(_))), "{done:?}");
+        assert!(sent.len() < whole.len() - 4096);
+    }
+    drop((file, sub, root));
     mounted.unmount().unwrap();
 }
 

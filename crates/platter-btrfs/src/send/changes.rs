@@ -1,6 +1,7 @@
 //! The inodes that differ between two subvolumes.
 
 use platter_vfs::Result;
+use platter_vfs::subvolumes::SendOptions;
 
 use super::side::Side;
 use crate::ondisk::key::ItemKind;
@@ -28,10 +29,12 @@ impl Change {
     }
 }
 
-/// Passes the inodes that differ to `sink`, in order of their numbers; all, without an older subvolume.
+/// Passes the inodes that differ to `sink`, in order of their numbers; all, without an older subvolume. Ends early where
+/// the stream is cancelled.
 pub(super) fn each_change(
     old: Option<&Side<'_>>,
     new: &Side<'_>,
+    options: &SendOptions,
     sink: &mut dyn FnMut(Change) -> Result<()>,
 ) -> Result<()> {
     let mut current: Option<Change> = None;
@@ -39,6 +42,7 @@ pub(super) fn each_change(
         &new.context.blocks,
         old.map(Side::tree),
         new.tree(),
+        &|| options.refuse_if_cancelled(),
         &mut |difference| {
             let (number, kind) = (difference.key.object, difference.key.kind);
             let is_of_inode = matches!(

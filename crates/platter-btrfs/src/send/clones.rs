@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use platter_vfs::subvolumes::SendOptions;
 use platter_vfs::{FileKind, Result};
 
 use super::side::Side;
@@ -60,8 +61,13 @@ pub(super) struct Found {
 
 impl Clones {
     /// The file with most of a part from its beginning on. `sides` are the subvolumes that the receiver has, and
-    /// last the one that is sent, of which it has the files up to this one.
-    pub(super) fn find(&mut self, sides: &[Side<'_>], wanted: &Wanted) -> Result<Option<Found>> {
+    /// last the one that is sent, of which it has the files up to this one. Ends early where the stream is cancelled.
+    pub(super) fn find(
+        &mut self,
+        sides: &[Side<'_>],
+        wanted: &Wanted,
+        options: &SendOptions,
+    ) -> Result<Option<Found>> {
         let Some(sent) = sides.len().checked_sub(1) else {
             return Ok(None);
         };
@@ -77,6 +83,7 @@ impl Clones {
                 if is_sent && inode > wanted.inode {
                     continue;
                 }
+                options.refuse_if_cancelled()?;
                 let offset = begins.wrapping_add(wanted.place.offset);
                 let Some(len_bytes) = shared(side, (inode, offset), wanted, is_sent)? else {
                     continue;

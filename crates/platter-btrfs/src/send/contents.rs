@@ -79,6 +79,7 @@ pub(super) fn send(sender: &mut Sender<'_, '_>, file: &File<'_>) -> Result<bool>
     let old_end = old_end.unwrap_or(u64::MAX);
     let mut at = 0;
     while at < size_bytes {
+        sender.options.refuse_if_cancelled()?;
         let run = new_runs.at(at)?;
         let mut end = run.file.end.min(size_bytes);
         let old_run = match &mut old_runs {
@@ -221,7 +222,7 @@ fn clone_part(
         size_bytes: file.item.size_bytes,
         flags: file.item.flags,
     };
-    let Some(found) = sender.clones.find(&sender.sides, &wanted)? else {
+    let Some(found) = sender.clones.find(&sender.sides, &wanted, sender.options)? else {
         return Ok(0);
     };
     let side = sender.sides[found.side];

@@ -19,7 +19,6 @@ mod attributes;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::atomic::Ordering;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::subvolumes::SendOptions;
@@ -167,15 +166,6 @@ impl Sender<'_, '_> {
             names::each(self, Self::send_file)?;
             names::each(self, Self::send_dir)?;
             self.send_root(inherited, begun)?;
-        }
-        Ok(())
-    }
-
-    /// Ends a stream that its caller does not want any more.
-    fn refuse_if_cancelled(&self) -> Result<()> {
-        let cancelled = self.options.cancelled.as_ref();
-        if cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed)) {
-            return Err(Condition::WouldBlock.into());
         }
         Ok(())
     }

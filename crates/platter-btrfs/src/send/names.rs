@@ -30,8 +30,9 @@ pub(super) fn each<'c, 'o>(
 ) -> Result<()> {
     (sender.unchanged)()?;
     let (old, new): (Option<Side<'c>>, Side<'c>) = (sender.old, sender.new);
-    each_change(old.as_ref(), &new, &mut |change| {
-        sender.refuse_if_cancelled()?;
+    let options = sender.options;
+    each_change(old.as_ref(), &new, options, &mut |change| {
+        options.refuse_if_cancelled()?;
         let versions = versions(sender, change.number)?;
         step(sender, change, &versions)
     })

@@ -25,6 +25,8 @@ pub struct Difference<'b> {
 struct Walk<'t> {
     blocks: &'t TreeBlocks,
     tree: Tree,
+    /// Called before each block that is read.
+    before_read: &'t dyn Fn() -> Result<()>,
     /// From the root down; empty after the last item.
     path: Vec<Step>,
 }
@@ -47,20 +49,30 @@ impl Step {
 
 impl<'t> Walk<'t> {
     /// The position at the first pointer or item of the root.
-    fn begin(blocks: &'t TreeBlocks, tree: Tree) -> Result<Self> {
+    fn begin(
+        blocks: &'t TreeBlocks,
+        tree: Tree,
+        before_read: &'t dyn Fn() -> Result<()>,
+    ) -> Result<Self> {
         let expected = Expected {
             level: Some(tree.root.level),
             generation: Some(tree.root.generation),
             tree: Some(tree.id),
             ..Expected::default()
         };
+        before_read()?;
         let block = blocks.read(tree.root.logical, &expected)?;
         let path = vec![Step {
             block,
             index: 0,
             end: None,
         }];
-        let mut walk = Self { blocks, tree, path };
+        let mut walk = Self {
+            blocks,
+            tree,
+            before_read,
+            path,
+        };
         walk.leave_ends();
         Ok(walk)
     }
@@ -90,6 +102,7 @@ impl<'t> Walk<'t> {
         let Some(step) = self.path.last() else {
             return Ok(());
         };
+        (self.before_read)()?;
         let node = step.block.node();
         let Some(pointer) = node.pointer(step.index) else {
             return Ok(());
@@ -137,19 +150,21 @@ impl<'t> Walk<'t> {
 }
 
 /// Passes all items of a tree to `sink`, or, with another one before it, the items that differ between them, in
-/// order of their keys. Neither changes meanwhile.
+/// order of their keys. Neither changes meanwhile. `before_read` is called before each block that is read, so that it
+/// can end this where nothing differs for long.
 pub fn compare(
     blocks: &TreeBlocks,
     old: Option<Tree>,
     new: Tree,
+    before_read: &dyn Fn() -> Result<()>,
     sink: &mut dyn FnMut(Difference<'_>) -> Result<()>,
 ) -> Result<()> {
     if old.is_some_and(|old| old.root == new.root) {
         return Ok(());
     }
-    let mut new = Walk::begin(blocks, new)?;
+    let mut new = Walk::begin(blocks, new, before_read)?;
     let mut old = match old {
-        Some(old) => Some(Walk::begin(blocks, old)?),
+        Some(old) => Some(Walk::begin(blocks, old, before_read)?),
         None => None,
     };
     loop {
@@ -224,7 +239,10 @@ pub fn compare(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::BTreeMap;
+
+    use platter_vfs::{Condition, Error};
 
     use super::*;
     use crate::ondisk::key::ItemKind;
@@ -236,12 +254,20 @@ mod tests {
 
     type Items = BTreeMap<u64, Vec<u8>>;
 
+    /// The object of a key, and whether the first tree and the second one have it.
+    type Found = Vec<(u64, bool, bool)>;
+
+    fn differences(old: Option<&Items>, new: &Items, per_leaf: [usize; 2]) -> Found {
+        differences_until(old, new, per_leaf, &|| Ok(())).unwrap()
+    }
+
     /// What differs between trees with these items, whose leaves hold `per_leaf` of them.
-    fn differences(
+    fn differences_until(
         old: Option<&Items>,
         new: &Items,
         per_leaf: [usize; 2],
-    ) -> Vec<(u64, bool, bool)> {
+        before_read: &dyn Fn() -> Result<()>,
+    ) -> Result<Found> {
         let mut sample = Sample::new();
         let mut build = |items: &Items, per_leaf: usize| {
             let items: Vec<_> = items
@@ -264,12 +290,12 @@ mod tests {
         let blocks = sample.blocks();
         let mut found = Vec::new();
         let as_tree = |(root, level)| tree(root, level);
-        compare(&blocks, old.map(as_tree), as_tree(new), &mut |it| {
+        let (old, new) = (old.map(as_tree), as_tree(new));
+        compare(&blocks, old, new, before_read, &mut |it| {
             found.push((it.key.object, it.old.is_some(), it.new.is_some()));
             Ok(())
-        })
-        .unwrap();
-        found
+        })?;
+        Ok(found)
     }
 
     fn items(objects: &[(u64, &str)]) -> Items {
@@ -311,5 +337,27 @@ mod tests {
         let all = differences(None, &sets[1], [2, 2]);
         assert_eq!(all.len(), 5);
         assert!(all.iter().all(|&(_, old, new)| !old && new));
+    }
+
+    #[test]
+    fn comparison_of_equal_trees_can_be_ended() {
+        let same: Items = (0..200).map(|at| (at, vec![0; 4])).collect();
+        let read_until = |reads_max: u32| {
+            let reads = Cell::new(0);
+            let found = differences_until(Some(&same), &same, [2, 2], &|| {
+                reads.set(reads.get() + 1);
+                if reads.get() > reads_max {
+                    return Err(Condition::Stale.into());
+                }
+                Ok(())
+            });
+            (reads.get(), found)
+        };
+        // Two trees that have no block in common: of each, a root and 100 leaves.
+        let (reads, found) = read_until(u32::MAX);
+        assert_eq!((reads, found.unwrap()), (202, Vec::new()));
+        let (reads, found) = read_until(5);
+        assert_eq!(reads, 6);
+        assert!(matches!(found, Err(Error::Condition(Condition::Stale))));
     }
 }

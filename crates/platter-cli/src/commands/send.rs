@@ -99,7 +99,7 @@ impl Send {
             version: Some(self.version()),
             compressed: self.compressed_data,
             no_data: self.no_data,
-            cancelled: None,
+            cancellation: None,
         };
         let mut out =
             self.open_output(|path| create_unless(path, |file| mounted::is_image_of(dir, file)))?;

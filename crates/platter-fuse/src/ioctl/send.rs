@@ -57,7 +57,7 @@ impl SendStart {
             version: Some(self.version).filter(|&version| version > 0),
             compressed: has(COMPRESSED),
             no_data: has(NO_DATA),
-            cancelled: None,
+            cancellation: None,
         })
     }
 }

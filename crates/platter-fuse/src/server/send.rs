@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use platter_vfs::lock::{Condvar, Mutex, MutexGuard, rank};
+use platter_vfs::subvolumes::Cancellation;
 use platter_vfs::{Condition, Inode};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -26,7 +27,7 @@ const STREAMS_MAX: usize = 16;
 /// Bytes of a stream that wait for its caller.
 const UNREAD_BYTES_MAX: usize = 512 << 10;
 
-/// How often a thread that waits for its caller looks whether that ended.
+/// How often a thread looks whether its caller ended.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The send streams of a mount.
@@ -56,7 +57,10 @@ struct Running {
 #[derive(Debug)]
 struct Stream {
     caller: Process,
-    is_cancelled: Arc<AtomicBool>,
+    is_cancelled: AtomicBool,
+    begun: Instant,
+    /// When its thread looked for the caller last: milliseconds since it was begun.
+    looked_at: AtomicU64,
     /// What was made and not read.
     state: Mutex<StreamState>,
     changed: Condvar,
@@ -100,7 +104,7 @@ fn start(server: &Server, caller: Caller, inode: &dyn Inode, asked: &SendStart) 
     let mut options = asked.options()?;
     let fs = Arc::clone(&server.fs);
     let number = server.sends.start(caller.process()?, move |stream| {
-        options.cancelled = Some(Arc::clone(&stream.is_cancelled));
+        options.cancellation = Some(Arc::<Stream>::clone(stream));
         let subvolumes = fs.subvolumes().ok_or(Condition::NotSupported)?;
         Ok(subvolumes.send(id, &options, &mut Output(stream))?)
     })?;
@@ -118,11 +122,13 @@ impl SendStreams {
     /// `EBUSY` while there are too many; `ESHUTDOWN` after [`end_all`](Self::end_all).
     fn start<F>(&self, caller: Process, make: F) -> Answer<u64>
     where
-        F: FnOnce(&Stream) -> Result<(), Failure> + Send + 'static,
+        F: FnOnce(&Arc<Stream>) -> Result<(), Failure> + Send + 'static,
     {
         let stream = Arc::new(Stream {
             caller,
-            is_cancelled: Arc::new(AtomicBool::new(false)),
+            is_cancelled: AtomicBool::new(false),
+            begun: Instant::now(),
+            looked_at: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -158,7 +164,7 @@ impl SendStreams {
     fn get(&self, number: u64) -> Answer<Arc<Stream>> {
         let table = self.table.lock();
         let running = table.running.get(&number).map(|it| &it.stream);
-        let stream = running.filter(|stream| !stream.is_cancelled());
+        let stream = running.filter(|stream| !stream.has_ended());
         stream.map(Arc::clone).ok_or(Errno::STALE)
     }
 
@@ -180,7 +186,8 @@ impl SendStreams {
 }
 
 impl Stream {
-    fn is_cancelled(&self) -> bool {
+    /// Whether it ended early.
+    fn has_ended(&self) -> bool {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
@@ -194,7 +201,13 @@ impl Stream {
     /// Waits until the caller reads, and cancels the stream if that ended.
     fn wait(&self, state: &mut MutexGuard<'_, StreamState>) {
         let is_over = self.changed.wait_for(state, WATCH_INTERVAL);
-        if is_over && self.caller.has_ended() {
+        if is_over {
+            self.look_for_caller();
+        }
+    }
+
+    fn look_for_caller(&self) {
+        if self.caller.has_ended() {
             self.is_cancelled.store(true, Ordering::Relaxed);
         }
     }
@@ -202,7 +215,7 @@ impl Stream {
     /// Waits until the caller knows the outcome, or does not want it any more.
     fn wait_until_read(&self) {
         let mut state = self.state.lock();
-        while !state.is_read && !self.is_cancelled() {
+        while !state.is_read && !self.has_ended() {
             self.wait(&mut state);
         }
     }
@@ -233,6 +246,19 @@ impl Stream {
     }
 }
 
+impl Cancellation for Stream {
+    /// Its thread asks this between two blocks that it reads: it may write nothing for long.
+    fn is_cancelled(&self) -> bool {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let looked_at = self.looked_at.load(Ordering::Relaxed);
+        if Duration::from_millis(now.saturating_sub(looked_at)) >= WATCH_INTERVAL {
+            self.looked_at.store(now, Ordering::Relaxed);
+            self.look_for_caller();
+        }
+        self.has_ended()
+    }
+}
+
 /// What a stream is written to.
 struct Output<'s>(&'s Stream);
 
@@ -240,7 +266,7 @@ impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.0.state.lock();
         loop {
-            if self.0.is_cancelled() {
+            if self.0.has_ended() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
             let space = UNREAD_BYTES_MAX.saturating_sub(state.unread.len());
@@ -277,16 +303,16 @@ mod tests {
     /// Begins a stream of this process.
     fn begin<F>(streams: &SendStreams, make: F) -> u64
     where
-        F: FnOnce(&Stream) -> Result<(), Failure> + Send + 'static,
+        F: FnOnce(&Arc<Stream>) -> Result<(), Failure> + Send + 'static,
     {
         streams.start(process(std::process::id()), make).unwrap()
     }
 
     /// Makes a stream without an end. What is returned has another owner as long as it is made.
-    fn endless() -> (Arc<()>, impl FnOnce(&Stream) -> Result<(), Failure>) {
+    fn endless() -> (Arc<()>, impl FnOnce(&Arc<Stream>) -> Result<(), Failure>) {
         let made = Arc::new(());
         let owned = Arc::clone(&made);
-        let make = move |stream: &Stream| {
+        let make = move |stream: &Arc<Stream>| {
             let _owned = owned;
             while Output(stream).write_all(&[7; 10_000]).is_ok() {}
             Ok(())
@@ -392,7 +418,7 @@ mod tests {
     fn stream_ends_with_the_process_of_its_caller() {
         let streams = SendStreams::default();
         let (made, make) = endless();
-        let start = |make: Box<dyn FnOnce(&Stream) -> Result<(), Failure> + Send>| -> Child {
+        let start = |make: Box<dyn FnOnce(&Arc<Stream>) -> Result<(), Failure> + Send>| -> Child {
             let child = Command::new("sleep").arg("60").spawn().unwrap();
             streams.start(process(child.id()), make).unwrap();
             child
@@ -406,6 +432,29 @@ mod tests {
         }
         wait_until(|| is_over(&streams));
         assert_eq!(Arc::strong_count(&made), 1);
+    }
+
+    #[test]
+    fn stream_without_output_ends_with_its_caller_too() {
+        let streams = SendStreams::default();
+        let silent = |stream: &Arc<Stream>| -> Result<(), Failure> {
+            while !Cancellation::is_cancelled(&**stream) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(Condition::Stale.into())
+        };
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        streams.start(process(child.id()), silent).unwrap();
+        thread::sleep(2 * WATCH_INTERVAL);
+        assert!(!is_over(&streams));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until(|| is_over(&streams));
+        let number = begin(&streams, silent);
+        streams.get(number).unwrap().cancel();
+        wait_until(|| is_over(&streams));
+        begin(&streams, silent);
+        streams.end_all();
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) fn send(
         version: request.version,
         compressed: request.compressed,
         no_data: request.no_data,
-        cancelled: None,
+        cancellation: None,
     };
     let sent = own_subvolumes(volume, path)?.send(id, &options, out);
     volume.named(path, sent)
