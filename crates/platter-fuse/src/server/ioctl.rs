@@ -298,6 +298,7 @@ fn trim(server: &Server, input: &[u8]) -> Answer<Vec<u8>> {
 /// always the strongest form, which makes everything durable before (`FS_SHUTDOWN_FLAGS_DEFAULT`).
 fn shut_down(server: &Server) -> Answer<Vec<u8>> {
     server.shut_down.store(true, Ordering::Relaxed);
+    server.sends.cancel_all();
     server.check(server.fs.shutdown())?;
     Ok(Vec::new())
 }
@@ -401,6 +402,17 @@ mod tests {
         }
         assert_eq!(ask(Command::SendToFile, 0), Err(Errno::PERM));
         assert_eq!(ask(start, 0), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn streams_end_where_the_filesystem_is_shut_down() {
+        let clock = FixedClock::new(Timestamp::default(), 0);
+        let fs = MemFs::new(Arc::new(clock), MemFsLimits::default());
+        let server = Server::new(Arc::new(fs), MountOptions::default()).unwrap();
+        assert!(!server.sends.is_closed());
+        // Not every filesystem can be shut down; its streams end in any case.
+        let _ = shut_down(&server);
+        assert!(server.sends.is_closed());
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl SendStreams {
     /// Begins a stream for a process, which `make` makes. Returns its number.
     ///
     /// # Errors
-    /// `EBUSY` while there are too many; `ESHUTDOWN` after [`end_all`](Self::end_all).
+    /// `EBUSY` while there are too many; `ESHUTDOWN` after [`cancel_all`](Self::cancel_all).
     fn start<F>(&self, caller: Process, make: F) -> Answer<u64>
     where
         F: FnOnce(&Arc<Stream>) -> Result<(), Failure> + Send + 'static,
@@ -168,16 +168,29 @@ impl SendStreams {
         stream.map(Arc::clone).ok_or(Errno::STALE)
     }
 
-    /// Ends all streams, and lets none begin. Waits until nothing is read for them any more.
-    pub(super) fn end_all(&self) {
-        let running = {
+    /// Whether all streams ended, and none begins.
+    #[cfg(test)]
+    pub(super) fn is_closed(&self) -> bool {
+        self.table.lock().is_closed
+    }
+
+    /// Has all streams end early, and lets none begin.
+    pub(super) fn cancel_all(&self) {
+        let streams: Vec<_> = {
             let mut table = self.table.lock();
             table.is_closed = true;
-            std::mem::take(&mut table.running)
+            let running = table.running.values();
+            running.map(|it| Arc::clone(&it.stream)).collect()
         };
-        for running in running.values() {
-            running.stream.cancel();
+        for stream in streams {
+            stream.cancel();
         }
+    }
+
+    /// The same, and waits until nothing is read for them any more.
+    pub(super) fn end_all(&self) {
+        self.cancel_all();
+        let running = std::mem::take(&mut self.table.lock().running);
         for running in running.into_values() {
             // What it could panic with has no caller any more.
             let _ = running.thread.join();
@@ -453,8 +466,10 @@ mod tests {
         let number = begin(&streams, silent);
         streams.get(number).unwrap().cancel();
         wait_until(|| is_over(&streams));
-        begin(&streams, silent);
+        let number = begin(&streams, silent);
+        let stream = streams.get(number).unwrap();
         streams.end_all();
+        assert!(stream.state.lock().outcome.is_some());
     }
 
     #[test]
@@ -468,6 +483,9 @@ mod tests {
         }
         let one_more = || streams.start(process(std::process::id()), |_| Ok(()));
         assert_eq!(one_more(), Err(Errno::BUSY));
+        streams.cancel_all();
+        assert_eq!(one_more(), Err(Errno::SHUTDOWN));
+        wait_until(|| is_over(&streams));
         streams.end_all();
         assert!(owners.iter().all(|made| Arc::strong_count(made) == 1));
         assert_eq!(one_more(), Err(Errno::SHUTDOWN));
