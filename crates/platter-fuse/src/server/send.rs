@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use platter_vfs::lock::{Condvar, Mutex, MutexGuard, rank};
 use platter_vfs::subvolumes::Cancellation;
-use platter_vfs::{Condition, Inode};
+use platter_vfs::{Condition, Error, Inode};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -106,13 +106,30 @@ fn start(server: &Server, caller: Caller, inode: &dyn Inode, asked: &SendStart) 
     let number = server.sends.start(caller.process()?, move |stream| {
         options.cancellation = Some(Arc::<Stream>::clone(stream));
         let subvolumes = fs.subvolumes().ok_or(Condition::NotSupported)?;
-        Ok(subvolumes.send(id, &options, &mut Output(stream))?)
+        let sent = subvolumes.send(id, &options, &mut Output(stream));
+        sent.map_err(|error| failure(&error))
     })?;
     let answer = SendStart {
         stream: number,
         ..*asked
     };
     Ok(answer.as_bytes().to_vec())
+}
+
+/// Why a stream was not made, in words that say what to do where that is known.
+fn failure(error: &Error) -> Failure {
+    let message = match error {
+        Error::Condition(Condition::WouldBlock) => {
+            "changed while it was sent; send it again".to_owned()
+        }
+        Error::Condition(_) | Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_) => {
+            error.to_string()
+        }
+    };
+    Failure {
+        errno: error.errno(),
+        message,
+    }
 }
 
 impl SendStreams {
@@ -409,6 +426,16 @@ mod tests {
         let (_, last) = read(&streams, number);
         assert_eq!(last.errno, Errno::IO.raw_os_error().unsigned_abs());
         wait_until(|| is_over(&streams));
+    }
+
+    #[test]
+    fn failure_says_that_a_subvolume_changed() {
+        let changed = failure(&Condition::WouldBlock.into());
+        assert_eq!(changed.errno, Errno::AGAIN);
+        assert!(changed.message.contains("changed while it was sent"));
+        let refused = failure(&Condition::NotPermitted.into());
+        assert_eq!(refused.errno, Errno::PERM);
+        assert_eq!(refused.message, "operation not permitted");
     }
 
     #[test]
