@@ -68,9 +68,10 @@ impl Control {
 impl Stream<'_> {
     fn copy_to(&self, out: &mut dyn Write) -> Result<(), SendFailure> {
         let command = Command::Send(SendCommand::Read);
-        let mut piece = SendPiece::request(self.number);
-        let mut pause = PAUSE_MIN;
+        let mut piece = SendPiece::request(self.number, 0);
+        let (mut offset, mut pause) = (0, PAUSE_MIN);
         loop {
+            piece.offset = offset;
             call(self.control, command.number(), piece.as_mut_bytes())?;
             let bytes = piece.bytes()?;
             if piece.errno != 0 {
@@ -84,6 +85,7 @@ impl Stream<'_> {
             if piece.is_last() {
                 return Ok(());
             }
+            offset += bytes.len() as u64;
             if bytes.is_empty() {
                 thread::sleep(pause);
                 pause = (pause * 2).min(PAUSE_MAX);

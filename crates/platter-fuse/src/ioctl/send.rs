@@ -63,10 +63,11 @@ impl SendStart {
 }
 
 impl SendPiece {
-    /// A request for the next piece of a stream.
-    pub(crate) fn request(stream: u64) -> Self {
+    /// A request for the next piece of a stream, of which so many bytes were returned.
+    pub(crate) fn request(stream: u64, offset: u64) -> Self {
         Self {
             stream,
+            offset,
             ..Self::new_zeroed()
         }
     }
@@ -140,12 +141,12 @@ mod tests {
 
     #[test]
     fn pieces_have_what_fits() {
-        let mut piece = SendPiece::request(1);
+        let mut piece = SendPiece::request(1, 0);
         assert_eq!(piece.fill(b"one"), 3);
         assert_eq!(piece.fill(&[7; 20_000]), piece.bytes.len() - 3);
         assert_eq!(piece.fill(b"more"), 0);
         let bytes = piece.bytes().unwrap();
-        assert_eq!((bytes.len(), &bytes[..4]), (16352, &b"one\x07"[..]));
+        assert_eq!((bytes.len(), &bytes[..4]), (16344, &b"one\x07"[..]));
         piece.count += 1;
         assert_eq!(piece.bytes(), Err(Errno::PROTO));
     }

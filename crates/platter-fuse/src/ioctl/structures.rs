@@ -71,7 +71,7 @@ pub(super) const EXTENTS_MAX: usize = 256;
 pub(super) const CLONE_SOURCES_MAX: usize = 1024;
 
 /// Bytes of a piece of a send stream: with what comes before them, as many as the number of an ioctl can say.
-pub(super) const SEND_PIECE_BYTES: usize = 16352;
+pub(super) const SEND_PIECE_BYTES: usize = 16344;
 
 /// Bytes of a part of a report.
 const REPORT_PAGE_BYTES: usize = 8168;
@@ -229,8 +229,9 @@ structures! {
     }
     /// The next piece of a send stream.
     SendPiece[16376] {
-        /// The request has the number of the stream.
+        /// The request has the number of the stream, and how many bytes of it were returned so far.
         stream: u64,
+        offset: u64,
         /// Bytes of the piece, or of the message of an error; 0 where none are there yet.
         count: u32,
         /// [`ENDED`], where nothing follows.

@@ -69,6 +69,8 @@ struct Stream {
 #[derive(Debug, Default)]
 struct StreamState {
     unread: VecDeque<u8>,
+    /// Bytes that were read.
+    read_bytes: u64,
     outcome: Option<Result<(), Failure>>,
     /// The caller knows the outcome.
     is_read: bool,
@@ -86,8 +88,9 @@ pub(super) fn carry_out(
         SendCommand::Start => start(server, caller, inode, &argument(input)?),
         SendCommand::Read => {
             server.must_not_be_shut_down()?;
-            let mut piece = SendPiece::request(argument(input)?);
-            server.sends.get(piece.stream)?.read(&mut piece);
+            let [stream, offset] = argument(input)?;
+            let mut piece = SendPiece::request(stream, offset);
+            server.sends.get(stream)?.read(&mut piece)?;
             Ok(piece.as_bytes().to_vec())
         }
         SendCommand::End => {
@@ -251,11 +254,19 @@ impl Stream {
     }
 
     /// Moves as much as there is into an empty piece; without any, the outcome.
-    fn read(&self, piece: &mut SendPiece) {
+    ///
+    /// # Errors
+    /// `ESTALE` where the caller has more or less of the stream than was read: it is not the only one that reads, or
+    /// did not get a piece.
+    fn read(&self, piece: &mut SendPiece) -> Answer<()> {
         let state = &mut *self.state.lock();
+        if piece.offset != state.read_bytes {
+            return Err(Errno::STALE);
+        }
         let (front, back) = state.unread.as_slices();
         let count = piece.fill(front) + piece.fill(back);
         state.unread.drain(..count);
+        state.read_bytes += count as u64;
         match &state.outcome {
             Some(Ok(())) if state.unread.is_empty() => {
                 piece.flags |= ENDED;
@@ -273,6 +284,7 @@ impl Stream {
         if state.is_read || state.unread.len() <= UNREAD_BYTES_MAX / 2 {
             self.changed.notify_all();
         }
+        Ok(())
     }
 }
 
@@ -350,9 +362,12 @@ mod tests {
         (made, make)
     }
 
+    /// The next piece, for a caller that has all before it.
     fn piece(streams: &SendStreams, number: u64) -> SendPiece {
-        let mut piece = SendPiece::request(number);
-        streams.get(number).unwrap().read(&mut piece);
+        let stream = streams.get(number).unwrap();
+        let offset = stream.state.lock().read_bytes;
+        let mut piece = SendPiece::request(number, offset);
+        stream.read(&mut piece).unwrap();
         piece
     }
 
@@ -409,6 +424,26 @@ mod tests {
         assert!(bytes == expected);
         wait_until(|| is_over(&streams));
         assert_eq!(streams.get(number).map(drop), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn piece_is_read_by_a_caller_that_has_those_before() {
+        let streams = SendStreams::default();
+        let number = begin(&streams, |stream| {
+            Output(stream).write_all(b"begun").unwrap();
+            Ok(())
+        });
+        let stream = streams.get(number).unwrap();
+        wait_until(|| stream.state.lock().outcome.is_some());
+        let read = |offset| {
+            let mut piece = SendPiece::request(number, offset);
+            stream.read(&mut piece).map(|()| piece)
+        };
+        assert_eq!(read(1).map(drop), Err(Errno::STALE));
+        let piece = read(0).unwrap();
+        assert_eq!((piece.bytes(), piece.is_last()), (Ok(&b"begun"[..]), true));
+        assert_eq!(read(0).map(drop), Err(Errno::STALE));
+        wait_until(|| is_over(&streams));
     }
 
     #[test]
