@@ -143,7 +143,7 @@ mod tests {
     fn pieces_have_what_fits() {
         let mut piece = SendPiece::request(1, 0);
         assert_eq!(piece.fill(b"one"), 3);
-        assert_eq!(piece.fill(&[7; 20_000]), piece.bytes.len() - 3);
+        assert_eq!(piece.fill(&vec![7; 20_000]), piece.bytes.len() - 3);
         assert_eq!(piece.fill(b"more"), 0);
         let bytes = piece.bytes().unwrap();
         assert_eq!((bytes.len(), &bytes[..4]), (16344, &b"one\x07"[..]));

@@ -7,11 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use platter_vfs::lock::{Condvar, Mutex, MutexGuard, rank};
 use platter_vfs::subvolumes::Cancellation;
-use platter_vfs::{Condition, Error, Inode};
+use platter_vfs::{Clock, Condition, Error, Inode, SystemClock};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -58,8 +58,9 @@ struct Running {
 struct Stream {
     caller: Process,
     is_cancelled: AtomicBool,
-    begun: Instant,
-    /// When its thread looked for the caller last: milliseconds since it was begun.
+    /// Begins with it.
+    clock: SystemClock,
+    /// When its thread looked for the caller last, in milliseconds.
     looked_at: AtomicU64,
     /// What was made and not read.
     state: Mutex<StreamState>,
@@ -147,7 +148,7 @@ impl SendStreams {
         let stream = Arc::new(Stream {
             caller,
             is_cancelled: AtomicBool::new(false),
-            begun: Instant::now(),
+            clock: SystemClock::new(),
             looked_at: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -291,7 +292,7 @@ impl Stream {
 impl Cancellation for Stream {
     /// Its thread asks this between two blocks that it reads: it may write nothing for long.
     fn is_cancelled(&self) -> bool {
-        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
         let looked_at = self.looked_at.load(Ordering::Relaxed);
         if Duration::from_millis(now.saturating_sub(looked_at)) >= WATCH_INTERVAL {
             self.looked_at.store(now, Ordering::Relaxed);
@@ -342,6 +343,9 @@ mod tests {
         caller.process().unwrap()
     }
 
+    /// Makes a stream.
+    type Make = Box<dyn FnOnce(&Arc<Stream>) -> Result<(), Failure> + Send>;
+
     /// Begins a stream of this process.
     fn begin<F>(streams: &SendStreams, make: F) -> u64
     where
@@ -355,8 +359,8 @@ mod tests {
         let made = Arc::new(());
         let owned = Arc::clone(&made);
         let make = move |stream: &Arc<Stream>| {
-            let _owned = owned;
             while Output(stream).write_all(&[7; 10_000]).is_ok() {}
+            drop(owned);
             Ok(())
         };
         (made, make)
@@ -493,7 +497,7 @@ mod tests {
     fn stream_ends_with_the_process_of_its_caller() {
         let streams = SendStreams::default();
         let (made, make) = endless();
-        let start = |make: Box<dyn FnOnce(&Arc<Stream>) -> Result<(), Failure> + Send>| -> Child {
+        let start = |make: Make| -> Child {
             let child = Command::new("sleep").arg("60").spawn().unwrap();
             streams.start(process(child.id()), make).unwrap();
             child
