@@ -10,12 +10,17 @@ use crate::tool;
 /// The superuser in a user namespace of its own: capabilities count there only.
 pub const ROOT_OF_NAMESPACE: u32 = u32::MAX;
 
+/// The descriptor of the file, for arguments that name one.
+pub const DESCRIPTOR: i64 = 3;
+
 /// Prints `OK` and the buffer afterwards, or `ERR` and an errno.
 const SCRIPT: &str = r#"
 use strict;
 use Fcntl;
+use POSIX ();
 my ($path, $unshare, $uid, $number, $hex) = @ARGV;
 sysopen(my $file, $path, O_RDONLY) or die "$path: $!";
+POSIX::dup2(fileno($file), 3) or die "dup2: $!";
 my $buffer = pack("H*", $hex);
 if ($uid == 0xffffffff) {
     syscall($unshare + 0, 0x10000000) == 0 or die "unshare: $!";

@@ -34,7 +34,7 @@ const DEFRAG_RANGE: u32 = 0x4030_9410;
 const ROOT: u32 = 0;
 const USER: u32 = 65_534;
 /// The descriptor of the file that the ioctl is called for.
-const SELF: i64 = 3;
+const SELF: i64 = ioctl::DESCRIPTOR;
 
 /// `struct btrfs_ioctl_vol_args`.
 fn named(fd: i64, name: &str) -> Vec<u8> {
