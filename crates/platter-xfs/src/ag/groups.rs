@@ -185,8 +185,9 @@ impl Groups {
             .unwrap_or_default())
     }
 
-    /// Takes all changed blocks, those of headers included, and how the counts have changed.
-    pub fn take_changes(&mut self) -> Result<(BlockChanges, GroupCounts)> {
+    /// How the counts have changed.
+    #[must_use]
+    pub fn changed_counts(&self) -> GroupCounts {
         let mut counts = GroupCounts::default();
         for open in self.open.values() {
             if Arc::ptr_eq(&open.headers, &open.stored) {
@@ -198,6 +199,12 @@ impl Groups {
             counts.free_inodes += after.free_inodes - before.free_inodes;
             counts.kept += after.kept - before.kept;
         }
+        counts
+    }
+
+    /// Takes all changed blocks, those of headers included, and how the counts have changed.
+    pub fn take_changes(&mut self) -> Result<(BlockChanges, GroupCounts)> {
+        let counts = self.changed_counts();
         self.store_all()?;
         Ok((self.blocks.take_changes(), counts))
     }

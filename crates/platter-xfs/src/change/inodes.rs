@@ -106,7 +106,8 @@ impl Change<'_> {
         let Some(most) = self.context.inodes_max() else {
             return true;
         };
-        let after = self.context.mount().inodes().sum() + i64::from(self.geometry().chunk_inodes());
+        let before = self.context.mount().inodes().sum() + self.groups.changed_counts().inodes;
+        let after = before + i64::from(self.geometry().chunk_inodes());
         u64::try_from(after).is_ok_and(|after| after <= most)
     }
 
