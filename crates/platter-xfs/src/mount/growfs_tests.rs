@@ -10,9 +10,9 @@ use platter_block::{MemoryDevice, Operation};
 use platter_ondisk::Uuid;
 use platter_vfs::devices::{NewLength, Resized};
 use platter_vfs::inode::CreateKind;
-use platter_vfs::{CheckSink, Context, Error, Finding, FixedClock, Inode, Timestamp};
+use platter_vfs::{Context, Error, FixedClock, Inode, Timestamp};
 
-use super::tests::{budget, clock, create, mount, name};
+use super::tests::{assert_sound, budget, clock, create, mount, name};
 use super::*;
 use crate::change::{Change, Cost};
 use crate::mkfs::{MkfsOptions, Target, mkfs};
@@ -299,15 +299,6 @@ fn growth_waits_for_the_thaw() {
 }
 
 /// What a check finds.
-struct Findings(Vec<String>);
-
-impl CheckSink for Findings {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        self.0.push(finding.corruption.to_string());
-        ControlFlow::Continue(())
-    }
-}
-
 #[test]
 fn new_groups_have_features_that_were_switched_on() {
     let device = device(&[("inobtcount", false)]);
@@ -319,10 +310,7 @@ fn new_groups_have_features_that_were_switched_on() {
     xfs.unmount().unwrap();
     drop(xfs);
     assert!(assert_consistent(&device).features.has_inobtcount());
-    let mut findings = Findings(Vec::new());
-    let options = MountOptions::default();
-    crate::check::check(&device, &options, &budget(), &mut findings).unwrap();
-    assert!(findings.0.is_empty(), "{:?}", findings.0);
+    assert_sound(&device, "grown");
 }
 
 #[test]
@@ -368,10 +356,7 @@ fn growth_that_is_cut_is_whole_or_absent() {
             len == 60 * MIB || state.position < grown,
             "{context}: {len}"
         );
-        let mut findings = Findings(Vec::new());
-        let options = MountOptions::default();
-        crate::check::check(&cut, &options, &budget(), &mut findings).unwrap();
-        assert!(findings.0.is_empty(), "{context}: {:?}", findings.0);
+        assert_sound(&cut, &context);
         *lengths.entry(len / MIB).or_insert(0) += 1;
     }
     assert_eq!(lengths.keys().copied().collect::<Vec<_>>(), [32, 44, 60]);

@@ -26,6 +26,8 @@ mod refusal_tests;
 mod log_tests;
 #[cfg(test)]
 mod tune_tests;
+#[cfg(test)]
+mod whole_file_tests;
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
 //! Filesystems whose blocks are valid each, but contradict each other: what changes such blocks fails alone, and the
 //! mount goes on. And what is read before it reaches the device.
 
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::OnceLock;
 
 use platter_block::MemoryDevice;
 use platter_block::sim::Recorder;
 use platter_ondisk::{Rule, Uuid};
-use platter_vfs::{Context, CreateKind, FixedClock, Inode, Name, Timestamp};
+use platter_vfs::{CheckSink, Context, CreateKind, Finding, FixedClock, Inode, Name, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
@@ -71,6 +71,23 @@ pub(super) fn mount(device: &Arc<dyn BlockDevice>) -> Xfs {
 
 pub(super) fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
+}
+
+struct Findings(Vec<String>);
+
+impl CheckSink for Findings {
+    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
+        self.0.push(finding.corruption.to_string());
+        ControlFlow::Continue(())
+    }
+}
+
+/// A check finds nothing.
+pub(super) fn assert_sound(device: &Arc<dyn BlockDevice>, context: &str) {
+    let mut findings = Findings(Vec::new());
+    let options = MountOptions::default();
+    crate::check::check(device, &options, &budget(), &mut findings).unwrap();
+    assert!(findings.0.is_empty(), "{context}: {:?}", findings.0);
 }
 
 fn hash(name: &str) -> u32 {

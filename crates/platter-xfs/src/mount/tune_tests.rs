@@ -1,13 +1,13 @@
 //! Tuned filesystems: what the superblock, its copies and the log say then, and after a crash at any moment.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use platter_block::MemoryDevice;
 use platter_block::sim::{CrashOptions, Recorder};
 use platter_ondisk::{Locus, Rule, Uuid};
-use platter_vfs::{CheckSink, Context, CreateKind, Finding};
+use platter_vfs::{Context, CreateKind};
 
-use super::tests::{budget, clock, create, device_of, mount, name, new_device};
+use super::tests::{assert_sound, budget, clock, create, device_of, mount, name, new_device};
 use super::*;
 use crate::context::tests::broken_rule;
 use crate::mkfs::{MkfsOptions, Target, mkfs};
@@ -119,21 +119,9 @@ fn feature(name: &str) -> Tune {
 }
 
 /// What a check finds, notices included.
-struct Found(Vec<String>);
-
-impl CheckSink for Found {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        self.0.push(finding.corruption.to_string());
-        ControlFlow::Continue(())
-    }
-}
-
 /// A check finds nothing, and all superblocks say the same.
-fn assert_sound(device: &Arc<dyn BlockDevice>, context: &str) {
-    let mut found = Found(Vec::new());
-    let options = MountOptions::default();
-    crate::check::check(device, &options, &budget(), &mut found).unwrap();
-    assert!(found.0.is_empty(), "{context}: {:?}", found.0);
+fn assert_tuned(device: &Arc<dyn BlockDevice>, context: &str) {
+    assert_sound(device, context);
     let primary = superblock::read(&**device).unwrap();
     let geometry = Geometry::new(&primary);
     let says = |it: &Superblock| (it.uuid, it.meta_uuid, it.label.clone(), it.features);
@@ -197,7 +185,7 @@ fn crash_leaves_all_that_was_tuned_or_nothing() {
     tune(&device, &changes);
     let after = recorder.mark();
     assert!(is_changed(&device, "after"));
-    assert_sound(&device, "after");
+    assert_tuned(&device, "after");
     let recording = recorder.recording();
     let mut found = [0, 0];
     let states = recording.crash_states(CrashOptions::default());
@@ -214,7 +202,7 @@ fn crash_leaves_all_that_was_tuned_or_nothing() {
         for device in [cut, ended] {
             write(&device, "other");
             assert_eq!(is_changed(&device, &context), is_new, "{context}");
-            assert_sound(&device, &context);
+            assert_tuned(&device, &context);
         }
     }
     assert!(found[0] > 3 && found[1] > 3, "{found:?}");
@@ -228,9 +216,9 @@ fn uuid_that_metadata_bears_needs_no_feature() {
         tune(&device, &[Tune::Uuid(uuid)]);
         let primary = superblock::read(&*device).unwrap();
         assert_eq!((primary.uuid, primary.meta_uuid), (uuid, OLD));
-        assert_sound(&device, "after a change of the UUID");
+        assert_tuned(&device, "after a change of the UUID");
         write(&device, &uuid.to_string());
-        assert_sound(&device, "after a mount");
+        assert_tuned(&device, "after a mount");
     }
     assert_eq!(superblock::read(&*device).unwrap().features, features);
 }
@@ -244,7 +232,7 @@ fn uuid_changes_after_the_log_was_recovered() {
     xfs.shutdown().unwrap();
     drop(xfs);
     tune(&device, &[Tune::Uuid(NEW)]);
-    assert_sound(&device, "after a recovery");
+    assert_tuned(&device, "after a recovery");
     let xfs = mount(&device);
     assert!(xfs.root().unwrap().lookup(name("logged")).is_ok());
     // What is logged from now on is recovered.
@@ -256,7 +244,7 @@ fn uuid_changes_after_the_log_was_recovered() {
     let xfs = mount(&device);
     assert!(xfs.root().unwrap().lookup(name("again")).is_ok());
     xfs.unmount().unwrap();
-    assert_sound(&device, "after another recovery");
+    assert_tuned(&device, "after another recovery");
 }
 
 #[test]
@@ -272,7 +260,7 @@ fn uuid_is_refused_in_mounts_and_with_other_changes() {
     });
     let error = commit.run().unwrap_err().to_string();
     assert!(error.contains("with other changes"), "{error}");
-    assert_sound(&device, "after it was refused");
+    assert_tuned(&device, "after it was refused");
     let primary = superblock::read(&*device).unwrap();
     assert_eq!(
         (primary.uuid, primary.features.has_meta_uuid()),
@@ -298,7 +286,7 @@ fn nrext64_is_refused_where_the_log_is_short() {
     xfs.tune(&changes).unwrap();
     xfs.unmount().unwrap();
     assert!(superblock::read(&*long).unwrap().features.has_nrext64());
-    assert_sound(&long, "after it was switched on");
+    assert_tuned(&long, "after it was switched on");
 }
 
 #[test]
@@ -375,5 +363,5 @@ fn mount_counts_blocks_of_inode_trees_once_it_is_to() {
     write(&device, "other");
     let primary = superblock::read(&*device).unwrap();
     assert!(primary.features.has_inobtcount());
-    assert_sound(&device, "after a recovery");
+    assert_tuned(&device, "after a recovery");
 }
