@@ -163,13 +163,20 @@ impl Faults {
     /// The faults of each device for a run of so many requests.
     fn faults(&self, counted: &Counted) -> Vec<(usize, Fault)> {
         let of_member = |(member, device): (usize, &Arc<CountingDevice>)| {
-            let faults = self.faults_of(device).into_iter();
+            let faults = self.faults_of(member, device).into_iter();
             faults.map(move |fault| (member, fault)).collect::<Vec<_>>()
         };
         counted.0.iter().enumerate().flat_map(of_member).collect()
     }
 
-    fn faults_of(&self, counted: &CountingDevice) -> Vec<Fault> {
+    /// Whether a torn write to a device can be recovered from. Without a journal nothing brings a torn block back, nor
+    /// does XFS a torn block of metadata, but its log, which is the second device where it has one.
+    fn recovers_torn_writes(&self, member: usize) -> bool {
+        let is_xfs = self.scene.subject.fs_type() == FsType::Xfs;
+        self.scene.durability() != Durability::Synced && (!is_xfs || member > 0)
+    }
+
+    fn faults_of(&self, member: usize, counted: &CountingDevice) -> Vec<Fault> {
         let fail = Effect::Fail(Errno::IO);
         let mut faults = Vec::new();
         let mut add = |operation, when, effect| {
@@ -186,10 +193,7 @@ impl Faults {
         for place in places(counted.counts().writes) {
             add(Request::Write, When::Nth(place), fail);
             add(Request::Write, When::From(place), fail);
-            // Without a journal nothing brings a torn block back, nor does XFS a torn block of metadata. Torn writes
-            // of its log are among the states of power cuts.
-            let is_xfs = self.scene.subject.fs_type() == FsType::Xfs;
-            if self.scene.durability() != Durability::Synced && !is_xfs {
+            if self.recovers_torn_writes(member) {
                 let seed = self.seed ^ place;
                 add(Request::Write, When::Nth(place), Effect::Tear { seed });
             }
