@@ -34,6 +34,8 @@ const ISOLATE_COUNT: usize = 32;
 const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
 /// Maximum number of busy entries that one round of eviction examines; most may be dirty.
 const LOOKS_MAX: usize = 512;
+/// So many busy entries in a row have unused active entries evicted before further inactive ones.
+const STUCK_LOOKS: usize = LOOKS_MAX / 4;
 /// Maximum number of recently used entries that one round of eviction examines; they are cold in
 /// the next one.
 const COOLED_MAX: usize = 8192;
@@ -394,13 +396,13 @@ impl MemoryBudget {
         let all = 3 * self.lru.len() + 2 * Lru::SHARDS;
         let (mut looks, mut coolings) = (all.min(LOOKS_MAX), all.min(COOLED_MAX));
         let mut freed = 0;
-        // Dirty entries, which stay inactive, may be more than the active ones that are not used any more.
+        // Busy entries in a row: all inactive ones may be dirty while unused ones are active.
         let mut busy = 0;
         let mut batch = Vec::with_capacity(ISOLATE_COUNT);
         while freed < goal && looks > 0 && coolings > 0 {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % Lru::SHARDS;
             let before = coolings;
-            let is_stuck = busy >= ISOLATE_COUNT;
+            let is_stuck = busy >= STUCK_LOOKS;
             if is_stuck || self.lru.is_active_heavy() {
                 self.age_active(shard, is_stuck, &mut batch);
                 coolings = coolings.saturating_sub(batch.len());
@@ -463,6 +465,10 @@ impl MemoryBudget {
     fn age_active(&self, shard: usize, is_stuck: bool, batch: &mut Vec<Candidate>) {
         batch.clear();
         self.lru.isolate(shard, List::Active, ISOLATE_COUNT, batch);
+        if is_stuck {
+            // The oldest becomes the oldest of the inactive ones last.
+            batch.reverse();
+        }
         for candidate in batch {
             let owner = self.owner(candidate.owner);
             if owner.is_some_and(|owner| owner.take_heat(candidate.key, candidate.id)) {
