@@ -13,7 +13,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/platter-block/src/sys",
     "crates/platter-cli/src/startup.rs",
     "crates/platter-cache/src/xarray/raw.rs",
-    "crates/platter-cache/src/frame.rs",
+    "crates/platter-cache/src/frame",
     "crates/platter-fuse/src/ioctl/call.rs",
     "crates/platter-fuse/src/transport/clone.rs",
     "crates/platter-fuse/src/transport/ring/entry.rs",

@@ -23,7 +23,7 @@ mod sync;
 mod layout;
 #[path = "../../src/block_size.rs"]
 mod block_size;
-#[path = "../../src/frame.rs"]
+#[path = "../../src/frame/mod.rs"]
 mod frame;
 #[path = "../../src/budget/mod.rs"]
 mod budget;

@@ -2,12 +2,15 @@
 //!
 //! A buddy allocator, so that a run can be given back in parts, memory is page-aligned, and the
 //! memory taken from the system stays within what the budget allows: when no run of an order is
-//! left, the caller makes do with a smaller one. A chunk is a huge page where the system has them: its
-//! pages are then not faulted in one by one.
+//! left, the caller makes do with a smaller one. All chunks but the first are huge
+//! pages where the system has them: their pages are then not faulted in one by one.
 #![expect(
     unsafe_code,
     reason = "owns raw chunks and hands out disjoint parts of them"
 )]
+
+#[cfg_attr(miri, path = "allocated.rs")]
+mod memory;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -130,7 +133,7 @@ impl Arena {
     }
 
     /// A run of `2^order` pages with unspecified contents. An order of zero never fails, larger
-    /// ones do when the arena is too fragmented, or always if no chunk is so large.
+    /// ones do when the arena is too fragmented or the system has no memory, or always if no chunk is so large.
     pub(crate) fn take(self: &Arc<Self>, order: u8) -> Option<Frame> {
         self.take_within(
             order,
@@ -143,7 +146,7 @@ impl Arena {
     }
 
     /// As [`take`](Self::take), with another chunk if there is no run of the order. Fails only if no
-    /// chunk is so large.
+    /// chunk is so large, or the system has no memory for a larger order than zero.
     pub(crate) fn take_beyond(self: &Arc<Self>, order: u8) -> Option<Frame> {
         self.take_within(order, usize::MAX)
     }
@@ -155,10 +158,23 @@ impl Arena {
         let mut state = self.state.lock();
         let number = match state.find(order) {
             Some(number) => number,
-            None if state.chunk_count < chunks_max => match state.add_chunk() {
-                None if order == 0 => handle_alloc_error(Chunk::LAYOUT),
-                added => added?,
-            },
+            None if state.chunk_count < chunks_max => {
+                // A small cache need not fill a huge page.
+                let is_huge = state.chunk_count > 0;
+                state.chunk_count += 1;
+                // The system is asked without the lock, which every frame takes.
+                drop(state);
+                let chunk = Chunk::new(is_huge);
+                state = self.state.lock();
+                match chunk {
+                    Some(chunk) => state.insert(chunk),
+                    None if order == 0 => handle_alloc_error(Chunk::LAYOUT),
+                    None => {
+                        state.chunk_count -= 1;
+                        return None;
+                    }
+                }
+            }
             None => return None,
         };
         let chunk = state.chunks.get_mut(number)?.as_mut()?;
@@ -227,10 +243,8 @@ impl State {
         }
     }
 
-    fn add_chunk(&mut self) -> Option<usize> {
-        // A small cache need not fill a huge page.
-        let chunk = Chunk::new(self.chunk_count > 0)?;
-        self.chunk_count += 1;
+    /// Adds a chunk that is counted already. Returns its number.
+    fn insert(&mut self, chunk: Chunk) -> usize {
         self.free_chunks += 1;
         let vacant = self.chunks.iter().position(Option::is_none);
         let number = vacant.unwrap_or_else(|| {
@@ -239,7 +253,7 @@ impl State {
         });
         self.chunks[number] = Some(chunk);
         self.note_free(number, 1 << CHUNK_ORDER);
-        Some(number)
+        number
     }
 }
 
@@ -321,121 +335,6 @@ impl Drop for Frame {
 impl fmt::Debug for Frame {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Frame({} bytes)", self.len())
-    }
-}
-
-/// Memory of the system for a chunk.
-#[cfg(not(miri))]
-mod memory {
-    use std::alloc::Layout;
-    use std::mem::ManuallyDrop;
-    use std::ptr::{NonNull, null_mut};
-
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
-    /// Zeroed memory of its own mapping.
-    pub(super) struct ChunkMemory {
-        start: NonNull<u8>,
-        len_bytes: usize,
-    }
-
-    // SAFETY: the mapping is owned.
-    unsafe impl Send for ChunkMemory {}
-
-    impl ChunkMemory {
-        /// Memory of a size and alignment; `is_huge` asks for huge pages. `None` where the system has none.
-        pub(super) fn new(layout: Layout, is_huge: bool) -> Option<Self> {
-            let len_bytes = layout.size();
-            let memory = Self::map(len_bytes)?;
-            let memory = if memory.start.align_offset(layout.align()) == 0 {
-                memory
-            } else {
-                drop(memory);
-                Self::map(len_bytes + layout.align())?.aligned(len_bytes, layout.align())
-            };
-            let advice = if is_huge {
-                Advice::LinuxHugepage
-            } else {
-                Advice::LinuxNoHugepage
-            };
-            // A system without huge pages has others.
-            // SAFETY: contents stay as they are.
-            let _ = unsafe { madvise(memory.start.as_ptr().cast(), len_bytes, advice) };
-            Some(memory)
-        }
-
-        fn map(len_bytes: usize) -> Option<Self> {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping, of no file.
-            let mapped =
-                unsafe { mmap_anonymous(null_mut(), len_bytes, access, MapFlags::PRIVATE) };
-            let start = NonNull::new(mapped.ok()?.cast())?;
-            Some(Self { start, len_bytes })
-        }
-
-        /// Its last part that is aligned. The system maps the next memory below this: neighbours are one mapping,
-        /// of which a process has a limited number.
-        fn aligned(self, len_bytes: usize, align: usize) -> Self {
-            let whole = ManuallyDrop::new(self);
-            let first = whole.start.align_offset(align);
-            let before = first + (whole.len_bytes - first - len_bytes) / align * align;
-            let after = whole.len_bytes - before - len_bytes;
-            // SAFETY: what is before the part lies in the mapping.
-            let start = unsafe { whole.start.add(before) };
-            // SAFETY: the part lies in the mapping.
-            let end = unsafe { start.add(len_bytes) };
-            for (start, len_bytes) in [(whole.start, before), (end, after)] {
-                if len_bytes > 0 {
-                    drop(Self { start, len_bytes });
-                }
-            }
-            Self { start, len_bytes }
-        }
-
-        pub(super) fn start(&self) -> NonNull<u8> {
-            self.start
-        }
-    }
-
-    impl Drop for ChunkMemory {
-        fn drop(&mut self) {
-            // SAFETY: a mapping, or a part of one, that nothing refers to: no frame is left, each keeps its chunk.
-            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
-        }
-    }
-}
-
-/// The same of the allocator, for an interpreter that has no mappings.
-#[cfg(miri)]
-mod memory {
-    use std::alloc::{Layout, alloc_zeroed, dealloc};
-    use std::ptr::NonNull;
-
-    pub(super) struct ChunkMemory {
-        start: NonNull<u8>,
-        layout: Layout,
-    }
-
-    // SAFETY: the memory is owned.
-    unsafe impl Send for ChunkMemory {}
-
-    impl ChunkMemory {
-        pub(super) fn new(layout: Layout, _: bool) -> Option<Self> {
-            // SAFETY: the layout has a size.
-            let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-            Some(Self { start, layout })
-        }
-
-        pub(super) fn start(&self) -> NonNull<u8> {
-            self.start
-        }
-    }
-
-    impl Drop for ChunkMemory {
-        fn drop(&mut self) {
-            // SAFETY: allocated in `new` with this layout; no frame is left, each keeps its chunk.
-            unsafe { dealloc(self.start.as_ptr(), self.layout) };
-        }
     }
 }
 
