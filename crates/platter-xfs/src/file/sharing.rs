@@ -7,9 +7,8 @@ use platter_vfs::{Extent, ExtentSink, Result};
 use super::part;
 use crate::btree::Tree;
 use crate::context::FsContext;
-use crate::ondisk::{AgNr, Geometry};
-
 use crate::ondisk::btree::{BtreeKind, DiskRefcount, Refcount};
+use crate::ondisk::{AgNr, Geometry};
 
 /// Records of reference counts that are looked at together: as many change when shared blocks are copied.
 const RECORDS_MAX: usize = 8;
@@ -83,20 +82,17 @@ pub(super) fn split(
 }
 
 /// A range as parts that are some of its ranges, in order, and parts that are not.
-fn alternating(
-    whole: Range<u64>,
-    ranges: Vec<Range<u64>>,
-) -> impl Iterator<Item = (Range<u64>, bool)> {
+fn alternating(whole: Range<u64>, ranges: Vec<Range<u64>>) -> Vec<(Range<u64>, bool)> {
+    let mut parts = Vec::with_capacity(2 * ranges.len() + 1);
     let mut at = whole.start;
-    let parts = ranges.into_iter().flat_map(move |range| {
-        let before = at..range.start;
+    for range in ranges {
+        parts.push((at..range.start, false));
         at = range.end;
-        [(before, false), (range, true)]
-    });
-    let parts: Vec<_> = parts.collect();
-    let rest = parts.last().map_or(whole.start, |(last, _)| last.end)..whole.end;
-    let all = parts.into_iter().chain([(rest, false)]);
-    all.filter(|(part, _)| !part.is_empty())
+        parts.push((range, true));
+    }
+    parts.push((at..whole.end, false));
+    parts.retain(|(part, _)| !part.is_empty());
+    parts
 }
 
 /// Ranges of blocks of a group within `blocks` that are referred to more than once, by so many records at most;
@@ -126,7 +122,9 @@ fn shared_ranges(
         let view = tree.view_leaf(&leaf)?;
         for disk in view.records::<DiskRefcount>() {
             let record = Refcount::decode(disk);
-            let start = u64::from(record.start.0).max(blocks.start);
+            // Leaves of a corrupt tree may overlap.
+            let known = ranges.last().map_or(blocks.start, |last| last.end);
+            let start = u64::from(record.start.0).max(known);
             let end = u64::from(record.start.0) + u64::from(record.count);
             let end = end.min(blocks.end);
             if start >= end || record.is_staged || record.references < 2 {

@@ -1,5 +1,6 @@
 //! Files that grow, and what they get beyond their end: how it keeps them whole, and when it is freed.
 
+use std::ops::Range;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -8,9 +9,12 @@ use platter_block::CountingDevice;
 use platter_vfs::file::FileBlocks;
 use platter_vfs::{Exchange, Extent, FallocateMode, SetAttr, XattrMode};
 
-use super::tests::{budget, create, device_of, name, new_device};
+use super::tests::{budget, change_block, create, device_of, name, new_device};
 use super::*;
+use crate::file::group_block;
 use crate::mkfs::MkfsOptions;
+use crate::ondisk::AgBlock;
+use crate::ondisk::btree::{BtreeKind, checksum_offset};
 use crate::ops::eof_blocks;
 use crate::preallocation::Preallocation;
 use platter_ondisk::Uuid;
@@ -764,11 +768,10 @@ fn reservations_of_dirty_files_do_not_keep_others_from_space() {
     }
 }
 
-/// Of four blocks, the first has two owners, the second three.
-#[test]
-fn extents_with_many_reference_counts_are_listed_whole() {
-    const FOURS: u16 = 350;
-    let mounted = Mounted::new(Preallocation::Off);
+/// Of so many times four blocks, two are shared, with two reference counts.
+const FOURS: u16 = 350;
+
+fn partly_shared(mounted: &Mounted) -> Arc<dyn Inode> {
     let [file, second, third] = ["file", "second", "third"].map(|name| mounted.file(name));
     file.write_at(0, &vec![7; usize::from(FOURS) * 16384])
         .unwrap();
@@ -777,23 +780,70 @@ fn extents_with_many_reference_counts_are_listed_whole() {
         second.clone_range(&*file, at..at + 8192, at).unwrap();
         third.clone_range(&*file, at + 4096..at + 8192, at).unwrap();
     }
-    let parts = |most: usize| {
-        let mut parts = Vec::new();
-        let mut sink = |extent: Extent| {
-            parts.push((extent.file, extent.shared));
-            if parts.len() == most {
-                return std::ops::ControlFlow::Break(());
-            }
-            std::ops::ControlFlow::Continue(())
-        };
-        file.extents(0..u64::MAX, &mut sink).unwrap();
-        parts
+    file
+}
+
+/// The first extents of a file, and which of them are shared.
+fn parts(file: &Arc<dyn Inode>, most: usize) -> Vec<(Range<u64>, bool)> {
+    let mut parts = Vec::new();
+    let mut sink = |extent: Extent| {
+        parts.push((extent.file, extent.shared));
+        if parts.len() == most {
+            return std::ops::ControlFlow::Break(());
+        }
+        std::ops::ControlFlow::Continue(())
     };
+    file.extents(0..u64::MAX, &mut sink).unwrap();
+    parts
+}
+
+/// Blocks next to each other that are shared are one extent, though they have several reference counts.
+#[test]
+fn extents_with_many_reference_counts_are_listed_whole() {
+    let mounted = Mounted::new(Preallocation::Off);
+    let file = partly_shared(&mounted);
     let all: Vec<_> = (0..u64::from(FOURS) * 2)
         .map(|part| (part * 8192..(part + 1) * 8192, part % 2 == 0))
         .collect();
-    assert_eq!(parts(usize::MAX), all);
-    assert_eq!(parts(600), all[..600]);
+    assert_eq!(parts(&file, usize::MAX), all);
+    assert_eq!(parts(&file, 600), all[..600]);
+}
+
+/// A leaf whose last record lies within the next leaf is valid by itself.
+#[test]
+fn extents_ascend_where_reference_counts_overlap() {
+    const BLOCK: usize = 4096;
+    const POINTERS: usize = 56 + (BLOCK - 56) / 8 * 4;
+    let mounted = Mounted::new(Preallocation::Off);
+    let file = partly_shared(&mounted);
+    let geometry = mounted.xfs.context().geometry().clone();
+    let (ag, _) = group_block(&geometry, place(&file, 0));
+    let root = mounted.xfs.context().agf(ag).unwrap().refcount.unwrap();
+    assert_eq!(root.levels, 2);
+    drop(file);
+    mounted.xfs.unmount().unwrap();
+    let Mounted { xfs, device, .. } = mounted;
+    drop(xfs);
+    let at = |block: u32| geometry.byte_offset(geometry.fs_block(ag, AgBlock(block)));
+    let mut node = [0; BLOCK];
+    device.read_at(at(root.block.0), &mut node).unwrap();
+    let first = u32::from_be_bytes(node[POINTERS..POINTERS + 4].try_into().unwrap());
+    let sum = checksum_offset(BtreeKind::Refcount);
+    change_block(&*device, at(first), (BLOCK, sum), |leaf| {
+        let records = usize::from(u16::from_be_bytes([leaf[6], leaf[7]]));
+        let last = &mut leaf[56 + (records - 1) * 12..][..4];
+        let start = u32::from_be_bytes(last.try_into().unwrap());
+        last.copy_from_slice(&(start + 500).to_be_bytes());
+    });
+    let mounted = Mounted::on(device, Preallocation::Off);
+    let file = mounted.xfs.root().unwrap().lookup(name("file")).unwrap();
+    let parts = parts(&file, usize::MAX);
+    let mut end = 0;
+    for (part, _) in &parts {
+        assert!(part.start == end && part.end > end, "{part:?} after {end}");
+        end = part.end;
+    }
+    assert_eq!(end, u64::from(FOURS) * 16384);
 }
 
 /// It is written where it is, and needs no copy any more.
