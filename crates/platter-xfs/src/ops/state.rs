@@ -208,7 +208,8 @@ impl<'n> States<'n> {
             .expect("it was among those to lock")
     }
 
-    /// Takes over what a change that was committed made of them.
+    /// Takes over what a change that was committed made of them. With an error nothing is written any more: their states
+    /// are not those of the disk.
     pub(super) fn committed(
         &mut self,
         context: &FsContext,
@@ -219,7 +220,11 @@ impl<'n> States<'n> {
             state.sync = sequence;
             state.data_sync = sequence;
             let inode = Arc::clone(changed.get(*number).unwrap_or(&state.inode));
-            state.committed(context, inode, changed.is_remapped(*number))?;
+            let known = state.committed(context, inode, changed.is_remapped(*number));
+            known.map_err(|error| match context.log() {
+                Some(log) => log.fail(error),
+                None => error,
+            })?;
         }
         Ok(())
     }
