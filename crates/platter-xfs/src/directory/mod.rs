@@ -64,7 +64,7 @@ pub struct LeafPlace {
 }
 
 /// A block of entries of a directory whose regions were validated by a walk, and whose header has the longest free ones.
-/// All changes of names keep it so; it is set and looked at under the inode lock.
+/// All changes of names keep it so; it is set and looked at under the inode lock, and forgotten where a change is undone.
 #[derive(Debug, Default)]
 pub struct SoundBlock {
     /// One more than its number; zero if there is none.
@@ -79,6 +79,11 @@ impl SoundBlock {
     fn set(&self, block: u32) {
         let after = block.checked_add(1).unwrap_or_default();
         self.after.store(after, Ordering::Relaxed);
+    }
+
+    /// No block is known to be sound: a change that found one, and made another name there, was undone.
+    pub fn forget(&self) {
+        self.after.store(0, Ordering::Relaxed);
     }
 }
 

@@ -24,6 +24,7 @@ mod inode_operations;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -257,14 +258,32 @@ impl SuperBlock {
         inodes: &[&'f Inode],
         work: impl Fn(&mut Change<'f>, &mut States<'f>) -> Result<R>,
     ) -> Result<R> {
+        match self.change_once(cost, inodes, &work) {
+            Err(error) if has_more_space(self, &error) => self.change_once(cost, inodes, work),
+            done => done,
+        }
+    }
+
+    /// The same, without waiting for space that is being freed.
+    fn change_once<'f, R>(
+        &'f self,
+        cost: &Cost,
+        inodes: &[&'f Inode],
+        work: impl Fn(&mut Change<'f>, &mut States<'f>) -> Result<R>,
+    ) -> Result<R> {
         if self.writes.is_closed() {
             return Err(Condition::ReadOnly.into());
         }
-        let lock = || States::lock(inodes);
-        let done = match self.context.change(cost, lock, &work) {
-            Err(error) if has_more_space(self, &error) => self.context.change(cost, lock, work)?,
-            done => done?,
+        let forget = || inodes.iter().for_each(|inode| inode.sound.forget());
+        let is_again = Cell::new(false);
+        let lock = || {
+            if is_again.replace(true) {
+                forget();
+            }
+            States::lock(inodes)
         };
+        let done = self.context.change(cost, lock, work);
+        let done = done.inspect_err(|_| forget())?;
         let mut states = done.locked;
         states.committed(&self.context, done.sequence, &done.changed)?;
         Ok(done.result)

@@ -380,6 +380,7 @@ pub fn append_entry(
         free_regions(bytes, DataKind::Data, geometry)
             .is_some_and(|free| has_best_of(bytes, &free) == Some(true))
     };
+    // A corrupt filesystem may map the block twice, and have it changed as another one.
     let was_sound = cfg!(debug_assertions) && is_sound(bytes);
     put_free(bytes, start, left)?;
     note_region(within, start, left);
