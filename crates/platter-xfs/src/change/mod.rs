@@ -28,7 +28,7 @@ use crate::txn::{BlockType, FoundInode, InodePlace, Log, NewBytes, NewImage, Tra
 pub use claim::{Goal, claim, unclaim};
 pub use cost::Cost;
 pub use inodes::NewInode;
-pub use release::{Unmapped, free_mapping, owner_of, unmap};
+pub use release::{Unmapped, add_owner, free_mapping, owner_of, unmap};
 
 /// A change of the filesystem, which has the groups that it looks at.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl FsContext {
     }
 
     /// Blocks that were reserved are free again.
-    fn return_reserved(&self, count: u64) {
+    pub(crate) fn return_reserved(&self, count: u64) {
         if count > 0 {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.mount().free_blocks().add(count);

@@ -45,6 +45,14 @@ pub fn owner_of(
     (ag, owner)
 }
 
+/// Adds the owner of blocks that the data fork of a file maps to the reverse map.
+pub fn add_owner(change: &mut Change<'_>, mapping: &Mapping, inode: InodeNr) -> Result<()> {
+    let (ag, owner) = owner_of(mapping, inode, ForkKind::Data, change.geometry());
+    let mut group = change.groups.get(ag)?;
+    space::fill_free_list(&mut group)?;
+    rmap::add(&mut group, &owner)
+}
+
 /// Frees the blocks of a mapping that is gone, unless others share them.
 pub fn free_mapping(
     groups: &mut Groups,

@@ -13,8 +13,7 @@ use super::create::{self, INHERITED, INHERITED_BY_DIRECTORIES, TREE_BLOCKS};
 use super::names::{NAME_COST, change_directory};
 use super::state::{States, Times, touch};
 use super::{Inode, SuperBlock, parents};
-use crate::ag::{rmap, space};
-use crate::change::{self, Change, Cost, Goal, owner_of, unclaim};
+use crate::change::{self, Change, Cost, Goal, add_owner, unclaim};
 use crate::directory::change::NewEntry;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::extent::MAPPING_LEN_MAX;
@@ -27,7 +26,7 @@ use crate::space::Claim;
 const FILES_MAX: usize = 32;
 
 /// Blocks for contents: reserved, and claimed until they are mapped.
-struct Place<'s> {
+struct Reservation<'s> {
     superblock: &'s SuperBlock,
     claim: Option<Claim>,
     reserved: Cell<u64>,
@@ -43,8 +42,17 @@ pub(super) fn create_together(directory: &Inode, files: &[WholeFile<'_>]) -> usi
     if !takes_whole_files(directory) {
         return 0;
     }
-    let made = vacant(directory, files).and_then(|files| make_all(directory, files));
-    made.unwrap_or_default()
+    let Ok(mut files) = vacant(directory, files) else {
+        return 0;
+    };
+    // Where there is no space for all, there may be for some.
+    while !files.is_empty() {
+        if let Ok(made) = make_all(directory, files) {
+            return made;
+        }
+        files = &files[..files.len() / 2];
+    }
+    0
 }
 
 /// Whether new files need no more than an inode, a name, and blocks of their own.
@@ -76,8 +84,8 @@ fn vacant<'w, 'a>(directory: &Inode, files: &'w [WholeFile<'a>]) -> Result<&'w [
     Ok(&files[..count])
 }
 
-impl<'s> Place<'s> {
-    /// A place for the contents of the first files, and how many those are.
+impl<'s> Reservation<'s> {
+    /// Blocks for the contents of the first files, and how many files those are.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -87,19 +95,19 @@ impl<'s> Place<'s> {
         let blocks = blocks.take_while(|&blocks| u64::from(blocks) <= MAPPING_LEN_MAX);
         let all = blocks.clone().fold(0, u32::saturating_add);
         let superblock = &directory.superblock;
-        let mut place = Self {
+        let mut reservation = Self {
             superblock,
             claim: None,
             reserved: Cell::new(0),
         };
         if all == 0 {
-            return Ok((place, blocks.count()));
+            return Ok((reservation, blocks.count()));
         }
         let floor = context.space().floor();
         if !context.mount().free_blocks().try_sub(all.into(), floor) {
             return Err(Condition::NoSpace.into());
         }
-        place.reserved.set(all.into());
+        reservation.reserved.set(all.into());
         let (group, _) = context.geometry().split_inode(directory.number);
         let claim = change::claim(context, all, &Goal { at: None, group })?;
         let (mut count, mut used) = (0, 0);
@@ -110,12 +118,12 @@ impl<'s> Place<'s> {
             }
             (count, used) = (count + 1, end);
         }
-        place.claim = Some(claim);
-        place.shorten(used);
-        Ok((place, count))
+        reservation.claim = Some(claim);
+        reservation.shorten(used);
+        Ok((reservation, count))
     }
 
-    /// Drops what is claimed and reserved beyond so many blocks.
+    /// Returns what is claimed and reserved beyond so many blocks.
     fn shorten(&mut self, count: u32) {
         let Some(claim) = self.claim.take() else {
             return;
@@ -139,8 +147,8 @@ impl<'s> Place<'s> {
         }
         self.reserved.set(self.reserved.get() - count);
         let context = &self.superblock.context;
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        context.mount().free_blocks().add(count);
+        context.return_reserved(count);
+        // Other writers may have failed for want of them.
         context.space().note_returned();
     }
 
@@ -167,7 +175,7 @@ impl<'s> Place<'s> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim {
             unclaim(&self.superblock.context, claim);
@@ -210,23 +218,19 @@ fn cost(directory: &Inode, files: u32) -> Cost {
 
 fn make_all(directory: &Inode, files: &[WholeFile<'_>]) -> Result<usize> {
     let superblock = &directory.superblock;
-    let context = directory.context();
-    let (mut place, count) = Place::new(directory, files)?;
+    let (mut reservation, count) = Reservation::new(directory, files)?;
     let files = &files[..count];
-    if superblock.writes.is_closed() || files.is_empty() {
+    if files.is_empty() {
         return Ok(0);
     }
-    place.write(files)?;
+    reservation.write(files)?;
     let cost = cost(directory, u32::try_from(count).unwrap_or(u32::MAX));
-    let lock = || States::lock(&[directory]);
-    let claim = place.claim;
-    let made = context.change(&cost, lock, |changing, states| {
-        changing.keep_reserved(place.reserved.take());
+    let claim = reservation.claim;
+    superblock.change_once(&cost, &[directory], |changing, states| {
+        changing.keep_reserved(reservation.reserved.take());
         make_whole_files(directory, changing, states, (files, claim))
     })?;
-    place.claim = None;
-    let mut states = made.locked;
-    states.committed(context, made.sequence, &made.changed)?;
+    reservation.claim = None;
     Ok(count)
 }
 
@@ -314,10 +318,7 @@ fn map(changing: &mut Change<'_>, edit: &mut InodeEdit, blocks: Claim) -> Result
         is_unwritten: false,
     };
     let mut fork = ForkEdit::open(&edit.fork(ForkKind::Data)?, number, geometry)?;
-    let (ag, owner) = owner_of(&mapping, number, ForkKind::Data, geometry);
-    let mut group = changing.groups.get(ag)?;
-    space::fill_free_list(&mut group)?;
-    rmap::add(&mut group, &owner)?;
+    add_owner(changing, &mapping, number)?;
     fork.map(&mut changing.groups, mapping)?;
     fork.store(edit)?;
     edit.refresh(changing.geometry())

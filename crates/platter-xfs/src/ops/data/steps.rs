@@ -12,7 +12,7 @@ use super::super::state::InodeState;
 use super::super::state::{Times, touch};
 use super::placement::Claimed;
 use crate::ag::{rmap, space};
-use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of, unmap};
+use crate::change::{Change, Cost, Unmapped, add_owner, free_mapping, owner_of, unmap};
 use crate::file::{group_block, is_shared};
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::inode::{InodeFlags2, edit};
@@ -98,22 +98,14 @@ pub(super) fn reserve_blocks(
         count.is_ok_and(|count| free_blocks.try_sub(count, context.space().floor()))
     };
     let reserved = state.delayed.reserve(parts, converted, &tree, reserve);
-    return_reserved(file, reserved.ok_or(Condition::NoSpace)?);
+    context.return_reserved(reserved.ok_or(Condition::NoSpace)?);
     Ok(())
 }
 
 /// Drops marks and reservations of blocks.
 pub(super) fn forget(file: &Inode, state: &mut InodeState, blocks: Range<u64>) {
     let reserved = state.forget(file.context(), blocks);
-    return_reserved(file, reserved);
-}
-
-/// Blocks that were reserved are free again.
-fn return_reserved(file: &Inode, reserved: u64) {
-    if reserved > 0 {
-        let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
-        file.context().mount().free_blocks().add(reserved);
-    }
+    file.context().return_reserved(reserved);
 }
 
 /// Says in the inode that blocks beyond its end were asked for, which stay (`XFS_DIFLAG_PREALLOC`).
@@ -337,10 +329,7 @@ fn map_over(
     change.groups.take_claim(claim)?;
     let mut fork = open(change, edit)?;
     for mapping in mappings {
-        let (ag, owner) = owner_of(mapping, number, ForkKind::Data, change.geometry());
-        let mut group = change.groups.get(ag)?;
-        space::fill_free_list(&mut group)?;
-        rmap::add(&mut group, &owner)?;
+        add_owner(change, mapping, number)?;
         let gone = fork.unmap(&mut change.groups, mapping.offset, mapping.count)?;
         for gone in gone {
             free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, shares))?;
