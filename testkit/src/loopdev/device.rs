@@ -63,7 +63,7 @@ impl LoopDevice {
     }
 
     /// Detaches it, and returns when the image is not attached any more: a program that looks at all devices keeps it
-    /// for a moment.
+    /// for a moment. After a minute that is an error.
     pub fn detach(self, image: &Path) -> Result<()> {
         let image = image.canonicalize()?;
         let name = self.path.file_name().context("a device's name")?;
