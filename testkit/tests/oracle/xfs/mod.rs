@@ -10,6 +10,7 @@ mod needs_repair;
 mod printed;
 mod version4;
 mod writing;
+mod whole_files;
 mod sharing;
 mod growth;
 mod resized;

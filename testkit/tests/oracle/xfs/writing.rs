@@ -7,7 +7,7 @@ use platter::{ImageSpec, MountOptions, OpenOptions, Volume, WriteOptions};
 use platter_ondisk::Locus;
 use platter_vfs::{
     Condition, Context, CreateKind, DirCursor, Error, FallocateMode, Inode, Name, RenameMode,
-    SetAttr, Timestamp, WholeFile, XattrMode, inode::read_dir_all,
+    SetAttr, XattrMode, inode::read_dir_all,
 };
 use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
 use platter_xfs::txn::{LogDevice, LogState, find_position};
@@ -19,7 +19,7 @@ use testkit::subject::devices_of_files;
 use zerocopy::FromBytes;
 
 /// Options of `mkfs.xfs`, and how many names its directory gets.
-const SHAPES: &[(&str, &[&str], usize)] = &[
+pub(super) const SHAPES: &[(&str, &[&str], usize)] = &[
     ("default", &[], 700),
     ("rmapbt", &["-m", "rmapbt=1"], 400),
     (
@@ -553,89 +553,4 @@ fn threads_that_change_several_groups_do_not_deadlock() {
     drop(volume);
     assert_clean(&image, ("four groups", "four threads"));
     assert_equal(&image, ("four groups", "four threads"));
-}
-
-/// Files that are made as a whole, and the same made step by step, take as many blocks.
-#[test]
-fn xfs_files_are_made_as_a_whole_as_step_by_step() {
-    let lens = [0, 1, 1024, 4096, 5000, 12_288, 40_000, 200_000];
-    let contents: Vec<Vec<u8>> = lens.map(|len| vec![b'c'; len]).into();
-    let names: Vec<String> = (0..500).map(|number| format!("file {number}")).collect();
-    let files: Vec<WholeFile<'_>> = names
-        .iter()
-        .zip(0..)
-        .map(|(text, number): (_, u32)| WholeFile {
-            name: name(text),
-            uid: number,
-            gid: 70_000 + number,
-            permissions: 0o4000 | (number % 0o1000),
-            modified: Timestamp {
-                seconds: number.into(),
-                nanoseconds: number,
-            },
-            contents: &contents[number as usize % lens.len()],
-        })
-        .collect();
-    for (shape, options, _) in SHAPES {
-        let image = tempfile::NamedTempFile::new().unwrap();
-        let image = image.path();
-        xfs::make(image, 600 << 10, options).unwrap();
-        let volume = open(image);
-        let fs = volume.filesystem();
-        let root = fs.root().unwrap();
-        let make_dir = |text: &str| {
-            let context = Context::root();
-            let made = root.create(&context, name(text), CreateKind::Directory, 0o755);
-            made.unwrap()
-        };
-        let (together, alone) = (make_dir("together"), make_dir("alone"));
-        fs.sync().unwrap();
-        let before = fs.stat_fs().unwrap();
-        together.create_whole(&files).unwrap();
-        let after = fs.stat_fs().unwrap();
-        let blocks =
-            |file: &WholeFile<'_>| file.contents.len().div_ceil(after.block_bytes as usize);
-        let data: usize = files.iter().map(blocks).sum();
-        let taken = before.blocks_free - after.blocks_free;
-        // Inodes, names, and what the trees grow by.
-        let others = 500 * 1024 / u64::from(after.block_bytes);
-        assert!(taken.abs_diff(data as u64) < others, "{shape}: {taken}");
-        for file in &files {
-            file.make_in(&*alone).unwrap();
-        }
-        drop((together, alone, root));
-        volume.close().unwrap();
-        let volume = open(image);
-        let root = volume.filesystem().root().unwrap();
-        let [together, alone] = ["together", "alone"].map(|dir| root.lookup(name(dir)).unwrap());
-        for file in &files {
-            let [one, other] = [&together, &alone].map(|dir| dir.lookup(file.name).unwrap());
-            let [found, expected] = [&one, &other].map(|inode| inode.attr().unwrap());
-            assert_eq!(found.uid, expected.uid);
-            assert_eq!(found.gid, expected.gid);
-            assert_eq!(found.permissions, expected.permissions);
-            assert_eq!(found.modified, expected.modified);
-            assert_eq!(found.accessed, expected.accessed);
-            assert_eq!((found.links, found.flags), (1, expected.flags));
-            assert_eq!(found.sectors, expected.sectors, "{shape}");
-            let mut read = vec![0; file.contents.len()];
-            assert_eq!(one.read_at(0, &mut read).unwrap(), read.len());
-            assert!(read == file.contents, "{shape}");
-        }
-        // A name that is there ends them, and those before it are made.
-        let context = Context::root();
-        let part = root.create(&context, name("part"), CreateKind::Directory, 0o755);
-        let part = part.unwrap();
-        let taken = files[7].name;
-        let there = part.create(&Context::root(), taken, CreateKind::Fifo, 0o600);
-        there.unwrap();
-        let unmade = part.create_whole(&files[..20]).unwrap_err();
-        assert_eq!(unmade.index, 7);
-        assert!(matches!(unmade.error, Error::Condition(Condition::Exists)));
-        assert!(part.lookup(files[6].name).is_ok() && part.lookup(files[8].name).is_err());
-        drop((together, alone, part, root));
-        volume.close().unwrap();
-        assert_clean(image, (shape, "whole files"));
-        assert_equal(image, (shape, "whole files"));
-    }
 }
