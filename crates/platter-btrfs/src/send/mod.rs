@@ -36,6 +36,9 @@ use side::Side;
 
 pub use side::DataSource;
 
+/// Directories that a stream keeps in memory at once: each takes about 100 bytes.
+const DIRS_MAX: usize = 1 << 20;
+
 /// Makes one stream.
 struct Sender<'c, 'o> {
     /// What the receiver has.
@@ -49,7 +52,7 @@ struct Sender<'c, 'o> {
     /// Fails where a tree that the stream is made from is not any more what it was.
     unchanged: &'o dyn Fn() -> Result<()>,
     clones: Clones,
-    /// Directories that have a name in the root directory for some time.
+    /// Directories that have a name in the root directory for some time; at most [`DIRS_MAX`], with `dead_dirs`.
     moved: BTreeMap<u64, Vec<u8>>,
     /// None, for paths that are final.
     nothing_moved: BTreeMap<u64, Vec<u8>>,
@@ -134,6 +137,17 @@ fn unsupported(feature: String) -> Error {
     .into()
 }
 
+/// # Errors
+/// `Unsupported` where a stream that keeps so many directories in memory can keep no other one.
+fn refuse_if_full(dirs: usize) -> Result<()> {
+    if dirs >= DIRS_MAX {
+        return Err(unsupported(format!(
+            "a send stream that moves or deletes more than {DIRS_MAX} directories"
+        )));
+    }
+    Ok(())
+}
+
 /// The error of an inode without the names that its item counts.
 fn missing(side: &Side<'_>, number: u64) -> Error {
     let locus = Locus::tree(side.subvolume.id.0).of_inode(number);
@@ -141,6 +155,20 @@ fn missing(side: &Side<'_>, number: u64) -> Error {
 }
 
 impl Sender<'_, '_> {
+    /// Remembers the name in the root directory that a directory has for some time.
+    fn add_moved(&mut self, number: u64, name: Vec<u8>) -> Result<()> {
+        refuse_if_full(self.moved.len() + self.dead_dirs.len())?;
+        self.moved.insert(number, name);
+        Ok(())
+    }
+
+    /// Remembers a deleted directory.
+    fn add_dead_dir(&mut self, depth: usize, number: u64) -> Result<()> {
+        refuse_if_full(self.moved.len() + self.dead_dirs.len())?;
+        self.dead_dirs.push((depth, number));
+        Ok(())
+    }
+
     fn put(&mut self, command: &Command<'_>) -> Result<()> {
         self.commands += 1;
         self.out.put(command)
@@ -257,5 +285,23 @@ impl Sender<'_, '_> {
         }
         attributes::send_before_contents(self, &mut attributes)?;
         attributes::send_after_contents(self, &mut attributes, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_a_stream_remembers_are_limited() {
+        refuse_if_full(0).unwrap();
+        refuse_if_full(DIRS_MAX - 1).unwrap();
+        let refused = refuse_if_full(DIRS_MAX).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        assert!(
+            refused
+                .to_string()
+                .contains("more than 1048576 directories")
+        );
     }
 }

@@ -136,13 +136,13 @@ fn remove_names_of(sender: &mut Sender<'_, '_>, number: u64, versions: &Versions
     if item.kind == FileKind::Directory {
         if !versions.stays {
             let depth = old.depth(number)?;
-            sender.dead_dirs.push((depth, number));
+            sender.add_dead_dir(depth, number)?;
         } else if let Some(link) = gone.next() {
             let path = path_now(sender, &old, link)?;
             let name = passing_name(sender, number, item)?;
             let to = &name;
             sender.put(&Command::Rename { path: &path, to })?;
-            sender.moved.insert(number, name);
+            sender.add_moved(number, name)?;
         }
         return Ok(());
     }
@@ -196,7 +196,7 @@ fn make_dir(sender: &mut Sender<'_, '_>, number: u64, versions: &Versions) -> Re
         path_now(sender, &sender.new, &link)?
     } else {
         let name = passing_name(sender, number, item)?;
-        sender.moved.insert(number, name.clone());
+        sender.add_moved(number, name.clone())?;
         name
     };
     sender.put(&Command::MakeDir {
