@@ -33,7 +33,7 @@ pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::attr_versions::{AttrChange, AttrVersion, AttrVersions};
 use crate::node::{Known, NodeId, NodeTable};
 use crate::statistics::Counters;
-use crate::{MountOptions, Operation};
+use crate::{ErrorSink, MountOptions, Operation};
 
 /// The answer to a request.
 pub(crate) type Answer<T> = Result<T, Errno>;
@@ -408,12 +408,17 @@ impl Server {
     }
 
     fn refuse(&self, error: &Error) -> Errno {
-        match (error, &self.options.on_error) {
-            (Error::Condition(_), _) | (_, None) => {}
-            (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_), Some(sink)) => {
-                sink.report(error);
-            }
-        }
+        report(self.options.on_error.as_ref(), error);
         error.errno()
+    }
+}
+
+/// Reports an error that is more than an ordinary refusal.
+fn report(sink: Option<&ErrorSink>, error: &Error) {
+    match (error, sink) {
+        (Error::Condition(_), _) | (_, None) => {}
+        (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_), Some(sink)) => {
+            sink.report(error);
+        }
     }
 }

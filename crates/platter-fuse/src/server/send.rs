@@ -18,7 +18,8 @@ use zerocopy::IntoBytes;
 use super::caller::Process;
 use super::devices::Failure;
 use super::subvolumes::rooted;
-use super::{Answer, Caller, Server};
+use super::{Answer, Caller, Server, report};
+use crate::ErrorSink;
 use crate::ioctl::{ENDED, SendCommand, SendPiece, SendStart, argument};
 
 /// Streams at once.
@@ -107,17 +108,32 @@ fn start(server: &Server, caller: Caller, inode: &dyn Inode, asked: &SendStart) 
     let id = rooted(server, subvolumes, inode)?;
     let mut options = asked.options()?;
     let fs = Arc::clone(&server.fs);
+    let sink = server.options.on_error.clone();
     let number = server.sends.start(caller.process()?, move |stream| {
         options.cancellation = Some(Arc::<Stream>::clone(stream));
         let subvolumes = fs.subvolumes().ok_or(Condition::NotSupported)?;
         let sent = subvolumes.send(id, &options, &mut Output(stream));
-        sent.map_err(|error| failure(&error))
+        outcome(sent, stream, sink.as_ref())
     })?;
     let answer = SendStart {
         stream: number,
         ..*asked
     };
     Ok(answer.as_bytes().to_vec())
+}
+
+/// What became of a stream. An error that is more than an ordinary refusal is reported, unless the stream was cancelled.
+fn outcome(
+    sent: platter_vfs::Result<()>,
+    stream: &Stream,
+    sink: Option<&ErrorSink>,
+) -> Result<(), Failure> {
+    sent.map_err(|error| {
+        if !stream.has_ended() {
+            report(sink, &error);
+        }
+        failure(&error)
+    })
 }
 
 /// Why a stream was not made, in words that say what to do where that is known.
@@ -331,6 +347,8 @@ impl Write for Output<'_> {
 mod tests {
     use std::process::{Child, Command};
 
+    use platter_vfs::Unsupported;
+
     use super::*;
 
     /// A process, as the caller of requests.
@@ -475,6 +493,35 @@ mod tests {
         let refused = failure(&Condition::NotPermitted.into());
         assert_eq!(refused.errno, Errno::PERM);
         assert_eq!(refused.message, "operation not permitted");
+    }
+
+    #[test]
+    fn errors_of_streams_are_reported_unless_cancelled() {
+        let reported = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&reported);
+        let sink = ErrorSink::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let streams = SendStreams::default();
+        let number = begin(&streams, |_| Ok(()));
+        let stream = streams.get(number).unwrap();
+        let fail = |error: Error| {
+            assert!(outcome(Err(error), &stream, Some(&sink)).is_err());
+            reported.load(Ordering::Relaxed)
+        };
+        let unsupported = || -> Error {
+            Unsupported {
+                filesystem: "btrfs",
+                feature: "a test".to_owned(),
+                reason: None,
+            }
+            .into()
+        };
+        assert_eq!(fail(Condition::NotPermitted.into()), 0);
+        assert_eq!(fail(unsupported()), 1);
+        stream.cancel();
+        assert_eq!(fail(unsupported()), 1);
+        wait_until(|| is_over(&streams));
     }
 
     #[test]
