@@ -206,7 +206,8 @@ pub trait Subvolumes: Send + Sync + Debug {
     ///
     /// # Errors
     /// `NotPermitted` where one of them is not read-only; `NotFound`; those of `out`; `WouldBlock` where one of them
-    /// changed while it was sent, by what began before it was read-only: it can be sent again.
+    /// changed while it was sent, by what began before it was read-only, or is a snapshot that is being made: it can be
+    /// sent again.
     fn send(&self, id: u64, options: &SendOptions, out: &mut dyn Write) -> Result<()> {
         let _ = (id, options, out);
         not_supported()

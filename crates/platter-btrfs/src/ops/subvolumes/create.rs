@@ -10,6 +10,7 @@ use platter_vfs::{
     Condition, Context, CreateKind, Error, FileKind, Inode, InodeId, Name, Result, XattrMode,
 };
 
+use super::in_use::SnapshotInMaking;
 use super::names;
 use crate::inode;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
@@ -220,7 +221,9 @@ pub(super) fn create_snapshot(
     context.forget_root_item(id);
     let made = context.subvolume(id)?.ok_or(Condition::Stale)?;
     // What has no name in the source has no user in the snapshot, which is not sent before it is gone.
-    orphans::clean_up_subvolume(superblock, &made)?;
+    let in_making = SnapshotInMaking::begin(superblock.in_use.get_or_add(&made));
     drop(changing);
+    orphans::clean_up_subvolume(superblock, &made)?;
+    drop(in_making);
     root_directory(superblock, id)
 }

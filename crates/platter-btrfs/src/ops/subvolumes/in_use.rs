@@ -19,6 +19,8 @@ pub(in crate::ops) struct InUse {
     is_deleted: AtomicBool,
     /// Send streams that are made with it.
     sends: AtomicUsize,
+    /// A snapshot that still has files without names.
+    is_being_made: AtomicBool,
 }
 
 /// A read-only subvolume that a send stream is made with: meanwhile it is not deleted, and takes no changes.
@@ -36,6 +38,24 @@ impl SendInProgress {
 impl Drop for SendInProgress {
     fn drop(&mut self) {
         self.0.sends.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A snapshot whose files without names are deleted: no send stream is begun with it meanwhile.
+#[derive(Debug)]
+pub(in crate::ops) struct SnapshotInMaking(Arc<InUse>);
+
+impl SnapshotInMaking {
+    /// The caller keeps the snapshot from being sent.
+    pub(in crate::ops) fn begin(snapshot: Arc<InUse>) -> Self {
+        snapshot.is_being_made.store(true, Ordering::Release);
+        Self(snapshot)
+    }
+}
+
+impl Drop for SnapshotInMaking {
+    fn drop(&mut self) {
+        self.0.is_being_made.store(false, Ordering::Release);
     }
 }
 
@@ -68,6 +88,11 @@ impl InUse {
     /// Whether it was deleted: its inodes in use are still read, and not changed.
     pub(in crate::ops) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a snapshot that is [being made](SnapshotInMaking).
+    pub(in crate::ops) fn is_being_made(&self) -> bool {
+        self.is_being_made.load(Ordering::Acquire)
     }
 }
 
@@ -104,6 +129,7 @@ impl SubvolumesInUse {
             is_read_only: AtomicBool::new(subvolume.is_read_only()),
             is_deleted: AtomicBool::new(false),
             sends: AtomicUsize::new(0),
+            is_being_made: AtomicBool::new(false),
         });
         table.insert(subvolume.id, Arc::downgrade(&added));
         added

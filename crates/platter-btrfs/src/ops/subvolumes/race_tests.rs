@@ -7,13 +7,16 @@ use std::thread;
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{BlockDevice, Operation};
 use platter_cache::MemoryBudget;
+use platter_vfs::subvolumes::SendOptions;
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Inode, InodeId, Name, RenameMode, Result,
     Subvolumes, SystemClock,
 };
 
 use super::MountedSubvolumes;
+use super::in_use::SnapshotInMaking;
 use crate::mount::{Btrfs, MountOptions};
+use crate::ondisk::TreeId;
 use crate::ops::{SuperBlock, dead_subvolumes};
 use crate::txn::tests::image::Pool;
 
@@ -135,6 +138,35 @@ fn subvolume_is_not_put_into_one_that_goes() {
     }
     assert!(refused > 0);
     drop((root, from, source));
+    mounted.unmount().unwrap();
+    drop((ops, mounted));
+    pool.assert_clean();
+}
+
+#[test]
+fn snapshot_is_not_sent_before_it_is_made() {
+    let pool = pool();
+    let mounted = mount(&pool.devices());
+    let root = mounted.root().unwrap();
+    let fs = mounted.super_block();
+    let ops = MountedSubvolumes(Arc::clone(fs));
+    let context = Context::root();
+    let source = ops.create(&context, root.id(), name("source")).unwrap();
+    let made = ops.snapshot(&context, source.id().tree, root.id(), name("snap"), true);
+    let id = made.unwrap().id().tree;
+    let send = || {
+        let mut sent = Vec::new();
+        ops.send(id, &SendOptions::default(), &mut sent)
+    };
+    let found = fs.context().subvolume(TreeId(id)).unwrap().unwrap();
+    let in_making = SnapshotInMaking::begin(fs.in_use.get_or_add(&found));
+    let refused = send();
+    assert!(is(&refused, Condition::WouldBlock), "{refused:?}");
+    // Others change meanwhile.
+    let other = ops.create(&context, root.id(), name("other")).unwrap();
+    drop(in_making);
+    send().unwrap();
+    drop((other, source, root));
     mounted.unmount().unwrap();
     drop((ops, mounted));
     pool.assert_clean();

@@ -60,6 +60,9 @@ fn with_each_once(id: TreeId, options: &SendOptions) -> SendOptions {
 }
 
 /// Keeps subvolumes as they are, which are read-only.
+///
+/// # Errors
+/// `WouldBlock` for a snapshot that is being made.
 fn begin(superblock: &SuperBlock, ids: &[TreeId]) -> Result<Vec<SendInProgress>> {
     let _changing = superblock.subvolume_changes.lock();
     let begin = |id: &TreeId| {
@@ -69,6 +72,9 @@ fn begin(superblock: &SuperBlock, ids: &[TreeId]) -> Result<Vec<SendInProgress>>
             return Err(Condition::NotPermitted.into());
         }
         let subvolume = superblock.in_use.get_or_add(&found);
+        if subvolume.is_being_made() {
+            return Err(Condition::WouldBlock.into());
+        }
         Ok(SendInProgress::begin(subvolume))
     };
     ids.iter().map(begin).collect()
