@@ -98,16 +98,23 @@ pub(super) fn source(path: &Path) -> Option<Vec<u8>> {
     mount(path).map(|mount| mount.source.as_bytes().to_vec())
 }
 
-/// Whether an open file is one that the filesystem of a mount is in, or may be: its server locks those.
+/// Whether an open file is the one that the filesystem of a mount is in, as far as that is known.
+///
+/// # Errors
+/// That another process has locked the file: the server of the mount locks all of its images.
 pub(super) fn is_image_of(dir: &Path, file: &fs::File) -> io::Result<bool> {
-    if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        return Ok(true);
-    }
-    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
     let found = file.metadata()?;
     let spec = source(dir).and_then(|source| ImageSpec::parse(OsStr::from_bytes(&source)).ok());
     let image = spec.and_then(|spec| fs::metadata(spec.image).ok());
-    Ok(image.is_some_and(|image| (image.dev(), image.ino()) == (found.dev(), found.ino())))
+    if image.is_some_and(|image| (image.dev(), image.ino()) == (found.dev(), found.ino())) {
+        return Ok(true);
+    }
+    if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        let text = "is locked by another process, and may be the image that is read from";
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+    }
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+    Ok(false)
 }
 
 /// The directory of a path.

@@ -228,9 +228,14 @@ fn subvolumes_of_two_mounts_are_not_in_one_stream() {
     fs::create_dir(workshop.path("other")).unwrap();
     workshop.read(&["mount", "copy.img", "other"]);
     let ran = workshop.run(&["send", "mnt/second", "-p", "other/first", "-f", "stream"]);
+    // The image of another mount is not taken for that of this one.
+    let locked = workshop.refused(&["send", "mnt/second", "-f", "copy.img"]);
     workshop.read(&["umount", "other"]);
     let message = "platter: other/first: is not in the mount of the subvolume that is sent\n";
     assert_eq!((ran.status, &*ran.err), (2, message));
+    let message =
+        "copy.img: is locked by another process, and may be the image that is read from\n";
+    assert_eq!(locked, format!("platter: {message}"));
     drop(mounted);
 }
 
