@@ -23,6 +23,6 @@ pub use attach::AttachError;
 pub use control::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal, DevicesReport};
 pub use ioctl::MountReport;
 pub use options::{DeviceOpener, ErrorSink, MountOptions, OptionError};
-pub use send_stream::SendFailure;
+pub use send_stream::{SendFailure, SendStream};
 pub use session::{Ended, MountError, Notifier, Session, Unmounter, Watch, mount};
 pub use statistics::{Operation, Statistics};

@@ -40,33 +40,37 @@ impl From<Errno> for SendFailure {
     }
 }
 
-/// A stream that the filesystem makes; without this, it stops.
-struct Stream<'c> {
+/// A stream in progress. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct SendStream<'c> {
     control: &'c Control,
     number: u64,
 }
 
 impl Control {
-    /// Writes the subvolume whose root directory this is to `out` as a send stream. It is read-only, as are those that
-    /// the options name, and stays so meanwhile. Only platter sends so.
+    /// Begins a send stream of the subvolume whose root directory this is. The subvolume is read-only, as are those that
+    /// the options name, and stays so until the stream ends. Only platter sends so.
     ///
     /// # Errors
     /// `EINVAL` where the directory is not the root directory of a subvolume, `EPERM` for what is not read-only, and for
     /// callers other than the administrator; `EBUSY` while too many are sent; `ENOTTY` where the filesystem has none.
-    pub fn send(&self, options: &SendOptions, out: &mut dyn Write) -> Result<(), SendFailure> {
+    pub fn start_send(&self, options: &SendOptions) -> io::Result<SendStream<'_>> {
         let mut start = SendStart::new(options)?;
         let command = Command::Send(SendCommand::Start);
         call(self, command.number(), start.as_mut_bytes())?;
-        let stream = Stream {
+        Ok(SendStream {
             control: self,
             number: start.stream,
-        };
-        stream.copy_to(out)
+        })
     }
 }
 
-impl Stream<'_> {
-    fn copy_to(&self, out: &mut dyn Write) -> Result<(), SendFailure> {
+impl SendStream<'_> {
+    /// Writes the whole stream to `out`.
+    ///
+    /// # Errors
+    /// What the filesystem refused the stream for, or could not go on for, after what was made before; those of `out`.
+    pub fn copy_to(self, out: &mut dyn Write) -> Result<(), SendFailure> {
         let command = Command::Send(SendCommand::Read);
         let mut piece = SendPiece::request(self.number, 0);
         let (mut offset, mut pause) = (0, PAUSE_MIN);
@@ -96,7 +100,7 @@ impl Stream<'_> {
     }
 }
 
-impl Drop for Stream<'_> {
+impl Drop for SendStream<'_> {
     fn drop(&mut self) {
         let command = Command::Send(SendCommand::End);
         // One that was read to its end is gone. Of others, the filesystem sees the end of this process.

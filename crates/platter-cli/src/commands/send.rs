@@ -101,9 +101,12 @@ impl Send {
             no_data: self.no_data,
             cancellation: None,
         };
+        let started = root.start_send(&options);
+        let stream = started.map_err(|error| mounted::named(dir, &error))?;
+        // A file that is there stays as it is where no stream is begun.
         let mut out =
             self.open_output(|path| create_unless(path, |file| mounted::is_image_of(dir, file)))?;
-        let sent = root.send(&options, &mut out);
+        let sent = stream.copy_to(&mut out);
         sent.map_err(|failure| self.name_failure(failure))
     }
 

@@ -202,9 +202,13 @@ fn mounts_refuse_to_send_what_images_refuse() {
     }
     let printed = as_user(
         &workshop,
-        "if platter send mnt/first -f own 2>message; then exit 9; fi; cat message; cat own\n",
+        "echo before > own\n\
+         if platter send mnt/first -f own 2>message; then exit 9; fi; cat message own\n",
     );
-    assert_eq!(printed, "platter: mnt/first: operation not permitted\n");
+    assert_eq!(
+        printed,
+        "platter: mnt/first: operation not permitted\nbefore\n"
+    );
     workshop.unmount_and_check(mounted);
     workshop.read(&["mount", "disk.img", "mnt"]);
     let mounted = Mounted(&workshop);
