@@ -28,6 +28,10 @@ const STREAMS_MAX: usize = 16;
 /// Bytes of a stream that wait for its caller.
 const UNREAD_BYTES_MAX: usize = 512 << 10;
 
+/// What `WouldBlock` means: any of the subvolumes may be the one.
+const CHANGED: &str =
+    "a subvolume of the stream changed while it was sent, or is being made; send it again";
+
 /// How often a thread looks whether its caller ended.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -132,24 +136,18 @@ fn outcome(
         if !stream.has_ended() {
             report(sink, &error);
         }
-        failure(&error)
+        failure(error)
     })
 }
 
 /// Why a stream was not made, in words that say what to do where that is known.
-fn failure(error: &Error) -> Failure {
-    let message = match error {
-        Error::Condition(Condition::WouldBlock) => {
-            "changed while it was sent; send it again".to_owned()
-        }
-        Error::Condition(_) | Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_) => {
-            error.to_string()
-        }
-    };
-    Failure {
-        errno: error.errno(),
-        message,
+fn failure(error: Error) -> Failure {
+    let is_changed = matches!(error, Error::Condition(Condition::WouldBlock));
+    let mut failure = Failure::from(error);
+    if is_changed {
+        CHANGED.clone_into(&mut failure.message);
     }
+    failure
 }
 
 impl SendStreams {
@@ -487,10 +485,10 @@ mod tests {
 
     #[test]
     fn failure_says_that_a_subvolume_changed() {
-        let changed = failure(&Condition::WouldBlock.into());
+        let changed = failure(Condition::WouldBlock.into());
         assert_eq!(changed.errno, Errno::AGAIN);
-        assert!(changed.message.contains("changed while it was sent"));
-        let refused = failure(&Condition::NotPermitted.into());
+        assert_eq!(changed.message, CHANGED);
+        let refused = failure(Condition::NotPermitted.into());
         assert_eq!(refused.errno, Errno::PERM);
         assert_eq!(refused.message, "operation not permitted");
     }
