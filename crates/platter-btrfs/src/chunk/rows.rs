@@ -478,7 +478,7 @@ impl RowWrite<'_> {
         let len = usize::try_from(columns.end - columns.start).unwrap_or_default();
         let roles = 0..self.chunk.stripes.len();
         let missing: Vec<usize> = roles.clone().filter(|it| self.is_missing(*it)).collect();
-        let is_data_missing = self.is_data_missing();
+        let is_data_missing = missing.iter().any(|role| *role < count);
         if is_data_missing && doubts.is_none() {
             return ParityCheck::Compared(Vec::new());
         }
@@ -492,17 +492,17 @@ impl RowWrite<'_> {
             }
             data.push(bytes);
         }
-        if is_data_missing {
+        if is_data_missing && let Some(doubts) = doubts {
             let is_doubted = |role: &usize| {
                 let bytes = data.get(*role).map(Vec::as_slice);
                 let bytes = bytes.filter(|_| !unreadable.contains(role));
-                doubts.is_some_and(|doubts| self.is_doubted(*role, columns, doubts, bytes))
+                self.is_doubted(*role, columns, doubts, bytes)
             };
             let present = roles.clone().filter(|role| !missing.contains(role));
             let doubted: Vec<usize> = present.filter(is_doubted).collect();
-            let Some(doubts) = doubts.filter(|_| !doubted.is_empty()) else {
+            if doubted.is_empty() {
                 return ParityCheck::Compared(Vec::new());
-            };
+            }
             for &role in missing.iter().filter(|role| **role < count) {
                 let rebuilt = self.rebuild_missing(role, columns, (&missing, &doubted), doubts);
                 match (rebuilt, data.get_mut(role)) {
