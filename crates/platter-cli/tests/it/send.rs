@@ -295,6 +295,7 @@ fn mount_is_used_while_a_stream_waits_for_its_reader() {
 fn stream_ends_with_its_reader_or_its_mount() {
     let workshop = Workshop::new();
     workshop.btrfs(LARGE);
+    let (closed, _) = Sending::begin(&workshop, &["pool.img:/snap"]).end();
     fs::create_dir(workshop.path("mnt")).unwrap();
     let mut server = Command::new("env");
     server.arg("--default-signal=TERM");
@@ -303,7 +304,11 @@ fn stream_ends_with_its_reader_or_its_mount() {
     let mut server = server.current_dir(workshop.path("")).spawn().unwrap();
     let mounted = Mounted(&workshop);
     let root = workshop.path("mnt/sub");
+    let mut attempts = 0;
     while !root.is_dir() {
+        attempts += 1;
+        let ended = server.try_wait().unwrap();
+        assert!(attempts < 6000 && ended.is_none(), "{ended:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
     let again = ["subvolume", "set-read-only", "--off", "mnt/snap"];
@@ -317,7 +322,8 @@ fn stream_ends_with_its_reader_or_its_mount() {
     workshop.read(&back);
     // Nothing reads from its pipe any more.
     let mut sending = Sending::begin(&workshop, &["mnt/snap"]);
-    let (_, message) = sending.end();
+    let (status, message) = sending.end();
+    assert_eq!(status, closed, "{message}");
     assert!(!message.contains("mnt/snap"), "{message}");
     wait_for(&workshop, &again);
     workshop.read(&back);

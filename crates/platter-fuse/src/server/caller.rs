@@ -333,8 +333,11 @@ mod tests {
         let process = caller.process().unwrap();
         assert!(!process.has_ended());
         child.kill().unwrap();
+        let mut attempts = 0;
         while !process.has_ended() {
-            std::thread::yield_now();
+            attempts += 1;
+            assert!(attempts < 30_000);
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         child.wait().unwrap();
         assert!(process.has_ended());
