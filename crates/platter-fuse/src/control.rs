@@ -7,7 +7,6 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
@@ -24,6 +23,8 @@ use crate::ioctl::{
     ReceivedSubvolume, ReportPage, SUBVOL_RDONLY, SubvolumeCommand, SubvolumeInfo, TrimRange,
     VolArgs, VolArgsV2, call, defragment_in_steps, text,
 };
+use crate::pause::Pause;
+use crate::refusal::Refusal;
 
 /// A directory of a mounted filesystem, which is asked for changes of that as a whole, and of subvolumes in the
 /// directory. The ioctls are those of Linux where it has some, so that a filesystem of the kernel takes them, too.
@@ -246,14 +247,13 @@ impl Control {
         let size_bytes = file.metadata()?.len();
         let compression = request.compression.as_deref();
         let step = |range: Range<u64>| -> Result<u64, Errno> {
-            let mut pause = PAUSE_MIN;
+            let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
             loop {
                 let mut asked = DefragmentStep::new(&range, request.extent_bytes, compression)?;
                 match call(file, Command::DefragmentStep.number(), asked.as_mut_bytes()) {
-                    Err(Errno::BUSY) => thread::sleep(pause),
+                    Err(Errno::BUSY) => pause.wait(),
                     called => return called.map(|()| asked.written_bytes),
                 }
-                pause = (pause * 2).min(PAUSE_MAX);
             }
         };
         let data = |from: u64| {
@@ -307,7 +307,7 @@ impl Control {
     ) -> Result<DevicesOutcome, DevicesRefusal> {
         let mut request = command.encode()?;
         self.ask(Command::Devices(ioctl::DevicesCommand::Start), &mut request)?;
-        let mut pause = PAUSE_MIN;
+        let mut pause = Pause::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             let mut status = DeviceStatus {
                 job: request.job,
@@ -332,8 +332,7 @@ impl Control {
                     &mut [0_u8; 0],
                 )?;
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause.wait();
         }
     }
 
@@ -431,13 +430,8 @@ pub enum DevicesRefusal {
     #[error(transparent)]
     Asking(#[from] io::Error),
     /// It failed.
-    #[error("{message}")]
-    Failed {
-        /// The number of the error.
-        errno: Errno,
-        /// In words.
-        message: String,
-    },
+    #[error(transparent)]
+    Failed(Refusal),
 }
 
 impl From<Errno> for DevicesRefusal {
@@ -503,11 +497,8 @@ impl DevicesCommand<'_> {
 /// What an answer says of a command that ended.
 fn outcome(status: &DeviceStatus) -> Result<DevicesOutcome, DevicesRefusal> {
     if status.errno != 0 {
-        let errno = i32::try_from(status.errno).map_err(|_| Errno::PROTO)?;
-        return Err(DevicesRefusal::Failed {
-            errno: Errno::from_raw_os_error(errno),
-            message: String::from_utf8_lossy(text(&status.error)?).into_owned(),
-        });
+        let refusal = Refusal::decode(status.errno, text(&status.error)?)?;
+        return Err(DevicesRefusal::Failed(refusal));
     }
     let is_cancelled = status.flags & CANCELLED != 0;
     let count = usize::try_from(status.counters).map_err(|_| Errno::PROTO)?;

@@ -16,6 +16,8 @@ mod server;
 mod transport;
 mod attach;
 mod session;
+mod pause;
+mod refusal;
 mod control;
 mod send_stream;
 
@@ -23,6 +25,7 @@ pub use attach::AttachError;
 pub use control::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal, DevicesReport};
 pub use ioctl::MountReport;
 pub use options::{DeviceOpener, ErrorSink, MountOptions, OptionError};
+pub use refusal::Refusal;
 pub use send_stream::{SendFailure, SendStream};
 pub use session::{Ended, MountError, Notifier, Session, Unmounter, Watch, mount};
 pub use statistics::{Operation, Statistics};

@@ -1,7 +1,6 @@
 //! Send streams of subvolumes of a mounted filesystem, as another process reads them.
 
 use std::io::{self, Write};
-use std::thread;
 use std::time::Duration;
 
 use platter_vfs::subvolumes::SendOptions;
@@ -10,6 +9,8 @@ use zerocopy::IntoBytes;
 
 use crate::control::Control;
 use crate::ioctl::{Command, SendCommand, SendPiece, SendStart, call};
+use crate::pause::Pause;
+use crate::refusal::Refusal;
 
 /// Between two looks for more of a stream.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
@@ -25,13 +26,8 @@ pub enum SendFailure {
     #[error(transparent)]
     Writing(io::Error),
     /// The filesystem refused it, or cannot go on.
-    #[error("{message}")]
-    Refused {
-        /// The number of the error.
-        errno: Errno,
-        /// In words.
-        message: String,
-    },
+    #[error(transparent)]
+    Refused(Refusal),
 }
 
 impl From<Errno> for SendFailure {
@@ -73,17 +69,14 @@ impl SendStream<'_> {
     pub fn copy_to(self, out: &mut dyn Write) -> Result<(), SendFailure> {
         let command = Command::Send(SendCommand::Read);
         let mut piece = SendPiece::request(self.number, 0);
-        let (mut offset, mut pause) = (0, PAUSE_MIN);
+        let (mut offset, mut pause) = (0, Pause::new(PAUSE_MIN, PAUSE_MAX));
         loop {
             piece.offset = offset;
             call(self.control, command.number(), piece.as_mut_bytes())?;
             let bytes = piece.bytes()?;
             if piece.errno != 0 {
-                let errno = i32::try_from(piece.errno).map_err(|_| Errno::PROTO)?;
-                return Err(SendFailure::Refused {
-                    errno: Errno::from_raw_os_error(errno),
-                    message: String::from_utf8_lossy(bytes).into_owned(),
-                });
+                let refusal = Refusal::decode(piece.errno, bytes)?;
+                return Err(SendFailure::Refused(refusal));
             }
             out.write_all(bytes).map_err(SendFailure::Writing)?;
             if piece.is_last() {
@@ -91,10 +84,9 @@ impl SendStream<'_> {
             }
             offset += bytes.len() as u64;
             if bytes.is_empty() {
-                thread::sleep(pause);
-                pause = (pause * 2).min(PAUSE_MAX);
+                pause.wait();
             } else {
-                pause = PAUSE_MIN;
+                pause.reset();
             }
         }
     }

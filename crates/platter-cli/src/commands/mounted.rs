@@ -206,8 +206,8 @@ pub(super) fn run_on_devices(
             anyhow::anyhow!("{name}: is mounted; its devices are changed while it is not")
         }
         DevicesRefusal::Asking(error) => named(dir, &error).into(),
-        DevicesRefusal::Failed { message, .. } => {
-            anyhow::anyhow!("{name}: {}", Escaped(message.as_bytes()))
+        DevicesRefusal::Failed(refusal) => {
+            anyhow::anyhow!("{name}: {}", Escaped(refusal.message.as_bytes()))
         }
     })
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use platter::vfs::Condition;
 use platter::vfs::subvolumes::SendOptions;
 use platter::{Escaped, ImageSpec, SendRequest};
-use platter_fuse::{Control, SendFailure};
+use platter_fuse::{Control, Refusal, SendFailure};
 use rustix::fs::fstat;
 
 use super::mounted::{self, are_in_mounts, is_in_mount};
@@ -116,7 +116,7 @@ impl Send {
         match failure {
             SendFailure::Asking(error) => mounted::named(dir, &error).into(),
             SendFailure::Writing(error) => self.name_output(error),
-            SendFailure::Refused { errno, message } => {
+            SendFailure::Refused(Refusal { errno, message }) => {
                 let condition = Condition::of_errno(errno);
                 if condition.is_some_and(|it| it.to_string() == message) {
                     return mounted::named(dir, &errno.into()).into();
