@@ -48,8 +48,10 @@ impl Control {
     /// the options name, and stays so until the stream ends. Only platter sends so.
     ///
     /// # Errors
-    /// `EINVAL` where the directory is not the root directory of a subvolume, `EPERM` for what is not read-only, and for
-    /// callers other than the administrator; `EBUSY` while too many are sent; `ENOTTY` where the filesystem has none.
+    /// `EINVAL` where the directory is not the root directory of a subvolume; `EPERM` for callers other than the
+    /// administrator; `E2BIG` for more than 1024 clone sources; `EBUSY` while too many streams are in progress, `EAGAIN`
+    /// where no thread can be started for one; `ESHUTDOWN` where the filesystem is being unmounted; `ENOTTY` where it
+    /// has no subvolumes.
     pub fn start_send(&self, options: &SendOptions) -> io::Result<SendStream<'_>> {
         let mut start = SendStart::new(options)?;
         let command = Command::Send(SendCommand::Start);
@@ -65,7 +67,9 @@ impl SendStream<'_> {
     /// Writes the whole stream to `out`.
     ///
     /// # Errors
-    /// What the filesystem refused the stream for, or could not go on for, after what was made before; those of `out`.
+    /// What the filesystem refused the stream for, or could not go on for, after what was made before: `EPERM` for what
+    /// is not read-only, `EAGAIN` where a subvolume of the stream changed or is being made, so that it can be sent again;
+    /// `ESTALE` where the stream was ended by others, or a piece of it was lost; those of `out`.
     pub fn copy_to(self, out: &mut dyn Write) -> Result<(), SendFailure> {
         let command = Command::Send(SendCommand::Read);
         let mut piece = SendPiece::request(self.number, 0);

@@ -31,7 +31,8 @@ pub(crate) struct Send {
     /// The subvolume that the receiver has, as IMAGE[@PARTITION]:PATH or a directory of the same mount
     #[arg(short, long, value_name = "IMAGE:PATH")]
     parent: Option<OsString>,
-    /// Another one that the receiver has, whose extents may be referred to; can be given several times
+    /// Another one that the receiver has, whose extents may be referred to; can be given several times, for a mount up to
+    /// 1024 times
     #[arg(short = 'c', long = "clone-source", value_name = "IMAGE:PATH")]
     clone_sources: Vec<OsString>,
     /// Write to this file instead of standard output
