@@ -12,14 +12,14 @@ use crate::ioctl::{Command, SendCommand, SendPiece, SendStart, call};
 use crate::pause::Pause;
 use crate::refusal::Refusal;
 
-/// Between two looks for more of a stream.
+/// The pause between two polls of a stream.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Why a subvolume was not sent, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SendFailure {
-    /// It was not begun, or nothing is known of how it goes on.
+    /// The request failed: the stream did not start, or its state is unknown.
     #[error(transparent)]
     Asking(#[from] io::Error),
     /// The output failed.

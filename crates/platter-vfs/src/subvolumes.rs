@@ -57,7 +57,7 @@ pub struct Transfer {
 /// Takes subvolumes until it breaks.
 pub type SubvolumeSink<'a> = dyn FnMut(Subvolume) -> ControlFlow<()> + 'a;
 
-/// Ends what another thread does.
+/// A request to cancel an operation of another thread.
 pub trait Cancellation: Debug + Send + Sync {
     /// Whether it is to end. It is asked often.
     fn is_cancelled(&self) -> bool;

@@ -72,7 +72,7 @@ pub(super) fn are_in_mounts(
 ) -> anyhow::Result<bool> {
     let mounted = operands.iter().filter(|it| is_in(it)).count();
     if mounted > 0 && mounted < operands.len() {
-        misuse!("some are in images and some in mounts; a command takes one of both");
+        misuse!("some are in images and some in mounts; a command takes either, not both");
     }
     if mounted > 0 {
         refuse_image_options(options)?;

@@ -111,7 +111,7 @@ impl Send {
         sent.map_err(|failure| self.name_failure(failure))
     }
 
-    /// Why a mount did not send its subvolume, in the words of an image where it has some.
+    /// Why a mount did not send its subvolume, with the same text as for an image, where there is one.
     fn name_failure(&self, failure: SendFailure) -> anyhow::Error {
         let dir = Path::new(&self.subvolume);
         match failure {

@@ -52,7 +52,7 @@ struct Status {
 pub(crate) struct Process(OwnedFd);
 
 impl Process {
-    /// Whether it ended, be it that no other process has taken note of that.
+    /// Whether the process has ended, even if its parent has not waited for it.
     pub(crate) fn has_ended(&self) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         let now = Timespec {

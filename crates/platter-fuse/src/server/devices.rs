@@ -64,7 +64,7 @@ impl Failure {
     pub(super) fn of_a_panic() -> Self {
         Self {
             errno: Errno::IO,
-            message: "it broke off in the middle".to_owned(),
+            message: "the thread panicked (a bug in platter)".to_owned(),
         }
     }
 }

@@ -38,7 +38,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// The send streams of a mount.
 #[derive(Debug, Default)]
 pub(super) struct SendStreams {
-    /// Those that are made, or not read to their ends.
+    /// Streams that are running or not fully read.
     table: Arc<Mutex<Table, { rank(0, 3) }>>,
 }
 
@@ -209,7 +209,7 @@ impl SendStreams {
         self.table.lock().is_closed
     }
 
-    /// Has all streams end early, and lets none begin.
+    /// Cancels all streams, and lets none begin.
     pub(super) fn cancel_all(&self) {
         let streams: Vec<_> = {
             let mut table = self.table.lock();
@@ -239,7 +239,7 @@ impl Stream {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
-    /// Has it end early.
+    /// Cancels the stream.
     fn cancel(&self) {
         let _state = self.state.lock();
         self.is_cancelled.store(true, Ordering::Relaxed);

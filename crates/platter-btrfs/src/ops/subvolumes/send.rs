@@ -50,8 +50,8 @@ pub(super) fn send_subvolume(
     sent.or_else(|error| unchanged().and(Err(error)))
 }
 
-/// The same, with each clone source once, and neither with the parent nor with the subvolume itself: each of them is
-/// searched for clones, and of the subvolume only what was sent before.
+/// The options without repeated clone sources, and without the parent and the subvolume itself among them: each source
+/// is searched for clones, and of the subvolume only what was sent before.
 fn with_each_once(id: TreeId, options: &SendOptions) -> SendOptions {
     let mut known: BTreeSet<u64> = options.parent.into_iter().chain([id.0]).collect();
     let mut options = options.clone();
