@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use platter::error::{DEAD_MOUNT, is_of_dead_mount};
 use platter::{Cause, Problem};
@@ -123,7 +123,10 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
             .map(|error| &error.cause)
         {
             Some(Cause::Host(io)) => Some(&**io),
-            _ => error.downcast_ref::<io::Error>(),
+            // An error of the output of a send stream is one of a request, which shares its source.
+            _ => error
+                .downcast_ref::<io::Error>()
+                .or_else(|| error.downcast_ref::<Arc<io::Error>>().map(Arc::as_ref)),
         };
         io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
     })
