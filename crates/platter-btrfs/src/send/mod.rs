@@ -37,7 +37,7 @@ use side::Side;
 pub use side::DataSource;
 
 /// Directories that a stream keeps in memory at once: each takes about 100 bytes.
-const DIRS_MAX: usize = 1 << 20;
+const DIRS_MAX: usize = 1 << 22;
 
 /// Makes one stream.
 struct Sender<'c, 'o> {
@@ -301,7 +301,7 @@ mod tests {
         assert!(
             refused
                 .to_string()
-                .contains("more than 1048576 directories")
+                .contains("more than 4194304 directories")
         );
     }
 }

@@ -78,7 +78,7 @@ fn xfs_files_made_as_a_whole_are_those_made_step_by_step() {
             "{shape}: {together}, {alone}"
         );
         fill_directory(image, "part", |dir| {
-            assert_ends_at_a_name(dir, &files[..20])
+            assert_ends_at_a_name(dir, &files[..20]);
         });
         let volume = open(image);
         let root = volume.filesystem().root().unwrap();
