@@ -9,7 +9,9 @@
     reason = "owns raw chunks and hands out disjoint parts of them"
 )]
 
-#[cfg_attr(miri, path = "allocated.rs")]
+#[cfg(miri)]
+mod allocated;
+#[cfg(not(miri))]
 mod memory;
 
 use std::alloc::{Layout, handle_alloc_error};
@@ -19,6 +21,9 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+#[cfg(miri)]
+use self::allocated::ChunkMemory;
+#[cfg(not(miri))]
 use self::memory::ChunkMemory;
 use crate::sync::{Mutex, rank};
 
