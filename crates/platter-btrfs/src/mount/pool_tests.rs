@@ -1,6 +1,8 @@
 //! Mounts for writing of several devices, of which some are missing then, or while they are written.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
@@ -8,6 +10,8 @@ use platter_vfs::{Context, CreateKind, Filesystem, Result, SystemClock};
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
+use crate::ondisk::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::txn::WriteOptions;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
 
@@ -156,4 +160,45 @@ fn device_that_missed_one_commit_is_stale() {
     pool.regain(lost);
     let refused = mount(&pool).unwrap_err().to_string();
     assert!(refused.contains("device 1, which is stale"), "{refused}");
+}
+
+/// The first superblock of a device.
+fn superblock(pool: &Pool, index: usize) -> [u8; SUPERBLOCK_BYTES] {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    let image = File::open(&pool.images()[index]).unwrap();
+    let read = image.read_exact_at(&mut bytes, SUPERBLOCK_OFFSETS[0]);
+    read.unwrap();
+    bytes
+}
+
+fn generation(superblock: &[u8; SUPERBLOCK_BYTES]) -> u64 {
+    u64::from_le_bytes(superblock[0x48..0x50].try_into().unwrap())
+}
+
+/// A power cut may leave one device a generation older. Were it still so when the next commit fails on it, it would be
+/// stale.
+#[test]
+fn devices_get_the_last_superblock_before_a_commit() {
+    let pool = Pool::make(2, 160, &["-d", "raid1", "-m", "raid1"]);
+    let old = superblock(&pool, 1);
+    let mounted = mount(&pool).unwrap();
+    let root = mounted.root().unwrap();
+    root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644)
+        .unwrap();
+    mounted.sync().unwrap();
+    let last = superblock(&pool, 0);
+    drop(root);
+    drop(mounted);
+    let [before, after] = [&old, &last].map(generation);
+    assert_eq!(before + 1, after);
+    for index in [0, 1] {
+        let device = &pool.devices()[index];
+        let bytes = if index == 0 { &last } else { &old };
+        device.write_at(SUPERBLOCK_OFFSETS[0], bytes).unwrap();
+    }
+    drop(pool.open(WriteOptions::default()));
+    assert_eq!(generation(&superblock(&pool, 1)), after);
+    let named = |bytes: &[u8; SUPERBLOCK_BYTES]| bytes[0xc9..0xd1].to_vec();
+    assert_eq!(named(&superblock(&pool, 1)), named(&old), "its own number");
+    pool.assert_clean();
 }

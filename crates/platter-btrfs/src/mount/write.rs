@@ -34,6 +34,7 @@ pub fn open_for_writing(
     let overlays = context.take_overlays();
     let log_root = context.superblock.log_root;
     let opened = WriteContext::open_with_log(context, writing, clock)?;
+    superblocks::agree_on_commit(&opened)?;
     superblocks::agree_on_log(&opened)?;
     if let Some(log_root) = log_root {
         log::apply(&opened, log_root, &overlays)?;

@@ -117,6 +117,35 @@ pub(super) fn write_log(fs: &WriteContext, log_root: RootPointer) -> Result<bool
     Ok(are_set)
 }
 
+/// Writes the superblock of the last commit to the devices that it had not reached yet. All that it leads to was durable
+/// on all of them before. So a commit that fails on one of them leaves that one as old as a cut between superblocks does.
+///
+/// # Errors
+/// Those of the devices.
+pub(crate) fn agree_on_commit(fs: &WriteContext) -> Result<()> {
+    let store = fs.blocks().store();
+    let superblock = fs.superblock();
+    let is_older = |generation: Generation| generation < superblock.generation;
+    let mut are_written = false;
+    for member in store.members().iter() {
+        let is_older = member.generation.is_some_and(is_older);
+        let Some(device) = member.device.as_ref().filter(|_| is_older) else {
+            continue;
+        };
+        let closed = ClosedDevice {
+            device: Arc::clone(device),
+            total_bytes: member.total_bytes.unwrap_or_default(),
+            bytes_used: chunks::allocated_bytes(fs, member.id),
+        };
+        write_copies(&closed, &superblock)?;
+        are_written = true;
+    }
+    if are_written {
+        store.flush()?;
+    }
+    Ok(())
+}
+
 /// Has all devices lead to the log that is replayed, before its blocks can be written over where others do not.
 ///
 /// # Errors
