@@ -130,6 +130,7 @@ type Run = fn(&Faults) -> Result<FaultCounts>;
 
 fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
     let mut failures = Vec::new();
+    let mut runs_of_mounts = 0;
     for seed in seeds(request, FAULTS_SEED, 1) {
         let faults = Faults {
             scene,
@@ -144,12 +145,20 @@ fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Resu
             let done = run(&faults).and_then(|counts| {
                 println!("faults {} of {what}, seed {seed}: {counts}", scene.name);
                 record.add_faults(&counts);
+                if what == "mounts" {
+                    runs_of_mounts += counts.runs;
+                } else {
+                    ensure!(counts.runs > 0, "no operation met a fault");
+                }
                 counts.demand_none()
             });
             if let Err(error) = done {
                 failures.push(format!("seed {seed}, {what}: {error:#}"));
             }
         }
+    }
+    if runs_of_mounts == 0 {
+        failures.push("no mount met a fault".to_owned());
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
