@@ -320,8 +320,10 @@ impl FileBlocks for BtrfsInode {
         self.keep_for_freeing(EXTENT_CREDITS)
     }
 
-    fn prepare_punch(&self) -> Result<()> {
-        self.keep_for_freeing(EXTENT_CREDITS)
+    fn prepare_punch(&self, blocks: Range<u64>) -> Result<Range<u64>> {
+        let end = file_extents::end_of_step(self, bytes_of(&blocks))?;
+        self.keep_for_freeing(EXTENT_CREDITS)?;
+        Ok(blocks.start..blocks.end.min(end >> SECTOR_BITS))
     }
 
     /// Also what a crash left: contents beyond the end must not come into view.
@@ -360,18 +362,14 @@ impl FileBlocks for BtrfsInode {
 
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
         self.release(blocks.clone());
-        if blocks.is_empty() {
-            self.release_kept_bytes();
-            return Ok(());
-        }
-        file_extents::drop_range(self, bytes_of(&blocks), |_| {})
+        file_extents::drop_step(self, &[bytes_of(&blocks)])
     }
 
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
         self.release(blocks.clone());
-        let dropped = prealloc::drop_written(self, bytes_of(&blocks));
-        self.release_kept_bytes();
-        dropped
+        let written = prealloc::written(self, &bytes_of(&blocks));
+        let written = written.inspect_err(|_| self.release_kept_bytes())?;
+        file_extents::drop_step(self, &written)
     }
 
     fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {

@@ -6,6 +6,7 @@ use platter_vfs::Result;
 
 use super::BtrfsInode;
 use super::state::SECTOR_BYTES;
+use crate::file::Runs;
 use crate::ondisk::file_extent::{DiskExtentPlace, DiskFileExtent, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::leaf::ITEM_BYTES;
@@ -40,22 +41,62 @@ pub(super) fn drop_range(
     let mut start = range.start;
     loop {
         let handle = inode.begin_freeing(EXTENT_CREDITS)?;
-        let dropped = inode.change_in(&handle, |handle, item| {
-            inode.note_lost_extents(handle);
-            let extents = inode.extents_in(handle);
-            let dropped = extents.drop_range(start..range.end, DROPPED_MAX)?;
-            item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
-            set(item);
-            let left = item.size_bytes.next_multiple_of(SECTOR_BYTES);
-            let end = dropped.next.unwrap_or(range.end).min(left);
-            extents.fill_holes(start..end.max(start))?;
-            Ok(dropped)
+        let next = inode.change_in(&handle, |handle, item| {
+            drop_some(inode, (handle, item), (start..range.end, DROPPED_MAX), &set)
         })?;
-        match dropped.next {
+        match next {
             Some(next) => start = next,
             None => return Ok(()),
         }
     }
+}
+
+/// Where a part of a range ends whose extents one handle drops.
+pub(super) fn end_of_step(inode: &BtrfsInode, range: Range<u64>) -> Result<u64> {
+    let mut runs = Runs::new(inode.context(), inode.tree(), inode.id.number);
+    let mut at = range.start;
+    for _ in 0..DROPPED_MAX {
+        if at >= range.end {
+            break;
+        }
+        at = runs.at(at)?.file.end;
+    }
+    Ok(at.clamp(range.start, range.end))
+}
+
+/// Drops the extents of parts of a [step](end_of_step), all in the handle that is kept for them: also those that
+/// writeback made of them meanwhile.
+pub(super) fn drop_step(inode: &BtrfsInode, parts: &[Range<u64>]) -> Result<()> {
+    if parts.iter().all(Range::is_empty) {
+        inode.release_kept_bytes();
+        return Ok(());
+    }
+    let handle = inode.begin_freeing(EXTENT_CREDITS)?;
+    inode.change_in(&handle, |handle, item| {
+        for part in parts {
+            let all = (part.clone(), usize::MAX);
+            drop_some(inode, (handle, &mut *item), all, &|_: &mut InodeItem| {})?;
+        }
+        Ok(())
+    })
+}
+
+/// Drops so many extents of a range at most. Returns where the next one begins.
+fn drop_some(
+    inode: &BtrfsInode,
+    (handle, item): (&Handle<'_>, &mut InodeItem),
+    (range, count): (Range<u64>, usize),
+    set: &impl Fn(&mut InodeItem),
+) -> Result<Option<u64>> {
+    inode.note_lost_extents(handle);
+    let extents = inode.extents_in(handle);
+    let dropped = extents.drop_range(range.clone(), count)?;
+    item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
+    set(item);
+    let left = item.size_bytes.next_multiple_of(SECTOR_BYTES);
+    let end = dropped.next.unwrap_or(range.end).min(left);
+    extents.fill_holes(range.start..end.max(range.start))?;
+    Ok(dropped.next)
 }
 
 /// Drops all extents of an inode that is to be deleted.

@@ -117,13 +117,11 @@ fn preallocate_some(inode: &BtrfsInode, hole: Range<u64>) -> Result<u64> {
     })
 }
 
-/// Drops what of a range has contents.
-pub(super) fn drop_written(inode: &BtrfsInode, range: Range<u64>) -> Result<()> {
-    let is_written = |backing: &Backing| matches!(backing, Backing::Data { .. });
-    for part in parts(inode, &range, is_written)? {
-        file_extents::drop_range(inode, part, |_| {})?;
-    }
-    Ok(())
+/// The parts of a range that have contents.
+pub(super) fn written(inode: &BtrfsInode, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
+    parts(inode, range, |backing| {
+        matches!(backing, Backing::Data { .. })
+    })
 }
 
 /// The parts of a range that are backed in a way.

@@ -86,26 +86,38 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
     );
     file.write_back_shared_reservations(0..u64::MAX)?;
     let inner = clear_edges(file, &(range.start..end))?;
-    file.prepare_punch()?;
-    drop_cached(file, &inner)?;
-    {
-        let _alone = file.data().mapping.write();
-        file.punch_blocks(blocks_of(file, &inner))?;
-    }
-    // What others read meanwhile was still there.
-    file.pages().remove_range(inner);
+    drop_in_steps(file, inner, F::punch_blocks)?;
     end_change(file, 0)
+}
+
+/// Has `drop` take blocks from the mapping, and takes them out of the cache. Where it fails, the rest is as it was.
+fn drop_in_steps<F: FileBlocks>(
+    file: &F,
+    range: Range<u64>,
+    drop: impl Fn(&F, Range<u64>) -> Result<()>,
+) -> Result<()> {
+    let bits = file.block_bits();
+    let mut blocks = blocks_of(file, &range);
+    loop {
+        let step = file.prepare_punch(blocks.clone())?;
+        let bytes = step.start << bits..step.end << bits;
+        drop_cached(file, &bytes)?;
+        {
+            let _alone = file.data().mapping.write();
+            drop(file, step.clone())?;
+        }
+        // What others read meanwhile was still there.
+        file.pages().remove_range(bytes);
+        blocks.start = step.end;
+        if blocks.is_empty() {
+            return Ok(());
+        }
+    }
 }
 
 fn zero<F: FileBlocks>(file: &F, range: Range<u64>, keep_size: bool) -> Result<()> {
     let inner = clear_edges(file, &range)?;
-    file.prepare_punch()?;
-    drop_cached(file, &inner)?;
-    {
-        let _alone = file.data().mapping.write();
-        file.convert_unwritten(blocks_of(file, &inner))?;
-    }
-    file.pages().remove_range(inner);
+    drop_in_steps(file, inner, F::convert_unwritten)?;
     file.pages().write_back(file, range.clone())?;
     file.allocate_unwritten(blocks_of(file, &range))?;
     end_change(file, if keep_size { 0 } else { range.end })

@@ -247,9 +247,10 @@ pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// before the pages are gone.
     fn prepare_truncate(&self, first: u64) -> Result<()>;
 
-    /// Makes what could keep a hole from the disk fail before the pages are gone.
-    fn prepare_punch(&self) -> Result<()> {
-        Ok(())
+    /// Makes what could keep a hole from the disk fail before the pages are gone. Returns the blocks to punch first: as
+    /// many of the first of these as one step takes, which is to follow.
+    fn prepare_punch(&self, blocks: Range<u64>) -> Result<Range<u64>> {
+        Ok(blocks)
     }
 
     /// Whether a truncation left blocks mapped beyond the end.

@@ -71,6 +71,8 @@ pub(super) struct DiskFile {
     state: Mutex<State, { rank(7, 0) }>,
     /// Whether reading the device fails.
     pub(super) fails_reads: AtomicBool,
+    /// How many blocks a step punches, and the first one for which there is no step.
+    pub(super) steps: Mutex<Option<(u64, u64)>>,
     /// What happens once when space was reserved.
     pub(super) after_reserving: Mutex<Option<During>>,
 }
@@ -99,6 +101,7 @@ impl DiskFile {
             lock: RwLock::new(()),
             state: Mutex::default(),
             fails_reads: AtomicBool::new(false),
+            steps: Mutex::default(),
             after_reserving: Mutex::default(),
         })
     }
@@ -418,6 +421,14 @@ impl FileBlocks for DiskFile {
 
     fn prepare_truncate(&self, _: u64) -> Result<()> {
         Ok(())
+    }
+
+    fn prepare_punch(&self, blocks: Range<u64>) -> Result<Range<u64>> {
+        match *self.steps.lock() {
+            Some((_, refused)) if blocks.start >= refused => Err(Condition::NoSpace.into()),
+            Some((count, _)) => Ok(blocks.start..blocks.end.min(blocks.start + count)),
+            None => Ok(blocks),
+        }
     }
 
     fn is_truncation_left(&self) -> bool {

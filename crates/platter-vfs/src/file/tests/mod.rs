@@ -234,3 +234,32 @@ fn short_new_files_are_written_by_one_request() {
     disk.device.read_at(last * BLOCK + 476, &mut tail).unwrap();
     assert_eq!(tail, [0; 548], "zeros beyond the end");
 }
+
+#[test]
+fn hole_that_ends_early_leaves_what_is_dirty() {
+    let (block, count) = (at(BLOCK), 8);
+    for copies in [false, true] {
+        for mode in [
+            FallocateMode::PunchHole,
+            FallocateMode::ZeroRange { keep_size: true },
+        ] {
+            let disk = Disk::new(BLOCKS);
+            let file = DiskFile::new(&disk, copies);
+            write(&*file, 0, &vec![1; count * block], WriteTo::Cache).unwrap();
+            write_back(&*file).unwrap();
+            write(&*file, 0, &vec![2; count * block], WriteTo::Cache).unwrap();
+            *file.steps.lock() = Some((3, 6));
+            let all = 0..count as u64 * BLOCK;
+            let refused = fallocate(&*file, all.clone(), mode).unwrap_err();
+            assert!(matches!(refused, Error::Condition(Condition::NoSpace)));
+            let left = [vec![0; 6 * block], vec![2; 2 * block]].concat();
+            assert!(file.read_all() == left, "{mode:?}, {copies}");
+            write_back(&*file).unwrap();
+            file.pages().invalidate(0..u64::MAX);
+            assert!(file.read_all() == left, "{mode:?}, {copies}");
+            *file.steps.lock() = Some((3, u64::MAX));
+            fallocate(&*file, all, mode).unwrap();
+            assert!(file.read_all() == vec![0; count * block]);
+        }
+    }
+}
