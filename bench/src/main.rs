@@ -6,6 +6,7 @@
 mod abba;
 mod measure;
 mod record;
+mod growing;
 mod stage;
 mod child;
 mod place;
@@ -21,11 +22,12 @@ mod mechanisms;
 mod requests;
 mod instructions;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use growing::Growing;
 use measure::Quiet;
 use mechanisms::Mechanism;
 use peers::Choice;
-use record::{Extent, Keep, Record};
+use record::{Extent, Keep};
 use report::Act;
 use side::Side;
 use testkit::fs_type::FsType;
@@ -42,19 +44,21 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   peers        platter, the kernel, fuse2fs, bindfs and a null server; and whole jobs of the command
   scale        costs as files, extents, images, caches and threads grow
   reading      btrfs and XFS, cold, and the kernel and btrfs restore
-  all          all of these, and the report; peers of one format
+  all          all of these, peers of every format, and the report
   report       make docs/PERFORMANCE.md and docs/performance/ of what is kept; with --check, compare them
 
   --quick      so little that only counts mean anything
   --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
   --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, null-device,
                tmpfs
-  --format F   what the images of peers hold: ext4, btrfs or xfs; ext4 without it. Each has raw runs
-               of its own
+  --format LIST
+               what the images of peers hold: ext4, btrfs, xfs; without it, all for 'all' and ext4 for
+               'peers'. Each has raw runs of its own
   --rounds N   turns of each side; of what grows, no more than usual
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
-both go to target/bench/.
+both go to target/bench/. They are kept after each workload, job and mechanism. What fails is left out
+and listed at the end.
 
 Single benchmarks, kept with --keep:";
 
@@ -92,14 +96,11 @@ fn main() -> Result<()> {
         [mechanisms::HEADS_PART, orders] => mechanisms::perform_heads(orders),
         [instructions::PART, orders] => instructions::operate(orders),
         [reading::PART, orders] => reading::part(orders),
-        ["peers", options @ ..] => measure(&choice(options)?, &[peers, programs]),
-        ["scale", options @ ..] => measure(&choice(options)?, &[scale]),
-        ["mechanisms", options @ ..] => measure(&choice(options)?, &[mechanism]),
-        ["reading", options @ ..] => measure(&choice(options)?, &[reading]),
-        ["all", options @ ..] => measure(
-            &choice(options)?,
-            &[mechanism, peers, programs, scale, reading],
-        ),
+        ["peers", options @ ..] => measure(&choice(options, EXT4)?, &[peers, programs]),
+        ["scale", options @ ..] => measure(&choice(options, EXT4)?, &[scale]),
+        ["mechanisms", options @ ..] => measure(&choice(options, EXT4)?, &[mechanisms]),
+        ["reading", options @ ..] => measure(&choice(options, EXT4)?, &[reading]),
+        ["all", options @ ..] => measure(&choice(options, &FsType::ALL)?, PARTS),
         ["report"] => report::run(Extent::Full, Act::Write),
         ["report", "--check"] => report::run(Extent::Full, Act::Check),
         [name] => single(name, Keep::No),
@@ -108,22 +109,37 @@ fn main() -> Result<()> {
     }
 }
 
+/// A part of what is measured, with raw runs of its own. Returns what failed in it.
+type Part = fn(&Choice) -> Vec<String>;
+
+const PARTS: &[Part] = &[mechanisms, peers, programs, scale, reading];
+
+/// What peers are measured on where nothing is said.
+const EXT4: &[FsType] = &[FsType::Ext4];
+
 /// Measures, and makes the report. What fails does not keep the other parts from being measured.
-fn measure(choice: &Choice, parts: &[fn(&Choice) -> Result<()>]) -> Result<()> {
+fn measure(choice: &Choice, parts: &[Part]) -> Result<()> {
     let place = place(choice);
     match place {
         Extent::Quick => record::forget_tried()?,
         Extent::Full => Quiet::wait()?,
     }
-    let mut failed = Ok(());
-    for part in parts {
-        if let Err(error) = part(choice) {
-            println!("{error:#}");
-            failed = Err(error);
-        }
+    let mut failed: Vec<String> = parts.iter().flat_map(|part| part(choice)).collect();
+    if let Err(error) = report::run(place, Act::Write) {
+        failed.push(format!("report: {error:#}"));
     }
-    report::run(place, Act::Write)?;
-    failed
+    all_measured(&failed)
+}
+
+/// Fails with a list of all that failed.
+fn all_measured(failed: &[String]) -> Result<()> {
+    ensure!(
+        failed.is_empty(),
+        "{} failed, the rest was measured:\n  {}",
+        failed.len(),
+        failed.join("\n  ")
+    );
+    Ok(())
 }
 
 /// Where results go: to those that count, if nothing was left out of any raw runs.
@@ -137,65 +153,89 @@ fn place(choice: &Choice) -> Extent {
     }
 }
 
-fn peers(choice: &Choice) -> Result<()> {
-    if !work::ALL.iter().any(|workload| choice.takes(workload.name)) {
-        return Ok(());
-    }
-    let record = Record::of(command(), || peers::measure(choice))?;
-    record.keep(peers::record_name(choice.format), place(choice))
+/// What failed of a measurement, or that all of it did.
+fn failures(measured: Result<Vec<String>>) -> Vec<String> {
+    measured.unwrap_or_else(|error| vec![format!("{error:#}")])
 }
 
-fn mechanism(choice: &Choice) -> Result<()> {
-    let chosen = |mechanism: &Mechanism| choice.takes(mechanism.word());
-    for mechanism in Mechanism::ALL.into_iter().filter(chosen) {
-        let record = Record::of(command(), || mechanism.measure(choice))?;
-        record.keep(&mechanism.record_name(), place(choice))?;
+/// Measures each of a list, which have raw runs of their own. Returns what failed.
+fn each<T>(
+    all: impl IntoIterator<Item = T>,
+    what: impl Fn(&T) -> String,
+    measure: impl Fn(T) -> Result<Vec<String>>,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    for one in all {
+        let what = what(&one);
+        let of_one = failures(measure(one)).into_iter();
+        failed.extend(of_one.map(|failure| format!("{what}: {failure}")));
     }
-    Ok(())
+    failed
+}
+
+fn peers(choice: &Choice) -> Vec<String> {
+    if !work::ALL.iter().any(|workload| choice.takes(workload.name)) {
+        return Vec::new();
+    }
+    let measure = |format| {
+        let growing = Growing::begin(peers::record_name(format), place(choice))?;
+        peers::measure(choice, format, growing)
+    };
+    let name = |&format: &FsType| peers::record_name(format).to_owned();
+    each(choice.formats.iter().copied(), name, measure)
+}
+
+fn mechanisms(choice: &Choice) -> Vec<String> {
+    let chosen = |mechanism: &Mechanism| choice.takes(mechanism.word());
+    let measure = |mechanism: Mechanism| {
+        let mut growing = Growing::begin(&mechanism.record_name(), place(choice))?;
+        growing.add(mechanism.word(), |measured| {
+            *measured = mechanism.measure(choice)?;
+            Ok(())
+        });
+        Ok(growing.end()?.1)
+    };
+    let mechanisms = Mechanism::ALL.into_iter().filter(chosen);
+    each(mechanisms, |mechanism| mechanism.record_name(), measure)
 }
 
 /// Jobs by programs.
-fn programs(choice: &Choice) -> Result<()> {
+fn programs(choice: &Choice) -> Vec<String> {
     if !choice.takes(JOBS) {
-        return Ok(());
+        return Vec::new();
     }
-    let record = Record::of(command(), || {
-        programs::measure(choice.format, choice.extent, choice.rounds)
-    })?;
-    record.keep(programs::record_name(choice.format), place(choice))
+    let measure = |format| {
+        let growing = Growing::begin(programs::record_name(format), place(choice))?;
+        programs::measure(format, choice, growing)
+    };
+    let name = |&format: &FsType| programs::record_name(format).to_owned();
+    each(choice.formats.iter().copied(), name, measure)
 }
 
-fn scale(choice: &Choice) -> Result<()> {
+fn scale(choice: &Choice) -> Vec<String> {
     if !scale::takes_any(choice) {
-        return Ok(());
+        return Vec::new();
     }
-    let measure = || scale::measure(choice);
-    let record = Record::of(command(), measure)?;
-    record.keep("scale", place(choice))
+    let growing = Growing::begin("scale", place(choice));
+    failures(growing.and_then(|growing| scale::measure(choice, growing)))
 }
 
-fn reading(choice: &Choice) -> Result<()> {
+fn reading(choice: &Choice) -> Vec<String> {
     if !choice.takes("reading") {
-        return Ok(());
+        return Vec::new();
     }
-    let measure = || reading::measure(choice.extent, choice.rounds);
-    let record = Record::of(command(), measure)?;
-    record.keep("reading", place(choice))
+    let growing = Growing::begin("reading", place(choice));
+    failures(growing.and_then(|growing| reading::measure(choice, growing)))
 }
 
-/// What this program was called by.
-fn command() -> String {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo xtask bench {}", words.join(" "))
-}
-
-fn choice(options: &[&str]) -> Result<Choice> {
+/// What is chosen; `formats` where none is named.
+fn choice(options: &[&str], formats: &[FsType]) -> Result<Choice> {
     let mut choice = Choice {
         extent: Extent::Full,
         parts: Vec::new(),
         sides: Vec::new(),
         rounds: None,
-        format: FsType::Ext4,
+        formats: Vec::new(),
     };
     let mut options = options.iter();
     while let Some(&option) = options.next() {
@@ -215,13 +255,18 @@ fn choice(options: &[&str]) -> Result<Choice> {
                 }
             }
             "--format" => {
-                let name = value()?;
-                let format = FsType::named(name);
-                choice.format = format.with_context(|| format!("no format is called {name}"))?;
+                for name in value()?.split(',') {
+                    let format = FsType::named(name);
+                    let format = format.with_context(|| format!("no format is called {name}"))?;
+                    choice.formats.push(format);
+                }
             }
             "--rounds" => choice.rounds = Some(value()?.parse()?),
             _ => bail!("no option is called {option}"),
         }
+    }
+    if choice.formats.is_empty() {
+        choice.formats = formats.to_vec();
     }
     Ok(choice)
 }
@@ -240,4 +285,40 @@ fn list() -> Result<()> {
         println!("  {:<11}{}", benchmark.name, benchmark.about);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_measures_every_format_unless_some_are_named() {
+        let formats = |options: &[&str], usual: &[FsType]| choice(options, usual).unwrap().formats;
+        assert_eq!(formats(&["--quick"], &FsType::ALL), FsType::ALL);
+        assert_eq!(formats(&[], EXT4), EXT4);
+        let named = ["--format", "xfs,btrfs"];
+        assert_eq!(formats(&named, &FsType::ALL), [FsType::Xfs, FsType::Btrfs]);
+        assert!(choice(&["--format", "vfat"], EXT4).is_err());
+    }
+
+    #[test]
+    fn failures_are_listed_and_stop_no_other_measurement() {
+        let measure = |number: u64| {
+            ensure!(number != 2, "broke down");
+            Ok(vec![format!("{number} lacks a side")])
+        };
+        let failed = each([1, 2, 3], |number| format!("run {number}"), measure);
+        let expected = [
+            "run 1: 1 lacks a side",
+            "run 2: broke down",
+            "run 3: 3 lacks a side",
+        ];
+        assert_eq!(failed, expected);
+        let error = all_measured(&failed).unwrap_err().to_string();
+        assert!(
+            expected.iter().all(|failure| error.contains(failure)),
+            "{error}"
+        );
+        assert!(all_measured(&[]).is_ok());
+    }
 }

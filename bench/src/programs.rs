@@ -15,7 +15,9 @@ use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{self, btrfs, xfs};
 use testkit::{program, tool};
 
+use crate::growing::Growing;
 use crate::measure::{children_cpu_seconds, median, now};
+use crate::peers::Choice;
 use crate::place::HostDir;
 use crate::record::Extent;
 use crate::stage::Stage;
@@ -285,9 +287,13 @@ pub(crate) const fn record_name(format: FsType) -> &'static str {
     }
 }
 
-/// Measures all jobs of a format.
-pub(crate) fn measure(format: FsType, extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
-    let (files, usual) = match extent {
+/// Measures all jobs of a format. Returns what failed.
+pub(crate) fn measure(
+    format: FsType,
+    choice: &Choice,
+    mut growing: Growing<Vec<Run>>,
+) -> Result<Vec<String>> {
+    let (files, usual) = match choice.extent {
         Extent::Quick => (300, 1),
         Extent::Full => (100_000, ROUNDS),
     };
@@ -304,29 +310,37 @@ pub(crate) fn measure(format: FsType, extent: Extent, rounds: Option<usize>) -> 
     work::plant(&root, files, |write| write())?;
     bench.make_from_tree(&bench.image)?;
     std::fs::write(&bench.prototype, prototype(&bench.tree)?)?;
-    let mut runs = Vec::new();
     for job in JOBS.iter().filter(|job| job.format == format) {
         println!("{}: {}", job.name, job.about);
+        let rounds = choice.rounds.unwrap_or(usual);
+        growing.add(job.name, |runs| bench.alternate(job, rounds, runs));
+    }
+    Ok(growing.end()?.1)
+}
+
+impl Bench<'_> {
+    /// Does a job in all ways, in turns.
+    fn alternate(&self, job: &Job, rounds: usize, runs: &mut Vec<Run>) -> Result<()> {
         let mut ways: Vec<&Way> = job.ways.iter().collect();
-        for _ in 0..rounds.unwrap_or(usual) {
+        for _ in 0..rounds {
             for way in &ways {
-                bench.clear()?;
+                self.clear()?;
                 let (cpu, start) = (children_cpu_seconds()?, now());
-                (way.run)(&bench).context(way.name)?;
+                (way.run)(self).context(way.name)?;
                 let seconds = start.elapsed().as_secs_f64();
                 let cpu_seconds = children_cpu_seconds()? - cpu;
                 runs.push(Run {
                     job: job.name.to_owned(),
                     way: way.name.to_owned(),
-                    files,
+                    files: self.files,
                     seconds,
                     cpu_seconds,
-                    made: bench.check(way)?,
+                    made: self.check(way)?,
                 });
             }
             ways.reverse();
         }
-        bench.clear()?;
+        self.clear()?;
         for way in job.ways {
             let of_way = runs
                 .iter()
@@ -334,8 +348,8 @@ pub(crate) fn measure(format: FsType, extent: Extent, rounds: Option<usize>) -> 
             let seconds: Vec<f64> = of_way.map(|run| run.seconds).collect();
             println!("  {:<24}{:>9.3} s", way.name, median(&seconds).value);
         }
+        Ok(())
     }
-    Ok(runs)
 }
 
 /// What `mkfs.xfs -p` takes of a tree of directories and regular files: a line for each, and the end of each directory.

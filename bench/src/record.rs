@@ -28,31 +28,44 @@ pub(crate) struct Record<T> {
     pub(crate) machine: Machine,
     /// What else ran, before and after.
     pub(crate) quiet: [Quiet; 2],
+    /// Whether the run goes on, or was killed: what comes later in it is not there.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_partial: bool,
+    /// What went wrong as a whole, and so is not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<String>,
     pub(crate) result: T,
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "fields to leave out are passed so"
+)]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 impl<T> Record<T> {
-    /// Measures, between two looks at the machine.
-    pub(crate) fn of(command: String, measure: impl FnOnce() -> Result<T>) -> Result<Self> {
-        let before = look("before")?;
-        let result = measure()?;
-        let after = look("after")?;
+    /// A record of this machine and source.
+    pub(crate) fn of(command: String, quiet: [Quiet; 2], result: T) -> Result<Self> {
         Ok(Self {
             command,
             commit: commit(),
             machine: Machine::this()?,
-            quiet: [before, after],
+            quiet,
+            is_partial: false,
+            failures: Vec::new(),
             result,
         })
     }
 }
 
 impl<T: Serialize> Record<T> {
-    /// Writes it as `NAME.json` to where such results go.
-    pub(crate) fn keep(&self, name: &str, extent: Extent) -> Result<()> {
-        let dir = dir(extent);
-        fs::create_dir_all(&dir)?;
+    /// Writes it as `NAME.json` to `dir`, as a whole or not at all.
+    pub(crate) fn keep(&self, name: &str, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir)?;
         let path = dir.join(format!("{name}.json"));
+        let unfinished = dir.join(format!("{name}.json.new"));
         let mut text = String::new();
         // One sample a line, so that what changes is seen where it changed.
         for piece in serde_json::to_string(self)?.split_inclusive("},{\"side\"") {
@@ -62,7 +75,8 @@ impl<T: Serialize> Record<T> {
             }
         }
         text.push('\n');
-        fs::write(&path, text)?;
+        fs::write(&unfinished, text)?;
+        fs::rename(&unfinished, &path)?;
         println!("raw runs: {}", path.display());
         Ok(())
     }
@@ -79,6 +93,12 @@ impl<T: DeserializeOwned> Record<T> {
         let record = serde_json::from_str(&text);
         Ok(Some(record.with_context(|| path.display().to_string())?))
     }
+}
+
+/// What this program was called by.
+pub(crate) fn command() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo xtask bench {}", words.join(" "))
 }
 
 /// Where results go.
@@ -111,8 +131,9 @@ pub(crate) fn root() -> &'static Path {
     package.parent().unwrap_or(package)
 }
 
-fn look(when: &str) -> Result<Quiet> {
-    let quiet = Quiet::look()?;
+/// Looks at the machine, as long as it takes for what is measured.
+pub(crate) fn look(when: &str, extent: Extent) -> Result<Quiet> {
+    let quiet = Quiet::look(extent)?;
     if !quiet.is_quiet() {
         let busy = quiet.busy_share * 100.0;
         println!(
@@ -156,12 +177,7 @@ pub(crate) fn keep<T: Serialize>(keep: Keep, name: &str, result: &T) -> Result<(
     if keep == Keep::No {
         return Ok(());
     }
-    let record = Record {
-        command: format!("cargo xtask bench {name} --keep"),
-        commit: commit(),
-        machine: Machine::this()?,
-        quiet: [Quiet::look()?; 2],
-        result,
-    };
-    record.keep(name, Extent::Full)
+    let command = format!("cargo xtask bench {name} --keep");
+    let quiet = [Quiet::look(Extent::Full)?; 2];
+    Record::of(command, quiet, result)?.keep(name, &dir(Extent::Full))
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
 
 use crate::child;
+use crate::growing::Growing;
 use crate::measure::median;
 use crate::peers::{Choice, Orders, Sample, failure_text};
 use crate::record::Extent;
@@ -160,16 +161,18 @@ pub(crate) fn takes_any(choice: &Choice) -> bool {
     ALL.iter().any(|growth| choice.takes(growth.name))
 }
 
-/// Measures those whose names are given, or all.
-pub(crate) fn measure(choice: &Choice) -> Result<Vec<Grown>> {
-    let mut measured = Vec::new();
-    for growth in ALL {
-        if choice.takes(growth.name) {
-            println!("{}: {}", growth.name, growth.about);
+/// Measures those whose names are given, or all. Returns what failed.
+pub(crate) fn measure(choice: &Choice, mut growing: Growing<Vec<Grown>>) -> Result<Vec<String>> {
+    for growth in ALL.iter().filter(|growth| choice.takes(growth.name)) {
+        println!("{}: {}", growth.name, growth.about);
+        growing.add(growth.name, |measured| {
             measured.push(growth.measure(choice)?);
-        }
+            Ok(())
+        });
     }
-    Ok(measured)
+    let (measured, mut failures) = growing.end()?;
+    failures.extend(measured.into_iter().flat_map(|grown| grown.failures));
+    Ok(failures)
 }
 
 impl Growth {
@@ -200,14 +203,14 @@ impl Growth {
                     format!("{} at {size} by {}", self.name, side.name(FsType::Ext4))
                 });
                 let sample: Sample = match turn {
-                    Err(error) if extent == Extent::Full => {
+                    Ok(sample) => sample,
+                    Err(error) => {
                         failures.push(failure_text(&error));
                         continue;
                     }
-                    turn => turn?,
                 };
-                if extent == Extent::Quick {
-                    check_memory(&sample)?;
+                if let (Extent::Quick, Err(error)) = (extent, check_memory(&sample)) {
+                    failures.push(failure_text(&error));
                 }
                 samples.push(At { size, sample });
             }

@@ -5,8 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::record::Extent;
+
 /// How long a machine is looked at.
 const LOOK: Duration = Duration::from_secs(4);
+/// The same where times mean nothing.
+const GLANCE: Duration = Duration::from_millis(200);
 /// More than this of its time taken, and it is not quiet.
 const BUSY_SHARE_MAX: f64 = 0.05;
 /// More than this for the last minute, and something ran that may go on.
@@ -59,9 +63,12 @@ fn field(text: &str, name: &str) -> Option<String> {
 
 impl Quiet {
     /// Looks at the machine for a while, during which nothing of ours may run.
-    pub(crate) fn look() -> Result<Self> {
+    pub(crate) fn look(extent: Extent) -> Result<Self> {
         let before = Times::now()?;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(match extent {
+            Extent::Quick => GLANCE,
+            Extent::Full => LOOK,
+        });
         let after = Times::now()?;
         let load = std::fs::read_to_string("/proc/loadavg")?;
         let load = load.split(' ').next().context("the load")?;
@@ -73,10 +80,19 @@ impl Quiet {
         })
     }
 
+    /// The look that found more.
+    pub(crate) fn busier(self, other: Self) -> Self {
+        if other.busy_share > self.busy_share {
+            other
+        } else {
+            self
+        }
+    }
+
     /// Waits for the load of what ran before to be gone, though not for ever.
     pub(crate) fn wait() -> Result<()> {
         for look in 0..LOOKS_MAX {
-            let load = Self::look()?.load;
+            let load = Self::look(Extent::Full)?.load;
             if load <= LOAD_MAX {
                 break;
             }

@@ -12,6 +12,7 @@ use testkit::fs_type::FsType;
 pub(crate) use self::expected::BOUNDS;
 pub(crate) use self::run::{Orders, Part, Sample, run};
 use crate::child;
+use crate::growing::Growing;
 use crate::measure::Latencies;
 use crate::record::Extent;
 use crate::side::Side;
@@ -33,8 +34,8 @@ pub(crate) struct Choice {
     /// All, if empty.
     pub(crate) sides: Vec<Side>,
     pub(crate) rounds: Option<usize>,
-    /// What the images hold.
-    pub(crate) format: FsType,
+    /// What the images hold, one after the other.
+    pub(crate) formats: Vec<FsType>,
 }
 
 /// The name of the raw runs of a format.
@@ -77,47 +78,44 @@ impl Choice {
         self.parts.is_empty() || self.parts.iter().any(|part| part == name)
     }
 
-    fn sides(&self) -> Vec<Side> {
+    fn sides(&self, format: FsType) -> Vec<Side> {
         let mut sides = if self.sides.is_empty() {
             Side::ALL.to_vec()
         } else {
             self.sides.clone()
         };
-        sides.retain(|side| side.serves(self.format));
+        sides.retain(|side| side.serves(format));
         sides
     }
 }
 
-/// Measures what was chosen.
-pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
-    let mut measured = Measured::default();
-    let is_of_format = |workload: &&&Workload| workload.formats.contains(&choice.format);
+/// Measures what was chosen, on images of a format. Returns what failed.
+pub(crate) fn measure(
+    choice: &Choice,
+    format: FsType,
+    mut growing: Growing<Measured>,
+) -> Result<Vec<String>> {
+    let is_of_format = |workload: &&&Workload| workload.formats.contains(&format);
     for workload in work::ALL
         .iter()
         .filter(|workload| choice.takes(workload.name))
         .filter(is_of_format)
     {
         for &threads in workload.threads {
-            println!("{}, {threads} thread(s): {}", workload.name, workload.about);
-            let samples = alternate(choice, workload, threads, &mut measured.failures)?;
-            if choice.extent == Extent::Quick {
-                // Bounds are those of ext4.
-                let bounded = samples.iter().filter(|_| choice.format == FsType::Ext4);
-                bounded.into_iter().try_for_each(expected::check)?;
-            }
-            measured.samples.extend(samples);
-            if choice.sides().contains(&Side::Fuse2fs) {
-                match count(choice.extent, workload, threads) {
-                    Err(error) if choice.extent == Extent::Full => {
-                        measured.failures.push(failure_text(&error));
-                    }
-                    counted => measured.counted.push(counted?),
-                }
-            }
+            println!(
+                "{}, {}, {threads} thread(s): {}",
+                format.kernel_name(),
+                workload.name,
+                workload.about
+            );
+            growing.add(workload.name, |measured| {
+                measured.add(choice, format, (workload, threads))
+            });
         }
     }
-    measured.gather_latencies();
-    Ok(measured)
+    let (measured, mut failures) = growing.end()?;
+    failures.extend(measured.failures);
+    Ok(failures)
 }
 
 /// What fuse2fs asks of the device, by a tenth of the work.
@@ -145,11 +143,11 @@ fn counting(workload: &str) -> String {
     format!("requests of fuse2fs in {workload}")
 }
 
-/// All sides in turns. One that fails in a full run has no more of them, and the others go on.
+/// All sides in turns. One that fails has no more of them, and the others go on.
 fn alternate(
     choice: &Choice,
-    workload: &Workload,
-    threads: usize,
+    format: FsType,
+    (workload, threads): (&Workload, usize),
     failures: &mut Vec<String>,
 ) -> Result<Vec<Sample>> {
     let quick = choice.extent == Extent::Quick;
@@ -163,14 +161,14 @@ fn alternate(
         Storage::Memory => Stage::new()?,
         Storage::Disk => Stage::on_disk()?,
     };
-    let mut sides = choice.sides();
+    let mut sides = choice.sides(format);
     sides.retain(|side| side.takes(workload));
     let mut samples = Vec::new();
     for _ in 0..rounds {
         for side in sides.clone() {
             let orders = Orders {
                 side,
-                format: choice.format,
+                format,
                 workload: workload.name.to_owned(),
                 count,
                 threads,
@@ -179,14 +177,14 @@ fn alternate(
                 is_counted: false,
             };
             let turn = child::run("run", &orders)
-                .with_context(|| format!("{} by {}", workload.name, side.name(choice.format)));
+                .with_context(|| format!("{} by {}", workload.name, side.name(format)));
             let sample: Sample = match turn {
-                Err(error) if !quick => {
+                Ok(sample) => sample,
+                Err(error) => {
                     failures.push(failure_text(&error));
                     sides.retain(|&other| other != side);
                     continue;
                 }
-                turn => turn?,
             };
             show(&sample);
             samples.push(sample);
@@ -223,25 +221,53 @@ impl Measured {
         self.failures.iter().filter(is_of)
     }
 
-    /// Takes the latencies out of the samples and adds up those of the same kind.
-    fn gather_latencies(&mut self) {
-        let mut gathered: BTreeMap<(String, usize, String, Side), Latencies> = BTreeMap::new();
-        for sample in &mut self.samples {
-            for part in &mut sample.phases {
-                if let Some(latencies) = part.latencies.take() {
-                    let (workload, phase) = (sample.workload.clone(), part.name.clone());
-                    let key = (workload, sample.threads, phase, sample.side);
-                    gathered.entry(key).or_default().merge(&latencies);
-                }
+    /// Measures a workload by all sides.
+    fn add(
+        &mut self,
+        choice: &Choice,
+        format: FsType,
+        (workload, threads): (&Workload, usize),
+    ) -> Result<()> {
+        let turns = (workload, threads);
+        let mut samples = alternate(choice, format, turns, &mut self.failures)?;
+        // Bounds are those of ext4.
+        if choice.extent == Extent::Quick && format == FsType::Ext4 {
+            let exceeded = samples
+                .iter()
+                .filter_map(|sample| expected::check(sample).err());
+            self.failures
+                .extend(exceeded.map(|error| failure_text(&error)));
+        }
+        self.latencies.extend(gathered_latencies(&mut samples));
+        self.samples.extend(samples);
+        if choice.sides(format).contains(&Side::Fuse2fs) {
+            match count(choice.extent, workload, threads) {
+                Ok(counted) => self.counted.push(counted),
+                Err(error) => self.failures.push(failure_text(&error)),
             }
         }
-        let sampled = |((workload, threads, phase, side), latencies)| Sampled {
-            workload,
-            threads,
-            phase,
-            side,
-            latencies,
-        };
-        self.latencies = gathered.into_iter().map(sampled).collect();
+        Ok(())
     }
+}
+
+/// Takes the latencies out of the samples and adds up those of the same kind.
+fn gathered_latencies(samples: &mut [Sample]) -> Vec<Sampled> {
+    let mut gathered: BTreeMap<(String, usize, String, Side), Latencies> = BTreeMap::new();
+    for sample in samples {
+        for part in &mut sample.phases {
+            if let Some(latencies) = part.latencies.take() {
+                let (workload, phase) = (sample.workload.clone(), part.name.clone());
+                let key = (workload, sample.threads, phase, sample.side);
+                gathered.entry(key).or_default().merge(&latencies);
+            }
+        }
+    }
+    let sampled = |((workload, threads, phase, side), latencies)| Sampled {
+        workload,
+        threads,
+        phase,
+        side,
+        latencies,
+    };
+    gathered.into_iter().map(sampled).collect()
 }

@@ -6,13 +6,15 @@ mod images;
 mod ways;
 mod counts;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::counts::{Counted, PART, part};
 pub(crate) use self::images::Kind;
 pub(crate) use self::ways::{JOBS, Job, Way};
+use crate::growing::Growing;
 use crate::measure::median;
+use crate::peers::Choice;
 use crate::record::Extent;
 use crate::stage::Stage;
 
@@ -63,40 +65,49 @@ impl Amounts {
     }
 }
 
-/// Measures all of it.
-pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured> {
-    let amounts = Amounts::of(extent, rounds);
-    let mut measured = Measured::default();
+/// Measures all of it. Returns what failed.
+pub(crate) fn measure(choice: &Choice, mut growing: Growing<Measured>) -> Result<Vec<String>> {
+    let amounts = Amounts::of(choice.extent, choice.rounds);
     for kind in Kind::ALL {
-        // The image leaves the host's caches only where it lies on a disk; what is made stays in memory.
+        growing.add(kind.name(), |measured| of_kind(kind, amounts, measured));
+    }
+    growing.add("counts", |measured| {
         let (disk, memory) = (Stage::on_disk()?, Stage::new()?);
         let image = disk.path().join("image");
-        images::plant(kind, &image, amounts.files).with_context(|| kind.name().to_owned())?;
-        println!("{}: {} files", kind.name(), amounts.files);
-        let bench = ways::Bench {
-            kind,
-            image: &image,
-            made: memory.path().join("made"),
-            files: amounts.files,
-        };
-        for job in JOBS {
-            measured.runs.extend(bench.alternate(job, amounts.rounds)?);
-        }
-        measured.counted.extend(counts::of_tree(&image, kind)?);
-    }
+        images::plant_names(&image, amounts.names)?;
+        measured
+            .counted
+            .extend(counts::of_names(&image, amounts.names)?);
+        let image = memory.path().join("image");
+        images::make_large(&image, amounts.large_mib)?;
+        measured
+            .counted
+            .push(counts::of_mount(&image, amounts.large_mib)?);
+        Ok(())
+    });
+    let (measured, failures) = growing.end()?;
+    measured.counted.iter().for_each(Counted::show);
+    Ok(failures)
+}
+
+/// Measures all jobs on an image.
+fn of_kind(kind: Kind, amounts: Amounts, measured: &mut Measured) -> Result<()> {
+    // The image leaves the host's caches only where it lies on a disk; what is made stays in memory.
     let (disk, memory) = (Stage::on_disk()?, Stage::new()?);
     let image = disk.path().join("image");
-    images::plant_names(&image, amounts.names)?;
-    measured
-        .counted
-        .extend(counts::of_names(&image, amounts.names)?);
-    let image = memory.path().join("image");
-    images::make_large(&image, amounts.large_mib)?;
-    measured
-        .counted
-        .push(counts::of_mount(&image, amounts.large_mib)?);
-    measured.counted.iter().for_each(Counted::show);
-    Ok(measured)
+    images::plant(kind, &image, amounts.files)?;
+    println!("{}: {} files", kind.name(), amounts.files);
+    let bench = ways::Bench {
+        kind,
+        image: &image,
+        made: memory.path().join("made"),
+        files: amounts.files,
+    };
+    for job in JOBS {
+        measured.runs.extend(bench.alternate(job, amounts.rounds)?);
+    }
+    measured.counted.extend(counts::of_tree(&image, kind)?);
+    Ok(())
 }
 
 fn show(job: &Job, runs: &[Run]) {

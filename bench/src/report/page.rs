@@ -146,6 +146,14 @@ impl Page {
             quiet(record)
         );
         self.paragraph(&text);
+        if record.is_partial {
+            self.paragraph(
+                "**The run was ended before it was complete:** what came later in it is missing.",
+            );
+        }
+        for failure in &record.failures {
+            self.paragraph(&format!("**Not measured to the end:** {failure}."));
+        }
     }
 
     /// What the sides of a comparison talk to, and which of the samples were not over the rings they wanted.

@@ -326,6 +326,7 @@ fn same_bytes(runs: &[Run], job: &str) -> Aim {
 mod tests {
     use super::super::{Jobs, Peers, Verdict};
     use super::*;
+    use crate::measure::Quiet;
     use crate::record::{Extent, Record};
     use crate::work;
 
@@ -356,7 +357,8 @@ mod tests {
     }
 
     fn kept(runs: &[Run]) -> Record<Vec<Run>> {
-        Record::of(String::new(), || Ok(runs.to_vec())).unwrap()
+        let quiet = [Quiet::look(Extent::Quick).unwrap(); 2];
+        Record::of(String::new(), quiet, runs.to_vec()).unwrap()
     }
 
     #[test]
