@@ -35,6 +35,15 @@ impl Latencies {
         value
     }
 
+    /// Does `operation`, and times it in any case: for operations so long, and so few, that each counts.
+    pub(crate) fn time_always<T>(&mut self, operation: impl FnOnce() -> T) -> (T, Duration) {
+        let start = now();
+        let value = operation();
+        let taken = start.elapsed();
+        self.add(taken);
+        (value, taken)
+    }
+
     fn add(&mut self, taken: Duration) {
         let nanoseconds = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
         *self.counts.entry(bucket(nanoseconds)).or_default() += 1;
@@ -113,6 +122,8 @@ mod tests {
             latencies.time(|| ());
         }
         assert_eq!(latencies.samples(), 10);
+        latencies.time_always(|| ());
+        assert_eq!(latencies.samples(), 11);
         let mut known = Latencies::default();
         for microseconds in 1..=100 {
             known.add(Duration::from_micros(microseconds));

@@ -59,6 +59,9 @@ pub(crate) struct Part {
     pub(crate) unit: String,
     pub(crate) amount: u64,
     pub(crate) seconds: f64,
+    /// What the longest operation took, where each is timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) longest_seconds: Option<f64>,
     pub(crate) client_cpu_seconds: f64,
     pub(crate) server_cpu_seconds: Option<f64>,
     pub(crate) asked: Asked,
@@ -230,6 +233,7 @@ fn measure_phase(
         unit: phase.unit.name().to_owned(),
         amount: done.amount,
         seconds,
+        longest_seconds: done.longest_seconds,
         client_cpu_seconds,
         server_cpu_seconds: server_cpu_seconds.map(|(after, before)| after - before),
         asked: all_asked(live)?.since(&asked),

@@ -117,6 +117,8 @@ pub(crate) struct Done {
     pub(crate) latencies: Latencies,
     /// Time measured elsewhere.
     pub(crate) seconds: Option<f64>,
+    /// What the longest operation took, where each is timed.
+    pub(crate) longest_seconds: Option<f64>,
 }
 
 /// What is done to compare.
@@ -178,7 +180,7 @@ impl Site<'_> {
             Ok(Done {
                 amount,
                 latencies,
-                seconds: None,
+                ..Done::default()
             })
         };
         let mut all = Done::default();
