@@ -48,7 +48,10 @@ impl Explanations {
         let mut complaints = Vec::new();
         for aim in aims {
             let key = &aim.key;
-            match (aim.verdict(), self.of(key)) {
+            let Some(verdict) = aim.verdict() else {
+                continue;
+            };
+            match (verdict, self.of(key)) {
                 (Verdict::Missed, None) => {
                     complaints.push(format!("{key} is missed, and nothing says why"));
                 }

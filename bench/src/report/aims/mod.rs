@@ -43,6 +43,7 @@ pub(super) struct Aim {
     what: String,
     bound: Bound,
     unit: &'static str,
+    scope: Scope,
     /// Nothing, where it was not measured. Of mounts, over rings.
     reached: Option<Reached>,
     /// The same over the device, which is what a mount is by default. Nothing but of mounts.
@@ -51,6 +52,14 @@ pub(super) struct Aim {
     compared: [Option<Estimate>; COMPARED.len()],
     /// Why the two sides do not do the same, if they do not.
     difference: Option<String>,
+}
+
+/// The transports over which an aim of a mount is to be reached. Aims of what is not mounted have both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Both,
+    Rings,
+    Device,
 }
 
 /// A bound of what is to be reached.
@@ -105,6 +114,7 @@ impl Aim {
             what,
             bound,
             unit,
+            scope: Scope::Both,
             reached: None,
             by_default: None,
             compared: [None; COMPARED.len()],
@@ -118,14 +128,15 @@ impl Aim {
         self
     }
 
-    /// How it is judged; of mounts, over rings.
-    pub(super) fn verdict(&self) -> Verdict {
-        self.judged(self.reached)
+    /// How it is judged; of mounts, over rings. Nothing, where it is no aim over rings.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        (self.scope != Scope::Device).then(|| self.judged(self.reached))
     }
 
-    /// How it is judged by what a mount is by default.
-    pub(super) fn default_verdict(&self) -> Verdict {
-        self.judged(self.by_default)
+    /// How it is judged by what a mount is by default. Nothing, where it is no aim over that.
+    pub(super) fn default_verdict(&self) -> Option<Verdict> {
+        let is_judged = self.group.is_mounted() && self.scope != Scope::Rings;
+        is_judged.then(|| self.judged(self.by_default))
     }
 
     fn judged(&self, reached: Option<Reached>) -> Verdict {
@@ -145,6 +156,24 @@ impl Aim {
     fn shown(&self, reached: Option<Reached>) -> String {
         let shown = |reached: Reached| with_unit(reached.estimate, self.unit);
         reached.map_or_else(|| "-".to_owned(), shown)
+    }
+}
+
+impl Scope {
+    /// Distinguishes aims of the same work. Those over rings have the shorter names.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Both | Self::Rings => "",
+            Self::Device => "device",
+        }
+    }
+
+    const fn shown(self) -> &'static str {
+        match self {
+            Self::Both => "",
+            Self::Rings => ", over rings",
+            Self::Device => ", over `/dev/fuse`",
+        }
     }
 }
 
@@ -251,7 +280,8 @@ mod tests {
         let keys: BTreeSet<&str> = aims.iter().map(|aim| aim.key.as_str()).collect();
         assert_eq!(keys.len(), aims.len(), "{keys:?}");
         assert!(keys.contains("fuse2fs-files-create") && keys.contains("kernel-tree-cold-ls-lr"));
-        assert!(aims.iter().all(|aim| aim.verdict() == Verdict::NotMeasured));
+        let mut verdicts = aims.iter().filter_map(Aim::verdict);
+        assert!(verdicts.all(|verdict| verdict == Verdict::NotMeasured));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use testkit::fs_type::FsType;
 
-use super::{Aim, Bound, COMPARED, Evidence, Group, Reached};
+use super::{Aim, Bound, COMPARED, Evidence, Group, Reached, Scope};
 use crate::measure::{Estimate, float, median, ratio};
 use crate::peers::Measured;
 use crate::programs::{self, Run};
@@ -16,13 +16,56 @@ use crate::work::Workload;
 /// A rate over a peer's: workload, phase, times.
 type OfWork = (&'static str, &'static str, f64);
 
-/// By one thread.
-const RATES: &[(Group, Side, Side, &[OfWork])] = &[
-    (
-        Group::Fuse2fs,
-        Side::Fuse,
-        Side::Fuse2fs,
-        &[
+/// Rates of one side over those of another, by one thread.
+struct Rates {
+    group: Group,
+    ours: Side,
+    theirs: Side,
+    scope: Scope,
+    works: &'static [OfWork],
+}
+
+const OVER_BINDFS: Rates = Rates {
+    group: Group::Bindfs,
+    ours: Side::Fuse,
+    theirs: Side::Bindfs,
+    scope: Scope::Both,
+    works: &[
+        ("files", "create", 1.5),
+        ("files", "unlink", 1.5),
+        ("tree", "cold ls -lR", 2.0),
+        ("xattr", "setxattr", 1.0),
+        ("sequential", "write", 3.0),
+        ("sequential", "cold read", 1.0),
+        ("random", "direct write", 2.0),
+    ],
+};
+
+const OVER_KERNEL: Rates = Rates {
+    group: Group::Library,
+    ours: Side::Library,
+    theirs: Side::Kernel,
+    scope: Scope::Both,
+    works: &[
+        ("files", "create", 3.0),
+        ("files", "unlink", 3.0),
+        ("xattr", "setxattr", 2.0),
+        ("tree", "cold find", 2.0),
+        ("tree", "cold ls -lR", 2.0),
+        ("sequential", "cold read", 1.0),
+        ("sequential", "write", 1.0),
+        ("random", "write", 1.0),
+        ("durable", "create, write, fsync", 1.0),
+    ],
+};
+
+const RATES: &[Rates] = &[
+    Rates {
+        group: Group::Fuse2fs,
+        ours: Side::Fuse,
+        theirs: Side::Fuse2fs,
+        scope: Scope::Both,
+        works: &[
             ("files", "create", 40.0),
             ("files", "stat", 40.0),
             ("files", "unlink", 40.0),
@@ -31,52 +74,25 @@ const RATES: &[(Group, Side, Side, &[OfWork])] = &[
             ("sequential", "write", 5.0),
             ("random", "write", 5.0),
         ],
-    ),
-    (
-        Group::Bindfs,
-        Side::Fuse,
-        Side::Bindfs,
-        &[
-            ("files", "create", 1.5),
-            ("files", "unlink", 1.5),
-            ("tree", "cold ls -lR", 2.0),
-            ("xattr", "setxattr", 1.0),
-            ("sequential", "write", 3.0),
-            ("sequential", "cold read", 1.0),
-            ("random", "direct write", 2.0),
-        ],
-    ),
-    (
-        Group::Library,
-        Side::Library,
-        Side::Kernel,
-        &[
-            ("files", "create", 3.0),
-            ("files", "unlink", 3.0),
-            ("xattr", "setxattr", 2.0),
-            ("tree", "cold find", 2.0),
-            ("tree", "cold ls -lR", 2.0),
-            ("sequential", "cold read", 1.0),
-            ("sequential", "write", 1.0),
-            ("random", "write", 1.0),
-            ("durable", "create, write, fsync", 1.0),
-        ],
-    ),
+    },
+    OVER_BINDFS,
+    OVER_KERNEL,
 ];
 
 /// Those of btrfs and XFS, once they are measured.
-const RATES_OF_OTHERS: &[(Group, Side, Side, &[OfWork])] = &[
-    (
-        Group::Bindfs,
-        Side::Fuse,
-        Side::Bindfs,
-        &[("files", "create", 5.0), ("files", "unlink", 5.0)],
-    ),
-    (
-        Group::Library,
-        Side::Library,
-        Side::Kernel,
-        &[
+const RATES_OF_OTHERS: &[Rates] = &[
+    Rates {
+        scope: Scope::Device,
+        works: &[("files", "create", 1.5), ("files", "unlink", 1.5)],
+        ..OVER_BINDFS
+    },
+    Rates {
+        scope: Scope::Rings,
+        works: &[("files", "create", 5.0), ("files", "unlink", 5.0)],
+        ..OVER_BINDFS
+    },
+    Rates {
+        works: &[
             ("files", "create", 2.0),
             ("files", "unlink", 2.0),
             ("tree", "cold find", 2.0),
@@ -86,7 +102,8 @@ const RATES_OF_OTHERS: &[(Group, Side, Side, &[OfWork])] = &[
             ("random", "write", 1.0),
             ("durable", "create, write, fsync", 1.0),
         ],
-    ),
+        ..OVER_KERNEL
+    },
 ];
 
 /// Milliseconds that a snapshot on btrfs takes at most.
@@ -141,13 +158,12 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
             (FsType::Btrfs | FsType::Xfs, Some(_)) => RATES_OF_OTHERS,
         };
         let peers = Compared { format, measured };
-        for &(group, ours, theirs, works) in rates {
-            let works = works.iter();
-            aims.extend(works.map(|work| peers.of_work(group, [ours, theirs], work)));
+        for rates in rates {
+            let works = rates.works.iter();
+            aims.extend(works.map(|work| peers.of_work(rates, work)));
         }
         if format == FsType::Btrfs {
-            let sides = [Side::Library, Side::Kernel];
-            aims.push(peers.of_work(Group::Library, sides, &COMPRESSED));
+            aims.push(peers.of_work(&OVER_KERNEL, &COMPRESSED));
             aims.push(peers.snapshots());
         }
         aims.extend(peers.writes_of_appends());
@@ -198,22 +214,29 @@ impl<'r> Compared<'r> {
         Some(Series::of(self.measured?, workload, 1))
     }
 
-    fn of_work(
-        &self,
-        group: Group,
-        [ours, theirs]: [Side; 2],
-        &(name, phase, times): &OfWork,
-    ) -> Aim {
-        let key = [theirs.word(), name, phase];
+    fn of_work(&self, rates: &Rates, &(name, phase, times): &OfWork) -> Aim {
+        let &Rates {
+            group,
+            ours,
+            theirs,
+            scope,
+            ..
+        } = rates;
+        let phase_key = format!("{phase} {}", scope.word());
+        let key = [theirs.word(), name, &phase_key];
         let bound = (Bound::AtLeast(times), "x");
-        let aim = self.aim(group, key, &format!("{name}: {phase}"), bound);
+        let what = format!("{name}: {phase}{}", scope.shown());
+        let aim = Aim {
+            scope,
+            ..self.aim(group, key, &what, bound)
+        };
         let Some(series) = self.series(name) else {
             return aim;
         };
         let theirs = at_its_best(&series, theirs);
         let their_rates = series.rates(theirs, phase);
         let over_theirs = |side: Side| {
-            let rates = series.rates(side, phase);
+            let rates = series.rates_as_named(side, phase);
             let runs = rates.len().min(their_rates.len());
             (ratio(&rates, &their_rates), runs)
         };
@@ -341,8 +364,8 @@ mod tests {
 
     #[test]
     fn every_aim_is_of_work_there_is() {
-        for (_, _, _, aims) in RATES.iter().chain(RATES_OF_OTHERS) {
-            for &(name, phase, _) in *aims {
+        for rates in RATES.iter().chain(RATES_OF_OTHERS) {
+            for &(name, phase, _) in rates.works {
                 let workload = work::ALL.iter().find(|workload| workload.name == name);
                 let phases = workload.unwrap().phases;
                 assert!(phases.iter().any(|one| one.name == phase), "{name} {phase}");
@@ -379,12 +402,46 @@ mod tests {
         serde_json::from_value(sample).unwrap()
     }
 
-    fn compared(format: FsType, samples: Vec<Sample>) -> Measured {
-        assert!(samples.iter().all(|sample| sample.format == format));
-        Measured {
+    /// All aims, of runs of one format.
+    fn judged(format: FsType, samples: Vec<Sample>) -> Vec<Aim> {
+        let measured = Measured {
             samples,
             ..Measured::default()
-        }
+        };
+        let peers = Peers::from([(format, kept(measured))]);
+        aims(Evidence {
+            extent: Extent::Full,
+            peers: &peers,
+            jobs: &Jobs::new(),
+            scale: None,
+        })
+    }
+
+    #[test]
+    fn each_transport_of_other_formats_has_its_own_aim() {
+        let side = |side, amount| sample(side, FsType::Xfs, "files", "create", amount);
+        let samples = [(Side::Fuse, 40), (Side::Device, 20), (Side::Bindfs, 10)];
+        let samples = samples.map(|(one, amount)| side(one, amount)).to_vec();
+        let aims = judged(FsType::Xfs, samples);
+        let aim = |key: &str| aims.iter().find(|aim| aim.key == key).unwrap();
+        let rings = aim("xfs-bindfs-files-create");
+        assert_eq!(rings.verdict(), Some(Verdict::Missed));
+        assert_eq!(rings.default_verdict(), None);
+        let device = aim("xfs-bindfs-files-create-device");
+        assert_eq!(device.default_verdict(), Some(Verdict::Met));
+        assert_eq!(device.verdict(), None);
+    }
+
+    #[test]
+    fn runs_without_rings_are_not_judged_as_over_them() {
+        let mut samples = [Side::Fuse, Side::Device, Side::Bindfs]
+            .map(|side| sample(side, FsType::Ext4, "files", "create", 10));
+        samples[0].phases[0].asked.by_rings = Some(false);
+        let aims = judged(FsType::Ext4, samples.to_vec());
+        let mut aims = aims.iter();
+        let aim = aims.find(|aim| aim.key == "bindfs-files-create").unwrap();
+        assert_eq!(aim.verdict(), Some(Verdict::NotMeasured));
+        assert_eq!(aim.default_verdict(), Some(Verdict::Missed));
     }
 
     #[test]
@@ -396,13 +453,10 @@ mod tests {
             sample.phases[0].longest_seconds = Some(longest);
             samples.push(sample);
         }
-        let measured = compared(FsType::Btrfs, samples);
-        let peers = Compared {
-            format: FsType::Btrfs,
-            measured: Some(&measured),
-        };
-        let aim = peers.snapshots();
-        assert_eq!(aim.verdict(), Verdict::Missed);
+        let aims = judged(FsType::Btrfs, samples);
+        let key = "btrfs-longest-snapshots-snapshot";
+        let aim = aims.iter().find(|aim| aim.key == key).unwrap();
+        assert_eq!(aim.verdict(), Some(Verdict::Missed));
         assert_eq!(aim.shown(aim.reached), "11 ms (2 to 11)");
     }
 
@@ -417,9 +471,9 @@ mod tests {
         }
     }
 
-    fn kept(runs: &[Run]) -> Record<Vec<Run>> {
+    fn kept<T>(result: T) -> Record<T> {
         let quiet = [Quiet::look(Extent::Quick).unwrap(); 2];
-        Record::of(String::new(), quiet, runs.to_vec()).unwrap()
+        Record::of(String::new(), quiet, result).unwrap()
     }
 
     #[test]
@@ -431,7 +485,7 @@ mod tests {
             run("cp -r to tmpfs", 0.5, "c"),
             run(ours, 1.0, "d"),
         ];
-        let jobs = Jobs::from([(FsType::Ext4, kept(&runs))]);
+        let jobs = Jobs::from([(FsType::Ext4, kept(runs.to_vec()))]);
         let peers = Peers::new();
         let evidence = Evidence {
             extent: Extent::Full,
@@ -442,7 +496,7 @@ mod tests {
         let aims = aims(evidence);
         let verdict = |key: &str| {
             let aim = aims.iter().find(|aim| aim.key == key);
-            aim.unwrap().verdict()
+            aim.unwrap().verdict().unwrap()
         };
         assert_eq!(verdict("image-of-a-directory-mke2fs-d"), Verdict::Met);
         assert_eq!(

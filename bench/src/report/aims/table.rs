@@ -43,11 +43,11 @@ pub(in crate::report) fn write(
 pub(in crate::report) fn counts(
     aims: &[Aim],
     group: Group,
-    verdict: fn(&Aim) -> Verdict,
+    verdict: fn(&Aim) -> Option<Verdict>,
 ) -> [usize; Verdict::ALL.len()] {
     Verdict::ALL.map(|wanted| {
         let of_group = aims.iter().filter(|aim| aim.group == group);
-        of_group.filter(|aim| verdict(aim) == wanted).count()
+        of_group.filter(|aim| verdict(aim) == Some(wanted)).count()
     })
 }
 
@@ -62,8 +62,8 @@ fn notes(page: &mut Page, aims: &[&Aim]) {
         }
     }
     let by_transport = |aim: &&&Aim| {
-        aim.default_verdict() == Verdict::Missed
-            && matches!(aim.verdict(), Verdict::Met | Verdict::MetByTheMedian)
+        aim.default_verdict() == Some(Verdict::Missed)
+            && matches!(aim.verdict(), Some(Verdict::Met | Verdict::MetByTheMedian))
     };
     let missed: Vec<&str> = aims
         .iter()
@@ -80,7 +80,9 @@ fn notes(page: &mut Page, aims: &[&Aim]) {
 }
 
 fn reasons(page: &mut Page, aims: &[&Aim], explanations: &Explanations) {
-    let missed = aims.iter().filter(|aim| aim.verdict() == Verdict::Missed);
+    let missed = aims
+        .iter()
+        .filter(|aim| aim.verdict() == Some(Verdict::Missed));
     let missed: Vec<&&Aim> = missed.collect();
     if missed.is_empty() {
         return;
@@ -109,14 +111,15 @@ fn reasons(page: &mut Page, aims: &[&Aim], explanations: &Explanations) {
 impl Aim {
     fn row(&self) -> Vec<String> {
         let runs = self.reached.map_or(0, |reached| reached.runs).to_string();
-        let verdict = self.verdict().shown().to_owned();
+        let shown = |verdict: Option<Verdict>| verdict.map_or("-", Verdict::shown).to_owned();
+        let verdict = shown(self.verdict());
         let reached = self.shown(self.reached);
         let mut row = vec![self.what.clone(), self.bound()];
         if !self.group.is_mounted() {
             row.extend([reached, runs, verdict]);
             return row;
         }
-        let by_default = self.default_verdict().shown().to_owned();
+        let by_default = shown(self.default_verdict());
         row.extend([
             self.shown(self.by_default),
             by_default,

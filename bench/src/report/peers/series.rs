@@ -101,4 +101,16 @@ impl<'r> Series<'r> {
         let rate = |part: &Part| part.units() / part.seconds.max(1e-9);
         self.parts(side, phase).into_iter().map(rate).collect()
     }
+
+    /// The same, without runs that were to be over rings and were not.
+    pub(in crate::report) fn rates_as_named(&self, side: Side, phase: &str) -> Vec<f64> {
+        let samples = self.samples.iter().copied();
+        let named = Self {
+            samples: samples
+                .filter(|sample| !sample.is_without_rings())
+                .collect(),
+            ..*self
+        };
+        named.rates(side, phase)
+    }
 }

@@ -107,7 +107,7 @@ fn rows(measured: &Measured) -> impl Iterator<Item = Row<'_>> {
 
 impl Row<'_> {
     fn rates(&self, side: Side) -> Vec<f64> {
-        self.series.rates(side, self.phase)
+        self.series.rates_as_named(side, self.phase)
     }
 
     /// The rate of one side over that of another, where both were measured.
