@@ -240,7 +240,7 @@ impl Measured {
         }
         self.latencies.extend(gathered_latencies(&mut samples));
         self.samples.extend(samples);
-        if choice.sides(format).contains(&Side::Fuse2fs) {
+        if choice.sides(format).contains(&Side::Fuse2fs) && Side::Fuse2fs.takes(workload) {
             match count(choice.extent, workload, threads) {
                 Ok(counted) => self.counted.push(counted),
                 Err(error) => self.failures.push(failure_text(&error)),

@@ -5,29 +5,36 @@ use testkit::fs_type::FsType;
 use super::aims::{self, Aim, Group};
 use super::missed::Explanations;
 use super::page::Page;
-use super::peers;
-use super::raw::{PEERS, Raw};
+use super::peers::{self, format_name};
+use super::raw::{Raw, peers_command};
 use super::requests;
 
 pub(super) const FILE: &str = "fuse.md";
 
 pub(super) fn page(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Page {
-    let mut page = Page::new(FILE, "Mounts of ext4 through FUSE");
-    match raw.ext4() {
-        Some(record) => {
-            page.provenance(record);
-            page.transports(record, &record.result.samples);
-            let tables = peers::links(&page, FsType::Ext4);
-            let requests = page.link_to_page(requests::FILE);
-            page.paragraph(&format!(
-                "fuse2fs and bindfs are over `/dev/fuse`. With `noperm` no permissions are checked; with \
-                 `writeback=on` the kernel gathers writes, which rings do not carry. All tables: {tables}. [Requests of \
-                 each operation]({requests})."
-            ));
+    let mut page = Page::new(FILE, "Aims of mounts through FUSE");
+    for format in FsType::ALL {
+        let name = format_name(format);
+        match raw.peers.get(&format) {
+            Some(record) => {
+                page.provenance_of(&format!("{name} was measured"), record);
+                let tables = peers::links(&page, format);
+                page.paragraph(&format!("All tables of {name}: {tables}."));
+                page.missing_rings(record, &record.result.samples);
+            }
+            None => page.paragraph(&format!(
+                "{name} was **not measured**; `{}` measures it.",
+                peers_command(format)
+            )),
         }
-        None => page.not_measured(PEERS),
     }
-    for group in Group::ALL.into_iter().filter(|group| group.is_mounted()) {
+    page.all_transports();
+    let requests = page.link_to_page(requests::FILE);
+    page.paragraph(&format!(
+        "fuse2fs and bindfs are over `/dev/fuse`. With `noperm` no permissions are checked; with `writeback=on` the \
+         kernel gathers writes, which rings do not carry. [Requests of each operation]({requests})."
+    ));
+    for group in [Group::Stock, Group::Fuse2fs, Group::Bindfs] {
         aims::write(&mut page, aims, group, explanations);
     }
     page

@@ -138,8 +138,13 @@ impl Page {
 
     /// The command, source and machine of a measurement, and whether the machine was quiet.
     pub(super) fn provenance<T>(&mut self, record: &Record<T>) {
+        self.provenance_of("Measured", record);
+    }
+
+    /// The same of one of several measurements.
+    pub(super) fn provenance_of<T>(&mut self, what: &str, record: &Record<T>) {
         let text = format!(
-            "Measured by `{}` at commit `{}` on {}. {}",
+            "{what} by `{}` at commit `{}` on {}. {}",
             record.command,
             record.commit,
             machine(&record.machine),
@@ -163,6 +168,20 @@ impl Page {
         samples: impl IntoIterator<Item = &'s Sample>,
     ) {
         self.paragraph(TRANSPORTS);
+        self.missing_rings(record, samples);
+    }
+
+    /// Which transports there are.
+    pub(super) fn all_transports(&mut self) {
+        self.paragraph(TRANSPORTS);
+    }
+
+    /// Which of the samples were not over the rings they wanted.
+    pub(super) fn missing_rings<'s, T>(
+        &mut self,
+        record: &Record<T>,
+        samples: impl IntoIterator<Item = &'s Sample>,
+    ) {
         // Raw runs that do not record it are judged by the release of the kernel.
         let is_without = !has_rings(&record.machine.kernel);
         if is_without || samples.into_iter().any(Sample::is_without_rings) {

@@ -161,7 +161,8 @@ impl Side {
         let is_of_all = workload.formats.len() == FsType::ALL.len();
         let is_of_any = workload.storage == work::Storage::Memory && is_of_all;
         let is_placed = self.uses_image() || is_of_any;
-        is_placed && (!self.is_particular() || workload.particular.contains(&self))
+        let is_meant = workload.only.is_empty() || workload.only.contains(&self);
+        is_placed && is_meant && (!self.is_particular() || workload.particular.contains(&self))
     }
 
     /// Starts it on `ground`.

@@ -6,6 +6,7 @@ mod attributes;
 mod contents;
 mod tree;
 mod subvolumes;
+mod idle;
 
 use std::thread;
 
@@ -42,6 +43,8 @@ pub(crate) struct Workload {
     pub(crate) formats: &'static [FsType],
     /// Of the sides that differ from another in some work only, those that do in this.
     pub(crate) particular: &'static [Side],
+    /// The sides that it is for; all, if empty.
+    pub(crate) only: &'static [Side],
     pub(crate) phases: &'static [Phase],
 }
 
@@ -58,6 +61,7 @@ const USUAL: Workload = Workload {
     mount: None,
     formats: &FsType::ALL,
     particular: &[],
+    only: &[],
     phases: &[],
 };
 
@@ -134,6 +138,7 @@ pub(crate) const ALL: &[&Workload] = &[
     &contents::COMPRESSED,
     &tree::TREE,
     &subvolumes::SNAPSHOTS,
+    &idle::IDLE,
 ];
 
 /// What is done to see how it grows, besides.

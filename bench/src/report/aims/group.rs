@@ -3,6 +3,8 @@
 /// A group of aims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::report) enum Group {
+    /// Mounts over the device, as every user gets them, compared with the limit of that and with bindfs.
+    Stock,
     /// Mounts, compared with fuse2fs.
     Fuse2fs,
     /// Mounts, compared with bindfs.
@@ -16,7 +18,8 @@ pub(in crate::report) enum Group {
 }
 
 impl Group {
-    pub(in crate::report) const ALL: [Self; 5] = [
+    pub(in crate::report) const ALL: [Self; 6] = [
+        Self::Stock,
         Self::Fuse2fs,
         Self::Bindfs,
         Self::Library,
@@ -26,6 +29,9 @@ impl Group {
 
     pub(in crate::report) const fn title(self) -> &'static str {
         match self {
+            Self::Stock => {
+                "Mounts over `/dev/fuse`, compared with a null server and bindfs over the same"
+            }
             Self::Fuse2fs => "Mounts, compared with fuse2fs",
             Self::Bindfs => "Mounts, compared with bindfs on tmpfs",
             Self::Library => "The library, compared with system calls on the kernel's filesystems",

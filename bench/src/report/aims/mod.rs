@@ -1,7 +1,9 @@
 //! What platter aims at, and what it reached: computed from the raw runs.
 
 mod group;
+mod compared;
 mod rates;
+mod stock;
 mod growth;
 mod table;
 
@@ -40,6 +42,8 @@ pub(super) struct Aim {
     pub(super) group: Group,
     /// Names it among all, as a file can be named.
     pub(super) key: String,
+    /// Names what is written about it where it is missed: the key, or what several aims have in common.
+    pub(super) reason: String,
     what: String,
     bound: Bound,
     unit: &'static str,
@@ -101,16 +105,19 @@ const COMPARED: [(Side, &str); 4] = [
 
 /// All aims, whatever there is to judge them by.
 pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
-    let mut aims = rates::aims(evidence);
+    let mut aims = stock::aims(evidence);
+    aims.extend(rates::aims(evidence));
     aims.extend(growth::aims(evidence));
     aims
 }
 
 impl Aim {
     fn new(group: Group, key: &[&str], what: String, (bound, unit): (Bound, &'static str)) -> Self {
+        let key = as_key(key);
         Self {
             group,
-            key: as_key(key),
+            reason: key.clone(),
+            key,
             what,
             bound,
             unit,

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use testkit::fs_type::FsType;
 
+use super::compared::{Compared, at_its_best, over};
 use super::{Aim, Bound, COMPARED, Evidence, Group, Reached, Scope};
 use crate::measure::{Estimate, float, median, ratio};
-use crate::peers::Measured;
 use crate::programs::{self, Run};
 use crate::report::number::short;
-use crate::report::peers::{Series, format_name};
+use crate::report::peers::Series;
 use crate::side::Side;
-use crate::work::Workload;
 
 /// A rate over a peer's: workload, phase, times.
 type OfWork = (&'static str, &'static str, f64);
@@ -151,13 +150,12 @@ const MAKING: &[&str] = &[
 pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
     let mut aims = Vec::new();
     for format in FsType::ALL {
-        let measured = evidence.peers.get(&format).map(|record| &record.result);
-        let rates = match (format, measured) {
+        let peers = Compared::of(evidence, format);
+        let rates = match (format, peers.measured) {
             (FsType::Ext4, _) => RATES,
             (FsType::Btrfs | FsType::Xfs, None) => continue,
             (FsType::Btrfs | FsType::Xfs, Some(_)) => RATES_OF_OTHERS,
         };
-        let peers = Compared { format, measured };
         for rates in rates {
             let works = rates.works.iter();
             aims.extend(works.map(|work| peers.of_work(rates, work)));
@@ -191,29 +189,7 @@ fn runs_of<'r>(evidence: Evidence<'r>, job: &str) -> Option<&'r [Run]> {
     }
 }
 
-/// What was measured of a format.
-struct Compared<'r> {
-    format: FsType,
-    measured: Option<&'r Measured>,
-}
-
-impl<'r> Compared<'r> {
-    /// An aim, named by the format where that is not ext4.
-    fn aim(&self, group: Group, key: [&str; 3], what: &str, bound: (Bound, &'static str)) -> Aim {
-        if self.format == FsType::Ext4 {
-            return Aim::new(group, &key, what.to_owned(), bound);
-        }
-        let [theirs, name, phase] = key;
-        let key = [self.format.kernel_name(), theirs, name, phase];
-        let what = format!("{}, {what}", format_name(self.format));
-        Aim::new(group, &key, what, bound)
-    }
-
-    fn series(&self, name: &str) -> Option<Series<'r>> {
-        let workload = Workload::named(name).ok()?;
-        Some(Series::of(self.measured?, workload, 1))
-    }
-
+impl Compared<'_> {
     fn of_work(&self, rates: &Rates, &(name, phase, times): &OfWork) -> Aim {
         let &Rates {
             group,
@@ -228,18 +204,13 @@ impl<'r> Compared<'r> {
         let what = format!("{name}: {phase}{}", scope.shown());
         let aim = Aim {
             scope,
-            ..self.aim(group, key, &what, bound)
+            ..self.aim(group, &key, &what, bound)
         };
-        let Some(series) = self.series(name) else {
+        let Some(series) = self.series(name, 1) else {
             return aim;
         };
         let theirs = at_its_best(&series, theirs);
-        let their_rates = series.rates(theirs, phase);
-        let over_theirs = |side: Side| {
-            let rates = series.rates_as_named(side, phase);
-            let runs = rates.len().min(their_rates.len());
-            (ratio(&rates, &their_rates), runs)
-        };
+        let over_theirs = |side: Side| over(&series, [side, theirs], phase);
         let (reached, runs) = over_theirs(ours);
         let mut aim = aim.reaching(reached, runs);
         if theirs == Side::BindfsLong {
@@ -262,8 +233,8 @@ impl<'r> Compared<'r> {
         let (name, phase) = ("snapshots", "snapshot");
         let bound = (Bound::AtMost(SNAPSHOT_MS), " ms");
         let what = "snapshots: the longest, of a subvolume with many files, each after a change";
-        let aim = self.aim(Group::Library, ["longest", name, phase], what, bound);
-        let Some(series) = self.series(name) else {
+        let aim = self.aim(Group::Library, &["longest", name, phase], what, bound);
+        let Some(series) = self.series(name, 1) else {
             return aim;
         };
         let parts = series.parts(Side::Library, phase).into_iter();
@@ -282,7 +253,7 @@ impl<'r> Compared<'r> {
     /// measured.
     fn writes_of_appends(&self) -> Option<Aim> {
         let (name, phase) = ("append", "append, fsync");
-        let series = self.series(name)?;
+        let series = self.series(name, 1)?;
         let writes = |side: Side| -> Vec<f64> {
             let parts = series.parts(side, phase).into_iter();
             let each = parts.filter_map(|part| Some(part.per(part.asked.device.as_ref()?.writes)));
@@ -295,18 +266,8 @@ impl<'r> Compared<'r> {
         let bound = (Bound::AtMost(1.0), "x");
         let what = "append: writes to the device over the kernel's";
         let key = [Side::Kernel.word(), name, "writes"];
-        let aim = self.aim(Group::Library, key, what, bound);
+        let aim = self.aim(Group::Library, &key, what, bound);
         Some(aim.reaching(ratio(&ours, &kernel), ours.len().min(kernel.len())))
-    }
-}
-
-/// The peer with the options that suit the work, where it was measured with them, too: without `big_writes`
-/// the FUSE library of bindfs takes long writes in pieces of 4 KiB.
-fn at_its_best(series: &Series<'_>, side: Side) -> Side {
-    if side == Side::Bindfs && series.has_side(Side::BindfsLong) {
-        Side::BindfsLong
-    } else {
-        side
     }
 }
 
@@ -355,11 +316,10 @@ fn same_bytes(runs: &[Run], job: &str) -> Aim {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compared::made::{judged, kept, sample};
     use super::super::{Jobs, Peers, Verdict};
     use super::*;
-    use crate::measure::Quiet;
-    use crate::peers::Sample;
-    use crate::record::{Extent, Record};
+    use crate::record::Extent;
     use crate::work;
 
     #[test]
@@ -377,52 +337,12 @@ mod tests {
         }
     }
 
-    /// A run of a workload by one thread, with one phase of a second.
-    fn sample(side: Side, format: FsType, workload: &str, phase: &str, amount: u64) -> Sample {
-        let sample = serde_json::json!({
-            "side": side,
-            "format": format,
-            "workload": workload,
-            "count": amount,
-            "threads": 1,
-            "cache_bytes": 0,
-            "mount_seconds": 0.0,
-            "phases": [{
-                "name": phase,
-                "unit": "operation",
-                "amount": amount,
-                "seconds": 1.0,
-                "client_cpu_seconds": 0.0,
-                "server_cpu_seconds": null,
-                "asked": {},
-            }],
-            "client_peak_bytes": 0,
-            "server_peak_bytes": null,
-        });
-        serde_json::from_value(sample).unwrap()
-    }
-
-    /// All aims, of runs of one format.
-    fn judged(format: FsType, samples: Vec<Sample>) -> Vec<Aim> {
-        let measured = Measured {
-            samples,
-            ..Measured::default()
-        };
-        let peers = Peers::from([(format, kept(measured))]);
-        aims(Evidence {
-            extent: Extent::Full,
-            peers: &peers,
-            jobs: &Jobs::new(),
-            scale: None,
-        })
-    }
-
     #[test]
     fn each_transport_of_other_formats_has_its_own_aim() {
         let side = |side, amount| sample(side, FsType::Xfs, "files", "create", amount);
         let samples = [(Side::Fuse, 40), (Side::Device, 20), (Side::Bindfs, 10)];
         let samples = samples.map(|(one, amount)| side(one, amount)).to_vec();
-        let aims = judged(FsType::Xfs, samples);
+        let aims = judged(aims, FsType::Xfs, samples);
         let aim = |key: &str| aims.iter().find(|aim| aim.key == key).unwrap();
         let rings = aim("xfs-bindfs-files-create");
         assert_eq!(rings.verdict(), Some(Verdict::Missed));
@@ -437,7 +357,7 @@ mod tests {
         let mut samples = [Side::Fuse, Side::Device, Side::Bindfs]
             .map(|side| sample(side, FsType::Ext4, "files", "create", 10));
         samples[0].phases[0].asked.by_rings = Some(false);
-        let aims = judged(FsType::Ext4, samples.to_vec());
+        let aims = judged(aims, FsType::Ext4, samples.to_vec());
         let mut aims = aims.iter();
         let aim = aims.find(|aim| aim.key == "bindfs-files-create").unwrap();
         assert_eq!(aim.verdict(), Some(Verdict::NotMeasured));
@@ -453,7 +373,7 @@ mod tests {
             sample.phases[0].longest_seconds = Some(longest);
             samples.push(sample);
         }
-        let aims = judged(FsType::Btrfs, samples);
+        let aims = judged(aims, FsType::Btrfs, samples);
         let key = "btrfs-longest-snapshots-snapshot";
         let aim = aims.iter().find(|aim| aim.key == key).unwrap();
         assert_eq!(aim.verdict(), Some(Verdict::Missed));
@@ -469,11 +389,6 @@ mod tests {
             cpu_seconds: seconds,
             made: Some(made.to_owned()),
         }
-    }
-
-    fn kept<T>(result: T) -> Record<T> {
-        let quiet = [Quiet::look(Extent::Quick).unwrap(); 2];
-        Record::of(String::new(), quiet, result).unwrap()
     }
 
     #[test]

@@ -23,7 +23,7 @@ const SUBJECTS: &[Subject] = &[
     Subject {
         word: "metadata",
         title: "names, attributes and trees",
-        workloads: &["files", "small", "xattr", "tree", "snapshots"],
+        workloads: &["files", "small", "xattr", "tree", "snapshots", "idle"],
     },
     Subject {
         word: "data",

@@ -43,7 +43,7 @@ fn row(title: String, counts: [usize; Verdict::ALL.len()]) -> Vec<String> {
 /// The page that has the aims of a group.
 const fn file(group: Group) -> &'static str {
     match group {
-        Group::Fuse2fs | Group::Bindfs => fuse::FILE,
+        Group::Stock | Group::Fuse2fs | Group::Bindfs => fuse::FILE,
         Group::Library => library::FILE,
         Group::Jobs => programs::FILE,
         Group::Growth => scale::FILE,
