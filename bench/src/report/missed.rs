@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::aims::{Aim, Verdict};
+use super::aims::Aim;
 
 /// What says how to write one, and is none.
 const ABOUT: &str = "README";
@@ -42,28 +42,23 @@ impl Explanations {
         text.filter(|text| !text.is_empty())
     }
 
-    /// What is wrong: an aim missed without an explanation or not measured, an explanation of an aim
-    /// that is met or of none.
+    /// What is wrong: an aim missed, over any transport, without an explanation; an explanation of what is not
+    /// missed or is no aim.
     pub(super) fn complaints(&self, aims: &[Aim]) -> Vec<String> {
-        let mut complaints = Vec::new();
+        let mut is_missed: BTreeMap<&str, bool> = BTreeMap::new();
         for aim in aims {
-            let key = &aim.key;
-            let Some(verdict) = aim.verdict() else {
-                continue;
-            };
-            match (verdict, self.of(key)) {
-                (Verdict::Missed, None) => {
-                    complaints.push(format!("{key} is missed, and nothing says why"));
-                }
-                (Verdict::NotMeasured, _) => complaints.push(format!("{key} was not measured")),
-                (Verdict::Missed, Some(_)) | (Verdict::Met | Verdict::MetByTheMedian, None) => {}
-                (Verdict::Met | Verdict::MetByTheMedian, Some(_)) => {
-                    complaints.push(format!("{key} is met, and a text says why it is missed"));
-                }
-            }
+            *is_missed.entry(&aim.reason).or_default() |= aim.is_missed();
         }
-        let is_known = |key: &String| aims.iter().any(|aim| aim.key == *key);
-        let unknown = self.0.keys().filter(|key| !is_known(key));
+        let complaint = |(&reason, &is_missed): (&&str, &bool)| match (is_missed, self.of(reason)) {
+            (true, None) => Some(format!("{reason} is missed, and nothing says why")),
+            (false, Some(_)) => Some(format!("{reason} is not missed, and a text says why it is")),
+            (true, Some(_)) | (false, None) => None,
+        };
+        let mut complaints: Vec<String> = is_missed.iter().filter_map(complaint).collect();
+        let unknown = self
+            .0
+            .keys()
+            .filter(|key| !is_missed.contains_key(key.as_str()));
         complaints.extend(unknown.map(|key| format!("no aim is called {key}")));
         complaints
     }
@@ -104,15 +99,38 @@ mod tests {
         );
         assert_eq!(
             complaints(&[("missed", "Because."), ("met", "Because.")]),
-            ["met is met, and a text says why it is missed"]
+            ["met is not missed, and a text says why it is"]
         );
         assert_eq!(
             complaints(&[("missed", "Because."), ("other", "Because.")]),
             ["no aim is called other"]
         );
-        let unmeasured = [Aim::of_two("never", None)];
+    }
+
+    #[test]
+    fn what_is_missed_over_one_transport_is_explained() {
         let none = Explanations::default();
-        assert_eq!(none.complaints(&unmeasured), ["never was not measured"]);
+        let device = [Aim::of_mount("device", [3.0, 1.0])];
+        let expected = ["device is missed, and nothing says why"];
+        assert_eq!(none.complaints(&device), expected);
+        let both = [Aim::of_mount("both", [3.0, 2.0])];
+        assert!(none.complaints(&both).is_empty());
+        let because = Explanations::from([("device", "Because.")]);
+        assert!(because.complaints(&device).is_empty());
+    }
+
+    #[test]
+    fn aims_of_one_reason_share_a_text() {
+        let of = |key: &str, reached: f64| {
+            let mut aim = Aim::of_two(key, Some(reached));
+            aim.reason = "shared".to_owned();
+            aim
+        };
+        let because = Explanations::from([("shared", "Because.")]);
+        let aims = [of("high", 3.0), of("low", 1.0)];
+        assert!(because.complaints(&aims).is_empty());
+        let expected = ["shared is not missed, and a text says why it is"];
+        assert_eq!(because.complaints(&aims[..1]), expected);
     }
 
     #[test]

@@ -146,6 +146,11 @@ impl Aim {
         is_judged.then(|| self.judged(self.by_default))
     }
 
+    /// Whether it is missed, over any transport that it is judged by.
+    pub(super) fn is_missed(&self) -> bool {
+        [self.verdict(), self.default_verdict()].contains(&Some(Verdict::Missed))
+    }
+
     fn judged(&self, reached: Option<Reached>) -> Verdict {
         reached.map_or(Verdict::NotMeasured, |reached| {
             self.bound.verdict(reached.estimate)
@@ -257,7 +262,7 @@ impl Aim {
     }
 
     /// One of a mount, that reached so much of 2 over rings and over the device.
-    fn of_mount(key: &str, [rings, device]: [f64; 2]) -> Self {
+    pub(super) fn of_mount(key: &str, [rings, device]: [f64; 2]) -> Self {
         Self {
             group: Group::Fuse2fs,
             by_default: Reached::of(Estimate::exactly(device), 1),

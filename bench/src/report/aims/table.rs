@@ -1,6 +1,8 @@
 //! Tables of aims, and why those are missed that are.
 
-use super::{Aim, COMPARED, Group, Verdict, with_unit};
+use std::collections::BTreeSet;
+
+use super::{Aim, COMPARED, Group, Scope, Verdict, with_unit};
 use crate::report::missed::Explanations;
 use crate::report::page::Page;
 
@@ -73,42 +75,49 @@ fn notes(page: &mut Page, aims: &[&Aim]) {
     if !missed.is_empty() {
         page.paragraph(&format!(
             "Missed over `/dev/fuse` and met over rings: {}. Server, image and requests are the same; the difference \
-             is what a request costs to be handed over and answered.",
+             is what a request costs to be handed over and answered, as is explained below.",
             missed.join("; ")
         ));
     }
 }
 
 fn reasons(page: &mut Page, aims: &[&Aim], explanations: &Explanations) {
-    let missed = aims
-        .iter()
-        .filter(|aim| aim.verdict() == Some(Verdict::Missed));
+    let missed = aims.iter().filter(|aim| aim.is_missed());
     let missed: Vec<&&Aim> = missed.collect();
     if missed.is_empty() {
         return;
     }
     page.paragraph("### Why aims are missed");
-    for aim in missed {
-        let mut text = format!(
-            "**{}**. Aim: {}. Reached: {}",
-            aim.what,
-            aim.bound(),
-            aim.shown(aim.reached)
-        );
-        if aim.group.is_mounted() {
-            text.push_str(" over rings, ");
-            text.push_str(&aim.shown(aim.by_default));
-            text.push_str(" over `/dev/fuse`");
+    let mut explained = BTreeSet::new();
+    for aim in &missed {
+        if !explained.insert(&aim.reason) {
+            continue;
         }
-        page.paragraph(&format!("{text}."));
-        match explanations.of(&aim.key) {
+        let alike = missed.iter().filter(|other| other.reason == aim.reason);
+        let alike: Vec<String> = alike.map(|aim| aim.result()).collect();
+        page.paragraph(&alike.join("\n"));
+        match explanations.of(&aim.reason) {
             Some(text) => page.paragraph(text),
-            None => page.paragraph(&format!("**Not explained** (`{}`).", aim.key)),
+            None => page.paragraph(&format!("**Not explained** (`{}`).", aim.reason)),
         }
     }
 }
 
 impl Aim {
+    /// What was to be reached, and what was.
+    fn result(&self) -> String {
+        let mut text = format!("**{}**. Aim: {}. Reached: ", self.what, self.bound());
+        let by_default = format!("{} over `/dev/fuse`", self.shown(self.by_default));
+        let over_rings = format!("{} over rings", self.shown(self.reached));
+        text.push_str(&match (self.group.is_mounted(), self.scope) {
+            (false, _) => self.shown(self.reached),
+            (true, Scope::Both) => format!("{over_rings}, {by_default}"),
+            (true, Scope::Rings) => over_rings,
+            (true, Scope::Device) => by_default,
+        });
+        format!("{text}.")
+    }
+
     fn row(&self) -> Vec<String> {
         let runs = self.reached.map_or(0, |reached| reached.runs).to_string();
         let shown = |verdict: Option<Verdict>| verdict.map_or("-", Verdict::shown).to_owned();
@@ -182,7 +191,8 @@ mod tests {
             Aim::of_mount("rings", [3.0, 1.0]),
             unequal,
         ];
-        let explanations = Explanations::from([("both", "It waits.")]);
+        let explanations =
+            Explanations::from([("both", "It waits."), ("rings", "A wake-up for each.")]);
         let text = written(&aims, Group::Fuse2fs, &explanations);
         assert!(
             text.contains("1x (1 to 1) | **missed** | 3x (3 to 3) | met | 1 |"),
@@ -197,6 +207,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("over rings, 1x (1 to 1) over `/dev/fuse`."));
+        assert!(text.contains("A wake-up for each."), "{text}");
         assert_eq!(
             counts(&aims, Group::Fuse2fs, Aim::default_verdict),
             [1, 0, 2, 0]
