@@ -108,21 +108,34 @@ impl Raw {
         self.peers.get(&FsType::Ext4)
     }
 
-    /// The raw runs without which aims cannot be judged, as far as they are missing.
-    pub(super) fn missing(&self) -> impl Iterator<Item = &'static str> {
-        let parts = [
-            ("peers", self.ext4().is_some()),
-            ("jobs", self.jobs.contains_key(&FsType::Ext4)),
-            ("scale", self.scale.is_some()),
-            (
-                "mechanisms-m3",
-                self.mechanisms.contains_key(&Mechanism::M3),
-            ),
-        ];
-        parts
-            .into_iter()
-            .filter(|(_, is_there)| !is_there)
-            .map(|(name, _)| name)
+    /// What the pages need and no run has measured, with the command that does.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        for format in FsType::ALL {
+            let (peers, jobs) = (self.peers.get(&format), self.jobs.get(&format));
+            parts.push((
+                record_name(format).to_owned(),
+                peers.is_some(),
+                peers_command(format),
+            ));
+            let name = programs::record_name(format).to_owned();
+            parts.push((name, jobs.is_some(), jobs_command(format)));
+        }
+        for mechanism in Mechanism::ALL {
+            let command = format!("{MECHANISMS} --only {}", mechanism.word());
+            let is_there = self.mechanisms.contains_key(&mechanism);
+            parts.push((mechanism.record_name(), is_there, command));
+        }
+        parts.push(("scale".to_owned(), self.scale.is_some(), SCALE.to_owned()));
+        parts.push((
+            "reading".to_owned(),
+            self.reading.is_some(),
+            READING.to_owned(),
+        ));
+        let missing = parts.into_iter().filter(|(_, is_there, _)| !is_there);
+        missing
+            .map(|(name, _, command)| format!("{name}: {command}"))
+            .collect()
     }
 }
 
@@ -136,5 +149,40 @@ pub(super) fn peers_command(format: FsType) -> String {
     match format {
         FsType::Ext4 => PEERS.to_owned(),
         FsType::Btrfs | FsType::Xfs => format!("{PEERS} --format {}", format.kernel_name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_the_pages_need_is_missing_at_first() {
+        let names = |raw: &Raw| -> Vec<String> {
+            let missing = raw.missing().into_iter();
+            let names = missing.map(|text| text.split(':').next().unwrap().to_owned());
+            names.collect()
+        };
+        let all = [
+            "peers",
+            "jobs",
+            "peers-btrfs",
+            "jobs-btrfs",
+            "peers-xfs",
+            "jobs-xfs",
+            "mechanisms-m0",
+            "mechanisms-m1",
+            "mechanisms-m2",
+            "mechanisms-m3",
+            "mechanisms-m4",
+            "scale",
+            "reading",
+        ];
+        assert_eq!(names(&Raw::default()), all);
+        let kept = Raw::load(Extent::Full).unwrap();
+        let dir = crate::record::dir(Extent::Full);
+        let is_missing = |name: &&str| !dir.join(format!("{name}.json")).exists();
+        let missing: Vec<&str> = all.into_iter().filter(is_missing).collect();
+        assert_eq!(names(&kept), missing);
     }
 }

@@ -78,7 +78,7 @@ const RATES: &[Rates] = &[
     OVER_KERNEL,
 ];
 
-/// Those of btrfs and XFS, once they are measured.
+/// Those of btrfs and XFS.
 const RATES_OF_OTHERS: &[Rates] = &[
     Rates {
         scope: Scope::Device,
@@ -110,7 +110,7 @@ const SNAPSHOT_MS: f64 = 10.0;
 /// The rate of the kernel that is reached at least in writing with zstd.
 const COMPRESSED: OfWork = ("compressed", "write, fsync", 0.9);
 
-/// Times a way of a job takes over platter's: job, way, bound. Those of btrfs and XFS are aims once they are measured.
+/// Times a way of a job takes over platter's: job, way, bound.
 const JOBS: &[(&str, &str, Bound)] = &[
     ("image of a directory", "mke2fs -d", Bound::AtLeast(4.0)),
     (
@@ -151,10 +151,9 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
     let mut aims = Vec::new();
     for format in FsType::ALL {
         let peers = Compared::of(evidence, format);
-        let rates = match (format, peers.measured) {
-            (FsType::Ext4, _) => RATES,
-            (FsType::Btrfs | FsType::Xfs, None) => continue,
-            (FsType::Btrfs | FsType::Xfs, Some(_)) => RATES_OF_OTHERS,
+        let rates = match format {
+            FsType::Ext4 => RATES,
+            FsType::Btrfs | FsType::Xfs => RATES_OF_OTHERS,
         };
         for rates in rates {
             let works = rates.works.iter();
@@ -164,29 +163,22 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
             aims.push(peers.of_work(&OVER_KERNEL, &COMPRESSED));
             aims.push(peers.snapshots());
         }
-        aims.extend(peers.writes_of_appends());
+        aims.push(peers.writes_of_appends());
     }
     for &(job, way, bound) in JOBS {
-        let runs = runs_of(evidence, job);
-        aims.extend(runs.map(|runs| of_job(runs, &(job, way, bound))));
+        aims.push(of_job(runs_of(evidence, job), &(job, way, bound)));
     }
     for job in MAKING {
-        let runs = runs_of(evidence, job);
-        aims.extend(runs.map(|runs| same_bytes(runs, job)));
+        aims.push(same_bytes(runs_of(evidence, job), job));
     }
     aims
 }
 
-/// The runs of the jobs of the same format; nothing, where it has no aims yet.
-fn runs_of<'r>(evidence: Evidence<'r>, job: &str) -> Option<&'r [Run]> {
-    let format = programs::JOBS
-        .iter()
-        .find(|known| known.name == job)?
-        .format;
-    match evidence.jobs.get(&format) {
-        Some(record) => Some(&record.result),
-        None => (format == FsType::Ext4).then_some(&[]),
-    }
+/// The runs of the jobs of the same format.
+fn runs_of<'r>(evidence: Evidence<'r>, job: &str) -> &'r [Run] {
+    let known = programs::JOBS.iter().find(|known| known.name == job);
+    let record = known.and_then(|known| evidence.jobs.get(&known.format));
+    record.map_or(&[], |record| &record.result)
 }
 
 impl Compared<'_> {
@@ -249,25 +241,23 @@ impl Compared<'_> {
         aim.reaching(reached, longest.len())
     }
 
-    /// The writes to the device of a durable append, over those of the kernel; nothing, where appends were not
-    /// measured.
-    fn writes_of_appends(&self) -> Option<Aim> {
+    /// The writes to the device of a durable append, over those of the kernel.
+    fn writes_of_appends(&self) -> Aim {
         let (name, phase) = ("append", "append, fsync");
-        let series = self.series(name, 1)?;
+        let bound = (Bound::AtMost(1.0), "x");
+        let what = "append: writes to the device over the kernel's";
+        let key = [Side::Kernel.word(), name, "writes"];
+        let aim = self.aim(Group::Library, &key, what, bound);
+        let Some(series) = self.series(name, 1) else {
+            return aim;
+        };
         let writes = |side: Side| -> Vec<f64> {
             let parts = series.parts(side, phase).into_iter();
             let each = parts.filter_map(|part| Some(part.per(part.asked.device.as_ref()?.writes)));
             each.collect()
         };
         let (ours, kernel) = (writes(Side::Library), writes(Side::Kernel));
-        if ours.is_empty() {
-            return None;
-        }
-        let bound = (Bound::AtMost(1.0), "x");
-        let what = "append: writes to the device over the kernel's";
-        let key = [Side::Kernel.word(), name, "writes"];
-        let aim = self.aim(Group::Library, &key, what, bound);
-        Some(aim.reaching(ratio(&ours, &kernel), ours.len().min(kernel.len())))
+        aim.reaching(ratio(&ours, &kernel), ours.len().min(kernel.len()))
     }
 }
 
