@@ -19,7 +19,10 @@ pub(crate) struct LibraryDir {
 }
 
 #[derive(Debug)]
-struct LibraryFile(Arc<dyn Inode>);
+struct LibraryFile {
+    inode: Arc<dyn Inode>,
+    mode: Mode,
+}
 
 impl LibraryDir {
     /// The root.
@@ -78,11 +81,13 @@ impl Directory for LibraryDir {
 
     fn create(&self, name: &str) -> Result<Box<dyn Document>> {
         let inode = self.make(name, CreateKind::Regular, 0o644)?;
-        Ok(Box::new(LibraryFile(inode)))
+        let mode = Mode::Write;
+        Ok(Box::new(LibraryFile { inode, mode }))
     }
 
-    fn open(&self, name: &str, _: Mode) -> Result<Box<dyn Document>> {
-        Ok(Box::new(LibraryFile(self.lookup(name)?)))
+    fn open(&self, name: &str, mode: Mode) -> Result<Box<dyn Document>> {
+        let inode = self.lookup(name)?;
+        Ok(Box::new(LibraryFile { inode, mode }))
     }
 
     fn size_bytes(&self, name: &str) -> Result<u64> {
@@ -124,22 +129,25 @@ impl Directory for LibraryDir {
 
 impl Document for LibraryFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        Ok(self.0.read_at(offset, buffer)?)
+        Ok(self.inode.read_at(offset, buffer)?)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        Ok(self.0.write_at(offset, data)?)
+        Ok(match self.mode {
+            Mode::WriteDirect => self.inode.write_through(offset, data)?,
+            Mode::Read | Mode::Write => self.inode.write_at(offset, data)?,
+        })
     }
 
     fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {
         let context = Context::root();
         Ok(self
-            .0
+            .inode
             .set_xattr(&context, name.as_bytes(), value, XattrMode::Set)?)
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.0.sync(false)?)
+        Ok(self.inode.sync(false)?)
     }
 
     fn read_mapped(&self, _: u64) -> Result<Option<Mapped>> {

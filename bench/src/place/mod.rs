@@ -16,7 +16,7 @@ pub(crate) use self::library::LibraryDir;
 pub(crate) enum Mode {
     Read,
     Write,
-    /// Past the host's page cache, where there is one. The library has none to go past.
+    /// Past the host's page cache, where there is one, and through that of platter to the image.
     WriteDirect,
 }
 

@@ -51,3 +51,41 @@ impl Live for Library {
         Ok(self.0.filesystem().unmount()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use testkit::fs_type::FsType;
+    use testkit::oracle::mke2fs;
+
+    use super::*;
+    use crate::place::Mode;
+
+    #[test]
+    fn direct_writes_reach_the_image_before_they_return() {
+        let dir = tempfile::tempdir().unwrap();
+        let ground = Ground {
+            dir: dir.path().to_owned(),
+            image: dir.path().join("image"),
+            format: FsType::Ext4,
+            mount: None,
+            cache_bytes: 64 << 20,
+        };
+        mke2fs::make(&ground.image, 16 << 10, &["-t", "ext4"], None).unwrap();
+        let mut live: Box<dyn Live> = Box::new(Library::start(&ground).unwrap());
+        let root = live.root().unwrap();
+        let page = [1; 4096];
+        let file = root.create("file").unwrap();
+        file.write_at(0, &page).unwrap();
+        file.sync().unwrap();
+        let mut writes_of = |mode: Mode| {
+            let file = root.open("file", mode).unwrap();
+            let before = live.asked().unwrap().device.unwrap().writes;
+            file.write_at(0, &page).unwrap();
+            live.asked().unwrap().device.unwrap().writes - before
+        };
+        assert_eq!(writes_of(Mode::Write), 0);
+        assert!(writes_of(Mode::WriteDirect) >= 1);
+        drop((file, root));
+        live.end().unwrap();
+    }
+}

@@ -61,8 +61,9 @@ pub(crate) const COMPRESSED: Workload = Workload {
 
 pub(crate) const RANDOM: Workload = Workload {
     name: "random",
-    about: "random accesses of 4 KiB in one file; the count is in pages of the file. The library has no mmap and no page \
-            cache of the host to go past: its mmap reads and direct writes are ordinary ones",
+    about: "random accesses of 4 KiB in one file; the count is in pages of the file. The library has no \
+            mmap: its mmap reads are ordinary ones. A direct write has reached the image when it returns; where a row \
+            counts no write for each, it had stayed in a cache",
     count: Amount {
         quick: 1024,
         full: 1 << 16,

@@ -87,6 +87,8 @@ pub(super) enum Verdict {
     MetByTheMedian,
     Missed,
     NotMeasured,
+    /// The two sides do not do the same.
+    NotJudged,
 }
 
 /// Sides with which the aims of mounts are compared, and what each shows.
@@ -152,9 +154,11 @@ impl Aim {
     }
 
     fn judged(&self, reached: Option<Reached>) -> Verdict {
-        reached.map_or(Verdict::NotMeasured, |reached| {
-            self.bound.verdict(reached.estimate)
-        })
+        match (reached, &self.difference) {
+            (None, _) => Verdict::NotMeasured,
+            (Some(_), Some(_)) => Verdict::NotJudged,
+            (Some(reached), None) => self.bound.verdict(reached.estimate),
+        }
     }
 
     fn bound(&self) -> String {
@@ -221,11 +225,12 @@ impl Bound {
 }
 
 impl Verdict {
-    pub(super) const ALL: [Self; 4] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::Met,
         Self::MetByTheMedian,
         Self::Missed,
         Self::NotMeasured,
+        Self::NotJudged,
     ];
 
     pub(super) const fn shown(self) -> &'static str {
@@ -234,6 +239,7 @@ impl Verdict {
             Self::MetByTheMedian => "met by the median",
             Self::Missed => "**missed**",
             Self::NotMeasured => "**not measured**",
+            Self::NotJudged => "not judged",
         }
     }
 }

@@ -215,7 +215,8 @@ impl Compared<'_> {
                 let (reached, runs) = over_theirs(side);
                 (runs > 0).then_some(reached)
             });
-            aim.difference = unwritten(&series, ours, phase);
+            let mut mounts = [ours, Side::Device].into_iter();
+            aim.difference = mounts.find_map(|side| unwritten(&series, side, phase));
         }
         aim
     }
@@ -261,7 +262,7 @@ impl Compared<'_> {
     }
 }
 
-/// That our mount keeps writes in its cache which are to go past it, as those of the kernel's ext4 do.
+/// That our mount keeps writes in its cache which are to go past it, as those of the kernel's driver do.
 fn unwritten(series: &Series<'_>, ours: Side, phase: &str) -> Option<String> {
     let writes = |side: Side| {
         let parts = series.parts(side, phase).into_iter();
@@ -273,8 +274,9 @@ fn unwritten(series: &Series<'_>, ours: Side, phase: &str) -> Option<String> {
     let is_unwritten = phase.starts_with("direct") && ours < kernel / 2.0;
     is_unwritten.then(|| {
         format!(
-            "platter issues {} writes to the image for each operation, the kernel's ext4 {}",
+            "platter issues {} writes to the image for each operation, {} {}",
             short(ours),
+            series.name(Side::Kernel),
             short(kernel)
         )
     })
@@ -309,7 +311,9 @@ mod tests {
     use super::super::compared::made::{judged, kept, sample};
     use super::super::{Jobs, Peers, Verdict};
     use super::*;
+    use crate::peers::Sample;
     use crate::record::Extent;
+    use crate::side::DeviceAsked;
     use crate::work;
 
     #[test]
@@ -352,6 +356,44 @@ mod tests {
         let aim = aims.find(|aim| aim.key == "bindfs-files-create").unwrap();
         assert_eq!(aim.verdict(), Some(Verdict::NotMeasured));
         assert_eq!(aim.default_verdict(), Some(Verdict::Missed));
+    }
+
+    #[test]
+    fn direct_writes_that_reach_no_image_are_not_judged() {
+        let key = "bindfs-random-direct-write";
+        let aim = |writes: u64| {
+            let sides = [
+                (Side::Fuse, writes),
+                (Side::Device, 100),
+                (Side::Kernel, 100),
+            ];
+            let with = |(side, writes): (Side, u64)| {
+                let mut sample = sample(side, FsType::Ext4, "random", "direct write", 100);
+                sample.phases[0].asked.device = Some(DeviceAsked {
+                    writes,
+                    ..DeviceAsked::default()
+                });
+                sample
+            };
+            let mut samples: Vec<Sample> = sides.map(with).to_vec();
+            samples.push(sample(
+                Side::Bindfs,
+                FsType::Ext4,
+                "random",
+                "direct write",
+                10,
+            ));
+            let aims = judged(aims, FsType::Ext4, samples);
+            aims.into_iter().find(|aim| aim.key == key).unwrap()
+        };
+        let written = aim(100);
+        assert_eq!(written.verdict(), Some(Verdict::Met));
+        let unwritten = aim(0);
+        assert_eq!(unwritten.verdict(), Some(Verdict::NotJudged));
+        assert_eq!(unwritten.default_verdict(), Some(Verdict::NotJudged));
+        let expected =
+            "platter issues 0 writes to the image for each operation, kernel ext4 1".to_owned();
+        assert_eq!(unwritten.difference, Some(expected));
     }
 
     #[test]

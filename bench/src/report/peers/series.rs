@@ -75,7 +75,7 @@ impl<'r> Series<'r> {
         format!("{}, {} {plural}", self.workload.name, self.threads)
     }
 
-    pub(super) fn name(&self, side: Side) -> &'static str {
+    pub(in crate::report) fn name(&self, side: Side) -> &'static str {
         side.name(self.format)
     }
 

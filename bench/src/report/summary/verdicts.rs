@@ -6,7 +6,14 @@ use crate::report::raw::Raw;
 use crate::report::{fuse, library, programs, reading, scale};
 
 /// The words for [`Verdict::ALL`] in the head of the table.
-const HEAD: [&str; 5] = ["aims", "met", "met by the median", "missed", "not measured"];
+const HEAD: [&str; 6] = [
+    "aims",
+    "met",
+    "met by the median",
+    "missed",
+    "not measured",
+    "not judged",
+];
 
 pub(super) fn write(page: &mut Page, raw: &Raw, aims: &[Aim]) {
     let mut rows = Vec::new();
