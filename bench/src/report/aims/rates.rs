@@ -163,6 +163,7 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
             aims.push(peers.of_work(&OVER_KERNEL, &COMPRESSED));
             aims.push(peers.snapshots());
         }
+        aims.push(peers.written_and_synced());
         aims.push(peers.writes_of_appends());
     }
     for &(job, way, bound) in JOBS {
@@ -219,6 +220,21 @@ impl Compared<'_> {
             aim.difference = mounts.find_map(|side| unwritten(&series, side, phase));
         }
         aim
+    }
+
+    /// A file written in order and made durable. The kernel's write ends in its page cache, and the image is
+    /// written by `fsync`; ours mostly writes the image at once.
+    fn written_and_synced(&self) -> Aim {
+        let (name, phases) = ("sequential", ["write", "fsync"]);
+        let key = [Side::Kernel.word(), name, "write and fsync"];
+        let bound = (Bound::AtLeast(1.0), "x");
+        let aim = self.aim(Group::Library, &key, "sequential: write and fsync", bound);
+        let Some(series) = self.series(name, 1) else {
+            return aim;
+        };
+        let rates = |side: Side| series.rates_of_both(side, phases);
+        let (ours, kernel) = (rates(Side::Library), rates(Side::Kernel));
+        aim.reaching(ratio(&ours, &kernel), ours.len().min(kernel.len()))
     }
 
     /// The longest snapshot of all runs: the mean would hide one that waits.
@@ -394,6 +410,30 @@ mod tests {
         let expected =
             "platter issues 0 writes to the image for each operation, kernel ext4 1".to_owned();
         assert_eq!(unwritten.difference, Some(expected));
+    }
+
+    #[test]
+    fn what_is_written_in_order_is_judged_with_its_fsync() {
+        let with = |side, [write, fsync]: [f64; 2]| {
+            let mut sample = sample(side, FsType::Xfs, "sequential", "write", 100);
+            sample.phases[0].seconds = write;
+            let mut synced = sample.phases[0].clone();
+            synced.name = "fsync".to_owned();
+            (synced.amount, synced.seconds) = (1, fsync);
+            sample.phases.push(synced);
+            sample
+        };
+        let samples = vec![
+            with(Side::Library, [1.0, 0.25]),
+            with(Side::Kernel, [0.25, 1.0]),
+        ];
+        let aims = judged(aims, FsType::Xfs, samples);
+        let aim = |key: &str| aims.iter().find(|aim| aim.key == key).unwrap();
+        let both = aim("xfs-kernel-sequential-write-and-fsync");
+        assert_eq!(both.shown(both.reached), "1x (1 to 1)");
+        assert_eq!(both.verdict(), Some(Verdict::Met));
+        let written = aim("xfs-kernel-sequential-write");
+        assert_eq!(written.verdict(), Some(Verdict::Missed));
     }
 
     #[test]

@@ -102,7 +102,22 @@ impl<'r> Series<'r> {
         self.parts(side, phase).into_iter().map(rate).collect()
     }
 
-    /// The same, without runs that were to be over rings and were not.
+    /// How much of the first phase each run did in a second that it took for both.
+    pub(in crate::report) fn rates_of_both(
+        &self,
+        side: Side,
+        [first, second]: [&str; 2],
+    ) -> Vec<f64> {
+        let samples = self.samples.iter().filter(|sample| sample.side == side);
+        let rate = |sample: &&Sample| {
+            let part = |name: &str| sample.phases.iter().find(|part| part.name == name);
+            let (first, second) = (part(first)?, part(second)?);
+            Some(first.units() / (first.seconds + second.seconds).max(1e-9))
+        };
+        samples.filter_map(|sample| rate(&sample)).collect()
+    }
+
+    /// As `rates`, without runs that were to be over rings and were not.
     pub(in crate::report) fn rates_as_named(&self, side: Side, phase: &str) -> Vec<f64> {
         let samples = self.samples.iter().copied();
         let named = Self {
