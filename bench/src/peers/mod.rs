@@ -23,7 +23,7 @@ use crate::work::{self, Storage, Workload};
 const ROUNDS: usize = 5;
 /// What the caches of platter may take: space for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
-const CACHE_BYTES: u64 = 512 << 20;
+pub(crate) const CACHE_BYTES: u64 = 512 << 20;
 
 /// What is compared, and how thoroughly.
 #[derive(Debug, Clone)]

@@ -1,32 +1,19 @@
 //! The page about mounts through FUSE: aims over both transports.
 
-use testkit::fs_type::FsType;
-
 use super::aims::{self, Aim, Group};
 use super::missed::Explanations;
 use super::page::Page;
 use super::peers::{self, format_name};
-use super::raw::{Raw, peers_command};
+use super::raw::Raw;
 use super::requests;
 
 pub(super) const FILE: &str = "fuse.md";
 
 pub(super) fn page(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Page {
     let mut page = Page::new(FILE, "Aims of mounts through FUSE");
-    for format in FsType::ALL {
-        let name = format_name(format);
-        match raw.peers.get(&format) {
-            Some(record) => {
-                page.provenance_of(&format!("{name} was measured"), record);
-                let tables = peers::links(&page, format);
-                page.paragraph(&format!("All tables of {name}: {tables}."));
-                page.missing_rings(record, &record.result.samples);
-            }
-            None => page.paragraph(&format!(
-                "{name} was **not measured**; `{}` measures it.",
-                peers_command(format)
-            )),
-        }
+    peers::measurements(&mut page, raw);
+    for (&format, record) in &raw.peers {
+        page.missing_rings(format_name(format), record, &record.result.samples);
     }
     page.all_transports();
     let requests = page.link_to_page(requests::FILE);

@@ -177,6 +177,7 @@ mod tests {
         raw.peers.insert(FsType::Btrfs, record);
         let aims = raw.aims(Extent::Full);
         let summary = summary::page(&raw, &aims);
+        assert!(summary.text().lines().count() <= summary::LINES_MAX);
         let text = summary.text().split("### btrfs").nth(1).unwrap();
         let text = text.split("### XFS").next().unwrap();
         assert!(text.contains("kernel btrfs") && text.contains("summary-btrfs.svg"));

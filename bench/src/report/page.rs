@@ -168,7 +168,7 @@ impl Page {
         samples: impl IntoIterator<Item = &'s Sample>,
     ) {
         self.paragraph(TRANSPORTS);
-        self.missing_rings(record, samples);
+        self.missing_rings("", record, samples);
     }
 
     /// Which transports there are.
@@ -176,18 +176,21 @@ impl Page {
         self.paragraph(TRANSPORTS);
     }
 
-    /// Which of the samples were not over the rings they wanted.
+    /// Which of the samples, of a format where several are on a page, were not over the rings they wanted.
     pub(super) fn missing_rings<'s, T>(
         &mut self,
+        format: &str,
         record: &Record<T>,
         samples: impl IntoIterator<Item = &'s Sample>,
     ) {
         // Raw runs that do not record it are judged by the release of the kernel.
         let is_without = !has_rings(&record.machine.kernel);
         if is_without || samples.into_iter().any(Sample::is_without_rings) {
-            self.paragraph(
-                "**Rings were not available**: some or all rows named *rings* were measured over `/dev/fuse`, too.",
-            );
+            let of = if format.is_empty() { "" } else { " for " };
+            self.paragraph(&format!(
+                "**Rings were not available{of}{format}**: some or all rows named *rings* were measured over `/dev/fuse`, too; \
+                 they are not judged as runs over rings."
+            ));
         }
     }
 

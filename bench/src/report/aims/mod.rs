@@ -93,14 +93,8 @@ pub(super) enum Verdict {
 
 /// Sides with which the aims of mounts are compared, and what each shows.
 const COMPARED: [(Side, &str); 4] = [
-    (
-        Side::NullFuse,
-        "null server, rings: the limit of the transport",
-    ),
-    (
-        Side::NullDevice,
-        "null server, `/dev/fuse`: the limit of that",
-    ),
+    (Side::NullFuse, "null server, rings"),
+    (Side::NullDevice, "null server, `/dev/fuse`"),
     (Side::Unchecked, "rings, with `noperm`"),
     (Side::Gathered, "`/dev/fuse`, with `writeback=on`"),
 ];

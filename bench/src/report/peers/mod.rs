@@ -7,6 +7,7 @@ use testkit::fs_type::FsType;
 
 pub(super) use self::series::{Series, per_second};
 use super::page::Page;
+use super::raw::{Raw, peers_command};
 use crate::peers::Measured;
 use crate::record::Record;
 use crate::work::{self, Workload};
@@ -60,6 +61,23 @@ pub(super) const fn format_name(format: FsType) -> &'static str {
         FsType::Ext4 => "ext4",
         FsType::Btrfs => "btrfs",
         FsType::Xfs => "XFS",
+    }
+}
+
+/// What was measured of each format, with links to its pages.
+pub(super) fn measurements(page: &mut Page, raw: &Raw) {
+    for format in FsType::ALL {
+        let name = format_name(format);
+        let Some(record) = raw.peers.get(&format) else {
+            let command = peers_command(format);
+            page.paragraph(&format!(
+                "{name} was **not measured**; `{command}` measures it."
+            ));
+            continue;
+        };
+        page.provenance_of(&format!("{name} was measured"), record);
+        let tables = links(page, format);
+        page.paragraph(&format!("All tables of {name}: {tables}."));
     }
 }
 

@@ -13,13 +13,14 @@ pub(super) fn write(page: &mut Page, raw: &Raw) {
     let link = |title: &str, file: &str| format!("[{title}]({})", page.link_to_page(file));
     let mut rows = Vec::new();
     let mounts = [
-        link("aims over both transports", fuse::FILE),
-        link("requests", requests::FILE),
-        link("library and kernel", library::FILE),
+        link("aims of mounts", fuse::FILE),
+        link("requests on ext4", requests::FILE),
+        link("aims of the library", library::FILE),
     ];
+    let sources = raw.peers.values().map(source).collect::<Vec<_>>();
     rows.push(row(
-        format!("ext4: {}", mounts.join(", ")),
-        raw.ext4().map(source),
+        mounts.join(", "),
+        (!sources.is_empty()).then(|| sources.join(", ")),
         PEERS,
     ));
     for format in FsType::ALL {

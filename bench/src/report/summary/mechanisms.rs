@@ -5,8 +5,9 @@ use crate::report::page::{Page, not_measured};
 use crate::report::raw::{MECHANISMS, Mechanisms};
 
 const ABOUT: &str = "\
-Each follows a change of Linux that was published with figures, and can be switched off here. They are measured in the \
-library, M0 and M2 also by a load on a mount. *No effect* means that the interval contains 1.";
+Each follows a change of Linux that was published with figures. The benchmark is built so that it can switch each off. They are \
+measured in the library, M0 and M2 also by a load on a mount, M1 also on its structure alone. *No effect* means that the \
+interval contains 1.";
 
 pub(super) fn write(page: &mut Page, kept: &Mechanisms) {
     page.paragraph(ABOUT);

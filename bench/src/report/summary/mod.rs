@@ -16,7 +16,7 @@ use super::raw::Raw;
 
 /// Pages beyond this are not read in two minutes.
 #[cfg(test)]
-const LINES_MAX: usize = 150;
+pub(super) const LINES_MAX: usize = 150;
 
 pub(super) fn page(raw: &Raw, aims: &[Aim]) -> Page {
     let mut page = Page::summary();
