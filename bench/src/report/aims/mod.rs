@@ -3,6 +3,7 @@
 mod group;
 mod compared;
 mod rates;
+mod jobs;
 mod stock;
 mod growth;
 mod table;
@@ -103,6 +104,7 @@ const COMPARED: [(Side, &str); 4] = [
 pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
     let mut aims = stock::aims(evidence);
     aims.extend(rates::aims(evidence));
+    aims.extend(jobs::aims(evidence));
     aims.extend(growth::aims(evidence));
     aims
 }

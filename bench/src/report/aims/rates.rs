@@ -1,13 +1,10 @@
-//! Aims compared with others: rates of work over a peer's, and whole jobs over other programs'.
-
-use std::collections::BTreeSet;
+//! Aims compared with others: rates of work over a peer's.
 
 use testkit::fs_type::FsType;
 
 use super::compared::{Compared, at_its_best, over};
 use super::{Aim, Bound, COMPARED, Evidence, Group, Reached, Scope};
-use crate::measure::{Estimate, float, median, ratio};
-use crate::programs::{self, Run};
+use crate::measure::{Estimate, median, ratio};
 use crate::report::number::short;
 use crate::report::peers::Series;
 use crate::side::Side;
@@ -110,43 +107,6 @@ const SNAPSHOT_MS: f64 = 10.0;
 /// The rate of the kernel that is reached at least in writing with zstd.
 const COMPRESSED: OfWork = ("compressed", "write, fsync", 0.9);
 
-/// Times a way of a job takes over platter's: job, way, bound.
-const JOBS: &[(&str, &str, Bound)] = &[
-    ("image of a directory", "mke2fs -d", Bound::AtLeast(4.0)),
-    (
-        "image of a directory",
-        "cp -r to tmpfs",
-        Bound::AtLeast(1.0 / 1.5),
-    ),
-    (
-        "archive of an image",
-        "kernel mount and tar",
-        Bound::AtLeast(1.5),
-    ),
-    (
-        "btrfs image of a directory",
-        "mkfs.btrfs --rootdir",
-        Bound::AtLeast(4.0),
-    ),
-    (
-        "XFS image of a directory",
-        "mkfs.xfs -p",
-        Bound::AtLeast(4.0),
-    ),
-    (
-        "XFS image of a directory",
-        "mkfs.xfs, kernel mount and cp -a",
-        Bound::AtLeast(1.5),
-    ),
-];
-
-/// The jobs that make an image.
-const MAKING: &[&str] = &[
-    "image of a directory",
-    "btrfs image of a directory",
-    "XFS image of a directory",
-];
-
 pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
     let mut aims = Vec::new();
     for format in FsType::ALL {
@@ -166,20 +126,7 @@ pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
         aims.push(peers.written_and_synced());
         aims.push(peers.writes_of_appends());
     }
-    for &(job, way, bound) in JOBS {
-        aims.push(of_job(runs_of(evidence, job), &(job, way, bound)));
-    }
-    for job in MAKING {
-        aims.push(same_bytes(runs_of(evidence, job), job));
-    }
     aims
-}
-
-/// The runs of the jobs of the same format.
-fn runs_of<'r>(evidence: Evidence<'r>, job: &str) -> &'r [Run] {
-    let known = programs::JOBS.iter().find(|known| known.name == job);
-    let record = known.and_then(|known| evidence.jobs.get(&known.format));
-    record.map_or(&[], |record| &record.result)
 }
 
 impl Compared<'_> {
@@ -298,37 +245,12 @@ fn unwritten(series: &Series<'_>, ours: Side, phase: &str) -> Option<String> {
     })
 }
 
-fn of_job(runs: &[Run], &(job, way, bound): &(&str, &str, Bound)) -> Aim {
-    let seconds = |way: &str| -> Vec<f64> {
-        let of_way = runs.iter().filter(|run| run.job == job && run.way == way);
-        of_way.map(|run| run.seconds).collect()
-    };
-    let ours = programs::ours(job).map(seconds).unwrap_or_default();
-    let theirs = seconds(way);
-    let what = format!("{job}: rate over {way}");
-    let aim = Aim::new(Group::Jobs, &[job, way], what, (bound, "x"));
-    aim.reaching(ratio(&theirs, &ours), ours.len().min(theirs.len()))
-}
-
-/// An image of the same tree is the same, whenever it is made.
-fn same_bytes(runs: &[Run], job: &str) -> Aim {
-    let ours = programs::ours(job).unwrap_or_default();
-    let of_ours = runs.iter().filter(|run| run.job == job && run.way == ours);
-    let made: Vec<&str> = of_ours.filter_map(|run| run.made.as_deref()).collect();
-    let what = format!("{job}: different images of all that {ours} made");
-    let aim = Aim::new(Group::Jobs, &[job, "bytes"], what, (Bound::AtMost(1.0), ""));
-    let different: BTreeSet<_> = made.iter().collect();
-    let different = Estimate::exactly(float(different.len() as u64));
-    aim.reaching(different, made.len())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::compared::made::{judged, kept, sample};
-    use super::super::{Jobs, Peers, Verdict};
+    use super::super::Verdict;
+    use super::super::compared::made::{judged, sample};
     use super::*;
     use crate::peers::Sample;
-    use crate::record::Extent;
     use crate::side::DeviceAsked;
     use crate::work;
 
@@ -340,10 +262,6 @@ mod tests {
                 let phases = workload.unwrap().phases;
                 assert!(phases.iter().any(|one| one.name == phase), "{name} {phase}");
             }
-        }
-        for (job, way, _) in JOBS {
-            let job = programs::JOBS.iter().find(|one| one.name == *job).unwrap();
-            assert!(job.ways.iter().any(|one| one.name == *way), "{way}");
         }
     }
 
@@ -450,50 +368,5 @@ mod tests {
         let aim = aims.iter().find(|aim| aim.key == key).unwrap();
         assert_eq!(aim.verdict(), Some(Verdict::Missed));
         assert_eq!(aim.shown(aim.reached), "11 ms (2 to 11)");
-    }
-
-    fn run(way: &str, seconds: f64, made: &str) -> Run {
-        Run {
-            job: "image of a directory".to_owned(),
-            way: way.to_owned(),
-            files: 1,
-            seconds,
-            cpu_seconds: seconds,
-            made: Some(made.to_owned()),
-        }
-    }
-
-    #[test]
-    fn jobs_are_judged_by_their_runs() {
-        let ours = "platter mkfs --from";
-        let runs = [
-            run(ours, 1.0, "a"),
-            run("mke2fs -d", 5.0, "b"),
-            run("cp -r to tmpfs", 0.5, "c"),
-            run(ours, 1.0, "d"),
-        ];
-        let jobs = Jobs::from([(FsType::Ext4, kept(runs.to_vec()))]);
-        let peers = Peers::new();
-        let evidence = Evidence {
-            extent: Extent::Full,
-            peers: &peers,
-            jobs: &jobs,
-            scale: None,
-        };
-        let aims = aims(evidence);
-        let verdict = |key: &str| {
-            let aim = aims.iter().find(|aim| aim.key == key);
-            aim.unwrap().verdict().unwrap()
-        };
-        assert_eq!(verdict("image-of-a-directory-mke2fs-d"), Verdict::Met);
-        assert_eq!(
-            verdict("image-of-a-directory-cp-r-to-tmpfs"),
-            Verdict::Missed
-        );
-        assert_eq!(verdict("image-of-a-directory-bytes"), Verdict::Missed);
-        assert_eq!(
-            verdict("archive-of-an-image-kernel-mount-and-tar"),
-            Verdict::NotMeasured
-        );
     }
 }
