@@ -266,8 +266,9 @@ impl BlockGroup {
         is_unused
     }
 
-    pub(super) fn restore(&self, previous: Persisted, change: u64) {
-        self.state.lock().recorded.restore(previous, change);
+    /// Ends a change of the item that was begun.
+    pub(super) fn end_change(&self, change: u64, is_done: bool) {
+        self.state.lock().recorded.end(change, is_done);
     }
 
     /// The state with its free ranges, which `read` reads if they are not known.

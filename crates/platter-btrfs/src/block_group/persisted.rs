@@ -38,14 +38,15 @@ pub enum Insertion<'g> {
     Insert(PendingItem<'g>),
 }
 
-/// An item that is being written. Unless that is [done](Self::done), what the group knows of its item is
-/// restored, if no other change was begun since.
+/// An item that is being written. Unless that is [done](Self::done), the group knows of its item what it knew without
+/// this change: what an older change recorded that is still being written, or what the tree holds.
+///
+/// Several may be pending. Those that are done reached the tree in the order in which they were begun.
 #[derive(Debug)]
 #[must_use]
 pub struct PendingItem<'g> {
     group: &'g BlockGroup,
     item: BlockGroupItem,
-    previous: Persisted,
     change: u64,
     is_done: bool,
 }
@@ -63,13 +64,10 @@ impl<'g> PendingItem<'g> {
     }
 
     fn begin(group: &'g BlockGroup, recorded: &mut Recorded, item: BlockGroupItem) -> Self {
-        let previous = std::mem::replace(&mut recorded.persisted, Persisted::Item(item));
-        recorded.changes += 1;
         Self {
             group,
             item,
-            previous,
-            change: recorded.changes,
+            change: recorded.begin(item),
             is_done: false,
         }
     }
@@ -77,24 +75,38 @@ impl<'g> PendingItem<'g> {
 
 impl Drop for PendingItem<'_> {
     fn drop(&mut self) {
-        if !self.is_done {
-            self.group.restore(self.previous, self.change);
-        }
+        self.group.end_change(self.change, self.is_done);
     }
 }
 
 /// What a group knows of its item.
+///
+/// # Invariants
+/// - `persisted` is what the newest change recorded that neither failed nor has a later one that is done, or what the tree
+///   holds.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) persisted: Persisted,
+    /// The changes that are being written, in the order in which they were begun, without those that have a later one
+    /// that is done.
+    pending: Vec<Begun>,
     /// How many changes were begun.
     changes: u64,
+}
+
+/// A change that was begun.
+#[derive(Debug)]
+struct Begun {
+    change: u64,
+    /// What is known of the item if it fails.
+    previous: Persisted,
 }
 
 impl Recorded {
     pub(super) fn new(persisted: Persisted) -> Self {
         Self {
             persisted,
+            pending: Vec::new(),
             changes: 0,
         }
     }
@@ -123,9 +135,28 @@ impl Recorded {
         }
     }
 
-    pub(super) fn restore(&mut self, previous: Persisted, change: u64) {
-        if self.changes == change {
-            self.persisted = previous;
+    fn begin(&mut self, item: BlockGroupItem) -> u64 {
+        self.changes += 1;
+        self.pending.push(Begun {
+            change: self.changes,
+            previous: std::mem::replace(&mut self.persisted, Persisted::Item(item)),
+        });
+        self.changes
+    }
+
+    pub(super) fn end(&mut self, change: u64, is_done: bool) {
+        let at = self.pending.iter().position(|it| it.change == change);
+        debug_assert!(at.is_some() || !is_done, "a later item was written before");
+        let Some(at) = at else { return };
+        if is_done {
+            self.pending.drain(..=at);
+            return;
+        }
+        // The next one replaced what this one recorded, which is not in the tree.
+        let failed = self.pending.remove(at);
+        match self.pending.get_mut(at) {
+            Some(next) => next.previous = failed.previous,
+            None => self.persisted = failed.previous,
         }
     }
 }

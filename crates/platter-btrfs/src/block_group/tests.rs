@@ -1,6 +1,5 @@
 //! Updates of items: all interleavings, and the two faults of the kernel step by step.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -206,66 +205,161 @@ impl Random {
     }
 }
 
-/// Allocation, freeing, updates and insertions that overlap, fail and succeed in any order. The tree has one
-/// item at most; a write reaches it when it is done.
-#[test]
-fn interleavings_leave_the_item_as_the_group() {
-    for seed in 0..400 {
-        let mut random = Random(seed);
-        let is_new = seed % 2 == 0;
-        let groups = groups(BlockGroup::new(item(0), !is_new, Vec::new()));
+/// A write of the item that was begun.
+struct Begun<'g> {
+    pending: PendingItem<'g>,
+    is_insertion: bool,
+    /// A later one reached the tree.
+    is_late: bool,
+}
+
+/// What a tree and the writes on their way to it hold: one item at most.
+#[derive(Default)]
+struct ItemModel {
+    tree: Option<BlockGroupItem>,
+    committed: Option<BlockGroupItem>,
+    /// How many were written, failed, and failed with another one pending that was begun later.
+    counts: [u32; 3],
+}
+
+impl ItemModel {
+    /// What the group is to know: the newest write that can still reach the tree, or what the tree holds.
+    fn expected(&self, begun: &[Begun<'_>]) -> Persisted {
+        let newest = begun.iter().rfind(|it| !it.is_late);
+        let newest = newest.map(|it| *it.pending.item()).or(self.tree);
+        newest.map_or(Persisted::Absent, Persisted::Item)
+    }
+
+    /// Ends a write: it reaches the tree, or fails. An update fails without an item, an insertion with one, and one that a
+    /// later one overtook always.
+    fn end(&mut self, begun: &mut Vec<Begun<'_>>, at: usize, may_write: bool) {
+        let ended = begun.remove(at);
+        let fits = self.tree.is_none() == ended.is_insertion && !ended.is_late;
+        if !fits || !may_write {
+            self.counts[1] += 1;
+            self.counts[2] += u32::from(begun.len() > at && !ended.is_late);
+            drop(ended);
+            return;
+        }
+        self.counts[0] += 1;
+        self.tree = Some(*ended.pending.item());
+        begun[..at].iter_mut().for_each(|it| it.is_late = true);
+        ended.pending.done();
+    }
+}
+
+/// Allocation, freeing, updates and insertions that overlap, fail and succeed in any order, commits, and transactions that
+/// are aborted. Returns what was counted.
+fn interleave(seed: u64) -> [u32; 3] {
+    let mut random = Random(seed);
+    let is_new = seed.is_multiple_of(2);
+    let mut model = ItemModel {
+        tree: (!is_new).then_some(item(0)),
+        committed: (!is_new).then_some(item(0)),
+        ..ItemModel::default()
+    };
+    let mut committed: Vec<LogicalAddr> = Vec::new();
+    for _ in 0..4 {
+        // After an abort all is read anew: what was recorded may be ahead of what is durable.
+        model.tree = model.committed;
+        let mut extents = committed.clone();
+        let read = model.committed.unwrap_or(item(0));
+        assert_eq!(read.used_bytes, extents.len() as u64 * EXTENT);
+        let groups = groups(BlockGroup::new(read, model.committed.is_some(), Vec::new()));
         let group = group(&groups);
-        let mut tree = (!is_new).then_some(item(0));
-        let mut extents = Vec::new();
-        let mut pending: BTreeMap<usize, (PendingItem<'_>, bool)> = BTreeMap::new();
-        for step in 0..60 {
-            match random.below(6) {
-                0 | 1 if extents.len() < 50 => extents.push(use_extent(&groups)),
+        // What the extents of the last transaction take is not free.
+        let free = |group: &BlockGroup| -> platter_vfs::Result<Ranges> {
+            let mut free = all_free(group)?;
+            for extent in &committed {
+                free.exclude(&(extent.0..extent.0 + EXTENT));
+            }
+            Ok(free)
+        };
+        group.load(&free).unwrap();
+        let mut begun: Vec<Begun<'_>> = Vec::new();
+        for _ in 0..60 {
+            let expected = model.expected(&begun);
+            let new = match random.below(8) {
+                0 | 1 if extents.len() < 50 => {
+                    extents.push(use_extent(&groups));
+                    None
+                }
                 2 if !extents.is_empty() => {
                     let extent = extents.swap_remove(random.below(extents.len()));
                     groups.free(extent, EXTENT).unwrap();
+                    None
                 }
-                // Writers of the item take turns in the tree: it is locked meanwhile.
-                3 if pending.is_empty() => match group.begin_update(true) {
-                    Update::Write(update) => {
-                        pending.insert(step, (update, false));
+                3 | 4 => match group.begin_update(true) {
+                    Update::Write(update) => Some((update, false)),
+                    Update::Unchanged => {
+                        assert_eq!(expected, Persisted::Item(item(group.space().used)));
+                        None
                     }
-                    Update::Unchanged => assert_eq!(tree, Some(item(group.space().used))),
-                    Update::Absent => assert_eq!(tree, None),
+                    Update::Absent => {
+                        assert_eq!(expected, Persisted::Absent);
+                        None
+                    }
                 },
-                4 if pending.is_empty() => {
-                    if let Insertion::Insert(insertion) = group.begin_insertion() {
-                        assert_eq!(tree, None);
-                        pending.insert(step, (insertion, true));
+                5 => match group.begin_insertion() {
+                    Insertion::Insert(insertion) => {
+                        assert_eq!(expected, Persisted::Absent);
+                        Some((insertion, true))
                     }
-                }
-                _ => {
-                    if let Some((_, (write, is_insertion))) = pending.pop_first() {
-                        assert_eq!(tree.is_none(), is_insertion);
-                        if random.below(3) > 0 {
-                            tree = Some(*write.item());
-                            write.done();
-                        }
+                    Insertion::Exists => {
+                        assert_ne!(expected, Persisted::Absent);
+                        None
                     }
+                },
+                _ if !begun.is_empty() => {
+                    let at = random.below(begun.len());
+                    model.end(&mut begun, at, random.below(3) > 0);
+                    None
                 }
+                _ => None,
+            };
+            if let Some((pending, is_insertion)) = new {
+                begun.push(Begun {
+                    pending,
+                    is_insertion,
+                    is_late: false,
+                });
             }
-            if pending.is_empty() {
-                let expected = tree.map_or(Persisted::Absent, Persisted::Item);
-                assert_eq!(group.persisted(), expected, "seed {seed}");
-            }
+            assert_eq!(group.persisted(), model.expected(&begun), "seed {seed}");
         }
-        drop(pending);
-        // The critical phase: insertions that are owed, then updates.
+        let aborts = random.below(2) == 0;
+        while !begun.is_empty() {
+            let at = random.below(begun.len());
+            model.end(&mut begun, at, !aborts && at == 0);
+            assert_eq!(group.persisted(), model.expected(&begun), "seed {seed}");
+        }
+        if aborts {
+            continue;
+        }
+        // The critical phase: an insertion that is owed, then an update.
         if let Insertion::Insert(insertion) = group.begin_insertion() {
-            tree = Some(*insertion.item());
+            assert_eq!(model.tree, None);
+            model.tree = Some(*insertion.item());
             insertion.done();
         }
         if let Update::Write(update) = group.begin_update(true) {
-            tree = Some(*update.item());
+            model.tree = Some(*update.item());
             update.done();
         }
-        assert_eq!(tree, Some(item(extents.len() as u64 * EXTENT)));
+        assert_eq!(model.tree, Some(item(extents.len() as u64 * EXTENT)));
+        (model.committed, committed) = (model.tree, extents);
     }
+    model.counts
+}
+
+#[test]
+fn interleavings_leave_the_item_as_the_group() {
+    let mut counts = [0; 3];
+    for seed in 0..400 {
+        for (sum, count) in counts.iter_mut().zip(interleave(seed)) {
+            *sum += count;
+        }
+    }
+    assert!(counts.iter().all(|&count| count > 500), "{counts:?}");
 }
 
 #[test]
