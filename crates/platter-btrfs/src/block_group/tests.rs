@@ -77,8 +77,51 @@ fn update_before_the_item_exists_does_not_hide_a_later_one() {
 
 #[test]
 fn failed_update_does_not_undo_a_later_insertion() {
-    // 2d6cd791e63e: the update that fails restores its old value after the insertion recorded its own. Here
-    // an insertion fails after another one took its place.
+    // 2d6cd791e63e: an update begins before there is an item, and does not find it; the item is inserted; only then
+    // does the update restore its old value; the extents are freed, and the critical phase skips the update.
+    let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
+    let group = group(&groups);
+    let extent = use_extent(&groups);
+    let too_early = group.begin_update(true);
+    assert!(matches!(too_early, Update::Absent));
+    inserted(&group).done();
+    drop(too_early);
+    assert_eq!(group.persisted(), Persisted::Item(item(EXTENT)));
+    groups.free(extent, EXTENT).unwrap();
+    let Update::Write(pending) = group.begin_update(true) else {
+        panic!("the item holds 32 KiB");
+    };
+    assert_eq!(pending.item().used_bytes, 0);
+    pending.done();
+    assert_eq!(group.persisted(), Persisted::Item(item(0)));
+}
+
+#[test]
+fn update_that_fails_after_an_insertion_restores_it() {
+    // The same with an update that begins while the item is inserted, and is pending.
+    let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
+    let group = group(&groups);
+    let insertion = inserted(&group);
+    let extent = use_extent(&groups);
+    let Update::Write(update) = group.begin_update(true) else {
+        panic!("another value");
+    };
+    insertion.done();
+    drop(update);
+    assert_eq!(group.persisted(), Persisted::Item(item(0)));
+    let Update::Write(update) = group.begin_update(true) else {
+        panic!("the item holds nothing");
+    };
+    update.done();
+    groups.free(extent, EXTENT).unwrap();
+    let Update::Write(update) = group.begin_update(true) else {
+        panic!("the item holds 32 KiB");
+    };
+    update.done();
+}
+
+#[test]
+fn insertion_that_fails_does_not_undo_a_later_update() {
     let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
     let group = group(&groups);
     let extent = use_extent(&groups);

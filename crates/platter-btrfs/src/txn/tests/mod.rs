@@ -4,6 +4,7 @@
 pub(crate) mod concurrent;
 pub(crate) mod crash;
 pub(crate) mod files;
+mod groups;
 pub(crate) mod image;
 mod live;
 pub(crate) mod locations;
