@@ -38,8 +38,8 @@ usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--o
                     btrfs, `combinations` (60 of its features), `verdicts` (2,000 corruptions, compared
                     with btrfs check), `logs` (200 log trees, compared with the kernel),
                     `streams` (50 random trees, sent and received), `refs` (10^6 changes of references),
-                    `groups` (200 commits, each checked by btrfs check, with items of block groups compared
-                    and not), `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (630 corruptions,
+                    `groups` and `groups-mounted` (200 commits, each checked by btrfs check, with items of
+                    block groups compared and not), `btrfs-usr`, or, of XFS, `xfs-usr`, `xfs-shapes`, `xfs-verdicts` (630 corruptions,
                     compared with xfs_repair), `xfs-logs` (500 logs, compared with the kernel),
                     `xfs-exchanges` (40 logs, whose recovery is cut, and cut again);
                     the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
@@ -108,7 +108,7 @@ impl Whole {
     }
 }
 
-const WHOLE: [Whole; 15] = [
+const WHOLE: [Whole; 16] = [
     Whole {
         name: "many",
         title: "200,000 files made into an image, compared and checked",
@@ -179,6 +179,14 @@ const WHOLE: [Whole; 15] = [
         filesystem: "btrfs",
         tests: Tests::Btrfs,
         test: "unchanged_groups_are_skipped_under_random_writes",
+        variable: ["PLATTER_BTRFS_COMMITS", "200"],
+    },
+    Whole {
+        name: "groups-mounted",
+        title: "200 commits of random writes through a mount, each judged by btrfs check",
+        filesystem: "btrfs",
+        tests: Tests::Oracle,
+        test: "btrfs::groups::",
         variable: ["PLATTER_BTRFS_COMMITS", "200"],
     },
     Whole {

@@ -208,7 +208,7 @@ impl Pool {
     }
 
     /// Opens its devices for writing.
-    fn writable_devices(&self) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    pub(super) fn writable_devices(&self) -> Result<Vec<Arc<dyn BlockDevice>>> {
         open_with(&self.images, DeviceAccess::Write)
     }
 

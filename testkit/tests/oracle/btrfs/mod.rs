@@ -8,6 +8,7 @@ mod corrupt;
 mod corruption;
 mod devices;
 mod edited;
+mod groups;
 mod image;
 mod ioctls;
 mod kernel;
