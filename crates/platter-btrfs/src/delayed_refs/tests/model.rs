@@ -104,37 +104,138 @@ fn random_changes_agree_with_a_model() {
     on_all_indexes!(agree_with_the_model);
 }
 
+/// Extents by their references: as an extent tree has them, and as they are to be when all that is queued was run.
+#[derive(Default)]
+struct Extents {
+    /// Lengths and references of those that have items.
+    items: BTreeMap<u64, (u64, BTreeMap<RefKey, u32>)>,
+    /// References that are to be.
+    wanted: BTreeMap<u64, BTreeMap<RefKey, u32>>,
+    /// Lengths of those that were allocated last.
+    lens: BTreeMap<u64, u64>,
+    /// How many were allocated, and allocated again before they had an item.
+    allocated: [u64; 2],
+}
+
+impl Extents {
+    /// A change that fits: an extent without references and item is allocated with its first one, and what is dropped was
+    /// added before.
+    fn random_change(&mut self, random: &mut Random) -> Change {
+        // Many are anywhere, and many are those of a moment ago.
+        let spread = [1 << 14, 200][usize::try_from(random.below(2)).unwrap()];
+        let place = random.below(spread);
+        let inode = 257 + random.below(4);
+        let mut change = match random.below(2) {
+            0 => of_file((place + 1) * BLOCK, inode, Action::Add, 1),
+            // Tree blocks lie elsewhere.
+            _ => of_tree(((1 << 14) + place + 1) * BLOCK, inode, Action::Add),
+        };
+        let address = change.address.0;
+        let refs = self.wanted.entry(address).or_default();
+        if refs.is_empty() {
+            change.allocates = !self.items.contains_key(&address);
+            if change.allocates {
+                change.len_bytes = 4096 * (1 + random.below(4));
+                self.allocated[0] += 1;
+                self.allocated[1] +=
+                    u64::from(self.lens.insert(address, change.len_bytes).is_some());
+            }
+        } else if random.below(3) > 0 {
+            // One of those that there are.
+            let at = usize::try_from(random.below(refs.len() as u64)).unwrap();
+            change.reference = *refs.keys().nth(at).unwrap();
+            change.action = Action::Drop;
+        }
+        let count = refs.entry(change.reference).or_default();
+        match change.action {
+            Action::Add => *count += 1,
+            Action::Drop => *count -= 1,
+        }
+        refs.retain(|_, count| *count > 0);
+        change
+    }
+
+    /// Runs a head in the extent tree.
+    fn run<I: HeadIndex>(&mut self, queue: &mut RefQueue<I>, running: Running) -> Vec<RunStep> {
+        let address = running.address().0;
+        let (steps, finished) = run(queue, running);
+        for step in &steps {
+            let RunStep::Reference {
+                key,
+                count,
+                action,
+                must_insert,
+                len_bytes,
+                ..
+            } = *step
+            else {
+                panic!("{step:?}");
+            };
+            assert_eq!(must_insert, !self.items.contains_key(&address));
+            if must_insert {
+                assert_eq!(
+                    (Some(&len_bytes), action),
+                    (self.lens.get(&address), Action::Add)
+                );
+            }
+            let (_, refs) = self
+                .items
+                .entry(address)
+                .or_insert((len_bytes, BTreeMap::new()));
+            let there = refs.entry(key).or_default();
+            *there = match action {
+                Action::Add => *there + count,
+                Action::Drop => there.checked_sub(count).expect("a reference of the item"),
+            };
+            refs.retain(|_, count| *count > 0);
+            if refs.is_empty() {
+                self.items.remove(&address);
+            }
+        }
+        let has_item = self.items.contains_key(&address);
+        assert!(!finished.must_insert || (steps.is_empty() && !has_item));
+        let refs = self.items.get(&address).map(|(_, refs)| refs.clone());
+        assert_eq!(
+            refs.unwrap_or_default(),
+            self.wanted.remove(&address).unwrap_or_default()
+        );
+        if has_item {
+            let refs = self.items[&address].1.clone();
+            self.wanted.insert(address, refs);
+        }
+        self.lens.remove(&address);
+        steps
+    }
+}
+
 /// What came of random changes, in the order in which it was run.
 fn outcome<I: HeadIndex>(changes: u64) -> (u64, DelayedRefCounters) {
     let mut random = Random(changes);
     let mut queue = RefQueue::<I>::default();
+    let mut extents = Extents::default();
     let mut digest = 0_u64;
     let mut note = |value: u64| digest = (digest ^ value).wrapping_mul(0x0100_0000_01b3);
     for _ in 0..changes {
-        let place = random.below(1 << 14);
         if random.below(3) == 0 {
             if let Some(running) = queue.select() {
                 note(running.address().0);
-                let (steps, finished) = run(&mut queue, running);
-                for step in &steps {
+                for step in extents.run(&mut queue, running) {
                     let mut hasher = DefaultHasher::new();
                     format!("{step:?}").hash(&mut hasher);
                     note(hasher.finish());
                 }
-                note(u64::from(finished.must_insert));
             }
         } else {
-            let action = [Action::Add, Action::Drop][usize::try_from(random.below(2)).unwrap()];
-            let inode = 257 + random.below(4);
-            let change = match random.below(2) {
-                0 => of_file((place + 1) * BLOCK, inode, action, 1),
-                // Tree blocks lie elsewhere.
-                _ => of_tree(((1 << 14) + place + 1) * BLOCK, inode, action),
-            };
+            let change = extents.random_change(&mut random);
             queue.queue(&change).unwrap();
             note(queue.len() as u64);
         }
     }
+    while let Some(running) = queue.select() {
+        extents.run(&mut queue, running);
+    }
+    assert!(queue.is_empty());
+    assert!(extents.allocated.iter().all(|&count| count > 0));
     (digest, queue.counters())
 }
 
