@@ -4,6 +4,7 @@ mod load;
 mod btrfs_image;
 mod faults;
 mod groups;
+mod head_loads;
 mod insertion;
 mod instructions;
 mod lines;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::faults::{Run as FaultRun, Scene};
 pub(crate) use self::groups::{Form, Run as GroupRun};
+pub(crate) use self::head_loads::{Queued, Work};
 pub(crate) use self::insertion::{
     Before, Comparison, Count as InsertionCount, Measured as Insertion, Way,
 };
@@ -26,8 +28,8 @@ pub(crate) use self::mount::{
     LAYOUTS, Measured as MountRuns, Sweep, THREADS as TREE_THREADS, Trees, pauses as mount_pauses,
 };
 pub(crate) use self::references::{
-    Call, Counted as HeadCounts, Made, Measured as References, PART as HEADS_PART,
-    Shape as HeadShape, Timed, all_present, perform as perform_heads,
+    Call, Counted as HeadCounts, Measured as References, PART as HEADS_PART, Shape as HeadShape,
+    Timed, all_present, perform as perform_heads,
 };
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;

@@ -1,27 +1,21 @@
-//! Delayed references of btrfs: what it costs to insert, find and delete a head by how many there are, in each index;
-//! and what commits queue and run while files are made in a mount.
+//! Delayed references of btrfs: what it costs to insert, find and delete a head by how many there are, in each index.
 
-use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Result, anyhow, bail, ensure};
+use platter_btrfs::delayed_refs::IndexKind;
 use platter_btrfs::delayed_refs::index::{ArrayIndex, HeadIndex, Inserted, SideIndex, TreeIndex};
 use platter_btrfs::delayed_refs::layout::{
     AlignedHead, HeadState, HotHead, LineHead, SHAPES, SplitHead,
 };
 use platter_btrfs::delayed_refs::slab::Slot;
-use platter_btrfs::delayed_refs::{DelayedRefCounters, IndexKind};
-use platter_btrfs::txn::WriteOptions;
-use platter_vfs::Filesystem;
 use serde::{Deserialize, Serialize};
 use testkit::prng::Prng;
 
-use super::btrfs_image::{BtrfsImage, Speed};
-use super::load::Load;
+use super::head_loads::{self, Queued};
 use crate::measure::{
     deviation, float, instructions_each, mean, median, misses_each, now, stay_on_processor,
 };
-use crate::place::Directory;
 use crate::record::Extent;
 
 /// The part of this program that valgrind looks at.
@@ -37,14 +31,11 @@ const TIMED_QUICK: u64 = 20;
 const ROUNDS: usize = 10;
 /// Extents lie so far apart.
 const EXTENT_BYTES: u64 = 16 << 10;
-/// Heads that are there when instructions and misses are counted, and calls of two runs.
+/// Heads that are there when instructions and misses are counted, at least, and calls of two runs.
 const COUNTED_PRESENT: u64 = 10_000;
 const COUNTED_CALLS: [u64; 2] = [20_000, 60_000];
-/// Files that a thread makes in a loop by calls of the library and in a mount, which is slower; and loops.
-const FILES: [u64; 2] = [20_000, 4000];
-const FILES_QUICK: [u64; 2] = [300, 100];
-const LOOPS: u64 = 5;
-const IMAGE_BYTES: usize = 4 << 30;
+/// Has no factor in common with the number of heads that deletions begin with.
+const PRIME: u64 = 48_271;
 
 /// What is done with a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,32 +76,13 @@ pub(crate) struct Counted {
     pub(crate) misses: f64,
 }
 
-/// Files made in a mount.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Made {
-    pub(crate) index: String,
-    pub(crate) load: Load,
-    pub(crate) threads: u64,
-    /// Files in a second, of each loop.
-    pub(crate) rates: Vec<f64>,
-    /// Sums of all commits.
-    pub(crate) commits: u64,
-    pub(crate) files: u64,
-    pub(crate) heads: u64,
-    pub(crate) refs: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) searches: u64,
-    /// Heads that were there when one was inserted: median, and 99 %.
-    pub(crate) present: [u64; 2],
-}
-
 /// Everything measured of this mechanism.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) shapes: Vec<Shape>,
     pub(crate) timed: Vec<Timed>,
     pub(crate) counted: Vec<Counted>,
-    pub(crate) made: Vec<Made>,
+    pub(crate) made: Vec<Queued>,
 }
 
 /// Input of the process that valgrind looks at.
@@ -154,11 +126,10 @@ macro_rules! of_kind {
 
 /// Measures all indexes, in turns.
 pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured> {
-    let (present, timed, files, usual) = match extent {
-        Extent::Quick => (&PRESENT_QUICK[..], TIMED_QUICK, FILES_QUICK, 1),
-        Extent::Full => (&PRESENT[..], TIMED, FILES, ROUNDS),
+    let (present, timed, usual) = match extent {
+        Extent::Quick => (&PRESENT_QUICK[..], TIMED_QUICK, 1),
+        Extent::Full => (&PRESENT[..], TIMED, ROUNDS),
     };
-    let rounds = rounds.unwrap_or(usual);
     let mut measured = Measured {
         shapes: shapes(),
         ..Measured::default()
@@ -171,7 +142,7 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured>
     }
     let mut kinds = IndexKind::ALL.to_vec();
     for &present in present {
-        for _ in 0..rounds {
+        for _ in 0..rounds.unwrap_or(usual) {
             for &kind in &kinds {
                 measured.timed.extend(time_alone(kind, present, timed)?);
             }
@@ -180,18 +151,7 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Measured>
         show(present, &measured.timed);
     }
     measured.counted = count(extent)?;
-    for (load, files) in [Load::Library, Load::Mount].into_iter().zip(files) {
-        for threads in [1, 2] {
-            for _ in 0..rounds {
-                for &kind in &kinds {
-                    let made = make(kind, load, threads, files)?;
-                    println!("  {made:?}");
-                    measured.made.push(made);
-                }
-                kinds.reverse();
-            }
-        }
-    }
+    measured.made = head_loads::measure(extent, rounds)?;
     Ok(measured)
 }
 
@@ -365,7 +325,7 @@ fn summary<I: HeadIndex>(present: u64, call: Call, taken: Vec<f64>, clock: f64) 
 fn count(extent: Extent) -> Result<Vec<Counted>> {
     let mut counted = Vec::new();
     for (index, kind) in IndexKind::ALL.iter().enumerate() {
-        for call in [Call::Insert, Call::Find] {
+        for call in Call::ALL {
             let orders = |count| Orders { index, call, count };
             let counted_one = Counted {
                 index: kind.name().to_owned(),
@@ -393,9 +353,14 @@ pub(crate) fn perform(orders: &str) -> Result<()> {
 }
 
 fn perform_calls<I: HeadIndex>(call: Call, count: u64) -> Result<()> {
-    // The same addresses, however many calls there are.
-    let mut filled = Filled::<I>::new(COUNTED_PRESENT, COUNTED_CALLS[1])?;
-    for _ in 0..count {
+    // The same addresses, however many calls there are. What is deleted is there before, and the last head deleted leaves
+    // as many as there are when the first one is inserted.
+    let (present, calls) = match call {
+        Call::Insert | Call::Find => (COUNTED_PRESENT, COUNTED_CALLS[1]),
+        Call::Delete => (COUNTED_PRESENT + COUNTED_CALLS[1], 0),
+    };
+    let mut filled = Filled::<I>::new(present, calls)?;
+    for number in 0..count {
         match call {
             Call::Find => {
                 // Computed: a table of the addresses would take its part of the cache.
@@ -403,73 +368,17 @@ fn perform_calls<I: HeadIndex>(call: Call, count: u64) -> Result<()> {
                 let address = filled.addresses.nth(number);
                 std::hint::black_box(filled.index.find(address));
             }
-            Call::Insert | Call::Delete => {
+            Call::Insert => {
                 let address = filled.addresses.draw();
-                let slot = insert(&mut filled.index, address)?;
-                if call == Call::Delete {
-                    filled.index.remove(slot);
-                }
+                insert(&mut filled.index, address)?;
+            }
+            Call::Delete => {
+                // Each once, in no order of slots.
+                let at = usize::try_from(number * PRIME % present)?;
+                let (_, slot) = filled.heads[at];
+                filled.index.remove(slot);
             }
         }
-    }
-    Ok(())
-}
-
-/// Makes empty files with an index, as `fs_mark` does.
-fn make(kind: IndexKind, load: Load, threads: u64, files: u64) -> Result<Made> {
-    let image = BtrfsImage::new(IMAGE_BYTES, false, Speed::Memory)?;
-    let fs = Arc::new(image.mount(WriteOptions {
-        index: kind,
-        ..WriteOptions::default()
-    })?);
-    let writing = fs.super_block().writing();
-    let writing = writing.ok_or_else(|| anyhow!("a mount for writing"))?;
-    let first = writing.committed();
-    let opened = load.open(Arc::clone(&fs) as _)?;
-    let root = opened.root()?;
-    let tops = (0..threads).map(|thread| root.make_dir(&format!("d{thread}")));
-    let tops = tops.collect::<Result<Vec<_>>>()?;
-    let mut rates = Vec::new();
-    for number in 0..LOOPS {
-        let start = now();
-        thread::scope(|scope| -> Result<()> {
-            let running: Vec<_> = tops
-                .iter()
-                .map(|top| scope.spawn(move || make_files(&**top, number, files)))
-                .collect();
-            for thread in running {
-                thread.join().map_err(|_| anyhow!("a thread failed"))??;
-            }
-            Ok(())
-        })?;
-        rates.push(float(files * threads) / start.elapsed().as_secs_f64());
-    }
-    fs.sync()?;
-    let counters: DelayedRefCounters = writing.delayed_refs().counters();
-    let made = Made {
-        index: kind.name().to_owned(),
-        load,
-        threads,
-        rates,
-        commits: writing.committed().0 - first.0,
-        files: files * threads * LOOPS,
-        heads: counters.heads,
-        refs: counters.refs + counters.merged_refs,
-        cancelled: counters.cancelled,
-        searches: writing.extent_searches(),
-        present: [50, 99].map(|percent| counters.present_at(percent)),
-    };
-    drop((tops, root));
-    opened.end()?;
-    drop(fs);
-    image.check()?;
-    Ok(made)
-}
-
-fn make_files(top: &dyn Directory, number: u64, files: u64) -> Result<()> {
-    for file in 0..files {
-        let file = (file + number * files).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        top.create(&format!("{file:016x}"))?;
     }
     Ok(())
 }
@@ -479,14 +388,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_is_timed_and_makes_files() {
+    fn every_index_is_timed_and_performs_counted_calls() {
         for &kind in IndexKind::ALL {
             let runs = of_kind!(kind, time(64, 3)).unwrap();
             assert!(runs.iter().all(|run| run.index == kind.name()));
-            of_kind!(kind, perform_calls(Call::Delete, 5)).unwrap();
-            for load in [Load::Library, Load::Mount] {
-                let made = make(kind, load, 2, 20).unwrap();
-                assert!(made.heads > 0 && made.refs >= made.cancelled && made.commits > 0);
+            for call in Call::ALL {
+                of_kind!(kind, perform_calls(call, 5)).unwrap();
             }
         }
     }

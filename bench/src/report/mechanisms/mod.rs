@@ -1,6 +1,7 @@
 //! The pages about the mechanisms on and off, compared with what was published of them.
 
 mod groups;
+mod head_loads;
 mod insertion;
 mod lines;
 mod mount;
