@@ -13,6 +13,8 @@ use platter_btrfs::{Btrfs, MountOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{FixedClock, SystemClock, Timestamp};
 use testkit::findings::Findings;
+use testkit::oracle::btrfs;
+use testkit::subject::store;
 
 use crate::measure::now;
 
@@ -67,14 +69,28 @@ impl BlockDevice for SlowDevice {
 pub(super) struct BtrfsImage(Arc<dyn BlockDevice>);
 
 impl BtrfsImage {
+    /// A filesystem with tree blocks of 16 KiB.
     pub(super) fn new(len_bytes: usize, has_group_tree: bool, speed: Speed) -> Result<Self> {
+        Self::with_nodes(len_bytes, has_group_tree, speed, None)
+    }
+
+    /// A filesystem with tree blocks of a size; the usual one if there is none.
+    pub(super) fn with_nodes(
+        len_bytes: usize,
+        has_group_tree: bool,
+        speed: Speed,
+        node_bytes: Option<u32>,
+    ) -> Result<Self> {
         // Memory that nothing was written to yet takes none.
         let device = MemoryDevice::new("disk", vec![0; len_bytes]);
         let device: Arc<dyn BlockDevice> = match speed {
             Speed::Memory => Arc::new(device),
             Speed::Disk => Arc::new(SlowDevice(device)),
         };
-        let mut options = MkfsOptions::new(Uuid::from_u128(0x77));
+        let mut options = MkfsOptions {
+            node_bytes,
+            ..MkfsOptions::new(Uuid::from_u128(0x77))
+        };
         let chosen = options.set_feature("block-group-tree", has_group_tree);
         chosen.map_err(platter_vfs::Error::from)?;
         let target = Target {
@@ -116,6 +132,16 @@ impl BtrfsImage {
         )?;
         let errors = findings.errors();
         ensure!(errors.is_empty(), "our check: {}", errors.join("; "));
+        Ok(())
+    }
+
+    /// Demands that `btrfs check` finds nothing, either.
+    pub(super) fn check_by_btrfs(&self) -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("image");
+        store(&*self.0, &path)?;
+        let (verdict, text) = btrfs::report(&[&path])?;
+        ensure!(verdict.is_clean(), "btrfs check: {text}");
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! What a load of a mechanism goes through: calls of the library, or system calls on a mount of the same filesystem.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -55,6 +56,14 @@ impl Opened {
             Self::Library(fs) => Box::new(LibraryDir::root(fs)?),
             Self::Mount(_, dir) => Box::new(HostDir::open(dir.path())?),
         })
+    }
+
+    /// Where it is mounted, if it is.
+    pub(super) fn mountpoint(&self) -> Option<&Path> {
+        match self {
+            Self::Library(_) => None,
+            Self::Mount(_, dir) => Some(dir.path()),
+        }
     }
 
     /// Unmounts the filesystem. Nothing of it may be open.
