@@ -11,8 +11,9 @@ const FILE: &str = "block-groups.md";
 
 const ABOUT: &str = "\
 A commit writes the items of block groups whose use changed. Copying a tree block on write allocates one block and frees \
-one, mostly in the same group: the use is the same as before, and to write the item would copy one block more. Linux \
-skips such items since 6.2. Here the whole item is compared.
+one, mostly in the same group: the use is the same as before, and the item need not be written. To write it would cost a \
+search, and the copy of its leaf if nothing else of the transaction copied that. Linux skips such items since 6.2. Here the \
+whole item is compared.
 
 Published: 20 to 80 % of the items skipped in many workloads, and the times of 24 commits under four jobs of fio on an SSD, \
 in the last columns of the second table. Their unit is not named; by its size it is nanoseconds.";
@@ -98,6 +99,7 @@ fn write(page: &mut Page, runs: &[GroupRun]) {
         "critical section, ns",
     ];
     page.table(&head, &rows);
+    page.paragraph(&copies(runs));
     page.paragraph(TIMES);
     let changes = Form::ALL
         .into_iter()
@@ -114,6 +116,35 @@ fn write(page: &mut Page, runs: &[GroupRun]) {
     ];
     page.table(&head, &rows);
     page.paragraph(CONCLUSION);
+}
+
+/// What the comparison saves of copies, by what was counted.
+fn copies(runs: &[GroupRun]) -> String {
+    let mut saved = Vec::new();
+    let mut measured = 0;
+    for form in Form::ALL {
+        let [off, on] = [false, true].map(|skips| of(runs, form, skips, |run| run.blocks_copied));
+        if off.is_empty() || on.is_empty() {
+            continue;
+        }
+        measured += 1;
+        let [off, on] = [off, on].map(|blocks| median(&blocks));
+        if on.high < off.low {
+            let [on, off] = [on, off].map(|blocks| short(blocks.value));
+            saved.push(format!("{on} instead of {off} ({})", form.name()));
+        }
+    }
+    if saved.is_empty() {
+        return "With the comparison the loop copies as many blocks as without it in each of these forms: something else \
+                of the transaction copies the leaves of the items before. What is saved is the search."
+            .to_owned();
+    }
+    format!(
+        "With the comparison the loop copies fewer blocks in {} of {measured} forms: {}. In the others something else of the \
+         transaction copies the leaves of the items before, and what is saved is the search.",
+        saved.len(),
+        saved.join("; ")
+    )
 }
 
 fn of(runs: &[GroupRun], form: Form, skips: bool, figure: fn(&GroupRun) -> f64) -> Vec<f64> {
@@ -250,6 +281,25 @@ mod tests {
             loop_nanoseconds: in_loop,
             critical_nanoseconds: critical,
         }
+    }
+
+    #[test]
+    fn copies_are_said_to_be_saved_only_where_they_are() {
+        let [memory, disk] = [Form::ALL[0], Form::ALL[6]];
+        let of = |form, skips| run(form, skips, [1.0, 1.0]);
+        let mut runs = vec![
+            of(memory, false),
+            of(memory, true),
+            of(disk, false),
+            of(disk, true),
+        ];
+        assert!(copies(&runs).contains("as many blocks as without it in each"));
+        runs[3].blocks_copied = 0.5;
+        let text = copies(&runs);
+        assert!(
+            text.contains("in 1 of 2 forms: 0.5 instead of 1 (mount, extent tree, 100"),
+            "{text}"
+        );
     }
 
     #[test]
