@@ -10,7 +10,7 @@ use super::Recorded;
 use super::image::ImageFiles;
 use crate::fs_type::FsType;
 use crate::subject::{Devices, Scene, overlays, shared};
-use crate::workload::{Durability, Tree};
+use crate::workload::{Durability, Session, Tree};
 
 /// What our mount is called.
 const OURS: &str = "our mount";
@@ -36,6 +36,8 @@ pub(super) struct Judged {
     pub(super) complaints: Vec<String>,
     /// Whether it had a log of what single files were synced to.
     pub(super) has_file_log: bool,
+    /// Whether a file in it was stored compressed.
+    pub(super) is_compressed: bool,
     /// Its contents, by the judge that read them.
     trees: Vec<(&'static str, Tree)>,
 }
@@ -168,16 +170,23 @@ impl Judge<'_> {
 
     /// Mounts for writing, which replays, reads everything, unmounts and checks.
     fn judge_ours(&self, devices: &Devices, judged: &mut Judged) {
-        judged.note(OURS, self.mount(devices));
+        let read = self.mount(devices, &mut judged.is_compressed);
+        judged.note(OURS, read);
         match self.scene.check(devices) {
             Ok(found) => judged.complain("our check", found),
             Err(error) => judged.complain("our check", [error.to_string()]),
         }
     }
 
-    fn mount(&self, devices: &Devices) -> Result<Tree> {
+    fn mount(&self, devices: &Devices, is_compressed: &mut bool) -> Result<Tree> {
         let fs = self.scene.mount(devices, self.seed)?;
         let tree = Tree::read(&*fs, Some(self.recorded.history.now()))?;
+        if self.scene.subject.compresses() {
+            let session = Session::new(&*fs);
+            for (path, _) in tree.files() {
+                *is_compressed |= session.is_compressed(path)?;
+            }
+        }
         fs.unmount()?;
         Ok(tree)
     }

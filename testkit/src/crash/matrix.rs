@@ -66,6 +66,8 @@ pub struct Counts {
     pub states: usize,
     /// States with a log of what single files were synced to, over what the last commit has.
     pub logs: usize,
+    /// States in which a file was stored compressed.
+    pub compressed: usize,
     /// How often such a state recurred after a later guarantee, and was compared again.
     pub again: usize,
     /// States judged by the checker of Linux: after our mount, and after its own replay; without a
@@ -88,6 +90,7 @@ impl AddAssign for Counts {
         self.syncs += other.syncs;
         self.states += other.states;
         self.logs += other.logs;
+        self.compressed += other.compressed;
         self.again += other.again;
         self.by_fsck += other.by_fsck;
         self.by_kernel += other.by_kernel;
@@ -102,13 +105,14 @@ impl fmt::Display for Counts {
         write!(
             out,
             "{} workloads of {} operations, {} of them syncs; {} distinct states judged, {} of \
-             them with logs of files, {} again later, {} by fsck, {} by the kernel, {} of recoveries that \
+             them with logs of files, {} with compressed files, {} again later, {} by fsck, {} by the kernel, {} of recoveries that \
              were cut; {} failures",
             self.workloads,
             self.operations,
             self.syncs,
             self.states,
             self.logs,
+            self.compressed,
             self.again,
             self.by_fsck,
             self.by_kernel,
@@ -119,9 +123,13 @@ impl fmt::Display for Counts {
 }
 
 impl Counts {
-    /// Demands that states were judged, and that nothing was wrong.
-    pub fn demand_none(&self) -> Result<()> {
+    /// Demands that states of the scene were judged, that they have what it is for, and that nothing was wrong.
+    pub fn demand_sound(&self, scene: &Scene) -> Result<()> {
         ensure!(self.states > 0, "no state was judged");
+        ensure!(
+            !scene.subject.compresses() || self.compressed > 0,
+            "no state has a compressed file"
+        );
         ensure!(
             self.failures.is_empty(),
             "{self}\n{}",
@@ -258,6 +266,7 @@ impl Matrix {
             } else {
                 let judged = judge.judge(due.by_fsck, due.by_kernel)?;
                 counts.logs += usize::from(judged.has_file_log);
+                counts.compressed += usize::from(judged.is_compressed);
                 let mut lines = judged.complaints.clone();
                 lines.extend(judge.compare(&judged));
                 if remembered.len() == REMEMBERED_MAX {

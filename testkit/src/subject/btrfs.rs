@@ -154,6 +154,10 @@ impl Subject for BtrfsSubject {
         Ok(mounted.superblock().log_root.is_some())
     }
 
+    fn compresses(&self) -> bool {
+        self.data == Data::Compressed
+    }
+
     /// Of a superblock that is torn, no other copy is looked for.
     fn sector_bytes(&self) -> u32 {
         4096

@@ -106,6 +106,11 @@ pub trait Subject: Sync + Debug {
         Ok(false)
     }
 
+    /// Whether contents that shrink are stored compressed.
+    fn compresses(&self) -> bool {
+        false
+    }
+
     /// Returns the area of the log, if the format has one in a fixed place.
     fn log_area(&self, device: &Arc<dyn BlockDevice>) -> Result<Option<LogArea>> {
         let _ = device;

@@ -14,15 +14,32 @@ pub struct Fill {
     pub offset: u64,
     /// How many.
     pub len: usize,
-    /// Equal seeds give equal bytes.
+    /// Equal seeds give equal bytes. Those of an odd one can be compressed, those of an even one cannot.
     pub seed: u64,
 }
+
+/// In bytes that can be compressed, so many are repeated until the next `UNIT_BYTES` begin.
+const REPEATED_BYTES: usize = 16;
+/// No longer than what a power failure writes whole: each sector shows which write it is of.
+const UNIT_BYTES: usize = 512;
 
 impl Fill {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        Prng::new(self.seed).bytes(self.len)
+        let mut prng = Prng::new(self.seed);
+        if self.seed.is_multiple_of(2) {
+            return prng.bytes(self.len);
+        }
+        let mut bytes = Vec::with_capacity(self.len + UNIT_BYTES);
+        while bytes.len() < self.len {
+            bytes.extend(
+                prng.bytes(REPEATED_BYTES)
+                    .repeat(UNIT_BYTES / REPEATED_BYTES),
+            );
+        }
+        bytes.truncate(self.len);
+        bytes
     }
 }
 

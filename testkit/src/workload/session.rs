@@ -1,6 +1,7 @@
 //! A filesystem as a program uses it: by paths, and through files that it keeps open.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_vfs::{
@@ -41,6 +42,17 @@ impl<'a> Session<'a> {
         let file = self.file(path)?;
         let size = file.attr()?.size_bytes;
         read_content(&*file, size)
+    }
+
+    /// Whether any extent of a file is stored compressed, outside of its metadata.
+    pub fn is_compressed(&self, path: &str) -> Result<bool> {
+        let file = self.file(path)?;
+        let mut is_compressed = false;
+        file.extents(0..file.attr()?.size_bytes, &mut |extent| {
+            is_compressed |= extent.encoded && !extent.inline;
+            ControlFlow::Continue(())
+        })?;
+        Ok(is_compressed)
     }
 
     /// Replaces all contents of a file.

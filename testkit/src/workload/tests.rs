@@ -67,6 +67,27 @@ fn operations_that_are_drawn_succeed() {
 }
 
 #[test]
+fn half_of_the_contents_repeat_within_sectors() {
+    let is_repeated = |unit: &[u8]| unit.chunks(16).all(|chunk| unit.starts_with(chunk));
+    for seed in 0..8 {
+        let bytes = Fill {
+            offset: 0,
+            len: 5000,
+            seed,
+        }
+        .bytes();
+        assert_eq!(bytes.len(), 5000);
+        let mut units: Vec<_> = bytes.chunks(512).collect();
+        let repeated = units.iter().filter(|unit| is_repeated(unit)).count();
+        assert_eq!(repeated, if seed % 2 == 1 { 10 } else { 0 });
+        // No sector can be taken for another one.
+        units.sort_unstable();
+        units.dedup();
+        assert_eq!(units.len(), 10);
+    }
+}
+
+#[test]
 fn every_kind_of_operation_is_drawn() {
     let listing = history(3, MIX, 1500).listing();
     let kind = |line: &String| {

@@ -27,7 +27,7 @@ fn cut(name: &str, one_in: usize) -> Counts {
     };
     let counts = matrix.run().unwrap();
     println!("{name}: {counts}");
-    counts.demand_none().unwrap();
+    counts.demand_sound(scene(name).unwrap()).unwrap();
     assert!(counts.by_fsck > 0 && counts.by_kernel > 0, "{name}");
     let is_recovered = scene(name).unwrap().mode != Mode::Unjournaled;
     assert_eq!(counts.recoveries > 0, is_recovered, "{name}");

@@ -37,7 +37,7 @@ pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
                 Amount::Seeds(_) | Amount::Seed(_) | Amount::Range => request.amount,
             };
             let done = run(scene, amount, request, record).and_then(|counts| {
-                let demanded = counts.demand_none();
+                let demanded = counts.demand_sound(scene);
                 let states = counts.states;
                 total += counts;
                 demanded?;
