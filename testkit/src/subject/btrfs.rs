@@ -129,8 +129,13 @@ impl Subject for BtrfsSubject {
         FsType::Btrfs
     }
 
-    fn durability(&self, _: &Scene) -> Durability {
-        Durability::Logged
+    /// On several devices there are no log trees: what is synced is a commit.
+    fn durability(&self, scene: &Scene) -> Durability {
+        if scene.members == 1 {
+            Durability::Logged
+        } else {
+            Durability::Journaled
+        }
     }
 
     fn abilities(&self, _: &Scene) -> Abilities {

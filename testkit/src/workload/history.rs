@@ -146,7 +146,7 @@ impl History {
     }
 
     /// What there was after `count` operations.
-    fn after(&self, count: usize) -> &Tree {
+    pub(super) fn after(&self, count: usize) -> &Tree {
         match count.checked_sub(1) {
             Some(last) => &self.steps[last].after,
             None => &self.initial,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use platter_memfs::{MemFs, MemFsLimits};
-use platter_vfs::{FixedClock, Timestamp};
+use platter_vfs::{CreateKind, FixedClock, Timestamp};
 
 use super::*;
 
@@ -156,6 +156,38 @@ fn a_sector_of_no_version_and_a_wrong_attribute_are_found() {
     left.entries.get_mut(&path).unwrap().permissions ^= 1;
     let lines = history.judge(150, &left, Durability::Journaled);
     assert!(lines[1].contains("permissions"), "{lines:?}");
+}
+
+#[test]
+fn names_of_two_moments_pass_as_a_log_and_not_as_one_commit() {
+    let fs = model();
+    let mut session = Session::new(&fs);
+    let mut history = History::new(Tree::read(&fs, None).unwrap());
+    for number in 0..20 {
+        let path = format!("file{number}");
+        let create = Operation::Create(path, CreateKind::Regular, 0o644);
+        session.apply(&create).unwrap();
+        let pace = Pace {
+            begin: number,
+            end: Some(number + 1),
+        };
+        history.push(create, pace, &session).unwrap();
+    }
+    let judge = |left: &Tree, durability| history.judge(20, left, durability);
+    let (one, other) = (history.after(8), history.now());
+    for whole in [one, other] {
+        assert!(judge(whole, Durability::Journaled).is_empty());
+    }
+    // Of the later moment a power cut left every other name.
+    let mut mixed = one.clone();
+    for (path, entry) in other.entries.iter().step_by(2) {
+        let entry = entry.clone();
+        mixed.entries.entry(path.clone()).or_insert(entry);
+    }
+    assert!(mixed.entries.len() > one.entries.len());
+    assert!(judge(&mixed, Durability::Logged).is_empty());
+    let lines = judge(&mixed, Durability::Journaled);
+    assert!(lines[0].contains("of no moment"), "{lines:?}");
 }
 
 #[test]
