@@ -68,6 +68,21 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
+/// As [`output`], and what it printed as errors.
+pub(crate) fn report(command: &mut Command) -> Result<String> {
+    const SCRIPT: &str = r#"exec "$@" 2>&1"#;
+    let mut both = self::command("sh");
+    both.args(["-c", SCRIPT, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    let output = both.stdin(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("{} failed: {}\n{text}", shown(command), output.status);
+    }
+    Ok(text)
+}
+
 /// The path of a program, if it is installed.
 pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
     std::env::split_paths(&search_path())

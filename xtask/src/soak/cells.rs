@@ -62,6 +62,23 @@ impl Kind {
         judge.args(devices.first().map(AsRef::as_ref));
         judge
     }
+
+    /// The line by which the report of [`judge`](Self::judge), which ended with success, says otherwise.
+    /// `btrfs check` does not count all that it complains of; the testkit reads the same lines. It looks for the
+    /// members among all devices: that one of another filesystem goes meanwhile is no complaint, that a member is
+    /// missing is.
+    pub(super) fn complaint(self, report: &str) -> Option<&str> {
+        if self != Self::Btrfs {
+            return None;
+        }
+        let is_complaint = |line: &&str| {
+            let is_error = line.starts_with("ERROR:") && !line.starts_with("ERROR: cannot scan ");
+            is_error || line.contains("error(s) found") || line.ends_with("is missing")
+        };
+        let is_finished = report.lines().any(|line| line.ends_with("no error found"));
+        let found = report.lines().find(is_complaint);
+        found.or((!is_finished).then_some("there is no summary"))
+    }
 }
 
 impl Cell {
@@ -245,6 +262,29 @@ mod tests {
         let cell = cells().find(|cell| cell.name == "btrfs-raid1").unwrap();
         let judge = words(&cell.kind.judge(&images));
         assert_eq!(judge, "btrfs check --readonly a");
+    }
+
+    /// A report that the testkit has recorded, after the line of its exit status.
+    fn recorded(report: &str) -> &str {
+        report.split_once('\n').unwrap().1
+    }
+
+    #[test]
+    fn complaints_of_a_success_are_read() {
+        let clean = recorded(include_str!(
+            "../../../testkit/src/oracle/reports/btrfs_clean.txt"
+        ));
+        assert_eq!(Kind::Btrfs.complaint(clean), None);
+        let complaining = clean.replacen("[7/7]", "ERROR: a line\n[7/7]", 1);
+        assert_eq!(Kind::Btrfs.complaint(&complaining), Some("ERROR: a line"));
+        let counted = clean.replace("no error found", "2 error(s) found");
+        assert!(Kind::Btrfs.complaint(&counted).is_some());
+        let missing = format!("warning, device 2 is missing\n{clean}");
+        assert!(Kind::Btrfs.complaint(&missing).is_some());
+        let scanning = format!("ERROR: cannot scan /dev/loop7: Input/output error\n{clean}");
+        assert_eq!(Kind::Btrfs.complaint(&scanning), None);
+        assert!(Kind::Btrfs.complaint("").is_some());
+        assert_eq!(Kind::Ext.complaint(""), None);
     }
 
     #[test]

@@ -20,13 +20,36 @@ const ORDINARY_USER: &str = "65534";
 const WAIT: Duration = Duration::from_millis(20);
 /// How often is looked.
 const WAITS_MAX: u32 = 500;
-/// What is compared of every file, one line each, but for the size of directories.
+/// What is compared of every file, one line each, but for the size of directories; and each of its attributes, among
+/// which are its access control lists.
 const LISTING: &str = r#"
 cd "$1"
 find . -mindepth 1 -path ./lost+found -prune -o -type d -printf '%P %y %m %U %G %n %T@\n' \
     -o -printf '%P %y %m %U %G %s %n %l %T@\n' | sort
 find . -type f -print0 | sort -z | xargs -0 -r sha256sum
+find . -path ./lost+found -prune -o -print0 | xargs -0 -r getfattr -h -d -m - -e hex \
+    | awk '/^# file: / { file = $0; next } NF { print file, $0 }' | sort
 "#;
+/// Makes files with attributes, which no suite leaves.
+const ATTRIBUTES: &str = r#"
+set -e
+mkdir -p "$1/attributes/dir"
+cd "$1/attributes"
+echo text > file
+setfattr -n user.soak -v text file
+setfattr -n trusted.soak -v text dir
+setfattr -n user.long -v "$(seq 200 | tr '\n' .)" dir
+setfacl -m u:1:rwx,g:2:r file
+setfacl -d -m u:1:rwx,m::rx dir
+echo text > dir/heir
+"#;
+/// What the listing of these files has at least.
+const LISTED: [&str; 4] = [
+    "file: attributes/file user.soak",
+    "file: attributes/dir trusted.soak",
+    "file: attributes/dir system.posix_acl_default",
+    "file: attributes/dir/heir system.posix_acl_access",
+];
 
 /// A directory with an image and its mount points. All that is mounted there is unmounted, and the
 /// directory removed, when it is dropped.
@@ -178,12 +201,22 @@ impl Stage {
             command::output(command("btrfs").args(["device", "scan"]).args(&loops.0))?;
         }
         let mut judge = self.kind.judge(&loops.0);
-        let verdict = command::output(&mut judge);
-        verdict.with_context(|| format!("{judge:?}")).map(drop)
+        let report = command::report(&mut judge)?;
+        let complaint = self.kind.complaint(&report);
+        ensure!(
+            complaint.is_none(),
+            "{judge:?} says {complaint:?}\n{report}"
+        );
+        Ok(())
     }
 
-    /// Checks that the unmounted image is clean, and that the kernel finds in it what platter does.
+    /// Checks that the unmounted image is clean, and that the kernel finds in it what platter does, attributes included.
     pub(super) fn judge(&self) -> Result<()> {
+        self.mount()?;
+        let mut sh = command("sh");
+        let made = command::output(sh.args(["-c", ATTRIBUTES, "sh"]).arg(self.mounted()));
+        self.unmount()?;
+        made.context("files with attributes")?;
         self.check()?;
         let images = self.images();
         let mut check = self.program();
@@ -219,6 +252,8 @@ impl Stage {
             ours == theirs,
             "platter and the kernel list different files"
         );
+        let unlisted = LISTED.iter().find(|line| !theirs.contains(**line));
+        ensure!(unlisted.is_none(), "the listing lacks {unlisted:?}");
         println!("{} lines of listing are the same", ours.lines().count());
         Ok(())
     }
