@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::command::command;
 
 /// One of them.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -85,6 +85,15 @@ impl Cell {
     /// `ext2`, `ext3`, `ext4`, `btrfs` or `xfs`.
     pub(super) fn generation(&self) -> &'static str {
         self.name.split('-').next().unwrap_or(self.name)
+    }
+
+    /// How mounts by platter compress what is written.
+    pub(super) fn compression(&self) -> Option<&'static str> {
+        let method = |option: &'static str| {
+            let value = option.strip_prefix("compress=");
+            value.or_else(|| option.strip_prefix("compress-force="))
+        };
+        self.mount.split(',').find_map(method)
     }
 
     /// The command that makes it on images that have their size; `platter` is the program.
@@ -166,14 +175,11 @@ const OTHERS: &[Cell] = &[
         is_made_by_platter: true,
         ..btrfs("btrfs-groups", 1, &["-O", "block-group-tree"])
     },
-    Cell {
-        mount: "compress=zstd",
-        ..btrfs("btrfs-zstd", 1, &[])
-    },
-    Cell {
-        mount: "nodatacow",
-        ..btrfs("btrfs-nodatacow", 1, &[])
-    },
+    mounted("compress=zstd", btrfs("btrfs-zstd", 1, &[])),
+    mounted("compress-force=zstd", btrfs("btrfs-zstd-forced", 1, &[])),
+    mounted("compress-force=lzo", btrfs("btrfs-lzo", 1, &[])),
+    mounted("compress-force=zlib", btrfs("btrfs-zlib", 1, &[])),
+    mounted("nodatacow", btrfs("btrfs-nodatacow", 1, &[])),
     btrfs("btrfs-single", 1, &["-m", "single", "-d", "single"]),
     btrfs("btrfs-dup", 1, &["-m", "dup", "-d", "dup"]),
     btrfs("btrfs-raid0", 2, &["-m", "raid0", "-d", "raid0"]),
@@ -204,6 +210,13 @@ const fn ext(name: &'static str, options: &'static [&'static str]) -> Cell {
 
 const fn btrfs(name: &'static str, devices: usize, options: &'static [&'static str]) -> Cell {
     cell(name, Kind::Btrfs, devices, options)
+}
+
+const fn mounted(options: &'static str, cell: Cell) -> Cell {
+    Cell {
+        mount: options,
+        ..cell
+    }
 }
 
 const fn xfs(name: &'static str, options: &'static [&'static str]) -> Cell {
@@ -262,6 +275,17 @@ mod tests {
         let cell = cells().find(|cell| cell.name == "btrfs-raid1").unwrap();
         let judge = words(&cell.kind.judge(&images));
         assert_eq!(judge, "btrfs check --readonly a");
+    }
+
+    #[test]
+    fn compression_is_what_the_mount_options_name() {
+        let compression = |name: &str| {
+            let cell = cells().find(|cell| cell.name == name).unwrap();
+            cell.compression()
+        };
+        assert_eq!(compression("btrfs-zstd"), Some("zstd"));
+        assert_eq!(compression("btrfs-lzo"), Some("lzo"));
+        assert_eq!(compression("btrfs-nodatacow"), None);
     }
 
     /// A report that the testkit has recorded, after the line of its exit status.

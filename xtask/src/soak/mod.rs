@@ -420,7 +420,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
 /// Runs a suite on a new filesystem, which `program` mounts, and judges what it leaves.
 fn soak_cell(
     workspace: &Workspace,
-    cell: &Cell,
+    cell: &'static Cell,
     suite: &Suite,
     load: &Load,
     program: &Path,

@@ -58,15 +58,12 @@ pub(super) struct Stage {
     pub(super) root: PathBuf,
     program: PathBuf,
     tools: [PathBuf; 2],
-    has_extents: bool,
-    kind: Kind,
-    devices: usize,
-    mount: &'static str,
+    pub(super) cell: &'static Cell,
 }
 
 impl Stage {
     /// Makes the image, which `program` is to mount.
-    pub(super) fn set(workspace: &Workspace, cell: &Cell, program: &Path) -> Result<Self> {
+    pub(super) fn set(workspace: &Workspace, cell: &'static Cell, program: &Path) -> Result<Self> {
         let mut mktemp = command("mktemp");
         let dir = command::output(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
         let dir = PathBuf::from(String::from_utf8(dir)?.trim_end());
@@ -75,10 +72,7 @@ impl Stage {
             root: workspace.root.clone(),
             program: program.to_owned(),
             tools: ["pjdfstest", "fsx"].map(|tool| tools::path(workspace, tool)),
-            has_extents: !matches!(cell.generation(), "ext2" | "ext3"),
-            kind: cell.kind,
-            devices: cell.devices,
-            mount: cell.mount,
+            cell,
             dir,
         };
         for place in ["mounted", "kernel"] {
@@ -94,7 +88,7 @@ impl Stage {
 
     /// The images of its devices.
     fn images(&self) -> Vec<PathBuf> {
-        let others = (1..self.devices).map(|number| self.path(&format!("disk{number}.img")));
+        let others = (1..self.cell.devices).map(|number| self.path(&format!("disk{number}.img")));
         std::iter::once(self.path("disk.img"))
             .chain(others)
             .collect()
@@ -102,7 +96,7 @@ impl Stage {
 
     /// Options of a mount by platter for writing, for everyone.
     fn options(&self) -> String {
-        let own = Some(self.mount).filter(|own| !own.is_empty());
+        let own = Some(self.cell.mount).filter(|own| !own.is_empty());
         let words = ["rw", "allow_other"].into_iter().chain(own);
         self.with_devices(words.collect::<Vec<_>>().join(","), &self.images())
     }
@@ -110,7 +104,7 @@ impl Stage {
     /// Options of a mount, with the devices after the first one.
     fn with_devices(&self, mut options: String, devices: &[impl AsRef<Path>]) -> String {
         for device in devices.iter().skip(1) {
-            for word in [",", self.kind.device_option(), "="] {
+            for word in [",", self.cell.kind.device_option(), "="] {
                 options.push_str(word);
             }
             options.push_str(&device.as_ref().to_string_lossy());
@@ -179,14 +173,23 @@ impl Stage {
         command::run(command("umount").arg("--lazy").arg(self.mounted()))
     }
 
-    /// What programs make and judge it.
-    pub(super) fn kind(&self) -> Kind {
-        self.kind
-    }
-
     /// Whether files have extents, and can be taken space for.
     pub(super) fn has_extents(&self) -> bool {
-        self.has_extents
+        !matches!(self.cell.generation(), "ext2" | "ext3")
+    }
+
+    /// How many extents of the unmounted btrfs are compressed by that method, as btrfs-progs read them.
+    pub(super) fn compressed_extents(&self, method: &str) -> Result<usize> {
+        let mut dump = command("btrfs");
+        dump.args(["inspect-internal", "dump-tree"]);
+        let dumped = command::output(dump.arg(self.path("disk.img")))?;
+        let end = format!("({method})");
+        let is_compressed = |line: &&str| {
+            let line = line.trim();
+            line.starts_with("extent compression ") && line.ends_with(&end)
+        };
+        let dumped = String::from_utf8_lossy(&dumped);
+        Ok(dumped.lines().filter(is_compressed).count())
     }
 
     pub(super) fn unmount(&self) -> Result<()> {
@@ -196,13 +199,13 @@ impl Stage {
     /// Checks the unmounted image by the filesystem's own program.
     pub(super) fn check(&self) -> Result<()> {
         let loops = Loops::of(&self.images())?;
-        if self.kind == Kind::Btrfs {
+        if self.cell.kind == Kind::Btrfs {
             // The program finds the other devices so.
             command::output(command("btrfs").args(["device", "scan"]).args(&loops.0))?;
         }
-        let mut judge = self.kind.judge(&loops.0);
+        let mut judge = self.cell.kind.judge(&loops.0);
         let report = command::report(&mut judge)?;
-        let complaint = self.kind.complaint(&report);
+        let complaint = self.cell.kind.complaint(&report);
         ensure!(
             complaint.is_none(),
             "{judge:?} says {complaint:?}\n{report}"
@@ -223,7 +226,7 @@ impl Stage {
         check.arg("check").arg(&images[0]);
         for image in &images[1..] {
             check
-                .arg(format!("--{}", self.kind.device_option()))
+                .arg(format!("--{}", self.cell.kind.device_option()))
                 .arg(image);
         }
         command::run(&mut check)?;
@@ -236,7 +239,7 @@ impl Stage {
         let loops = Loops::of(&images)?;
         let options = self.with_devices("ro".to_owned(), &loops.0);
         let mut mount = command("mount");
-        mount.args(["-t", self.kind.kernel_type(), "-o", &options]);
+        mount.args(["-t", self.cell.kind.kernel_type(), "-o", &options]);
         command::run(mount.arg(&loops.0[0]).arg(&kernel))?;
         let theirs = listing(&kernel);
         command::run(command("umount").arg(&kernel))?;

@@ -1,10 +1,18 @@
 //! fio: what was written is verified.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::super::stage::Stage;
 use super::{Done, Load};
 use crate::command::{self, command};
+
+/// Has three quarters of each buffer shrink to nothing: without it all is random, and stays as it is, and so does
+/// what is written into preallocated space.
+const COMPRESSIBLE: &[&str] = &[
+    "--buffer_compress_percentage=75",
+    "--refill_buffers",
+    "--fallocate=none",
+];
 
 /// Has fio write and verify: at random places, mixed with reads, mapped, and past the cache.
 pub(super) fn fio(stage: &Stage, _: &Load) -> Result<Done> {
@@ -57,14 +65,24 @@ pub(super) fn fio(stage: &Stage, _: &Load) -> Result<Done> {
         again += 1;
     }
     stage.unmount()?;
-    let text = format!(
+    let mut text = format!(
         "{} jobs verified, {again} again after a remount",
         JOBS.len()
     );
+    if let Some(method) = stage.cell.compression() {
+        let extents = stage.compressed_extents(method)?;
+        ensure!(extents > 0, "nothing is compressed with {method}");
+        text = format!("{text}, {extents} extents with {method}");
+    }
     Ok(Done::new(text).count("jobs", JOBS.len() as u64))
 }
 
 fn run(stage: &Stage, name: &str, options: &[&str], verify: &str) -> Result<()> {
+    let contents: &[&str] = if stage.cell.compression().is_some() {
+        COMPRESSIBLE
+    } else {
+        &[]
+    };
     let mut fio = command("fio");
     // It leaves files of its own where it is called.
     fio.current_dir(stage.path(""))
@@ -72,6 +90,7 @@ fn run(stage: &Stage, name: &str, options: &[&str], verify: &str) -> Result<()> 
         .arg(format!("--directory={}", stage.mounted().display()))
         .args(["--size=16m", "--verify=crc32c", "--verify_fatal=1", verify])
         .arg("--output-format=terse")
+        .args(contents)
         .args(options);
     command::output(&mut fio).map(|_| ())
 }

@@ -44,7 +44,7 @@ pub(super) fn pjdfstest(stage: &Stage, _: &Load) -> Result<Done> {
     let report = command::output(&mut suite)?;
     stage.unmount()?;
     let report = String::from_utf8_lossy(&report);
-    let excused: &[&str] = match stage.kind() {
+    let excused: &[&str] = match stage.cell.kind {
         Kind::Btrfs => FAILS_ON_BTRFS,
         Kind::Ext | Kind::Xfs => &[],
     };
