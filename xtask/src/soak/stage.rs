@@ -78,12 +78,39 @@ impl Stage {
         for place in ["mounted", "kernel"] {
             std::fs::create_dir(stage.path(place))?;
         }
-        let images = stage.images();
-        for image in &images {
+        stage.make(&stage.images())?;
+        Ok(stage)
+    }
+
+    /// Makes its filesystem on new images.
+    fn make(&self, images: &[PathBuf]) -> Result<()> {
+        for image in images {
             std::fs::File::create(image)?.set_len(IMAGE_BYTES)?;
         }
-        command::run(&mut cell.make(program, &images))?;
-        Ok(stage)
+        command::run(&mut self.cell.make(&self.program, images))
+    }
+
+    /// Does something in a new filesystem of the same options that the kernel mounts.
+    pub(super) fn on_kernel<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        let images = (0..self.cell.devices).map(|number| self.path(&format!("kernel{number}.img")));
+        let images: Vec<_> = images.collect();
+        self.make(&images)?;
+        let loops = Loops::of(&images)?;
+        self.mount_kernel(&loops, "rw")?;
+        let done = work(&self.path("kernel"));
+        command::run(command("umount").arg(self.path("kernel")))?;
+        drop(loops);
+        for image in &images {
+            std::fs::remove_file(image)?;
+        }
+        done
+    }
+
+    fn mount_kernel(&self, loops: &Loops, access: &str) -> Result<()> {
+        let options = self.with_devices(access.to_owned(), &loops.0);
+        let mut mount = command("mount");
+        mount.args(["-t", self.cell.kind.kernel_type(), "-o", &options]);
+        command::run(mount.arg(&loops.0[0]).arg(self.path("kernel")))
     }
 
     /// The images of its devices.
@@ -237,10 +264,7 @@ impl Stage {
         self.unmount()?;
         let kernel = self.path("kernel");
         let loops = Loops::of(&images)?;
-        let options = self.with_devices("ro".to_owned(), &loops.0);
-        let mut mount = command("mount");
-        mount.args(["-t", self.cell.kind.kernel_type(), "-o", &options]);
-        command::run(mount.arg(&loops.0[0]).arg(&kernel))?;
+        self.mount_kernel(&loops, "ro")?;
         let theirs = listing(&kernel);
         command::run(command("umount").arg(&kernel))?;
         drop(loops);
