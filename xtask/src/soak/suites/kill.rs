@@ -5,34 +5,61 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::super::cells::Kind;
 use super::super::stage::Stage;
 use super::{Done, Load};
 use crate::command::{self, command};
 
-/// Writes files, syncs each, removes some, and records every step in a log outside of the mount:
-/// `synced NAME SUM`, `removing NAME` before, and `removed NAME` after that is durable.
+/// Writes files, syncs each, removes some, copies some, which shares their blocks where the filesystem can, and
+/// renames the copies; where `$4` is a program, does so in a subvolume, makes read-only snapshots, and deletes
+/// some. Records every step in a log outside of the mount: `synced NAME SUM`, `removing NAME` and
+/// `moving FROM TO` before, and `removed NAME` and `moved FROM TO` after that is durable.
 const SCRIPT: &str = r#"
 cd "$1" || exit 1
 number=0
-while name="$2-$number"; echo "$name" > "$name"; do
+dir=.
+snap=
+[ -z "$4" ] || { "$4" subvolume create "$2" >/dev/null && dir=$2; } || exit 0
+while name="$dir/$2-$number"; echo "$name" > "$name"; do
     head -c $((number * 997 % 70000)) /dev/urandom >> "$name" || break
     sync "$name" || break
     sum=$(sha256sum < "$name") || break
     echo "synced $name $sum" >> "$3"
     if [ $((number % 3)) -eq 2 ]; then
-        old="$2-$((number - 1))"
+        old="$dir/$2-$((number - 1))"
         echo "removing $old" >> "$3"
-        rm -f "$old" && sync . || break
+        rm -f "$old" && sync "$dir" || break
         echo "removed $old" >> "$3"
+    fi
+    if [ $((number % 4)) -eq 1 ]; then
+        cp --reflink=auto "$name" "$name.copy" && sync "$name.copy" || break
+        echo "synced $name.copy $sum" >> "$3"
+        echo "moving $name.copy $name.moved" >> "$3"
+        mv "$name.copy" "$name.moved" && sync "$name.moved" "$dir" || break
+        echo "moved $name.copy $name.moved" >> "$3"
+    fi
+    if [ -n "$4" ] && [ $((number % 4)) -eq 2 ]; then
+        if [ -n "$snap" ]; then
+            echo "removing $snap" >> "$3"
+            "$4" subvolume delete "${snap%/*}" >/dev/null && sync . || break
+            echo "removed $snap" >> "$3"
+        fi
+        "$4" subvolume snapshot -r "$dir" "$2-$number.snap" >/dev/null || break
+        snap="$2-$number.snap/$2-$number"
+        sync "$snap" || break
+        echo "synced $snap $sum" >> "$3"
     fi
     number=$((number + 1))
 done 2>/dev/null
 true
 "#;
+/// With so many kills each kind of step was durable before one of them.
+const KILLS_OF_ALL: u64 = 16;
 
 /// Kills it as often as there are seeds.
 pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
     let log = stage.path("synced");
+    let has_snapshots = stage.cell.kind == Kind::Btrfs;
     let mut total = Guarantees::default();
     for round in load.seeds.clone() {
         std::fs::write(&log, "")?;
@@ -43,6 +70,9 @@ pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
             .arg(stage.mounted())
             .arg(format!("round{round}"))
             .arg(&log);
+        if has_snapshots {
+            writer.arg(stage.program().get_program());
+        }
         let mut writer = writer.spawn()?;
         std::thread::sleep(Duration::from_millis(100 + round * 137 % 900));
         server.kill()?;
@@ -55,13 +85,20 @@ pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
         let kept = kept.with_context(|| format!("round {round}"))?;
         total.files += kept.files;
         total.removals += kept.removals;
+        total.renames += kept.renames;
+        total.snapshots += kept.snapshots;
         stage.check().with_context(|| format!("round {round}"))?;
     }
     ensure!(total.files > 0, "nothing was synced before a kill");
     let kills = load.seeds.end - load.seeds.start;
+    let is_all = total.renames > 0 && (total.snapshots > 0 || !has_snapshots);
+    ensure!(
+        is_all || kills < KILLS_OF_ALL,
+        "steps are missing: {total:?}"
+    );
     let text = format!(
-        "{kills} kills, {} synced files and {} synced removals kept",
-        total.files, total.removals
+        "{kills} kills, {} synced files, {} removals, {} renames and {} files of snapshots kept",
+        total.files, total.removals, total.renames, total.snapshots
     );
     Ok(Done::new(text)
         .count("kills", kills)
@@ -73,6 +110,8 @@ pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
 struct Guarantees {
     files: usize,
     removals: usize,
+    renames: usize,
+    snapshots: usize,
 }
 
 /// What the log last says of a name.
@@ -82,27 +121,24 @@ enum Said<'a> {
     /// It may be there, with these contents, or not.
     Removing(&'a str),
     Removed,
+    /// It is there with these contents, or under the other name.
+    Moving(&'a str, &'a str),
+    /// It has its other name.
+    Moved,
 }
 
 /// Counts what the log guarantees, and checks it.
 fn keep_count(stage: &Stage, log: &str) -> Result<Guarantees> {
     let mut kept = Guarantees::default();
     for (name, said) in read(log) {
-        let path = stage.mounted().join(name);
-        let found = if path.try_exists()? {
-            Some(command::output(command("sha256sum").arg(&path))?)
-        } else {
-            None
-        };
-        let is_same = |sum: &str| {
-            let found = found.as_deref();
-            found.is_some_and(|found| found.starts_with(sum.as_bytes()))
-        };
+        let found = sum(stage, name)?;
+        let is_same = |sum: &str| found.as_deref() == Some(sum);
         match said {
             Said::Synced(sum) => {
                 ensure!(found.is_some(), "{name} is gone");
                 ensure!(is_same(sum), "{name} has other contents");
                 kept.files += 1;
+                kept.snapshots += usize::from(name.contains(".snap/"));
             }
             Said::Removing(sum) => {
                 ensure!(found.is_none() || is_same(sum), "{name} has other contents");
@@ -111,9 +147,29 @@ fn keep_count(stage: &Stage, log: &str) -> Result<Guarantees> {
                 ensure!(found.is_none(), "{name} is there again");
                 kept.removals += 1;
             }
+            Said::Moving(old, to) => {
+                let moved = self::sum(stage, to)?;
+                let is_one = is_same(old) || moved.as_deref() == Some(old);
+                ensure!(is_one, "{name} has neither name");
+            }
+            Said::Moved => {
+                ensure!(found.is_none(), "{name} is there again");
+                kept.renames += 1;
+            }
         }
     }
     Ok(kept)
+}
+
+/// The digest of a file, if it is there.
+fn sum(stage: &Stage, name: &str) -> Result<Option<String>> {
+    let path = stage.mounted().join(name);
+    if !path.try_exists()? {
+        return Ok(None);
+    }
+    let line = command::output(command("sha256sum").arg(&path))?;
+    let line = String::from_utf8_lossy(&line);
+    Ok(line.split_whitespace().next().map(str::to_owned))
 }
 
 /// Returns the last entry for each name. A truncated line is ignored.
@@ -136,6 +192,16 @@ fn read(log: &str) -> BTreeMap<&str, Said<'_>> {
             ["removed", name] => {
                 said.insert(*name, Said::Removed);
             }
+            ["moving", from, to] => {
+                if let Some(Said::Synced(sum)) = said.get(from).copied() {
+                    said.insert(*from, Said::Moving(sum, to));
+                }
+            }
+            ["moved", from, to] => {
+                if let Some(Said::Moving(sum, _)) = said.insert(*from, Said::Moved) {
+                    said.insert(*to, Said::Synced(sum));
+                }
+            }
             _ => {}
         }
     }
@@ -155,6 +221,18 @@ mod tests {
             ("a", Said::Removing("12")),
             ("b", Said::Synced("34")),
             ("c", Said::Removed),
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_file_that_is_moved_has_one_of_both_names() {
+        let log = "synced a 12 -\nmoving a b\nsynced c 34 -\nmoving c d\nmoved c d\nmoved e f";
+        let said: Vec<_> = read(log).into_iter().collect();
+        let expected = [
+            ("a", Said::Moving("12", "b")),
+            ("c", Said::Moved),
+            ("d", Said::Synced("34")),
         ];
         assert_eq!(said, expected);
     }
