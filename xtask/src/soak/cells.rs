@@ -100,8 +100,12 @@ impl Cell {
     pub(super) fn make(&self, platter: &Path, images: &[PathBuf]) -> Command {
         if self.is_made_by_platter {
             let mut make = command(platter);
-            make.args(["mkfs", self.kind.kernel_type()]).args(images);
-            make.args(self.options);
+            make.args(["mkfs", self.kind.kernel_type()]);
+            make.args(images.first()).args(self.options);
+            for other in images.iter().skip(1) {
+                make.arg(format!("--{}", self.kind.device_option()));
+                make.arg(other);
+            }
             return make;
         }
         let words: &[&str] = match self.kind {
@@ -175,6 +179,13 @@ const OTHERS: &[Cell] = &[
         is_made_by_platter: true,
         ..btrfs("btrfs-groups", 1, &["-O", "block-group-tree"])
     },
+    mounted(
+        "compress-force=zstd",
+        Cell {
+            is_made_by_platter: true,
+            ..btrfs("btrfs-groups-zstd", 1, &["-O", "block-group-tree"])
+        },
+    ),
     mounted("compress=zstd", btrfs("btrfs-zstd", 1, &[])),
     mounted("compress-force=zstd", btrfs("btrfs-zstd-forced", 1, &[])),
     mounted("compress-force=lzo", btrfs("btrfs-lzo", 1, &[])),
@@ -184,10 +195,39 @@ const OTHERS: &[Cell] = &[
     btrfs("btrfs-dup", 1, &["-m", "dup", "-d", "dup"]),
     btrfs("btrfs-raid0", 2, &["-m", "raid0", "-d", "raid0"]),
     btrfs("btrfs-raid1", 2, &["-m", "raid1", "-d", "raid1"]),
+    btrfs(
+        "btrfs-raid1-4k",
+        2,
+        &[
+            "-m", "raid1", "-d", "raid1", "-n", "4096", "--csum", "xxhash",
+        ],
+    ),
     btrfs("btrfs-raid1c3", 3, &["-m", "raid1c3", "-d", "raid1c3"]),
     btrfs("btrfs-raid10", 4, &["-m", "raid10", "-d", "raid10"]),
+    Cell {
+        is_made_by_platter: true,
+        ..btrfs(
+            "btrfs-raid10-groups",
+            4,
+            &[
+                "--metadata",
+                "raid10",
+                "--data",
+                "raid10",
+                "-O",
+                "block-group-tree",
+            ],
+        )
+    },
     btrfs("btrfs-raid5", 3, &["-m", "raid5", "-d", "raid5"]),
     btrfs("btrfs-raid6", 4, &["-m", "raid6", "-d", "raid6"]),
+    btrfs(
+        "btrfs-raid6-4k",
+        4,
+        &[
+            "-m", "raid6", "-d", "raid6", "-n", "4096", "--csum", "blake2",
+        ],
+    ),
     // With shared blocks, sparse chunks of inodes, and large times.
     xfs("xfs", &[]),
     xfs(
@@ -285,6 +325,7 @@ mod tests {
         };
         assert_eq!(compression("btrfs-zstd"), Some("zstd"));
         assert_eq!(compression("btrfs-lzo"), Some("lzo"));
+        assert_eq!(compression("btrfs-groups-zstd"), Some("zstd"));
         assert_eq!(compression("btrfs-nodatacow"), None);
     }
 
@@ -316,5 +357,13 @@ mod tests {
         let cell = cells().find(|cell| cell.name == "btrfs-groups").unwrap();
         let make = words(&cell.make(Path::new("platter"), &[PathBuf::from("a")]));
         assert_eq!(make, "platter mkfs btrfs a -O block-group-tree");
+        let cell = cells().find(|cell| cell.name == "btrfs-raid10-groups");
+        let images = ["a", "b", "c", "d"].map(PathBuf::from);
+        let make = words(&cell.unwrap().make(Path::new("platter"), &images));
+        let end = "-O block-group-tree --device b --device c --device d";
+        assert!(
+            make.starts_with("platter mkfs btrfs a ") && make.ends_with(end),
+            "{make}"
+        );
     }
 }
