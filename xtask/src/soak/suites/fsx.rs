@@ -1,17 +1,20 @@
 //! fsx: random operations on one file, which is read back all the time.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 
+use super::super::cells::Kind;
 use super::super::stage::Stage;
 use super::{Done, Load};
 use crate::clock;
 use crate::command::{self, command};
 
-/// What a file goes through in `fsx`. No operation is empty: allocating no bytes fails on every filesystem.
+/// What a file goes through in `fsx`.
 const FSX_TOML: &str = r"
 flen = 262144
 [opsize]
-min = 1
+OPSIZE
 [weights]
 close_open = 1
 read = 10
@@ -22,12 +25,17 @@ invalidate = 1
 truncate = 3
 fsync = 1
 fdatasync = 1
-posix_fallocate = FALLOCATE
+posix_fallocate = ALLOCATE
 punch_hole = FALLOCATE
 sendfile = 1
 posix_fadvise = 1
-copy_file_range = 1
+copy_file_range = COPY
 ";
+/// No operation is empty: allocating no bytes fails on every filesystem.
+const ANYWHERE: &str = "min = 1";
+/// Whole blocks, so that what is copied can be shared: FUSE passes on no other request to clone. What is left at the
+/// end of the file may be less than a block, and allocating it is left out.
+const BLOCKS: &str = "min = 4096\nalign = 4096";
 /// Operations of one run of `fsx`.
 const FSX_OPERATIONS: u64 = 3000;
 /// Files that are written in one mount.
@@ -35,9 +43,7 @@ const FILES_PER_MOUNT: u64 = 5;
 
 /// Runs fsx as an ordinary user, one file for each seed, with a mount anew now and then.
 pub(super) fn fsx(stage: &Stage, load: &Load) -> Result<Done> {
-    let settings = stage.path("fsx.toml");
-    let weight = if stage.has_extents() { "3" } else { "0" };
-    std::fs::write(&settings, FSX_TOML.replace("FALLOCATE", weight))?;
+    let shares = matches!(stage.cell.kind, Kind::Btrfs | Kind::Xfs);
     let begin = clock::now();
     let mut files = 0;
     for seed in load.seeds.clone() {
@@ -51,6 +57,7 @@ pub(super) fn fsx(stage: &Stage, load: &Load) -> Result<Done> {
             stage.mount()?;
             command::run(command("chmod").arg("777").arg(stage.mounted()))?;
         }
+        let settings = settings(stage, shares && seed % 2 == 0)?;
         let file = stage.mounted().join(format!("fsx{seed}"));
         let mut fsx = Stage::as_user(stage.fsx());
         fsx.current_dir("/tmp")
@@ -68,4 +75,22 @@ pub(super) fn fsx(stage: &Stage, load: &Load) -> Result<Done> {
         .count("files", files)
         .count("operations", files * FSX_OPERATIONS)
         .count("seconds", begin.elapsed().as_secs()))
+}
+
+/// Writes the settings, those of whole blocks or of any bytes.
+fn settings(stage: &Stage, is_of_blocks: bool) -> Result<PathBuf> {
+    let path = stage.path("fsx.toml");
+    let weight = if stage.has_extents() { "3" } else { "0" };
+    let (opsize, allocate, copy) = if is_of_blocks {
+        (BLOCKS, "0", "10")
+    } else {
+        (ANYWHERE, weight, "1")
+    };
+    let text = FSX_TOML
+        .replace("OPSIZE", opsize)
+        .replace("FALLOCATE", weight)
+        .replace("ALLOCATE", allocate)
+        .replace("COPY", copy);
+    std::fs::write(&path, text)?;
+    Ok(path)
 }
