@@ -1,5 +1,6 @@
 //! Every moment of a sequence of operations, and what a power cut may leave of them.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -166,13 +167,35 @@ impl History {
             .returned(cut, begun)
             .map(|(number, step)| self.moment(number, step));
         let first = synced.max().unwrap_or(0);
+        let first_of = |file| self.content_moment(cut, begun, file);
+        self.judge_moments(first..=begun, left, first_of)
+    }
+
+    /// Holds what another thread found while operations ran, a snapshot perhaps, against what it may find: names of
+    /// one of the `moments`, and contents that are made of what files held in these. Returns what is wrong.
+    #[must_use]
+    pub fn judge_between(&self, moments: RangeInclusive<usize>, left: &Tree) -> Vec<String> {
+        let first = *moments.start();
+        let mut lines = self.judge_moments(moments, left, |_| first);
+        lines.truncate(LINES_MAX);
+        lines
+    }
+
+    /// All names are those of one of the moments, and contents are made of what files held from their first moments on.
+    fn judge_moments(
+        &self,
+        moments: RangeInclusive<usize>,
+        left: &Tree,
+        first_of: impl Fn(u64) -> usize,
+    ) -> Vec<String> {
+        let (first, begun) = (*moments.start(), *moments.end());
         let mut nearest: Option<(usize, Vec<String>)> = None;
         let mut contents = None;
-        for moment in (first..=begun).rev() {
+        for moment in moments.rev() {
             let lines = left.name_differences(self.after(moment));
             if lines.is_empty() {
                 // After an exchange of two files the names are the same.
-                let lines = self.judge_contents(cut, begun, self.after(moment), left);
+                let lines = self.judge_contents(begun, self.after(moment), left, &first_of);
                 if lines.is_empty() {
                     return Vec::new();
                 }
@@ -229,13 +252,19 @@ impl History {
     }
 
     /// `names` are those of the moment that `left` shows.
-    fn judge_contents(&self, cut: usize, begun: usize, names: &Tree, left: &Tree) -> Vec<String> {
+    fn judge_contents(
+        &self,
+        begun: usize,
+        names: &Tree,
+        left: &Tree,
+        first_of: impl Fn(u64) -> usize,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         for (path, entry) in left.files() {
             let Some(known) = names.entries.get(path) else {
                 continue;
             };
-            let first = self.content_moment(cut, begun, known.file);
+            let first = first_of(known.file);
             lines.extend(self.judge_content(path, entry, known.file, first..=begun, 1));
         }
         lines
@@ -247,7 +276,7 @@ impl History {
         path: &str,
         left: &Entry,
         file: u64,
-        moments: std::ops::RangeInclusive<usize>,
+        moments: RangeInclusive<usize>,
         size_unit: usize,
     ) -> Option<String> {
         let mut versions: Vec<&Arc<[u8]>> = Vec::new();
@@ -392,7 +421,7 @@ impl History {
         &self,
         path: &str,
         entry: &Entry,
-        moments: std::ops::RangeInclusive<usize>,
+        moments: RangeInclusive<usize>,
         left: &Tree,
     ) -> Option<String> {
         let number = *moments.start();
@@ -425,7 +454,7 @@ impl History {
     fn judge_logged_names(
         &self,
         dir: &str,
-        moments: std::ops::RangeInclusive<usize>,
+        moments: RangeInclusive<usize>,
         left: &Tree,
     ) -> Vec<String> {
         let number = *moments.start();
@@ -458,11 +487,7 @@ impl History {
     }
 
     /// What is left of each file is made of what some file had under its path.
-    fn judge_made_of_versions(
-        &self,
-        moments: std::ops::RangeInclusive<usize>,
-        left: &Tree,
-    ) -> Vec<String> {
+    fn judge_made_of_versions(&self, moments: RangeInclusive<usize>, left: &Tree) -> Vec<String> {
         let judge = |(path, entry): (&str, &Entry)| {
             let named = moments.clone().filter_map(|moment| {
                 let known = self.after(moment).entries.get(path)?;

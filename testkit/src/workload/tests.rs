@@ -188,6 +188,10 @@ fn names_of_two_moments_pass_as_a_log_and_not_as_one_commit() {
     assert!(judge(&mixed, Durability::Logged).is_empty());
     let lines = judge(&mixed, Durability::Journaled);
     assert!(lines[0].contains("of no moment"), "{lines:?}");
+    // A snapshot may be of any moment while it was made, and of no other, nor of two.
+    assert!(history.judge_between(8..=20, one).is_empty());
+    assert!(!history.judge_between(9..=20, one).is_empty());
+    assert!(!history.judge_between(8..=20, &mixed).is_empty());
 }
 
 #[test]

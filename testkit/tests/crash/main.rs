@@ -7,7 +7,9 @@
 
 mod mirror;
 
-use testkit::crash::{Breakage, Cost, Counts, Faults, Full, Matrix, Threads, costs, run_threads};
+use testkit::crash::{
+    Breakage, Cost, Counts, Faults, Full, Matrix, Snapshots, Threads, costs, run_threads,
+};
 use testkit::fs_type::FsType;
 use testkit::subject::{Mode, Scene, scene, scenes};
 use testkit::workload::Durability;
@@ -236,6 +238,26 @@ fn two_threads_on_btrfs_agree_with_the_model() {
             })
             .unwrap();
         }
+    }
+}
+
+#[test]
+fn snapshots_while_two_threads_write_are_of_one_moment() {
+    for of_top_level in [false, true] {
+        let mut concurrent = 0;
+        for (seed, name) in (0..4).zip(["btrfs", "btrfs_zstd"].into_iter().cycle()) {
+            let run = Snapshots {
+                scene: scene(name).unwrap(),
+                seed,
+                operations: 300,
+                snapshots: 8,
+                of_top_level,
+            };
+            let counts = run.run().unwrap();
+            println!("of the top level {of_top_level}, seed {seed}: {counts}");
+            concurrent += counts.concurrent;
+        }
+        assert!(concurrent > 0);
     }
 }
 

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Result, ensure};
-use testkit::crash::{FaultCounts, Faults, Full, Threads, run_threads};
+use testkit::crash::{FaultCounts, Faults, Full, Snapshots, Threads, run_threads};
 use testkit::edits::Session;
 use testkit::subject::{Scene, scenes};
 
@@ -175,6 +175,18 @@ fn threads(scene: &'static Scene, request: &Request, record: &mut Record) -> Res
             operations: 150,
             by_fsck: true,
         })?;
+        if scene.abilities().subvolumes {
+            let snapshots = Snapshots {
+                scene,
+                seed,
+                operations: 300,
+                snapshots: 8,
+                of_top_level: seed % 2 == 1,
+            };
+            let counts = snapshots.run()?;
+            record.add("snapshots", counts.snapshots as u64);
+            record.add("concurrent", counts.concurrent as u64);
+        }
         record.add("seeds", 1);
     }
     println!(
