@@ -1,5 +1,6 @@
 //! Images with contents that the kernel wrote.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::btrfs;
 use testkit::subject::store;
-use testkit::tool;
+use testkit::{program, tool};
 
 /// What a kernel mount and platter must agree on. Free space is an estimate of each.
 pub(super) const RULES: Rules = Rules {
@@ -41,6 +42,8 @@ cd /mnt/fs
 sh -e -c "$3"
 cd /
 umount /mnt/fs
+shift 3
+[ $# -eq 1 ] || btrfs device scan --forget "$@"
 "#;
 
 /// The images of one filesystem.
@@ -153,13 +156,38 @@ impl Pool {
         Ok(copy)
     }
 
-    /// Runs a script at the root of a kernel mount of one device, in a mount namespace that ends with it.
+    /// Runs a script at the root of a kernel mount, in a mount namespace that ends with it.
     pub(super) fn run_at_path(&self, mount_options: &str, script: &str) -> Result<()> {
-        let device = LoopDevice::attach(&self.images[0], Access::ReadWrite)?;
+        let devices = self.attach()?;
+        let mut options = mount_options.to_owned();
+        for other in &devices[1..] {
+            // Infallible.
+            let _ = write!(options, ",device={}", other.path().display());
+        }
         let mut unshare = tool::command("unshare");
         unshare.args(["--mount", "sh", "-c", AT_PATH, "sh"]);
-        tool::succeed(unshare.arg(device.path()).args([mount_options, script]))?;
+        unshare.arg(devices[0].path()).args([&*options, script]);
+        tool::succeed(unshare.args(devices.iter().map(LoopDevice::path)))?;
         Ok(())
+    }
+
+    /// Runs a script at the root of a mount by platter, whose program `PLATTER` names.
+    pub(super) fn run_at_our_mount(&self, mount_options: &str, script: &str) -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let at = dir.path().join("mount");
+        std::fs::create_dir(&at)?;
+        let mut mount = program::platter()?;
+        mount.args(["mount", "-o", mount_options]);
+        for other in &self.images[1..] {
+            mount.arg("--device").arg(other);
+        }
+        tool::succeed(mount.arg(&self.images[0]).arg(&at))?;
+        let mut shell = tool::command("sh");
+        shell.args(["-e", "-c", script]).current_dir(&at);
+        shell.env("PLATTER", program::platter()?.get_program());
+        let ran = tool::succeed(&mut shell).map(drop);
+        tool::succeed(program::platter()?.arg("umount").arg(&at))?;
+        ran
     }
 
     /// Attaches its images to loop devices.

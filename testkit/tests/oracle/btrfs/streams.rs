@@ -1,5 +1,5 @@
 //! Send streams, both ways: ours received by btrfs-progs, and those of the kernel received by us. What is received is
-//! what was sent, by both.
+//! what was sent, by both, whichever of them wrote it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -183,9 +183,29 @@ fn receive(fs: &Btrfs, stream: &mut dyn std::io::Read) -> platter_vfs::Result<us
     Ok(count)
 }
 
+/// The filesystems that trees are made in: how many devices, and options of `mkfs.btrfs`.
+const FILESYSTEMS: [(usize, &[&str]); 3] = [
+    (1, &[]),
+    (1, &["-O", "^no-holes"]),
+    (2, &["-m", "raid1", "-d", "single"]),
+];
+
+/// A tree of a seed, written by the kernel's mount or, of every other seed, by ours.
 fn random_pool(seed: u64) -> Result<Pool> {
-    let pool = Pool::make(1, SIZE_KIB, &[])?;
-    pool.run_at_path("noatime", &script(seed, SNAPSHOTS))?;
+    // With the writers, and the forms of streams, all combinations in 18 seeds.
+    let (devices, options) = FILESYSTEMS[usize::try_from((seed + seed / 3) % 3)?];
+    let pool = Pool::make(devices, SIZE_KIB, options)?;
+    let script = script(seed, SNAPSHOTS);
+    if seed.is_multiple_of(2) {
+        pool.run_at_path("noatime", &script)?;
+        return Ok(pool);
+    }
+    // FUSE passes no FICLONE on, and `btrfs` takes no mount of it.
+    let script = script
+        .replace("--reflink=always", "--reflink=auto")
+        .replace("btrfs subvolume", "\"$PLATTER\" subvolume");
+    pool.run_at_our_mount("noatime", &script)?;
+    is_clean(&pool.paths())?;
     Ok(pool)
 }
 
