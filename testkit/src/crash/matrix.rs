@@ -1,6 +1,6 @@
 //! Many seeds, many cuts of each, and the judgement of every state.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
 use std::ops::{AddAssign, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,12 +9,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use platter_block::sim::{CrashOptions, CrashState};
+use platter_block::sim::{CrashOptions, CrashState, Recording, Request};
 
 use super::image::ImageFiles;
 use super::judge::{Judge, Judged};
 use super::{Breakage, Recorded, record};
 use crate::subject::{Scene, shared as of_state};
+use crate::workload::Durability;
 
 /// Random mixes of kept, lost and torn writes at each cut.
 const MIXES_PER_CUT: u32 = 4;
@@ -68,6 +69,8 @@ pub struct Counts {
     pub logs: usize,
     /// States in which a file was stored compressed.
     pub compressed: usize,
+    /// States by what the last write or flush was of that had begun.
+    pub cuts: BTreeMap<&'static str, usize>,
     /// How often such a state recurred after a later guarantee, and was compared again.
     pub again: usize,
     /// States judged by the checker of Linux: after our mount, and after its own replay; without a
@@ -91,6 +94,9 @@ impl AddAssign for Counts {
         self.states += other.states;
         self.logs += other.logs;
         self.compressed += other.compressed;
+        for (kind, count) in other.cuts {
+            *self.cuts.entry(kind).or_default() += count;
+        }
         self.again += other.again;
         self.by_fsck += other.by_fsck;
         self.by_kernel += other.by_kernel;
@@ -118,23 +124,41 @@ impl fmt::Display for Counts {
             self.by_kernel,
             self.recoveries,
             self.failures.len()
-        )
+        )?;
+        for (number, (kind, count)) in self.cuts.iter().enumerate() {
+            let before = if number == 0 { "; cut at" } else { "," };
+            write!(out, "{before} {kind}: {count}")?;
+        }
+        Ok(())
     }
 }
 
 impl Counts {
     /// Demands that states of the scene were judged, that they have what it is for, and that nothing was wrong.
     pub fn demand_sound(&self, scene: &Scene) -> Result<()> {
-        ensure!(self.states > 0, "no state was judged");
-        ensure!(
-            !scene.subject.compresses() || self.compressed > 0,
-            "no state has a compressed file"
-        );
         ensure!(
             self.failures.is_empty(),
             "{self}\n{}",
             self.failures.join("\n")
         );
+        ensure!(self.states > 0, "no state was judged");
+        let has_logs = scene.durability() == Durability::Logged;
+        ensure!(!has_logs || self.logs > 0, "no state has a log: {self}");
+        ensure!(
+            !scene.subject.compresses() || self.compressed > 0,
+            "no state has a compressed file: {self}"
+        );
+        Ok(())
+    }
+
+    /// Demands that power failures fell on each kind of write, which a sample need not show.
+    pub fn demand_every_kind(&self, scene: &Scene) -> Result<()> {
+        for kind in scene.subject.kinds_of_writes(scene) {
+            ensure!(
+                self.cuts.contains_key(kind),
+                "none is cut at {kind}: {self}"
+            );
+        }
         Ok(())
     }
 }
@@ -281,6 +305,12 @@ impl Matrix {
                 lines = found;
             }
             counts.states += usize::from(due.is_new);
+            if due.is_new {
+                *counts
+                    .cuts
+                    .entry(self.kind_of_cut(&recorded.recording, state.position))
+                    .or_default() += 1;
+            }
             counts.again += usize::from(!due.is_new);
             counts.by_fsck += usize::from(due.by_fsck);
             counts.by_kernel += usize::from(due.by_kernel);
@@ -299,6 +329,19 @@ impl Matrix {
             }
         }
         Ok(())
+    }
+
+    /// What the last request was of that had begun.
+    fn kind_of_cut(&self, recording: &Recording, position: usize) -> &'static str {
+        let last = position.checked_sub(1);
+        match last.map(|last| &recording.events()[last].request) {
+            Some(Request::Write { offset, data }) => {
+                self.scene.subject.kind_of_write(*offset, data)
+            }
+            Some(Request::Flush) => "flush",
+            Some(Request::Discard(_)) => "discard",
+            None => "nothing",
+        }
     }
 
     /// What is done with a state of these contents; `None` if it is passed over.

@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use platter_block::{Access, BlockDevice};
+use platter_btrfs::ondisk::TreeId;
+use platter_btrfs::ondisk::header::{DiskHeader, Header, HeaderFlags};
+use platter_btrfs::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use platter_btrfs::txn::{WriteOptions, convert};
 use platter_btrfs::{Btrfs, Method, MountOptions, open_for_writing};
 use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Filesystem, SystemClock};
+use zerocopy::FromBytes;
 
 use super::pristine::open_images;
 use super::{Mode, MountRequest, Scene, Subject};
@@ -92,6 +96,16 @@ const PLAIN: BtrfsSubject = BtrfsSubject {
     has_group_tree: false,
 };
 
+/// What a write is of, in the order of a commit. Delayed references end in the trees of extents, checksums, free space
+/// and block groups. Where there is parity, it counts as data.
+const DATA: &str = "data";
+const FILES: &str = "files";
+const REFERENCES: &str = "delayed references";
+const ROOTS: &str = "roots";
+const SUPERBLOCK: &str = "superblock";
+/// What a sync writes instead.
+const LOGS: &str = "log trees";
+
 /// How contents are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Data {
@@ -157,6 +171,34 @@ impl Subject for BtrfsSubject {
         let clock = Arc::new(SystemClock::new());
         let mounted = Btrfs::mount(devices, &MountOptions::default(), budget, clock)?;
         Ok(mounted.superblock().log_root.is_some())
+    }
+
+    fn kind_of_write(&self, offset: u64, data: &[u8]) -> &'static str {
+        if SUPERBLOCK_OFFSETS.contains(&offset) {
+            return SUPERBLOCK;
+        }
+        let Ok((disk, _)) = DiskHeader::ref_from_prefix(data) else {
+            return DATA;
+        };
+        let header = Header::decode(disk);
+        if header.flags != HeaderFlags::WRITTEN | HeaderFlags::MIXED_BACKREF {
+            return DATA;
+        }
+        match header.owner {
+            TreeId::ROOT => ROOTS,
+            TreeId::EXTENT | TreeId::CSUM | TreeId::FREE_SPACE | TreeId::BLOCK_GROUP => REFERENCES,
+            TreeId::CHUNK | TreeId::DEV => "chunks",
+            TreeId::TREE_LOG => LOGS,
+            _ => FILES,
+        }
+    }
+
+    fn kinds_of_writes(&self, scene: &Scene) -> Vec<&'static str> {
+        let mut kinds = vec![DATA, FILES, REFERENCES, ROOTS, SUPERBLOCK];
+        if self.durability(scene) == Durability::Logged {
+            kinds.push(LOGS);
+        }
+        kinds
     }
 
     fn compresses(&self) -> bool {

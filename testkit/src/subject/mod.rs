@@ -106,6 +106,18 @@ pub trait Subject: Sync + Debug {
         Ok(false)
     }
 
+    /// What a write is of, so that it is known where power failures fell.
+    fn kind_of_write(&self, offset: u64, data: &[u8]) -> &'static str {
+        let _ = (offset, data);
+        "anything"
+    }
+
+    /// The kinds of writes that every workload has.
+    fn kinds_of_writes(&self, scene: &Scene) -> Vec<&'static str> {
+        let _ = scene;
+        vec!["anything"]
+    }
+
     /// Whether contents that shrink are stored compressed.
     fn compresses(&self) -> bool {
         false

@@ -15,6 +15,10 @@ use crate::{KEPT, OPERATIONS, note, seeds};
 const RECOVERY_ONE_IN: usize = 32;
 /// Where seeds begin, at another place for each scene.
 const CRASH_SEED: u64 = 1000;
+/// Of so many states the kernel has to have mounted one: 500 of the 20,000 that a run has by default.
+const KERNEL_LEAST_ONE_IN: usize = 40;
+/// So many states have power failures at each kind of write.
+const EVERY_KIND_FROM: usize = 500;
 /// Seeds among which the loss of flushes must show.
 const UNFLUSHED_SEEDS: u64 = 20;
 
@@ -38,15 +42,29 @@ pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
             };
             let done = run(scene, amount, request, record).and_then(|counts| {
                 let demanded = counts.demand_sound(scene);
+                let every_kind = counts.demand_every_kind(scene);
                 let states = counts.states;
                 total += counts;
                 demanded?;
                 if let Amount::States(wanted) = amount {
                     ensure!(states >= wanted, "only {states} distinct states");
+                    if wanted >= EVERY_KIND_FROM {
+                        every_kind?;
+                    }
                 }
                 Ok(())
             });
             failures += usize::from(note(scene, done, record).is_none());
+        }
+        if let Amount::States(states) = request.amount {
+            let wanted = states.div_ceil(mode.states_one_in());
+            let least = kernel_least(wanted, count);
+            if total.by_kernel < least {
+                failures += 1;
+                let text = format!("the kernel mounted {} states of {least}", total.by_kernel);
+                println!("FAILED {}: {text}", mode.name());
+                record.add_failure(format!("{}: {text}", mode.name()));
+            }
         }
         totals.push((mode, count, total));
     }
@@ -55,6 +73,15 @@ pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
         println!("{}, {count} scenes: {total}", mode.name());
     }
     failures
+}
+
+/// How many states of a mode the kernel has to have mounted: none where each of its scenes has few.
+fn kernel_least(states: usize, scenes: usize) -> usize {
+    // It mounts one in 32 of each scene, rounded down.
+    if states / 32 < states / KERNEL_LEAST_ONE_IN + scenes {
+        return 0;
+    }
+    states / KERNEL_LEAST_ONE_IN
 }
 
 fn run(
@@ -141,4 +168,23 @@ fn matrix(scene: &'static Scene, request: &Request) -> Matrix {
 #[expect(clippy::disallowed_methods, reason = "a rate for people is measured")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_mounts_a_sample_of_every_mode() {
+        for mode in Mode::ALL {
+            let count = mode.scenes().count();
+            let states = 20_000 / mode.states_one_in();
+            assert_eq!(kernel_least(states, count), states / 40, "{mode:?}");
+            // Each scene has its share.
+            let mounted = count * (states.div_ceil(count) / mode.kernel_one_in());
+            assert!(mounted >= kernel_least(states, count), "{mode:?}");
+        }
+        assert_eq!(kernel_least(20_000, 7), 500);
+        assert_eq!(kernel_least(60, 7), 0);
+    }
 }
