@@ -127,12 +127,12 @@ impl Cell {
 }
 
 /// All of them.
-pub(super) fn cells() -> impl Iterator<Item = &'static Cell> {
+pub(super) fn cells() -> impl Iterator<Item = &'static Cell> + Clone {
     CELLS.iter().chain(OTHERS)
 }
 
 /// Those of ext2, ext3 and ext4.
-pub(super) const CELLS: &[Cell] = &[
+const CELLS: &[Cell] = &[
     ext("ext4", &["-t", "ext4", "-b", "4096"]),
     ext("ext4-1k", &["-t", "ext4", "-b", "1024"]),
     ext("ext4-2k", &["-t", "ext4", "-b", "2048"]),

@@ -95,6 +95,14 @@ impl Tests {
             Self::Btrfs => &["platter-btrfs", "--lib"],
         }
     }
+
+    /// What the program is called that cargo builds.
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Oracle => "oracle",
+            Self::Btrfs => "platter_btrfs",
+        }
+    }
 }
 
 impl Whole {

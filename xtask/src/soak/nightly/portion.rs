@@ -95,7 +95,7 @@ impl Places {
                 serde_json::from_str(&std::fs::read_to_string(path)?)?
             }
             Program::Soak | Program::Xtask => Record::default(),
-            Program::Oracle => counted([("tests", tests_passed(&text))]),
+            Program::Tests(_) => counted([("tests", tests_passed(&text))]),
             Program::Fuzz => {
                 counted([("images", images(&text)), ("operations", operations(&text))])
             }
@@ -124,7 +124,7 @@ impl Places {
         let name = match portion.program {
             Program::Soak => "soak",
             Program::Xtask => "xtask",
-            Program::Oracle => "oracle",
+            Program::Tests(tests) => tests.program(),
             Program::Fuzz => "platter-fuzz",
         };
         let mut outer = command("setpriv");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use super::super::Tests;
 use super::code::{Code, text};
 use super::instrumented;
 use super::portion::Places;
@@ -55,7 +56,10 @@ pub(super) fn prepare(workspace: &Workspace, code: &Code, dir: &Path) -> Result<
     for program in ["platter", "platter-fuzz", "soak"] {
         std::fs::copy(built.join(program), places.programs.join(program))?;
     }
-    std::fs::copy(oracle(workspace)?, places.programs.join("oracle"))?;
+    for tests in [Tests::Oracle, Tests::Btrfs] {
+        let built = built_tests(workspace, tests)?;
+        std::fs::copy(built, places.programs.join(tests.program()))?;
+    }
     std::fs::copy(std::env::current_exe()?, places.programs.join("xtask"))?;
     let now = Code::find(workspace)?;
     ensure!(now.key == code.key, "the code changed while it was built");
@@ -63,22 +67,24 @@ pub(super) fn prepare(workspace: &Workspace, code: &Code, dir: &Path) -> Result<
     Ok(places)
 }
 
-/// Builds the oracle tests, and returns where they are.
-fn oracle(workspace: &Workspace) -> Result<PathBuf> {
+/// Builds tests, and returns where they are.
+fn built_tests(workspace: &Workspace, tests: Tests) -> Result<PathBuf> {
     let mut build = command::cargo(&workspace.root);
     build
         .args(["test", "--locked", "--no-run", "--message-format=json"])
-        .args(["--package", "testkit", "--test", "oracle"]);
+        .arg("--package")
+        .args(tests.target());
     let messages = text(&mut build)?;
     let mut executables = messages.lines().filter_map(|line| {
         let message: Message = serde_json::from_str(line).ok()?;
         message.executable
     });
-    let is_oracle = |path: &PathBuf| {
+    let begin = format!("{}-", tests.program());
+    let are_meant = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("oracle-"))
+        name.is_some_and(|name| name.starts_with(&begin))
     };
     executables
-        .rfind(is_oracle)
-        .context("cargo built no oracle tests")
+        .rfind(are_meant)
+        .with_context(|| format!("cargo built no {}", tests.program()))
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::super::super::cells::CELLS;
+use super::super::super::WHOLE;
+use super::super::super::cells::cells;
 use super::super::super::suites::SUITES;
-use super::super::super::{Tests, WHOLE};
 use super::super::instrumented::INSTRUMENTED;
 use super::super::record::DISTINCT;
 use super::{Portion, Program, Scene, Step};
@@ -54,7 +54,7 @@ pub(super) fn all(scenes: &[Scene]) -> Vec<Step> {
 
 fn fsx() -> Step {
     let slices = FSX_SECONDS / FSX_PORTION_SECONDS;
-    let portions = (0..slices).zip(CELLS.iter().cycle()).map(|(slice, cell)| {
+    let portions = (0..slices).zip(cells().cycle()).map(|(slice, cell)| {
         let seeds = slice * FSX_SEEDS..(slice + 1) * FSX_SEEDS;
         let options = [
             ("--seeds", format!("{}..{}", seeds.start, seeds.end)),
@@ -88,12 +88,10 @@ fn instrumented() -> impl Iterator<Item = Step> {
 
 /// Tests that have more to do than in a test run.
 fn whole() -> impl Iterator<Item = Step> {
-    // Those of a driver run in the plain soak alone.
-    let of_oracles = WHOLE.iter().filter(|whole| whole.tests == Tests::Oracle);
-    of_oracles.map(|whole| {
+    WHOLE.iter().map(|whole| {
         let (name, [variable, value]) = (whole.name, whole.variable);
         let words = [whole.test].into_iter().chain(whole.skip());
-        let mut portion = Portion::new(name, Program::Oracle, words);
+        let mut portion = Portion::new(name, Program::Tests(whole.tests), words);
         portion.variables = vec![(variable.to_owned(), value.to_owned())];
         Step::new(name, whole.title, 120.0, vec![portion]).demanding("tests", 1)
     })
@@ -127,8 +125,7 @@ fn suites() -> Vec<Step> {
                 false,
             ),
         };
-        let cells = CELLS
-            .iter()
+        let cells = cells()
             .filter(|cell| suite.fits(cell) && (is_on_all || cell.name == cell.generation()));
         let portions = cells.map(|cell| {
             let rounds = rounds(suite.name).map(|(_, rounds)| ("--seeds", format!("0..{rounds}")));

@@ -2,6 +2,8 @@
 
 mod kinds;
 
+use super::super::Tests;
+
 /// Of so many portions a quick run takes one.
 const QUICK_ONE_IN: usize = 20;
 
@@ -37,8 +39,8 @@ pub(super) enum Program {
     Soak,
     /// This program, for one suite or one build with instruments; writes a record.
     Xtask,
-    /// The tests of the testkit that take e2fsprogs and the kernel as oracles.
-    Oracle,
+    /// Tests that have more to do than in a test run.
+    Tests(Tests),
     /// The mutation runner.
     Fuzz,
 }
@@ -143,7 +145,8 @@ impl Portion {
         let command = match self.program {
             Program::Soak => "cargo run --package testkit --bin soak --",
             Program::Xtask => "cargo xtask",
-            Program::Oracle => "cargo test --package testkit --test oracle",
+            Program::Tests(Tests::Oracle) => "cargo test --package testkit --test oracle --",
+            Program::Tests(Tests::Btrfs) => "cargo test --package platter-btrfs --lib --",
             Program::Fuzz => "cargo xtask fuzz",
         };
         let variables = self.variables.iter();
@@ -159,6 +162,8 @@ impl Portion {
 pub(super) mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::super::WHOLE;
+    use super::super::super::cells::cells;
     use super::super::super::suites::SUITES;
     use super::super::record::DISTINCT;
     use super::kinds::{STATES, STATES_PER_PORTION};
@@ -232,17 +237,34 @@ pub(super) mod tests {
     fn every_suite_runs_on_every_generation() {
         for step in plan(false) {
             let is_suite = SUITES.iter().any(|suite| suite.name == step.name);
-            for generation in ["ext2", "ext3", "ext4"] {
+            for generation in ["ext2", "ext3", "ext4", "btrfs", "xfs"] {
                 let has = step
                     .portions
                     .iter()
                     .any(|portion| portion.words.iter().any(|word| word == generation));
                 assert!(
-                    !is_suite || has || step.name == "kill",
+                    !is_suite || has || (step.name == "kill" && generation == "ext2"),
                     "{} {generation}",
                     step.name
                 );
             }
+        }
+    }
+
+    #[test]
+    fn suites_run_on_every_cell_and_every_whole_test_runs() {
+        let plan = plan(false);
+        for cell in cells() {
+            for suite in ["fsx", "pjdfstest", "dbench", "fio"] {
+                let step = plan.iter().find(|step| step.name == suite).unwrap();
+                let mut portions = step.portions.iter();
+                let has = portions.any(|portion| portion.words[1..3] == [suite, cell.name]);
+                assert!(has, "{suite} {}", cell.name);
+            }
+        }
+        for whole in WHOLE {
+            let step = plan.iter().find(|step| step.name == whole.name).unwrap();
+            assert_eq!(step.portions[0].program, Program::Tests(whole.tests));
         }
     }
 }
