@@ -24,6 +24,8 @@ mod quota_tests;
 #[cfg(test)]
 mod write_tests;
 #[cfg(test)]
+mod largest_file_tests;
+#[cfg(test)]
 mod rename_tests;
 #[cfg(test)]
 mod delayed_inode_tests;

@@ -55,6 +55,9 @@ const _: () = assert!(offset_of!(DiskFileExtent, kind) == 20);
 /// The largest range of a file that is compressed as one, and the largest compressed extent.
 pub const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
+/// Where the last sector ends that a file may have: its largest size is a byte less.
+const FILE_SECTORS_END: u64 = 1 << 63;
+
 rules! {
     /// The rules of a file extent.
     pub enum FileExtentRule of "file extent" {
@@ -74,7 +77,7 @@ rules! {
         Alignment => "unaligned address or length",
         /// A compressed extent has at most 128 KiB on both sides.
         CompressedBytes => "compressed extent exceeds 128 KiB",
-        /// The range used is not empty, within the extent, and ends within the address space.
+        /// The range used is not empty, within the extent, and ends no later than the sectors of the largest file.
         Range => "range exceeds the extent",
         /// Only written extents are compressed.
         Prealloc => "preallocated extent is compressed or a hole",
@@ -232,7 +235,7 @@ impl<'a> FileExtent<'a> {
             return Err(FileExtentRule::Alignment);
         }
         let end = offset.checked_add(file_bytes);
-        if file_bytes == 0 || end.is_none_or(|end| i64::try_from(end).is_err()) {
+        if file_bytes == 0 || end.is_none_or(|end| end > FILE_SECTORS_END) {
             return Err(FileExtentRule::Range);
         }
         let extent = Self { file_bytes, ..self };
@@ -395,7 +398,9 @@ mod tests {
         };
         assert_eq!(rule(long, 0), FileExtentRule::Range);
         let last = i64::MAX.unsigned_abs() & !4095;
-        assert_eq!(rule(regular, last), FileExtentRule::Range);
+        assert_eq!(decode(&regular.encode(), last), Ok(regular));
+        assert_eq!(rule(regular, last + 4096), FileExtentRule::Range);
+        assert_eq!(rule(regular, u64::MAX & !4095), FileExtentRule::Range);
         let empty = FileExtent {
             file_bytes: 0,
             ..regular

@@ -148,6 +148,31 @@ fn space_in_a_mount_of_ext4_is_counted() {
     drop(mounted);
 }
 
+/// As many extents as one request lists, of which the last ends where the largest file does.
+#[test]
+fn list_of_extents_may_end_with_the_largest_file() {
+    const EXTENTS: u64 = 256;
+    let workshop = Workshop::new();
+    workshop.btrfs("");
+    let mounted = Mounted::of(&workshop, "pool.img");
+    let file = fs::File::create(workshop.path("mnt/file")).unwrap();
+    for number in 1..EXTENTS {
+        file.write_all_at(&[7; 4096], number * 8192).unwrap();
+    }
+    file.write_all_at(b"end", i64::MAX.unsigned_abs() - 3)
+        .unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let text = workshop.read(&["du", "--raw", "mnt/file"]);
+    let total = (EXTENTS * 4096).to_string();
+    assert_eq!(
+        text.lines().last().unwrap().split_whitespace().next(),
+        Some(&*total)
+    );
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+}
+
 /// Makes an XFS and in it two files that share all but 64 KiB.
 const XFS: &str = r#"
 set -e

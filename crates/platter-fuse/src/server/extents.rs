@@ -7,12 +7,14 @@ use zerocopy::IntoBytes;
 use super::{Answer, Server};
 use crate::ioctl::{FileExtents, argument};
 
+/// Where the last block ends of the largest file, which is a byte shorter.
+const BLOCKS_END: u64 = 1 << 63;
+
 /// Lists extents of a file, from a byte on.
 pub(super) fn list(server: &Server, file: &dyn Inode, input: &[u8]) -> Answer<Vec<u8>> {
     let asked: FileExtents = argument(input)?;
     server.must_not_be_shut_down()?;
-    if i64::try_from(asked.start).is_err() {
-        // No file is so long.
+    if asked.start > BLOCKS_END {
         return Err(Errno::FBIG);
     }
     let kind = server.check(file.attr())?.kind;
