@@ -117,6 +117,50 @@ fn snapshots_keep_what_the_source_had() {
     }
 }
 
+/// How many extents of a file are said to be shared, and how many it has.
+fn shared_extents(file: &dyn Inode) -> (usize, usize) {
+    let mut found = (0, 0);
+    let mut sink = |extent: platter_vfs::Extent| {
+        found.0 += usize::from(extent.shared);
+        found.1 += 1;
+        ControlFlow::Continue(())
+    };
+    file.extents(0..u64::MAX, &mut sink).unwrap();
+    found
+}
+
+#[test]
+fn source_of_a_snapshot_shares_its_extents_at_once() {
+    let pool = Pool::make(1, 192, &["-m", "single", "-n", "4096"]);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let sub = ops.create(&Context::root(), root.id(), name("sub"));
+    let sub = sub.unwrap();
+    for number in 0..100 {
+        write(&*sub, &format!("file{number}"), &[7; 5000]);
+    }
+    mounted.sync().unwrap();
+    let file = sub.lookup(name("file50")).unwrap();
+    assert_eq!(shared_extents(&*file), (0, 1));
+    ops.snapshot(
+        &Context::root(),
+        sub.id().tree,
+        root.id(),
+        name("snap"),
+        true,
+    )
+    .unwrap();
+    assert_eq!(shared_extents(&*file), (1, 1));
+    file.write_at(0, &[8; 5000]).unwrap();
+    mounted.sync().unwrap();
+    assert_eq!(shared_extents(&*file), (0, 1));
+    drop((file, sub, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
+
 #[test]
 fn subvolume_gets_no_index_of_a_removed_name() {
     let pool = Pool::make(1, 192, &["-m", "single"]);

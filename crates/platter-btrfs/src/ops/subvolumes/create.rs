@@ -218,6 +218,8 @@ pub(super) fn create_snapshot(
     drop(handle);
     writing.commit(generation)?;
     drop(none_in_place);
+    // The source's says now that its blocks may be shared.
+    context.forget_root_item(source);
     context.forget_root_item(id);
     let made = context.subvolume(id)?.ok_or(Condition::Stale)?;
     // What has no name in the source has no user in the snapshot, which is not sent before it is gone.
