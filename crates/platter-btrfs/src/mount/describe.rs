@@ -6,14 +6,14 @@ use platter_vfs::{Description, Detail, DetailValue, Feature, FeatureClass};
 
 use super::statfs::{Usage, reserved_bytes, usage};
 use crate::chunk::{Member, Members};
-use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
+use crate::ondisk::{DeviceId, Superblock};
 use crate::ops::SuperBlock;
 use crate::qgroup::QuotaState;
 use crate::txn::{WriteContext, quotas};
 
 pub(super) fn describe(fs: &SuperBlock) -> Description {
-    let superblock = &fs.context().superblock;
+    let superblock = superblock(fs);
     let features = fs.features();
     let of = |class| {
         move |name: &'static str| Feature {
@@ -26,12 +26,20 @@ pub(super) fn describe(fs: &SuperBlock) -> Description {
     Description {
         kind: "btrfs".into(),
         uuid: superblock.fsid,
-        label: superblock.label.clone(),
+        label: superblock.label,
         features: incompat
             .map(of(FeatureClass::Incompatible))
             .chain(compat_ro.map(of(FeatureClass::ReadOnlyCompatible)))
             .collect(),
         details: details(fs),
+    }
+}
+
+/// The superblock of the last commit, with what has changed of it since.
+fn superblock(fs: &SuperBlock) -> Superblock {
+    match fs.writing() {
+        Some(writing) => writing.superblock(),
+        None => fs.context().superblock.clone(),
     }
 }
 
@@ -125,9 +133,7 @@ fn last_commit(writing: &WriteContext) -> Vec<Detail> {
 }
 
 fn details(fs: &SuperBlock) -> Vec<Detail> {
-    let superblock = &fs.context().superblock;
-    let now = fs.writing().map(WriteContext::superblock);
-    let now = now.as_ref().unwrap_or(superblock);
+    let superblock = superblock(fs);
     let number = |key, label, number: u64| Detail::new(key, label, number.into());
     let log = match superblock.log_root {
         Some(_) => DetailValue::word("present"),
@@ -147,9 +153,9 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
             "checksum",
             DetailValue::word(superblock.checksum_kind.name()),
         ),
-        number("total_bytes", "total bytes", now.total_bytes),
+        number("total_bytes", "total bytes", superblock.total_bytes),
         number("used_bytes", "used bytes", superblock.bytes_used),
-        number("devices", "devices", now.device_count),
+        number("devices", "devices", superblock.device_count),
         number("root_subvolume", "root subvolume", fs.root().tree),
     ];
     details.extend(fs.writing().into_iter().flat_map(last_commit));

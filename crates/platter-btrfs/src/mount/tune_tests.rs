@@ -7,9 +7,10 @@ use std::thread;
 use platter_block::BlockDevice;
 use platter_block::sim::{CrashOptions, CrashState};
 use platter_cache::MemoryBudget;
-use platter_ondisk::Locus;
+use platter_ondisk::{Locus, Uuid};
 use platter_vfs::{
-    Condition, Context, CreateKind, Error, FallocateMode, Filesystem, Inode, SystemClock, Tune,
+    Condition, Context, CreateKind, DetailValue, Error, FallocateMode, Filesystem, Inode,
+    SystemClock, Tune,
 };
 
 use super::statfs::usage;
@@ -76,6 +77,38 @@ fn has(fs: &Btrfs, feature: &str) -> bool {
 fn create(root: &dyn Inode, path: &str) -> Arc<dyn Inode> {
     let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
     file.unwrap()
+}
+
+#[test]
+fn description_of_a_mount_follows_its_commits() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-L", "before"]);
+    let mounted = mount(&pool.devices(), WriteOptions::default());
+    let numbers = || {
+        let description = mounted.describe();
+        let number = |key| {
+            let Some(DetailValue::Number(number)) = description.detail(key) else {
+                panic!("{key} is no number");
+            };
+            *number
+        };
+        [number("generation"), number("used_bytes")]
+    };
+    let before = numbers();
+    let root = mounted.root().unwrap();
+    let file = create(&*root, "file");
+    file.write_at(0, &vec![5; 1 << 20]).unwrap();
+    drop((file, root));
+    let uuid = Uuid::from_u128(9);
+    let label = Tune::Label(b"after".to_vec());
+    mounted.tune(&[label, Tune::Uuid(uuid)]).unwrap();
+    mounted.sync().unwrap();
+    let description = mounted.describe();
+    assert_eq!(description.label, b"after");
+    assert_eq!(description.uuid, uuid);
+    let after = numbers();
+    assert!(after[0] > before[0], "{before:?} {after:?}");
+    assert!(after[1] >= before[1] + (1 << 20), "{before:?} {after:?}");
+    mounted.unmount().unwrap();
 }
 
 /// Makes files with holes and one of many names, and removes some of those before.
