@@ -15,6 +15,28 @@ pub enum SubvolumeChoice {
     Path(Vec<u8>),
     /// `subvolid=`: by its number.
     Id(u64),
+    /// Both: by its path, if it has this number.
+    PathAndId(Vec<u8>, u64),
+}
+
+impl SubvolumeChoice {
+    /// This choice with `subvol=` added.
+    #[must_use]
+    pub fn with_path(self, path: Vec<u8>) -> Self {
+        match self {
+            Self::Default | Self::Path(_) => Self::Path(path),
+            Self::Id(id) | Self::PathAndId(_, id) => Self::PathAndId(path, id),
+        }
+    }
+
+    /// This choice with `subvolid=` added.
+    #[must_use]
+    pub fn with_id(self, id: u64) -> Self {
+        match self {
+            Self::Default | Self::Id(_) => Self::Id(id),
+            Self::Path(path) | Self::PathAndId(path, _) => Self::PathAndId(path, id),
+        }
+    }
 }
 
 /// `rescue=`: what to do without.

@@ -7,19 +7,37 @@ use crate::context::{FsContext, Subvolume};
 use crate::directory;
 use crate::ondisk::TreeId;
 use crate::ondisk::dir_item::Location;
+use crate::pool::unsupported;
 
 /// The subvolume that is chosen.
 ///
 /// # Errors
-/// `NotFound` if there is none, `InvalidArgument` for a path to something else.
+/// `NotFound` if there is none, `InvalidArgument` for a path to something else, `Unsupported` for a path to another one
+/// than the number is of.
 pub(super) fn choose(context: &FsContext, choice: &SubvolumeChoice) -> Result<Subvolume> {
-    let id = match choice {
-        SubvolumeChoice::Default => context.default_subvolume()?,
-        SubvolumeChoice::Id(0) => TreeId::FS,
-        SubvolumeChoice::Id(id) => TreeId(*id),
-        SubvolumeChoice::Path(path) => return by_path(context, path),
-    };
-    existing(context, id)
+    match choice {
+        SubvolumeChoice::Default => existing(context, context.default_subvolume()?),
+        SubvolumeChoice::Id(id) => existing(context, numbered(*id)),
+        SubvolumeChoice::Path(path) => by_path(context, path),
+        SubvolumeChoice::PathAndId(path, id) => {
+            let found = by_path(context, path)?;
+            let id = numbered(*id);
+            if found.id != id {
+                let feature = format!("mounting subvolume {} as subvolume {}", found.id.0, id.0);
+                let reason = "subvol= and subvolid= name different subvolumes";
+                return Err(unsupported(feature, Some(reason)));
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// Zero means the top-level subvolume.
+fn numbered(id: u64) -> TreeId {
+    match id {
+        0 => TreeId::FS,
+        id => TreeId(id),
+    }
 }
 
 fn existing(context: &FsContext, id: TreeId) -> Result<Subvolume> {

@@ -74,8 +74,23 @@ fn another_subvolume_becomes_the_root() {
     }
     let by_path = workshop.read(&["cat", "pool.img:/sub/later", "--option", "subvolid=5"]);
     assert_eq!(by_path, "later\n");
-    let ran = workshop.run(&["ls", "pool.img", "--option", "subvolid=x"]);
-    assert_eq!(ran.status, 2);
+    for refused in ["subvolid=x", "subvol="] {
+        let ran = workshop.run(&["ls", "pool.img", "--option", refused]);
+        assert_eq!(ran.status, 2, "{refused}");
+    }
+    let both = |first, second| {
+        let options = ["--option", first, "--option", second];
+        workshop.run(&[&["ls", "pool.img:/"][..], &options].concat())
+    };
+    assert_eq!(both("subvol=dir/snap", "subvolid=257").out, "random\n");
+    assert_eq!(both("subvolid=0", "subvol=/").out, "dir\nsub\n");
+    for (first, second) in [("subvol=sub", "subvolid=5"), ("subvolid=257", "subvol=/")] {
+        let ran = both(first, second);
+        assert_ne!(ran.status, 0, "{first}");
+        assert_eq!(ran.out, "");
+        let reason = "subvol= and subvolid= name different subvolumes";
+        assert!(ran.err.contains(reason), "{}", ran.err);
+    }
     let ran = workshop.run(&["ls", "disk.img", "--option", "subvolid=5"]);
     assert_ne!(ran.status, 0);
 }

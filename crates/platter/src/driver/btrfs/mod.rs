@@ -4,12 +4,13 @@ mod mkfs;
 mod resize;
 pub(super) mod stream;
 
+use std::mem;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_btrfs::ondisk::DeviceId;
 use platter_btrfs::txn::WriteOptions;
-use platter_btrfs::{Btrfs, Method, MountOptions, Rescue, SubvolumeChoice};
+use platter_btrfs::{Btrfs, Method, MountOptions, Rescue};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
@@ -162,8 +163,10 @@ pub(super) fn devices_of(request: &MountRequest) -> Result<Vec<Arc<dyn BlockDevi
 fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionError> {
     let value = option.value.as_deref();
     match (option.name.as_str(), value) {
+        ("subvol", Some("")) => return Err(OptionError::Invalid("the path of a subvolume")),
         ("subvol", Some(path)) => {
-            options.subvolume = SubvolumeChoice::Path(path.as_bytes().to_vec());
+            let choice = mem::take(&mut options.subvolume);
+            options.subvolume = choice.with_path(path.as_bytes().to_vec());
         }
         ("subvolid", Some(number)) => {
             let parsed = match number.strip_prefix("0x") {
@@ -171,7 +174,8 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
                 None => number.parse(),
             };
             let invalid = OptionError::Invalid("the number of a subvolume");
-            options.subvolume = SubvolumeChoice::Id(parsed.map_err(|_| invalid)?);
+            let id = parsed.map_err(|_| invalid)?;
+            options.subvolume = mem::take(&mut options.subvolume).with_id(id);
         }
         ("degraded", None) => options.degraded = true,
         ("nologreplay" | "norecovery", None) => options.rescue.skips_log = true,
@@ -231,6 +235,8 @@ fn set_compression(
 
 #[cfg(test)]
 mod tests {
+    use platter_btrfs::SubvolumeChoice;
+
     use super::*;
 
     fn options(words: &[&str]) -> Result<MountOptions, OptionError> {
@@ -249,6 +255,10 @@ mod tests {
         let given = options(&["subvol=a/b", "rescue=all"]).unwrap();
         assert_eq!(given.subvolume, SubvolumeChoice::Path(b"a/b".to_vec()));
         assert_eq!(given.rescue, Rescue::ALL);
+        for words in [["subvol=a", "subvolid=256"], ["subvolid=256", "subvol=a"]] {
+            let both = SubvolumeChoice::PathAndId(b"a".to_vec(), 256);
+            assert_eq!(options(&words).unwrap().subvolume, both);
+        }
         let given = options(&["compress-force=zstd:7", "nodatasum"]).unwrap();
         let method = given.data.compression.unwrap();
         assert_eq!((method.name(), method.level), ("zstd", 7));
@@ -257,12 +267,21 @@ mod tests {
         assert!(given.transactions.discards);
         assert_eq!(options(&["autodefrag"]), Err(OptionError::Unknown));
         for word in [
+            "flushoncommit",
+            "clear_cache",
+            "noacl",
+            "fatal_errors=panic",
+        ] {
+            assert_eq!(options(&[word]), Err(OptionError::Unsupported), "{word}");
+        }
+        for word in [
             "compress=gzip",
             "discard=later",
             "subvolid=x",
             "rescue=x",
             "degraded=1",
             "subvol",
+            "subvol=",
         ] {
             let refused = options(&[word]);
             assert!(matches!(refused, Err(OptionError::Invalid(_))), "{word}");
