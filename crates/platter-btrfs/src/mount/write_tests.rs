@@ -566,6 +566,44 @@ fn preallocated_and_unshared_space_is_written_where_it_is() {
 }
 
 #[test]
+fn punched_space_beyond_the_end_is_freed() {
+    const MIB: u64 = 1 << 20;
+    let pool = Pool::make(1, 128, &["-m", "single", "-O", "^no-holes"]);
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let file = root.create(&Context::root(), name("file"), CreateKind::Regular, 0o644);
+    let file = file.unwrap();
+    let allocate = |range, keep_size| {
+        let mode = FallocateMode::Allocate { keep_size };
+        file.fallocate(range, mode).unwrap();
+    };
+    allocate(0..MIB, false);
+    allocate(MIB..2 * MIB, true);
+    file.write_at(0, &[3; 5000]).unwrap();
+    file.sync(false).unwrap();
+    let sectors = || file.attr().unwrap().sectors * 512;
+    assert_eq!(sectors(), 2 * MIB);
+    let punch = |range| file.fallocate(range, FallocateMode::PunchHole).unwrap();
+    // Sectors that are in the range as a whole.
+    punch(MIB + 1..MIB + 8191);
+    assert_eq!(sectors(), 2 * MIB);
+    punch(MIB + 4096..MIB + 8192);
+    assert_eq!(sectors(), 2 * MIB - 4096);
+    punch(MIB + 100_000..3 * MIB);
+    assert_eq!(sectors(), MIB + 98_304);
+    mounted.sync().unwrap();
+    punch(MIB / 2..4 * MIB);
+    assert_eq!(sectors(), MIB / 2);
+    assert_eq!(file.attr().unwrap().size_bytes, MIB);
+    let mut expected = vec![0; 1 << 20];
+    expected[..5000].fill(3);
+    assert!(read(&*file) == expected);
+    drop((file, root));
+    finish(&pool, mounted);
+    assert_kernel_reads(&pool, &Model::from([("file".to_owned(), expected)]));
+}
+
+#[test]
 fn space_is_estimated_where_dirty_sectors_replace_others() {
     let pool = Pool::make(1, 192, &["-m", "single"]);
     let mounted = mount(&pool);

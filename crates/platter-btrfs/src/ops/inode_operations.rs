@@ -100,6 +100,9 @@ impl platter_vfs::Inode for BtrfsInode {
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _writer = self.fs.writers.enter();
+        if mode == FallocateMode::PunchHole {
+            prealloc::free_beyond_end(self, &range)?;
+        }
         let change = || file::fallocate(self, range.clone(), mode);
         let is_zeroed = matches!(mode, FallocateMode::ZeroRange { .. });
         if is_zeroed && self.kind == FileKind::Regular {

@@ -89,6 +89,25 @@ pub(super) fn with_kept_data(
     done
 }
 
+/// Frees what whole sectors of a range have beyond the end of the file, as the kernel's btrfs does. No lock is held.
+pub(super) fn free_beyond_end(inode: &BtrfsInode, range: &Range<u64>) -> Result<()> {
+    inode.check_write()?;
+    let _lock = inode.order.write();
+    if inode.is_append_only() || range.end > inode.size_bytes_max() {
+        return Ok(());
+    }
+    let start = inode.data.size_bytes().max(range.start);
+    let sectors = start.next_multiple_of(SECTOR_BYTES)..range.end - range.end % SECTOR_BYTES;
+    if parts(inode, &sectors, |backing| backing.place().is_some())?.is_empty() {
+        return Ok(());
+    }
+    {
+        let _alone = inode.data.mapping.write();
+        file_extents::drop_range(inode, sectors, |_| {})?;
+    }
+    inode.touch()
+}
+
 /// Allocates as much of a hole as there is in one piece. Returns how long that is.
 fn preallocate_some(inode: &BtrfsInode, hole: Range<u64>) -> Result<u64> {
     let wanted = (hole.end - hole.start).min(EXTENT_BYTES_MAX);
