@@ -213,7 +213,7 @@ impl MountOptions {
                 "io_uring" => self.io_uring = is_on("io_uring", value)?,
                 "writeback" => self.writeback = is_on("writeback", value)?,
                 "fsname" => self.source = Some(value.to_owned()),
-                _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
+                _ if IGNORED.contains(&name) || is_for_others(name) => {}
                 _ => rest.push(option),
             }
         }
@@ -227,6 +227,11 @@ impl MountOptions {
         }
         Ok(())
     }
+}
+
+/// Whether it is a remark of fstab(5), or an option of a program that reads it.
+fn is_for_others(name: &str) -> bool {
+    name == "comment" || name.starts_with("x-") || name.starts_with("X-")
 }
 
 fn number(name: &'static str, value: &str) -> Result<u32, OptionError> {
@@ -265,7 +270,10 @@ mod tests {
 
     #[test]
     fn what_fstab_says_to_others_is_passed_over() {
-        let (options, rest) = parse("defaults,nofail,,x-systemd.automount,lazytime,rw").unwrap();
+        let (options, rest) = parse(
+            "defaults,nofail,,x-systemd.automount,X-mount.mkdir=0755,comment=disk,lazytime,rw",
+        )
+        .unwrap();
         assert!(!options.read_only);
         assert!(rest.is_empty());
     }
