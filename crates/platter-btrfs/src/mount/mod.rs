@@ -52,6 +52,8 @@ mod replace_tests;
 mod trim_tests;
 #[cfg(test)]
 mod tune_tests;
+#[cfg(test)]
+mod left_by_kernel_tests;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ use platter_cache::commit::{BackgroundWorker, CommitDue};
 use platter_vfs::writing::{Flushed, FreezeGate, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Error, Result};
 
+use super::members;
 use super::options::MountOptions;
 use super::subvolume;
 use super::write::open_for_writing;
@@ -73,6 +74,11 @@ pub(super) fn begin(
         return Err(Condition::ReadOnly.into());
     }
     let transactions = options.transactions;
+    // As the kernel, which has mount(8) mount it read-only. An edit of an image fails by name.
+    let found = members::find(devices, options.superblock_offset)?;
+    if members::is_seed(&found.superblock) && !transactions.one_transaction {
+        return Err(Condition::ReadOnly.into());
+    }
     let writing = open_for_writing(devices, options, transactions, &budget, Arc::clone(&clock))?;
     refuse_unwritable(&writing)?;
     let context = writing.context();

@@ -23,7 +23,6 @@ use crate::ondisk::dev_replace::{DevReplace, ReplaceState};
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SuperblockFlags;
-use crate::ondisk::types::BALANCE_OBJECT;
 use crate::ondisk::{Generation, Key, TreeId};
 
 impl WriteContext {
@@ -155,12 +154,7 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
     }
     // Free space caches of version 1 are void from the first commit on: the superblock does not say that they
     // are of its generation.
-    let mut cursor = context.cursor(context.root_tree());
-    cursor.seek(Key::new(BALANCE_OBJECT, ItemKind(0), 0))?;
-    if cursor.key().is_some_and(|key| key.object == BALANCE_OBJECT) {
-        return Err(unsupported("writing during a balance", None));
-    }
-    drop(cursor);
+    refuse_relocation(context)?;
     refuse_replacement(context)?;
     refuse_devices(context)?;
     read_roots(context)
@@ -176,6 +170,24 @@ fn read_roots(context: &FsContext) -> Result<()> {
         if let Some(tree) = context.tree(id)? {
             context.blocks.read_root(tree)?;
         }
+    }
+    Ok(())
+}
+
+/// Refuses a filesystem in which a crash of the kernel left trees of a chunk that was being moved: the kernel takes
+/// blocks of them for blocks of the subvolumes, which must not have changed. The item of a paused balance stays as it
+/// is: there are no such trees until the kernel resumes it.
+fn refuse_relocation(context: &FsContext) -> Result<()> {
+    let mut cursor = context.cursor(context.root_tree());
+    let first = Key::new(TreeId::TREE_RELOC.0, ItemKind::ROOT_ITEM, 0);
+    cursor.seek(first)?;
+    let is_left = |key: Key| (key.object, key.kind) == (first.object, first.kind);
+    if cursor.key().is_some_and(is_left) {
+        let reason = "mount it by the kernel, which ends that";
+        return Err(unsupported(
+            "writing while a chunk is being moved",
+            Some(reason),
+        ));
     }
     Ok(())
 }

@@ -99,6 +99,33 @@ fn what_cannot_be_written_is_refused_for_writing_only() {
 }
 
 #[test]
+fn seed_of_btrfs_is_mounted_for_reading() {
+    let workshop = Workshop::new();
+    workshop.btrfs("echo contents > file");
+    let image = workshop.path("pool.img");
+    run_tool(
+        Command::new("btrfstune").args(["-f", "-S", "1"]).arg(image),
+        "",
+    );
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    let ran = workshop.run(&["mount", "-o", "rw", "pool.img", "mnt"]);
+    assert_eq!(ran.status, 32, "{}", ran.err);
+    let mounted = Mounted(&workshop);
+    let ran = workshop.run(&["mount", "pool.img", "mnt"]);
+    let notice = "platter: pool.img: is write-protected, mounted read-only\n";
+    assert_eq!((ran.status, &*ran.err), (0, notice));
+    let file = workshop.path("mnt/file");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "contents\n");
+    let refused = fs::write(&file, "changed").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    let ran = workshop.run(&["rm", "pool.img:/file"]);
+    assert_ne!(ran.status, 0);
+    assert!(ran.err.contains("writing to a seed device"), "{}", ran.err);
+}
+
+#[test]
 fn mount_helpers_are_understood() {
     let workshop = Workshop::new();
     fs::create_dir(workshop.path("mnt")).unwrap();
