@@ -47,6 +47,7 @@ impl Tally {
     pub fn error(&mut self, error: &Error) {
         let kind = match error {
             Error::Condition(condition) => format!("condition: {condition}"),
+            Error::Refused(refused) => format!("condition: {}", refused.condition),
             Error::Unsupported(_) => "unsupported".to_owned(),
             Error::Corrupt(corruption) => format!("corrupt: {}", corruption.structure),
             Error::Io(_) => "device".to_owned(),

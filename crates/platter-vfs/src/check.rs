@@ -84,7 +84,7 @@ impl Finding {
                 Self::error(*corruption)
             }
             Error::Io(error) => Self::unreadable(structure, locus, &error),
-            error @ (Error::Condition(_) | Error::Unsupported(_)) => {
+            error @ (Error::Condition(_) | Error::Refused(_) | Error::Unsupported(_)) => {
                 Self::error(Corruption::new(structure, locus, error.to_string()))
             }
         }

@@ -15,6 +15,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Condition(condition) => condition.errno(),
+            Self::Refused(refused) => refused.condition.errno(),
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::Corrupt(_) => CORRUPTED,
             Self::Io(error) => io_errno(&error.source),

@@ -1,5 +1,7 @@
 //! The error of every filesystem operation: a condition, something unsupported, corruption, I/O.
 
+use std::borrow::Cow;
+
 use platter_block::IoError;
 use platter_cache::BufferError;
 use platter_ondisk::{Corrupt, Corruption, Rule};
@@ -13,6 +15,9 @@ pub enum Error {
     /// The ordinary answers POSIX knows: nothing is wrong with the filesystem.
     #[error(transparent)]
     Condition(#[from] Condition),
+    /// Such an answer, in words that say what is wrong and what to do.
+    #[error(transparent)]
+    Refused(Box<Refused>),
     /// The image uses, or the caller asked for, what this program cannot do.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
@@ -22,6 +27,12 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Io(Box<IoError>),
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(Box::new(refused))
+    }
 }
 
 impl From<Corruption> for Error {
@@ -176,6 +187,16 @@ impl Condition {
         conditions.find(|condition| condition.errno() == errno)
     }
 
+    /// The error of this condition in words that say what is wrong and what to do.
+    #[must_use]
+    pub fn because(self, text: impl Into<Cow<'static, str>>) -> Error {
+        let refused = Refused {
+            condition: self,
+            text: text.into(),
+        };
+        refused.into()
+    }
+
     /// The stable name for programs, in `snake_case`.
     #[must_use]
     pub fn code(self) -> &'static str {
@@ -191,6 +212,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Condition(condition) => condition.code(),
+            Self::Refused(refused) => refused.condition.code(),
             Self::Unsupported(_) => "unsupported",
             Self::Corrupt(_) => "corrupt",
             Self::Io(_) => code_of_errno(self.errno()),
@@ -214,4 +236,14 @@ pub struct Unsupported {
     pub feature: String,
     /// Why, where there is more to say.
     pub reason: Option<&'static str>,
+}
+
+/// A refusal in words of its own: see [`Condition::because`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refused {
+    /// The ordinary answer that it is.
+    pub condition: Condition,
+    /// What is wrong, and what to do.
+    pub text: Cow<'static, str>,
 }

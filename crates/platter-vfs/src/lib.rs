@@ -52,7 +52,7 @@ pub use defragment::Defragment;
 pub use dentry::{DentryCache, Recall, Remembered};
 pub use description::{Counters, Description, Detail, DetailValue, Feature, FeatureClass};
 pub use devices::Devices;
-pub use error::{Condition, Error, Result, Unsupported};
+pub use error::{Condition, Error, Refused, Result, Unsupported};
 pub use filesystem::{Filesystem, Trim, Tune};
 pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,

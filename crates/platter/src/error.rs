@@ -210,10 +210,16 @@ impl Error {
     /// Whether it is this answer of the filesystem.
     #[must_use]
     pub fn is(&self, condition: Condition) -> bool {
-        let Cause::Filesystem(platter_vfs::Error::Condition(found)) = &self.cause else {
+        let Cause::Filesystem(error) = &self.cause else {
             return false;
         };
-        *found == condition
+        match error {
+            platter_vfs::Error::Condition(found) => *found == condition,
+            platter_vfs::Error::Refused(refused) => refused.condition == condition,
+            platter_vfs::Error::Unsupported(_)
+            | platter_vfs::Error::Corrupt(_)
+            | platter_vfs::Error::Io(_) => false,
+        }
     }
 
     /// What is corrupt in the image, where that is the cause.
@@ -226,6 +232,7 @@ impl Error {
         match error {
             platter_vfs::Error::Corrupt(corruption) => Some(corruption),
             platter_vfs::Error::Condition(_)
+            | platter_vfs::Error::Refused(_)
             | platter_vfs::Error::Unsupported(_)
             | platter_vfs::Error::Io(_) => None,
         }

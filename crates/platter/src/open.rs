@@ -296,6 +296,7 @@ impl MountOptions {
             | platter_vfs::Error::Unsupported(_) => None,
         };
         let copy =
+            | platter_vfs::Error::Refused(_)
             corruption.and_then(|corruption| self.superblock_copy(image, driver, corruption));
         match copy {
             Some(kib) => Error::new(image.name(), Cause::SuperblockCorrupt { error, kib }),

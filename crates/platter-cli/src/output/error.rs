@@ -167,6 +167,6 @@ fn put_error(object: &mut Map<String, Value>, error: &platter::Error) {
             object.insert("filesystem".into(), json!(unsupported.filesystem));
             object.insert("feature".into(), json!(unsupported.feature));
         }
-        platter::vfs::Error::Condition(_) => {}
+        platter::vfs::Error::Condition(_) | platter::vfs::Error::Refused(_) => {}
     }
 }

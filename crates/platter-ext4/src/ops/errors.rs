@@ -164,7 +164,7 @@ impl SuperBlock {
                 note.block = Some(error.offset >> self.fs.geometry.block_bits);
             }
             Error::Condition(Condition::ReadOnly) => return None,
-            Error::Condition(_) | Error::Unsupported(_) => {}
+            Error::Condition(_) | Error::Refused(_) | Error::Unsupported(_) => {}
         }
         Some(note)
     }

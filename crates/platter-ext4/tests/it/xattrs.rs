@@ -183,7 +183,10 @@ fn modes_of_setting_and_limits_are_those_of_linux() {
         dir.set_xattr(&root(), name.as_bytes(), value, mode)
             .map_err(|error| match error {
                 Error::Condition(condition) => condition,
-                other @ (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_)) => {
+                other @ (Error::Refused(_)
+                | Error::Unsupported(_)
+                | Error::Corrupt(_)
+                | Error::Io(_)) => {
                     panic!("{other}")
                 }
             })

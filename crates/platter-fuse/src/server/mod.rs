@@ -416,7 +416,7 @@ impl Server {
 /// Reports an error that is more than an ordinary refusal.
 fn report(sink: Option<&ErrorSink>, error: &Error) {
     match (error, sink) {
-        (Error::Condition(_), _) | (_, None) => {}
+        (Error::Condition(_) | Error::Refused(_), _) | (_, None) => {}
         (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_), Some(sink)) => {
             sink.report(error);
         }

@@ -195,7 +195,10 @@ mod tests {
         assert_eq!(groups, BTreeMap::from([(0, vec![2..4, 10..11])]));
         let rule = |parts| match freed(parts).unwrap_err() {
             Error::Corrupt(corrupt) => corrupt.to_string(),
-            other @ (Error::Condition(_) | Error::Unsupported(_) | Error::Io(_)) => {
+            other @ (Error::Condition(_)
+            | Error::Refused(_)
+            | Error::Unsupported(_)
+            | Error::Io(_)) => {
                 panic!("{other}")
             }
         };

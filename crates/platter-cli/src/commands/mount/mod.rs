@@ -211,7 +211,7 @@ fn is_write_protected(error: &platter::Error) -> bool {
             error.source.kind(),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
         ),
-        Error::Unsupported(_) | Error::Corrupt(_) => false,
+        Error::Refused(_) | Error::Unsupported(_) | Error::Corrupt(_) => false,
     }
 }
 
