@@ -97,7 +97,8 @@ pub fn replace_device(
     replaced.map_err(|error| Error::new(image.name(), error))
 }
 
-/// Changes the length of a device of the filesystem; of a shorter one, what is beyond is moved.
+/// Changes the length of a device of the filesystem, whose image file becomes longer with it; of a shorter one, what is
+/// beyond is moved.
 ///
 /// # Errors
 /// `ENOSPC` where there is no space for it, or for a length beyond the device.

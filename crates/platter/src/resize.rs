@@ -97,6 +97,12 @@ fn grow_on(
     clock: &Arc<dyn Clock>,
     progress: &Progress,
 ) -> Result<Resized> {
+    let len_bytes = image.device().geometry().len_bytes;
+    if size_bytes > len_bytes {
+        let text =
+            format!("{size_bytes} bytes are more than it has, which is {len_bytes} bytes long");
+        return Err(Error::new(image.name(), Condition::NoSpace.because(text)));
+    }
     let request = ResizeRequest {
         device: image.device(),
         len_bytes: size_bytes,

@@ -134,7 +134,8 @@ impl Devices for DevicesInUse {
             let fs = self.writing()?;
             let member = find_member(fs, device)?;
             let device = member.id;
-            let present = member.device.ok_or(Condition::NotFound)?;
+            let missing = || Condition::NotFound.because(format!("device {device} is missing"));
+            let present = member.device.ok_or_else(missing)?;
             let before_bytes = member.total_bytes.unwrap_or_default();
             let wanted = match length {
                 NewLength::Whole => before_bytes,
@@ -160,11 +161,12 @@ impl Devices for DevicesInUse {
 
 /// What is known of a device: of the only one, if none is named.
 fn find_member(fs: &WriteContext, device: Option<u64>) -> Result<Member> {
-    let members = fs.blocks().store().members();
     let id = match device {
         Some(device) => DeviceId(device),
-        None => pool::only_device(&members)?,
+        None => pool::only_device(&fs.blocks().store().members())?,
     };
+    pool::check_device(fs, id)?;
+    let members = fs.blocks().store().members();
     let found = members.iter().find(|member| member.id == id);
     Ok(found.ok_or(Condition::NotFound)?.clone())
 }

@@ -8,11 +8,11 @@ use platter_vfs::devices::{Moved, Moving};
 use platter_vfs::{Condition, Result};
 
 use super::{check_device, move_chunks, unsupported};
-use crate::chunk::Members;
+use crate::chunk::{Member, Members};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::{DeviceId, Generation};
-use crate::txn::{Placing, WriteContext, devices, restripe};
+use crate::txn::{ChunkShape, Placing, WriteContext, devices, restripe};
 
 /// The shortest device.
 const DEVICE_BYTES_MIN: u64 = 16 << 20;
@@ -69,8 +69,11 @@ pub(crate) fn only_device(members: &Members) -> Result<DeviceId> {
     if let (Some(only), None) = (all.next(), all.next()) {
         return Ok(only.id);
     }
-    let feature = "changing the size of several devices; name one with `device resize`";
-    Err(unsupported(feature.to_owned(), None))
+    let reason = Some("name one with `device resize`");
+    Err(unsupported(
+        "changing the size of several devices".to_owned(),
+        reason,
+    ))
 }
 
 /// Moves what is on a device to the others, and removes it.
@@ -86,6 +89,7 @@ pub(crate) fn remove_device(
     if fs.blocks().store().members().iter().count() < 2 {
         return Err(unsupported("removing the only device".to_owned(), None));
     }
+    refuse_too_few(fs, device)?;
     let placing = Placing {
         without: vec![device],
         ..Placing::default()
@@ -105,7 +109,29 @@ pub(crate) fn remove_device(
     Ok(moved)
 }
 
-/// Changes the length of a device. What is beyond a shorter one is moved.
+/// Refuses to remove a device whose chunks need more devices than are left.
+fn refuse_too_few(fs: &WriteContext, device: DeviceId) -> Result<()> {
+    let members = fs.blocks().store().members();
+    let is_left = |it: &&Member| it.id != device && it.device.is_some();
+    let left = members.iter().filter(is_left).count();
+    drop(members);
+    let profiles = devices::chunks_on(fs, device).into_iter();
+    let profiles = profiles.map(|chunk| (ChunkShape::of(chunk.profile).devices_min, chunk.profile));
+    let Some((least, profile)) = profiles.max_by_key(|(least, _)| *least) else {
+        return Ok(());
+    };
+    if least <= left {
+        return Ok(());
+    }
+    let text = format!(
+        "{} needs {least} devices, and without device {device} there would be {left}; convert it \
+         by balance first, or add a device",
+        profile.name()
+    );
+    Err(Condition::NoSpace.because(text))
+}
+
+/// Changes the length of a device, whose file becomes longer with it. What is beyond a shorter one is moved.
 ///
 /// # Errors
 /// `ENOSPC` where there is no space for it, or for a length beyond the device.
@@ -118,16 +144,24 @@ pub(crate) fn resize_device(
     check_device(fs, device)?;
     let sector = u64::from(fs.superblock().sector_bytes);
     let total_bytes = total_bytes - total_bytes % sector;
-    let (before, len_bytes) = {
+    let (before, present) = {
         let members = fs.blocks().store().members();
         let member = members.iter().find(|member| member.id == device);
         let member = member.ok_or(Condition::NotFound)?;
-        let present = member.device.as_ref().ok_or(Condition::NotFound)?;
-        let before = member.total_bytes.unwrap_or_default();
-        (before, present.geometry().len_bytes)
+        let present = member.device.clone();
+        let missing = || Condition::NotFound.because(format!("device {device} is missing"));
+        let present = present.ok_or_else(missing)?;
+        (member.total_bytes.unwrap_or_default(), present)
     };
+    if total_bytes > present.geometry().len_bytes {
+        present.grow(total_bytes)?;
+    }
+    let len_bytes = present.geometry().len_bytes;
     if total_bytes > len_bytes {
-        return Err(Condition::NoSpace.into());
+        let text = format!(
+            "{total_bytes} bytes are more than device {device} has, which is {len_bytes} bytes long"
+        );
+        return Err(Condition::NoSpace.because(text));
     }
     if total_bytes < before && total_bytes < SHRUNK_BYTES_MIN {
         let feature = format!("a device of {total_bytes} bytes");

@@ -106,11 +106,12 @@ fn remove_unused(fs: &WriteContext) -> Result<u64> {
 pub(crate) fn check_device(fs: &WriteContext, device: DeviceId) -> Result<()> {
     let members = fs.blocks().store().members();
     if members.iter().any(|member| member.id == device) {
-        Ok(())
-    } else {
-        Err(Condition::NotFound.into())
+        return Ok(());
     }
 }
+    let ids: Vec<_> = members.iter().map(|it| it.id.to_string()).collect();
+    let text = format!("has no device {device}; there are: {}", ids.join(", "));
+    Err(Condition::NotFound.because(text))
 
 pub(crate) fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
     let unsupported = Unsupported {

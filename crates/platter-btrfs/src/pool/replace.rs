@@ -12,7 +12,7 @@ use platter_block::{BlockDevice, IoError};
 use platter_vfs::devices::Scrubbed;
 use platter_vfs::{CheckProgress, CheckSink, Condition, Error, Result};
 
-use super::unsupported;
+use super::{check_device, unsupported};
 use crate::chunk::{Member, MirrorDevice, Placement};
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
@@ -103,6 +103,7 @@ fn is_member(fs: &WriteContext, target: &Arc<dyn BlockDevice>) -> bool {
 fn member(fs: &WriteContext, device: DeviceId) -> Result<Member> {
     let members = fs.blocks().store().members();
     let found = members.iter().find(|member| member.id == device);
+    check_device(fs, device)?;
     Ok(found.ok_or(Condition::NotFound)?.clone())
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use platter_block::sim::{
     CrashOptions, Effect, Fault, FaultDevice, Recorder, RecordingDevice, When,
 };
-use platter_block::{Access, BlockDevice, FileDevice, MemoryDevice, OpenOptions, Operation};
+use platter_block::{
+    Access, BlockDevice, FileDevice, MemoryDevice, OpenOptions, Operation, PartitionView,
+};
 use platter_cache::MemoryBudget;
 use platter_vfs::devices::{Moved, Scrubbed};
 use platter_vfs::{
@@ -683,8 +685,15 @@ fn devices_become_shorter_and_longer() {
     }
     let least = request(&pool).resize_device(DeviceId(1), 100 << 20, &mut to_the_end);
     assert!(least.unwrap_err().to_string().contains("256 MiB"));
-    let beyond = request(&pool).resize_device(DeviceId(1), 1 << 40, &mut to_the_end);
-    beyond.unwrap_err();
+    // A file would become longer.
+    let part = |device: Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
+        let (name, len_bytes) = (Arc::clone(device.name()), device.geometry().len_bytes);
+        Arc::new(PartitionView::new(&name, device, 0..len_bytes).unwrap())
+    };
+    let parts = pool.devices().into_iter().map(part).collect();
+    let beyond = request_of(parts).resize_device(DeviceId(1), 1 << 40, &mut to_the_end);
+    let beyond = beyond.unwrap_err().to_string();
+    assert!(beyond.contains("are more than device 1 has"), "{beyond}");
 }
 
 /// Power fails while chunks are converted: each state is a valid filesystem with all files, and the conversion goes on.

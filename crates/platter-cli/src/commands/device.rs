@@ -73,7 +73,7 @@ enum Action {
         #[arg(short, long)]
         force: bool,
     },
-    /// Make a device longer or shorter; what is beyond is moved
+    /// Make a device longer, with its image file, or shorter; what is beyond is moved
     Resize {
         /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount
         #[arg(value_name = "IMAGE")]

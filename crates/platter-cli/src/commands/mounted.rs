@@ -14,7 +14,7 @@ use platter::block::{MountEntry, MountTable};
 use platter::escape::unescape;
 use platter::vfs::Condition;
 use platter::{Cause, Error, Escaped, ImageSpec};
-use platter_fuse::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal};
+use platter_fuse::{Control, DevicesCommand, DevicesOutcome, DevicesRefusal, Refusal};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use signal_hook::consts::SIGINT;
@@ -206,9 +206,7 @@ pub(super) fn run_on_devices(
             anyhow::anyhow!("{name}: is mounted; its devices are changed while it is not")
         }
         DevicesRefusal::Asking(error) => named(dir, &error).into(),
-        DevicesRefusal::Failed(refusal) => {
-            anyhow::anyhow!("{name}: {}", Escaped(refusal.message.as_bytes()))
-        }
+        DevicesRefusal::Failed(refusal) => of_server(dir, &refusal),
     })
 }
 
@@ -229,11 +227,35 @@ pub(super) fn named(path: &Path, error: &io::Error) -> Error {
     let condition = match errno {
         Errno::NOTTY => Some(Condition::NotSupported),
         errno => Condition::of_errno(errno),
+/// An error in the words of the process that serves a mount.
+pub(super) fn of_server(path: &Path, refusal: &Refusal) -> anyhow::Error {
+    let text = Escaped(refusal.message.as_bytes()).to_string();
+    match Condition::of_errno(refusal.errno) {
+        Some(condition) => Error::new(&shown(path), condition.because(text)).into(),
+        None => anyhow::anyhow!("{}: {text}", shown(path)),
+    }
+}
+
     };
     let cause = match condition {
         Some(condition) => platter::vfs::Error::from(condition).into(),
         None => Cause::from(io::Error::from(errno)),
     };
-    let name = Escaped(path.as_os_str().as_bytes()).to_string();
-    Error::new(&Arc::from(name), cause)
+    Error::new(&shown(path), cause)
 }
+/// The error of a command for subvolumes alone.
+pub(super) fn named_subvolume(path: &Path, error: &io::Error) -> Error {
+    match Errno::from_io_error(error) {
+        Some(Errno::INVAL | Errno::NOTDIR) => {
+            let refused = Condition::InvalidArgument.because("is not a subvolume");
+            Error::new(&shown(path), refused)
+        }
+        _ => named(path, error),
+    }
+}
+
+/// What errors call a path.
+pub(super) fn shown(path: &Path) -> Arc<str> {
+    Arc::from(Escaped(path.as_os_str().as_bytes()).to_string())
+}
+

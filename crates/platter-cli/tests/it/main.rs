@@ -6,6 +6,7 @@ mod check;
 mod copy;
 mod dedupe;
 mod defrag;
+mod devices;
 mod du;
 mod edit;
 mod in_use;

@@ -285,8 +285,12 @@ impl FormatOptions {
         let Size::Bytes(size_bytes) = self.size else {
             return Ok(image);
         };
-        if size_bytes > image.device().geometry().len_bytes {
-            return Err(full(&image));
+        let len_bytes = image.device().geometry().len_bytes;
+        if size_bytes > len_bytes {
+            let text = format!(
+                "is {len_bytes} bytes long, and is to have a filesystem of {size_bytes} bytes"
+            );
+            return Err(Error::new(image.name(), Condition::NoSpace.because(text)));
         }
         let device = Arc::clone(image.device());
         let view = PartitionView::new(image.name(), device, 0..size_bytes)

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_btrfs::{MountOptions, PoolRequest};
-use platter_vfs::Result;
+use platter_vfs::{Result, Unsupported};
 
 use super::BtrfsDriver;
-use crate::Format;
-use crate::driver::{Resize, ResizeRequest, Resized, unsupported};
+use crate::driver::{Resize, ResizeRequest, Resized};
 
 impl Resize for BtrfsDriver {
     fn len_bytes(&self, device: &dyn BlockDevice) -> Result<u64> {
@@ -23,8 +22,12 @@ impl Resize for BtrfsDriver {
     fn resize(&self, request: ResizeRequest<'_>) -> Result<Resized> {
         let superblock = platter_btrfs::identify(&**request.device)?;
         if superblock.device_count != 1 {
-            let feature = "changing the size of several devices; name one with `device resize`";
-            return Err(unsupported(Format::Btrfs, feature));
+            let unsupported = Unsupported {
+                filesystem: "btrfs",
+                feature: "changing the size of several devices".to_owned(),
+                reason: Some("name one with `device resize`"),
+            };
+            return Err(unsupported.into());
         }
         let pool = PoolRequest {
             devices: vec![Arc::clone(request.device)],

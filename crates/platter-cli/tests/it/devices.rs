@@ -1,0 +1,116 @@
+//! Devices of btrfs pools: what commands on them do, and what they say of what is wrong.
+
+use super::mount::Mounted;
+use super::*;
+
+impl Workshop {
+    /// Makes `1.img`, `2.img` and so on, of 256 MiB each, a btrfs with a file.
+    fn pool(&self, count: usize, profile: &str) {
+        let names: Vec<_> = (1..=count).map(|number| format!("{number}.img")).collect();
+        for name in &names {
+            self.sparse(name, 256);
+        }
+        let mut arguments = vec!["mkfs", "btrfs", "1.img", "--data", profile];
+        arguments.extend(["--metadata", profile, "--from", "source", "--seed", "1"]);
+        for name in &names[1..] {
+            arguments.extend(["--device", name]);
+        }
+        self.read(&arguments);
+    }
+
+    fn sparse(&self, name: &str, mib: u64) {
+        let file = fs::File::create(self.path(name)).unwrap();
+        file.set_len(mib << 20).unwrap();
+    }
+
+    /// The lines on standard error of a command that fails, after `platter: `.
+    fn complaint(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_ne!(ran.status, 0, "{arguments:?}");
+        let line = ran.err.strip_prefix("platter: ");
+        let line = line.unwrap_or_else(|| panic!("{arguments:?}: {}", ran.err));
+        line.trim_end().to_owned()
+    }
+}
+
+const TWO: [&str; 2] = ["--device", "2.img"];
+
+#[test]
+fn image_of_a_device_grows_with_it() {
+    let workshop = Workshop::new();
+    workshop.pool(1, "single");
+    workshop.read(&["device", "resize", "1.img", "1", "500M"]);
+    let len_bytes = fs::metadata(workshop.path("1.img")).unwrap().len();
+    assert_eq!(len_bytes, 500 << 20);
+    let info = workshop.document("info", &["--json", "info", "1.img"]);
+    assert_eq!(
+        info[0]["filesystem"]["details"]["total_bytes"],
+        500 << 20,
+        "{info}"
+    );
+    let checked = workshop.run(&["check", "1.img"]);
+    assert_eq!(checked.status, 0, "{}", checked.out);
+}
+
+#[test]
+fn missing_devices_and_too_few_are_named() {
+    let workshop = Workshop::new();
+    workshop.pool(2, "raid1");
+    workshop.sparse("new.img", 256);
+    let none = "1.img: has no device 7; there are: 1, 2";
+    for command in [
+        &["device", "resize", "1.img", "7", "300M"][..],
+        &["device", "remove", "1.img", "7"],
+        &["device", "replace", "1.img", "7", "new.img"],
+    ] {
+        assert_eq!(workshop.complaint(&[command, &TWO].concat()), none);
+    }
+    let remove = ["device", "remove", "1.img", "2"];
+    let few = workshop.complaint(&[&remove[..], &TWO].concat());
+    let expected = "1.img: RAID1 needs 2 devices, and without device 2 there would be 1; convert \
+                    it by balance first, or add a device";
+    assert_eq!(few, expected);
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&[&["mount", "1.img", "mnt"][..], &TWO].concat());
+    let mounted = Mounted(&workshop);
+    for action in [&["resize", "mnt", "7", "300M"][..], &["remove", "mnt", "7"]] {
+        let refused = workshop.complaint(&[&["device"][..], action].concat());
+        assert_eq!(refused, "mnt: has no device 7; there are: 1, 2");
+    }
+    let several = workshop.complaint(&["resize", "mnt", "500M"]);
+    let expected = "mnt: btrfs: changing the size of several devices is not supported (name one \
+                    with `device resize`)";
+    assert_eq!(several, expected);
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
+fn lengths_beyond_a_device_are_refused_with_its_length() {
+    let workshop = Workshop::new();
+    workshop.sparse("disk.img", 300);
+    let script = "label: gpt\nstart=2048, size=557056, type=linux\n";
+    let disk = workshop.path("disk.img");
+    run_tool(Command::new("sfdisk").arg("-q").arg(&disk), script);
+    for kind in ["btrfs", "ext4"] {
+        workshop.read(&["mkfs", kind, "disk.img@1", "--force"]);
+        let refused = workshop.complaint(&["resize", "disk.img@1", "400M"]);
+        let expected = "disk.img@1: 419430400 bytes are more than it has, which is 285212672 \
+                        bytes long";
+        assert_eq!(refused, expected);
+    }
+    workshop.read(&["mkfs", "btrfs", "disk.img@1", "--force"]);
+    let refused = workshop.complaint(&["device", "resize", "disk.img@1", "1", "400M"]);
+    let expected = "disk.img@1: 419430400 bytes are more than device 1 has, which is 285212672 \
+                    bytes long";
+    assert_eq!(refused, expected);
+    workshop.sparse("short.img", 256);
+    let make = [
+        "mkfs", "btrfs", "new.img", "--size", "300M", "--force", "--device",
+    ];
+    let refused = workshop.complaint(&[&make[..], &["short.img"]].concat());
+    let expected = "short.img: is 268435456 bytes long, and is to have a filesystem of 314572800 \
+                    bytes";
+    assert_eq!(refused, expected);
+    assert!(!workshop.path("new.img").exists());
+}
