@@ -9,10 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use platter_block::FileDevice;
+use platter_vfs::Condition;
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 use rustix::io::Errno;
 
-use crate::{Cause, Error};
+use crate::{Cause, Error, ImageSpec};
 
 /// A file or block device of the host, whatever its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,6 +95,16 @@ pub fn data_ranges(file: &File, size_bytes: u64) -> io::Result<Vec<Range<u64>>> 
         at = end;
     }
     Ok(ranges)
+}
+
+/// The error of opening an image for a command that has the files `open` open already: it may be one of them.
+pub(crate) fn explain_in_use(error: Error, spec: &ImageSpec, open: &[HostFileId]) -> Error {
+    let is_open = || HostFileId::at(&spec.image).is_ok_and(|file| open.contains(&file));
+    if error.errno() == Errno::BUSY && is_open() {
+        let twice = Condition::InvalidArgument.because("is given twice");
+        return Error::new(&error.image, twice);
+    }
+    error
 }
 
 /// The error of a target at a path of the host in which the source lies.

@@ -7,11 +7,12 @@ use platter_block::{Access, GatheringDevice, RevocableDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::clock::{FixedClock, SystemClock};
-use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding, Timestamp};
+use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Condition, Finding, Timestamp};
 
 use crate::counting::Counting;
 use crate::devices::{DeviceRole, Devices};
 use crate::driver::{self, Driver, MountRequest, Purpose};
+use crate::host_file::explain_in_use;
 use crate::options::{MountOption, Recovery, WriteOptions};
 use crate::volume::VolumeParts;
 use crate::{Cause, Error, Image, ImageSet, ImageSpec, Probe, Result, Volume};
@@ -226,7 +227,9 @@ impl MountOptions {
     /// Looks at the image with its devices, and at its partitions if it has any.
     pub fn probe(&self, images: impl Into<ImageSet>) -> Result<Probe> {
         let images = images.into();
-        images.first().probe_with(&self.devices(&images)?)
+        images
+            .first()
+            .probe_with(&self.all_images(&images)?.devices())
     }
 
     /// Reads all metadata of the filesystem that an image holds, and reports what breaks a
@@ -331,6 +334,16 @@ impl MountOptions {
     /// The devices of the filesystem on `images`, with those that are named here, which are opened and
     /// locked.
     pub(crate) fn devices(&self, images: &ImageSet) -> Result<Devices> {
+        let all = self.all_images(images)?;
+        for (role, image) in all.iter().skip(images.len()) {
+            if role == DeviceRole::Data {
+                self.refuse_stranger(image, images.first())?;
+            }
+        }
+        Ok(all.devices())
+    }
+
+    fn all_images(&self, images: &ImageSet) -> Result<ImageSet> {
         let mut all = images.clone();
         for (role, path) in &self.devices {
             let spec = ImageSpec::parse(path).map_err(|error| Error {
@@ -341,9 +354,39 @@ impl MountOptions {
             if spec.path.is_some() {
                 return Err(Error::new(&Image::name_of(path), Cause::NotADevice));
             }
-            all = all.with(*role, Image::open_spec(&spec, self.access)?);
+            let image = Image::open_spec(&spec, self.access)
+                .map_err(|error| explain_in_use(error, &spec, &all.devices().host_files()))?;
+            all = all.with(*role, image);
         }
-        Ok(all.devices())
+        Ok(all)
+    }
+
+    /// Refuses a further device that is none of a filesystem as `first` is of, under its own name.
+    fn refuse_stranger(&self, image: &Image, first: &Image) -> Result<()> {
+        let driver = self.driver(first).ok();
+        let Some(driver) = driver.filter(|driver| driver.pool().is_some()) else {
+            return Ok(());
+        };
+        let format = image.format()?;
+        let Err(error) = driver.identify(&Devices::single(image)) else {
+            return Ok(());
+        };
+        let is_of_superblock = matches!(
+            &error,
+            platter_vfs::Error::Corrupt(corruption) if corruption.structure == "superblock"
+        );
+        if !is_of_superblock || driver.superblock_copy(&**image.device(), None).is_some() {
+            return Ok(());
+        }
+        match format {
+            Some(format) if format == driver.format() => Err(Error::new(image.name(), error)),
+            Some(format) => {
+                let text = format!("holds {format}, and is no device of a {}", driver.format());
+                let refused = Condition::InvalidArgument.because(text);
+                Err(Error::new(image.name(), refused))
+            }
+            None => Err(image.not_a_filesystem(None)),
+        }
     }
 
     pub(crate) fn request(

@@ -6,6 +6,7 @@ use platter_block::{Access, BlockDevice};
 use platter_vfs::CheckSink;
 
 use crate::driver::{Driver, MountRequest, Pool, unsupported};
+use crate::host_file::{HostFileId, explain_in_use};
 use crate::{Cause, Error, Image, ImageSet, ImageSpec, MountOptions, Result};
 
 pub use crate::driver::{Balance, Moved, Moving, Scrubbed};
@@ -59,7 +60,7 @@ pub fn add_device(
     is_forced: bool,
 ) -> Result<u64> {
     let (image, pool, request) = open(&options.clone().read_write(), spec)?;
-    let added = target(added, is_forced)?;
+    let added = target(added, is_forced, &request.devices.host_files())?;
     let device = pool.add_device(request, added.device());
     device.map_err(|error| Error::new(image.name(), error))
 }
@@ -92,7 +93,7 @@ pub fn replace_device(
     sink: &mut dyn CheckSink,
 ) -> Result<Scrubbed> {
     let (image, pool, request) = open(&options.clone().read_write(), spec)?;
-    let new = target(new, is_forced)?;
+    let new = target(new, is_forced, &request.devices.host_files())?;
     let replaced = pool.replace_device(request, device, new.device(), sink);
     replaced.map_err(|error| Error::new(image.name(), error))
 }
@@ -119,12 +120,13 @@ pub fn resize_device(
 /// # Errors
 /// `Occupied` where something that is known is on it, unless `is_forced`.
 pub fn open_new(spec: &ImageSpec, is_forced: bool) -> Result<Arc<dyn BlockDevice>> {
-    Ok(Arc::clone(target(spec, is_forced)?.device()))
+    Ok(Arc::clone(target(spec, is_forced, &[])?.device()))
 }
 
-/// A device that becomes one of a filesystem.
-fn target(spec: &ImageSpec, is_forced: bool) -> Result<Image> {
-    let image = Image::open_spec(spec, Access::Write)?;
+/// A device that becomes one of a filesystem, whose devices are open.
+fn target(spec: &ImageSpec, is_forced: bool, open: &[HostFileId]) -> Result<Image> {
+    let image = Image::open_spec(spec, Access::Write);
+    let image = image.map_err(|error| explain_in_use(error, spec, open))?;
     if is_forced {
         return Ok(image);
     }

@@ -34,7 +34,7 @@ pub(crate) fn add_device(
     let total_bytes = len_bytes - len_bytes % u64::from(sector);
     if total_bytes < DEVICE_BYTES_MIN {
         return Err(unsupported(
-            format!("a device of {len_bytes} bytes"),
+            format!("{}, a device of {len_bytes} bytes,", device.name()),
             Some("it is too short"),
         ));
     }

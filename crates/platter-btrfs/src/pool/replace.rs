@@ -44,7 +44,10 @@ pub(crate) fn replace_device(
     };
     if target.geometry().len_bytes < total_bytes {
         return Err(unsupported(
-            format!("a device shorter than {total_bytes} bytes"),
+            format!(
+                "{}, a device shorter than {total_bytes} bytes,",
+                target.name()
+            ),
             Some("the one that it replaces is longer"),
         ));
     }

@@ -146,7 +146,10 @@ impl PoolRequest {
         let total_bytes = old.total_bytes.unwrap_or_default();
         if target.geometry().len_bytes < total_bytes {
             return Err(unsupported(
-                format!("a device shorter than {total_bytes} bytes"),
+                format!(
+                    "{}, a device shorter than {total_bytes} bytes,",
+                    target.name()
+                ),
                 Some("the one that it replaces is longer"),
             ));
         }

@@ -114,3 +114,62 @@ fn lengths_beyond_a_device_are_refused_with_its_length() {
     assert_eq!(refused, expected);
     assert!(!workshop.path("new.img").exists());
 }
+
+#[test]
+fn bad_further_devices_are_named() {
+    let workshop = Workshop::new();
+    workshop.pool(2, "raid1");
+    workshop.sparse("zeros.img", 256);
+    workshop.sparse("short.img", 8);
+    for (device, message) in [
+        (
+            "zeros.img",
+            "zeros.img: no filesystem and no partition table was recognised",
+        ),
+        (
+            "disk.img",
+            "disk.img: holds ext, and is no device of a btrfs",
+        ),
+    ] {
+        for command in ["check", "scrub", "ls"] {
+            let refused = workshop.complaint(&[command, "1.img", "--device", device]);
+            assert_eq!(refused, message, "{command}");
+        }
+    }
+    // One that has lost its superblocks but for the magic.
+    for at in [64 << 10, 64 << 20] {
+        corrupt(&workshop.path("2.img"), at, &[7; 32]);
+    }
+    let refused = workshop.complaint(&["check", "1.img", "--device", "2.img"]);
+    assert_eq!(
+        refused,
+        "2.img: superblock at byte 65536: checksum mismatch"
+    );
+    workshop.pool(2, "raid1");
+    for action in [&["add", "1.img"][..], &["replace", "1.img", "2"]] {
+        let arguments = [&["device"][..], action, &["short.img"], &TWO].concat();
+        let refused = workshop.complaint(&arguments);
+        assert!(refused.contains(": short.img, a device "), "{refused}");
+    }
+}
+
+#[test]
+fn images_that_are_given_twice_are_named() {
+    let workshop = Workshop::new();
+    workshop.pool(2, "raid1");
+    let make = [
+        "mkfs", "btrfs", "new.img", "--size", "300M", "--device", "new.img",
+    ];
+    assert_eq!(workshop.complaint(&make), "new.img: is given twice");
+    assert!(!workshop.path("new.img").exists());
+    let twice = "2.img: is given twice";
+    for command in [
+        &["device", "add", "1.img", "2.img"][..],
+        &["device", "replace", "1.img", "1", "2.img"],
+        &["scrub", "1.img", "--device", "2.img"],
+    ] {
+        assert_eq!(workshop.complaint(&[command, &TWO].concat()), twice);
+    }
+    let itself = ["device", "add", "1.img", "1.img", "--device", "2.img"];
+    assert_eq!(workshop.complaint(&itself), "1.img: is given twice");
+}

@@ -295,7 +295,7 @@ impl FormatOptions {
         let device = Arc::clone(image.device());
         let view = PartitionView::new(image.name(), device, 0..size_bytes)
             .map_err(|error| Error::new(image.name(), error))?;
-        Ok(Image::new(Arc::clone(image.name()), Arc::new(view)))
+        Ok(image.on(Arc::new(view)))
     }
 
     fn try_size(&self, draft: &Draft, size_bytes: u64) -> Result<()> {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{FormatOptions, Size};
 use crate::driver::OnDevice;
+use crate::host_file::explain_in_use;
 use crate::populate::host_error;
 use crate::{Error, Image, ImageSet, ImageSpec, Result};
 
@@ -30,7 +31,10 @@ pub(super) fn make_on_several(options: &FormatOptions, spec: &ImageSpec) -> Resu
     let mut new_files = NewFiles::default();
     let mut images = ImageSet::new(open_target(options, spec, &mut new_files)?);
     for (role, spec) in &options.others {
-        images = images.with(*role, open_target(options, spec, &mut new_files)?);
+        let image = open_target(options, spec, &mut new_files);
+        let image =
+            image.map_err(|error| explain_in_use(error, spec, &images.devices().host_files()))?;
+        images = images.with(*role, image);
     }
     let targets = images.devices();
     let checked = options
