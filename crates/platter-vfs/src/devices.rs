@@ -15,7 +15,7 @@ pub type Moving<'m> = &'m mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 /// What a command that moves chunks came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moved {
-    /// Chunks that were looked at.
+    /// Chunks that were looked at, or were to be.
     pub considered: u64,
     /// Chunks that were moved.
     pub moved: u64,

@@ -76,6 +76,7 @@ fn move_chunks(
         };
         if moving(moved.moved, total).is_break() {
             moved.is_cancelled = true;
+            moved.considered = total.max(map.iter().count() as u64);
             return Ok(moved);
         }
         let (start, types) = (chunk.start, types_of(chunk));

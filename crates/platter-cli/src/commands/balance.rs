@@ -16,6 +16,7 @@ use signal_hook::consts::SIGINT;
 use super::editing::refuse_reading_options;
 use super::mounted::{self, is_mount};
 use super::operands::parse_image;
+use super::scrub::report_interrupted;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
 use crate::output::error::misuse;
@@ -141,5 +142,8 @@ pub(super) fn report_moved(image: &[u8], moved: &Moved) -> anyhow::Result<u8> {
         writeln!(console.out, "{text}")?;
     }
     console.finish()?;
+    if moved.is_cancelled {
+        report_interrupted(image, "what was moved stays so");
+    }
     Ok(u8::from(moved.is_cancelled))
 }

@@ -90,6 +90,9 @@ pub(super) fn report_scrubbed(image: &[u8], scrubbed: &Scrubbed) -> anyhow::Resu
     console.finish()?;
     let left = if scrubbed.repairs {
         scrubbed.uncorrectable
+    if scrubbed.is_cancelled {
+        report_interrupted(image, "not everything was read");
+    }
     } else {
         scrubbed.errors
     };
@@ -102,6 +105,13 @@ pub(super) fn report_scrubbed(image: &[u8], scrubbed: &Scrubbed) -> anyhow::Resu
 
 /// Writes errors as they are found.
 pub(super) struct Listener<'a> {
+/// Writes to people that a command was ended by an interrupt, and what that means: programs have it in the object.
+pub(super) fn report_interrupted(image: &[u8], meaning: &str) {
+    if !console::is_json() {
+        console::complain(format_args!("{}: interrupted; {meaning}", Escaped(image)));
+    }
+}
+
     /// The name of the image; `None` to write none.
     name: Option<&'a [u8]>,
     interrupted: &'a AtomicBool,

@@ -1,5 +1,7 @@
 //! Devices of btrfs pools: what commands on them do, and what they say of what is wrong.
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::mount::Mounted;
 use super::*;
 
@@ -172,4 +174,55 @@ fn images_that_are_given_twice_are_named() {
     }
     let itself = ["device", "add", "1.img", "1.img", "--device", "2.img"];
     assert_eq!(workshop.complaint(&itself), "1.img: is given twice");
+}
+
+/// What a command does that gets an interrupt as soon as it catches it. It is run again where it was faster.
+fn interrupted(workshop: &Workshop, arguments: &[&str]) -> Ran {
+    for _ in 0..50 {
+        let mut command = workshop.command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let status = format!("/proc/{}/status", child.id());
+        let catches = || {
+            let status = fs::read_to_string(&status).unwrap_or_default();
+            let mut lines = status.lines();
+            let mask = lines.find_map(|line| line.strip_prefix("SigCgt:"));
+            let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            mask.is_none_or(|mask| mask & (1 << (Signal::INT.as_raw() - 1)) != 0)
+        };
+        while !catches() {
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let ran = Ran::of(&child.wait_with_output().unwrap());
+        if ran.status == 1 {
+            return ran;
+        }
+    }
+    panic!("{arguments:?} is faster than its interrupt");
+}
+
+#[test]
+fn interrupted_commands_say_so() {
+    let workshop = Workshop::new();
+    fs::write(workshop.path("source/large"), vec![7; 32 << 20]).unwrap();
+    workshop.pool(1, "single");
+    for (command, meaning) in [
+        (&["balance", "1.img"][..], "what was moved stays so"),
+        (&["scrub", "1.img"], "not everything was read"),
+    ] {
+        let ran = interrupted(&workshop, command);
+        let expected = format!("platter: 1.img: interrupted; {meaning}\n");
+        assert_eq!(ran.err, expected, "{}", ran.out);
+        if command[0] == "balance" {
+            let (_, all) = ran.out.split_once(" out of ").unwrap();
+            let (all, _) = all.split_once(' ').unwrap();
+            // Chunks of data, of metadata, and of the chunk tree.
+            assert!(all.parse::<u32>().unwrap() >= 3, "{}", ran.out);
+        }
+        let ran = interrupted(&workshop, &[command, &["--json"]].concat());
+        assert_eq!(ran.err, "");
+        let document: Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(document["cancelled"], true);
+    }
 }
