@@ -14,9 +14,11 @@ use platter_vfs::{CheckProgress, CheckSink, Condition, Error, Result};
 
 use super::{check_device, unsupported};
 use crate::chunk::{Member, MirrorDevice, Placement};
+use crate::context::ListedExtent;
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::ondisk::{DeviceAddr, DeviceId, LogicalAddr, Superblock};
+use crate::scrub::ScrubCounts;
 use crate::txn::held::HeldGroup;
 use crate::txn::{WriteContext, devices, restripe, superblocks};
 
@@ -68,7 +70,8 @@ pub(crate) fn replace_device(
         target,
         mirror: &mirror,
     };
-    let copied = copy_all(fs, device, &*source, &**target, sink);
+    let mut counts = ScrubCounts::default();
+    let copied = copy_all(fs, device, (&*source, &**target), &mut counts, sink);
     let is_cancelled = match copied {
         Ok(true) => replacement.finish().map(|()| false)?,
         Ok(false) => replacement.give_up().map(|()| true)?,
@@ -78,11 +81,7 @@ pub(crate) fn replace_device(
             return Err(error);
         }
     };
-    Ok(Scrubbed {
-        is_cancelled,
-        repairs: true,
-        ..Scrubbed::default()
-    })
+    Ok(counts.scrubbed(is_cancelled, true))
 }
 
 /// Whether a device is one of the filesystem, be it under another name.
@@ -123,8 +122,8 @@ fn use_device(fs: &WriteContext, id: DeviceId, device: Arc<dyn BlockDevice>) {
 fn copy_all(
     fs: &WriteContext,
     device: DeviceId,
-    source: &dyn BlockDevice,
-    target: &dyn BlockDevice,
+    (source, target): (&dyn BlockDevice, &dyn BlockDevice),
+    counts: &mut ScrubCounts,
     sink: &mut dyn CheckSink,
 ) -> Result<bool> {
     // What is allocated from now on is written to both.
@@ -138,14 +137,35 @@ fn copy_all(
         let Some(_held) = HeldGroup::hold(fs, chunk.start)? else {
             continue;
         };
+        count_extents(fs, chunk, counts)?;
         if chunk.profile.parity() > 0 {
-            copy_stripes(fs, source, target, (chunk, device))?;
+            copy_stripes(fs, source, target, (chunk, device), counts)?;
         } else {
             let write = |at, bytes: &[u8]| write_stripes(target, chunk, device, at, bytes);
             restripe::copy_chunk(fs, chunk, &write)?;
         }
     }
     Ok(true)
+}
+
+/// Counts what a chunk has, whose group is held.
+fn count_extents(fs: &WriteContext, chunk: &ChunkItem, counts: &mut ScrubCounts) -> Result<()> {
+    let mut left = chunk.start.0..chunk.start.0.saturating_add(chunk.len_bytes);
+    loop {
+        let extents = ListedExtent::next_of(fs.context(), &mut left)?;
+        if extents.is_empty() {
+            return Ok(());
+        }
+        for extent in extents {
+            let (extents, bytes) = if extent.is_tree_block {
+                (&mut counts.tree_extents, &mut counts.tree_bytes)
+            } else {
+                (&mut counts.data_extents, &mut counts.data_bytes)
+            };
+            *extents += 1;
+            *bytes = bytes.saturating_add(extent.len_bytes);
+        }
+    }
 }
 
 /// Writes what stripes of a chunk have on a device, and no others.
@@ -184,6 +204,7 @@ fn copy_stripes(
     source: &dyn BlockDevice,
     target: &dyn BlockDevice,
     (chunk, device): (&ChunkItem, DeviceId),
+    counts: &mut ScrubCounts,
 ) -> Result<()> {
     let mut bytes = vec![0; COPY_BYTES];
     let stripes = chunk.stripes.iter().enumerate();
@@ -197,7 +218,8 @@ fn copy_stripes(
             if source.read_at(at, piece).is_ok() {
                 restripe::while_thawed(fs, || Ok(target.write_at(at, piece)?))?;
             } else {
-                copy_units(fs, source, target, (chunk, index), at - start, piece)?;
+                let place = (chunk, index, at - start);
+                copy_units(fs, (source, target), place, piece, counts)?;
             }
             at = at.saturating_add(len as u64);
         }
@@ -209,11 +231,10 @@ fn copy_stripes(
 /// be read are reconstructed.
 fn copy_units(
     fs: &WriteContext,
-    source: &dyn BlockDevice,
-    target: &dyn BlockDevice,
-    (chunk, stripe): (&ChunkItem, usize),
-    offset: u64,
+    (source, target): (&dyn BlockDevice, &dyn BlockDevice),
+    (chunk, stripe, offset): (&ChunkItem, usize, u64),
     bytes: &mut [u8],
+    counts: &mut ScrubCounts,
 ) -> Result<()> {
     let superblock = &fs.context().superblock;
     let unit_bytes = if chunk.flags.contains(BlockGroupFlags::DATA) {
@@ -234,6 +255,8 @@ fn copy_units(
             let Some(restored) = &restored else {
                 continue;
             };
+            counts.read_errors += 1;
+            counts.corrected_errors += 1;
             &restored[..]
         };
         restripe::while_thawed(fs, || Ok(target.write_at(at, bytes)?))?;

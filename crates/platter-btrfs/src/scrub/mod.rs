@@ -60,6 +60,18 @@ impl ScrubCounts {
         }
     }
 
+    /// Under the names of `btrfs scrub status -R`.
+    pub(crate) fn scrubbed(&self, is_cancelled: bool, repairs: bool) -> Scrubbed {
+        let counters = self.named().map(|(name, count)| (name.into(), count));
+        Scrubbed {
+            is_cancelled,
+            repairs,
+            errors: self.errors(),
+            uncorrectable: self.uncorrectable_errors,
+            counters: counters.to_vec(),
+        }
+    }
+
     /// All errors.
     #[must_use]
     pub fn errors(&self) -> u64 {
@@ -99,16 +111,7 @@ pub(crate) struct ScrubReport {
 impl ScrubReport {
     /// What it came to, under the names of `btrfs scrub status -R`.
     pub(crate) fn named(&self, repairs: bool) -> Scrubbed {
-        Scrubbed {
-            errors: self.counts.errors(),
-            uncorrectable: self.counts.uncorrectable_errors,
-            counters: self
-                .counts
-                .named()
-                .map(|(name, count)| (name.into(), count))
-                .to_vec(),
-            ..Scrubbed::from((&self.report, repairs))
-        }
+        self.counts.scrubbed(self.report.cancelled, repairs)
     }
 }
 

@@ -117,9 +117,6 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
     let is_stale = scrubber.stale.contains(&member.id);
     let is_whole = !is_stale || scrubber.is_whole();
     for (copy, at) in bad {
-        scrubber.counts.super_errors += 1;
-        let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
-        scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
         let own = own.as_ref().filter(|_| is_whole);
         let is_corrected = own.is_some_and(|(found, disk)| {
             let superblock = Superblock {
@@ -129,7 +126,15 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
             let disk = superblock.encode(disk, at);
             !scrubber.repairs || device.write_at(at, disk.as_bytes()).is_ok()
         });
+        // A new device has none of the last commit until now.
+        let mut target = scrubber.distrusted.not_copied.iter();
+        if is_corrected && target.any(|(target, _)| *target == member.id) {
+            continue;
+        }
+        scrubber.counts.super_errors += 1;
         scrubber.counts.add_outcome(is_corrected);
+        let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
+        scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
     }
     Ok(())
 }

@@ -216,6 +216,8 @@ fn repair_unit(scrubber: &mut Scrubber<'_>, unit: &Unit<'_>) -> Flow<u64> {
         let doubt = doubt(scrubber, direct.device, direct.place, unit.len_bytes);
         match (verdict, doubt) {
             (None, _) => bad.push((*direct, Fault::Unreadable)),
+            // It is as the new device was.
+            (Some(Some(false)), Some(Fault::NotCopied)) => bad.push((*direct, Fault::NotCopied)),
             (Some(Some(false)), _) => bad.push((*direct, Fault::Wrong)),
             // With parity there is no other copy that is as good, and the parity is of what is here.
             (Some(None), Some(Fault::Distrusted)) if scrubber.row.is_some() => {

@@ -226,3 +226,43 @@ fn interrupted_commands_say_so() {
         assert_eq!(document["cancelled"], true);
     }
 }
+
+#[test]
+fn replaced_devices_have_counts_and_no_errors() {
+    let workshop = Workshop::new();
+    workshop.pool(2, "raid1");
+    workshop.sparse("new.img", 256);
+    fs::rename(workshop.path("2.img"), workshop.path("lost.img")).unwrap();
+    let replace = [
+        "device", "replace", "1.img", "2", "new.img", "--option", "degraded",
+    ];
+    let counts = workshop.document("scrub", &[&replace[..], &["--json"]].concat());
+    assert!(counts["tree_extents_scrubbed"].as_u64().unwrap() > 0);
+    for (name, count) in counts.as_object().unwrap() {
+        assert!(!name.ends_with("_errors") || count == 0, "{counts}");
+    }
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "1.img", "mnt", "--device", "new.img"]);
+    let mounted = Mounted(&workshop);
+    workshop.sparse("other.img", 256);
+    let replace = ["device", "replace", "mnt", "1", "other.img"];
+    let again = workshop.document("scrub", &[&replace[..], &["--json"]].concat());
+    for (name, count) in again.as_object().unwrap() {
+        let is_error = name.ends_with("_errors");
+        assert!(!is_error || count == 0, "{again}");
+        if name.starts_with("tree_") {
+            assert!(count.as_u64().unwrap() > 0, "{again}");
+        }
+    }
+    assert_eq!(
+        again.as_object().unwrap().len(),
+        counts.as_object().unwrap().len()
+    );
+    workshop.sparse("third.img", 256);
+    let printed = workshop.read(&["device", "replace", "mnt", "2", "third.img"]);
+    assert_eq!(printed.lines().count(), 12, "{printed}");
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    let clean = workshop.run(&["scrub", "other.img", "--device", "third.img"]);
+    assert_eq!(clean.status, 0, "{}", clean.out);
+}
