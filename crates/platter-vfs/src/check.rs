@@ -42,6 +42,8 @@ pub struct Finding {
     pub corruption: Corruption,
     /// A path that leads there, from the root and with a leading slash, where one is known.
     pub path: Option<Vec<u8>>,
+    /// How many bytes from the place on it is about, where it is about bytes; else 0.
+    pub len_bytes: u64,
 }
 
 impl Finding {
@@ -52,6 +54,7 @@ impl Finding {
             severity: Severity::Error,
             corruption,
             path: None,
+            len_bytes: 0,
         }
     }
 
@@ -62,6 +65,7 @@ impl Finding {
             severity: Severity::Notice,
             corruption,
             path: None,
+            len_bytes: 0,
         }
     }
 
@@ -72,6 +76,7 @@ impl Finding {
             severity: Severity::Unreadable,
             corruption: Corruption::new(structure, locus, format!("cannot be read: {error}")),
             path: None,
+            len_bytes: 0,
         }
     }
 
@@ -88,6 +93,13 @@ impl Finding {
                 Self::error(Corruption::new(structure, locus, error.to_string()))
             }
         }
+    }
+
+    /// The same finding, about so many bytes.
+    #[must_use]
+    pub fn of_length(mut self, len_bytes: u64) -> Self {
+        self.len_bytes = len_bytes;
+        self
     }
 
     /// The same finding, reached by `path`.

@@ -17,6 +17,7 @@ pub mod inode;
 pub mod ranges;
 pub mod description;
 pub mod check;
+mod finding_ranges;
 pub mod devices;
 pub mod subvolumes;
 pub mod quotas;
@@ -54,6 +55,7 @@ pub use description::{Counters, Description, Detail, DetailValue, Feature, Featu
 pub use devices::Devices;
 pub use error::{Condition, Error, Refused, Result, Unsupported};
 pub use filesystem::{Filesystem, Trim, Tune};
+pub use finding_ranges::FindingRanges;
 pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
     Place, RenameMode, SeekTarget, WriteTo, XattrMode,

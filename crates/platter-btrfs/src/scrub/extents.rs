@@ -134,7 +134,7 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
         let is_corrected = is_rewritten || !scrubber.repairs;
         scrubber.counts.add_outcome(is_corrected);
         let locus = Locus::block(row.at.0).on_member(device.0);
-        scrubber.found("parity", locus, "is not that of the data")?;
+        scrubber.found("parity", locus, 0, "is not that of the data")?;
     }
     for Uncompared { data, is_doubted } in uncompared {
         scrubber.counts.read_errors += 1;
@@ -143,7 +143,7 @@ pub(super) fn finish_row(scrubber: &mut Scrubber<'_>) -> Flow {
         let locus = data.data.map_or(Locus::UNKNOWN, |at| Locus::block(at.0));
         let locus = locus.on_member(data.device.0).at_offset(data.place.0);
         let text = "cannot be read, and parity cannot be compared with it";
-        scrubber.found("data", locus, text)?;
+        scrubber.found("data", locus, 0, text)?;
     }
     Ok(())
 }

@@ -263,9 +263,16 @@ impl Scrubber<'_> {
         self.context.blocks.store()
     }
 
-    /// Reports an error.
-    fn found(&mut self, structure: &'static str, locus: Locus, text: &'static str) -> Flow {
+    /// Reports an error of so many bytes, or of something else if that is 0.
+    fn found(
+        &mut self,
+        structure: &'static str,
+        locus: Locus,
+        len_bytes: u64,
+        text: &'static str,
+    ) -> Flow {
         let finding = Finding::error(Corruption::new(structure, locus, text));
+        let finding = finding.of_length(len_bytes);
         if self.report.finding(finding).is_err() {
             return Err(Ended::Cancelled);
         }

@@ -52,7 +52,7 @@ pub(super) fn scrub_mounted(scrubber: &mut Scrubber<'_>, fs: &WriteContext) -> F
         for (copy, at) in bad {
             scrubber.counts.super_errors += 1;
             let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
-            scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
+            scrubber.found("superblock", locus.at_offset(at), 0, NOT_LAST)?;
             let is_corrected = good.as_ref().is_some_and(|(good, disk)| {
                 // The first one alone leads to a log, and another one of them does not say to which.
                 let is_first = at == SUPERBLOCK_OFFSETS[0];
@@ -134,7 +134,7 @@ fn scrub_member(scrubber: &mut Scrubber<'_>, member: &Member) -> Flow {
         scrubber.counts.super_errors += 1;
         scrubber.counts.add_outcome(is_corrected);
         let locus = Locus::UNKNOWN.on_member(member.id.0).of_copy(copy);
-        scrubber.found("superblock", locus.at_offset(at), NOT_LAST)?;
+        scrubber.found("superblock", locus.at_offset(at), 0, NOT_LAST)?;
     }
     Ok(())
 }

@@ -303,5 +303,5 @@ fn report_fault(
         .of_copy(direct.copy)
         .on_member(direct.device.0)
         .at_offset(direct.place.0);
-    scrubber.found(structure, locus, text)
+    scrubber.found(structure, locus, unit.len_bytes, text)
 }

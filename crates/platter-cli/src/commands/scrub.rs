@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use platter::Escaped;
 use platter::escape::unescape;
 use platter::pool::Scrubbed;
-use platter::vfs::{CheckProgress, CheckSink, Finding};
+use platter::vfs::{CheckProgress, CheckSink, Corruption, Finding, FindingRanges};
 use platter_fuse::DevicesCommand;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGINT;
@@ -25,6 +25,8 @@ use crate::output::progress::Progress;
 
 /// What `btrfs scrub start -B` answers where errors are left.
 const STATUS_ERRORS: u8 = 3;
+/// Lines about what is bad; of the rest, how much it is.
+const LINES_MAX: u64 = 1000;
 /// Cancelled.
 const STATUS_CANCELLED: u8 = 1;
 
@@ -88,11 +90,11 @@ pub(super) fn report_scrubbed(image: &[u8], scrubbed: &Scrubbed) -> anyhow::Resu
         }
     }
     console.finish()?;
-    let left = if scrubbed.repairs {
-        scrubbed.uncorrectable
     if scrubbed.is_cancelled {
         report_interrupted(image, "not everything was read");
     }
+    let left = if scrubbed.repairs {
+        scrubbed.uncorrectable
     } else {
         scrubbed.errors
     };
@@ -103,8 +105,6 @@ pub(super) fn report_scrubbed(image: &[u8], scrubbed: &Scrubbed) -> anyhow::Resu
     })
 }
 
-/// Writes errors as they are found.
-pub(super) struct Listener<'a> {
 /// Writes to people that a command was ended by an interrupt, and what that means: programs have it in the object.
 pub(super) fn report_interrupted(image: &[u8], meaning: &str) {
     if !console::is_json() {
@@ -112,10 +112,14 @@ pub(super) fn report_interrupted(image: &[u8], meaning: &str) {
     }
 }
 
+/// Writes errors as they are found.
+pub(super) struct Listener<'a> {
     /// The name of the image; `None` to write none.
     name: Option<&'a [u8]>,
     interrupted: &'a AtomicBool,
     progress: Progress,
+    ranges: FindingRanges,
+    lines: u64,
 }
 
 impl<'a> Listener<'a> {
@@ -125,24 +129,48 @@ impl<'a> Listener<'a> {
             name: None,
             interrupted,
             progress: Progress::new(true),
+            ranges: FindingRanges::default(),
+            lines: 0,
         }
     }
 
-    /// Ends the line of the progress.
-    pub(super) fn finish(self) {
+    /// Writes what is left, and ends the line of the progress.
+    pub(super) fn finish(mut self) {
+        while let Some(range) = self.ranges.next_left() {
+            self.write(&range);
+        }
+        if let Some(name) = self.name
+            && self.lines > LINES_MAX
+        {
+            let (name, more) = (Escaped(name), self.lines - LINES_MAX);
+            let line = format_args!("{name}: and in {more} more places");
+            self.progress.suspend(|| console::complain(line));
+        }
         self.progress.finish();
+    }
+
+    fn write(&mut self, found: &Corruption) {
+        let Some(name) = self.name else {
+            return;
+        };
+        self.lines += 1;
+        if self.lines > LINES_MAX {
+            return;
+        }
+        let text = found.to_string();
+        let (name, text) = (Escaped(name), Escaped(text.as_bytes()));
+        self.progress
+            .suspend(|| console::complain(format_args!("{name}: {text}")));
     }
 }
 
 impl CheckSink for Listener<'_> {
     fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        let Some(name) = self.name else {
-            return ControlFlow::Continue(());
-        };
-        let text = finding.corruption.to_string();
-        let (name, text) = (Escaped(name), Escaped(text.as_bytes()));
-        self.progress
-            .suspend(|| console::complain(format_args!("{name}: {text}")));
+        if self.name.is_some()
+            && let Some(range) = self.ranges.add(finding)
+        {
+            self.write(&range);
+        }
         ControlFlow::Continue(())
     }
 

@@ -266,3 +266,30 @@ fn replaced_devices_have_counts_and_no_errors() {
     let clean = workshop.run(&["scrub", "other.img", "--device", "third.img"]);
     assert_eq!(clean.status, 0, "{}", clean.out);
 }
+
+#[test]
+fn bad_ranges_are_one_line_each() {
+    let workshop = Workshop::new();
+    fs::write(workshop.path("source/large"), vec![7; 8 << 20]).unwrap();
+    workshop.pool(2, "raid1");
+    let image = fs::read(workshop.path("2.img")).unwrap();
+    let mut sectors = image.windows(4096).step_by(4096);
+    let at = sectors.position(|it| it == [7; 4096]).unwrap() as u64 * 4096;
+    corrupt(&workshop.path("2.img"), at, &vec![0; 1 << 20]);
+    corrupt(&workshop.path("2.img"), at + (2 << 20), &[0; 8192]);
+    let scrub = ["scrub", "-r", "1.img", "--device", "2.img"];
+    let ran = workshop.run(&scrub);
+    assert_eq!(ran.status, 3, "{}", ran.err);
+    assert!(ran.out.contains("csum_errors: 258\n"), "{}", ran.out);
+    let lines: Vec<_> = ran.err.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", ran.err);
+    assert!(lines[0].ends_with(": checksum verify failed (256 times in 1048576 bytes)"));
+    assert!(lines[1].ends_with(": checksum verify failed (2 times in 8192 bytes)"));
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "-o", "ro", "1.img", "mnt", "--device", "2.img"]);
+    let mounted = Mounted(&workshop);
+    let ran = workshop.run(&["scrub", "-r", "mnt"]);
+    assert_eq!(ran.err.lines().count(), 2, "{}", ran.err);
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+}

@@ -2,6 +2,7 @@
 //! it has come.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use platter_vfs::devices::{Balance, Moved, NewLength, Resized, Scrubbed};
 use platter_vfs::lock::{Mutex, rank};
 use platter_vfs::{
     BlockDevice, CheckProgress, CheckSink, Condition, Devices, Error, Filesystem, Finding,
+    FindingRanges,
 };
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
@@ -233,11 +235,10 @@ impl Request {
         let moving = &mut |done, total| job.update(done, total);
         Ok(match self.action {
             DeviceAction::Scrub => {
-                let sink = &mut Listener {
-                    job,
-                    is_silent: false,
-                };
-                Outcome::Scrubbed(devices.scrub(has(REPAIRS), sink)?)
+                let mut sink = Listener::new(job, false);
+                let scrubbed = devices.scrub(has(REPAIRS), &mut sink);
+                sink.finish();
+                Outcome::Scrubbed(scrubbed?)
             }
             DeviceAction::Balance => {
                 let invalid = |_| Error::from(Condition::InvalidArgument);
@@ -258,11 +259,8 @@ impl Request {
             DeviceAction::Remove => Outcome::Moved(devices.remove_device(device, moving)?),
             DeviceAction::Replace => {
                 let target = self.open()?;
-                let sink = &mut Listener {
-                    job,
-                    is_silent: true,
-                };
-                Outcome::Scrubbed(devices.replace_device(device, &target, sink)?)
+                let mut sink = Listener::new(job, true);
+                Outcome::Scrubbed(devices.replace_device(device, &target, &mut sink)?)
             }
             DeviceAction::Resize => {
                 let device = has(HAS_DEVICE).then_some(device);
@@ -314,13 +312,48 @@ struct Listener<'j> {
     job: &'j Job,
     /// What is found is to be expected.
     is_silent: bool,
+    ranges: FindingRanges,
+    /// Lines that there was no space for.
+    left_out: u64,
+}
+
+impl<'j> Listener<'j> {
+    fn new(job: &'j Job, is_silent: bool) -> Self {
+        Self {
+            job,
+            is_silent,
+            ranges: FindingRanges::default(),
+            left_out: 0,
+        }
+    }
+
+    fn add(&mut self, line: impl fmt::Display) {
+        let mut state = self.job.state.lock();
+        if state.found.len() < FOUND_MAX {
+            state.found.push_back(line.to_string());
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Adds what is left.
+    fn finish(mut self) {
+        while let Some(range) = self.ranges.next_left() {
+            self.add(range);
+        }
+        if self.left_out > 0 {
+            let line = format!("and in {} more places", self.left_out);
+            self.job.state.lock().found.push_back(line);
+        }
+    }
 }
 
 impl CheckSink for Listener<'_> {
     fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        let mut state = self.job.state.lock();
-        if !self.is_silent && state.found.len() < FOUND_MAX {
-            state.found.push_back(finding.corruption.to_string());
+        if !self.is_silent
+            && let Some(range) = self.ranges.add(finding)
+        {
+            self.add(range);
         }
         ControlFlow::Continue(())
     }
