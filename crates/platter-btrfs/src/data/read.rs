@@ -14,6 +14,8 @@ use super::helpers::Helpers;
 use crate::context::FsContext;
 use crate::ondisk::{LogicalAddr, TreeId};
 
+/// Bad sectors whose addresses are kept.
+const MISMATCHES_MAX: usize = 1 << 16;
 /// How much is verified by one thread at a time: whole sectors of any size.
 const PART_BYTES: usize = 128 << 10;
 
@@ -35,6 +37,8 @@ pub struct DataReader {
     other_copies: AtomicU64,
     /// Sectors of which no copy matches.
     mismatches: AtomicU64,
+    /// Their addresses, as many as are kept: a file that is read ahead, or again, meets each several times.
+    mismatching: Mutex<BTreeSet<u64>>,
     helpers: Helpers,
 }
 
@@ -136,6 +140,18 @@ impl DataReader {
         Some(bad.into_inner())
     }
 
+    /// Counts a sector, once as long as it is remembered.
+    fn count_mismatch(&self, at: LogicalAddr) {
+        let mut known = self.mismatching.lock();
+        if known.contains(&at.0) {
+            return;
+        }
+        if known.len() < MISMATCHES_MAX {
+            known.insert(at.0);
+        }
+        self.mismatches.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Reads a sector from the first copy that is good.
     fn read_other_copy(
         &self,
@@ -159,7 +175,7 @@ impl DataReader {
                 Err(error) => failed = Some(error.into()),
             }
         }
-        self.mismatches.fetch_add(1, Ordering::Relaxed);
+        self.count_mismatch(at);
         // Bytes that match no checksum are not left in the buffer.
         sector.fill(0);
         Err(failed.unwrap_or_else(|| {

@@ -293,3 +293,27 @@ fn bad_ranges_are_one_line_each() {
     workshop.read(&["umount", "mnt"]);
     drop(mounted);
 }
+
+#[test]
+fn bad_sector_is_counted_once() {
+    let workshop = Workshop::new();
+    fs::write(workshop.path("source/large"), vec![7; 1 << 20]).unwrap();
+    workshop.pool(1, "single");
+    let image = fs::read(workshop.path("1.img")).unwrap();
+    let at = image
+        .windows(4096)
+        .step_by(4096)
+        .position(|it| it == [7; 4096]);
+    let at = at.unwrap() as u64 * 4096;
+    corrupt(&workshop.path("1.img"), at + 8192, b"bad");
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    workshop.read(&["mount", "-o", "ro", "1.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    for _ in 0..3 {
+        fs::read(workshop.path("mnt/large")).unwrap_err();
+    }
+    let info = workshop.document("info", &["--json", "info", "mnt"]);
+    assert_eq!(info[0]["filesystem"]["details"]["bad_sectors"], 1, "{info}");
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+}
