@@ -3,16 +3,19 @@
 use std::ffi::OsString;
 
 use anyhow::bail;
-use platter::Escaped;
-use platter::edit::{Existing, Target};
+use platter::copy::{CopyOptions, Preserve};
+use platter::edit::{CopyIn, CopySource, Existing, Missing, Owner, Removal, Symlinks, Target};
+use platter::{Condition, Edit, Escaped, FileKind};
 
 use super::editing::Targets;
 use crate::args::ImageOptions;
+use crate::interrupt;
 use crate::output::error::misuse;
 
 /// Rename files in an image, or move them to another directory of it
 ///
-/// What has the new name already is replaced, as rename(2) does it. All is moved, or nothing.
+/// What has the new name already is replaced, as rename(2) does it. Files that go to another subvolume are copied and
+/// removed. All is moved, or nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mv {
     /// The files, and last where they go, as IMAGE[@PARTITION]:PATH
@@ -59,10 +62,76 @@ impl Mv {
             if must_be_directory && !edit.is_directory(target) {
                 bail!("target '{}' is not a directory", Escaped(target));
             }
+            let mut across = Across::new();
             for source in sources {
-                edit.rename(source, target, meaning, existing)?;
+                match edit.rename(source, target, meaning, existing) {
+                    Err(error) if error.is(Condition::CrossDevice) => {
+                        across.move_file(edit, source, target, meaning)?;
+                    }
+                    renamed => renamed?,
+                }
             }
             Ok(())
         })
     }
+}
+
+/// Moves files to other subvolumes, which rename(2) does not: they are copied and removed.
+struct Across(CopyIn);
+
+impl Across {
+    fn new() -> Self {
+        let options = CopyOptions {
+            recursive: true,
+            preserve: Preserve::ALL,
+            no_clobber: false,
+        };
+        Self(CopyIn::new(options, Owner::default()).progress(interrupt::progress()))
+    }
+
+    /// Moves a file that rename(2) would move but for that. What it replaces is gone first, as directories are not merged.
+    fn move_file(
+        &mut self,
+        edit: &Edit,
+        source: &[u8],
+        target: &[u8],
+        meaning: Target,
+    ) -> platter::Result<()> {
+        let goal = match last_name(source) {
+            Some(name) if meaning == Target::Into && edit.is_directory(target) => {
+                [target, b"/", name].concat()
+            }
+            _ => target.to_vec(),
+        };
+        let file = edit.volume().open_no_follow(source)?;
+        let removal = if file.attr()?.kind == FileKind::Directory {
+            if let Ok(there) = edit.volume().open_no_follow(&goal)
+                && there.attr()?.kind != FileKind::Directory
+            {
+                let refused = platter::vfs::Error::from(Condition::NotDirectory);
+                return Err(platter::Error::at_path(
+                    edit.volume().name(),
+                    &goal,
+                    refused,
+                ));
+            }
+            Removal::EmptyDirectory
+        } else {
+            Removal::File
+        };
+        edit.remove(&goal, removal, Missing::PassOver)?;
+        let source_file = CopySource::Image(file);
+        let what = (&source_file, Symlinks::NoFollow);
+        self.0
+            .copy(edit, what, (&goal, Target::Name), &mut |_| ())?;
+        drop(source_file);
+        edit.remove(source, Removal::Tree, Missing::Refuse)
+    }
+}
+
+/// The last name of a path; `None` where that is none, as of the root.
+fn last_name(path: &[u8]) -> Option<&[u8]> {
+    let mut names = path.split(|&byte| byte == b'/');
+    let name = names.rfind(|name| !name.is_empty());
+    name.filter(|name| *name != b"." && *name != b"..")
 }

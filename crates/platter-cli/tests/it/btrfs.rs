@@ -366,3 +366,49 @@ fn features_that_are_not_read_are_refused_by_name() {
         }
     }
 }
+
+#[test]
+fn files_move_to_other_subvolumes() {
+    let workshop = Workshop::new();
+    workshop.btrfs(
+        "btrfs subvolume create sub\nmkdir -p dir/inner sub/full/x sub/empty\n\
+         head -c 300000 /dev/urandom > dir/file\nln dir/file dir/inner/link\n\
+         setfattr -n user.note -v text dir/inner\nchmod 2750 dir\nchown 7:9 dir/file\n\
+         touch -d 2001-02-03T04:05:06Z dir/file dir\nln -s file dir/symlink\n\
+         echo old > sub/old\necho new > new",
+    );
+    workshop.read(&["tar", "-o", "before.tar", "pool.img:/dir"]);
+    workshop.read(&["mv", "pool.img:/new", "pool.img:/sub/old"]);
+    assert_eq!(workshop.read(&["cat", "pool.img:/sub/old"]), "new\n");
+    for (target, message) in [
+        ("sub/full", "pool.img:/sub/full: directory not empty"),
+        ("sub/old", "pool.img:/sub/old: not a directory"),
+        (
+            "sub/none/x",
+            "pool.img:/sub/none/x: no such file or directory",
+        ),
+    ] {
+        let target = format!("pool.img:/{target}");
+        let before = fs::read(workshop.path("pool.img")).unwrap();
+        let refused = workshop.refused(&["mv", "-T", "pool.img:/dir", &target]);
+        assert_eq!(refused, format!("platter: {message}\n"));
+        assert!(fs::read(workshop.path("pool.img")).unwrap() == before);
+    }
+    workshop.read(&["mv", "-n", "pool.img:/dir/file", "pool.img:/sub/old"]);
+    workshop.read(&["mv", "-T", "pool.img:/dir", "pool.img:/sub/empty"]);
+    assert_eq!(workshop.read(&["ls", "pool.img:/"]), "sub\n");
+    workshop.read(&["tar", "-o", "after.tar", "pool.img:/sub/empty"]);
+    let read = |name| fs::read(workshop.path(name)).unwrap();
+    assert!(read("before.tar") == read("after.tar"));
+    // Into a directory, and several at once.
+    workshop.read(&["mkdir", "pool.img:/back"]);
+    let sources = [
+        "pool.img:/sub/empty/",
+        "pool.img:/sub/old",
+        "pool.img:/back",
+    ];
+    workshop.read(&[&["mv"][..], &sources].concat());
+    assert_eq!(workshop.read(&["ls", "pool.img:/back"]), "empty\nold\n");
+    assert_eq!(workshop.read(&["ls", "pool.img:/sub"]), "full\n");
+    workshop.assert_checked();
+}
