@@ -92,6 +92,16 @@ impl Control {
         self.subvolume(SubvolumeCommand::SetReceived, &mut received)
     }
 
+    /// Whether the subvolume whose root directory this is refuses changes.
+    ///
+    /// # Errors
+    /// `EINVAL` where it is that of none.
+    pub fn is_read_only(&self) -> io::Result<bool> {
+        let mut flags = 0_u64;
+        self.subvolume(SubvolumeCommand::GetFlags, &mut flags)?;
+        Ok(flags & SUBVOL_RDONLY != 0)
+    }
+
     /// The number of the subvolume whose root directory this is.
     ///
     /// # Errors

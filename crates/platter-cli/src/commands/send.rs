@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use platter::vfs::Condition;
 use platter::vfs::subvolumes::SendOptions;
+use platter::volume::NOT_READ_ONLY;
 use platter::{Escaped, ImageSpec, SendRequest};
-use platter_fuse::{Control, Refusal, SendFailure};
+use platter_fuse::{Control, SendFailure};
 use rustix::fs::fstat;
 
 use super::mounted::{self, are_in_mounts, is_in_mount};
@@ -88,6 +89,7 @@ impl Send {
     fn run_mounted(&self) -> anyhow::Result<()> {
         let dir = Path::new(&self.subvolume);
         let root = mounted::open(dir)?;
+        refuse_writable(dir, &root)?;
         let sources = self.clone_sources.iter();
         let parent = self.parent.as_ref();
         let options = SendOptions {
@@ -117,14 +119,7 @@ impl Send {
         match failure {
             SendFailure::Asking(error) => mounted::named(dir, &error).into(),
             SendFailure::Writing(error) => self.name_output(error),
-            SendFailure::Refused(Refusal { errno, message }) => {
-                let condition = Condition::of_errno(errno);
-                if condition.is_some_and(|it| it.to_string() == message) {
-                    return mounted::named(dir, &errno.into()).into();
-                }
-                let name = Escaped(self.subvolume.as_encoded_bytes());
-                anyhow::anyhow!("{name}: {}", Escaped(message.as_bytes()))
-            }
+            SendFailure::Refused(refusal) => mounted::of_server(dir, &refusal),
         }
     }
 
@@ -184,5 +179,16 @@ fn id_in_mount_of(root: &Control, operand: &OsStr) -> anyhow::Result<u64> {
         let operand = Escaped(operand.as_encoded_bytes());
         misuse!("{operand}: is not in the mount of the subvolume that is sent");
     }
+    refuse_writable(dir, &other)?;
     Ok(other.subvolume_id().map_err(named)?)
+}
+
+/// Refuses a subvolume of a mount that is not read-only.
+fn refuse_writable(dir: &Path, root: &Control) -> platter::Result<()> {
+    let is_read_only = root.is_read_only();
+    if is_read_only.map_err(|error| mounted::named_subvolume(dir, &error))? {
+        return Ok(());
+    }
+    let refused = Condition::NotPermitted.because(NOT_READ_ONLY);
+    Err(platter::Error::new(&mounted::shown(dir), refused))
 }

@@ -291,9 +291,9 @@ fn subvolumes_are_sent_and_received() {
 
     // What cannot be sent or received leaves nothing.
     let ran = workshop.run(&["send", "source.img:/sub", "-f", "none"]);
-    assert!(ran.err.contains("operation not permitted"), "{}", ran.err);
+    assert!(ran.err.contains("/sub: is not read-only; "), "{}", ran.err);
     let ran = workshop.run(&["send", "source.img:/first/dir", "-f", "none"]);
-    assert!(ran.err.contains("invalid argument"), "{}", ran.err);
+    assert!(ran.err.contains("is not a subvolume"), "{}", ran.err);
     let ran = workshop.run(&["send", "source.img:/second", "-p", "pool.img:/backup/first"]);
     assert_eq!(ran.status, 2);
     let whole = fs::read(workshop.path("full")).unwrap();
@@ -411,4 +411,41 @@ fn files_move_to_other_subvolumes() {
     assert_eq!(workshop.read(&["ls", "pool.img:/back"]), "empty\nold\n");
     assert_eq!(workshop.read(&["ls", "pool.img:/sub"]), "full\n");
     workshop.assert_checked();
+}
+
+#[test]
+fn subvolumes_that_are_not_received_are_named() {
+    let workshop = Workshop::new();
+    workshop.btrfs(CHANGED);
+    fs::rename(workshop.path("pool.img"), workshop.path("source.img")).unwrap();
+    workshop.read(&["send", "source.img:/first", "-f", "full"]);
+    let changed = ["send", "source.img:/second", "-p", "source.img:/first"];
+    workshop.read(&[&changed[..], &["-f", "changed"]].concat());
+    fs::write(workshop.path("none"), "no").unwrap();
+    fs::write(workshop.path("begun"), "btrfs-str").unwrap();
+    workshop.btrfs("mkdir backup");
+    let receive = |stream| workshop.refused(&["receive", "pool.img:/backup", "-f", stream]);
+    let orphan = receive("changed");
+    assert!(
+        orphan.starts_with("platter: pool.img:/backup: second: the subvolume ")
+            && orphan.ends_with(" that it refers to is not here; receive that first\n"),
+        "{orphan}"
+    );
+    workshop.read(&["receive", "pool.img:/backup", "-f", "full"]);
+    let again = receive("full");
+    assert_eq!(again, "platter: pool.img:/backup: first: file exists\n");
+    assert!(receive("none").contains("not a btrfs send stream"));
+    assert!(receive("begun").contains("stream ends before its end command"));
+    let send = [
+        "send",
+        "source.img:/second",
+        "-f",
+        "none",
+        "-p",
+        "source.img:/sub",
+    ];
+    let refused = workshop.refused(&send);
+    let expected = "platter: source.img:/sub: is not read-only; send a read-only snapshot of it, \
+                    or make it so by `subvolume set-read-only`\n";
+    assert_eq!(refused, expected);
 }

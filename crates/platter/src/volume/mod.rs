@@ -35,7 +35,7 @@ pub use metadata::Metadata;
 pub use names::WHOLE_FILE_BYTES_MAX;
 pub use open_options::OpenOptions;
 pub use read_dir::{DirEntry, ReadDir};
-pub use streams::SendRequest;
+pub use streams::{NOT_READ_ONLY, SendRequest};
 
 use crate::counting::Counting;
 use crate::entries::EntrySource;

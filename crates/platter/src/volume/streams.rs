@@ -8,6 +8,10 @@ use platter_vfs::{Condition, Inode, Subvolumes};
 use super::Volume;
 use crate::Result;
 
+/// Why a subvolume is not sent.
+pub const NOT_READ_ONLY: &str =
+    "is not read-only; send a read-only snapshot of it, or make it so by `subvolume set-read-only`";
+
 /// What to send of a subvolume, with others named by their paths.
 #[derive(Debug, Clone, Default)]
 pub struct SendRequest {
@@ -30,13 +34,13 @@ pub(super) fn send(
     request: &SendRequest,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let id = subvolume_at(volume, path)?;
+    let id = read_only_at(volume, path)?;
     let parent = request.parent.as_ref();
     let sources = request.clone_sources.iter();
     let options = SendOptions {
-        parent: parent.map(|path| subvolume_at(volume, path)).transpose()?,
+        parent: parent.map(|path| read_only_at(volume, path)).transpose()?,
         clone_sources: sources
-            .map(|path| subvolume_at(volume, path))
+            .map(|path| read_only_at(volume, path))
             .collect::<Result<_>>()?,
         version: request.version,
         compressed: request.compressed,
@@ -66,14 +70,24 @@ fn own_subvolumes<'v>(volume: &'v Volume, path: &[u8]) -> Result<&'v dyn Subvolu
     volume.filesystem().subvolumes().ok_or_else(none)
 }
 
+/// The number of a subvolume that refuses changes, whose root is at a path.
+fn read_only_at(volume: &Volume, path: &[u8]) -> Result<u64> {
+    let id = subvolume_at(volume, path)?;
+    let found = volume.named(path, own_subvolumes(volume, path)?.get(id))?;
+    if !found.read_only {
+        return Err(volume.error(path, Condition::NotPermitted.because(NOT_READ_ONLY)));
+    }
+    Ok(id)
+}
+
 /// The number of the subvolume whose root is at a path.
 fn subvolume_at(volume: &Volume, path: &[u8]) -> Result<u64> {
     own_subvolumes(volume, path)?;
     let file = volume.open(path)?;
     let is_root = volume.named(path, is_subvolume_root(&**file.inode()))?;
     if !is_root {
-        let error = platter_vfs::Error::from(Condition::InvalidArgument);
-        return Err(volume.error(path, error));
+        let refused = Condition::InvalidArgument.because("is not a subvolume");
+        return Err(volume.error(path, refused));
     }
     Ok(file.inode().id().tree)
 }

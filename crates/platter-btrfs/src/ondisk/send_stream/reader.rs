@@ -65,11 +65,16 @@ impl<'r> StreamReader<'r> {
     /// Reads the header of a stream that follows the end of one. Returns whether there is one.
     pub fn next_stream(&mut self) -> Result<bool> {
         let mut header = DiskStreamHeader::new_zeroed();
-        if !self.fill(header.as_mut_bytes())? {
-            return Ok(false);
-        }
-        if header.magic != MAGIC {
+        let begun = self.at;
+        let filled = self.fill(header.as_mut_bytes());
+        // What ends within a header may not be one.
+        let count = usize::try_from(self.at.saturating_sub(begun)).unwrap_or(usize::MAX);
+        let mut both = header.magic.iter().zip(&MAGIC).take(count);
+        if both.any(|(found, expected)| found != expected) {
             return Err(self.corrupt(StreamRule::Magic));
+        }
+        if !filled? {
+            return Ok(false);
         }
         self.version = header.version.get();
         if !(1..=VERSION_MAX).contains(&self.version) {

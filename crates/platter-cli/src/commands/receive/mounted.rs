@@ -4,18 +4,18 @@ use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use platter::Error;
 use platter::stream::{StreamCommand as Command, StreamReader, StreamSource};
+use platter::vfs::Condition;
 use platter::vfs::subvolumes::Received;
-use platter::{Error, Escaped};
 use platter_fuse::Control;
 use rustix::io::Errno;
 
 use super::apply::{Failure, apply, copy, copy_unaccessed};
 use super::origins::Origins;
 use super::tree::SubvolumeTree;
-use crate::commands::mounted::{mount, named};
+use crate::commands::mounted::{mount, named, shown};
 use crate::console;
 
 /// A subvolume that is being received.
@@ -34,6 +34,8 @@ struct Receiver<'d> {
     /// The target directory, opened first: a sync by it returns the errors of writeback since then.
     control: Control,
     origins: Origins,
+    /// The name of the one that is being made.
+    making: Option<Vec<u8>>,
     current: Option<Current>,
     received: Vec<Received>,
 }
@@ -59,6 +61,7 @@ impl<'d> Receiver<'d> {
             dir,
             control,
             origins: Origins::of(mount.mountpoint),
+            making: None,
             current: None,
             received: Vec::new(),
         })
@@ -83,6 +86,7 @@ impl<'d> Receiver<'d> {
     fn receive(&mut self, command: &Command<'_>) -> Result<(), Failure> {
         if let Command::Subvolume { path, source } = *command {
             self.finish()?;
+            self.making = Some(path.to_vec());
             self.control.create_subvolume(path)?;
             return self.begin(path, source);
         }
@@ -93,7 +97,9 @@ impl<'d> Receiver<'d> {
         } = *command
         {
             self.finish()?;
-            let parent = self.origins.find(parent)?.control()?;
+            self.making = Some(path.to_vec());
+            let found = self.origins.find(parent);
+            let parent = found.map_err(|error| missing(parent, error))?.control()?;
             self.control.snapshot(&parent, path, false)?;
             return self.begin(path, source);
         }
@@ -114,7 +120,9 @@ impl<'d> Receiver<'d> {
                 let to = current.tree.writer(path)?;
                 copy_unaccessed(&from, range, &to, offset)?;
             } else {
-                let from = self.origins.find(source)?.reader(source_path)?;
+                let found = self.origins.find(source);
+                let found = found.map_err(|error| missing(source, error))?;
+                let from = found.reader(source_path)?;
                 let to = current.tree.writer(path)?;
                 copy(&from, range, &to, offset)?;
             }
@@ -132,6 +140,7 @@ impl<'d> Receiver<'d> {
         };
         match open() {
             Ok((tree, control)) => {
+                self.making = None;
                 self.current = Some(Current {
                     name: name.to_vec(),
                     tree,
@@ -196,16 +205,24 @@ impl<'d> Receiver<'d> {
 
     /// An error with the path of the subvolume.
     fn error(&self, failure: Failure) -> Error {
-        let path = match &self.current {
-            Some(current) => self.path(&current.name),
+        let current = self.current.as_ref().map(|current| &current.name);
+        let path = match self.making.as_ref().or(current) {
+            Some(name) => self.path(name),
             None => self.dir.to_owned(),
         };
         match failure {
             Failure::Call(error) => named(&path, &error),
-            Failure::Stream(error) => {
-                let name = Escaped(path.as_os_str().as_bytes()).to_string();
-                Error::new(&Arc::from(name), error)
-            }
+            Failure::Stream(error) => Error::new(&shown(&path), error),
         }
     }
+}
+
+/// Why a subvolume was not found that a stream refers to.
+fn missing(source: StreamSource, error: io::Error) -> Failure {
+    if Errno::from_io_error(&error) != Some(Errno::NOENT) {
+        return error.into();
+    }
+    let uuid = source.uuid;
+    let text = format!("the subvolume {uuid} that it refers to is not here; receive that first");
+    Failure::Stream(Condition::NotFound.because(text))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use platter_vfs::subvolumes::{Received, Transfer};
 use platter_vfs::{
-    Condition, Context, Inode, InodeId, Name, Result, Subvolumes, Timestamp, Unsupported,
+    Condition, Context, Error, Inode, InodeId, Name, Result, Subvolumes, Timestamp, Unsupported,
 };
 
 use super::{MountedSubvolumes, create, flags};
@@ -29,6 +29,19 @@ fn unsupported(feature: impl Into<String>) -> platter_vfs::Error {
         reason: None,
     }
     .into()
+}
+
+/// An error of making the subvolume with this name.
+fn of_new(name: &[u8], error: Error) -> Error {
+    let name = name.escape_ascii();
+    match error {
+        Error::Condition(condition) => condition.because(format!("{name}: {condition}")),
+        Error::Refused(refused) => {
+            let text = format!("{name}: {}", refused.text);
+            refused.condition.because(text)
+        }
+        error @ (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_)) => error,
+    }
 }
 
 /// A subvolume that is being received.
@@ -96,9 +109,9 @@ impl Receiver<'_> {
         if let Command::Subvolume { path, source } = *command {
             self.finish(sink)?;
             let subvolumes = MountedSubvolumes(Arc::clone(self.fs));
-            let name = Name::new(path)?;
-            let root = subvolumes.create(&self.context, self.parent, name)?;
-            self.begin(path, source, root);
+            let made = Name::new(path)
+                .and_then(|name| subvolumes.create(&self.context, self.parent, name));
+            self.begin(path, source, made.map_err(|error| of_new(path, error))?);
             return Ok(());
         }
         if let Command::Snapshot {
@@ -108,16 +121,18 @@ impl Receiver<'_> {
         } = *command
         {
             self.finish(sink)?;
-            let found = self.sources.find(self.fs.context(), parent)?;
-            let (dir, name) = (self.parent, Name::new(path)?);
-            let root = {
-                let _writer = self.fs.writers.enter();
-                create::create_snapshot(self.fs, found, dir, name, false)?
-            };
-            self.begin(path, source, root);
+            let made = self.make_snapshot(path, parent);
+            self.begin(path, source, made.map_err(|error| of_new(path, error))?);
             return Ok(());
         }
         apply::apply(self, command)
+    }
+
+    fn make_snapshot(&mut self, name: &[u8], parent: Source) -> Result<Arc<dyn Inode>> {
+        let found = self.sources.find(self.fs.context(), parent)?;
+        let name = Name::new(name)?;
+        let _writer = self.fs.writers.enter();
+        create::create_snapshot(self.fs, found, self.parent, name, false)
     }
 
     fn begin(&mut self, name: &[u8], source: Source, root: Arc<dyn Inode>) {

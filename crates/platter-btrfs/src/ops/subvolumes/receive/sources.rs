@@ -41,7 +41,13 @@ impl Sources {
             (rank(subvolume, source), Reverse((marked, subvolume.id)))
         });
         let best = best.filter(|subvolume| rank(subvolume, source).is_some());
-        let id = best.ok_or(Condition::NotFound)?.id;
+        let missing = || {
+            let uuid = source.uuid;
+            Condition::NotFound.because(format!(
+                "the subvolume {uuid} that it refers to is not here; receive that first"
+            ))
+        };
+        let id = best.ok_or_else(missing)?.id;
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
