@@ -1,6 +1,6 @@
 //! The subvolume that becomes the root.
 
-use platter_vfs::{Condition, Name, Result};
+use platter_vfs::{Condition, Error, Name, Result};
 
 use super::options::SubvolumeChoice;
 use crate::context::{FsContext, Subvolume};
@@ -17,10 +17,10 @@ use crate::pool::unsupported;
 pub(super) fn choose(context: &FsContext, choice: &SubvolumeChoice) -> Result<Subvolume> {
     match choice {
         SubvolumeChoice::Default => existing(context, context.default_subvolume()?),
-        SubvolumeChoice::Id(id) => existing(context, numbered(*id)),
-        SubvolumeChoice::Path(path) => by_path(context, path),
+        SubvolumeChoice::Id(id) => by_number(context, *id),
+        SubvolumeChoice::Path(path) => at(context, path),
         SubvolumeChoice::PathAndId(path, id) => {
-            let found = by_path(context, path)?;
+            let found = at(context, path)?;
             let id = numbered(*id);
             if found.id != id {
                 let feature = format!("mounting subvolume {} as subvolume {}", found.id.0, id.0);
@@ -37,6 +37,31 @@ fn numbered(id: u64) -> TreeId {
     match id {
         0 => TreeId::FS,
         id => TreeId(id),
+    }
+}
+
+fn by_number(context: &FsContext, id: u64) -> Result<Subvolume> {
+    let missing = || Condition::NotFound.because(format!("has no subvolume with the number {id}"));
+    context.subvolume(numbered(id))?.ok_or_else(missing)
+}
+
+/// The subvolume at a path, with errors that name it.
+fn at(context: &FsContext, path: &[u8]) -> Result<Subvolume> {
+    by_path(context, path).map_err(|error| named(path, error))
+}
+
+/// An error of looking for a subvolume by its path.
+fn named(path: &[u8], error: Error) -> Error {
+    let Error::Condition(condition) = error else {
+        return error;
+    };
+    let path = path.escape_ascii();
+    if [Condition::NotFound, Condition::NotDirectory].contains(&condition) {
+        condition.because(format!("has no subvolume '{path}'"))
+    } else if condition == Condition::InvalidArgument {
+        condition.because(format!("'{path}' is not a subvolume"))
+    } else {
+        condition.into()
     }
 }
 

@@ -32,8 +32,17 @@ pub(super) fn is_in_mount(operand: &OsStr) -> bool {
     let path = Path::new(operand);
     match path.metadata() {
         Ok(found) => found.is_dir() && is_mounted(path),
-        Err(_) => !ImageSpec::is_inside_image(operand) && is_mounted(parent(path)),
+        Err(_) => !ImageSpec::is_inside_image(operand) && is_mounted(nearest(path)),
     }
+}
+
+/// The last of the directories above a path that is there.
+fn nearest(path: &Path) -> &Path {
+    let mut dir = parent(path);
+    while dir != parent(dir) && dir.symlink_metadata().is_err() {
+        dir = parent(dir);
+    }
+    dir
 }
 
 /// Whether an operand names a file or directory in a mount, for commands on files: an image there is named with a path
@@ -145,6 +154,9 @@ impl Place {
         let name = path.file_name();
         let name = name.ok_or_else(|| named(path, &Errno::INVAL.into()))?;
         let dir = parent(path);
+        if let Err(error) = dir.metadata() {
+            return Err(named(path, &error));
+        }
         if !is_mounted(dir) {
             // The root of the mount: its name is in another filesystem, which may know these ioctls, too.
             return Err(named(path, &Errno::BUSY.into()));
@@ -169,6 +181,11 @@ impl Place {
             .file_name()
             .ok_or_else(|| named(&source, &Errno::INVAL.into()))?;
         Self::of(&path.join(name))
+    }
+
+    /// The same, of a command for subvolumes alone.
+    pub(super) fn named_subvolume<T>(&self, result: io::Result<T>) -> platter::Result<T> {
+        result.map_err(|error| named_subvolume(&self.path, &error))
     }
 
     /// The result with the path in its error.

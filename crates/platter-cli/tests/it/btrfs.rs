@@ -414,6 +414,39 @@ fn files_move_to_other_subvolumes() {
 }
 
 #[test]
+fn what_is_not_a_subvolume_is_named() {
+    let workshop = Workshop::new();
+    workshop.btrfs(
+        "btrfs subvolume create sub\nbtrfs subvolume create sub/inner\nmkdir dir\n\
+         touch file\nbtrfs subvolume snapshot sub snap",
+    );
+    let before = fs::read(workshop.path("pool.img")).unwrap();
+    for path in ["dir", "file", "snap/inner"] {
+        let operand = format!("pool.img:/{path}");
+        for command in [
+            &["subvolume", "delete", &operand][..],
+            &["subvolume", "set-read-only", &operand],
+            &["subvolume", "set-default", &operand],
+            &["subvolume", "snapshot", &operand, "pool.img:/new"],
+        ] {
+            let expected = format!("platter: {operand}: is not a subvolume\n");
+            assert_eq!(workshop.refused(command), expected, "{command:?}");
+        }
+    }
+    for (choice, message) in [
+        ("subvol=nosuch", "has no subvolume 'nosuch'"),
+        ("subvol=/sub/none", "has no subvolume '/sub/none'"),
+        ("subvol=file/x", "has no subvolume 'file/x'"),
+        ("subvol=dir", "'dir' is not a subvolume"),
+        ("subvolid=999", "has no subvolume with the number 999"),
+    ] {
+        let refused = workshop.refused(&["ls", "pool.img:/", "--option", choice]);
+        assert_eq!(refused, format!("platter: pool.img: {message}\n"));
+    }
+    assert!(fs::read(workshop.path("pool.img")).unwrap() == before);
+}
+
+#[test]
 fn subvolumes_that_are_not_received_are_named() {
     let workshop = Workshop::new();
     workshop.btrfs(CHANGED);

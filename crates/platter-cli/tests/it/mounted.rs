@@ -52,6 +52,11 @@ fn subvolumes_of_a_mount_are_made_and_seen_at_once() {
     );
     let document = workshop.document("subvolume_list", &["--json", "subvolume", "list", "mnt"]);
     assert_eq!(document[3]["read_only"], true);
+    // One in the other, none of which is there yet.
+    let each = ["mnt/new", "mnt/new/below", "mnt/new/below/it"];
+    workshop.read(&[&["subvolume", "create"][..], &each].concat());
+    let again = ["mnt/new/below/it", "mnt/new/below", "mnt/new"];
+    workshop.read(&[&["subvolume", "delete"][..], &again].concat());
     workshop.unmount_and_check(mounted);
     assert_eq!(workshop.subvolumes_of("pool.img"), all);
     assert_eq!(workshop.read(&["cat", "pool.img:/dir/snap/own"]), "own\n");
@@ -61,7 +66,7 @@ fn subvolumes_of_a_mount_are_made_and_seen_at_once() {
 fn subvolumes_of_a_mount_are_deleted_and_changed() {
     let workshop = Workshop::new();
     let script = "btrfs subvolume create a\necho x > a/file\nbtrfs subvolume create a/inner\n\
-                  btrfs subvolume create b";
+                  btrfs subvolume create b\ntouch b/file\nmkdir b/dir";
     let mounted = workshop.mount_btrfs(script, "rw");
     let path = |path: &str| workshop.path("mnt").join(path);
     fs::write(path("a/new"), vec![7; 300_000]).unwrap();
@@ -88,7 +93,23 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
             "mnt: device or resource busy",
         ),
         (&["subvolume", "create", "mnt/b"], "mnt/b: file exists"),
-        (&["subvolume", "create", "mnt/none/c"], "mnt/none/c: "),
+        (
+            &["subvolume", "create", "mnt/none/c"],
+            "mnt/none/c: no such file or directory",
+        ),
+        (
+            &["subvolume", "delete", "mnt/b/file"],
+            "mnt/b/file: is not a subvolume",
+        ),
+        (
+            &["subvolume", "set-read-only", "mnt/b/file"],
+            "mnt/b/file: is not a subvolume",
+        ),
+        (
+            &["subvolume", "snapshot", "mnt/b/dir", "mnt/new"],
+            "mnt/b/dir: is not a subvolume",
+        ),
+        (&["send", "mnt/b/dir"], "mnt/b/dir: is not a subvolume"),
         (&["tune", "-O", "free-space-tree", "mnt"], "mnt: is mounted"),
     ] {
         let refused = workshop.run(arguments);
@@ -99,7 +120,7 @@ fn subvolumes_of_a_mount_are_deleted_and_changed() {
     for action in ["delete", "set-read-only", "set-default"] {
         let refused = workshop.refused(&["subvolume", action, "mnt/plain"]);
         assert_eq!(
-            refused, "platter: mnt/plain: invalid argument\n",
+            refused, "platter: mnt/plain: is not a subvolume\n",
             "{action}"
         );
     }
@@ -569,7 +590,7 @@ fn devices_of_a_mount_are_changed_while_it_is_used() {
     workshop.read(&["device", "replace", "mnt", "2", "third.img"]);
     assert_same();
     let refused = workshop.refused(&["device", "remove", "mnt", "1"]);
-    assert!(refused.contains("no space"), "{refused}");
+    assert!(refused.contains("RAID1 needs 2 devices"), "{refused}");
     let unknown = workshop.refused(&["balance", "mnt", "-d=shape=round"]);
     assert!(
         unknown.contains("the balance filter shape=round"),

@@ -331,16 +331,17 @@ impl Edit {
     /// # Errors
     /// `InvalidArgument` for what is no such directory.
     pub fn subvolume_at(&self, path: &[u8]) -> Result<u64> {
-        subvolumes(self)?;
+        let subvolumes = subvolumes(self)?;
         let found = self.named(path, self.volume.walker().resolve(path))?.id();
-        let root = self.named(path, self.volume.filesystem().root())?.id();
-        if found != root {
-            let place = self.place(path, Condition::InvalidArgument)?;
-            if place.dir.id().tree == found.tree {
-                return Err(self.error(path, platter_vfs::Error::from(Condition::InvalidArgument)));
+        match subvolumes.root(found.tree) {
+            Ok(root) if root == found => Ok(found.tree),
+            // The number of no subvolume is that of an empty directory which stands for one.
+            Ok(_) | Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
+                let refused = Condition::InvalidArgument.because("is not a subvolume");
+                Err(self.error(path, refused))
             }
+            Err(error) => Err(self.error(path, error)),
         }
-        Ok(found.tree)
     }
 
     /// Makes an empty subvolume.

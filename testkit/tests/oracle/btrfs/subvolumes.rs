@@ -78,11 +78,17 @@ fn root_that_does_not_exist_is_refused() -> Result<()> {
     let pool = pool()?;
     let devices = pool.devices()?;
     for (choice, expected) in [
-        (SubvolumeChoice::Id(9999), "no such file"),
-        (SubvolumeChoice::Path(b"none".to_vec()), "no such file"),
+        (
+            SubvolumeChoice::Id(9999),
+            "has no subvolume with the number 9999",
+        ),
+        (
+            SubvolumeChoice::Path(b"none".to_vec()),
+            "has no subvolume 'none'",
+        ),
         (
             SubvolumeChoice::Path(b"outer/plain".to_vec()),
-            "invalid argument",
+            "is not a subvolume",
         ),
     ] {
         let error = mount(&devices, &of(choice)).unwrap_err();

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use platter::Edit;
 use platter::edit::SubvolumeAccess;
+use platter_fuse::Control;
 
 use crate::args::ImageOptions;
 use crate::commands::editing::{Targets, edit};
-use crate::commands::mounted::{self, Place, are_in_mounts, is_in_mount};
+use crate::commands::mounted::{self, Place, are_in_mounts, is_file_in_mount, is_in_mount};
 use crate::commands::operands::parse_image;
 
 /// A change of subvolumes.
@@ -67,7 +68,13 @@ impl Change {
             Self::Snapshot { source, path, .. } => vec![source.clone(), path.clone()],
             Self::SetDefault { path, .. } => vec![path.clone()],
         };
-        if are_in_mounts(&operands, is_in_mount, options)? {
+        // An image alone is named with a number; of others, there is a path in it.
+        let is_in = if matches!(self, Self::SetDefault { id: Some(_), .. }) {
+            is_in_mount
+        } else {
+            is_file_in_mount
+        };
+        if are_in_mounts(&operands, is_in, options)? {
             self.run_mounted()?;
             return Ok(0);
         }
@@ -89,14 +96,14 @@ impl Change {
                     // Mapped files that stay in use lose what comes later.
                     let flushed = place.dir.flush_cache();
                     let deleted = flushed.and_then(|()| place.dir.delete_subvolume(&place.name));
-                    place.named(deleted)?;
+                    place.named_subvolume(deleted)?;
                 }
             }
             Self::SetReadOnly { off, paths } => {
                 for path in paths.iter().map(Path::new) {
-                    let root = mounted::open(path)?;
+                    let root = open_subvolume(path)?;
                     let set = root.flush_cache().and_then(|()| root.set_read_only(!off));
-                    set.map_err(|error| mounted::named(path, &error))?;
+                    set.map_err(|error| mounted::named_subvolume(path, &error))?;
                 }
             }
             Self::Snapshot {
@@ -105,7 +112,9 @@ impl Change {
                 path,
             } => {
                 let source = Path::new(source);
-                let root = mounted::open(source)?;
+                let root = open_subvolume(source)?;
+                let id = root.subvolume_id();
+                id.map_err(|error| mounted::named_subvolume(source, &error))?;
                 let place = Place::for_source(Path::new(path), source)?;
                 let flushed = root.flush_cache();
                 flushed.map_err(|error| mounted::named(source, &error))?;
@@ -113,9 +122,10 @@ impl Change {
             }
             Self::SetDefault { path, id } => {
                 let path = Path::new(path);
-                let root = mounted::open(path)?;
+                let root = open_subvolume(path)?;
                 let id = id.map_or_else(|| root.subvolume_id(), Ok);
-                let set = id.and_then(|id| root.set_default_subvolume(id));
+                let id = id.map_err(|error| mounted::named_subvolume(path, &error))?;
+                let set = root.set_default_subvolume(id);
                 set.map_err(|error| mounted::named(path, &error))?;
             }
         }
@@ -161,6 +171,11 @@ impl Change {
             }
         }
     }
+}
+
+/// The root directory of a subvolume of a mount, as far as it is known to be one.
+fn open_subvolume(path: &Path) -> platter::Result<Control> {
+    Control::open(path).map_err(|error| mounted::named_subvolume(path, &error))
 }
 
 fn access(is_read_only: bool) -> SubvolumeAccess {
