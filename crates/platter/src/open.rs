@@ -296,10 +296,10 @@ impl MountOptions {
             platter_vfs::Error::Corrupt(corruption) => Some(corruption),
             platter_vfs::Error::Io(_)
             | platter_vfs::Error::Condition(_)
+            | platter_vfs::Error::Refused(_)
             | platter_vfs::Error::Unsupported(_) => None,
         };
         let copy =
-            | platter_vfs::Error::Refused(_)
             corruption.and_then(|corruption| self.superblock_copy(image, driver, corruption));
         match copy {
             Some(kib) => Error::new(image.name(), Cause::SuperblockCorrupt { error, kib }),

@@ -46,7 +46,8 @@ pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
     for change in changes {
         match change {
             Tune::Label(label) if label.len() > LABEL_LEN_MAX || label.contains(&0) => {
-                return Err(Condition::InvalidArgument.into());
+                let text = format!("a label has at most {LABEL_LEN_MAX} bytes, and no zeros");
+                return Err(Condition::InvalidArgument.because(text));
             }
             Tune::Label(_) => {}
             Tune::Uuid(_) if writing.superblock().device_count == 1 => {}

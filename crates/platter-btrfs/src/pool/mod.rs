@@ -109,10 +109,10 @@ pub(crate) fn check_device(fs: &WriteContext, device: DeviceId) -> Result<()> {
     if members.iter().any(|member| member.id == device) {
         return Ok(());
     }
-}
     let ids: Vec<_> = members.iter().map(|it| it.id.to_string()).collect();
     let text = format!("has no device {device}; there are: {}", ids.join(", "));
     Err(Condition::NotFound.because(text))
+}
 
 pub(crate) fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
     let unsupported = Unsupported {

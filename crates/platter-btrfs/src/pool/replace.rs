@@ -103,9 +103,9 @@ fn is_member(fs: &WriteContext, target: &Arc<dyn BlockDevice>) -> bool {
 }
 
 fn member(fs: &WriteContext, device: DeviceId) -> Result<Member> {
+    check_device(fs, device)?;
     let members = fs.blocks().store().members();
     let found = members.iter().find(|member| member.id == device);
-    check_device(fs, device)?;
     Ok(found.ok_or(Condition::NotFound)?.clone())
 }
 

@@ -222,6 +222,9 @@ impl Mkfs {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             misuse!("{image}: --minimize makes a new file, no partition or device");
         }
+        if self.minimize && image_options.devices().next().is_some() {
+            misuse!("--minimize is for one file; give --size with --device");
+        }
         let new = self.new_filesystem()?;
         if self.dedupe && !new.shares_extents() {
             misuse!("--dedupe: files of this {} cannot share extents", self.kind);

@@ -227,6 +227,15 @@ pub(super) fn run_on_devices(
     })
 }
 
+/// An error in the words of the process that serves a mount.
+pub(super) fn of_server(path: &Path, refusal: &Refusal) -> anyhow::Error {
+    let text = Escaped(refusal.message.as_bytes()).to_string();
+    match Condition::of_errno(refusal.errno) {
+        Some(condition) => Error::new(&shown(path), condition.because(text)).into(),
+        None => anyhow::anyhow!("{}: {text}", shown(path)),
+    }
+}
+
 /// The path of a device for the process that serves a mount, which may be in another directory.
 pub(super) fn absolute(spec: &ImageSpec) -> anyhow::Result<Vec<u8>> {
     let mut spec = spec.clone();
@@ -238,28 +247,6 @@ pub(super) fn absolute(spec: &ImageSpec) -> anyhow::Result<Vec<u8>> {
     Ok(unescape(&spec.to_string()))
 }
 
-/// An error in the words of the filesystem, where it has some for that errno.
-pub(super) fn named(path: &Path, error: &io::Error) -> Error {
-    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-    let condition = match errno {
-        Errno::NOTTY => Some(Condition::NotSupported),
-        errno => Condition::of_errno(errno),
-/// An error in the words of the process that serves a mount.
-pub(super) fn of_server(path: &Path, refusal: &Refusal) -> anyhow::Error {
-    let text = Escaped(refusal.message.as_bytes()).to_string();
-    match Condition::of_errno(refusal.errno) {
-        Some(condition) => Error::new(&shown(path), condition.because(text)).into(),
-        None => anyhow::anyhow!("{}: {text}", shown(path)),
-    }
-}
-
-    };
-    let cause = match condition {
-        Some(condition) => platter::vfs::Error::from(condition).into(),
-        None => Cause::from(io::Error::from(errno)),
-    };
-    Error::new(&shown(path), cause)
-}
 /// The error of a command for subvolumes alone.
 pub(super) fn named_subvolume(path: &Path, error: &io::Error) -> Error {
     match Errno::from_io_error(error) {
@@ -276,3 +263,16 @@ pub(super) fn shown(path: &Path) -> Arc<str> {
     Arc::from(Escaped(path.as_os_str().as_bytes()).to_string())
 }
 
+/// An error in the words of the filesystem, where it has some for that errno.
+pub(super) fn named(path: &Path, error: &io::Error) -> Error {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    let condition = match errno {
+        Errno::NOTTY => Some(Condition::NotSupported),
+        errno => Condition::of_errno(errno),
+    };
+    let cause = match condition {
+        Some(condition) => platter::vfs::Error::from(condition).into(),
+        None => Cause::from(io::Error::from(errno)),
+    };
+    Error::new(&shown(path), cause)
+}

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use platter::Escaped;
-use platter::vfs::Tune as Change;
+use platter::vfs::{Condition, Tune as Change};
+use rustix::io::Errno;
 
 use super::editing::edit;
 use super::mounted::{self, is_mount};
@@ -76,6 +77,13 @@ fn set_label(dir: &Path, changes: &[Change]) -> anyhow::Result<u8> {
         bail!("{dir}: is mounted; only the label can be changed");
     };
     let set = mounted::open(dir)?.set_label(label);
-    set.map_err(|error| mounted::named(dir, &error))?;
+    set.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::INVAL) => {
+            let text = format!("a label of {} bytes is too long", label.len());
+            let refused = Condition::InvalidArgument.because(text);
+            platter::Error::new(&mounted::shown(dir), refused)
+        }
+        _ => mounted::named(dir, &error),
+    })?;
     Ok(0)
 }

@@ -482,3 +482,23 @@ fn subvolumes_that_are_not_received_are_named() {
                     or make it so by `subvolume set-read-only`\n";
     assert_eq!(refused, expected);
 }
+
+#[test]
+fn options_that_do_not_go_together_are_explained() {
+    let workshop = Workshop::new();
+    let make = ["mkfs", "btrfs", "new.img", "--from", "source"];
+    let refused = workshop.refused(&[&make[..], &["-O", "^extref"]].concat());
+    let expected = "platter: new.img: btrfs: writing without the feature extref is not supported \
+                    (it is made without content only)\n";
+    assert_eq!(refused, expected);
+    let several = workshop.run(&[&make[..], &["--minimize", "--device", "two.img"]].concat());
+    let expected = "platter: --minimize is for one file; give --size with --device\n";
+    assert_eq!((several.status, &*several.err), (2, expected));
+    for (kind, most) in [("btrfs", 255), ("ext4", 16), ("xfs", 12)] {
+        workshop.read(&["mkfs", kind, "label.img", "--size", "300M", "--force"]);
+        let label = "x".repeat(256);
+        let refused = workshop.refused(&["tune", "-L", &label, "label.img"]);
+        let expected = format!("platter: label.img: a label has at most {most} bytes");
+        assert!(refused.starts_with(&expected), "{refused}");
+    }
+}

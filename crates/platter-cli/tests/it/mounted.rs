@@ -299,7 +299,8 @@ fn label_and_free_space_of_a_mount_are_changed() {
     let mounted = Mounted::of(&workshop, "disk.img");
     workshop.read(&["tune", "-L", "renamed", "mnt"]);
     let refused = workshop.refused(&["tune", "-L", "longer than sixteen", "mnt"]);
-    assert_eq!(refused, "platter: mnt: invalid argument\n");
+    let expected = "platter: mnt: a label of 19 bytes is too long\n";
+    assert_eq!(refused, expected);
     let refused = workshop.refused(&["subvolume", "create", "mnt/sub"]);
     assert_eq!(refused, "platter: mnt/sub: operation not supported\n");
     fs::write(workshop.path("mnt/large"), vec![1; 3 << 20]).unwrap();

@@ -226,7 +226,7 @@ fn equal_files_share_in_xfs_and_are_refused_in_ext4() {
             &[
                 "mkfs", "btrfs", "new.img", "--from", "tree", "-u", "a", "-u", "ro:./a",
             ],
-            "./a: file exists",
+            "./a: is made a subvolume twice",
         ),
         (
             &[
@@ -240,7 +240,7 @@ fn equal_files_share_in_xfs_and_are_refused_in_ext4() {
                 "-u",
                 "default-ro:ro",
             ],
-            "ro: file exists",
+            "ro: another subvolume is the default one already",
         ),
         (
             &["mkfs", "btrfs", "new.img", "--from", "tree", "-u", "/"],

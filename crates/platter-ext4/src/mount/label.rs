@@ -31,7 +31,8 @@ pub(super) fn set_label(sb: &SuperBlock, label: &[u8]) -> Result<()> {
     let fs = &sb.fs;
     let mut name = [0; LABEL_BYTES_MAX];
     let Some(start) = name.get_mut(..label.len()) else {
-        return Err(Condition::InvalidArgument.into());
+        let text = format!("a label has at most {LABEL_BYTES_MAX} bytes");
+        return Err(Condition::InvalidArgument.because(text));
     };
     start.copy_from_slice(label);
     let mut handle = fs.begin(1)?;

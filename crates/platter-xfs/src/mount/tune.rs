@@ -117,7 +117,8 @@ impl<'c> Edits<'c> {
         for change in changes {
             match change {
                 Tune::Label(label) if label.len() > LABEL_LEN_MAX || label.contains(&0) => {
-                    return Err(Condition::InvalidArgument.into());
+                    let text = format!("a label has at most {LABEL_LEN_MAX} bytes, and no zeros");
+                    return Err(Condition::InvalidArgument.because(text));
                 }
                 Tune::Label(label) => edits.label = Some(label),
                 Tune::Uuid(uuid) if uuid.is_nil() => {

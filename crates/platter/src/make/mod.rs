@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use platter_block::{Access, PartitionView};
 use platter_cache::MemoryBudget;
-use platter_vfs::{Clock, Condition, Context, FixedClock, SetAttr, SystemClock, Timestamp};
+use platter_vfs::{
+    Clock, Condition, Context, FixedClock, SetAttr, SystemClock, Timestamp, Unsupported,
+};
 
 use crate::devices::DeviceRole;
 use crate::driver::{FillRequest, MkfsRequest, OnDevice, unsupported};
@@ -348,7 +350,8 @@ impl FormatOptions {
             budget: Arc::clone(&self.budget),
             clock,
         };
-        let fs = self.new.driver().mount(request).map_err(named)?;
+        let mounted = self.new.driver().mount(request);
+        let fs = mounted.map_err(|error| named(explain_unwritable(error)))?;
         content.fill(&*fs, &self.progress)?;
         if let Some((uid, gid)) = self.new.driver().root_owner() {
             // Before that of what the root directory is copied from.
@@ -428,6 +431,19 @@ impl FormatOptions {
         };
         Err(Error::new(image.name(), Cause::Occupied { found }))
     }
+}
+
+/// Says why a filesystem is not filled that would be made without content.
+fn explain_unwritable(error: platter_vfs::Error) -> platter_vfs::Error {
+    let platter_vfs::Error::Unsupported(unsupported) = error else {
+        return error;
+    };
+    let reason = Some("it is made without content only");
+    Unsupported {
+        reason,
+        ..unsupported
+    }
+    .into()
 }
 
 fn full(image: &Image) -> Error {

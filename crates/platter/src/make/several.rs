@@ -64,12 +64,11 @@ fn open_target(
             new_files.0.push(spec.image.clone());
             file.set_len(size_bytes).map_err(host)?;
         }
-        _ if !is_there => return Err(host(Errno::NOENT.into())),
         Size::Minimal => {
-            let text = "has the length it has; only one file is made as short as its content \
-                        allows";
+            let text = "is one of several; only one file is made as short as its content allows";
             return Err(host(std::io::Error::other(text)));
         }
+        _ if !is_there => return Err(host(Errno::NOENT.into())),
         Size::AsItIs | Size::OfContent | Size::Bytes(_) => {}
     }
     let image = Image::open_spec(spec, Access::Write)?;

@@ -44,9 +44,14 @@ pub(super) fn make_subvolumes(content: &mut Content, subvolumes: &[NewSubvolume]
             }
             Some(_) => {}
         }
-        let has_default = content.subvolumes.values().any(|kind| kind.is_default);
-        if content.subvolumes.contains_key(&path) || (has_default && new.is_default) {
-            return refused(Condition::Exists);
+        if content.subvolumes.contains_key(&path) {
+            return Err(failed(
+                Condition::Exists.because("is made a subvolume twice"),
+            ));
+        }
+        if new.is_default && content.subvolumes.values().any(|kind| kind.is_default) {
+            let text = "another subvolume is the default one already";
+            return Err(failed(Condition::Exists.because(text)));
         }
         let kind = SubvolumeKind {
             is_read_only: new.is_read_only,
