@@ -1,8 +1,9 @@
 //! The attribute fork of an inode that has none yet. Spec: `xfs/ondisk_inode`, `xfs/extended_attributes`.
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{FileKind, Result, Unsupported};
+use platter_vfs::{FileKind, Result};
 
+use super::link;
 use crate::ag::BlockRole;
 use crate::change::Change;
 use crate::directory::change::DirectoryChange;
@@ -40,20 +41,16 @@ pub(super) fn add(change: &mut Change<'_>, edit: &mut InodeEdit) -> Result<()> {
         used.next_multiple_of(UNIT).max(OFFSET.min(most))
     };
     if offset > most {
-        if edit.inode().kind != FileKind::Directory {
-            return Err(Unsupported {
-                filesystem: "xfs",
-                feature: format!("attributes of inode {number}, which its target fills"),
-                reason: None,
-            }
-            .into());
+        // What leaves no space in the inode gets a block of its own.
+        if edit.inode().kind == FileKind::Directory {
+            change.put(edit.clone());
+            let mut directory = DirectoryChange::open(change, edit.clone(), None)?;
+            directory.leave_inode()?;
+            directory.finish()?;
+            *edit = change.inode(number)?;
+        } else {
+            link::leave_inode(change, edit)?;
         }
-        // Entries that leave no space get a block of their own.
-        change.put(edit.clone());
-        let mut directory = DirectoryChange::open(change, edit.clone(), None)?;
-        directory.leave_inode()?;
-        directory.finish()?;
-        *edit = change.inode(number)?;
         return add(change, edit);
     }
     let mapped = match fork.format {

@@ -9,21 +9,16 @@ use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
 
 use super::names::{NAME_COST, change_directory};
 use super::state::{Times, set_links, touch};
-use super::{Inode, SuperBlock, attr_fork, parents, sync, xattrs};
-use crate::ag::{BlockRole, alloc, rmap, space};
+use super::{Inode, SuperBlock, attr_fork, link, parents, sync, xattrs};
 use crate::change::{self, Change, Cost};
 use crate::context::FsContext;
 use crate::directory::NamePlace;
 use crate::directory::change::{DirectoryChange, NewEntry};
-use crate::fork::{ForkEdit, InodeEdit};
+use crate::fork::InodeEdit;
 use crate::inode;
-use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::inode::edit::{self, FreshInode, StoredFork};
 use crate::ondisk::inode::{InodeFlags, InodeFlags2, SYMLINK_BYTES_MAX};
-use crate::ondisk::{
-    AgBlock, AgNr, BlockKind, FileBlock, ForkFormat, ForkKind, FsBlock, InodeNr, Mapping, Site,
-    symlink,
-};
+use crate::ondisk::{ForkFormat, ForkKind, InodeNr};
 use crate::xattr::Attributes;
 
 /// Blocks that the trees of inodes and of mappings grow by when a file is made.
@@ -304,7 +299,7 @@ fn fill(
         CreateKind::Directory => {
             return DirectoryChange::make(changing, edit, parent)?.finish();
         }
-        CreateKind::Symlink(target) => fill_link(changing, &mut edit, target)?,
+        CreateKind::Symlink(target) => link::fill(changing, &mut edit, target)?,
         CreateKind::CharDevice(device) | CreateKind::BlockDevice(device) => {
             let stored = edit::stored_device(*device).ok_or(Condition::InvalidArgument)?;
             fill_local(&mut edit, ForkFormat::Device, &stored.to_be_bytes())?;
@@ -325,79 +320,4 @@ fn fill_local(edit: &mut InodeEdit, format: ForkFormat, bytes: &[u8]) -> Result<
         bytes,
     };
     edit.set_fork(&stored, 0)
-}
-
-/// Stores the target of a link: in the inode, or in a block.
-fn fill_link(changing: &mut Change<'_>, edit: &mut InodeEdit, target: &[u8]) -> Result<()> {
-    let geometry = changing.geometry();
-    let number = edit.inode().number;
-    let size = target.len() as u64;
-    if target.len() <= edit.fork(ForkKind::Data)?.bytes.len() {
-        fill_local(edit, ForkFormat::Local, target)?;
-    } else {
-        let len = u32::try_from(size).map_err(|_| Condition::NameTooLong)?;
-        let count = symlink::blocks(len, geometry);
-        let mut fork = ForkEdit::open(&edit.fork(ForkKind::Data)?, number, geometry)?;
-        let mut done = 0;
-        while done < count {
-            let (ag, start, found) = alloc_target(changing, number, count - done)?;
-            rmap::add(
-                &mut changing.groups.get(ag)?,
-                &Owner {
-                    offset: done.into(),
-                    ..Owner::special(start, found, RmapOwner(number.get()))
-                },
-            )?;
-            let mapping = Mapping {
-                offset: FileBlock(done.into()),
-                start: geometry.fs_block(ag, start).0,
-                count: found.into(),
-                is_unwritten: false,
-            };
-            fork.map(&mut changing.groups, mapping)?;
-            done += found;
-        }
-        let (mappings, _) = fork.contents(&mut changing.groups)?;
-        fork.store(edit)?;
-        let mut offset = 0;
-        for mapping in mappings {
-            let at = FsBlock(mapping.start);
-            let blocks = u32::try_from(mapping.count).unwrap_or(u32::MAX);
-            let site = Site::new(geometry, geometry.basic_block(at), number.get());
-            let extent = symlink::encode(target, offset, blocks, &site);
-            let (bytes, len) = extent.ok_or(Condition::NameTooLong)?;
-            let place = geometry.byte_offset(at);
-            let role = BlockRole {
-                kind: BlockKind::Symlink,
-                owner: number.get(),
-            };
-            changing.groups.blocks_mut().create_as(place, role, bytes);
-            offset += len;
-        }
-    }
-    edit.change(|bytes| edit::set_size(bytes, size))?;
-    edit.refresh(geometry)
-}
-
-/// Blocks in a row for the target of a link, one or two.
-fn alloc_target(
-    changing: &mut Change<'_>,
-    number: InodeNr,
-    most: u32,
-) -> Result<(AgNr, AgBlock, u32)> {
-    let geometry = changing.geometry();
-    let (own_ag, _) = geometry.split_inode(number);
-    for step in 0..geometry.ag_count() {
-        let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
-        let mut group = changing.groups.get(ag)?;
-        let most = most.min(alloc::available(&group));
-        if most == 0 {
-            continue;
-        }
-        // A block of a length that is a power of two is logged as one.
-        if let Some((start, count)) = space::alloc_extent(&mut group, 1 << most.ilog2())? {
-            return Ok((ag, start, count));
-        }
-    }
-    Err(Condition::NoSpace.into())
 }

@@ -5,10 +5,18 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::Inode;
+use crate::ag::{BlockRole, alloc, rmap, space};
+use crate::change::Change;
 use crate::context::FsContext;
+use crate::fork::{ForkEdit, InodeEdit};
 use crate::mapping::{Backing, ForkMap};
+use crate::ondisk::btree::{Owner, RmapOwner};
+use crate::ondisk::inode::edit::{self, StoredFork};
 use crate::ondisk::symlink::{self, SymlinkRule};
-use crate::ondisk::{self, FileBlock, FsBlock, Site};
+use crate::ondisk::{
+    self, AgBlock, AgNr, BlockKind, FileBlock, ForkFormat, ForkKind, FsBlock, InodeNr, Mapping,
+    Site,
+};
 
 /// The target of a symbolic link.
 pub(super) fn target(inode: &Inode) -> Result<Vec<u8>> {
@@ -76,4 +84,107 @@ fn read_extent(context: &FsContext, first: FsBlock, count: u32) -> Result<Vec<u8
         bytes.extend_from_slice(&context.read_block(block, &Unverified)?);
     }
     Ok(bytes)
+}
+
+/// Stores the target of a new link: in the inode, or in blocks.
+pub(super) fn fill(change: &mut Change<'_>, edit: &mut InodeEdit, target: &[u8]) -> Result<()> {
+    let fork = edit.fork(ForkKind::Data)?;
+    if target.len() <= fork.bytes.len() {
+        let stored = StoredFork {
+            kind: ForkKind::Data,
+            format: ForkFormat::Local,
+            extents: 0,
+            bytes: target,
+        };
+        edit.set_fork(&stored, 0)?;
+    } else {
+        let fork = ForkEdit::open(&fork, edit.inode().number, change.geometry())?;
+        store_in_blocks(change, edit, fork, target)?;
+    }
+    edit.change(|bytes| edit::set_size(bytes, target.len() as u64))?;
+    edit.refresh(change.geometry())
+}
+
+/// Moves a target that is in the inode to a block of its own.
+pub(super) fn leave_inode(change: &mut Change<'_>, edit: &mut InodeEdit) -> Result<()> {
+    let locus = Locus::inode(edit.inode().number.get());
+    let target = edit.inode().local_data().map(<[u8]>::to_vec);
+    let target = target.ok_or_else(|| Corrupt::new(locus, SymlinkRule::Length))?;
+    let len = edit.fork(ForkKind::Data)?.bytes.len();
+    let fork = ForkEdit::empty(ForkKind::Data, edit.inode().number, len);
+    store_in_blocks(change, edit, fork, &target)?;
+    edit.refresh(change.geometry())
+}
+
+/// Stores a target in blocks that are allocated for it, which `fork` maps from then on.
+fn store_in_blocks(
+    change: &mut Change<'_>,
+    edit: &mut InodeEdit,
+    mut fork: ForkEdit,
+    target: &[u8],
+) -> Result<()> {
+    let geometry = change.geometry();
+    let number = edit.inode().number;
+    let len = u32::try_from(target.len()).map_err(|_| Condition::NameTooLong)?;
+    let count = symlink::blocks(len, geometry);
+    let mut done = 0;
+    while done < count {
+        let (ag, start, found) = alloc_target(change, number, count - done)?;
+        rmap::add(
+            &mut change.groups.get(ag)?,
+            &Owner {
+                offset: done.into(),
+                ..Owner::special(start, found, RmapOwner(number.get()))
+            },
+        )?;
+        let mapping = Mapping {
+            offset: FileBlock(done.into()),
+            start: geometry.fs_block(ag, start).0,
+            count: found.into(),
+            is_unwritten: false,
+        };
+        fork.map(&mut change.groups, mapping)?;
+        done += found;
+    }
+    let (mappings, _) = fork.contents(&mut change.groups)?;
+    fork.store(edit)?;
+    let mut offset = 0;
+    for mapping in mappings {
+        let at = FsBlock(mapping.start);
+        let blocks = u32::try_from(mapping.count).unwrap_or(u32::MAX);
+        let site = Site::new(geometry, geometry.basic_block(at), number.get());
+        let extent = symlink::encode(target, offset, blocks, &site);
+        let (bytes, len) = extent.ok_or(Condition::NameTooLong)?;
+        let place = geometry.byte_offset(at);
+        let role = BlockRole {
+            kind: BlockKind::Symlink,
+            owner: number.get(),
+        };
+        change.groups.blocks_mut().create_as(place, role, bytes);
+        offset += len;
+    }
+    Ok(())
+}
+
+/// Blocks in a row for the target of a link, one or two.
+fn alloc_target(
+    change: &mut Change<'_>,
+    number: InodeNr,
+    most: u32,
+) -> Result<(AgNr, AgBlock, u32)> {
+    let geometry = change.geometry();
+    let (own_ag, _) = geometry.split_inode(number);
+    for step in 0..geometry.ag_count() {
+        let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
+        let mut group = change.groups.get(ag)?;
+        let most = most.min(alloc::available(&group));
+        if most == 0 {
+            continue;
+        }
+        // A block of a length that is a power of two is logged as one.
+        if let Some((start, count)) = space::alloc_extent(&mut group, 1 << most.ilog2())? {
+            return Ok((ag, start, count));
+        }
+    }
+    Err(Condition::NoSpace.into())
 }

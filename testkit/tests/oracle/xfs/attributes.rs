@@ -134,3 +134,56 @@ fn attributes_change_one_by_one_in_all_forms() {
         assert_equal(&image, what("none left"));
     }
 }
+
+/// Options of `mkfs.xfs`, and lengths of targets that leave no space for attributes in inodes of these sizes.
+const FULL_INODES: &[(&[&str], &[usize])] = &[
+    (&["-m", "rmapbt=1"], &[296, 297, 300, 330, 336]),
+    (&["-b", "size=1024"], &[297, 336]),
+    (&["-i", "size=1024"], &[808, 809, 848]),
+];
+
+#[test]
+fn target_that_fills_its_inode_leaves_it_for_attributes() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let copy = dir.path().join("copy");
+    let context = Context::root();
+    let link_name = |len: usize| format!("link-{len}");
+    for &(options, lens) in FULL_INODES {
+        let what = |state| (options[1], state);
+        xfs::make(&image, 96 << 10, options).unwrap();
+        let volume = open(&image);
+        let root = volume.filesystem().root().unwrap();
+        for &len in lens {
+            let kind = CreateKind::Symlink(vec![b't'; len]);
+            let link = root.create(&context, name(&link_name(len)), kind, 0o777);
+            let link = link.unwrap();
+            link.set_xattr(&context, b"security.selinux", b"label", XattrMode::Create)
+                .unwrap();
+            link.set_xattr(&context, b"trusted.more", &[7; 700], XattrMode::Create)
+                .unwrap();
+            assert_eq!(link.read_link().unwrap(), vec![b't'; len], "{len}");
+        }
+        volume.filesystem().sync().unwrap();
+        std::fs::copy(&image, &copy).unwrap();
+        // The kernel replays the log, and goes on.
+        let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+        for &len in lens {
+            let link = mount.root().join(link_name(len));
+            let target = std::fs::read_link(&link).unwrap();
+            assert_eq!(target.as_os_str().len(), len);
+            let mut buffer = vec![0; 1000];
+            let found = rustix::fs::lgetxattr(&link, "security.selinux", &mut buffer[..]).unwrap();
+            assert_eq!(&buffer[..found], b"label");
+            std::fs::remove_file(&link).unwrap();
+        }
+        mount.unmount_all(&[&copy]).unwrap();
+        assert_clean(&copy, what("replayed by the kernel"));
+        root.unlink(&context, name(&link_name(lens[1]))).unwrap();
+        drop(root);
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert_clean(&image, what("unmounted"));
+        assert_equal(&image, what("unmounted"));
+    }
+}
