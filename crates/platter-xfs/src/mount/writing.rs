@@ -77,7 +77,8 @@ pub(crate) fn refuse_unwritable(
     refuse(features.has_ascii_ci(), "ascii-ci");
     refuse(!features.has_lazy_count(), "counters that are not lazy");
     refuse(
-        geometry.inode_alignment < geometry.cluster_blocks(),
+        // A cluster of one block is aligned anyway.
+        geometry.inode_alignment.max(1) < geometry.cluster_blocks(),
         "inode chunks without alignment",
     );
     // A part of a chunk is whole clusters, which are written as such.

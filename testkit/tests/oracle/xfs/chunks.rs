@@ -128,6 +128,47 @@ fn chunks_are_freed_with_their_last_inode() {
     }
 }
 
+#[test]
+fn blocks_of_several_chunks_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    for block in ["size=65536", "size=32768"] {
+        let what = |state| (block, state);
+        xfs::make(&image, 400 << 10, &["-b", block]).unwrap();
+        let before = inode_count(&image);
+        let volume = open(&image);
+        for round in 0..2 {
+            make_files(&volume, round);
+            if round == 0 {
+                remove_files(&volume, 0);
+            }
+        }
+        volume.filesystem().sync().unwrap();
+        let copy = dir.path().join("copy");
+        fs::copy(&image, &copy).unwrap();
+        remove_files(&volume, 3);
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert!(inode_count(&image) > before);
+        assert_clean(&image, what("unmounted"));
+        assert_equal(&image, what("unmounted"));
+
+        let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+        for file in 0..500 {
+            fs::write(mount.root().join(format!("new-{file}")), b"new").unwrap();
+        }
+        fs::remove_dir_all(mount.root().join("directory-0")).unwrap();
+        mount.unmount_all(&[&copy]).unwrap();
+        assert_clean(&copy, what("replayed by the kernel"));
+        let volume = open(&copy);
+        remove_kernels(&volume);
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert_clean(&copy, what("the kernel's files are removed"));
+        assert_equal(&copy, what("the kernel's files are removed"));
+    }
+}
+
 fn remove_kernels(volume: &Volume) {
     let root = volume.filesystem().root().unwrap();
     for file in 0..500 {
