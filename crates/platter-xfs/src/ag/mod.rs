@@ -23,7 +23,7 @@ use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
 use crate::space::TreeLimits;
 
-pub use blocks::{BlockChanges, BlockRole, Blocks, ChangedBlock};
+pub use blocks::{BlockChanges, BlockRole, Blocks, ChangedBlock, Verified};
 pub use groups::{GroupCounts, Groups};
 pub use reserve::{reserved_blocks, tree_limits};
 pub use rules::GroupRule;

@@ -87,6 +87,7 @@ pub fn unmap(
     let geometry = change.geometry();
     let number = edit.inode().number;
     let unit = metadata_unit(edit.inode(), kind, geometry);
+    let is_directory = edit.inode().kind == FileKind::Directory;
     let is_shared = kind == ForkKind::Data && edit.inode().flags2.contains(InodeFlags2::REFLINK);
     let mut fork = ForkEdit::open(&edit.fork(kind)?, number, geometry)?;
     let mut end = blocks.end;
@@ -120,7 +121,7 @@ pub fn unmap(
         let count = end_here.0.saturating_sub(first.0);
         for gone in fork.unmap(&mut change.groups, first, count)? {
             if let Some(unit) = unit {
-                forget_metadata(change, &gone, unit);
+                forget_metadata(change, &gone, (unit, is_directory));
             }
             free_mapping(&mut change.groups, &gone, number, (kind, is_shared))?;
         }
@@ -134,14 +135,17 @@ pub fn unmap(
     Ok(outcome)
 }
 
-/// Blocks of metadata that are about to be freed must not be replayed. Those that lie in several extents
-/// are not written here, nor are they in the log.
-fn forget_metadata(change: &mut Change<'_>, gone: &Mapping, unit: u64) {
+/// Pieces of metadata that are about to be freed must not be replayed. Of those of a directory that lie in several
+/// extents, the log has each block by itself.
+fn forget_metadata(change: &mut Change<'_>, gone: &Mapping, (unit, is_directory): (u64, bool)) {
     let geometry = change.context.geometry();
     let mut at = 0;
     while at < gone.count {
         let next = (gone.offset.0 + at + 1).next_multiple_of(unit) - gone.offset.0;
-        let count = next.min(gone.count) - at;
+        let mut count = next.min(gone.count) - at;
+        if is_directory && count < unit {
+            count = 1;
+        }
         let bytes = count << geometry.block_bits;
         if let Some(bytes) = u32::try_from(bytes)
             .ok()

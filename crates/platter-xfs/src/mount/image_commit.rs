@@ -27,7 +27,9 @@ use crate::context::FsContext;
 use crate::ondisk::chunks::CHUNK_BYTES;
 use crate::ondisk::inode::{DiskInodeV3, INODE_MAGIC, SYMLINK_BYTES_MAX};
 use crate::ondisk::log::BufferType;
-use crate::ondisk::{AgBlock, AgInode, AgNr, Agi, BasicBlock, Geometry, InodeNr, symlink};
+use crate::ondisk::{
+    AgBlock, AgInode, AgNr, Agi, BasicBlock, BlockKind, Geometry, InodeNr, symlink,
+};
 use crate::recovery::recover_in_place;
 use crate::superblock;
 use crate::txn::{self, BlockType, LogDevice, LogPosition, LogState, Transaction};
@@ -374,6 +376,10 @@ impl ImageCommit {
                     return Ok((start, len, what));
                 }
             }
+        }
+        if dir_block > block {
+            // Of a directory block in several extents, which nothing shows in a part of it.
+            return Ok((at, block, BlockType::new(BlockKind::DirPart, 0)));
         }
         Err(unknown())
     }

@@ -37,4 +37,6 @@ pub enum Structure {
     RtBitmap,
     /// A block of the realtime summary.
     RtSummary,
+    /// A filesystem block of a directory block.
+    DirPart,
 }

@@ -31,6 +31,9 @@ pub enum BlockKind {
     DirLeaf(DaKind),
     /// A directory free index.
     DirFree,
+    /// A filesystem block of a directory block that lies in several extents: any bytes, as only the whole has a header
+    /// and a checksum.
+    DirPart,
     /// An inner block of a hash tree.
     DaNode,
     /// A leaf of attributes.
@@ -56,6 +59,7 @@ impl BlockKind {
             Self::AttrRemote | Self::Symlink => {
                 DiskRemoteHeader::ref_from_prefix(bytes).ok()?.0.owner.get()
             }
+            Self::DirPart => return None,
         })
     }
 }
@@ -105,6 +109,7 @@ impl<'g> BlockVerifier<'g> {
             BlockKind::DirData(kind) => reported(DirData::decode(bytes, kind, site), site),
             BlockKind::DirLeaf(kind) => reported(DirLeaf::decode(bytes, kind, site), site),
             BlockKind::DirFree => reported(DirFree::decode(bytes, site), site),
+            BlockKind::DirPart => Ok(()),
             BlockKind::DaNode => reported(DaNode::decode(bytes, site), site),
             BlockKind::AttrLeaf => reported(AttrLeaf::decode(bytes, site), site),
             BlockKind::AttrRemote => reported(remote::check(bytes, site), site),
@@ -112,16 +117,17 @@ impl<'g> BlockVerifier<'g> {
         }
     }
 
-    /// Where the checksum of a block lies.
-    fn checksum_offset(&self) -> usize {
-        match self.kind {
+    /// Where the checksum of a block lies, if it has one.
+    fn checksum_offset(&self) -> Option<usize> {
+        Some(match self.kind {
+            BlockKind::DirPart => return None,
             BlockKind::Btree(kind) => checksum_offset(kind),
             BlockKind::DirData(_) | BlockKind::DirFree => DiskDirHeaderV5::CHECKSUM_OFFSET,
             BlockKind::DirLeaf(_) | BlockKind::DaNode | BlockKind::AttrLeaf => {
                 DiskDaHeaderV5::CHECKSUM_OFFSET
             }
             BlockKind::AttrRemote | BlockKind::Symlink => DiskRemoteHeader::CHECKSUM_OFFSET,
-        }
+        })
     }
 }
 
@@ -134,6 +140,7 @@ impl Verify for BlockVerifier<'_> {
             BlockKind::DirData(kind) => (Structure::DirData, kind as u32),
             BlockKind::DirLeaf(kind) => (Structure::DirLeaf, kind as u32),
             BlockKind::DirFree => (Structure::DirFree, 0),
+            BlockKind::DirPart => (Structure::DirPart, 0),
             BlockKind::DaNode => (Structure::DaNode, 0),
             BlockKind::AttrLeaf => (Structure::AttrLeaf, 0),
             BlockKind::AttrRemote => (Structure::AttrRemote, 0),
@@ -154,8 +161,10 @@ impl Verify for BlockVerifier<'_> {
     }
 
     fn seal(&self, _block: u64, bytes: &mut [u8]) {
-        if self.geometry.features.is_v5() {
-            checksum::seal(bytes, self.checksum_offset());
+        if let Some(offset) = self.checksum_offset()
+            && self.geometry.features.is_v5()
+        {
+            checksum::seal(bytes, offset);
         }
     }
 

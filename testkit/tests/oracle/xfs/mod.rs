@@ -18,6 +18,7 @@ mod images;
 mod growfs;
 mod tuned;
 mod large_forks;
+mod split_blocks;
 mod attributes;
 mod chunks;
 mod made;

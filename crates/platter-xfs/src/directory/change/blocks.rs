@@ -1,22 +1,22 @@
-//! Blocks of a directory under change. Each is one piece on the device.
+//! Blocks of a directory under change.
 
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, Result, Unsupported};
+use platter_vfs::{Condition, Result};
 
+use super::place::{DirPlace, alloc_block};
 use super::{DataFork, DirectoryChange, KNOWN_BLOCKS_MAX, KnownMappings, Located};
-use crate::ag::{BlockRole, Groups, alloc, rmap};
+use crate::ag::{BlockRole, Groups};
 use crate::change::free_mapping;
 use crate::directory::{DirectoryRule, Form};
 use crate::fork::ForkEdit;
-use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::chunks::Chunks;
 use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::DataPointer;
 use crate::ondisk::dir::build::HashEntry;
 use crate::ondisk::dir::data::{DataKind, DirData, DirDataRule};
 use crate::ondisk::extent::Mapping;
-use crate::ondisk::{AgNr, BlockKind, BlockVerifier, FileBlock, ForkKind, FsBlock, Site, dir};
+use crate::ondisk::{BlockKind, BlockVerifier, FileBlock, ForkKind, FsBlock, Site, dir};
 
 impl<'f> DirectoryChange<'_, 'f> {
     fn fork_mut(&mut self) -> Result<(&mut ForkEdit, &mut Groups)> {
@@ -68,13 +68,12 @@ impl<'f> DirectoryChange<'_, 'f> {
     }
 
     /// Where the directory block that begins with this block of the fork lies; `None` if it is not mapped.
-    pub(super) fn locate(&mut self, first: FileBlock) -> Result<Option<FsBlock>> {
+    pub(super) fn locate(&mut self, first: FileBlock) -> Result<Option<DirPlace>> {
         let mut known = self.known.blocks.iter();
-        if let Some(&(_, at)) = known.find(|(known, _)| *known == first) {
-            return Ok(Some(at));
+        if let Some((_, place)) = known.find(|(known, _)| *known == first) {
+            return Ok(Some(place.clone()));
         }
-        let count = u64::from(self.geometry().dir_block_blocks());
-        let owner = self.owner();
+        let count = self.geometry().dir_block_blocks();
         let found = self.mapping_from(first)?;
         let Some(found) = found.filter(|found| found.offset <= first) else {
             return Ok(None);
@@ -83,23 +82,36 @@ impl<'f> DirectoryChange<'_, 'f> {
             return Err(self.broken());
         }
         let skipped = first.0 - found.offset.0;
-        if found.count - skipped < count {
-            return Err(Unsupported {
-                filesystem: "xfs",
-                feature: format!(
-                    "changing directory {owner}, one of whose blocks is in several extents"
-                ),
-                reason: None,
-            }
-            .into());
-        }
-        let at = FsBlock(found.start + skipped);
+        let place = if found.count - skipped >= u64::from(count) {
+            DirPlace::Whole(FsBlock(found.start + skipped))
+        } else {
+            DirPlace::Parts(self.parts(first, found)?.into())
+        };
         let known = &mut self.known.blocks;
         if known.len() == KNOWN_BLOCKS_MAX {
             known.remove(0);
         }
-        known.push((first, at));
-        Ok(Some(at))
+        known.push((first, place.clone()));
+        Ok(Some(place))
+    }
+
+    /// The blocks of a directory block that is in several extents, the first of which is `found`.
+    fn parts(&mut self, first: FileBlock, mut found: Mapping) -> Result<Vec<FsBlock>> {
+        let end = FileBlock(first.0 + u64::from(self.geometry().dir_block_blocks()));
+        let mut parts = Vec::new();
+        let mut at = first;
+        loop {
+            let until = found.end().min(end);
+            let start = found.start + (at.0 - found.offset.0);
+            parts.extend((start..start + (until.0 - at.0)).map(FsBlock));
+            at = until;
+            if at == end {
+                return Ok(parts);
+            }
+            let next = self.mapping_from(at)?;
+            let next = next.filter(|next| next.offset <= at && !next.is_unwritten);
+            found = next.ok_or_else(|| self.broken())?;
+        }
     }
 
     /// Calls `look` with a block of the directory, verified.
@@ -109,12 +121,10 @@ impl<'f> DirectoryChange<'_, 'f> {
         kind: BlockKind,
         look: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
-        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let place = self.locate(first)?.ok_or_else(|| self.broken())?;
         let geometry = self.geometry();
         let verifier = BlockVerifier::new(geometry, kind, self.owner().get());
-        let blocks = self.change.groups.blocks();
-        let len = geometry.dir_block_bytes();
-        let bytes = blocks.verified(geometry.byte_offset(at), len, &verifier)?;
+        let bytes = place.read(self.change.groups.blocks(), geometry, &verifier)?;
         Ok(look(&bytes))
     }
 
@@ -130,11 +140,9 @@ impl<'f> DirectoryChange<'_, 'f> {
         kind: BlockKind,
         change: impl FnOnce(&mut [u8], &mut Chunks) -> R,
     ) -> Result<R> {
-        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let place = self.locate(first)?.ok_or_else(|| self.broken())?;
         let (geometry, role) = (self.geometry(), self.role(kind));
-        let len = geometry.dir_block_bytes();
-        let blocks = self.change.groups.blocks_mut();
-        blocks.edit_verified(geometry.byte_offset(at), len, role, geometry, change)
+        place.edit(self.change.groups.blocks_mut(), geometry, role, change)
     }
 
     /// Has `change` change a block of entries in place, and say what it changes.
@@ -150,13 +158,11 @@ impl<'f> DirectoryChange<'_, 'f> {
 
     /// What a block of the hash tree is by its magic number; `None` if it is not mapped, or nothing such.
     pub(super) fn da_kind(&mut self, first: FileBlock) -> Result<Option<DaKind>> {
-        let Some(at) = self.locate(first)? else {
+        let Some(place) = self.locate(first)? else {
             return Ok(None);
         };
-        let geometry = self.geometry();
-        let offset = geometry.byte_offset(at);
         let blocks = self.change.groups.blocks();
-        let bytes = blocks.verified(offset, geometry.dir_block_bytes(), &Unverified)?;
+        let bytes = place.read(blocks, self.change.geometry(), &Unverified)?;
         Ok(DaKind::of(&bytes, true))
     }
 
@@ -174,82 +180,42 @@ impl<'f> DirectoryChange<'_, 'f> {
         kind: BlockKind,
         bytes: Vec<u8>,
     ) -> Result<()> {
-        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let place = self.locate(first)?.ok_or_else(|| self.broken())?;
         let (geometry, role) = (self.geometry(), self.role(kind));
-        let offset = geometry.byte_offset(at);
-        let blocks = self.change.groups.blocks_mut();
-        let old = blocks.verified(offset, geometry.dir_block_bytes(), &Unverified)?;
-        let is_same_kind = has_same_magic(&old, &bytes);
-        drop(old);
-        if is_same_kind {
-            return blocks.write_as(offset, role, bytes);
-        }
-        // As what it was it cannot be compared.
-        blocks.create_as(offset, role, bytes);
-        Ok(())
+        place.write(self.change.groups.blocks_mut(), geometry, role, bytes)
     }
 
     /// What a block that is mapped bears.
     pub(super) fn site(&mut self, first: FileBlock) -> Result<Site<'f>> {
-        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let place = self.locate(first)?.ok_or_else(|| self.broken())?;
         let geometry = self.geometry();
         Ok(Site::new(
             geometry,
-            geometry.basic_block(at),
+            geometry.basic_block(place.first()),
             self.owner().get(),
         ))
     }
 
     /// Allocates and maps a block, which is still to be [written](Self::write).
     pub(super) fn add_block(&mut self, first: FileBlock) -> Result<()> {
-        let geometry = self.geometry();
-        let count = geometry.dir_block_blocks();
-        let owner = self.owner();
-        let (own_ag, _) = geometry.split_inode(owner);
-        let mut found = None;
-        for step in 0..geometry.ag_count() {
-            let ag = AgNr(own_ag.0.wrapping_add(step) % geometry.ag_count());
-            let mut group = self.change.groups.get(ag)?;
-            if alloc::available(&group) < count {
-                continue;
-            }
-            if let Some(start) = alloc::aligned(&mut group, count, 1, &(0..u32::MAX))? {
-                rmap::add(
-                    &mut group,
-                    &Owner {
-                        offset: first.0,
-                        ..Owner::special(start, count, RmapOwner(owner.get()))
-                    },
-                )?;
-                found = Some(geometry.fs_block(ag, start));
-                break;
-            }
-        }
-        let at = found.ok_or(Condition::NoSpace)?;
-        let mapping = Mapping {
-            offset: first,
-            start: at.0,
-            count: count.into(),
-            is_unwritten: false,
-        };
+        let (geometry, owner) = (self.geometry(), self.owner());
+        let mappings = alloc_block(&mut self.change.groups, geometry, owner, first)?;
         let (fork, groups) = self.changing_fork()?;
-        fork.map(groups, mapping)?;
-        let zeros = vec![0; geometry.dir_block_bytes() as usize];
-        let offset = geometry.byte_offset(at);
-        self.change.groups.blocks_mut().create(offset, zeros);
+        for mapping in mappings {
+            fork.map(groups, mapping)?;
+        }
+        let place = self.locate(first)?.ok_or_else(|| self.broken())?;
+        place.create(self.change.groups.blocks_mut(), geometry, owner);
         Ok(())
     }
 
     /// Frees a block.
     pub(super) fn drop_block(&mut self, first: FileBlock) -> Result<()> {
-        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
-        let geometry = self.geometry();
-        let owner = self.owner();
+        let place = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let (geometry, owner) = (self.geometry(), self.owner());
         let (fork, groups) = self.changing_fork()?;
         let gone = fork.unmap(groups, first, geometry.dir_block_blocks().into())?;
-        groups
-            .blocks_mut()
-            .forget(geometry.byte_offset(at), geometry.dir_block_bytes());
+        place.forget(groups.blocks_mut(), geometry);
         for gone in gone {
             free_mapping(groups, &gone, owner, (ForkKind::Data, false))?;
         }
@@ -353,13 +319,6 @@ impl<'f> DirectoryChange<'_, 'f> {
         let rule = || Corrupt::new(locus, DirectoryRule::Size);
         Ok(pointer.ok_or_else(rule)?.0)
     }
-}
-
-/// Whether blocks are of one type: by the magic number of blocks of entries, or that of the hash tree.
-fn has_same_magic(one: &[u8], other: &[u8]) -> bool {
-    let is_v5 = true;
-    let of_entries = |bytes| DataKind::of(bytes, is_v5);
-    DaKind::of(one, is_v5) == DaKind::of(other, is_v5) && of_entries(one) == of_entries(other)
 }
 
 /// Adds an entry after all others whose hash is not greater.

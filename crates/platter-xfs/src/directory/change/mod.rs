@@ -4,6 +4,7 @@
 //! Entries stay where they are, so that a listing that is under way neither misses names nor gives them twice.
 //! Leaves have no stale entries: what is removed is taken out.
 
+mod place;
 mod blocks;
 mod short;
 mod tree;
@@ -19,9 +20,10 @@ use crate::change::Change;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::mapping::ForkMap;
 use crate::ondisk::inode::edit;
-use crate::ondisk::{FileBlock, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr, da, dir};
+use crate::ondisk::{FileBlock, ForkFormat, ForkKind, Geometry, InodeNr, da, dir};
 
 use super::{Form, NamePlace, SoundBlock};
+use place::DirPlace;
 
 /// A directory under change.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ const KNOWN_BLOCKS_MAX: usize = 16;
 #[derive(Debug, Default)]
 struct KnownMappings {
     /// Directory blocks by their first file block, and where they lie.
-    blocks: Vec<(FileBlock, FsBlock)>,
+    blocks: Vec<(FileBlock, DirPlace)>,
     /// The file block after the last one that is mapped.
     end: Option<u64>,
 }

@@ -266,7 +266,7 @@ fn child_for(
 /// `Corrupt` where the tree leads to a leaf again.
 pub(super) fn advance(dir: &mut DirectoryChange<'_, '_>, path: &mut Path) -> Result<bool> {
     let left = dir.locate(FileBlock(path.leaf.at.into()))?;
-    if !left.is_some_and(|left| path.seen.insert(left)) {
+    if !left.is_some_and(|left| path.seen.insert(left.first())) {
         return Err(broken(dir, DaNodeRule::Cycle));
     }
     let mut level = path.steps.len();

@@ -13,7 +13,6 @@ use super::headers::BlockType;
 use super::item::{Content, InodePlace, ItemKey};
 use super::lists::Batch;
 use crate::ondisk::inode::DiskInodeV3;
-use crate::ondisk::log::Stamp;
 use crate::ondisk::{BasicBlock, Lsn};
 
 /// Items that are written before the lists are looked at again.
@@ -144,7 +143,7 @@ fn block(at: BasicBlock, version: &Buffer) -> (u64, BlockSize) {
 /// `Corrupt` for a block without the magic number of its type, whose checksum would be missing.
 fn stamped(at: BasicBlock, what: &BlockType, version: &[u8], lsn: Lsn) -> Result<Vec<u8>> {
     let mut bytes = version.to_vec();
-    match Stamp::of_type(what.kind, &bytes) {
+    match what.stamp(&bytes) {
         Some(stamp) => stamp.seal(&mut bytes, lsn),
         None if what.is_sealed_in_place() => {
             let rule = "has not the magic number of its type";

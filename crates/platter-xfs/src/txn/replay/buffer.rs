@@ -9,7 +9,7 @@ use super::rules::ReplayRule;
 use super::second_pass::{Applied, SecondPass};
 use super::transactions::Item;
 use crate::ondisk::inode::free::{CRC_AT, NEXT_UNLINKED_AT};
-use crate::ondisk::log::{BufferFlags, BufferFormat, QuotaOff, Stamp};
+use crate::ondisk::log::{BufferFlags, BufferFormat, BufferType, QuotaOff, Stamp};
 use crate::ondisk::{BasicBlock, DiskSuperblock, FsSize, Growth, Lsn, SuperblockRule, checksum};
 
 /// A logged part of a buffer: where it goes, and its bytes.
@@ -44,8 +44,12 @@ pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
         pass.geometry.meta_uuid,
         pass.lsn,
     );
+    // Blocks of realtime files have headers with realtime groups only.
+    let is_bare = matches!(format.kind, BufferType::RtBitmap | BufferType::RtSummary)
+        && !pass.geometry.features.has_metadir();
+    let has_header = is_v5 && !is_bare;
     let buffer = pass.buffers.get(format.block, len)?;
-    if is_v5 && is_newer(&buffer.bytes, meta_uuid, lsn) {
+    if has_header && is_newer(&buffer.bytes, meta_uuid, lsn) {
         return Ok(Applied::Skipped);
     }
     let bytes = buffer.edit();
@@ -54,7 +58,7 @@ pub(super) fn apply(pass: &mut SecondPass<'_>, item: &Item) -> Result<Applied> {
             slot.copy_from_slice(part);
         }
     }
-    buffer.seal = is_v5.then_some(format.kind);
+    buffer.seal = has_header.then_some(format.kind);
     if format.block == BasicBlock(0) {
         // What comes after it may lie in groups that the filesystem has since then.
         let size = size_by(&buffer.bytes, pass.geometry.ag_blocks)?;

@@ -57,6 +57,20 @@ fn block_as_new_as_the_log_is_left_alone() {
 }
 
 #[test]
+fn blocks_of_realtime_files_are_replayed_as_they_are() {
+    let mut sample = Sample::at(3, 7);
+    let mut stored = tree_block(&sample, Lsn::new(3, 9));
+    stored[..4].copy_from_slice(b"XBMP");
+    sample.data.write_at(8 * 512, &stored).unwrap();
+    let item = buffer(8, BufferType::RtBitmap, BufferFlags::empty(), 0x11);
+    sample.transaction(1, &item);
+    sample.replay().unwrap();
+    let found = sample.data_at(8 * 512, 4096);
+    assert_eq!(found[128..256], [0x11; 128]);
+    assert_eq!(found[..128], stored[..128]);
+}
+
+#[test]
 fn transactions_of_one_record_see_the_lsn_before_them() {
     let mut sample = Sample::at(3, 7);
     let stored = tree_block(&sample, Lsn::new(3, 6));
