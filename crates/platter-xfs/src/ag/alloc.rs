@@ -156,7 +156,8 @@ pub(crate) fn take(group: &mut Group<'_>, start: AgBlock, count: u32) -> Result<
     space::update_longest(group)
 }
 
-/// Blocks that nothing may have that has no LSN, as inodes of a new chunk and values of attributes: those that this change
+/// Blocks that nothing may have that has no LSN, as inodes of a new chunk, values of attributes and parts of directory
+/// blocks: those that this change
 /// freed, or a checkpoint that is not durable. An older checkpoint may hold what they were, which is replayed over all that
 /// has no newer LSN, unless a later checkpoint cancels it; and one that cancels it skips new inodes of its own there.
 fn blocks_to_be_replayed(group: &mut Group<'_>) -> RangeSet<u32> {

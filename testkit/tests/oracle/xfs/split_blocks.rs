@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use platter::{ImageSpec, MountOptions, Volume};
-use platter_vfs::{Context, RenameMode, inode::read_dir_all};
+use platter_vfs::{Context, CreateKind, RenameMode, inode::read_dir_all};
 use rustix::fs::FallocateFlags;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -249,6 +249,38 @@ fn split_directory_blocks_of_the_kernel_are_changed() {
         );
         volume.filesystem().unmount().unwrap();
         drop(volume);
+        change_and_remove(&image, shape);
+    }
+}
+
+#[test]
+fn directory_blocks_are_split_where_space_is_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let context = Context::root();
+    for shape in SHAPES {
+        fragmented(&image, shape).unmount_all(&[&image]).unwrap();
+        let volume = open(&image);
+        let root = volume.filesystem().root().unwrap();
+        let filling = root.lookup(name("filling")).unwrap().id();
+        for directory in directories(shape) {
+            let made = root.create(&context, name(&directory), CreateKind::Directory, 0o755);
+            let made = made.unwrap();
+            for index in 0..NAMES {
+                made.link(&context, name(&text(index)), filling).unwrap();
+            }
+        }
+        drop(root);
+        assert!(
+            is_split(&volume, "names", shape.dir_block),
+            "{:?}",
+            shape.options
+        );
+        replay(&volume, &image, ("names", shape.what("made")));
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert_clean(&image, shape.what("made and unmounted"));
+        assert_equal(&image, shape.what("made and unmounted"));
         change_and_remove(&image, shape);
     }
 }

@@ -160,7 +160,8 @@ fn has_same_magic(one: &[u8], other: &[u8]) -> bool {
     DaKind::of(one, is_v5) == DaKind::of(other, is_v5) && of_entries(one) == of_entries(other)
 }
 
-/// Allocates the blocks of a directory block that begins with `first`. Returns their mappings, in order.
+/// Allocates the blocks of a directory block that begins with `first`: in one extent, or in several where there is none
+/// of that length. Returns their mappings, in order.
 ///
 /// # Errors
 /// `NoSpace`.
@@ -173,7 +174,7 @@ pub(super) fn alloc_block(
     let (own_ag, _) = geometry.split_inode(owner);
     let (count, ag_count) = (geometry.dir_block_blocks(), geometry.ag_count());
     let ags = (0..ag_count).map(|step| AgNr(own_ag.0.wrapping_add(step) % ag_count));
-    for ag in ags {
+    for ag in ags.clone() {
         let mut group = groups.get(ag)?;
         if alloc::available(&group) < count {
             continue;
@@ -187,7 +188,34 @@ pub(super) fn alloc_block(
             return Ok(vec![mapping(geometry, ag, &owner)]);
         }
     }
-    Err(Condition::NoSpace.into())
+    let mut mappings = Vec::new();
+    let mut at = first.0;
+    let end = first.0.saturating_add(count.into());
+    for ag in ags {
+        let mut group = groups.get(ag)?;
+        while at < end {
+            let left = u32::try_from(end - at).unwrap_or(u32::MAX);
+            let most = left.min(alloc::available(&group));
+            // One block is one extent.
+            if most == 0 || count == 1 {
+                break;
+            }
+            let Some((start, len)) = alloc::without_lsn(&mut group, most)? else {
+                break;
+            };
+            let owner = Owner {
+                offset: at,
+                ..Owner::special(start, len, RmapOwner(owner.get()))
+            };
+            rmap::add(&mut group, &owner)?;
+            mappings.push(mapping(geometry, ag, &owner));
+            at += u64::from(len);
+        }
+    }
+    if at < end {
+        return Err(Condition::NoSpace.into());
+    }
+    Ok(mappings)
 }
 
 /// The mapping of blocks of a group.
