@@ -38,7 +38,7 @@ pub fn check(
     log: Option<&DeviceGeometry>,
     options: &MkfsOptions,
 ) -> Result<()> {
-    Shape::choose(device, log.map(|log| log.len_bytes), options)?.place()
+    Shape::choose(device, log, options)?.place()
 }
 
 /// The free space of a filesystem that is not mounted in bytes, according to its superblock.
@@ -70,8 +70,8 @@ pub struct Target<'t> {
 /// `NoSpace` on a device that is too small, `Unsupported` for what cannot be made.
 pub fn mkfs(target: &Target<'_>, options: &MkfsOptions, clock: &dyn Clock) -> Result<()> {
     let device = target.device;
-    let log_bytes = target.log.map(|log| log.geometry().len_bytes);
-    let mut shape = Shape::choose(&device.geometry(), log_bytes, options)?;
+    let log = target.log.map(BlockDevice::geometry);
+    let mut shape = Shape::choose(&device.geometry(), log.as_ref(), options)?;
     shape.place()?;
     groups::count(&mut shape)?;
     if !target.is_zero {

@@ -84,14 +84,18 @@ struct Groups {
 }
 
 impl Shape {
-    /// Chooses the sizes for a device, with a log on another one of so many bytes if there is one. The log and the
-    /// inodes are still to be [placed](Self::place).
+    /// Chooses the sizes for a device, with a log on another one if there is one. The log and the inodes are still to be
+    /// [placed](Self::place).
     pub(super) fn choose(
         device: &DeviceGeometry,
-        log_bytes: Option<u64>,
+        log: Option<&DeviceGeometry>,
         options: &MkfsOptions,
     ) -> Result<Self> {
-        let bits = Bits::choose(device, options)?;
+        let log_bytes = log.map(|log| log.len_bytes);
+        let device_sector = device
+            .logical_block_bytes
+            .max(log.map_or(0, |log| log.logical_block_bytes));
+        let bits = Bits::choose(device_sector, options)?;
         let groups = Groups::choose(device.len_bytes >> bits.block, bits, options)?;
         let log_stripe = log_stripe_bytes(bits, options)?;
         let log_stripe_blocks = (log_stripe >> bits.block).max(1);
@@ -133,7 +137,8 @@ impl Shape {
 }
 
 impl Bits {
-    fn choose(device: &DeviceGeometry, options: &MkfsOptions) -> Result<Self> {
+    /// Chooses them for devices with sectors of so many bytes.
+    fn choose(device_sector: u32, options: &MkfsOptions) -> Result<Self> {
         let block_bytes = options.block_bytes.unwrap_or(4096);
         let block = power(block_bytes, 1024..=65536).ok_or_else(|| {
             unfit(
@@ -142,9 +147,15 @@ impl Bits {
                 "a power of two from 1024 to 65536 is",
             )
         })?;
-        let sector_bytes = options
-            .sector_bytes
-            .unwrap_or(device.logical_block_bytes.clamp(512, block_bytes));
+        let device_sector = device_sector.max(512);
+        let sector_bytes = options.sector_bytes.unwrap_or(device_sector);
+        let shorter = "the sector size of the device or more is";
+        if block_bytes < device_sector {
+            return Err(unfit("blocks", block_bytes, shorter));
+        }
+        if sector_bytes < device_sector {
+            return Err(unfit("sectors", sector_bytes, shorter));
+        }
         let sector = power(sector_bytes, 512..=32768.min(block_bytes)).ok_or_else(|| {
             let reason = "a power of two from 512 to 32768 and the block size is";
             unfit("sectors", sector_bytes, reason)
@@ -578,6 +589,44 @@ pub(super) mod tests {
                 "101 percent of inodes",
             ),
         ] {
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_below_the_sectors_of_the_device_are_refused() {
+        let on = |logical_block_bytes: u32, change: fn(&mut MkfsOptions)| {
+            let device = DeviceGeometry {
+                len_bytes: GIB,
+                logical_block_bytes,
+                physical_block_bytes: 4096,
+                read_only: false,
+            };
+            let mut options = options();
+            change(&mut options);
+            let shape = Shape::choose(&device, None, &options);
+            shape.map(|shape| (shape.superblock.block_bits, shape.superblock.sector_bits))
+        };
+        assert_eq!(on(4096, |_| ()).unwrap(), (12, 12));
+        assert_eq!(
+            on(2048, |it| it.block_bytes = Some(2048)).unwrap(),
+            (11, 11)
+        );
+        assert_eq!(
+            on(512, |it| it.sector_bytes = Some(4096)).unwrap(),
+            (12, 12)
+        );
+        for (error, expected) in [
+            (
+                on(4096, |it| it.sector_bytes = Some(512)),
+                "sectors of 512 bytes",
+            ),
+            (
+                on(4096, |it| it.block_bytes = Some(1024)),
+                "blocks of 1024 bytes",
+            ),
+        ] {
+            let error = error.unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

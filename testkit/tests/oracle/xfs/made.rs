@@ -8,7 +8,7 @@ use platter::make::NewFilesystem;
 use platter::populate::Content;
 use platter::{FormatOptions, ImageSpec};
 use testkit::fs_type::FsType;
-use testkit::loopdev::{Access, Mount};
+use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::{Verdict, xfs};
 use testkit::tool;
 
@@ -376,6 +376,39 @@ fn what_was_on_the_device_is_not_taken_for_the_log() {
     mount.unmount(&image).unwrap();
     let (verdict, report) = xfs::report(&[&image]).unwrap();
     assert_eq!(verdict, Verdict::Clean, "{report}");
+}
+
+#[test]
+fn sizes_below_the_sectors_of_a_device_are_refused_as_by_mkfs() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    fs::File::create(&image)
+        .unwrap()
+        .set_len(400 << 20)
+        .unwrap();
+    let device = LoopDevice::with_sectors(&image, 4096, Access::ReadWrite).unwrap();
+    let spec = ImageSpec::parse(device.path()).unwrap();
+    for (name, bytes, option) in [
+        ("sector-size", 512, ["-s", "size=512"]),
+        ("block-size", 1024, ["-b", "size=1024"]),
+    ] {
+        let mut new = NewFilesystem::of_type("xfs").unwrap();
+        new.set_number(name, bytes).unwrap();
+        let made = FormatOptions::new(new).overwrite(true).make(&spec);
+        let error = made.unwrap_err().to_string();
+        assert!(error.contains(&format!("s of {bytes} bytes")), "{error}");
+        let mut mkfs = tool::command("mkfs.xfs");
+        mkfs.args(["-q", "-f"]).args(option).arg(device.path());
+        assert!(tool::succeed(&mut mkfs).is_err(), "{name}");
+    }
+    let new = NewFilesystem::of_type("xfs").unwrap();
+    let made = FormatOptions::new(new).overwrite(true).make(&spec);
+    made.unwrap();
+    let devices = [device.path()];
+    let mount = Mount::devices(FsType::Xfs, &devices, "", Access::ReadWrite).unwrap();
+    fs::write(mount.root().join("file"), b"text").unwrap();
+    drop(mount);
+    device.detach(&image).unwrap();
 }
 
 #[test]
