@@ -213,7 +213,7 @@ fn check_used(checker: &mut Checker<'_>) -> Flow {
 fn broken_flag(extent: &Extent) -> Option<ExtentUseRule> {
     let state = extent.state;
     let is_full = state.contains(ExtentState::FULL_BACKREF);
-    if state.contains(ExtentState::OF_FILES) {
+    if state.contains(ExtentState::OF_FILES) && !state.contains(ExtentState::RELOCATED) {
         let is_wrong = extent.is_balanced() && is_full == state.contains(ExtentState::OWNER_FOUND);
         let rule = if is_full {
             ExtentUseRule::FullBackref

@@ -25,7 +25,7 @@ bitflags! {
         const OF_FILES = 1 << 4;
         /// The tree that wrote the block refers to it.
         const OWNER_FOUND = 1 << 5;
-        /// The block was visited in a relocation tree first, or is one of its own.
+        /// The block was visited in a relocation tree first, is one of its own, or a relocated block refers to it.
         const RELOCATED = 1 << 6;
     }
 }
@@ -172,6 +172,12 @@ impl Extents {
     pub(super) fn is_full(&self, block: LogicalAddr) -> bool {
         let extent = self.get(block);
         extent.is_some_and(|extent| extent.state.contains(ExtentState::FULL_BACKREF))
+    }
+
+    /// Whether a block was relocated, as far as it was visited.
+    pub(super) fn is_relocated(&self, block: LogicalAddr) -> bool {
+        let extent = self.get(block);
+        extent.is_some_and(|extent| extent.state.contains(ExtentState::RELOCATED))
     }
 
     /// Marks a block as visited. Returns `false` if it was before.

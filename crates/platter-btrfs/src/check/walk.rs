@@ -238,7 +238,11 @@ fn note_owner(
         return;
     }
     let is_own = header.owner == TreeId::TREE_RELOC || header.flags.contains(HeaderFlags::RELOC);
-    if is_relocation || is_own {
+    // A relocated block refers by itself to what its owner refers to no more by its tree.
+    let extents = &checker.extents;
+    let is_below =
+        matches!(reference, ExtentRef::SharedBlock { parent } if extents.is_relocated(parent));
+    if is_relocation || is_own || is_below {
         checker.extents.mark(logical, ExtentState::RELOCATED);
         return;
     }

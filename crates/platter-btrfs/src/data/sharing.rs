@@ -75,7 +75,8 @@ impl<'c> Sharing<'c> {
         self.own.seek(key)?;
         let path: Vec<TreeBlock> = self.own.path().cloned().collect();
         for block in &path {
-            if block.generation() <= self.last_snapshot && self.is_block_shared(block)? {
+            let is_old = block.generation() <= self.last_snapshot || block.is_relocated();
+            if is_old && self.is_block_shared(block)? {
                 return Ok(true);
             }
         }

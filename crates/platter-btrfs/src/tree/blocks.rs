@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::Tree;
 use crate::chunk::ChunkStore;
-use crate::ondisk::header::{DiskHeader, Header};
+use crate::ondisk::header::{DiskHeader, Header, HeaderFlags};
 use crate::ondisk::leaf::Leaf;
 use crate::ondisk::node::Node;
 use crate::ondisk::tree_block::{Expected, TreeBlockFormat};
@@ -338,6 +338,13 @@ impl TreeBlock {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.header().map_or(Generation(0), |it| it.generation)
+    }
+
+    /// Whether it is younger than its contents: it may be shared by snapshots that are older than itself.
+    #[must_use]
+    pub fn is_relocated(&self) -> bool {
+        self.header()
+            .is_some_and(|it| it.flags.contains(HeaderFlags::RELOC))
     }
 
     /// Its items, of a leaf.

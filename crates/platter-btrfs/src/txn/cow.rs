@@ -90,12 +90,7 @@ impl<'f> Cow<'f> {
     /// Whether a block that a tree refers to may have other references.
     fn can_be_shared(tree: &TreeState, block: &TreeBlock, is_root: bool) -> bool {
         let is_old = block.generation() <= tree.last_snapshot;
-        let is_relocated = block.header().is_some_and(|header| {
-            header
-                .flags
-                .contains(crate::ondisk::header::HeaderFlags::RELOC)
-        });
-        tree.is_shareable && !is_root && (is_old || is_relocated)
+        tree.is_shareable && !is_root && (is_old || block.is_relocated())
     }
 
     /// Adds or drops the references of a block to what it refers to, as by `tree` or by `parent`.

@@ -4,6 +4,7 @@ mod maker;
 mod references;
 mod files;
 mod space;
+mod relocated;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
