@@ -266,6 +266,16 @@ impl BlockGroup {
         is_unused
     }
 
+    /// As [`withdraw`](Self::withdraw), of a group that is held.
+    pub(super) fn withdraw_held(&self) -> bool {
+        let mut state = self.state.lock();
+        let has_item = matches!(state.recorded.persisted, Persisted::Item(_));
+        let is_empty = state.used + state.reserved + state.pinned == 0;
+        let is_unused = has_item && is_empty && state.is_read_only && state.kept.is_none();
+        state.is_removed |= is_unused;
+        is_unused
+    }
+
     /// Ends a change of the item that was begun.
     pub(super) fn end_change(&self, change: u64, is_done: bool) {
         self.state.lock().recorded.end(change, is_done);

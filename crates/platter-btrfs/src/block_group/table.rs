@@ -115,6 +115,17 @@ impl BlockGroups {
         true
     }
 
+    /// Removes a group that is [held](Self::hold), and that nothing is in. Returns whether it did.
+    pub fn withdraw_held(&self, group: &BlockGroup) -> bool {
+        let mut groups = self.groups.write();
+        if !group.withdraw_held() {
+            return false;
+        }
+        groups.retain(|it| it.start() != group.start());
+        self.count_free(group);
+        true
+    }
+
     /// Lets nothing be allocated in a group, nor be counted as free, until it is [let go](Self::let_go). Returns
     /// `false` if the group is being removed.
     pub fn hold(&self, group: &BlockGroup) -> bool {
@@ -223,6 +234,26 @@ impl BlockGroups {
             }
         }
         Err(Condition::NoSpace.into())
+    }
+
+    /// As [`allocate`](Self::allocate), in one of these groups alone; `None` if none has the space.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn allocate_in(
+        &self,
+        among: &BTreeSet<LogicalAddr>,
+        (len_bytes, align): (u64, u64),
+        read: &dyn Fn(&BlockGroup) -> Result<Ranges>,
+    ) -> Result<Option<LogicalAddr>> {
+        let groups = self.groups.read().clone();
+        for group in groups.iter().filter(|it| among.contains(&it.start())) {
+            if let Some(found) = group.allocate(len_bytes, align, read)? {
+                self.count_free(group);
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// Allocates this range, if it is free.

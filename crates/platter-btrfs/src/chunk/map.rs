@@ -44,7 +44,7 @@ impl FormerReaders {
 }
 
 /// Returns when no other thread has a value that none gets any more.
-pub(super) fn wait_until_unshared<T>(value: &Arc<T>) {
+pub(crate) fn wait_until_unshared<T>(value: &Arc<T>) {
     const PAUSE: Duration = Duration::from_micros(200);
     while Arc::strong_count(value) > 1 {
         thread::sleep(PAUSE);

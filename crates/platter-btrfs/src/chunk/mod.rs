@@ -15,6 +15,7 @@ pub(crate) mod tests;
 
 pub use discard::discard;
 pub use layout::{Placement, Segment};
+pub(crate) use map::wait_until_unshared;
 pub use map::{ChunkMap, ChunkMapRule};
 pub use members::{Member, Members};
 pub use mirror::MirrorDevice;

@@ -1,5 +1,6 @@
 //! A filesystem below its inodes: superblock, tree blocks, the roots of its trees.
 
+mod data_reads;
 mod extent_list;
 mod subvolumes;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use crate::ondisk::root_item::RootItem;
 use crate::ondisk::{Key, Superblock, TreeId};
 use crate::tree::{LiveTrees, Tree, TreeBlocks};
 
+pub use data_reads::{DataRead, DataReads, KeptAddresses, MovingExtents};
 pub use extent_list::ListedExtent;
 pub use subvolumes::{ParentName, Subvolume};
 
@@ -56,6 +58,8 @@ pub struct FsContext {
     pub leniency: Leniency,
     /// The trees that transactions change.
     pub live: LiveTrees,
+    /// Reads of data in progress.
+    pub reads: DataReads,
     root_tree: Tree,
     /// Changes of log trees that were replayed, by tree.
     overlays: BTreeMap<TreeId, Overlay>,
@@ -83,6 +87,7 @@ impl FsContext {
             blocks,
             leniency,
             live: LiveTrees::default(),
+            reads: DataReads::default(),
             root_tree,
             overlays: BTreeMap::new(),
             roots: RwLock::default(),

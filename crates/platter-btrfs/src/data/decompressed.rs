@@ -33,6 +33,9 @@ pub struct CompressedExtent {
     pub compression: Compression,
 }
 
+/// An extent, and how often data had moved: one that moved may be where an extent of its generation was.
+type SlotKey = (CompressedExtent, u64);
+
 /// How far an extent is.
 #[derive(Debug, Default)]
 enum SlotState {
@@ -96,7 +99,7 @@ impl Drop for Filling<'_> {
 pub struct DecompressedCache {
     decompressor: Decompressor,
     /// The one used last is the last.
-    slots: Mutex<VecDeque<(CompressedExtent, Arc<Slot>)>>,
+    slots: Mutex<VecDeque<(SlotKey, Arc<Slot>)>>,
     decompressions: AtomicU64,
 }
 
@@ -115,7 +118,7 @@ impl DecompressedCache {
         reader: Reader,
         extent: &CompressedExtent,
     ) -> Result<Arc<[u8]>> {
-        let slot = self.slot(extent);
+        let slot = self.slot((*extent, context.reads.moves()));
         let filling = match slot.data_or_task() {
             Ok(bytes) => return Ok(bytes),
             Err(filling) => filling,
@@ -149,15 +152,15 @@ impl DecompressedCache {
         Ok(output.into())
     }
 
-    fn slot(&self, extent: &CompressedExtent) -> Arc<Slot> {
+    fn slot(&self, extent: SlotKey) -> Arc<Slot> {
         let mut slots = self.slots.lock();
-        let known = slots.iter().position(|(known, _)| known == extent);
+        let known = slots.iter().position(|(known, _)| *known == extent);
         let entry = known.and_then(|index| slots.remove(index));
-        let (_, slot) = entry.unwrap_or_else(|| (*extent, Arc::default()));
+        let (_, slot) = entry.unwrap_or_else(|| (extent, Arc::default()));
         if slots.len() >= EXTENTS_MAX {
             slots.pop_front();
         }
-        slots.push_back((*extent, Arc::clone(&slot)));
+        slots.push_back((extent, Arc::clone(&slot)));
         slot
     }
 }
@@ -178,13 +181,15 @@ mod tests {
             ram_bytes: 131_072,
             compression: Compression::Zstd,
         };
-        let freed = cache.slot(&extent);
-        assert!(Arc::ptr_eq(&freed, &cache.slot(&extent)));
+        let freed = cache.slot((extent, 0));
+        assert!(Arc::ptr_eq(&freed, &cache.slot((extent, 0))));
         let new = CompressedExtent {
             generation: Generation(9),
             ..extent
         };
-        assert!(!Arc::ptr_eq(&freed, &cache.slot(&new)));
+        assert!(!Arc::ptr_eq(&freed, &cache.slot((new, 0))));
+        // An extent of that generation moved there.
+        assert!(!Arc::ptr_eq(&freed, &cache.slot((extent, 1))));
     }
 
     #[test]

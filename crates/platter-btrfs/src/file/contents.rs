@@ -51,6 +51,7 @@ impl Contents<'_> {
     /// Fills `bufs` with the file's bytes from `offset` on, and zeros after its end.
     pub fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let mut left: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
+        let _read = self.context.reads.begin();
         let mut runs = self.runs();
         let mut pieces = Vec::new();
         let mut at = offset;

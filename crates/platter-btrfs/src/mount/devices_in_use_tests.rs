@@ -239,6 +239,90 @@ fn chunks_are_moved_while_files_are_written() {
     fs.unmount().unwrap();
 }
 
+/// What is in chunks that are used in part goes to others, while files are written and snapshots made of them.
+#[test]
+fn chunks_are_emptied_while_files_are_written() {
+    let pool = Pool::make(1, 400, &["-d", "single", "-m", "single"]);
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    let contents = Random(5).bytes(1 << 20);
+    let names: Vec<_> = (0..140).map(|number| format!("large{number}")).collect();
+    for path in &names {
+        let file = root.create(&Context::root(), name(path), CreateKind::Regular, 0o644);
+        file.unwrap().write_at(0, &contents).unwrap();
+    }
+    fs.sync().unwrap();
+    let (kept, removed): (Vec<_>, Vec<_>) =
+        (0..).zip(&names).partition(|(number, _)| number % 4 == 0);
+    for (_, path) in removed {
+        root.unlink(&Context::root(), name(path)).unwrap();
+    }
+    fs.sync().unwrap();
+    let before = data_chunks(&fs);
+    let words = Balance {
+        data: Some("usage=80".to_owned()),
+        metadata: Some("usage=80".to_owned()),
+        ..Balance::default()
+    };
+    let (models, moved) = with_load(&fs, 1, || {
+        thread::scope(|scope| {
+            let making = scope.spawn(|| {
+                for number in 0..6 {
+                    let path = format!("snap{number}");
+                    let subvolumes = fs.subvolumes().unwrap();
+                    let made = subvolumes.snapshot(
+                        &Context::root(),
+                        TreeId::FS.0,
+                        root.id(),
+                        name(&path),
+                        number % 2 == 0,
+                    );
+                    made.unwrap();
+                    for (_, path) in &kept {
+                        let file = root.lookup(name(path)).unwrap();
+                        assert!(read(&*file) == contents, "{path}");
+                    }
+                }
+            });
+            let moved = devices(&fs).balance(&words, &mut to_the_end).unwrap();
+            making.join().unwrap();
+            moved
+        })
+    });
+    assert!(moved.removed > 1, "{moved:?}");
+    assert!(data_chunks(&fs) < before, "{before}, {}", data_chunks(&fs));
+    let assert_kept = |root: &dyn Inode| {
+        for (_, path) in &kept {
+            let file = root.lookup(name(path)).unwrap();
+            assert!(read(&*file) == contents, "{path}");
+        }
+    };
+    assert_kept(&*root);
+    assert_reads(&fs, 1, &models);
+    drop(root);
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_whole(&pool);
+    let fs = mount(&pool);
+    let root = fs.root().unwrap();
+    assert_kept(&*root);
+    for number in 0..6 {
+        assert_kept(&*root.lookup(name(&format!("snap{number}"))).unwrap());
+    }
+    assert_reads(&fs, 1, &models);
+    drop(root);
+    fs.unmount().unwrap();
+}
+
+/// How many chunks have data.
+fn data_chunks(fs: &Btrfs) -> usize {
+    let map = fs.super_block().context().blocks.store().map();
+    let chunks = map.iter();
+    chunks
+        .filter(|it| it.flags.contains(BlockGroupFlags::DATA))
+        .count()
+}
+
 /// Turns the first copy of each leaf of files into a valid one of the transaction before. Returns how many.
 fn make_first_copies_older(pool: &Pool) -> usize {
     let fs = pool.open(WriteOptions::default());

@@ -307,6 +307,15 @@ impl<'a> FileExtent<'a> {
     }
 }
 
+/// Changes where the extent of an item lies. Returns `false`, without a change, for an item that has none.
+pub fn set_logical(item: &mut [u8], logical: LogicalAddr) -> bool {
+    let place = item.get_mut(INLINE_DATA_OFFSET..);
+    let place = place.and_then(|rest| DiskExtentPlace::mut_from_bytes(rest).ok());
+    let Some(place) = place else { return false };
+    place.logical.set(logical.0);
+    true
+}
+
 impl ExtentPlace {
     /// The place of a hole.
     const NONE: Self = Self {

@@ -120,7 +120,7 @@ fn has_copies(profile: Profile) -> bool {
 }
 
 /// Places chunks anew: on the devices with the most free space, over as many as the profile and the length of the
-/// chunk allow. Chunks that nothing is in are removed. Extents stay in their chunks.
+/// chunk allow. Chunks that nothing is in are removed, and those whose extents fit in others of their kind.
 ///
 /// # Errors
 /// `ENOSPC` where the devices have no space for a chunk: those before it were moved.
@@ -160,7 +160,7 @@ pub(crate) fn balance(fs: &WriteContext, args: &BalanceArgs, moving: Moving<'_>)
         let is_wanted = is_old && filter.holds_of(chunk, used);
         is_wanted.then(|| filter.convert.unwrap_or(chunk.profile))
     };
-    move_chunks(fs, moving, &wanted, &limit)
+    move_chunks(fs, moving, &wanted, &|_| true, &limit)
 }
 
 #[cfg(test)]

@@ -95,11 +95,10 @@ pub(crate) fn remove_device(
         ..Placing::default()
     };
     let _placed = restripe::set_placing(fs, placing);
-    let wanted = |chunk: &ChunkItem, _: u64| {
-        let is_on = chunk.stripes.iter().any(|stripe| stripe.device == device);
-        is_on.then_some(chunk.profile)
-    };
-    let moved = move_chunks(fs, moving, &wanted, &|_| 0..=u64::MAX)?;
+    let is_on = |chunk: &ChunkItem| chunk.stripes.iter().any(|stripe| stripe.device == device);
+    let wanted = |chunk: &ChunkItem, _: u64| is_on(chunk).then_some(chunk.profile);
+    let usable = |chunk: &ChunkItem| !is_on(chunk);
+    let moved = move_chunks(fs, moving, &wanted, &usable, &|_| 0..=u64::MAX)?;
     if !moved.is_cancelled {
         if !devices::chunks_on(fs, device).is_empty() {
             return Err(Condition::Busy.into());
@@ -179,10 +178,10 @@ pub(crate) fn resize_device(
     };
     let _placed = restripe::set_placing(fs, placing);
     if total_bytes < before {
-        let wanted = |chunk: &ChunkItem, _: u64| {
-            devices::is_beyond(chunk, device, total_bytes).then_some(chunk.profile)
-        };
-        moved = move_chunks(fs, moving, &wanted, &|_| 0..=u64::MAX)?;
+        let is_beyond = |chunk: &ChunkItem| devices::is_beyond(chunk, device, total_bytes);
+        let wanted = |chunk: &ChunkItem, _: u64| is_beyond(chunk).then_some(chunk.profile);
+        let usable = |chunk: &ChunkItem| !is_beyond(chunk);
+        moved = move_chunks(fs, moving, &wanted, &usable, &|_| 0..=u64::MAX)?;
     }
     if !moved.is_cancelled && total_bytes != before {
         devices::set_size(fs, device, total_bytes)?;

@@ -15,20 +15,21 @@ use platter_vfs::{Condition, Error, Result, Unsupported};
 
 use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile};
 use crate::ondisk::{DeviceId, LogicalAddr};
-use crate::txn::{WriteContext, restripe, unused};
+use crate::txn::{WriteContext, compact, unused};
 
 pub(crate) use balance::balance;
 pub use balance::{BalanceArgs, BalanceFilter};
 pub(crate) use devices::{add_device, only_device, remove_device, resize_device};
 pub(crate) use replace::replace_device;
 
-/// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well. It begins with the lowest
-/// address: the kernel begins with the highest, but has other chunks to move extents to. Of types that have fewer chunks
-/// than their limits say, none is moved.
+/// Moves the chunks that are `wanted`, each once, those that are added meanwhile as well: what is in one to other chunks
+/// that are `usable`, where these have the space, else the chunk as a whole. It begins with the lowest
+/// address. Of types that have fewer chunks than their limits say, none is moved.
 fn move_chunks(
     fs: &WriteContext,
     moving: Moving<'_>,
     wanted: &dyn Fn(&ChunkItem, u64) -> Option<Profile>,
+    usable: &dyn Fn(&ChunkItem) -> bool,
     limit: &dyn Fn(BlockGroupFlags) -> RangeInclusive<u64>,
 ) -> Result<Moved> {
     fs.sync()?;
@@ -80,11 +81,17 @@ fn move_chunks(
             return Ok(moved);
         }
         let (start, types) = (chunk.start, types_of(chunk));
+        let flags = chunk.flags.difference(BlockGroupFlags::PROFILES) | profile.flags();
+        let others = map
+            .iter()
+            .filter(|it| it.start != start && it.flags == flags);
+        let others = others.filter(|it| usable(it)).map(|it| it.start).collect();
         drop(left);
         drop(map);
-        let is_moved = restripe::move_chunk(fs, start, profile)?;
+        let what = compact::move_chunk(fs, start, profile, &others)?;
         done.push((start, types));
-        moved.moved += u64::from(is_moved);
+        moved.moved += u64::from(what != compact::Moved::Gone);
+        moved.removed += u64::from(what == compact::Moved::Emptied);
         moved.considered += 1;
     }
 }

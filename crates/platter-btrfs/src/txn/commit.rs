@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 use super::superblocks::ClosedSuperblock;
 use super::{
     CommitReport, Counts, Editor, WriteContext, chunks, convert, delayed_inodes, log_trees,
-    orphans, quotas, refs, snapshots, space, superblocks, trees,
+    orphans, quotas, refs, relocate, snapshots, space, superblocks, trees,
 };
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Ranges, Update};
 use crate::chunk::discard;
@@ -111,9 +111,12 @@ fn close(fs: &WriteContext) -> Result<(ClosedCommit, CommitReport)> {
     delayed_inodes::write_all(fs, generation)?;
     orphans::insert_all(fs, generation)?;
     quotas::count(fs, generation, &mut report)?;
+    let has_snapshots = snapshots::are_pending(fs);
     snapshots::create_pending(fs, generation, &mut report)?;
     quotas::store(fs, generation, &mut report)?;
     convert::change_trees(fs, generation)?;
+    // What a snapshot shares from now on is of this transaction as well.
+    relocate::apply(fs, generation, !has_snapshots)?;
     finish_trees(fs, generation, &mut report)?;
     let blocks = finish_blocks(fs)?;
     report.blocks_written = blocks.len() as u64;

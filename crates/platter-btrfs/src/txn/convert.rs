@@ -323,7 +323,7 @@ fn build_free_space_tree(fs: &WriteContext, generation: Generation) -> Result<()
 }
 
 /// Runs references until none is left, so that the extent tree has all extents.
-fn run_references(fs: &WriteContext, generation: Generation) -> Result<()> {
+pub(super) fn run_references(fs: &WriteContext, generation: Generation) -> Result<()> {
     loop {
         chunks::create_pending(fs, generation)?;
         refs::run(fs, generation, usize::MAX)?;

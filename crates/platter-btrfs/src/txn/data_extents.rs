@@ -16,7 +16,7 @@ use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::file_extent::{Compression, ExtentPlace};
 use crate::ondisk::item::ItemFormat;
-use crate::ondisk::{LogicalAddr, TreeId};
+use crate::ondisk::{Generation, LogicalAddr, TreeId};
 
 rules! {
     /// The rules of data that is written.
@@ -165,7 +165,7 @@ pub(crate) fn allocate(handle: &Handle<'_>, len_bytes: u64) -> Result<LogicalAdd
     let sector_bytes = fs.context.superblock.sector_bytes.into();
     let kind = BlockGroupFlags::DATA;
     let address = chunks::allocate_space(fs, kind, len_bytes, sector_bytes)?;
-    fs.new_data.lock().add(address.0..address.0 + len_bytes);
+    note_allocated(fs, address, len_bytes);
     Ok(address)
 }
 
@@ -185,6 +185,24 @@ pub(crate) fn allocate_part(handle: &Handle<'_>, len_bytes: u64) -> Result<(Logi
             allocated => return Ok((allocated?, len_bytes)),
         }
     }
+}
+
+/// Says that data was allocated.
+pub(super) fn note_allocated(fs: &WriteContext, address: LogicalAddr, len_bytes: u64) {
+    fs.new_data.lock().add(address.0..address.0 + len_bytes);
+}
+
+/// Adds checksums in the running transaction. The caller has no tree locked.
+pub(super) fn insert_checksums_in(
+    fs: &WriteContext,
+    generation: Generation,
+    address: LogicalAddr,
+    checksums: Vec<u8>,
+) -> Result<()> {
+    let format = fs.item_format();
+    fs.edit(generation, TreeId::CSUM, |editor| {
+        checksums::insert(editor, address, checksums, format)
+    })
 }
 
 /// Adds checksums that were computed [before](checksums_of).

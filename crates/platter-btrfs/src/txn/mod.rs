@@ -26,10 +26,12 @@ pub(crate) mod superblocks;
 pub(crate) mod log_trees;
 mod totals;
 pub mod convert;
+pub(crate) mod relocate;
 mod commit;
 pub(crate) mod trim;
 pub(crate) mod devices;
 pub(crate) mod restripe;
+pub(crate) mod compact;
 mod open;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -74,6 +76,7 @@ use convert::PlannedTrees;
 use log_trees::Logs;
 use orphans::DelayedOrphans;
 use quotas::Quotas;
+use relocate::Relocation;
 use space::{Reservations, Urgency};
 use stripes::StripedLocks;
 
@@ -262,6 +265,8 @@ pub struct WriteContext {
     snapshots: Mutex<Vec<Snapshot>>,
     /// The trees that the running transaction builds or removes when it is committed.
     planned: Mutex<PlannedTrees>,
+    /// The extents that it moves when it is committed.
+    relocation: Mutex<Relocation>,
     refs: DelayedRefs,
     groups: BlockGroups,
     chunks: ChunkAllocator,

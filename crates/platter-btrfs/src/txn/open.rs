@@ -75,6 +75,7 @@ impl WriteContext {
             trees: Mutex::new(BTreeMap::new()),
             snapshots: Mutex::default(),
             planned: Mutex::default(),
+            relocation: Mutex::default(),
             refs: DelayedRefs::with_heads(|| options.heads()),
             groups: BlockGroups::new(groups),
             chunks,

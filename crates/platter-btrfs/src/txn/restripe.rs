@@ -49,21 +49,18 @@ impl Drop for Placed<'_> {
     }
 }
 
-/// Moves the chunk at `start` to new stripes, of a profile. What was done is durable then. The caller has no
-/// handle, and moves one at a time. Returns `false` if there is no such chunk any more.
+/// Moves the chunk of a group that is held to new stripes, of a profile. What was done is durable then. The caller has no
+/// handle, and moves one at a time.
 ///
 /// # Errors
 /// `ENOSPC` where the devices have no space for it; `Corrupt` where something in it cannot be read: then nothing was
 /// changed.
-pub(crate) fn move_chunk(fs: &WriteContext, start: LogicalAddr, profile: Profile) -> Result<bool> {
-    let Some(held) = HeldGroup::hold(fs, start)? else {
-        return Ok(false);
-    };
+pub(super) fn move_held(fs: &WriteContext, held: &HeldGroup<'_>, profile: Profile) -> Result<()> {
     let moved = restripe_held(fs, held.group(), profile);
     if fs.failure().is_none() {
         fs.chunks.release_stripes();
     }
-    moved.map(|()| true)
+    moved
 }
 
 fn restripe_held(fs: &WriteContext, group: &BlockGroup, profile: Profile) -> Result<()> {
@@ -272,7 +269,7 @@ fn change_chunk(
 }
 
 /// Takes the bytes at an address.
-type Write<'w> = &'w dyn Fn(u64, &[u8]) -> Result<()>;
+pub(super) type Write<'w> = &'w dyn Fn(u64, &[u8]) -> Result<()>;
 
 /// Writes a part of a copy while the filesystem is not frozen, which a freeze waits for. The caller has no handle.
 ///
@@ -326,7 +323,8 @@ fn copy_block(
     write(range.start, &bytes)
 }
 
-fn copy_data(fs: &WriteContext, range: &Range<u64>, write: Write<'_>) -> Result<()> {
+/// Passes the bytes of data, each sector from a copy that is right, to `write`.
+pub(super) fn copy_data(fs: &WriteContext, range: &Range<u64>, write: Write<'_>) -> Result<()> {
     let format = fs.item_format();
     let sector = u64::from(format.sector_bytes);
     let mut at = range.start;

@@ -43,6 +43,11 @@ pub(crate) fn add(handle: &Handle<'_>, snapshot: Snapshot) {
     handle.fs.snapshots.lock().push(snapshot);
 }
 
+/// Whether the running transaction makes snapshots.
+pub(super) fn are_pending(fs: &WriteContext) -> bool {
+    !fs.snapshots.lock().is_empty()
+}
+
 /// Makes the snapshots of the running transaction.
 pub(super) fn create_pending(
     fs: &WriteContext,

@@ -185,11 +185,7 @@ fn available(fs: &WriteContext, kind: BlockGroupFlags, urgency: Urgency) -> u64 
 }
 
 fn reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64, urgency: Urgency) -> Result<()> {
-    let counter = if kind.contains(BlockGroupFlags::DATA) {
-        &fs.reservations.data
-    } else {
-        &fs.reservations.metadata
-    };
+    let counter = counter(fs, kind);
     let takes_metadata = kind.contains(BlockGroupFlags::METADATA) || is_mixed(fs);
     let (mut step, mut has_written) = (0, false);
     loop {
@@ -222,6 +218,39 @@ fn reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64, urgency: Urgenc
         step += 1;
         fs.sync()?;
     }
+}
+
+/// Reserves `bytes` of a type if they are free now. Returns whether they were.
+pub(super) fn try_reserve(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64) -> bool {
+    let _turn = fs.reservations.turn.lock();
+    let is_free = available(fs, kind, Urgency::Normal) >= bytes;
+    if is_free {
+        counter(fs, kind).fetch_add(bytes, Ordering::AcqRel);
+    }
+    is_free
+}
+
+/// Returns such a reservation.
+pub(super) fn release_reserved(fs: &WriteContext, kind: BlockGroupFlags, bytes: u64) {
+    counter(fs, kind).fetch_sub(bytes, Ordering::AcqRel);
+}
+
+fn counter(fs: &WriteContext, kind: BlockGroupFlags) -> &AtomicU64 {
+    if kind.contains(BlockGroupFlags::DATA) {
+        &fs.reservations.data
+    } else {
+        &fs.reservations.metadata
+    }
+}
+
+/// Whether other groups have the space for all that is in a group, for what reservations count on, and `spare` bytes
+/// more of each type.
+pub(super) fn fits_elsewhere(fs: &WriteContext, group: &BlockGroup, spare: u64) -> bool {
+    let _turn = fs.reservations.turn.lock();
+    let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
+    let wanted = group.usable_bytes().saturating_add(spare);
+    let mut held = kinds.into_iter().filter(|kind| group.holds(*kind));
+    held.all(|kind| available(fs, kind, Urgency::Normal) >= wanted)
 }
 
 /// Lets nothing be allocated in a group, once other groups have the space that reservations count on, and `spare` bytes

@@ -247,13 +247,45 @@ pub(super) fn store_roots(fs: &WriteContext, generation: Generation) -> Result<u
     Ok(count)
 }
 
-/// The root item of a tree as it is now. What does not change stays as in `old`.
-fn root_item(fs: &WriteContext, now: &TreeState, old: &[u8], locus: Locus) -> Result<DiskRootItem> {
-    let item = RootItem::decode(old, fs.context.superblock.sector_bytes, locus)?;
+/// Makes the copy of a tree's root its root, which changes nothing in the tree: its history stays as it is. What was
+/// changed before is [stored](store_roots).
+pub(super) fn move_root(
+    fs: &WriteContext,
+    generation: Generation,
+    id: TreeId,
+    root: RootPointer,
+) -> Result<()> {
+    let missing = || Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree);
+    let tree = fs.tree(id)?;
+    let key = tree.item_key().ok_or_else(missing)?;
+    let mut versions = tree.lock();
+    versions.now.tree.root = root;
+    versions.stored.tree.root = root;
+    versions.recent.forget_all();
+    drop(versions);
+    let sector_bytes = fs.context.superblock.sector_bytes;
+    fs.edit(generation, TreeId::ROOT, |editor| {
+        let old = editor.get(key)?.ok_or_else(missing)?;
+        let item = RootItem::decode(&old, sector_bytes, editor.tree().locus(key))?;
+        let item = RootItem { root, ..item }.encode(Some(&disk_of(&old)));
+        editor.set(key, item.as_bytes())
+    })?;
+    fs.context.forget_root_item(id);
+    Ok(())
+}
+
+/// An item that may be shorter, as old kernels wrote it.
+fn disk_of(old: &[u8]) -> DiskRootItem {
     let mut disk = DiskRootItem::new_zeroed();
     if let Some(place) = disk.as_mut_bytes().get_mut(..old.len()) {
         place.copy_from_slice(old);
     }
+    disk
+}
+
+/// The root item of a tree as it is now. What does not change stays as in `old`.
+fn root_item(fs: &WriteContext, now: &TreeState, old: &[u8], locus: Locus) -> Result<DiskRootItem> {
+    let item = RootItem::decode(old, fs.context.superblock.sector_bytes, locus)?;
     let mut history = item.history;
     if now.id().is_subvolume() && item.root != now.tree.root {
         history.change_transaction = now.tree.root.generation;
@@ -266,5 +298,5 @@ fn root_item(fs: &WriteContext, now: &TreeState, old: &[u8], locus: Locus) -> Re
         history,
         ..item
     };
-    Ok(item.encode(Some(&disk)))
+    Ok(item.encode(Some(&disk_of(old))))
 }

@@ -30,6 +30,16 @@ pub(crate) fn remove_groups(fs: &WriteContext) -> Result<usize> {
     Ok(removed)
 }
 
+/// Removes the group of a chunk that is held, and that nothing is in. Returns whether it did: something may be in it.
+pub(super) fn remove_held(fs: &WriteContext, group: &BlockGroup) -> Result<bool> {
+    let handle = fs.begin_unreserved(REMOVE_CREDITS)?;
+    let is_removed = fs.groups.withdraw_held(group);
+    if is_removed {
+        remove_group(fs, &handle, group)?;
+    }
+    Ok(is_removed)
+}
+
 fn remove_group(fs: &WriteContext, handle: &Handle<'_>, group: &BlockGroup) -> Result<()> {
     let result = remove_items(fs, handle.generation(), group);
     result.inspect_err(|error| fs.abort(error))

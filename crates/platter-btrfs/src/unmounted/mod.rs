@@ -5,6 +5,8 @@ mod scrub_tests;
 #[cfg(test)]
 mod balance_tests;
 #[cfg(test)]
+mod compact_tests;
+#[cfg(test)]
 mod tests;
 
 use std::ops::Range;

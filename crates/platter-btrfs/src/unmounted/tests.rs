@@ -39,7 +39,7 @@ sync -f "$root"
 rm "$root"/more
 "#;
 
-fn request_of(devices: Vec<Arc<dyn BlockDevice>>) -> PoolRequest {
+pub(super) fn request_of(devices: Vec<Arc<dyn BlockDevice>>) -> PoolRequest {
     PoolRequest {
         devices,
         options: MountOptions {

@@ -28,6 +28,7 @@ pub(super) fn send_subvolume(
         .chain(others.map(|id| TreeId(*id)))
         .collect();
     let _in_progress = begin(superblock, &ids)?;
+    let _kept = context.reads.keep_addresses();
     if superblock.writing().is_some() {
         // What is sent is what is stored.
         sync::sync_fs(superblock)?;

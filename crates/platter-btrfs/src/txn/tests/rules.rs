@@ -1,5 +1,6 @@
 //! Trees that contradict each other, and commits that fail.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::txn::data_extents::DataRule;
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
 use crate::txn::partly_dropped::{self, ProgressRule};
-use crate::txn::{FileRange, WriteContext, WriteOptions, data_extents, refs, restripe, trees};
+use crate::txn::{FileRange, WriteContext, WriteOptions, compact, data_extents, refs, trees};
 use crate::{Btrfs, MountOptions, Rescue};
 
 fn opened() -> (Pool, WriteContext) {
@@ -684,7 +685,7 @@ fn chunk_that_cannot_be_copied_is_not_moved() {
     let start = data.unwrap().start();
     let chunk = fs.blocks().store().map().find(start).unwrap().clone();
     overwrite(&pool, 0, chunk.stripes[0].offset, &vec![1; 90_000]);
-    let moved = restripe::move_chunk(&fs, start, chunk.profile);
+    let moved = compact::move_chunk(&fs, start, chunk.profile, &BTreeSet::new());
     assert_eq!(rule(moved), DataRule::NoCopy.text());
     assert!(fs.failure().is_none());
     assert_eq!(*fs.blocks().store().map().find(start).unwrap(), chunk);
