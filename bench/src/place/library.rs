@@ -133,10 +133,11 @@ impl Document for LibraryFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        Ok(match self.mode {
+        match self.mode {
             Mode::WriteDirect => self.inode.write_through(offset, data)?,
             Mode::Read | Mode::Write => self.inode.write_at(offset, data)?,
-        })
+        }
+        Ok(())
     }
 
     fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {

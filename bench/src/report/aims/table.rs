@@ -106,16 +106,16 @@ fn reasons(page: &mut Page, aims: &[&Aim], explanations: &Explanations) {
 impl Aim {
     /// What was to be reached, and what was.
     fn result(&self) -> String {
-        let mut text = format!("**{}**. Aim: {}. Reached: ", self.what, self.bound());
         let by_default = format!("{} over `/dev/fuse`", self.shown(self.by_default));
         let over_rings = format!("{} over rings", self.shown(self.reached));
-        text.push_str(&match (self.group.is_mounted(), self.scope) {
+        let reached = match (self.group.is_mounted(), self.scope) {
             (false, _) => self.shown(self.reached),
             (true, Scope::Both) => format!("{over_rings}, {by_default}"),
             (true, Scope::Rings) => over_rings,
             (true, Scope::Device) => by_default,
-        });
-        format!("{text}.")
+        };
+        let bound = self.bound();
+        format!("**{}**. Aim: {bound}. Reached: {reached}.", self.what)
     }
 
     fn row(&self) -> Vec<String> {

@@ -114,7 +114,7 @@ impl<'r> Series<'r> {
             let (first, second) = (part(first)?, part(second)?);
             Some(first.units() / (first.seconds + second.seconds).max(1e-9))
         };
-        samples.filter_map(|sample| rate(&sample)).collect()
+        samples.filter_map(rate).collect()
     }
 
     /// As `rates`, without runs that were to be over rings and were not.
