@@ -37,7 +37,7 @@ pub struct DataReader {
     other_copies: AtomicU64,
     /// Sectors of which no copy matches.
     mismatches: AtomicU64,
-    /// Their addresses, as many as are kept: a file that is read ahead, or again, meets each several times.
+    /// Their addresses, as many as are kept: reading ahead, or again, finds each several times.
     mismatching: Mutex<BTreeSet<u64>>,
     helpers: Helpers,
 }

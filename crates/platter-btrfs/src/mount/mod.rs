@@ -36,9 +36,6 @@ mod reflink_tests;
 #[cfg(test)]
 mod load_tests;
 #[cfg(test)]
-#[cfg(feature = "bench")]
-mod index_tests;
-#[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
 mod durability_tests;

@@ -7,6 +7,9 @@ mod balance_tests;
 #[cfg(test)]
 mod compact_tests;
 #[cfg(test)]
+#[cfg(feature = "bench")]
+mod index_tests;
+#[cfg(test)]
 mod tests;
 
 use std::ops::Range;

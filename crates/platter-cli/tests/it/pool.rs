@@ -136,4 +136,32 @@ impl Workshop {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
+
+    /// Makes `1.img`, `2.img` and so on, of 256 MiB each, a btrfs with a file.
+    pub(super) fn pool(&self, count: usize, profile: &str) {
+        let names: Vec<_> = (1..=count).map(|number| format!("{number}.img")).collect();
+        for name in &names {
+            self.sparse(name, 256);
+        }
+        let mut arguments = vec!["mkfs", "btrfs", "1.img", "--data", profile];
+        arguments.extend(["--metadata", profile, "--from", "source", "--seed", "1"]);
+        for name in &names[1..] {
+            arguments.extend(["--device", name]);
+        }
+        self.read(&arguments);
+    }
+
+    pub(super) fn sparse(&self, name: &str, mib: u64) {
+        let file = fs::File::create(self.path(name)).unwrap();
+        file.set_len(mib << 20).unwrap();
+    }
+
+    /// The lines on standard error of a command that fails, after `platter: `.
+    pub(super) fn complaint(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_ne!(ran.status, 0, "{arguments:?}");
+        let line = ran.err.strip_prefix("platter: ");
+        let line = line.unwrap_or_else(|| panic!("{arguments:?}: {}", ran.err));
+        line.trim_end().to_owned()
+    }
 }

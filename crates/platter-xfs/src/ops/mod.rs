@@ -4,13 +4,13 @@
 
 mod inactivation;
 mod sync;
+mod link;
 mod attr_fork;
 mod parents;
 mod delayed;
 mod state;
 mod space;
 mod data;
-mod link;
 mod names;
 mod remove;
 mod xattrs;

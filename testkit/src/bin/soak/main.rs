@@ -148,7 +148,7 @@ fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Resu
                 if what == "mounts" {
                     runs_of_mounts += counts.runs;
                 } else {
-                    ensure!(counts.runs > 0, "no operation met a fault");
+                    ensure!(counts.runs > 0, "no operation had a fault");
                 }
                 counts.demand_none()
             });
@@ -158,7 +158,7 @@ fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Resu
         }
     }
     if runs_of_mounts == 0 {
-        failures.push("no mount met a fault".to_owned());
+        failures.push("no mount had a fault".to_owned());
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())

@@ -5,17 +5,20 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
-use platter_vfs::{Context, CreateKind, Filesystem, FixedClock, Inode, SetAttr, Timestamp};
+use platter_vfs::{Context, CreateKind, Filesystem, FixedClock, Inode, Name, SetAttr, Timestamp};
 
-use super::write_tests::name;
-use super::{Btrfs, MountOptions};
 use crate::delayed_refs::{DelayedRefCounters, IndexKind};
 use crate::mkfs::{MkfsOptions, Target, mkfs};
+use crate::mount::{Btrfs, MountOptions};
 use crate::txn::WriteOptions;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
 
 const IMAGE_BYTES: usize = 256 << 20;
+
+fn name(name: &str) -> Name<'_> {
+    Name::new(name.as_bytes()).unwrap()
+}
 
 fn clock() -> FixedClock {
     FixedClock::new(Timestamp::default(), 1)
