@@ -100,10 +100,9 @@ fn empty(fs: &WriteContext, group: &BlockGroup, among: &BTreeSet<LogicalAddr>) -
         }
         let used = group.space().used;
         let (blocks, data): (Vec<_>, Vec<_>) = extents.into_iter().partition(|it| it.is_tree_block);
-        move_data(fs, group, &data, among)?;
-        move_blocks(fs, &blocks)?;
+        let have_moved = move_data(fs, group, &data, among)? && move_blocks(fs, &blocks)?;
         fs.sync()?;
-        if group.space().used >= used {
+        if !have_moved || group.space().used >= used {
             return Ok(false);
         }
     }
@@ -118,27 +117,33 @@ fn empty(fs: &WriteContext, group: &BlockGroup, among: &BTreeSet<LogicalAddr>) -
     Ok(is_removed)
 }
 
-/// Moves some data of a group, as far as that is possible.
+/// Moves some data of a group. Returns `false` at the first extent that cannot be moved.
 fn move_data(
     fs: &WriteContext,
     group: &BlockGroup,
     extents: &[ListedExtent],
     among: &BTreeSet<LogicalAddr>,
-) -> Result<()> {
+) -> Result<bool> {
     let mut copied = Vec::new();
     let mut bytes = 0;
     for extent in extents.iter().take(EXTENTS_MAX) {
         if bytes >= DATA_BYTES_MAX {
             break;
         }
-        let Some(place) = place(fs, group, extent, among)? else {
-            break;
-        };
-        bytes += extent.len_bytes;
-        copied.push(place);
+        match place(fs, group, extent, among) {
+            Ok(Some(place)) => {
+                bytes += extent.len_bytes;
+                copied.push(place);
+            }
+            Ok(None) => break,
+            Err(error) => {
+                release(fs, &copied)?;
+                return Err(error);
+            }
+        }
     }
     if copied.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let filled = copied.iter_mut().try_for_each(|copied| fill(fs, copied));
     if let Err(error) = filled {
@@ -146,8 +151,16 @@ fn move_data(
         return Err(error);
     }
     let mut waiting = vec![copied];
+    let mut result = Ok(true);
     while let Some(copied) = waiting.pop() {
         if copied.is_empty() {
+            continue;
+        }
+        if result.as_ref().is_ok_and(|all| *all) {
+            result = fs.refuse_moving().map(|()| true);
+        }
+        if !result.as_ref().is_ok_and(|all| *all) {
+            release(fs, &copied)?;
             continue;
         }
         let (moving, outcome) = commit(fs, Moving::Data(copied))?;
@@ -160,8 +173,9 @@ fn move_data(
             continue;
         }
         release(fs, &copied)?;
+        result = Ok(outcome == Some(Outcome::Moved));
     }
-    Ok(())
+    result
 }
 
 /// Allocates space for a copy of data; `None` if there is none in one piece.
@@ -247,8 +261,8 @@ fn commit(fs: &WriteContext, moving: Moving) -> Result<(Moving, Option<Outcome>)
     Ok((moving, None))
 }
 
-/// Moves tree blocks, as far as that is possible.
-fn move_blocks(fs: &WriteContext, extents: &[ListedExtent]) -> Result<()> {
+/// Moves tree blocks. Returns `false` at the first that cannot be moved.
+fn move_blocks(fs: &WriteContext, extents: &[ListedExtent]) -> Result<bool> {
     let mut unshared: Vec<(TreeId, Key)> = Vec::new();
     let mut of_subvolumes = Vec::new();
     for extent in extents {
@@ -283,16 +297,21 @@ fn move_blocks(fs: &WriteContext, extents: &[ListedExtent]) -> Result<()> {
         if blocks.is_empty() {
             continue;
         }
+        fs.refuse_moving()?;
         let (moving, outcome) = commit(fs, Moving::Blocks(blocks))?;
         let Moving::Blocks(mut blocks) = moving else {
             continue;
         };
-        if outcome != Some(Outcome::Moved) && blocks.len() > 1 {
-            let rest = blocks.split_off(blocks.len() / 2);
-            waiting.extend([rest, blocks]);
+        if outcome == Some(Outcome::Moved) {
+            continue;
         }
+        if blocks.len() < 2 {
+            return Ok(false);
+        }
+        let rest = blocks.split_off(blocks.len() / 2);
+        waiting.extend([rest, blocks]);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Copies the ways to blocks of trees that have no snapshots, if there is space for that.

@@ -78,6 +78,7 @@ pub(super) struct Graph {
 
 /// An extent as the extent tree has it.
 struct Found {
+    generation: Generation,
     len_bytes: u64,
     /// Of a tree block.
     level: Option<u8>,
@@ -291,8 +292,10 @@ impl Finder<'_> {
         if found.level != Some(level) || level >= LEVEL_MAX {
             return Err(Unmoved::Refused);
         }
+        // A device that missed writes may have an older block there, which is valid by itself.
         let expected = Expected {
             level: Some(level),
+            generation: Some(found.generation),
             ..Expected::default()
         };
         let block = self.fs.blocks().read(logical, &expected)?;
@@ -416,10 +419,11 @@ impl Finder<'_> {
             cursor.step()?;
         }
         let count: u64 = refs.iter().map(|reference| reference.count()).sum();
-        if count != item.refs {
+        if count == 0 || count != item.refs {
             return Err(Unmoved::Refused);
         }
         Ok(Some(Found {
+            generation: item.generation,
             len_bytes,
             level,
             flags: item.flags,

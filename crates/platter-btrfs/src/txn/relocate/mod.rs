@@ -131,7 +131,16 @@ fn move_now(
     trees::store_roots(fs, generation)?;
     convert::run_references(fs, generation)?;
     match Graph::find(fs, generation, moving, blocks_max as usize) {
-        Ok(graph) => replace::all(fs, generation, &graph, moving).map(|()| Outcome::Moved),
+        Ok(graph) => {
+            replace::all(fs, generation, &graph, moving)?;
+            if let Moving::Data(_) = moving {
+                // Addresses that were looked up while they changed are no more right than those of before. The checksums
+                // and the space of the old ones go next.
+                fs.context.reads.note_move();
+                fs.context.reads.wait_for_earlier();
+            }
+            Ok(Outcome::Moved)
+        }
         Err(Unmoved::TooMany) => Ok(Outcome::TooMany),
         // A commit does not fail for what it has not begun to change.
         Err(Unmoved::Refused) => Ok(Outcome::Refused),
