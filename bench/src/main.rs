@@ -16,6 +16,8 @@ mod peers;
 mod programs;
 mod scale;
 mod forest;
+mod archive;
+mod checks;
 mod reading;
 mod report;
 mod mechanisms;
@@ -44,6 +46,8 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   peers        platter, the kernel, fuse2fs, bindfs and a null server; and whole jobs of the command
   scale        costs as files, extents, images, caches and threads grow
   reading      btrfs and XFS, cold, and the kernel and btrfs restore
+  checks       platter check, e2fsck, btrfs check and xfs_repair on /usr and on 1,000,000 files, with
+               the memory they take and what they read; and copying all that out
   all          all of these, peers of every format, and the report
   report       make docs/PERFORMANCE.md and docs/performance/ of what is kept; with --check, compare them
 
@@ -52,13 +56,14 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, null-device,
                tmpfs
   --format LIST
-               what the images of peers hold: ext4, btrfs, xfs; without it, all for 'all' and ext4 for
-               'peers'. Each has raw runs of its own
+               what images hold: ext4, btrfs, xfs; without it, all, and ext4 for 'peers', which has raw
+               runs of its own for each
   --rounds N   turns of each side; of what grows, no more than usual
+  --files N    small files of checks, instead of 1,000,000
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
-both go to target/bench/. They are kept after each workload, job and mechanism. What fails is left out
-and listed at the end.
+both go to target/bench/. They are kept after each workload, job, image and mechanism. What fails is
+left out and listed at the end.
 
 Single benchmarks, kept with --keep:";
 
@@ -100,6 +105,7 @@ fn main() -> Result<()> {
         ["scale", options @ ..] => measure(&choice(options, EXT4)?, &[scale]),
         ["mechanisms", options @ ..] => measure(&choice(options, EXT4)?, &[mechanisms]),
         ["reading", options @ ..] => measure(&choice(options, EXT4)?, &[reading]),
+        ["checks", options @ ..] => measure_jointly(&choice(options, &FsType::ALL)?, &[checks]),
         ["all", options @ ..] => measure(&choice(options, &FsType::ALL)?, PARTS),
         ["report"] => report::run(Extent::Full, Act::Write),
         ["report", "--check"] => report::run(Extent::Full, Act::Check),
@@ -112,14 +118,22 @@ fn main() -> Result<()> {
 /// A part of what is measured, with raw runs of its own. Returns what failed in it.
 type Part = fn(&Choice) -> Vec<String>;
 
-const PARTS: &[Part] = &[mechanisms, peers, programs, scale, reading];
+const PARTS: &[Part] = &[mechanisms, peers, programs, scale, reading, checks];
 
 /// What peers are measured on where nothing is said.
 const EXT4: &[FsType] = &[FsType::Ext4];
 
 /// Measures, and makes the report. What fails does not keep the other parts from being measured.
 fn measure(choice: &Choice, parts: &[Part]) -> Result<()> {
-    let place = place(choice);
+    measure_to(place(choice), choice, parts)
+}
+
+/// The same of parts whose raw runs have all formats.
+fn measure_jointly(choice: &Choice, parts: &[Part]) -> Result<()> {
+    measure_to(joint_place(choice), choice, parts)
+}
+
+fn measure_to(place: Extent, choice: &Choice, parts: &[Part]) -> Result<()> {
     match place {
         Extent::Quick => record::forget_tried()?,
         Extent::Full => Quiet::wait()?,
@@ -146,8 +160,20 @@ fn all_measured(failed: &[String]) -> Result<()> {
 fn place(choice: &Choice) -> Extent {
     let mut parts = choice.parts.iter();
     let are_whole = parts.all(|part| part == JOBS || Mechanism::of_word(part).is_some());
-    if are_whole && choice.sides.is_empty() {
+    if are_whole && choice.sides.is_empty() && choice.files.is_none() {
         choice.extent
+    } else {
+        Extent::Quick
+    }
+}
+
+/// The same for raw runs that have all formats.
+fn joint_place(choice: &Choice) -> Extent {
+    let are_all = FsType::ALL
+        .iter()
+        .all(|format| choice.formats.contains(format));
+    if are_all {
+        place(choice)
     } else {
         Extent::Quick
     }
@@ -228,6 +254,14 @@ fn reading(choice: &Choice) -> Vec<String> {
     failures(growing.and_then(|growing| reading::measure(choice, growing)))
 }
 
+fn checks(choice: &Choice) -> Vec<String> {
+    if !choice.takes("checks") {
+        return Vec::new();
+    }
+    let growing = Growing::begin("checks", joint_place(choice));
+    failures(growing.and_then(|growing| checks::measure(choice, growing)))
+}
+
 /// What is chosen; `formats` where none is named.
 fn choice(options: &[&str], formats: &[FsType]) -> Result<Choice> {
     let mut choice = Choice {
@@ -235,6 +269,7 @@ fn choice(options: &[&str], formats: &[FsType]) -> Result<Choice> {
         parts: Vec::new(),
         sides: Vec::new(),
         rounds: None,
+        files: None,
         formats: Vec::new(),
     };
     let mut options = options.iter();
@@ -262,6 +297,7 @@ fn choice(options: &[&str], formats: &[FsType]) -> Result<Choice> {
                 }
             }
             "--rounds" => choice.rounds = Some(value()?.parse()?),
+            "--files" => choice.files = Some(value()?.parse()?),
             _ => bail!("no option is called {option}"),
         }
     }

@@ -82,6 +82,7 @@ const PROGRAMS_OF_BENCH: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
     ("fio", "fio"),
     ("tar", "tar"),
+    ("time", "time"),
     ("losetup", "mount"),
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),

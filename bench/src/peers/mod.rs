@@ -34,6 +34,8 @@ pub(crate) struct Choice {
     /// All, if empty.
     pub(crate) sides: Vec<Side>,
     pub(crate) rounds: Option<usize>,
+    /// How many small files images hold that are checked.
+    pub(crate) files: Option<u64>,
     /// What the images hold, one after the other.
     pub(crate) formats: Vec<FsType>,
 }

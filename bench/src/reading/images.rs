@@ -74,7 +74,8 @@ pub(super) fn plant(kind: Kind, image: &Path, files: u64) -> Result<()> {
         Access::ReadWrite,
     )?;
     let mut prng = Prng::new(1);
-    let text = text(&mut prng);
+    let words = words(&mut prng);
+    let text = text(&words, &mut prng);
     for number in 0..u32::try_from(files)? {
         let path = mount.root().join(forest::path_of(number));
         let parent = path.parent().context("a file lies in a directory")?;
@@ -114,17 +115,21 @@ fn finish(mount: Mount, image: &Path) -> Result<()> {
     mount.unmount(image)
 }
 
-/// Words in random order, the first ones more often.
-fn text(prng: &mut Prng) -> Vec<u8> {
+/// Words that all texts are made of.
+pub(crate) fn words(prng: &mut Prng) -> Vec<Vec<u8>> {
     let mut word = || -> Vec<u8> {
         let length = usize::try_from(2 + prng.below(9)).unwrap_or(2);
         let letters = prng.bytes(length);
         letters.iter().map(|byte| b'a' + byte % 26).collect()
     };
-    let words: Vec<Vec<u8>> = (0..WORDS).map(|_| word()).collect();
+    (0..WORDS).map(|_| word()).collect()
+}
+
+/// Words in random order, the first ones more often.
+pub(crate) fn text(words: &[Vec<u8>], prng: &mut Prng) -> Vec<u8> {
     let mut text = Vec::with_capacity(TEXT_BYTES + 16);
     while text.len() < TEXT_BYTES {
-        let most = 1 + prng.below(WORDS as u64);
+        let most = 1 + prng.below(words.len() as u64);
         let index = usize::try_from(prng.below(most)).unwrap_or(0);
         text.extend_from_slice(&words[index]);
         text.push(if prng.below(10) == 0 { b'\n' } else { b' ' });

@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::counts::{Counted, PART, part};
-pub(crate) use self::images::Kind;
+pub(crate) use self::images::{Kind, text, words};
 pub(crate) use self::ways::{JOBS, Job, Way};
 use crate::growing::Growing;
 use crate::measure::median;

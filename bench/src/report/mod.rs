@@ -19,6 +19,7 @@ mod mechanisms;
 mod programs;
 mod scale;
 mod reading;
+mod checks;
 mod summary;
 
 use std::path::PathBuf;
@@ -111,6 +112,7 @@ fn pages(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Pages 
         programs::page(raw, aims, explanations),
         scale::page(raw, aims, explanations),
         reading::page(raw),
+        checks::page(raw, aims, explanations),
     ];
     made.extend(mechanisms::pages(&raw.mechanisms));
     for (&format, record) in &raw.peers {

@@ -10,13 +10,14 @@ use crate::measure::{Machine, Quiet};
 use crate::mechanisms::{self, Mechanism};
 use crate::peers::record_name;
 use crate::record::{Extent, Record};
-use crate::{peers, programs, reading, scale};
+use crate::{checks, peers, programs, reading, scale};
 
 /// The commands that measure.
 pub(super) const MECHANISMS: &str = "cargo xtask bench mechanisms";
 pub(super) const PEERS: &str = "cargo xtask bench peers";
 pub(super) const SCALE: &str = "cargo xtask bench scale";
 pub(super) const READING: &str = "cargo xtask bench reading";
+pub(super) const CHECKS: &str = "cargo xtask bench checks";
 
 /// What is kept of the mechanisms.
 pub(super) type Mechanisms = BTreeMap<Mechanism, Record<mechanisms::Measured>>;
@@ -29,6 +30,7 @@ pub(super) struct Raw {
     pub(super) scale: Option<Record<Vec<scale::Grown>>>,
     pub(super) mechanisms: Mechanisms,
     pub(super) reading: Option<Record<reading::Measured>>,
+    pub(super) checks: Option<Record<checks::Measured>>,
 }
 
 impl Raw {
@@ -57,6 +59,7 @@ impl Raw {
             scale: Record::load("scale", extent)?,
             mechanisms,
             reading: Record::load("reading", extent)?,
+            checks: Record::load("checks", extent)?,
         })
     }
 
@@ -66,6 +69,7 @@ impl Raw {
             && self.scale.is_none()
             && self.mechanisms.is_empty()
             && self.reading.is_none()
+            && self.checks.is_none()
     }
 
     /// The machines of all runs.
@@ -91,6 +95,7 @@ impl Raw {
         looks.extend(self.scale.as_ref().map(look));
         looks.extend(self.mechanisms.values().map(look));
         looks.extend(self.reading.as_ref().map(look));
+        looks.extend(self.checks.as_ref().map(look));
         looks
     }
 
@@ -100,6 +105,7 @@ impl Raw {
             peers: &self.peers,
             jobs: &self.jobs,
             scale: self.scale.as_ref().map(|record| &*record.result),
+            checks: self.checks.as_ref().map(|record| &record.result),
         })
     }
 
@@ -131,6 +137,11 @@ impl Raw {
             "reading".to_owned(),
             self.reading.is_some(),
             READING.to_owned(),
+        ));
+        parts.push((
+            "checks".to_owned(),
+            self.checks.is_some(),
+            CHECKS.to_owned(),
         ));
         let missing = parts.into_iter().filter(|(_, is_there, _)| !is_there);
         missing
@@ -177,6 +188,7 @@ mod tests {
             "mechanisms-m4",
             "scale",
             "reading",
+            "checks",
         ];
         assert_eq!(names(&Raw::default()), all);
         let kept = Raw::load(Extent::Full).unwrap();

@@ -39,22 +39,9 @@ impl Live for Kernel {
         None
     }
 
-    /// As the block layer counts: after merging, and reads of the kernel's own included.
     fn asked(&mut self) -> Result<Asked> {
-        let name = self.device.path().file_name().context("a device's name")?;
-        let path = Path::new("/sys/block").join(name).join("stat");
-        let text = std::fs::read_to_string(path)?;
-        let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
-        let numbers = numbers?;
-        let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
         Ok(Asked {
-            device: Some(DeviceAsked {
-                reads: number(0),
-                read_bytes: Some(number(2) * SECTOR_BYTES),
-                writes: number(4),
-                write_bytes: Some(number(6) * SECTOR_BYTES),
-                flushes: number(15),
-            }),
+            device: Some(device_asked(self.device.path())?),
             ..Asked::default()
         })
     }
@@ -69,4 +56,21 @@ impl Live for Kernel {
         drop(device);
         mount.unmount(&image)
     }
+}
+
+/// What was asked of a block device as the block layer counts: after merging, and reads ahead of the kernel's own included.
+pub(crate) fn device_asked(device: &Path) -> Result<DeviceAsked> {
+    let name = device.file_name().context("a device's name")?;
+    let path = Path::new("/sys/block").join(name).join("stat");
+    let text = std::fs::read_to_string(path)?;
+    let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
+    let numbers = numbers?;
+    let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
+    Ok(DeviceAsked {
+        reads: number(0),
+        read_bytes: Some(number(2) * SECTOR_BYTES),
+        writes: number(4),
+        write_bytes: Some(number(6) * SECTOR_BYTES),
+        flushes: number(15),
+    })
 }

@@ -16,6 +16,7 @@ use platter::block::Counts;
 use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
 
+pub(crate) use self::kernel::device_asked;
 use self::program::Writes;
 pub(crate) use self::served::{Kind as ServedKind, serve};
 pub(crate) use self::store::CountedStore;

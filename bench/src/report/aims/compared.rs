@@ -127,6 +127,7 @@ pub(super) mod made {
             peers: &peers,
             jobs: &Jobs::new(),
             scale: None,
+            checks: None,
         })
     }
 }

@@ -15,16 +15,19 @@ pub(in crate::report) enum Group {
     Jobs,
     /// What stays as something grows.
     Growth,
+    /// Checking images, compared with the checkers of each format.
+    Checks,
 }
 
 impl Group {
-    pub(in crate::report) const ALL: [Self; 6] = [
+    pub(in crate::report) const ALL: [Self; 7] = [
         Self::Stock,
         Self::Fuse2fs,
         Self::Bindfs,
         Self::Library,
         Self::Jobs,
         Self::Growth,
+        Self::Checks,
     ];
 
     pub(in crate::report) const fn title(self) -> &'static str {
@@ -37,6 +40,7 @@ impl Group {
             Self::Library => "The library, compared with system calls on the kernel's filesystems",
             Self::Jobs => "Whole jobs of the `platter` command",
             Self::Growth => "As things grow",
+            Self::Checks => "Checking images, compared with the checkers of each format",
         }
     }
 

@@ -126,6 +126,7 @@ mod tests {
             peers: &peers,
             jobs: &jobs,
             scale: None,
+            checks: None,
         };
         let aims = aims(evidence);
         let verdict = |key: &str| {

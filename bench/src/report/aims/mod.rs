@@ -6,6 +6,7 @@ mod rates;
 mod jobs;
 mod stock;
 mod growth;
+mod checks;
 mod table;
 
 pub(super) use self::group::Group;
@@ -35,6 +36,7 @@ pub(super) struct Evidence<'r> {
     pub(super) peers: &'r Peers,
     pub(super) jobs: &'r Jobs,
     pub(super) scale: Option<&'r [Grown]>,
+    pub(super) checks: Option<&'r crate::checks::Measured>,
 }
 
 /// Something to be reached, and how far it was.
@@ -106,6 +108,7 @@ pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
     aims.extend(rates::aims(evidence));
     aims.extend(jobs::aims(evidence));
     aims.extend(growth::aims(evidence));
+    aims.extend(checks::aims(evidence));
     aims
 }
 
@@ -286,6 +289,7 @@ mod tests {
         peers: &NO_PEERS,
         jobs: &NO_JOBS,
         scale: None,
+        checks: None,
     };
 
     #[test]

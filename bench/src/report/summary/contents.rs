@@ -6,8 +6,10 @@ use crate::mechanisms::Mechanism;
 use crate::record::Record;
 use crate::report::page::{Page, not_measured};
 use crate::report::peers::{self, format_name};
-use crate::report::raw::{MECHANISMS, PEERS, READING, Raw, SCALE, jobs_command, peers_command};
-use crate::report::{fuse, library, mechanisms, programs, reading, requests, scale};
+use crate::report::raw::{
+    CHECKS, MECHANISMS, PEERS, READING, Raw, SCALE, jobs_command, peers_command,
+};
+use crate::report::{checks, fuse, library, mechanisms, programs, reading, requests, scale};
 
 pub(super) fn write(page: &mut Page, raw: &Raw) {
     let link = |title: &str, file: &str| format!("[{title}]({})", page.link_to_page(file));
@@ -63,6 +65,11 @@ pub(super) fn write(page: &mut Page, raw: &Raw) {
         link("reading btrfs and XFS", reading::FILE),
         raw.reading.as_ref().map(source),
         READING,
+    ));
+    rows.push(row(
+        link("checking and copying out images", checks::FILE),
+        raw.checks.as_ref().map(source),
+        CHECKS,
     ));
     page.table_of_texts(&["page", "measured by"], &rows);
 }

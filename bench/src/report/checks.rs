@@ -1,0 +1,139 @@
+//! The page about checking images, and copying out all they hold.
+
+use testkit::fs_type::FsType;
+
+use super::aims::{self, Aim, Group};
+use super::charts::{Bar, ratio_bars};
+use super::missed::Explanations;
+use super::number::{short, with_range};
+use super::page::Page;
+use super::peers::format_name;
+use super::raw::{CHECKS, Raw};
+use crate::checks::{Image, Measured, Run, Tool, pairs};
+use crate::measure::{float, median, ratio};
+
+pub(super) const FILE: &str = "checks.md";
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+const ABOUT: &str = "\
+Transport in all tables: none. All tools open the image themselves; FUSE has no part.
+
+Images are made by `platter mkfs --from`, one of `/usr` (in a quick run of `/usr/sbin`) and one of small files, 250 in each \
+directory, with 0 to 800 bytes of text in each. They lie on tmpfs, so that no image is cold: its pages are in memory whatever \
+was done before, and what a disk would add is not measured. *Peak* is the largest resident set of the process that the kernel \
+reports to its parent (`ru_maxrss`, by `time`). *Reads* are \
+requests to a loop device over the image and what they read, in one turn of its own of which the times are not used: nothing \
+of the device is cached before, and what the kernel reads ahead is included. Tools take turns, first in one order, then \
+backwards. What is copied out goes to tmpfs. A ratio below 1 is in favour of platter.";
+
+pub(super) fn page(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Page {
+    let mut page = Page::new(FILE, "Checking and copying out images");
+    let Some(record) = &raw.checks else {
+        page.not_measured(CHECKS);
+        return page;
+    };
+    page.provenance(record);
+    page.paragraph(ABOUT);
+    aims::write(&mut page, aims, Group::Checks, explanations);
+    for format in FsType::ALL {
+        write(&mut page, &record.result, format);
+    }
+    page
+}
+
+fn write(page: &mut Page, measured: &Measured, format: FsType) {
+    let is_of = |image: &&Image| image.format == format;
+    let images: Vec<&Image> = measured.images.iter().filter(is_of).collect();
+    if images.is_empty() {
+        return;
+    }
+    page.paragraph(&format!("## {}", format_name(format)));
+    let mut bars = Vec::new();
+    for image in images {
+        let content = image.content.name();
+        page.paragraph(&format!(
+            "{content}: {} files that are no directories, an image of {} MiB.",
+            image.files,
+            short(float(image.bytes) / MIB)
+        ));
+        let mut rows = Vec::new();
+        for tools in pairs(format) {
+            for &tool in tools {
+                rows.push(row(measured, image, [tools[0], tool]));
+            }
+            let [ours, theirs] = tools.map(|tool| seconds(measured, image, tool));
+            bars.push(Bar {
+                name: format!("{content}: {} / {}", tools[0].name(), tools[1].name()),
+                ratio: ratio(&theirs, &ours),
+            });
+        }
+        let head = [
+            "tool",
+            "runs",
+            "s",
+            "CPU s",
+            "peak MiB",
+            "reads",
+            "MiB read",
+            "platter's time over it",
+            "platter's peak over it",
+        ];
+        page.table(&head, &rows);
+    }
+    let title = format!(
+        "{}: rate of the first over the second; right is faster",
+        format_name(format)
+    );
+    let name = format!("ratio-checks-{}", format.kernel_name());
+    page.picture(&name, &title, ratio_bars(&title, &bars));
+}
+
+fn seconds(measured: &Measured, image: &Image, tool: Tool) -> Vec<f64> {
+    measured.figures((image.format, image.content, tool), |run| run.seconds)
+}
+
+/// The row of a tool, compared with ours.
+fn row(measured: &Measured, image: &Image, [ours, tool]: [Tool; 2]) -> Vec<String> {
+    let figures = |tool: Tool, figure: fn(&Run) -> f64| {
+        measured.figures((image.format, image.content, tool), figure)
+    };
+    let seconds = |tool: Tool| figures(tool, |run| run.seconds);
+    let peaks = |tool: Tool| figures(tool, |run| float(run.peak_bytes) / MIB);
+    let over = |of: &dyn Fn(Tool) -> Vec<f64>| {
+        let is_ours = tool == ours;
+        let shown = || with_range(ratio(&of(ours), &of(tool)));
+        if is_ours { String::new() } else { shown() }
+    };
+    let mut counted = measured.counted.iter();
+    let counted = counted.find(|counted| {
+        let place = (counted.format, counted.content, counted.tool);
+        place == (image.format, image.content, tool)
+    });
+    let counted = |figure: fn(&crate::checks::Counted) -> f64| {
+        counted.map_or_else(String::new, |counted| short(figure(counted)))
+    };
+    vec![
+        tool.name().to_owned(),
+        seconds(tool).len().to_string(),
+        with_range(median(&seconds(tool))),
+        short(median(&figures(tool, |run| run.cpu_seconds)).value),
+        with_range(median(&peaks(tool))),
+        counted(|counted| float(counted.reads)),
+        counted(|counted| float(counted.read_bytes) / MIB),
+        over(&seconds),
+        over(&peaks),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_that_was_not_measured_has_no_section() {
+        let mut page = Page::new(FILE, "Title");
+        write(&mut page, &Measured::default(), FsType::Xfs);
+        assert!(!page.text().contains("## "));
+    }
+}
