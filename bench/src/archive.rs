@@ -32,6 +32,8 @@ enum Member {
 impl Tree {
     /// The directory of everything.
     pub(crate) const ROOT: &'static str = "tree";
+    /// A file that every tree has.
+    pub(crate) const FIRST: &'static str = "tree/top0/middle0/subdir0/file0.txt";
 
     /// The directory of a file.
     fn dir_of(number: u64) -> String {

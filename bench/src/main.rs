@@ -18,6 +18,7 @@ mod scale;
 mod forest;
 mod archive;
 mod checks;
+mod applications;
 mod reading;
 mod report;
 mod mechanisms;
@@ -48,11 +49,13 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   reading      btrfs and XFS, cold, and the kernel and btrfs restore
   checks       platter check, e2fsck, btrfs check and xfs_repair on /usr and on 1,000,000 files, with
                the memory they take and what they read; and copying all that out
+  applications tar, ripgrep, find, rm, overlayfs, rsync, SQLite, dpkg, git and make on mounts by
+               platter over the device, by the kernel, and by fuse2fs
   all          all of these, peers of every format, and the report
   report       make docs/PERFORMANCE.md and docs/performance/ of what is kept; with --check, compare them
 
   --quick      so little that only counts mean anything
-  --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
+  --only LIST  of workloads, jobs, what grows, applications, or mechanisms, separated by commas
   --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, null-device,
                tmpfs
   --format LIST
@@ -62,8 +65,8 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   --files N    small files of checks, instead of 1,000,000
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
-both go to target/bench/. They are kept after each workload, job, image and mechanism. What fails is
-left out and listed at the end.
+both go to target/bench/. They are kept after each workload, job, image, application and mechanism.
+What fails is left out and listed at the end.
 
 Single benchmarks, kept with --keep:";
 
@@ -106,6 +109,9 @@ fn main() -> Result<()> {
         ["mechanisms", options @ ..] => measure(&choice(options, EXT4)?, &[mechanisms]),
         ["reading", options @ ..] => measure(&choice(options, EXT4)?, &[reading]),
         ["checks", options @ ..] => measure_jointly(&choice(options, &FsType::ALL)?, &[checks]),
+        ["applications", options @ ..] => {
+            measure_jointly(&choice(options, &FsType::ALL)?, &[applications])
+        }
         ["all", options @ ..] => measure(&choice(options, &FsType::ALL)?, PARTS),
         ["report"] => report::run(Extent::Full, Act::Write),
         ["report", "--check"] => report::run(Extent::Full, Act::Check),
@@ -118,7 +124,15 @@ fn main() -> Result<()> {
 /// A part of what is measured, with raw runs of its own. Returns what failed in it.
 type Part = fn(&Choice) -> Vec<String>;
 
-const PARTS: &[Part] = &[mechanisms, peers, programs, scale, reading, checks];
+const PARTS: &[Part] = &[
+    mechanisms,
+    peers,
+    programs,
+    scale,
+    reading,
+    checks,
+    applications,
+];
 
 /// What peers are measured on where nothing is said.
 const EXT4: &[FsType] = &[FsType::Ext4];
@@ -260,6 +274,14 @@ fn checks(choice: &Choice) -> Vec<String> {
     }
     let growing = Growing::begin("checks", joint_place(choice));
     failures(growing.and_then(|growing| checks::measure(choice, growing)))
+}
+
+fn applications(choice: &Choice) -> Vec<String> {
+    if !applications::takes_any(choice) {
+        return Vec::new();
+    }
+    let growing = Growing::begin("applications", joint_place(choice));
+    failures(growing.and_then(|growing| applications::measure(choice, growing)))
 }
 
 /// What is chosen; `formats` where none is named.

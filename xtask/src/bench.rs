@@ -6,7 +6,15 @@ use crate::workspace::Workspace;
 use crate::{command, packages};
 
 /// Benchmarks that mount what platter is compared with.
-const MOUNTING: &[&str] = &["peers", "mechanisms", "scale", "reading", "checks", "all"];
+const MOUNTING: &[&str] = &[
+    "peers",
+    "mechanisms",
+    "scale",
+    "reading",
+    "checks",
+    "applications",
+    "all",
+];
 
 /// Passes `arguments` to the benchmarks; without any they list themselves.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
 
 pub(crate) use self::expected::BOUNDS;
-pub(crate) use self::run::{Orders, Part, Sample, run};
+pub(crate) use self::run::{Orders, Part, Sample, judge, run};
 use crate::child;
 use crate::growing::Growing;
 use crate::measure::Latencies;

@@ -159,7 +159,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
 
 /// Runs the checker of the format. That an extent tree could take fewer blocks is none:
 /// e2fsck says so of what the kernel writes, too.
-fn judge(ground: &Ground) -> Result<()> {
+pub(crate) fn judge(ground: &Ground) -> Result<()> {
     let verdict = oracle::fsck(ground.format, &[&ground.image])?;
     let is_advice = match &verdict {
         Verdict::Clean => true,

@@ -20,6 +20,7 @@ mod programs;
 mod scale;
 mod reading;
 mod checks;
+mod applications;
 mod summary;
 
 use std::path::PathBuf;
@@ -113,6 +114,7 @@ fn pages(raw: &Raw, aims: &[Aim], explanations: Option<&Explanations>) -> Pages 
         scale::page(raw, aims, explanations),
         reading::page(raw),
         checks::page(raw, aims, explanations),
+        applications::page(raw, aims, explanations),
     ];
     made.extend(mechanisms::pages(&raw.mechanisms));
     for (&format, record) in &raw.peers {

@@ -10,7 +10,7 @@ use crate::measure::{Machine, Quiet};
 use crate::mechanisms::{self, Mechanism};
 use crate::peers::record_name;
 use crate::record::{Extent, Record};
-use crate::{checks, peers, programs, reading, scale};
+use crate::{applications, checks, peers, programs, reading, scale};
 
 /// The commands that measure.
 pub(super) const MECHANISMS: &str = "cargo xtask bench mechanisms";
@@ -18,6 +18,7 @@ pub(super) const PEERS: &str = "cargo xtask bench peers";
 pub(super) const SCALE: &str = "cargo xtask bench scale";
 pub(super) const READING: &str = "cargo xtask bench reading";
 pub(super) const CHECKS: &str = "cargo xtask bench checks";
+pub(super) const APPLICATIONS: &str = "cargo xtask bench applications";
 
 /// What is kept of the mechanisms.
 pub(super) type Mechanisms = BTreeMap<Mechanism, Record<mechanisms::Measured>>;
@@ -31,6 +32,7 @@ pub(super) struct Raw {
     pub(super) mechanisms: Mechanisms,
     pub(super) reading: Option<Record<reading::Measured>>,
     pub(super) checks: Option<Record<checks::Measured>>,
+    pub(super) applications: Option<Record<applications::Measured>>,
 }
 
 impl Raw {
@@ -60,6 +62,7 @@ impl Raw {
             mechanisms,
             reading: Record::load("reading", extent)?,
             checks: Record::load("checks", extent)?,
+            applications: Record::load("applications", extent)?,
         })
     }
 
@@ -70,6 +73,7 @@ impl Raw {
             && self.mechanisms.is_empty()
             && self.reading.is_none()
             && self.checks.is_none()
+            && self.applications.is_none()
     }
 
     /// The machines of all runs.
@@ -96,6 +100,7 @@ impl Raw {
         looks.extend(self.mechanisms.values().map(look));
         looks.extend(self.reading.as_ref().map(look));
         looks.extend(self.checks.as_ref().map(look));
+        looks.extend(self.applications.as_ref().map(look));
         looks
     }
 
@@ -106,6 +111,7 @@ impl Raw {
             jobs: &self.jobs,
             scale: self.scale.as_ref().map(|record| &*record.result),
             checks: self.checks.as_ref().map(|record| &record.result),
+            applications: self.applications.as_ref().map(|record| &record.result),
         })
     }
 
@@ -142,6 +148,11 @@ impl Raw {
             "checks".to_owned(),
             self.checks.is_some(),
             CHECKS.to_owned(),
+        ));
+        parts.push((
+            "applications".to_owned(),
+            self.applications.is_some(),
+            APPLICATIONS.to_owned(),
         ));
         let missing = parts.into_iter().filter(|(_, is_there, _)| !is_there);
         missing
@@ -189,6 +200,7 @@ mod tests {
             "scale",
             "reading",
             "checks",
+            "applications",
         ];
         assert_eq!(names(&Raw::default()), all);
         let kept = Raw::load(Extent::Full).unwrap();

@@ -20,6 +20,10 @@ impl Live for Bare {
         Ok(Box::new(HostDir::open(&self.0)?))
     }
 
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.0.clone())
+    }
+
     fn server(&self) -> Option<u32> {
         None
     }

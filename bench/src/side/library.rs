@@ -1,5 +1,6 @@
 //! Platter in this process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -33,6 +34,10 @@ impl Library {
 impl Live for Library {
     fn root(&self) -> Result<Box<dyn Directory>> {
         Ok(Box::new(LibraryDir::root(self.0.filesystem())?))
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        None
     }
 
     fn server(&self) -> Option<u32> {

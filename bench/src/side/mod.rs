@@ -187,10 +187,20 @@ impl Side {
     }
 }
 
+/// Starts a side as programs use it: at a path that has a name, and as it is mounted by default.
+pub(crate) fn start_for_programs(side: Side, ground: &Ground) -> Result<Box<dyn Live>> {
+    if side == Side::Kernel {
+        return Ok(Box::new(kernel::Kernel::start_attached(ground)?));
+    }
+    side.start(ground)
+}
+
 /// Where a side is mounted, in the directory it stands in.
 const MOUNTPOINT: &str = "mount";
 /// All places in that directory where something may be mounted, the innermost first.
-pub(crate) const MOUNTPOINTS: [&str; 2] = [MOUNTPOINT, store::MOUNTPOINT];
+pub(crate) const MOUNTPOINTS: [&str; 3] = [MERGED, MOUNTPOINT, store::MOUNTPOINT];
+/// Where something is mounted that has a side below it.
+pub(crate) const MERGED: &str = "merged";
 
 /// Where a side stands: an image, and a directory of tmpfs for those that have none.
 #[derive(Debug, Clone)]
@@ -224,6 +234,9 @@ fn dir(path: PathBuf) -> Result<PathBuf> {
 pub(crate) trait Live {
     /// Its root, held open until it is dropped.
     fn root(&self) -> Result<Box<dyn Directory>>;
+
+    /// Where other programs find it, if they do.
+    fn path(&self) -> Option<PathBuf>;
 
     /// The process that serves, if that is another one.
     fn server(&self) -> Option<u32>;

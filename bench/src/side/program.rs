@@ -58,6 +58,10 @@ impl Live for Program {
         Ok(Box::new(HostDir::open(&self.mountpoint)?))
     }
 
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.mountpoint.clone())
+    }
+
     fn server(&self) -> Option<u32> {
         Some(self.server.id())
     }

@@ -101,6 +101,10 @@ impl Live for Served {
         Ok(Box::new(HostDir::open(&self.mountpoint)?))
     }
 
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.mountpoint.clone())
+    }
+
     fn server(&self) -> Option<u32> {
         Some(self.process.id())
     }

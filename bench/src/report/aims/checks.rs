@@ -80,6 +80,7 @@ mod tests {
             jobs: &jobs,
             scale: None,
             checks: Some(&measured),
+            applications: None,
         });
         let verdicts = aims.iter().map(|aim| (&*aim.key, aim.verdict().unwrap()));
         let verdicts: BTreeMap<&str, Verdict> = verdicts.collect();

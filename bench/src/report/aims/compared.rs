@@ -128,6 +128,7 @@ pub(super) mod made {
             jobs: &Jobs::new(),
             scale: None,
             checks: None,
+            applications: None,
         })
     }
 }

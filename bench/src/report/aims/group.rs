@@ -17,10 +17,12 @@ pub(in crate::report) enum Group {
     Growth,
     /// Checking images, compared with the checkers of each format.
     Checks,
+    /// Applications on mounts, compared with the kernel.
+    Applications,
 }
 
 impl Group {
-    pub(in crate::report) const ALL: [Self; 7] = [
+    pub(in crate::report) const ALL: [Self; 8] = [
         Self::Stock,
         Self::Fuse2fs,
         Self::Bindfs,
@@ -28,6 +30,7 @@ impl Group {
         Self::Jobs,
         Self::Growth,
         Self::Checks,
+        Self::Applications,
     ];
 
     pub(in crate::report) const fn title(self) -> &'static str {
@@ -41,6 +44,9 @@ impl Group {
             Self::Jobs => "Whole jobs of the `platter` command",
             Self::Growth => "As things grow",
             Self::Checks => "Checking images, compared with the checkers of each format",
+            Self::Applications => {
+                "Applications on mounts over `/dev/fuse`, compared with the kernel"
+            }
         }
     }
 

@@ -127,6 +127,7 @@ mod tests {
             jobs: &jobs,
             scale: None,
             checks: None,
+            applications: None,
         };
         let aims = aims(evidence);
         let verdict = |key: &str| {

@@ -7,6 +7,7 @@ mod jobs;
 mod stock;
 mod growth;
 mod checks;
+mod applications;
 mod table;
 
 pub(super) use self::group::Group;
@@ -37,6 +38,7 @@ pub(super) struct Evidence<'r> {
     pub(super) jobs: &'r Jobs,
     pub(super) scale: Option<&'r [Grown]>,
     pub(super) checks: Option<&'r crate::checks::Measured>,
+    pub(super) applications: Option<&'r crate::applications::Measured>,
 }
 
 /// Something to be reached, and how far it was.
@@ -109,6 +111,7 @@ pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
     aims.extend(jobs::aims(evidence));
     aims.extend(growth::aims(evidence));
     aims.extend(checks::aims(evidence));
+    aims.extend(applications::aims(evidence));
     aims
 }
 
@@ -290,6 +293,7 @@ mod tests {
         jobs: &NO_JOBS,
         scale: None,
         checks: None,
+        applications: None,
     };
 
     #[test]

@@ -7,9 +7,11 @@ use crate::record::Record;
 use crate::report::page::{Page, not_measured};
 use crate::report::peers::{self, format_name};
 use crate::report::raw::{
-    CHECKS, MECHANISMS, PEERS, READING, Raw, SCALE, jobs_command, peers_command,
+    APPLICATIONS, CHECKS, MECHANISMS, PEERS, READING, Raw, SCALE, jobs_command, peers_command,
 };
-use crate::report::{checks, fuse, library, mechanisms, programs, reading, requests, scale};
+use crate::report::{
+    applications, checks, fuse, library, mechanisms, programs, reading, requests, scale,
+};
 
 pub(super) fn write(page: &mut Page, raw: &Raw) {
     let link = |title: &str, file: &str| format!("[{title}]({})", page.link_to_page(file));
@@ -70,6 +72,11 @@ pub(super) fn write(page: &mut Page, raw: &Raw) {
         link("checking and copying out images", checks::FILE),
         raw.checks.as_ref().map(source),
         CHECKS,
+    ));
+    rows.push(row(
+        link("applications on mounts", applications::FILE),
+        raw.applications.as_ref().map(source),
+        APPLICATIONS,
     ));
     page.table_of_texts(&["page", "measured by"], &rows);
 }

@@ -3,7 +3,7 @@
 use crate::report::aims::{Aim, Group, Verdict, counts};
 use crate::report::page::Page;
 use crate::report::raw::Raw;
-use crate::report::{checks, fuse, library, programs, reading, scale};
+use crate::report::{applications, checks, fuse, library, programs, reading, scale};
 
 /// The words for [`Verdict::ALL`] in the head of the table.
 const HEAD: [&str; 6] = [
@@ -55,5 +55,6 @@ const fn file(group: Group) -> &'static str {
         Group::Jobs => programs::FILE,
         Group::Growth => scale::FILE,
         Group::Checks => checks::FILE,
+        Group::Applications => applications::FILE,
     }
 }
