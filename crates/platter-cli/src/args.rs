@@ -286,6 +286,10 @@ impl Invocation {
             arguments.insert(1, "umount".into());
         } else if is_helper {
             arguments.insert(1, "mount".into());
+        } else if arguments.get(1).is_some_and(|word| word == "help") {
+            // `help COMMAND` is `COMMAND --help`.
+            arguments.remove(1);
+            arguments.push("--help".into());
         }
         let commands = command();
         let mut words = arguments.iter_mut().skip(1);
@@ -372,7 +376,7 @@ fn is_bare_mount(arguments: &[OsString]) -> bool {
     let [_, image, directory, ..] = arguments else {
         return false;
     };
-    let is_command = command().find_subcommand(image).is_some();
+    let is_command = image == "help" || command().find_subcommand(image).is_some();
     let is_option = image.as_bytes().starts_with(b"-");
     !is_command && !is_option && Path::new(directory).is_dir()
 }
@@ -478,5 +482,6 @@ mod tests {
         assert!(matches!(invocation.cli.command, Command::Umount(_)));
         assert!(Invocation::parse(["platter", "none", "/"].map(OsString::from)).is_ok());
         assert!(Invocation::parse(["platter", "none", "/none"].map(OsString::from)).is_err());
+        assert!(Invocation::parse(["platter", "help", "/"].map(OsString::from)).is_err());
     }
 }

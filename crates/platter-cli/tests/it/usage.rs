@@ -59,6 +59,14 @@ fn help_is_about_what_a_command_takes() {
         help.contains("--lazy") && !help.contains("Image options"),
         "{help}"
     );
+    for command in [&[][..], &["mkfs"], &["subvolume", "list"]] {
+        let [named, asked] = [
+            &[&["help"], command].concat(),
+            &[command, &["--help"]].concat(),
+        ]
+        .map(|words| workshop.read(words));
+        assert_eq!(named, asked, "{command:?}");
+    }
 }
 
 #[test]
