@@ -463,6 +463,15 @@ mod tests {
     }
 
     #[test]
+    fn options_are_refused_by_the_filesystem_that_knows_them_best() {
+        let refused = parse_option("discard=later").unwrap_err();
+        assert_eq!(refused, "discard takes sync or async");
+        let refused = parse_option("sunit=128").unwrap_err();
+        assert_eq!(refused, "sunit is not supported");
+        assert!(parse_option("logbsize=256k").is_ok());
+    }
+
+    #[test]
     fn a_mount_helper_is_the_mount_command() {
         let words = ["/sbin/mount.platter", "disk.img", "/mnt", "-o", "ro"].map(OsString::from);
         let invocation = Invocation::parse(words).unwrap_or_else(|usage| panic!("{}", usage.error));

@@ -93,3 +93,34 @@ pub enum OptionError {
     #[error("takes {0}")]
     Invalid(&'static str),
 }
+
+/// Options of the kernel that a driver knows by name only.
+pub(crate) struct OtherOptions {
+    /// About caches, the placing of data and speed, or about what is always so here: nothing is done about them.
+    pub(crate) passed_over: &'static [&'static str],
+    /// The same, with a number.
+    pub(crate) with_size: &'static [&'static str],
+    /// They ask for what is not done here.
+    pub(crate) unsupported: &'static [&'static str],
+}
+
+impl OtherOptions {
+    /// Accepts options about which nothing is done.
+    pub(crate) fn check(&self, option: &MountOption) -> Result<(), OptionError> {
+        let name = &*option.name;
+        match option.value.as_deref() {
+            _ if self.unsupported.contains(&name) => Err(OptionError::Unsupported),
+            None if self.passed_over.contains(&name) => Ok(()),
+            Some(_) if self.passed_over.contains(&name) => Err(OptionError::Invalid("no value")),
+            Some(size) if self.with_size.contains(&name) && is_size(size) => Ok(()),
+            _ if self.with_size.contains(&name) => Err(OptionError::Invalid("a number")),
+            _ => Err(OptionError::Unknown),
+        }
+    }
+}
+
+/// Whether the kernel takes it for a number of bytes.
+fn is_size(value: &str) -> bool {
+    let digits = value.trim_end_matches(['K', 'k', 'M', 'm', 'G', 'g']);
+    value.len() - digits.len() <= 1 && digits.parse::<u64>().is_ok()
+}

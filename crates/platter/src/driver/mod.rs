@@ -206,6 +206,8 @@ pub fn check_option(option: &MountOption) -> Result<(), OptionError> {
     for driver in DRIVERS {
         match driver.check_option(option) {
             Err(OptionError::Unknown) => {}
+            // One that takes the option with other values knows it better.
+            Err(OptionError::Unsupported) if refused != OptionError::Unknown => {}
             Err(error) => refused = error,
             Ok(()) => return Ok(()),
         }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::Format;
 use crate::devices::{DeviceRole, Devices, Member, Members};
-use crate::options::{MountOption, OptionError, Recovery};
+use crate::options::{MountOption, OptionError, OtherOptions, Recovery};
 
 /// The driver.
 pub(super) struct BtrfsDriver;
@@ -212,68 +212,46 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
         ) => {
             return Err(OptionError::Invalid("no value"));
         }
-        _ => return check_other(option),
+        ("space_cache", Some("v1" | "v2")) => {}
+        ("space_cache", Some(_)) => return Err(OptionError::Invalid("v1 or v2")),
+        _ => return OTHERS.check(option),
     }
     Ok(())
 }
 
-/// Options of the kernel about its caches, its placing of data and its speed, and those that name what is always so
-/// here: nothing is done about them.
-const PASSED_OVER: &[&str] = &[
-    "ssd",
-    "ssd_spread",
-    "nossd",
-    "nossd_spread",
-    "space_cache",
-    "nospace_cache",
-    "autodefrag",
-    "noautodefrag",
-    "acl",
-    "barrier",
-    // Caches of devices are flushed all the same.
-    "nobarrier",
-    "treelog",
-    // A file is durable after fsync(2) with a log tree as well.
-    "notreelog",
-    "noflushoncommit",
-    // No balance goes on by itself.
-    "skip_balance",
-    "enospc_debug",
-    "noenospc_debug",
-];
-
-/// Those with a number.
-const PASSED_OVER_NUMBERS: &[&str] = &["thread_pool", "max_inline", "metadata_ratio"];
-
-/// Options of the kernel that ask for what is not done here.
-const UNSUPPORTED: &[&str] = &[
-    "noacl",
-    "flushoncommit",
-    "clear_cache",
-    "rescan_uuid_tree",
-    "fatal_errors",
-];
-
-/// Accepts options of the kernel about which nothing is done.
-fn check_other(option: &MountOption) -> Result<(), OptionError> {
-    let name = &*option.name;
-    match option.value.as_deref() {
-        _ if UNSUPPORTED.contains(&name) => Err(OptionError::Unsupported),
-        Some("v1" | "v2") if name == "space_cache" => Ok(()),
-        Some(_) if name == "space_cache" => Err(OptionError::Invalid("v1 or v2")),
-        None if PASSED_OVER.contains(&name) => Ok(()),
-        Some(_) if PASSED_OVER.contains(&name) => Err(OptionError::Invalid("no value")),
-        Some(size) if PASSED_OVER_NUMBERS.contains(&name) && is_size(size) => Ok(()),
-        _ if PASSED_OVER_NUMBERS.contains(&name) => Err(OptionError::Invalid("a number")),
-        _ => Err(OptionError::Unknown),
-    }
-}
-
-/// Whether the kernel takes it for a number of bytes.
-fn is_size(value: &str) -> bool {
-    let digits = value.trim_end_matches(['K', 'k', 'M', 'm', 'G', 'g']);
-    value.len() - digits.len() <= 1 && digits.parse::<u64>().is_ok()
-}
+/// The other options of the kernel.
+const OTHERS: OtherOptions = OtherOptions {
+    passed_over: &[
+        "ssd",
+        "ssd_spread",
+        "nossd",
+        "nossd_spread",
+        "space_cache",
+        "nospace_cache",
+        "autodefrag",
+        "noautodefrag",
+        "acl",
+        "barrier",
+        // Caches of devices are flushed all the same.
+        "nobarrier",
+        "treelog",
+        // A file is durable after fsync(2) with a log tree as well.
+        "notreelog",
+        "noflushoncommit",
+        // No balance goes on by itself.
+        "skip_balance",
+        "enospc_debug",
+        "noenospc_debug",
+    ],
+    with_size: &["thread_pool", "max_inline", "metadata_ratio"],
+    unsupported: &[
+        "noacl",
+        "flushoncommit",
+        "clear_cache",
+        "rescan_uuid_tree",
+        "fatal_errors",
+    ],
+};
 
 /// Sets how files are compressed: not at all, or by a form with a level.
 fn set_compression(

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
-use crate::options::{MountOption, OptionError, Recovery};
+use crate::options::{MountOption, OptionError, OtherOptions, Recovery};
 
 /// What `allocsize=` may be.
 const ALLOCATION_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
@@ -179,10 +179,54 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
             let bytes = bytes.ok_or(OptionError::Invalid("a power of two from 4k to 1g"))?;
             options.preallocation = Preallocation::Fixed(bytes);
         }
-        _ => return Err(OptionError::Unknown),
+        _ => return OTHERS.check(option),
     }
     Ok(())
 }
+
+/// The other options of the kernel.
+const OTHERS: OtherOptions = OtherOptions {
+    passed_over: &[
+        "inode64",
+        "noikeep",
+        "attr2",
+        "largeio",
+        "nolargeio",
+        "swalloc",
+        "filestreams",
+        "nouuid",
+        // A mount for writing marks quotas as not up to date.
+        "noquota",
+        "nodiscard",
+        "nogrpid",
+        "sysvgroups",
+    ],
+    with_size: &["logbufs", "logbsize"],
+    unsupported: &[
+        "discard",
+        "inode32",
+        "ikeep",
+        "noattr2",
+        "wsync",
+        "noalign",
+        "sunit",
+        "swidth",
+        "grpid",
+        "bsdgroups",
+        "dax",
+        "quota",
+        "usrquota",
+        "uquota",
+        "uqnoenforce",
+        "qnoenforce",
+        "grpquota",
+        "gquota",
+        "gqnoenforce",
+        "prjquota",
+        "pquota",
+        "pqnoenforce",
+    ],
+};
 
 /// A size as `allocsize=` has it.
 fn allocation_bytes(text: &str) -> Option<u64> {
@@ -219,6 +263,20 @@ mod tests {
         for word in ["allocsize", "allocsize=2k", "allocsize=3m", "allocsize=2g"] {
             assert!(matches!(set(word), Err(OptionError::Invalid(_))), "{word}");
         }
-        assert_eq!(set("discard"), Err(OptionError::Unknown));
+    }
+
+    #[test]
+    fn options_of_the_kernel_are_passed_over_or_refused_by_name() {
+        let set = |word| set(&mut MountOptions::default(), &MountOption::parse(word));
+        for word in "inode64,logbsize=256k,logbufs=8,noquota,nodiscard,attr2".split(',') {
+            assert_eq!(set(word), Ok(()), "{word}");
+        }
+        for word in ["discard", "inode32", "sunit=128", "uquota"] {
+            assert_eq!(set(word), Err(OptionError::Unsupported), "{word}");
+        }
+        for word in ["logbufs", "logbsize=few", "inode64=1"] {
+            assert!(matches!(set(word), Err(OptionError::Invalid(_))), "{word}");
+        }
+        assert_eq!(set("data=ordered"), Err(OptionError::Unknown));
     }
 }
