@@ -59,6 +59,14 @@ pub fn resize(
     if len_bytes > device.geometry().len_bytes {
         return Err(Condition::NoSpace.into());
     }
+    if found.log_start.is_none() {
+        return Err(Unsupported {
+            filesystem: "xfs",
+            feature: "resizing an image with an external log".to_owned(),
+            reason: Some("mount it, and resize the mount"),
+        }
+        .into());
+    }
     let log = LogDevice::open(&found, device, None)?;
     if txn::find_position(&log, true)?.state == LogState::Dirty {
         let (budget, clock) = (Arc::clone(budget), Arc::clone(clock));

@@ -126,6 +126,13 @@ fn xfs_without_its_log_is_refused_by_name() {
         assert_eq!((ran.status, &*ran.out), (status, ""), "{arguments:?}");
         assert!(ran.err.contains("name it with logdev="), "{}", ran.err);
     }
+    let len = || fs::metadata(workshop.path("pool.img")).unwrap().len();
+    let before = len();
+    let refused = workshop.complaint(&["resize", "pool.img", "600M"]);
+    let expected = "pool.img: xfs: resizing an image with an external log is not supported (mount it, \
+                    and resize the mount)";
+    assert_eq!(refused, expected);
+    assert_eq!(len(), before);
     let ran = workshop.run(&["ls", "pool.img", "--logdev", "none.log"]);
     assert!(
         ran.status == 2 && ran.err.contains("none.log"),
