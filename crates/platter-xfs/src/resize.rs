@@ -44,7 +44,7 @@ pub fn len_bytes(device: &dyn BlockDevice) -> Result<u64> {
 /// there.
 ///
 /// # Errors
-/// `NoSpace` where the device is shorter; `Unsupported` for a length below which something is in use, and for
+/// `NoSpace` where the device is shorter; `Unsupported` for a length beyond which something is in use, and for
 /// filesystems that are not written.
 pub fn resize(
     device: &Arc<dyn BlockDevice>,
@@ -229,7 +229,7 @@ fn is_empty(agf: &Agf, agi: &Agi, geometry: &Geometry) -> bool {
 }
 
 fn in_use() -> platter_vfs::Error {
-    unsupported("a length below which blocks are in use")
+    unsupported("a length beyond which blocks are in use")
 }
 
 fn unsupported(feature: &str) -> platter_vfs::Error {
