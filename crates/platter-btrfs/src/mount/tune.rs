@@ -50,6 +50,9 @@ pub(super) fn tune(fs: &SuperBlock, changes: &[Tune]) -> Result<()> {
                 return Err(Condition::InvalidArgument.because(text));
             }
             Tune::Label(_) => {}
+            Tune::Uuid(uuid) if uuid.is_nil() => {
+                return Err(Condition::InvalidArgument.because("a UUID is not all zeros"));
+            }
             Tune::Uuid(_) if writing.superblock().device_count == 1 => {}
             Tune::Uuid(_) => {
                 let feature = "a new UUID on several devices".to_owned();

@@ -100,6 +100,10 @@ fn description_of_a_mount_follows_its_commits() {
     drop((file, root));
     let uuid = Uuid::from_u128(9);
     let label = Tune::Label(b"after".to_vec());
+    let nil = mounted.tune(&[label.clone(), Tune::Uuid(Uuid::nil())]);
+    let error = nil.unwrap_err().to_string();
+    assert!(error.contains("a UUID is not all zeros"), "{error}");
+    assert_eq!(mounted.describe().label, b"before");
     mounted.tune(&[label, Tune::Uuid(uuid)]).unwrap();
     mounted.sync().unwrap();
     let description = mounted.describe();

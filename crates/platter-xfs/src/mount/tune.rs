@@ -122,7 +122,7 @@ impl<'c> Edits<'c> {
                 }
                 Tune::Label(label) => edits.label = Some(label),
                 Tune::Uuid(uuid) if uuid.is_nil() => {
-                    return Err(Condition::InvalidArgument.into());
+                    return Err(Condition::InvalidArgument.because("a UUID is not all zeros"));
                 }
                 Tune::Uuid(uuid) => edits.uuid = Some(*uuid),
                 Tune::Feature { name, on } => edits.switch(name, *on, features)?,
