@@ -196,7 +196,7 @@ impl Server {
     }
 }
 
-fn address((major, minor): DeviceNumber) -> io::Result<SocketAddr> {
+pub(super) fn address((major, minor): DeviceNumber) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("platter/{major}:{minor}"))
 }
 

@@ -115,7 +115,7 @@ impl Umount {
             return Ok(());
         };
         match server {
-            Ok(server) => wait_for_outcome(server).context(shown)?,
+            Ok(server) => wait_for_outcome(server, &served, WRITING_MAX).context(shown)?,
             Err(_) if is_dead => complain(format_args!(
                 "{shown}: its server had been killed: what was not synced before is missing"
             )),
@@ -180,14 +180,20 @@ fn is_dead(place: &Path) -> bool {
 }
 
 /// Waits for the outcome that the server sends.
-fn wait_for_outcome(server: Server) -> anyhow::Result<()> {
-    match server.wait(WRITING_MAX) {
+fn wait_for_outcome(server: Server, served: &Served, limit: Duration) -> anyhow::Result<()> {
+    match server.wait(limit) {
         Ok(Outcome::Complete) => Ok(()),
         Ok(Outcome::Failed(error)) => Err(anyhow!(error)),
         Ok(Outcome::Unknown) => {
             bail!("its server ended without a word: what was not synced before may be missing")
         }
-        Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("is still being written"),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            // It listens as long as the filesystem is mounted.
+            if Server::connect(served.number, served.owner).is_ok() {
+                bail!("is unmounted here, and still mounted in another mount namespace");
+            }
+            bail!("is still being written")
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -210,4 +216,36 @@ fn is_in_use(error: &platter::Error) -> bool {
         return false;
     };
     error.source.kind() == ErrorKind::ResourceBusy
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::super::outcome::address;
+    use super::*;
+
+    #[test]
+    fn server_that_still_listens_is_mounted_elsewhere() {
+        let served = Served {
+            // No filesystem has such a number.
+            number: (std::process::id() | 1 << 31, 6),
+            source: None,
+            owner: Some(rustix::process::geteuid().as_raw()),
+        };
+        let listener = UnixListener::bind_addr(&address(served.number).unwrap()).unwrap();
+        let connect = || Server::connect(served.number, served.owner).unwrap();
+        let refused = |server| {
+            let waited = wait_for_outcome(server, &served, Duration::from_millis(1));
+            waited.unwrap_err().to_string()
+        };
+        let text = refused(connect());
+        assert!(text.contains("in another mount namespace"), "{text}");
+        let server = connect();
+        // A connection that has been accepted outlives its listener.
+        let (_first, _second) = (listener.accept().unwrap(), listener.accept().unwrap());
+        let _third = listener.accept().unwrap();
+        drop(listener);
+        assert_eq!(refused(server), "is still being written");
+    }
 }
