@@ -100,7 +100,7 @@ fn grow_on(
     let len_bytes = image.device().geometry().len_bytes;
     if size_bytes > len_bytes {
         let text =
-            format!("{size_bytes} bytes are more than it has, which is {len_bytes} bytes long");
+            format!("is {len_bytes} bytes long, and is to have a filesystem of {size_bytes} bytes");
         return Err(Error::new(image.name(), Condition::NoSpace.because(text)));
     }
     let request = ResizeRequest {

@@ -67,8 +67,8 @@ fn lengths_beyond_a_device_are_refused_with_its_length() {
     for kind in ["btrfs", "ext4"] {
         workshop.read(&["mkfs", kind, "disk.img@1", "--force"]);
         let refused = workshop.complaint(&["resize", "disk.img@1", "400M"]);
-        let expected = "disk.img@1: 419430400 bytes are more than it has, which is 285212672 \
-                        bytes long";
+        let expected = "disk.img@1: is 285212672 bytes long, and is to have a filesystem of \
+                        419430400 bytes";
         assert_eq!(refused, expected);
     }
     workshop.read(&["mkfs", "btrfs", "disk.img@1", "--force"]);
