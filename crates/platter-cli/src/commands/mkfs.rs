@@ -223,7 +223,7 @@ impl Mkfs {
             misuse!("{image}: --minimize makes a new file, no partition or device");
         }
         if self.minimize && image_options.devices().next().is_some() {
-            misuse!("--minimize is for one file; give --size with --device");
+            misuse!("--minimize is for one file; give --size for several devices");
         }
         let new = self.new_filesystem()?;
         if self.dedupe && !new.shares_extents() {

@@ -493,7 +493,7 @@ fn options_that_do_not_go_together_are_explained() {
                     (it is made without content only)\n";
     assert_eq!(refused, expected);
     let several = workshop.run(&[&make[..], &["--minimize", "--device", "two.img"]].concat());
-    let expected = "platter: --minimize is for one file; give --size with --device\n";
+    let expected = "platter: --minimize is for one file; give --size for several devices\n";
     assert_eq!((several.status, &*several.err), (2, expected));
     for (kind, most) in [("btrfs", 255), ("ext4", 16), ("xfs", 12)] {
         workshop.read(&["mkfs", kind, "label.img", "--size", "300M", "--force"]);
