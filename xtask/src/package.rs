@@ -100,8 +100,8 @@ fn deb(dir: &Path, root: &Path, version: &str) -> Result<PathBuf> {
          Depends: libc6\n\
          Recommends: fuse3\n\
          Description: Linux filesystems in user space\n \
-         Reads, changes, makes, checks and mounts ext2, ext3 and ext4 images and disks\n \
-         without root and without the kernel's own drivers.\n"
+         Reads, changes, makes, checks and mounts images and disks of ext2, ext3, ext4,\n \
+         btrfs and XFS without root and without the kernel's own drivers.\n"
     );
     fs::create_dir_all(root.join("DEBIAN"))?;
     fs::write(root.join("DEBIAN/control"), control)?;

@@ -22,7 +22,7 @@ use crate::commands::{
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::{misuse, usage_object};
 
-/// Read, change, make, check and mount ext2, ext3 and ext4 images and disks without root.
+/// Read, change, make, check and mount images and disks of ext2, ext3, ext4, btrfs and XFS without root.
 ///
 /// IMAGE is a file or a block device. IMAGE@PARTITION is one of its partitions: a number, as in
 /// disk.img@2, or PARTUUID=... or PARTLABEL=.... IMAGE[@PARTITION]:PATH is a file in it. Where

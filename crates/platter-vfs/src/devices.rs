@@ -19,7 +19,7 @@ pub struct Moved {
     pub considered: u64,
     /// Chunks that were moved.
     pub moved: u64,
-    /// Chunks that were removed, as nothing was in them.
+    /// Chunks that were removed: nothing was in them, or what was in them has moved.
     pub removed: u64,
     /// The listener ended it.
     pub is_cancelled: bool,

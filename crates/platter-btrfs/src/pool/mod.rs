@@ -1,6 +1,6 @@
 //! Commands on the devices of a filesystem that is written: balance, devices that come and go, their sizes.
 //!
-//! All of them move chunks, each in a commit of its own: one that is interrupted leaves a
+//! All of them move chunks, each in commits of its own: one that is interrupted leaves a
 //! valid filesystem, and goes on when it is given again. Other threads may use the filesystem meanwhile.
 
 mod filters;

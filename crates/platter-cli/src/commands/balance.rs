@@ -28,11 +28,11 @@ use crate::output::progress::Progress;
 /// FILTERS are those of btrfs balance, without a space after the letter and with commas in between, as in -dusage=50:
 /// profiles=P|P, usage=PERCENT or MIN..MAX, devid=ID, drange= and vrange=START..END in bytes, stripes=MIN..MAX,
 /// limit=MAX or MIN..MAX, convert=PROFILE, soft. Without -d, -m and -s, all chunks are balanced. Those with the lowest
-/// addresses come first. What is in a chunk goes to other chunks of its type and profile, if they have the space for all
-/// of it, and the chunk is removed: so those that are used in part become fewer. Else the chunk moves as a whole, in a
-/// commit of its own, to the devices with the most free space. What
-/// is interrupted goes on when it is given again, with soft. A filesystem that is mounted by platter is named by a
-/// directory of the mount, and used meanwhile.
+/// addresses come first. What is in a chunk goes to other chunks of its type, of the profile that it is to have, if they
+/// have the space for all of it, and the chunk is removed: so those that are used in part become fewer. Else the chunk
+/// moves as a whole, in a commit of its own, to the devices with the most free space. What is interrupted goes on when it
+/// is given again, with soft. A filesystem that is mounted by platter is named by a directory of the mount, and used
+/// meanwhile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Balance {
     /// The filesystem, as IMAGE[@PARTITION], or a directory of a mount

@@ -25,7 +25,7 @@ use crate::output::progress::Progress;
 
 /// What `btrfs scrub start -B` answers where errors are left.
 const STATUS_ERRORS: u8 = 3;
-/// Lines about what is bad; of the rest, how much it is.
+/// Lines about errors that are written; further ones are counted.
 const LINES_MAX: u64 = 1000;
 /// Cancelled.
 const STATUS_CANCELLED: u8 = 1;
@@ -105,7 +105,7 @@ pub(super) fn report_scrubbed(image: &[u8], scrubbed: &Scrubbed) -> anyhow::Resu
     })
 }
 
-/// Writes to people that a command was ended by an interrupt, and what that means: programs have it in the object.
+/// Reports on standard error that an interrupt ended a command, and what that means; with --json, the object has it.
 pub(super) fn report_interrupted(image: &[u8], meaning: &str) {
     if !console::is_json() {
         console::complain(format_args!("{}: interrupted; {meaning}", Escaped(image)));
