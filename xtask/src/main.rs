@@ -31,7 +31,7 @@ usage: cargo xtask COMMAND
   ci           the same as test
   package      the program with its manual pages and completions, as a .tar.gz and a .deb
   registry     every published crate packed as for a registry; with --verify, built from that
-  soak         the long runs: power cuts, failing writes, and conformance suites; see its --help
+  soak         the long runs: power failures, failing writes, and conformance suites; see its --help
   locks        write the table of locks in ARCHITECTURE.md from the code
   tidy         the rules of the source tree that no compiler checks
   bench        mechanisms, peers, growth: without a name, a list of the benchmarks
@@ -60,7 +60,6 @@ fn dispatch(arguments: &[String]) -> Result<()> {
         "registry" => registry::run(&workspace, rest),
         "demo" => demo::run(&workspace),
         "soak" => soak::run(&workspace, rest),
-        soak::INNER => soak::run_inner(&workspace, rest),
         soak::PORTION => soak::run_portion(&workspace, rest),
         "locks" => tidy::locks::write(&workspace),
         "tidy" => tidy::run(&workspace),

@@ -29,6 +29,31 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Ext, Self::Btrfs, Self::Xfs];
+
+    /// What it is called on the command line.
+    pub(super) const fn name(self) -> &'static str {
+        self.kernel_type()
+    }
+
+    /// The kind of a filesystem whose name begins with its generation.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let begins = |kind: &Self| match kind {
+            Self::Ext => name.starts_with("ext"),
+            Self::Btrfs | Self::Xfs => name.starts_with(kind.name()),
+        };
+        Self::ALL.into_iter().find(begins)
+    }
+
+    /// What a shell says to print the version of the program that judges it.
+    pub(super) const fn version_of_judge(self) -> &'static str {
+        match self {
+            Self::Ext => "e2fsck -V 2>&1 | head -1",
+            Self::Btrfs => "btrfs version | head -1",
+            Self::Xfs => "xfs_repair -V",
+        }
+    }
+
     /// What the kernel mounts it as.
     pub(super) const fn kernel_type(self) -> &'static str {
         match self {
@@ -129,6 +154,11 @@ impl Cell {
 /// All of them.
 pub(super) fn cells() -> impl Iterator<Item = &'static Cell> + Clone {
     CELLS.iter().chain(OTHERS)
+}
+
+/// Those of a kind.
+pub(super) fn cells_of(kind: Kind) -> impl Iterator<Item = &'static Cell> + Clone {
+    cells().filter(move |cell| cell.kind == kind)
 }
 
 /// Those of ext2, ext3 and ext4.
@@ -286,13 +316,7 @@ mod tests {
     #[test]
     fn names_say_the_kind() {
         for cell in cells() {
-            let expected = match cell.generation() {
-                "ext2" | "ext3" | "ext4" => Kind::Ext,
-                "btrfs" => Kind::Btrfs,
-                "xfs" => Kind::Xfs,
-                other => panic!("{other}"),
-            };
-            assert_eq!(cell.kind, expected, "{}", cell.name);
+            assert_eq!(Kind::of(cell.name), Some(cell.kind), "{}", cell.name);
         }
     }
 

@@ -43,8 +43,10 @@ fn main() -> ExitCode {
     if words == ["scenes"] {
         for scene in scenes() {
             let edited = scene.subject.edit_maker(scene).map_or("", |_| " edited");
-            let (mode, one_in) = (scene.mode.name(), scene.mode.states_one_in());
-            println!("{mode} {one_in} {}{edited}", scene.name);
+            let mode = scene.mode;
+            let (one_in, kernel_one_in) = (mode.states_one_in(), mode.kernel_one_in());
+            let name = scene.name;
+            println!("{} {one_in} {kernel_one_in} {name}{edited}", mode.name());
         }
         return ExitCode::SUCCESS;
     }

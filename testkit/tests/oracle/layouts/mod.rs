@@ -1,6 +1,6 @@
 //! A matrix of layouts: each is made, filled, checked, mounted by both, written by both, grown.
 //!
-//! `PLATTER_TEST_ALL_LAYOUTS` takes all of them through the course, as `cargo xtask soak` does.
+//! `PLATTER_TEST_ALL_LAYOUTS` takes all of them through the course, as `cargo xtask soak ext4` does.
 
 mod catalogue;
 mod course;

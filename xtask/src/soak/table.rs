@@ -23,6 +23,8 @@ pub(super) struct Row {
 /// What the table is headed by.
 #[derive(Debug, Clone)]
 pub(super) struct Head {
+    /// The filesystem.
+    pub(super) filesystem: &'static str,
     pub(super) is_quick: bool,
     /// Of the code.
     pub(super) key: String,
@@ -91,10 +93,10 @@ impl Row {
 /// The page, in Markdown.
 pub(super) fn page(head: &Head, rows: &[Row]) -> String {
     let mut text = String::new();
-    let title = if head.is_quick {
-        "# The long run, a twentieth of it"
+    let of_it = if head.is_quick {
+        ", a twentieth of it"
     } else {
-        "# The long run"
+        ""
     };
     let mut commits: Vec<&str> = rows
         .iter()
@@ -105,11 +107,12 @@ pub(super) fn page(head: &Head, rows: &[Row]) -> String {
     commits.dedup();
     let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
     let failures: usize = rows.iter().map(|row| row.failures.len()).sum();
+    let name = head.filesystem;
     let _ = write!(
         text,
-        "{title}\n\n\
-         Made by `cargo xtask soak --nightly`, never by hand. The steps are described in\n\
-         [docs/design/testing.md](design/testing.md).\n\n\
+        "# The long run of {name}{of_it}\n\n\
+         Made by `cargo xtask soak {name}`, never by hand. The steps are described in\n\
+         [testing.md](../design/testing.md).\n\n\
          Commit {}, code {}; ended on {}; {}.\n\n\
          {} steps, {failures} failures, {} minutes of one processor.\n\n\
          | step | tested | counts | failures | seconds |\n|---|---|---|---:|---:|\n",
@@ -166,6 +169,7 @@ mod tests {
 
     fn head() -> Head {
         Head {
+            filesystem: "xfs",
             is_quick: false,
             key: "cafe".to_owned(),
             day: "2026-01-02".to_owned(),
@@ -238,7 +242,7 @@ mod tests {
             is_quick: true,
             ..head()
         };
-        assert!(page(&head, &[]).starts_with("# The long run, a twentieth of it\n"));
+        assert!(page(&head, &[]).starts_with("# The long run of xfs, a twentieth of it\n"));
     }
 
     #[test]

@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn documentation_and_results_are_no_code() {
         for path in [
-            "docs/SOAK.md",
+            "docs/soak/btrfs.md",
             "docs/a.png",
             "README.md",
             "crates/a/README.md",
@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn only_uncommitted_code_is_noticed() {
-        let status = " M docs/SOAK.md\n?? xtask/src/new.rs\nR  README.md -> src/a.rs\n M README.md";
+        let status =
+            " M docs/soak/btrfs.md\n?? xtask/src/new.rs\nR  README.md -> src/a.rs\n M README.md";
         let lines: Vec<_> = changed(status).collect();
         assert_eq!(lines, ["?? xtask/src/new.rs", "R  README.md -> src/a.rs"]);
     }

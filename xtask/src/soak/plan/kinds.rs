@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::super::super::WHOLE;
-use super::super::super::cells::cells;
-use super::super::super::suites::SUITES;
+use super::super::cells::{Kind, cells_of};
 use super::super::instrumented::INSTRUMENTED;
 use super::super::record::DISTINCT;
+use super::super::suites::SUITES;
+use super::super::whole::WHOLE;
 use super::{Portion, Program, Scene, Step};
 
 /// Distinct states of power failures that are demanded of each mode of the journal.
 pub(super) const STATES: u64 = 20_000;
-/// How many of them the kernel has to have mounted.
-const STATES_BY_KERNEL: u64 = 500;
 /// Distinct states of one portion. Portions of the same filesystem have few in common.
 pub(super) const STATES_PER_PORTION: u64 = 700;
 /// Portions more than the demanded states would take if they had none in common.
@@ -24,7 +22,7 @@ const CRASH_SEEDS: u64 = 1000;
 
 /// Workloads of which every request is made to fail, of each filesystem.
 const FAULTS: Range<u64> = 2000..2003;
-/// Seeds of two threads, over all filesystems.
+/// Seeds of two threads, over all scenes.
 const THREADS: u64 = 2000;
 const THREADS_SEED: u64 = 3000;
 /// Workloads without space, of each filesystem.
@@ -41,20 +39,24 @@ const KILLS: u64 = 20;
 const UNMOUNTS: u64 = 100;
 
 /// All steps. What may not run concurrently with others of its kind comes first.
-pub(super) fn all(scenes: &[Scene]) -> Vec<Step> {
-    let mut steps = vec![fsx()];
-    steps.extend(instrumented());
-    steps.extend(whole());
-    steps.extend(suites());
+pub(super) fn all(scenes: &[Scene], filesystem: Kind) -> Vec<Step> {
+    let mut steps = vec![fsx(filesystem)];
+    if filesystem == Kind::Ext {
+        // The caches are shared by all.
+        steps.extend(instrumented());
+    }
+    steps.extend(whole(filesystem));
+    steps.extend(suites(filesystem));
     steps.extend(of_scenes(scenes));
-    steps.extend(mutations());
+    steps.extend(mutations(filesystem));
     steps.extend(crashes(scenes));
     steps
 }
 
-fn fsx() -> Step {
+fn fsx(filesystem: Kind) -> Step {
     let slices = FSX_SECONDS / FSX_PORTION_SECONDS;
-    let portions = (0..slices).zip(cells().cycle()).map(|(slice, cell)| {
+    let cells = cells_of(filesystem).cycle();
+    let portions = (0..slices).zip(cells).map(|(slice, cell)| {
         let seeds = slice * FSX_SEEDS..(slice + 1) * FSX_SEEDS;
         let options = [
             ("--seeds", format!("{}..{}", seeds.start, seeds.end)),
@@ -87,8 +89,9 @@ fn instrumented() -> impl Iterator<Item = Step> {
 }
 
 /// Tests that have more to do than in a test run.
-fn whole() -> impl Iterator<Item = Step> {
-    WHOLE.iter().map(|whole| {
+fn whole(filesystem: Kind) -> impl Iterator<Item = Step> {
+    let of_it = WHOLE.iter().filter(move |it| it.filesystem == filesystem);
+    of_it.map(|whole| {
         let (name, [variable, value]) = (whole.name, whole.variable);
         let words = [whole.test].into_iter().chain(whole.skip());
         let mut portion = Portion::new(name, Program::Tests(whole.tests), words);
@@ -98,7 +101,8 @@ fn whole() -> impl Iterator<Item = Step> {
 }
 
 /// The other suites through the mount.
-fn suites() -> Vec<Step> {
+fn suites(filesystem: Kind) -> Vec<Step> {
+    let is_ext = filesystem == Kind::Ext;
     let mut steps = Vec::new();
     for suite in SUITES.iter().filter(|suite| suite.name != "fsx") {
         let (title, seconds, is_on_all) = match suite.name {
@@ -112,7 +116,7 @@ fn suites() -> Vec<Step> {
             "build" => (
                 "a source tree unpacked and compiled through the mount",
                 60.0,
-                false,
+                !is_ext,
             ),
             "unmount" => (
                 "60 MB written, unmounted, and the image copied at once",
@@ -125,7 +129,7 @@ fn suites() -> Vec<Step> {
                 false,
             ),
         };
-        let cells = cells()
+        let cells = cells_of(filesystem)
             .filter(|cell| suite.fits(cell) && (is_on_all || cell.name == cell.generation()));
         let portions = cells.map(|cell| {
             let rounds = rounds(suite.name).map(|(_, rounds)| ("--seeds", format!("0..{rounds}")));
@@ -223,12 +227,15 @@ fn of_scenes(scenes: &[Scene]) -> [Step; 5] {
 
 /// States of power failures: a step for each mode of the journal.
 fn crashes(scenes: &[Scene]) -> Vec<Step> {
-    let modes: BTreeMap<&str, u64> = scenes
+    let modes: BTreeMap<&str, [u64; 2]> = scenes
         .iter()
-        .map(|scene| (scene.mode.as_str(), scene.states_one_in))
+        .map(|scene| {
+            let each = [scene.states_one_in, scene.kernel_one_in];
+            (scene.mode.as_str(), each)
+        })
         .collect();
     let mut steps = Vec::new();
-    for (mode, one_in) in modes {
+    for (mode, [one_in, kernel_one_in]) in modes {
         let scenes = scenes.iter().filter(|scene| scene.mode == mode);
         let scenes: Vec<_> = scenes.collect();
         let states = STATES / one_in;
@@ -247,13 +254,15 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
         let title = "states that a power failure leaves: mounted, compared, checked";
         let step = Step::new(format!("crash-{mode}"), title, 8.0, portions.collect());
         let step = step.demanding(DISTINCT, states);
-        steps.push(step.demanding("by_kernel", STATES_BY_KERNEL / one_in));
+        // Each portion rounds down.
+        let by_kernel = states * 4 / (5 * kernel_one_in);
+        steps.push(step.demanding("by_kernel", by_kernel));
     }
     steps
 }
 
-/// Mutated images: read and checked, and changed.
-fn mutations() -> [Step; 4] {
+/// Mutated images: read and checked, and of ext4 also changed.
+fn mutations(filesystem: Kind) -> Vec<Step> {
     const IMAGES: u64 = 1_000_000;
     const IMAGES_OF_OTHERS: u64 = 100_000;
     const IMAGES_PER_PORTION: u64 = 20_000;
@@ -271,26 +280,17 @@ fn mutations() -> [Step; 4] {
         });
         portions.collect::<Vec<_>>()
     };
-    let read = |format: &str, count: u64| {
-        let (name, title) = match format {
-            "btrfs" => (
-                "mutations-btrfs",
-                "mutated images of btrfs opened, read and checked, each in 20 s and 256 MiB",
-            ),
-            "xfs" => (
-                "mutations-xfs",
-                "mutated images of XFS opened, read and checked, each in 20 s and 256 MiB",
-            ),
-            _ => (
-                "mutations",
-                "mutated images opened, read and checked, each in 20 s and 256 MiB",
-            ),
-        };
-        let words = ["--images", "--operations"];
-        let portions = portions(format, SEED, count, IMAGES_PER_PORTION, words);
-        let step = Step::new(name, title, 20.0, portions);
-        step.demanding("images", count)
+    let count = match filesystem {
+        Kind::Ext => IMAGES,
+        Kind::Btrfs | Kind::Xfs => IMAGES_OF_OTHERS,
     };
+    let words = ["--images", "--operations"];
+    let title = "mutated images opened, read and checked, each in 20 s and 256 MiB";
+    let read = portions(filesystem.name(), SEED, count, IMAGES_PER_PORTION, words);
+    let read = Step::new("mutations", title, 20.0, read).demanding("images", count);
+    if filesystem != Kind::Ext {
+        return vec![read];
+    }
     let changed = portions(
         "ext4",
         CHANGED_SEED,
@@ -298,10 +298,8 @@ fn mutations() -> [Step; 4] {
         CHANGED_PER_PORTION,
         ["--operations", "--images"],
     );
-    [
-        read("ext4", IMAGES),
-        read("btrfs", IMAGES_OF_OTHERS),
-        read("xfs", IMAGES_OF_OTHERS),
+    vec![
+        read,
         Step::new(
             "mutated-edits",
             "mutated images edited, grown, mounted and copied out, each in 20 s and 256 MiB",

@@ -32,7 +32,8 @@ pub(super) struct Places {
     pub(super) source: PathBuf,
     /// Where cargo puts what it builds.
     pub(super) target: PathBuf,
-    pub(super) logs: PathBuf,
+    /// What portions came to, and their logs.
+    pub(super) records: PathBuf,
     /// The working tree, where failures leave their images.
     pub(super) root: PathBuf,
 }
@@ -47,6 +48,14 @@ struct Record {
 }
 
 impl Places {
+    /// The same, with the records of one run in a directory of their own.
+    pub(super) fn of(&self, run: &str) -> Self {
+        Self {
+            records: self.records.join(run),
+            ..self.clone()
+        }
+    }
+
     /// Runs a portion, and returns what it came to: that it could not be run is a failure, too.
     pub(super) fn run(
         &self,
@@ -79,10 +88,9 @@ impl Places {
                 std::fs::remove_file(old)?;
             }
         }
-        std::fs::create_dir_all(&self.logs)?;
-        let log = self
-            .logs
-            .join(format!("{}-{}.log", step.name, portion.name));
+        let logs = self.records.join("logs");
+        std::fs::create_dir_all(&logs)?;
+        let log = logs.join(format!("{}-{}.log", step.name, portion.name));
         let output = File::create(&log)?;
         let mut command = self.command(portion, path);
         command.stdout(output.try_clone()?).stderr(output);

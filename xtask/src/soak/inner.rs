@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::super::cells::cells;
-use super::super::soak_cell;
-use super::super::suites::{Load, SUITES};
+use super::cells::cells;
 use super::instrumented::{self, Instrumented};
 use super::portion::PROGRAM;
+use super::soak_cell;
+use super::suites::{Load, SUITES};
 use crate::workspace::Workspace;
 
 const USAGE: &str = "\
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_portion_is_a_suite_on_a_cell_or_a_build() {
-        let words = super::super::super::words("fsx ext4 --seeds 5..9 --seconds 60");
+        let words = super::super::words("fsx ext4 --seeds 5..9 --seconds 60");
         let request = Request::parse(&words).unwrap();
         assert_eq!(request.names, ["fsx", "ext4"]);
         assert_eq!(request.seeds, 5..9);

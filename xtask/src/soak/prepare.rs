@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::super::Tests;
 use super::code::{Code, text};
 use super::instrumented;
 use super::portion::Places;
+use super::whole::Tests;
 use crate::command::{self, command};
 use crate::workspace::Workspace;
 
@@ -28,7 +28,7 @@ pub(super) fn prepare(workspace: &Workspace, code: &Code, dir: &Path) -> Result<
         programs: dir.join("programs"),
         source: dir.join("source"),
         target: workspace.target(),
-        logs: dir.join("logs"),
+        records: dir.to_owned(),
         root: workspace.root.clone(),
     };
     if places.programs.join(READY).exists() {

@@ -2,7 +2,8 @@
 
 mod kinds;
 
-use super::super::Tests;
+use super::cells::Kind;
+use super::whole::Tests;
 
 /// Of so many portions a quick run takes one.
 const QUICK_ONE_IN: usize = 20;
@@ -51,6 +52,8 @@ pub(super) struct Scene {
     pub(super) mode: String,
     /// Of the states that are demanded of each mode, one in so many is of this one.
     pub(super) states_one_in: u64,
+    /// Of its states, the kernel mounts one in so many.
+    pub(super) kernel_one_in: u64,
     pub(super) name: String,
     /// It has one image, which commands edit.
     pub(super) is_edited: bool,
@@ -64,6 +67,7 @@ impl Scene {
             Some(Self {
                 mode: words.next()?.to_owned(),
                 states_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
+                kernel_one_in: words.next()?.parse().ok().filter(|&count| count > 0)?,
                 name: words.next()?.to_owned(),
                 is_edited: words.next() == Some("edited"),
             })
@@ -72,9 +76,11 @@ impl Scene {
     }
 }
 
-/// All steps; of a quick run a twentieth of each.
-pub(super) fn steps(scenes: &[Scene], is_quick: bool) -> Vec<Step> {
-    let mut steps = kinds::all(scenes);
+/// All steps of a filesystem; of a quick run a twentieth of each.
+pub(super) fn steps(scenes: &[Scene], filesystem: Kind, is_quick: bool) -> Vec<Step> {
+    let of_it = |scene: &&Scene| Kind::of(&scene.name) == Some(filesystem);
+    let scenes: Vec<Scene> = scenes.iter().filter(of_it).cloned().collect();
+    let mut steps = kinds::all(&scenes, filesystem);
     if is_quick {
         steps.iter_mut().for_each(Step::thin);
     }
@@ -162,10 +168,10 @@ impl Portion {
 pub(super) mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::super::WHOLE;
-    use super::super::super::cells::cells;
-    use super::super::super::suites::SUITES;
+    use super::super::cells::cells_of;
     use super::super::record::DISTINCT;
+    use super::super::suites::SUITES;
+    use super::super::whole::WHOLE;
     use super::kinds::{STATES, STATES_PER_PORTION};
     use super::*;
 
@@ -177,21 +183,27 @@ pub(super) mod tests {
 
     fn scenes() -> Vec<Scene> {
         Scene::list(
-            "ordered 1 ext4 edited\nordered 1 ext4_4k edited\njournal 1 ext4_j edited\next3 1 ext3 edited\n\
-             unjournaled 1 ext2 edited\ncopied 4 btrfs edited\ncopied 4 btrfs_raid1\n",
+            "ordered 1 32 ext4 edited\nordered 1 32 ext4_4k edited\njournal 1 32 ext4_j edited\n\
+             ext3 1 32 ext3 edited\nunjournaled 1 32 ext2 edited\ncopied 4 32 btrfs edited\n\
+             copied 4 32 btrfs_raid1\nlog 1 16 xfs edited\n",
         )
     }
 
-    fn plan(is_quick: bool) -> Vec<Step> {
-        steps(&scenes(), is_quick)
+    fn plan(filesystem: Kind, is_quick: bool) -> Vec<Step> {
+        steps(&scenes(), filesystem, is_quick)
     }
 
     #[test]
     fn names_of_steps_and_portions_are_unique_and_good_for_files() {
-        let plan = plan(false);
+        for filesystem in Kind::ALL {
+            examine_names(&plan(filesystem, false));
+        }
+    }
+
+    fn examine_names(plan: &[Step]) {
         let names: BTreeSet<_> = plan.iter().map(|step| &step.name).collect();
         assert_eq!(names.len(), plan.len());
-        for step in &plan {
+        for step in plan {
             let names: BTreeSet<_> = step.portions.iter().map(|portion| &portion.name).collect();
             assert_eq!(names.len(), step.portions.len(), "{}", step.name);
             assert!(!names.is_empty() && names.iter().all(|name| !name.contains('/')));
@@ -200,16 +212,20 @@ pub(super) mod tests {
 
     #[test]
     fn each_mode_has_portions_with_their_own_seeds() {
-        let plan = plan(false);
-        let step = plan
-            .iter()
-            .find(|step| step.name == "crash-ordered")
-            .unwrap();
+        let goals = |filesystem, name: &str| {
+            let plan = plan(filesystem, false);
+            let step = plan.into_iter().find(|step| step.name == name);
+            step.unwrap().goals
+        };
+        let plan = plan(Kind::Ext, false);
+        let step = plan.iter().find(|step| step.name == "crash-ordered");
+        let step = step.unwrap();
         assert!(step.portions.len() as u64 * STATES_PER_PORTION > STATES);
         assert_eq!(step.goals, [(DISTINCT, 20_000), ("by_kernel", 500)]);
-        let copied = plan.iter().find(|step| step.name == "crash-copied");
-        let goals = &copied.unwrap().goals;
-        assert_eq!(goals, &[(DISTINCT, 5000), ("by_kernel", 125)]);
+        let copied = goals(Kind::Btrfs, "crash-copied");
+        assert_eq!(copied, [(DISTINCT, 5000), ("by_kernel", 125)]);
+        let log = goals(Kind::Xfs, "crash-log");
+        assert_eq!(log, [(DISTINCT, 20_000), ("by_kernel", 1000)]);
         let words: BTreeSet<_> = step.portions.iter().map(|portion| &portion.words).collect();
         assert_eq!(words.len(), step.portions.len());
         let reproduce = step.portions[1].reproduce();
@@ -223,7 +239,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_quick_run_has_every_step_and_demands_a_twentieth() {
-        let (full, quick) = (plan(false), plan(true));
+        let (full, quick) = (plan(Kind::Ext, false), plan(Kind::Ext, true));
         assert_eq!(full.len(), quick.len());
         for (full, quick) in full.iter().zip(&quick) {
             assert_eq!(full.name, quick.name);
@@ -235,36 +251,42 @@ pub(super) mod tests {
 
     #[test]
     fn every_suite_runs_on_every_generation() {
-        for step in plan(false) {
-            let is_suite = SUITES.iter().any(|suite| suite.name == step.name);
-            for generation in ["ext2", "ext3", "ext4", "btrfs", "xfs"] {
-                let has = step
-                    .portions
-                    .iter()
-                    .any(|portion| portion.words.iter().any(|word| word == generation));
-                assert!(
-                    !is_suite || has || (step.name == "kill" && generation == "ext2"),
-                    "{} {generation}",
-                    step.name
-                );
+        let generations = [
+            (Kind::Ext, &["ext2", "ext3", "ext4"][..]),
+            (Kind::Btrfs, &["btrfs"]),
+            (Kind::Xfs, &["xfs"]),
+        ];
+        for (filesystem, generations) in generations {
+            let plan = plan(filesystem, false);
+            for suite in SUITES {
+                let step = plan.iter().find(|step| step.name == suite.name).unwrap();
+                for generation in generations {
+                    let mut portions = step.portions.iter();
+                    let has = portions.any(|it| it.words.iter().any(|word| word == generation));
+                    let is_left_out = suite.name == "kill" && *generation == "ext2";
+                    assert!(has || is_left_out, "{} {generation}", suite.name);
+                }
             }
         }
     }
 
     #[test]
     fn suites_run_on_every_cell_and_every_whole_test_runs() {
-        let plan = plan(false);
-        for cell in cells() {
-            for suite in ["fsx", "pjdfstest", "dbench", "fio"] {
-                let step = plan.iter().find(|step| step.name == suite).unwrap();
-                let mut portions = step.portions.iter();
-                let has = portions.any(|portion| portion.words[1..3] == [suite, cell.name]);
-                assert!(has, "{suite} {}", cell.name);
+        for filesystem in Kind::ALL {
+            let plan = plan(filesystem, false);
+            for cell in cells_of(filesystem) {
+                for suite in ["fsx", "pjdfstest", "dbench", "fio", "build"] {
+                    let step = plan.iter().find(|step| step.name == suite).unwrap();
+                    let mut portions = step.portions.iter();
+                    let has = portions.any(|portion| portion.words[1..3] == [suite, cell.name]);
+                    let is_left_out = suite == "build" && filesystem == Kind::Ext;
+                    assert!(has || is_left_out, "{suite} {}", cell.name);
+                }
             }
-        }
-        for whole in WHOLE {
-            let step = plan.iter().find(|step| step.name == whole.name).unwrap();
-            assert_eq!(step.portions[0].program, Program::Tests(whole.tests));
+            for whole in WHOLE.iter().filter(|it| it.filesystem == filesystem) {
+                let step = plan.iter().find(|step| step.name == whole.name).unwrap();
+                assert_eq!(step.portions[0].program, Program::Tests(whole.tests));
+            }
         }
     }
 }

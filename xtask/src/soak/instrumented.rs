@@ -175,7 +175,7 @@ impl Instrumented {
     /// Builds and runs the tests, and demands that all pass, or that the defect is noticed. Returns
     /// how many passed.
     pub(super) fn run(&self, workspace: &Workspace) -> Result<u64> {
-        let dir = workspace.target().join("soak-nightly");
+        let dir = workspace.target().join("soak");
         let Some((patch, report)) = self.defect else {
             let output = self.test(&workspace.root, &dir.join(self.build.group))?;
             ensure!(output.is_success, "{} failed", self.name);
