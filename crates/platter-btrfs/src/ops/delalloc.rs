@@ -201,10 +201,8 @@ fn find_in_place(
     item: &InodeItem,
 ) -> Result<Option<Allocated>> {
     let gate = inode.fs.transactions()?.in_place();
-    let reads = &inode.context().reads;
     loop {
         let turn = gate.enter();
-        let moves = reads.moves();
         let at = blocks.start << SECTOR_BITS;
         let run = Runs::new(inode.context(), inode.tree(), inode.id.number).at(at)?;
         let end = blocks.end.min(run.file.end.div_ceil(SECTOR_BYTES));
@@ -213,12 +211,6 @@ fn find_in_place(
         let Some((place, generation, was_prealloc)) = over(&run, item.flags, keeps_data) else {
             return Ok(None);
         };
-        if !is_exclusive(inode, &run, place, generation)? {
-            if reads.moves() != moves {
-                continue;
-            }
-            return Ok(None);
-        }
         let address = place.logical.0 + place.offset + (at - run.file.start);
         let count = end - blocks.start;
         let range = address..address + (count << SECTOR_BITS);
@@ -227,9 +219,8 @@ fn find_in_place(
             gate.wait_for(&range);
             continue;
         };
-        // From here on it cannot move. Before, it may have: then others may have this address.
-        if reads.moves() != moves {
-            continue;
+        if !is_exclusive(inode, &run, place, generation)? {
+            return Ok(None);
         }
         let stored = Stored::InPlace {
             was_prealloc,

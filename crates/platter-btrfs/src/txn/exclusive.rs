@@ -35,12 +35,21 @@ struct GateThreads {
     excluding: u32,
     /// The addresses of a group that is held.
     held: Option<Range<u64>>,
+    /// How often a group was held, and let go.
+    released: u64,
 }
 
 impl GateThreads {
     fn is_held(&self, range: &Range<u64>) -> bool {
         let held = self.held.as_ref();
         held.is_some_and(|held| overlaps(held, range))
+    }
+
+    /// Whether a thread may not begin to write in a range, as a group is held. One that writes there already is waited
+    /// for.
+    fn keeps_out(&self, thread: ThreadId, range: &Range<u64>) -> bool {
+        let mut writing = self.writing.iter();
+        self.is_held(range) && !writing.any(|it| it.0 == thread && self.is_held(&it.1))
     }
 }
 
@@ -54,7 +63,13 @@ struct Writing(ThreadId, Range<u64>);
 
 /// A thread writes in place. It may end in another one.
 #[derive(Debug)]
-pub struct InPlaceTurn(Arc<GateState>, ThreadId, Range<u64>);
+pub struct InPlaceTurn {
+    gate: Arc<GateState>,
+    thread: ThreadId,
+    range: Range<u64>,
+    /// How often groups had been let go when it began.
+    released: u64,
+}
 
 /// No thread writes in place.
 #[derive(Debug)]
@@ -76,7 +91,12 @@ impl InPlaceGate {
             self.0.changed.wait(&mut threads);
         }
         threads.writing.push(Writing(own, 0..0));
-        InPlaceTurn(Arc::clone(&self.0), own, 0..0)
+        InPlaceTurn {
+            gate: Arc::clone(&self.0),
+            thread: own,
+            range: 0..0,
+            released: threads.released,
+        }
     }
 
     /// Whether a range is being written in place.
@@ -111,49 +131,47 @@ impl InPlaceGate {
         NoneInGroup(Arc::clone(&self.0))
     }
 
-    /// Returns when a range is in no group that is held. The caller has no handle, and is not writing in place there.
+    /// Returns when a range is in no group that is held, or the caller writes in place there. It has no handle.
     pub fn wait_for(&self, range: &Range<u64>) {
+        let own = thread::current().id();
         let mut threads = self.0.threads.lock();
-        while threads.is_held(range) {
+        while threads.keeps_out(own, range) {
             self.0.changed.wait(&mut threads);
         }
     }
 }
 
 impl InPlaceTurn {
-    /// Says which part of an extent is written, now that it was found to be exclusive. `None` if it is in a group that
-    /// is held: then it is [waited for](InPlaceGate::wait_for), and looked up again.
+    /// Says which addresses are written, if they are found to be exclusive: what is there does not move from now on.
+    /// `None` if they are in a group that is held, or one was let go since the turn began, and they may have moved: then
+    /// that is [waited for](InPlaceGate::wait_for), and they are looked up again.
     #[must_use]
     pub fn covering(mut self, range: Range<u64>) -> Option<Self> {
-        let mut threads = self.0.threads.lock();
-        // One that writes there already is waited for.
-        let is_waited_for = |threads: &GateThreads| {
-            let mut writing = threads.writing.iter();
-            writing.any(|it| it.0 == self.1 && threads.is_held(&it.1))
-        };
-        if threads.is_held(&range) && !is_waited_for(&threads) {
+        let mut threads = self.gate.threads.lock();
+        let may_have_moved = threads.released != self.released;
+        if may_have_moved || threads.keeps_out(self.thread, &range) {
             drop(threads);
             return None;
         }
-        let own = |it: &&mut Writing| it.0 == self.1 && it.1 == self.2;
+        let own = |it: &&mut Writing| it.0 == self.thread && it.1 == self.range;
         if let Some(own) = threads.writing.iter_mut().find(own) {
             own.1 = range.clone();
         }
         drop(threads);
-        self.0.changed.notify_all();
-        self.2 = range;
+        self.gate.changed.notify_all();
+        self.range = range;
         Some(self)
     }
 }
 
 impl Drop for InPlaceTurn {
     fn drop(&mut self) {
-        let mut threads = self.0.threads.lock();
-        let own = |it: &Writing| it.0 == self.1 && it.1 == self.2;
+        let mut threads = self.gate.threads.lock();
+        let own = |it: &Writing| it.0 == self.thread && it.1 == self.range;
         let own = threads.writing.iter().position(own);
         threads.writing.swap_remove(own.expect("it was added"));
         drop(threads);
-        self.0.changed.notify_all();
+        self.gate.changed.notify_all();
     }
 }
 
@@ -166,7 +184,10 @@ impl Drop for NoneInPlace {
 
 impl Drop for NoneInGroup {
     fn drop(&mut self) {
-        self.0.threads.lock().held = None;
+        let mut threads = self.0.threads.lock();
+        threads.held = None;
+        threads.released += 1;
+        drop(threads);
         self.0.changed.notify_all();
     }
 }
@@ -227,5 +248,44 @@ pub(crate) fn is_exclusive(
             if key == own { u64::from(count) } else { 0 }
         });
         return Ok(item.refs > 0 && of_own.sum::<u64>() == item.refs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_from_before_a_release_are_looked_up_again() {
+        let gate = InPlaceGate::default();
+        let held = gate.exclude_from(0..100);
+        let turn = gate.enter();
+        drop(held);
+        assert!(turn.covering(10..20).is_none());
+        assert!(gate.enter().covering(10..20).is_some());
+    }
+
+    #[test]
+    fn thread_that_is_waited_for_waits_for_nothing() {
+        let gate = InPlaceGate::default();
+        let first = gate.exclude_from(0..100);
+        let written = gate
+            .enter()
+            .covering(110..120)
+            .expect("nothing is held there");
+        let second = gate.enter();
+        drop(first);
+        thread::scope(|scope| {
+            let holding = scope.spawn(|| gate.exclude_from(100..200));
+            while gate.0.threads.lock().held.is_none() {
+                thread::yield_now();
+            }
+            assert!(second.covering(120..130).is_none());
+            gate.wait_for(&(120..130));
+            assert!(gate.enter().covering(120..130).is_some());
+            assert!(!holding.is_finished());
+            drop(written);
+            drop(holding.join().unwrap());
+        });
     }
 }
