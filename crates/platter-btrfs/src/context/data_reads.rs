@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use platter_block::lock::{Condvar, Mutex, RwLock};
 
 use crate::chunk::wait_until_unshared;
+use crate::ondisk::Generation;
 
 /// The reads of a filesystem's data, and how often data moved to other addresses.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub struct DataReads {
     /// Shared by the reads that began since it was replaced.
     current: RwLock<Arc<()>>,
     moves: AtomicU64,
+    /// The last transaction in which data moved.
+    moved_in: AtomicU64,
     users: Mutex<Users>,
     changed: Condvar,
 }
@@ -49,15 +52,30 @@ impl DataReads {
         }
     }
 
-    /// Returns when all reads that began before have ended. The caller has no lock.
-    pub fn wait_for_earlier(&self) {
+    /// Returns when all reads that began before have ended.
+    fn wait_for_earlier(&self) {
         let earlier = std::mem::take(&mut *self.current.write());
         wait_until_unshared(&earlier);
     }
 
-    /// Says that data moves, before its new addresses can be looked up.
-    pub fn note_move(&self) {
+    /// Says that data moves in a transaction, before its new addresses can be looked up.
+    pub fn begin_move(&self, transaction: Generation) {
+        self.moved_in.fetch_max(transaction.0, Ordering::AcqRel);
+    }
+
+    /// Says that its new addresses are those that are looked up, and returns when nothing reads at the old ones. The caller
+    /// has no lock.
+    pub fn end_move(&self) {
+        self.wait_for_earlier();
+        // What those reads kept by the old addresses is not found any more.
         self.moves.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The last transaction in which data moved: until it is durable, what is written at a new address may be where the
+    /// last commit does not look.
+    #[must_use]
+    pub fn moved_in(&self) -> Generation {
+        Generation(self.moved_in.load(Ordering::Acquire))
     }
 
     /// How often data moved.

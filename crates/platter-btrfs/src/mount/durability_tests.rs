@@ -14,6 +14,7 @@ use platter_vfs::{
 
 use super::write_tests::{name, read};
 use super::{Btrfs, MountOptions};
+use crate::ondisk::Generation;
 use crate::ops::DataPolicy;
 use crate::txn::tests::crash::{devices_of, record};
 use crate::txn::tests::image::Pool;
@@ -98,6 +99,41 @@ fn overwrites_are_flushed_without_a_transaction() {
     assert_eq!(flushes(&|| fs.sync()), 0);
     file.write_at(4096, &[3; 4096]).unwrap();
     assert_eq!(flushes(&|| file.sync(false)), 1);
+    drop(file);
+    fs.unmount().unwrap();
+    pool.assert_clean();
+}
+
+/// What was written in place where data has moved to is durable with the transaction that moved it: the last commit
+/// looks at the old place.
+#[test]
+fn fsync_of_an_overwrite_waits_for_data_that_moves() {
+    let pool = Pool::make(1, 128, &[]);
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
+    let options = MountOptions {
+        data: DataPolicy {
+            in_place: true,
+            ..DataPolicy::default()
+        },
+        ..MountOptions::default()
+    };
+    let fs = Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap();
+    let file = create(&fs, "file");
+    file.write_at(0, &vec![1; FILE_BYTES]).unwrap();
+    fs.sync().unwrap();
+    let writing = fs.super_block().writing().unwrap();
+    let running = Generation(writing.committed().0 + 1);
+    writing.context().reads.begin_move(running);
+    file.write_at(4096, &[2; 4096]).unwrap();
+    thread::scope(|scope| {
+        let fsync = scope.spawn(|| file.sync(false));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!fsync.is_finished(), "the file is not durable");
+        drop(create(&fs, "other"));
+        fs.sync().unwrap();
+        fsync.join().unwrap().unwrap();
+    });
     drop(file);
     fs.unmount().unwrap();
     pool.assert_clean();

@@ -135,8 +135,10 @@ pub(super) fn sync_file(inode: &BtrfsInode) -> Result<()> {
     let writes = &inode.data.sync.writes;
     let flush = || {
         if make_durable(inode)? == Flushed::No {
-            let store = inode.fs.transactions()?.blocks().store();
-            store.flush()?;
+            let writing = inode.fs.transactions()?;
+            // What was written in place may be where the last commit does not look.
+            writing.wait_for_moves()?;
+            writing.blocks().store().flush()?;
         }
         Ok(())
     };

@@ -111,7 +111,6 @@ fn empty(fs: &WriteContext, group: &BlockGroup, among: &BTreeSet<LogicalAddr>) -
     if group.space().used > 0 || group.space().pinned > 0 {
         return Ok(false);
     }
-    fs.context.reads.wait_for_earlier();
     let is_removed = unused::remove_held(fs, group)?;
     fs.sync()?;
     Ok(is_removed)

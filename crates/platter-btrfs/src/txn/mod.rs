@@ -644,6 +644,15 @@ impl WriteContext {
         self.commit(self.transactions.latest())
     }
 
+    /// Returns when the last transaction in which data moved is durable. The caller has no handle.
+    ///
+    /// # Errors
+    /// Why it is not: nothing is written any more.
+    pub(crate) fn wait_for_moves(&self) -> Result<()> {
+        let moved_in = self.context.reads.moved_in();
+        self.transactions.wait_until_durable(moved_in)
+    }
+
     /// Has handles wait until they are [thawed](Self::thaw), and makes durable all that was done. The caller has no
     /// handle.
     pub fn freeze(&self) -> Result<()> {

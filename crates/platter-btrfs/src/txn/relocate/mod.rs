@@ -132,12 +132,14 @@ fn move_now(
     convert::run_references(fs, generation)?;
     match Graph::find(fs, generation, moving, blocks_max as usize) {
         Ok(graph) => {
+            let is_data = matches!(moving, Moving::Data(_));
+            if is_data {
+                fs.context.reads.begin_move(generation);
+            }
             replace::all(fs, generation, &graph, moving)?;
-            if let Moving::Data(_) = moving {
-                // Addresses that were looked up while they changed are no more right than those of before. The checksums
-                // and the space of the old ones go next.
-                fs.context.reads.note_move();
-                fs.context.reads.wait_for_earlier();
+            if is_data {
+                // The checksums of the old addresses go next, and then their space.
+                fs.context.reads.end_move();
             }
             Ok(Outcome::Moved)
         }

@@ -89,7 +89,6 @@ pub(super) fn all(
         data: copied.iter().map(|it| (it.from, it.to)).collect(),
         inserted: BTreeSet::new(),
     };
-    fs.context.reads.note_move();
     for copied in copied {
         insert_checksums(fs, generation, copied)?;
         copied.is_referred_to = true;
