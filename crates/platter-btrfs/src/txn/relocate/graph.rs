@@ -17,8 +17,8 @@ use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
 use crate::tree::{Cursor, Tree, TreeBlock};
 
-/// References of one extent that are looked at.
-const REFS_MAX: usize = 1 << 14;
+/// Items and references that a commit looks at, or changes.
+const LOOKED_AT_MAX: usize = 1 << 20;
 
 /// Why extents do not move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +96,8 @@ struct Finder<'f> {
     waiting: Vec<LogicalAddr>,
     /// Blocks that may still be copied.
     left: usize,
+    /// Items and references that may still be looked at.
+    looks: usize,
 }
 
 impl Graph {
@@ -115,6 +117,7 @@ impl Graph {
             members: BTreeMap::new(),
             waiting: Vec::new(),
             left: blocks_max,
+            looks: LOOKED_AT_MAX,
         };
         let mut data = BTreeMap::new();
         match moving {
@@ -149,6 +152,12 @@ impl Graph {
 }
 
 impl Finder<'_> {
+    /// Looks at some more items or references.
+    fn look(&mut self, count: usize) -> Result<()> {
+        self.looks = self.looks.checked_sub(count).ok_or(Unmoved::TooMany)?;
+        Ok(())
+    }
+
     /// Adds a tree block that moves, unless it was freed.
     fn add_moving(&mut self, logical: LogicalAddr) -> Result<()> {
         match self.extent(logical)?.map(|found| found.level) {
@@ -206,15 +215,17 @@ impl Finder<'_> {
         let span = copied.len_bytes.max(COMPRESSED_BYTES_MAX);
         let is_before_the_file = offset.cast_signed() < 0;
         let first = if is_before_the_file { 0 } else { offset };
-        let mut cursor = Cursor::new(self.fs.blocks(), Tree { id, root });
+        let fs = self.fs;
+        let mut cursor = Cursor::new(fs.blocks(), Tree { id, root });
         cursor.seek(Key::new(inode, ItemKind::EXTENT_DATA, first))?;
         let mut last = None;
         while let Some((key, item)) = cursor.item()
             && (key.object, key.kind) == (inode, ItemKind::EXTENT_DATA)
             && key.offset.wrapping_sub(offset) < span
         {
+            self.look(1)?;
             let leaf = cursor.leaf_addr().filter(|leaf| last != Some(*leaf));
-            let place = place_of(self.fs, key, item)?;
+            let place = place_of(fs, key, item)?;
             if place.is_some_and(|place| place.logical == copied.from)
                 && let Some(leaf) = leaf
             {
@@ -258,7 +269,10 @@ impl Finder<'_> {
                 None => parent_member.is_full,
                 Some(tree) => !parent_member.is_full && parent_member.header.owner == tree,
             };
-            if !is_right || !refers(parent_member) || parents.contains(&parent) {
+            let refers = refers(parent_member);
+            let pointers = parent_member.header.item_count as usize;
+            self.look(pointers)?;
+            if !is_right || !refers || parents.contains(&parent) {
                 return Err(Unmoved::Refused);
             }
             parents.push(parent);
@@ -276,6 +290,8 @@ impl Finder<'_> {
     fn add(&mut self, logical: LogicalAddr, level: u8) -> Result<&Member> {
         if !self.members.contains_key(&logical) {
             let member = self.read(logical, level)?;
+            // What it refers to may get references of another form.
+            self.look(member.header.item_count as usize)?;
             if !member.is_own {
                 self.left = self.left.checked_sub(1).ok_or(Unmoved::TooMany)?;
                 self.waiting.push(logical);
@@ -287,7 +303,7 @@ impl Finder<'_> {
         member.filter(is_right).ok_or(Unmoved::Refused)
     }
 
-    fn read(&self, logical: LogicalAddr, level: u8) -> Result<Member> {
+    fn read(&mut self, logical: LogicalAddr, level: u8) -> Result<Member> {
         let found = self.extent(logical)?.ok_or(Unmoved::Refused)?;
         if found.level != Some(level) || level >= LEVEL_MAX {
             return Err(Unmoved::Refused);
@@ -366,31 +382,32 @@ impl Finder<'_> {
         }
     }
 
-    /// The root of a tree. Pointers of one that is partly dropped may lead to nothing.
+    /// The root of a tree, which its item has, as all roots are stored. Pointers of one that is partly dropped may lead to
+    /// nothing.
     fn root(&mut self, id: TreeId) -> Result<RootPointer> {
         if let Some(root) = self.trees.get(&id) {
             return Ok(*root);
         }
-        let open = self.fs.tree(id)?;
-        let root = open.view().now.tree.root;
-        let key = open.item_key().ok_or(Unmoved::Refused)?;
         let of_roots = self.fs.tree(TreeId::ROOT)?.view().now.tree;
         let mut cursor = Cursor::new(self.fs.blocks(), of_roots);
-        cursor.seek(key)?;
-        let item = cursor.item().filter(|(found, _)| *found == key);
-        let (_, data) = item.ok_or(Unmoved::Refused)?;
+        cursor.seek_at_or_before(Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX))?;
+        let is_it = |key: Key| (key.object, key.kind) == (id.0, ItemKind::ROOT_ITEM);
+        let item = cursor.item().filter(|(found, _)| is_it(*found));
+        let (key, data) = item.ok_or(Unmoved::Refused)?;
         let sector_bytes = self.fs.context.superblock.sector_bytes;
         let item = RootItem::decode(data, sector_bytes, of_roots.locus(key))?;
         if item.drop_progress != Key::MIN {
             return Err(Unmoved::Refused);
         }
+        let root = item.root;
         self.trees.insert(id, root);
         Ok(root)
     }
 
     /// An extent, with all its references; `None` if there is none.
-    fn extent(&self, address: LogicalAddr) -> Result<Option<Found>> {
-        let mut cursor = Cursor::new(self.fs.blocks(), self.extents);
+    fn extent(&mut self, address: LogicalAddr) -> Result<Option<Found>> {
+        let fs = self.fs;
+        let mut cursor = Cursor::new(fs.blocks(), self.extents);
         cursor.seek(Key::new(address.0, ItemKind::EXTENT_ITEM, 0))?;
         let is_item = |key: Key| {
             let kinds = [ItemKind::EXTENT_ITEM, ItemKind::METADATA_ITEM];
@@ -402,20 +419,19 @@ impl Finder<'_> {
         let item = ExtentItem::decode(key, data, self.extents.locus(key))?;
         let (level, len_bytes) = match item.kind {
             ExtentKind::Data => (None, key.offset),
-            ExtentKind::TreeBlock { level, .. } => (Some(level), self.fs.node_bytes()),
+            ExtentKind::TreeBlock { level, .. } => (Some(level), fs.node_bytes()),
         };
         let mut refs = item.inline;
+        self.look(refs.len() + 1)?;
         refs.retain(|reference| !matches!(reference, ExtentRef::Owner { .. }));
         cursor.step()?;
         while let Some((key, data)) = cursor.item()
             && key.object == address.0
             && key.kind < ItemKind::BLOCK_GROUP_ITEM
         {
+            self.look(1)?;
             let locus = self.extents.locus(key);
             refs.push(ExtentRef::decode_keyed(key, data, locus)?);
-            if refs.len() > REFS_MAX {
-                return Err(Unmoved::TooMany);
-            }
             cursor.step()?;
         }
         let count: u64 = refs.iter().map(|reference| reference.count()).sum();
