@@ -24,13 +24,13 @@ use super::{Btrfs, MountOptions};
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
+use crate::txn::log_trees;
 use crate::txn::tests::Random;
 use crate::txn::tests::concurrent::wait_until;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::{CHECK_DATA, Pool};
-use crate::txn::tests::locations::{copies, first_data, leaves};
+use crate::txn::tests::locations::{copies, first_data, make_first_copies_older};
 use crate::txn::tests::unblocked::GatedDevice;
-use crate::txn::{WriteOptions, log_trees};
 
 type Model = BTreeMap<String, Vec<u8>>;
 
@@ -323,28 +323,6 @@ fn data_chunks(fs: &Btrfs) -> usize {
         .count()
 }
 
-/// Turns the first copy of each leaf of files into a valid one of the transaction before. Returns how many.
-fn make_first_copies_older(pool: &Pool) -> usize {
-    let fs = pool.open(WriteOptions::default());
-    let context = fs.context();
-    let format = *fs.blocks().format();
-    let leaves = leaves(context, TreeId::FS).into_iter();
-    let places: Vec<_> = leaves.map(|leaf| copies(context, leaf)[0]).collect();
-    drop(fs);
-    for (index, at) in &places {
-        let image = &pool.images()[*index];
-        let image = File::options().read(true).write(true).open(image).unwrap();
-        let mut bytes = vec![0; format.node_bytes as usize];
-        image.read_exact_at(&mut bytes, *at).unwrap();
-        // `generation` of the header.
-        let generation = u64::from_le_bytes(bytes[80..88].try_into().unwrap());
-        bytes[80..88].copy_from_slice(&(generation - 1).to_le_bytes());
-        format.seal(&mut bytes);
-        image.write_all_at(&bytes, *at).unwrap();
-    }
-    places.len()
-}
-
 #[test]
 fn older_copies_of_tree_blocks_are_not_moved() {
     let pool = Pool::make(2, 300, &["-d", "single", "-m", "raid1"]);
@@ -358,7 +336,7 @@ fn older_copies_of_tree_blocks_are_not_moved() {
     drop(root);
     fs.unmount().unwrap();
     drop(fs);
-    assert!(make_first_copies_older(&pool) > 20);
+    assert!(make_first_copies_older(&pool, TreeId::FS, |_| ()) > 20);
     let fs = mount(&pool);
     let moved = devices(&fs)
         .balance(&everything(), &mut to_the_end)

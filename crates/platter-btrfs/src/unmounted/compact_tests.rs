@@ -13,11 +13,16 @@ use platter_vfs::devices::{Balance, Moved};
 use platter_vfs::{CheckSink, Finding};
 
 use super::tests::{request, request_of, to_the_end};
+use crate::context::ListedExtent;
 use crate::mount::{Btrfs, MountOptions};
-use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{DeviceId, Key, TreeId};
+use crate::pool::{BalanceArgs, BalanceFilter};
+use crate::txn::WriteContext;
 use crate::txn::tests::crash::{devices_of, record, store};
 use crate::txn::tests::image::{CHECK_DATA, Pool};
+use crate::txn::tests::locations::make_first_copies_older;
 
 /// Chunks that are used in part, with extents of all forms, which snapshots and files share.
 const FILL: &str = r#"
@@ -347,5 +352,105 @@ fn device_without_a_gap_is_made_shorter() {
     let sums = pool.run(SUMS);
     let resized = request(&pool).resize_device(DeviceId(1), 300 << 20, &mut to_the_end);
     assert!(resized.unwrap().removed > 0);
+    assert_same(&pool, &sums);
+}
+
+/// Files whose leaves a read-only snapshot shares, on devices of which the first has older leaves.
+const FILL_OLDER: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+cd "$root"
+btrfs -q subvolume create sub
+for it in $(seq 40); do
+    head -c 1000000 /dev/urandom > sub/large$it
+    printf right > sub/small$it
+    head -c 2000000 /dev/urandom > filler$it
+    sync -f .
+done
+btrfs -q subvolume snapshot -r sub snap
+chmod 600 sub/small*
+sync -f .
+rm filler*
+sync -f .
+cd /
+umount "$root"
+mount -t btrfs -o "$options" "$device" "$root"
+sync -f "$root"
+"#;
+
+#[test]
+fn older_leaves_that_lead_to_data_are_not_copied() {
+    let pool = Pool::make(2, 400, &["-d", "single", "-m", "raid1"]);
+    pool.run(FILL_OLDER);
+    let sums = pool.run(SUMS);
+    let make_wrong = |bytes: &mut [u8]| {
+        for at in 0..bytes.len() - 5 {
+            if bytes[at..].starts_with(b"right") {
+                bytes[at..at + 5].copy_from_slice(b"wrong");
+            }
+        }
+    };
+    assert!(make_first_copies_older(&pool, TreeId(256), make_wrong) > 1);
+    let moved = balance(&pool, Some("usage=90"), None);
+    assert!(moved.removed > 0, "{moved:?}");
+    assert!(pool.run(SUMS) == sums);
+}
+
+/// Many extents in chunks that are used in part.
+const FILL_FILES: &str = r#"
+mount -t btrfs -o "$options" "$device" "$root"
+cd "$root"
+for it in $(seq 300); do head -c 300000 /dev/urandom > file$it; done
+sync -f .
+for it in $(seq 300); do [ $((it % 3)) -eq 0 ] || rm file$it; done
+sync -f .
+cd /
+umount "$root"
+mount -t btrfs -o "$options" "$device" "$root"
+sync -f "$root"
+"#;
+
+/// Adds to the number of references of each data extent.
+fn add_to_references(fs: &WriteContext, count: u64) {
+    let mut left = 0..u64::MAX;
+    while let found = ListedExtent::next_of(fs.context(), &mut left).unwrap()
+        && !found.is_empty()
+    {
+        let handle = fs.begin(256).unwrap();
+        for extent in found.iter().filter(|it| !it.is_tree_block) {
+            let key = Key::new(extent.start.0, ItemKind::EXTENT_ITEM, extent.len_bytes);
+            let add = |data: &mut [u8]| {
+                let refs = u64::from_le_bytes(data[..8].try_into().unwrap());
+                data[..8].copy_from_slice(&refs.wrapping_add(count).to_le_bytes());
+            };
+            let edited = handle.edit(TreeId::EXTENT, |editor| editor.edit(key, add));
+            edited.unwrap();
+        }
+    }
+    fs.sync().unwrap();
+}
+
+/// Data whose references are not those that it has does not move: its chunks move as a whole.
+#[test]
+fn extent_that_stays_ends_the_attempt() {
+    let pool = Pool::make(1, 400, &["-d", "single", "-m", "single"]);
+    pool.run(FILL_FILES);
+    let sums = pool.run(SUMS);
+    let fs = request(&pool).open().unwrap();
+    add_to_references(&fs, 1);
+    let before = fs.committed().0;
+    let filter = BalanceFilter {
+        usage: Some(1..90),
+        ..BalanceFilter::default()
+    };
+    let args = BalanceArgs {
+        data: Some(filter),
+        ..BalanceArgs::default()
+    };
+    let moved = crate::pool::balance(&fs, &args, &mut to_the_end).unwrap();
+    let commits = fs.committed().0 - before;
+    assert!(moved.moved > 1, "{moved:?}");
+    assert!(commits < 16 * moved.moved, "{moved:?}, {commits} commits");
+    add_to_references(&fs, u64::MAX);
+    drop(fs);
     assert_same(&pool, &sums);
 }

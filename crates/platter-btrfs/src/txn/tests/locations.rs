@@ -1,10 +1,14 @@
 //! Where extents are on devices.
 
+use std::fs::File;
 use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
 
+use super::image::Pool;
 use crate::chunk::Placement;
 use crate::context::{FsContext, ListedExtent};
 use crate::ondisk::{LogicalAddr, TreeId};
+use crate::txn::WriteOptions;
 
 /// The position of a device, and a place on it.
 pub(crate) type Location = (usize, u64);
@@ -44,6 +48,34 @@ pub(crate) fn copies(context: &FsContext, at: LogicalAddr) -> Vec<Location> {
     let copies = copies.filter_map(|copy| store.location(at, copy));
     let copies = copies.map(|(member, place)| (usize::from(member.index), place.0));
     copies.collect()
+}
+
+/// Turns the first copy of each leaf of a tree into a valid one of the transaction before, whose contents `change`
+/// makes. Returns how many.
+pub(crate) fn make_first_copies_older(
+    pool: &Pool,
+    tree: TreeId,
+    change: impl Fn(&mut [u8]),
+) -> usize {
+    let fs = pool.open(WriteOptions::default());
+    let context = fs.context();
+    let format = *fs.blocks().format();
+    let leaves = leaves(context, tree).into_iter();
+    let places: Vec<_> = leaves.map(|leaf| copies(context, leaf)[0]).collect();
+    drop(fs);
+    for (index, at) in &places {
+        let image = &pool.images()[*index];
+        let image = File::options().read(true).write(true).open(image).unwrap();
+        let mut bytes = vec![0; format.node_bytes as usize];
+        image.read_exact_at(&mut bytes, *at).unwrap();
+        // `generation` of the header.
+        let generation = u64::from_le_bytes(bytes[80..88].try_into().unwrap());
+        bytes[80..88].copy_from_slice(&(generation - 1).to_le_bytes());
+        change(&mut bytes);
+        format.seal(&mut bytes);
+        image.write_all_at(&bytes, *at).unwrap();
+    }
+    places.len()
 }
 
 /// Where the column of an address is in each stripe of a row with parity, by role, and the role of the address; `None`
